@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <sys/types.h>
+
+#include "gpushm/export.hpp"
+#include "gpushm/types.hpp"
+
+namespace gpushm {
+
+/// Limits of one broker; the defaults are the documented ones (docs/protocol.md, "Limits").
+struct broker_limits {
+  std::uint32_t max_segments = 65'536;         ///< slots of the state table
+  std::uint32_t max_connections = 4'096;
+  std::uint64_t quota_bytes = 0;               ///< of the whole domain; 0: no limit
+  std::uint64_t quota_bytes_per_uid = 0;       ///< 0: no limit
+  std::uint32_t max_pending_opens = 4'096;     ///< opens of one connection that wait for their names
+  std::uint32_t reserved_descriptors = 64;     ///< kept free for the broker itself
+  std::uint32_t hello_timeout_ms = 5'000;      ///< a connection that says nothing is closed
+  std::uint32_t send_timeout_ms = 5'000;       ///< a peer that does not read is dropped
+  std::uint32_t max_inflight_descriptors = 1'012;  ///< sent to one peer and not read by it
+};
+
+struct broker_options {
+  std::string socket_path;  ///< empty: /run/gpushm/d/<domain>/socket
+  std::string domain = "default";
+  mode_t mode = 0660;  ///< of the socket
+  std::optional<gid_t> group;
+  broker_limits limits;
+  /// Also accept unnamed tmpfs files as GPU chunks: what the fake driver of the tests hands out.
+  bool accept_fake_chunks = false;
+};
+
+/// A broker inside this process, on a thread of its own. Never calls CUDA. Stops with the object:
+/// persistent segments go with it.
+///
+/// Distinct objects: safe. Shared objects: unsafe.
+class GPUSHM_API broker {
+ public:
+  /// Returns once clients can connect. Throws `error`: address_in_use, permission_denied, system_error.
+  [[nodiscard]] static broker start(const broker_options& options);
+  broker(broker&&) noexcept;
+  broker& operator=(broker&&) noexcept;
+  ~broker();
+
+  [[nodiscard]] const std::string& socket_path() const noexcept;
+  [[nodiscard]] const gpushm::epoch& epoch() const noexcept;
+
+ private:
+  class impl;
+  explicit broker(std::unique_ptr<impl> impl) noexcept;
+  std::unique_ptr<impl> impl_;
+};
+
+}  // namespace gpushm

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpushm/error.hpp"
+#include "gpushm/export.hpp"
+#include "gpushm/segment.hpp"
+#include "gpushm/types.hpp"
+
+namespace gpushm {
+
+namespace detail {
+class client_impl;
+class subscription_impl;
+}  // namespace detail
+
+struct connect_options {
+  /// The broker's socket. Empty: `$GPUSHM_SOCKET`; else the one domain mounted under `/run/gpushm/d`
+  /// (several: `errc::ambiguous_domain`); else `/run/gpushm/d/default/socket`.
+  std::string socket_path;
+  /// How long to wait for a broker that is not there yet. Zero: do not wait.
+  std::chrono::milliseconds timeout{0};
+  /// How long any one request may take, waiting for names excluded.
+  std::chrono::milliseconds request_timeout{30'000};
+};
+
+struct create_options {
+  /// Bytes; must not be 0.
+  std::uint64_t size_bytes = 0;
+  /// An ordinal as CUDA numbers it, "GPU-<uuid>", "MIG-<uuid>", "host", or "auto": the first visible GPU,
+  /// else the host.
+  std::string device = "auto";
+  gpushm::lifetime lifetime = gpushm::lifetime::leased;
+  /// Size of one physical allocation, rounded up to the device's granularity; 0: one chunk for all.
+  std::uint64_t chunk_bytes = 0;
+  /// Host segments only: use 2 MiB huge pages (errc::out_of_memory when the node has none free).
+  bool huge_pages = false;
+};
+
+struct open_options {
+  gpushm::access access = gpushm::access::read;
+  /// How long to wait for the name to be published. Zero: do not wait.
+  std::chrono::milliseconds timeout{0};
+  /// The GPU that will use the memory, written as in `create_options::device`; empty: the GPU that the
+  /// memory is on, or the calling thread's first visible GPU when that one is not visible to CUDA.
+  std::string device;
+  /// When not 0: `errc::size_mismatch` unless the segment has exactly this size.
+  std::uint64_t expected_size_bytes = 0;
+};
+
+/// What `subscribe` reports. Values travel on the wire: never renumber.
+enum class event_kind : std::uint8_t {
+  published = 1,
+  opened = 2,    ///< a connection other than the creator's took a lease
+  released = 3,  ///< the last lease other than the creator's ended
+  removed = 4,
+  peer_died = 5,  ///< a connection that created or held the segment ended without a goodbye
+  resync = 6,     ///< events were lost (slow subscriber, or a new broker): list again
+};
+[[nodiscard]] GPUSHM_API std::string_view to_string(event_kind value) noexcept;
+
+struct event {
+  event_kind kind = event_kind::resync;
+  std::string name;
+  gpushm::generation generation = 0;
+  std::uint32_t leases = 0;   ///< after the event
+  std::int32_t peer_pid = 0;  ///< of the process that caused it, as the broker sees it; 0: unknown
+};
+
+/// A stream of events; ends with the object. Move-only.
+/// Distinct objects: safe. Shared objects: `next` from one thread at a time.
+class GPUSHM_API subscription {
+ public:
+  subscription(subscription&&) noexcept;
+  subscription& operator=(subscription&&) noexcept;
+  ~subscription();
+
+  /// The next event, or nothing when `timeout` passes first. At most 1,024 unread events are kept; then
+  /// the oldest are dropped and a `resync` says so. Throws `errc::broker_gone` once, when the broker is
+  /// gone and everything before has been read; later calls resume on the new broker after a `resync`.
+  [[nodiscard]] std::optional<event> next(std::chrono::milliseconds timeout);
+
+ private:
+  friend class client;
+  explicit subscription(std::shared_ptr<detail::subscription_impl> impl) noexcept;
+  std::shared_ptr<detail::subscription_impl> impl_;
+};
+
+/// One name's outcome of `open_many`: a segment, or why not.
+struct open_result {
+  segment opened;
+  std::optional<error> failure;
+};
+
+/// A connection to a broker. Move-only; segments and subscriptions made with it stay usable after it is
+/// gone (they share the connection). One background thread reads the socket; callbacks do not exist, so
+/// user code never runs on it. When the broker dies, requests under way throw `errc::broker_gone` and the
+/// next request connects to its successor. In a forked child every call throws `errc::forked`.
+///
+/// Distinct objects: safe. Shared objects: safe.
+class GPUSHM_API client {
+ public:
+  /// Blocks until connected, at most `options.timeout` plus one request timeout.
+  /// Throws `error`: broker_unreachable, ambiguous_domain, permission_denied, unsupported_version,
+  /// too_many_connections.
+  [[nodiscard]] static client connect(const connect_options& options = {});
+
+  client(client&&) noexcept;
+  client& operator=(client&&) noexcept;
+  ~client();
+
+  /// Reserves the name, allocates and maps the memory for reading and writing, and hands its descriptors to
+  /// the broker. Nobody else sees it before `publish`; contents are zero on the host and undefined on GPUs.
+  /// Throws `error`: invalid_argument, already_exists, quota_exceeded, out_of_memory, too_many_segments,
+  /// too_many_descriptors, device_not_found, driver_unavailable, driver_error, broker_gone, forked.
+  [[nodiscard]] segment create(std::string_view name, const create_options& options);
+
+  /// Opens a published segment. Blocks while the name is not there, at most `options.timeout`.
+  /// Throws `error`: no_such_segment (not there in time), size_mismatch, device_not_visible,
+  /// device_not_found, driver_unavailable, driver_error, too_many_descriptors, broker_gone, forked.
+  [[nodiscard]] segment open(std::string_view name, const open_options& options = {});
+
+  /// As `open`, but a name that is not there (in time) is an empty result and not an error.
+  [[nodiscard]] std::optional<segment> try_open(std::string_view name,
+                                                const open_options& options = {});
+
+  /// Opens several names with one request; at most 1,000. One result for each name, in order.
+  [[nodiscard]] std::vector<open_result> open_many(std::span<const std::string> names,
+                                                   const open_options& options = {});
+
+  /// Published segments, and own unpublished ones, whose names start with `prefix`, sorted by name.
+  [[nodiscard]] std::vector<segment_info> list(std::string_view prefix = {});
+
+  /// Throws `errc::no_such_segment`.
+  [[nodiscard]] segment_info stat(std::string_view name);
+
+  /// Takes the name away; memory goes with the last lease. Allowed to the creator's connection, the
+  /// creator's uid and the broker's uid. Throws no_such_segment, permission_denied.
+  void remove(std::string_view name);
+
+  /// Events of segments whose names start with `prefix`, from now on.
+  [[nodiscard]] subscription subscribe(std::string_view prefix = {});
+
+  [[nodiscard]] broker_info broker() const;
+
+ private:
+  explicit client(std::shared_ptr<detail::client_impl> impl) noexcept;
+  std::shared_ptr<detail::client_impl> impl_;
+};
+
+/// Sends the library's log lines (warnings, mostly) to `sink` instead of nowhere; an empty function turns them
+/// off again. Thread-safe; `sink` may be called from any thread and must not call back into gpushm.
+enum class log_level : std::uint8_t { debug = 0, info = 1, warning = 2, error = 3 };
+GPUSHM_API void set_log_sink(std::function<void(log_level, std::string_view)> sink);
+
+}  // namespace gpushm

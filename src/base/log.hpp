@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+
+#include "gpushm/client.hpp"
+
+namespace gpushm::base {
+
+/// Hands a line to the sink that `gpushm::set_log_sink` installed; nothing when there is none. Never throws.
+/// Thread-safe.
+void log(log_level level, std::string_view text) noexcept;
+
+}  // namespace gpushm::base

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/size_text.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdio>
+
+namespace gpushm::base {
+
+namespace {
+
+struct unit {
+  std::string_view name;
+  std::uint64_t bytes;
+};
+
+__extension__ using wide = unsigned __int128;
+
+constexpr std::array<unit, 14> units{{{"", 1},
+                                      {"b", 1},
+                                      {"k", 1ULL << 10U},
+                                      {"kib", 1ULL << 10U},
+                                      {"m", 1ULL << 20U},
+                                      {"mib", 1ULL << 20U},
+                                      {"g", 1ULL << 30U},
+                                      {"gib", 1ULL << 30U},
+                                      {"t", 1ULL << 40U},
+                                      {"tib", 1ULL << 40U},
+                                      {"kb", 1'000},
+                                      {"mb", 1'000'000},
+                                      {"gb", 1'000'000'000},
+                                      {"tb", 1'000'000'000'000}}};
+
+}  // namespace
+
+std::optional<std::uint64_t> parse_size(std::string_view text) {
+  // Whole and decimal digits are kept apart so that no floating point rounds a size.
+  wide digits = 0;
+  std::uint64_t scale = 1;
+  bool any = false;
+  bool point = false;
+  std::size_t i = 0;
+  for (; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '.' && !point) {
+      point = true;
+    } else if (c >= '0' && c <= '9') {
+      if (digits > (static_cast<wide>(1) << 80U) || scale > 1'000'000'000'000ULL) {
+        return std::nullopt;
+      }
+      digits = digits * 10 + static_cast<unsigned>(c - '0');
+      scale *= point ? 10 : 1;
+      any = true;
+    } else {
+      break;
+    }
+  }
+  if (!any) {
+    return std::nullopt;
+  }
+  if (i < text.size() && text[i] == ' ') {
+    ++i;
+  }
+  std::string name(text.substr(i));
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
+  const auto* found = std::find_if(
+      units.begin(), units.end(), [&](const unit& candidate) { return candidate.name == name; });
+  if (found == units.end() || digits > (static_cast<wide>(1) << 80U)) {
+    return std::nullopt;
+  }
+  const wide scaled = digits * found->bytes;
+  if (scaled % scale != 0 || scaled / scale > UINT64_MAX) {
+    return std::nullopt;
+  }
+  return static_cast<std::uint64_t>(scaled / scale);
+}
+
+std::string size_text(std::uint64_t bytes) {
+  constexpr std::array<const char*, 5> names{"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t index = 0;
+  while (value >= 1024.0 && index + 1 < names.size()) {
+    value /= 1024.0;
+    ++index;
+  }
+  std::array<char, 32> number{};
+  std::snprintf(number.data(), number.size(), "%.2f", value);
+  std::string text = number.data();
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') {
+    text.pop_back();
+  }
+  return text + " " + names[index];
+}
+
+}  // namespace gpushm::base

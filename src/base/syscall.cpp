@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/syscall.hpp"
+
+#include <cstring>
+
+namespace gpushm::base {
+
+std::string errno_text(int number) {
+  const char* description = ::strerrordesc_np(number);
+  const char* name = ::strerrorname_np(number);
+  std::string text = description != nullptr ? description : "unknown error";
+  text += " (";
+  text += name != nullptr ? std::string(name) : std::to_string(number);
+  text += ")";
+  return text;
+}
+
+errc errc_of_errno(int number) noexcept {
+  switch (number) {
+    case EACCES:
+    case EPERM:
+      return errc::permission_denied;
+    case ENOMEM:
+    case ENOSPC:
+      return errc::out_of_memory;
+    case EMFILE:
+    case ENFILE:
+    case ETOOMANYREFS:
+      return errc::too_many_descriptors;
+    default:
+      return errc::system_error;
+  }
+}
+
+void throw_errno(int number,
+                 std::string_view operation,
+                 std::string_view object,
+                 std::string_view call) {
+  std::string_view next_step;
+  switch (errc_of_errno(number)) {
+    case errc::permission_denied:
+      next_step = "check the owner and mode, and that a container's policy allows it";
+      break;
+    case errc::out_of_memory:
+      next_step = "free memory, or raise the limit of the file system or cgroup";
+      break;
+    case errc::too_many_descriptors:
+      next_step = "raise the open file limit (ulimit -n)";
+      break;
+    default:
+      next_step = "see errno(3)";
+      break;
+  }
+  throw error(errc_of_errno(number),
+              operation,
+              object,
+              std::string(call) + ": " + errno_text(number),
+              next_step);
+}
+
+}  // namespace gpushm::base
