@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "driver/cuda_abi.hpp"
+
+namespace gpushm::driver {
+
+/// "CUDA_ERROR_OUT_OF_MEMORY (2)".
+[[nodiscard]] std::string result_text(cuda::CUresult result);
+
+/// The CUDA driver of this process: libcuda.so.1, opened with dlopen and initialised once, never
+/// closed (other threads and static destructors may still be in it at exit). A function that an
+/// older driver lacks returns CUDA_ERROR_NOT_SUPPORTED. Call functions as `cu->cuMemCreate(...)`
+/// and hand their results to `check`.
+///
+/// Distinct objects: there is one. Shared objects: safe (immutable).
+class cuda_driver {
+ public:
+  /// The driver, initialised; the first call blocks for as long as cuInit takes. The outcome of the
+  /// first call is kept, failures too. Throws `error`: driver_unavailable (no library, no device,
+  /// cuInit failed), forked (initialised before this process was forked off: CUDA does not survive
+  /// a fork).
+  [[nodiscard]] static const cuda_driver& instance();
+  /// As `instance`, but null instead of an error.
+  [[nodiscard]] static const cuda_driver* try_instance() noexcept;
+
+  cuda_driver(const cuda_driver&) = delete;
+  cuda_driver& operator=(const cuda_driver&) = delete;
+
+  const cuda::functions* operator->() const noexcept { return &functions_; }
+  /// As cuDriverGetVersion has it: 13000 is CUDA 13.0.
+  [[nodiscard]] int version() const noexcept { return version_; }
+
+  /// Throws `error` unless `result` is CUDA_SUCCESS: out_of_memory, or driver_error for the rest.
+  /// `call` is the function's name and goes into the cause: "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY
+  /// (2)".
+  static void check(cuda::CUresult result,
+                    std::string_view operation,
+                    std::string_view object,
+                    std::string_view call);
+  /// For destructors: logs a failure, except those that say that the driver is gone already.
+  static void note(cuda::CUresult result, std::string_view call) noexcept;
+
+ private:
+  cuda_driver() = default;
+  ~cuda_driver() = default;
+  static cuda_driver load();
+
+  cuda_driver(cuda_driver&&) noexcept = default;
+
+  cuda::functions functions_;
+  int version_ = 0;
+  friend struct loaded_cuda;
+};
+
+}  // namespace gpushm::driver

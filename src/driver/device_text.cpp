@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "driver/device_text.hpp"
+
+#include <array>
+#include <charconv>
+#include <cstdio>
+
+namespace gpushm::driver {
+
+namespace {
+
+constexpr std::size_t min_uuid_characters = 8;
+
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t\r");
+  if (first == std::string_view::npos) {
+    return {};
+  }
+  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+}
+
+template <typename Integer>
+std::optional<Integer> whole_number(std::string_view text, int base) {
+  Integer value{};
+  const char* const end = text.data() + text.size();
+  const auto [stop, problem] = std::from_chars(text.data(), end, value, base);
+  if (text.empty() || problem != std::errc{} || stop != end) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+std::string in_lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z') {
+      c = static_cast<char>(c - 'A' + 'a');
+    }
+  }
+  return lower;
+}
+
+}  // namespace
+
+gpu_information parse_gpu_information(std::string_view text) {
+  gpu_information found;
+  while (!text.empty()) {
+    const auto end = text.find('\n');
+    const std::string_view line = text.substr(0, end);
+    text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
+    const auto colon = line.find(':');
+    if (colon == std::string_view::npos) {
+      continue;
+    }
+    const std::string_view key = trimmed(line.substr(0, colon));
+    const std::string_view value = trimmed(line.substr(colon + 1));
+    if (key == "Device Minor") {
+      const auto minor = whole_number<std::int32_t>(value, 10);
+      found.minor = minor && *minor >= 0 ? *minor : -1;
+    } else if (key == "GPU UUID" && value.find('?') == std::string_view::npos) {
+      found.uuid = value;
+    }
+  }
+  return found;
+}
+
+std::optional<std::string> normal_pci_address(std::string_view text) {
+  const auto bus_at = text.find(':');
+  const auto device_at = bus_at == std::string_view::npos ? bus_at : text.find(':', bus_at + 1);
+  const auto function_at =
+      device_at == std::string_view::npos ? device_at : text.find('.', device_at + 1);
+  if (function_at == std::string_view::npos) {
+    return std::nullopt;
+  }
+  const auto domain = whole_number<std::uint32_t>(text.substr(0, bus_at), 16);
+  const auto bus = whole_number<std::uint8_t>(text.substr(bus_at + 1, device_at - bus_at - 1), 16);
+  const auto device =
+      whole_number<std::uint8_t>(text.substr(device_at + 1, function_at - device_at - 1), 16);
+  const auto function = whole_number<std::uint8_t>(text.substr(function_at + 1), 16);
+  if (!domain || !bus || !device || *device > 0x1f || !function || *function > 7) {
+    return std::nullopt;
+  }
+  std::array<char, 32> buffer{};
+  const int length = std::snprintf(buffer.data(),
+                                   buffer.size(),
+                                   "%04x:%02x:%02x.%x",
+                                   *domain,
+                                   unsigned{*bus},
+                                   unsigned{*device},
+                                   unsigned{*function});
+  return std::string(buffer.data(), static_cast<std::size_t>(length));
+}
+
+std::string uuid_text(std::string_view prefix, std::span<const char, 16> bytes) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string text(prefix);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) {
+      text += '-';
+    }
+    const auto byte = static_cast<unsigned char>(bytes[i]);
+    text += digits[byte >> 4U];
+    text += digits[byte & 0xFU];
+  }
+  return text;
+}
+
+std::optional<device_request> parse_device_request(std::string_view text) {
+  if (const auto ordinal = whole_number<int>(text, 10); ordinal && *ordinal >= 0) {
+    return device_request{ordinal, {}};
+  }
+  const std::string lower = in_lower_case(text);
+  if (lower.size() < 4 + min_uuid_characters) {
+    return std::nullopt;
+  }
+  for (const std::string_view prefix : {"GPU-", "MIG-"}) {
+    if (lower.starts_with(in_lower_case(prefix))) {
+      return device_request{std::nullopt, std::string(prefix) + lower.substr(prefix.size())};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace gpushm::driver

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "driver/nvml.hpp"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <optional>
+
+#include "driver/device_text.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm::driver {
+
+namespace {
+
+constexpr std::string_view library_name = "libnvidia-ml.so.1";
+
+[[noreturn]] void throw_unavailable(std::string_view cause) {
+  throw error(errc::driver_unavailable,
+              "load NVML",
+              library_name,
+              cause,
+              "install the NVIDIA driver, or give the container the driver's utility capability");
+}
+
+std::string text_of(nvml::nvmlReturn_t result) {
+  switch (result) {
+#define GPUSHM_NVML_NAME(name, value) \
+  case nvml::name:                    \
+    return #name " (" #value ")";
+    GPUSHM_NVML_RESULTS(GPUSHM_NVML_NAME)
+#undef GPUSHM_NVML_NAME
+    default:
+      return "unlisted NVML result (" + std::to_string(static_cast<unsigned int>(result)) + ")";
+  }
+}
+
+void check(nvml::nvmlReturn_t result, std::string_view object, std::string_view call) {
+  if (result != nvml::NVML_SUCCESS) {
+    throw error(errc::driver_error,
+                "ask NVML",
+                object,
+                std::string(call) + ": " + text_of(result),
+                "check that nvidia-smi works here");
+  }
+}
+
+using text_buffer = std::array<char, 128>;
+
+}  // namespace
+
+nvml_library nvml_library::load() {
+  void* library = ::dlopen(library_name.data(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* reason = ::dlerror();
+    throw_unavailable(std::string("library not found: ") + (reason == nullptr ? "?" : reason));
+  }
+  nvml_library loaded;
+  const auto look_up = [&](const char* symbol) {
+    void* address = ::dlsym(library, symbol);
+    if (address == nullptr) {
+      throw_unavailable(std::string("it lacks ") + symbol + ": older than driver 450");
+    }
+    return address;
+  };
+#define GPUSHM_NVML_LOOK_UP(result, symbol, parameters) \
+  loaded.functions_.symbol = reinterpret_cast<nvml::symbol##_pointer>(look_up(#symbol));
+  GPUSHM_NVML_FUNCTIONS(GPUSHM_NVML_LOOK_UP)
+#undef GPUSHM_NVML_LOOK_UP
+  const nvml::nvmlReturn_t result = loaded->nvmlInit_v2();
+  if (result != nvml::NVML_SUCCESS) {
+    throw_unavailable("nvmlInit: " + text_of(result));
+  }
+  return loaded;
+}
+
+// The outcome of loading, made once. Leaked on purpose: destructors of other static objects may
+// still use it.
+struct loaded_nvml {
+  std::optional<error> failure;
+  nvml_library library;
+
+  static const loaded_nvml& get() {
+    static const loaded_nvml* const outcome = new loaded_nvml(make());
+    return *outcome;
+  }
+  static loaded_nvml make() {
+    try {
+      return {std::nullopt, nvml_library::load()};
+    } catch (const error& failure) {
+      return {failure, nvml_library()};
+    }
+  }
+};
+
+const nvml_library& nvml_library::instance() {
+  const loaded_nvml& outcome = loaded_nvml::get();
+  if (outcome.failure) {
+    throw *outcome.failure;
+  }
+  return outcome.library;
+}
+
+const nvml_library* nvml_library::try_instance() noexcept {
+  try {
+    return &instance();
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+std::string nvml_library::driver_version() const {
+  text_buffer text{};
+  functions_.nvmlSystemGetDriverVersion(text.data(), static_cast<unsigned int>(text.size()) - 1);
+  return text.data();
+}
+
+std::string nvml_library::nvml_version() const {
+  text_buffer text{};
+  functions_.nvmlSystemGetNVMLVersion(text.data(), static_cast<unsigned int>(text.size()) - 1);
+  return text.data();
+}
+
+std::vector<nvml_gpu> nvml_library::gpus() const {
+  unsigned int count = 0;
+  check(functions_.nvmlDeviceGetCount_v2(&count), {}, "nvmlDeviceGetCount");
+  std::vector<nvml_gpu> found;
+  for (unsigned int index = 0; index < count; ++index) {
+    nvml::nvmlDevice_t device = nullptr;
+    const nvml::nvmlReturn_t result = functions_.nvmlDeviceGetHandleByIndex_v2(index, &device);
+    // Counted, but not allowed to this process (another container's GPU).
+    if (result == nvml::NVML_ERROR_NO_PERMISSION) {
+      continue;
+    }
+    const std::string object = "board " + std::to_string(index);
+    check(result, object, "nvmlDeviceGetHandleByIndex");
+    nvml_gpu board;
+    board.id.kind = device_kind::gpu;
+    text_buffer text{};
+    check(functions_.nvmlDeviceGetUUID(
+              device, text.data(), static_cast<unsigned int>(text.size()) - 1),
+          object,
+          "nvmlDeviceGetUUID");
+    board.id.uuid = text.data();
+    text.fill('\0');
+    check(functions_.nvmlDeviceGetName(
+              device, text.data(), static_cast<unsigned int>(text.size()) - 1),
+          object,
+          "nvmlDeviceGetName");
+    board.name = text.data();
+    nvml::nvmlPciInfo_t pci{};
+    check(functions_.nvmlDeviceGetPciInfo_v3(device, &pci), object, "nvmlDeviceGetPciInfo");
+    board.id.pci_address = normal_pci_address(pci.busId).value_or(std::string());
+    unsigned int minor = 0;
+    check(functions_.nvmlDeviceGetMinorNumber(device, &minor), object, "nvmlDeviceGetMinorNumber");
+    board.id.minor = static_cast<std::int32_t>(minor);
+    nvml::nvmlMemory_t memory{};
+    check(functions_.nvmlDeviceGetMemoryInfo(device, &memory), object, "nvmlDeviceGetMemoryInfo");
+    board.total_bytes = memory.total;
+    board.free_bytes = memory.free;
+    found.push_back(std::move(board));
+  }
+  return found;
+}
+
+}  // namespace gpushm::driver

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "driver/nvml_abi.hpp"
+#include "gpushm/types.hpp"
+
+namespace gpushm::driver {
+
+/// A board as NVML sees it: also those that CUDA does not show this process.
+struct nvml_gpu {
+  device_id id;
+  std::string name;
+  std::uint64_t total_bytes = 0;
+  std::uint64_t free_bytes = 0;  ///< at the time of asking, over all processes
+};
+
+/// The NVML of this process: libnvidia-ml.so.1, opened and initialised once, never closed.
+///
+/// Distinct objects: there is one. Shared objects: safe.
+class nvml_library {
+ public:
+  /// The first call blocks for as long as nvmlInit takes; its outcome is kept, a failure too.
+  /// Throws `errc::driver_unavailable`. Usable after a fork, unlike CUDA, as long as the child
+  /// forked it off while no other thread was inside.
+  [[nodiscard]] static const nvml_library& instance();
+  [[nodiscard]] static const nvml_library* try_instance() noexcept;
+
+  nvml_library(const nvml_library&) = delete;
+  nvml_library& operator=(const nvml_library&) = delete;
+
+  const nvml::functions* operator->() const noexcept { return &functions_; }
+
+  /// "580.159.04"; empty when NVML does not say.
+  [[nodiscard]] std::string driver_version() const;
+  [[nodiscard]] std::string nvml_version() const;
+  /// Every board that NVML shows, in its order. Throws `errc::driver_error`.
+  [[nodiscard]] std::vector<nvml_gpu> gpus() const;
+
+ private:
+  nvml_library() = default;
+  ~nvml_library() = default;
+  nvml_library(nvml_library&&) noexcept = default;
+  static nvml_library load();
+
+  nvml::functions functions_;
+  friend struct loaded_nvml;
+};
+
+}  // namespace gpushm::driver
