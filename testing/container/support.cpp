@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "container/support.hpp"
+
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "container/container.hpp"
+#include "process/programs.hpp"
+
+namespace gpushm_testing {
+namespace {
+
+std::optional<std::string> try_container(bool in_user_namespace) {
+  if (::geteuid() != 0) {
+    return "containers need root";
+  }
+  if (!find_runc()) {
+    return "no runc in $PATH or $GPUSHM_RUNC";
+  }
+  container_options options;
+  options.argv = {"/bin/true"};
+  if (in_user_namespace) {
+    options.user_ns.emplace();
+  }
+  try {
+    auto probe = container::start(options);
+    const auto status = probe.wait_exit(std::chrono::seconds(20));
+    if (!status.success()) {
+      return "runc cannot run a container here (" + status.text() + ")\n" + probe.everything();
+    }
+  } catch (const std::exception& problem) {
+    return problem.what();
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> find_runc() {
+  const char* chosen = std::getenv("GPUSHM_RUNC");
+  if (chosen != nullptr && *chosen != '\0') {
+    return chosen;
+  }
+  return find_in_path("runc");
+}
+
+std::optional<std::string> why_no_containers(bool in_user_namespace) {
+  static const auto plain = try_container(false);
+  if (!in_user_namespace || plain) {
+    return plain;
+  }
+  static const auto with_user_namespace = try_container(true);
+  return with_user_namespace;
+}
+
+}  // namespace gpushm_testing

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace gpushm_testing {
+
+/// The container runtime: `$GPUSHM_RUNC`, else runc in `$PATH`; nothing when there is none.
+[[nodiscard]] std::optional<std::string> find_runc();
+
+/// Why containers cannot be run here, for GTEST_SKIP: not root, no runc, or what runc said when it
+/// was tried with an empty program. Nothing when they can. Tried once a process; takes up to a few
+/// seconds. `in_user_namespace` asks for containers with one.
+[[nodiscard]] std::optional<std::string> why_no_containers(bool in_user_namespace = false);
+
+}  // namespace gpushm_testing

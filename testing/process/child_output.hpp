@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <string>
+
+#include "base/unique_fd.hpp"
+#include "process/deadline.hpp"
+
+namespace gpushm_testing {
+
+enum class stream : std::uint8_t { out = 0, err = 1 };
+
+/// Collects what a process writes to its standard output and error.
+/// Distinct objects: safe. Shared objects: unsafe.
+class child_output {
+ public:
+  /// Non-blocking read ends of the two pipes.
+  child_output(gpushm::base::unique_fd out, gpushm::base::unique_fd err);
+
+  /// The next line of `from`, after those that earlier calls returned or passed over, that
+  /// `pattern` (ECMAScript) is found in, without its newline. Blocks at most `timeout`. Throws
+  /// `harness_error` with everything collected, when time is over or the stream has ended.
+  std::string wait_for_line(const std::string& pattern,
+                            std::chrono::milliseconds timeout,
+                            stream from = stream::out);
+
+  /// Reads until both streams have ended (true) or `deadline` (false).
+  bool read_to_end(clock::time_point deadline);
+  /// Reads what is there, waiting at most until `deadline` for some. False when both streams have
+  /// ended.
+  bool read_some(clock::time_point deadline);
+
+  [[nodiscard]] const std::string& text(stream of) const { return state(of).text; }
+  /// Both streams, labelled, for failure messages.
+  [[nodiscard]] std::string everything() const;
+
+ private:
+  struct stream_state {
+    gpushm::base::unique_fd fd;
+    std::string text;
+    std::size_t searched = 0;  ///< where the next line to look at starts
+  };
+  [[nodiscard]] stream_state& state(stream of) { return states_.at(static_cast<std::size_t>(of)); }
+  [[nodiscard]] const stream_state& state(stream of) const {
+    return states_.at(static_cast<std::size_t>(of));
+  }
+  static void take(stream_state& from);
+
+  std::array<stream_state, 2> states_;
+};
+
+}  // namespace gpushm_testing

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace gpushm_testing {
+
+using clock = std::chrono::steady_clock;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr int patience_factor = 5;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+inline constexpr int patience_factor = 5;
+#else
+inline constexpr int patience_factor = 1;
+#endif
+#else
+inline constexpr int patience_factor = 1;
+#endif
+
+/// `timeout` as it should be in this build: instrumented programs get longer.
+[[nodiscard]] constexpr std::chrono::milliseconds patience(std::chrono::milliseconds timeout) {
+  return timeout * patience_factor;
+}
+
+/// When `timeout`, stretched by `patience`, is over.
+[[nodiscard]] inline clock::time_point deadline_after(std::chrono::milliseconds timeout) {
+  return clock::now() + patience(timeout);
+}
+
+/// What is left until `deadline`, never negative, in whole milliseconds rounded up: for poll(2).
+[[nodiscard]] inline int milliseconds_until(clock::time_point deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now());
+  return left.count() > 0 ? static_cast<int>(left.count()) : 0;
+}
+
+/// Asks `predicate` again and again until it says true (then true) or `timeout` is over (then
+/// false). For conditions that no event announces, like the number of open descriptors of another
+/// process.
+template <typename Predicate>
+[[nodiscard]] bool eventually(Predicate&& predicate, std::chrono::milliseconds timeout) {
+  const auto deadline = deadline_after(timeout);
+  auto pause = std::chrono::microseconds(100);
+  while (!predicate()) {
+    if (clock::now() >= deadline) {
+      return predicate();
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::microseconds(10'000));
+  }
+  return true;
+}
+
+}  // namespace gpushm_testing

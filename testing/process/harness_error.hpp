@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stdexcept>
+
+namespace gpushm_testing {
+
+/// The test set-up itself failed, or a process did not do in time what the test waits for.
+class harness_error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace gpushm_testing

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process/proc_counters.hpp"
+
+#include <dirent.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <sstream>
+
+#include "process/harness_error.hpp"
+
+namespace gpushm_testing {
+namespace {
+
+std::string proc_path(pid_t pid, std::string_view entry) {
+  return "/proc/" + std::to_string(pid) + "/" + std::string(entry);
+}
+
+struct directory_closer {
+  void operator()(DIR* directory) const noexcept { ::closedir(directory); }
+};
+
+/// Names in a directory of /proc, the dots left out.
+std::vector<std::string> entries(const std::string& path) {
+  const std::unique_ptr<DIR, directory_closer> directory(::opendir(path.c_str()));
+  if (!directory) {
+    throw harness_error("cannot read " + path);
+  }
+  std::vector<std::string> names;
+  while (const auto* entry =
+             ::readdir(directory.get())) {  // NOLINT(concurrency-mt-unsafe): own DIR
+    if (entry->d_name[0] != '.') {
+      names.emplace_back(entry->d_name);
+    }
+  }
+  // Reading its own table counts the directory itself: leave that one out.
+  if (path == "/proc/" + std::to_string(::getpid()) + "/fd") {
+    std::erase(names, std::to_string(::dirfd(directory.get())));
+  }
+  return names;
+}
+
+/// Empty when it went away meanwhile.
+std::string link_target(const std::string& path) {
+  std::error_code gone;
+  return std::filesystem::read_symlink(path, gone).string();
+}
+
+std::string kind_of(const std::string& target) {
+  for (const std::string_view numbered : {"socket", "pipe"}) {
+    if (target.rfind(std::string(numbered) + ":[", 0) == 0) {
+      return std::string(numbered);
+    }
+  }
+  if (target.rfind("/memfd:", 0) == 0) {
+    return target.substr(1, target.find(" (deleted)") - 1);
+  }
+  return target;
+}
+
+bool is_shared_memory(std::string_view target, std::string_view part) {
+  const bool unnamed = target.substr(0, 7) == "/memfd:" ||
+                       (target.size() > 10 && target.substr(target.size() - 10) == " (deleted)");
+  return unnamed && target.find(part) != std::string_view::npos;
+}
+
+std::uint64_t status_field_kib(pid_t pid, std::string_view field) {
+  std::ifstream file(proc_path(pid, "status"));
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(std::string(field) + ":", 0) == 0) {
+      return std::stoull(line.substr(field.size() + 1));
+    }
+  }
+  throw harness_error("no " + std::string(field) + " in " + proc_path(pid, "status"));
+}
+
+}  // namespace
+
+descriptor_counts count_descriptors(pid_t pid) {
+  descriptor_counts counts;
+  const auto directory = proc_path(pid, "fd");
+  for (const auto& name : entries(directory)) {
+    const auto target = link_target(directory + "/" + name);
+    if (!target.empty()) {
+      ++counts[kind_of(target)];
+    }
+  }
+  return counts;
+}
+
+std::size_t total(const descriptor_counts& counts) {
+  return total(counts, {});
+}
+
+std::size_t total(const descriptor_counts& counts, std::string_view part) {
+  std::size_t sum = 0;
+  for (const auto& [kind, count] : counts) {
+    sum += kind.find(part) != std::string::npos ? count : 0;
+  }
+  return sum;
+}
+
+std::string to_text(const descriptor_counts& counts) {
+  std::string text;
+  for (const auto& [kind, count] : counts) {
+    text += (text.empty() ? "" : ", ") + kind + ": " + std::to_string(count);
+  }
+  return text;
+}
+
+std::size_t count_mappings(pid_t pid, std::string_view part) {
+  std::ifstream file(proc_path(pid, "maps"));
+  if (!file) {
+    throw harness_error("cannot read " + proc_path(pid, "maps"));
+  }
+  std::size_t count = 0;
+  for (std::string line; std::getline(file, line);) {
+    const auto slash = line.find('/');
+    if (slash != std::string::npos && line.find(part, slash) != std::string::npos) {
+      ++count;
+    }
+  }
+  return count;
+}
+
+std::uint64_t shared_memory_bytes(const std::vector<pid_t>& pids, std::string_view part) {
+  std::set<std::pair<dev_t, ino_t>> seen;
+  std::uint64_t bytes = 0;
+  for (const auto pid : pids) {
+    for (const std::string_view table : {"fd", "map_files"}) {
+      const auto directory = proc_path(pid, table);
+      for (const auto& name : entries(directory)) {
+        const auto path = directory + "/" + name;
+        struct stat status {};
+        if (is_shared_memory(link_target(path), part) && ::stat(path.c_str(), &status) == 0 &&
+            seen.emplace(status.st_dev, status.st_ino).second) {
+          bytes += static_cast<std::uint64_t>(status.st_blocks) * 512U;
+        }
+      }
+    }
+  }
+  return bytes;
+}
+
+bool process_lives(pid_t pid) noexcept {
+  try {
+    std::ifstream file(proc_path(pid, "stat"));
+    std::string text;
+    std::getline(file, text);
+    // "PID (NAME) STATE …"; the name may hold anything.
+    const auto name_end = text.rfind(") ");
+    return name_end != std::string::npos && text.at(name_end + 2) != 'Z' &&
+           text.at(name_end + 2) != 'X';
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+std::size_t count_threads(pid_t pid) {
+  return entries(proc_path(pid, "task")).size();
+}
+
+std::uint64_t anonymous_bytes(pid_t pid) {
+  return status_field_kib(pid, "RssAnon") * 1024U;
+}
+
+}  // namespace gpushm_testing

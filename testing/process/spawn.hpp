@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+
+namespace gpushm_testing {
+
+struct spawn_options {
+  /// The program, absolute or found in `$PATH`, and its arguments.
+  std::vector<std::string> argv;
+  /// Added to this process's environment; an empty value takes the variable away.
+  std::vector<std::pair<std::string, std::string>> env = {};
+  /// Empty: this process's.
+  std::string working_directory = {};
+  /// Soft limit of open descriptors; 0: this process's.
+  unsigned open_files = 0;
+  /// Run under this uid and gid (as root only), without supplementary groups; -1: this process's.
+  uid_t uid = static_cast<uid_t>(-1);
+  gid_t gid = static_cast<gid_t>(-1);
+  /// Not -1: the child reads one byte from here before it starts the program.
+  int gate = -1;
+  /// SIGKILL for the child when the thread that started it ends.
+  bool dies_with_parent = true;
+};
+
+/// A started process: its pid and this side's ends of its pipes.
+struct spawned {
+  pid_t pid = -1;
+  gpushm::base::unique_fd in;
+  gpushm::base::unique_fd out;
+  gpushm::base::unique_fd err;
+};
+
+/// Starts a program in a process group of its own. When it cannot be executed, the child says so on
+/// its standard error and exits with 127. The caller reaps it. Throws `harness_error` when no
+/// process can be made. Thread-safe.
+[[nodiscard]] spawned spawn(const spawn_options& options);
+
+}  // namespace gpushm_testing

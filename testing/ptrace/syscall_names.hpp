@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace gpushm_testing {
+
+/// "sendmsg"; "system call 999" for one that the build machine's headers do not know. x86-64.
+[[nodiscard]] std::string syscall_name(std::uint64_t number);
+
+}  // namespace gpushm_testing

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <string_view>
+#include <thread>
+
+#include "process/child_output.hpp"
+#include "process/spawn.hpp"
+#include "ptrace/tracer.hpp"
+
+namespace gpushm_testing {
+
+/// A program that is started under ptrace and, if wanted, killed at the entry of its k-th system
+/// call between the marks of ptrace/marker.hpp. Needs no help from the program but the marks.
+/// x86-64 only.
+///
+/// A thread of this object is the program's parent and tracer. The program dies with the object.
+/// Distinct objects: safe. Shared objects: unsafe.
+class traced_process {
+ public:
+  /// Returns once the program is attached to; it starts after that. `kill_at` as in `trace_to_end`.
+  /// Throws `harness_error`.
+  traced_process(spawn_options options, std::uint64_t kill_at);
+  traced_process(const traced_process&) = delete;
+  traced_process& operator=(const traced_process&) = delete;
+  ~traced_process();
+
+  [[nodiscard]] pid_t pid() const noexcept { return process_.pid; }
+
+  /// To its standard input; short texts only. False when it does not read any more.
+  bool write(std::string_view text);
+  /// See `child_output::wait_for_line`.
+  std::string wait_for_line(const std::string& pattern,
+                            std::chrono::milliseconds timeout,
+                            stream from = stream::out) {
+    return output_.wait_for_line(pattern, timeout, from);
+  }
+
+  /// Blocks until the program has ended, at most `timeout`, and returns what became of it. Once
+  /// only. Throws `harness_error` with the output when time is over; the program is killed then.
+  [[nodiscard]] trace_result wait_end(std::chrono::milliseconds timeout);
+
+  [[nodiscard]] child_output& output() { return output_; }
+
+ private:
+  spawned process_;
+  child_output output_{{}, {}};
+  std::future<trace_result> result_;
+  std::jthread tracer_;
+};
+
+/// Starts a program with no input and waits for its end.
+[[nodiscard]] trace_result traced_run(spawn_options options,
+                                      std::uint64_t kill_at,
+                                      std::chrono::milliseconds timeout = std::chrono::seconds(30));
+
+}  // namespace gpushm_testing

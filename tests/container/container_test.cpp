@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// The container harness itself: what it promises of a container is looked at from inside.
+
+#include "container/container.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "container/support.hpp"
+#include "process/harness_error.hpp"
+
+namespace gpushm_testing {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+class container_harness : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (const auto reason = why_no_containers(GetParam())) {
+      GTEST_SKIP() << *reason;
+    }
+  }
+  [[nodiscard]] static container_options shell(const std::string& script) {
+    container_options options;
+    options.argv = {"/bin/sh", "-c", script};
+    if (GetParam()) {
+      options.user_ns.emplace();
+    }
+    return options;
+  }
+  [[nodiscard]] static std::string output_of(const container_options& options) {
+    auto box = container::start(options);
+    EXPECT_EQ(box.wait_exit(seconds(20)), exited(0)) << box.everything();
+    return box.text(stream::out);
+  }
+};
+
+TEST_P(container_harness, is_pid_1_without_privileges) {
+  auto options = shell(
+      "echo pid $$ uid $(id -u) gid $(id -g); grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' "
+      "/proc/self/status | tr '\\t' ' '");
+  options.uid = 1234;
+  options.gid = 4321;
+  const auto text = output_of(options);
+  EXPECT_THAT(text, HasSubstr("pid 1 uid 1234 gid 4321\n"));
+  EXPECT_THAT(text, HasSubstr("CapEff: 0000000000000000\n"));
+  EXPECT_THAT(text, HasSubstr("CapBnd: 0000000000000000\n"));
+  EXPECT_THAT(text, HasSubstr("NoNewPrivs: 1\n"));
+  EXPECT_THAT(text, HasSubstr("Seccomp: 2\n"));
+}
+
+TEST_P(container_harness, has_namespaces_of_its_own) {
+  const auto text = output_of(shell(
+      "for n in pid ipc net uts mnt cgroup user; do echo $n $(readlink /proc/self/ns/$n); done"));
+  for (const char* name : {"pid", "ipc", "net", "uts", "mnt", "cgroup", "user"}) {
+    const auto own = std::filesystem::read_symlink(std::string("/proc/self/ns/") + name).string();
+    const bool shared = name == std::string("user") && !GetParam();
+    EXPECT_EQ(text.find(own) != std::string::npos, shared) << name << "\n" << text;
+  }
+}
+
+TEST_P(container_harness, mounts_are_as_asked_for) {
+  const temp_dir directory(0777);
+  std::ofstream(directory / "in") << "hello";
+  auto options =
+      shell("cat /a/in; echo out > /b/out; echo x > /a/x || echo read-only; ls /; ls /dev");
+  options.mounts = {{directory.path(), "/a", false, true}, {directory.path(), "/b", true, true}};
+  const auto text = output_of(options);
+  EXPECT_THAT(text, HasSubstr("hello"));
+  EXPECT_THAT(text, HasSubstr("read-only"));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("kvm")));
+  std::string written;
+  std::ifstream(directory / "out") >> written;
+  EXPECT_EQ(written, "out");
+  EXPECT_FALSE(std::filesystem::exists(directory / "x"));
+}
+
+TEST_P(container_harness, tmp_can_be_written) {
+  EXPECT_EQ(output_of(shell("echo yes > /tmp/x && cat /tmp/x")), "yes\n");
+}
+
+TEST_P(container_harness, devices_are_those_given_only) {
+  // Stands for a GPU's node: a character device with a number of its own. Root inside owns it, so
+  // that nothing but the cgroup can refuse it.
+  const std::string node = "/dev/fuse";
+  if (GetParam() || ::access(node.c_str(), R_OK | W_OK) != 0) {
+    GTEST_SKIP() << node << " cannot be opened here, or belongs to nobody in a user namespace";
+  }
+  const std::string script = "(exec 3<>" + node + ") 2>/dev/null && echo opened || echo refused";
+  auto options = shell(script);
+  options.uid = 0;
+  EXPECT_EQ(output_of(options), "refused\n");
+  options.mounts = {{node, node, true, false}};
+  EXPECT_EQ(output_of(options), "refused\n");
+  options.mounts.clear();
+  options.device_nodes = {node};
+  EXPECT_EQ(output_of(options), "opened\n");
+}
+
+TEST_P(container_harness, talks_and_is_killed) {
+  auto box = container::start(shell("echo ready; read line; echo got $line; read line"));
+  box.wait_for_line("^ready$", seconds(20));
+  EXPECT_EQ(std::filesystem::exists("/proc/" + std::to_string(box.host_pid())), true);
+  box.write("news\n");
+  EXPECT_EQ(box.wait_for_line("^got", seconds(20)), "got news");
+  box.kill(SIGKILL);
+  EXPECT_EQ(box.wait_exit(seconds(20)), exited(128 + SIGKILL)) << box.everything();
+}
+
+TEST_P(container_harness, leaves_nothing_behind) {
+  pid_t pid = 0;
+  {
+    auto box = container::start(shell("echo ready; read line"));
+    box.wait_for_line("^ready$", seconds(20));
+    pid = box.host_pid();
+  }
+  EXPECT_FALSE(std::filesystem::exists("/proc/" + std::to_string(pid)));
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(
+           "/sys/fs/cgroup", std::filesystem::directory_options::skip_permission_denied, ignored)) {
+    EXPECT_EQ(
+        entry.path().filename().string().rfind("gpushm-test-" + std::to_string(::getpid()), 0),
+        std::string::npos)
+        << entry.path();
+  }
+}
+
+TEST_P(container_harness, a_program_that_is_not_there_is_explained) {
+  auto options = shell("");
+  options.argv = {"/nonexistent/program"};
+  auto box = container::start(options);
+  EXPECT_NE(box.wait_exit(seconds(20)), exited(0));
+  EXPECT_THAT(box.everything(), HasSubstr("/nonexistent/program"));
+}
+
+INSTANTIATE_TEST_SUITE_P(, container_harness, ::testing::Bool(), [](const auto& setting) {
+  return setting.param ? "in_a_user_namespace" : "plain";
+});
+
+}  // namespace
+}  // namespace gpushm_testing
