@@ -93,7 +93,7 @@ TEST_P(container_harness, devices_are_those_given_only) {
   if (GetParam() || ::access(node.c_str(), R_OK | W_OK) != 0) {
     GTEST_SKIP() << node << " cannot be opened here, or belongs to nobody in a user namespace";
   }
-  const std::string script = "(exec 3<>" + node + ") 2>/dev/null && echo opened || echo refused";
+  const std::string script = "(exec 3<" + node + ") 2>/dev/null && echo opened || echo refused";
   auto options = shell(script);
   options.uid = 0;
   EXPECT_EQ(output_of(options), "refused\n");
