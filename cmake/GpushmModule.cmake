@@ -17,6 +17,27 @@ if(GPUSHM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${GPUSHM_CCACHE}")
 endif()
 
+# These apply to every target, test programs included.
+if(GPUSHM_SANITIZE)
+  add_compile_options(-fsanitize=${GPUSHM_SANITIZE} -fno-sanitize-recover=all
+                      -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${GPUSHM_SANITIZE})
+endif()
+if(GPUSHM_COVERAGE)
+  # Tests count from several threads and processes at once.
+  add_compile_options(--coverage -fprofile-update=atomic)
+  add_link_options(--coverage)
+endif()
+if(GPUSHM_HARDEN)
+  # Some distributions define _FORTIFY_SOURCE themselves; defining it twice is a warning.
+  add_compile_options(-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -fstack-clash-protection
+                      -fstack-protector-strong)
+  add_link_options(LINKER:-z,relro LINKER:-z,now LINKER:-z,noexecstack)
+  if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+    add_compile_options(-fcf-protection)
+  endif()
+endif()
+
 add_library(gpushm_flags INTERFACE)
 target_compile_options(gpushm_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wcast-qual -Wformat=2 -Wundef
@@ -24,7 +45,17 @@ target_compile_options(gpushm_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wold-style-cast -Wnon-virtual-dtor -Woverloaded-virtual -Wextra-semi>
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wduplicated-cond -Wduplicated-branches -Wlogical-op
     -Wnull-dereference -Wimplicit-fallthrough=5 -Wsuggest-override>
-  $<$<BOOL:${GPUSHM_WERROR}>:-Werror>)
+  $<$<BOOL:${GPUSHM_WERROR}>:-Werror>
+  # Sections let the linker leave out of the shared libraries what no public function needs. Unique
+  # symbols would make them impossible to unload, and visible past the version script.
+  -ffunction-sections -fdata-sections
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-gnu-unique>)
+# Clang 14 has coroutines that Asio does not recognise by itself.
+target_compile_definitions(gpushm_flags INTERFACE
+  ASIO_STANDALONE ASIO_DISABLE_VISIBILITY
+  $<$<COMPILE_LANG_AND_ID:CXX,Clang>:ASIO_HAS_CO_AWAIT=1>
+  $<$<COMPILE_LANG_AND_ID:CXX,Clang>:ASIO_HAS_STD_COROUTINE=1>)
+target_link_options(gpushm_flags INTERFACE LINKER:--gc-sections)
 target_include_directories(gpushm_flags INTERFACE
   "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src" "${PROJECT_BINARY_DIR}/generated")
 target_link_libraries(gpushm_flags INTERFACE Threads::Threads)
@@ -57,4 +88,25 @@ function(gpushm_test name)
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS "${arg_LABEL}" TIMEOUT ${arg_TIMEOUT})
+endfunction()
+
+# gpushm_fuzzer(NAME SOURCES file... [MODULES module...])
+# The libFuzzer program fuzz_NAME, with its corpus in corpus/NAME beside the calling CMakeLists.txt (`make fuzz`
+# runs every program fuzz_*). Does nothing unless GPUSHM_FUZZ is on.
+function(gpushm_fuzzer name)
+  if(NOT GPUSHM_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(arg "" "" "SOURCES;MODULES" ${ARGN})
+  add_executable(fuzz_${name} ${arg_SOURCES})
+  target_link_libraries(fuzz_${name} PRIVATE gpushm_flags)
+  target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  foreach(dep IN LISTS arg_MODULES)
+    target_link_libraries(fuzz_${name} PRIVATE gpushm_${dep})
+  endforeach()
+  if(GPUSHM_BUILD_TESTS)
+    add_test(NAME fuzz.${name}.corpus
+             COMMAND fuzz_${name} -runs=0 "${CMAKE_CURRENT_SOURCE_DIR}/corpus/${name}")
+    set_tests_properties(fuzz.${name}.corpus PROPERTIES LABELS unit TIMEOUT 120)
+  endif()
 endfunction()

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+# What is installed: libgpushm.so, libgpushm-broker.so, their headers, their CMake and pkg-config files, the command.
+include_guard(GLOBAL)
+include(CMakePackageConfigHelpers)
+
+# Before 1.0 a minor version may change the interface, so it is part of the library's name.
+set(GPUSHM_SOVERSION "${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")
+
+# gpushm_shared_library(TARGET OUTPUT_NAME name EXPORT_NAME name MAP file OBJECTS_OF target... [USES target]
+#                       [MODULES target...])
+# A versioned shared library that exports what MAP (a linker version script) lists. Only objects that define public
+# functions are named by OBJECTS_OF and linked in whole; from the archives of MODULES the linker takes what those need.
+function(gpushm_shared_library target)
+  cmake_parse_arguments(arg "" "OUTPUT_NAME;EXPORT_NAME;MAP;USES" "OBJECTS_OF;MODULES" ${ARGN})
+  set(objects "")
+  foreach(module IN LISTS arg_OBJECTS_OF)
+    list(APPEND objects "$<TARGET_OBJECTS:${module}>")
+  endforeach()
+  add_library(${target} SHARED ${objects})
+  set_target_properties(${target} PROPERTIES
+    OUTPUT_NAME ${arg_OUTPUT_NAME} EXPORT_NAME ${arg_EXPORT_NAME} LINKER_LANGUAGE CXX
+    VERSION ${PROJECT_VERSION} SOVERSION ${GPUSHM_SOVERSION} LINK_DEPENDS "${arg_MAP}")
+  target_compile_features(${target} INTERFACE cxx_std_20)
+  target_include_directories(${target} INTERFACE
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  # The shared library comes before the archives: what it exports must not be linked in a second time.
+  target_link_libraries(${target} PUBLIC ${arg_USES} PRIVATE ${arg_MODULES} gpushm_flags)
+  target_link_options(${target} PRIVATE "LINKER:--version-script,${arg_MAP}")
+  if(NOT GPUSHM_SANITIZE AND NOT GPUSHM_COVERAGE)
+    target_link_options(${target} PRIVATE LINKER:--no-undefined LINKER:--as-needed)
+  endif()
+  add_library(gpushm::${arg_OUTPUT_NAME} ALIAS ${target})
+endfunction()
+
+# The prefix is written relative to the file, so that an installed tree can be moved.
+file(RELATIVE_PATH GPUSHM_PC_PREFIX "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
+string(REGEX REPLACE "/$" "" GPUSHM_PC_PREFIX "${GPUSHM_PC_PREFIX}")
+
+function(gpushm_install_pkgconfig name)
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/${name}.pc.in" "${PROJECT_BINARY_DIR}/${name}.pc" @ONLY)
+  install(FILES "${PROJECT_BINARY_DIR}/${name}.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+endfunction()
+
+if(TARGET gpushm)
+  install(TARGETS gpushm RUNTIME)
+endif()
+
+if(TARGET gpushm_client)
+  gpushm_shared_library(gpushm_shared OUTPUT_NAME gpushm EXPORT_NAME gpushm
+    MAP "${PROJECT_SOURCE_DIR}/cmake/gpushm.map"
+    OBJECTS_OF gpushm_client gpushm_base
+    MODULES gpushm_client)
+  install(TARGETS gpushm_shared EXPORT gpushm LIBRARY NAMELINK_COMPONENT Development)
+  install(DIRECTORY include/gpushm TYPE INCLUDE FILES_MATCHING PATTERN "*.hpp")
+  gpushm_install_pkgconfig(gpushm)
+
+  if(TARGET gpushm_broker)
+    gpushm_shared_library(gpushm_broker_shared OUTPUT_NAME gpushm-broker EXPORT_NAME broker
+      MAP "${PROJECT_SOURCE_DIR}/cmake/gpushm-broker.map"
+      OBJECTS_OF gpushm_broker
+      USES gpushm_shared
+      MODULES gpushm_broker)
+    set_target_properties(gpushm_broker_shared PROPERTIES INSTALL_RPATH "$ORIGIN")
+    install(TARGETS gpushm_broker_shared EXPORT gpushm LIBRARY NAMELINK_COMPONENT Development)
+    gpushm_install_pkgconfig(gpushm-broker)
+  endif()
+
+  set(config_dir "${CMAKE_INSTALL_LIBDIR}/cmake/gpushm")
+  install(EXPORT gpushm FILE gpushm-targets.cmake NAMESPACE gpushm:: DESTINATION "${config_dir}")
+  configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/gpushm-config.cmake.in"
+    "${PROJECT_BINARY_DIR}/gpushm-config.cmake" INSTALL_DESTINATION "${config_dir}")
+  write_basic_package_version_file("${PROJECT_BINARY_DIR}/gpushm-config-version.cmake"
+    COMPATIBILITY SameMinorVersion)
+  install(FILES "${PROJECT_BINARY_DIR}/gpushm-config.cmake"
+                "${PROJECT_BINARY_DIR}/gpushm-config-version.cmake"
+          DESTINATION "${config_dir}")
+endif()

@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs, with apt, what building, testing and checking need (Debian 12, Ubuntu 24.04). Says what it installs; does
+# nothing, and asks for no password, when everything is there.
+#
+#   scripts/deps.sh [build] [test] [lint] [fuzz]        default: all four
+set -euo pipefail
+
+# Alternatives are separated by "|"; the first that this distribution has is taken.
+build=(
+  cmake ninja-build g++ ccache pkg-config
+  libasio-dev libflatbuffers-dev flatbuffers-compiler
+  libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
+)
+test=(
+  libgtest-dev libgmock-dev libbenchmark-dev
+  binutils patchelf procps python3-minimal runc util-linux
+)
+# Version 14 is what CI checks with; another version formats differently.
+lint=('clang-14|clang' 'clang-format-14|clang-format' 'clang-tidy-14|clang-tidy' cppcheck git ninja-build python3-minimal shellcheck)
+fuzz=('clang-14|clang' 'libclang-rt-14-dev|libclang-rt-18-dev|libclang-rt-dev')
+
+groups=("$@")
+if [ ${#groups[@]} -eq 0 ]; then
+  groups=(build test lint fuzz)
+fi
+wanted=()
+for group in "${groups[@]}"; do
+  case $group in
+    build) wanted+=("${build[@]}") ;;
+    test) wanted+=("${test[@]}") ;;
+    lint) wanted+=("${lint[@]}") ;;
+    fuzz) wanted+=("${fuzz[@]}") ;;
+    *) echo "deps: unknown group $group" >&2; exit 2 ;;
+  esac
+done
+
+if ! command -v apt-get >/dev/null; then
+  echo "deps: no apt-get here. Install the equivalents of: ${wanted[*]}" >&2
+  exit 1
+fi
+
+is_installed() {
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+one_is_installed() {
+  local name
+  for name in ${1//|/ }; do
+    if is_installed "$name"; then
+      return 0
+    fi
+  done
+  return 1
+}
+
+has_candidate() {
+  apt-cache policy "$1" 2>/dev/null | grep -q '^  Candidate: [^(]'
+}
+
+# Prints the first alternative that apt knows; fails when there is none.
+choose() {
+  local name
+  for name in ${1//|/ }; do
+    if has_candidate "$name"; then
+      echo "$name"
+      return 0
+    fi
+  done
+  return 1
+}
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo "$@"
+  else
+    echo "deps: needs root or sudo for: $*" >&2
+    exit 1
+  fi
+}
+
+apt() {
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 "$@" </dev/null
+}
+
+missing=()
+for entry in "${wanted[@]}"; do
+  if ! one_is_installed "$entry"; then
+    missing+=("$entry")
+  fi
+done
+if [ ${#missing[@]} -eq 0 ]; then
+  echo "deps: everything is installed (${groups[*]})"
+  exit 0
+fi
+
+updated=0
+update() {
+  echo "deps: apt-get update"
+  apt update
+  updated=1
+}
+
+# Fills `packages`; fails when an entry has no alternative that apt knows.
+resolve() {
+  local entry name
+  packages=()
+  for entry in "${missing[@]}"; do
+    if ! name=$(choose "$entry"); then
+      unknown=$entry
+      return 1
+    fi
+    packages+=("$name")
+  done
+}
+
+if ! resolve; then
+  update
+  if ! resolve; then
+    echo "deps: this distribution has no package $unknown" >&2
+    exit 1
+  fi
+fi
+echo "deps: installing ${packages[*]}"
+if ! apt install -y --no-install-recommends "${packages[@]}"; then
+  if [ $updated = 1 ]; then
+    exit 1
+  fi
+  # Old lists name versions that the archive no longer has.
+  update
+  apt install -y --no-install-recommends "${packages[@]}"
+fi

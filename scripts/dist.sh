@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Packs a finished build into a tarball that needs nothing but glibc where it is unpacked, and checks it.
+#
+#   scripts/dist.sh BUILD_DIR [OUTPUT_DIR]        default output: build/dist
+#
+# bin/    gpushm, its selftest, test and benchmark programs
+# lib/    every shared library they need, except glibc's own and the GPU driver's; lib/fake/ has the stand-ins
+# share/  documents, examples, and the sources that check our driver declarations against a cuda.h
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+build=$(cd "$1" && pwd)
+output=${2:-$root/build/dist}
+version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
+name=gpushm-$version-linux-$(uname -m)
+mkdir -p "$output"
+output=$(cd "$output" && pwd)
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+tree=$stage/$name
+mkdir -p "$tree/bin" "$tree/lib" "$tree/share/abi"
+
+cmake --install "$build" --component dist --prefix "$tree" >/dev/null
+
+is_elf() { [ "$(head -c 4 "$1" | tail -c 3)" = ELF ]; }
+
+# glibc's own libraries belong to the machine, and so does the driver.
+is_foreign() {
+  case $1 in
+    ld-linux-*|libc.so.*|libm.so.*|libdl.so.*|libpthread.so.*|librt.so.*|libresolv.so.*|libutil.so.*) return 0 ;;
+    libanl.so.*|libnss_*|libcuda.so*|libnvidia-*) return 0 ;;
+    *) return 1 ;;
+  esac
+}
+
+# `ldd` lists what is needed indirectly, too.
+find "$tree/bin" "$tree/lib" -type f -print0 | while IFS= read -r -d '' file; do
+  if is_elf "$file"; then
+    LD_LIBRARY_PATH=$tree/lib ldd "$file" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3} $0 ~ /not found/ {print $1, "missing"}'
+  fi
+done | sort -u >"$stage/needed"
+while read -r soname path; do
+  if is_foreign "$soname" || [ -e "$tree/lib/$soname" ]; then
+    continue
+  fi
+  if [ "$path" = missing ]; then
+    echo "dist: $soname is needed and was not found" >&2
+    exit 1
+  fi
+  cp -L "$path" "$tree/lib/$soname"
+done <"$stage/needed"
+
+# The copies are ours to change: no symbols, and no search path but the tree's own.
+find "$tree/bin" "$tree/lib" -type f -print0 | while IFS= read -r -d '' file; do
+  is_elf "$file" || continue
+  chmod u+w "$file"
+  strip --strip-unneeded "$file"
+  case ${file#"$tree"/} in
+    bin/*) patchelf --set-rpath "\$ORIGIN/../lib" "$file" ;;
+    lib/fake/*) patchelf --set-rpath "\$ORIGIN/.." "$file" ;;
+    lib/*) patchelf --set-rpath "\$ORIGIN" "$file" ;;
+  esac
+done
+
+for folder in docs examples; do
+  if [ -d "$root/$folder" ]; then
+    cp -r "$root/$folder" "$tree/share/"
+  fi
+done
+for file in README.md LICENSE CHANGELOG.md; do
+  if [ -e "$root/$file" ]; then
+    cp "$root/$file" "$tree/"
+  fi
+done
+# Compiles with `c++ -std=c++20 -Ishare/abi -Ishare/abi/include -I<cuda>/include share/abi/abi_check.cpp`.
+cp -r "$root/include" "$tree/share/abi/include"
+find "$root/src/driver" "$root/testing" "$root/tests" -type f \
+     \( -name cuda_abi.hpp -o -name nvml_abi.hpp -o -name 'abi_check*.cpp' \) -print0 |
+  while IFS= read -r -d '' file; do
+    case $file in
+      "$root"/src/driver/*.hpp) mkdir -p "$tree/share/abi/driver" && cp "$file" "$tree/share/abi/driver/" ;;
+      *.cpp) cp "$file" "$tree/share/abi/" ;;
+    esac
+  done
+
+tar -C "$stage" --sort=name --owner=0 --group=0 --numeric-owner -czf "$output/$name.tar.gz.part" "$name"
+rc=0
+"$root/scripts/check_dist.sh" "$output/$name.tar.gz.part" || rc=$?
+if [ $rc != 0 ] && [ $rc != 77 ]; then
+  exit $rc
+fi
+mv "$output/$name.tar.gz.part" "$output/$name.tar.gz"
+size_mib=$(( ($(stat -c %s "$output/$name.tar.gz") + 1048575) / 1048576 ))
+echo "dist: $output/$name.tar.gz, $size_mib MiB"

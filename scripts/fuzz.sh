@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs every fuzz program for a while. New inputs go below the build tree; the committed corpus is only read.
+# To keep what was found: fuzz_NAME -merge=1 tests/fuzz/corpus/NAME BUILD_DIR/corpus/NAME
+#
+#   scripts/fuzz.sh BUILD_DIR SECONDS
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+build=$(cd "$1" && pwd)
+seconds=$2
+found=0
+while IFS= read -r program; do
+  found=1
+  name=${program##*/fuzz_}
+  mkdir -p "$build/corpus/$name" "$build/crashes/$name"
+  corpora=("$build/corpus/$name")
+  if [ -d "$root/tests/fuzz/corpus/$name" ]; then
+    corpora+=("$root/tests/fuzz/corpus/$name")
+  fi
+  echo "fuzz: $name for $seconds s"
+  "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
+             -artifact_prefix="$build/crashes/$name/" "${corpora[@]}" 2>"$build/crashes/$name/log" || {
+    tail -n 60 "$build/crashes/$name/log" >&2
+    exit 1
+  }
+  grep -E '^stat::number_of_executed_units|^Done' "$build/crashes/$name/log"
+done < <(find "$build" -type f -name 'fuzz_*' -executable | sort)
+if [ $found = 0 ]; then
+  echo "fuzz: no program fuzz_* in $build" >&2
+  exit 1
+fi

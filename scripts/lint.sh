@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Every static check; all of them run, and the first line of the end says which failed.
+#
+#   scripts/lint.sh                 everything
+#   scripts/lint.sh format|tidy|cppcheck|shell|rules...   only these
+#   scripts/lint.sh --fix-format    format the sources instead
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+jobs=${JOBS:-$(nproc)}
+
+tool() { # the version that CI checks with, else what there is
+  if command -v "$1-14" >/dev/null; then
+    echo "$1-14"
+  else
+    echo "$1"
+  fi
+}
+
+tracked() { # git pathspec...
+  git ls-files --cached --others --exclude-standard -- "$@" |
+    while IFS= read -r file; do if [ -f "$file" ]; then echo "$file"; fi; done
+}
+
+check_format() {
+  tracked '*.cpp' '*.hpp' '*.h' '*.c' | xargs -r -d '\n' "$(tool clang-format)" --dry-run -Werror
+}
+
+check_tidy() {
+  scripts/build.sh lint
+  scripts/tidy.sh build/lint "$(tool clang-tidy)" "$jobs"
+}
+
+check_cppcheck() {
+  mkdir -p build/lint/cppcheck
+  # noExplicitConstructor: off, because converting constructors are meant where they are not marked.
+  # The library's own headers are not given to it: it guesses at templates. The compilers check what is unused.
+  cppcheck --std=c++20 --language=c++ --quiet --error-exitcode=1 --inline-suppr -j "$jobs" \
+           --cppcheck-build-dir=build/lint/cppcheck --enable=warning,performance,portability \
+           --suppressions-list=scripts/cppcheck-suppressions.txt \
+           -I include -I src src apps
+}
+
+check_shell() {
+  { tracked '*.sh'; tracked .ci | xargs -r grep -lE '^#!.*(ba)?sh'; } | sort -u | xargs -r shellcheck
+}
+
+check_rules() {
+  scripts/lint_rules.sh --self-test
+  scripts/lint_rules.sh
+}
+
+if [ "${1:-}" = --fix-format ]; then
+  tracked '*.cpp' '*.hpp' '*.h' '*.c' | xargs -r -d '\n' "$(tool clang-format)" -i
+  exit 0
+fi
+stages=("$@")
+if [ ${#stages[@]} -eq 0 ]; then
+  stages=(format rules shell cppcheck tidy)
+fi
+failed=()
+for stage in "${stages[@]}"; do
+  start=$SECONDS
+  # A subshell of its own keeps `set -e` alive inside, which `if` would switch off.
+  set +e
+  (set -e; "check_$stage")
+  rc=$?
+  set -e
+  if [ $rc = 0 ]; then
+    echo "lint: $stage: nothing found ($((SECONDS - start)) s)"
+  else
+    echo "lint: $stage: FAILED ($((SECONDS - start)) s)"
+    failed+=("$stage")
+  fi
+done
+if [ ${#failed[@]} -gt 0 ]; then
+  echo "lint: failed: ${failed[*]}" >&2
+  exit 1
+fi

@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Rules of this repository that no off-the-shelf tool knows. Prints every violation; fails when there is one.
+#
+#   scripts/lint_rules.sh               the tracked files of this repository
+#   scripts/lint_rules.sh --self-test   plants each violation in a scratch tree and expects it to be found
+set -euo pipefail
+shopt -s lastpipe  # `report` at the end of a pipe counts in this shell
+
+violations=0
+report() { # TEXT, with the places on standard input
+  local places
+  places=$(cat)
+  if [ -n "$places" ]; then
+    printf '%s\n%s\n' "lint: $1:" "$places" >&2
+    violations=$((violations + 1))
+  fi
+}
+
+# Reads file names on standard input, prints those that match a pattern (grep -E).
+names() { grep -E "$1" || true; }
+
+search() { # PATTERN, file names on standard input
+  xargs -r -d '\n' grep -nHE "$1" || true
+}
+
+licence() {
+  names '(\.(cpp|hpp|c|h|sh|py|cmake|map|fbs|supp)|CMakeLists\.txt|Makefile|^\.ci/run)$' |
+    while IFS= read -r file; do
+      head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2\.0' || echo "$file"
+    done
+}
+
+# Text between co_await and the end of its statement, lines joined.
+co_await_braces() {
+  # shellcheck disable=SC2016  # Perl's variables
+  names '\.(cpp|hpp)$' | xargs -r -d '\n' perl -0777 -ne '
+    s{//[^\n]*}{}g;
+    while (/co_await\b([^;]*?)((?:[(,]\s*|\w\s*)\{\s*\.\w+\s*=|\(\s*\{)/g) {
+      my $line = 1 + (substr($_, 0, $-[0]) =~ tr/\n//);
+      print "$ARGV:$line\n" unless $1 =~ /\[[^\]]*\]\s*(?:\([^)]*\))?\s*\{/;
+    }'
+}
+
+# A folder of src/ includes only what its CMakeLists.txt names, directly or through what it names.
+layers() {
+  local file module other
+  declare -A allowed=()
+  while IFS= read -r file; do
+    module=$(sed -n 's/.*gpushm_module(\([a-z_]*\).*/\1/p' "$file" | head -n 1)
+    [ -n "$module" ] || continue
+    allowed[$module]=" $module $(tr '\n' ' ' <"$file" | sed -n 's/.*DEPENDS \([a-z_ ]*\).*/\1/p') "
+  done < <(ls src/*/CMakeLists.txt 2>/dev/null || true)
+  local grown=1
+  while [ $grown = 1 ]; do
+    grown=0
+    for module in "${!allowed[@]}"; do
+      for other in ${allowed[$module]}; do
+        for file in ${allowed[$other]:-}; do
+          if [[ ${allowed[$module]} != *" $file "* ]]; then
+            allowed[$module]+="$file "
+            grown=1
+          fi
+        done
+      done
+    done
+  done
+  for module in "${!allowed[@]}"; do
+    { grep -nHE '^#include "[a-z_]+/' "src/$module"/*.?pp || true; } | while IFS= read -r line; do
+      other=$(sed -E 's/.*#include "([a-z_]+)\/.*/\1/' <<<"$line")
+      if [ "$other" != gpushm ] && [[ ${allowed[$module]} != *" $other "* ]]; then
+        echo "$line"
+      fi
+    done
+  done
+}
+
+check() {
+  local files sources
+  files=$(cat)
+  # The patterns must not match this file.
+  files=$(grep -vx 'scripts/lint_rules.sh' <<<"$files")
+  sources=$(names '^(src|apps|include)/.*\.(cpp|hpp)$' <<<"$files")
+  licence <<<"$files" | report "no SPDX-License-Identifier in the first three lines"
+  co_await_braces <<<"$files" |
+    report "braced temporary in a co_await expression; g++ 12 destroys it twice: name it first"
+  search '\bsleep_(for|until)\b|\b(u|nano)?sleep ?\(' <<<"$sources" |
+    report "sleeping; wait for the event, with a deadline"
+  search '(^|[^[:alnum:]_.])/work/|/tmp/brief' <<<"$files" | report "a path of one particular machine"
+  names '\.(cpp|hpp|sh|cmake|py)$' <<<"$files" | search '\b(TODO|FIXME|XXX)\b' | report "unfinished work"
+  search 'NOLINT(NEXTLINE|BEGIN)?([^(:A-Z]|$|\([^)]*\)[[:space:]]*$)' <<<"$sources" |
+    report "NOLINT without a check's name and a reason: NOLINT(check): why"
+  layers | report "an include that the folder's DEPENDS does not allow"
+}
+
+self_test() {
+  scratch=""  # global: the trap runs after this function
+  scratch=$(mktemp -d)
+  trap 'rm -rf "$scratch"' EXIT
+  cd "$scratch"
+  mkdir -p src/low src/high
+  local header='// SPDX-License-Identifier: Apache-2.0'
+  printf '# SPDX-License-Identifier: Apache-2.0\ngpushm_module(low SOURCES a.cpp)\n' >src/low/CMakeLists.txt
+  printf '# SPDX-License-Identifier: Apache-2.0\ngpushm_module(high SOURCES b.cpp DEPENDS low)\n' >src/high/CMakeLists.txt
+  printf '%s\n' "$header" '#include "low/a.hpp"' '#include "gpushm/error.hpp"' \
+    'auto x() { co_await f([&] { return g({.k = 1}); }); const item i{.k = 3}; co_await f(i); }' >src/high/b.cpp
+  printf '%s\n' "$header" >src/low/a.cpp
+  expect() { # EXPECTED_VIOLATIONS, WHAT
+    violations=0
+    check < <(find src -type f | sort) 2>found.log
+    if [ "$violations" != "$1" ]; then
+      echo "self-test: $2: $violations violations instead of $1" >&2
+      cat found.log >&2
+      exit 1
+    fi
+    printf '%s\n' "$header" >src/low/a.cpp
+  }
+  plant() { # WHAT, LINE...
+    local what=$1
+    shift
+    printf '%s\n' "$header" "$@" >src/low/a.cpp
+    expect 1 "$what"
+  }
+  expect 0 "a clean tree"
+  plant "designated temporary" 'void y() { co_await f(s, {.k = 3}); }'
+  plant "temporary on the next line" 'void y() {' '  co_await f(' '      {.k = 3});' '}'
+  plant "named temporary" 'void y() { co_await f(item{.k = 3}); }'
+  plant "sleep" 'void y() { std::this_thread::sleep_for(1s); }'
+  plant "machine path" 'auto p = "/work/x";'
+  plant "unfinished" '// TODO: later'
+  plant "bare NOLINT" 'int z;  // NOLINT'
+  plant "NOLINT without a reason" 'int z;  // NOLINT(misc-x)'
+  plant "upward include" '#include "high/b.hpp"'
+  echo 'int z;' >src/low/a.cpp
+  expect 1 "no licence"
+  echo "lint_rules: each planted violation was found"
+}
+
+if [ "${1:-}" = --self-test ]; then
+  self_test
+  exit 0
+fi
+cd "$(dirname "$0")/.."
+# Deleted files may still be tracked.
+check < <(git ls-files | while IFS= read -r file; do [ -f "$file" ] && echo "$file"; done)
+[ "$violations" = 0 ]

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Compares what a shared library exports with the committed list. With UPDATE=1 in the environment it writes the list.
+#
+#   exported_symbols.sh NM LIBRARY LIST
+set -euo pipefail
+
+nm=$1
+library=$2
+list=$3
+actual=$(mktemp)
+trap 'rm -f "$actual"' EXIT
+# The type letter and the number of constructor and destructor variants depend on the optimisation; names do not.
+# Absolute symbols are the version nodes.
+"$nm" -D --defined-only --demangle "$library" | awk '$2 != "A"' | sed -E 's/^[0-9a-f]+ . //' |
+  LC_ALL=C sort -u >"$actual"
+if [ "${UPDATE:-0}" = 1 ]; then
+  cp "$actual" "$list"
+fi
+if ! [ -s "$actual" ]; then
+  echo "$library exports nothing" >&2
+  exit 1
+fi
+if grep -E '^(std::|asio::|flatbuffers::|gpushm::detail::|(vtable|typeinfo|typeinfo name|guard variable) for (std|asio|flatbuffers|gpushm::detail))' "$actual"; then
+  echo "$library: the symbols above belong to nobody's public interface" >&2
+  exit 1
+fi
+if ! diff -u --label "$list" --label "$library" "$list" "$actual"; then
+  echo "$library does not export what $list says. If the interface changed on purpose: UPDATE=1 $0 $*" >&2
+  exit 1
+fi

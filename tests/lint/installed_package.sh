@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs into an empty prefix, moves that prefix, and builds and runs a program against it, found once by CMake's
+# find_package and once by pkg-config.
+#
+#   installed_package.sh CMAKE BUILD_DIR COMPILER
+set -euo pipefail
+
+cmake=$1
+build=$2
+compiler=$3
+here=$(cd "$(dirname "$0")" && pwd)
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+"$cmake" --install "$build" --prefix "$scratch/first" >/dev/null
+mv "$scratch/first" "$scratch/moved prefix"
+prefix="$scratch/moved prefix"
+pkgconfig=$(dirname "$(find "$prefix" -name gpushm.pc)")
+libdir=$(dirname "$pkgconfig")
+
+for library in libgpushm libgpushm-broker; do
+  soname=$(readelf -d "$libdir/$library.so" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
+  if [[ ! $soname =~ ^$library\.so\.[0-9]+\.[0-9]+$ ]] || [ ! -e "$libdir/$soname" ]; then
+    echo "$library.so has the name \"$soname\"" >&2
+    exit 1
+  fi
+done
+
+echo "== find_package"
+"$cmake" -S "$here/consumer" -B "$scratch/cmake" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$compiler" >"$scratch/log" ||
+  { cat "$scratch/log" >&2; exit 1; }
+"$cmake" --build "$scratch/cmake" >"$scratch/log" || { cat "$scratch/log" >&2; exit 1; }
+env -u GPUSHM_SOCKET "$scratch/cmake/consumer" "$scratch/no-broker-here"
+env -u GPUSHM_SOCKET "$scratch/cmake/broker_consumer" "$scratch/socket"
+
+echo "== pkg-config"
+export PKG_CONFIG_PATH=$pkgconfig LD_LIBRARY_PATH=$libdir
+flags=()
+eval "flags=($(pkg-config --cflags --libs gpushm))"
+"$compiler" -std=c++20 "$here/consumer/consumer.cpp" "${flags[@]}" -o "$scratch/consumer"
+"$scratch/consumer" "$scratch/no-broker-here"
+eval "flags=($(pkg-config --cflags --libs gpushm-broker))"
+"$compiler" -std=c++20 "$here/consumer/broker_consumer.cpp" "${flags[@]}" -o "$scratch/broker_consumer"
+"$scratch/broker_consumer" "$scratch/socket"
+
+echo "== the command"
+env -u LD_LIBRARY_PATH "$prefix/bin/gpushm" --version
