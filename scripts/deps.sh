@@ -54,8 +54,11 @@ one_is_installed() {
   return 1
 }
 
+# Not with `grep -q` in a pipe: apt-cache would sometimes die of SIGPIPE.
 has_candidate() {
-  apt-cache policy "$1" 2>/dev/null | grep -q '^  Candidate: [^(]'
+  local policy
+  policy=$(LC_ALL=C apt-cache policy "$1" 2>/dev/null)
+  [[ $policy =~ Candidate:\ [^\(] ]]
 }
 
 # Prints the first alternative that apt knows; fails when there is none.

@@ -33,8 +33,12 @@ one() { # FILE COMMAND
       return 0
     fi
   fi
-  local output start=$SECONDS
-  if output=$("$CLANG_TIDY" -p "$BUILD" --quiet "$file" 2>&1); then
+  local output start=$SECONDS checks=()
+  # The analyzer of clang 14 does not model coroutines: it reports their frames as uninitialised.
+  if grep -q 'co_await\|co_return' "$file"; then
+    checks=(--checks=-clang-analyzer-*)
+  fi
+  if output=$("$CLANG_TIDY" -p "$BUILD" --quiet "${checks[@]}" "$file" 2>&1); then
     [ -n "$inputs" ] && : >"$CACHE/$key"
     echo "tidy: ${file#"$PWD"/} ($((SECONDS - start)) s)"
   else
