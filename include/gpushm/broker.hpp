@@ -31,6 +31,8 @@ struct broker_options {
   mode_t mode = 0660;  ///< of the socket
   std::optional<gid_t> group;
   broker_limits limits;
+  /// Raise this process's soft limit of open files to its hard limit, so that more segments fit.
+  bool raise_descriptor_limit = false;
   /// Also accept unnamed tmpfs files as GPU chunks: what the fake driver of the tests hands out.
   bool accept_fake_chunks = false;
 };
@@ -52,7 +54,7 @@ class GPUSHM_API broker {
 
  private:
   class impl;
-  explicit broker(std::unique_ptr<impl> impl) noexcept;
+  explicit broker(std::unique_ptr<impl> made) noexcept;
   std::unique_ptr<impl> impl_;
 };
 

@@ -51,7 +51,7 @@ struct open_options {
   /// How long to wait for the name to be published. Zero: do not wait.
   std::chrono::milliseconds timeout{0};
   /// The GPU that will use the memory, written as in `create_options::device`; empty: the GPU that the
-  /// memory is on, or the calling thread's first visible GPU when that one is not visible to CUDA.
+  /// memory is on, or the first visible GPU when CUDA does not show that one.
   std::string device;
   /// When not 0: `errc::size_mismatch` unless the segment has exactly this size.
   std::uint64_t expected_size_bytes = 0;

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "gpushm/broker.hpp"
+
+namespace gpushm::broker_detail {
+
+/// The broker's sockets and timers around a hub. Everything but `stop` runs on the thread in `run`.
+///
+/// Distinct objects: safe. Shared objects: unsafe, except `stop`.
+class server {
+ public:
+  /// Binds the socket. Throws address_in_use, permission_denied, invalid_argument, system_error.
+  explicit server(const broker_options& options);
+  server(const server&) = delete;
+  server& operator=(const server&) = delete;
+  ~server();
+
+  /// Serves until `stop`. Calls `ready` once clients are answered. Blocks.
+  void run(void (*ready)(void*), void* context);
+  /// From any thread; `run` returns soon after.
+  void stop();
+
+  [[nodiscard]] const std::string& socket_path() const noexcept;
+  [[nodiscard]] const gpushm::epoch& epoch() const noexcept;
+
+ private:
+  class impl;
+  std::unique_ptr<impl> impl_;
+};
+
+}  // namespace gpushm::broker_detail

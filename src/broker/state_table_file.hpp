@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/file.hpp"
+#include "base/unique_fd.hpp"
+#include "gpushm/types.hpp"
+#include "wire/state_table.hpp"
+
+namespace gpushm::broker_detail {
+
+/// The broker's side of the state table: the only mapping of it that can be written.
+///
+/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+class state_table_file {
+ public:
+  /// Throws out_of_memory, too_many_descriptors.
+  state_table_file(std::uint32_t slots, const gpushm::epoch& epoch);
+
+  /// For clients: whoever has it can map it for reading only.
+  [[nodiscard]] int descriptor() const noexcept { return fd_.get(); }
+
+  /// Nothing: the slot is free.
+  void set(std::uint32_t slot,
+           gpushm::generation generation,
+           std::optional<segment_state> state) noexcept;
+
+  /// Locks the header's robust mutex for the calling thread. When that thread ends, however it ends, clients
+  /// see that the broker is gone.
+  void hold();
+  /// Says the same before the thread ends. From the thread that called `hold`.
+  void let_go() noexcept;
+
+ private:
+  [[nodiscard]] wire::state_table_header* header() noexcept;
+  base::unique_fd fd_;
+  base::unique_mapping mapping_;
+};
+
+}  // namespace gpushm::broker_detail

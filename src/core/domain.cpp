@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/domain.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/names.hpp"
+#include "base/size_text.hpp"
+#include "core/near_match.hpp"
+
+namespace gpushm::core {
+
+namespace {
+
+std::int64_t account_of(const peer& who) { return who.uid_known ? std::int64_t{who.uid} : -1; }
+
+error stale(gpushm::generation generation) {
+  return {errc::stale_generation,
+          {},
+          {},
+          "generation " + std::to_string(generation) + " is gone or was never this connection's",
+          "open the segment again by name"};
+}
+
+void check_reservation(const reservation& wanted) {
+  base::check_name({}, wanted.name);
+  const auto invalid = [](std::string_view cause, std::string_view next_step) {
+    throw error(errc::invalid_argument, {}, {}, cause, next_step);
+  };
+  if (wanted.size_bytes == 0) {
+    invalid("the size is 0 bytes", "give a size of at least 1 byte");
+  }
+  if (wanted.allocated_bytes < wanted.size_bytes) {
+    invalid("less memory is allocated than the segment's size", "report this as a bug");
+  }
+  if (wanted.chunk_count == 0) {
+    invalid("the segment has no chunks", "report this as a bug");
+  }
+  if ((wanted.backend == backend::host) != (wanted.device.kind == device_kind::host)) {
+    invalid("backend and device do not fit each other", "report this as a bug");
+  }
+  constexpr std::size_t longest_device_text = 128;
+  if (wanted.device.uuid.size() > longest_device_text ||
+      wanted.device.pci_address.size() > longest_device_text) {
+    invalid("the device's description is too long", "report this as a bug");
+  }
+}
+
+}  // namespace
+
+domain::domain(std::string name, std::uint32_t owner_uid, const limits& bounds, observer& events)
+    : name_(std::move(name)),
+      owner_uid_(owner_uid),
+      limits_(bounds),
+      observer_(events) {}
+
+// ---- who may ---------------------------------------------------------------------------------------
+
+bool domain::may_see(session_id session, const segment& what) const {
+  return what.published || what.creator_session == session;
+}
+
+bool domain::may_manage(session_id session, const segment& what) const {
+  if (what.creator_session == session) {
+    return true;
+  }
+  const auto at = sessions_.find(session);
+  if (at == sessions_.end() || !at->second.who.uid_known) {
+    return false;
+  }
+  const std::uint32_t uid = at->second.who.uid;
+  return uid == owner_uid_ || (what.creator.uid_known && uid == what.creator.uid);
+}
+
+// ---- finding ---------------------------------------------------------------------------------------
+
+segment& domain::find(gpushm::generation generation) {
+  const auto at = segments_.find(generation);
+  if (at == segments_.end()) {
+    throw stale(generation);
+  }
+  return at->second;
+}
+
+const segment& domain::held(session_id session, gpushm::generation generation) const {
+  const auto at = segments_.find(generation);
+  if (at == segments_.end() ||
+      std::none_of(at->second.leases.begin(), at->second.leases.end(), [&](const lease& claim) {
+        return claim.holder == session;
+      })) {
+    throw stale(generation);
+  }
+  return at->second;
+}
+
+const segment* domain::published_or_own(session_id session, std::string_view name) const {
+  const auto at = names_.find(name);
+  return at != names_.end() && may_see(session, *at->second) ? at->second : nullptr;
+}
+
+const segment& domain::stat(session_id session, std::string_view name) const {
+  base::check_name({}, name);
+  const segment* found = published_or_own(session, name);
+  if (found == nullptr) {
+    throw no_such_segment(name);
+  }
+  return *found;
+}
+
+error domain::no_such_segment(std::string_view name) const {
+  near_match match(name);
+  for (const auto& [candidate, what] : names_) {
+    if (what->published && !match.consider(candidate)) {
+      break;
+    }
+  }
+  std::string next_step = "`gpushm ls` shows what there is; a timeout waits for the name";
+  if (!match.best().empty()) {
+    next_step = "did you mean \"" + std::string(match.best()) + "\"?";
+  }
+  return {errc::no_such_segment, {}, {}, "no such segment in domain " + name_, next_step};
+}
+
+// ---- creating --------------------------------------------------------------------------------------
+
+void domain::check_quota(const peer& who, std::uint64_t bytes) const {
+  const auto check = [&](std::uint64_t used, std::uint64_t limit, const std::string& whose) {
+    if (limit == 0 || (bytes <= limit && used <= limit - bytes)) {
+      return;
+    }
+    throw error(errc::quota_exceeded,
+                {},
+                {},
+                base::size_text(bytes) + " do not fit into the quota of " + whose + ": " +
+                    base::size_text(used) + " of " + base::size_text(limit) + " are in use",
+                "remove segments that nobody needs, or raise the broker's quota");
+  };
+  check(allocated_bytes_, limits_.quota_bytes, "domain " + name_);
+  const auto used = bytes_of_uid_.find(account_of(who));
+  check(used == bytes_of_uid_.end() ? 0 : used->second,
+        limits_.quota_bytes_per_uid,
+        who.uid_known ? "uid " + std::to_string(who.uid) : "processes whose uid is not known");
+}
+
+std::uint32_t domain::take_slot() {
+  if (!free_slots_.empty()) {
+    const std::uint32_t slot = free_slots_.back();
+    free_slots_.pop_back();
+    return slot;
+  }
+  return unused_slots_from_++;
+}
+
+void domain::give_back_slot(std::uint32_t slot) noexcept {
+  // Room for it was reserved when the slot was first taken.
+  free_slots_.push_back(slot);
+}
+
+const segment& domain::reserve(session_id session, const reservation& wanted) {
+  check_reservation(wanted);
+  participant& creator = find_session(session);
+  if (const auto at = names_.find(wanted.name); at != names_.end()) {
+    const segment& other = *at->second;
+    throw error(errc::already_exists,
+                {},
+                {},
+                other.published ? "a segment of this name exists in domain " + name_
+                                : "a segment of this name is being created by pid " +
+                                      std::to_string(other.creator.pid),
+                "open it, remove it first, or choose another name");
+  }
+  if (segments_.size() >= limits_.max_segments) {
+    throw error(errc::too_many_segments,
+                {},
+                {},
+                "domain " + name_ + " holds " + std::to_string(segments_.size()) +
+                    " segments, its limit",
+                "remove segments that nobody needs, or serve with a larger --max-segments");
+  }
+  check_quota(creator.who, wanted.allocated_bytes);
+  const std::uint64_t descriptors = std::uint64_t{wanted.chunk_count} + 1;
+  if (limits_.max_descriptors != 0 && descriptors_ + descriptors > limits_.max_descriptors) {
+    throw error(errc::too_many_descriptors,
+                {},
+                {},
+                "the segment needs " + std::to_string(descriptors) + " descriptors, the broker has " +
+                    std::to_string(limits_.max_descriptors - descriptors_) + " left",
+                "use fewer, larger chunks, or raise the broker's open file limit");
+  }
+
+  const gpushm::generation generation = next_generation_;
+  if (free_slots_.capacity() <= unused_slots_from_) {  // give_back_slot must not fail
+    free_slots_.reserve(std::size_t{unused_slots_from_} * 2 + 16);
+  }
+  const auto [at, inserted] = segments_.try_emplace(generation);
+  segment& made = at->second;
+  try {
+    made.name = wanted.name;
+    made.generation = generation;
+    made.size_bytes = wanted.size_bytes;
+    made.allocated_bytes = wanted.allocated_bytes;
+    made.chunk_count = wanted.chunk_count;
+    made.backend = wanted.backend;
+    made.lifetime = wanted.lifetime;
+    made.device = wanted.device;
+    made.creator = creator.who;
+    made.creator_session = session;
+    made.leases.push_back({session, 1});
+    creator.leased.insert(generation);
+    creator.created.insert(generation);
+    bytes_of_uid_[account_of(creator.who)] += wanted.allocated_bytes;
+    names_.emplace(made.name, &made);
+  } catch (...) {  // out of memory half-way
+    creator.leased.erase(generation);
+    creator.created.erase(generation);
+    segments_.erase(at);
+    throw;
+  }
+  ++next_generation_;
+  made.slot = take_slot();
+  allocated_bytes_ += wanted.allocated_bytes;
+  descriptors_ += descriptors;
+  observer_.slot_changed(made.slot, generation, segment_state::live);
+  return made;
+}
+
+const segment& domain::check_attach(session_id session,
+                                    gpushm::generation generation,
+                                    std::uint32_t first,
+                                    std::size_t count) const {
+  const auto at = segments_.find(generation);
+  if (at == segments_.end()) {
+    throw stale(generation);
+  }
+  const segment& what = at->second;
+  if (what.creator_session != session) {
+    throw error(errc::permission_denied,
+                {},
+                {},
+                "only the connection that reserved a segment may attach its chunks",
+                "create it on this connection");
+  }
+  if (count == 0 || first != what.attached_chunks || count > what.chunk_count - first) {
+    throw error(errc::wrong_descriptor_count,
+                {},
+                {},
+                "chunks " + std::to_string(first) + " to " + std::to_string(first + count) +
+                    " do not continue the " + std::to_string(what.attached_chunks) + " of " +
+                    std::to_string(what.chunk_count) + " that are attached",
+                "attach the announced chunks in order");
+  }
+  return what;
+}
+
+const segment& domain::attach(session_id session,
+                              gpushm::generation generation,
+                              std::uint32_t first,
+                              std::size_t count) {
+  static_cast<void>(check_attach(session, generation, first, count));
+  segment& what = find(generation);
+  what.attached_chunks += static_cast<std::uint32_t>(count);
+  return what;
+}
+
+void domain::publish(session_id session,
+                     gpushm::generation generation,
+                     std::span<const std::byte> metadata) {
+  segment& what = find(generation);
+  if (!may_manage(session, what)) {
+    throw error(errc::permission_denied,
+                {},
+                {},
+                "only its creator's connection, uid, or the broker's uid may publish a segment",
+                "publish it where it was created");
+  }
+  if (what.published) {
+    throw error(errc::already_published, {}, {}, "the segment is published already", "publish once");
+  }
+  if (what.attached_chunks != what.chunk_count) {
+    throw error(errc::wrong_descriptor_count,
+                {},
+                {},
+                std::to_string(what.attached_chunks) + " of " + std::to_string(what.chunk_count) +
+                    " announced chunks are attached",
+                "attach all chunks before publishing");
+  }
+  if (metadata.size() > max_metadata_bytes) {
+    throw error(errc::message_too_large,
+                {},
+                {},
+                "the metadata has " + std::to_string(metadata.size()) + " bytes, the limit is 65536",
+                "put large tables into the segment itself");
+  }
+  what.metadata.assign(metadata.begin(), metadata.end());
+  what.published = true;
+  emit(event_kind::published, what, session);
+  wake(what);
+}
+
+// ---- ending ----------------------------------------------------------------------------------------
+
+void domain::unname(segment& what) {
+  if (!what.removed) {
+    what.removed = true;
+    names_.erase(what.name);
+    observer_.slot_changed(what.slot, what.generation, segment_state::removed);
+  }
+}
+
+void domain::remove(session_id session, std::string_view name) {
+  base::check_name({}, name);
+  const auto at = names_.find(name);
+  if (at == names_.end() || !may_see(session, *at->second)) {
+    throw no_such_segment(name);
+  }
+  segment& what = *at->second;
+  if (!may_manage(session, what)) {
+    throw error(errc::permission_denied,
+                {},
+                {},
+                "only its creator's connection, uid, or the broker's uid may remove a segment",
+                "ask uid " + std::to_string(what.creator.uid) + " to remove it");
+  }
+  unname(what);
+  emit(event_kind::removed, what, session);
+  free_if_unused(what);
+}
+
+void domain::free_if_unused(segment& what) {
+  if (!what.leases.empty()) {
+    return;
+  }
+  const bool kept = what.lifetime == lifetime::persistent && what.published && !what.removed;
+  if (kept) {
+    return;
+  }
+  if (!what.removed) {
+    unname(what);
+    if (what.published) {
+      emit(event_kind::removed, what, 0);
+    }
+  }
+  observer_.slot_changed(what.slot, what.generation, std::nullopt);
+  observer_.freed(what);
+  give_back_slot(what.slot);
+  allocated_bytes_ -= what.allocated_bytes;
+  descriptors_ -= std::uint64_t{what.chunk_count} + 1;
+  const auto account = bytes_of_uid_.find(account_of(what.creator));
+  account->second -= what.allocated_bytes;
+  if (account->second == 0) {
+    bytes_of_uid_.erase(account);
+  }
+  if (const auto creator = sessions_.find(what.creator_session); creator != sessions_.end()) {
+    creator->second.created.erase(what.generation);
+  }
+  segments_.erase(what.generation);
+}
+
+}  // namespace gpushm::core

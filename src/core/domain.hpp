@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/segment.hpp"
+#include "gpushm/client.hpp"
+#include "gpushm/error.hpp"
+#include "gpushm/types.hpp"
+
+namespace gpushm::core {
+
+using time_point = std::chrono::steady_clock::time_point;
+
+struct limits {
+  std::uint32_t max_segments = 65'536;
+  std::uint64_t quota_bytes = 0;          ///< 0: no limit
+  std::uint64_t quota_bytes_per_uid = 0;  ///< 0: no limit; unknown uids share one account
+  std::uint64_t max_descriptors = 0;      ///< for chunks, control pages and connections; 0: no limit
+  std::uint32_t descriptors_per_session = 2;
+  std::uint32_t max_pending_opens = 4'096;  ///< of one session
+  std::uint32_t max_subscriptions = 64;     ///< of one session
+};
+
+/// What a session asks for when it reserves.
+struct reservation {
+  std::string name;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t allocated_bytes = 0;
+  std::uint32_t chunk_count = 0;
+  device_id device;
+  gpushm::backend backend = gpushm::backend::host;
+  gpushm::lifetime lifetime = gpushm::lifetime::leased;
+};
+
+/// One open: which answer it is (request and index in it), what it asks for.
+struct open_request {
+  std::uint64_t request = 0;
+  std::uint32_t index = 0;
+  std::string name;
+  std::uint64_t expected_size_bytes = 0;
+  std::optional<time_point> deadline;  ///< wait for the name until then; nothing: do not wait
+};
+
+struct change {
+  event_kind kind = event_kind::resync;
+  std::string_view name;
+  gpushm::generation generation = 0;
+  std::uint32_t leases = 0;
+  std::int32_t peer_pid = 0;
+};
+
+/// What the domain tells its surroundings while it works. Called from inside the domain's functions: must not
+/// call back into it and must not throw.
+class observer {
+ public:
+  observer() = default;
+  observer(const observer&) = delete;
+  observer& operator=(const observer&) = delete;
+  virtual ~observer() = default;
+
+  /// The word of `slot` changes: live or removed for a generation; nothing: free again.
+  virtual void slot_changed(std::uint32_t slot,
+                            gpushm::generation generation,
+                            std::optional<segment_state> state) = 0;
+  /// The segment is gone: its descriptors can be closed.
+  virtual void freed(const segment& gone) = 0;
+  virtual void notify(session_id session, std::uint64_t subscription, const change& what) = 0;
+  /// Answers of opens that waited, or that could be answered at once.
+  virtual void opened(session_id session, const open_request& request, const segment& found) = 0;
+  virtual void open_failed(session_id session, const open_request& request, const error& why) = 0;
+};
+
+/// The state of one domain: segments, leases, quotas, waiting opens, subscriptions. Pure: no I/O, no clock,
+/// no threads. Every function either does all it says or throws `gpushm::error` and changes nothing. Errors
+/// carry cause and next step; the client adds operation and object.
+///
+/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+class domain {
+ public:
+  /// `owner_uid` may manage every segment. `events` must outlive the domain.
+  domain(std::string name, std::uint32_t owner_uid, const limits& bounds, observer& events);
+
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  [[nodiscard]] const limits& bounds() const noexcept { return limits_; }
+
+  /// Throws too_many_descriptors when the limit leaves no room for one more connection.
+  void connect(session_id session, const peer& who);
+  /// Ends everything the session has. `clean`: it said goodbye, so nobody hears of a death.
+  void disconnect(session_id session, bool clean);
+
+  /// Throws invalid_argument, already_exists, quota_exceeded, too_many_segments, too_many_descriptors.
+  const segment& reserve(session_id session, const reservation& wanted);
+  /// The segment, if `count` chunks may be attached to it behind the `first`. Throws stale_generation,
+  /// permission_denied, wrong_descriptor_count.
+  [[nodiscard]] const segment& check_attach(session_id session,
+                                            gpushm::generation generation,
+                                            std::uint32_t first,
+                                            std::size_t count) const;
+  /// Counts them, under the same conditions.
+  const segment& attach(session_id session,
+                        gpushm::generation generation,
+                        std::uint32_t first,
+                        std::size_t count);
+  /// Throws stale_generation, permission_denied, wrong_descriptor_count (chunks are missing),
+  /// already_published, message_too_large.
+  void publish(session_id session,
+               gpushm::generation generation,
+               std::span<const std::byte> metadata);
+  /// Answers through the observer, now or later, exactly once unless the session ends first.
+  void open(session_id session, open_request request);
+  /// A release of what the session does not hold is ignored: it may cross a removal.
+  void release(session_id session, gpushm::generation generation, std::uint32_t count);
+  /// Throws no_such_segment, permission_denied.
+  void remove(session_id session, std::string_view name);
+
+  /// A segment that the session holds, for more of its chunks. Throws stale_generation.
+  [[nodiscard]] const segment& held(session_id session, gpushm::generation generation) const;
+  /// Throws no_such_segment.
+  [[nodiscard]] const segment& stat(session_id session, std::string_view name) const;
+  /// Calls `visit` for the segments that the session may see, whose names start with `prefix` and come after
+  /// `after`, in order, until it returns false.
+  template <typename Visit>
+  void list(session_id session, std::string_view prefix, std::string_view after, Visit&& visit) const {
+    auto at = after < prefix ? names_.lower_bound(prefix) : names_.upper_bound(after);
+    for (; at != names_.end() && at->first.substr(0, prefix.size()) == prefix; ++at) {
+      if (may_see(session, *at->second) && !visit(*at->second)) {
+        return;
+      }
+    }
+  }
+
+  /// Throws too_many_requests, already_exists.
+  void subscribe(session_id session, std::uint64_t subscription, std::string prefix);
+  void unsubscribe(session_id session, std::uint64_t subscription);
+
+  /// Fails opens whose deadline has come.
+  void tick(time_point now);
+  [[nodiscard]] std::optional<time_point> next_deadline() const;
+
+  [[nodiscard]] std::size_t segment_count() const noexcept { return segments_.size(); }
+  [[nodiscard]] std::size_t session_count() const noexcept { return sessions_.size(); }
+  [[nodiscard]] std::size_t waiting_count() const noexcept { return waiting_.size(); }
+  [[nodiscard]] std::uint64_t allocated_bytes() const noexcept { return allocated_bytes_; }
+  [[nodiscard]] std::uint64_t descriptors() const noexcept { return descriptors_; }
+
+ private:
+  struct waiting_open {
+    session_id session = 0;
+    open_request request;
+  };
+  struct subscription {
+    session_id session = 0;
+    std::uint64_t id = 0;
+    std::string prefix;
+  };
+  struct participant {
+    peer who;
+    std::set<gpushm::generation> leased;
+    std::set<gpushm::generation> created;
+    std::set<std::uint64_t> waiting;
+    std::uint32_t subscriptions = 0;
+  };
+
+  participant& find_session(session_id id);
+  segment& find(gpushm::generation generation);
+  [[nodiscard]] const segment* published_or_own(session_id session, std::string_view name) const;
+  [[nodiscard]] bool may_see(session_id session, const segment& what) const;
+  [[nodiscard]] bool may_manage(session_id session, const segment& what) const;
+  [[nodiscard]] error no_such_segment(std::string_view name) const;
+
+  void check_quota(const peer& who, std::uint64_t bytes) const;
+  std::uint32_t take_slot();
+  void give_back_slot(std::uint32_t slot) noexcept;
+
+  void take_lease(session_id session, segment& what);
+  void end_lease(session_id session, segment& what, std::uint32_t count);
+  void unname(segment& what);
+  void free_if_unused(segment& what);
+  void grant_or_refuse(session_id session, const open_request& request, segment& found);
+  void wait(session_id session, open_request request);
+  void stop_waiting(std::uint64_t id);
+  void wake(segment& published);
+  void emit(event_kind kind, const segment& what, session_id cause);
+  void emit(const change& what);
+
+  std::string name_;
+  std::uint32_t owner_uid_;
+  limits limits_;
+  observer& observer_;
+
+  std::unordered_map<gpushm::generation, segment> segments_;
+  std::map<std::string_view, segment*> names_;  // views into segments_, whose nodes stay put
+  std::unordered_map<session_id, participant> sessions_;
+  std::vector<subscription> subscriptions_;
+
+  std::map<std::uint64_t, waiting_open> waiting_;
+  std::map<std::string, std::set<std::uint64_t>, std::less<>> waiting_by_name_;
+  std::set<std::pair<time_point, std::uint64_t>> waiting_by_deadline_;
+  std::uint64_t next_waiting_ = 1;
+
+  gpushm::generation next_generation_ = 1;
+  std::vector<std::uint32_t> free_slots_;
+  std::uint32_t unused_slots_from_ = 0;  // slots from here on were never used
+  std::uint64_t allocated_bytes_ = 0;
+  std::uint64_t descriptors_ = 0;
+  std::map<std::int64_t, std::uint64_t> bytes_of_uid_;  // key -1: uids that are not known
+};
+
+}  // namespace gpushm::core

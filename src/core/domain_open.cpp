@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// Leases, and opens that wait for their names.
+#include <algorithm>
+#include <utility>
+
+#include "base/names.hpp"
+#include "core/domain.hpp"
+
+namespace gpushm::core {
+
+void domain::take_lease(session_id session, segment& what) {
+  const auto at = std::find_if(what.leases.begin(), what.leases.end(), [&](const lease& claim) {
+    return claim.holder == session;
+  });
+  if (at != what.leases.end()) {
+    ++at->count;
+    return;
+  }
+  participant& holder = find_session(session);
+  what.leases.reserve(what.leases.size() + 1);
+  holder.leased.insert(what.generation);
+  what.leases.push_back({session, 1});
+  if (session != what.creator_session) {
+    emit(event_kind::opened, what, session);
+  }
+}
+
+void domain::end_lease(session_id session, segment& what, std::uint32_t count) {
+  const auto at = std::find_if(what.leases.begin(), what.leases.end(), [&](const lease& claim) {
+    return claim.holder == session;
+  });
+  if (at == what.leases.end()) {
+    return;
+  }
+  at->count -= std::min(at->count, count);
+  if (at->count != 0) {
+    return;
+  }
+  what.leases.erase(at);
+  if (const auto holder = sessions_.find(session); holder != sessions_.end()) {
+    holder->second.leased.erase(what.generation);
+  }
+  const bool others = std::any_of(what.leases.begin(), what.leases.end(), [&](const lease& claim) {
+    return claim.holder != what.creator_session;
+  });
+  if (what.published && !others && session != what.creator_session) {
+    emit(event_kind::released, what, session);
+  }
+  free_if_unused(what);
+}
+
+void domain::release(session_id session, gpushm::generation generation, std::uint32_t count) {
+  if (const auto at = segments_.find(generation); at != segments_.end()) {
+    end_lease(session, at->second, count);
+  }
+}
+
+void domain::grant_or_refuse(session_id session, const open_request& request, segment& found) {
+  if (request.expected_size_bytes != 0 && request.expected_size_bytes != found.size_bytes) {
+    observer_.open_failed(session,
+                          request,
+                          error(errc::size_mismatch,
+                                {},
+                                {},
+                                "the segment has " + std::to_string(found.size_bytes) +
+                                    " bytes, not the expected " +
+                                    std::to_string(request.expected_size_bytes),
+                                "expect the size that `gpushm stat` shows"));
+    return;
+  }
+  try {
+    take_lease(session, found);
+  } catch (const std::bad_alloc&) {
+    observer_.open_failed(session,
+                          request,
+                          error(errc::out_of_memory,
+                                {},
+                                {},
+                                "the broker is out of memory",
+                                "give the broker more memory"));
+    return;
+  }
+  observer_.opened(session, request, found);
+}
+
+void domain::open(session_id session, open_request request) {
+  try {
+    base::check_name({}, request.name);
+    static_cast<void>(find_session(session));
+    const auto at = names_.find(request.name);
+    if (at != names_.end() && at->second->published) {
+      grant_or_refuse(session, request, *at->second);
+      return;
+    }
+    if (!request.deadline) {
+      throw no_such_segment(request.name);
+    }
+    wait(session, request);
+  } catch (const error& why) {
+    observer_.open_failed(session, request, why);
+  }
+}
+
+void domain::wait(session_id session, open_request request) {
+  participant& waiter = find_session(session);
+  if (waiter.waiting.size() >= limits_.max_pending_opens) {
+    throw error(errc::too_many_requests,
+                {},
+                {},
+                std::to_string(waiter.waiting.size()) +
+                    " opens of this connection wait for their names, the limit",
+                "wait for fewer names at once");
+  }
+  const std::uint64_t id = next_waiting_++;
+  waiting_by_name_[request.name].insert(id);
+  waiting_by_deadline_.emplace(*request.deadline, id);
+  waiter.waiting.insert(id);
+  waiting_.emplace(id, waiting_open{session, std::move(request)});
+}
+
+void domain::stop_waiting(std::uint64_t id) {
+  const auto at = waiting_.find(id);
+  const open_request& request = at->second.request;
+  const auto by_name = waiting_by_name_.find(request.name);
+  by_name->second.erase(id);
+  if (by_name->second.empty()) {
+    waiting_by_name_.erase(by_name);
+  }
+  waiting_by_deadline_.erase({*request.deadline, id});
+  if (const auto waiter = sessions_.find(at->second.session); waiter != sessions_.end()) {
+    waiter->second.waiting.erase(id);
+  }
+  waiting_.erase(at);
+}
+
+void domain::wake(segment& published) {
+  const auto at = waiting_by_name_.find(published.name);
+  if (at == waiting_by_name_.end()) {
+    return;
+  }
+  const std::vector<std::uint64_t> ids(at->second.begin(), at->second.end());
+  for (const std::uint64_t id : ids) {
+    const waiting_open woken = waiting_.at(id);
+    stop_waiting(id);
+    grant_or_refuse(woken.session, woken.request, published);
+  }
+}
+
+void domain::tick(time_point now) {
+  while (!waiting_by_deadline_.empty() && waiting_by_deadline_.begin()->first <= now) {
+    const std::uint64_t id = waiting_by_deadline_.begin()->second;
+    const waiting_open expired = waiting_.at(id);
+    stop_waiting(id);
+    observer_.open_failed(expired.session, expired.request, no_such_segment(expired.request.name));
+  }
+}
+
+std::optional<time_point> domain::next_deadline() const {
+  if (waiting_by_deadline_.empty()) {
+    return std::nullopt;
+  }
+  return waiting_by_deadline_.begin()->first;
+}
+
+}  // namespace gpushm::core

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/backend.hpp"
+
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "base/log.hpp"
+#include "driver/cuda.hpp"
+#include "driver/devices.hpp"
+#include "driver/visibility.hpp"
+#include "gpushm/error.hpp"
+#include "memory/cuda_vmm_backend.hpp"
+#include "memory/host_backend.hpp"
+
+namespace gpushm::memory {
+
+namespace {
+
+std::shared_ptr<const backend> host(bool huge_pages) {
+  static const auto plain = std::make_shared<const host_backend>(false);
+  static const auto huge = std::make_shared<const host_backend>(true);
+  return huge_pages ? huge : plain;
+}
+
+/// One backend a GPU: asking the driver for granularities and attributes is not free.
+std::shared_ptr<const backend> cuda_vmm(const driver::gpu& gpu) {
+  static std::mutex mutex;
+  static std::map<int, std::shared_ptr<const backend>> backends;
+  const std::lock_guard lock(mutex);
+  auto& slot = backends[gpu.ordinal];
+  if (!slot) {
+    slot = std::make_shared<const cuda_vmm_backend>(gpu);
+  }
+  return slot;
+}
+
+std::shared_ptr<const backend> first_gpu_or_host() {
+  try {
+    if (!driver::visible_gpus().empty()) {
+      return cuda_vmm(driver::visible_gpus().front());
+    }
+    base::log(log_level::warning, "device auto: CUDA shows no GPU, using host memory");
+  } catch (const error& why) {
+    if (why.code() != errc::driver_unavailable) {
+      throw;
+    }
+    base::log(log_level::warning, "device auto: " + why.cause() + ", using host memory");
+  }
+  return host(false);
+}
+
+}  // namespace
+
+std::shared_ptr<const backend> backend_for_create(std::string_view device, bool huge_pages) {
+  if (device == "host") {
+    return host(huge_pages);
+  }
+  if (huge_pages) {
+    throw error(errc::invalid_argument,
+                "create",
+                device,
+                "huge pages are for host segments only",
+                "leave huge pages off, or create on device host");
+  }
+  if (device == "auto") {
+    return first_gpu_or_host();
+  }
+  return cuda_vmm(driver::find_device(device));
+}
+
+std::shared_ptr<const backend> backend_for_open(gpushm::backend kind,
+                                                const device_id& home,
+                                                std::string_view device) {
+  if (kind == gpushm::backend::host) {
+    if (!device.empty() && device != "host" && device != "auto") {
+      throw error(errc::invalid_argument,
+                  "open",
+                  device,
+                  "the segment is in host memory",
+                  "open it without a device; register it with CUDA to use it from a GPU");
+    }
+    return host(false);
+  }
+  driver::check_visible(home);
+  if (!device.empty() && device != "auto") {
+    if (device == "host") {
+      throw error(errc::invalid_argument,
+                  "open",
+                  device,
+                  "the segment is in the memory of " + home.uuid,
+                  "open it without a device, or for a GPU");
+    }
+    return cuda_vmm(driver::find_device(device));
+  }
+  if (const driver::gpu* same = driver::find_visible(home)) {
+    return cuda_vmm(*same);
+  }
+  if (driver::visible_gpus().empty()) {
+    throw error(errc::device_not_found,
+                "open",
+                home.uuid,
+                "CUDA shows no GPU to this process",
+                "give this container a GPU, or check CUDA_VISIBLE_DEVICES");
+  }
+  // Hidden by CUDA_VISIBLE_DEVICES only: memory there can be used all the same (peer access).
+  return cuda_vmm(driver::visible_gpus().front());
+}
+
+}  // namespace gpushm::memory

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "base/unique_fd.hpp"
+#include "gpushm/types.hpp"
+#include "memory/chunk_plan.hpp"
+
+namespace gpushm::memory {
+
+/// Memory mapped into this process. Owns mapping and allocations; destroying it unmaps and never waits for
+/// GPU work.
+///
+/// Distinct objects: safe. Shared objects: const members safe, others unsafe.
+class region {
+ public:
+  region() = default;
+  region(const region&) = delete;
+  region& operator=(const region&) = delete;
+  virtual ~region() = default;
+
+  [[nodiscard]] virtual void* data() const noexcept = 0;
+  [[nodiscard]] virtual std::uint64_t mapped_bytes() const noexcept = 0;
+
+  // Offsets and sizes were checked by the caller; each returns when the copy is done. Throw driver_error.
+  virtual void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const = 0;
+  virtual void write(std::uint64_t offset_bytes, std::span<const std::byte> source) = 0;
+  virtual void fill(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::byte value) = 0;
+};
+
+/// A region that this process allocated and can hand out.
+class allocation : public region {
+ public:
+  /// The descriptor of chunk `index`; the caller's. Once a chunk. Throws too_many_descriptors, driver_error.
+  [[nodiscard]] virtual base::unique_fd export_chunk(std::uint32_t index) = 0;
+  /// Gives up what only exporting needs; the mapping stays.
+  virtual void finish_exports() noexcept = 0;
+};
+
+/// An import under way: chunks are added in order, as they arrive, then the region is finished. What was
+/// added is undone when the importer is destroyed before `finish`.
+///
+/// Distinct objects: safe. Shared objects: unsafe.
+class importer {
+ public:
+  importer() = default;
+  importer(const importer&) = delete;
+  importer& operator=(const importer&) = delete;
+  virtual ~importer() = default;
+
+  /// Takes the descriptor, and closes it once imported. Throws wrong_descriptor_kind, driver_error,
+  /// protocol_error (more than the announced total).
+  virtual void add(base::unique_fd chunk, std::uint64_t chunk_bytes) = 0;
+  /// Throws protocol_error (bytes are missing), driver_error.
+  [[nodiscard]] virtual std::unique_ptr<region> finish() = 0;
+};
+
+/// How memory of one kind, on one device as this process sees it, is made and mapped.
+///
+/// Distinct objects: safe. Shared objects: safe.
+class backend {
+ public:
+  backend() = default;
+  backend(const backend&) = delete;
+  backend& operator=(const backend&) = delete;
+  virtual ~backend() = default;
+
+  [[nodiscard]] virtual gpushm::backend kind() const noexcept = 0;
+  /// Where `allocate` puts memory, and which device imported memory is mapped for.
+  [[nodiscard]] virtual const device_id& device() const noexcept = 0;
+  /// Sizes are rounded up to this. Bytes.
+  [[nodiscard]] virtual std::uint64_t granularity() const = 0;
+
+  /// Allocates and maps for reading and writing. Throws out_of_memory, driver_error.
+  [[nodiscard]] virtual std::unique_ptr<allocation> allocate(std::string_view name,
+                                                             const chunk_plan& plan) const = 0;
+  /// Begins to map memory made elsewhere, `total_bytes` long. Throws driver_error, out_of_memory.
+  [[nodiscard]] virtual std::unique_ptr<importer> begin_import(std::string_view name,
+                                                               std::uint64_t total_bytes,
+                                                               gpushm::access access) const = 0;
+};
+
+/// The backend that makes memory on the device called `device`: an ordinal, "GPU-…", "MIG-…", "host", or
+/// "auto" (the first visible GPU, else the host). `huge_pages` is for the host only.
+/// Throws device_not_found, driver_unavailable, driver_error, invalid_argument.
+[[nodiscard]] std::shared_ptr<const backend> backend_for_create(std::string_view device,
+                                                                bool huge_pages);
+
+/// The backend that maps memory of `kind` on `home`, for use by the device called `device` (empty: `home`,
+/// or the first visible GPU when CUDA does not show `home` to this process). Checks before the driver is
+/// asked that this process may open `home`. Throws device_not_visible and the errors above.
+[[nodiscard]] std::shared_ptr<const backend> backend_for_open(gpushm::backend kind,
+                                                              const device_id& home,
+                                                              std::string_view device);
+
+}  // namespace gpushm::memory

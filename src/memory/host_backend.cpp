@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/host_backend.hpp"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/file.hpp"
+#include "base/syscall.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm::memory {
+
+namespace {
+
+constexpr std::uint64_t page_bytes = 4096;
+constexpr std::uint64_t huge_page_bytes = 2UL * 1024 * 1024;
+constexpr int chunk_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+/// One address range into which chunks are mapped one behind the other.
+class host_range {
+ public:
+  host_range(std::string_view operation, std::string_view name, std::uint64_t total_bytes)
+      : operation_(operation),
+        name_(name) {
+    // Room for the range to begin on a huge page: MAP_FIXED maps of huge pages must.
+    const std::uint64_t room = total_bytes + huge_page_bytes;
+    void* address = ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (address == MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the macro is a cast
+      base::throw_errno(errno, operation_, name_, "mmap");
+    }
+    room_ = base::unique_mapping({address, room});
+    const auto start = reinterpret_cast<std::uintptr_t>(address);
+    const std::uintptr_t skip = (huge_page_bytes - start % huge_page_bytes) % huge_page_bytes;
+    first_ = static_cast<std::byte*>(address) + skip;
+    total_bytes_ = total_bytes;
+  }
+
+  void append(int fd, std::uint64_t chunk_bytes, gpushm::access access) {
+    const int protection = access == access::read ? PROT_READ : PROT_READ | PROT_WRITE;
+    void* address = ::mmap(
+        first_ + mapped_bytes_, chunk_bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0);
+    if (address == MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the macro is a cast
+      base::throw_errno(errno, operation_, name_, "mmap");
+    }
+    mapped_bytes_ += chunk_bytes;
+  }
+
+  [[nodiscard]] std::byte* data() const noexcept { return first_; }
+  [[nodiscard]] std::uint64_t mapped_bytes() const noexcept { return mapped_bytes_; }
+  [[nodiscard]] std::uint64_t missing_bytes() const noexcept { return total_bytes_ - mapped_bytes_; }
+
+ private:
+  std::string operation_;
+  std::string name_;
+  base::unique_mapping room_;
+  std::byte* first_ = nullptr;
+  std::uint64_t total_bytes_ = 0;
+  std::uint64_t mapped_bytes_ = 0;
+};
+
+/// What allocations and imports have in common.
+template <typename Base>
+class host_memory : public Base {
+ public:
+  explicit host_memory(host_range range) : range_(std::move(range)) {}
+
+  [[nodiscard]] void* data() const noexcept override { return range_.data(); }
+  [[nodiscard]] std::uint64_t mapped_bytes() const noexcept override {
+    return range_.mapped_bytes();
+  }
+  void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const override {
+    std::memcpy(destination.data(), range_.data() + offset_bytes, destination.size());
+  }
+  void write(std::uint64_t offset_bytes, std::span<const std::byte> source) override {
+    std::memcpy(range_.data() + offset_bytes, source.data(), source.size());
+  }
+  void fill(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::byte value) override {
+    std::memset(range_.data() + offset_bytes, std::to_integer<int>(value), size_bytes);
+  }
+
+ private:
+  host_range range_;
+};
+
+class host_allocation final : public host_memory<allocation> {
+ public:
+  host_allocation(host_range range, std::vector<base::unique_fd> chunks)
+      : host_memory(std::move(range)),
+        chunks_(std::move(chunks)) {}
+
+  [[nodiscard]] base::unique_fd export_chunk(std::uint32_t index) override {
+    return std::move(chunks_.at(index));
+  }
+  void finish_exports() noexcept override { chunks_.clear(); }
+
+ private:
+  std::vector<base::unique_fd> chunks_;
+};
+
+base::unique_fd make_chunk(std::string_view name, std::uint64_t size_bytes, bool huge_pages) {
+  const unsigned flags =
+      MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge_pages ? MFD_HUGETLB | MFD_HUGE_2MB : 0U);
+  base::unique_fd fd(base::checked(
+      "create", name, "memfd_create", [&] { return ::memfd_create("gpushm-chunk", flags); }));
+  const auto size = static_cast<off_t>(size_bytes);
+  base::checked("create", name, "ftruncate", [&] { return ::ftruncate(fd.get(), size); });
+  // ftruncate promises no memory; without this the first touch could be a SIGBUS.
+  const int result = base::retry([&] { return ::fallocate(fd.get(), 0, 0, size); });
+  if (result != 0) {
+    const int number = errno;
+    throw error(errc::out_of_memory,
+                "create",
+                name,
+                std::string(huge_pages ? "no huge pages are free: " : "no host memory is free: ") +
+                    base::errno_text(number),
+                huge_pages ? "raise vm.nr_hugepages, or create without huge pages"
+                           : "use a smaller size, or raise the cgroup's memory limit");
+  }
+  base::checked(
+      "create", name, "fcntl(F_ADD_SEALS)", [&] { return ::fcntl(fd.get(), F_ADD_SEALS, chunk_seals); });
+  return fd;
+}
+
+class host_importer final : public importer {
+ public:
+  host_importer(std::string_view name, std::uint64_t total_bytes, gpushm::access access)
+      : name_(name),
+        access_(access),
+        range_("open", name, total_bytes) {}
+
+  void add(base::unique_fd chunk, std::uint64_t chunk_bytes) override {
+    // Whoever made it could otherwise truncate it under us, and the next touch would be a SIGBUS.
+    struct stat info {};
+    const int seals = ::fcntl(chunk.get(), F_GET_SEALS);
+    if (seals == -1 || (seals & chunk_seals) != chunk_seals || ::fstat(chunk.get(), &info) != 0 ||
+        static_cast<std::uint64_t>(info.st_size) != chunk_bytes) {
+      throw error(errc::wrong_descriptor_kind,
+                  "open",
+                  name_,
+                  "a chunk is not a sealed memfd of the announced size",
+                  "the broker or the creator is broken or hostile; report it");
+    }
+    if (chunk_bytes == 0 || chunk_bytes > range_.missing_bytes()) {
+      throw error(errc::protocol_error,
+                  "open",
+                  name_,
+                  "the chunks are larger than the segment",
+                  "report this as a bug");
+    }
+    range_.append(chunk.get(), chunk_bytes, access_);
+  }
+
+  std::unique_ptr<region> finish() override {
+    if (range_.missing_bytes() != 0) {
+      throw error(errc::protocol_error,
+                  "open",
+                  name_,
+                  "the chunks are smaller than the segment",
+                  "report this as a bug");
+    }
+    return std::make_unique<host_memory<region>>(std::move(range_));
+  }
+
+ private:
+  std::string name_;
+  gpushm::access access_;
+  host_range range_;
+};
+
+}  // namespace
+
+std::uint64_t host_backend::granularity() const {
+  return huge_pages_ ? huge_page_bytes : page_bytes;
+}
+
+std::unique_ptr<allocation> host_backend::allocate(std::string_view name,
+                                                   const chunk_plan& plan) const {
+  host_range range("create", name, plan.total_bytes());
+  std::vector<base::unique_fd> chunks;
+  chunks.reserve(plan.count);
+  for (std::uint32_t i = 0; i < plan.count; ++i) {
+    chunks.push_back(make_chunk(name, plan.size_of(i), huge_pages_));
+    range.append(chunks.back().get(), plan.size_of(i), access::read_write);
+  }
+  return std::make_unique<host_allocation>(std::move(range), std::move(chunks));
+}
+
+std::unique_ptr<importer> host_backend::begin_import(std::string_view name,
+                                                     std::uint64_t total_bytes,
+                                                     gpushm::access access) const {
+  return std::make_unique<host_importer>(name, total_bytes, access);
+}
+
+}  // namespace gpushm::memory

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "memory/backend.hpp"
+
+namespace gpushm::memory {
+
+/// Sealed memfds. Every chunk is really allocated, so that exhaustion is an error and not a SIGBUS.
+class host_backend final : public backend {
+ public:
+  explicit host_backend(bool huge_pages) : huge_pages_(huge_pages) {}
+
+  [[nodiscard]] gpushm::backend kind() const noexcept override { return gpushm::backend::host; }
+  [[nodiscard]] const device_id& device() const noexcept override { return device_; }
+  [[nodiscard]] std::uint64_t granularity() const override;
+  [[nodiscard]] std::unique_ptr<allocation> allocate(std::string_view name,
+                                                     const chunk_plan& plan) const override;
+  [[nodiscard]] std::unique_ptr<importer> begin_import(std::string_view name,
+                                                       std::uint64_t total_bytes,
+                                                       gpushm::access access) const override;
+
+ private:
+  device_id device_;
+  bool huge_pages_;
+};
+
+}  // namespace gpushm::memory

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/credentials.hpp"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <charconv>
+
+#include "base/file.hpp"
+#include "base/syscall.hpp"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77  // Linux 6.5, include/uapi/asm-generic/socket.h
+#endif
+
+namespace gpushm::transport {
+
+namespace {
+
+/// The uid that stands for uids this user namespace cannot name (65534 unless configured).
+std::uint32_t overflow_uid() {
+  static const std::uint32_t value = [] {
+    std::uint32_t number = 65534;
+    if (const auto text = base::read_small_file("/proc/sys/kernel/overflowuid")) {
+      std::from_chars(text->data(), text->data() + text->size(), number);
+    }
+    return number;
+  }();
+  return value;
+}
+
+/// In the initial user namespace every uid has a name, 65534 included.
+bool every_uid_is_mapped() {
+  static const bool value = [] {
+    const auto map = base::read_small_file("/proc/self/uid_map");
+    return map && map->find("4294967295") != std::string::npos;
+  }();
+  return value;
+}
+
+}  // namespace
+
+peer_credentials peer_of(int socket) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  base::checked("accept", {}, "SO_PEERCRED", [&] {
+    return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size);
+  });
+  return {credentials.pid,
+          credentials.uid,
+          credentials.gid,
+          credentials.uid != overflow_uid() || every_uid_is_mapped()};
+}
+
+base::unique_fd pidfd_of_peer(int socket, const peer_credentials& peer) noexcept {
+  int fd = -1;
+  socklen_t size = sizeof fd;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0) {
+    return base::unique_fd(fd);
+  }
+  if (peer.pid <= 0) {
+    return {};
+  }
+  // Older kernels: by number. The peer is connected, so the number was its own a moment ago.
+  return base::unique_fd(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
+}
+
+process_identity this_process() {
+  process_identity result;
+  result.pid = ::getpid();
+  if (auto text = base::read_small_file("/proc/sys/kernel/random/boot_id")) {
+    while (!text->empty() && text->back() == '\n') {
+      text->pop_back();
+    }
+    result.boot_id = *text;
+  }
+  struct stat info {};
+  if (::stat("/proc/self/ns/pid", &info) == 0) {
+    result.pid_namespace = info.st_ino;
+  }
+  return result;
+}
+
+}  // namespace gpushm::transport

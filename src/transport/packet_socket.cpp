@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/packet_socket.hpp"
+
+#include <linux/sockios.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <array>
+#include <cstring>
+
+#include "base/syscall.hpp"
+#include "transport/address.hpp"
+#include "wire/messages.hpp"
+
+namespace gpushm::transport {
+
+namespace {
+
+constexpr std::size_t control_bytes = CMSG_SPACE(sizeof(int) * wire::max_batch);
+
+bool wait_for(int socket, short events, std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (;;) {
+    const auto rest = std::chrono::ceil<std::chrono::milliseconds>(
+        deadline - std::chrono::steady_clock::now());
+    pollfd entry{socket, events, 0};
+    const int count = ::poll(&entry, 1, static_cast<int>(std::max<long>(rest.count(), 0)));
+    if (count > 0) {
+      return true;
+    }
+    if (count == 0) {
+      return false;
+    }
+    if (errno != EINTR) {
+      base::throw_errno(errno, "wait", {}, "poll");
+    }
+  }
+}
+
+std::vector<base::unique_fd> take_descriptors(msghdr& header) {
+  std::vector<base::unique_fd> result;
+  for (cmsghdr* entry = CMSG_FIRSTHDR(&header); entry != nullptr;
+       entry = CMSG_NXTHDR(&header, entry)) {
+    if (entry->cmsg_level != SOL_SOCKET || entry->cmsg_type != SCM_RIGHTS) {
+      continue;
+    }
+    const std::size_t count = (entry->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    result.reserve(result.size() + count);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(entry) + i * sizeof(int), sizeof(int));
+      result.emplace_back(fd);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+send_result send_packet(int socket,
+                        std::span<const std::byte> packet,
+                        std::span<const int> descriptors) {
+  if (descriptors.size() > wire::max_batch) {
+    throw error(errc::too_many_descriptors,
+                "send",
+                {},
+                std::to_string(descriptors.size()) + " descriptors in one packet",
+                "send them in batches of at most 253");
+  }
+  iovec part{const_cast<std::byte*>(packet.data()), packet.size()};  // NOLINT: sendmsg only reads
+  alignas(cmsghdr) std::array<char, control_bytes> control;
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    header.msg_control = control.data();
+    header.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+    cmsghdr* entry = CMSG_FIRSTHDR(&header);
+    entry->cmsg_level = SOL_SOCKET;
+    entry->cmsg_type = SCM_RIGHTS;
+    entry->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(entry), descriptors.data(), descriptors.size_bytes());
+  }
+  const auto result =
+      base::retry([&] { return ::sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT); });
+  if (result >= 0) {
+    return send_result::sent;
+  }
+  switch (errno) {
+    case EAGAIN:
+      return send_result::would_block;
+    case EPIPE:
+    case ECONNRESET:
+    case ENOTCONN:
+      return send_result::closed;
+    default:
+      base::throw_errno(errno, "send", {}, "sendmsg");
+  }
+}
+
+received receive_packet(int socket, std::span<std::byte> buffer) {
+  iovec part{buffer.data(), buffer.size()};
+  alignas(cmsghdr) std::array<char, control_bytes> control;
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  const auto size =
+      base::retry([&] { return ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
+  received result;
+  if (size < 0) {
+    switch (errno) {
+      case EAGAIN:
+        result.status = receive_status::would_block;
+        return result;
+      case ECONNRESET:
+      case ENOTCONN:
+        result.status = receive_status::closed;
+        return result;
+      default:
+        base::throw_errno(errno, "receive", {}, "recvmsg");
+    }
+  }
+  result.descriptors = take_descriptors(header);
+  if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+    result.descriptors.clear();
+    result.status = receive_status::truncated;
+    return result;
+  }
+  if (size == 0 && result.descriptors.empty()) {
+    // End of file; an empty packet looks the same and means as little.
+    result.status = receive_status::closed;
+    return result;
+  }
+  result.status = receive_status::packet;
+  result.packet = buffer.first(static_cast<std::size_t>(size));
+  return result;
+}
+
+bool wait_readable(int socket, std::chrono::milliseconds timeout) {
+  return wait_for(socket, POLLIN, timeout);
+}
+
+bool wait_writable(int socket, std::chrono::milliseconds timeout) {
+  return wait_for(socket, POLLOUT, timeout);
+}
+
+base::unique_fd connect_packet_socket(const std::string& path, std::chrono::milliseconds timeout) {
+  const sockaddr_un address = unix_address("connect", path);
+  base::unique_fd socket(base::checked("connect", path, "socket", [] {
+    return ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  }));
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (;;) {
+    const int result = base::retry([&] {
+      return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    });
+    if (result == 0) {
+      return socket;
+    }
+    switch (errno) {
+      case ENOENT:
+        throw error(errc::broker_unreachable,
+                    "connect",
+                    path,
+                    "there is no socket",
+                    "start a broker with `gpushm serve`, or mount the domain's directory");
+      case ECONNREFUSED:
+        throw error(errc::broker_unreachable,
+                    "connect",
+                    path,
+                    "no broker listens on this socket, it is a dead one's",
+                    "start a broker with `gpushm serve`; it replaces the socket");
+      case EACCES:
+      case EPERM:
+        throw error(errc::permission_denied,
+                    "connect",
+                    path,
+                    "this uid may not write to the socket or reach its directory",
+                    "serve it with --mode 0666, or with --group and a group of this process");
+      case EPROTOTYPE:
+        throw error(errc::broker_unreachable,
+                    "connect",
+                    path,
+                    "the socket is not a broker's, it has another type",
+                    "check the path");
+      case EAGAIN: {
+        // The backlog is full. There is no event for that: ask again until the deadline.
+        if (std::chrono::steady_clock::now() >= deadline) {
+          throw error(errc::broker_unreachable,
+                      "connect",
+                      path,
+                      "the broker does not accept connections (its backlog is full)",
+                      "try again with a longer timeout");
+        }
+        constexpr timespec pause{0, 2'000'000};
+        ::nanosleep(&pause, nullptr);
+        break;
+      }
+      default:
+        base::throw_errno(errno, "connect", path, "connect");
+    }
+  }
+}
+
+int unread_bytes(int socket) noexcept {
+  int count = 0;
+  return ::ioctl(socket, SIOCOUTQ, &count) == 0 ? count : 0;
+}
+
+}  // namespace gpushm::transport

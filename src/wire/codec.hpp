@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "wire/messages.hpp"
+
+namespace gpushm::wire {
+
+/// One packet's bytes. Throws `errc::message_too_large` when they would pass `max_packet_bytes`.
+/// Thread-safe.
+[[nodiscard]] std::vector<std::byte> encode(const message& value);
+
+/// Reads a packet from a peer that is not trusted. Nothing when it is not a well-formed message of a kind
+/// this version knows, when an enumerator or the epoch's length is out of range, or when a list is longer
+/// than the protocol allows. Fields that are absent take their defaults. Never throws but for memory.
+[[nodiscard]] std::optional<message> decode(std::span<const std::byte> packet);
+
+}  // namespace gpushm::wire

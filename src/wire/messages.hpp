@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "gpushm/client.hpp"
+#include "gpushm/error.hpp"
+#include "gpushm/types.hpp"
+
+namespace gpushm::wire {
+
+/// The highest version this code speaks; there is only one so far.
+inline constexpr std::uint32_t protocol_version = 1;
+/// Most descriptors in one packet: SCM_MAX_FD of Linux.
+inline constexpr std::size_t max_batch = 253;
+/// Largest packet either side sends or accepts. A default socket buffer (net.core.wmem_default, 212,992
+/// bytes) holds one.
+inline constexpr std::size_t max_packet_bytes = 192UL * 1024;
+/// Most names in one open_many.
+inline constexpr std::size_t max_open_many = 1000;
+
+// One struct a table of protocol.fbs, with the same fields; the comments there count.
+
+struct hello {
+  std::uint32_t version = protocol_version;
+  std::string boot_id;
+  std::uint64_t pid_namespace = 0;
+  std::int32_t pid = 0;
+  friend bool operator==(const hello&, const hello&) = default;
+};
+
+struct welcome {
+  std::uint32_t version = protocol_version;
+  std::string domain;
+  gpushm::epoch epoch{};
+  std::uint64_t max_segments = 0;
+  std::uint64_t quota_bytes = 0;
+  std::uint32_t max_batch = 0;
+  friend bool operator==(const welcome&, const welcome&) = default;
+};
+
+struct reserve {
+  std::string name;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t allocated_bytes = 0;
+  std::uint32_t chunk_count = 0;
+  device_id device;
+  gpushm::backend backend = gpushm::backend::host;
+  gpushm::lifetime lifetime = gpushm::lifetime::leased;
+  friend bool operator==(const reserve&, const reserve&) = default;
+};
+
+struct reserved {
+  gpushm::generation generation = 0;
+  std::uint32_t slot = 0;
+  friend bool operator==(const reserved&, const reserved&) = default;
+};
+
+struct attach {
+  gpushm::generation generation = 0;
+  std::uint32_t first_chunk = 0;
+  std::vector<std::uint64_t> chunk_bytes;
+  friend bool operator==(const attach&, const attach&) = default;
+};
+
+struct publish {
+  gpushm::generation generation = 0;
+  std::vector<std::byte> metadata;
+  friend bool operator==(const publish&, const publish&) = default;
+};
+
+struct open {
+  std::string name;
+  std::uint64_t expected_size_bytes = 0;
+  std::uint32_t timeout_ms = 0;
+  friend bool operator==(const open&, const open&) = default;
+};
+
+struct open_many {
+  std::vector<std::string> names;
+  std::uint64_t expected_size_bytes = 0;
+  std::uint32_t timeout_ms = 0;
+  friend bool operator==(const open_many&, const open_many&) = default;
+};
+
+struct segment {
+  std::string name;
+  gpushm::generation generation = 0;
+  std::uint32_t slot = 0;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t allocated_bytes = 0;
+  std::uint32_t chunk_count = 0;
+  device_id device;
+  gpushm::backend backend = gpushm::backend::host;
+  gpushm::lifetime lifetime = gpushm::lifetime::leased;
+  bool published = false;
+  bool removed = false;
+  std::uint32_t leases = 0;
+  std::uint32_t creator_uid = 0;
+  std::int32_t creator_pid = 0;
+  bool creator_alive = false;
+  std::uint64_t metadata_bytes = 0;
+  friend bool operator==(const segment&, const segment&) = default;
+};
+
+struct opened {
+  std::uint32_t index = 0;
+  wire::segment segment;
+  std::vector<std::byte> metadata;
+  std::vector<std::uint64_t> chunk_bytes;
+  friend bool operator==(const opened&, const opened&) = default;
+};
+
+struct fetch_chunks {
+  gpushm::generation generation = 0;
+  std::uint32_t first_chunk = 0;
+  friend bool operator==(const fetch_chunks&, const fetch_chunks&) = default;
+};
+
+struct chunks {
+  gpushm::generation generation = 0;
+  std::uint32_t first_chunk = 0;
+  std::vector<std::uint64_t> chunk_bytes;
+  friend bool operator==(const chunks&, const chunks&) = default;
+};
+
+struct release {
+  gpushm::generation generation = 0;
+  std::uint32_t count = 0;
+  friend bool operator==(const release&, const release&) = default;
+};
+
+struct remove {
+  std::string name;
+  friend bool operator==(const remove&, const remove&) = default;
+};
+
+struct list {
+  std::string prefix;
+  std::string after;
+  friend bool operator==(const list&, const list&) = default;
+};
+
+struct listing {
+  std::vector<wire::segment> segments;
+  bool more = false;
+  friend bool operator==(const listing&, const listing&) = default;
+};
+
+struct stat {
+  std::string name;
+  friend bool operator==(const stat&, const stat&) = default;
+};
+
+struct subscribe {
+  std::string prefix;
+  friend bool operator==(const subscribe&, const subscribe&) = default;
+};
+
+struct unsubscribe {
+  std::uint64_t subscription = 0;
+  friend bool operator==(const unsubscribe&, const unsubscribe&) = default;
+};
+
+struct event {
+  event_kind kind = event_kind::resync;
+  std::string name;
+  gpushm::generation generation = 0;
+  std::uint32_t leases = 0;
+  std::int32_t peer_pid = 0;
+  friend bool operator==(const event&, const event&) = default;
+};
+
+struct failure {
+  std::uint32_t index = 0;
+  errc code = errc::protocol_error;
+  std::string cause;
+  std::string next_step;
+  friend bool operator==(const failure&, const failure&) = default;
+};
+
+struct done {
+  friend bool operator==(const done&, const done&) = default;
+};
+
+struct bye {
+  friend bool operator==(const bye&, const bye&) = default;
+};
+
+using body = std::variant<hello,
+                          welcome,
+                          reserve,
+                          reserved,
+                          attach,
+                          publish,
+                          open,
+                          open_many,
+                          opened,
+                          fetch_chunks,
+                          chunks,
+                          release,
+                          remove,
+                          list,
+                          listing,
+                          stat,
+                          subscribe,
+                          unsubscribe,
+                          event,
+                          failure,
+                          done,
+                          bye>;
+
+struct message {
+  std::uint64_t id = 0;
+  wire::body body;
+  friend bool operator==(const message&, const message&) = default;
+};
+
+}  // namespace gpushm::wire

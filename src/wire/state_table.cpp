@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "wire/state_table.hpp"
+
+#include <linux/futex.h>
+
+namespace gpushm::wire {
+
+state_table_view::state_table_view(const void* mapping,
+                                   std::size_t size_bytes,
+                                   const gpushm::epoch& epoch) noexcept {
+  if (size_bytes < state_table_words_offset) {
+    return;
+  }
+  const auto* header = static_cast<const state_table_header*>(mapping);
+  if (header->magic != state_table_magic || header->version != state_table_version ||
+      header->epoch != epoch || state_table_bytes(header->slots) > size_bytes) {
+    return;
+  }
+  header_ = header;
+  slots_ = header->slots;
+  words_ = reinterpret_cast<const slot_word*>(static_cast<const std::byte*>(mapping) +
+                                              state_table_words_offset);
+}
+
+bool state_table_view::broker_alive() const noexcept {
+  if (header_ == nullptr) {
+    return false;
+  }
+  const auto word = std::atomic_ref<const std::uint32_t>(header_->owner_futex)
+                        .load(std::memory_order_acquire);
+  return (word & FUTEX_OWNER_DIED) == 0 && (word & FUTEX_TID_MASK) != 0;
+}
+
+segment_state state_table_view::state(std::uint32_t slot,
+                                      gpushm::generation generation) const noexcept {
+  if (slot >= slots_) {
+    return segment_state::removed;
+  }
+  const std::uint64_t word = words_[slot].load(std::memory_order_acquire);
+  if (word >> 8U != generation) {
+    return segment_state::removed;
+  }
+  switch (static_cast<slot_state>(word & 0xFFU)) {
+    case slot_state::live:
+      return segment_state::live;
+    case slot_state::exporter_gone:
+      return segment_state::exporter_gone;
+    case slot_state::free:
+    case slot_state::removed:
+      break;
+  }
+  return segment_state::removed;
+}
+
+}  // namespace gpushm::wire

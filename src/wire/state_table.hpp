@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "gpushm/types.hpp"
+
+/// Layout of the state table: one memfd a domain that only the broker can write. docs/protocol.md
+/// specifies it; never change an offset, raise `state_table_version` instead.
+namespace gpushm::wire {
+
+inline constexpr std::uint64_t state_table_magic = 0x31544154'534d5347ULL;  // "GSMSTAT1"
+inline constexpr std::uint32_t state_table_version = 1;
+inline constexpr std::size_t state_table_words_offset = 4096;
+
+/// What a word's low 8 bits say. Values are on the wire: never renumber.
+enum class slot_state : std::uint8_t { free = 0, live = 1, removed = 2, exporter_gone = 3 };
+
+struct state_table_header {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t slots;
+  gpushm::epoch epoch;
+  std::uint8_t reserved[32];
+  /// A glibc robust process-shared mutex that the broker's thread holds. Its first 32-bit word is the futex
+  /// word: owner's thread id, bit 30 set by the kernel when the owner died, 0 when it was given back.
+  alignas(64) std::uint32_t owner_futex;
+  std::uint8_t owner_rest[60];
+};
+static_assert(offsetof(state_table_header, slots) == 12);
+static_assert(offsetof(state_table_header, epoch) == 16);
+static_assert(offsetof(state_table_header, owner_futex) == 64);
+static_assert(sizeof(state_table_header) == 128);
+
+using slot_word = std::atomic<std::uint64_t>;
+static_assert(sizeof(slot_word) == 8 && slot_word::is_always_lock_free);
+
+[[nodiscard]] constexpr std::uint64_t make_slot_word(gpushm::generation generation,
+                                                     slot_state state) noexcept {
+  return (generation << 8U) | static_cast<std::uint64_t>(state);
+}
+
+/// Bytes of a table with `slots` words.
+[[nodiscard]] constexpr std::size_t state_table_bytes(std::uint32_t slots) noexcept {
+  return state_table_words_offset + std::size_t{slots} * sizeof(std::uint64_t);
+}
+
+/// A reader's look at a mapped table that says which broker made it. Not owning.
+/// Distinct objects: safe. Shared objects: safe.
+class state_table_view {
+ public:
+  state_table_view() = default;
+  /// `size_bytes` is the size of the mapping. The view is empty unless magic, version, size and epoch fit.
+  state_table_view(const void* mapping, std::size_t size_bytes, const gpushm::epoch& epoch) noexcept;
+
+  explicit operator bool() const noexcept { return header_ != nullptr; }
+  /// No system call. False from the moment on when the kernel has cleaned up after the broker's thread.
+  [[nodiscard]] bool broker_alive() const noexcept;
+  /// No system call. `broker_gone` is not told here; a slot that another generation has taken over, or
+  /// that does not exist, means removed.
+  [[nodiscard]] segment_state state(std::uint32_t slot, gpushm::generation generation) const noexcept;
+
+ private:
+  const state_table_header* header_ = nullptr;
+  const slot_word* words_ = nullptr;
+  std::uint32_t slots_ = 0;
+};
+
+}  // namespace gpushm::wire
