@@ -281,6 +281,7 @@ class server::impl final : public outbox {
           close(*from);
           return;
         case transport::receive_status::truncated:
+        case transport::receive_status::descriptors_lost:
           hub_.receive_truncated(from->session);
           return;
         case transport::receive_status::packet:

@@ -125,9 +125,15 @@ received receive_packet(int socket, std::span<std::byte> buffer) {
     }
   }
   result.descriptors = take_descriptors(header);
-  if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+  if ((header.msg_flags & MSG_TRUNC) != 0) {
     result.descriptors.clear();
     result.status = receive_status::truncated;
+    return result;
+  }
+  if ((header.msg_flags & MSG_CTRUNC) != 0) {
+    result.descriptors.clear();
+    result.status = receive_status::descriptors_lost;
+    result.packet = buffer.first(static_cast<std::size_t>(size));
     return result;
   }
   if (size == 0 && result.descriptors.empty()) {

@@ -31,7 +31,9 @@ enum class receive_status : unsigned char {
   packet,
   would_block,
   closed,
-  truncated,  ///< the packet or its descriptors did not fit: what arrived was closed and dropped
+  truncated,         ///< the packet did not fit: it and its descriptors were dropped
+  descriptors_lost,  ///< the packet is whole, but this process's open file limit left no room for all of its
+                     ///< descriptors: those that came were closed
 };
 
 struct received {

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/attachment.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "gpushm/error.hpp"
+#include "wire/control_page.hpp"
+
+namespace gpushm::detail {
+
+namespace {
+
+/// A page that could shrink would turn the next touch into a SIGBUS.
+base::unique_mapping map_control_page(int fd, const std::string& name) {
+  constexpr int required = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  struct stat info {};
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals == -1 || (seals & required) != required || ::fstat(fd, &info) != 0 ||
+      static_cast<std::size_t>(info.st_size) < wire::control_page_bytes) {
+    throw error(errc::wrong_descriptor_kind,
+                "open",
+                name,
+                "the control page is not a sealed memfd",
+                "use a broker of the same version");
+  }
+  return base::map_file("open", fd, wire::control_page_bytes, true);
+}
+
+}  // namespace
+
+attachment::attachment(std::shared_ptr<connection> broker,
+                       wire::segment info,
+                       std::vector<std::byte> metadata,
+                       base::unique_fd control_page)
+    : broker_(std::move(broker)),
+      info_(std::move(info)),
+      control_page_(map_control_page(control_page.get(), info_.name)),
+      metadata_(std::move(metadata)) {}
+
+attachment::~attachment() {
+  if (broker_->forks() != fork_count()) {
+    keep_for_ever(broker_);
+    return;
+  }
+  broker_->release(info_.generation, grants_);
+}
+
+std::span<const std::byte> attachment::metadata() const {
+  const std::lock_guard lock(mutex_);
+  return metadata_;
+}
+
+void attachment::set_metadata(std::vector<std::byte> metadata) {
+  const std::lock_guard lock(mutex_);
+  metadata_ = std::move(metadata);
+}
+
+void attachment::add_grant() {
+  const std::lock_guard lock(mutex_);
+  ++grants_;
+}
+
+std::shared_ptr<memory::region> attachment::find_region(const std::string& device,
+                                                        gpushm::access access) {
+  const std::lock_guard lock(mutex_);
+  const auto at = regions_.find({device, access});
+  return at == regions_.end() ? nullptr : at->second.lock();
+}
+
+void attachment::add_region(const std::string& device,
+                            gpushm::access access,
+                            const std::shared_ptr<memory::region>& region) {
+  const std::lock_guard lock(mutex_);
+  regions_[{device, access}] = region;
+}
+
+}  // namespace gpushm::detail

@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/connection.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/syscall.hpp"
+#include "transport/credentials.hpp"
+#include "transport/packet_socket.hpp"
+#include "wire/codec.hpp"
+
+namespace gpushm::detail {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+milliseconds until(steady_time deadline) {
+  const auto rest =
+      std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
+  return std::max(rest, milliseconds(0));
+}
+
+error from_wire(const wire::failure& failure, subject about) {
+  return {failure.code, about.operation, about.object, failure.cause, failure.next_step};
+}
+
+error unexpected(subject about) {
+  return {errc::protocol_error,
+          about.operation,
+          about.object,
+          "the broker's answer is not one to this request",
+          "use a broker of the same version"};
+}
+
+}  // namespace
+
+// ---- beginning and end -----------------------------------------------------------------------------
+
+connection::connection(const std::string& path, milliseconds timeout)
+    : socket_(transport::connect_packet_socket(path, timeout)),
+      closes_in_child_(socket_.get()),
+      wake_(base::checked("connect", path, "eventfd", [] {
+        return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+      })),
+      buffer_(wire::max_packet_bytes) {}
+
+std::shared_ptr<connection> connection::establish(const std::string& path, milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const subject about{"connect", path};
+  std::shared_ptr<connection> made(new connection(path, timeout));
+
+  const auto self = transport::this_process();
+  const auto hello =
+      wire::encode({0, wire::hello{wire::protocol_version, self.boot_id, self.pid_namespace, self.pid}});
+  if (transport::send_packet(made->socket_.get(), hello, {}) == transport::send_result::closed) {
+    // It may have said why before it closed: that is read below.
+    base::log(log_level::debug, "the broker closed the connection before the hello");
+  }
+  if (!transport::wait_readable(made->socket_.get(), until(deadline))) {
+    throw error(errc::timed_out,
+                about.operation,
+                about.object,
+                "the broker does not answer",
+                "see whether it is stopped or overloaded, or use a longer timeout");
+  }
+  auto got = transport::receive_packet(made->socket_.get(), made->buffer_);
+  if (got.status != transport::receive_status::packet) {
+    throw error(errc::broker_unreachable,
+                about.operation,
+                about.object,
+                "the broker closed the connection at once",
+                "see the broker's log");
+  }
+  const auto message = wire::decode(got.packet);
+  if (!message) {
+    throw unexpected(about);
+  }
+  if (const auto* failure = std::get_if<wire::failure>(&message->body)) {
+    throw from_wire(*failure, about);
+  }
+  const auto* welcome = std::get_if<wire::welcome>(&message->body);
+  if (welcome == nullptr || got.descriptors.size() != 1) {
+    throw unexpected(about);
+  }
+  if (welcome->version != wire::protocol_version) {
+    throw error(errc::unsupported_version,
+                about.operation,
+                about.object,
+                "the broker speaks protocol version " + std::to_string(welcome->version) +
+                    ", this client version " + std::to_string(wire::protocol_version),
+                "update whichever is older");
+  }
+  made->info_ = {path,
+                 welcome->domain,
+                 welcome->epoch,
+                 welcome->version,
+                 transport::peer_of(made->socket_.get()).pid,
+                 welcome->max_segments,
+                 welcome->quota_bytes};
+
+  struct stat table {};
+  base::checked("connect", path, "fstat", [&] {
+    return ::fstat(got.descriptors.front().get(), &table);
+  });
+  const auto table_bytes = static_cast<std::size_t>(table.st_size);
+  if (table_bytes < wire::state_table_words_offset) {
+    throw unexpected(about);
+  }
+  made->table_mapping_ =
+      base::map_file("connect", got.descriptors.front().get(), table_bytes, false);
+  made->table_ = wire::state_table_view(
+      made->table_mapping_.get().address, table_bytes, welcome->epoch);
+  if (!made->table_) {
+    throw unexpected(about);
+  }
+  made->thread_ = std::jthread([raw = made.get()] { raw->read_until_stopped(); });
+  return made;
+}
+
+connection::~connection() {
+  try {
+    if (!broken()) {
+      const auto packet = wire::encode({0, wire::bye{}});
+      static_cast<void>(transport::send_packet(socket_.get(), packet, {}));
+    }
+  } catch (const std::exception& why) {
+    base::log(log_level::debug, why.what());
+  }
+  const std::uint64_t one = 1;
+  static_cast<void>(base::retry([&] { return ::write(wake_.get(), &one, sizeof one); }));
+}
+
+bool connection::broken() const noexcept { return broken_.load(std::memory_order_acquire); }
+
+segment_state connection::state(std::uint32_t slot,
+                                gpushm::generation generation) const noexcept {
+  if (broken() || !table_.broker_alive()) {
+    return segment_state::broker_gone;
+  }
+  return table_.state(slot, generation);
+}
+
+error connection::gone(subject about) const {
+  return {errc::broker_gone,
+          about.operation,
+          about.object,
+          "the broker at " + info_.socket_path + " is gone",
+          "what is mapped stays valid; the next request connects to its successor"};
+}
+
+// ---- sending ---------------------------------------------------------------------------------------
+
+void connection::send(std::span<const std::byte> packet,
+                      std::span<const int> descriptors,
+                      subject about,
+                      steady_time deadline) {
+  const std::lock_guard lock(send_mutex_);
+  for (;;) {
+    switch (transport::send_packet(socket_.get(), packet, descriptors)) {
+      case transport::send_result::sent:
+        return;
+      case transport::send_result::closed:
+        throw gone(about);
+      case transport::send_result::would_block:
+        if (!transport::wait_writable(socket_.get(), until(deadline))) {
+          throw error(errc::timed_out,
+                      about.operation,
+                      about.object,
+                      "the broker does not read its socket",
+                      "see whether it is stopped or overloaded");
+        }
+    }
+  }
+}
+
+connection::call::call(connection& owner, std::uint64_t id, subject about)
+    : owner_(owner),
+      id_(id),
+      operation_(about.operation),
+      object_(about.object) {}
+
+connection::call::~call() {
+  // Answers that nobody took: their leases go back.
+  std::shared_ptr<pending> waiting;
+  {
+    const std::lock_guard lock(owner_.mutex_);
+    const auto at = owner_.pending_.find(id_);
+    if (at == owner_.pending_.end()) {
+      return;
+    }
+    waiting = std::move(at->second);
+    owner_.pending_.erase(at);
+  }
+  for (const answer& left : waiting->answers) {
+    if (const auto* opened = std::get_if<wire::opened>(&left.body)) {
+      owner_.release(opened->segment.generation, 1);
+    } else if (const auto* reserved = std::get_if<wire::reserved>(&left.body)) {
+      owner_.release(reserved->generation, 1);
+    }
+  }
+}
+
+answer connection::call::next(steady_time deadline) {
+  answer got = next_raw(deadline);
+  if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
+    throw from_wire(*failure, {operation_, object_});
+  }
+  return got;
+}
+
+answer connection::call::next_raw(steady_time deadline) {
+  const subject about{operation_, object_};
+  std::unique_lock lock(owner_.mutex_);
+  const std::shared_ptr<pending> waiting = owner_.pending_.at(id_);
+  const bool arrived = waiting->arrived.wait_until(lock, deadline, [&] {
+    return !waiting->answers.empty() || owner_.broken();
+  });
+  if (!waiting->answers.empty()) {
+    answer first = std::move(waiting->answers.front());
+    waiting->answers.pop_front();
+    return first;
+  }
+  if (arrived) {
+    throw owner_.gone(about);
+  }
+  throw error(errc::timed_out,
+              about.operation,
+              about.object,
+              "the broker did not answer in time",
+              "see whether it is stopped or overloaded, or use a longer request timeout");
+}
+
+std::unique_ptr<connection::call> connection::start(wire::body body,
+                                                    std::span<const int> descriptors,
+                                                    subject about,
+                                                    steady_time deadline) {
+  std::uint64_t id = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (broken()) {
+      throw gone(about);
+    }
+    id = next_id_++;
+    pending_.emplace(id, std::make_shared<pending>());
+  }
+  std::unique_ptr<call> started(new call(*this, id, about));
+  send(wire::encode({id, std::move(body)}), descriptors, about, deadline);
+  return started;
+}
+
+answer connection::request(wire::body body,
+                           subject about,
+                           steady_time deadline,
+                           std::span<const int> descriptors) {
+  return start(std::move(body), descriptors, about, deadline)->next(deadline);
+}
+
+void connection::release(gpushm::generation generation, std::uint32_t count) noexcept {
+  try {
+    if (!broken()) {
+      send(wire::encode({0, wire::release{generation, count}}),
+           {},
+           {"release", {}},
+           std::chrono::steady_clock::now() + std::chrono::seconds(1));
+    }
+  } catch (const std::exception& why) {
+    base::log(log_level::debug, why.what());
+  }
+}
+
+// ---- subscriptions ---------------------------------------------------------------------------------
+
+std::uint64_t connection::subscribe(const std::string& prefix,
+                                    event_sink& sink,
+                                    steady_time deadline) {
+  const subject about{"subscribe", prefix};
+  std::uint64_t id = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (broken()) {
+      throw gone(about);
+    }
+    id = next_id_++;
+    pending_.emplace(id, std::make_shared<pending>());
+    sinks_.emplace(id, &sink);
+  }
+  const std::unique_ptr<call> started(new call(*this, id, about));
+  try {
+    send(wire::encode({id, wire::subscribe{prefix}}), {}, about, deadline);
+    static_cast<void>(started->next(deadline));
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    sinks_.erase(id);
+    throw;
+  }
+  return id;
+}
+
+void connection::unsubscribe(std::uint64_t subscription) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    sinks_.erase(subscription);
+  }
+  try {
+    if (!broken()) {
+      static_cast<void>(start(wire::unsubscribe{subscription},
+                              {},
+                              {"unsubscribe", {}},
+                              std::chrono::steady_clock::now() + std::chrono::seconds(1)));
+    }
+  } catch (const std::exception& why) {
+    base::log(log_level::debug, why.what());
+  }
+}
+
+// ---- the thread ------------------------------------------------------------------------------------
+
+void connection::read_until_stopped() {
+  for (;;) {
+    std::array<pollfd, 2> waits{{{socket_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
+    const int count = ::poll(waits.data(), waits.size(), -1);
+    if (count < 0 && errno != EINTR) {
+      break;
+    }
+    if (waits[1].revents != 0) {
+      return;
+    }
+    try {
+      if (waits[0].revents != 0 && !read_available()) {
+        break;
+      }
+    } catch (const std::exception& why) {
+      base::log(log_level::warning, why.what());
+      break;
+    }
+  }
+  break_down();
+}
+
+/// False at the end of the connection.
+bool connection::read_available() {
+  for (;;) {
+    auto got = transport::receive_packet(socket_.get(), buffer_);
+    switch (got.status) {
+      case transport::receive_status::would_block:
+        return true;
+      case transport::receive_status::closed:
+      case transport::receive_status::truncated:
+        return false;
+      case transport::receive_status::packet:
+      case transport::receive_status::descriptors_lost: {
+        auto message = wire::decode(got.packet);
+        if (!message) {
+          base::log(log_level::warning, "the broker sent a packet that is no message");
+          return false;
+        }
+        dispatch(std::move(*message),
+                 std::move(got.descriptors),
+                 got.status == transport::receive_status::descriptors_lost);
+      }
+    }
+  }
+}
+
+void connection::dispatch(wire::message message,
+                          std::vector<base::unique_fd> descriptors,
+                          bool lost) {
+  std::optional<gpushm::generation> granted;
+  if (const auto* opened = std::get_if<wire::opened>(&message.body)) {
+    granted = opened->segment.generation;
+  } else if (const auto* reserved = std::get_if<wire::reserved>(&message.body)) {
+    granted = reserved->generation;
+  }
+  if (lost) {
+    if (granted) {
+      release(*std::exchange(granted, std::nullopt), 1);
+    }
+    message.body = wire::failure{0,
+                                 errc::too_many_descriptors,
+                                 "this process has no room for the segment's descriptors",
+                                 "raise its open file limit (ulimit -n)"};
+  }
+  std::unique_lock lock(mutex_);
+  if (auto* what = std::get_if<wire::event>(&message.body)) {
+    const auto sink = sinks_.find(message.id);
+    if (sink != sinks_.end()) {
+      sink->second->deliver(
+          {what->kind, std::move(what->name), what->generation, what->leases, what->peer_pid});
+    }
+    return;
+  }
+  const auto at = pending_.find(message.id);
+  if (at != pending_.end()) {
+    at->second->answers.push_back({std::move(message.body), std::move(descriptors)});
+    at->second->arrived.notify_one();
+    return;
+  }
+  lock.unlock();
+  if (granted) {
+    release(*granted, 1);  // whoever asked has given up
+  }
+}
+
+void connection::break_down() noexcept {
+  const std::lock_guard lock(mutex_);
+  broken_.store(true, std::memory_order_release);
+  for (const auto& [id, waiting] : pending_) {
+    waiting->arrived.notify_all();
+  }
+  for (const auto& [id, sink] : sinks_) {
+    sink->broker_gone();
+  }
+}
+
+}  // namespace gpushm::detail

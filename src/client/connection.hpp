@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/file.hpp"
+#include "base/unique_fd.hpp"
+#include "client/fork_guard.hpp"
+#include "gpushm/client.hpp"
+#include "wire/messages.hpp"
+#include "wire/state_table.hpp"
+
+namespace gpushm::detail {
+
+using steady_time = std::chrono::steady_clock::time_point;
+
+/// An answer with its descriptors.
+struct answer {
+  wire::body body;
+  std::vector<base::unique_fd> descriptors;
+};
+
+/// Who an error is told about.
+struct subject {
+  std::string_view operation;
+  std::string_view object;
+};
+
+/// Receives the events of one subscription. Called on the connection's thread.
+class event_sink {
+ public:
+  event_sink() = default;
+  event_sink(const event_sink&) = delete;
+  event_sink& operator=(const event_sink&) = delete;
+  virtual ~event_sink() = default;
+  virtual void deliver(event what) = 0;
+  virtual void broker_gone() = 0;
+};
+
+/// One connection to one broker: sends requests, routes answers to who waits for them, and events to their
+/// subscriptions. Its thread reads the socket. It never comes back once the broker is gone.
+///
+/// Distinct objects: safe. Shared objects: safe.
+class connection {
+ public:
+  /// Connects and says hello. Blocks for `timeout` at most. Throws broker_unreachable, permission_denied,
+  /// unsupported_version, too_many_connections, timed_out.
+  static std::shared_ptr<connection> establish(const std::string& path,
+                                               std::chrono::milliseconds timeout);
+  connection(const connection&) = delete;
+  connection& operator=(const connection&) = delete;
+  /// Says goodbye; ends leases and subscriptions with it.
+  ~connection();
+
+  /// A request whose answers (one, or several for open_many) are waited for.
+  class call {
+   public:
+    ~call();
+    call(const call&) = delete;
+    call& operator=(const call&) = delete;
+    /// The next answer. Throws what a Failure says, broker_gone, or timed_out at `deadline`.
+    [[nodiscard]] answer next(steady_time deadline);
+    /// The same, but a Failure is an answer too: one name's of several.
+    [[nodiscard]] answer next_raw(steady_time deadline);
+
+   private:
+    friend class connection;
+    call(connection& owner, std::uint64_t id, subject about);
+    connection& owner_;
+    std::uint64_t id_;
+    std::string operation_;
+    std::string object_;
+  };
+
+  /// Sends a request; blocks until it is sent, at most until `deadline`. `descriptors` stay the caller's.
+  [[nodiscard]] std::unique_ptr<call> start(wire::body body,
+                                            std::span<const int> descriptors,
+                                            subject about,
+                                            steady_time deadline);
+  /// Sends a request and waits for its one answer.
+  [[nodiscard]] answer request(wire::body body,
+                               subject about,
+                               steady_time deadline,
+                               std::span<const int> descriptors = {});
+  /// Subscribes `sink`, which must stay until `unsubscribe`. Returns the subscription's number.
+  [[nodiscard]] std::uint64_t subscribe(const std::string& prefix,
+                                        event_sink& sink,
+                                        steady_time deadline);
+  void unsubscribe(std::uint64_t subscription) noexcept;
+  /// Gives answers' leases back. Never throws, never waits long: without a broker there is no lease.
+  void release(gpushm::generation generation, std::uint32_t count) noexcept;
+
+  /// No system call.
+  [[nodiscard]] bool broken() const noexcept;
+  [[nodiscard]] segment_state state(std::uint32_t slot,
+                                    gpushm::generation generation) const noexcept;
+  [[nodiscard]] const broker_info& broker() const noexcept { return info_; }
+  [[nodiscard]] std::uint64_t forks() const noexcept { return forks_; }
+
+ private:
+  struct pending {
+    std::deque<answer> answers;
+    std::condition_variable arrived;
+  };
+
+  connection(const std::string& path, std::chrono::milliseconds timeout);
+  void read_until_stopped();
+  bool read_available();
+  void dispatch(wire::message message, std::vector<base::unique_fd> descriptors, bool lost);
+  void break_down() noexcept;
+  void send(std::span<const std::byte> packet,
+            std::span<const int> descriptors,
+            subject about,
+            steady_time deadline);
+  [[nodiscard]] error gone(subject about) const;
+
+  base::unique_fd socket_;
+  fork_closes closes_in_child_;
+  std::uint64_t forks_ = fork_count();
+  broker_info info_;
+  base::unique_mapping table_mapping_;
+  wire::state_table_view table_;
+  base::unique_fd wake_;
+
+  std::mutex send_mutex_;
+  mutable std::mutex mutex_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<pending>> pending_;
+  std::unordered_map<std::uint64_t, event_sink*> sinks_;
+  std::uint64_t next_id_ = 1;
+  std::atomic<bool> broken_{false};
+  std::vector<std::byte> buffer_;
+  std::jthread thread_;
+};
+
+}  // namespace gpushm::detail

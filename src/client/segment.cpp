@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpushm/segment.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/segment_impl.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm {
+
+segment::segment() noexcept = default;
+segment::segment(segment&&) noexcept = default;
+segment& segment::operator=(segment&&) noexcept = default;
+segment::~segment() = default;
+segment::segment(std::unique_ptr<detail::segment_impl> impl) noexcept : impl_(std::move(impl)) {}
+
+segment::operator bool() const noexcept { return impl_ != nullptr; }
+
+const detail::segment_impl& segment::impl() const {
+  if (!impl_) {
+    throw error(errc::invalid_argument,
+                "segment",
+                {},
+                "this segment object is empty",
+                "open or create a segment first; a moved-from object is empty");
+  }
+  return *impl_;
+}
+
+void segment::reset() noexcept { impl_.reset(); }
+
+void* segment::data() const noexcept { return impl_ ? impl_->region->data() : nullptr; }
+std::uint64_t segment::size_bytes() const { return impl().attachment->info().size_bytes; }
+const std::string& segment::name() const { return impl().attachment->info().name; }
+const device_id& segment::device() const { return impl().attachment->info().device; }
+gpushm::backend segment::backend() const { return impl().attachment->info().backend; }
+gpushm::access segment::access() const { return impl().access; }
+gpushm::lifetime segment::lifetime() const { return impl().attachment->info().lifetime; }
+gpushm::generation segment::generation() const { return impl().attachment->info().generation; }
+const gpushm::epoch& segment::epoch() const { return impl().epoch; }
+std::span<const std::byte> segment::metadata() const { return impl().attachment->metadata(); }
+segment_state segment::state() const { return impl().attachment->state(); }
+segment_view segment::view() const { return {data(), size_bytes(), device()}; }
+
+void segment::publish(std::span<const std::byte> metadata) {
+  const detail::attachment& lease = *impl().attachment;
+  detail::check_not_forked(lease.broker().forks(), "publish", name());
+  static_cast<void>(
+      lease.broker().request(wire::publish{generation(), {metadata.begin(), metadata.end()}},
+                             {"publish", name()},
+                             std::chrono::steady_clock::now() + impl().request_timeout));
+  impl_->attachment->set_metadata({metadata.begin(), metadata.end()});
+}
+
+void segment::publish(std::string_view metadata) {
+  publish(std::as_bytes(std::span(metadata.data(), metadata.size())));
+}
+
+namespace {
+
+void check_range(std::string_view operation,
+                 const segment& of,
+                 std::uint64_t offset_bytes,
+                 std::uint64_t size_bytes) {
+  if (offset_bytes > of.size_bytes() || size_bytes > of.size_bytes() - offset_bytes) {
+    throw error(errc::invalid_argument,
+                operation,
+                of.name(),
+                std::to_string(size_bytes) + " bytes at offset " + std::to_string(offset_bytes) +
+                    " lie outside the segment's " + std::to_string(of.size_bytes()),
+                "stay within size_bytes()");
+  }
+}
+
+void check_writable(std::string_view operation, const segment& of) {
+  if (of.access() == access::read) {
+    throw error(errc::invalid_argument,
+                operation,
+                of.name(),
+                "the segment is mapped for reading only",
+                "open it with access::read_write");
+  }
+}
+
+}  // namespace
+
+void segment::read(std::uint64_t offset_bytes, std::span<std::byte> destination) const {
+  check_range("read", *this, offset_bytes, destination.size());
+  impl().region->read(offset_bytes, destination);
+}
+
+void segment::write(std::uint64_t offset_bytes, std::span<const std::byte> source) {
+  check_writable("write", *this);
+  check_range("write", *this, offset_bytes, source.size());
+  impl().region->write(offset_bytes, source);
+}
+
+void segment::fill(std::byte value) {
+  check_writable("fill", *this);
+  impl().region->fill(0, size_bytes(), value);
+}
+
+}  // namespace gpushm

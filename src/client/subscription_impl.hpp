@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "client/connection.hpp"
+
+namespace gpushm::detail {
+
+class client_impl;
+
+/// Unread events a subscription keeps; then the oldest go and a resync says so.
+inline constexpr std::size_t max_unread_events = 1024;
+
+/// The events of one subscription, across brokers.
+/// Distinct objects: safe. Shared objects: `next` from one thread at a time.
+class subscription_impl final : public event_sink {
+ public:
+  /// Subscribes. Throws as a request does.
+  subscription_impl(std::shared_ptr<client_impl> client, std::string prefix);
+  subscription_impl(const subscription_impl&) = delete;
+  subscription_impl& operator=(const subscription_impl&) = delete;
+  ~subscription_impl() override;
+
+  [[nodiscard]] std::optional<event> next(std::chrono::milliseconds timeout);
+
+  void deliver(event what) override;
+  void broker_gone() override;
+
+ private:
+  void begin();
+
+  std::shared_ptr<client_impl> client_;
+  std::string prefix_;
+  std::shared_ptr<connection> broker_;
+  std::uint64_t number_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<event> unread_;
+  bool gone_ = false;      ///< the broker is; not yet told
+  bool orphaned_ = false;  ///< told; the next call subscribes anew
+};
+
+}  // namespace gpushm::detail
