@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// Client and broker in one process, host memory: what the public interface promises.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <future>
+#include <thread>
+
+#include "gpushm/broker.hpp"
+#include "gpushm/gpushm.hpp"
+
+namespace gpushm {
+namespace {
+
+using namespace std::chrono_literals;
+
+class sharing : public testing::Test {
+ protected:
+  sharing() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "gpushm-test-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+    options_.socket_path = folder_ + "/socket";
+    broker_.emplace(broker::start(options_));
+  }
+  ~sharing() override {
+    broker_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  client connect() { return client::connect({.socket_path = options_.socket_path}); }
+  static create_options host(std::uint64_t size, lifetime kept = lifetime::leased) {
+    return {.size_bytes = size, .device = "host", .lifetime = kept};
+  }
+
+  template <typename Call>
+  static errc code_of(Call&& call) {
+    try {
+      call();
+    } catch (const error& why) {
+      EXPECT_FALSE(why.cause().empty());
+      EXPECT_FALSE(why.next_step().empty()) << why.what();
+      return why.code();
+    }
+    ADD_FAILURE() << "no error";
+    return errc::system_error;
+  }
+
+  std::string folder_;
+  broker_options options_;
+  std::optional<broker> broker_;
+};
+
+TEST_F(sharing, a_reader_sees_what_the_creator_wrote) {
+  client producer = connect();
+  client consumer = connect();
+  segment written = producer.create("w/llama", host(100'000));
+  EXPECT_EQ(written.size_bytes(), 100'000U);
+  written.fill(std::byte{7});
+  EXPECT_FALSE(consumer.try_open("w/llama"));
+  written.publish("hello");
+
+  segment seen = consumer.open("w/llama");
+  EXPECT_EQ(seen.size_bytes(), 100'000U);
+  EXPECT_EQ(seen.generation(), written.generation());
+  EXPECT_EQ(seen.metadata().size(), 5U);
+  EXPECT_EQ(static_cast<const unsigned char*>(seen.data())[99'999], 7);
+  EXPECT_NE(seen.data(), written.data());
+  static_cast<unsigned char*>(written.data())[5] = 9;
+  EXPECT_EQ(static_cast<const unsigned char*>(seen.data())[5], 9);
+  EXPECT_EQ(seen.state(), segment_state::live);
+}
+
+TEST_F(sharing, a_leased_segment_goes_with_its_last_lease) {
+  client producer = connect();
+  client consumer = connect();
+  segment written = producer.create("kv", host(4096));
+  written.publish();
+  segment seen = consumer.open("kv");
+  written.reset();
+  EXPECT_EQ(consumer.stat("kv").leases, 1U);
+  seen.reset();
+  EXPECT_EQ(code_of([&] { static_cast<void>(consumer.open("kv")); }), errc::no_such_segment);
+}
+
+TEST_F(sharing, a_persistent_segment_stays_until_it_is_removed) {
+  client producer = connect();
+  client consumer = connect();
+  segment written = producer.create("w", host(4096, lifetime::persistent));
+  written.publish();
+  written.reset();
+  segment seen = consumer.open("w");
+  consumer.remove("w");
+  EXPECT_EQ(seen.state(), segment_state::removed);
+  EXPECT_FALSE(consumer.try_open("w"));
+  EXPECT_TRUE(producer.list().empty());
+}
+
+TEST_F(sharing, two_users_of_one_process_have_one_lease) {
+  client producer = connect();
+  client consumer = connect();
+  segment written = producer.create("w", host(4096));
+  written.publish();
+  std::optional<segment> first = consumer.open("w");
+  segment second = consumer.open("w");
+  EXPECT_EQ(first->data(), second.data());
+  EXPECT_EQ(producer.stat("w").leases, 2U);
+  first.reset();
+  EXPECT_EQ(producer.stat("w").leases, 2U);
+  second.reset();
+  EXPECT_EQ(producer.stat("w").leases, 1U);
+}
+
+TEST_F(sharing, open_waits_for_the_name) {
+  client producer = connect();
+  client consumer = connect();
+  auto waiting = std::async(std::launch::async, [&] {
+    return consumer.open("late", {.timeout = 30s}).size_bytes();
+  });
+  segment written = producer.create("late", host(8192));
+  written.publish();
+  EXPECT_EQ(waiting.get(), 8192U);
+}
+
+TEST_F(sharing, open_of_a_name_that_does_not_come_says_what_is_near) {
+  client producer = connect();
+  segment written = producer.create("w/llama2", host(4096));
+  written.publish();
+  try {
+    static_cast<void>(producer.open("w/llama", {.timeout = 20ms}));
+    FAIL();
+  } catch (const error& why) {
+    EXPECT_STREQ(why.what(),
+                 "open \"w/llama\": no such segment in domain default (did you mean \"w/llama2\"?)");
+  }
+}
+
+TEST_F(sharing, a_segment_of_many_chunks_is_one_range) {
+  client producer = connect();
+  client consumer = connect();
+  create_options options = host(700UL * 4096 + 1);
+  options.chunk_bytes = 4096;
+  segment written = producer.create("many", options);
+  for (std::size_t i = 0; i < 701; ++i) {
+    static_cast<unsigned char*>(written.data())[i * 4096] = static_cast<unsigned char>(i % 251);
+  }
+  written.publish();
+  EXPECT_EQ(consumer.stat("many").chunks, 701U);
+  segment seen = consumer.open("many");
+  for (std::size_t i = 0; i < 701; ++i) {
+    ASSERT_EQ(static_cast<const unsigned char*>(seen.data())[i * 4096], i % 251);
+  }
+}
+
+TEST_F(sharing, open_many_gives_a_result_for_each_name) {
+  client producer = connect();
+  std::vector<segment> made;
+  std::vector<std::string> names;
+  for (int i = 0; i < 300; ++i) {
+    names.push_back("part/" + std::to_string(i));
+    if (i % 3 != 0) {
+      made.push_back(producer.create(names.back(), host(4096)));
+      made.back().publish();
+    }
+  }
+  client consumer = connect();
+  const auto results = consumer.open_many(names);
+  ASSERT_EQ(results.size(), names.size());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    EXPECT_EQ(bool(results[i].opened), i % 3 != 0);
+    EXPECT_EQ(results[i].failure.has_value(), i % 3 == 0);
+  }
+}
+
+TEST_F(sharing, the_creator_hears_of_opens_and_of_the_last_release) {
+  client producer = connect();
+  client consumer = connect();
+  subscription heard = producer.subscribe("w");
+  segment written = producer.create("w", host(4096));
+  written.publish();
+  segment seen = consumer.open("w");
+  seen.reset();
+  for (const event_kind expected :
+       {event_kind::published, event_kind::opened, event_kind::released}) {
+    const auto got = heard.next(10s);
+    ASSERT_TRUE(got);
+    EXPECT_EQ(got->kind, expected);
+    EXPECT_EQ(got->name, "w");
+  }
+}
+
+TEST_F(sharing, after_the_broker_died_mappings_stay_and_the_client_goes_on) {
+  client producer = connect();
+  segment written = producer.create("w", host(4096, lifetime::persistent));
+  written.publish();
+  written.fill(std::byte{3});
+  broker_.reset();
+  EXPECT_EQ(written.state(), segment_state::broker_gone);
+  EXPECT_EQ(static_cast<const unsigned char*>(written.data())[4095], 3);
+  const errc code = code_of([&] { static_cast<void>(producer.list()); });
+  EXPECT_TRUE(code == errc::broker_gone || code == errc::broker_unreachable);
+  broker_.emplace(broker::start(options_));
+  EXPECT_TRUE(producer.list().empty());
+  segment again = producer.create("w", host(4096));
+  again.publish();
+  EXPECT_NE(again.epoch(), written.epoch());
+  EXPECT_EQ(again.state(), segment_state::live);
+  EXPECT_EQ(written.state(), segment_state::broker_gone);
+}
+
+TEST_F(sharing, bad_input_is_an_error_and_changes_nothing) {
+  client user = connect();
+  EXPECT_EQ(code_of([&] { static_cast<void>(user.create("", host(1))); }), errc::invalid_argument);
+  EXPECT_EQ(code_of([&] { static_cast<void>(user.create(std::string(256, 'x'), host(1))); }),
+            errc::invalid_argument);
+  EXPECT_EQ(code_of([&] { static_cast<void>(user.create("\xff", host(1))); }),
+            errc::invalid_argument);
+  EXPECT_EQ(code_of([&] { static_cast<void>(user.create("w", host(0))); }), errc::invalid_argument);
+  EXPECT_EQ(code_of([&] { static_cast<void>(user.create("w", host(1ULL << 60U))); }),
+            errc::out_of_memory);
+  segment written = user.create("w", host(4096));
+  EXPECT_EQ(code_of([&] { static_cast<void>(user.create("w", host(1))); }), errc::already_exists);
+  written.publish();
+  EXPECT_EQ(code_of([&] { written.publish(); }), errc::already_published);
+  EXPECT_EQ(code_of([&] { static_cast<void>(user.open("w", {.expected_size_bytes = 5})); }),
+            errc::size_mismatch);
+  EXPECT_EQ(code_of([&] { user.remove("other"); }), errc::no_such_segment);
+  EXPECT_EQ(user.list().size(), 1U);
+  EXPECT_EQ(user.stat("w").leases, 1U);
+}
+
+}  // namespace
+}  // namespace gpushm
