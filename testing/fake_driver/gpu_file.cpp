@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fake_driver/gpu_file.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/syscall.hpp"
+
+namespace gpushm::fake {
+
+namespace {
+constexpr char magic_text[] = "gpushm-fake-mem";
+}
+
+base::unique_fd make_gpu_file(const gpu_view& gpu, file_kind kind, std::uint64_t size_bytes) {
+  base::unique_fd fd(base::retry(
+      [&] { return ::open(gpu.directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666); }));
+  file_header header;
+  std::memcpy(header.magic, magic_text, sizeof(magic_text));
+  header.kind = kind;
+  header.exporter_pid = ::getpid();
+  gpu.properties.uuid.copy(header.uuid, sizeof(header.uuid) - 1);
+  header.size_bytes = size_bytes;
+  // Opened later by name, under any uid.
+  const bool made =
+      fd && ::fchmod(fd.get(), 0666) == 0 &&
+      base::retry([&] {
+        return ::fallocate(fd.get(), 0, 0, static_cast<off_t>(header_bytes + size_bytes));
+      }) == 0 &&
+      ::pwrite(fd.get(), &header, sizeof(header), 0) == ssize_t{sizeof(header)};
+  return made ? std::move(fd) : base::unique_fd();
+}
+
+bool allocate_range(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes) {
+  return base::retry([&] {
+           return ::fallocate(fd,
+                              0,
+                              static_cast<off_t>(header_bytes + offset_bytes),
+                              static_cast<off_t>(size_bytes));
+         }) == 0;
+}
+
+std::optional<file_header> read_header(int fd) {
+  file_header header;
+  struct stat status {};
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0 || (flags & O_ACCMODE) != O_RDWR || ::fstat(fd, &status) != 0 ||
+      !S_ISREG(status.st_mode) ||
+      ::pread(fd, &header, sizeof(header), 0) != ssize_t{sizeof(header)} ||
+      std::memcmp(header.magic, magic_text, sizeof(magic_text)) != 0) {
+    return std::nullopt;
+  }
+  header.uuid[sizeof(header.uuid) - 1] = '\0';
+  // A file that somebody cut short would kill its users with SIGBUS.
+  const auto whole = static_cast<std::uint64_t>(status.st_size);
+  if (whole < header_bytes || whole - header_bytes < header.size_bytes) {
+    return std::nullopt;
+  }
+  return header;
+}
+
+bool is_on(int fd, const gpu_view& gpu) {
+  struct stat file {};
+  struct stat directory {};
+  return ::fstat(fd, &file) == 0 && ::stat(gpu.directory.c_str(), &directory) == 0 &&
+         file.st_dev == directory.st_dev;
+}
+
+void* map_gpu_file(
+    int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes, int protection, void* address) {
+  void* const mapped = ::mmap(address,
+                              size_bytes,
+                              protection,
+                              MAP_SHARED | (address == nullptr ? 0 : MAP_FIXED),
+                              fd,
+                              static_cast<off_t>(header_bytes + offset_bytes));
+  return mapped == MAP_FAILED ? nullptr : mapped;
+}
+
+}  // namespace gpushm::fake

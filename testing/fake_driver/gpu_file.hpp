@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The files that fake device memory is made of: one page that says what the file is, then the
+// memory.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/unique_fd.hpp"
+#include "fake_driver/gpu_config.hpp"
+
+namespace gpushm::fake {
+
+enum class file_kind : std::uint32_t { chunk = 1, legacy = 2, pool = 3 };
+
+struct file_header {
+  char magic[16] = {};
+  file_kind kind = file_kind::chunk;
+  std::int32_t exporter_pid = 0;  ///< as the exporter numbers itself
+  char uuid[48] = {};             ///< of the GPU
+  std::uint64_t size_bytes = 0;   ///< of the memory behind the header
+};
+inline constexpr std::uint64_t header_bytes = 4096;
+
+/// An unnamed file of `size_bytes` of really allocated memory on `gpu`; empty when that is out of
+/// memory.
+[[nodiscard]] base::unique_fd make_gpu_file(const gpu_view& gpu,
+                                            file_kind kind,
+                                            std::uint64_t size_bytes);
+/// Really allocates [offset, offset + size) of the memory in `fd`; false when that is out of
+/// memory.
+[[nodiscard]] bool allocate_range(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes);
+/// The header of a file that `make_gpu_file` made and that can be written; nothing for any other
+/// descriptor.
+[[nodiscard]] std::optional<file_header> read_header(int fd);
+/// Whether `fd` lies in the file system of `gpu`.
+[[nodiscard]] bool is_on(int fd, const gpu_view& gpu);
+
+/// Maps memory of `fd`, shared, at `address` (replacing what is there) or anywhere when that is
+/// null; null when it fails.
+[[nodiscard]] void* map_gpu_file(
+    int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes, int protection, void* address);
+
+}  // namespace gpushm::fake

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plain allocations, host registration, copies and sets, and what pointers say of themselves.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "fake_driver/gpu_file.hpp"
+#include "fake_driver/legacy.hpp"
+#include "fake_driver/pool.hpp"
+#include "fake_driver/state.hpp"
+#include "fake_driver/streams.hpp"
+#include "fake_driver/vmm.hpp"
+
+using namespace gpushm;
+using namespace gpushm::cuda;
+using gpushm::fake::as_address;
+using gpushm::fake::as_pointer;
+using gpushm::fake::entry;
+using gpushm::fake::range_kind;
+using gpushm::fake::state;
+
+namespace {
+
+constexpr std::size_t allocation_step_bytes = 64UL << 10U;
+
+bool may_use(CUdeviceptr pointer, std::size_t size, bool write) {
+  const std::lock_guard lock(state().mutex);
+  return state().ranges.allows(pointer, size, write);
+}
+
+// Host side of a copy: device memory that is not accessible would be a SIGSEGV of this process.
+bool host_may_use(const void* pointer, std::size_t size, bool write) {
+  const std::lock_guard lock(state().mutex);
+  return pointer != nullptr && (state().ranges.find(as_address(pointer)) == nullptr ||
+                                state().ranges.allows(as_address(pointer), size, write));
+}
+
+// Copies and sets: at once after the blocking streams, or on a stream.
+template <typename Action>
+CUresult now_or_on(bool async, CUstream handle, Action&& action) {
+  if (!async) {
+    const CUresult result = fake::drain_blocking_streams();
+    if (result == CUDA_SUCCESS) {
+      action();
+    }
+    return result;
+  }
+  const auto found = fake::find_stream(handle);
+  if (found == nullptr) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  found->enqueue([action](const std::atomic<bool>&) { action(); });
+  return CUDA_SUCCESS;
+}
+
+CUresult copy_in(
+    CUdeviceptr target, const void* source, std::size_t size, bool async, CUstream stream) {
+  if (!may_use(target, size, true) || !host_may_use(source, size, false)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (!async) {
+    return now_or_on(false, stream, [=] { std::memcpy(as_pointer(target), source, size); });
+  }
+  // Pageable memory may be reused once the call returns, so its bytes are taken now.
+  const auto* const bytes = static_cast<const unsigned char*>(source);
+  return now_or_on(true, stream, [target, taken = std::vector(bytes, bytes + size)] {
+    std::memcpy(as_pointer(target), taken.data(), taken.size());
+  });
+}
+
+CUresult copy_out(void* target, CUdeviceptr source, std::size_t size, bool async, CUstream stream) {
+  if (!may_use(source, size, false) || !host_may_use(target, size, true)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return now_or_on(async, stream, [=] { std::memcpy(target, as_pointer(source), size); });
+}
+
+CUresult copy_across(
+    CUdeviceptr target, CUdeviceptr source, std::size_t size, bool async, CUstream stream) {
+  if (!may_use(target, size, true) || !may_use(source, size, false)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return now_or_on(
+      async, stream, [=] { std::memmove(as_pointer(target), as_pointer(source), size); });
+}
+
+CUresult set_bytes(
+    CUdeviceptr target, unsigned char value, std::size_t count, bool async, CUstream stream) {
+  if (!may_use(target, count, true)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return now_or_on(async, stream, [=] { std::memset(as_pointer(target), value, count); });
+}
+
+bool is_mapped(void* address, std::size_t size) {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const CUdeviceptr first = as_address(address) / page * page;
+  return ::msync(as_pointer(first), as_address(address) + size - first, MS_ASYNC) == 0;
+}
+
+template <typename Value>
+CUresult put(void* data, Value value) {
+  std::memcpy(data, &value, sizeof(value));
+  return CUDA_SUCCESS;
+}
+
+CUresult attribute_of(const fake::range& found,
+                      CUpointer_attribute attribute,
+                      CUdeviceptr pointer,
+                      void* data) {
+  const bool host = found.kind == range_kind::host;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      return put(data, state().contexts[found.gpu].get());
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      return put(data, host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      return put(data, pointer);
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      return host ? put(data, pointer) : CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      return put(data, static_cast<unsigned long long>(found.buffer_id));
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      return put(data, 0U);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return put(data, state().device_of(found.gpu));
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      return put(data, found.kind == range_kind::legacy);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      return put(data, found.base);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return put(data, found.size_bytes);
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return put(data, true);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      return put(data,
+                 found.kind == range_kind::vmm
+                     ? static_cast<const fake::chunk*>(found.owner.get())->handle_types
+                     : CU_MEM_HANDLE_TYPE_NONE);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      return put(data,
+                 found.writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                : (found.readable ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                                                  : CU_MEM_ACCESS_FLAGS_PROT_NONE));
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
+}  // namespace
+
+CUresult cuda::cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes) {
+  return entry("cuMemGetInfo_v2", [&] {
+    fake::driver_state& now = state();
+    const std::lock_guard lock(now.mutex);
+    const fake::context* const current = fake::current_context();
+    if (current == nullptr) {
+      return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    fake::sweep_dead_exports(now.gpus[current->gpu].directory);
+    *free_bytes = now.free_bytes(current->gpu);
+    *total_bytes = fake::look_at_memory(now.gpus[current->gpu]).total_bytes;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t size) {
+  return entry("cuMemAlloc_v2", [&] {
+    fake::driver_state& now = state();
+    const std::lock_guard lock(now.mutex);
+    const fake::context* const current = fake::current_context();
+    if (current == nullptr) {
+      return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (pointer == nullptr || size == 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const std::size_t whole =
+        (size + allocation_step_bytes - 1) / allocation_step_bytes * allocation_step_bytes;
+    if (whole < size) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (whole > now.free_bytes(current->gpu)) {
+      fake::sweep_dead_exports(now.gpus[current->gpu].directory);
+      if (whole > now.free_bytes(current->gpu)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+      }
+    }
+    auto made = std::make_shared<fake::legacy_memory>();
+    made->gpu = current->gpu;
+    made->fd = fake::make_gpu_file(now.gpus[made->gpu], fake::file_kind::legacy, whole);
+    if (!made->fd) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    made->size_bytes = whole;
+    made->memory = fake::map_gpu_file(made->fd.get(), 0, whole, PROT_READ | PROT_WRITE, nullptr);
+    if (made->memory == nullptr) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    now.own_bytes[made->gpu] += whole;
+    fake::range added;
+    added.base = as_address(made->memory);
+    added.size_bytes = size;
+    added.kind = range_kind::legacy;
+    added.gpu = made->gpu;
+    added.readable = true;
+    added.writable = true;
+    added.buffer_id = now.ranges.next_buffer_id();
+    added.owner = std::move(made);
+    *pointer = added.base;
+    now.ranges.add(std::move(added));
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuMemFree_v2(CUdeviceptr pointer) {
+  return entry("cuMemFree_v2", [&] {
+    if (pointer == 0) {
+      return CUDA_SUCCESS;
+    }
+    static_cast<void>(fake::drain_blocking_streams());
+    const std::lock_guard lock(state().mutex);
+    const fake::range* const found = state().ranges.find(pointer);
+    if (found == nullptr || found->base != pointer) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (found->kind == range_kind::pool) {
+      return fake::free_pool_memory(pointer);
+    }
+    if (found->kind != range_kind::legacy) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    state().ranges.remove(pointer);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuMemHostRegister_v2(void* address, std::size_t size, unsigned int /*flags*/) {
+  return entry("cuMemHostRegister_v2", [&] {
+    fake::driver_state& now = state();
+    const std::lock_guard lock(now.mutex);
+    const fake::context* const current = fake::current_context();
+    if (current == nullptr) {
+      return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (address == nullptr || size == 0 || !is_mapped(address, size)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    fake::range added;
+    added.base = as_address(address);
+    added.size_bytes = size;
+    added.kind = range_kind::host;
+    added.gpu = current->gpu;
+    added.readable = true;
+    added.writable = true;
+    added.buffer_id = now.ranges.next_buffer_id();
+    return now.ranges.add(std::move(added)) ? CUDA_SUCCESS
+                                            : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  });
+}
+
+CUresult cuda::cuMemHostUnregister(void* address) {
+  return entry("cuMemHostUnregister", [&] {
+    const std::lock_guard lock(state().mutex);
+    const fake::range* const found = state().ranges.find(as_address(address));
+    if (found == nullptr || found->kind != range_kind::host || found->base != as_address(address)) {
+      return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    }
+    state().ranges.remove(found->base);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuMemHostGetDevicePointer_v2(CUdeviceptr* pointer,
+                                            void* address,
+                                            unsigned int flags) {
+  return entry("cuMemHostGetDevicePointer_v2", [&] {
+    const std::lock_guard lock(state().mutex);
+    const fake::range* const found = state().ranges.find(as_address(address));
+    if (found == nullptr || found->kind != range_kind::host || flags != 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *pointer = as_address(address);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuMemcpyHtoD_v2(CUdeviceptr target, const void* source, std::size_t size) {
+  return entry("cuMemcpyHtoD_v2", [&] { return copy_in(target, source, size, false, nullptr); });
+}
+
+CUresult cuda::cuMemcpyDtoH_v2(void* target, CUdeviceptr source, std::size_t size) {
+  return entry("cuMemcpyDtoH_v2", [&] { return copy_out(target, source, size, false, nullptr); });
+}
+
+CUresult cuda::cuMemcpyDtoD_v2(CUdeviceptr target, CUdeviceptr source, std::size_t size) {
+  return entry("cuMemcpyDtoD_v2",
+               [&] { return copy_across(target, source, size, false, nullptr); });
+}
+
+CUresult cuda::cuMemcpyHtoDAsync_v2(CUdeviceptr target,
+                                    const void* source,
+                                    std::size_t size,
+                                    CUstream stream) {
+  return entry("cuMemcpyHtoDAsync_v2", [&] { return copy_in(target, source, size, true, stream); });
+}
+
+CUresult cuda::cuMemcpyDtoHAsync_v2(void* target,
+                                    CUdeviceptr source,
+                                    std::size_t size,
+                                    CUstream stream) {
+  return entry("cuMemcpyDtoHAsync_v2",
+               [&] { return copy_out(target, source, size, true, stream); });
+}
+
+CUresult cuda::cuMemcpyDtoDAsync_v2(CUdeviceptr target,
+                                    CUdeviceptr source,
+                                    std::size_t size,
+                                    CUstream stream) {
+  return entry("cuMemcpyDtoDAsync_v2",
+               [&] { return copy_across(target, source, size, true, stream); });
+}
+
+CUresult cuda::cuMemsetD8_v2(CUdeviceptr target, unsigned char value, std::size_t count) {
+  return entry("cuMemsetD8_v2", [&] { return set_bytes(target, value, count, false, nullptr); });
+}
+
+CUresult cuda::cuMemsetD8Async(CUdeviceptr target,
+                               unsigned char value,
+                               std::size_t count,
+                               CUstream stream) {
+  return entry("cuMemsetD8Async", [&] { return set_bytes(target, value, count, true, stream); });
+}
+
+CUresult cuda::cuMemsetD32_v2(CUdeviceptr target, unsigned int value, std::size_t count) {
+  return entry("cuMemsetD32_v2", [&] {
+    if (count > SIZE_MAX / sizeof(value) || target % sizeof(value) != 0 ||
+        !may_use(target, count * sizeof(value), true)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    return now_or_on(false, nullptr, [=] {
+      std::fill_n(static_cast<unsigned int*>(as_pointer(target)), count, value);
+    });
+  });
+}
+
+CUresult cuda::cuPointerGetAttribute(void* data,
+                                     CUpointer_attribute attribute,
+                                     CUdeviceptr pointer) {
+  return entry("cuPointerGetAttribute", [&] {
+    const std::lock_guard lock(state().mutex);
+    const fake::range* const found = state().ranges.find(pointer);
+    return found == nullptr ? CUDA_ERROR_INVALID_VALUE
+                            : attribute_of(*found, attribute, pointer, data);
+  });
+}
+
+CUresult cuda::cuPointerGetAttributes(unsigned int count,
+                                      CUpointer_attribute* attributes,
+                                      void** data,
+                                      CUdeviceptr pointer) {
+  return entry("cuPointerGetAttributes", [&] {
+    const std::lock_guard lock(state().mutex);
+    const fake::range* const found = state().ranges.find(pointer);
+    for (unsigned int i = 0; i < count; ++i) {
+      // Unlike the single form this one leaves zeros where there is nothing to say, which fit the
+      // narrowest attribute.
+      if (found == nullptr ||
+          attribute_of(*found, attributes[i], pointer, data[i]) != CUDA_SUCCESS) {
+        *static_cast<unsigned char*>(data[i]) = 0;
+      }
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size, CUdeviceptr pointer) {
+  return entry("cuMemGetAddressRange_v2", [&] {
+    const std::lock_guard lock(state().mutex);
+    const fake::range* const found = state().ranges.find(pointer);
+    if (found == nullptr) {
+      return CUDA_ERROR_NOT_FOUND;
+    }
+    if (base != nullptr) {
+      *base = found->base;
+    }
+    if (size != nullptr) {
+      *size = found->size_bytes;
+    }
+    return CUDA_SUCCESS;
+  });
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string_view>
+#include <vector>
+
+#include "driver/cuda_abi.hpp"
+#include "fake_driver/address_space.hpp"
+#include "fake_driver/gpu_config.hpp"
+
+// Every entry point, declared from the one list, so that a definition with other parameters does
+// not compile.
+namespace gpushm::cuda {
+extern "C" {
+#define GPUSHM_FAKE_DECLARE(symbol, parameters) \
+  __attribute__((visibility("default"))) CUresult symbol parameters;
+GPUSHM_CUDA_FUNCTIONS(GPUSHM_FAKE_DECLARE)
+#undef GPUSHM_FAKE_DECLARE
+}
+}  // namespace gpushm::cuda
+
+namespace gpushm::fake {
+
+using cuda::CUresult;
+
+inline constexpr std::size_t granularity_bytes = 2UL << 20U;
+
+/// A primary context; what CUcontext points to.
+struct context {
+  std::size_t gpu = 0;
+  std::atomic<int> retained{0};
+};
+
+/// What this process knows; made by cuInit, never destroyed, because threads may be inside at exit.
+struct driver_state {
+  std::mutex mutex;                                ///< guards all of it
+  std::vector<gpu_view> gpus;                      ///< every section of gpus.conf
+  std::vector<std::size_t> enumerated;             ///< indices into `gpus`, by CUdevice
+  std::vector<std::unique_ptr<context>> contexts;  ///< by index into `gpus`
+  std::vector<std::uint64_t> own_bytes;  ///< allocated by this process, by index into `gpus`
+  address_space ranges;
+
+  /// The section with this UUID, or `gpus.size()`.
+  [[nodiscard]] std::size_t index_of(std::string_view uuid) const;
+  /// The CUdevice of a section; cuda::device_invalid when it is not enumerated.
+  [[nodiscard]] cuda::CUdevice device_of(std::size_t gpu) const;
+  /// The section of a CUdevice, or `gpus.size()`.
+  [[nodiscard]] std::size_t gpu_of(cuda::CUdevice device) const;
+  [[nodiscard]] std::uint64_t free_bytes(std::size_t gpu) const;
+  [[nodiscard]] bool peers(std::size_t a, std::size_t b) const;
+};
+
+/// Valid once cuInit has succeeded.
+[[nodiscard]] driver_state& state() noexcept;
+/// cuInit's work.
+[[nodiscard]] CUresult initialise();
+
+/// The context that is current on this thread, or null.
+[[nodiscard]] context* current_context() noexcept;
+
+namespace detail {
+/// What a call returns without doing anything: fork, missing cuInit, a failure asked for;
+/// CUDA_SUCCESS otherwise.
+[[nodiscard]] CUresult before_call(std::string_view name, bool needs_init) noexcept;
+void after_call(std::string_view name, CUresult result) noexcept;
+}  // namespace detail
+
+/// Around every entry point: fork and cuInit checks, GPUSHM_FAKE_FAIL, GPUSHM_FAKE_TRACE; no
+/// exception gets out.
+template <typename Body>
+CUresult entry(std::string_view name, Body&& body, bool needs_init = true) noexcept {
+  CUresult result = detail::before_call(name, needs_init);
+  if (result == cuda::CUDA_SUCCESS) {
+    try {
+      result = body();
+    } catch (const std::bad_alloc&) {
+      result = cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    } catch (...) {
+      result = cuda::CUDA_ERROR_UNKNOWN;
+    }
+  }
+  detail::after_call(name, result);
+  return result;
+}
+
+[[nodiscard]] inline void* as_pointer(cuda::CUdeviceptr pointer) noexcept {
+  return reinterpret_cast<void*>(pointer);
+}
+[[nodiscard]] inline cuda::CUdeviceptr as_address(const void* pointer) noexcept {
+  return reinterpret_cast<cuda::CUdeviceptr>(pointer);
+}
+
+}  // namespace gpushm::fake

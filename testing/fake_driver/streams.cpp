@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fake_driver/streams.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <thread>
+#include <vector>
+
+#include "fake_driver/state.hpp"
+
+using namespace gpushm;
+using namespace gpushm::cuda;
+using gpushm::fake::as_pointer;
+using gpushm::fake::entry;
+using gpushm::fake::state;
+using gpushm::fake::stream;
+
+namespace {
+
+// Guarded by the state's mutex, and never destroyed, like the state.
+struct tables {
+  std::map<CUstream, std::shared_ptr<stream>> streams;
+  std::map<std::size_t, std::shared_ptr<stream>> default_streams;  // by GPU
+  std::vector<std::weak_ptr<stream>> made;  // all, also those destroyed with work left
+};
+
+tables& all() {
+  static tables* const made = new tables();
+  return *made;
+}
+
+std::shared_ptr<stream> make_stream(std::size_t gpu, bool blocking) {
+  auto made = std::make_shared<stream>(gpu, blocking);
+  made->start();
+  auto& known = all().made;
+  known.erase(std::remove_if(known.begin(),
+                             known.end(),
+                             [](const std::weak_ptr<stream>& each) { return each.expired(); }),
+              known.end());
+  known.push_back(made);
+  return made;
+}
+
+template <typename Wanted>
+std::vector<std::shared_ptr<stream>> streams_that(Wanted&& wanted) {
+  std::vector<std::shared_ptr<stream>> found;
+  const std::lock_guard lock(state().mutex);
+  for (const std::weak_ptr<stream>& each : all().made) {
+    if (auto alive = each.lock(); alive != nullptr && wanted(*alive)) {
+      found.push_back(std::move(alive));
+    }
+  }
+  return found;
+}
+
+CUresult drain(const std::vector<std::shared_ptr<stream>>& streams) {
+  CUresult result = CUDA_SUCCESS;
+  for (const auto& each : streams) {
+    if (const CUresult one = each->drain(); one != CUDA_SUCCESS) {
+      result = one;
+    }
+  }
+  return result;
+}
+
+bool satisfied(std::uint64_t current, std::uint64_t wanted, unsigned int flags) {
+  switch (flags & 3U) {
+    case CU_STREAM_WAIT_VALUE_EQ:
+      return current == wanted;
+    case CU_STREAM_WAIT_VALUE_AND:
+      return (current & wanted) != 0;
+    case CU_STREAM_WAIT_VALUE_NOR:
+      return ~(current | wanted) != 0;
+    default:
+      return static_cast<std::int64_t>(current - wanted) >= 0;
+  }
+}
+
+bool is_word(CUdeviceptr address, bool write) {
+  const std::lock_guard lock(state().mutex);
+  return address % sizeof(std::uint64_t) == 0 &&
+         state().ranges.allows(address, sizeof(std::uint64_t), write);
+}
+
+}  // namespace
+
+void stream::start() {
+  std::thread([self = shared_from_this()] { self->run(); }).detach();
+}
+
+void stream::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return ended_ || finishing_ || !queue_.empty(); });
+    if (ended_ || queue_.empty()) {
+      queue_.clear();
+      changed_.notify_all();
+      return;
+    }
+    const work next = std::move(queue_.front());
+    queue_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    next(ended_);
+    lock.lock();
+    busy_ = false;
+    changed_.notify_all();
+  }
+}
+
+void stream::enqueue(work item) {
+  const std::lock_guard lock(mutex_);
+  queue_.push_back(std::move(item));
+  changed_.notify_all();
+}
+
+CUresult stream::drain() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return ended_ || (queue_.empty() && !busy_); });
+  return ended_ ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
+}
+
+bool stream::idle() {
+  const std::lock_guard lock(mutex_);
+  return queue_.empty() && !busy_;
+}
+
+void stream::finish() {
+  const std::lock_guard lock(mutex_);
+  finishing_ = true;
+  changed_.notify_all();
+}
+
+void stream::end() {
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
+}
+
+std::shared_ptr<stream> fake::find_stream(CUstream handle) {
+  const std::lock_guard lock(state().mutex);
+  if (handle != nullptr) {
+    const auto found = all().streams.find(handle);
+    return found == all().streams.end() ? nullptr : found->second;
+  }
+  const fake::context* const current = fake::current_context();
+  if (current == nullptr) {
+    return nullptr;
+  }
+  auto& own = all().default_streams[current->gpu];
+  if (own == nullptr) {
+    own = make_stream(current->gpu, true);
+  }
+  return own;
+}
+
+CUresult fake::drain_streams_of(std::size_t gpu) {
+  return drain(streams_that([&](const stream& each) { return each.gpu() == gpu; }));
+}
+
+CUresult fake::drain_blocking_streams() {
+  const fake::context* const current = fake::current_context();
+  if (current == nullptr) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  return drain(streams_that(
+      [&](const stream& each) { return each.gpu() == current->gpu && each.blocking(); }));
+}
+
+void fake::end_streams_of(std::size_t gpu) {
+  for (const auto& each : streams_that([&](const stream& one) { return one.gpu() == gpu; })) {
+    each->end();
+  }
+  const std::lock_guard lock(state().mutex);
+  all().default_streams.erase(gpu);
+  auto& streams = all().streams;
+  for (auto at = streams.begin(); at != streams.end();) {
+    at = at->second->gpu() == gpu ? streams.erase(at) : std::next(at);
+  }
+  // A context made later gets new streams: these must not be waited for any more.
+  auto& known = all().made;
+  known.erase(std::remove_if(known.begin(),
+                             known.end(),
+                             [&](const std::weak_ptr<stream>& each) {
+                               const auto alive = each.lock();
+                               return alive == nullptr || alive->gpu() == gpu;
+                             }),
+              known.end());
+}
+
+CUresult cuda::cuStreamCreate(CUstream* handle, unsigned int flags) {
+  return entry("cuStreamCreate", [&] {
+    const std::lock_guard lock(state().mutex);
+    const fake::context* const current = fake::current_context();
+    if (current == nullptr) {
+      return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (flags > CU_STREAM_NON_BLOCKING) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    auto made = make_stream(current->gpu, flags == CU_STREAM_DEFAULT);
+    *handle = reinterpret_cast<CUstream>(made.get());
+    all().streams.emplace(*handle, std::move(made));
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuStreamDestroy_v2(CUstream handle) {
+  return entry("cuStreamDestroy_v2", [&] {
+    const std::lock_guard lock(state().mutex);
+    const auto found = all().streams.find(handle);
+    if (found == all().streams.end()) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    found->second->finish();
+    all().streams.erase(found);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuStreamSynchronize(CUstream handle) {
+  return entry("cuStreamSynchronize", [&] {
+    const auto found = fake::find_stream(handle);
+    return found == nullptr ? CUDA_ERROR_INVALID_HANDLE : found->drain();
+  });
+}
+
+CUresult cuda::cuStreamQuery(CUstream handle) {
+  return entry("cuStreamQuery", [&] {
+    const auto found = fake::find_stream(handle);
+    if (found == nullptr) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    return found->idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  });
+}
+
+CUresult cuda::cuStreamWriteValue64_v2(CUstream handle,
+                                       CUdeviceptr address,
+                                       std::uint64_t value,
+                                       unsigned int /*flags*/) {
+  return entry("cuStreamWriteValue64_v2", [&] {
+    const auto found = fake::find_stream(handle);
+    if (found == nullptr) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (!is_word(address, true)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    found->enqueue([=](const std::atomic<bool>&) {
+      __atomic_store_n(static_cast<std::uint64_t*>(as_pointer(address)), value, __ATOMIC_SEQ_CST);
+    });
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuStreamWaitValue64_v2(CUstream handle,
+                                      CUdeviceptr address,
+                                      std::uint64_t value,
+                                      unsigned int flags) {
+  return entry("cuStreamWaitValue64_v2", [&] {
+    const auto found = fake::find_stream(handle);
+    if (found == nullptr) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (!is_word(address, false)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    found->enqueue([=](const std::atomic<bool>& ended) {
+      const auto* const word = static_cast<const std::uint64_t*>(as_pointer(address));
+      // Polled, as a GPU does: the store may come from a process that knows nothing of CUDA.
+      auto pause = std::chrono::microseconds(1);
+      while (!ended && !satisfied(__atomic_load_n(word, __ATOMIC_SEQ_CST), value, flags)) {
+        std::this_thread::sleep_for(pause);
+        pause = std::min(pause * 2, std::chrono::microseconds(200));
+      }
+    });
+    return CUDA_SUCCESS;
+  });
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+
+#include "base/unique_fd.hpp"
+#include "driver/cuda_abi.hpp"
+#include "fake_driver/gpu_file.hpp"
+
+namespace gpushm::fake {
+
+/// A physical allocation of the virtual memory management; lives with its handles and mappings.
+struct chunk {
+  chunk() = default;
+  chunk(const chunk&) = delete;
+  chunk& operator=(const chunk&) = delete;
+  ~chunk();
+
+  /// A new descriptor of it, or -1.
+  [[nodiscard]] int exported() const;
+
+  std::size_t gpu = 0;
+  std::size_t size_bytes = 0;
+  void* view =
+      nullptr;  ///< all of it, inaccessible: keeps the memory and is the source of mappings
+  base::unique_fd exportable;  ///< of chunks made here with a handle type
+  cuda::CUmemAllocationHandleType handle_types = cuda::CU_MEM_HANDLE_TYPE_NONE;
+  bool counted = false;  ///< in driver_state::own_bytes
+  /// Rights of each GPU (index into driver_state::gpus) by the base of the mapping.
+  std::map<cuda::CUdeviceptr, std::map<std::size_t, cuda::CUmemAccess_flags>> access;
+};
+
+}  // namespace gpushm::fake
