@@ -26,11 +26,11 @@ struct broker_limits {
 };
 
 struct broker_options {
-  std::string socket_path;  ///< empty: /run/gpushm/d/<domain>/socket
+  std::string socket_path = {};  ///< empty: /run/gpushm/d/<domain>/socket
   std::string domain = "default";
   mode_t mode = 0660;  ///< of the socket
-  std::optional<gid_t> group;
-  broker_limits limits;
+  std::optional<gid_t> group = {};
+  broker_limits limits = {};
   /// Raise this process's soft limit of open files to its hard limit, so that more segments fit.
   bool raise_descriptor_limit = false;
   /// Also accept unnamed tmpfs files as GPU chunks: what the fake driver of the tests hands out.

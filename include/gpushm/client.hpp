@@ -26,7 +26,7 @@ class subscription_impl;
 struct connect_options {
   /// The broker's socket. Empty: `$GPUSHM_SOCKET`; else the one domain mounted under `/run/gpushm/d`
   /// (several: `errc::ambiguous_domain`); else `/run/gpushm/d/default/socket`.
-  std::string socket_path;
+  std::string socket_path = {};
   /// How long to wait for a broker that is not there yet. Zero: do not wait.
   std::chrono::milliseconds timeout{0};
   /// How long any one request may take, waiting for names excluded.
@@ -52,7 +52,7 @@ struct open_options {
   std::chrono::milliseconds timeout{0};
   /// The GPU that will use the memory, written as in `create_options::device`; empty: the GPU that the
   /// memory is on, or the first visible GPU when CUDA does not show that one.
-  std::string device;
+  std::string device = {};
   /// When not 0: `errc::size_mismatch` unless the segment has exactly this size.
   std::uint64_t expected_size_bytes = 0;
 };
