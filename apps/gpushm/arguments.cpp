@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "arguments.hpp"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <map>
+#include <memory>
+
+#include "base/names.hpp"
+#include "base/size_text.hpp"
+#include "commands.hpp"
+#include "output.hpp"
+#include "support/duration.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+// CLI11 keeps references to what it fills in; each command's arguments live as long as the parser
+// and are copied into the request.
+struct all_arguments {
+  serve_arguments serve;
+  create_arguments create;
+  open_arguments open;
+  list_arguments list;
+  stat_arguments stat;
+  remove_arguments remove;
+  wait_arguments wait;
+  version_arguments version;
+  demo_arguments demo;
+  demo_role_arguments role;
+};
+
+using setter = std::function<void(const std::string&)>;
+
+[[noreturn]] void refuse(const std::string& option,
+                         const std::string& text,
+                         const std::string& want) {
+  throw CLI::ValidationError(option, "\"" + text + "\" is not " + want);
+}
+
+CLI::Option* add_text(CLI::App& app,
+                      const std::string& option,
+                      const std::string& type,
+                      const std::string& description,
+                      const setter& set) {
+  return app.add_option_function<std::string>(option, set, description)->type_name(type);
+}
+
+CLI::Option* add_size(CLI::App& app,
+                      const std::string& option,
+                      const std::string& description,
+                      const std::function<void(std::uint64_t)>& set) {
+  return add_text(app, option, "SIZE", description, [option, set](const std::string& text) {
+    const auto value = base::parse_size(text);
+    if (!value) {
+      refuse(option, text, "a size such as 4096, 64MiB or 1.5GiB");
+    }
+    set(*value);
+  });
+}
+
+CLI::Option* add_duration(CLI::App& app,
+                          const std::string& option,
+                          const std::string& description,
+                          const std::function<void(std::chrono::milliseconds)>& set) {
+  return add_text(app, option, "TIME", description, [option, set](const std::string& text) {
+    const auto value = app::parse_duration(text);
+    if (!value) {
+      refuse(option, text, "a duration such as 500ms, 10s or 2m");
+    }
+    set(*value);
+  });
+}
+
+template <typename Value>
+Value parse_number(const std::string& option,
+                   const std::string& text,
+                   int number_base,
+                   const char* want) {
+  Value value{};
+  std::string_view digits = text;
+  if (number_base == 16 && (digits.starts_with("0x") || digits.starts_with("0X"))) {
+    digits.remove_prefix(2);
+  }
+  const auto [end, failed] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), value, number_base);
+  if (failed != std::errc() || end != digits.data() + digits.size() || digits.empty()) {
+    refuse(option, text, want);
+  }
+  return value;
+}
+
+template <typename Value>
+CLI::Option* add_choice(CLI::App& app,
+                        const std::string& option,
+                        const std::string& description,
+                        Value& target,
+                        const std::map<std::string, Value>& choices) {
+  std::string names;
+  for (const auto& [name, value] : choices) {
+    names += (names.empty() ? "" : "|") + name;
+  }
+  return add_text(app, option, names, description, [=, &target](const std::string& text) {
+    const auto found = choices.find(text);
+    if (found == choices.end()) {
+      refuse(option, text, "one of " + names);
+    }
+    target = found->second;
+  });
+}
+
+void add_count(CLI::App& app,
+               const std::string& option,
+               const std::string& description,
+               std::uint32_t& target) {
+  add_text(app, option, "N", description, [option, &target](const std::string& text) {
+    constexpr std::uint32_t most = 16'777'216;
+    constexpr const char* want = "a number from 1 to 16777216";
+    const auto value = parse_number<std::uint32_t>(option, text, 10, want);
+    if (value == 0 || value > most) {
+      refuse(option, text, want);
+    }
+    target = value;
+  });
+}
+
+void add_json(CLI::App& app, bool& json) {
+  app.add_flag("--json", json, "Print one JSON document a line (docs/cli.md)");
+}
+
+void add_connection(CLI::App& app, connection_arguments& connection) {
+  app.add_option("--socket",
+                 connection.socket,
+                 "The broker's socket (else $GPUSHM_SOCKET, /run/gpushm/d/…)")
+      ->type_name("PATH");
+  add_duration(app,
+               "--connect-timeout",
+               "How long to wait for a broker (default: not at all)",
+               [&](auto value) { connection.connect_timeout = value; });
+  add_json(app, connection.json);
+}
+
+void add_serve(CLI::App& app, serve_arguments& out) {
+  broker_options& broker = out.broker;
+  app.add_option(
+         "--socket", broker.socket_path, "Where to listen (else $GPUSHM_SOCKET, /run/gpushm/d/…)")
+      ->type_name("PATH");
+  app.add_option("--domain", broker.domain, "Name of the domain (default: default)")
+      ->type_name("NAME");
+  add_text(app,
+           "--mode",
+           "OCTAL",
+           "Permissions of the socket (default: 0660)",
+           [&](const std::string& text) {
+             constexpr const char* want = "a file mode in octal, such as 0660";
+             const auto mode = parse_number<mode_t>("--mode", text, 8, want);
+             if (mode > 0777) {
+               refuse("--mode", text, want);
+             }
+             broker.mode = mode;
+           });
+  app.add_option("--group", out.group, "Group that owns the socket")->type_name("NAME|GID");
+  add_text(app,
+           "--ready-fd",
+           "N",
+           "Write a line feed to this descriptor when ready, and close it",
+           [&](const std::string& text) {
+             out.ready_fd = parse_number<int>("--ready-fd", text, 10, "a descriptor's number");
+           });
+  add_size(
+      app, "--quota", "Most bytes of all segments (default: no limit)", [&](std::uint64_t value) {
+        broker.limits.quota_bytes = value;
+      });
+  add_size(app,
+           "--quota-per-uid",
+           "Most bytes of one uid's segments (default: no limit)",
+           [&](std::uint64_t value) { broker.limits.quota_bytes_per_uid = value; });
+  add_count(app, "--max-segments", "Most segments (default: 65536)", broker.limits.max_segments);
+  add_count(app,
+            "--max-connections",
+            "Most clients at a time (default: 4096)",
+            broker.limits.max_connections);
+  app.add_option("--log-level", out.log_level, "What is logged to standard error (default: info)")
+      ->type_name("debug|info|warning|error|off")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}).description(""));
+  app.add_flag("--accept-fake-chunks",
+               broker.accept_fake_chunks,
+               "Accept the memory of the fake GPU driver (tests only)");
+}
+
+void add_create(CLI::App& app, create_arguments& out) {
+  app.add_option("NAME", out.name, "Name of the segment")->required()->type_name("");
+  auto* size =
+      add_size(app, "--size", "Bytes, such as 64MiB (this or --from)", [&](std::uint64_t value) {
+        out.size_bytes = value;
+      });
+  auto* from = app.add_option("--from", out.from, "Fill it with this file; the size is the file's")
+                   ->type_name("FILE")
+                   ->excludes(size);
+  app.add_option("--device",
+                 out.options.device,
+                 "auto (default), host, an ordinal, GPU-<uuid> or MIG-<uuid>")
+      ->type_name("DEVICE");
+  add_choice(app,
+             "--lifetime",
+             "When it is freed (default: leased, with its last lease)",
+             out.options.lifetime,
+             {{"leased", lifetime::leased}, {"persistent", lifetime::persistent}});
+  add_size(app,
+           "--chunk",
+           "Size of one physical allocation (default: one for all)",
+           [&](std::uint64_t value) { out.options.chunk_bytes = value; });
+  app.add_flag("--huge-pages", out.options.huge_pages, "Host memory in 2 MiB pages");
+  add_text(app,
+           "--fill",
+           "BYTE",
+           "Set every byte to this, 0 to 255 or 0x00 to 0xff",
+           [&](const std::string& text) {
+             const bool hexadecimal = text.starts_with("0x") || text.starts_with("0X");
+             constexpr const char* want = "a byte, 0 to 255 or 0x00 to 0xff";
+             out.fill = parse_number<std::uint8_t>("--fill", text, hexadecimal ? 16 : 10, want);
+           })
+      ->excludes(from);
+  app.add_option("--metadata", out.metadata, "Published with it, up to 64 KiB")
+      ->type_name("TEXT|@FILE");
+  auto* hold = app.add_flag("--hold", out.hold, "Keep it until SIGINT or SIGTERM");
+  app.add_flag(
+         "--until-released", out.until_released, "Keep it until everybody who opened it is done")
+      ->excludes(hold);
+  add_duration(
+      app, "--timeout", "Longest --hold or --until-released (default: no limit)", [&](auto value) {
+        out.timeout = value;
+      });
+  add_connection(app, out.connection);
+}
+
+void add_open(CLI::App& app, open_arguments& out) {
+  app.add_option("NAME", out.name, "Name of the segment")->required()->type_name("");
+  add_duration(
+      app, "--wait", "How long to wait for the name (default: not at all)", [&](auto value) {
+        out.options.timeout = value;
+      });
+  app.add_option(
+         "--device", out.options.device, "The GPU that will use it (default: the segment's own)")
+      ->type_name("DEVICE");
+  add_choice(app,
+             "--access",
+             "How it is mapped (default: read)",
+             out.options.access,
+             {{"read", access::read}, {"rw", access::read_write}});
+  app.add_flag("--checksum", out.checksum, "Print the CRC-32C of its bytes");
+  app.add_option("--out", out.out, "Write its bytes to this file")->type_name("FILE");
+  add_size(app, "--expect-size", "Fail unless it has exactly this size", [&](std::uint64_t value) {
+    out.options.expected_size_bytes = value;
+  });
+  app.add_flag("--hold", out.hold, "Keep it open until SIGINT or SIGTERM");
+  add_connection(app, out.connection);
+}
+
+void add_demo(CLI::App& app, demo_arguments& out) {
+  app.add_option("--device", out.device, "auto (default), host, an ordinal or a UUID")
+      ->type_name("DEVICE");
+  app.add_option("--consumer-device",
+                 out.consumer_device,
+                 "The GPU that the consumers use (default: the same)")
+      ->type_name("DEVICE");
+  add_size(app,
+           "--size",
+           "Size of the segment (default: 1GiB, less if little is free)",
+           [&](std::uint64_t value) { out.size_bytes = value; });
+  add_duration(
+      app, "--timeout", "Longest time for the whole demo (default: by size)", [&](auto value) {
+        out.timeout = value;
+      });
+  app.add_flag(
+      "--isolated", out.isolated, "Own namespaces and an unprivileged uid for each process");
+  add_choice(app,
+             "--corrupt",
+             "Damage one byte (tests only)",
+             out.corrupt,
+             {{"fill", corrupt_stage::fill},
+              {"rewrite", corrupt_stage::rewrite},
+              {"survive", corrupt_stage::survive}})
+      ->group("");
+  add_json(app, out.json);
+}
+
+void add_demo_role(CLI::App& app, demo_role_arguments& out) {
+  app.group("");
+  app.add_option("ROLE", out.role)->required();
+  app.add_option("--socket", out.socket)->required();
+  app.add_option("--name", out.name);
+  app.add_option("--device", out.device);
+  app.add_option("--size-bytes", out.size_bytes);
+  app.add_option("--seed", out.seed);
+  app.add_option("--answer-seed", out.answer_seed);
+  add_duration(app, "--timeout", "", [&](auto value) { out.timeout = value; });
+  app.add_flag("--isolate", out.isolate);
+  app.add_option("--uid", out.uid);
+  add_choice(app,
+             "--corrupt",
+             "",
+             out.corrupt,
+             {{"fill", corrupt_stage::fill},
+              {"rewrite", corrupt_stage::rewrite},
+              {"survive", corrupt_stage::survive}});
+}
+
+constexpr const char* about =
+    "gpushm: POSIX shared memory for GPUs.\n"
+    "A process creates a named segment of GPU or host memory, others open it by name.\n";
+constexpr const char* footer =
+    "A first try:\n"
+    "  export GPUSHM_SOCKET=/tmp/gpushm.socket\n"
+    "  gpushm serve &\n"
+    "  gpushm create hello --size 64MiB --fill 42 --lifetime persistent\n"
+    "  gpushm open hello --checksum\n"
+    "or everything at once: gpushm demo\n\n"
+    "Exit status: 0 success, 1 the operation failed, 2 wrong usage.";
+
+int tell_usage(const CLI::App& root, const CLI::ParseError& failure, int argc, char** argv) {
+  std::string text = failure.what();
+  const CLI::App* command = nullptr;
+  for (const CLI::App* candidate : root.get_subcommands()) {
+    command = candidate;
+  }
+  if (command == nullptr && argc > 1 && argv[1][0] != '-') {
+    text = "there is no command \"" + std::string(argv[1]) + "\"";
+    for (const CLI::App* candidate : root.get_subcommands([](const CLI::App*) { return true; })) {
+      if (!candidate->get_group().empty() &&
+          base::edit_distance(argv[1], candidate->get_name(), 2) <= 2) {
+        text += " (did you mean \"" + candidate->get_name() + "\"?)";
+        break;
+      }
+    }
+  }
+  note(text);
+  const std::string help =
+      command == nullptr ? "gpushm --help" : "gpushm " + command->get_name() + " --help";
+  note("see: " + help);
+  return exit_usage;
+}
+
+template <typename Arguments>
+std::function<int()> bind(int (*run)(const Arguments&), const Arguments& arguments) {
+  return [run, arguments] { return run(arguments); };
+}
+
+}  // namespace
+
+request parse(int argc, char** argv) {
+  CLI::App root(about, "gpushm");
+  root.get_formatter()->column_width(34);
+  root.footer(footer);
+  root.set_version_flag("--version", std::string("gpushm ") + GPUSHM_VERSION);
+  root.require_subcommand(1);
+  all_arguments all;
+  request asked;
+  const auto command = [&](const char* name,
+                           const char* description,
+                           auto add,
+                           auto run,
+                           auto& arguments,
+                           const bool& json) {
+    CLI::App* app = root.add_subcommand(name, description);
+    app->footer("");
+    add(*app, arguments);
+    app->callback([&asked, &arguments, &json, run] {
+      asked.run = bind(run, arguments);
+      asked.json = json;
+    });
+  };
+  const bool never = false;
+  command("serve", "Run a broker in the foreground", add_serve, run_serve, all.serve, never);
+  command("create",
+          "Create and publish a segment",
+          add_create,
+          run_create,
+          all.create,
+          all.create.connection.json);
+  command("open",
+          "Open a segment; check or save its bytes",
+          add_open,
+          run_open,
+          all.open,
+          all.open.connection.json);
+  command(
+      "ls",
+      "List segments",
+      [](CLI::App& app, list_arguments& out) {
+        app.add_option("PREFIX", out.prefix, "Only names that start with this")->type_name("");
+        app.add_flag("-q,--names", out.names_only, "Names alone, one a line");
+        add_connection(app, out.connection);
+      },
+      run_list,
+      all.list,
+      all.list.connection.json);
+  command(
+      "stat",
+      "Show all that the broker knows of a segment",
+      [](CLI::App& app, stat_arguments& out) {
+        app.add_option("NAME", out.name, "Name of the segment")->required()->type_name("");
+        add_connection(app, out.connection);
+      },
+      run_stat,
+      all.stat,
+      all.stat.connection.json);
+  command(
+      "rm",
+      "Remove segments; whoever has one open keeps it",
+      [](CLI::App& app, remove_arguments& out) {
+        app.add_option("NAME", out.names, "Names of segments")->required()->type_name("");
+        add_connection(app, out.connection);
+      },
+      run_remove,
+      all.remove,
+      all.remove.connection.json);
+  command(
+      "wait",
+      "Wait until a segment is published, or removed",
+      [](CLI::App& app, wait_arguments& out) {
+        app.add_option("NAME", out.name, "Name of the segment")->required()->type_name("");
+        add_duration(app, "--timeout", "How long to wait (default: 30s)", [&](auto value) {
+          out.timeout = value;
+        });
+        app.add_flag("--removed", out.removed, "Wait until there is no such segment");
+        add_connection(app, out.connection);
+      },
+      run_wait,
+      all.wait,
+      all.wait.connection.json);
+  command("demo",
+          "Show two processes sharing one segment, every byte checked",
+          add_demo,
+          run_demo,
+          all.demo,
+          all.demo.json);
+  command("demo-role", "", add_demo_role, run_demo_role, all.role, never);
+  command(
+      "version",
+      "Print the version",
+      [](CLI::App& app, version_arguments& out) { add_json(app, out.json); },
+      run_version,
+      all.version,
+      all.version.json);
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::Success& shown) {  // help or version
+    asked.status = root.exit(shown);
+    asked.run = nullptr;
+  } catch (const CLI::ParseError& failure) {
+    asked.run = nullptr;
+    if (argc <= 1) {
+      print(root.help());
+      asked.status = exit_usage;
+    } else {
+      asked.status = tell_usage(root, failure, argc, argv);
+    }
+  }
+  return asked;
+}
+
+}  // namespace gpushm::cli

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What each command was asked to do, and the function that does it. The functions return the exit
+// status; all throw `error`, which becomes exit status 1, or `usage_error`, which becomes 2.
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpushm/broker.hpp"
+#include "gpushm/client.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm::cli {
+
+inline constexpr int exit_ok = 0;
+inline constexpr int exit_failed = 1;
+inline constexpr int exit_usage = 2;
+
+/// Options that contradict each other: nothing was tried.
+class usage_error : public error {
+ public:
+  using error::error;
+};
+
+/// What every command that talks to a broker takes.
+struct connection_arguments {
+  std::string socket;
+  std::chrono::milliseconds connect_timeout{0};
+  bool json = false;
+};
+
+struct serve_arguments {
+  broker_options broker;
+  std::string group;
+  std::string log_level = "info";
+  std::optional<int> ready_fd;
+};
+[[nodiscard]] int run_serve(const serve_arguments& arguments);
+
+struct create_arguments {
+  connection_arguments connection;
+  std::string name;
+  create_options options;  ///< without the size
+  std::optional<std::uint64_t> size_bytes;
+  std::string from;
+  std::optional<std::uint8_t> fill;
+  std::string metadata;  ///< or "@FILE"
+  bool hold = false;
+  bool until_released = false;
+  std::optional<std::chrono::milliseconds> timeout;  ///< of hold and until_released
+};
+[[nodiscard]] int run_create(const create_arguments& arguments);
+
+struct open_arguments {
+  connection_arguments connection;
+  std::string name;
+  open_options options;
+  bool checksum = false;
+  std::string out;
+  bool hold = false;
+};
+[[nodiscard]] int run_open(const open_arguments& arguments);
+
+struct list_arguments {
+  connection_arguments connection;
+  std::string prefix;
+  bool names_only = false;
+};
+[[nodiscard]] int run_list(const list_arguments& arguments);
+
+struct stat_arguments {
+  connection_arguments connection;
+  std::string name;
+};
+[[nodiscard]] int run_stat(const stat_arguments& arguments);
+
+struct remove_arguments {
+  connection_arguments connection;
+  std::vector<std::string> names;
+};
+[[nodiscard]] int run_remove(const remove_arguments& arguments);
+
+struct wait_arguments {
+  connection_arguments connection;
+  std::string name;
+  std::chrono::milliseconds timeout{30'000};
+  bool removed = false;
+};
+[[nodiscard]] int run_wait(const wait_arguments& arguments);
+
+struct version_arguments {
+  bool json = false;
+};
+[[nodiscard]] int run_version(const version_arguments& arguments);
+
+/// Which data the demo damages, so that tests can see that it finds out.
+enum class corrupt_stage : std::uint8_t { none, fill, rewrite, survive };
+
+struct demo_arguments {
+  std::string device = "auto";
+  std::string consumer_device;  ///< empty: the segment's own
+  std::optional<std::uint64_t> size_bytes;
+  std::chrono::milliseconds timeout{0};  ///< of the whole demo; zero: by size
+  bool isolated = false;
+  bool json = false;
+  corrupt_stage corrupt = corrupt_stage::none;
+};
+[[nodiscard]] int run_demo(const demo_arguments& arguments);
+
+/// One of the demo's processes; `gpushm demo` starts itself again with these.
+struct demo_role_arguments {
+  std::string role;  ///< "broker", "producer" or "consumer"
+  std::string socket;
+  std::string name;
+  std::string device;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t seed = 0;         ///< of what it writes, or expects to read first
+  std::uint64_t answer_seed = 0;  ///< of what is written back; 0: nothing is
+  std::chrono::milliseconds timeout{60'000};
+  bool isolate = false;
+  uid_t uid = 0;  ///< when isolated
+  corrupt_stage corrupt = corrupt_stage::none;
+};
+[[nodiscard]] int run_demo_role(const demo_role_arguments& arguments);
+
+/// Connects as the options say; warnings of the library go to standard error from here on.
+[[nodiscard]] client connect(const connection_arguments& arguments);
+
+}  // namespace gpushm::cli

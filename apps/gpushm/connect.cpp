@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "commands.hpp"
+#include "output.hpp"
+
+namespace gpushm::cli {
+
+client connect(const connection_arguments& arguments) {
+  set_log_sink([](log_level level, std::string_view text) {
+    if (level >= log_level::warning) {
+      note((level == log_level::error ? "error: " : "warning: ") + std::string(text));
+    }
+  });
+  connect_options options;
+  options.socket_path = arguments.socket;
+  options.timeout = arguments.connect_timeout;
+  return client::connect(options);
+}
+
+}  // namespace gpushm::cli

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <random>
+#include <set>
+
+#include "base/size_text.hpp"
+#include "base/syscall.hpp"
+#include "commands.hpp"
+#include "demo/demo_size.hpp"
+#include "demo/isolation.hpp"
+#include "demo/role_process.hpp"
+#include "json_output.hpp"
+#include "output.hpp"
+#include "support/duration.hpp"
+#include "support/stop_signal.hpp"
+#include "support/temp_directory.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+using clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr std::uint64_t gibibyte = 1ULL << 30U;
+constexpr const char* segment_name = "demo/segment";
+// Far from the uids of people and services; the broker's, the producer's and the consumers'.
+constexpr uid_t broker_uid = 64'101;
+constexpr uid_t producer_uid = 64'102;
+constexpr uid_t consumer_uid = 64'103;
+
+/// Data that is not what it must be.
+class wrong_data : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+std::string seconds_text(double seconds) {
+  return app::duration_text(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds)));
+}
+
+/// Prints steps as they happen, and keeps them for --json.
+class step_log {
+ public:
+  explicit step_log(bool as_json) : as_json_(as_json) {}
+
+  /// `took` is how long the step itself took; negative when that means nothing.
+  void step(const std::string& name, const std::string& text, double took = -1) {
+    const double at = std::chrono::duration<double>(clock::now() - start_).count();
+    json entry{
+        {"step", name}, {"at_seconds", at}, {"seconds", took < 0 ? json(nullptr) : json(took)}};
+    steps_.push_back(std::move(entry));
+    std::array<char, 32> stamp{};
+    std::snprintf(stamp.data(), stamp.size(), "%9.3f s  ", at);
+    say(stamp.data() + text + (took < 0 ? "" : " (" + seconds_text(took) + ")"));
+  }
+  void say(const std::string& line) const {
+    if (!as_json_) {
+      print_line(line);
+      flush_output();
+    }
+  }
+  [[nodiscard]] const json& steps() const noexcept { return steps_; }
+
+ private:
+  bool as_json_;
+  clock::time_point start_ = clock::now();
+  json steps_ = json::array();
+};
+
+class demo {
+ public:
+  demo(const demo_arguments& arguments, json& document)
+      : arguments_(arguments),
+        document_(document),
+        log_(arguments.json),
+        directory_("gpushm-demo") {}
+
+  void run() {
+    prepare();
+    role_process consumer = start_first_consumer();
+    role_process broker = start("broker", broker_uid, {});
+    broker.expect("ready", until_);
+    log_.step("broker_ready", "broker " + pid_text(broker) + " serves " + socket());
+    consumer.expect("connected", until_);
+    role_process producer = start_producer();
+    verify_first(consumer);
+    producer.tell("check");
+    check(producer.expect("checked", until_),
+          "answer_checked",
+          "producer checked every byte of the answer");
+    producer.expect("idle", until_);
+    consumer.finish(until_);
+    producer.kill_hard(until_);
+    log_.step("producer_killed", "producer killed with SIGKILL; nobody has the segment open now");
+    verify_survival();
+    broker.finish(until_);
+    document_["steps"] = log_.steps();
+  }
+
+  [[nodiscard]] const step_log& log() const noexcept { return log_; }
+
+ private:
+  void prepare() {
+    place_ = find_place(arguments_.device);
+    choose_size();
+    const auto by_size = std::chrono::seconds(60 + 30 * (size_bytes_ / gibibyte));
+    timeout_ = arguments_.timeout.count() != 0 ? arguments_.timeout : milliseconds(by_size);
+    until_ = app::deadline_in(timeout_);
+    std::random_device random;
+    seed_ = (std::uint64_t{random()} << 32U | random()) | 1U;
+    const bool host = place_.kind == device_kind::host;
+    const std::string device = host ? "host memory" : place_.name + ", " + place_.device;
+    const char* backend = host ? "host" : "cuda_vmm";
+    log_.say("gpushm demo: " + base::size_text(size_bytes_) + " in " + device + ", backend " +
+             backend);
+    if (!place_.remark.empty()) {
+      log_.say("host memory, because " + place_.remark);
+    }
+    if (!remark_.empty()) {
+      log_.say(remark_);
+    }
+    document_["device"] = place_.device;
+    document_["device_name"] = place_.name.empty() ? json(nullptr) : json(place_.name);
+    document_["device_remark"] = place_.remark.empty() ? json(nullptr) : json(place_.remark);
+    document_["backend"] = backend;
+    document_["size_bytes"] = size_bytes_;
+    document_["size_remark"] = remark_.empty() ? json(nullptr) : json(remark_);
+    if (!arguments_.consumer_device.empty()) {
+      consumer_device_ = find_place(arguments_.consumer_device).device;
+      log_.say("consumers use " + consumer_device_);
+    }
+    document_["consumer_device"] = consumer_device_.empty() ? place_.device : consumer_device_;
+    open_directory();
+  }
+
+  void choose_size() {
+    const auto free = free_bytes(place_);
+    if (arguments_.size_bytes) {
+      size_bytes_ = *arguments_.size_bytes;
+      if (free && size_bytes_ > *free) {
+        throw error(errc::out_of_memory,
+                    "demo",
+                    {},
+                    base::size_text(size_bytes_) + " were asked for and " + base::size_text(*free) +
+                        " are free on " + place_.device,
+                    "give a smaller --size");
+      }
+      return;
+    }
+    size_bytes_ = free ? fitting_size(gibibyte, *free) : gibibyte;
+    if (size_bytes_ != gibibyte) {
+      remark_ = base::size_text(size_bytes_) + " instead of 1 GiB, because only " +
+                base::size_text(*free) + " are free";
+    }
+  }
+
+  // The other uids must get through it to the socket, and the broker's must be able to put that
+  // there.
+  void open_directory() const {
+    const std::string& path = directory_.path();
+    base::checked("share directory", path, "chmod", [&] { return ::chmod(path.c_str(), 0711); });
+    if (arguments_.isolated && ::geteuid() == 0) {
+      // Without the privilege the roles come with our own uid: see `isolate`.
+      const int changed = ::chown(path.c_str(), broker_uid, broker_uid);
+      if (changed != 0 && errno != EPERM && errno != EINVAL) {
+        base::throw_errno(errno, "share directory", path, "chown");
+      }
+    }
+  }
+
+  [[nodiscard]] std::string socket() const { return directory_.path() + "/socket"; }
+  [[nodiscard]] std::string pid_text(const role_process& role) const {
+    return "(pid " + std::to_string(role.pid()) + ")";
+  }
+
+  role_process start(const std::string& role, uid_t uid, std::vector<std::string> more) {
+    // Rounded up, so that the demo's own deadline is the one that is told.
+    more.insert(more.end(), {"--socket", socket(), "--name", segment_name});
+    more.insert(more.end(), {"--timeout", std::to_string(timeout_.count() + 2000) + "ms"});
+    more.insert(more.end(), {"--size-bytes", std::to_string(size_bytes_)});
+    if (arguments_.isolated) {
+      more.insert(more.end(), {"--isolate", "--uid", std::to_string(uid)});
+    }
+    role_process process(role, more, app::stop_signal::fd());
+    if (arguments_.isolated) {
+      process.set_pid(process.expect("isolated", until_).at("pid").get<pid_t>());
+    }
+    const json started = process.expect("started", until_);
+    if (arguments_.isolated) {
+      check_isolation(role, uid, started);
+    }
+    return process;
+  }
+
+  // Claimed isolation that is not there would make the whole demo worthless.
+  void check_isolation(const std::string& role, uid_t uid, const json& started) {
+    const auto require = [&](bool holds, const std::string& what) {
+      if (!holds) {
+        throw error(errc::system_error, "isolate", role, what, "report this as a bug");
+      }
+    };
+    require(started.at("pid") == 1, "it is not the first process of a PID namespace");
+    require(started.at("uid") == uid, "it has another uid");
+    const auto capabilities = started.at("capabilities").get<std::string>();
+    require(!capabilities.empty() && capabilities.find_first_not_of('0') == std::string::npos,
+            "it has capabilities");
+    for (const std::string_view name : isolated_namespaces) {
+      const auto inside = started.at("namespaces").at(std::string(name)).get<std::string>();
+      require(!inside.empty() && inside != namespace_text(name),
+              "it shares our " + std::string(name) + " namespace");
+      // A later consumer may be given the number of a namespace that is gone.
+      require(role == "consumer" || seen_namespaces_.insert(inside).second,
+              "it shares another's " + std::string(name) + " namespace");
+    }
+  }
+
+  role_process start_first_consumer() {
+    std::vector<std::string> more{
+        "--seed", std::to_string(seed_), "--answer-seed", std::to_string(~seed_)};
+    add_consumer_options(more);
+    role_process consumer = start("consumer", consumer_uid, more);
+    if (arguments_.isolated) {
+      log_.step("isolated",
+                "each has its own pid, ipc, net, uts and mnt namespaces and uid, no capabilities");
+    }
+    log_.step("consumer_started",
+              "consumer " + pid_text(consumer) +
+                  " starts first: neither broker nor segment is there yet");
+    return consumer;
+  }
+
+  void add_consumer_options(std::vector<std::string>& more) const {
+    if (!consumer_device_.empty()) {
+      more.insert(more.end(), {"--device", consumer_device_});
+    }
+    if (arguments_.corrupt == corrupt_stage::rewrite) {
+      more.insert(more.end(), {"--corrupt", "rewrite"});
+    }
+  }
+
+  role_process start_producer() {
+    std::vector<std::string> more{
+        "--seed", std::to_string(seed_), "--answer-seed", std::to_string(~seed_)};
+    more.insert(more.end(), {"--device", place_.device});
+    if (arguments_.corrupt == corrupt_stage::fill || arguments_.corrupt == corrupt_stage::survive) {
+      more.insert(more.end(),
+                  {"--corrupt", arguments_.corrupt == corrupt_stage::fill ? "fill" : "survive"});
+    }
+    role_process producer = start("producer", producer_uid, more);
+    const json created = producer.expect("created", until_);
+    document_["backend"] = created.at("backend");
+    log_.step("created",
+              "producer " + pid_text(producer) + " created the segment, backend " +
+                  created.at("backend").get<std::string>(),
+              created.at("seconds"));
+    log_.step("filled",
+              "producer filled it with a pattern",
+              producer.expect("filled", until_).at("seconds"));
+    log_.step(
+        "published", "producer published it", producer.expect("published", until_).at("seconds"));
+    return producer;
+  }
+
+  void verify_first(role_process& consumer) {
+    consumer.expect("opened", until_);
+    log_.step("opened", "consumer has it open");
+    check(consumer.expect("checked", until_), "checked", "consumer checked every byte");
+    log_.step("answered",
+              "consumer wrote its own pattern back",
+              consumer.expect("filled", until_).at("seconds"));
+  }
+
+  void verify_survival() {
+    std::vector<std::string> more{"--seed", std::to_string(~seed_)};
+    add_consumer_options(more);
+    role_process second = start("consumer", consumer_uid, more);
+    second.expect("connected", until_);
+    const json opened = second.expect("opened", until_);
+    log_.step("reopened",
+              "second consumer " + pid_text(second) + " opened what the dead producer left",
+              opened.at("seconds"));
+    check(
+        second.expect("checked", until_), "survival_checked", "second consumer checked every byte");
+    second.finish(until_);
+  }
+
+  void check(const json& report, const std::string& name, const std::string& text) {
+    const auto checked = report.at("checked_bytes").get<std::uint64_t>();
+    const auto wrong = report.at("wrong_bytes").get<std::uint64_t>();
+    if (wrong != 0 || checked != size_bytes_) {
+      document_["steps"] = log_.steps();
+      throw wrong_data(
+          text + ": " + std::to_string(wrong) + " of " + std::to_string(checked) +
+          " bytes are wrong" +
+          (wrong == 0 ? ""
+                      : ", the first at " +
+                            std::to_string(report.at("first_wrong_offset").get<std::uint64_t>())));
+    }
+    log_.step(name, text, report.at("seconds"));
+  }
+
+  const demo_arguments& arguments_;
+  json& document_;
+  step_log log_;
+  app::stop_signal stop_;  // before the directory, so that an interrupted demo tidies up
+  app::temp_directory directory_;
+  demo_place place_;
+  std::string consumer_device_;
+  std::string remark_;
+  std::uint64_t size_bytes_ = 0;
+  std::uint64_t seed_ = 0;
+  milliseconds timeout_{0};
+  app::deadline until_;
+  std::set<std::string> seen_namespaces_;
+};
+
+}  // namespace
+
+int run_demo(const demo_arguments& arguments) {
+  ::signal(SIGPIPE, SIG_IGN);
+  // What an isolated process leaves behind comes to us, to be reaped with us.
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+  json document{{"result", "FAIL"}, {"isolated", arguments.isolated}};
+  json problem;
+  try {
+    demo(arguments, document).run();
+    document["result"] = "PASS";
+  } catch (const error& failure) {
+    problem = to_json(failure);
+  } catch (const std::exception& failure) {
+    problem = to_json(error(errc::system_error, "demo", {}, failure.what()));
+  }
+  document["error"] = problem;
+  if (arguments.json) {
+    print_json(document);
+  }
+  if (!problem.is_null()) {
+    note(problem.at("message").get<std::string>());
+  }
+  if (!arguments.json) {
+    print_line(document.at("result").get<std::string>());
+  }
+  return problem.is_null() ? exit_ok : exit_failed;
+}
+
+}  // namespace gpushm::cli

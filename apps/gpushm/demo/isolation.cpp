@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "demo/isolation.hpp"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "base/file.hpp"
+#include "base/syscall.hpp"
+#include "base/unique_fd.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+constexpr std::string_view operation = "isolate process";
+constexpr int namespaces = CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS;
+constexpr std::string_view remedy =
+    "run as root, or where user namespaces are allowed (sysctl user.max_user_namespaces, "
+    "kernel.apparmor_restrict_unprivileged_userns; inside a container its seccomp profile must "
+    "allow "
+    "unshare and mount); or leave --isolated out";
+
+[[noreturn]] void denied(std::string_view what, int number) {
+  throw error(errc::permission_denied,
+              operation,
+              {},
+              std::string(what) + ": " + base::errno_text(number),
+              remedy);
+}
+
+void write_map(const std::string& path, const std::string& text) {
+  const base::unique_fd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!file || ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    denied("cannot write " + path, errno);
+  }
+}
+
+// Returns whether a user namespace was needed.
+bool leave_namespaces(uid_t uid) {
+  const uid_t outer_uid = ::geteuid();
+  const gid_t outer_gid = ::getegid();
+  if (::unshare(namespaces) == 0) {
+    return false;
+  }
+  if (errno != EPERM) {
+    denied("cannot make pid, ipc, network, uts and mount namespaces", errno);
+  }
+  if (::unshare(namespaces | CLONE_NEWUSER) != 0) {
+    denied("neither privileged nor allowed to make a user namespace", errno);
+  }
+  const std::string inside = std::to_string(uid) + " ";
+  write_map("/proc/self/setgroups", "deny");
+  write_map("/proc/self/gid_map", inside + std::to_string(outer_gid) + " 1");
+  write_map("/proc/self/uid_map", inside + std::to_string(outer_uid) + " 1");
+  return true;
+}
+
+void mount_own_proc() {
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
+    denied("cannot make mounts private", errno);
+  }
+  if (::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) {
+    denied("cannot mount /proc (a container that masks parts of /proc forbids it)", errno);
+  }
+}
+
+void drop_privileges(uid_t uid, bool user_namespace) {
+  if (!user_namespace) {
+    for (int capability = 0; ::prctl(PR_CAPBSET_READ, capability) >= 0; ++capability) {
+      base::checked(operation, {}, "prctl(PR_CAPBSET_DROP)", [&] {
+        return ::prctl(PR_CAPBSET_DROP, capability);
+      });
+    }
+    const gid_t gid = uid;
+    base::checked(operation, {}, "setgroups", [] { return ::setgroups(0, nullptr); });
+    base::checked(operation, {}, "setresgid", [&] { return ::setresgid(gid, gid, gid); });
+    base::checked(operation, {}, "setresuid", [&] { return ::setresuid(uid, uid, uid); });
+  }
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  std::array<__user_cap_data_struct, 2> none{};
+  base::checked(operation, {}, "capset", [&] {
+    return static_cast<int>(::syscall(SYS_capset, &header, none.data()));
+  });
+  base::checked(operation, {}, "prctl(PR_SET_NO_NEW_PRIVS)", [] {
+    return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  });
+}
+
+[[noreturn]] void end_as(pid_t child) {
+  int status = 0;
+  base::retry([&] { return ::waitpid(child, &status, 0); });
+  if (WIFSIGNALED(status)) {
+    ::signal(WTERMSIG(status), SIG_DFL);
+    ::raise(WTERMSIG(status));
+  }
+  ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+}
+
+}  // namespace
+
+void isolate(uid_t uid, const std::string& hostname, const std::function<void(pid_t)>& started) {
+  const bool user_namespace = leave_namespaces(uid);
+  std::array<int, 2> gate{};
+  base::checked(operation, {}, "pipe2", [&] { return ::pipe2(gate.data(), O_CLOEXEC); });
+  base::unique_fd gate_read(gate[0]);
+  base::unique_fd gate_write(gate[1]);
+  const pid_t child = base::checked(operation, {}, "fork", [] { return ::fork(); });
+  if (child != 0) {
+    started(child);
+    gate_write.reset();
+    end_as(child);
+  }
+  gate_write.reset();
+  // Until `started` has told of this process, it says nothing itself.
+  char nothing = 0;
+  base::retry([&] { return ::read(gate_read.get(), &nothing, 1); });
+  mount_own_proc();
+  base::checked(operation, {}, "sethostname", [&] {
+    return ::sethostname(hostname.data(), hostname.size());
+  });
+  drop_privileges(uid, user_namespace);
+  // After the change of user, which clears it. Should the parent be dead by now, the end of our
+  // input tells.
+  base::checked(
+      operation, {}, "prctl(PR_SET_PDEATHSIG)", [] { return ::prctl(PR_SET_PDEATHSIG, SIGKILL); });
+}
+
+std::string namespace_text(std::string_view name) {
+  std::error_code failed;
+  return std::filesystem::read_symlink("/proc/self/ns/" + std::string(name), failed).string();
+}
+
+std::string effective_capabilities() {
+  const std::string status = base::read_small_file("/proc/self/status").value_or("");
+  constexpr std::string_view key = "\nCapEff:\t";
+  const std::size_t start = status.find(key);
+  if (start == std::string::npos) {
+    return {};
+  }
+  const std::size_t end = status.find('\n', start + key.size());
+  return status.substr(start + key.size(), end - start - key.size());
+}
+
+}  // namespace gpushm::cli

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+
+#include "commands.hpp"
+#include "demo/isolation.hpp"
+#include "demo/pattern.hpp"
+#include "demo/role_channel.hpp"
+#include "output.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+using clock = std::chrono::steady_clock;
+
+double seconds_since(clock::time_point start) {
+  return std::chrono::duration<double>(clock::now() - start).count();
+}
+
+// A role never outlives its deadline, whatever it is blocked in. The handler is needed: as the
+// first process of a PID namespace it would ignore the signal.
+void limit_lifetime(std::chrono::milliseconds timeout) {
+  struct sigaction action {};
+  action.sa_handler = [](int) { ::_exit(124); };
+  ::sigaction(SIGALRM, &action, nullptr);
+  ::alarm(static_cast<unsigned>(std::max<std::int64_t>(1, timeout.count() / 1000)));
+}
+
+void report_started() {
+  json details{
+      {"pid", ::getpid()}, {"uid", ::geteuid()}, {"capabilities", effective_capabilities()}};
+  json names = json::object();
+  for (const std::string_view name : isolated_namespaces) {
+    names[std::string(name)] = namespace_text(name);
+  }
+  details["namespaces"] = std::move(names);
+  report("started", std::move(details));
+}
+
+json describe(const segment& mapped, double seconds) {
+  json details = to_json(mapped);
+  details["state"] = to_string(mapped.state());
+  details["seconds"] = seconds;
+  return details;
+}
+
+void check(const segment& mapped, std::uint64_t seed) {
+  const auto start = clock::now();
+  const check_result found = check_segment(mapped, seed);
+  report("checked",
+         json{{"checked_bytes", found.checked_bytes},
+              {"wrong_bytes", found.wrong_bytes},
+              {"first_wrong_offset", found.first_wrong_offset},
+              {"seconds", seconds_since(start)}});
+}
+
+void fill(segment& mapped, std::uint64_t seed, bool corrupt) {
+  const auto start = clock::now();
+  fill_segment(mapped, seed);
+  if (corrupt) {
+    corrupt_segment(mapped);
+  }
+  report("filled", json{{"seconds", seconds_since(start)}});
+}
+
+client connect_role(const demo_role_arguments& arguments) {
+  connection_arguments connection;
+  connection.socket = arguments.socket;
+  connection.connect_timeout = arguments.timeout;
+  return connect(connection);
+}
+
+int run_broker(const demo_role_arguments& arguments) {
+  broker_options options;
+  options.socket_path = arguments.socket;
+  options.domain = "demo";
+  // The directory is the demo's own, and an isolated client has another uid than the broker.
+  options.mode = 0666;
+  options.accept_fake_chunks =
+      std::getenv("GPUSHM_FAKE_GPU_ROOT") != nullptr;  // NOLINT(concurrency-mt-unsafe)
+  const broker running = broker::start(options);
+  report("ready");
+  static_cast<void>(next_command());
+  return exit_ok;
+}
+
+int run_producer(const demo_role_arguments& arguments) {
+  client broker = connect_role(arguments);
+  create_options options;
+  options.size_bytes = arguments.size_bytes;
+  options.device = arguments.device;
+  options.lifetime = lifetime::persistent;
+  const auto start = clock::now();
+  segment made = broker.create(arguments.name, options);
+  report("created", describe(made, seconds_since(start)));
+  fill(made, arguments.seed, arguments.corrupt == corrupt_stage::fill);
+  const auto publishing = clock::now();
+  made.publish("gpushm demo");
+  report("published", json{{"seconds", seconds_since(publishing)}});
+  while (next_command() == "check") {
+    check(made, arguments.answer_seed);
+    if (arguments.corrupt == corrupt_stage::survive) {
+      corrupt_segment(made);
+    }
+    report("idle");
+  }
+  return exit_ok;
+}
+
+int run_consumer(const demo_role_arguments& arguments) {
+  client broker = connect_role(arguments);
+  report("connected");
+  open_options options;
+  options.access = arguments.answer_seed == 0 ? access::read : access::read_write;
+  options.timeout = arguments.timeout;
+  options.device = arguments.device;
+  options.expected_size_bytes = arguments.size_bytes;
+  const auto start = clock::now();
+  segment opened = broker.open(arguments.name, options);
+  report("opened", describe(opened, seconds_since(start)));
+  check(opened, arguments.seed);
+  if (arguments.answer_seed != 0) {
+    fill(opened, arguments.answer_seed, arguments.corrupt == corrupt_stage::rewrite);
+  }
+  static_cast<void>(next_command());
+  return exit_ok;
+}
+
+int dispatch(const demo_role_arguments& arguments) {
+  if (arguments.role == "broker") {
+    return run_broker(arguments);
+  }
+  if (arguments.role == "producer") {
+    return run_producer(arguments);
+  }
+  if (arguments.role == "consumer") {
+    return run_consumer(arguments);
+  }
+  throw usage_error(errc::invalid_argument, "demo-role", arguments.role, "there is no such role");
+}
+
+}  // namespace
+
+int run_demo_role(const demo_role_arguments& arguments) {
+  ::signal(SIGPIPE, SIG_IGN);
+  const rlimit no_core{0, 0};  // the demo kills its producer on purpose
+  ::setrlimit(RLIMIT_CORE, &no_core);
+  try {
+    if (arguments.isolate) {
+      isolate(arguments.uid, "demo-" + arguments.role, [](pid_t child) {
+        report("isolated", json{{"pid", child}});
+      });
+    }
+    limit_lifetime(arguments.timeout);
+    report_started();
+    return dispatch(arguments);
+  } catch (const error& failure) {
+    report("failed", json{{"error", to_json(failure)}});
+    return exit_failed;
+  }
+}
+
+}  // namespace gpushm::cli

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "demo/role_process.hpp"
+
+#include <sys/wait.h>
+
+#include <array>
+#include <csignal>
+
+namespace gpushm::cli {
+
+namespace {
+
+app::child_process start(const std::string& role,
+                         const std::vector<std::string>& arguments,
+                         int cancel_fd) {
+  app::child_options options;
+  options.argv = {app::executable_path(), "demo-role", role};
+  options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+  options.cancel_fd = cancel_fd;
+  return app::child_process::start(options);
+}
+
+// The numeric code travels by name; a name that is not known here can only come from another
+// version.
+errc code_named(const std::string& name) {
+  for (std::uint16_t value = 1; to_string(static_cast<errc>(value)) != "unknown"; ++value) {
+    if (to_string(static_cast<errc>(value)) == name) {
+      return static_cast<errc>(value);
+    }
+  }
+  return errc::system_error;
+}
+
+}  // namespace
+
+role_process::role_process(std::string role,
+                           const std::vector<std::string>& arguments,
+                           int cancel_fd)
+    : role_(std::move(role)), child_(start(role_, arguments, cancel_fd)), pid_(child_.pid()) {}
+
+json role_process::expect(std::string_view event, app::deadline until) {
+  std::optional<std::string> line;
+  try {
+    line = child_.read_line(until);
+  } catch (const error& failure) {
+    throw error(failure.code(),
+                "wait for",
+                role_,
+                failure.cause() + ", expecting \"" + std::string(event) + "\"",
+                failure.next_step());
+  }
+  if (!line) {
+    const auto status = child_.wait(until);
+    throw error(errc::peer_died,
+                "wait for",
+                role_,
+                "it ended with " + (status ? app::status_text(*status) : "no status") +
+                    " instead of reporting \"" + std::string(event) + "\"");
+  }
+  const json report = json::parse(*line, nullptr, false);
+  if (report.is_discarded() || !report.is_object()) {
+    throw error(errc::protocol_error, "wait for", role_, "it said: " + *line);
+  }
+  const std::string got = report.value("event", "");
+  if (got == "failed") {
+    const json told = report.at("error");
+    throw error(
+        code_named(told.value("code", "")), "demo process", role_, told.value("message", ""));
+  }
+  if (got != event) {
+    throw error(errc::protocol_error,
+                "wait for",
+                role_,
+                "expected " + std::string(event) + ", got " + *line);
+  }
+  return report;
+}
+
+void role_process::finish(app::deadline until) {
+  child_.close_input();
+  const auto status = child_.wait(until);
+  if (!status) {
+    throw error(errc::timed_out, "stop", role_, "it did not end in time");
+  }
+  if (!WIFEXITED(*status) || WEXITSTATUS(*status) != 0) {
+    throw error(errc::peer_died, "stop", role_, "it ended with " + app::status_text(*status));
+  }
+}
+
+void role_process::kill_hard(app::deadline until) {
+  ::kill(pid_, SIGKILL);
+  const auto status = child_.wait(until);
+  if (!status || !WIFSIGNALED(*status) || WTERMSIG(*status) != SIGKILL) {
+    throw error(errc::system_error,
+                "kill",
+                role_,
+                status ? "it ended with " + app::status_text(*status) : "it did not die in time");
+  }
+}
+
+}  // namespace gpushm::cli

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "json_output.hpp"
+
+#include "base/names.hpp"
+#include "describe.hpp"
+#include "output.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+json to_json(const device_id& device) {
+  json result{{"kind", to_string(device.kind)},
+              {"uuid", nullptr},
+              {"pci_address", nullptr},
+              {"minor", nullptr}};
+  if (!device.uuid.empty()) {
+    result["uuid"] = device.uuid;
+  }
+  if (!device.pci_address.empty()) {
+    result["pci_address"] = device.pci_address;
+  }
+  if (device.minor >= 0) {
+    result["minor"] = device.minor;
+  }
+  return result;
+}
+
+}  // namespace
+
+void print_json(const json& document) {
+  print_line(document.dump(-1, ' ', false, json::error_handler_t::replace));
+  flush_output();
+}
+
+json to_json(const error& failure) {
+  return json{{"code", to_string(failure.code())},
+              {"message", failure.what()},
+              {"cause", failure.cause()},
+              {"next_step", failure.next_step()}};
+}
+
+json to_json(const segment_info& info) {
+  return json{
+      {"name", info.name},
+      {"generation", info.generation},
+      {"size_bytes", info.size_bytes},
+      {"allocated_bytes", info.allocated_bytes},
+      {"chunks", info.chunks},
+      {"backend", to_string(info.backend)},
+      {"device", to_json(info.device)},
+      {"lifetime", to_string(info.lifetime)},
+      {"published", info.published},
+      {"state", to_string(info.state)},
+      {"leases", info.leases},
+      {"creator",
+       {{"uid", info.creator_uid}, {"pid", info.creator_pid}, {"alive", info.creator_alive}}},
+      {"metadata_bytes", info.metadata_bytes}};
+}
+
+json to_json(const segment& mapped) {
+  return json{{"name", mapped.name()},
+              {"generation", mapped.generation()},
+              {"epoch", epoch_text(mapped.epoch())},
+              {"size_bytes", mapped.size_bytes()},
+              {"backend", to_string(mapped.backend())},
+              {"device", to_json(mapped.device())},
+              {"lifetime", to_string(mapped.lifetime())},
+              {"access", to_string(mapped.access())},
+              {"metadata_bytes", mapped.metadata().size()}};
+}
+
+}  // namespace gpushm::cli

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <exception>
+
+#include "arguments.hpp"
+#include "commands.hpp"
+#include "json_output.hpp"
+#include "output.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+int fail(const error& failure, bool as_json, int status) {
+  note(failure.what());
+  if (as_json) {
+    print_json(json{{"error", to_json(failure)}});
+  }
+  return status;
+}
+
+int run(const request& asked) {
+  try {
+    const int status = asked.run();
+    flush_output();
+    return status;
+  } catch (const usage_error& failure) {
+    return fail(failure, asked.json, exit_usage);
+  } catch (const error& failure) {
+    return fail(failure, asked.json, exit_failed);
+  } catch (const std::bad_alloc&) {
+    return fail(error(errc::out_of_memory, {}, {}, "this process is out of memory"),
+                asked.json,
+                exit_failed);
+  } catch (const std::exception& failure) {
+    return fail(error(errc::system_error, {}, {}, failure.what()), asked.json, exit_failed);
+  }
+}
+
+}  // namespace
+
+}  // namespace gpushm::cli
+
+int main(int argc, char** argv) {
+  try {
+    const gpushm::cli::request asked = gpushm::cli::parse(argc, argv);
+    return asked.run ? gpushm::cli::run(asked) : asked.status;
+  } catch (const std::exception& failure) {
+    gpushm::cli::note(failure.what());
+    return gpushm::cli::exit_failed;
+  }
+}

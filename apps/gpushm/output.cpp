@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "output.hpp"
+
+#include <cerrno>
+#include <cstdio>
+
+#include "base/size_text.hpp"
+#include "base/syscall.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+void write_to(std::FILE* file, std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), file);
+}
+
+}  // namespace
+
+void print(std::string_view text) {
+  write_to(stdout, text);
+}
+
+void print_line(std::string_view line) {
+  print(std::string(line) + "\n");
+}
+
+void note(std::string_view line) {
+  write_to(stderr, "gpushm: " + std::string(line) + "\n");
+}
+
+void flush_output() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    base::throw_errno(errno, "write standard output", {}, "write");
+  }
+}
+
+std::string exact_size_text(std::uint64_t bytes) {
+  if (bytes < 1024) {
+    return std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
+  }
+  return base::size_text(bytes) + " (" + std::to_string(bytes) + " bytes)";
+}
+
+}  // namespace gpushm::cli

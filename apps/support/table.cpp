@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/table.hpp"
+
+#include <algorithm>
+
+namespace gpushm::app {
+
+namespace {
+
+// Columns that UTF-8 text takes, one a character: wide characters are not known here.
+std::size_t width(std::string_view text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
+  }));
+}
+
+void append(std::string& line, std::string_view cell, std::size_t columns, table::align alignment) {
+  const std::string padding(columns - std::min(columns, width(cell)), ' ');
+  if (alignment == table::align::right) {
+    line += padding;
+  }
+  line += cell;
+  if (alignment == table::align::left) {
+    line += padding;
+  }
+}
+
+void end_line(std::string& all, std::string line) {
+  line.erase(line.find_last_not_of(' ') + 1);
+  all += line + "\n";
+}
+
+}  // namespace
+
+std::string table::text() const {
+  std::vector<std::size_t> widths;
+  std::vector<std::string> titles;
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    std::size_t widest = width(columns_[i].title);
+    for (const auto& row : rows_) {
+      widest = std::max(widest, width(row.at(i)));
+    }
+    widths.push_back(widest);
+    titles.push_back(columns_[i].title);
+  }
+  std::string all;
+  const auto add_row = [&](const std::vector<std::string>& row) {
+    std::string line;
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      line += i == 0 ? "" : "  ";
+      append(line, row.at(i), widths[i], columns_[i].alignment);
+    }
+    end_line(all, std::move(line));
+  };
+  add_row(titles);
+  for (const auto& row : rows_) {
+    add_row(row);
+  }
+  return all;
+}
+
+std::string fields_text(const std::vector<std::pair<std::string, std::string>>& fields,
+                        std::size_t indent) {
+  std::size_t widest = 0;
+  for (const auto& [name, value] : fields) {
+    widest = std::max(widest, width(name));
+  }
+  std::string all;
+  for (const auto& [name, value] : fields) {
+    std::string line(indent, ' ');
+    append(line, name, widest, table::align::left);
+    end_line(all, line + "  " + value);
+  }
+  return all;
+}
+
+}  // namespace gpushm::app
