@@ -121,9 +121,7 @@ struct child_plan {
   ::setpgid(0, 0);
   reset_signals();
   if (options.open_files != 0) {
-    rlimit limit{};
-    ::getrlimit(RLIMIT_NOFILE, &limit);
-    limit.rlim_cur = options.open_files;
+    const rlimit limit{options.open_files, options.open_files};
     if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) {
       fail_in_child("setrlimit");
     }

@@ -18,7 +18,7 @@ struct spawn_options {
   std::vector<std::pair<std::string, std::string>> env = {};
   /// Empty: this process's.
   std::string working_directory = {};
-  /// Soft limit of open descriptors; 0: this process's.
+  /// Limit of open descriptors, soft and hard; 0: this process's.
   unsigned open_files = 0;
   /// Run under this uid and gid (as root only), without supplementary groups; -1: this process's.
   uid_t uid = static_cast<uid_t>(-1);

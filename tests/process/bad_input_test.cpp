@@ -1,0 +1,512 @@
+// SPDX-License-Identifier: Apache-2.0
+// A real broker behind a real socket, and clients that send it anything. It answers with an error
+// or hangs up, nothing changes, nothing is left over, and others do not notice.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/file.hpp"
+#include "base/syscall.hpp"
+#include "gpushm/gpushm.hpp"
+#include "process/deadline.hpp"
+#include "process/temp_dir.hpp"
+#include "support/broker_process.hpp"
+#include "support/holdings.hpp"
+#include "support/raw_client.hpp"
+#include "transport/packet_socket.hpp"
+#include "wire/codec.hpp"
+#include "wire/control_page.hpp"
+#include "wire/state_table.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm::errc;
+using gpushm::base::unique_fd;
+using gpushm_testing::eventually;
+using gpushm_testing::temp_dir;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+namespace wire = gpushm::wire;
+
+template <typename Call>
+std::optional<errc> code_of(Call&& call) {
+  try {
+    call();
+  } catch (const gpushm::error& failure) {
+    EXPECT_FALSE(failure.cause().empty());
+    EXPECT_FALSE(failure.next_step().empty()) << failure.what();
+    return failure.code();
+  }
+  return std::nullopt;
+}
+
+class bad_input : public ::testing::Test {
+ protected:
+  explicit bad_input(const std::vector<std::string>& limits = {})
+      : broker_(directory_ / "socket", limits) {}
+
+  void SetUp() override { before_ = holdings_of(everybody()); }
+
+  /// What every test here ends with: the broker lives, serves, and holds what it held at the start.
+  void TearDown() override {
+    EXPECT_TRUE(broker_.process().running()) << broker_.process().output().everything();
+    EXPECT_TRUE(back_to(before_, everybody(), seconds(5)));
+    auto made = bystander_.create("bystander", {.size_bytes = 4096, .device = "host"});
+    made.publish();
+    EXPECT_EQ(bystander_.list().size(), 1U);
+  }
+
+  [[nodiscard]] raw_client greeted() const { return raw_client::greeted(broker_.socket_path()); }
+  [[nodiscard]] std::vector<pid_t> everybody() const { return {broker_.pid(), ::getpid()}; }
+  [[nodiscard]] gpushm::client connect() const {
+    return gpushm::client::connect({.socket_path = broker_.socket_path()});
+  }
+
+  temp_dir directory_;
+  broker_process broker_;
+  gpushm::client bystander_ = connect();
+  holdings before_;
+};
+
+gpushm::generation reserve(raw_client& client, const std::string& name, std::uint32_t chunks) {
+  const auto answer = client.ask(reserve_pages(name, chunks));
+  EXPECT_EQ(answer.descriptors.size(), 1U);
+  return std::get<wire::reserved>(answer.message.value().body).generation;
+}
+
+bool is_done(const raw_answer& answer) {
+  return answer.message && std::holds_alternative<wire::done>(answer.message->body);
+}
+
+// ---- descriptors
+// -----------------------------------------------------------------------------------
+
+unique_fd open_file(const char* path) {
+  return unique_fd(::open(path, O_RDWR | O_CLOEXEC));
+}
+
+unique_fd one_end_of_a_pipe() {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  ::close(ends[1]);
+  return unique_fd(ends[0]);
+}
+
+unique_fd read_only_copy(const unique_fd& fd) {
+  return unique_fd(
+      ::open(("/proc/self/fd/" + std::to_string(fd.get())).c_str(), O_RDONLY | O_CLOEXEC));
+}
+
+TEST_F(bad_input, chunks_of_the_wrong_kind_are_refused_and_the_right_ones_still_accepted) {
+  auto client = greeted();
+  const auto generation = reserve(client, "wrong-kind", 1);
+  const auto good = make_chunk(4096);
+  std::vector<std::pair<std::string, unique_fd>> wrong;
+  wrong.emplace_back("pipe", one_end_of_a_pipe());
+  wrong.emplace_back("/dev/null", open_file("/dev/null"));
+  wrong.emplace_back("unsealed memfd", make_chunk(4096, false));
+  wrong.emplace_back("memfd of another size", make_chunk(8192));
+  wrong.emplace_back("read-only memfd", read_only_copy(good));
+  wrong.emplace_back("socket", unique_fd(::dup(client.socket())));
+  wrong.emplace_back("directory", unique_fd(::open("/", O_RDONLY | O_CLOEXEC)));
+  wrong.emplace_back("path only", unique_fd(::open("/dev/null", O_PATH | O_CLOEXEC)));
+  wrong.emplace_back("state table", unique_fd(::dup(client.state_table())));
+  for (const auto& [what, fd] : wrong) {
+    ASSERT_TRUE(fd) << what;
+    const int number = fd.get();
+    EXPECT_EQ(failure_of(client.ask(wire::attach{generation, 0, {4096}}, {&number, 1})),
+              errc::wrong_descriptor_kind)
+        << what;
+  }
+  EXPECT_EQ(failure_of(client.ask(wire::publish{generation, {}})), errc::wrong_descriptor_count);
+  const int number = good.get();
+  EXPECT_TRUE(is_done(client.ask(wire::attach{generation, 0, {4096}}, {&number, 1})));
+  EXPECT_TRUE(is_done(client.ask(wire::publish{generation, {}})));
+}
+
+TEST_F(bad_input, one_wrong_chunk_among_good_ones_changes_nothing) {
+  auto client = greeted();
+  const auto generation = reserve(client, "one-wrong", 3);
+  const std::array<unique_fd, 3> files{make_chunk(4096), make_chunk(4096, false), make_chunk(4096)};
+  const std::array<int, 3> numbers{files[0].get(), files[1].get(), files[2].get()};
+  const auto holding = holdings_of({broker_.pid()});
+  EXPECT_EQ(failure_of(client.ask(wire::attach{generation, 0, {4096, 4096, 4096}}, numbers)),
+            errc::wrong_descriptor_kind);
+  EXPECT_TRUE(back_to(holding, {broker_.pid()}));
+}
+
+TEST_F(bad_input, more_or_fewer_descriptors_than_announced_are_refused) {
+  auto client = greeted();
+  const auto generation = reserve(client, "counts", 2);
+  const std::array<unique_fd, 3> files{make_chunk(4096), make_chunk(4096), make_chunk(4096)};
+  const std::array<int, 3> numbers{files[0].get(), files[1].get(), files[2].get()};
+  const std::span<const int> all(numbers);
+  const wire::attach two{generation, 0, {4096, 4096}};
+  for (const std::size_t sent : {0U, 1U, 3U}) {
+    EXPECT_EQ(failure_of(client.ask(two, all.first(sent))), errc::wrong_descriptor_count) << sent;
+  }
+  // The announced number is right, but the segment has no room for so many.
+  EXPECT_EQ(failure_of(client.ask(wire::attach{generation, 0, {4096, 4096, 4096}}, all)),
+            errc::wrong_descriptor_count);
+  EXPECT_TRUE(is_done(client.ask(two, all.first(2))));
+}
+
+TEST_F(bad_input, descriptors_with_a_message_that_carries_none_are_refused) {
+  auto client = greeted();
+  const auto file = make_chunk(4096);
+  const int number = file.get();
+  EXPECT_EQ(failure_of(client.ask(wire::list{}, {&number, 1})), errc::wrong_descriptor_count);
+  EXPECT_EQ(failure_of(client.ask(reserve_pages("with-descriptor", 1), {&number, 1})),
+            errc::wrong_descriptor_count);
+  EXPECT_TRUE(bystander_.list().empty());
+}
+
+TEST_F(bad_input, a_stranger_cannot_attach_publish_or_fetch) {
+  auto owner = greeted();
+  auto stranger = greeted();
+  const auto generation = reserve(owner, "owned", 1);
+  const auto file = make_chunk(4096);
+  const int number = file.get();
+  EXPECT_TRUE(failure_of(stranger.ask(wire::attach{generation, 0, {4096}}, {&number, 1})));
+  EXPECT_TRUE(failure_of(stranger.ask(wire::fetch_chunks{generation, 0})));
+  EXPECT_TRUE(failure_of(stranger.ask(wire::publish{generation + 1, {}})));
+  EXPECT_EQ(failure_of(stranger.ask(wire::stat{"owned"})), errc::no_such_segment);
+}
+
+// ---- packets
+// ---------------------------------------------------------------------------------------
+
+std::vector<wire::body> every_request() {
+  wire::open_many many{{"a", "b"}, 0, 0};
+  return {reserve_pages("r", 2),
+          wire::attach{1, 0, {4096}},
+          wire::publish{1, std::vector<std::byte>(100)},
+          wire::open{"o", 0, 0},
+          many,
+          wire::fetch_chunks{1, 0},
+          wire::release{1, 1},
+          wire::remove{"r"},
+          wire::list{"p", "q"},
+          wire::stat{"s"},
+          wire::subscribe{"p"},
+          wire::unsubscribe{1},
+          wire::bye{}};
+}
+
+TEST_F(bad_input, truncated_packets_are_protocol_errors_or_other_messages) {
+  for (const auto& body : every_request()) {
+    const auto whole = wire::encode({7, body});
+    for (std::size_t size = 0; size < whole.size(); size += 3) {
+      auto client = greeted();
+      const std::span<const std::byte> part(whole.data(), size);
+      const bool readable = wire::decode(part).has_value();
+      client.send_bytes(part);
+      if (!readable) {
+        const auto answer = client.receive();
+        EXPECT_TRUE(answer.closed || failure_of(answer) == errc::protocol_error);
+        EXPECT_TRUE(client.closed_within(seconds(5)));
+      }
+    }
+  }
+}
+
+TEST_F(bad_input, packets_past_the_limit_end_the_connection) {
+  auto client = greeted();
+  const std::vector<std::byte> large(wire::max_packet_bytes + 1);
+  // A kernel with small socket buffers refuses to send it at all, which is as well.
+  bool sent = false;
+  try {
+    sent = client.send_bytes(large);
+  } catch (const gpushm::error&) {
+    sent = false;
+  }
+  EXPECT_TRUE(!sent || client.closed_within(seconds(5)));
+}
+
+TEST_F(bad_input, requests_before_the_hello_and_second_hellos_end_the_connection) {
+  for (const auto& body : every_request()) {
+    raw_client client(broker_.socket_path());
+    EXPECT_EQ(failure_of(client.ask(body)), errc::protocol_error);
+    EXPECT_TRUE(client.closed_within(seconds(5)));
+  }
+  auto client = greeted();
+  EXPECT_EQ(failure_of(client.ask(wire::hello{})), errc::protocol_error);
+  EXPECT_TRUE(client.closed_within(seconds(5)));
+}
+
+TEST_F(bad_input, messages_of_a_broker_end_the_connection) {
+  for (const wire::body& body : std::vector<wire::body>{wire::welcome{},
+                                                        wire::reserved{},
+                                                        wire::opened{},
+                                                        wire::chunks{},
+                                                        wire::listing{},
+                                                        wire::event{},
+                                                        wire::failure{},
+                                                        wire::done{}}) {
+    auto client = greeted();
+    EXPECT_EQ(failure_of(client.ask(body)), errc::protocol_error);
+    EXPECT_TRUE(client.closed_within(seconds(5)));
+  }
+}
+
+TEST_F(bad_input, flipped_bits_are_rejected_or_do_what_they_now_say) {
+  std::mt19937 random(20240611);  // NOLINT(cert-msc51-cpp): the same packets in every run
+  const auto bodies = every_request();
+  for (int round = 0; round < 3'000; ++round) {
+    auto packet = wire::encode({9, bodies.at(random() % bodies.size())});
+    const std::size_t flips = 1 + random() % 3;
+    for (std::size_t i = 0; i < flips; ++i) {
+      packet.at(random() % packet.size()) ^= std::byte{1} << (random() % 8);
+    }
+    auto client = greeted();
+    const auto file = make_chunk(4096);
+    const int number = file.get();
+    const auto decoded = wire::decode(packet);
+    client.send_bytes(packet, std::span(&number, random() % 2));
+    if (!decoded) {
+      const auto answer = client.receive();
+      ASSERT_TRUE(answer.closed || failure_of(answer) == errc::protocol_error) << "round " << round;
+    }
+  }
+  EXPECT_TRUE(eventually([&] { return bystander_.list().empty(); }, seconds(5)));
+}
+
+TEST_F(bad_input, names_and_sizes_that_cannot_be_are_refused) {
+  auto client = greeted();
+  const std::vector<std::string> bad_names{
+      "", std::string(256, 'n'), "\xff\xfe", "a\xc0\x80", "line\nbreak", std::string("nul\0", 4)};
+  for (const auto& name : bad_names) {
+    EXPECT_EQ(failure_of(client.ask(reserve_pages(name, 1))), errc::invalid_argument) << name;
+    EXPECT_EQ(
+        code_of([&] { (void)bystander_.create(name, {.size_bytes = 4096, .device = "host"}); }),
+        errc::invalid_argument)
+        << name;
+  }
+  auto nothing = reserve_pages("no-bytes", 1);
+  nothing.size_bytes = 0;
+  EXPECT_EQ(failure_of(client.ask(nothing)), errc::invalid_argument);
+  auto no_chunks = reserve_pages("no-chunks", 1);
+  no_chunks.chunk_count = 0;
+  EXPECT_EQ(failure_of(client.ask(no_chunks)), errc::invalid_argument);
+  auto less = reserve_pages("less", 1);
+  less.size_bytes = 8192;
+  EXPECT_EQ(failure_of(client.ask(less)), errc::invalid_argument);
+  EXPECT_EQ(code_of([&] { (void)bystander_.create("no-bytes", {.device = "host"}); }),
+            errc::invalid_argument);
+  EXPECT_TRUE(bystander_.list().empty());
+}
+
+TEST_F(bad_input, duplicate_and_unknown_names_are_refused_with_a_hint) {
+  auto made = bystander_.create("models/llama", {.size_bytes = 4096, .device = "host"});
+  made.publish();
+  auto other = connect();
+  EXPECT_EQ(
+      code_of([&] { (void)other.create("models/llama", {.size_bytes = 4096, .device = "host"}); }),
+      errc::already_exists);
+  try {
+    (void)other.open("models/lama");
+    FAIL() << "must throw";
+  } catch (const gpushm::error& failure) {
+    EXPECT_EQ(failure.code(), errc::no_such_segment);
+    EXPECT_NE(std::string(failure.what()).find("models/llama"), std::string::npos)
+        << failure.what();
+  }
+  EXPECT_EQ(code_of([&] { (void)other.open("models/llama", {.expected_size_bytes = 1}); }),
+            errc::size_mismatch);
+  EXPECT_EQ(code_of([&] { made.publish(); }), errc::already_published);
+  EXPECT_EQ(bystander_.list().size(), 1U);
+}
+
+// ---- what peers may map
+// ----------------------------------------------------------------------------
+
+TEST_F(bad_input, a_peer_can_neither_shrink_nor_grow_what_it_was_given) {
+  auto client = greeted();
+  const auto answer = client.ask(reserve_pages("sealed", 1));
+  const int page = answer.descriptors.at(0).get();
+  for (const int fd : {page, client.state_table()}) {
+    EXPECT_NE(::ftruncate(fd, 0), 0);
+    EXPECT_NE(::ftruncate(fd, 1 << 20), 0);
+  }
+}
+
+TEST_F(bad_input, a_peer_cannot_write_the_state_table) {
+  auto client = greeted();
+  const int table = client.state_table();
+  EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, table, 0), MAP_FAILED);
+  const char byte = 1;
+  EXPECT_EQ(::pwrite(table, &byte, 1, 0), -1);
+  EXPECT_NE(::fallocate(table, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
+  // Mapped for reading it must not be possible to make it writable afterwards.
+  void* mapped = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, table, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  EXPECT_NE(::mprotect(mapped, 4096, PROT_READ | PROT_WRITE), 0);
+  ::munmap(mapped, 4096);
+}
+
+TEST_F(bad_input, scribbles_and_holes_in_a_control_page_harm_nobody) {
+  auto made = bystander_.create("scribbled", {.size_bytes = 4096, .device = "host"});
+  made.fill(std::byte{7});
+  made.publish();
+  auto client = greeted();
+  auto answer = client.ask(wire::open{"scribbled", 0, 0});
+  ASSERT_EQ(answer.descriptors.size(), 2U);
+  {
+    const auto page = gpushm::base::map_file(
+        "test", answer.descriptors.at(0).get(), wire::control_page_bytes, true);
+    std::mt19937 random(7);  // NOLINT(cert-msc51-cpp): the same scribble in every run
+    auto* bytes = static_cast<unsigned char*>(page.get().address);
+    for (std::size_t i = 0; i < wire::control_page_bytes; ++i) {
+      bytes[i] = static_cast<unsigned char>(random());
+    }
+    auto other = connect();
+    EXPECT_EQ(other.open("scribbled").size_bytes(), 4096U);
+    EXPECT_EQ(made.state(), gpushm::segment_state::live);
+  }
+  for (const auto& fd : answer.descriptors) {
+    EXPECT_EQ(::fallocate(fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
+  }
+  auto other = connect();
+  const auto found = other.open("scribbled");
+  std::array<std::byte, 1> first{std::byte{1}};
+  found.read(0, first);  // a hole reads as zero, and is no fault
+  EXPECT_EQ(first[0], std::byte{0});
+  EXPECT_EQ(made.state(), gpushm::segment_state::live);
+  EXPECT_EQ(bystander_.stat("scribbled").size_bytes, 4096U);
+}
+
+// ---- limits
+// ----------------------------------------------------------------------------------------
+
+class few_connections : public bad_input {
+ protected:
+  few_connections() : bad_input({"max_connections=4"}) {}
+};
+
+TEST_F(few_connections, the_one_too_many_is_told_so_and_room_is_used_again) {
+  std::vector<raw_client> others;
+  for (int i = 0; i < 3; ++i) {
+    others.push_back(greeted());
+  }
+  EXPECT_EQ(code_of([&] { (void)connect(); }), errc::too_many_connections);
+  EXPECT_TRUE(bystander_.list().empty());
+  others.pop_back();
+  EXPECT_TRUE(eventually(
+      [&] { return code_of([&] { (void)connect(); }) != errc::too_many_connections; }, seconds(5)));
+}
+
+class short_hello : public bad_input {
+ protected:
+  short_hello() : bad_input({"hello_timeout_ms=200", "max_connections=64"}) {}
+};
+
+TEST_F(short_hello, connections_that_say_nothing_are_closed) {
+  std::vector<raw_client> silent;
+  for (int i = 0; i < 32; ++i) {
+    silent.emplace_back(broker_.socket_path());
+  }
+  auto talking = greeted();
+  for (auto& client : silent) {
+    EXPECT_TRUE(client.closed_within(seconds(5)));
+  }
+  EXPECT_FALSE(talking.ask(wire::list{}).closed);
+}
+
+class short_send : public bad_input {
+ protected:
+  short_send() : bad_input({"send_timeout_ms=300"}) {}
+
+  void publish_chunks(gpushm::client& client, const std::string& name, std::uint64_t chunks) {
+    kept_.push_back(
+        client.create(name, {.size_bytes = chunks * 4096U, .device = "host", .chunk_bytes = 4096}));
+    kept_.back().publish();
+  }
+  void TearDown() override {
+    kept_.clear();
+    bad_input::TearDown();
+  }
+  std::vector<gpushm::segment> kept_;
+};
+
+TEST_F(short_send, a_client_that_never_reads_is_dropped_and_others_do_not_wait_for_it) {
+  publish_chunks(bystander_, "large-list", 1);
+  auto deaf = greeted();
+  // As many answers as its buffers and the broker's will take: a list each.
+  std::uint64_t sent = 0;
+  const auto deadline = gpushm_testing::deadline_after(seconds(20));
+  while (gpushm_testing::clock::now() < deadline) {
+    const auto packet = wire::encode({++sent, wire::list{}});
+    if (gpushm::transport::send_packet(deaf.socket(), packet, {}) ==
+        gpushm::transport::send_result::closed) {
+      break;
+    }
+    const auto asked = gpushm_testing::clock::now();
+    ASSERT_EQ(bystander_.stat("large-list").chunks, 1U);
+    ASSERT_LT(gpushm_testing::clock::now() - asked, gpushm_testing::patience(milliseconds(500)));
+  }
+  EXPECT_TRUE(deaf.closed_within(seconds(20)));
+}
+
+TEST_F(short_send, a_client_that_lets_descriptors_pile_up_is_held_back_then_dropped) {
+  publish_chunks(bystander_, "many-chunks", 252);
+  auto deaf = greeted();
+  for (int i = 0; i < 100; ++i) {
+    if (gpushm::transport::send_packet(
+            deaf.socket(),
+            wire::encode({1000U + static_cast<unsigned>(i), wire::open{"many-chunks", 0, 0}}),
+            {}) != gpushm::transport::send_result::sent) {
+      break;
+    }
+  }
+  // Others still get theirs: descriptors in flight are counted by the kernel for all of a user's
+  // sockets.
+  auto other = connect();
+  EXPECT_EQ(other.open("many-chunks").size_bytes(), 252U * 4096U);
+  // Some answers are in its socket already; behind them comes the end, within the deadline for
+  // readers.
+  std::size_t packets = 0;
+  EXPECT_TRUE(eventually([&] { return bystander_.stat("many-chunks").leases == 1; }, seconds(10)));
+  const auto deadline = gpushm_testing::deadline_after(seconds(5));
+  while (gpushm_testing::clock::now() < deadline) {
+    const auto answer = deaf.receive();
+    if (answer.closed) {
+      break;
+    }
+    ++packets;
+  }
+  EXPECT_LE(packets, 5U) << "more than 1,012 descriptors were in flight";
+}
+
+class small_quota : public bad_input {
+ protected:
+  small_quota() : bad_input({"quota_bytes=1048576", "max_segments=3"}) {}
+};
+
+TEST_F(small_quota, sizes_past_the_quota_and_segments_past_the_table_are_refused) {
+  EXPECT_EQ(code_of([&] {
+              (void)bystander_.create("too-large", {.size_bytes = 2U << 20U, .device = "host"});
+            }),
+            errc::quota_exceeded);
+  std::vector<gpushm::segment> made;
+  for (int i = 0; i < 3; ++i) {
+    made.push_back(
+        bystander_.create("small-" + std::to_string(i), {.size_bytes = 4096, .device = "host"}));
+  }
+  EXPECT_EQ(
+      code_of([&] { (void)bystander_.create("fourth", {.size_bytes = 4096, .device = "host"}); }),
+      errc::too_many_segments);
+  made.pop_back();
+  made.push_back(bystander_.create("fourth", {.size_bytes = 4096, .device = "host"}));
+  EXPECT_EQ(bystander_.list().size(), 3U);
+}
+
+}  // namespace
+}  // namespace gpushm_tests

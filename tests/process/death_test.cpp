@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+// Death at every step: a victim is killed at its k-th system call, for every k of a
+// create-publish-open-release round, and nothing is left over within a second, while the others go
+// on.
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpushm/gpushm.hpp"
+#include "process/child.hpp"
+#include "process/harness_error.hpp"
+#include "process/programs.hpp"
+#include "process/temp_dir.hpp"
+#include "ptrace/traced_process.hpp"
+#include "support/broker_process.hpp"
+#include "support/holdings.hpp"
+#include "support/round.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm_testing::child;
+using gpushm_testing::eventually;
+using gpushm_testing::exit_status_of;
+using gpushm_testing::exited;
+using gpushm_testing::own_program;
+using gpushm_testing::patience;
+using gpushm_testing::process_lives;
+using gpushm_testing::spawn_options;
+using gpushm_testing::stream;
+using gpushm_testing::temp_dir;
+using gpushm_testing::trace_result;
+using gpushm_testing::traced_process;
+using std::chrono::seconds;
+
+/// No round takes so many calls; more would mean that the window never ends.
+constexpr std::uint64_t too_many_calls = 5'000;
+const std::string name = "death/segment";
+
+bool holds_pattern(const gpushm::segment& segment) {
+  std::vector<std::byte> bytes(segment.size_bytes());
+  segment.read(0, bytes);
+  return std::all_of(
+      bytes.begin(), bytes.end(), [](std::byte value) { return value == round_pattern; });
+}
+
+bool said(traced_process& victim, const std::string& word) {
+  const auto& text = victim.output().text(stream::out);
+  return text.find(word + "\n") != std::string::npos;
+}
+
+/// The broker and this process's client survive; the victims come and go.
+class death_of_client : public ::testing::Test {
+ protected:
+  [[nodiscard]] const std::string& socket() const { return broker_.socket_path(); }
+  [[nodiscard]] std::vector<pid_t> survivors() const { return {broker_.pid(), ::getpid()}; }
+
+  /// Runs victims, each killed at one call later, until one reaches the end of its round. `check`
+  /// sees each dead one; `prepare` runs before each.
+  void kill_at_every_call(const std::vector<std::string>& arguments,
+                          const std::function<void()>& prepare,
+                          const std::function<void(traced_process&)>& check) {
+    std::uint64_t k = 1;
+    for (; k < too_many_calls; ++k) {
+      prepare();
+      spawn_options options;
+      options.argv = {own_program("death_victim")};
+      options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+      traced_process victim(options, k);
+      const trace_result result = victim.wait_end(seconds(30));
+      SCOPED_TRACE("killed at call " + std::to_string(k) + ", " + result.fatal_call +
+                   (result.fatal_in_main ? " of the main thread" : " of another thread"));
+      ASSERT_TRUE(result.began) << victim.output().everything();
+      if (!result.killed) {
+        ASSERT_EQ(exit_status_of(result.wait_status), exited(0)) << victim.output().everything();
+      }
+      check(victim);
+      if (HasFatalFailure() || HasNonfatalFailure()) {
+        return;
+      }
+      if (!result.killed) {
+        break;
+      }
+    }
+    ASSERT_LT(k, too_many_calls);
+    EXPECT_GT(k, 20U) << "a round cannot have so few calls: the marks are wrong";
+    RecordProperty("calls", static_cast<int>(k - 1));
+  }
+
+  /// Nothing named any more, within a second.
+  [[nodiscard]] bool nothing_listed() {
+    return eventually([&] { return client_.list().empty(); }, seconds(1));
+  }
+
+  temp_dir directory_;
+  broker_process broker_{directory_ / "socket"};
+  gpushm::client client_ = gpushm::client::connect({.socket_path = broker_.socket_path()});
+};
+
+TEST_F(death_of_client, a_dead_producer_of_a_leased_segment_leaves_nothing) {
+  const auto before = holdings_of(survivors());
+  kill_at_every_call(
+      {"produce", socket(), name, "leased"},
+      [] {},
+      [&](traced_process&) {
+        EXPECT_TRUE(nothing_listed());
+        EXPECT_TRUE(back_to(before, survivors()));
+      });
+}
+
+TEST_F(death_of_client, a_persistent_segment_survives_its_producer_once_published) {
+  const auto before = holdings_of(survivors());
+  std::size_t survived = 0;
+  std::size_t vanished = 0;
+  kill_at_every_call(
+      {"produce", socket(), name, "persistent"},
+      [] {},
+      [&](traced_process& victim) {
+        // The creator's death is known when nobody is said to be alive behind it.
+        const auto settled = [&] {
+          const auto listed = client_.list();
+          return listed.empty() || (listed.front().published && !listed.front().creator_alive &&
+                                    listed.front().leases == 0);
+        };
+        EXPECT_TRUE(eventually(settled, seconds(1)));
+        {
+          const auto found = client_.try_open(name);
+          if (said(victim, "published")) {
+            ASSERT_TRUE(found.has_value());
+          }
+          if (found) {
+            ++survived;
+            EXPECT_TRUE(holds_pattern(*found));
+            const auto metadata = found->metadata();
+            EXPECT_EQ(std::string(reinterpret_cast<const char*>(metadata.data()), metadata.size()),
+                      round_metadata);
+            client_.remove(name);
+          } else {
+            ++vanished;
+          }
+        }
+        EXPECT_TRUE(nothing_listed());
+        EXPECT_TRUE(back_to(before, survivors()));
+      });
+  EXPECT_GT(survived, 0U);
+  EXPECT_GT(vanished, 0U);
+}
+
+TEST_F(death_of_client, a_dead_consumer_leaves_no_lease) {
+  auto made = client_.create(
+      name, {.size_bytes = round_size_bytes, .device = "host", .chunk_bytes = round_chunk_bytes});
+  made.fill(round_pattern);
+  made.publish(round_metadata);
+  const auto before = holdings_of(survivors());
+  kill_at_every_call(
+      {"consume", socket(), name},
+      [] {},
+      [&](traced_process&) {
+        EXPECT_TRUE(eventually([&] { return client_.stat(name).leases == 1; }, seconds(1)));
+        EXPECT_TRUE(back_to(before, survivors()));
+        EXPECT_EQ(made.state(), gpushm::segment_state::live);
+        EXPECT_TRUE(holds_pattern(made));
+      });
+}
+
+TEST_F(death_of_client, consumers_keep_their_mapping_when_the_producer_dies) {
+  const auto before = holdings_of(survivors());
+  spawn_options options;
+  options.argv = {own_program("fork_parent"), socket(), name, "none"};
+  {
+    auto producer = child::start(options);
+    producer.wait_for_line("^ready$", seconds(10), stream::err);
+    auto mine = client_.open(name, {.access = gpushm::access::read_write});
+    mine.fill(round_pattern);
+    producer.kill(SIGKILL);
+    (void)producer.wait_exit(seconds(5));
+    EXPECT_TRUE(eventually([&] { return mine.state() == gpushm::segment_state::exporter_gone; },
+                           seconds(1)));
+    EXPECT_TRUE(holds_pattern(mine));
+  }
+  EXPECT_TRUE(nothing_listed());
+  EXPECT_TRUE(back_to(before, survivors()));
+}
+
+TEST_F(death_of_client, subscribers_hear_of_a_death_but_not_of_a_goodbye) {
+  auto events = client_.subscribe("death/");
+  const auto wait_for = [&](gpushm::event_kind kind) {
+    const auto deadline = gpushm_testing::deadline_after(seconds(1));
+    while (gpushm_testing::clock::now() < deadline) {
+      const auto next = events.next(std::chrono::milliseconds(100));
+      if (next && next->kind == kind) {
+        return true;
+      }
+    }
+    return false;
+  };
+  spawn_options options;
+  options.argv = {own_program("fork_parent"), socket(), name, "none"};
+  auto producer = child::start(options);
+  producer.wait_for_line("^ready$", seconds(10), stream::err);
+  EXPECT_TRUE(wait_for(gpushm::event_kind::published));
+  producer.kill(SIGKILL);
+  EXPECT_TRUE(wait_for(gpushm::event_kind::peer_died));
+
+  options.argv = {own_program("death_victim"), "produce", socket(), name, "leased"};
+  EXPECT_EQ(gpushm_testing::run_program(options).status, exited(0));
+  EXPECT_TRUE(wait_for(gpushm::event_kind::published));
+  EXPECT_FALSE(wait_for(gpushm::event_kind::peer_died));
+}
+
+class death_of_parent : public death_of_client,
+                        public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(death_of_parent, counts_though_a_forked_child_lives) {
+  const auto before = holdings_of(survivors());
+  spawn_options options;
+  options.argv = {own_program("fork_parent"), socket(), name, GetParam()};
+  auto parent = child::start(options);
+  parent.wait_for_line("^ready$", seconds(10), stream::err);
+  const pid_t survivor = std::stoi(parent.wait_for_line("^child [0-9]+$", seconds(10)).substr(6));
+  parent.wait_for_line("^child waits$", seconds(10));
+  EXPECT_EQ(client_.stat(name).leases, 1U);
+
+  parent.kill(SIGKILL);
+  (void)parent.wait_exit(seconds(5));
+  ASSERT_TRUE(process_lives(survivor));
+  EXPECT_TRUE(nothing_listed());
+  EXPECT_TRUE(back_to(before, survivors()));
+  ASSERT_TRUE(process_lives(survivor)) << "the child must have been there all the time";
+
+  parent.close_stdin();
+  EXPECT_TRUE(eventually([&] { return !process_lives(survivor); }, seconds(5)));
+}
+
+INSTANTIATE_TEST_SUITE_P(,
+                         death_of_parent,
+                         ::testing::Values("fork", "clone"),
+                         [](const auto& how) { return std::string(how.param); });
+
+TEST_F(death_of_client, a_forked_child_gets_errors_and_changes_nothing) {
+  const auto before = holdings_of(survivors());
+  {
+    spawn_options options;
+    options.argv = {own_program("fork_parent"), socket(), name, "fork"};
+    auto parent = child::start(options);
+    const pid_t forked = std::stoi(parent.wait_for_line("^child [0-9]+$", seconds(10)).substr(6));
+    for (const char* call :
+         {"list", "open", "try_open", "stat", "create", "publish", "remove", "subscribe"}) {
+      EXPECT_EQ(parent.wait_for_line("^child .*:", seconds(10)),
+                "child " + std::string(call) + ": forked");
+    }
+    parent.wait_for_line("^child waits$", seconds(10));
+    parent.close_stdin();
+    EXPECT_TRUE(eventually([&] { return !process_lives(forked); }, seconds(5)));
+    // The child's end must not be taken for its parent's.
+    EXPECT_EQ(client_.list().size(), 1U);
+    EXPECT_TRUE(client_.stat(name).creator_alive);
+  }
+  EXPECT_TRUE(nothing_listed());
+  EXPECT_TRUE(back_to(before, survivors()));
+}
+
+// ---- the broker
+// ------------------------------------------------------------------------------------
+
+/// What a producer and a consumer in one process go through. Stops where the broker's death stops
+/// it.
+struct round_of_survivors {
+  std::string socket;
+  std::optional<gpushm::client> producer;
+  std::optional<gpushm::client> consumer;
+  std::optional<gpushm::segment> made;
+  std::optional<gpushm::segment> found;
+
+  void connect() {
+    if (!producer) {
+      producer = gpushm::client::connect({.socket_path = socket});
+    }
+    if (!consumer) {
+      consumer = gpushm::client::connect({.socket_path = socket});
+    }
+  }
+
+  void run() {
+    connect();
+    made = producer->create(name,
+                            {.size_bytes = round_size_bytes,
+                             .device = "host",
+                             .lifetime = gpushm::lifetime::persistent,
+                             .chunk_bytes = round_chunk_bytes});
+    made->fill(round_pattern);
+    made->publish(round_metadata);
+    found = consumer->open(name);
+    auto again = consumer->open(name);
+    again.reset();
+    if (consumer->list().size() != 1 || producer->stat(name).leases != 2) {
+      throw std::runtime_error("the broker miscounts");
+    }
+    producer->remove(name);
+  }
+};
+
+/// Runs `call`; the errors that the death of a broker may give are fine, others are not.
+::testing::AssertionResult survives_broker(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const gpushm::error& failure) {
+    if (failure.code() != gpushm::errc::broker_gone &&
+        failure.code() != gpushm::errc::broker_unreachable) {
+      return ::testing::AssertionFailure() << failure.what();
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+void expect_usable_without_broker(const std::optional<gpushm::segment>& segment, bool filled) {
+  if (segment && *segment) {
+    EXPECT_TRUE(eventually([&] { return segment->state() == gpushm::segment_state::broker_gone; },
+                           seconds(1)));
+    EXPECT_EQ(holds_pattern(*segment), filled);
+  }
+}
+
+class death_of_broker : public ::testing::Test {
+ protected:
+  /// False when the broker got through the whole round.
+  bool kill_broker_at(std::uint64_t k) {
+    spawn_options options;
+    options.argv = {own_program("test_broker"), socket_};
+    traced_process broker(options, k);
+    broker.wait_for_line("^ready$", seconds(20));
+    round_of_survivors round{socket_, {}, {}, {}, {}};
+    // The broker may be dead from here on, also in the middle of its answer to this.
+    broker.write("begin\n");
+    EXPECT_TRUE(survives_broker([&] { round.run(); }));
+    broker.write("end\n");
+    const auto result = finish(broker);
+    SCOPED_TRACE("killed at call " + std::to_string(k) + ", " + result.fatal_call);
+    EXPECT_TRUE(result.began) << broker.output().everything();
+    // "publish" came after the fill, so whoever has it open sees the pattern.
+    expect_usable_without_broker(round.found, true);
+    expect_successor_serves(round);
+    return result.killed;
+  }
+
+  /// Waits until the broker has come through, and kills it then, or until it is dead.
+  static trace_result finish(traced_process& broker) {
+    try {
+      broker.wait_for_line("^did end$", seconds(10));
+      ::kill(broker.pid(), SIGKILL);
+    } catch (const gpushm_testing::harness_error&) {
+      EXPECT_FALSE(process_lives(broker.pid())) << broker.output().everything();
+    }
+    return broker.wait_end(seconds(10));
+  }
+
+  /// The same clients go on with the next broker; what they still map stays valid.
+  void expect_successor_serves(round_of_survivors& round) {
+    broker_process successor(socket_);
+    round.connect();
+    auto made = round.producer->create(name, {.size_bytes = 4096, .device = "host"});
+    made.fill(round_pattern);
+    made.publish();
+    EXPECT_TRUE(holds_pattern(round.consumer->open(name)));
+    if (round.found && *round.found) {
+      EXPECT_TRUE(holds_pattern(*round.found));
+    }
+  }
+
+  temp_dir directory_;
+  std::string socket_ = directory_ / "socket";
+};
+
+TEST_F(death_of_broker, at_every_call_leaves_clients_that_go_on_and_nothing_else) {
+  std::optional<holdings> before;
+  std::uint64_t k = 1;
+  for (; k < too_many_calls; ++k) {
+    const bool killed = kill_broker_at(k);
+    // The first round also makes what the libraries keep for good.
+    if (!before) {
+      before = holdings_of({::getpid()});
+    }
+    ASSERT_TRUE(back_to(*before, {::getpid()})) << "after the death at call " << k;
+    if (HasFatalFailure() || HasNonfatalFailure() || !killed) {
+      break;
+    }
+  }
+  ASSERT_LT(k, too_many_calls);
+  EXPECT_GT(k, 20U) << "a round cannot have so few calls: the marks are wrong";
+  RecordProperty("calls", static_cast<int>(k - 1));
+}
+
+}  // namespace
+}  // namespace gpushm_tests

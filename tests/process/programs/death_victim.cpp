@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// One round of a producer or a consumer between the tracer's marks.
+//   death_victim produce SOCKET NAME leased|persistent
+//   death_victim consume SOCKET NAME
+// Says on standard output how far it got: "published", "opened", "releasing", "left".
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "gpushm/gpushm.hpp"
+#include "ptrace/marker.hpp"
+#include "support/round.hpp"
+
+namespace {
+
+using gpushm_tests::round_chunk_bytes;
+using gpushm_tests::round_metadata;
+using gpushm_tests::round_pattern;
+using gpushm_tests::round_size_bytes;
+
+void say(const char* what) {
+  std::cout << what << std::endl;
+}
+
+void produce(const std::string& socket, const std::string& name, gpushm::lifetime lifetime) {
+  auto client = gpushm::client::connect({.socket_path = socket});
+  auto made = client.create(name,
+                            {.size_bytes = round_size_bytes,
+                             .device = "host",
+                             .lifetime = lifetime,
+                             .chunk_bytes = round_chunk_bytes});
+  made.fill(round_pattern);
+  made.publish(round_metadata);
+  say("published");
+  auto own = client.open(name);
+  own.reset();
+  say("releasing");
+  made.reset();
+}
+
+void consume(const std::string& socket, const std::string& name) {
+  auto client = gpushm::client::connect({.socket_path = socket});
+  auto found = client.open(name, {.timeout = std::chrono::seconds(20)});
+  say("opened");
+  std::vector<std::byte> bytes(found.size_bytes());
+  found.read(0, bytes);
+  const auto is_pattern = [](std::byte value) { return value == round_pattern; };
+  if (!std::all_of(bytes.begin(), bytes.end(), is_pattern)) {
+    throw std::runtime_error("the contents are wrong");
+  }
+  say("releasing");
+  found.reset();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const std::vector<std::string> arguments(argv, argv + argc);
+    gpushm_testing::mark_begin();
+    if (arguments.at(1) == "produce") {
+      produce(arguments.at(2),
+              arguments.at(3),
+              arguments.at(4) == "persistent" ? gpushm::lifetime::persistent
+                                              : gpushm::lifetime::leased);
+    } else {
+      consume(arguments.at(2), arguments.at(3));
+    }
+    say("left");
+    gpushm_testing::mark_end();
+    return 0;
+  } catch (const std::exception& problem) {
+    std::cerr << "death_victim: " << problem.what() << '\n';
+    return 1;
+  }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// A broker in a process of its own, for tests that count what it holds or kill it.
+//   test_broker SOCKET [LIMIT=VALUE]...
+// Says "ready" once clients can connect. Commands on standard input: "begin" and "end" pass the
+// tracer's marks; the end of the input stops it.
+
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <map>
+#include <string>
+
+#include "gpushm/broker.hpp"
+#include "ptrace/marker.hpp"
+
+namespace {
+
+void set_limit(gpushm::broker_limits& limits, const std::string& text) {
+  const std::map<std::string, std::uint32_t gpushm::broker_limits::*> numbers{
+      {"max_segments", &gpushm::broker_limits::max_segments},
+      {"max_connections", &gpushm::broker_limits::max_connections},
+      {"max_pending_opens", &gpushm::broker_limits::max_pending_opens},
+      {"reserved_descriptors", &gpushm::broker_limits::reserved_descriptors},
+      {"hello_timeout_ms", &gpushm::broker_limits::hello_timeout_ms},
+      {"send_timeout_ms", &gpushm::broker_limits::send_timeout_ms},
+      {"max_inflight_descriptors", &gpushm::broker_limits::max_inflight_descriptors}};
+  const auto equals = text.find('=');
+  const auto name = text.substr(0, equals);
+  const auto value = std::stoull(text.substr(equals + 1));
+  if (name == "quota_bytes") {
+    limits.quota_bytes = value;
+  } else if (name == "quota_bytes_per_uid") {
+    limits.quota_bytes_per_uid = value;
+  } else {
+    limits.*numbers.at(name) = static_cast<std::uint32_t>(value);
+  }
+}
+
+void serve(const gpushm::broker_options& options) {
+  const auto broker = gpushm::broker::start(options);
+  std::cout << "ready" << std::endl;
+  for (std::string command; std::getline(std::cin, command);) {
+    if (command == "begin") {
+      gpushm_testing::mark_begin();
+    } else if (command == "end") {
+      gpushm_testing::mark_end();
+    }
+    std::cout << "did " << command << std::endl;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    gpushm::broker_options options;
+    options.mode = 0666;
+    options.raise_descriptor_limit = true;
+    options.socket_path = argc > 1 ? argv[1] : "";
+    for (int i = 2; i < argc; ++i) {
+      set_limit(options.limits, argv[i]);
+    }
+    serve(options);
+    return 0;
+  } catch (const std::exception& problem) {
+    std::cerr << "test_broker: " << problem.what() << '\n';
+    return 1;
+  }
+}
