@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <stdexcept>
 
 namespace gpushm::fake {
@@ -65,7 +66,7 @@ void make_node(const std::string& path) {
 std::string fake_uuid(const char* prefix, int number) {
   char text[64];
   // The random part keeps GPUs of different roots apart, as real UUIDs are.
-  static const unsigned int seed = static_cast<unsigned int>(::getpid());
+  static const unsigned int seed = std::random_device()();
   static unsigned int count = 0;
   std::snprintf(text,
                 sizeof(text),

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every backend promises, through the public interface and one layer below it: the same cases for host
+// memory, a GPU, and a GPU's memory used from a peer. They pass on the fake driver and on the real one.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <ostream>
+#include <random>
+
+#include "driver/cuda.hpp"
+#include "driver/devices.hpp"
+#include "driver/owners.hpp"
+#include "gpushm/broker.hpp"
+#include "gpushm/gpushm.hpp"
+#include "memory/backend.hpp"
+#include "process/proc_counters.hpp"
+#include "process/temp_dir.hpp"
+
+namespace gpushm {
+namespace {
+
+using gpushm_testing::count_descriptors;
+using gpushm_testing::count_mappings;
+using gpushm_testing::to_text;
+using gpushm_testing::total;
+
+/// Where memory is made, and who uses it.
+struct place {
+  const char* name;
+  const char* home;
+  const char* user;
+  std::size_t gpus;
+};
+std::ostream& operator<<(std::ostream& out, const place& value) { return out << value.name; }
+
+constexpr std::uint64_t mib = 1UL << 20U;
+
+std::size_t gpus_here() {
+  try {
+    return driver::visible_gpus().size();
+  } catch (const error&) {
+    return 0;
+  }
+}
+
+std::vector<std::byte> pattern(std::size_t size, unsigned seed) {
+  std::vector<std::byte> bytes(size);
+  std::mt19937 random(seed);
+  std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<std::byte>(random()); });
+  return bytes;
+}
+
+class backend_conformance : public testing::TestWithParam<place> {
+ protected:
+  void SetUp() override {
+    if (gpus_here() < GetParam().gpus) {
+      GTEST_SKIP() << "needs " << GetParam().gpus << " GPUs, CUDA shows " << gpus_here();
+    }
+    options_.socket_path = folder_ / "socket";
+    options_.raise_descriptor_limit = true;
+    options_.accept_fake_chunks = std::getenv("GPUSHM_FAKE_GPU_ROOT") != nullptr;
+    broker_.emplace(broker::start(options_));
+    producer_.emplace(connect());
+    consumer_.emplace(connect());
+  }
+
+  [[nodiscard]] client connect() const {
+    return client::connect({.socket_path = options_.socket_path});
+  }
+  [[nodiscard]] bool on_gpu() const { return GetParam().gpus > 0; }
+  [[nodiscard]] create_options make(std::uint64_t size_bytes, std::uint64_t chunk_bytes = 0) const {
+    return {.size_bytes = size_bytes, .device = GetParam().home, .chunk_bytes = chunk_bytes};
+  }
+  [[nodiscard]] open_options use(access rights = access::read) const {
+    return {.access = rights, .device = on_gpu() ? GetParam().user : ""};
+  }
+  [[nodiscard]] std::shared_ptr<const memory::backend> home() const {
+    return memory::backend_for_create(GetParam().home, false);
+  }
+  [[nodiscard]] std::shared_ptr<const memory::backend> user() const {
+    return memory::backend_for_open(home()->kind(), home()->device(), use().device);
+  }
+
+  /// Free memory of the GPU; on the host nothing so exact can be had.
+  [[nodiscard]] std::uint64_t free_bytes() const {
+    const auto& gpu = driver::visible_gpus().front();
+    const auto context = driver::retain_primary_context(gpu.handle, "test", gpu.id.uuid);
+    const driver::context_scope scope(context.get().context, "test", gpu.id.uuid);
+    std::size_t free_now = 0;
+    std::size_t total_now = 0;
+    driver::cuda_driver::instance()->cuMemGetInfo_v2(&free_now, &total_now);
+    return free_now;
+  }
+
+  gpushm_testing::temp_dir folder_;
+  broker_options options_;
+  std::optional<broker> broker_;
+  std::optional<client> producer_;
+  std::optional<client> consumer_;
+};
+
+template <typename Call>
+errc code_of(Call&& call) {
+  try {
+    call();
+  } catch (const error& why) {
+    EXPECT_FALSE(why.cause().empty());
+    EXPECT_FALSE(why.next_step().empty()) << why.what();
+    return why.code();
+  }
+  ADD_FAILURE() << "no error";
+  return errc::system_error;
+}
+
+TEST_P(backend_conformance, what_is_written_is_read_at_any_offset) {
+  constexpr std::uint64_t size = 5 * mib + 4321;
+  segment written = producer_->create("w", make(size));
+  written.fill(std::byte{0x5a});
+  const auto bytes = pattern(mib + 7, 1);
+  written.write(3 * mib - 5, bytes);
+  written.publish();
+  const segment seen = consumer_->open("w", use());
+  ASSERT_EQ(seen.size_bytes(), size);
+  std::vector<std::byte> got(size);
+  seen.read(0, got);
+  std::vector<std::byte> expected(size, std::byte{0x5a});
+  std::copy(bytes.begin(), bytes.end(), expected.begin() + 3 * mib - 5);
+  EXPECT_TRUE(got == expected);
+}
+
+TEST_P(backend_conformance, both_sides_see_what_the_other_writes) {
+  segment first = producer_->create("w", make(4 * mib));
+  first.fill(std::byte{0});
+  first.publish();
+  segment second = consumer_->open("w", use(access::read_write));
+  const auto there = pattern(100'000, 2);
+  const auto back = pattern(100'000, 3);
+  std::vector<std::byte> got(100'000);
+  first.write(11, there);
+  second.read(11, got);
+  EXPECT_TRUE(got == there);
+  second.write(3 * mib, back);
+  first.read(3 * mib, got);
+  EXPECT_TRUE(got == back);
+}
+
+TEST_P(backend_conformance, several_chunks_are_one_range) {
+  const std::uint64_t step = home()->granularity();
+  segment written = producer_->create("w", make(5 * step - 100, step));
+  const auto bytes = pattern(5 * step - 100, 4);
+  written.write(0, bytes);
+  written.publish();
+  EXPECT_EQ(consumer_->stat("w").chunks, 5U);
+  EXPECT_EQ(consumer_->stat("w").allocated_bytes, 5 * step);
+  const segment seen = consumer_->open("w", use());
+  std::vector<std::byte> got(bytes.size());
+  seen.read(0, got);
+  EXPECT_TRUE(got == bytes);
+}
+
+TEST_P(backend_conformance, four_thousand_chunks_are_one_range) {
+  const std::uint64_t step = home()->granularity();
+  if (on_gpu() && free_bytes() < 4100 * step) {
+    GTEST_SKIP() << "4,000 chunks of " << step << " bytes do not fit on this GPU";
+  }
+  segment written = producer_->create("many", make(4000 * step, step));
+  for (const std::uint64_t chunk : {0UL, 252UL, 253UL, 1999UL, 3999UL}) {
+    written.write(chunk * step, pattern(64, static_cast<unsigned>(chunk)));
+  }
+  written.publish();
+  const segment seen = consumer_->open("many", use());
+  for (const std::uint64_t chunk : {0UL, 252UL, 253UL, 1999UL, 3999UL}) {
+    std::vector<std::byte> got(64);
+    seen.read(chunk * step, got);
+    EXPECT_TRUE(got == pattern(64, static_cast<unsigned>(chunk))) << chunk;
+  }
+}
+
+TEST_P(backend_conformance, memory_outlives_its_creator) {
+  const auto bytes = pattern(mib, 5);
+  {
+    create_options options = make(mib);
+    options.lifetime = lifetime::persistent;
+    segment written = producer_->create("w", options);
+    written.write(0, bytes);
+    written.publish("what it is");
+  }
+  producer_.reset();
+  const segment seen = consumer_->open("w", use());
+  std::vector<std::byte> got(mib);
+  seen.read(0, got);
+  EXPECT_TRUE(got == bytes);
+  EXPECT_EQ(seen.metadata().size(), 10U);
+  consumer_->remove("w");
+}
+
+TEST_P(backend_conformance, a_read_only_mapping_is_not_written_and_harms_nothing) {
+  segment written = producer_->create("w", make(2 * mib));
+  written.fill(std::byte{42});
+  written.publish();
+  segment seen = consumer_->open("w", use(access::read));
+  const auto bytes = pattern(100, 6);
+  EXPECT_EQ(code_of([&] { seen.write(0, bytes); }), errc::invalid_argument);
+  EXPECT_EQ(code_of([&] { seen.fill(std::byte{1}); }), errc::invalid_argument);
+  if (on_gpu()) {
+    // Below the interface's own check the driver refuses too.
+    const auto& cu = driver::cuda_driver::instance();
+    const auto& gpu = driver::find_device(GetParam().user);
+    const auto context = driver::retain_primary_context(gpu.handle, "test", {});
+    const driver::context_scope scope(context.get().context, "test", {});
+    EXPECT_EQ(cu->cuMemcpyHtoD_v2(
+                  reinterpret_cast<cuda::CUdeviceptr>(seen.data()), bytes.data(), bytes.size()),
+              cuda::CUDA_ERROR_INVALID_VALUE);
+  }
+  std::vector<std::byte> got(100);
+  written.read(0, got);
+  EXPECT_TRUE(std::all_of(got.begin(), got.end(), [](std::byte b) { return b == std::byte{42}; }));
+}
+
+TEST_P(backend_conformance, too_much_memory_is_an_error_and_leaves_nothing) {
+  producer_->create("warm", make(mib)).publish();
+  const auto before = count_descriptors(::getpid());
+  const std::uint64_t size = on_gpu() ? free_bytes() + (1UL << 30U) : 1UL << 60U;
+  const std::uint64_t free_before = on_gpu() ? free_bytes() : 0;
+  EXPECT_EQ(code_of([&] { static_cast<void>(producer_->create("w", make(size))); }),
+            errc::out_of_memory);
+  // Also when the first chunks fit and a later one does not.
+  if (on_gpu()) {
+    const std::uint64_t chunk = (free_bytes() / 4) / (2 * mib) * (2 * mib);
+    EXPECT_EQ(code_of([&] { static_cast<void>(producer_->create("w", make(6 * chunk, chunk))); }),
+              errc::out_of_memory);
+    EXPECT_GE(free_bytes() + 64 * mib, free_before);
+  }
+  EXPECT_TRUE(producer_->list("w").empty() || producer_->list("w").front().name == "warm");
+  EXPECT_EQ(total(count_descriptors(::getpid())), total(before))
+      << to_text(count_descriptors(::getpid()));
+}
+
+TEST_P(backend_conformance, what_cannot_be_imported_is_an_error_and_leaks_nothing) {
+  const auto backend = user();
+  const std::uint64_t step = home()->granularity();
+  static_cast<void>(backend->begin_import("w", step, access::read));
+  const auto before = count_descriptors(::getpid());
+  {
+    const auto importer = backend->begin_import("w", step, access::read);
+    base::unique_fd nothing(::memfd_create("not a chunk", MFD_CLOEXEC));
+    const errc code = code_of([&] { importer->add(std::move(nothing), step); });
+    EXPECT_EQ(code, on_gpu() ? errc::driver_error : errc::wrong_descriptor_kind);
+  }
+  EXPECT_EQ(total(count_descriptors(::getpid())), total(before));
+}
+
+TEST_P(backend_conformance, an_import_is_exactly_as_long_as_announced) {
+  const auto source = home();
+  const std::uint64_t step = source->granularity();
+  const auto plan = memory::plan_chunks(2 * step, step, step);
+  const auto made = source->allocate("w", plan);
+  {
+    const auto importer = user()->begin_import("w", step, access::read);
+    importer->add(made->export_chunk(0), step);
+    EXPECT_EQ(code_of([&] { importer->add(made->export_chunk(1), step); }), errc::protocol_error);
+  }
+  const auto again = source->allocate("w", plan);
+  const auto importer = user()->begin_import("w", 2 * step, access::read);
+  importer->add(again->export_chunk(0), step);
+  EXPECT_EQ(code_of([&] { static_cast<void>(importer->finish()); }), errc::protocol_error);
+}
+
+TEST_P(backend_conformance, memory_is_free_again_after_the_last_lease) {
+  if (!on_gpu()) {
+    GTEST_SKIP() << "free host memory is not exact; descriptors are counted in the next case";
+  }
+  producer_->create("warm", make(mib)).publish();
+  const std::uint64_t before = free_bytes();
+  const std::uint64_t size = std::min<std::uint64_t>(1UL << 30U, before / 2 / (2 * mib) * (2 * mib));
+  {
+    segment written = producer_->create("w", make(size));
+    written.publish();
+    const segment seen = consumer_->open("w", use());
+    EXPECT_LE(free_bytes() + size, before + 64 * mib);
+  }
+  // The broker closes the descriptors when it has read the release.
+  EXPECT_EQ(code_of([&] { static_cast<void>(consumer_->stat("w")); }), errc::no_such_segment);
+  EXPECT_GE(free_bytes() + 64 * mib, before);
+}
+
+TEST_P(backend_conformance, rounds_leak_neither_descriptors_nor_mappings) {
+  const auto round = [&] {
+    segment written = producer_->create("w", make(2 * mib, home()->granularity()));
+    written.publish();
+    const segment seen = consumer_->open("w", use());
+    written.reset();
+  };
+  const auto settle = [&] {
+    static_cast<void>(code_of([&] { static_cast<void>(consumer_->stat("w")); }));
+  };
+  for (int i = 0; i < 3; ++i) {
+    round();
+    settle();
+  }
+  const std::size_t descriptors = total(count_descriptors(::getpid()));
+  const std::size_t mappings = count_mappings(::getpid(), "");
+  for (int i = 0; i < 50; ++i) {
+    round();
+    settle();
+  }
+  EXPECT_EQ(total(count_descriptors(::getpid())), descriptors)
+      << to_text(count_descriptors(::getpid()));
+  EXPECT_LE(count_mappings(::getpid(), ""), mappings + 5);
+}
+
+TEST_P(backend_conformance, a_device_is_named_by_ordinal_and_uuid) {
+  if (!on_gpu()) {
+    GTEST_SKIP() << "the host has one name";
+  }
+  const std::string uuid = driver::visible_gpus().front().id.uuid;
+  create_options options = make(mib);
+  options.device = uuid;
+  const segment written = producer_->create("w", options);
+  EXPECT_EQ(written.device().uuid, uuid);
+  EXPECT_EQ(written.backend(), backend::cuda_vmm);
+  options.device = "GPU-00000000-dead-beef-0000-000000000000";
+  EXPECT_EQ(code_of([&] { static_cast<void>(producer_->create("x", options)); }),
+            errc::device_not_found);
+}
+
+TEST_P(backend_conformance, ranges_outside_the_segment_are_refused) {
+  segment written = producer_->create("w", make(100));
+  std::vector<std::byte> bytes(50);
+  EXPECT_EQ(code_of([&] { written.write(51, bytes); }), errc::invalid_argument);
+  EXPECT_EQ(code_of([&] { written.read(UINT64_MAX, bytes); }), errc::invalid_argument);
+  written.write(50, bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(,
+                         backend_conformance,
+                         testing::Values(place{"host", "host", "", 0},
+                                         place{"gpu", "0", "0", 1},
+                                         place{"peer_gpu", "0", "1", 2},
+                                         place{"other_gpu", "1", "1", 2}),
+                         [](const auto& of) { return of.param.name; });
+
+}  // namespace
+}  // namespace gpushm

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each case is one row of what the driver was measured to do, checked on the driver that is loaded:
+// the real one or the fake. Sizes stay small, except where freed memory is looked for among other
+// users of the GPU.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "driver_facts_agent.hpp"
+
+namespace gpushm::conformance {
+namespace {
+
+using namespace gpushm::cuda;
+
+constexpr std::uint64_t mib = 1UL << 20U;
+constexpr std::uint64_t gib = 1UL << 30U;
+constexpr std::uint64_t small = 2 * mib;
+
+bool eventually(const std::function<bool()>& condition) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) {
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return true;
+}
+
+std::int32_t pid_in(const char* handle) {
+  std::int32_t pid = 0;
+  std::memcpy(&pid, handle + ipc_handle_pid_offset, sizeof(pid));
+  return pid;
+}
+
+void put_pid(char* handle, std::int32_t pid) {
+  std::memcpy(handle + ipc_handle_pid_offset, &pid, sizeof(pid));
+}
+
+bool on_the_fake() {
+  return std::getenv("GPUSHM_FAKE_GPU_ROOT") != nullptr;
+}
+
+class driver_facts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const agent probe;
+    if (probe.started().result == CUDA_ERROR_NOT_INITIALIZED) {
+      GTEST_SKIP() << "no CUDA driver: " << probe.started().bytes;
+    }
+    ASSERT_EQ(probe.started().result, CUDA_SUCCESS);
+    devices_ = probe.started().value2;
+  }
+  std::uint64_t devices_ = 0;
+};
+
+#define EXPECT_OK(asked) EXPECT_EQ((asked).result, CUDA_SUCCESS)
+#define ASSERT_OK(asked) ASSERT_EQ((asked).result, CUDA_SUCCESS)
+
+// Makes `maker` hold `small` bytes of VMM memory full of `byte`, and gives its descriptor.
+base::unique_fd made_chunk(agent& maker, int byte, std::uint64_t bytes = small) {
+  EXPECT_OK(maker.ask(order::create, bytes, 1));
+  EXPECT_OK(maker.ask(order::fill, static_cast<std::uint64_t>(byte)));
+  answer exported = maker.ask(order::export_chunk, 0);
+  EXPECT_OK(exported);
+  EXPECT_TRUE(exported.fd);
+  return std::move(exported.fd);
+}
+
+void import_and_map(agent& user,
+                    const base::unique_fd& fd,
+                    CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+                    std::uint64_t bytes = small) {
+  ASSERT_OK(user.ask(order::import_chunk, bytes, 0, nullptr, fd.get()));
+  ASSERT_OK(user.ask(order::map_imported, flags, 0));
+}
+
+answer made_handle(agent& maker, int byte) {
+  EXPECT_OK(maker.ask(order::alloc, small));
+  EXPECT_OK(maker.ask(order::fill, static_cast<std::uint64_t>(byte)));
+  answer handle = maker.ask(order::get_handle, 0);
+  EXPECT_OK(handle);
+  return handle;
+}
+
+TEST_F(driver_facts, I1_handle_carries_exporters_pid_at_offset_8) {
+  agent maker;
+  const answer handle = made_handle(maker, 0x11);
+  EXPECT_EQ(pid_in(handle.bytes), maker.pid());
+}
+
+TEST_F(driver_facts, I1_pid_is_that_of_the_exporters_own_namespace) {
+  if (const std::string why = why_no_namespaces(); !why.empty()) {
+    GTEST_SKIP() << why;
+  }
+  agent_options options;
+  options.own_pid_namespace = true;
+  agent maker(options);
+  ASSERT_OK(maker.started());
+  EXPECT_EQ(maker.started().value, 1U);
+  EXPECT_EQ(pid_in(made_handle(maker, 0x12).bytes), 1);
+}
+
+TEST_F(driver_facts, I2_equal_pid_is_refused_and_other_pid_is_not) {
+  agent maker;
+  agent user;
+  answer handle = made_handle(maker, 0x21);
+  put_pid(handle.bytes, static_cast<std::int32_t>(user.started().value));
+  EXPECT_EQ(user.ask(order::open_handle, small, 0, handle.bytes).result,
+            CUDA_ERROR_INVALID_CONTEXT);
+  put_pid(handle.bytes, static_cast<std::int32_t>(maker.started().value));
+  ASSERT_OK(user.ask(order::open_handle, small, 0, handle.bytes));
+  EXPECT_EQ(user.ask(order::check, 0x21).value, 0U);
+}
+
+TEST_F(driver_facts, I2_two_first_processes_of_two_pid_namespaces_collide) {
+  if (const std::string why = why_no_namespaces(); !why.empty()) {
+    GTEST_SKIP() << why;
+  }
+  agent_options options;
+  options.own_pid_namespace = true;
+  agent maker(options);
+  agent user(options);
+  answer handle = made_handle(maker, 0x22);
+  EXPECT_EQ(user.ask(order::open_handle, small, 0, handle.bytes).result,
+            CUDA_ERROR_INVALID_CONTEXT);
+  put_pid(handle.bytes, 2);
+  ASSERT_OK(user.ask(order::open_handle, small, 0, handle.bytes));
+  EXPECT_EQ(user.ask(order::check, 0x22).value, 0U);
+}
+
+TEST_F(driver_facts, I3_any_other_pid_opens_the_right_memory) {
+  agent maker;
+  agent user;
+  answer handle = made_handle(maker, 0x31);
+  for (const std::int32_t pid : {0, 2, 12345678, -1}) {
+    put_pid(handle.bytes, pid);
+    ASSERT_OK(user.ask(order::open_handle, small, 0, handle.bytes)) << pid;
+    EXPECT_EQ(user.ask(order::check, 0x31).value, 0U) << pid;
+    EXPECT_OK(user.ask(order::close_handle));
+  }
+}
+
+TEST_F(driver_facts, I3_same_process_opens_a_rewritten_handle) {
+  agent maker;
+  answer handle = made_handle(maker, 0x32);
+  EXPECT_EQ(maker.ask(order::open_handle, small, 0, handle.bytes).result,
+            CUDA_ERROR_INVALID_CONTEXT);
+  put_pid(handle.bytes, 12345678);
+  ASSERT_OK(maker.ask(order::open_handle, small, 0, handle.bytes));
+  EXPECT_EQ(maker.ask(order::check, 0x32).value, 0U);
+}
+
+TEST_F(driver_facts, I3_handle_of_an_interior_pointer_opens_the_base) {
+  agent maker;
+  agent user;
+  ASSERT_OK(maker.ask(order::alloc, small));
+  ASSERT_OK(maker.ask(order::fill, 0x33));
+  ASSERT_OK(maker.ask(order::write_word, 0x33333334));
+  const answer handle = maker.ask(order::get_handle, mib);
+  ASSERT_OK(handle);
+  ASSERT_OK(user.ask(order::open_handle, small, 0, handle.bytes));
+  // Only the first byte of the first word differs from the fill.
+  EXPECT_EQ(user.ask(order::check, 0x33).value, 1U);
+}
+
+TEST_F(driver_facts, I5_hidden_by_cuda_visible_devices_still_imports) {
+  if (devices_ < 2) {
+    GTEST_SKIP() << "needs two GPUs";
+  }
+  agent maker;
+  agent_options hidden;
+  hidden.environment = {{"CUDA_VISIBLE_DEVICES", "1"}};
+  agent user(hidden);
+  ASSERT_OK(user.started());
+  EXPECT_EQ(user.started().value2, 1U);
+  const base::unique_fd fd = made_chunk(maker, 0x51);
+  const answer imported = user.ask(order::import_chunk, small, 0, nullptr, fd.get());
+  ASSERT_OK(imported);
+  EXPECT_EQ(static_cast<std::int64_t>(imported.value), device_invalid);
+  ASSERT_OK(user.ask(order::map_imported, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 0));
+  EXPECT_EQ(user.ask(order::check, 0x51).value, 0U);
+
+  agent opener(hidden);
+  const answer handle = made_handle(maker, 0x52);
+  ASSERT_OK(opener.ask(order::open_handle, small, 0, handle.bytes));
+  EXPECT_EQ(opener.ask(order::check, 0x52).value, 0U);
+}
+
+TEST_F(driver_facts, I6_chunks_travel_as_descriptors) {
+  agent maker;
+  agent user;
+  const base::unique_fd fd = made_chunk(maker, 0x61);
+  import_and_map(user, fd);
+  EXPECT_EQ(user.ask(order::check, 0x61).value, 0U);
+  ASSERT_OK(user.ask(order::fill, 0x62));
+  EXPECT_EQ(maker.ask(order::check, 0x62).value, 0U);
+}
+
+TEST_F(driver_facts, I6_chunks_travel_between_pid_namespaces) {
+  if (const std::string why = why_no_namespaces(); !why.empty()) {
+    GTEST_SKIP() << why;
+  }
+  agent_options options;
+  options.own_pid_namespace = true;
+  options.own_shm = true;
+  agent maker(options);
+  agent user(options);
+  ASSERT_OK(user.started());
+  import_and_map(user, made_chunk(maker, 0x63));
+  EXPECT_EQ(user.ask(order::check, 0x63).value, 0U);
+}
+
+TEST_F(driver_facts, I6_several_chunks_share_one_range_and_one_set_access) {
+  agent maker;
+  agent user;
+  ASSERT_OK(maker.ask(order::create, small, 3));
+  ASSERT_OK(maker.ask(order::fill, 0x64));
+  for (std::uint64_t chunk = 0; chunk < 3; ++chunk) {
+    const answer exported = maker.ask(order::export_chunk, chunk);
+    ASSERT_OK(exported);
+    ASSERT_OK(user.ask(order::import_chunk, small, 0, nullptr, exported.fd.get()));
+  }
+  ASSERT_OK(user.ask(order::map_imported, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 0));
+  EXPECT_EQ(user.ask(order::check, 0x64).value, 0U);
+  ASSERT_OK(user.ask(order::unmap));
+}
+
+TEST_F(driver_facts, I6_pools_travel_as_descriptors) {
+  agent maker;
+  agent user;
+  ASSERT_OK(maker.ask(order::pool_create, small));
+  ASSERT_OK(maker.ask(order::fill, 0x65));
+  const answer exported = maker.ask(order::pool_export);
+  ASSERT_OK(exported);
+  ASSERT_OK(user.ask(order::pool_import, small, 0, exported.bytes, exported.fd.get()));
+  EXPECT_EQ(user.ask(order::check, 0x65).value, 0U);
+}
+
+TEST_F(driver_facts, I6_pool_made_without_handles_is_not_exportable) {
+  agent maker;
+  EXPECT_EQ(maker.ask(order::pool_plain).result, CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(driver_facts, I6_other_descriptors_are_not_chunks) {
+  agent user;
+  const base::unique_fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  EXPECT_NE(user.ask(order::import_chunk, small, 0, nullptr, null.get()).result, CUDA_SUCCESS);
+  const base::unique_fd memory(::memfd_create("not-a-chunk", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(memory.get(), static_cast<off_t>(small)), 0);
+  EXPECT_NE(user.ask(order::import_chunk, small, 0, nullptr, memory.get()).result, CUDA_SUCCESS);
+  EXPECT_OK(user.ask(order::create, small, 1)) << "the driver must survive that";
+}
+
+TEST_F(driver_facts, I7_event_handles_need_a_shared_dev_shm) {
+  if (const std::string why = why_no_namespaces(); !why.empty()) {
+    GTEST_SKIP() << why;
+  }
+  agent_options options;
+  options.own_pid_namespace = true;
+  options.own_shm = true;
+  agent maker(options);
+  agent user(options);
+  ASSERT_OK(user.started());
+  answer handle = maker.ask(order::event_handle);
+  ASSERT_OK(handle);
+  put_pid(handle.bytes, 12345678);
+  EXPECT_EQ(user.ask(order::event_open, 0, 0, handle.bytes).result, CUDA_ERROR_MAP_FAILED);
+}
+
+TEST_F(driver_facts, L1_descriptor_alone_keeps_memory_until_closed) {
+  agent watcher;
+  const std::uint64_t before = watcher.ask(order::free_memory).value;
+  if (before < 2 * gib) {
+    GTEST_SKIP() << "needs 2 GiB of free device memory";
+  }
+  auto maker = std::make_unique<agent>();
+  base::unique_fd fd = made_chunk(*maker, 0x71, gib);
+  EXPECT_EQ(maker->end(), 0);
+  // This process has no driver in it: it only holds.
+  EXPECT_LE(watcher.ask(order::free_memory).value + gib * 9 / 10, before);
+  {
+    agent user;
+    import_and_map(user, fd, CU_MEM_ACCESS_FLAGS_PROT_READ, gib);
+    EXPECT_EQ(user.ask(order::check, 0x71).value, 0U);
+    EXPECT_EQ(user.end(), 0);
+  }
+  EXPECT_LE(watcher.ask(order::free_memory).value + gib * 9 / 10, before);
+  fd.reset();
+  EXPECT_TRUE(
+      eventually([&] { return watcher.ask(order::free_memory).value + gib / 10 >= before; }));
+}
+
+TEST_F(driver_facts, L2_mappings_survive_sigkill_of_their_exporter) {
+  agent maker;
+  agent user;
+  agent opener;
+  base::unique_fd fd = made_chunk(maker, 0x72);
+  import_and_map(user, fd);
+  fd.reset();
+  const answer handle = made_handle(maker, 0x73);
+  ASSERT_OK(opener.ask(order::open_handle, small, 0, handle.bytes));
+  maker.kill();
+  EXPECT_EQ(user.ask(order::check, 0x72).value, 0U);
+  EXPECT_EQ(opener.ask(order::check, 0x73).value, 0U);
+  EXPECT_OK(user.ask(order::fill, 0x74));
+  EXPECT_OK(opener.ask(order::fill, 0x75));
+  EXPECT_EQ(user.ask(order::check, 0x74).value, 0U);
+  EXPECT_EQ(opener.ask(order::check, 0x75).value, 0U);
+}
+
+TEST_F(driver_facts, L2_handle_not_opened_dies_with_its_exporter) {
+  agent maker;
+  agent user;
+  const answer handle = made_handle(maker, 0x76);
+  maker.kill();
+  EXPECT_EQ(user.ask(order::open_handle, small, 0, handle.bytes).result, CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_F(driver_facts, L3_read_only_is_the_importers_own_promise) {
+  agent maker;
+  agent reader;
+  agent writer;
+  const base::unique_fd fd = made_chunk(maker, 0x77);
+  import_and_map(reader, fd, CU_MEM_ACCESS_FLAGS_PROT_READ);
+  EXPECT_EQ(reader.ask(order::write_word, 1).result, CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(reader.ask(order::check, 0x77).value, 0U) << "refused and harmless";
+  import_and_map(writer, fd, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  EXPECT_OK(writer.ask(order::fill, 0x78));
+  EXPECT_EQ(reader.ask(order::check, 0x78).value, 0U);
+}
+
+TEST_F(driver_facts, L4_handles_may_repeat_and_buffer_ids_do_not) {
+  agent maker;
+  const answer first = made_handle(maker, 0x79);
+  const std::uint64_t first_id = maker.ask(order::buffer_id).value;
+  ASSERT_OK(maker.ask(order::free));
+  const answer second = made_handle(maker, 0x7a);
+  const std::uint64_t second_id = maker.ask(order::buffer_id).value;
+  EXPECT_NE(first_id, second_id);
+  // The real driver repeats a handle when it feels like it; the fake always, so that tests meet it.
+  if (on_the_fake()) {
+    EXPECT_EQ(std::memcmp(first.bytes, second.bytes, sizeof(first.bytes)), 0);
+  }
+}
+
+TEST_F(driver_facts, more_than_the_device_has_is_out_of_memory) {
+  agent maker;
+  const std::uint64_t total = maker.ask(order::free_memory).value2;
+  EXPECT_EQ(maker.ask(order::create, total / small * small + small, 1).result,
+            CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_F(driver_facts, stream_waits_on_a_registered_page_until_a_cpu_stores) {
+  constexpr std::size_t page_bytes = 4096;
+  const base::unique_fd fd(::memfd_create("page", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(fd.get(), page_bytes), 0);
+  void* const page = ::mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  ASSERT_NE(page, MAP_FAILED);
+  auto* const words = static_cast<std::uint64_t*>(page);
+  {
+    agent waiter;
+    ASSERT_OK(waiter.ask(order::wait_word, 7, 0, nullptr, fd.get()));
+    EXPECT_EQ(waiter.ask(order::wait_done, 50).result, CUDA_ERROR_NOT_READY);
+    ASSERT_OK(waiter.ask(order::write_stream, 9));
+    __atomic_store_n(words, 6, __ATOMIC_SEQ_CST);
+    EXPECT_EQ(waiter.ask(order::wait_done, 50).result, CUDA_ERROR_NOT_READY);
+    EXPECT_EQ(__atomic_load_n(words + 1, __ATOMIC_SEQ_CST), 0U) << "work behind the wait ran";
+    __atomic_store_n(words, 7, __ATOMIC_SEQ_CST);
+    EXPECT_OK(waiter.ask(order::wait_done, 20'000));
+    EXPECT_EQ(__atomic_load_n(words + 1, __ATOMIC_SEQ_CST), 9U);
+  }
+  ::munmap(page, page_bytes);
+}
+
+TEST_F(driver_facts, peer_gpu_maps_and_reads) {
+  if (devices_ < 2) {
+    GTEST_SKIP() << "needs two GPUs";
+  }
+  agent maker;
+  agent_options other;
+  other.ordinal = 1;
+  agent user(other);
+  const base::unique_fd fd = made_chunk(maker, 0x7b);
+  ASSERT_OK(user.ask(order::import_chunk, small, 0, nullptr, fd.get()));
+  ASSERT_OK(user.ask(order::map_imported, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 1));
+  EXPECT_EQ(user.ask(order::check, 0x7b).value, 0U);
+}
+
+}  // namespace
+}  // namespace gpushm::conformance
