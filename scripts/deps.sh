@@ -89,11 +89,11 @@ apt() {
 }
 
 missing=()
-for entry in "${wanted[@]}"; do
+while IFS= read -r entry; do
   if ! one_is_installed "$entry"; then
     missing+=("$entry")
   fi
-done
+done < <(printf '%s\n' "${wanted[@]}" | awk '!seen[$0]++')
 if [ ${#missing[@]} -eq 0 ]; then
   echo "deps: everything is installed (${groups[*]})"
   exit 0
