@@ -2,6 +2,7 @@
 #include "core/domain.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/names.hpp"
@@ -124,8 +125,10 @@ error domain::no_such_segment(std::string_view name) const {
 // ---- creating --------------------------------------------------------------------------------------
 
 void domain::check_quota(const peer& who, std::uint64_t bytes) const {
-  const auto check = [&](std::uint64_t used, std::uint64_t limit, const std::string& whose) {
-    if (limit == 0 || (bytes <= limit && used <= limit - bytes)) {
+  const auto check = [&](std::uint64_t used, std::uint64_t quota, const std::string& whose) {
+    // Sizes are what clients claim: also without a quota the sum must stay a sum.
+    const std::uint64_t limit = quota == 0 ? std::numeric_limits<std::uint64_t>::max() : quota;
+    if (bytes <= limit && used <= limit - bytes) {
       return;
     }
     throw error(errc::quota_exceeded,
@@ -208,8 +211,9 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
     made.leases.push_back({session, 1});
     creator.leased.insert(generation);
     creator.created.insert(generation);
-    bytes_of_uid_[account_of(creator.who)] += wanted.allocated_bytes;
+    std::uint64_t& account = bytes_of_uid_[account_of(creator.who)];
     names_.emplace(made.name, &made);
+    account += wanted.allocated_bytes;  // last: nothing below can fail
   } catch (...) {  // out of memory half-way
     creator.leased.erase(generation);
     creator.created.erase(generation);
@@ -276,6 +280,13 @@ void domain::publish(session_id session,
   if (what.published) {
     throw error(errc::already_published, {}, {}, "the segment is published already", "publish once");
   }
+  if (what.removed) {  // its name may be another segment's by now
+    throw error(errc::segment_removed,
+                {},
+                {},
+                "the segment was removed before it was published",
+                "create it again");
+  }
   if (what.attached_chunks != what.chunk_count) {
     throw error(errc::wrong_descriptor_count,
                 {},
@@ -322,16 +333,20 @@ void domain::remove(session_id session, std::string_view name) {
                 "ask uid " + std::to_string(what.creator.uid) + " to remove it");
   }
   unname(what);
-  emit(event_kind::removed, what, session);
+  if (what.published) {  // nobody was told of the others
+    emit(event_kind::removed, what, session);
+  }
   free_if_unused(what);
 }
 
+/// Somebody holds it, or it waits for somebody under its name.
+bool domain::stays(const segment& what) noexcept {
+  return !what.leases.empty() ||
+         (what.lifetime == lifetime::persistent && what.published && !what.removed);
+}
+
 void domain::free_if_unused(segment& what) {
-  if (!what.leases.empty()) {
-    return;
-  }
-  const bool kept = what.lifetime == lifetime::persistent && what.published && !what.removed;
-  if (kept) {
+  if (stays(what)) {
     return;
   }
   if (!what.removed) {

@@ -69,7 +69,7 @@ class observer {
   observer& operator=(const observer&) = delete;
   virtual ~observer() = default;
 
-  /// The word of `slot` changes: live or removed for a generation; nothing: free again.
+  /// The word of `slot` changes: live, removed or exporter gone for a generation; nothing: free again.
   virtual void slot_changed(std::uint32_t slot,
                             gpushm::generation generation,
                             std::optional<segment_state> state) = 0;
@@ -113,7 +113,7 @@ class domain {
                         std::uint32_t first,
                         std::size_t count);
   /// Throws stale_generation, permission_denied, wrong_descriptor_count (chunks are missing),
-  /// already_published, message_too_large.
+  /// already_published, segment_removed, message_too_large.
   void publish(session_id session,
                gpushm::generation generation,
                std::span<const std::byte> metadata);
@@ -140,7 +140,7 @@ class domain {
     }
   }
 
-  /// Throws too_many_requests, already_exists.
+  /// Throws too_many_requests, invalid_argument (a number in use, a prefix that is too long).
   void subscribe(session_id session, std::uint64_t subscription, std::string prefix);
   void unsubscribe(session_id session, std::uint64_t subscription);
 
@@ -186,6 +186,7 @@ class domain {
   void take_lease(session_id session, segment& what);
   void end_lease(session_id session, segment& what, std::uint32_t count);
   void unname(segment& what);
+  [[nodiscard]] static bool stays(const segment& what) noexcept;
   void free_if_unused(segment& what);
   void grant_or_refuse(session_id session, const open_request& request, segment& found);
   void wait(session_id session, open_request request);

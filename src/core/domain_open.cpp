@@ -112,10 +112,22 @@ void domain::wait(session_id session, open_request request) {
                 "wait for fewer names at once");
   }
   const std::uint64_t id = next_waiting_++;
-  waiting_by_name_[request.name].insert(id);
-  waiting_by_deadline_.emplace(*request.deadline, id);
-  waiter.waiting.insert(id);
-  waiting_.emplace(id, waiting_open{session, std::move(request)});
+  const auto kept = waiting_.emplace(id, waiting_open{session, std::move(request)}).first;
+  const open_request& what = kept->second.request;
+  try {
+    waiter.waiting.insert(id);
+    waiting_by_deadline_.emplace(*what.deadline, id);
+    waiting_by_name_[what.name].insert(id);
+  } catch (...) {  // out of memory half-way
+    if (const auto by_name = waiting_by_name_.find(what.name);
+        by_name != waiting_by_name_.end() && by_name->second.empty()) {
+      waiting_by_name_.erase(by_name);
+    }
+    waiting_by_deadline_.erase({*what.deadline, id});
+    waiter.waiting.erase(id);
+    waiting_.erase(kept);
+    throw;
+  }
 }
 
 void domain::stop_waiting(std::uint64_t id) {

@@ -74,6 +74,9 @@ void domain::disconnect(session_id id, bool clean) {
     if (held) {
       what.leases.erase(own);
     }
+    if (!clean && !what.removed && stays(what)) {
+      observer_.slot_changed(what.slot, what.generation, segment_state::exporter_gone);
+    }
     free_if_unused(what);
   }
 }
