@@ -7,7 +7,8 @@
 #include <utility>
 
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"  // in the generated header and the library's, not ours
+#pragma GCC diagnostic ignored \
+    "-Wconversion"  // in the generated header and the library's, not ours
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 #pragma GCC diagnostic ignored "-Wold-style-cast"
 #pragma GCC diagnostic ignored "-Wshadow"
@@ -24,15 +25,15 @@ namespace fbs = flatbuffers;
 /// Thrown inside `decode` only: the packet means nothing to us.
 struct malformed {};
 
-// ---- encoding --------------------------------------------------------------------------------------
+// ---- encoding
+// --------------------------------------------------------------------------------------
 
 class encoder {
  public:
   encoder() : builder_(512) {}
 
   std::vector<std::byte> finish(const message& value) {
-    const auto [type, offset] =
-        std::visit([&](const auto& body) { return add(body); }, value.body);
+    const auto [type, offset] = std::visit([&](const auto& body) { return add(body); }, value.body);
     builder_.Finish(fb::CreateMessage(builder_, value.id, type, offset), fb::MessageIdentifier());
     const std::span bytes(builder_.GetBufferPointer(), builder_.GetSize());
     if (bytes.size() > max_packet_bytes) {
@@ -142,8 +143,7 @@ class encoder {
     const auto info = describe(v.segment);
     const auto metadata = bytes(v.metadata);
     const auto sizes = builder_.CreateVector(v.chunk_bytes);
-    return {fb::Body::Opened,
-            fb::CreateOpened(builder_, v.index, info, metadata, sizes).Union()};
+    return {fb::Body::Opened, fb::CreateOpened(builder_, v.index, info, metadata, sizes).Union()};
   }
   added add(const fetch_chunks& v) {
     return {fb::Body::FetchChunks,
@@ -188,22 +188,19 @@ class encoder {
   }
   added add(const event& v) {
     const auto name = text(v.name);
-    return {fb::Body::Event,
-            fb::CreateEvent(builder_,
-                            static_cast<std::uint8_t>(v.kind),
-                            name,
-                            v.generation,
-                            v.leases,
-                            v.peer_pid)
-                .Union()};
+    return {
+        fb::Body::Event,
+        fb::CreateEvent(
+            builder_, static_cast<std::uint8_t>(v.kind), name, v.generation, v.leases, v.peer_pid)
+            .Union()};
   }
   added add(const failure& v) {
     const auto cause = text(v.cause);
     const auto next_step = text(v.next_step);
-    return {fb::Body::Failure,
-            fb::CreateFailure(
-                builder_, v.index, static_cast<std::uint16_t>(v.code), cause, next_step)
-                .Union()};
+    return {
+        fb::Body::Failure,
+        fb::CreateFailure(builder_, v.index, static_cast<std::uint16_t>(v.code), cause, next_step)
+            .Union()};
   }
   added add(const done& /*v*/) { return {fb::Body::Done, fb::CreateDone(builder_).Union()}; }
   added add(const bye& /*v*/) { return {fb::Body::Bye, fb::CreateBye(builder_).Union()}; }
@@ -211,208 +208,238 @@ class encoder {
   fbs::FlatBufferBuilder builder_;
 };
 
-// ---- decoding --------------------------------------------------------------------------------------
+// ---- decoding
+// --------------------------------------------------------------------------------------
 
-std::string text(const fbs::String* value) {
-  return value == nullptr ? std::string() : std::string(value->c_str(), value->size());
-}
-
-std::vector<std::byte> bytes(const fbs::Vector<std::uint8_t>* value) {
-  std::vector<std::byte> result;
-  if (value != nullptr) {
-    const auto* first = reinterpret_cast<const std::byte*>(value->data());
-    result.assign(first, first + value->size());
+/// Offsets of a packet may share what they point to. What is copied out of one packet is charged,
+/// so that a small packet cannot ask for more memory than a large one.
+class decoder {
+ public:
+  body read_body(const fb::Message& m) {
+    switch (m.body_type()) {
+      case fb::Body::Hello: {
+        const auto& v = *m.body_as_Hello();
+        return hello{v.version(), text(v.boot_id()), v.pid_namespace(), v.pid()};
+      }
+      case fb::Body::Welcome:
+        return read(*m.body_as_Welcome());
+      case fb::Body::Reserve: {
+        const auto& v = *m.body_as_Reserve();
+        return reserve{text(v.name()),
+                       v.size_bytes(),
+                       v.allocated_bytes(),
+                       v.chunk_count(),
+                       device(v.device()),
+                       read_backend(v.backend()),
+                       read_lifetime(v.lifetime())};
+      }
+      case fb::Body::Reserved: {
+        const auto& v = *m.body_as_Reserved();
+        return reserved{v.generation(), v.slot()};
+      }
+      case fb::Body::Attach: {
+        const auto& v = *m.body_as_Attach();
+        return attach{v.generation(), v.first_chunk(), sizes(v.chunk_bytes())};
+      }
+      case fb::Body::Publish: {
+        const auto& v = *m.body_as_Publish();
+        return publish{v.generation(), bytes(v.metadata())};
+      }
+      case fb::Body::Open: {
+        const auto& v = *m.body_as_Open();
+        return open{text(v.name()), v.expected_size_bytes(), v.timeout_ms()};
+      }
+      case fb::Body::OpenMany:
+        return read(*m.body_as_OpenMany());
+      case fb::Body::Opened: {
+        const auto& v = *m.body_as_Opened();
+        return opened{
+            v.index(), describe(v.segment()), bytes(v.metadata()), sizes(v.chunk_bytes())};
+      }
+      case fb::Body::FetchChunks: {
+        const auto& v = *m.body_as_FetchChunks();
+        return fetch_chunks{v.generation(), v.first_chunk()};
+      }
+      case fb::Body::Chunks: {
+        const auto& v = *m.body_as_Chunks();
+        return chunks{v.generation(), v.first_chunk(), sizes(v.chunk_bytes())};
+      }
+      case fb::Body::Release: {
+        const auto& v = *m.body_as_Release();
+        return release{v.generation(), v.count()};
+      }
+      case fb::Body::Remove:
+        return remove{text(m.body_as_Remove()->name())};
+      case fb::Body::List: {
+        const auto& v = *m.body_as_List();
+        return list{text(v.prefix()), text(v.after())};
+      }
+      case fb::Body::Listing:
+        return read(*m.body_as_Listing());
+      case fb::Body::Stat:
+        return stat{text(m.body_as_Stat()->name())};
+      case fb::Body::Subscribe:
+        return subscribe{text(m.body_as_Subscribe()->prefix())};
+      case fb::Body::Unsubscribe:
+        return unsubscribe{m.body_as_Unsubscribe()->subscription()};
+      case fb::Body::Event: {
+        const auto& v = *m.body_as_Event();
+        return event{enumerator(v.kind(), event_kind::published, event_kind::resync),
+                     text(v.name()),
+                     v.generation(),
+                     v.leases(),
+                     v.peer_pid()};
+      }
+      case fb::Body::Failure: {
+        // A code that this version does not know is passed on: its number and text still help.
+        const auto& v = *m.body_as_Failure();
+        return failure{
+            v.index(), static_cast<errc>(v.code()), text(v.cause()), text(v.next_step())};
+      }
+      case fb::Body::Done:
+        return done{};
+      case fb::Body::Bye:
+        return bye{};
+      case fb::Body::NONE:
+        break;
+    }
+    throw malformed{};
   }
-  return result;
-}
 
-std::vector<std::uint64_t> sizes(const fbs::Vector<std::uint64_t>* value) {
-  std::vector<std::uint64_t> result;
-  if (value != nullptr) {
-    if (value->size() > max_batch) {
+ private:
+  /// A table's offset, and its own offset to a table of fields.
+  static constexpr std::size_t smallest_segment_bytes = 8;
+
+  void charge(std::size_t bytes) {
+    if (bytes > left_) {
       throw malformed{};
     }
-    result.assign(value->begin(), value->end());
+    left_ -= bytes;
   }
-  return result;
-}
+  std::string text(const fbs::String* value) {
+    if (value == nullptr) {
+      return {};
+    }
+    charge(value->size());
+    return {value->c_str(), value->size()};
+  }
 
-/// An enumerator whose values run from `first` to `last` without gaps.
-template <typename Enum>
-Enum enumerator(std::uint64_t value, Enum first, Enum last) {
-  if (value < static_cast<std::uint64_t>(first) || value > static_cast<std::uint64_t>(last)) {
-    throw malformed{};
+  std::vector<std::byte> bytes(const fbs::Vector<std::uint8_t>* value) {
+    std::vector<std::byte> result;
+    if (value != nullptr) {
+      charge(value->size());
+      const auto* first = reinterpret_cast<const std::byte*>(value->data());
+      result.assign(first, first + value->size());
+    }
+    return result;
   }
-  return static_cast<Enum>(value);
-}
 
-gpushm::backend read_backend(std::uint8_t value) {
-  return enumerator(value, gpushm::backend::host, gpushm::backend::cuda_vmm);
-}
-gpushm::lifetime read_lifetime(std::uint8_t value) {
-  return enumerator(value, gpushm::lifetime::leased, gpushm::lifetime::persistent);
-}
+  static std::vector<std::uint64_t> sizes(const fbs::Vector<std::uint64_t>* value) {
+    std::vector<std::uint64_t> result;
+    if (value != nullptr) {
+      if (value->size() > max_batch) {
+        throw malformed{};
+      }
+      result.assign(value->begin(), value->end());
+    }
+    return result;
+  }
 
-device_id device(const fb::Device* value) {
-  if (value == nullptr) {
-    return {};
+  /// An enumerator whose values run from `first` to `last` without gaps.
+  template <typename Enum>
+  static Enum enumerator(std::uint64_t value, Enum first, Enum last) {
+    if (value < static_cast<std::uint64_t>(first) || value > static_cast<std::uint64_t>(last)) {
+      throw malformed{};
+    }
+    return static_cast<Enum>(value);
   }
-  return {enumerator(value->kind(), device_kind::host, device_kind::mig),
-          text(value->uuid()),
-          text(value->pci_address()),
-          value->minor()};
-}
 
-segment describe(const fb::Segment* v) {
-  if (v == nullptr) {
-    throw malformed{};
+  static gpushm::backend read_backend(std::uint8_t value) {
+    return enumerator(value, gpushm::backend::host, gpushm::backend::cuda_vmm);
   }
-  segment result;
-  result.name = text(v->name());
-  result.generation = v->generation();
-  result.slot = v->slot();
-  result.size_bytes = v->size_bytes();
-  result.allocated_bytes = v->allocated_bytes();
-  result.chunk_count = v->chunk_count();
-  result.device = device(v->device());
-  result.backend = read_backend(v->backend());
-  result.lifetime = read_lifetime(v->lifetime());
-  result.published = v->published();
-  result.removed = v->removed();
-  result.leases = v->leases();
-  result.creator_uid = v->creator_uid();
-  result.creator_pid = v->creator_pid();
-  result.creator_alive = v->creator_alive();
-  result.metadata_bytes = v->metadata_bytes();
-  return result;
-}
+  static gpushm::lifetime read_lifetime(std::uint8_t value) {
+    return enumerator(value, gpushm::lifetime::leased, gpushm::lifetime::persistent);
+  }
 
-welcome read(const fb::Welcome& v) {
-  welcome result{v.version(), text(v.domain()), {}, v.max_segments(), v.quota_bytes(),
-                 v.max_batch()};
-  if (v.epoch() == nullptr || v.epoch()->size() != result.epoch.size()) {
-    throw malformed{};
+  device_id device(const fb::Device* value) {
+    if (value == nullptr) {
+      return {};
+    }
+    return {enumerator(value->kind(), device_kind::host, device_kind::mig),
+            text(value->uuid()),
+            text(value->pci_address()),
+            value->minor()};
   }
-  std::copy(v.epoch()->begin(), v.epoch()->end(), result.epoch.begin());
-  return result;
-}
 
-open_many read(const fb::OpenMany& v) {
-  open_many result{{}, v.expected_size_bytes(), v.timeout_ms()};
-  if (v.names() == nullptr || v.names()->size() == 0 || v.names()->size() > max_open_many) {
-    throw malformed{};
+  segment describe(const fb::Segment* v) {
+    if (v == nullptr) {
+      throw malformed{};
+    }
+    segment result;
+    result.name = text(v->name());
+    result.generation = v->generation();
+    result.slot = v->slot();
+    result.size_bytes = v->size_bytes();
+    result.allocated_bytes = v->allocated_bytes();
+    result.chunk_count = v->chunk_count();
+    result.device = device(v->device());
+    result.backend = read_backend(v->backend());
+    result.lifetime = read_lifetime(v->lifetime());
+    result.published = v->published();
+    result.removed = v->removed();
+    result.leases = v->leases();
+    result.creator_uid = v->creator_uid();
+    result.creator_pid = v->creator_pid();
+    result.creator_alive = v->creator_alive();
+    result.metadata_bytes = v->metadata_bytes();
+    return result;
   }
-  result.names.reserve(v.names()->size());
-  for (const fbs::String* name : *v.names()) {
-    result.names.push_back(text(name));
-  }
-  return result;
-}
 
-listing read(const fb::Listing& v) {
-  listing result{{}, v.more()};
-  if (v.segments() != nullptr) {
-    result.segments.reserve(v.segments()->size());
-    for (const fb::Segment* info : *v.segments()) {
-      result.segments.push_back(describe(info));
+  welcome read(const fb::Welcome& v) {
+    welcome result{
+        v.version(), text(v.domain()), {}, v.max_segments(), v.quota_bytes(), v.max_batch()};
+    if (v.epoch() == nullptr || v.epoch()->size() != result.epoch.size()) {
+      throw malformed{};
     }
+    std::copy(v.epoch()->begin(), v.epoch()->end(), result.epoch.begin());
+    return result;
   }
-  return result;
-}
 
-body read_body(const fb::Message& m) {
-  switch (m.body_type()) {
-    case fb::Body::Hello: {
-      const auto& v = *m.body_as_Hello();
-      return hello{v.version(), text(v.boot_id()), v.pid_namespace(), v.pid()};
+  open_many read(const fb::OpenMany& v) {
+    open_many result{{}, v.expected_size_bytes(), v.timeout_ms()};
+    if (v.names() == nullptr || v.names()->size() == 0 || v.names()->size() > max_open_many) {
+      throw malformed{};
     }
-    case fb::Body::Welcome:
-      return read(*m.body_as_Welcome());
-    case fb::Body::Reserve: {
-      const auto& v = *m.body_as_Reserve();
-      return reserve{text(v.name()),
-                     v.size_bytes(),
-                     v.allocated_bytes(),
-                     v.chunk_count(),
-                     device(v.device()),
-                     read_backend(v.backend()),
-                     read_lifetime(v.lifetime())};
+    result.names.reserve(v.names()->size());
+    for (const fbs::String* name : *v.names()) {
+      result.names.push_back(text(name));
     }
-    case fb::Body::Reserved: {
-      const auto& v = *m.body_as_Reserved();
-      return reserved{v.generation(), v.slot()};
-    }
-    case fb::Body::Attach: {
-      const auto& v = *m.body_as_Attach();
-      return attach{v.generation(), v.first_chunk(), sizes(v.chunk_bytes())};
-    }
-    case fb::Body::Publish: {
-      const auto& v = *m.body_as_Publish();
-      return publish{v.generation(), bytes(v.metadata())};
-    }
-    case fb::Body::Open: {
-      const auto& v = *m.body_as_Open();
-      return open{text(v.name()), v.expected_size_bytes(), v.timeout_ms()};
-    }
-    case fb::Body::OpenMany:
-      return read(*m.body_as_OpenMany());
-    case fb::Body::Opened: {
-      const auto& v = *m.body_as_Opened();
-      return opened{
-          v.index(), describe(v.segment()), bytes(v.metadata()), sizes(v.chunk_bytes())};
-    }
-    case fb::Body::FetchChunks: {
-      const auto& v = *m.body_as_FetchChunks();
-      return fetch_chunks{v.generation(), v.first_chunk()};
-    }
-    case fb::Body::Chunks: {
-      const auto& v = *m.body_as_Chunks();
-      return chunks{v.generation(), v.first_chunk(), sizes(v.chunk_bytes())};
-    }
-    case fb::Body::Release: {
-      const auto& v = *m.body_as_Release();
-      return release{v.generation(), v.count()};
-    }
-    case fb::Body::Remove:
-      return remove{text(m.body_as_Remove()->name())};
-    case fb::Body::List: {
-      const auto& v = *m.body_as_List();
-      return list{text(v.prefix()), text(v.after())};
-    }
-    case fb::Body::Listing:
-      return read(*m.body_as_Listing());
-    case fb::Body::Stat:
-      return stat{text(m.body_as_Stat()->name())};
-    case fb::Body::Subscribe:
-      return subscribe{text(m.body_as_Subscribe()->prefix())};
-    case fb::Body::Unsubscribe:
-      return unsubscribe{m.body_as_Unsubscribe()->subscription()};
-    case fb::Body::Event: {
-      const auto& v = *m.body_as_Event();
-      return event{enumerator(v.kind(), event_kind::published, event_kind::resync),
-                   text(v.name()),
-                   v.generation(),
-                   v.leases(),
-                   v.peer_pid()};
-    }
-    case fb::Body::Failure: {
-      // A code that this version does not know is passed on: its number and text still help.
-      const auto& v = *m.body_as_Failure();
-      return failure{v.index(), static_cast<errc>(v.code()), text(v.cause()), text(v.next_step())};
-    }
-    case fb::Body::Done:
-      return done{};
-    case fb::Body::Bye:
-      return bye{};
-    case fb::Body::NONE:
-      break;
+    return result;
   }
-  throw malformed{};
-}
+
+  listing read(const fb::Listing& v) {
+    listing result{{}, v.more()};
+    if (v.segments() != nullptr) {
+      if (v.segments()->size() > left_ / smallest_segment_bytes) {
+        throw malformed{};
+      }
+      result.segments.reserve(v.segments()->size());
+      for (const fb::Segment* info : *v.segments()) {
+        charge(smallest_segment_bytes);
+        result.segments.push_back(describe(info));
+      }
+    }
+    return result;
+  }
+
+  std::size_t left_ = max_packet_bytes;
+};
 
 }  // namespace
 
-std::vector<std::byte> encode(const message& value) { return encoder().finish(value); }
+std::vector<std::byte> encode(const message& value) {
+  return encoder().finish(value);
+}
 
 std::optional<message> decode(std::span<const std::byte> packet) {
   if (packet.size() > max_packet_bytes) {
@@ -428,7 +455,7 @@ std::optional<message> decode(std::span<const std::byte> packet) {
     return std::nullopt;
   }
   try {
-    return message{root->id(), read_body(*root)};
+    return message{root->id(), decoder().read_body(*root)};
   } catch (const malformed&) {
     return std::nullopt;
   }

@@ -14,9 +14,11 @@ namespace gpushm::wire {
 /// Thread-safe.
 [[nodiscard]] std::vector<std::byte> encode(const message& value);
 
-/// Reads a packet from a peer that is not trusted. Nothing when it is not a well-formed message of a kind
-/// this version knows, when an enumerator or the epoch's length is out of range, or when a list is longer
-/// than the protocol allows. Fields that are absent take their defaults. Never throws but for memory.
+/// Reads a packet from a peer that is not trusted. Nothing when it is not a well-formed message of
+/// a kind this version knows, when an enumerator or the epoch's length is out of range, when a list
+/// is longer than the protocol allows, or when texts and lists, shared ones counted each time, pass
+/// `max_packet_bytes` in all. Fields that are absent take their defaults. Never throws but for
+/// memory.
 [[nodiscard]] std::optional<message> decode(std::span<const std::byte> packet);
 
 }  // namespace gpushm::wire
