@@ -31,10 +31,9 @@ bool is_nvidiactl(const struct stat& info) {
          minor(info.st_rdev) == nvidiactl_minor;
 }
 
-bool is_unnamed_tmpfs_file(int fd, const struct stat& info, std::uint64_t size_bytes) {
+bool is_unnamed_tmpfs_file(int fd, const struct stat& info) {
   struct statfs where {};
-  return S_ISREG(info.st_mode) && info.st_nlink == 0 &&
-         static_cast<std::uint64_t>(info.st_size) == size_bytes && ::fstatfs(fd, &where) == 0 &&
+  return S_ISREG(info.st_mode) && info.st_nlink == 0 && ::fstatfs(fd, &where) == 0 &&
          where.f_type == TMPFS_MAGIC && ::fcntl(fd, F_GET_SEALS) == F_SEAL_SEAL;
 }
 
@@ -55,7 +54,7 @@ void check_chunk(int fd, gpushm::backend kind, std::uint64_t chunk_bytes, bool a
                   "seal the memfd before it is attached");
     case gpushm::backend::cuda_vmm:
       if (known && (is_nvidiactl(info) ||
-                    (accept_fake && is_unnamed_tmpfs_file(fd, info, chunk_bytes)))) {
+                    (accept_fake && is_unnamed_tmpfs_file(fd, info)))) {
         return;
       }
       throw error(errc::wrong_descriptor_kind,
