@@ -81,15 +81,29 @@ std::size_t edit_distance(std::string_view a, std::string_view b, std::size_t li
   std::vector<std::size_t> previous(b.size() + 1);
   std::vector<std::size_t> current(b.size() + 1);
   std::iota(previous.begin(), previous.end(), std::size_t{0});
+  // Off the diagonal by more than `limit` is past the limit, so is all that follows two such rows.
+  const std::size_t past = limit + 1;
+  std::size_t nearest_before = 0;
   for (std::size_t i = 1; i <= a.size(); ++i) {
-    current[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
+    const std::size_t first = i > limit ? i - limit : 1;
+    const std::size_t last = limit < b.size() - std::min(i, b.size()) ? i + limit : b.size();
+    current[first - 1] = first == 1 ? i : past;
+    std::size_t nearest = current[first - 1];
+    for (std::size_t j = first; j <= last; ++j) {
       const std::size_t replaced = previous[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
       current[j] = std::min({previous[j] + 1, current[j - 1] + 1, replaced});
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
         current[j] = std::min(current[j], before[j - 2] + 1);
       }
+      nearest = std::min(nearest, current[j]);
     }
+    if (last < b.size()) {
+      current[last + 1] = past;
+    }
+    if (nearest > limit && nearest_before > limit) {
+      return past;
+    }
+    nearest_before = nearest;
     before.swap(previous);
     previous.swap(current);
   }

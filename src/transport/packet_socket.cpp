@@ -7,8 +7,10 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 
 #include "base/syscall.hpp"
 #include "transport/address.hpp"
@@ -23,14 +25,20 @@ constexpr std::size_t control_bytes = CMSG_SPACE(sizeof(int) * wire::max_batch);
 bool wait_for(int socket, short events, std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (;;) {
-    const auto rest = std::chrono::ceil<std::chrono::milliseconds>(
-        deadline - std::chrono::steady_clock::now());
+    const auto rest =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     pollfd entry{socket, events, 0};
-    const int count = ::poll(&entry, 1, static_cast<int>(std::max<long>(rest.count(), 0)));
+    constexpr long longest =
+        std::numeric_limits<int>::max();  // a wait that is longer is asked for again
+    const int count =
+        ::poll(&entry, 1, static_cast<int>(std::clamp<long>(rest.count(), 0, longest)));
     if (count > 0) {
       return true;
     }
     if (count == 0) {
+      if (rest.count() > longest) {
+        continue;
+      }
       return false;
     }
     if (errno != EINTR) {
