@@ -18,7 +18,9 @@ namespace gpushm::conformance {
 
 /// What an agent can do; each has one allocation and one mapping at a time.
 enum class order : std::uint32_t {
-  init,    ///< number: ordinal. Loads the driver, makes the primary context current. value: own PID
+  /// number: ordinal. Loads the driver, makes the primary context current. value: its own PID,
+  /// value2: how many devices, bytes[0]: whether devices 0 and 1 are peers
+  init,
   create,  ///< number: bytes, number2: chunks. VMM, exportable, mapped read-write in one range
   export_chunk,  ///< number: which. Answers with a descriptor
   import_chunk,  ///< with a descriptor. value: location id of its properties

@@ -84,6 +84,11 @@ void worker::init(message& said) {
   must(cu()->cuDeviceGetCount(&count));
   said.number = static_cast<std::uint64_t>(::getpid());
   said.number2 = static_cast<std::uint64_t>(count);
+  int peers = 0;
+  if (count >= 2) {
+    must(cu()->cuDeviceCanAccessPeer(&peers, 0, 1));
+  }
+  said.bytes[0] = static_cast<char>(peers);
 }
 
 void worker::create(std::size_t bytes, std::size_t chunks) {
@@ -141,7 +146,7 @@ void worker::check(message& said) {
     const std::size_t size = std::min(wanted.size(), copy.size() - at);
     if (std::memcmp(copy.data() + at, wanted.data(), size) != 0) {
       for (std::size_t i = 0; i < size; ++i) {
-        said.number += copy[at + i] != wanted[i] ? 1 : 0;
+        said.number += copy[at + i] != wanted[i] ? 1U : 0U;
       }
     }
   }
