@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "abi_check.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+
+#include "program_run.hpp"
+
+namespace gpushm::selftest {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// The newest toolkit's, when there are several.
+std::optional<std::string> cuda_include_directory() {
+  std::vector<std::string> candidates;
+  const char* home =
+      std::getenv("CUDA_HOME");  // NOLINT(concurrency-mt-unsafe): nobody sets variables
+  if (home != nullptr) {
+    candidates.push_back(std::string(home) + "/include");
+  }
+  candidates.emplace_back("/usr/local/cuda/include");
+  std::vector<std::string> versioned;
+  std::error_code failed;
+  for (const auto& entry : fs::directory_iterator("/usr/local", failed)) {
+    if (entry.path().filename().string().starts_with("cuda-")) {
+      versioned.push_back(entry.path().string() + "/include");
+    }
+  }
+  std::sort(versioned.rbegin(), versioned.rend());
+  candidates.insert(candidates.end(), versioned.begin(), versioned.end());
+  candidates.emplace_back("/usr/include");
+  for (const std::string& directory : candidates) {
+    if (fs::exists(directory + "/cuda.h", failed)) {
+      return directory;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> compiler() {
+  for (const char* name : {"c++", "g++", "clang++"}) {
+    if (auto path = find_in_path(name)) {
+      return path;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+outcome run_abi_check(const program_tree& tree) {
+  const auto sources = tree.abi();
+  if (!sources) {
+    return skipped("the sources of the check are not here");
+  }
+  const auto include = cuda_include_directory();
+  if (!include) {
+    return skipped("no cuda.h on this machine");
+  }
+  const auto cxx = compiler();
+  if (!cxx) {
+    return skipped("no C++ compiler on this machine");
+  }
+  std::vector<std::string> argv{*cxx, "-std=c++20", "-fsyntax-only"};
+  for (const std::string& directory : sources->include_directories) {
+    argv.push_back("-I" + directory);
+  }
+  argv.insert(argv.end(), {"-isystem", *include, sources->file});
+  const program_result ended = run_program(argv, {}, std::chrono::minutes(2));
+  if (!ended.success()) {
+    return failed(ended);
+  }
+  return {verdict::passed, "agrees with " + *include + "/cuda.h", nullptr, {}};
+}
+
+}  // namespace gpushm::selftest

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "check.hpp"
+#include "program_tree.hpp"
+
+namespace gpushm::selftest {
+
+/// All checks, in the order in which they run: what needs little comes first. `facts` says which
+/// GPUs there are. `tree` must outlive the checks.
+[[nodiscard]] std::vector<check> all_checks(const program_tree& tree,
+                                            const json& facts,
+                                            bool benchmarks);
+
+}  // namespace gpushm::selftest

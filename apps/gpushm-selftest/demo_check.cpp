@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "demo_check.hpp"
+
+#include <chrono>
+#include <fstream>
+
+#include "program_run.hpp"
+#include "support/duration.hpp"
+#include "support/temp_directory.hpp"
+
+namespace gpushm::selftest {
+
+namespace {
+
+constexpr std::chrono::minutes demo_timeout{5};
+constexpr std::chrono::minutes benchmark_timeout{15};
+
+// The document is the one line that begins like one; warnings go around it.
+json find_document(const std::string& output) {
+  std::size_t start = 0;
+  while (start < output.size()) {
+    const std::size_t end = std::min(output.find('\n', start), output.size());
+    if (output[start] == '{') {
+      json document = json::parse(output.substr(start, end - start), nullptr, false);
+      if (!document.is_discarded()) {
+        return document;
+      }
+    }
+    start = end + 1;
+  }
+  return nullptr;
+}
+
+std::string describe(const json& document) {
+  double last = 0;
+  for (const json& step : document.value("steps", json::array())) {
+    last = step.value("at_seconds", 0.0);
+  }
+  const auto mebibytes = document.value("size_bytes", std::uint64_t{0}) >> 20U;
+  const json name = document.value("device_name", json(nullptr));
+  return std::to_string(mebibytes) + " MiB, backend " + document.value("backend", "?") + ", " +
+         (name.is_string() ? name.get<std::string>() : document.value("device", "?")) + ", " +
+         app::duration_text(std::chrono::microseconds(static_cast<std::int64_t>(last * 1e6)));
+}
+
+}  // namespace
+
+outcome run_demo(const std::vector<std::string>& before,
+                 const std::string& program,
+                 const std::vector<std::string>& arguments,
+                 const std::vector<std::pair<std::string, std::string>>& environment) {
+  std::vector<std::string> argv = before;
+  argv.insert(argv.end(), {program, "demo", "--json"});
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  const program_result ended = run_program(argv, environment, demo_timeout);
+  json document = find_document(ended.output);
+  if (document.is_null()) {
+    return failed(ended);
+  }
+  outcome result;
+  if (document.value("result", "") == "PASS" && ended.success()) {
+    result.result = verdict::passed;
+    result.detail = describe(document);
+  } else {
+    const json problem = document.value("error", json(nullptr));
+    result.detail = problem.is_object() ? problem.value("message", "") : ended.text();
+    result.output = ended.output;
+    const bool isolated = document.value("isolated", false);
+    if (isolated && problem.is_object() && problem.value("code", "") == "permission_denied") {
+      result.result = verdict::skipped;
+    }
+  }
+  result.data = std::move(document);
+  return result;
+}
+
+outcome run_benchmark(const std::string& program,
+                      const std::vector<std::pair<std::string, std::string>>& environment) {
+  const app::temp_directory directory("gpushm-selftest");
+  const std::string file = directory.path() + "/report.json";
+  const program_result ended =
+      run_program({program, "--benchmark_out_format=json", "--benchmark_out=" + file},
+                  environment,
+                  benchmark_timeout);
+  std::ifstream stream(file);
+  json report = json::parse(stream, nullptr, false);
+  if (!ended.success() || report.is_discarded()) {
+    return failed(ended);
+  }
+  int ran = 0;
+  std::string reason;
+  for (const json& benchmark : report.value("benchmarks", json::array())) {
+    // Google Benchmark calls a benchmark that skips itself an error, with the reason.
+    if (benchmark.value("error_occurred", false)) {
+      reason = benchmark.value("error_message", "");
+    } else {
+      ++ran;
+    }
+  }
+  outcome result;
+  result.result = ran != 0 ? verdict::passed : verdict::skipped;
+  result.detail = ran != 0 ? std::to_string(ran) + " measured"
+                           : (reason.empty() ? "nothing to measure here" : reason);
+  result.data = std::move(report);
+  return result;
+}
+
+}  // namespace gpushm::selftest

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program_run.hpp"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <sstream>
+
+#include "gpushm/error.hpp"
+#include "support/child_process.hpp"
+#include "support/duration.hpp"
+#include "support/stop_signal.hpp"
+
+namespace gpushm::selftest {
+
+std::string program_result::text() const {
+  return wait_status ? app::status_text(*wait_status) : problem;
+}
+
+program_result run_program(const std::vector<std::string>& argv,
+                           const std::vector<std::pair<std::string, std::string>>& environment,
+                           std::chrono::milliseconds timeout) {
+  program_result result;
+  const auto until = app::deadline_in(timeout);
+  app::child_options options;
+  options.argv = argv;
+  options.environment = environment;
+  options.merge_stderr = true;
+  options.cancel_fd = app::stop_signal::fd();
+  try {
+    app::child_process child = app::child_process::start(options);
+    child.close_input();
+    if (child.read_all(result.output, until)) {
+      result.wait_status = child.wait(until);
+    }
+    if (!result.wait_status) {
+      result.problem = "not finished after " + app::duration_text(timeout);
+    }
+  } catch (const error& failure) {
+    result.problem = failure.what();
+  }
+  return result;
+}
+
+std::optional<std::string> find_in_path(const std::string& name) {
+  const char* path = std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): nobody sets variables
+  std::istringstream parts(std::string(path == nullptr ? "" : path) +
+                           ":/usr/sbin:/usr/bin:/sbin:/bin");
+  for (std::string part; std::getline(parts, part, ':');) {
+    const std::string candidate = part + "/" + name;
+    if (part.starts_with('/') && ::access(candidate.c_str(), X_OK) == 0) {
+      return candidate;
+    }
+  }
+  return std::nullopt;
+}
+
+outcome failed(const program_result& result) {
+  return {verdict::failed, result.text(), nullptr, result.output};
+}
+
+}  // namespace gpushm::selftest
