@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// A broker inside a process, and a creator that waits until its reader is done. Host memory: runs
+// anywhere.
+//
+//   in_process SOCKET
+#include <cstdio>
+#include <future>
+#include <gpushm/broker.hpp>
+#include <gpushm/gpushm.hpp>
+
+using namespace std::chrono_literals;
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fputs("usage: in_process SOCKET\n", stderr);
+    return 2;
+  }
+  try {
+    const auto broker = gpushm::broker::start({.socket_path = argv[1]});
+
+    auto creator = gpushm::client::connect({.socket_path = argv[1]});
+    auto events = creator.subscribe("batch/");
+    auto made = creator.create("batch/0", {.size_bytes = 1 << 20, .device = "host"});
+    made.fill(std::byte{42});
+    made.publish();
+
+    // In real life another process.
+    auto reader = std::async(std::launch::async, [path = argv[1]] {
+      auto client = gpushm::client::connect({.socket_path = path});
+      const auto found = client.open("batch/0");
+      std::printf("reader: the first byte is %d\n",
+                  *static_cast<const unsigned char*>(found.data()));
+    });
+
+    while (const auto seen = events.next(10s)) {
+      const auto kind = gpushm::to_string(seen->kind);
+      std::printf(
+          "creator: %.*s %s\n", static_cast<int>(kind.size()), kind.data(), seen->name.c_str());
+      if (seen->kind == gpushm::event_kind::released) {
+        reader.get();
+        return 0;
+      }
+    }
+    std::fputs("in_process: nobody opened and released the segment\n", stderr);
+  } catch (const gpushm::error& failure) {
+    std::fprintf(stderr, "in_process: %s\n", failure.what());
+  }
+  return 1;
+}
