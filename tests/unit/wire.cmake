@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+gpushm_test(gpushm_wire_test
+  SOURCES wire_codec_test.cpp wire_hostile_test.cpp wire_layout_test.cpp wire_samples.cpp
+  MODULES wire
+  LABEL unit)
+target_compile_definitions(gpushm_wire_test PRIVATE
+  GPUSHM_GOLDEN_DIR="${CMAKE_CURRENT_SOURCE_DIR}/golden")

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "wire_samples.hpp"
+
+#include <cstdint>
+#include <limits>
+
+namespace gpushm::wire::samples {
+
+namespace {
+
+constexpr auto max32 = std::numeric_limits<std::uint32_t>::max();
+constexpr auto max64 = std::numeric_limits<std::uint64_t>::max();
+
+device_id some_gpu() {
+  return {device_kind::gpu, "GPU-5fd4f087-1cf9-7b9d-1a9a-5d3e0a6e4f77", "0000:18:00.0", 3};
+}
+
+std::vector<std::byte> some_bytes(std::size_t count) {
+  std::vector<std::byte> result(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    result[i] = static_cast<std::byte>(i * 7 + 1);
+  }
+  return result;
+}
+
+segment some_segment() {
+  segment result;
+  result.name = "w/llama";
+  result.generation = 0x00123456789ABCDE;
+  result.slot = 17;
+  result.size_bytes = 1'000'000'007;
+  result.allocated_bytes = 1'002'438'656;
+  result.chunk_count = 5;
+  result.device = some_gpu();
+  result.backend = backend::cuda_vmm;
+  result.lifetime = lifetime::persistent;
+  result.published = true;
+  result.removed = true;
+  result.leases = 4;
+  result.creator_uid = 1000;
+  result.creator_pid = 4711;
+  result.creator_alive = true;
+  result.metadata_bytes = 65'000;
+  return result;
+}
+
+segment longest_segment() {
+  segment result = some_segment();
+  result.name.assign(max_name_bytes, 'n');
+  result.generation = max_generation;
+  result.slot = max32;
+  result.size_bytes = max64;
+  result.allocated_bytes = max64;
+  result.chunk_count = max32;
+  result.device = {device_kind::mig, std::string(128, 'u'), std::string(128, 'p'), INT32_MAX};
+  result.leases = max32;
+  result.creator_uid = max32;
+  result.creator_pid = INT32_MIN;
+  result.metadata_bytes = max64;
+  return result;
+}
+
+}  // namespace
+
+std::vector<sample> one_of_each_kind() {
+  return {
+      {"hello", {1, hello{1, "9e1f2c7a-7d1d-4c2b-8f0e-1c2d3e4f5a6b", 4026531836, 4711}}},
+      {"welcome",
+       {2,
+        welcome{1,
+                "tenant-7",
+                {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16},
+                65'536,
+                1ULL << 40U,
+                253}}},
+      {"reserve",
+       {3,
+        reserve{"w/llama",
+                1'000'000'007,
+                1'002'438'656,
+                5,
+                some_gpu(),
+                backend::cuda_vmm,
+                lifetime::persistent}}},
+      {"reserved", {4, reserved{0x00123456789ABCDE, 17}}},
+      {"attach", {5, attach{0x00123456789ABCDE, 2, {2'097'152, 4'194'304, 6'291'456}}}},
+      {"publish", {6, publish{0x00123456789ABCDE, some_bytes(19)}}},
+      {"open", {7, open{"w/llama", 1'000'000'007, 5'000}}},
+      {"open_many", {8, open_many{{"w/llama", "kv/0", "k\xc3\xa4se"}, 4'096, 250}}},
+      {"opened", {9, opened{2, some_segment(), some_bytes(11), {2'097'152, 4'194'304}}}},
+      {"fetch_chunks", {10, fetch_chunks{0x00123456789ABCDE, 252}}},
+      {"chunks", {11, chunks{0x00123456789ABCDE, 252, {2'097'152, 4'096}}}},
+      {"release", {12, release{0x00123456789ABCDE, 3}}},
+      {"remove", {13, remove{"w/llama"}}},
+      {"list", {14, list{"w/", "w/llama"}}},
+      {"listing", {15, listing{{some_segment(), longest_segment()}, true}}},
+      {"stat", {16, stat{"w/llama"}}},
+      {"subscribe", {17, subscribe{"w/"}}},
+      {"unsubscribe", {18, unsubscribe{17}}},
+      {"event", {19, event{event_kind::peer_died, "w/llama", 0x00123456789ABCDE, 2, 4711}}},
+      {"failure",
+       {20, failure{2, errc::no_such_segment, "no such segment", "did you mean \"w/llama2\"?"}}},
+      {"done", {21, done{}}},
+      {"bye", {22, bye{}}},
+  };
+}
+
+std::vector<sample> at_the_limits() {
+  const std::string longest(max_name_bytes, 'n');
+  const std::vector<std::uint64_t> full_batch(max_batch, max64);
+  std::vector<sample> result{
+      {"empty hello", {0, hello{0, "", 0, 0}}},
+      {"largest hello", {max64, hello{max32, std::string(4'096, 'b'), max64, INT32_MIN}}},
+      {"largest welcome", {max64, welcome{max32, longest, {}, max64, max64, max32}}},
+      {"empty reserve", {0, reserve{}}},
+      {"largest reserve",
+       {max64,
+        reserve{longest,
+                max64,
+                max64,
+                max32,
+                longest_segment().device,
+                backend::cuda_vmm,
+                lifetime::persistent}}},
+      {"largest reserved", {max64, reserved{max64, max32}}},
+      {"empty attach", {0, attach{}}},
+      {"largest attach", {max64, attach{max64, max32, full_batch}}},
+      {"empty publish", {0, publish{}}},
+      {"largest publish", {max64, publish{max64, some_bytes(max_metadata_bytes)}}},
+      {"empty open", {0, open{}}},
+      {"name of 256 bytes", {0, open{std::string(256, 'n'), 0, 0}}},
+      {"name that is not UTF-8", {0, open{"\xff\x00\xfe", max64, max32}}},
+      {"one name", {0, open_many{{""}, 0, 0}}},
+      {"most names",
+       {max64, open_many{std::vector<std::string>(max_open_many, "n"), max64, max32}}},
+      {"opened nothing", {0, opened{}}},
+      {"largest opened",
+       {max64, opened{max32, longest_segment(), some_bytes(max_metadata_bytes), full_batch}}},
+      {"largest chunks", {max64, chunks{max64, max32, full_batch}}},
+      {"largest release", {max64, release{max64, max32}}},
+      {"empty listing", {0, listing{}}},
+      {"full listing", {max64, listing{std::vector<segment>(180, longest_segment()), true}}},
+      {"largest unsubscribe", {max64, unsubscribe{max64}}},
+      {"failure of a code to come", {0, failure{0, static_cast<errc>(65'535), "", ""}}},
+  };
+  for (const event_kind kind : {event_kind::published,
+                                event_kind::opened,
+                                event_kind::released,
+                                event_kind::removed,
+                                event_kind::peer_died,
+                                event_kind::resync}) {
+    result.push_back({"event", {max64, event{kind, longest, max64, max32, INT32_MAX}}});
+  }
+  return result;
+}
+
+}  // namespace gpushm::wire::samples
