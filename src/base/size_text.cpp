@@ -82,7 +82,8 @@ std::string size_text(std::uint64_t bytes) {
   constexpr std::array<const char*, 5> names{"B", "KiB", "MiB", "GiB", "TiB"};
   auto value = static_cast<double>(bytes);
   std::size_t index = 0;
-  while (value >= 1024.0 && index + 1 < names.size()) {
+  constexpr double reads_1024 = 1023.995;  // once rounded to two decimals
+  while (value >= reads_1024 && index + 1 < names.size()) {
     value /= 1024.0;
     ++index;
   }
