@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many open+release rounds a second the broker's one thread does, against a bare epoll loop that answers a
-// packet with two descriptors and takes one more packet: the least work a broker can do for such a round.
-// Clients keep several opens under way each, so that the server is what is busy. A third number, heap a
-// segment, comes from the allocator's own count.
+// How many open+release rounds a second the broker's one thread does, against a bare epoll loop
+// that answers a packet with two descriptors and takes one more packet: the least work a broker can
+// do for such a round. Clients keep several opens under way each, so that the server is what is
+// busy. A third number, heap a segment, comes from the allocator's own count.
 #include <benchmark/benchmark.h>
 #include <malloc.h>
 #include <sys/epoll.h>
@@ -102,8 +102,7 @@ class bare_loop {
     for (int i = 0; i < connections; ++i) {
       std::array<int, 2> pair{};
       base::checked("bench", {}, "socketpair", [&] {
-        return ::socketpair(
-            AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair.data());
+        return ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair.data());
       });
       clients_.emplace_back(pair[0]);
       servers_.emplace_back(pair[1]);
@@ -163,19 +162,10 @@ class bare_loop {
   std::jthread thread_;
 };
 
-base::unique_fd greeted_socket(const std::string& path) {
-  auto socket = transport::connect_packet_socket(path, std::chrono::seconds(5));
-  std::vector<std::byte> buffer(wire::max_packet_bytes);
-  static_cast<void>(transport::send_packet(socket.get(), wire::encode({0, wire::hello{}}), {}));
-  if (!transport::wait_readable(socket.get(), std::chrono::seconds(5)) ||
-      transport::receive_packet(socket.get(), buffer).status != transport::receive_status::packet) {
-    throw std::runtime_error("no welcome");
-  }
-  return socket;
-}
-
 /// CPU time of this process less that of the calling thread: what the server's thread used.
-double other_threads_cpu() { return seconds(CLOCK_PROCESS_CPUTIME_ID) - seconds(CLOCK_THREAD_CPUTIME_ID); }
+double other_threads_cpu() {
+  return seconds(CLOCK_PROCESS_CPUTIME_ID) - seconds(CLOCK_THREAD_CPUTIME_ID);
+}
 
 void open_release(benchmark::State& state) {
   private_broker broker;
@@ -226,10 +216,9 @@ void heap_of_a_segment(benchmark::State& state) {
     const auto create = [&](int first, int last) {
       client producer = broker.connect();
       for (int i = first; i < last; ++i) {
-        segment made = producer.create("weights/layer/" + std::to_string(i),
-                                       {.size_bytes = 4096,
-                                        .device = "host",
-                                        .lifetime = lifetime::persistent});
+        segment made = producer.create(
+            "weights/layer/" + std::to_string(i),
+            {.size_bytes = 4096, .device = "host", .lifetime = lifetime::persistent});
         made.publish();
       }
     };

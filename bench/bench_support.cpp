@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <stdexcept>
 
 #include "driver/cuda.hpp"
 #include "driver/devices.hpp"
 #include "driver/owners.hpp"
+#include "transport/packet_socket.hpp"
+#include "wire/codec.hpp"
 
 namespace gpushm::bench {
 
@@ -37,6 +40,26 @@ double samples::median() const {
   const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
   std::nth_element(sorted.begin(), middle, sorted.end());
   return *middle;
+}
+
+received_message ask(int socket, const wire::message& request) {
+  std::vector<std::byte> buffer(wire::max_packet_bytes);
+  static_cast<void>(transport::send_packet(socket, wire::encode(request), {}));
+  if (!transport::wait_readable(socket, std::chrono::seconds(5))) {
+    throw std::runtime_error("the broker does not answer");
+  }
+  auto got = transport::receive_packet(socket, buffer);
+  auto message = wire::decode(got.packet);
+  if (!message) {
+    throw std::runtime_error("the broker's answer is no message");
+  }
+  return {std::move(*message), std::move(got.descriptors)};
+}
+
+base::unique_fd greeted_socket(const std::string& path) {
+  auto socket = transport::connect_packet_socket(path, std::chrono::seconds(5));
+  static_cast<void>(ask(socket.get(), {0, wire::hello{}}));
+  return socket;
 }
 
 int gpu_count() {

@@ -3,11 +3,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
+#include "wire/messages.hpp"
 
 namespace gpushm::bench {
 
@@ -34,7 +37,8 @@ class samples {
   void time(Call&& call) {
     const auto start = std::chrono::steady_clock::now();
     call();
-    add(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+    add(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+            .count());
   }
   void add(double microseconds) { values_.push_back(microseconds); }
   [[nodiscard]] double median() const;
@@ -43,6 +47,16 @@ class samples {
  private:
   std::vector<double> values_;
 };
+
+/// A packet's message and descriptors.
+struct received_message {
+  wire::message message;
+  std::vector<base::unique_fd> descriptors;
+};
+/// A connection to a broker that has said hello, without the client library.
+[[nodiscard]] base::unique_fd greeted_socket(const std::string& path);
+/// Sends a request and returns what comes back.
+[[nodiscard]] received_message ask(int socket, const wire::message& request);
 
 /// GPUs that CUDA shows; 0 when there is no driver.
 [[nodiscard]] int gpu_count();

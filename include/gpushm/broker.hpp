@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <sys/types.h>
 
 #include "gpushm/export.hpp"
 #include "gpushm/types.hpp"
@@ -14,14 +15,14 @@ namespace gpushm {
 
 /// Limits of one broker; the defaults are the documented ones (docs/protocol.md, "Limits").
 struct broker_limits {
-  std::uint32_t max_segments = 65'536;         ///< slots of the state table
+  std::uint32_t max_segments = 65'536;  ///< slots of the state table
   std::uint32_t max_connections = 4'096;
-  std::uint64_t quota_bytes = 0;               ///< of the whole domain; 0: no limit
-  std::uint64_t quota_bytes_per_uid = 0;       ///< 0: no limit
-  std::uint32_t max_pending_opens = 4'096;     ///< opens of one connection that wait for their names
-  std::uint32_t reserved_descriptors = 64;     ///< kept free for the broker itself
-  std::uint32_t hello_timeout_ms = 5'000;      ///< a connection that says nothing is closed
-  std::uint32_t send_timeout_ms = 5'000;       ///< a peer that does not read is dropped
+  std::uint64_t quota_bytes = 0;            ///< of the whole domain; 0: no limit
+  std::uint64_t quota_bytes_per_uid = 0;    ///< 0: no limit
+  std::uint32_t max_pending_opens = 4'096;  ///< opens of one connection that wait for their names
+  std::uint32_t reserved_descriptors = 64;  ///< kept free for the broker itself
+  std::uint32_t hello_timeout_ms = 5'000;   ///< a connection that says nothing is closed
+  std::uint32_t send_timeout_ms = 5'000;    ///< a peer that does not read is dropped
   std::uint32_t max_inflight_descriptors = 1'012;  ///< sent to one peer and not read by it
 };
 
@@ -43,7 +44,8 @@ struct broker_options {
 /// Distinct objects: safe. Shared objects: unsafe.
 class GPUSHM_API broker {
  public:
-  /// Returns once clients can connect. Throws `error`: address_in_use, permission_denied, system_error.
+  /// Returns once clients can connect. Throws `error`: address_in_use, permission_denied,
+  /// system_error.
   [[nodiscard]] static broker start(const broker_options& options);
   broker(broker&&) noexcept;
   broker& operator=(broker&&) noexcept;

@@ -24,8 +24,8 @@ class subscription_impl;
 }  // namespace detail
 
 struct connect_options {
-  /// The broker's socket. Empty: `$GPUSHM_SOCKET`; else the one domain mounted under `/run/gpushm/d`
-  /// (several: `errc::ambiguous_domain`); else `/run/gpushm/d/default/socket`.
+  /// The broker's socket. Empty: `$GPUSHM_SOCKET`; else the one domain mounted under
+  /// `/run/gpushm/d` (several: `errc::ambiguous_domain`); else `/run/gpushm/d/default/socket`.
   std::string socket_path = {};
   /// How long to wait for a broker that is not there yet. Zero: do not wait.
   std::chrono::milliseconds timeout{0};
@@ -36,8 +36,8 @@ struct connect_options {
 struct create_options {
   /// Bytes; must not be 0.
   std::uint64_t size_bytes = 0;
-  /// An ordinal as CUDA numbers it, "GPU-<uuid>", "MIG-<uuid>", "host", or "auto": the first visible GPU,
-  /// else the host.
+  /// An ordinal as CUDA numbers it, "GPU-<uuid>", "MIG-<uuid>", "host", or "auto": the first
+  /// visible GPU, else the host.
   std::string device = "auto";
   gpushm::lifetime lifetime = gpushm::lifetime::leased;
   /// Size of one physical allocation, rounded up to the device's granularity; 0: one chunk for all.
@@ -50,8 +50,8 @@ struct open_options {
   gpushm::access access = gpushm::access::read;
   /// How long to wait for the name to be published. Zero: do not wait.
   std::chrono::milliseconds timeout{0};
-  /// The GPU that will use the memory, written as in `create_options::device`; empty: the GPU that the
-  /// memory is on, or the first visible GPU when CUDA does not show that one.
+  /// The GPU that will use the memory, written as in `create_options::device`; empty: the GPU that
+  /// the memory is on, or the first visible GPU when CUDA does not show that one.
   std::string device = {};
   /// When not 0: `errc::size_mismatch` unless the segment has exactly this size.
   std::uint64_t expected_size_bytes = 0;
@@ -84,9 +84,10 @@ class GPUSHM_API subscription {
   subscription& operator=(subscription&&) noexcept;
   ~subscription();
 
-  /// The next event, or nothing when `timeout` passes first. At most 1,024 unread events are kept; then
-  /// the oldest are dropped and a `resync` says so. Throws `errc::broker_gone` once, when the broker is
-  /// gone and everything before has been read; later calls resume on the new broker after a `resync`.
+  /// The next event, or nothing when `timeout` passes first. At most 1,024 unread events are kept;
+  /// then the oldest are dropped and a `resync` says so. Throws `errc::broker_gone` once, when the
+  /// broker is gone and everything before has been read; later calls resume on the new broker after
+  /// a `resync`.
   [[nodiscard]] std::optional<event> next(std::chrono::milliseconds timeout);
 
  private:
@@ -101,10 +102,11 @@ struct open_result {
   std::optional<error> failure;
 };
 
-/// A connection to a broker. Move-only; segments and subscriptions made with it stay usable after it is
-/// gone (they share the connection). One background thread reads the socket; callbacks do not exist, so
-/// user code never runs on it. When the broker dies, requests under way throw `errc::broker_gone` and the
-/// next request connects to its successor. In a forked child every call throws `errc::forked`.
+/// A connection to a broker. Move-only; segments and subscriptions made with it stay usable after
+/// it is gone (they share the connection). One background thread reads the socket; callbacks do not
+/// exist, so user code never runs on it. When the broker dies, requests under way throw
+/// `errc::broker_gone` and the next request connects to its successor. In a forked child every call
+/// throws `errc::forked`.
 ///
 /// Distinct objects: safe. Shared objects: safe.
 class GPUSHM_API client {
@@ -118,10 +120,11 @@ class GPUSHM_API client {
   client& operator=(client&&) noexcept;
   ~client();
 
-  /// Reserves the name, allocates and maps the memory for reading and writing, and hands its descriptors to
-  /// the broker. Nobody else sees it before `publish`; contents are zero on the host and undefined on GPUs.
-  /// Throws `error`: invalid_argument, already_exists, quota_exceeded, out_of_memory, too_many_segments,
-  /// too_many_descriptors, device_not_found, driver_unavailable, driver_error, broker_gone, forked.
+  /// Reserves the name, allocates and maps the memory for reading and writing, and hands its
+  /// descriptors to the broker. Nobody else sees it before `publish`; contents are zero on the host
+  /// and undefined on GPUs. Throws `error`: invalid_argument, already_exists, quota_exceeded,
+  /// out_of_memory, too_many_segments, too_many_descriptors, device_not_found, driver_unavailable,
+  /// driver_error, broker_gone, forked.
   [[nodiscard]] segment create(std::string_view name, const create_options& options);
 
   /// Opens a published segment. Blocks while the name is not there, at most `options.timeout`.
@@ -157,8 +160,9 @@ class GPUSHM_API client {
   std::shared_ptr<detail::client_impl> impl_;
 };
 
-/// Sends the library's log lines (warnings, mostly) to `sink` instead of nowhere; an empty function turns them
-/// off again. Thread-safe; `sink` may be called from any thread and must not call back into gpushm.
+/// Sends the library's log lines (warnings, mostly) to `sink` instead of nowhere; an empty function
+/// turns them off again. Thread-safe; `sink` may be called from any thread and must not call back
+/// into gpushm.
 enum class log_level : std::uint8_t { debug = 0, info = 1, warning = 2, error = 3 };
 GPUSHM_API void set_log_sink(std::function<void(log_level, std::string_view)> sink);
 

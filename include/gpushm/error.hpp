@@ -11,8 +11,8 @@
 
 namespace gpushm {
 
-/// Why an operation failed. The values travel on the wire and in scripts: never renumber, only append.
-/// `docs/errors.md` lists each with its causes and remedies.
+/// Why an operation failed. The values travel on the wire and in scripts: never renumber, only
+/// append. `docs/errors.md` lists each with its causes and remedies.
 enum class errc : std::uint16_t {
   invalid_argument = 1,
   no_such_segment = 2,
@@ -48,8 +48,8 @@ enum class errc : std::uint16_t {
   system_error = 32,
 };
 
-/// The stable name of `code`, as in `docs/errors.md` ("no_such_segment"); "unknown" for a value this
-/// version does not know. Never throws.
+/// The stable name of `code`, as in `docs/errors.md` ("no_such_segment"); "unknown" for a value
+/// this version does not know. Never throws.
 [[nodiscard]] GPUSHM_API std::string_view to_string(errc code) noexcept;
 
 /// The one exception type of gpushm. `what()` reads

@@ -24,9 +24,7 @@ class segment_view {
  public:
   segment_view() = default;
   segment_view(void* data, std::uint64_t size_bytes, device_id where)
-      : data_(data),
-        size_bytes_(size_bytes),
-        device_(std::move(where)) {}
+      : data_(data), size_bytes_(size_bytes), device_(std::move(where)) {}
 
   [[nodiscard]] void* data() const noexcept { return data_; }
   [[nodiscard]] std::uint64_t size_bytes() const noexcept { return size_bytes_; }
@@ -38,9 +36,10 @@ class segment_view {
   device_id device_;
 };
 
-/// A segment mapped into this process, with its lease. Move-only; the lease and the mapping go with the
-/// last `segment` of that generation in the process. A moved-from or default-constructed segment is
-/// empty: `operator bool` is false, `data()` is null, everything else throws `errc::invalid_argument`.
+/// A segment mapped into this process, with its lease. Move-only; the lease and the mapping go with
+/// the last `segment` of that generation in the process. A moved-from or default-constructed
+/// segment is empty: `operator bool` is false, `data()` is null, everything else throws
+/// `errc::invalid_argument`.
 ///
 /// The destructor does not wait for GPU work that still uses the memory: synchronize first.
 ///
@@ -57,7 +56,8 @@ class GPUSHM_API segment {
   /// Not empty?
   explicit operator bool() const noexcept;
 
-  /// The first byte: a device pointer (also a `CUdeviceptr`) for GPU segments, a CPU pointer for host ones.
+  /// The first byte: a device pointer (also a `CUdeviceptr`) for GPU segments, a CPU pointer for
+  /// host ones.
   [[nodiscard]] void* data() const noexcept;
   /// Bytes asked for at creation; the mapping may be longer.
   [[nodiscard]] std::uint64_t size_bytes() const;
@@ -75,16 +75,17 @@ class GPUSHM_API segment {
   [[nodiscard]] segment_state state() const;
   [[nodiscard]] segment_view view() const;
 
-  /// Makes a created segment visible to others, with up to 64 KiB of metadata. Does not synchronize any
-  /// stream: finish the writes that readers rely on first. Blocks for one round trip to the broker (at
-  /// most the client's request timeout).
-  /// Throws `error`: already_published, message_too_large, permission_denied, broker_gone, timed_out, forked.
+  /// Makes a created segment visible to others, with up to 64 KiB of metadata. Does not synchronize
+  /// any stream: finish the writes that readers rely on first. Blocks for one round trip to the
+  /// broker (at most the client's request timeout). Throws `error`: already_published,
+  /// message_too_large, permission_denied, broker_gone, timed_out, forked.
   void publish(std::span<const std::byte> metadata = {});
   void publish(std::string_view metadata);
 
   /// Copies between this segment and host memory; works for every device and returns when done.
   /// `offset_bytes + size` must lie within `size_bytes()`.
-  /// Throws `error`: invalid_argument (out of range, or writing through `access::read`), driver_error.
+  /// Throws `error`: invalid_argument (out of range, or writing through `access::read`),
+  /// driver_error.
   void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const;
   void write(std::uint64_t offset_bytes, std::span<const std::byte> source);
   /// Sets every byte to `value`; returns when done. Errors as `write`.

@@ -41,8 +41,8 @@ enum class device_kind : std::uint8_t { host = 0, gpu = 1, mig = 2 };
 [[nodiscard]] GPUSHM_API std::string_view to_string(backend value) noexcept;
 [[nodiscard]] GPUSHM_API std::string_view to_string(device_kind value) noexcept;
 
-/// Where a segment's memory lives. Same meaning in every process: ordinals, which CUDA_VISIBLE_DEVICES
-/// changes, are not part of it.
+/// Where a segment's memory lives. Same meaning in every process: ordinals, which
+/// CUDA_VISIBLE_DEVICES changes, are not part of it.
 struct device_id {
   device_kind kind = device_kind::host;
   std::string uuid;         ///< "GPU-…" or "MIG-…"; empty for the host
@@ -54,7 +54,8 @@ struct device_id {
   friend bool operator==(const device_id&, const device_id&) = default;
 };
 
-/// A broker's random 128-bit number, made when it starts. With a generation it identifies memory for ever.
+/// A broker's random 128-bit number, made when it starts. With a generation it identifies memory
+/// for ever.
 using epoch = std::array<std::uint8_t, 16>;
 
 /// 56 bits, never 0, never used twice by one broker.
@@ -76,10 +77,10 @@ struct segment_info {
   device_id device;
   bool published = false;
   segment_state state = segment_state::live;
-  std::uint32_t leases = 0;        ///< connections that hold it, the creator's included
-  std::uint32_t creator_uid = 0;   ///< as the broker sees it
-  std::int32_t creator_pid = 0;    ///< as the broker sees it; 0 when it cannot
-  bool creator_alive = false;      ///< the creator's connection is still there
+  std::uint32_t leases = 0;       ///< connections that hold it, the creator's included
+  std::uint32_t creator_uid = 0;  ///< as the broker sees it
+  std::int32_t creator_pid = 0;   ///< as the broker sees it; 0 when it cannot
+  bool creator_alive = false;     ///< the creator's connection is still there
   std::uint64_t metadata_bytes = 0;
 };
 

@@ -56,11 +56,21 @@ error::error(const error&) noexcept = default;
 error& error::operator=(const error&) noexcept = default;
 error::~error() = default;
 
-errc error::code() const noexcept { return parts_->code; }
-const std::string& error::operation() const noexcept { return parts_->operation; }
-const std::string& error::object() const noexcept { return parts_->object; }
-const std::string& error::cause() const noexcept { return parts_->cause; }
-const std::string& error::next_step() const noexcept { return parts_->next_step; }
+errc error::code() const noexcept {
+  return parts_->code;
+}
+const std::string& error::operation() const noexcept {
+  return parts_->operation;
+}
+const std::string& error::object() const noexcept {
+  return parts_->object;
+}
+const std::string& error::cause() const noexcept {
+  return parts_->cause;
+}
+const std::string& error::next_step() const noexcept {
+  return parts_->next_step;
+}
 
 error error::in(std::string_view operation, std::string_view object) const {
   return {parts_->code, operation, object, parts_->cause, parts_->next_step};

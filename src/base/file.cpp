@@ -29,9 +29,8 @@ void random_bytes(std::span<std::uint8_t> bytes) {
   std::size_t done = 0;
   while (done < bytes.size()) {
     const auto rest = bytes.subspan(done);
-    done += static_cast<std::size_t>(checked("random", {}, "getrandom", [&] {
-      return ::getrandom(rest.data(), rest.size(), 0);
-    }));
+    done += static_cast<std::size_t>(checked(
+        "random", {}, "getrandom", [&] { return ::getrandom(rest.data(), rest.size(), 0); }));
   }
 }
 

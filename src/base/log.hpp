@@ -7,8 +7,8 @@
 
 namespace gpushm::base {
 
-/// Hands a line to the sink that `gpushm::set_log_sink` installed; nothing when there is none. Never throws.
-/// Thread-safe.
+/// Hands a line to the sink that `gpushm::set_log_sink` installed; nothing when there is none.
+/// Never throws. Thread-safe.
 void log(log_level level, std::string_view text) noexcept;
 
 }  // namespace gpushm::base

@@ -10,93 +10,144 @@ namespace gpushm {
 
 std::string_view to_string(errc code) noexcept {
   switch (code) {
-    case errc::invalid_argument: return "invalid_argument";
-    case errc::no_such_segment: return "no_such_segment";
-    case errc::already_exists: return "already_exists";
-    case errc::permission_denied: return "permission_denied";
-    case errc::timed_out: return "timed_out";
-    case errc::broker_unreachable: return "broker_unreachable";
-    case errc::broker_gone: return "broker_gone";
-    case errc::protocol_error: return "protocol_error";
-    case errc::unsupported_version: return "unsupported_version";
-    case errc::quota_exceeded: return "quota_exceeded";
-    case errc::out_of_memory: return "out_of_memory";
-    case errc::too_many_segments: return "too_many_segments";
-    case errc::too_many_descriptors: return "too_many_descriptors";
-    case errc::too_many_connections: return "too_many_connections";
-    case errc::too_many_requests: return "too_many_requests";
-    case errc::device_not_found: return "device_not_found";
-    case errc::device_not_visible: return "device_not_visible";
-    case errc::driver_unavailable: return "driver_unavailable";
-    case errc::driver_error: return "driver_error";
-    case errc::wrong_descriptor_kind: return "wrong_descriptor_kind";
-    case errc::wrong_descriptor_count: return "wrong_descriptor_count";
-    case errc::size_mismatch: return "size_mismatch";
-    case errc::forked: return "forked";
-    case errc::peer_died: return "peer_died";
-    case errc::stale_generation: return "stale_generation";
-    case errc::message_too_large: return "message_too_large";
-    case errc::address_in_use: return "address_in_use";
-    case errc::ambiguous_domain: return "ambiguous_domain";
-    case errc::not_published: return "not_published";
-    case errc::already_published: return "already_published";
-    case errc::segment_removed: return "segment_removed";
-    case errc::system_error: return "system_error";
+    case errc::invalid_argument:
+      return "invalid_argument";
+    case errc::no_such_segment:
+      return "no_such_segment";
+    case errc::already_exists:
+      return "already_exists";
+    case errc::permission_denied:
+      return "permission_denied";
+    case errc::timed_out:
+      return "timed_out";
+    case errc::broker_unreachable:
+      return "broker_unreachable";
+    case errc::broker_gone:
+      return "broker_gone";
+    case errc::protocol_error:
+      return "protocol_error";
+    case errc::unsupported_version:
+      return "unsupported_version";
+    case errc::quota_exceeded:
+      return "quota_exceeded";
+    case errc::out_of_memory:
+      return "out_of_memory";
+    case errc::too_many_segments:
+      return "too_many_segments";
+    case errc::too_many_descriptors:
+      return "too_many_descriptors";
+    case errc::too_many_connections:
+      return "too_many_connections";
+    case errc::too_many_requests:
+      return "too_many_requests";
+    case errc::device_not_found:
+      return "device_not_found";
+    case errc::device_not_visible:
+      return "device_not_visible";
+    case errc::driver_unavailable:
+      return "driver_unavailable";
+    case errc::driver_error:
+      return "driver_error";
+    case errc::wrong_descriptor_kind:
+      return "wrong_descriptor_kind";
+    case errc::wrong_descriptor_count:
+      return "wrong_descriptor_count";
+    case errc::size_mismatch:
+      return "size_mismatch";
+    case errc::forked:
+      return "forked";
+    case errc::peer_died:
+      return "peer_died";
+    case errc::stale_generation:
+      return "stale_generation";
+    case errc::message_too_large:
+      return "message_too_large";
+    case errc::address_in_use:
+      return "address_in_use";
+    case errc::ambiguous_domain:
+      return "ambiguous_domain";
+    case errc::not_published:
+      return "not_published";
+    case errc::already_published:
+      return "already_published";
+    case errc::segment_removed:
+      return "segment_removed";
+    case errc::system_error:
+      return "system_error";
   }
   return "unknown";
 }
 
 std::string_view to_string(access value) noexcept {
   switch (value) {
-    case access::read: return "read";
-    case access::read_write: return "read-write";
+    case access::read:
+      return "read";
+    case access::read_write:
+      return "read-write";
   }
   return "unknown";
 }
 
 std::string_view to_string(lifetime value) noexcept {
   switch (value) {
-    case lifetime::leased: return "leased";
-    case lifetime::persistent: return "persistent";
+    case lifetime::leased:
+      return "leased";
+    case lifetime::persistent:
+      return "persistent";
   }
   return "unknown";
 }
 
 std::string_view to_string(segment_state value) noexcept {
   switch (value) {
-    case segment_state::live: return "live";
-    case segment_state::removed: return "removed";
-    case segment_state::exporter_gone: return "exporter-gone";
-    case segment_state::broker_gone: return "broker-gone";
+    case segment_state::live:
+      return "live";
+    case segment_state::removed:
+      return "removed";
+    case segment_state::exporter_gone:
+      return "exporter-gone";
+    case segment_state::broker_gone:
+      return "broker-gone";
   }
   return "unknown";
 }
 
 std::string_view to_string(backend value) noexcept {
   switch (value) {
-    case backend::host: return "host";
-    case backend::cuda_vmm: return "cuda-vmm";
+    case backend::host:
+      return "host";
+    case backend::cuda_vmm:
+      return "cuda-vmm";
   }
   return "unknown";
 }
 
 std::string_view to_string(device_kind value) noexcept {
   switch (value) {
-    case device_kind::host: return "host";
-    case device_kind::gpu: return "gpu";
-    case device_kind::mig: return "mig";
+    case device_kind::host:
+      return "host";
+    case device_kind::gpu:
+      return "gpu";
+    case device_kind::mig:
+      return "mig";
   }
   return "unknown";
 }
 
 std::string_view to_string(event_kind value) noexcept {
   switch (value) {
-    case event_kind::published: return "published";
-    case event_kind::opened: return "opened";
-    case event_kind::released: return "released";
-    case event_kind::removed: return "removed";
-    case event_kind::peer_died: return "peer-died";
-    case event_kind::resync: return "resync";
+    case event_kind::published:
+      return "published";
+    case event_kind::opened:
+      return "opened";
+    case event_kind::released:
+      return "released";
+    case event_kind::removed:
+      return "removed";
+    case event_kind::peer_died:
+      return "peer-died";
+    case event_kind::resync:
+      return "resync";
   }
   return "unknown";
 }

@@ -43,7 +43,11 @@ broker broker::start(const broker_options& options) {
   return broker(std::make_unique<impl>(complete));
 }
 
-const std::string& broker::socket_path() const noexcept { return impl_->server().socket_path(); }
-const gpushm::epoch& broker::epoch() const noexcept { return impl_->server().epoch(); }
+const std::string& broker::socket_path() const noexcept {
+  return impl_->server().socket_path();
+}
+const gpushm::epoch& broker::epoch() const noexcept {
+  return impl_->server().epoch();
+}
 
 }  // namespace gpushm

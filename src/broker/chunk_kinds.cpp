@@ -47,14 +47,14 @@ void check_chunk(int fd, gpushm::backend kind, std::uint64_t chunk_bytes, bool a
       if (known && is_sealed_memfd(fd, info, chunk_bytes)) {
         return;
       }
-      throw error(errc::wrong_descriptor_kind,
-                  {},
-                  {},
-                  "a host chunk is not a memfd of the announced size, sealed with SHRINK, GROW and SEAL",
-                  "seal the memfd before it is attached");
+      throw error(
+          errc::wrong_descriptor_kind,
+          {},
+          {},
+          "a host chunk is not a memfd of the announced size, sealed with SHRINK, GROW and SEAL",
+          "seal the memfd before it is attached");
     case gpushm::backend::cuda_vmm:
-      if (known && (is_nvidiactl(info) ||
-                    (accept_fake && is_unnamed_tmpfs_file(fd, info)))) {
+      if (known && (is_nvidiactl(info) || (accept_fake && is_unnamed_tmpfs_file(fd, info)))) {
         return;
       }
       throw error(errc::wrong_descriptor_kind,

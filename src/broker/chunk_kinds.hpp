@@ -7,10 +7,10 @@
 
 namespace gpushm::broker_detail {
 
-/// Throws `errc::wrong_descriptor_kind` unless `fd` is what `kind` hands out as a chunk: a sealed memfd of
-/// `chunk_bytes` for the host; an open /dev/nvidiactl (character device 195:255) for GPUs, or with
-/// `accept_fake` an unnamed tmpfs file, as the fake driver of the tests makes. A broker can check the kind
-/// of a GPU's chunk, never its size or contents.
+/// Throws `errc::wrong_descriptor_kind` unless `fd` is what `kind` hands out as a chunk: a sealed
+/// memfd of `chunk_bytes` for the host; an open /dev/nvidiactl (character device 195:255) for GPUs,
+/// or with `accept_fake` an unnamed tmpfs file, as the fake driver of the tests makes. A broker can
+/// check the kind of a GPU's chunk, never its size or contents.
 void check_chunk(int fd, gpushm::backend kind, std::uint64_t chunk_bytes, bool accept_fake);
 
 }  // namespace gpushm::broker_detail

@@ -19,9 +19,7 @@ using packet_socket = asio::generic::seq_packet_protocol::socket;
 /// One client's socket and what waits to be sent on it. Runs on the server's thread.
 struct connection {
   connection(core::session_id number, packet_socket connected)
-      : session(number),
-        socket(std::move(connected)),
-        drained(socket.get_executor()) {
+      : session(number), socket(std::move(connected)), drained(socket.get_executor()) {
     drained.expires_at(asio::steady_timer::time_point::max());
   }
 

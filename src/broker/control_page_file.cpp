@@ -14,9 +14,8 @@ base::unique_fd make_control_page(const gpushm::epoch& epoch, gpushm::generation
   base::unique_fd fd(base::checked("create", {}, "memfd_create", [] {
     return ::memfd_create("gpushm-control", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   }));
-  base::checked("create", {}, "ftruncate", [&] {
-    return ::ftruncate(fd.get(), wire::control_page_bytes);
-  });
+  base::checked(
+      "create", {}, "ftruncate", [&] { return ::ftruncate(fd.get(), wire::control_page_bytes); });
   base::checked("create", {}, "fallocate", [&] {
     return ::fallocate(fd.get(), 0, 0, wire::control_page_bytes);
   });

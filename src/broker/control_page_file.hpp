@@ -6,7 +6,8 @@
 
 namespace gpushm::broker_detail {
 
-/// A new control page: allocated, header written, sealed. Throws out_of_memory, too_many_descriptors.
+/// A new control page: allocated, header written, sealed. Throws out_of_memory,
+/// too_many_descriptors.
 [[nodiscard]] base::unique_fd make_control_page(const gpushm::epoch& epoch,
                                                 gpushm::generation generation);
 

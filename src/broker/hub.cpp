@@ -13,8 +13,8 @@ namespace gpushm::broker_detail {
 
 namespace {
 
-/// Room that the fields of a segment's description take in a packet, names at their longest: a page of a list
-/// ends before the packet is full.
+/// Room that the fields of a segment's description take in a packet, names at their longest: a page
+/// of a list ends before the packet is full.
 constexpr std::size_t description_bytes = 512;
 constexpr std::size_t listing_bytes = wire::max_packet_bytes / 2;
 
@@ -128,9 +128,8 @@ void hub::receive(core::session_id session,
     }
     const bool is_hello = std::holds_alternative<wire::hello>(message->body);
     if (is_hello == request.state.greeted) {
-      violate(session,
-              message->id,
-              is_hello ? "a second hello" : "a request came before the hello");
+      violate(
+          session, message->id, is_hello ? "a second hello" : "a request came before the hello");
       return;
     }
     std::visit([&](const auto& body) { handle(request, body); }, message->body);
@@ -170,7 +169,8 @@ void hub::fail(core::session_id to, std::uint64_t id, std::uint32_t index, const
   reply(to, id, wire::failure{index, why.code(), why.cause(), why.next_step()});
 }
 
-// ---- requests --------------------------------------------------------------------------------------
+// ---- requests
+// --------------------------------------------------------------------------------------
 
 void hub::handle(const context& at, const wire::hello& message) {
   if (message.version == 0) {
@@ -243,10 +243,8 @@ void hub::handle(const context& at, const wire::attach& message) {
       at.session, message.generation, message.first_chunk, at.descriptors.size());
   segment_files& files = *files_.at(message.generation);
   for (std::size_t i = 0; i < at.descriptors.size(); ++i) {
-    check_chunk(at.descriptors[i].get(),
-                what.backend,
-                message.chunk_bytes[i],
-                config_.accept_fake_chunks);
+    check_chunk(
+        at.descriptors[i].get(), what.backend, message.chunk_bytes[i], config_.accept_fake_chunks);
   }
   // Sizes are what clients claim; together they must be what the quota was asked for.
   std::uint64_t left = what.allocated_bytes;
@@ -341,7 +339,8 @@ void hub::handle(const context& at, const wire::list& message) {
 }
 
 void hub::handle(const context& at, const wire::stat& message) {
-  reply(at.session, at.id, wire::listing{{describe(domain_.stat(at.session, message.name))}, false});
+  reply(
+      at.session, at.id, wire::listing{{describe(domain_.stat(at.session, message.name))}, false});
 }
 
 void hub::handle(const context& at, const wire::subscribe& message) {
@@ -354,14 +353,17 @@ void hub::handle(const context& at, const wire::unsubscribe& message) {
   reply(at.session, at.id, wire::done{});
 }
 
-void hub::handle(const context& at, const wire::bye& /*message*/) { at.state.said_bye = true; }
+void hub::handle(const context& at, const wire::bye& /*message*/) {
+  at.state.said_bye = true;
+}
 
 template <typename Answer>
 void hub::handle(const context& at, const Answer& /*message*/) {
   violate(at.session, at.id, "a client sent a broker's message");
 }
 
-// ---- what the domain says --------------------------------------------------------------------------
+// ---- what the domain says
+// --------------------------------------------------------------------------
 
 void hub::slot_changed(std::uint32_t slot,
                        gpushm::generation generation,
@@ -369,17 +371,16 @@ void hub::slot_changed(std::uint32_t slot,
   listener_(listener_context_, slot, generation, state);
 }
 
-void hub::freed(const core::segment& gone) { files_.erase(gone.generation); }
+void hub::freed(const core::segment& gone) {
+  files_.erase(gone.generation);
+}
 
-void hub::notify(core::session_id session,
-                 std::uint64_t subscription,
-                 const core::change& what) {
+void hub::notify(core::session_id session, std::uint64_t subscription, const core::change& what) {
   outgoing packet;
   packet.subscription = subscription;
   reply(session,
         subscription,
-        wire::event{
-            what.kind, std::string(what.name), what.generation, what.leases, what.peer_pid},
+        wire::event{what.kind, std::string(what.name), what.generation, what.leases, what.peer_pid},
         std::move(packet));
 }
 

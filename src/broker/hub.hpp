@@ -44,9 +44,9 @@ class outbox {
   virtual void drop(core::session_id session) = 0;
 };
 
-/// The broker without I/O: packets and descriptors in, packets and descriptors out. Decodes, verifies, lets
-/// the domain decide, answers. Whatever a client sends, it gets an answer or is dropped, and others do not
-/// notice.
+/// The broker without I/O: packets and descriptors in, packets and descriptors out. Decodes,
+/// verifies, lets the domain decide, answers. Whatever a client sends, it gets an answer or is
+/// dropped, and others do not notice.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class hub final : private core::observer {
@@ -60,8 +60,10 @@ class hub final : private core::observer {
     int state_table = -1;  ///< given to clients; not owned
   };
   /// Hears which slot of the state table changed.
-  using slot_listener =
-      void (*)(void* context, std::uint32_t, gpushm::generation, std::optional<segment_state>);
+  using slot_listener = void (*)(void* context,
+                                 std::uint32_t,
+                                 gpushm::generation,
+                                 std::optional<segment_state>);
 
   /// `out` must outlive the hub.
   hub(config options, outbox& out, slot_listener listener, void* listener_context);

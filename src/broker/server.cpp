@@ -42,7 +42,8 @@ using std::chrono::milliseconds;
 constexpr int packets_a_turn = 32;
 /// Events that may wait for a slow subscriber before it is owed a resync instead.
 constexpr std::size_t max_queued_events = 1024;
-/// How often a peer that holds too many unread descriptors is looked at: the kernel has no event for it.
+/// How often a peer that holds too many unread descriptors is looked at: the kernel has no event
+/// for it.
 constexpr milliseconds inflight_poll{2};
 constexpr milliseconds accept_backoff{50};
 
@@ -52,10 +53,14 @@ gpushm::epoch random_epoch() {
   return value;
 }
 
-asio::generic::seq_packet_protocol unix_packets() { return {AF_UNIX, 0}; }
+asio::generic::seq_packet_protocol unix_packets() {
+  return {AF_UNIX, 0};
+}
 
 /// `co_await`s an operation and says what came of it instead of throwing.
-auto into(asio::error_code& code) { return asio::redirect_error(asio::use_awaitable, code); }
+auto into(asio::error_code& code) {
+  return asio::redirect_error(asio::use_awaitable, code);
+}
 
 core::limits core_limits(const broker_limits& limits, std::uint64_t descriptors) {
   core::limits result;
@@ -93,7 +98,8 @@ class server::impl final : public outbox {
   [[nodiscard]] const std::string& socket_path() const noexcept { return options_.socket_path; }
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept { return epoch_; }
 
-  // ---- outbox --------------------------------------------------------------------------------------
+  // ---- outbox
+  // --------------------------------------------------------------------------------------
 
   void send(core::session_id session, outgoing packet) override {
     const connection_ptr to = find(session);
@@ -147,7 +153,8 @@ class server::impl final : public outbox {
     return at == connections_.end() ? nullptr : at->second;
   }
 
-  // ---- connections ---------------------------------------------------------------------------------
+  // ---- connections
+  // ---------------------------------------------------------------------------------
 
   awaitable<void> accept_loop() {
     for (;;) {
@@ -176,14 +183,14 @@ class server::impl final : public outbox {
   void welcome(packet_socket socket) {
     socket.native_non_blocking(true);
     if (connections_.size() >= options_.limits.max_connections) {
-      const auto packet = wire::encode(
-          {0,
-           wire::failure{0,
-                         errc::too_many_connections,
-                         "the broker has " + std::to_string(connections_.size()) +
-                             " connections, its limit",
-                         "close clients that are not used, or serve with a larger "
-                         "--max-connections"}});
+      const auto packet =
+          wire::encode({0,
+                        wire::failure{0,
+                                      errc::too_many_connections,
+                                      "the broker has " + std::to_string(connections_.size()) +
+                                          " connections, its limit",
+                                      "close clients that are not used, or serve with a larger "
+                                      "--max-connections"}});
       static_cast<void>(transport::send_packet(socket.native_handle(), packet, {}));
       return;
     }
@@ -294,7 +301,8 @@ class server::impl final : public outbox {
     }
   }
 
-  // ---- sending -------------------------------------------------------------------------------------
+  // ---- sending
+  // -------------------------------------------------------------------------------------
 
   /// False when the packet must wait, or the connection was closed.
   bool try_send(connection& to, const outgoing& packet) {
@@ -306,7 +314,8 @@ class server::impl final : public outbox {
       to.inflight_descriptors = 0;
     }
     try {
-      switch (transport::send_packet(to.socket.native_handle(), packet.packet, packet.descriptors)) {
+      switch (
+          transport::send_packet(to.socket.native_handle(), packet.packet, packet.descriptors)) {
         case transport::send_result::sent:
           to.inflight_descriptors += count;
           return true;
@@ -368,7 +377,8 @@ class server::impl final : public outbox {
     to->drained.cancel();
   }
 
-  // ---- opens that wait -----------------------------------------------------------------------------
+  // ---- opens that wait
+  // -----------------------------------------------------------------------------
 
   void arm_deadline() {
     const auto next = hub_.next_deadline();
@@ -403,9 +413,17 @@ class server::impl final : public outbox {
 
 server::server(const broker_options& options) : impl_(std::make_unique<impl>(options)) {}
 server::~server() = default;
-void server::run(void (*ready)(void*), void* context) { impl_->run(ready, context); }
-void server::stop() { impl_->stop(); }
-const std::string& server::socket_path() const noexcept { return impl_->socket_path(); }
-const gpushm::epoch& server::epoch() const noexcept { return impl_->epoch(); }
+void server::run(void (*ready)(void*), void* context) {
+  impl_->run(ready, context);
+}
+void server::stop() {
+  impl_->stop();
+}
+const std::string& server::socket_path() const noexcept {
+  return impl_->socket_path();
+}
+const gpushm::epoch& server::epoch() const noexcept {
+  return impl_->epoch();
+}
 
 }  // namespace gpushm::broker_detail

@@ -13,7 +13,8 @@ namespace gpushm::broker_detail {
 
 namespace {
 
-// The futex word must be what clients read at `owner_futex`: glibc keeps it first (nptl, __pthread_mutex_s).
+// The futex word must be what clients read at `owner_futex`: glibc keeps it first (nptl,
+// __pthread_mutex_s).
 static_assert(sizeof(pthread_mutex_t) <= 64);
 
 pthread_mutex_t* mutex_in(wire::state_table_header* header) {
@@ -55,9 +56,8 @@ state_table_file::state_table_file(std::uint32_t slots, const gpushm::epoch& epo
   mapping_ = base::map_file("serve", fd_.get(), bytes, true);
   // From here on nobody else, not even this process, can get a mapping that can be written.
   base::checked("serve", {}, "fcntl(F_ADD_SEALS)", [&] {
-    return ::fcntl(fd_.get(),
-                   F_ADD_SEALS,
-                   F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
+    return ::fcntl(
+        fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
   });
 
   wire::state_table_header* table = header();
@@ -82,8 +82,8 @@ wire::state_table_header* state_table_file::header() noexcept {
 void state_table_file::set(std::uint32_t slot,
                            gpushm::generation generation,
                            std::optional<segment_state> state) noexcept {
-  auto* words = reinterpret_cast<wire::slot_word*>(
-      static_cast<std::byte*>(mapping_.get().address) + wire::state_table_words_offset);
+  auto* words = reinterpret_cast<wire::slot_word*>(static_cast<std::byte*>(mapping_.get().address) +
+                                                   wire::state_table_words_offset);
   words[slot].store(wire::make_slot_word(state ? generation : 0, stored(state)),
                     std::memory_order_release);
 }
@@ -92,6 +92,8 @@ void state_table_file::hold() {
   check_pthread(::pthread_mutex_lock(mutex_in(header())), "pthread_mutex_lock");
 }
 
-void state_table_file::let_go() noexcept { ::pthread_mutex_unlock(mutex_in(header())); }
+void state_table_file::let_go() noexcept {
+  ::pthread_mutex_unlock(mutex_in(header()));
+}
 
 }  // namespace gpushm::broker_detail

@@ -27,8 +27,8 @@ class state_table_file {
            gpushm::generation generation,
            std::optional<segment_state> state) noexcept;
 
-  /// Locks the header's robust mutex for the calling thread. When that thread ends, however it ends, clients
-  /// see that the broker is gone.
+  /// Locks the header's robust mutex for the calling thread. When that thread ends, however it
+  /// ends, clients see that the broker is gone.
   void hold();
   /// Says the same before the thread ends. From the thread that called `hold`.
   void let_go() noexcept;

@@ -19,7 +19,8 @@
 
 namespace gpushm::detail {
 
-/// This process's lease on one generation, shared by all its users here; ends with the last of them.
+/// This process's lease on one generation, shared by all its users here; ends with the last of
+/// them.
 ///
 /// Distinct objects: safe. Shared objects: safe.
 class attachment {
@@ -35,7 +36,9 @@ class attachment {
 
   [[nodiscard]] const wire::segment& info() const noexcept { return info_; }
   [[nodiscard]] connection& broker() const noexcept { return *broker_; }
-  [[nodiscard]] const std::shared_ptr<connection>& shared_broker() const noexcept { return broker_; }
+  [[nodiscard]] const std::shared_ptr<connection>& shared_broker() const noexcept {
+    return broker_;
+  }
   [[nodiscard]] segment_state state() const noexcept {
     return broker_->state(info_.slot, info_.generation);
   }

@@ -92,12 +92,11 @@ std::vector<segment_info> client::list(std::string_view prefix) {
   const auto broker = impl_->broker();
   std::vector<segment_info> all;
   for (std::string after;;) {
-    const wire::listing page =
-        listing_of(broker->request(wire::list{std::string(prefix), after},
-                                   {"list", prefix},
-                                   impl_->request_deadline()),
-                   "list",
-                   prefix);
+    const wire::listing page = listing_of(
+        broker->request(
+            wire::list{std::string(prefix), after}, {"list", prefix}, impl_->request_deadline()),
+        "list",
+        prefix);
     for (const wire::segment& entry : page.segments) {
       all.push_back(info_of(entry));
     }
@@ -112,9 +111,8 @@ segment_info client::stat(std::string_view name) {
   impl_->check_usable("stat", name);
   base::check_name("stat", name);
   const wire::listing page =
-      listing_of(impl_->broker()->request(wire::stat{std::string(name)},
-                                          {"stat", name},
-                                          impl_->request_deadline()),
+      listing_of(impl_->broker()->request(
+                     wire::stat{std::string(name)}, {"stat", name}, impl_->request_deadline()),
                  "stat",
                  name);
   if (page.segments.size() != 1) {
@@ -139,6 +137,8 @@ subscription client::subscribe(std::string_view prefix) {
   return subscription(std::make_shared<detail::subscription_impl>(impl_, std::string(prefix)));
 }
 
-broker_info client::broker() const { return impl_->broker()->broker(); }
+broker_info client::broker() const {
+  return impl_->broker()->broker();
+}
 
 }  // namespace gpushm

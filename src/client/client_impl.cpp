@@ -87,14 +87,16 @@ std::shared_ptr<connection> client_impl::broker() {
   return connection_;
 }
 
-// ---- create ----------------------------------------------------------------------------------------
+// ---- create
+// ----------------------------------------------------------------------------------------
 
 std::unique_ptr<segment_impl> client_impl::create(std::string_view name,
                                                   const create_options& options) {
   check_usable("create", name);
   base::check_name("create", name);
   const auto backend = memory::backend_for_create(options.device, options.huge_pages);
-  const auto plan = memory::plan_chunks(options.size_bytes, options.chunk_bytes, backend->granularity());
+  const auto plan =
+      memory::plan_chunks(options.size_bytes, options.chunk_bytes, backend->granularity());
   const auto connected = broker();
   const auto deadline = request_deadline();
 
@@ -135,18 +137,19 @@ std::unique_ptr<segment_impl> client_impl::create(std::string_view name,
       std::move(lease), std::move(memory), access::read_write, options_.request_timeout);
 }
 
-// ---- open ------------------------------------------------------------------------------------------
+// ---- open
+// ------------------------------------------------------------------------------------------
 
 std::unique_ptr<segment_impl> client_impl::open(std::string_view name,
                                                 const open_options& options) {
   check_usable("open", name);
   base::check_name("open", name);
   const auto connected = broker();
-  answer got = connected->request(wire::open{std::string(name),
-                                             options.expected_size_bytes,
-                                             milliseconds_on_wire(options.timeout)},
-                                  {"open", name},
-                                  request_deadline() + options.timeout);
+  answer got = connected->request(
+      wire::open{
+          std::string(name), options.expected_size_bytes, milliseconds_on_wire(options.timeout)},
+      {"open", name},
+      request_deadline() + options.timeout);
   return take(connected, std::move(got), options);
 }
 
@@ -236,7 +239,8 @@ std::shared_ptr<memory::region> client_impl::import(connection& broker,
   }
 }
 
-// ---- open_many -------------------------------------------------------------------------------------
+// ---- open_many
+// -------------------------------------------------------------------------------------
 
 std::vector<client_impl::open_outcome> client_impl::open_many(std::span<const std::string> names,
                                                               const open_options& options) {
@@ -249,9 +253,9 @@ std::vector<client_impl::open_outcome> client_impl::open_many(std::span<const st
   for (std::size_t first = 0; first < names.size(); first += names_a_batch) {
     const std::size_t count = std::min(names_a_batch, names.size() - first);
     open_options batch = options;
-    batch.timeout = std::max(std::chrono::milliseconds(0),
-                             std::chrono::ceil<std::chrono::milliseconds>(
-                                 give_up - std::chrono::steady_clock::now()));
+    batch.timeout = std::max(
+        std::chrono::milliseconds(0),
+        std::chrono::ceil<std::chrono::milliseconds>(give_up - std::chrono::steady_clock::now()));
     open_batch(names.subspan(first, count), batch, std::span(results).subspan(first, count));
   }
   return results;
@@ -274,8 +278,8 @@ void client_impl::open_batch(std::span<const std::string> names,
       if (failure->index >= names.size()) {
         throw unexpected("open", {});
       }
-      results[failure->index].failure = error(
-          failure->code, "open", names[failure->index], failure->cause, failure->next_step);
+      results[failure->index].failure =
+          error(failure->code, "open", names[failure->index], failure->cause, failure->next_step);
       continue;
     }
     const auto* opened = std::get_if<wire::opened>(&got.body);

@@ -70,7 +70,8 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   std::shared_ptr<connection> connection_;
 
   std::mutex attachments_mutex_;
-  std::map<std::pair<const connection*, gpushm::generation>, std::weak_ptr<attachment>> attachments_;
+  std::map<std::pair<const connection*, gpushm::generation>, std::weak_ptr<attachment>>
+      attachments_;
   std::size_t sweep_at_ = 64;  // size at which expired entries are swept
 };
 

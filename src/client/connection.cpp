@@ -21,10 +21,15 @@ namespace {
 using std::chrono::milliseconds;
 
 milliseconds until(steady_time deadline) {
-  const auto rest =
-      std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
+  const auto rest = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
   return std::max(rest, milliseconds(0));
 }
+
+/// How long a caller asks the socket again and again before it sleeps: an answer usually takes less
+/// than twice the time it takes to wake a thread.
+constexpr std::chrono::microseconds spin{30};
+/// How long the connection's thread leaves the socket to a caller before it looks again.
+constexpr milliseconds look_again{1};
 
 error from_wire(const wire::failure& failure, subject about) {
   return {failure.code, about.operation, about.object, failure.cause, failure.next_step};
@@ -40,14 +45,14 @@ error unexpected(subject about) {
 
 }  // namespace
 
-// ---- beginning and end -----------------------------------------------------------------------------
+// ---- beginning and end
+// -----------------------------------------------------------------------------
 
 connection::connection(const std::string& path, milliseconds timeout)
     : socket_(transport::connect_packet_socket(path, timeout)),
       closes_in_child_(socket_.get()),
-      wake_(base::checked("connect", path, "eventfd", [] {
-        return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-      })),
+      wake_(base::checked(
+          "connect", path, "eventfd", [] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })),
       buffer_(wire::max_packet_bytes) {}
 
 std::shared_ptr<connection> connection::establish(const std::string& path, milliseconds timeout) {
@@ -56,8 +61,8 @@ std::shared_ptr<connection> connection::establish(const std::string& path, milli
   std::shared_ptr<connection> made(new connection(path, timeout));
 
   const auto self = transport::this_process();
-  const auto hello =
-      wire::encode({0, wire::hello{wire::protocol_version, self.boot_id, self.pid_namespace, self.pid}});
+  const auto hello = wire::encode(
+      {0, wire::hello{wire::protocol_version, self.boot_id, self.pid_namespace, self.pid}});
   if (transport::send_packet(made->socket_.get(), hello, {}) == transport::send_result::closed) {
     // It may have said why before it closed: that is read below.
     base::log(log_level::debug, "the broker closed the connection before the hello");
@@ -105,17 +110,16 @@ std::shared_ptr<connection> connection::establish(const std::string& path, milli
                  welcome->quota_bytes};
 
   struct stat table {};
-  base::checked("connect", path, "fstat", [&] {
-    return ::fstat(got.descriptors.front().get(), &table);
-  });
+  base::checked(
+      "connect", path, "fstat", [&] { return ::fstat(got.descriptors.front().get(), &table); });
   const auto table_bytes = static_cast<std::size_t>(table.st_size);
   if (table_bytes < wire::state_table_words_offset) {
     throw unexpected(about);
   }
   made->table_mapping_ =
       base::map_file("connect", got.descriptors.front().get(), table_bytes, false);
-  made->table_ = wire::state_table_view(
-      made->table_mapping_.get().address, table_bytes, welcome->epoch);
+  made->table_ =
+      wire::state_table_view(made->table_mapping_.get().address, table_bytes, welcome->epoch);
   if (!made->table_) {
     throw unexpected(about);
   }
@@ -136,10 +140,11 @@ connection::~connection() {
   static_cast<void>(base::retry([&] { return ::write(wake_.get(), &one, sizeof one); }));
 }
 
-bool connection::broken() const noexcept { return broken_.load(std::memory_order_acquire); }
+bool connection::broken() const noexcept {
+  return broken_.load(std::memory_order_acquire);
+}
 
-segment_state connection::state(std::uint32_t slot,
-                                gpushm::generation generation) const noexcept {
+segment_state connection::state(std::uint32_t slot, gpushm::generation generation) const noexcept {
   if (broken() || !table_.broker_alive()) {
     return segment_state::broker_gone;
   }
@@ -154,7 +159,8 @@ error connection::gone(subject about) const {
           "what is mapped stays valid; the next request connects to its successor"};
 }
 
-// ---- sending ---------------------------------------------------------------------------------------
+// ---- sending
+// ---------------------------------------------------------------------------------------
 
 void connection::send(std::span<const std::byte> packet,
                       std::span<const int> descriptors,
@@ -180,10 +186,7 @@ void connection::send(std::span<const std::byte> packet,
 }
 
 connection::call::call(connection& owner, std::uint64_t id, subject about)
-    : owner_(owner),
-      id_(id),
-      operation_(about.operation),
-      object_(about.object) {}
+    : owner_(owner), id_(id), operation_(about.operation), object_(about.object) {}
 
 connection::call::~call() {
   // Answers that nobody took: their leases go back.
@@ -218,22 +221,35 @@ answer connection::call::next_raw(steady_time deadline) {
   const subject about{operation_, object_};
   std::unique_lock lock(owner_.mutex_);
   const std::shared_ptr<pending> waiting = owner_.pending_.at(id_);
-  const bool arrived = waiting->arrived.wait_until(lock, deadline, [&] {
-    return !waiting->answers.empty() || owner_.broken();
-  });
-  if (!waiting->answers.empty()) {
-    answer first = std::move(waiting->answers.front());
-    waiting->answers.pop_front();
-    return first;
+  for (;;) {
+    if (!waiting->answers.empty()) {
+      answer first = std::move(waiting->answers.front());
+      waiting->answers.pop_front();
+      return first;
+    }
+    if (owner_.broken()) {
+      throw owner_.gone(about);
+    }
+    if (std::chrono::steady_clock::now() >= deadline) {
+      throw error(errc::timed_out,
+                  about.operation,
+                  about.object,
+                  "the broker did not answer in time",
+                  "see whether it is stopped or overloaded, or use a longer request timeout");
+    }
+    if (owner_.caller_reads_) {
+      waiting->waited_for = true;
+      waiting->arrived.wait_until(lock, deadline);
+      waiting->waited_for = false;
+      continue;
+    }
+    owner_.caller_reads_ = true;
+    lock.unlock();
+    owner_.read_for_everybody(*waiting, deadline);
+    lock.lock();
+    owner_.caller_reads_ = false;
+    owner_.hand_over_reading();
   }
-  if (arrived) {
-    throw owner_.gone(about);
-  }
-  throw error(errc::timed_out,
-              about.operation,
-              about.object,
-              "the broker did not answer in time",
-              "see whether it is stopped or overloaded, or use a longer request timeout");
 }
 
 std::unique_ptr<connection::call> connection::start(wire::body body,
@@ -274,7 +290,8 @@ void connection::release(gpushm::generation generation, std::uint32_t count) noe
   }
 }
 
-// ---- subscriptions ---------------------------------------------------------------------------------
+// ---- subscriptions
+// ---------------------------------------------------------------------------------
 
 std::uint64_t connection::subscribe(const std::string& prefix,
                                     event_sink& sink,
@@ -319,7 +336,48 @@ void connection::unsubscribe(std::uint64_t subscription) noexcept {
   }
 }
 
-// ---- the thread ------------------------------------------------------------------------------------
+// ---- reading
+// ---------------------------------------------------------------------------------------
+
+/// Returns when `wanted` has an answer, at `deadline`, or when the connection is broken.
+void connection::read_for_everybody(const pending& wanted, steady_time deadline) {
+  const auto stop_spinning = std::chrono::steady_clock::now() + spin;
+  bool alive = true;
+  try {
+    for (;;) {
+      alive = read_available();
+      {
+        const std::lock_guard lock(mutex_);
+        if (!alive || !wanted.answers.empty()) {
+          break;
+        }
+      }
+      const auto now = std::chrono::steady_clock::now();
+      if (now < stop_spinning) {
+        continue;
+      }
+      if (now >= deadline || !transport::wait_readable(socket_.get(), until(deadline))) {
+        return;
+      }
+    }
+  } catch (const std::exception& why) {
+    base::log(log_level::warning, why.what());
+    alive = false;
+  }
+  if (!alive) {
+    break_down();
+  }
+}
+
+/// One of those who wait becomes the reader. With `mutex_` held.
+void connection::hand_over_reading() {
+  for (const auto& [id, waiting] : pending_) {
+    if (waiting->waited_for) {
+      waiting->arrived.notify_one();
+      return;
+    }
+  }
+}
 
 void connection::read_until_stopped() {
   for (;;) {
@@ -330,6 +388,20 @@ void connection::read_until_stopped() {
     }
     if (waits[1].revents != 0) {
       return;
+    }
+    {
+      // Somebody who waits for an answer reads. Look again soon, as long as nobody says when that
+      // ends.
+      std::unique_lock lock(mutex_);
+      if (broken()) {
+        return;
+      }
+      if (caller_reads_) {
+        lock.unlock();
+        pollfd stop{wake_.get(), POLLIN, 0};
+        static_cast<void>(::poll(&stop, 1, static_cast<int>(look_again.count())));
+        continue;
+      }
     }
     try {
       if (waits[0].revents != 0 && !read_available()) {
@@ -343,8 +415,9 @@ void connection::read_until_stopped() {
   break_down();
 }
 
-/// False at the end of the connection.
+/// Receives and dispatches what is there. False at the end of the connection.
 bool connection::read_available() {
+  const std::lock_guard lock(receive_mutex_);
   for (;;) {
     auto got = transport::receive_packet(socket_.get(), buffer_);
     switch (got.status) {

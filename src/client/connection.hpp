@@ -50,14 +50,16 @@ class event_sink {
   virtual void broker_gone() = 0;
 };
 
-/// One connection to one broker: sends requests, routes answers to who waits for them, and events to their
-/// subscriptions. Its thread reads the socket. It never comes back once the broker is gone.
+/// One connection to one broker: sends requests, routes answers to who waits for them, and events
+/// to their subscriptions. A thread of its own reads the socket while nobody waits for an answer;
+/// who does wait reads for everybody, which saves a change of threads on every request. It never
+/// comes back once the broker is gone.
 ///
 /// Distinct objects: safe. Shared objects: safe.
 class connection {
  public:
-  /// Connects and says hello. Blocks for `timeout` at most. Throws broker_unreachable, permission_denied,
-  /// unsupported_version, too_many_connections, timed_out.
+  /// Connects and says hello. Blocks for `timeout` at most. Throws broker_unreachable,
+  /// permission_denied, unsupported_version, too_many_connections, timed_out.
   static std::shared_ptr<connection> establish(const std::string& path,
                                                std::chrono::milliseconds timeout);
   connection(const connection&) = delete;
@@ -85,7 +87,8 @@ class connection {
     std::string object_;
   };
 
-  /// Sends a request; blocks until it is sent, at most until `deadline`. `descriptors` stay the caller's.
+  /// Sends a request; blocks until it is sent, at most until `deadline`. `descriptors` stay the
+  /// caller's.
   [[nodiscard]] std::unique_ptr<call> start(wire::body body,
                                             std::span<const int> descriptors,
                                             subject about,
@@ -100,7 +103,8 @@ class connection {
                                         event_sink& sink,
                                         steady_time deadline);
   void unsubscribe(std::uint64_t subscription) noexcept;
-  /// Gives answers' leases back. Never throws, never waits long: without a broker there is no lease.
+  /// Gives answers' leases back. Never throws, never waits long: without a broker there is no
+  /// lease.
   void release(gpushm::generation generation, std::uint32_t count) noexcept;
 
   /// No system call.
@@ -114,11 +118,14 @@ class connection {
   struct pending {
     std::deque<answer> answers;
     std::condition_variable arrived;
+    bool waited_for = false;  ///< a thread sleeps on `arrived`
   };
 
   connection(const std::string& path, std::chrono::milliseconds timeout);
   void read_until_stopped();
   bool read_available();
+  void read_for_everybody(const pending& wanted, steady_time deadline);
+  void hand_over_reading();
   void dispatch(wire::message message, std::vector<base::unique_fd> descriptors, bool lost);
   void break_down() noexcept;
   void send(std::span<const std::byte> packet,
@@ -136,12 +143,15 @@ class connection {
   base::unique_fd wake_;
 
   std::mutex send_mutex_;
-  mutable std::mutex mutex_;
+  std::mutex
+      receive_mutex_;  // held from receiving a packet until it is dispatched: keeps their order
+  std::vector<std::byte> buffer_;
+  mutable std::mutex mutex_;  // of all below; taken after the others
   std::unordered_map<std::uint64_t, std::shared_ptr<pending>> pending_;
   std::unordered_map<std::uint64_t, event_sink*> sinks_;
   std::uint64_t next_id_ = 1;
+  bool caller_reads_ = false;
   std::atomic<bool> broken_{false};
-  std::vector<std::byte> buffer_;
   std::jthread thread_;
 };
 

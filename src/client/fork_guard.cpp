@@ -35,8 +35,12 @@ fork_registry& registry() {
   return *instance;
 }
 
-void before_fork() { registry().mutex.lock(); }
-void after_fork_in_parent() { registry().mutex.unlock(); }
+void before_fork() {
+  registry().mutex.lock();
+}
+void after_fork_in_parent() {
+  registry().mutex.unlock();
+}
 void after_fork_in_child() {
   fork_registry& in_child = registry();
   for (const int fd : in_child.descriptors) {
@@ -49,7 +53,9 @@ void after_fork_in_child() {
 
 }  // namespace
 
-std::uint64_t fork_count() noexcept { return registry().forks.load(std::memory_order_relaxed); }
+std::uint64_t fork_count() noexcept {
+  return registry().forks.load(std::memory_order_relaxed);
+}
 
 fork_closes::fork_closes(int fd) : fd_(fd) {
   const std::lock_guard lock(registry().mutex);

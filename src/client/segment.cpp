@@ -15,7 +15,9 @@ segment& segment::operator=(segment&&) noexcept = default;
 segment::~segment() = default;
 segment::segment(std::unique_ptr<detail::segment_impl> impl) noexcept : impl_(std::move(impl)) {}
 
-segment::operator bool() const noexcept { return impl_ != nullptr; }
+segment::operator bool() const noexcept {
+  return impl_ != nullptr;
+}
 
 const detail::segment_impl& segment::impl() const {
   if (!impl_) {
@@ -28,20 +30,46 @@ const detail::segment_impl& segment::impl() const {
   return *impl_;
 }
 
-void segment::reset() noexcept { impl_.reset(); }
+void segment::reset() noexcept {
+  impl_.reset();
+}
 
-void* segment::data() const noexcept { return impl_ ? impl_->region->data() : nullptr; }
-std::uint64_t segment::size_bytes() const { return impl().attachment->info().size_bytes; }
-const std::string& segment::name() const { return impl().attachment->info().name; }
-const device_id& segment::device() const { return impl().attachment->info().device; }
-gpushm::backend segment::backend() const { return impl().attachment->info().backend; }
-gpushm::access segment::access() const { return impl().access; }
-gpushm::lifetime segment::lifetime() const { return impl().attachment->info().lifetime; }
-gpushm::generation segment::generation() const { return impl().attachment->info().generation; }
-const gpushm::epoch& segment::epoch() const { return impl().epoch; }
-std::span<const std::byte> segment::metadata() const { return impl().attachment->metadata(); }
-segment_state segment::state() const { return impl().attachment->state(); }
-segment_view segment::view() const { return {data(), size_bytes(), device()}; }
+void* segment::data() const noexcept {
+  return impl_ ? impl_->region->data() : nullptr;
+}
+std::uint64_t segment::size_bytes() const {
+  return impl().attachment->info().size_bytes;
+}
+const std::string& segment::name() const {
+  return impl().attachment->info().name;
+}
+const device_id& segment::device() const {
+  return impl().attachment->info().device;
+}
+gpushm::backend segment::backend() const {
+  return impl().attachment->info().backend;
+}
+gpushm::access segment::access() const {
+  return impl().access;
+}
+gpushm::lifetime segment::lifetime() const {
+  return impl().attachment->info().lifetime;
+}
+gpushm::generation segment::generation() const {
+  return impl().attachment->info().generation;
+}
+const gpushm::epoch& segment::epoch() const {
+  return impl().epoch;
+}
+std::span<const std::byte> segment::metadata() const {
+  return impl().attachment->metadata();
+}
+segment_state segment::state() const {
+  return impl().attachment->state();
+}
+segment_view segment::view() const {
+  return {data(), size_bytes(), device()};
+}
 
 void segment::publish(std::span<const std::byte> metadata) {
   const detail::attachment& lease = *impl().attachment;

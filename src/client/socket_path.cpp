@@ -31,11 +31,12 @@ std::string default_socket_path(const std::string& domains) {
     for (const std::string& name : found) {
       names += (names.empty() ? "" : ", ") + name;
     }
-    throw error(errc::ambiguous_domain,
-                "connect",
-                domains,
-                "several domains are mounted: " + names,
-                "name one, for instance GPUSHM_SOCKET=" + domains + "/" + found.front() + "/socket");
+    throw error(
+        errc::ambiguous_domain,
+        "connect",
+        domains,
+        "several domains are mounted: " + names,
+        "name one, for instance GPUSHM_SOCKET=" + domains + "/" + found.front() + "/socket");
   }
   return domains + "/" + found.front() + "/socket";
 }

@@ -10,8 +10,7 @@ namespace gpushm {
 namespace detail {
 
 subscription_impl::subscription_impl(std::shared_ptr<client_impl> client, std::string prefix)
-    : client_(std::move(client)),
-      prefix_(std::move(prefix)) {
+    : client_(std::move(client)), prefix_(std::move(prefix)) {
   begin();
 }
 

@@ -13,7 +13,9 @@ namespace gpushm::core {
 
 namespace {
 
-std::int64_t account_of(const peer& who) { return who.uid_known ? std::int64_t{who.uid} : -1; }
+std::int64_t account_of(const peer& who) {
+  return who.uid_known ? std::int64_t{who.uid} : -1;
+}
 
 error stale(gpushm::generation generation) {
   return {errc::stale_generation,
@@ -50,12 +52,10 @@ void check_reservation(const reservation& wanted) {
 }  // namespace
 
 domain::domain(std::string name, std::uint32_t owner_uid, const limits& bounds, observer& events)
-    : name_(std::move(name)),
-      owner_uid_(owner_uid),
-      limits_(bounds),
-      observer_(events) {}
+    : name_(std::move(name)), owner_uid_(owner_uid), limits_(bounds), observer_(events) {}
 
-// ---- who may ---------------------------------------------------------------------------------------
+// ---- who may
+// ---------------------------------------------------------------------------------------
 
 bool domain::may_see(session_id session, const segment& what) const {
   return what.published || what.creator_session == session;
@@ -73,7 +73,8 @@ bool domain::may_manage(session_id session, const segment& what) const {
   return uid == owner_uid_ || (what.creator.uid_known && uid == what.creator.uid);
 }
 
-// ---- finding ---------------------------------------------------------------------------------------
+// ---- finding
+// ---------------------------------------------------------------------------------------
 
 segment& domain::find(gpushm::generation generation) {
   const auto at = segments_.find(generation);
@@ -122,7 +123,8 @@ error domain::no_such_segment(std::string_view name) const {
   return {errc::no_such_segment, {}, {}, "no such segment in domain " + name_, next_step};
 }
 
-// ---- creating --------------------------------------------------------------------------------------
+// ---- creating
+// --------------------------------------------------------------------------------------
 
 void domain::check_quota(const peer& who, std::uint64_t bytes) const {
   const auto check = [&](std::uint64_t used, std::uint64_t quota, const std::string& whose) {
@@ -173,12 +175,12 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
                 "open it, remove it first, or choose another name");
   }
   if (segments_.size() >= limits_.max_segments) {
-    throw error(errc::too_many_segments,
-                {},
-                {},
-                "domain " + name_ + " holds " + std::to_string(segments_.size()) +
-                    " segments, its limit",
-                "remove segments that nobody needs, or serve with a larger --max-segments");
+    throw error(
+        errc::too_many_segments,
+        {},
+        {},
+        "domain " + name_ + " holds " + std::to_string(segments_.size()) + " segments, its limit",
+        "remove segments that nobody needs, or serve with a larger --max-segments");
   }
   check_quota(creator.who, wanted.allocated_bytes);
   const std::uint64_t descriptors = std::uint64_t{wanted.chunk_count} + 1;
@@ -186,7 +188,8 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
     throw error(errc::too_many_descriptors,
                 {},
                 {},
-                "the segment needs " + std::to_string(descriptors) + " descriptors, the broker has " +
+                "the segment needs " + std::to_string(descriptors) +
+                    " descriptors, the broker has " +
                     std::to_string(limits_.max_descriptors - descriptors_) + " left",
                 "use fewer, larger chunks, or raise the broker's open file limit");
   }
@@ -214,7 +217,7 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
     std::uint64_t& account = bytes_of_uid_[account_of(creator.who)];
     names_.emplace(made.name, &made);
     account += wanted.allocated_bytes;  // last: nothing below can fail
-  } catch (...) {  // out of memory half-way
+  } catch (...) {                       // out of memory half-way
     creator.leased.erase(generation);
     creator.created.erase(generation);
     segments_.erase(at);
@@ -278,7 +281,8 @@ void domain::publish(session_id session,
                 "publish it where it was created");
   }
   if (what.published) {
-    throw error(errc::already_published, {}, {}, "the segment is published already", "publish once");
+    throw error(
+        errc::already_published, {}, {}, "the segment is published already", "publish once");
   }
   if (what.removed) {  // its name may be another segment's by now
     throw error(errc::segment_removed,
@@ -296,11 +300,12 @@ void domain::publish(session_id session,
                 "attach all chunks before publishing");
   }
   if (metadata.size() > max_metadata_bytes) {
-    throw error(errc::message_too_large,
-                {},
-                {},
-                "the metadata has " + std::to_string(metadata.size()) + " bytes, the limit is 65536",
-                "put large tables into the segment itself");
+    throw error(
+        errc::message_too_large,
+        {},
+        {},
+        "the metadata has " + std::to_string(metadata.size()) + " bytes, the limit is 65536",
+        "put large tables into the segment itself");
   }
   what.metadata.assign(metadata.begin(), metadata.end());
   what.published = true;
@@ -308,7 +313,8 @@ void domain::publish(session_id session,
   wake(what);
 }
 
-// ---- ending ----------------------------------------------------------------------------------------
+// ---- ending
+// ----------------------------------------------------------------------------------------
 
 void domain::unname(segment& what) {
   if (!what.removed) {

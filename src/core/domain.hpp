@@ -26,7 +26,7 @@ struct limits {
   std::uint32_t max_segments = 65'536;
   std::uint64_t quota_bytes = 0;          ///< 0: no limit
   std::uint64_t quota_bytes_per_uid = 0;  ///< 0: no limit; unknown uids share one account
-  std::uint64_t max_descriptors = 0;      ///< for chunks, control pages and connections; 0: no limit
+  std::uint64_t max_descriptors = 0;  ///< for chunks, control pages and connections; 0: no limit
   std::uint32_t descriptors_per_session = 2;
   std::uint32_t max_pending_opens = 4'096;  ///< of one session
   std::uint32_t max_subscriptions = 64;     ///< of one session
@@ -60,8 +60,8 @@ struct change {
   std::int32_t peer_pid = 0;
 };
 
-/// What the domain tells its surroundings while it works. Called from inside the domain's functions: must not
-/// call back into it and must not throw.
+/// What the domain tells its surroundings while it works. Called from inside the domain's
+/// functions: must not call back into it and must not throw.
 class observer {
  public:
   observer() = default;
@@ -69,7 +69,8 @@ class observer {
   observer& operator=(const observer&) = delete;
   virtual ~observer() = default;
 
-  /// The word of `slot` changes: live, removed or exporter gone for a generation; nothing: free again.
+  /// The word of `slot` changes: live, removed or exporter gone for a generation; nothing: free
+  /// again.
   virtual void slot_changed(std::uint32_t slot,
                             gpushm::generation generation,
                             std::optional<segment_state> state) = 0;
@@ -81,9 +82,9 @@ class observer {
   virtual void open_failed(session_id session, const open_request& request, const error& why) = 0;
 };
 
-/// The state of one domain: segments, leases, quotas, waiting opens, subscriptions. Pure: no I/O, no clock,
-/// no threads. Every function either does all it says or throws `gpushm::error` and changes nothing. Errors
-/// carry cause and next step; the client adds operation and object.
+/// The state of one domain: segments, leases, quotas, waiting opens, subscriptions. Pure: no I/O,
+/// no clock, no threads. Every function either does all it says or throws `gpushm::error` and
+/// changes nothing. Errors carry cause and next step; the client adds operation and object.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class domain {
@@ -99,10 +100,11 @@ class domain {
   /// Ends everything the session has. `clean`: it said goodbye, so nobody hears of a death.
   void disconnect(session_id session, bool clean);
 
-  /// Throws invalid_argument, already_exists, quota_exceeded, too_many_segments, too_many_descriptors.
+  /// Throws invalid_argument, already_exists, quota_exceeded, too_many_segments,
+  /// too_many_descriptors.
   const segment& reserve(session_id session, const reservation& wanted);
-  /// The segment, if `count` chunks may be attached to it behind the `first`. Throws stale_generation,
-  /// permission_denied, wrong_descriptor_count.
+  /// The segment, if `count` chunks may be attached to it behind the `first`. Throws
+  /// stale_generation, permission_denied, wrong_descriptor_count.
   [[nodiscard]] const segment& check_attach(session_id session,
                                             gpushm::generation generation,
                                             std::uint32_t first,
@@ -128,10 +130,13 @@ class domain {
   [[nodiscard]] const segment& held(session_id session, gpushm::generation generation) const;
   /// Throws no_such_segment.
   [[nodiscard]] const segment& stat(session_id session, std::string_view name) const;
-  /// Calls `visit` for the segments that the session may see, whose names start with `prefix` and come after
-  /// `after`, in order, until it returns false.
+  /// Calls `visit` for the segments that the session may see, whose names start with `prefix` and
+  /// come after `after`, in order, until it returns false.
   template <typename Visit>
-  void list(session_id session, std::string_view prefix, std::string_view after, Visit&& visit) const {
+  void list(session_id session,
+            std::string_view prefix,
+            std::string_view after,
+            Visit&& visit) const {
     auto at = after < prefix ? names_.lower_bound(prefix) : names_.upper_bound(after);
     for (; at != names_.end() && at->first.substr(0, prefix.size()) == prefix; ++at) {
       if (may_see(session, *at->second) && !visit(*at->second)) {

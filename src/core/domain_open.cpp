@@ -57,15 +57,15 @@ void domain::release(session_id session, gpushm::generation generation, std::uin
 
 void domain::grant_or_refuse(session_id session, const open_request& request, segment& found) {
   if (request.expected_size_bytes != 0 && request.expected_size_bytes != found.size_bytes) {
-    observer_.open_failed(session,
-                          request,
-                          error(errc::size_mismatch,
-                                {},
-                                {},
-                                "the segment has " + std::to_string(found.size_bytes) +
-                                    " bytes, not the expected " +
-                                    std::to_string(request.expected_size_bytes),
-                                "expect the size that `gpushm stat` shows"));
+    observer_.open_failed(
+        session,
+        request,
+        error(errc::size_mismatch,
+              {},
+              {},
+              "the segment has " + std::to_string(found.size_bytes) + " bytes, not the expected " +
+                  std::to_string(request.expected_size_bytes),
+              "expect the size that `gpushm stat` shows"));
     return;
   }
   try {

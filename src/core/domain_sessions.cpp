@@ -53,18 +53,16 @@ void domain::disconnect(session_id id, bool clean) {
     const bool created = what.creator_session == id;
     if (!clean && what.published) {
       // The leases that are left are the ones of others.
-      const auto left = std::count_if(what.leases.begin(), what.leases.end(), [&](const lease& l) {
-        return l.holder != id;
-      });
+      const auto left = std::count_if(
+          what.leases.begin(), what.leases.end(), [&](const lease& l) { return l.holder != id; });
       emit({event_kind::peer_died,
             what.name,
             what.generation,
             static_cast<std::uint32_t>(left),
             gone.who.pid});
     }
-    const auto own = std::find_if(what.leases.begin(), what.leases.end(), [&](const lease& l) {
-      return l.holder == id;
-    });
+    const auto own = std::find_if(
+        what.leases.begin(), what.leases.end(), [&](const lease& l) { return l.holder == id; });
     const bool held = own != what.leases.end();
     if (held && !created) {
       end_lease(id, what, own->count);
@@ -84,11 +82,12 @@ void domain::disconnect(session_id id, bool clean) {
 void domain::subscribe(session_id id, std::uint64_t number, std::string prefix) {
   participant& subscriber = find_session(id);
   if (subscriber.subscriptions >= limits_.max_subscriptions) {
-    throw error(errc::too_many_requests,
-                {},
-                {},
-                std::to_string(subscriber.subscriptions) + " subscriptions on this connection, the limit",
-                "subscribe to a shorter prefix once");
+    throw error(
+        errc::too_many_requests,
+        {},
+        {},
+        std::to_string(subscriber.subscriptions) + " subscriptions on this connection, the limit",
+        "subscribe to a shorter prefix once");
   }
   const bool taken =
       std::any_of(subscriptions_.begin(), subscriptions_.end(), [&](const subscription& entry) {
@@ -107,8 +106,8 @@ void domain::subscribe(session_id id, std::uint64_t number, std::string prefix) 
 
 void domain::unsubscribe(session_id id, std::uint64_t number) {
   participant& subscriber = find_session(id);
-  subscriber.subscriptions -= static_cast<std::uint32_t>(
-      std::erase_if(subscriptions_, [&](const subscription& entry) {
+  subscriber.subscriptions -=
+      static_cast<std::uint32_t>(std::erase_if(subscriptions_, [&](const subscription& entry) {
         return entry.session == id && entry.id == number;
       }));
 }

@@ -6,8 +6,7 @@
 namespace gpushm::core {
 
 near_match::near_match(std::string_view wanted)
-    : wanted_(wanted),
-      best_distance_(std::clamp<std::size_t>(wanted.size() / 3, 1, 3) + 1) {}
+    : wanted_(wanted), best_distance_(std::clamp<std::size_t>(wanted.size() / 3, 1, 3) + 1) {}
 
 bool near_match::consider(std::string_view candidate) {
   const std::size_t distance = base::edit_distance(wanted_, candidate, best_distance_ - 1);

@@ -20,9 +20,9 @@ struct peer {
   bool uid_known = false;
 };
 
-/// One connection's claim on a segment, however many users it has in that process. `count` is how many
-/// answers gave it to the connection; the lease ends when the connection has accounted for all of them, so
-/// that a release cannot overtake an open that is under way.
+/// One connection's claim on a segment, however many users it has in that process. `count` is how
+/// many answers gave it to the connection; the lease ends when the connection has accounted for all
+/// of them, so that a release cannot overtake an open that is under way.
 struct lease {
   session_id holder = 0;
   std::uint32_t count = 0;

@@ -13,8 +13,8 @@
 
 namespace gpushm::memory {
 
-/// Memory mapped into this process. Owns mapping and allocations; destroying it unmaps and never waits for
-/// GPU work.
+/// Memory mapped into this process. Owns mapping and allocations; destroying it unmaps and never
+/// waits for GPU work.
 ///
 /// Distinct objects: safe. Shared objects: const members safe, others unsafe.
 class region {
@@ -27,7 +27,8 @@ class region {
   [[nodiscard]] virtual void* data() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t mapped_bytes() const noexcept = 0;
 
-  // Offsets and sizes were checked by the caller; each returns when the copy is done. Throw driver_error.
+  // Offsets and sizes were checked by the caller; each returns when the copy is done. Throw
+  // driver_error.
   virtual void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const = 0;
   virtual void write(std::uint64_t offset_bytes, std::span<const std::byte> source) = 0;
   virtual void fill(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::byte value) = 0;
@@ -36,14 +37,15 @@ class region {
 /// A region that this process allocated and can hand out.
 class allocation : public region {
  public:
-  /// The descriptor of chunk `index`; the caller's. Once a chunk. Throws too_many_descriptors, driver_error.
+  /// The descriptor of chunk `index`; the caller's. Once a chunk. Throws too_many_descriptors,
+  /// driver_error.
   [[nodiscard]] virtual base::unique_fd export_chunk(std::uint32_t index) = 0;
   /// Gives up what only exporting needs; the mapping stays.
   virtual void finish_exports() noexcept = 0;
 };
 
-/// An import under way: chunks are added in order, as they arrive, then the region is finished. What was
-/// added is undone when the importer is destroyed before `finish`.
+/// An import under way: chunks are added in order, as they arrive, then the region is finished.
+/// What was added is undone when the importer is destroyed before `finish`.
 ///
 /// Distinct objects: safe. Shared objects: unsafe.
 class importer {
@@ -85,15 +87,16 @@ class backend {
                                                                gpushm::access access) const = 0;
 };
 
-/// The backend that makes memory on the device called `device`: an ordinal, "GPU-…", "MIG-…", "host", or
-/// "auto" (the first visible GPU, else the host). `huge_pages` is for the host only.
+/// The backend that makes memory on the device called `device`: an ordinal, "GPU-…", "MIG-…",
+/// "host", or "auto" (the first visible GPU, else the host). `huge_pages` is for the host only.
 /// Throws device_not_found, driver_unavailable, driver_error, invalid_argument.
 [[nodiscard]] std::shared_ptr<const backend> backend_for_create(std::string_view device,
                                                                 bool huge_pages);
 
-/// The backend that maps memory of `kind` on `home`, for use by the device called `device` (empty: `home`,
-/// or the first visible GPU when CUDA does not show `home` to this process). Checks before the driver is
-/// asked that this process may open `home`. Throws device_not_visible and the errors above.
+/// The backend that maps memory of `kind` on `home`, for use by the device called `device` (empty:
+/// `home`, or the first visible GPU when CUDA does not show `home` to this process). Checks before
+/// the driver is asked that this process may open `home`. Throws device_not_visible and the errors
+/// above.
 [[nodiscard]] std::shared_ptr<const backend> backend_for_open(gpushm::backend kind,
                                                               const device_id& home,
                                                               std::string_view device);

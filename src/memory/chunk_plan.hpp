@@ -20,8 +20,8 @@ struct chunk_plan {
   }
 };
 
-/// `chunk_bytes` 0 means one chunk for all. Throws `errc::invalid_argument` for a size of 0, one that
-/// overflows when rounded, or one that takes more than 2^32-1 chunks.
+/// `chunk_bytes` 0 means one chunk for all. Throws `errc::invalid_argument` for a size of 0, one
+/// that overflows when rounded, or one that takes more than 2^32-1 chunks.
 [[nodiscard]] chunk_plan plan_chunks(std::uint64_t size_bytes,
                                      std::uint64_t chunk_bytes,
                                      std::uint64_t granularity);

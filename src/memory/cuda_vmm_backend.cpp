@@ -20,13 +20,14 @@ namespace {
 
 using driver::cuda_driver;
 
-/// The primary context of a GPU, retained once and for the life of the process: making one costs 150 ms, and
-/// letting it go while static destructors run is not safe.
+/// The primary context of a GPU, retained once and for the life of the process: making one costs
+/// 150 ms, and letting it go while static destructors run is not safe.
 cuda::CUcontext primary_context(cuda::CUdevice device,
                                 std::string_view operation,
                                 std::string_view name) {
   static std::mutex mutex;
-  static auto* const contexts =  // NOLINT(cppcoreguidelines-owning-memory): never destroyed, see above
+  static auto* const
+      contexts =  // NOLINT(cppcoreguidelines-owning-memory): never destroyed, see above
       new std::map<cuda::CUdevice, driver::unique_primary_context>;
   const std::lock_guard lock(mutex);
   auto at = contexts->find(device);
@@ -44,7 +45,8 @@ cuda::CUmemAllocationProp properties(cuda::CUdevice device) {
   return prop;
 }
 
-/// An address range of one GPU's, into which chunks are mapped one behind the other; one set-access for all.
+/// An address range of one GPU's, into which chunks are mapped one behind the other; one set-access
+/// for all.
 class device_mapping {
  public:
   device_mapping(std::string_view operation,
@@ -97,12 +99,12 @@ class device_mapping {
   }
   void fill(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::byte value) {
     const driver::context_scope scope(context_, "fill", name_);
-    cuda_driver::check(cu_->cuMemsetD8_v2(address(offset_bytes),
-                                          std::to_integer<unsigned char>(value),
-                                          size_bytes),
-                       "fill",
-                       name_,
-                       "cuMemsetD8");
+    cuda_driver::check(
+        cu_->cuMemsetD8_v2(
+            address(offset_bytes), std::to_integer<unsigned char>(value), size_bytes),
+        "fill",
+        name_,
+        "cuMemsetD8");
     finish_work("fill");
   }
 
@@ -113,7 +115,9 @@ class device_mapping {
         static_cast<std::uintptr_t>(reservation_.get().pointer));
   }
   [[nodiscard]] std::uint64_t mapped_bytes() const noexcept { return mapped_bytes_; }
-  [[nodiscard]] std::uint64_t missing_bytes() const noexcept { return total_bytes_ - mapped_bytes_; }
+  [[nodiscard]] std::uint64_t missing_bytes() const noexcept {
+    return total_bytes_ - mapped_bytes_;
+  }
 
  private:
   void check(cuda::CUresult result, std::string_view call) const {
@@ -169,8 +173,7 @@ class device_allocation final : public device_memory<allocation> {
  public:
   device_allocation(std::unique_ptr<device_mapping> mapping,
                     std::vector<driver::unique_allocation> chunks)
-      : device_memory(std::move(mapping)),
-        chunks_(std::move(chunks)) {}
+      : device_memory(std::move(mapping)), chunks_(std::move(chunks)) {}
 
   [[nodiscard]] base::unique_fd export_chunk(std::uint32_t index) override {
     int fd = -1;
@@ -209,9 +212,8 @@ class device_importer final : public importer {
     }
     cuda::CUmemGenericAllocationHandle handle = 0;
     // The driver takes the descriptor's number in place of a pointer.
-    auto* const number =
-        reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): see above
-            static_cast<std::intptr_t>(chunk.get()));
+    auto* const number = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): see above
+        static_cast<std::intptr_t>(chunk.get()));
     cuda_driver::check(mapping_->driver()->cuMemImportFromShareableHandle(
                            &handle, number, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
                        "open",
@@ -243,13 +245,13 @@ class device_importer final : public importer {
 cuda_vmm_backend::cuda_vmm_backend(driver::gpu device) : gpu_(std::move(device)) {
   const cuda_driver& cu = cuda_driver::instance();
   int supported = 0;
-  cuda_driver::check(
-      cu->cuDeviceGetAttribute(&supported,
-                               cuda::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
-                               gpu_.handle),
-      "create",
-      gpu_.id.uuid,
-      "cuDeviceGetAttribute");
+  cuda_driver::check(cu->cuDeviceGetAttribute(
+                         &supported,
+                         cuda::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                         gpu_.handle),
+                     "create",
+                     gpu_.id.uuid,
+                     "cuDeviceGetAttribute");
   if (supported == 0) {
     throw error(errc::driver_error,
                 "create",
@@ -280,7 +282,8 @@ std::unique_ptr<allocation> cuda_vmm_backend::allocate(std::string_view name,
     if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY) {
       std::size_t free_bytes = 0;
       std::size_t total_bytes = 0;
-      const driver::context_scope scope(primary_context(gpu_.handle, "create", name), "create", name);
+      const driver::context_scope scope(
+          primary_context(gpu_.handle, "create", name), "create", name);
       cu->cuMemGetInfo_v2(&free_bytes, &total_bytes);
       throw error(errc::out_of_memory,
                   "create",

@@ -6,8 +6,8 @@
 
 namespace gpushm::memory {
 
-/// cuMemCreate allocations that travel as POSIX descriptors. Uses the primary context of its GPU, as the
-/// runtime API does, and leaves the thread's current context as it was.
+/// cuMemCreate allocations that travel as POSIX descriptors. Uses the primary context of its GPU,
+/// as the runtime API does, and leaves the thread's current context as it was.
 class cuda_vmm_backend final : public backend {
  public:
   /// Throws driver_error when the GPU cannot share memory by descriptor.

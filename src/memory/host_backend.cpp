@@ -26,11 +26,11 @@ constexpr int chunk_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 class host_range {
  public:
   host_range(std::string_view operation, std::string_view name, std::uint64_t total_bytes)
-      : operation_(operation),
-        name_(name) {
+      : operation_(operation), name_(name) {
     // Room for the range to begin on a huge page: MAP_FIXED maps of huge pages must.
     const std::uint64_t room = total_bytes + huge_page_bytes;
-    void* address = ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* address =
+        ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (address == MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the macro is a cast
       base::throw_errno(errno, operation_, name_, "mmap");
     }
@@ -43,8 +43,8 @@ class host_range {
 
   void append(int fd, std::uint64_t chunk_bytes, gpushm::access access) {
     const int protection = access == access::read ? PROT_READ : PROT_READ | PROT_WRITE;
-    void* address = ::mmap(
-        first_ + mapped_bytes_, chunk_bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0);
+    void* address =
+        ::mmap(first_ + mapped_bytes_, chunk_bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0);
     if (address == MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the macro is a cast
       base::throw_errno(errno, operation_, name_, "mmap");
     }
@@ -53,7 +53,9 @@ class host_range {
 
   [[nodiscard]] std::byte* data() const noexcept { return first_; }
   [[nodiscard]] std::uint64_t mapped_bytes() const noexcept { return mapped_bytes_; }
-  [[nodiscard]] std::uint64_t missing_bytes() const noexcept { return total_bytes_ - mapped_bytes_; }
+  [[nodiscard]] std::uint64_t missing_bytes() const noexcept {
+    return total_bytes_ - mapped_bytes_;
+  }
 
  private:
   std::string operation_;
@@ -91,8 +93,7 @@ class host_memory : public Base {
 class host_allocation final : public host_memory<allocation> {
  public:
   host_allocation(host_range range, std::vector<base::unique_fd> chunks)
-      : host_memory(std::move(range)),
-        chunks_(std::move(chunks)) {}
+      : host_memory(std::move(range)), chunks_(std::move(chunks)) {}
 
   [[nodiscard]] base::unique_fd export_chunk(std::uint32_t index) override {
     return std::move(chunks_.at(index));
@@ -122,17 +123,16 @@ base::unique_fd make_chunk(std::string_view name, std::uint64_t size_bytes, bool
                 huge_pages ? "raise vm.nr_hugepages, or create without huge pages"
                            : "use a smaller size, or raise the cgroup's memory limit");
   }
-  base::checked(
-      "create", name, "fcntl(F_ADD_SEALS)", [&] { return ::fcntl(fd.get(), F_ADD_SEALS, chunk_seals); });
+  base::checked("create", name, "fcntl(F_ADD_SEALS)", [&] {
+    return ::fcntl(fd.get(), F_ADD_SEALS, chunk_seals);
+  });
   return fd;
 }
 
 class host_importer final : public importer {
  public:
   host_importer(std::string_view name, std::uint64_t total_bytes, gpushm::access access)
-      : name_(name),
-        access_(access),
-        range_("open", name, total_bytes) {}
+      : name_(name), access_(access), range_("open", name, total_bytes) {}
 
   void add(base::unique_fd chunk, std::uint64_t chunk_bytes) override {
     // Whoever made it could otherwise truncate it under us, and the next touch would be a SIGBUS.

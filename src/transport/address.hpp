@@ -12,7 +12,8 @@
 
 namespace gpushm::transport {
 
-/// The address of a path. Throws `errc::invalid_argument` when it is empty or does not fit (107 bytes).
+/// The address of a path. Throws `errc::invalid_argument` when it is empty or does not fit (107
+/// bytes).
 [[nodiscard]] inline sockaddr_un unix_address(std::string_view operation, const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

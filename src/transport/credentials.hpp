@@ -8,8 +8,9 @@
 
 namespace gpushm::transport {
 
-/// Who is at the other end, as this process's namespaces name it. In a user namespace that cannot name the
-/// peer the kernel says pid 0 and the overflow uid: then the flag is false and the number is no key.
+/// Who is at the other end, as this process's namespaces name it. In a user namespace that cannot
+/// name the peer the kernel says pid 0 and the overflow uid: then the flag is false and the number
+/// is no key.
 struct peer_credentials {
   std::int32_t pid = 0;  ///< 0: unknown
   std::uint32_t uid = 0;
@@ -19,12 +20,12 @@ struct peer_credentials {
 
 [[nodiscard]] peer_credentials peer_of(int socket);
 
-/// A descriptor that becomes readable when the peer's process dies, even if a forked child keeps its socket
-/// open. Empty when the kernel cannot give one (not visible, too old, or already dead).
+/// A descriptor that becomes readable when the peer's process dies, even if a forked child keeps
+/// its socket open. Empty when the kernel cannot give one (not visible, too old, or already dead).
 [[nodiscard]] base::unique_fd pidfd_of_peer(int socket, const peer_credentials& peer) noexcept;
 
-/// Identity of this process for Hello. Boot id of the kernel; inode of the PID namespace, 0 when /proc is
-/// not mounted.
+/// Identity of this process for Hello. Boot id of the kernel; inode of the PID namespace, 0 when
+/// /proc is not mounted.
 struct process_identity {
   std::string boot_id;
   std::uint64_t pid_namespace = 0;

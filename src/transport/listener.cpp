@@ -22,16 +22,18 @@ namespace {
               "use the broker that is there, stop it, or serve another path");
 }
 
-/// An exclusive lock that the kernel drops when this process dies. The lock file may be removed by a broker
-/// that ends while we wait for it, so the locked file must still be the one at the path.
+/// An exclusive lock that the kernel drops when this process dies. The lock file may be removed by
+/// a broker that ends while we wait for it, so the locked file must still be the one at the path.
 base::unique_fd lock_file(const std::string& path, const std::string& lock_path) {
   for (;;) {
     base::unique_fd lock(base::checked("serve", path, "open " + lock_path, [&] {
       return ::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     }));
-    if (base::checked(
-            "serve", path, "flock", [&] { return ::flock(lock.get(), LOCK_EX | LOCK_NB); },
-            {EWOULDBLOCK}) == -1) {
+    if (base::checked("serve",
+                      path,
+                      "flock",
+                      [&] { return ::flock(lock.get(), LOCK_EX | LOCK_NB); },
+                      {EWOULDBLOCK}) == -1) {
       in_use(path, "a live broker serves this socket");
     }
     struct stat ours {};

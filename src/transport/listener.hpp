@@ -10,14 +10,16 @@
 
 namespace gpushm::transport {
 
-/// A listening SOCK_SEQPACKET socket at a path, and the lock (PATH.lock) that keeps other brokers off it.
-/// Move-only; the destructor removes socket and lock file, unless somebody replaced the socket.
+/// A listening SOCK_SEQPACKET socket at a path, and the lock (PATH.lock) that keeps other brokers
+/// off it. Move-only; the destructor removes socket and lock file, unless somebody replaced the
+/// socket.
 ///
 /// Distinct objects: safe. Shared objects: unsafe.
 class listener {
  public:
-  /// Binds next to `path` and renames over it, so that a reader sees the dead broker's socket or this one and
-  /// never nothing. Throws `errc::address_in_use` when a live broker, or any other listener, has the path.
+  /// Binds next to `path` and renames over it, so that a reader sees the dead broker's socket or
+  /// this one and never nothing. Throws `errc::address_in_use` when a live broker, or any other
+  /// listener, has the path.
   listener(const std::string& path, mode_t mode, std::optional<gid_t> group);
   listener(listener&& other) noexcept;
   listener& operator=(listener&&) = delete;

@@ -11,8 +11,8 @@
 
 namespace gpushm::transport {
 
-/// Unix SOCK_SEQPACKET with descriptors. Free functions over a descriptor: the caller owns it and decides who
-/// waits. Thread-safe for different sockets; one reader and one writer a socket.
+/// Unix SOCK_SEQPACKET with descriptors. Free functions over a descriptor: the caller owns it and
+/// decides who waits. Thread-safe for different sockets; one reader and one writer a socket.
 
 enum class send_result : unsigned char {
   sent,
@@ -20,9 +20,9 @@ enum class send_result : unsigned char {
   closed,       ///< the peer is gone
 };
 
-/// Sends one packet with `descriptors` (at most `wire::max_batch`; still the caller's afterwards). Never
-/// raises SIGPIPE and never blocks. Throws `errc::too_many_descriptors` when the kernel refuses more
-/// descriptors in flight, `errc::system_error` otherwise.
+/// Sends one packet with `descriptors` (at most `wire::max_batch`; still the caller's afterwards).
+/// Never raises SIGPIPE and never blocks. Throws `errc::too_many_descriptors` when the kernel
+/// refuses more descriptors in flight, `errc::system_error` otherwise.
 [[nodiscard]] send_result send_packet(int socket,
                                       std::span<const std::byte> packet,
                                       std::span<const int> descriptors);
@@ -32,8 +32,8 @@ enum class receive_status : unsigned char {
   would_block,
   closed,
   truncated,         ///< the packet did not fit: it and its descriptors were dropped
-  descriptors_lost,  ///< the packet is whole, but this process's open file limit left no room for all of its
-                     ///< descriptors: those that came were closed
+  descriptors_lost,  ///< the packet is whole, but this process's open file limit left no room for
+                     ///< all of its descriptors: those that came were closed
 };
 
 struct received {
@@ -42,8 +42,8 @@ struct received {
   std::vector<base::unique_fd> descriptors;
 };
 
-/// Receives one packet without blocking. `buffer` should hold `wire::max_packet_bytes`. Descriptors come
-/// with close-on-exec. Throws `errc::system_error` for anything unexpected.
+/// Receives one packet without blocking. `buffer` should hold `wire::max_packet_bytes`. Descriptors
+/// come with close-on-exec. Throws `errc::system_error` for anything unexpected.
 [[nodiscard]] received receive_packet(int socket, std::span<std::byte> buffer);
 
 /// Waits until `socket` can be read (or written); false when `timeout` passes first.

@@ -7,17 +7,18 @@
 
 #include "gpushm/types.hpp"
 
-/// Layout of a segment's control page: a memfd made by the broker, sealed with SHRINK|GROW|SEAL, writable by
-/// every member of the segment. Its contents are hostile: nothing read from it may be trusted.
-/// docs/protocol.md specifies it; never change an offset, raise `control_page_version` instead.
+/// Layout of a segment's control page: a memfd made by the broker, sealed with SHRINK|GROW|SEAL,
+/// writable by every member of the segment. Its contents are hostile: nothing read from it may be
+/// trusted. docs/protocol.md specifies it; never change an offset, raise `control_page_version`
+/// instead.
 namespace gpushm::wire {
 
 inline constexpr std::uint64_t control_page_magic = 0x314c5254'434d5347ULL;  // "GSMCTRL1"
 inline constexpr std::uint32_t control_page_version = 1;
 inline constexpr std::size_t control_page_bytes = 16384;
 inline constexpr std::uint32_t timeline_count = 64;
-inline constexpr std::size_t timelines_offset = 4096;   // 64 × 64 bytes
-inline constexpr std::size_t channels_offset = 8192;    // 8 KiB for channel state
+inline constexpr std::size_t timelines_offset = 4096;  // 64 × 64 bytes
+inline constexpr std::size_t channels_offset = 8192;   // 8 KiB for channel state
 
 struct control_page_header {
   std::uint64_t magic;

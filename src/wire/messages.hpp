@@ -17,8 +17,8 @@ namespace gpushm::wire {
 inline constexpr std::uint32_t protocol_version = 1;
 /// Most descriptors in one packet: SCM_MAX_FD of Linux.
 inline constexpr std::size_t max_batch = 253;
-/// Largest packet either side sends or accepts. A default socket buffer (net.core.wmem_default, 212,992
-/// bytes) holds one.
+/// Largest packet either side sends or accepts. A default socket buffer (net.core.wmem_default,
+/// 212,992 bytes) holds one.
 inline constexpr std::size_t max_packet_bytes = 192UL * 1024;
 /// Most names in one open_many.
 inline constexpr std::size_t max_open_many = 1000;

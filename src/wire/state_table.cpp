@@ -26,8 +26,8 @@ bool state_table_view::broker_alive() const noexcept {
   if (header_ == nullptr) {
     return false;
   }
-  const auto word = std::atomic_ref<const std::uint32_t>(header_->owner_futex)
-                        .load(std::memory_order_acquire);
+  const auto word =
+      std::atomic_ref<const std::uint32_t>(header_->owner_futex).load(std::memory_order_acquire);
   return (word & FUTEX_OWNER_DIED) == 0 && (word & FUTEX_TID_MASK) != 0;
 }
 

@@ -24,8 +24,9 @@ struct state_table_header {
   std::uint32_t slots;
   gpushm::epoch epoch;
   std::uint8_t reserved[32];
-  /// A glibc robust process-shared mutex that the broker's thread holds. Its first 32-bit word is the futex
-  /// word: owner's thread id, bit 30 set by the kernel when the owner died, 0 when it was given back.
+  /// A glibc robust process-shared mutex that the broker's thread holds. Its first 32-bit word is
+  /// the futex word: owner's thread id, bit 30 set by the kernel when the owner died, 0 when it was
+  /// given back.
   alignas(64) std::uint32_t owner_futex;
   std::uint8_t owner_rest[60];
 };
@@ -52,15 +53,20 @@ static_assert(sizeof(slot_word) == 8 && slot_word::is_always_lock_free);
 class state_table_view {
  public:
   state_table_view() = default;
-  /// `size_bytes` is the size of the mapping. The view is empty unless magic, version, size and epoch fit.
-  state_table_view(const void* mapping, std::size_t size_bytes, const gpushm::epoch& epoch) noexcept;
+  /// `size_bytes` is the size of the mapping. The view is empty unless magic, version, size and
+  /// epoch fit.
+  state_table_view(const void* mapping,
+                   std::size_t size_bytes,
+                   const gpushm::epoch& epoch) noexcept;
 
   explicit operator bool() const noexcept { return header_ != nullptr; }
-  /// No system call. False from the moment on when the kernel has cleaned up after the broker's thread.
+  /// No system call. False from the moment on when the kernel has cleaned up after the broker's
+  /// thread.
   [[nodiscard]] bool broker_alive() const noexcept;
-  /// No system call. `broker_gone` is not told here; a slot that another generation has taken over, or
-  /// that does not exist, means removed.
-  [[nodiscard]] segment_state state(std::uint32_t slot, gpushm::generation generation) const noexcept;
+  /// No system call. `broker_gone` is not told here; a slot that another generation has taken over,
+  /// or that does not exist, means removed.
+  [[nodiscard]] segment_state state(std::uint32_t slot,
+                                    gpushm::generation generation) const noexcept;
 
  private:
   const state_table_header* header_ = nullptr;

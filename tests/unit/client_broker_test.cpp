@@ -113,9 +113,8 @@ TEST_F(sharing, two_users_of_one_process_have_one_lease) {
 TEST_F(sharing, open_waits_for_the_name) {
   client producer = connect();
   client consumer = connect();
-  auto waiting = std::async(std::launch::async, [&] {
-    return consumer.open("late", {.timeout = 30s}).size_bytes();
-  });
+  auto waiting = std::async(std::launch::async,
+                            [&] { return consumer.open("late", {.timeout = 30s}).size_bytes(); });
   segment written = producer.create("late", host(8192));
   written.publish();
   EXPECT_EQ(waiting.get(), 8192U);
@@ -129,8 +128,9 @@ TEST_F(sharing, open_of_a_name_that_does_not_come_says_what_is_near) {
     static_cast<void>(producer.open("w/llama", {.timeout = 20ms}));
     FAIL();
   } catch (const error& why) {
-    EXPECT_STREQ(why.what(),
-                 "open \"w/llama\": no such segment in domain default (did you mean \"w/llama2\"?)");
+    EXPECT_STREQ(
+        why.what(),
+        "open \"w/llama\": no such segment in domain default (did you mean \"w/llama2\"?)");
   }
 }
 
