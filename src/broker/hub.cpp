@@ -169,8 +169,7 @@ void hub::fail(core::session_id to, std::uint64_t id, std::uint32_t index, const
   reply(to, id, wire::failure{index, why.code(), why.cause(), why.next_step()});
 }
 
-// ---- requests
-// --------------------------------------------------------------------------------------
+// ---- requests ----
 
 void hub::handle(const context& at, const wire::hello& message) {
   if (message.version == 0) {
@@ -362,8 +361,7 @@ void hub::handle(const context& at, const Answer& /*message*/) {
   violate(at.session, at.id, "a client sent a broker's message");
 }
 
-// ---- what the domain says
-// --------------------------------------------------------------------------
+// ---- what the domain says ----
 
 void hub::slot_changed(std::uint32_t slot,
                        gpushm::generation generation,

@@ -87,8 +87,7 @@ std::shared_ptr<connection> client_impl::broker() {
   return connection_;
 }
 
-// ---- create
-// ----------------------------------------------------------------------------------------
+// ---- create ----
 
 std::unique_ptr<segment_impl> client_impl::create(std::string_view name,
                                                   const create_options& options) {
@@ -137,8 +136,7 @@ std::unique_ptr<segment_impl> client_impl::create(std::string_view name,
       std::move(lease), std::move(memory), access::read_write, options_.request_timeout);
 }
 
-// ---- open
-// ------------------------------------------------------------------------------------------
+// ---- open ----
 
 std::unique_ptr<segment_impl> client_impl::open(std::string_view name,
                                                 const open_options& options) {
@@ -239,8 +237,7 @@ std::shared_ptr<memory::region> client_impl::import(connection& broker,
   }
 }
 
-// ---- open_many
-// -------------------------------------------------------------------------------------
+// ---- open_many ----
 
 std::vector<client_impl::open_outcome> client_impl::open_many(std::span<const std::string> names,
                                                               const open_options& options) {

@@ -45,8 +45,7 @@ error unexpected(subject about) {
 
 }  // namespace
 
-// ---- beginning and end
-// -----------------------------------------------------------------------------
+// ---- beginning and end ----
 
 connection::connection(const std::string& path, milliseconds timeout)
     : socket_(transport::connect_packet_socket(path, timeout)),
@@ -159,8 +158,7 @@ error connection::gone(subject about) const {
           "what is mapped stays valid; the next request connects to its successor"};
 }
 
-// ---- sending
-// ---------------------------------------------------------------------------------------
+// ---- sending ----
 
 void connection::send(std::span<const std::byte> packet,
                       std::span<const int> descriptors,
@@ -290,8 +288,7 @@ void connection::release(gpushm::generation generation, std::uint32_t count) noe
   }
 }
 
-// ---- subscriptions
-// ---------------------------------------------------------------------------------
+// ---- subscriptions ----
 
 std::uint64_t connection::subscribe(const std::string& prefix,
                                     event_sink& sink,
@@ -336,8 +333,7 @@ void connection::unsubscribe(std::uint64_t subscription) noexcept {
   }
 }
 
-// ---- reading
-// ---------------------------------------------------------------------------------------
+// ---- reading ----
 
 /// Returns when `wanted` has an answer, at `deadline`, or when the connection is broken.
 void connection::read_for_everybody(const pending& wanted, steady_time deadline) {

@@ -54,8 +54,7 @@ void check_reservation(const reservation& wanted) {
 domain::domain(std::string name, std::uint32_t owner_uid, const limits& bounds, observer& events)
     : name_(std::move(name)), owner_uid_(owner_uid), limits_(bounds), observer_(events) {}
 
-// ---- who may
-// ---------------------------------------------------------------------------------------
+// ---- who may ----
 
 bool domain::may_see(session_id session, const segment& what) const {
   return what.published || what.creator_session == session;
@@ -73,8 +72,7 @@ bool domain::may_manage(session_id session, const segment& what) const {
   return uid == owner_uid_ || (what.creator.uid_known && uid == what.creator.uid);
 }
 
-// ---- finding
-// ---------------------------------------------------------------------------------------
+// ---- finding ----
 
 segment& domain::find(gpushm::generation generation) {
   const auto at = segments_.find(generation);
@@ -123,8 +121,7 @@ error domain::no_such_segment(std::string_view name) const {
   return {errc::no_such_segment, {}, {}, "no such segment in domain " + name_, next_step};
 }
 
-// ---- creating
-// --------------------------------------------------------------------------------------
+// ---- creating ----
 
 void domain::check_quota(const peer& who, std::uint64_t bytes) const {
   const auto check = [&](std::uint64_t used, std::uint64_t quota, const std::string& whose) {
@@ -313,8 +310,7 @@ void domain::publish(session_id session,
   wake(what);
 }
 
-// ---- ending
-// ----------------------------------------------------------------------------------------
+// ---- ending ----
 
 void domain::unname(segment& what) {
   if (!what.removed) {

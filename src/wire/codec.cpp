@@ -25,8 +25,7 @@ namespace fbs = flatbuffers;
 /// Thrown inside `decode` only: the packet means nothing to us.
 struct malformed {};
 
-// ---- encoding
-// --------------------------------------------------------------------------------------
+// ---- encoding ----
 
 class encoder {
  public:
@@ -208,8 +207,7 @@ class encoder {
   fbs::FlatBufferBuilder builder_;
 };
 
-// ---- decoding
-// --------------------------------------------------------------------------------------
+// ---- decoding ----
 
 /// Offsets of a packet may share what they point to. What is copied out of one packet is charged,
 /// so that a small packet cannot ask for more memory than a large one.
