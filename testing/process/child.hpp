@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <string_view>
 
@@ -20,6 +21,10 @@ struct exit_status {
   [[nodiscard]] bool success() const { return code == 0; }
   friend bool operator==(const exit_status&, const exit_status&) = default;
 };
+/// For GoogleTest's messages.
+inline void PrintTo(const exit_status& status, std::ostream* to) {
+  *to << status.text();
+}
 [[nodiscard]] inline exit_status exited(int code) {
   return {code, std::nullopt};
 }
