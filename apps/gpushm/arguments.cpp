@@ -136,7 +136,7 @@ void add_connection(CLI::App& app, connection_arguments& connection) {
       ->type_name("PATH");
   add_duration(app,
                "--connect-timeout",
-               "How long to wait for a broker (default: not at all)",
+               "How long to wait for a broker that is not there yet",
                [&](auto value) { connection.connect_timeout = value; });
   add_json(app, connection.json);
 }

@@ -31,7 +31,8 @@ class usage_error : public error {
 /// What every command that talks to a broker takes.
 struct connection_arguments {
   std::string socket;
-  std::chrono::milliseconds connect_timeout{0};
+  /// Nothing: as long as the command waits for anything else.
+  std::optional<std::chrono::milliseconds> connect_timeout;
   bool json = false;
 };
 
@@ -129,7 +130,9 @@ struct demo_role_arguments {
 };
 [[nodiscard]] int run_demo_role(const demo_role_arguments& arguments);
 
-/// Connects as the options say; warnings of the library go to standard error from here on.
-[[nodiscard]] client connect(const connection_arguments& arguments);
+/// Connects as the options say, waiting for a broker at most `wait` when they do not say how long;
+/// warnings of the library go to standard error from here on.
+[[nodiscard]] client connect(const connection_arguments& arguments,
+                             std::chrono::milliseconds wait = std::chrono::milliseconds(0));
 
 }  // namespace gpushm::cli

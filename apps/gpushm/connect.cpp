@@ -4,7 +4,7 @@
 
 namespace gpushm::cli {
 
-client connect(const connection_arguments& arguments) {
+client connect(const connection_arguments& arguments, std::chrono::milliseconds wait) {
   set_log_sink([](log_level level, std::string_view text) {
     if (level >= log_level::warning) {
       note((level == log_level::error ? "error: " : "warning: ") + std::string(text));
@@ -12,7 +12,7 @@ client connect(const connection_arguments& arguments) {
   });
   connect_options options;
   options.socket_path = arguments.socket;
-  options.timeout = arguments.connect_timeout;
+  options.timeout = arguments.connect_timeout.value_or(wait);
   return client::connect(options);
 }
 

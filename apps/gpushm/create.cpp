@@ -3,9 +3,9 @@
 #include <optional>
 
 #include "base/file.hpp"
-#include "base/syscall.hpp"
 #include "commands.hpp"
 #include "describe.hpp"
+#include "file_error.hpp"
 #include "json_output.hpp"
 #include "output.hpp"
 #include "support/duration.hpp"
@@ -31,7 +31,7 @@ std::string read_metadata(const create_arguments& arguments) {
   // One byte more than is allowed, so that too much is seen here.
   auto text = base::read_small_file(path, max_metadata_bytes + 1);
   if (!text) {
-    base::throw_errno(errno, "read metadata", path, "read");
+    throw_file_error(errno, "read metadata", path, "open");
   }
   if (text->size() > max_metadata_bytes) {
     throw error(errc::message_too_large,
@@ -72,6 +72,7 @@ void show(const create_arguments& arguments, const segment& made, std::uint64_t 
   if (arguments.connection.json) {
     json document = to_json(made);
     document["metadata_bytes"] = metadata_bytes;
+    document["requested_device"] = arguments.options.device;
     print_json(json{{"created", std::move(document)}});
     return;
   }
@@ -158,9 +159,6 @@ int run_create(const create_arguments& arguments) {
   }
   client broker = connect(arguments.connection);
   segment made = broker.create(arguments.name, options);
-  if (options.device == "auto" && made.device().kind == device_kind::host) {
-    note("no GPU is visible to this process: \"" + arguments.name + "\" is in host memory");
-  }
   if (input) {
     load(made, input->fd.get(), arguments.from);
   } else if (arguments.fill) {

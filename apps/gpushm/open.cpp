@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <optional>
 
@@ -109,8 +111,14 @@ void hold(const segment& held) {
 }  // namespace
 
 int run_open(const open_arguments& arguments) {
-  client broker = connect(arguments.connection);
-  const segment opened = broker.open(arguments.name, arguments.options);
+  // One deadline for the broker and the name: a consumer may be the first to start.
+  const auto end = std::chrono::steady_clock::now() + arguments.options.timeout;
+  client broker = connect(arguments.connection, arguments.options.timeout);
+  open_options options = arguments.options;
+  options.timeout = std::max(
+      std::chrono::milliseconds(0),
+      std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()));
+  const segment opened = broker.open(arguments.name, options);
   show(arguments, opened, read_contents(arguments, opened));
   flush_output();
   if (arguments.hold) {

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "base/size_text.hpp"
-#include "base/syscall.hpp"
+#include "file_error.hpp"
 
 namespace gpushm::cli {
 
@@ -31,7 +31,7 @@ void note(std::string_view line) {
 
 void flush_output() {
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    base::throw_errno(errno, "write standard output", {}, "write");
+    throw_file_error(errno, "write standard output", {}, "write");
   }
 }
 

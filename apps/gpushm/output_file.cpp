@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/syscall.hpp"
+#include "file_error.hpp"
 
 namespace gpushm::cli {
 
@@ -31,7 +31,7 @@ output_file::output_file(std::string path) : path_(std::move(path)) {
       throw error(errc::invalid_argument, "write file", path_, "it is a directory", "name a file");
     }
     if (!S_ISREG(status.st_mode)) {
-      fd_ = base::unique_fd(base::checked("write file", path_, "open", [&] {
+      fd_ = base::unique_fd(checked_file("write file", path_, "open", [&] {
         return ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
       }));
       return;
@@ -45,10 +45,10 @@ output_file::output_file(std::string path) : path_(std::move(path)) {
     }
   }
   std::string name = path_ + ".XXXXXX";
-  fd_ = base::unique_fd(base::checked(
+  fd_ = base::unique_fd(checked_file(
       "write file", path_, "mkostemp", [&] { return ::mkostemp(name.data(), O_CLOEXEC); }));
   temporary_ = name;
-  base::checked("write file", path_, "fchmod", [&] { return ::fchmod(fd_.get(), mode); });
+  checked_file("write file", path_, "fchmod", [&] { return ::fchmod(fd_.get(), mode); });
 }
 
 output_file::~output_file() {
@@ -59,7 +59,7 @@ output_file::~output_file() {
 
 void output_file::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const auto count = base::checked("write file", path_, "write", [&] {
+    const auto count = checked_file("write file", path_, "write", [&] {
       return ::write(fd_.get(), bytes.data(), bytes.size());
     });
     bytes = bytes.subspan(static_cast<std::size_t>(count));
@@ -70,7 +70,7 @@ void output_file::commit() {
   if (temporary_.empty()) {
     return;
   }
-  base::checked(
+  checked_file(
       "write file", path_, "rename", [&] { return ::rename(temporary_.c_str(), path_.c_str()); });
   temporary_.clear();
 }

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/syscall.hpp"
+#include "file_error.hpp"
 #include "progress.hpp"
 
 namespace gpushm::cli {
@@ -26,7 +26,7 @@ std::size_t read_block(int fd, std::span<std::byte> block, const std::string& pa
   std::size_t used = 0;
   while (used < block.size()) {
     const auto rest = block.subspan(used);
-    const auto count = base::checked(
+    const auto count = checked_file(
         "read file", path, "read", [&] { return ::read(fd, rest.data(), rest.size()); });
     if (count == 0) {
       break;
@@ -39,11 +39,11 @@ std::size_t read_block(int fd, std::span<std::byte> block, const std::string& pa
 }  // namespace
 
 input_file open_input(const std::string& path) {
-  base::unique_fd fd(base::checked("read file", path, "open", [&] {
+  base::unique_fd fd(checked_file("read file", path, "open", [&] {
     return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   }));
   struct stat status {};
-  base::checked("read file", path, "fstat", [&] { return ::fstat(fd.get(), &status); });
+  checked_file("read file", path, "fstat", [&] { return ::fstat(fd.get(), &status); });
   if (!S_ISREG(status.st_mode)) {
     throw error(errc::invalid_argument,
                 "read file",

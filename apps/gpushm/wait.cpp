@@ -50,7 +50,7 @@ int report(const wait_arguments& arguments, const std::optional<segment_info>& i
 
 int run_wait(const wait_arguments& arguments) {
   const auto end = clock::now() + arguments.timeout;
-  client broker = connect(arguments.connection);
+  client broker = connect(arguments.connection, arguments.timeout);
   // Subscribed before asking, so that nothing falls between the two.
   subscription events = broker.subscribe(arguments.name);
   bool gone = false;

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "file_error.hpp"
+
+namespace gpushm::cli {
+
+void throw_file_error(int number,
+                      std::string_view operation,
+                      const std::string& path,
+                      std::string_view call) {
+  std::string_view next_step;
+  switch (number) {
+    case ENOENT:
+    case ENOTDIR:
+      next_step = "check the path";
+      break;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      next_step = "check the permissions of the file and its directories";
+      break;
+    case ENOSPC:
+    case EDQUOT:
+      next_step = "free space there, or choose another place";
+      break;
+    default:
+      base::throw_errno(number, operation, path, call);
+  }
+  throw error(base::errc_of_errno(number),
+              operation,
+              path,
+              std::string(call) + ": " + base::errno_text(number),
+              next_step);
+}
+
+}  // namespace gpushm::cli
