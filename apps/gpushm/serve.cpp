@@ -136,6 +136,7 @@ int run_serve(const serve_arguments& arguments) {
   check_ready_fd(arguments.ready_fd);
   check_domain(arguments.broker.domain);
   broker_options options = arguments.broker;
+  options.raise_descriptor_limit = true;
   options.group = find_group(arguments.group);
   options.socket_path = socket_path(arguments);
   if (options.socket_path.empty()) {

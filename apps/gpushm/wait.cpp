@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <optional>
-#include <thread>
 
+#include "base/syscall.hpp"
 #include "commands.hpp"
 #include "json_output.hpp"
 #include "output.hpp"
@@ -83,7 +83,7 @@ int run_wait(const wait_arguments& arguments) {
         gone = true;
       }
       // A new broker announces itself to nobody: it can only be tried again.
-      std::this_thread::sleep_for(milliseconds(50));
+      base::pause_before_retry(milliseconds(50));
     }
   }
 }

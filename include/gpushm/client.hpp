@@ -136,7 +136,8 @@ class GPUSHM_API client {
   [[nodiscard]] std::optional<segment> try_open(std::string_view name,
                                                 const open_options& options = {});
 
-  /// Opens several names with one request; at most 1,000. One result for each name, in order.
+  /// Opens any number of names with few round trips. One result for each name, in order. `timeout` is for all of
+  /// them together.
   [[nodiscard]] std::vector<open_result> open_many(std::span<const std::string> names,
                                                    const open_options& options = {});
 

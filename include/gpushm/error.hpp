@@ -42,7 +42,6 @@ enum class errc : std::uint16_t {
   message_too_large = 26,
   address_in_use = 27,
   ambiguous_domain = 28,
-  not_published = 29,
   already_published = 30,
   segment_removed = 31,
   system_error = 32,

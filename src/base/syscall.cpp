@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/syscall.hpp"
 
+#include <poll.h>
+
 #include <cstring>
 
 namespace gpushm::base {
@@ -13,6 +15,10 @@ std::string errno_text(int number) {
   text += name != nullptr ? std::string(name) : std::to_string(number);
   text += ")";
   return text;
+}
+
+void pause_before_retry(std::chrono::milliseconds duration) noexcept {
+  static_cast<void>(::poll(nullptr, 0, static_cast<int>(duration.count())));
 }
 
 errc errc_of_errno(int number) noexcept {

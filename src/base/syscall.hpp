@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cerrno>
+#include <chrono>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -22,6 +23,9 @@ auto retry(Call&& call) {
 
 /// "No such file or directory (ENOENT)".
 [[nodiscard]] std::string errno_text(int number);
+
+/// Waits before something is tried again that announces itself by no event. Blocks for `duration`.
+void pause_before_retry(std::chrono::milliseconds duration) noexcept;
 
 /// The `errc` that best tells an errno: EACCES and EPERM are permission_denied, ENOMEM and ENOSPC
 /// out_of_memory, EMFILE and ENFILE too_many_descriptors, the rest system_error.

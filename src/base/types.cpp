@@ -66,8 +66,6 @@ std::string_view to_string(errc code) noexcept {
       return "address_in_use";
     case errc::ambiguous_domain:
       return "ambiguous_domain";
-    case errc::not_published:
-      return "not_published";
     case errc::already_published:
       return "already_published";
     case errc::segment_removed:

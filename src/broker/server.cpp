@@ -176,7 +176,11 @@ class server::impl final : public outbox {
         co_await pause.async_wait(into(code));
         continue;
       }
-      welcome(std::move(socket));
+      try {
+        welcome(std::move(socket));
+      } catch (const std::exception& why) {  // that client's misfortune must not end the loop
+        base::log(log_level::warning, why.what());
+      }
     }
   }
 
@@ -246,7 +250,8 @@ class server::impl final : public outbox {
       co_return;
     }
     // A goodbye may be in the socket still: it makes the difference between an end and a death.
-    read_some(of);
+    while (read_some(of)) {
+    }
     close(*of);
   }
 
@@ -270,7 +275,8 @@ class server::impl final : public outbox {
     }
   }
 
-  void read_some(const connection_ptr& from) {
+  /// Handles what has arrived, up to a turn's worth; true when that was used up.
+  bool read_some(const connection_ptr& from) {
     for (int i = 0; i < packets_a_turn && !from->closed && !from->closing && from->queue.empty();
          ++i) {
       transport::received got;
@@ -279,18 +285,18 @@ class server::impl final : public outbox {
       } catch (const error& why) {
         base::log(log_level::warning, why.what());
         close(*from);
-        return;
+        return false;
       }
       switch (got.status) {
         case transport::receive_status::would_block:
-          return;
+          return false;
         case transport::receive_status::closed:
           close(*from);
-          return;
+          return false;
         case transport::receive_status::truncated:
         case transport::receive_status::descriptors_lost:
           hub_.receive_truncated(from->session);
-          return;
+          return false;
         case transport::receive_status::packet:
           hub_.receive(from->session,
                        got.packet,
@@ -299,6 +305,7 @@ class server::impl final : public outbox {
           break;
       }
     }
+    return !from->closed && !from->closing && from->queue.empty();
   }
 
   // ---- sending

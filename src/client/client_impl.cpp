@@ -2,10 +2,10 @@
 #include "client/client_impl.hpp"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "base/names.hpp"
+#include "base/syscall.hpp"
 #include "client/segment_impl.hpp"
 #include "client/socket_path.hpp"
 #include "memory/backend.hpp"
@@ -75,7 +75,7 @@ std::shared_ptr<connection> client_impl::connect_until(steady_time deadline) {
         throw;
       }
     }
-    std::this_thread::sleep_for(connect_poll);
+    base::pause_before_retry(connect_poll);
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/connection.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
@@ -74,6 +75,13 @@ std::shared_ptr<connection> connection::establish(const std::string& path, milli
                 "see whether it is stopped or overloaded, or use a longer timeout");
   }
   auto got = transport::receive_packet(made->socket_.get(), made->buffer_);
+  if (got.status == transport::receive_status::descriptors_lost) {
+    throw error(errc::too_many_descriptors,
+                about.operation,
+                about.object,
+                "this process has no descriptor left for the broker's state table",
+                "raise its open file limit (ulimit -n)");
+  }
   if (got.status != transport::receive_status::packet) {
     throw error(errc::broker_unreachable,
                 about.operation,
@@ -112,7 +120,9 @@ std::shared_ptr<connection> connection::establish(const std::string& path, milli
   base::checked(
       "connect", path, "fstat", [&] { return ::fstat(got.descriptors.front().get(), &table); });
   const auto table_bytes = static_cast<std::size_t>(table.st_size);
-  if (table_bytes < wire::state_table_words_offset) {
+  // A table that could shrink would turn a look at it into a SIGBUS.
+  const int seals = ::fcntl(got.descriptors.front().get(), F_GET_SEALS);
+  if (seals == -1 || (seals & F_SEAL_SHRINK) == 0 || table_bytes < wire::state_table_words_offset) {
     throw unexpected(about);
   }
   made->table_mapping_ =

@@ -210,8 +210,7 @@ base::unique_fd connect_packet_socket(const std::string& path, std::chrono::mill
                       "the broker does not accept connections (its backlog is full)",
                       "try again with a longer timeout");
         }
-        constexpr timespec pause{0, 2'000'000};
-        ::nanosleep(&pause, nullptr);
+        base::pause_before_retry(std::chrono::milliseconds(2));
         break;
       }
       default:

@@ -84,7 +84,7 @@ int run_broker(const demo_role_arguments& arguments) {
   // The directory is the demo's own, and an isolated client has another uid than the broker.
   options.mode = 0666;
   options.accept_fake_chunks =
-      std::getenv("GPUSHM_FAKE_GPU_ROOT") != nullptr;  // NOLINT(concurrency-mt-unsafe)
+      std::getenv("GPUSHM_FAKE_GPU_ROOT") != nullptr;  // NOLINT(concurrency-mt-unsafe): single-threaded
   const broker running = broker::start(options);
   report("ready");
   static_cast<void>(next_command());
