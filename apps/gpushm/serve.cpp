@@ -11,6 +11,7 @@
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <vector>
 
 #include "base/size_text.hpp"
@@ -85,6 +86,18 @@ std::string default_socket_path(const std::string& domain) {
   return path + "/socket";
 }
 
+void check_directory(const std::string& path) {
+  const std::filesystem::path directory = std::filesystem::absolute(path).parent_path();
+  std::error_code failed;
+  if (!std::filesystem::is_directory(directory, failed)) {
+    throw error(errc::system_error,
+                "serve",
+                path,
+                "there is no directory " + directory.string(),
+                "make it first: mkdir -p " + directory.string());
+  }
+}
+
 std::optional<gid_t> find_group(const std::string& group) {
   if (group.empty()) {
     return std::nullopt;
@@ -142,6 +155,7 @@ int run_serve(const serve_arguments& arguments) {
   if (options.socket_path.empty()) {
     options.socket_path = default_socket_path(options.domain);
   }
+  check_directory(options.socket_path);
   // One connection more: the one below, which sees at the end what is lost.
   ++options.limits.max_connections;
   // A reader of our output that goes away must not end the broker.

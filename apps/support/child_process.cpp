@@ -189,6 +189,15 @@ bool child_process::wait_readable(int fd, deadline until) const {
   }
 }
 
+bool child_process::wait_output(deadline until) const {
+  return buffer_.find('\n') != std::string::npos || wait_readable(output_.get(), until);
+}
+
+bool child_process::alive() const {
+  pollfd ended{pidfd_.get(), POLLIN, 0};
+  return pid_ > 0 && ::poll(&ended, 1, 0) == 0;
+}
+
 std::optional<std::string> child_process::read_line(deadline until) {
   for (;;) {
     const std::size_t end = buffer_.find('\n');

@@ -53,6 +53,10 @@ class child_process {
   void write_line(std::string_view line);
   void close_input() noexcept { input_.reset(); }
 
+  /// Whether there is output, or its end, to be read; waits for it until `until`.
+  [[nodiscard]] bool wait_output(deadline until) const;
+  /// Whether it is still running. Does not block.
+  [[nodiscard]] bool alive() const;
   /// The next line of its output without the line feed; nothing at the end of the output.
   /// Throws `error` (timed_out).
   [[nodiscard]] std::optional<std::string> read_line(deadline until);

@@ -50,7 +50,7 @@ std::string seconds_text(double seconds) {
 /// Prints steps as they happen, and keeps them for --json.
 class step_log {
  public:
-  explicit step_log(bool as_json) : as_json_(as_json) {}
+  step_log(bool as_json, json& steps) : as_json_(as_json), steps_(steps) {}
 
   /// `took` is how long the step itself took; negative when that means nothing.
   void step(const std::string& name, const std::string& text, double took = -1) {
@@ -68,12 +68,11 @@ class step_log {
       flush_output();
     }
   }
-  [[nodiscard]] const json& steps() const noexcept { return steps_; }
 
  private:
   bool as_json_;
   clock::time_point start_ = clock::now();
-  json steps_ = json::array();
+  json& steps_;
 };
 
 class demo {
@@ -81,32 +80,29 @@ class demo {
   demo(const demo_arguments& arguments, json& document)
       : arguments_(arguments),
         document_(document),
-        log_(arguments.json),
+        log_(arguments.json, document.at("steps")),
         directory_("gpushm-demo") {}
 
   void run() {
     prepare();
     role_process consumer = start_first_consumer();
     role_process broker = start("broker", broker_uid, {});
-    broker.expect("ready", until_);
+    broker_ = &broker;
+    await(broker, "ready");
     log_.step("broker_ready", "broker " + pid_text(broker) + " serves " + socket());
-    consumer.expect("connected", until_);
+    await(consumer, "connected");
     role_process producer = start_producer();
     verify_first(consumer);
     producer.tell("check");
-    check(producer.expect("checked", until_),
-          "answer_checked",
-          "producer checked every byte of the answer");
-    producer.expect("idle", until_);
+    check(
+        await(producer, "checked"), "answer_checked", "producer checked every byte of the answer");
+    await(producer, "idle");
     consumer.finish(until_);
     producer.kill_hard(until_);
     log_.step("producer_killed", "producer killed with SIGKILL; nobody has the segment open now");
     verify_survival();
     broker.finish(until_);
-    document_["steps"] = log_.steps();
   }
-
-  [[nodiscard]] const step_log& log() const noexcept { return log_; }
 
  private:
   void prepare() {
@@ -168,12 +164,11 @@ class demo {
   void open_directory() const {
     const std::string& path = directory_.path();
     base::checked("share directory", path, "chmod", [&] { return ::chmod(path.c_str(), 0711); });
-    if (arguments_.isolated && ::geteuid() == 0) {
-      // Without the privilege the roles come with our own uid: see `isolate`.
-      const int changed = ::chown(path.c_str(), broker_uid, broker_uid);
-      if (changed != 0 && errno != EPERM && errno != EINVAL) {
-        base::throw_errno(errno, "share directory", path, "chown");
-      }
+    // Without the privilege the roles come with our own uid: see `isolate`.
+    if (arguments_.isolated && can_isolate_directly(broker_uid)) {
+      base::checked("share directory", path, "chown", [&] {
+        return ::chown(path.c_str(), broker_uid, broker_uid);
+      });
     }
   }
 
@@ -199,6 +194,21 @@ class demo {
       check_isolation(role, uid, started);
     }
     return process;
+  }
+
+  // The next report of `role`; an error at once when it cannot come any more because the broker is
+  // dead.
+  json await(role_process& role, std::string_view event) const {
+    while (clock::now() < until_) {
+      const auto slice = app::deadline_in(milliseconds(200));
+      if (role.has_report(std::min(slice, until_))) {
+        return role.expect(event, until_);
+      }
+      if (broker_ != nullptr && !broker_->alive()) {
+        throw error(errc::peer_died, "wait for", "broker", "it died in the middle of the demo");
+      }
+    }
+    return role.expect(event, until_);
   }
 
   // Claimed isolation that is not there would make the whole demo worthless.
@@ -256,40 +266,36 @@ class demo {
                   {"--corrupt", arguments_.corrupt == corrupt_stage::fill ? "fill" : "survive"});
     }
     role_process producer = start("producer", producer_uid, more);
-    const json created = producer.expect("created", until_);
+    const json created = await(producer, "created");
     document_["backend"] = created.at("backend");
     log_.step("created",
               "producer " + pid_text(producer) + " created the segment, backend " +
                   created.at("backend").get<std::string>(),
               created.at("seconds"));
-    log_.step("filled",
-              "producer filled it with a pattern",
-              producer.expect("filled", until_).at("seconds"));
     log_.step(
-        "published", "producer published it", producer.expect("published", until_).at("seconds"));
+        "filled", "producer filled it with a pattern", await(producer, "filled").at("seconds"));
+    log_.step("published", "producer published it", await(producer, "published").at("seconds"));
     return producer;
   }
 
   void verify_first(role_process& consumer) {
-    consumer.expect("opened", until_);
+    await(consumer, "opened");
     log_.step("opened", "consumer has it open");
-    check(consumer.expect("checked", until_), "checked", "consumer checked every byte");
-    log_.step("answered",
-              "consumer wrote its own pattern back",
-              consumer.expect("filled", until_).at("seconds"));
+    check(await(consumer, "checked"), "checked", "consumer checked every byte");
+    log_.step(
+        "answered", "consumer wrote its own pattern back", await(consumer, "filled").at("seconds"));
   }
 
   void verify_survival() {
     std::vector<std::string> more{"--seed", std::to_string(~seed_)};
     add_consumer_options(more);
     role_process second = start("consumer", consumer_uid, more);
-    second.expect("connected", until_);
-    const json opened = second.expect("opened", until_);
+    await(second, "connected");
+    const json opened = await(second, "opened");
     log_.step("reopened",
               "second consumer " + pid_text(second) + " opened what the dead producer left",
               opened.at("seconds"));
-    check(
-        second.expect("checked", until_), "survival_checked", "second consumer checked every byte");
+    check(await(second, "checked"), "survival_checked", "second consumer checked every byte");
     second.finish(until_);
   }
 
@@ -297,7 +303,6 @@ class demo {
     const auto checked = report.at("checked_bytes").get<std::uint64_t>();
     const auto wrong = report.at("wrong_bytes").get<std::uint64_t>();
     if (wrong != 0 || checked != size_bytes_) {
-      document_["steps"] = log_.steps();
       throw wrong_data(
           text + ": " + std::to_string(wrong) + " of " + std::to_string(checked) +
           " bytes are wrong" +
@@ -313,6 +318,7 @@ class demo {
   step_log log_;
   app::stop_signal stop_;  // before the directory, so that an interrupted demo tidies up
   app::temp_directory directory_;
+  role_process* broker_ = nullptr;  ///< once it is started
   demo_place place_;
   std::string consumer_device_;
   std::string remark_;
@@ -329,7 +335,16 @@ int run_demo(const demo_arguments& arguments) {
   ::signal(SIGPIPE, SIG_IGN);
   // What an isolated process leaves behind comes to us, to be reaped with us.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-  json document{{"result", "FAIL"}, {"isolated", arguments.isolated}};
+  json document{{"result", "FAIL"},
+                {"isolated", arguments.isolated},
+                {"device", nullptr},
+                {"device_name", nullptr},
+                {"device_remark", nullptr},
+                {"consumer_device", nullptr},
+                {"backend", nullptr},
+                {"size_bytes", nullptr},
+                {"size_remark", nullptr},
+                {"steps", json::array()}};
   json problem;
   try {
     demo(arguments, document).run();

@@ -11,8 +11,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <csignal>
 #include <filesystem>
+#include <sstream>
 
 #include "base/file.hpp"
 #include "base/syscall.hpp"
@@ -45,15 +47,29 @@ void write_map(const std::string& path, const std::string& text) {
   }
 }
 
-// Returns whether a user namespace was needed.
-bool leave_namespaces(uid_t uid) {
+// Whether a line "INSIDE OUTSIDE COUNT" of a map in /proc/self has `id` inside.
+bool is_mapped(const std::string& path, std::uint64_t id) {
+  std::istringstream lines(base::read_small_file(path).value_or(""));
+  std::uint64_t inside = 0;
+  std::uint64_t outside = 0;
+  std::uint64_t count = 0;
+  while (lines >> inside >> outside >> count) {
+    if (id >= inside && id - inside < count) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Makes the namespaces, with a user namespace around them unless `direct`.
+void leave_namespaces(uid_t uid, bool direct) {
   const uid_t outer_uid = ::geteuid();
   const gid_t outer_gid = ::getegid();
-  if (::unshare(namespaces) == 0) {
-    return false;
-  }
-  if (errno != EPERM) {
-    denied("cannot make pid, ipc, network, uts and mount namespaces", errno);
+  if (direct) {
+    if (::unshare(namespaces) != 0) {
+      denied("cannot make pid, ipc, network, uts and mount namespaces", errno);
+    }
+    return;
   }
   if (::unshare(namespaces | CLONE_NEWUSER) != 0) {
     denied("neither privileged nor allowed to make a user namespace", errno);
@@ -62,7 +78,6 @@ bool leave_namespaces(uid_t uid) {
   write_map("/proc/self/setgroups", "deny");
   write_map("/proc/self/gid_map", inside + std::to_string(outer_gid) + " 1");
   write_map("/proc/self/uid_map", inside + std::to_string(outer_uid) + " 1");
-  return true;
 }
 
 void mount_own_proc() {
@@ -74,8 +89,8 @@ void mount_own_proc() {
   }
 }
 
-void drop_privileges(uid_t uid, bool user_namespace) {
-  if (!user_namespace) {
+void drop_privileges(uid_t uid, bool direct) {
+  if (direct) {
     for (int capability = 0; ::prctl(PR_CAPBSET_READ, capability) >= 0; ++capability) {
       base::checked(operation, {}, "prctl(PR_CAPBSET_DROP)", [&] {
         return ::prctl(PR_CAPBSET_DROP, capability);
@@ -109,7 +124,8 @@ void drop_privileges(uid_t uid, bool user_namespace) {
 }  // namespace
 
 void isolate(uid_t uid, const std::string& hostname, const std::function<void(pid_t)>& started) {
-  const bool user_namespace = leave_namespaces(uid);
+  const bool direct = can_isolate_directly(uid);
+  leave_namespaces(uid, direct);
   std::array<int, 2> gate{};
   base::checked(operation, {}, "pipe2", [&] { return ::pipe2(gate.data(), O_CLOEXEC); });
   base::unique_fd gate_read(gate[0]);
@@ -128,11 +144,25 @@ void isolate(uid_t uid, const std::string& hostname, const std::function<void(pi
   base::checked(operation, {}, "sethostname", [&] {
     return ::sethostname(hostname.data(), hostname.size());
   });
-  drop_privileges(uid, user_namespace);
+  drop_privileges(uid, direct);
   // After the change of user, which clears it. Should the parent be dead by now, the end of our
   // input tells.
   base::checked(
       operation, {}, "prctl(PR_SET_PDEATHSIG)", [] { return ::prctl(PR_SET_PDEATHSIG, SIGKILL); });
+}
+
+bool can_isolate_directly(uid_t uid) {
+  const std::string text = effective_capabilities();
+  std::uint64_t capabilities = 0;
+  std::from_chars(text.data(), text.data() + text.size(), capabilities, 16);
+  for (const int needed : {CAP_SYS_ADMIN, CAP_SETUID, CAP_SETGID, CAP_SETPCAP, CAP_CHOWN}) {
+    if ((capabilities >> static_cast<unsigned>(needed) & 1U) == 0) {
+      return false;
+    }
+  }
+  // Inside a user namespace, as in a rootless container, most uids do not exist.
+  return is_mapped("/proc/self/uid_map", uid) && is_mapped("/proc/self/gid_map", uid) &&
+         !base::read_small_file("/proc/self/setgroups").value_or("").starts_with("deny");
 }
 
 std::string namespace_text(std::string_view name) {

@@ -24,6 +24,10 @@ inline constexpr std::array<std::string_view, 5> isolated_namespaces{
 /// what is missing), in the caller or in the child.
 void isolate(uid_t uid, const std::string& hostname, const std::function<void(pid_t)>& started);
 
+/// Whether this process is privileged enough to give `uid` to an isolated child without a user
+/// namespace.
+[[nodiscard]] bool can_isolate_directly(uid_t uid);
+
 /// "pid:[4026531836]": equal texts are the same namespace. Empty when it cannot be read.
 [[nodiscard]] std::string namespace_text(std::string_view name);
 

@@ -83,8 +83,8 @@ int run_broker(const demo_role_arguments& arguments) {
   options.domain = "demo";
   // The directory is the demo's own, and an isolated client has another uid than the broker.
   options.mode = 0666;
-  options.accept_fake_chunks =
-      std::getenv("GPUSHM_FAKE_GPU_ROOT") != nullptr;  // NOLINT(concurrency-mt-unsafe): single-threaded
+  options.accept_fake_chunks = std::getenv("GPUSHM_FAKE_GPU_ROOT") !=
+                               nullptr;  // NOLINT(concurrency-mt-unsafe): single-threaded
   const broker running = broker::start(options);
   report("ready");
   static_cast<void>(next_command());

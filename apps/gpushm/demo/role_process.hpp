@@ -16,6 +16,9 @@ class role_process {
   /// `arguments` follow `gpushm demo-role ROLE`. Throws `error`.
   role_process(std::string role, const std::vector<std::string>& arguments, int cancel_fd);
 
+  /// Whether there is something to `expect`, a report or its end; waits for it until `until`.
+  [[nodiscard]] bool has_report(app::deadline until) { return child_.wait_output(until); }
+  [[nodiscard]] bool alive() const { return child_.alive(); }
   /// Its next report, which must be `event`. Throws `error`: what the process reported as its own
   /// failure, timed_out, peer_died (it ended), protocol_error (another event).
   json expect(std::string_view event, app::deadline until);
