@@ -27,6 +27,8 @@ traced_process::traced_process(spawn_options options, std::uint64_t kill_at) {
   unique_fd gate_read(gate[0]);
   unique_fd gate_write(gate[1]);
   options.gate = gate_read.get();
+  // LeakSanitizer traces its own process at the end, and there can be only one tracer.
+  options.env.emplace_back("LSAN_OPTIONS", "detect_leaks=0");
 
   // ptrace binds to a thread, and so does waitpid with __WNOTHREAD: this one has no other children.
   tracer_ = std::jthread([options = std::move(options),
