@@ -115,7 +115,7 @@ class demo {
     seed_ = (std::uint64_t{random()} << 32U | random()) | 1U;
     const bool host = place_.kind == device_kind::host;
     const std::string device = host ? "host memory" : place_.name + ", " + place_.device;
-    const char* backend = host ? "host" : "cuda_vmm";
+    const std::string backend(to_string(host ? backend::host : backend::cuda_vmm));
     log_.say("gpushm demo: " + base::size_text(size_bytes_) + " in " + device + ", backend " +
              backend);
     if (!place_.remark.empty()) {
