@@ -339,8 +339,7 @@ class death_of_broker : public ::testing::Test {
     traced_process broker(options, k);
     broker.wait_for_line("^ready$", seconds(20));
     round_of_survivors round{socket_, {}, {}, {}, {}};
-    // The broker may be dead from here on, also in the middle of its answer to this.
-    broker.write("begin\n");
+    begin_window(broker);
     EXPECT_TRUE(survives_broker([&] { round.run(); }));
     broker.write("end\n");
     const auto result = finish(broker);
@@ -352,13 +351,29 @@ class death_of_broker : public ::testing::Test {
     return result.killed;
   }
 
+  /// Its output ends a moment before it does.
+  static void expect_dead(traced_process& broker) {
+    EXPECT_TRUE(eventually([&] { return !process_lives(broker.pid()); }, seconds(5)))
+        << broker.output().everything();
+  }
+
+  /// From here on the broker may be dead, also before it can say that the window has begun.
+  static void begin_window(traced_process& broker) {
+    broker.write("begin\n");
+    try {
+      broker.wait_for_line("^did begin$", seconds(10));
+    } catch (const gpushm_testing::harness_error&) {
+      expect_dead(broker);
+    }
+  }
+
   /// Waits until the broker has come through, and kills it then, or until it is dead.
   static trace_result finish(traced_process& broker) {
     try {
       broker.wait_for_line("^did end$", seconds(10));
       ::kill(broker.pid(), SIGKILL);
     } catch (const gpushm_testing::harness_error&) {
-      EXPECT_FALSE(process_lives(broker.pid())) << broker.output().everything();
+      expect_dead(broker);
     }
     return broker.wait_end(seconds(10));
   }
