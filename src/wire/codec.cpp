@@ -2,6 +2,7 @@
 #include "wire/codec.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -338,7 +339,12 @@ class decoder {
       if (value->size() > max_batch) {
         throw malformed{};
       }
-      result.assign(value->begin(), value->end());
+      // Verified is that the list's length is aligned, not that its elements are.
+      static_assert(std::endian::native == std::endian::little);
+      result.resize(value->size());
+      if (!result.empty()) {
+        std::memcpy(result.data(), value->Data(), result.size() * sizeof(std::uint64_t));
+      }
     }
     return result;
   }
