@@ -382,6 +382,9 @@ class death_of_broker : public ::testing::Test {
   void expect_successor_serves(round_of_survivors& round) {
     broker_process successor(socket_);
     round.connect();
+    // Whoever has not noticed the death yet hears of it now, once.
+    EXPECT_TRUE(survives_broker([&] { (void)round.producer->list(); }));
+    EXPECT_TRUE(survives_broker([&] { (void)round.consumer->list(); }));
     auto made = round.producer->create(name, {.size_bytes = 4096, .device = "host"});
     made.fill(round_pattern);
     made.publish();
