@@ -67,6 +67,10 @@ TEST(errc_names, are_all_there_and_all_different) {
   std::set<std::string_view> names;
   for (std::uint16_t value = 1; value <= 32; ++value) {
     const auto name = to_string(static_cast<errc>(value));
+    if (value == 29) {  // given up before anything was released; never to be used again
+      EXPECT_EQ(name, "unknown");
+      continue;
+    }
     EXPECT_NE(name, "unknown") << value;
     EXPECT_TRUE(names.insert(name).second) << name;
   }

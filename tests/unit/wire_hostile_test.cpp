@@ -198,6 +198,35 @@ TEST(hostile_packet, cannot_ask_for_much_more_memory_than_it_has) {
   }
 }
 
+// The library's verifier asks that a list's length is aligned, not that its elements are.
+TEST(hostile_packet, with_numbers_at_odd_places_is_read_as_any_other) {
+  const message told{5, attach{1, 0, {0x1122334455667788, 2}}};
+  const auto packet = encode(told);
+  std::size_t moved = 0;
+  // Four bytes more in front of the numbers: every 4-byte offset is tried for the one that leads to
+  // them.
+  for (std::size_t at = 0; at + 4 <= packet.size(); at += 4) {
+    std::uint32_t offset = 0;
+    std::memcpy(&offset, packet.data() + at, sizeof offset);
+    if (at + offset + 4 > packet.size()) {
+      continue;
+    }
+    std::uint32_t length = 0;
+    std::memcpy(&length, packet.data() + at + offset, sizeof length);
+    if (offset == 0 || length != 2) {
+      continue;
+    }
+    auto other = packet;
+    other.insert(other.begin() + static_cast<std::ptrdiff_t>(at + offset), 4, std::byte{0});
+    offset += 4;
+    std::memcpy(other.data() + at, &offset, sizeof offset);
+    if (const auto says = decode_exactly(other); says && *says == told) {
+      ++moved;
+    }
+  }
+  EXPECT_EQ(moved, 1U);
+}
+
 TEST(shared_text, is_read_as_often_as_it_is_meant) {
   fbs::FlatBufferBuilder builder;
   const auto name = builder.CreateString("kv");

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core_counting_new.hpp"
+
+#include <malloc.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+std::atomic<std::size_t> in_use{0};
+std::atomic<std::size_t> until_failure{0};
+
+void* take(std::size_t size) noexcept {
+  if (until_failure.load() != 0 && until_failure.fetch_sub(1) == 1) {
+    return nullptr;
+  }
+  void* const address = std::malloc(size == 0 ? 1 : size);
+  if (address != nullptr) {
+    in_use += ::malloc_usable_size(address);
+  }
+  return address;
+}
+
+void give_back(void* address) noexcept {
+  if (address != nullptr) {
+    in_use -= ::malloc_usable_size(address);
+    std::free(address);
+  }
+}
+
+}  // namespace
+
+namespace gpushm_testing {
+
+std::size_t heap_bytes_in_use() noexcept {
+  return in_use.load();
+}
+void fail_allocation(std::size_t count) noexcept {
+  until_failure = count;
+}
+
+}  // namespace gpushm_testing
+
+void* operator new(std::size_t size) {
+  if (void* const address = take(size)) {
+    return address;
+  }
+  throw std::bad_alloc();
+}
+void* operator new[](std::size_t size) {
+  return ::operator new(size);
+}
+void operator delete(void* address) noexcept {
+  give_back(address);
+}
+void operator delete[](void* address) noexcept {
+  give_back(address);
+}
+void operator delete(void* address, std::size_t /*size*/) noexcept {
+  give_back(address);
+}
+void operator delete[](void* address, std::size_t /*size*/) noexcept {
+  give_back(address);
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "broker/hub.hpp"
+#include "wire/codec.hpp"
+
+namespace gpushm::broker_detail::testing_world {
+
+[[nodiscard]] inline std::size_t open_descriptors() {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    ++count;
+  }
+  return count;
+}
+
+[[nodiscard]] inline base::unique_fd memfd(std::uint64_t bytes,
+                                           int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) {
+  base::unique_fd fd(::memfd_create("hub-test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(::ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+  if (seals != 0) {
+    EXPECT_EQ(::fcntl(fd.get(), F_ADD_SEALS, seals), 0);
+  }
+  return fd;
+}
+
+template <typename... Fds>
+[[nodiscard]] std::vector<base::unique_fd> descriptors(Fds... fds) {
+  std::vector<base::unique_fd> result;
+  (result.push_back(std::move(fds)), ...);
+  return result;
+}
+
+/// A packet as a client gets it.
+struct arrived {
+  wire::message message;
+  std::vector<int> descriptors;  ///< open as long as `files`
+  std::shared_ptr<const segment_files> files;
+  std::optional<std::uint64_t> subscription;
+};
+
+class recorded_outbox final : public outbox {
+ public:
+  void send(core::session_id session, outgoing packet) override {
+    EXPECT_FALSE(is_dropped(session)) << "sent to a session that was dropped";
+    EXPECT_LE(packet.packet.size(), wire::max_packet_bytes);
+    EXPECT_LE(packet.descriptors.size(), wire::max_batch);
+    for (const int fd : packet.descriptors) {
+      EXPECT_NE(::fcntl(fd, F_GETFD), -1);
+    }
+    auto message = wire::decode(packet.packet);
+    ASSERT_TRUE(message);
+    sent[session].push_back({std::move(*message),
+                             std::move(packet.descriptors),
+                             std::move(packet.files),
+                             packet.subscription});
+  }
+  void drop(core::session_id session) override { dropped.push_back(session); }
+  [[nodiscard]] bool is_dropped(core::session_id session) const {
+    return std::find(dropped.begin(), dropped.end(), session) != dropped.end();
+  }
+
+  std::map<core::session_id, std::vector<arrived>> sent;
+  std::vector<core::session_id> dropped;
+};
+
+class hub_test : public testing::Test {
+ protected:
+  static constexpr std::uint32_t broker_uid = 42;
+
+  explicit hub_test(const core::limits& bounds = {})
+      : before_(open_descriptors()),
+        state_table_(memfd(4096, 0)),
+        hub_(
+            {"default", broker_uid, {1, 2, 3}, bounds, false, state_table_.get()},
+            out_,
+            [](void* context,
+               std::uint32_t slot,
+               gpushm::generation generation,
+               std::optional<segment_state> state) {
+              auto& slots = static_cast<hub_test*>(context)->slots_;
+              if (state) {
+                slots[slot] = {generation, *state};
+              } else {
+                slots.erase(slot);
+              }
+            },
+            this) {}
+
+  /// All gone, all given back: call at the end.
+  void expect_nothing_left() {
+    for (core::session_id session = 1; session < next_session_; ++session) {
+      hub_.hang_up(session);
+    }
+    out_.sent.clear();
+    EXPECT_EQ(hub_.domain().segment_count(), 0U);
+    EXPECT_EQ(hub_.domain().session_count(), 0U);
+    EXPECT_EQ(hub_.domain().descriptors(), 0U);
+    EXPECT_TRUE(slots_.empty());
+    EXPECT_EQ(open_descriptors(), before_ + 1);  // the state table
+  }
+
+  core::session_id accept(const core::peer& who = {101, 1000, true}) {
+    hub_.accept(next_session_, who);
+    return next_session_++;
+  }
+  core::session_id greet(const core::peer& who = {101, 1000, true}) {
+    const auto session = accept(who);
+    const auto answers = ask(session, wire::hello{});
+    EXPECT_EQ(answers.size(), 1U);
+    EXPECT_TRUE(std::holds_alternative<wire::welcome>(answers.at(0).message.body));
+    return session;
+  }
+
+  /// Sends a request; what came back to that session since the last time.
+  std::vector<arrived> ask(core::session_id session,
+                           wire::body body,
+                           std::vector<base::unique_fd> fds = {}) {
+    tell(session, std::move(body), std::move(fds));
+    return take(session);
+  }
+  std::uint64_t tell(core::session_id session,
+                     wire::body body,
+                     std::vector<base::unique_fd> fds = {}) {
+    const auto packet = wire::encode({++request_, std::move(body)});
+    hub_.receive(session, packet, std::move(fds), now_);
+    return request_;
+  }
+  std::vector<arrived> take(core::session_id session) {
+    return std::exchange(out_.sent[session], {});
+  }
+
+  /// The one answer, of that kind.
+  template <typename Kind>
+  Kind expect(const std::vector<arrived>& answers) {
+    EXPECT_EQ(answers.size(), 1U);
+    if (answers.size() != 1 || !std::holds_alternative<Kind>(answers[0].message.body)) {
+      if (!answers.empty()) {
+        const auto* why = std::get_if<wire::failure>(&answers[0].message.body);
+        ADD_FAILURE() << "another answer" << (why != nullptr ? ": " + why->cause : "");
+      }
+      return {};
+    }
+    EXPECT_EQ(answers[0].message.id, request_);
+    return std::get<Kind>(answers[0].message.body);
+  }
+  /// "code: cause (next step)" of the one answer.
+  std::string failure(const std::vector<arrived>& answers) {
+    const auto why = expect<wire::failure>(answers);
+    return std::string(to_string(why.code)) + ": " + why.cause + " (" + why.next_step + ")";
+  }
+
+  gpushm::generation reserve(core::session_id session,
+                             const std::string& name,
+                             std::uint32_t chunks = 1,
+                             lifetime kept = lifetime::leased,
+                             std::uint64_t chunk_bytes = 4096) {
+    return expect<wire::reserved>(ask(session,
+                                      wire::reserve{name,
+                                                    chunks * chunk_bytes,
+                                                    chunks * chunk_bytes,
+                                                    chunks,
+                                                    {},
+                                                    backend::host,
+                                                    kept}))
+        .generation;
+  }
+  gpushm::generation make(core::session_id session,
+                          const std::string& name,
+                          lifetime kept = lifetime::leased) {
+    const auto generation = reserve(session, name, 1, kept);
+    expect<wire::done>(ask(session, wire::attach{generation, 0, {4096}}, descriptors(memfd(4096))));
+    expect<wire::done>(ask(session, wire::publish{generation, {}}));
+    return generation;
+  }
+
+  std::size_t before_;
+  base::unique_fd state_table_;
+  recorded_outbox out_;
+  std::map<std::uint32_t, std::pair<gpushm::generation, segment_state>> slots_;
+  hub hub_;
+  core::time_point now_{};
+  core::session_id next_session_ = 1;
+  std::uint64_t request_ = 0;
+};
+
+}  // namespace gpushm::broker_detail::testing_world
