@@ -79,7 +79,7 @@ TEST(child, environment_directory_and_limit_are_passed) {
 TEST(child, takes_its_process_group_along) {
   pid_t left_behind = 0;
   {
-    auto process = child::start(shell("cat <&0 & echo $!; wait"));
+    auto process = child::start(shell("sleep 600 & echo $!; wait"));
     left_behind = std::stoi(process.wait_for_line("[0-9]+", seconds(5)));
     EXPECT_TRUE(process_lives(left_behind));
   }
