@@ -40,6 +40,11 @@ if(GPUSHM_HARDEN)
   endif()
 endif()
 
+# Objects that can be linked with and without link-time optimisation: the tests go without.
+if(CMAKE_INTERPROCEDURAL_OPTIMIZATION AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options(-ffat-lto-objects)
+endif()
+
 add_library(gpushm_flags INTERFACE)
 target_compile_options(gpushm_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wcast-qual -Wformat=2 -Wundef
