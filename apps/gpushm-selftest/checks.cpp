@@ -57,7 +57,9 @@ class collector {
     return options;
   }
 
-  void add_demo(const std::string& name, std::optional<words> before, const words& arguments) {
+  void add_demo(const std::string& name,
+                const std::optional<words>& before,
+                const words& arguments) {
     const auto program = tree_.find("gpushm");
     add(name, [environment = tree_.environment(), program, before, arguments] {
       if (!program || !before) {

@@ -48,7 +48,9 @@ std::vector<std::string> merged_environment(
     }
   }
   for (const auto& [name, value] : added) {
-    all.push_back(name + "=" + value);
+    std::string& entry = all.emplace_back(name);
+    entry += '=';
+    entry += value;
   }
   return all;
 }
@@ -262,7 +264,8 @@ std::string status_text(int wait_status) {
     return "exit status " + std::to_string(WEXITSTATUS(wait_status));
   }
   const int number = WTERMSIG(wait_status);
-  return "killed by signal " + std::to_string(number) + " (" + ::strsignal(number) + ")";
+  const char* name = ::sigdescr_np(number);
+  return "killed by signal " + std::to_string(number) + " (" + (name == nullptr ? "?" : name) + ")";
 }
 
 std::string executable_path() {

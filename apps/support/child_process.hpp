@@ -42,6 +42,8 @@ class child_process {
   [[nodiscard]] static child_process start(const child_options& options);
   child_process(child_process&& other) noexcept;
   child_process& operator=(child_process&& other) noexcept;
+  child_process(const child_process&) = delete;
+  child_process& operator=(const child_process&) = delete;
   ~child_process();
 
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
