@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes are no message, or a message that survives being encoded again.
+#include "wire/codec.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "require.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace gpushm;
+  const auto* first = reinterpret_cast<const std::byte*>(data);
+  // A buffer of its own: aligned as the broker's is, and without room behind it.
+  const std::vector<std::byte> packet(first, first + size);
+  const auto message = wire::decode(packet);
+  if (!message) {
+    return 0;
+  }
+  std::vector<std::byte> again;
+  try {
+    again = wire::encode(*message);
+  } catch (const error& why) {
+    // Texts that a packet shares between fields are written out each time.
+    GPUSHM_REQUIRE(why.code() == errc::message_too_large);
+    return 0;
+  }
+  const auto reread = wire::decode(again);
+  GPUSHM_REQUIRE(reread && *reread == *message);
+  return 0;
+}

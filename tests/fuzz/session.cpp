@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// A script of what several clients do to a broker without I/O. Whatever they do: each open is
+// answered once, and once all have gone and what is persistent is removed, nothing is left.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "broker/hub.hpp"
+#include "require.hpp"
+#include "session_script.hpp"
+#include "wire/codec.hpp"
+
+namespace {
+
+using namespace gpushm;
+using broker_detail::hub;
+using broker_detail::outgoing;
+
+constexpr std::uint32_t broker_uid = 42;
+/// Ids of requests that are made here; raw packets with such an id are not sent.
+constexpr std::uint64_t first_request = std::uint64_t{1} << 40U;
+
+/// One descriptor of each kind that a client may try.
+class descriptor_pool {
+ public:
+  descriptor_pool() {
+    add(memfd(4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
+    add(memfd(4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
+    add(memfd(4096, 0));
+    add(memfd(8192, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
+    std::array<int, 2> ends{};
+    GPUSHM_REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+    add(ends[0]);
+    add(ends[1]);
+    add(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  }
+  /// Mostly good ones.
+  [[nodiscard]] base::unique_fd copy(std::uint8_t which) const {
+    const std::size_t index = which < 200 ? 0 : which % kinds_.size();
+    base::unique_fd fd(::fcntl(kinds_[index], F_DUPFD_CLOEXEC, 0));
+    GPUSHM_REQUIRE(fd);
+    return fd;
+  }
+
+ private:
+  static int memfd(off_t bytes, int seals) {
+    const int fd = ::memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    GPUSHM_REQUIRE(::ftruncate(fd, bytes) == 0);
+    GPUSHM_REQUIRE(seals == 0 || ::fcntl(fd, F_ADD_SEALS, seals) == 0);
+    return fd;
+  }
+  void add(int fd) {
+    GPUSHM_REQUIRE(fd >= 0);
+    kinds_.push_back(fd);
+  }
+  std::vector<int> kinds_;
+};
+
+const descriptor_pool& pool() {
+  static const descriptor_pool instance;
+  return instance;
+}
+
+std::size_t open_descriptors() {
+  static std::array<pollfd, 512> all = [] {
+    std::array<pollfd, 512> result{};
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      result[i].fd = static_cast<int>(i);
+    }
+    return result;
+  }();
+  GPUSHM_REQUIRE(::poll(all.data(), all.size(), 0) >= 0);
+  return static_cast<std::size_t>(std::count_if(
+      all.begin(), all.end(), [](const pollfd& entry) { return (entry.revents & POLLNVAL) == 0; }));
+}
+
+class world final : public broker_detail::outbox {
+ public:
+  world()
+      : hub_({"default",
+              broker_uid,
+              {1, 2, 3},
+              {.max_segments = 8,
+               .quota_bytes = 200'000,
+               .quota_bytes_per_uid = 100'000,
+               .max_descriptors = 400,
+               .max_pending_opens = 4,
+               .max_subscriptions = 3},
+              false,
+              -1},
+             *this,
+             &world::slot_changed,
+             this) {}
+
+  void run(gpushm_fuzz::script& script) {
+    while (!script.done()) {
+      step(script);
+    }
+  }
+
+  void finish() {
+    // A far deadline: every open of a session that is still there has its answer.
+    now_ += std::chrono::hours(1'000'000);
+    hub_.tick(now_);
+    GPUSHM_REQUIRE(hub_.domain().waiting_count() == 0);
+    GPUSHM_REQUIRE(!hub_.next_deadline());
+    for (const auto& [session, pending] : unanswered_) {
+      GPUSHM_REQUIRE(pending.empty() || gone_.count(session) != 0);
+    }
+    for (const auto session : sessions_) {
+      if (session != 0) {
+        hub_.hang_up(session);
+      }
+    }
+    GPUSHM_REQUIRE(hub_.domain().session_count() == 0);
+    GPUSHM_REQUIRE(hub_.domain().descriptors() <= 400);
+    remove_what_is_left();
+    packets_.clear();
+    GPUSHM_REQUIRE(hub_.domain().segment_count() == 0);
+    GPUSHM_REQUIRE(hub_.domain().session_count() == 0);
+    GPUSHM_REQUIRE(hub_.domain().allocated_bytes() == 0);
+    GPUSHM_REQUIRE(hub_.domain().descriptors() == 0);
+    GPUSHM_REQUIRE(slots_.empty());
+  }
+
+  void send(core::session_id session, outgoing packet) override {
+    GPUSHM_REQUIRE(dropped_.count(session) == 0);
+    GPUSHM_REQUIRE(packet.packet.size() <= wire::max_packet_bytes);
+    GPUSHM_REQUIRE(packet.descriptors.size() <= wire::max_batch);
+    const auto message = wire::decode(packet.packet);
+    GPUSHM_REQUIRE(message);
+    if (const auto* made = std::get_if<wire::reserved>(&message->body)) {
+      GPUSHM_REQUIRE(packet.descriptors.size() == 1);
+      generations_.push_back(made->generation);
+    }
+    const auto* found = std::get_if<wire::opened>(&message->body);
+    const auto* failed = std::get_if<wire::failure>(&message->body);
+    if (found != nullptr) {
+      GPUSHM_REQUIRE(packet.descriptors.size() == found->chunk_bytes.size() + 1);
+      GPUSHM_REQUIRE(found->segment.published);
+    }
+    if (const auto* more = std::get_if<wire::chunks>(&message->body)) {
+      GPUSHM_REQUIRE(packet.descriptors.size() == more->chunk_bytes.size());
+    }
+    if (message->id >= first_request && (found != nullptr || failed != nullptr)) {
+      const std::uint32_t index = found != nullptr ? found->index : failed->index;
+      auto& pending = unanswered_[session];
+      if (opens_.count({session, message->id}) != 0) {
+        const bool whole = failed != nullptr && pending.count({message->id, index}) == 0;
+        GPUSHM_REQUIRE(!whole);  // answered twice
+        pending.erase({message->id, index});
+      }
+    }
+    if (packet.files) {
+      packets_.push_back(std::move(packet));
+    }
+  }
+
+  void drop(core::session_id session) override {
+    dropped_.insert(session);
+    gone_.insert(session);
+    std::replace(sessions_.begin(), sessions_.end(), session, core::session_id{0});
+  }
+
+ private:
+  static void slot_changed(void* self,
+                           std::uint32_t slot,
+                           gpushm::generation generation,
+                           std::optional<segment_state> state) {
+    auto& slots = static_cast<world*>(self)->slots_;
+    if (!state) {
+      GPUSHM_REQUIRE(slots.erase(slot) == 1);
+      return;
+    }
+    const auto at = slots.emplace(slot, generation).first;
+    GPUSHM_REQUIRE(at->second == generation);
+  }
+
+  void step(gpushm_fuzz::script& script) {
+    const std::size_t which = script.pick(sessions_.size());
+    const std::size_t what = script.pick(16);
+    if (sessions_[which] == 0) {
+      constexpr std::array<core::peer, 4> peers{
+          {{11, 1000, true}, {12, 2000, true}, {0, 65534, false}, {13, broker_uid, true}}};
+      sessions_[which] = next_session_++;
+      hub_.accept(sessions_[which], peers[script.pick(peers.size())]);
+      if (what != 0) {  // nearly always a client that says hello
+        send_message(sessions_[which], wire::hello{}, {});
+      }
+      return;
+    }
+    const core::session_id session = sessions_[which];
+    switch (what) {
+      case 0:
+        gone_.insert(session);
+        sessions_[which] = 0;
+        hub_.hang_up(session);
+        return;
+      case 1:
+        now_ += std::chrono::milliseconds(script.byte());
+        hub_.tick(now_);
+        return;
+      case 2: {
+        const std::size_t size = script.byte() * std::size_t{4};
+        send_raw(session, script.bytes(size), some_descriptors(script, script.pick(3)));
+        return;
+      }
+      case 3:
+        if (script.byte() < 16) {
+          hub_.receive_truncated(session);
+        }
+        return;
+      default: {
+        auto body = gpushm_fuzz::some_body(script, generations_);
+        std::size_t count = 0;
+        if (const auto* chunks = std::get_if<wire::attach>(&body)) {
+          count = chunks->chunk_bytes.size();
+        }
+        if (script.pick(16) == 15) {
+          count += script.pick(4);
+        }
+        auto fds = some_descriptors(script, count);
+        send_message(session, std::move(body), std::move(fds));
+        return;
+      }
+    }
+  }
+
+  std::vector<base::unique_fd> some_descriptors(gpushm_fuzz::script& script, std::size_t count) {
+    std::vector<base::unique_fd> result;
+    // One decision for all behind the first three: a batch is large.
+    for (std::size_t i = 0; i < count; ++i) {
+      result.push_back(pool().copy(i < 3 ? script.byte() : 0));
+    }
+    return result;
+  }
+
+  void send_message(core::session_id session, wire::body body, std::vector<base::unique_fd> fds) {
+    const std::uint64_t id = next_request_++;
+    std::vector<std::byte> packet;
+    try {
+      packet = wire::encode({id, body});
+    } catch (const error&) {
+      return;  // a client's library would not send it either
+    }
+    // Opens that the hub refuses as a whole are answered as their first name.
+    std::size_t names = std::holds_alternative<wire::open>(body) ? 1 : 0;
+    if (const auto* many = std::get_if<wire::open_many>(&body)) {
+      names = many->names.size();
+    }
+    const bool refused = !fds.empty() || hub_.is_silent(session);
+    if (names != 0 && !refused) {
+      opens_.insert({session, id});
+      for (std::uint32_t i = 0; i < names; ++i) {
+        unanswered_[session].insert({id, i});
+      }
+    }
+    hub_.receive(session, packet, std::move(fds), now_);
+  }
+
+  void send_raw(core::session_id session,
+                std::span<const std::byte> bytes,
+                std::vector<base::unique_fd> fds) {
+    const std::vector<std::byte> packet(bytes.begin(), bytes.end());
+    const auto message = wire::decode(packet);
+    if (!message || message->id < first_request) {
+      hub_.receive(session, packet, std::move(fds), now_);
+    }
+  }
+
+  void remove_what_is_left() {
+    const core::session_id owner = next_session_++;
+    hub_.accept(owner, {13, broker_uid, true});
+    send_message(owner, wire::hello{}, {});
+    std::vector<std::string> names;
+    hub_.domain().list(owner, "", "", [&](const core::segment& what) {
+      GPUSHM_REQUIRE(what.published && what.lifetime == lifetime::persistent);
+      GPUSHM_REQUIRE(what.leases.empty() && what.creator_session == 0);
+      names.push_back(what.name);
+      return true;
+    });
+    for (const std::string& name : names) {
+      send_message(owner, wire::remove{name}, {});
+    }
+    hub_.hang_up(owner);
+  }
+
+  std::array<core::session_id, 4> sessions_{};
+  core::session_id next_session_ = 1;
+  std::uint64_t next_request_ = first_request;
+  core::time_point now_{};
+  std::vector<gpushm::generation> generations_;
+  std::vector<outgoing> packets_;  // their files must stay open until they are gone
+  std::set<core::session_id> dropped_;
+  std::set<core::session_id> gone_;
+  std::set<std::pair<core::session_id, std::uint64_t>> opens_;
+  std::map<core::session_id, std::set<std::pair<std::uint64_t, std::uint32_t>>> unanswered_;
+  std::map<std::uint32_t, gpushm::generation> slots_;
+  hub hub_;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static_cast<void>(pool());
+  // Each time: libFuzzer opens pipes to a symbolizer of its own.
+  const std::size_t before = open_descriptors();
+  {
+    world all;
+    gpushm_fuzz::script script({data, std::min<std::size_t>(size, 8192)});
+    all.run(script);
+    all.finish();
+  }
+  GPUSHM_REQUIRE(open_descriptors() == before);
+  return 0;
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "session_script.hpp"
+
+#include <algorithm>
+
+namespace gpushm_fuzz {
+
+namespace {
+
+using namespace gpushm;
+
+std::string some_name(script& from) {
+  constexpr const char* usual[] = {"a", "b", "kv/0", "kv/1", "w/llama", "w/llama2"};
+  const std::size_t which = from.pick(10);
+  if (which < std::size(usual)) {
+    return usual[which];
+  }
+  if (which == 6) {
+    return std::string(255, 'n');
+  }
+  const auto raw = from.bytes(from.byte() * 2U);
+  return {reinterpret_cast<const char*>(raw.data()), raw.size()};
+}
+
+generation some_generation(script& from, const std::vector<generation>& known) {
+  const std::uint8_t which = from.byte();
+  return which < 240 && !known.empty() ? known[known.size() - 1 - which % known.size()]
+                                       : from.number();
+}
+
+std::vector<std::uint64_t> some_sizes(script& from) {
+  const std::uint8_t count = from.byte();
+  // A full batch now and then.
+  std::vector<std::uint64_t> sizes(count < 250 ? count % 6 : 253, 4096);
+  for (std::size_t i = 0; i < std::min<std::size_t>(sizes.size(), 3); ++i) {
+    sizes[i] = from.pick(8) == 7 ? from.number() : 4096;
+  }
+  return sizes;
+}
+
+device_id some_device(script& from) {
+  const std::size_t which = from.pick(8);
+  if (which < 5) {
+    return {};
+  }
+  if (which < 7) {
+    return {device_kind::gpu, "GPU-0", "0000:18:00.0", 0};
+  }
+  return {device_kind::mig, std::string(from.byte(), 'u'), std::string(from.byte(), 'p'), 1};
+}
+
+wire::reserve some_reserve(script& from) {
+  wire::reserve result;
+  result.name = some_name(from);
+  result.chunk_count = static_cast<std::uint32_t>(from.pick(8) == 7 ? from.number() : from.pick(5));
+  result.allocated_bytes = from.pick(8) == 7 ? from.number() : 4096ULL * result.chunk_count;
+  result.size_bytes = from.pick(8) == 7 ? from.number() : result.allocated_bytes;
+  result.device = some_device(from);
+  result.backend = from.pick(8) == 7 || result.device.kind != device_kind::host ? backend::cuda_vmm
+                                                                                : backend::host;
+  result.lifetime = from.pick(2) == 0 ? lifetime::leased : lifetime::persistent;
+  return result;
+}
+
+}  // namespace
+
+std::uint8_t script::byte() {
+  if (left_.empty()) {
+    return 0;
+  }
+  const std::uint8_t value = left_.front();
+  left_ = left_.subspan(1);
+  return value;
+}
+
+std::uint64_t script::number() {
+  switch (pick(3)) {
+    case 0:
+      return byte();
+    case 1:
+      return (std::uint64_t{1} << (byte() & 63U)) - byte() % 3U;
+    default: {
+      std::uint64_t value = 0;
+      for (int i = 0; i < 8; ++i) {
+        value = value << 8U | byte();
+      }
+      return value;
+    }
+  }
+}
+
+std::span<const std::byte> script::bytes(std::size_t size) {
+  const auto taken = left_.first(std::min(size, left_.size()));
+  left_ = left_.subspan(taken.size());
+  return std::as_bytes(taken);
+}
+
+gpushm::wire::body some_body(script& from, const std::vector<gpushm::generation>& known) {
+  const auto small = [&] { return static_cast<std::uint32_t>(from.byte()); };
+  switch (from.pick(24)) {
+    case 0:
+      return wire::hello{from.byte(), "boot", 1, 1};
+    case 1:
+    case 2:
+      return some_reserve(from);
+    case 3:
+    case 4: {
+      const auto generation = some_generation(from, known);
+      const std::uint32_t first = from.pick(4) == 3 ? small() : 0;
+      return wire::attach{generation, first, some_sizes(from)};
+    }
+    case 5:
+    case 6: {
+      const auto generation = some_generation(from, known);
+      // 255: past the limit.
+      const std::uint8_t size = from.byte();
+      return wire::publish{generation, std::vector<std::byte>(size == 255 ? 65'537 : size)};
+    }
+    case 7:
+    case 8: {
+      auto name = some_name(from);
+      const std::uint64_t expected = from.pick(8) == 7 ? from.number() : 0;
+      return wire::open{std::move(name), expected, small()};
+    }
+    case 9: {
+      wire::open_many result;
+      for (std::size_t i = 1 + from.pick(5); i > 0; --i) {
+        result.names.push_back(some_name(from));
+      }
+      result.timeout_ms = small();
+      return result;
+    }
+    case 10: {
+      const auto generation = some_generation(from, known);
+      return wire::fetch_chunks{generation, static_cast<std::uint32_t>(from.number())};
+    }
+    case 11:
+    case 12: {
+      const auto generation = some_generation(from, known);
+      return wire::release{generation, static_cast<std::uint32_t>(from.number())};
+    }
+    case 13:
+      return wire::remove{some_name(from)};
+    case 14: {
+      auto prefix = some_name(from);
+      return wire::list{from.pick(2) == 0 ? "" : std::move(prefix), some_name(from)};
+    }
+    case 15:
+      return wire::stat{some_name(from)};
+    case 16:
+      return wire::subscribe{from.pick(2) == 0 ? "" : some_name(from)};
+    case 17:
+      return wire::unsubscribe{from.number()};
+    case 18:
+      return wire::bye{};
+    // What only a broker sends.
+    case 19:
+      return wire::done{};
+    case 20:
+      return wire::reserved{1, 1};
+    case 21:
+      return wire::opened{};
+    case 22:
+      return wire::listing{};
+    default:
+      return wire::event{};
+  }
+}
+
+}  // namespace gpushm_fuzz
