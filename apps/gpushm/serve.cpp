@@ -156,6 +156,8 @@ int run_serve(const serve_arguments& arguments) {
     options.socket_path = default_socket_path(options.domain);
   }
   check_directory(options.socket_path);
+  // This process is the broker's own, so its limit is too.
+  options.raise_descriptor_limit = true;
   // One connection more: the one below, which sees at the end what is lost.
   ++options.limits.max_connections;
   // A reader of our output that goes away must not end the broker.
