@@ -51,20 +51,11 @@ class follower {
     if (signal_number == (SIGTRAP | 0x80)) {
       on_call(task);
       go_on(task, 0);
-    } else if (event == PTRACE_EVENT_FORK || event == PTRACE_EVENT_VFORK) {
-      go_on(task, 0);
-    } else if (event == PTRACE_EVENT_STOP && is_other_process(task)) {
-      ::ptrace(PTRACE_DETACH, task, nullptr, nullptr);
     } else if (event == PTRACE_EVENT_STOP && signal_number != SIGTRAP) {
       ::ptrace(PTRACE_LISTEN, task, nullptr, nullptr);  // a group stop lasts until SIGCONT
     } else {
       go_on(task, event != 0 ? 0 : signal_number);
     }
-  }
-
-  /// A forked child, and not a thread, of the program.
-  [[nodiscard]] bool is_other_process(pid_t task) const {
-    return ::syscall(SYS_tgkill, pid_, task, 0) != 0;
   }
 
   static void go_on(pid_t task, int signal_number) {
@@ -104,9 +95,10 @@ class follower {
 }  // namespace
 
 void trace_attach(pid_t pid) {
-  constexpr std::uintptr_t options = PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE |
-                                     PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACEEXEC |
-                                     PTRACE_O_EXITKILL;
+  // Threads are followed. Forked children are not even attached to: the kernel would end them with
+  // us.
+  constexpr std::uintptr_t options =
+      PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL;
   // Seizing does not stop the task, and only a stopped one can be told to stop at system calls.
   if (::ptrace(PTRACE_SEIZE, pid, nullptr, as_data(options)) != 0 ||
       ::ptrace(PTRACE_INTERRUPT, pid, nullptr, nullptr) != 0) {

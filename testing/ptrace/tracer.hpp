@@ -20,14 +20,15 @@ struct trace_result {
   int wait_status = 0;         ///< as waitpid(2) reports it
 };
 
-/// Attaches to `pid` and its later threads and children, without stopping it. The calling thread
-/// becomes its tracer. Throws `harness_error` when that is not allowed.
+/// Attaches to `pid` and its later threads, without stopping it; children that it forks run
+/// untraced. The calling thread becomes its tracer. Throws `harness_error` when that is not
+/// allowed.
 void trace_attach(pid_t pid);
 
 /// Follows what `trace_attach` attached to until it has ended; kills it with SIGKILL at the entry
-/// of its `kill_at`-th call in the window (1 is the first; 0: never). Children it forks are let go
-/// untraced. Must run in the thread that attached, which must have no other children. Blocks
-/// without a deadline of its own: SIGKILL to `pid` ends it.
+/// of its `kill_at`-th call in the window (1 is the first; 0: never). Must run in the thread that
+/// attached, which must have no other children. Blocks without a deadline of its own: SIGKILL to
+/// `pid` ends it.
 [[nodiscard]] trace_result trace_to_end(pid_t pid, std::uint64_t kill_at);
 
 }  // namespace gpushm_testing
