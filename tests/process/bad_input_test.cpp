@@ -2,6 +2,8 @@
 // A real broker behind a real socket, and clients that send it anything. It answers with an error
 // or hangs up, nothing changes, nothing is left over, and others do not notice.
 
+#include "support/bad_input.hpp"
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -16,8 +18,6 @@
 #include "base/syscall.hpp"
 #include "gpushm/gpushm.hpp"
 #include "process/deadline.hpp"
-#include "process/temp_dir.hpp"
-#include "support/broker_process.hpp"
 #include "support/holdings.hpp"
 #include "support/raw_client.hpp"
 #include "transport/packet_socket.hpp"
@@ -31,50 +31,8 @@ namespace {
 using gpushm::errc;
 using gpushm::base::unique_fd;
 using gpushm_testing::eventually;
-using gpushm_testing::temp_dir;
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 namespace wire = gpushm::wire;
-
-template <typename Call>
-std::optional<errc> code_of(Call&& call) {
-  try {
-    call();
-  } catch (const gpushm::error& failure) {
-    EXPECT_FALSE(failure.cause().empty());
-    EXPECT_FALSE(failure.next_step().empty()) << failure.what();
-    return failure.code();
-  }
-  return std::nullopt;
-}
-
-class bad_input : public ::testing::Test {
- protected:
-  explicit bad_input(const std::vector<std::string>& limits = {})
-      : broker_(directory_ / "socket", limits) {}
-
-  void SetUp() override { before_ = holdings_of(everybody()); }
-
-  /// What every test here ends with: the broker lives, serves, and holds what it held at the start.
-  void TearDown() override {
-    EXPECT_TRUE(broker_.process().running()) << broker_.process().output().everything();
-    EXPECT_TRUE(back_to(before_, everybody(), seconds(5)));
-    auto made = bystander_.create("bystander", {.size_bytes = 4096, .device = "host"});
-    made.publish();
-    EXPECT_EQ(bystander_.list().size(), 1U);
-  }
-
-  [[nodiscard]] raw_client greeted() const { return raw_client::greeted(broker_.socket_path()); }
-  [[nodiscard]] std::vector<pid_t> everybody() const { return {broker_.pid(), ::getpid()}; }
-  [[nodiscard]] gpushm::client connect() const {
-    return gpushm::client::connect({.socket_path = broker_.socket_path()});
-  }
-
-  temp_dir directory_;
-  broker_process broker_;
-  gpushm::client bystander_ = connect();
-  holdings before_;
-};
 
 gpushm::generation reserve(raw_client& client, const std::string& name, std::uint32_t chunks) {
   const auto answer = client.ask(reserve_pages(name, chunks));
@@ -86,8 +44,7 @@ bool is_done(const raw_answer& answer) {
   return answer.message && std::holds_alternative<wire::done>(answer.message->body);
 }
 
-// ---- descriptors
-// -----------------------------------------------------------------------------------
+// ---- descriptors ----
 
 unique_fd open_file(const char* path) {
   return unique_fd(::open(path, O_RDWR | O_CLOEXEC));
@@ -181,8 +138,7 @@ TEST_F(bad_input, a_stranger_cannot_attach_publish_or_fetch) {
   EXPECT_EQ(failure_of(stranger.ask(wire::stat{"owned"})), errc::no_such_segment);
 }
 
-// ---- packets
-// ---------------------------------------------------------------------------------------
+// ---- packets ----
 
 std::vector<wire::body> every_request() {
   wire::open_many many{{"a", "b"}, 0, 0};
@@ -325,8 +281,7 @@ TEST_F(bad_input, duplicate_and_unknown_names_are_refused_with_a_hint) {
   EXPECT_EQ(bystander_.list().size(), 1U);
 }
 
-// ---- what peers may map
-// ----------------------------------------------------------------------------
+// ---- what peers may map ----
 
 TEST_F(bad_input, a_peer_can_neither_shrink_nor_grow_what_it_was_given) {
   auto client = greeted();
@@ -381,131 +336,6 @@ TEST_F(bad_input, scribbles_and_holes_in_a_control_page_harm_nobody) {
   EXPECT_EQ(first[0], std::byte{0});
   EXPECT_EQ(made.state(), gpushm::segment_state::live);
   EXPECT_EQ(bystander_.stat("scribbled").size_bytes, 4096U);
-}
-
-// ---- limits
-// ----------------------------------------------------------------------------------------
-
-class few_connections : public bad_input {
- protected:
-  few_connections() : bad_input({"max_connections=4"}) {}
-};
-
-TEST_F(few_connections, the_one_too_many_is_told_so_and_room_is_used_again) {
-  std::vector<raw_client> others;
-  for (int i = 0; i < 3; ++i) {
-    others.push_back(greeted());
-  }
-  EXPECT_EQ(code_of([&] { (void)connect(); }), errc::too_many_connections);
-  EXPECT_TRUE(bystander_.list().empty());
-  others.pop_back();
-  EXPECT_TRUE(eventually(
-      [&] { return code_of([&] { (void)connect(); }) != errc::too_many_connections; }, seconds(5)));
-}
-
-class short_hello : public bad_input {
- protected:
-  short_hello() : bad_input({"hello_timeout_ms=200", "max_connections=64"}) {}
-};
-
-TEST_F(short_hello, connections_that_say_nothing_are_closed) {
-  std::vector<raw_client> silent;
-  for (int i = 0; i < 32; ++i) {
-    silent.emplace_back(broker_.socket_path());
-  }
-  auto talking = greeted();
-  for (auto& client : silent) {
-    EXPECT_TRUE(client.closed_within(seconds(5)));
-  }
-  EXPECT_FALSE(talking.ask(wire::list{}).closed);
-}
-
-class short_send : public bad_input {
- protected:
-  short_send() : bad_input({"send_timeout_ms=300"}) {}
-
-  void publish_chunks(gpushm::client& client, const std::string& name, std::uint64_t chunks) {
-    kept_.push_back(
-        client.create(name, {.size_bytes = chunks * 4096U, .device = "host", .chunk_bytes = 4096}));
-    kept_.back().publish();
-  }
-  void TearDown() override {
-    kept_.clear();
-    bad_input::TearDown();
-  }
-  std::vector<gpushm::segment> kept_;
-};
-
-TEST_F(short_send, a_client_that_never_reads_is_dropped_and_others_do_not_wait_for_it) {
-  publish_chunks(bystander_, "large-list", 1);
-  auto deaf = greeted();
-  // As many answers as its buffers and the broker's will take: a list each.
-  std::uint64_t sent = 0;
-  const auto deadline = gpushm_testing::deadline_after(seconds(20));
-  while (gpushm_testing::clock::now() < deadline) {
-    const auto packet = wire::encode({++sent, wire::list{}});
-    if (gpushm::transport::send_packet(deaf.socket(), packet, {}) ==
-        gpushm::transport::send_result::closed) {
-      break;
-    }
-    const auto asked = gpushm_testing::clock::now();
-    ASSERT_EQ(bystander_.stat("large-list").chunks, 1U);
-    ASSERT_LT(gpushm_testing::clock::now() - asked, gpushm_testing::patience(milliseconds(500)));
-  }
-  EXPECT_TRUE(deaf.closed_within(seconds(20)));
-}
-
-TEST_F(short_send, a_client_that_lets_descriptors_pile_up_is_held_back_then_dropped) {
-  publish_chunks(bystander_, "many-chunks", 252);
-  auto deaf = greeted();
-  for (int i = 0; i < 100; ++i) {
-    if (gpushm::transport::send_packet(
-            deaf.socket(),
-            wire::encode({1000U + static_cast<unsigned>(i), wire::open{"many-chunks", 0, 0}}),
-            {}) != gpushm::transport::send_result::sent) {
-      break;
-    }
-  }
-  // Others still get theirs: descriptors in flight are counted by the kernel for all of a user's
-  // sockets.
-  auto other = connect();
-  EXPECT_EQ(other.open("many-chunks").size_bytes(), 252U * 4096U);
-  // Some answers are in its socket already; behind them comes the end, within the deadline for
-  // readers.
-  std::size_t packets = 0;
-  EXPECT_TRUE(eventually([&] { return bystander_.stat("many-chunks").leases == 1; }, seconds(10)));
-  const auto deadline = gpushm_testing::deadline_after(seconds(5));
-  while (gpushm_testing::clock::now() < deadline) {
-    const auto answer = deaf.receive();
-    if (answer.closed) {
-      break;
-    }
-    ++packets;
-  }
-  EXPECT_LE(packets, 5U) << "more than 1,012 descriptors were in flight";
-}
-
-class small_quota : public bad_input {
- protected:
-  small_quota() : bad_input({"quota_bytes=1048576", "max_segments=3"}) {}
-};
-
-TEST_F(small_quota, sizes_past_the_quota_and_segments_past_the_table_are_refused) {
-  EXPECT_EQ(code_of([&] {
-              (void)bystander_.create("too-large", {.size_bytes = 2U << 20U, .device = "host"});
-            }),
-            errc::quota_exceeded);
-  std::vector<gpushm::segment> made;
-  for (int i = 0; i < 3; ++i) {
-    made.push_back(
-        bystander_.create("small-" + std::to_string(i), {.size_bytes = 4096, .device = "host"}));
-  }
-  EXPECT_EQ(
-      code_of([&] { (void)bystander_.create("fourth", {.size_bytes = 4096, .device = "host"}); }),
-      errc::too_many_segments);
-  made.pop_back();
-  made.push_back(bystander_.create("fourth", {.size_bytes = 4096, .device = "host"}));
-  EXPECT_EQ(bystander_.list().size(), 3U);
 }
 
 }  // namespace

@@ -68,8 +68,7 @@ class cli_test : public ::testing::Test {
   cli cli_;
 };
 
-// ---- wrong usage
-// -----------------------------------------------------------------------------------
+// ---- wrong usage ----
 
 TEST_F(cli_test, wrong_usage_exits_with_2_says_why_and_prints_nothing) {
   const std::vector<std::vector<std::string>> wrong{
@@ -140,8 +139,7 @@ TEST_F(cli_test, help_and_version_succeed) {
   EXPECT_TRUE(document_of(cli_.run({"version", "--json"})).is_object());
 }
 
-// ---- errors
-// ----------------------------------------------------------------------------------------
+// ---- errors ----
 
 TEST_F(cli_test, every_error_has_a_code_a_cause_and_a_next_step) {
   const auto no_broker = cli_.run({"ls", "--json"});
@@ -193,8 +191,7 @@ TEST_F(cli_test, removing_several_removes_what_is_there_and_tells_the_rest) {
   EXPECT_EQ(listed(), 0U);
 }
 
-// ---- contents
-// --------------------------------------------------------------------------------------
+// ---- contents ----
 
 TEST_F(cli_test, a_file_goes_in_and_comes_out_byte_for_byte) {
   const auto broker = cli_.serve();
@@ -265,8 +262,7 @@ TEST_F(cli_test, every_fill_is_what_is_read) {
   EXPECT_EQ(sum("hexadecimal"), crc32c_text(std::string(1000, '\xff')));
 }
 
-// ---- any order
-// -------------------------------------------------------------------------------------
+// ---- any order ----
 
 TEST_F(cli_test, a_consumer_may_start_before_the_broker_and_the_producer) {
   auto consumer = cli_.start(
@@ -329,8 +325,7 @@ TEST_F(cli_test, waiting_for_a_removal_ends_with_it) {
   EXPECT_EQ(json::parse(waiter.text(stream::out)).at("removed"), "temporary");
 }
 
-// ---- machine-readable
-// ------------------------------------------------------------------------------
+// ---- machine-readable ----
 
 TEST_F(cli_test, json_documents_have_exactly_their_documented_fields) {
   const auto broker = cli_.serve();

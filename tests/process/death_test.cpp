@@ -269,8 +269,7 @@ TEST_F(death_of_client, a_forked_child_gets_errors_and_changes_nothing) {
   EXPECT_TRUE(back_to(before, survivors()));
 }
 
-// ---- the broker
-// ------------------------------------------------------------------------------------
+// ---- the broker ----
 
 /// What a producer and a consumer in one process go through. Stops where the broker's death stops
 /// it.

@@ -171,8 +171,7 @@ TEST_F(serve_test, a_directory_that_is_not_there_or_not_writable_is_told) {
   EXPECT_EQ(too_long.status, exited(1));
 }
 
-// ---- demo
-// ------------------------------------------------------------------------------------------
+// ---- demo ----
 
 class demo_test : public serve_test {
  protected:

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// The limits of a real broker, and clients that go past them.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "gpushm/gpushm.hpp"
+#include "process/deadline.hpp"
+#include "support/bad_input.hpp"
+#include "transport/packet_socket.hpp"
+#include "wire/codec.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm::errc;
+using gpushm_testing::eventually;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+namespace wire = gpushm::wire;
+
+class few_connections : public bad_input {
+ protected:
+  few_connections() : bad_input({"max_connections=4"}) {}
+};
+
+TEST_F(few_connections, the_one_too_many_is_told_so_and_room_is_used_again) {
+  std::vector<raw_client> others;
+  for (int i = 0; i < 3; ++i) {
+    others.push_back(greeted());
+  }
+  EXPECT_EQ(code_of([&] { (void)connect(); }), errc::too_many_connections);
+  EXPECT_TRUE(bystander_.list().empty());
+  others.pop_back();
+  EXPECT_TRUE(eventually(
+      [&] { return code_of([&] { (void)connect(); }) != errc::too_many_connections; }, seconds(5)));
+}
+
+class short_hello : public bad_input {
+ protected:
+  short_hello() : bad_input({"hello_timeout_ms=200", "max_connections=64"}) {}
+};
+
+TEST_F(short_hello, connections_that_say_nothing_are_closed) {
+  std::vector<raw_client> silent;
+  for (int i = 0; i < 32; ++i) {
+    silent.emplace_back(broker_.socket_path());
+  }
+  auto talking = greeted();
+  for (auto& client : silent) {
+    EXPECT_TRUE(client.closed_within(seconds(5)));
+  }
+  EXPECT_FALSE(talking.ask(wire::list{}).closed);
+}
+
+class short_send : public bad_input {
+ protected:
+  short_send() : bad_input({"send_timeout_ms=300"}) {}
+
+  void publish_chunks(gpushm::client& client, const std::string& name, std::uint64_t chunks) {
+    kept_.push_back(
+        client.create(name, {.size_bytes = chunks * 4096U, .device = "host", .chunk_bytes = 4096}));
+    kept_.back().publish();
+  }
+  void TearDown() override {
+    kept_.clear();
+    bad_input::TearDown();
+  }
+  std::vector<gpushm::segment> kept_;
+};
+
+TEST_F(short_send, a_client_that_never_reads_is_dropped_and_others_do_not_wait_for_it) {
+  publish_chunks(bystander_, "large-list", 1);
+  auto deaf = greeted();
+  // As many answers as its buffers and the broker's will take: a list each.
+  std::uint64_t sent = 0;
+  const auto deadline = gpushm_testing::deadline_after(seconds(20));
+  while (gpushm_testing::clock::now() < deadline) {
+    const auto packet = wire::encode({++sent, wire::list{}});
+    if (gpushm::transport::send_packet(deaf.socket(), packet, {}) ==
+        gpushm::transport::send_result::closed) {
+      break;
+    }
+    const auto asked = gpushm_testing::clock::now();
+    ASSERT_EQ(bystander_.stat("large-list").chunks, 1U);
+    ASSERT_LT(gpushm_testing::clock::now() - asked, gpushm_testing::patience(milliseconds(500)));
+  }
+  EXPECT_TRUE(deaf.closed_within(seconds(20)));
+}
+
+TEST_F(short_send, a_client_that_lets_descriptors_pile_up_is_held_back_then_dropped) {
+  publish_chunks(bystander_, "many-chunks", 252);
+  auto deaf = greeted();
+  for (int i = 0; i < 100; ++i) {
+    if (gpushm::transport::send_packet(
+            deaf.socket(),
+            wire::encode({1000U + static_cast<unsigned>(i), wire::open{"many-chunks", 0, 0}}),
+            {}) != gpushm::transport::send_result::sent) {
+      break;
+    }
+  }
+  // Others still get theirs: descriptors in flight are counted by the kernel for all of a user's
+  // sockets.
+  auto other = connect();
+  EXPECT_EQ(other.open("many-chunks").size_bytes(), 252U * 4096U);
+  // Some answers are in its socket already; behind them comes the end, within the deadline for
+  // readers.
+  std::size_t packets = 0;
+  EXPECT_TRUE(eventually([&] { return bystander_.stat("many-chunks").leases == 1; }, seconds(10)));
+  const auto deadline = gpushm_testing::deadline_after(seconds(5));
+  while (gpushm_testing::clock::now() < deadline) {
+    const auto answer = deaf.receive();
+    if (answer.closed) {
+      break;
+    }
+    ++packets;
+  }
+  EXPECT_LE(packets, 5U) << "more than 1,012 descriptors were in flight";
+}
+
+class small_quota : public bad_input {
+ protected:
+  small_quota() : bad_input({"quota_bytes=1048576", "max_segments=3"}) {}
+};
+
+TEST_F(small_quota, sizes_past_the_quota_and_segments_past_the_table_are_refused) {
+  EXPECT_EQ(code_of([&] {
+              (void)bystander_.create("too-large", {.size_bytes = 2U << 20U, .device = "host"});
+            }),
+            errc::quota_exceeded);
+  std::vector<gpushm::segment> made;
+  for (int i = 0; i < 3; ++i) {
+    made.push_back(
+        bystander_.create("small-" + std::to_string(i), {.size_bytes = 4096, .device = "host"}));
+  }
+  EXPECT_EQ(
+      code_of([&] { (void)bystander_.create("fourth", {.size_bytes = 4096, .device = "host"}); }),
+      errc::too_many_segments);
+  made.pop_back();
+  made.push_back(bystander_.create("fourth", {.size_bytes = 4096, .device = "host"}));
+  EXPECT_EQ(bystander_.list().size(), 3U);
+}
+
+}  // namespace
+}  // namespace gpushm_tests
