@@ -49,6 +49,8 @@ class GPUSHM_API broker {
   [[nodiscard]] static broker start(const broker_options& options);
   broker(broker&&) noexcept;
   broker& operator=(broker&&) noexcept;
+  broker(const broker&) = delete;
+  broker& operator=(const broker&) = delete;
   ~broker();
 
   [[nodiscard]] const std::string& socket_path() const noexcept;

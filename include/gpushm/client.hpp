@@ -82,6 +82,8 @@ class GPUSHM_API subscription {
  public:
   subscription(subscription&&) noexcept;
   subscription& operator=(subscription&&) noexcept;
+  subscription(const subscription&) = delete;
+  subscription& operator=(const subscription&) = delete;
   ~subscription();
 
   /// The next event, or nothing when `timeout` passes first. At most 1,024 unread events are kept;
@@ -118,6 +120,8 @@ class GPUSHM_API client {
 
   client(client&&) noexcept;
   client& operator=(client&&) noexcept;
+  client(const client&) = delete;
+  client& operator=(const client&) = delete;
   ~client();
 
   /// Reserves the name, allocates and maps the memory for reading and writing, and hands its
@@ -136,8 +140,8 @@ class GPUSHM_API client {
   [[nodiscard]] std::optional<segment> try_open(std::string_view name,
                                                 const open_options& options = {});
 
-  /// Opens any number of names with few round trips. One result for each name, in order. `timeout` is for all of
-  /// them together.
+  /// Opens any number of names with few round trips. One result for each name, in order. `timeout`
+  /// is for all of them together.
   [[nodiscard]] std::vector<open_result> open_many(std::span<const std::string> names,
                                                    const open_options& options = {});
 

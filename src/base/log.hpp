@@ -4,11 +4,12 @@
 #include <string_view>
 
 #include "gpushm/client.hpp"
+#include "gpushm/export.hpp"
 
 namespace gpushm::base {
 
 /// Hands a line to the sink that `gpushm::set_log_sink` installed; nothing when there is none.
 /// Never throws. Thread-safe.
-void log(log_level level, std::string_view text) noexcept;
+GPUSHM_API void log(log_level level, std::string_view text) noexcept;
 
 }  // namespace gpushm::base

@@ -81,7 +81,7 @@ std::shared_ptr<connection> client_impl::connect_until(steady_time deadline) {
 
 std::shared_ptr<connection> client_impl::broker() {
   const std::lock_guard lock(connect_mutex_);
-  if (connection_->broken()) {
+  if (!connection_->alive()) {
     connection_ = connect_until(std::chrono::steady_clock::now() + options_.timeout);
   }
   return connection_;

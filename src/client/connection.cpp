@@ -32,11 +32,11 @@ constexpr std::chrono::microseconds spin{30};
 /// How long the connection's thread leaves the socket to a caller before it looks again.
 constexpr milliseconds look_again{1};
 
-error from_wire(const wire::failure& failure, subject about) {
+error from_wire(const wire::failure& failure, const subject& about) {
   return {failure.code, about.operation, about.object, failure.cause, failure.next_step};
 }
 
-error unexpected(subject about) {
+error unexpected(const subject& about) {
   return {errc::protocol_error,
           about.operation,
           about.object,
@@ -154,13 +154,13 @@ bool connection::broken() const noexcept {
 }
 
 segment_state connection::state(std::uint32_t slot, gpushm::generation generation) const noexcept {
-  if (broken() || !table_.broker_alive()) {
+  if (!alive()) {
     return segment_state::broker_gone;
   }
   return table_.state(slot, generation);
 }
 
-error connection::gone(subject about) const {
+error connection::gone(const subject& about) const {
   return {errc::broker_gone,
           about.operation,
           about.object,
@@ -172,7 +172,7 @@ error connection::gone(subject about) const {
 
 void connection::send(std::span<const std::byte> packet,
                       std::span<const int> descriptors,
-                      subject about,
+                      const subject& about,
                       steady_time deadline) {
   const std::lock_guard lock(send_mutex_);
   for (;;) {
@@ -193,7 +193,7 @@ void connection::send(std::span<const std::byte> packet,
   }
 }
 
-connection::call::call(connection& owner, std::uint64_t id, subject about)
+connection::call::call(connection& owner, std::uint64_t id, const subject& about)
     : owner_(owner), id_(id), operation_(about.operation), object_(about.object) {}
 
 connection::call::~call() {
@@ -262,7 +262,7 @@ answer connection::call::next_raw(steady_time deadline) {
 
 std::unique_ptr<connection::call> connection::start(wire::body body,
                                                     std::span<const int> descriptors,
-                                                    subject about,
+                                                    const subject& about,
                                                     steady_time deadline) {
   std::uint64_t id = 0;
   {
@@ -279,7 +279,7 @@ std::unique_ptr<connection::call> connection::start(wire::body body,
 }
 
 answer connection::request(wire::body body,
-                           subject about,
+                           const subject& about,
                            steady_time deadline,
                            std::span<const int> descriptors) {
   return start(std::move(body), descriptors, about, deadline)->next(deadline);

@@ -80,7 +80,7 @@ class connection {
 
    private:
     friend class connection;
-    call(connection& owner, std::uint64_t id, subject about);
+    call(connection& owner, std::uint64_t id, const subject& about);
     connection& owner_;
     std::uint64_t id_;
     std::string operation_;
@@ -91,11 +91,11 @@ class connection {
   /// caller's.
   [[nodiscard]] std::unique_ptr<call> start(wire::body body,
                                             std::span<const int> descriptors,
-                                            subject about,
+                                            const subject& about,
                                             steady_time deadline);
   /// Sends a request and waits for its one answer.
   [[nodiscard]] answer request(wire::body body,
-                               subject about,
+                               const subject& about,
                                steady_time deadline,
                                std::span<const int> descriptors = {});
   /// Subscribes `sink`, which must stay until `unsubscribe`. Returns the subscription's number.
@@ -107,8 +107,11 @@ class connection {
   /// lease.
   void release(gpushm::generation generation, std::uint32_t count) noexcept;
 
-  /// No system call.
+  /// The end of the socket was seen. No system call.
   [[nodiscard]] bool broken() const noexcept;
+  /// Not broken, and the state table says that the broker lives: that is known before the socket's
+  /// end is. No system call.
+  [[nodiscard]] bool alive() const noexcept { return !broken() && table_.broker_alive(); }
   [[nodiscard]] segment_state state(std::uint32_t slot,
                                     gpushm::generation generation) const noexcept;
   [[nodiscard]] const broker_info& broker() const noexcept { return info_; }
@@ -130,9 +133,9 @@ class connection {
   void break_down() noexcept;
   void send(std::span<const std::byte> packet,
             std::span<const int> descriptors,
-            subject about,
+            const subject& about,
             steady_time deadline);
-  [[nodiscard]] error gone(subject about) const;
+  [[nodiscard]] error gone(const subject& about) const;
 
   base::unique_fd socket_;
   fork_closes closes_in_child_;

@@ -38,7 +38,7 @@ chunk_plan plan_chunks(std::uint64_t size_bytes,
   if (step >= total) {
     return {total, total, 1};
   }
-  const std::uint64_t count = (total + step - 1) / step;
+  const std::uint64_t count = total / step + (total % step == 0 ? 0 : 1);  // a sum could wrap
   if (count > std::numeric_limits<std::uint32_t>::max()) {
     fail("the segment would take " + std::to_string(count) + " chunks", "use larger chunks");
   }

@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 
 #include <cstring>
+#include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,6 +30,15 @@ class host_range {
   host_range(std::string_view operation, std::string_view name, std::uint64_t total_bytes)
       : operation_(operation), name_(name) {
     // Room for the range to begin on a huge page: MAP_FIXED maps of huge pages must.
+    // The total may be what somebody else claims: room that wrapped would let chunks, which go to
+    // fixed addresses, replace mappings behind it.
+    if (total_bytes > std::numeric_limits<std::uint64_t>::max() - huge_page_bytes) {
+      throw error(errc::out_of_memory,
+                  operation_,
+                  name_,
+                  std::to_string(total_bytes) + " bytes do not fit into the address space",
+                  "use a smaller size");
+    }
     const std::uint64_t room = total_bytes + huge_page_bytes;
     void* address =
         ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -237,9 +237,9 @@ std::string fake_driver_directory() {
   }
   std::error_code ignored;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  for (const fs::path& place : {program / "lib/fake-driver",
+  for (const fs::path& place : {program / "lib/fake",
                                 program / "lib",
-                                program.parent_path() / "lib/fake-driver",
+                                program.parent_path() / "lib/fake",
                                 program.parent_path() / "lib"}) {
     if (fs::exists(place / "libcuda.so.1", ignored) &&
         fs::exists(place / "libnvidia-ml.so.1", ignored)) {

@@ -77,6 +77,7 @@ TEST_F(sharing, a_leased_segment_goes_with_its_last_lease) {
   written.publish();
   segment seen = consumer.open("kv");
   written.reset();
+  static_cast<void>(producer.list());  // the release before it has been read
   EXPECT_EQ(consumer.stat("kv").leases, 1U);
   seen.reset();
   EXPECT_EQ(code_of([&] { static_cast<void>(consumer.open("kv")); }), errc::no_such_segment);
@@ -105,8 +106,10 @@ TEST_F(sharing, two_users_of_one_process_have_one_lease) {
   EXPECT_EQ(first->data(), second.data());
   EXPECT_EQ(producer.stat("w").leases, 2U);
   first.reset();
+  static_cast<void>(consumer.list());  // what was sent before it has been read
   EXPECT_EQ(producer.stat("w").leases, 2U);
   second.reset();
+  static_cast<void>(consumer.list());
   EXPECT_EQ(producer.stat("w").leases, 1U);
 }
 
@@ -196,8 +199,7 @@ TEST_F(sharing, after_the_broker_died_mappings_stay_and_the_client_goes_on) {
   broker_.reset();
   EXPECT_EQ(written.state(), segment_state::broker_gone);
   EXPECT_EQ(static_cast<const unsigned char*>(written.data())[4095], 3);
-  const errc code = code_of([&] { static_cast<void>(producer.list()); });
-  EXPECT_TRUE(code == errc::broker_gone || code == errc::broker_unreachable);
+  EXPECT_EQ(code_of([&] { static_cast<void>(producer.list()); }), errc::broker_unreachable);
   broker_.emplace(broker::start(options_));
   EXPECT_TRUE(producer.list().empty());
   segment again = producer.create("w", host(4096));

@@ -322,8 +322,10 @@ TEST_F(driver_fake, exporter_killed_with_a_handle_out_leaks_nothing) {
       CUipcMemHandle handle{};
       const bool made = cu->cuMemAlloc_v2(&pointer, gpu_bytes / 2) == CUDA_SUCCESS &&
                         cu->cuIpcGetMemHandle(&handle, pointer) == CUDA_SUCCESS;
-      static_cast<void>(::write(ends[1], made ? "y" : "n", 1));
-      ::pause();
+      if (::write(ends[1], made ? "y" : "n", 1) == 1) {
+        ::pause();
+      }
+      ::_exit(1);
     }
     char made = 0;
     ASSERT_EQ(::read(ends[0], &made, 1), 1);
