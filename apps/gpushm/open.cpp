@@ -95,8 +95,7 @@ void show(const open_arguments& arguments, const segment& opened, const outcome&
   print(app::fields_text(lines, 2));
 }
 
-void hold(const segment& held) {
-  const app::stop_signal stop;
+void hold(const segment& held, const app::stop_signal& stop) {
   bool told = false;
   while (!stop.wait(std::chrono::milliseconds(200))) {
     const segment_state state = held.state();
@@ -119,10 +118,15 @@ int run_open(const open_arguments& arguments) {
       std::chrono::milliseconds(0),
       std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()));
   const segment opened = broker.open(arguments.name, options);
+  // Before anybody is told: whoever reads "opened" may send the signal at once.
+  std::optional<app::stop_signal> stop;
+  if (arguments.hold) {
+    stop.emplace();
+  }
   show(arguments, opened, read_contents(arguments, opened));
   flush_output();
-  if (arguments.hold) {
-    hold(opened);
+  if (stop) {
+    hold(opened, *stop);
   }
   return exit_ok;
 }

@@ -180,6 +180,8 @@ void connection::send(std::span<const std::byte> packet,
       case transport::send_result::sent:
         return;
       case transport::send_result::closed:
+        // Subscriptions hear of it from whoever reads: what was sent before comes first.
+        broken_.store(true, std::memory_order_release);
         throw gone(about);
       case transport::send_result::would_block:
         if (!transport::wait_writable(socket_.get(), until(deadline))) {
@@ -399,7 +401,7 @@ void connection::read_until_stopped() {
       // Somebody who waits for an answer reads. Look again soon, as long as nobody says when that
       // ends.
       std::unique_lock lock(mutex_);
-      if (broken()) {
+      if (torn_down_) {
         return;
       }
       if (caller_reads_) {
@@ -489,6 +491,9 @@ void connection::dispatch(wire::message message,
 void connection::break_down() noexcept {
   const std::lock_guard lock(mutex_);
   broken_.store(true, std::memory_order_release);
+  if (std::exchange(torn_down_, true)) {
+    return;
+  }
   for (const auto& [id, waiting] : pending_) {
     waiting->arrived.notify_all();
   }

@@ -154,6 +154,7 @@ class connection {
   std::unordered_map<std::uint64_t, event_sink*> sinks_;
   std::uint64_t next_id_ = 1;
   bool caller_reads_ = false;
+  bool torn_down_ = false;  ///< everybody was told that the broker is gone
   std::atomic<bool> broken_{false};
   std::jthread thread_;
 };

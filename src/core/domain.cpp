@@ -332,7 +332,9 @@ void domain::remove(session_id session, std::string_view name) {
                 {},
                 {},
                 "only its creator's connection, uid, or the broker's uid may remove a segment",
-                "ask uid " + std::to_string(what.creator.uid) + " to remove it");
+                what.creator.uid_known
+                    ? "ask uid " + std::to_string(what.creator.uid) + " to remove it"
+                    : "let its creator, or the broker's user, remove it");
   }
   unname(what);
   if (what.published) {  // nobody was told of the others

@@ -116,8 +116,14 @@ received receive_packet(int socket, std::span<std::byte> buffer) {
   header.msg_iovlen = 1;
   header.msg_control = control.data();
   header.msg_controllen = control.size();
-  const auto size =
-      base::retry([&] { return ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
+  const auto receive = [&] {
+    return base::retry([&] { return ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
+  };
+  auto size = receive();
+  if (size < 0 && errno == ECONNRESET) {
+    // Reported once, ahead of what the peer sent before it closed with something unread.
+    size = receive();
+  }
   received result;
   if (size < 0) {
     switch (errno) {

@@ -73,7 +73,7 @@ class fake_gpus {
 };
 
 /// The directory with the fake libcuda.so.1 and libnvidia-ml.so.1: $GPUSHM_FAKE_DRIVER_DIR if set;
-/// else `lib/fake-driver` or `lib` beside the running program or beside its parent directory, where
+/// else `lib/fake` or `lib` beside the running program or beside its parent directory, where
 /// one holds the libraries; else where the build put them.
 [[nodiscard]] std::string fake_driver_directory();
 

@@ -83,6 +83,13 @@ bool receive_message(int socket, message& received, base::unique_fd& fd, int tim
       ::setenv(name.c_str(), value.c_str(), 1);
     }
   }
+  // The real driver looks at itself in /proc, which must be that of the new namespace.
+  if (options.own_pid_namespace &&
+      (::unshare(CLONE_NEWNS) != 0 ||
+       ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+       ::mount("proc", "/proc", "proc", 0, nullptr) != 0)) {
+    ::_exit(93);
+  }
   if (options.own_shm) {
     if (::unshare(CLONE_NEWNS | CLONE_NEWIPC) != 0 ||
         ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
