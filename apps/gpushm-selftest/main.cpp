@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
@@ -76,9 +77,10 @@ void print_result(const std::string& name, const outcome& result, clock::duratio
                 name.c_str(),
                 app::duration_text(took).c_str());
   std::string line = head.data() + result.detail;
-  line = line.substr(0, line.find('\n'));
+  line.resize(std::min(line.find('\n'), line.size()));
   if (line.size() > columns) {
-    line = line.substr(0, columns - 3) + "...";
+    line.resize(columns - 3);
+    line += "...";
   }
   std::cout << line << std::endl;
   if (result.result == verdict::failed && !result.output.empty()) {

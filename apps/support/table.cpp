@@ -69,7 +69,9 @@ std::string fields_text(const std::vector<std::pair<std::string, std::string>>& 
   for (const auto& [name, value] : fields) {
     std::string line(indent, ' ');
     append(line, name, widest, table::align::left);
-    end_line(all, line + "  " + value);
+    line += "  ";
+    line += value;
+    end_line(all, line);
   }
   return all;
 }

@@ -18,8 +18,8 @@ struct sink_holder {
 
 // Never destroyed: destructors that log may run after those of static objects.
 sink_holder& holder() {
-  static auto* const instance =
-      new sink_holder;  // NOLINT(cppcoreguidelines-owning-memory): see above
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): see above
+  static auto* const instance = new sink_holder;
   return *instance;
 }
 

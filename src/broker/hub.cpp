@@ -74,8 +74,8 @@ error wrong_count(std::size_t descriptors, std::size_t announced) {
 }  // namespace
 
 struct hub::context {
-  core::session_id session;
-  std::uint64_t id;
+  core::session_id session = 0;
+  std::uint64_t id = 0;
   session_state& state;
   std::vector<base::unique_fd>& descriptors;
   core::time_point now;

@@ -58,7 +58,7 @@ void attach_chunks(connection& broker,
 
 }  // namespace
 
-client_impl::client_impl(const connect_options& options) : options_(options) {
+client_impl::client_impl(connect_options options) : options_(std::move(options)) {
   if (options_.socket_path.empty()) {
     options_.socket_path = default_socket_path();
   }

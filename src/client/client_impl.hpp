@@ -22,7 +22,7 @@ class segment_impl;
 /// Distinct objects: safe. Shared objects: safe.
 class client_impl : public std::enable_shared_from_this<client_impl> {
  public:
-  explicit client_impl(const connect_options& options);
+  explicit client_impl(connect_options options);
 
   /// The connection; a new one when the broker had died. Throws as `client::connect`.
   [[nodiscard]] std::shared_ptr<connection> broker();

@@ -120,7 +120,7 @@ class domain {
                gpushm::generation generation,
                std::span<const std::byte> metadata);
   /// Answers through the observer, now or later, exactly once unless the session ends first.
-  void open(session_id session, open_request request);
+  void open(session_id session, const open_request& request);
   /// A release of what the session does not hold is ignored: it may cross a removal.
   void release(session_id session, gpushm::generation generation, std::uint32_t count);
   /// Throws no_such_segment, permission_denied.

@@ -83,7 +83,7 @@ void domain::grant_or_refuse(session_id session, const open_request& request, se
   observer_.opened(session, request, found);
 }
 
-void domain::open(session_id session, open_request request) {
+void domain::open(session_id session, const open_request& request) {
   try {
     base::check_name({}, request.name);
     static_cast<void>(find_session(session));

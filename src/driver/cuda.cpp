@@ -81,7 +81,7 @@ std::string result_text(cuda::CUresult result) {
 cuda_driver cuda_driver::load() {
   void* library = ::dlopen(library_name.data(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    const char* reason = ::dlerror();
+    const char* reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
     throw_unavailable(
         std::string("library not found: ") + (reason == nullptr ? "?" : reason),
         "install the NVIDIA driver, start the container with a GPU, or use device host");
@@ -143,7 +143,7 @@ const cuda_driver& cuda_driver::instance() {
   }
   const loaded_cuda& outcome = loaded_cuda::get();
   if (outcome.failure) {
-    throw *outcome.failure;
+    throw error(*outcome.failure);
   }
   return outcome.driver;
 }

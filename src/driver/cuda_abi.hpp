@@ -175,11 +175,13 @@ namespace gpushm::cuda {
   X(CUdevice_P2PAttribute, GPUSHM_CUDA_CUdevice_P2PAttribute)
 // clang-format on
 
+// NOLINTBEGIN(bugprone-macro-parentheses): lists of declarations, which parentheses would break
 #define GPUSHM_CUDA_ENUMERATOR(name, value) name = value,
 #define GPUSHM_CUDA_ENUM(type, list) enum type : unsigned int { list(GPUSHM_CUDA_ENUMERATOR) };
 GPUSHM_CUDA_ENUMS(GPUSHM_CUDA_ENUM)
 #undef GPUSHM_CUDA_ENUM
 #undef GPUSHM_CUDA_ENUMERATOR
+// NOLINTEND(bugprone-macro-parentheses)
 
 using CUdevice = int;
 using CUdeviceptr = unsigned long long;
@@ -198,6 +200,7 @@ inline constexpr unsigned int memhostregister_devicemap = 0x02;
 /// What the driver says of a location that this process does not enumerate (CU_DEVICE_INVALID).
 inline constexpr CUdevice device_invalid = -2;
 
+// NOLINTBEGIN(modernize-avoid-c-arrays): the layouts are the driver's
 struct CUuuid {
   char bytes[16];
 };
@@ -239,6 +242,7 @@ struct CUmemPoolProps {
 struct CUmemPoolPtrExportData {
   unsigned char reserved[64];
 };
+// NOLINTEND(modernize-avoid-c-arrays)
 
 // clang-format off
 // Every function used, as X(symbol, parameters): the loader's table, the fake driver, check against
@@ -350,9 +354,11 @@ struct CUmemPoolPtrExportData {
   X(cuMemPoolImportPointer, (CUdeviceptr* pointer, CUmemoryPool pool, CUmemPoolPtrExportData* data))
 // clang-format on
 
+// NOLINTBEGIN(bugprone-macro-parentheses): declarations, which parentheses would break
 #define GPUSHM_CUDA_POINTER(symbol, parameters) using symbol##_pointer = CUresult(*) parameters;
 GPUSHM_CUDA_FUNCTIONS(GPUSHM_CUDA_POINTER)
 #undef GPUSHM_CUDA_POINTER
+// NOLINTEND(bugprone-macro-parentheses)
 
 /// One pointer for each function, called like the driver's symbol.
 struct functions {

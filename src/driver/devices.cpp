@@ -16,7 +16,8 @@ namespace {
 constexpr std::string_view operation = "list GPUs";
 
 std::string environment_or(const char* variable, const char* fallback) {
-  const char* const value = std::getenv(variable);
+  const char* const value =
+      std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): tests set it before any thread
   return value == nullptr || *value == '\0' ? fallback : value;
 }
 

@@ -52,7 +52,7 @@ using text_buffer = std::array<char, 128>;
 nvml_library nvml_library::load() {
   void* library = ::dlopen(library_name.data(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    const char* reason = ::dlerror();
+    const char* reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
     throw_unavailable(std::string("library not found: ") + (reason == nullptr ? "?" : reason));
   }
   nvml_library loaded;
@@ -96,7 +96,7 @@ struct loaded_nvml {
 const nvml_library& nvml_library::instance() {
   const loaded_nvml& outcome = loaded_nvml::get();
   if (outcome.failure) {
-    throw *outcome.failure;
+    throw error(*outcome.failure);
   }
   return outcome.library;
 }

@@ -25,6 +25,7 @@ namespace gpushm::nvml {
   X(NVML_ERROR_UNKNOWN, 999)
 // clang-format on
 
+// NOLINTBEGIN(bugprone-macro-parentheses): lists of declarations, which parentheses would break
 enum nvmlReturn_t : unsigned int {
 #define GPUSHM_NVML_ENUMERATOR(name, value) name = value,
   GPUSHM_NVML_RESULTS(GPUSHM_NVML_ENUMERATOR)
@@ -38,6 +39,7 @@ struct nvmlMemory_t {
   unsigned long long free;
   unsigned long long used;
 };
+// NOLINTBEGIN(modernize-avoid-c-arrays): the layout is the library's
 struct nvmlPciInfo_t {
   char busIdLegacy[16];
   unsigned int domain;
@@ -47,6 +49,7 @@ struct nvmlPciInfo_t {
   unsigned int pciSubSystemId;
   char busId[32];
 };
+// NOLINTEND(modernize-avoid-c-arrays)
 
 // clang-format off
 // Every function used, as X(return type, symbol, parameters).
@@ -69,6 +72,7 @@ struct nvmlPciInfo_t {
   using symbol##_pointer = result(*) parameters;
 GPUSHM_NVML_FUNCTIONS(GPUSHM_NVML_POINTER)
 #undef GPUSHM_NVML_POINTER
+// NOLINTEND(bugprone-macro-parentheses)
 
 /// One pointer for each function, called like NVML's symbol.
 struct functions {

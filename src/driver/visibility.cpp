@@ -115,7 +115,7 @@ void check_visible(const device_id& device) {
     found = known.emplace(device.minor, ask(device)).first;
   }
   if (found->second) {
-    throw *found->second;
+    throw error(*found->second);
   }
 }
 

@@ -26,9 +26,8 @@ cuda::CUcontext primary_context(cuda::CUdevice device,
                                 std::string_view operation,
                                 std::string_view name) {
   static std::mutex mutex;
-  static auto* const
-      contexts =  // NOLINT(cppcoreguidelines-owning-memory): never destroyed, see above
-      new std::map<cuda::CUdevice, driver::unique_primary_context>;
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, see above
+  static auto* const contexts = new std::map<cuda::CUdevice, driver::unique_primary_context>;
   const std::lock_guard lock(mutex);
   auto at = contexts->find(device);
   if (at == contexts->end()) {

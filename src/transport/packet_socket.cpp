@@ -78,6 +78,7 @@ send_result send_packet(int socket,
                 "send them in batches of at most 253");
   }
   iovec part{const_cast<std::byte*>(packet.data()), packet.size()};  // NOLINT: sendmsg only reads
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): 1 KiB that the kernel or we fill
   alignas(cmsghdr) std::array<char, control_bytes> control;
   msghdr header{};
   header.msg_iov = &part;
@@ -110,6 +111,7 @@ send_result send_packet(int socket,
 
 received receive_packet(int socket, std::span<std::byte> buffer) {
   iovec part{buffer.data(), buffer.size()};
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): 1 KiB that the kernel or we fill
   alignas(cmsghdr) std::array<char, control_bytes> control;
   msghdr header{};
   header.msg_iov = &part;

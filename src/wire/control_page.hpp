@@ -35,7 +35,7 @@ static_assert(sizeof(control_page_header) == 64);
 /// One timeline: a counter alone on its cache line.
 struct alignas(64) timeline_cell {
   std::uint64_t value;
-  std::uint8_t reserved[56];
+  std::uint8_t reserved[56];  // NOLINT(modernize-avoid-c-arrays): a layout in shared memory
 };
 static_assert(sizeof(timeline_cell) == 64);
 static_assert(timelines_offset + timeline_count * sizeof(timeline_cell) <= channels_offset);

@@ -18,6 +18,7 @@ inline constexpr std::size_t state_table_words_offset = 4096;
 /// What a word's low 8 bits say. Values are on the wire: never renumber.
 enum class slot_state : std::uint8_t { free = 0, live = 1, removed = 2, exporter_gone = 3 };
 
+// NOLINTBEGIN(modernize-avoid-c-arrays): a layout in shared memory
 struct state_table_header {
   std::uint64_t magic;
   std::uint32_t version;
@@ -30,6 +31,7 @@ struct state_table_header {
   alignas(64) std::uint32_t owner_futex;
   std::uint8_t owner_rest[60];
 };
+// NOLINTEND(modernize-avoid-c-arrays)
 static_assert(offsetof(state_table_header, slots) == 12);
 static_assert(offsetof(state_table_header, epoch) == 16);
 static_assert(offsetof(state_table_header, owner_futex) == 64);

@@ -87,6 +87,8 @@ class demo {
     prepare();
     role_process consumer = start_first_consumer();
     role_process broker = start("broker", broker_uid, {});
+    // Nobody looks at it once this function is left.
+    // cppcheck-suppress danglingLifetime
     broker_ = &broker;
     await(broker, "ready");
     log_.step("broker_ready", "broker " + pid_text(broker) + " serves " + socket());

@@ -8,7 +8,7 @@
 
 namespace gpushm::cli {
 
-void report(std::string_view event, json details) {
+void report(std::string_view event, const json& details) {
   json line{{"event", event}};
   line.update(details);
   print_json(line);

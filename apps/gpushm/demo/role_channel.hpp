@@ -9,7 +9,7 @@
 namespace gpushm::cli {
 
 /// One line of JSON to the process that runs the demo: {"event": NAME, ...}.
-void report(std::string_view event, json details = json::object());
+void report(std::string_view event, const json& details = json::object());
 
 /// Blocks until the demo's process says something: its line, or nothing when it is gone.
 [[nodiscard]] std::string next_command();

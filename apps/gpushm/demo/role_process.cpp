@@ -57,13 +57,13 @@ json role_process::expect(std::string_view event, app::deadline until) {
                 "it ended with " + (status ? app::status_text(*status) : "no status") +
                     " instead of reporting \"" + std::string(event) + "\"");
   }
-  const json report = json::parse(*line, nullptr, false);
+  json report = json::parse(*line, nullptr, false);
   if (report.is_discarded() || !report.is_object()) {
     throw error(errc::protocol_error, "wait for", role_, "it said: " + *line);
   }
   const std::string got = report.value("event", "");
   if (got == "failed") {
-    const json told = report.at("error");
+    const json& told = report.at("error");
     throw error(
         code_named(told.value("code", "")), "demo process", role_, told.value("message", ""));
   }
