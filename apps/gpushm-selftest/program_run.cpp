@@ -47,9 +47,13 @@ std::optional<std::string> find_in_path(const std::string& name) {
   std::istringstream parts(std::string(path == nullptr ? "" : path) +
                            ":/usr/sbin:/usr/bin:/sbin:/bin");
   for (std::string part; std::getline(parts, part, ':');) {
-    const std::string candidate = part + "/" + name;
-    if (part.starts_with('/') && ::access(candidate.c_str(), X_OK) == 0) {
-      return candidate;
+    if (!part.starts_with('/')) {
+      continue;
+    }
+    part += '/';
+    part += name;
+    if (::access(part.c_str(), X_OK) == 0) {
+      return part;
     }
   }
   return std::nullopt;

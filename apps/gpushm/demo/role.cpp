@@ -41,7 +41,7 @@ void report_started() {
     names[std::string(name)] = namespace_text(name);
   }
   details["namespaces"] = std::move(names);
-  report("started", std::move(details));
+  report("started", details);
 }
 
 json describe(const segment& mapped, double seconds) {
