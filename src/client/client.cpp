@@ -35,11 +35,7 @@ segment_info info_of(const wire::segment& from) {
 wire::listing listing_of(detail::answer got, std::string_view operation, std::string_view object) {
   auto* page = std::get_if<wire::listing>(&got.body);
   if (page == nullptr) {
-    throw error(errc::protocol_error,
-                operation,
-                object,
-                "the broker's answer is not one to this request",
-                "use a broker of the same version");
+    throw detail::unexpected_answer({operation, object});
   }
   return std::move(*page);
 }
@@ -116,11 +112,7 @@ segment_info client::stat(std::string_view name) {
                  "stat",
                  name);
   if (page.segments.size() != 1) {
-    throw error(errc::protocol_error,
-                "stat",
-                name,
-                "the broker's answer is not one to this request",
-                "use a broker of the same version");
+    throw detail::unexpected_answer({"stat", name});
   }
   return info_of(page.segments.front());
 }

@@ -24,14 +24,6 @@ std::uint32_t milliseconds_on_wire(std::chrono::milliseconds timeout) {
       std::clamp<std::int64_t>(timeout.count(), 0, std::numeric_limits<std::uint32_t>::max()));
 }
 
-error unexpected(std::string_view operation, std::string_view name) {
-  return {errc::protocol_error,
-          operation,
-          name,
-          "the broker's answer is not one to this request",
-          "use a broker of the same version"};
-}
-
 /// Attaches all chunks, batch by batch; each batch's descriptors are closed once it is sent.
 void attach_chunks(connection& broker,
                    memory::allocation& memory,
@@ -109,7 +101,7 @@ std::unique_ptr<segment_impl> client_impl::create(std::string_view name,
   answer got = connected->request(wanted, {"create", name}, deadline);
   const auto* reserved = std::get_if<wire::reserved>(&got.body);
   if (reserved == nullptr || got.descriptors.size() != 1) {
-    throw unexpected("create", name);
+    throw unexpected_answer({"create", name});
   }
   wire::segment info;
   info.name = wanted.name;
@@ -159,7 +151,7 @@ std::unique_ptr<segment_impl> client_impl::take(const std::shared_ptr<connection
     if (opened != nullptr) {
       broker->release(opened->segment.generation, 1);
     }
-    throw unexpected("open", {});
+    throw unexpected_answer({"open", {}});
   }
   const auto lease = attach(broker, *opened, std::move(got.descriptors.front()));
   got.descriptors.erase(got.descriptors.begin());
@@ -230,7 +222,7 @@ std::shared_ptr<memory::region> client_impl::import(connection& broker,
     auto* batch = std::get_if<wire::chunks>(&more.body);
     if (batch == nullptr || batch->first_chunk != done || more.descriptors.empty() ||
         more.descriptors.size() != batch->chunk_bytes.size()) {
-      throw unexpected("open", info.name);
+      throw unexpected_answer({"open", info.name});
     }
     chunks = std::move(more.descriptors);
     sizes = std::move(batch->chunk_bytes);
@@ -273,7 +265,7 @@ void client_impl::open_batch(std::span<const std::string> names,
     answer got = call->next_raw(deadline);
     if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
       if (failure->index >= names.size()) {
-        throw unexpected("open", {});
+        throw unexpected_answer({"open", {}});
       }
       results[failure->index].failure =
           error(failure->code, "open", names[failure->index], failure->cause, failure->next_step);
@@ -281,7 +273,7 @@ void client_impl::open_batch(std::span<const std::string> names,
     }
     const auto* opened = std::get_if<wire::opened>(&got.body);
     if (opened == nullptr || opened->index >= names.size()) {
-      throw unexpected("open", {});
+      throw unexpected_answer({"open", {}});
     }
     open_outcome& result = results[opened->index];
     try {

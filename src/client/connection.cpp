@@ -36,15 +36,15 @@ error from_wire(const wire::failure& failure, const subject& about) {
   return {failure.code, about.operation, about.object, failure.cause, failure.next_step};
 }
 
-error unexpected(const subject& about) {
+}  // namespace
+
+error unexpected_answer(const subject& about) {
   return {errc::protocol_error,
           about.operation,
           about.object,
           "the broker's answer is not one to this request",
           "use a broker of the same version"};
 }
-
-}  // namespace
 
 // ---- beginning and end ----
 
@@ -91,14 +91,14 @@ std::shared_ptr<connection> connection::establish(const std::string& path, milli
   }
   const auto message = wire::decode(got.packet);
   if (!message) {
-    throw unexpected(about);
+    throw unexpected_answer(about);
   }
   if (const auto* failure = std::get_if<wire::failure>(&message->body)) {
     throw from_wire(*failure, about);
   }
   const auto* welcome = std::get_if<wire::welcome>(&message->body);
   if (welcome == nullptr || got.descriptors.size() != 1) {
-    throw unexpected(about);
+    throw unexpected_answer(about);
   }
   if (welcome->version != wire::protocol_version) {
     throw error(errc::unsupported_version,
@@ -123,14 +123,14 @@ std::shared_ptr<connection> connection::establish(const std::string& path, milli
   // A table that could shrink would turn a look at it into a SIGBUS.
   const int seals = ::fcntl(got.descriptors.front().get(), F_GET_SEALS);
   if (seals == -1 || (seals & F_SEAL_SHRINK) == 0 || table_bytes < wire::state_table_words_offset) {
-    throw unexpected(about);
+    throw unexpected_answer(about);
   }
   made->table_mapping_ =
       base::map_file("connect", got.descriptors.front().get(), table_bytes, false);
   made->table_ =
       wire::state_table_view(made->table_mapping_.get().address, table_bytes, welcome->epoch);
   if (!made->table_) {
-    throw unexpected(about);
+    throw unexpected_answer(about);
   }
   made->thread_ = std::jthread([raw = made.get()] { raw->read_until_stopped(); });
   return made;

@@ -39,6 +39,9 @@ struct subject {
   std::string_view object;
 };
 
+/// The error for an answer that does not belong to its request.
+[[nodiscard]] error unexpected_answer(const subject& about);
+
 /// Receives the events of one subscription. Called on the connection's thread.
 class event_sink {
  public:
