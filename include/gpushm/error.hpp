@@ -45,6 +45,11 @@ enum class errc : std::uint16_t {
   already_published = 30,
   segment_removed = 31,
   system_error = 32,
+  not_exportable = 33,
+  pid_collision = 34,
+  stale = 35,
+  invalid_descriptor = 36,
+  unreachable = 37,
 };
 
 /// The stable name of `code`, as in `docs/errors.md` ("no_such_segment"); "unknown" for a value

@@ -27,10 +27,16 @@ enum class segment_state : std::uint8_t {
   removed = 1,        ///< the name is gone; this mapping stays valid
   exporter_gone = 2,  ///< the exporting process died; this mapping stays valid
   broker_gone = 3,    ///< the broker died; this mapping stays valid, the lease is gone
+  unknown = 4,        ///< imported without a broker: nobody watches the exporter
 };
 
 /// How a segment's memory is made and travels. Values travel on the wire: never renumber.
-enum class backend : std::uint8_t { host = 0, cuda_vmm = 1 };
+enum class backend : std::uint8_t {
+  host = 0,      ///< sealed memfds
+  cuda_vmm = 1,  ///< cuMemCreate chunks, as descriptors
+  cuda_ipc = 2,  ///< cudaMalloc memory, as a legacy handle; bound to its exporter
+  cuda_pool = 3  ///< memory of an exportable pool; bound to its exporter
+};
 
 /// Kind of device. Values travel on the wire: never renumber.
 enum class device_kind : std::uint8_t { host = 0, gpu = 1, mig = 2 };

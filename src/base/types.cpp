@@ -72,6 +72,16 @@ std::string_view to_string(errc code) noexcept {
       return "segment_removed";
     case errc::system_error:
       return "system_error";
+    case errc::not_exportable:
+      return "not_exportable";
+    case errc::pid_collision:
+      return "pid_collision";
+    case errc::stale:
+      return "stale";
+    case errc::invalid_descriptor:
+      return "invalid_descriptor";
+    case errc::unreachable:
+      return "unreachable";
   }
   return "unknown";
 }
@@ -106,6 +116,8 @@ std::string_view to_string(segment_state value) noexcept {
       return "exporter-gone";
     case segment_state::broker_gone:
       return "broker-gone";
+    case segment_state::unknown:
+      return "unknown";
   }
   return "unknown";
 }
@@ -116,6 +128,10 @@ std::string_view to_string(backend value) noexcept {
       return "host";
     case backend::cuda_vmm:
       return "cuda-vmm";
+    case backend::cuda_ipc:
+      return "cuda-ipc";
+    case backend::cuda_pool:
+      return "cuda-pool";
   }
   return "unknown";
 }

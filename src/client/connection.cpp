@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/process.hpp"
 #include "base/syscall.hpp"
 #include "transport/credentials.hpp"
 #include "transport/packet_socket.hpp"
@@ -60,7 +61,7 @@ std::shared_ptr<connection> connection::establish(const std::string& path, milli
   const subject about{"connect", path};
   std::shared_ptr<connection> made(new connection(path, timeout));
 
-  const auto self = transport::this_process();
+  const auto self = base::this_process();
   const auto hello = wire::encode(
       {0, wire::hello{wire::protocol_version, self.boot_id, self.pid_namespace, self.pid}});
   if (transport::send_packet(made->socket_.get(), hello, {}) == transport::send_result::closed) {

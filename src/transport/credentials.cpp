@@ -2,7 +2,6 @@
 #include "transport/credentials.hpp"
 
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -65,22 +64,6 @@ base::unique_fd pidfd_of_peer(int socket, const peer_credentials& peer) noexcept
   }
   // Older kernels: by number. The peer is connected, so the number was its own a moment ago.
   return base::unique_fd(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
-}
-
-process_identity this_process() {
-  process_identity result;
-  result.pid = ::getpid();
-  if (auto text = base::read_small_file("/proc/sys/kernel/random/boot_id")) {
-    while (!text->empty() && text->back() == '\n') {
-      text->pop_back();
-    }
-    result.boot_id = *text;
-  }
-  struct stat info {};
-  if (::stat("/proc/self/ns/pid", &info) == 0) {
-    result.pid_namespace = info.st_ino;
-  }
-  return result;
 }
 
 }  // namespace gpushm::transport

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "base/unique_fd.hpp"
 
@@ -23,14 +22,5 @@ struct peer_credentials {
 /// A descriptor that becomes readable when the peer's process dies, even if a forked child keeps
 /// its socket open. Empty when the kernel cannot give one (not visible, too old, or already dead).
 [[nodiscard]] base::unique_fd pidfd_of_peer(int socket, const peer_credentials& peer) noexcept;
-
-/// Identity of this process for Hello. Boot id of the kernel; inode of the PID namespace, 0 when
-/// /proc is not mounted.
-struct process_identity {
-  std::string boot_id;
-  std::uint64_t pid_namespace = 0;
-  std::int32_t pid = 0;
-};
-[[nodiscard]] process_identity this_process();
 
 }  // namespace gpushm::transport

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/process.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <mutex>
+#include <string_view>
+
+#include "base/file.hpp"
+
+namespace gpushm::base {
+
+namespace {
+
+/// Field 22 of the line, counted behind the command's name, which may hold spaces and parentheses.
+std::uint64_t start_time_of(std::string_view stat) {
+  const std::size_t name_end = stat.rfind(')');
+  if (name_end == std::string_view::npos) {
+    return 0;
+  }
+  std::string_view rest = stat.substr(name_end + 1);
+  constexpr int fields_before = 20;  // 3 (state) to 21 come first, each behind a space
+  for (int field = 0; field < fields_before; ++field) {
+    const std::size_t space = rest.find(' ');
+    if (space == std::string_view::npos) {
+      return 0;
+    }
+    rest.remove_prefix(space + 1);
+  }
+  std::uint64_t value = 0;
+  std::from_chars(rest.data(), rest.data() + rest.size(), value);
+  return value;
+}
+
+process_identity look_at_this_process() {
+  process_identity result;
+  result.pid = ::getpid();
+  if (auto text = read_small_file("/proc/sys/kernel/random/boot_id")) {
+    while (!text->empty() && text->back() == '\n') {
+      text->pop_back();
+    }
+    result.boot_id = *text;
+  }
+  struct stat info {};
+  if (::stat("/proc/self/ns/pid", &info) == 0) {
+    result.pid_namespace = info.st_ino;
+  }
+  if (const auto text = read_small_file("/proc/self/stat")) {
+    result.start_time = start_time_of(*text);
+  }
+  random_bytes(result.epoch);
+  return result;
+}
+
+}  // namespace
+
+process_identity this_process() {
+  static std::mutex mutex;
+  static process_identity known;
+  const std::lock_guard lock(mutex);
+  if (known.pid != ::getpid()) {  // the first call, or a forked child's first
+    known = look_at_this_process();
+  }
+  return known;
+}
+
+}  // namespace gpushm::base

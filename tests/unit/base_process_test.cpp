@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/process.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+
+namespace gpushm::base {
+namespace {
+
+TEST(process_identity, says_the_same_twice_and_leaves_nothing_out) {
+  const process_identity self = this_process();
+  EXPECT_EQ(self.pid, ::getpid());
+  EXPECT_EQ(self.boot_id.size(), 36U);
+  EXPECT_NE(self.pid_namespace, 0U);
+  EXPECT_NE(self.start_time, 0U);
+  EXPECT_NE(self.epoch, (std::array<std::uint8_t, 16>{}));
+  EXPECT_EQ(this_process(), self);
+}
+
+TEST(process_identity, is_another_in_a_forked_child) {
+  const process_identity parent = this_process();
+  const pid_t child = ::fork();
+  ASSERT_NE(child, -1);
+  if (child == 0) {
+    const process_identity self = this_process();
+    const bool other = self.pid == ::getpid() && self.pid != parent.pid &&
+                       self.epoch != parent.epoch && self.boot_id == parent.boot_id &&
+                       self.start_time >= parent.start_time;
+    ::_exit(other ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace gpushm::base
