@@ -264,11 +264,14 @@ struct CUmemPoolPtrExportData {
      (int* value, CUdevice_P2PAttribute attribute, CUdevice source, CUdevice target)) \
   X(cuDevicePrimaryCtxRetain, (CUcontext* context, CUdevice device)) \
   X(cuDevicePrimaryCtxRelease_v2, (CUdevice device)) \
+  X(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned int* flags, int* active)) \
+  X(cuDevicePrimaryCtxReset_v2, (CUdevice device)) \
   X(cuCtxGetCurrent, (CUcontext* context)) \
   X(cuCtxSetCurrent, (CUcontext context)) \
   X(cuCtxPushCurrent_v2, (CUcontext context)) \
   X(cuCtxPopCurrent_v2, (CUcontext* context)) \
   X(cuCtxGetDevice, (CUdevice* device)) \
+  X(cuCtxGetId, (CUcontext context, unsigned long long* id)) \
   X(cuCtxSynchronize, (void)) \
   X(cuMemGetInfo_v2, (std::size_t* free_bytes, std::size_t* total_bytes)) \
   X(cuMemGetAllocationGranularity, \
@@ -330,6 +333,8 @@ struct CUmemPoolPtrExportData {
   X(cuIpcCloseMemHandle, (CUdeviceptr pointer)) \
   X(cuIpcGetEventHandle, (CUipcEventHandle* handle, CUevent event)) \
   X(cuIpcOpenEventHandle, (CUevent* event, CUipcEventHandle handle)) \
+  X(cuMemHostAlloc, (void** address, std::size_t size, unsigned int flags)) \
+  X(cuMemFreeHost, (void* address)) \
   X(cuMemHostRegister_v2, (void* address, std::size_t size, unsigned int flags)) \
   X(cuMemHostUnregister, (void* address)) \
   X(cuMemHostGetDevicePointer_v2, (CUdeviceptr* pointer, void* address, unsigned int flags)) \
@@ -337,10 +342,13 @@ struct CUmemPoolPtrExportData {
   X(cuPointerGetAttributes, \
      (unsigned int count, CUpointer_attribute* attributes, void** data, CUdeviceptr pointer)) \
   X(cuMemGetAddressRange_v2, (CUdeviceptr* base, std::size_t* size, CUdeviceptr pointer)) \
+  X(cuDeviceGetDefaultMemPool, (CUmemoryPool* pool, CUdevice device)) \
   X(cuMemPoolCreate, (CUmemoryPool* pool, const CUmemPoolProps* props)) \
   X(cuMemPoolDestroy, (CUmemoryPool pool)) \
+  X(cuMemPoolTrimTo, (CUmemoryPool pool, std::size_t keep_bytes)) \
   X(cuMemPoolSetAccess, \
      (CUmemoryPool pool, const CUmemAccessDesc* descriptions, std::size_t count)) \
+  X(cuMemAllocAsync, (CUdeviceptr* pointer, std::size_t size, CUstream stream)) \
   X(cuMemAllocFromPoolAsync, \
      (CUdeviceptr* pointer, std::size_t size, CUmemoryPool pool, CUstream stream)) \
   X(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream)) \

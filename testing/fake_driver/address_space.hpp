@@ -17,7 +17,8 @@ struct range {
   cuda::CUdeviceptr base = 0;
   std::size_t size_bytes = 0;
   range_kind kind = range_kind::vmm;
-  std::size_t gpu = 0;  ///< index into driver_state::gpus
+  std::size_t gpu = 0;      ///< index into driver_state::gpus
+  std::size_t context = 0;  ///< of which GPU, for what goes with a context: legacy, opened
   bool readable = false;
   bool writable = false;
   std::uint64_t buffer_id = 0;  ///< never given twice in a process

@@ -19,14 +19,26 @@ CUcontext as_handle(fake::context* context) {
   return reinterpret_cast<CUcontext>(context);
 }
 
-// Null unless `handle` is a primary context that somebody retains.
-fake::context* retained(CUcontext handle) {
+// Null unless `handle` is a primary context that somebody retains, or one that a reset destroyed:
+// that one can still be made current, and the calls after that fail.
+fake::context* find_context(CUcontext handle) {
   for (const auto& context : state().contexts) {
-    if (as_handle(context.get()) == handle && context->retained > 0) {
+    if (as_handle(context.get()) == handle && (context->retained > 0 || context->destroyed)) {
       return context.get();
     }
   }
   return nullptr;
+}
+
+// cuMemAlloc's memory and opened handles belong to their context; chunks and pools do not.
+void remove_memory_of(std::size_t gpu) {
+  auto& ranges = state().ranges.all();
+  for (auto at = ranges.begin(); at != ranges.end();) {
+    const fake::range& each = at->second;
+    const bool goes = each.context == gpu && (each.kind == fake::range_kind::legacy ||
+                                              each.kind == fake::range_kind::opened);
+    at = goes ? ranges.erase(at) : std::next(at);
+  }
 }
 
 }  // namespace
@@ -34,6 +46,12 @@ fake::context* retained(CUcontext handle) {
 fake::context* fake::current_context() noexcept {
   fake::context* const current = stack.empty() ? nullptr : stack.back();
   return current != nullptr && current->retained > 0 ? current : nullptr;
+}
+
+CUresult fake::why_no_context() noexcept {
+  const fake::context* const current = stack.empty() ? nullptr : stack.back();
+  return current != nullptr && current->destroyed ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                                  : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult cuda::cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
@@ -44,8 +62,12 @@ CUresult cuda::cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
     if (gpu == now.gpus.size()) {
       return CUDA_ERROR_INVALID_DEVICE;
     }
-    ++now.contexts[gpu]->retained;
-    *context = as_handle(now.contexts[gpu].get());
+    fake::context& made = *now.contexts[gpu];
+    if (++made.retained == 1) {
+      made.destroyed = false;
+      made.id = ++now.last_context_id;
+    }
+    *context = as_handle(&made);
     return CUDA_SUCCESS;
   });
 }
@@ -72,10 +94,71 @@ CUresult cuda::cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   });
 }
 
+CUresult cuda::cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {
+  return entry("cuDevicePrimaryCtxGetState", [&] {
+    fake::driver_state& now = state();
+    const std::lock_guard lock(now.mutex);
+    const std::size_t gpu = now.gpu_of(device);
+    if (gpu == now.gpus.size()) {
+      return CUDA_ERROR_INVALID_DEVICE;
+    }
+    if (flags == nullptr || active == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *flags = 0;
+    *active = now.contexts[gpu]->retained > 0 ? 1 : 0;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  return entry("cuDevicePrimaryCtxReset_v2", [&] {
+    fake::driver_state& now = state();
+    std::size_t gpu = 0;
+    {
+      const std::lock_guard lock(now.mutex);
+      gpu = now.gpu_of(device);
+      if (gpu == now.gpus.size()) {
+        return CUDA_ERROR_INVALID_DEVICE;
+      }
+      // Whoever retains it loses it.
+      fake::context& context = *now.contexts[gpu];
+      if (context.retained.exchange(0) > 0) {
+        context.destroyed = true;
+      }
+    }
+    fake::end_streams_of(gpu);
+    const std::lock_guard lock(now.mutex);
+    remove_memory_of(gpu);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuCtxGetId(CUcontext context, unsigned long long* id) {
+  return entry("cuCtxGetId", [&] {
+    const std::lock_guard lock(state().mutex);
+    if (id == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const fake::context* const found =
+        context == nullptr ? fake::current_context() : find_context(context);
+    if (found == nullptr) {
+      return context == nullptr ? fake::why_no_context() : CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (found->destroyed) {
+      return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    *id = found->id;
+    return CUDA_SUCCESS;
+  });
+}
+
 CUresult cuda::cuCtxGetCurrent(CUcontext* context) {
   return entry("cuCtxGetCurrent", [&] {
     const std::lock_guard lock(state().mutex);
-    *context = as_handle(fake::current_context());
+    fake::context* const top = stack.empty() ? nullptr : stack.back();
+    *context =
+        top != nullptr && top->destroyed ? as_handle(top) : as_handle(fake::current_context());
     return CUDA_SUCCESS;
   });
 }
@@ -83,7 +166,7 @@ CUresult cuda::cuCtxGetCurrent(CUcontext* context) {
 CUresult cuda::cuCtxSetCurrent(CUcontext context) {
   return entry("cuCtxSetCurrent", [&] {
     const std::lock_guard lock(state().mutex);
-    fake::context* const found = retained(context);
+    fake::context* const found = find_context(context);
     if (context != nullptr && found == nullptr) {
       return CUDA_ERROR_INVALID_CONTEXT;
     }
@@ -100,7 +183,7 @@ CUresult cuda::cuCtxSetCurrent(CUcontext context) {
 CUresult cuda::cuCtxPushCurrent_v2(CUcontext context) {
   return entry("cuCtxPushCurrent_v2", [&] {
     const std::lock_guard lock(state().mutex);
-    fake::context* const found = retained(context);
+    fake::context* const found = find_context(context);
     if (found == nullptr) {
       return CUDA_ERROR_INVALID_CONTEXT;
     }
@@ -128,7 +211,7 @@ CUresult cuda::cuCtxGetDevice(CUdevice* device) {
     const std::lock_guard lock(state().mutex);
     const fake::context* const current = fake::current_context();
     if (current == nullptr) {
-      return CUDA_ERROR_INVALID_CONTEXT;
+      return fake::why_no_context();
     }
     *device = state().device_of(current->gpu);
     return CUDA_SUCCESS;
@@ -142,7 +225,7 @@ CUresult cuda::cuCtxSynchronize() {
       const std::lock_guard lock(state().mutex);
       const fake::context* const current = fake::current_context();
       if (current == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
+        return fake::why_no_context();
       }
       gpu = current->gpu;
     }

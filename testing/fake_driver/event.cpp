@@ -108,7 +108,7 @@ std::int64_t now_ns() {
 CUresult cuda::cuEventCreate(CUevent* handle, unsigned int flags) {
   return entry("cuEventCreate", [&] {
     if (fake::current_context() == nullptr) {
-      return CUDA_ERROR_INVALID_CONTEXT;
+      return fake::why_no_context();
     }
     const bool interprocess = (flags & CU_EVENT_INTERPROCESS) != 0;
     if (interprocess && (flags & CU_EVENT_DISABLE_TIMING) == 0) {
@@ -224,7 +224,7 @@ CUresult cuda::cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent which) {
 CUresult cuda::cuIpcOpenEventHandle(CUevent* opened, CUipcEventHandle handle) {
   return entry("cuIpcOpenEventHandle", [&] {
     if (fake::current_context() == nullptr) {
-      return CUDA_ERROR_INVALID_CONTEXT;
+      return fake::why_no_context();
     }
     handle_layout layout{};
     std::memcpy(&layout, handle.reserved, sizeof(layout));

@@ -82,4 +82,28 @@ void* map_gpu_file(
   return mapped == MAP_FAILED ? nullptr : mapped;
 }
 
+void* map_gpu_file_aligned(int fd,
+                           std::uint64_t size_bytes,
+                           int protection,
+                           std::uint64_t granularity_bytes) {
+  const std::uint64_t room_bytes = size_bytes + granularity_bytes;
+  void* const room =
+      ::mmap(nullptr, room_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) {
+    return nullptr;
+  }
+  auto* const start = static_cast<char*>(room);
+  const auto past = reinterpret_cast<std::uintptr_t>(room) % granularity_bytes;
+  const std::uint64_t before = past == 0 ? 0 : granularity_bytes - past;
+  void* const mapped = map_gpu_file(fd, 0, size_bytes, protection, start + before);
+  if (before > 0) {
+    ::munmap(start, before);
+  }
+  ::munmap(start + before + size_bytes, granularity_bytes - before);
+  if (mapped == nullptr) {
+    ::munmap(start + before, size_bytes);
+  }
+  return mapped;
+}
+
 }  // namespace gpushm::fake

@@ -43,4 +43,10 @@ inline constexpr std::uint64_t header_bytes = 4096;
 [[nodiscard]] void* map_gpu_file(
     int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes, int protection, void* address);
 
+/// The same anywhere at a multiple of `granularity_bytes`, which has to be a power of two.
+[[nodiscard]] void* map_gpu_file_aligned(int fd,
+                                         std::uint64_t size_bytes,
+                                         int protection,
+                                         std::uint64_t granularity_bytes);
+
 }  // namespace gpushm::fake

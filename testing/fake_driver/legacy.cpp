@@ -52,6 +52,7 @@ struct opened_memory {
   std::size_t size_bytes = 0;
   dev_t device = 0;
   ino_t inode = 0;
+  unsigned int slot = 0;
   int opens = 1;
 };
 
@@ -96,6 +97,28 @@ CUresult give_name(legacy_memory& memory) {
   }
 }
 
+// One open more of a mapping that `wanted` says is the one; false when there is none.
+template <typename Wanted>
+bool open_again(CUdeviceptr* pointer, Wanted&& wanted) {
+  for (auto& [base, each] : state().ranges.all()) {
+    auto* const known = static_cast<opened_memory*>(each.owner.get());
+    if (each.kind == range_kind::opened && wanted(each, *known)) {
+      ++known->opens;
+      *pointer = base;
+      return true;
+    }
+  }
+  return false;
+}
+
+// Of a dead exporter's memory, what is still open here opens again; nothing else does.
+CUresult open_without_exporter(const handle_layout& handle, std::size_t gpu, CUdeviceptr* pointer) {
+  const bool again = open_again(pointer, [&](const fake::range& each, const opened_memory& known) {
+    return each.gpu == gpu && known.slot == handle.slot && each.size_bytes == handle.size_bytes;
+  });
+  return again ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 CUresult open_exported(const handle_layout& handle, CUdeviceptr* pointer) {
   fake::driver_state& now = state();
   std::size_t gpu = now.gpus.size();
@@ -112,11 +135,11 @@ CUresult open_exported(const handle_layout& handle, CUdeviceptr* pointer) {
   const std::string path = slot_path(now.gpus[gpu].directory, handle.slot);
   const base::unique_fd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!fd) {
-    return CUDA_ERROR_INVALID_HANDLE;
+    return open_without_exporter(handle, gpu, pointer);
   }
   if (!exporter_lives(fd.get())) {
     fake::sweep_dead_exports(now.gpus[gpu].directory);
-    return CUDA_ERROR_INVALID_HANDLE;
+    return open_without_exporter(handle, gpu, pointer);
   }
   const auto header = fake::read_header(fd.get());
   struct stat status {};
@@ -124,14 +147,10 @@ CUresult open_exported(const handle_layout& handle, CUdeviceptr* pointer) {
       header->size_bytes < handle.size_bytes) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  for (auto& [base, each] : now.ranges.all()) {
-    auto* const known = static_cast<opened_memory*>(each.owner.get());
-    if (each.kind == range_kind::opened && known->device == status.st_dev &&
-        known->inode == status.st_ino) {
-      ++known->opens;
-      *pointer = base;
-      return CUDA_SUCCESS;
-    }
+  if (open_again(pointer, [&](const fake::range&, const opened_memory& known) {
+        return known.device == status.st_dev && known.inode == status.st_ino;
+      })) {
+    return CUDA_SUCCESS;
   }
   void* const memory =
       fake::map_gpu_file(fd.get(), 0, header->size_bytes, PROT_READ | PROT_WRITE, nullptr);
@@ -143,11 +162,13 @@ CUresult open_exported(const handle_layout& handle, CUdeviceptr* pointer) {
   opened->size_bytes = header->size_bytes;
   opened->device = status.st_dev;
   opened->inode = status.st_ino;
+  opened->slot = handle.slot;
   fake::range added;
   added.base = as_address(memory);
   added.size_bytes = handle.size_bytes;
   added.kind = range_kind::opened;
   added.gpu = gpu;
+  added.context = fake::current_context()->gpu;
   added.readable = true;
   added.writable = true;
   added.buffer_id = now.ranges.next_buffer_id();
@@ -191,6 +212,9 @@ void fake::sweep_dead_exports(const std::string& directory) {
 CUresult cuda::cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
   return entry("cuIpcGetMemHandle", [&] {
     const std::lock_guard lock(state().mutex);
+    if (fake::current_context() == nullptr) {
+      return fake::why_no_context();
+    }
     const fake::range* const found = state().ranges.find(pointer);
     if (handle == nullptr || found == nullptr || found->kind != range_kind::legacy) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -218,7 +242,7 @@ CUresult cuda::cuIpcOpenMemHandle_v2(CUdeviceptr* pointer,
   return entry("cuIpcOpenMemHandle_v2", [&] {
     const std::lock_guard lock(state().mutex);
     if (fake::current_context() == nullptr) {
-      return CUDA_ERROR_INVALID_CONTEXT;
+      return fake::why_no_context();
     }
     handle_layout layout{};
     std::memcpy(&layout, handle.reserved, sizeof(layout));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain allocations, host registration, copies and sets, and what pointers say of themselves.
+// Plain allocations, host registration, copies and sets.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,19 +12,17 @@
 #include "fake_driver/pool.hpp"
 #include "fake_driver/state.hpp"
 #include "fake_driver/streams.hpp"
-#include "fake_driver/vmm.hpp"
 
 using namespace gpushm;
 using namespace gpushm::cuda;
 using gpushm::fake::as_address;
 using gpushm::fake::as_pointer;
 using gpushm::fake::entry;
+using gpushm::fake::granularity_bytes;
 using gpushm::fake::range_kind;
 using gpushm::fake::state;
 
 namespace {
-
-constexpr std::size_t allocation_step_bytes = 64UL << 10U;
 
 bool may_use(CUdeviceptr pointer, std::size_t size, bool write) {
   const std::lock_guard lock(state().mutex);
@@ -101,58 +99,6 @@ bool is_mapped(void* address, std::size_t size) {
   return ::msync(as_pointer(first), as_address(address) + size - first, MS_ASYNC) == 0;
 }
 
-template <typename Value>
-CUresult put(void* data, Value value) {
-  std::memcpy(data, &value, sizeof(value));
-  return CUDA_SUCCESS;
-}
-
-CUresult attribute_of(const fake::range& found,
-                      CUpointer_attribute attribute,
-                      CUdeviceptr pointer,
-                      void* data) {
-  const bool host = found.kind == range_kind::host;
-  switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return put(data, state().contexts[found.gpu].get());
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-      return put(data, host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      return put(data, pointer);
-    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      return host ? put(data, pointer) : CUDA_ERROR_INVALID_VALUE;
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-      return put(data, static_cast<unsigned long long>(found.buffer_id));
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      return put(data, 0U);
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      return put(data, state().device_of(found.gpu));
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      return put(data, found.kind == range_kind::legacy);
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-      return put(data, found.base);
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-      return put(data, found.size_bytes);
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-      return put(data, true);
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      return put(data,
-                 found.kind == range_kind::vmm
-                     ? static_cast<const fake::chunk*>(found.owner.get())->handle_types
-                     : CU_MEM_HANDLE_TYPE_NONE);
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-      return put(data,
-                 found.writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                                : (found.readable ? CU_MEM_ACCESS_FLAGS_PROT_READ
-                                                  : CU_MEM_ACCESS_FLAGS_PROT_NONE));
-    default:
-      return CUDA_ERROR_NOT_SUPPORTED;
-  }
-}
-
 }  // namespace
 
 CUresult cuda::cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes) {
@@ -161,9 +107,10 @@ CUresult cuda::cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes
     const std::lock_guard lock(now.mutex);
     const fake::context* const current = fake::current_context();
     if (current == nullptr) {
-      return CUDA_ERROR_INVALID_CONTEXT;
+      return fake::why_no_context();
     }
     fake::sweep_dead_exports(now.gpus[current->gpu].directory);
+    fake::trim_pools();
     *free_bytes = now.free_bytes(current->gpu);
     *total_bytes = fake::look_at_memory(now.gpus[current->gpu]).total_bytes;
     return CUDA_SUCCESS;
@@ -176,13 +123,13 @@ CUresult cuda::cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t size) {
     const std::lock_guard lock(now.mutex);
     const fake::context* const current = fake::current_context();
     if (current == nullptr) {
-      return CUDA_ERROR_INVALID_CONTEXT;
+      return fake::why_no_context();
     }
     if (pointer == nullptr || size == 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     const std::size_t whole =
-        (size + allocation_step_bytes - 1) / allocation_step_bytes * allocation_step_bytes;
+        (size + granularity_bytes - 1) / granularity_bytes * granularity_bytes;
     if (whole < size) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -199,7 +146,8 @@ CUresult cuda::cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t size) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
     made->size_bytes = whole;
-    made->memory = fake::map_gpu_file(made->fd.get(), 0, whole, PROT_READ | PROT_WRITE, nullptr);
+    made->memory = fake::map_gpu_file_aligned(
+        made->fd.get(), whole, PROT_READ | PROT_WRITE, granularity_bytes);
     if (made->memory == nullptr) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -209,6 +157,7 @@ CUresult cuda::cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t size) {
     added.size_bytes = size;
     added.kind = range_kind::legacy;
     added.gpu = made->gpu;
+    added.context = made->gpu;
     added.readable = true;
     added.writable = true;
     added.buffer_id = now.ranges.next_buffer_id();
@@ -241,13 +190,59 @@ CUresult cuda::cuMemFree_v2(CUdeviceptr pointer) {
   });
 }
 
+CUresult cuda::cuMemHostAlloc(void** address, std::size_t size, unsigned int /*flags*/) {
+  return entry("cuMemHostAlloc", [&] {
+    fake::driver_state& now = state();
+    const std::lock_guard lock(now.mutex);
+    const fake::context* const current = fake::current_context();
+    if (current == nullptr) {
+      return fake::why_no_context();
+    }
+    if (address == nullptr || size == 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    void* const memory =
+        ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    fake::range added;
+    added.base = as_address(memory);
+    added.size_bytes = size;
+    added.kind = range_kind::host;
+    added.gpu = current->gpu;
+    added.context = current->gpu;
+    added.readable = true;
+    added.writable = true;
+    added.buffer_id = now.ranges.next_buffer_id();
+    added.owner = std::shared_ptr<void>(memory, [size](void* mapped) { ::munmap(mapped, size); });
+    now.ranges.add(std::move(added));
+    *address = memory;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuMemFreeHost(void* address) {
+  return entry("cuMemFreeHost", [&] {
+    static_cast<void>(fake::drain_blocking_streams());
+    const std::lock_guard lock(state().mutex);
+    const fake::range* const found = state().ranges.find(as_address(address));
+    if (found == nullptr || found->kind != range_kind::host || found->owner == nullptr ||
+        found->base != as_address(address)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    state().ranges.remove(found->base);
+    return CUDA_SUCCESS;
+  });
+}
+
 CUresult cuda::cuMemHostRegister_v2(void* address, std::size_t size, unsigned int /*flags*/) {
   return entry("cuMemHostRegister_v2", [&] {
     fake::driver_state& now = state();
     const std::lock_guard lock(now.mutex);
     const fake::context* const current = fake::current_context();
     if (current == nullptr) {
-      return CUDA_ERROR_INVALID_CONTEXT;
+      return fake::why_no_context();
     }
     if (address == nullptr || size == 0 || !is_mapped(address, size)) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -269,7 +264,8 @@ CUresult cuda::cuMemHostUnregister(void* address) {
   return entry("cuMemHostUnregister", [&] {
     const std::lock_guard lock(state().mutex);
     const fake::range* const found = state().ranges.find(as_address(address));
-    if (found == nullptr || found->kind != range_kind::host || found->base != as_address(address)) {
+    if (found == nullptr || found->kind != range_kind::host || found->owner != nullptr ||
+        found->base != as_address(address)) {
       return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     }
     state().ranges.remove(found->base);
@@ -347,52 +343,5 @@ CUresult cuda::cuMemsetD32_v2(CUdeviceptr target, unsigned int value, std::size_
     return now_or_on(false, nullptr, [=] {
       std::fill_n(static_cast<unsigned int*>(as_pointer(target)), count, value);
     });
-  });
-}
-
-CUresult cuda::cuPointerGetAttribute(void* data,
-                                     CUpointer_attribute attribute,
-                                     CUdeviceptr pointer) {
-  return entry("cuPointerGetAttribute", [&] {
-    const std::lock_guard lock(state().mutex);
-    const fake::range* const found = state().ranges.find(pointer);
-    return found == nullptr ? CUDA_ERROR_INVALID_VALUE
-                            : attribute_of(*found, attribute, pointer, data);
-  });
-}
-
-CUresult cuda::cuPointerGetAttributes(unsigned int count,
-                                      CUpointer_attribute* attributes,
-                                      void** data,
-                                      CUdeviceptr pointer) {
-  return entry("cuPointerGetAttributes", [&] {
-    const std::lock_guard lock(state().mutex);
-    const fake::range* const found = state().ranges.find(pointer);
-    for (unsigned int i = 0; i < count; ++i) {
-      // Unlike the single form this one leaves zeros where there is nothing to say, which fit the
-      // narrowest attribute.
-      if (found == nullptr ||
-          attribute_of(*found, attributes[i], pointer, data[i]) != CUDA_SUCCESS) {
-        *static_cast<unsigned char*>(data[i]) = 0;
-      }
-    }
-    return CUDA_SUCCESS;
-  });
-}
-
-CUresult cuda::cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size, CUdeviceptr pointer) {
-  return entry("cuMemGetAddressRange_v2", [&] {
-    const std::lock_guard lock(state().mutex);
-    const fake::range* const found = state().ranges.find(pointer);
-    if (found == nullptr) {
-      return CUDA_ERROR_NOT_FOUND;
-    }
-    if (base != nullptr) {
-      *base = found->base;
-    }
-    if (size != nullptr) {
-      *size = found->size_bytes;
-    }
-    return CUDA_SUCCESS;
   });
 }

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory pools with descriptor handles: one file a pool, allocations at offsets in it.
+// Memory pools with descriptor handles: one file a pool, allocations at offsets in it. An importer
+// locks what it maps, so that the exporter does not give back to the device what it frees there: as
+// with the real driver the importer sees the old contents until the pool hands the memory out
+// again.
 #include "fake_driver/pool.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -31,8 +35,46 @@ struct pool {
   base::unique_fd fd;
   CUmemAllocationHandleType handle_types = CU_MEM_HANDLE_TYPE_NONE;
   bool imported = false;
+  bool is_default = false;
+  bool exported = false;     // its descriptor was asked for; pointers are not exported before
+  std::size_t pointers = 0;  // outstanding, of an imported pool
+  dev_t device = 0;          // of an imported pool: which file it is
+  ino_t inode = 0;
   std::map<std::size_t, std::size_t> used;  // offset → bytes; of a pool made here
 };
+
+struct flock lock_of(short type, std::size_t begin, std::size_t end) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = static_cast<off_t>(fake::header_bytes + begin);
+  lock.l_len = static_cast<off_t>(end - begin);
+  return lock;
+}
+
+// Gives [begin, end) back to the device unless an importer maps some of it.
+void punch(const pool& from, std::size_t begin, std::size_t end) {
+  struct flock lock = lock_of(F_WRLCK, begin, end);
+  if (begin < end && ::fcntl(from.fd.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK) {
+    ::fallocate(from.fd.get(),
+                FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                static_cast<off_t>(fake::header_bytes + begin),
+                static_cast<off_t>(end - begin));
+  }
+}
+
+void trim(const pool& from) {
+  struct stat status {};
+  if (::fstat(from.fd.get(), &status) != 0) {
+    return;
+  }
+  std::size_t at = 0;
+  for (const auto& [offset, bytes] : from.used) {
+    punch(from, at, offset);
+    at = offset + bytes;
+  }
+  punch(from, at, static_cast<std::size_t>(status.st_size) - fake::header_bytes);
+}
 
 struct pool_memory {
   pool_memory() = default;
@@ -42,13 +84,12 @@ struct pool_memory {
     if (memory != nullptr) {
       ::munmap(memory, size_bytes);
     }
-    if (!from->imported) {
-      ::fallocate(from->fd.get(),
-                  FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                  static_cast<off_t>(fake::header_bytes + offset_bytes),
-                  static_cast<off_t>(size_bytes));
+    if (from->imported) {
+      --from->pointers;
+    } else {
       from->used.erase(offset_bytes);
       state().own_bytes[from->gpu] -= size_bytes;
+      trim(*from);
     }
   }
 
@@ -56,6 +97,8 @@ struct pool_memory {
   std::size_t offset_bytes = 0;
   std::size_t size_bytes = 0;
   void* memory = nullptr;
+  base::unique_fd lock;  // of an importer
+  int imports = 1;       // of an importer: each is freed
 };
 
 // What cuMemPoolExportPointer hands out.
@@ -96,6 +139,20 @@ std::size_t first_gap(const pool& from, std::size_t size) {
   return at;
 }
 
+// The default pool of a GPU is made when it is first asked for.
+CUmemoryPool default_pool(std::size_t gpu) {
+  static auto* const made = new std::map<std::size_t, CUmemoryPool>();
+  const auto found = made->find(gpu);
+  if (found != made->end()) {
+    return found->second;
+  }
+  auto created = std::make_shared<pool>();
+  created->gpu = gpu;
+  created->is_default = true;
+  created->fd = fake::make_gpu_file(state().gpus[gpu], fake::file_kind::pool, 0);
+  return created->fd ? made->emplace(gpu, add_pool(std::move(created))).first->second : nullptr;
+}
+
 CUdeviceptr add_range(std::shared_ptr<pool_memory> memory, std::size_t asked_bytes) {
   fake::range added;
   added.base = as_address(memory->memory);
@@ -111,10 +168,75 @@ CUdeviceptr add_range(std::shared_ptr<pool_memory> memory, std::size_t asked_byt
   return base;
 }
 
-// I4: what the real driver does when a pool of a GPU that is not allowed here is imported.
+// I4: what the real driver does when a pool of a GPU that is not allowed here is imported, and can
+// do when a pointer's data are not what it exported.
 void crash() {
   void* const page = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   *static_cast<volatile char*>(page) = 1;
+}
+
+CUresult allocate(const std::shared_ptr<pool>& from, std::size_t size, CUdeviceptr* pointer) {
+  fake::driver_state& now = state();
+  const std::size_t whole =
+      (size + allocation_step_bytes - 1) / allocation_step_bytes * allocation_step_bytes;
+  if (from == nullptr || from->imported || pointer == nullptr || size == 0 || whole < size) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  trim(*from);
+  const std::size_t offset = first_gap(*from, whole);
+  if (whole > now.free_bytes(from->gpu) || !fake::allocate_range(from->fd.get(), offset, whole)) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  auto memory = std::make_shared<pool_memory>();
+  memory->from = from;
+  memory->offset_bytes = offset;
+  memory->size_bytes = whole;
+  from->used.emplace(offset, whole);
+  now.own_bytes[from->gpu] += whole;
+  memory->memory =
+      fake::map_gpu_file(from->fd.get(), offset, whole, PROT_READ | PROT_WRITE, nullptr);
+  if (memory->memory == nullptr) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  *pointer = add_range(std::move(memory), size);
+  return CUDA_SUCCESS;
+}
+
+// One more import of what is imported already; false when it is not.
+bool import_again(const pool& from, const pointer_layout& layout, CUdeviceptr* pointer) {
+  for (auto& [base, each] : state().ranges.all()) {
+    if (each.kind != range_kind::pool) {
+      continue;
+    }
+    auto& known = *static_cast<pool_memory*>(each.owner.get());
+    if (known.from.get() == &from && known.offset_bytes == layout.offset_bytes &&
+        known.size_bytes == layout.size_bytes && each.size_bytes == layout.asked_bytes) {
+      ++known.imports;
+      *pointer = base;
+      return true;
+    }
+  }
+  return false;
+}
+
+// A lock on what `memory` maps, which belongs to a descriptor of its own and goes with it. Those of
+// a pool share one open file with its exporter.
+base::unique_fd lock_import(const pool_memory& memory) {
+  char path[40];
+  std::snprintf(path, sizeof(path), "/proc/self/fd/%d", memory.from->fd.get());
+  base::unique_fd own(::open(path, O_RDWR | O_CLOEXEC));
+  struct flock lock =
+      lock_of(F_RDLCK, memory.offset_bytes, memory.offset_bytes + memory.size_bytes);
+  if (own && ::fcntl(own.get(), F_OFD_SETLK, &lock) != 0) {
+    own.reset();
+  }
+  return own;
+}
+
+CUresult why_no_stream(CUstream handle) {
+  return handle == nullptr && fake::why_no_context() == CUDA_ERROR_CONTEXT_IS_DESTROYED
+             ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+             : CUDA_ERROR_INVALID_HANDLE;
 }
 
 }  // namespace
@@ -124,8 +246,28 @@ CUresult fake::free_pool_memory(CUdeviceptr pointer) {
   if (found == nullptr || found->kind != range_kind::pool || found->base != pointer) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  state().ranges.remove(pointer);
+  auto& memory = *static_cast<pool_memory*>(found->owner.get());
+  if (--memory.imports == 0) {
+    state().ranges.remove(pointer);
+  }
   return CUDA_SUCCESS;
+}
+
+CUmemoryPool fake::pool_of(const fake::range& memory) {
+  return reinterpret_cast<CUmemoryPool>(
+      static_cast<const pool_memory*>(memory.owner.get())->from.get());
+}
+
+CUmemAllocationHandleType fake::pool_handle_types(const fake::range& memory) {
+  return static_cast<const pool_memory*>(memory.owner.get())->from->handle_types;
+}
+
+void fake::trim_pools() {
+  for (const auto& [handle, each] : pools()) {
+    if (!each->imported) {
+      trim(*each);
+    }
+  }
 }
 
 CUresult cuda::cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* props) {
@@ -156,7 +298,12 @@ CUresult cuda::cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* props
 CUresult cuda::cuMemPoolDestroy(CUmemoryPool handle) {
   return entry("cuMemPoolDestroy", [&] {
     const std::lock_guard lock(state().mutex);
-    return pools().erase(handle) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    const auto found = find_pool(handle);
+    if (found == nullptr || found->is_default || found->pointers > 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    pools().erase(handle);
+    return CUDA_SUCCESS;
   });
 }
 
@@ -175,7 +322,22 @@ CUresult cuda::cuMemPoolSetAccess(CUmemoryPool handle,
       if (gpu == now.gpus.size() || (gpu != found->gpu && !now.peers(gpu, found->gpu))) {
         return CUDA_ERROR_INVALID_DEVICE;
       }
+      if (found->imported && descriptions[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+      }
     }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuda::cuMemPoolTrimTo(CUmemoryPool handle, std::size_t /*keep_bytes*/) {
+  return entry("cuMemPoolTrimTo", [&] {
+    const std::lock_guard lock(state().mutex);
+    const auto found = find_pool(handle);
+    if (found == nullptr || found->imported) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    trim(*found);
     return CUDA_SUCCESS;
   });
 }
@@ -186,34 +348,38 @@ CUresult cuda::cuMemAllocFromPoolAsync(CUdeviceptr* pointer,
                                        CUstream stream) {
   return entry("cuMemAllocFromPoolAsync", [&] {
     if (fake::find_stream(stream) == nullptr) {
-      return CUDA_ERROR_INVALID_HANDLE;
+      return why_no_stream(stream);
     }
-    fake::driver_state& now = state();
-    const std::lock_guard lock(now.mutex);
-    const auto found = find_pool(handle);
-    const std::size_t whole =
-        (size + allocation_step_bytes - 1) / allocation_step_bytes * allocation_step_bytes;
-    if (found == nullptr || found->imported || pointer == nullptr || size == 0 || whole < size) {
+    const std::lock_guard lock(state().mutex);
+    return allocate(find_pool(handle), size, pointer);
+  });
+}
+
+CUresult cuda::cuMemAllocAsync(CUdeviceptr* pointer, std::size_t size, CUstream stream) {
+  return entry("cuMemAllocAsync", [&] {
+    const auto order = fake::find_stream(stream);
+    if (order == nullptr) {
+      return why_no_stream(stream);
+    }
+    const std::lock_guard lock(state().mutex);
+    const CUmemoryPool handle = default_pool(order->gpu());
+    return handle == nullptr ? CUDA_ERROR_OUT_OF_MEMORY
+                             : allocate(find_pool(handle), size, pointer);
+  });
+}
+
+CUresult cuda::cuDeviceGetDefaultMemPool(CUmemoryPool* handle, CUdevice device) {
+  return entry("cuDeviceGetDefaultMemPool", [&] {
+    const std::lock_guard lock(state().mutex);
+    const std::size_t gpu = state().gpu_of(device);
+    if (gpu == state().gpus.size()) {
+      return CUDA_ERROR_INVALID_DEVICE;
+    }
+    if (handle == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::size_t offset = first_gap(*found, whole);
-    if (whole > now.free_bytes(found->gpu) ||
-        !fake::allocate_range(found->fd.get(), offset, whole)) {
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    auto memory = std::make_shared<pool_memory>();
-    memory->from = found;
-    memory->offset_bytes = offset;
-    memory->size_bytes = whole;
-    found->used.emplace(offset, whole);
-    now.own_bytes[found->gpu] += whole;
-    memory->memory =
-        fake::map_gpu_file(found->fd.get(), offset, whole, PROT_READ | PROT_WRITE, nullptr);
-    if (memory->memory == nullptr) {
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *pointer = add_range(std::move(memory), size);
-    return CUDA_SUCCESS;
+    *handle = default_pool(gpu);
+    return *handle == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
   });
 }
 
@@ -246,6 +412,7 @@ CUresult cuda::cuMemPoolExportToShareableHandle(void* shareable,
     if (fd < 0) {
       return CUDA_ERROR_OPERATING_SYSTEM;
     }
+    found->exported = true;
     *static_cast<int*>(shareable) = fd;
     return CUDA_SUCCESS;
   });
@@ -268,10 +435,21 @@ CUresult cuda::cuMemPoolImportFromShareableHandle(CUmemoryPool* handle,
     if (gpu == now.gpus.size() || !now.gpus[gpu].openable) {
       crash();
     }
+    struct stat status {};
+    if (::fstat(fd, &status) != 0) {
+      return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    for (const auto& [known, each] : pools()) {
+      if (each->imported && each->device == status.st_dev && each->inode == status.st_ino) {
+        *handle = known;
+        return CUDA_SUCCESS;
+      }
+    }
     auto imported = std::make_shared<pool>();
     imported->gpu = gpu;
     imported->imported = true;
-    imported->handle_types = type;
+    imported->device = status.st_dev;
+    imported->inode = status.st_ino;
     imported->fd = base::unique_fd(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (!imported->fd) {
       return CUDA_ERROR_OPERATING_SYSTEM;
@@ -289,7 +467,7 @@ CUresult cuda::cuMemPoolExportPointer(CUmemPoolPtrExportData* data, CUdeviceptr 
       return CUDA_ERROR_INVALID_VALUE;
     }
     const auto& memory = *static_cast<const pool_memory*>(found->owner.get());
-    if (memory.from->handle_types == CU_MEM_HANDLE_TYPE_NONE) {
+    if (!memory.from->exported) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     pointer_layout layout{{}, memory.offset_bytes, memory.size_bytes, found->size_bytes};
@@ -311,17 +489,27 @@ CUresult cuda::cuMemPoolImportPointer(CUdeviceptr* pointer,
     }
     pointer_layout layout{};
     std::memcpy(&layout, data->reserved, sizeof(layout));
+    if (std::memcmp(layout.magic, pointer_magic, sizeof(pointer_magic)) != 0) {
+      crash();
+    }
     struct stat status {};
-    if (std::memcmp(layout.magic, pointer_magic, sizeof(pointer_magic)) != 0 ||
-        ::fstat(found->fd.get(), &status) != 0 || layout.asked_bytes > layout.size_bytes ||
+    if (::fstat(found->fd.get(), &status) != 0 || layout.asked_bytes > layout.size_bytes ||
         layout.offset_bytes + layout.size_bytes >
             static_cast<std::uint64_t>(status.st_size) - fake::header_bytes) {
       return CUDA_ERROR_INVALID_VALUE;
     }
+    if (import_again(*found, layout, pointer)) {
+      return CUDA_SUCCESS;
+    }
     auto memory = std::make_shared<pool_memory>();
     memory->from = found;
+    ++found->pointers;
     memory->offset_bytes = layout.offset_bytes;
     memory->size_bytes = layout.size_bytes;
+    memory->lock = lock_import(*memory);
+    if (!memory->lock) {
+      return CUDA_ERROR_OPERATING_SYSTEM;
+    }
     memory->memory = fake::map_gpu_file(
         found->fd.get(), layout.offset_bytes, layout.size_bytes, PROT_READ | PROT_WRITE, nullptr);
     if (memory->memory == nullptr) {

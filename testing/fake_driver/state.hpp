@@ -30,10 +30,13 @@ using cuda::CUresult;
 
 inline constexpr std::size_t granularity_bytes = 2UL << 20U;
 
-/// A primary context; what CUcontext points to.
+/// A primary context; what CUcontext points to. The same object serves again after a reset, as the
+/// same CUcontext does with the real driver.
 struct context {
   std::size_t gpu = 0;
   std::atomic<int> retained{0};
+  std::atomic<bool> destroyed{false};  ///< by a reset, and not retained since
+  std::uint64_t id = 0;                ///< another one each time that it comes to life
 };
 
 /// What this process knows; made by cuInit, never destroyed, because threads may be inside at exit.
@@ -44,6 +47,7 @@ struct driver_state {
   std::vector<std::unique_ptr<context>> contexts;  ///< by index into `gpus`
   std::vector<std::uint64_t> own_bytes;  ///< allocated by this process, by index into `gpus`
   address_space ranges;
+  std::uint64_t last_context_id = 0;
 
   /// The section with this UUID, or `gpus.size()`.
   [[nodiscard]] std::size_t index_of(std::string_view uuid) const;
@@ -60,8 +64,10 @@ struct driver_state {
 /// cuInit's work.
 [[nodiscard]] CUresult initialise();
 
-/// The context that is current on this thread, or null.
+/// The living context that is current on this thread, or null.
 [[nodiscard]] context* current_context() noexcept;
+/// What a call that needs a context says when `current_context` is null.
+[[nodiscard]] CUresult why_no_context() noexcept;
 
 namespace detail {
 /// What a call returns without doing anything: fork, missing cuInit, a failure asked for;

@@ -134,9 +134,11 @@ void stream::finish() {
 }
 
 void stream::end() {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   ended_ = true;
   changed_.notify_all();
+  // The memory that work in progress uses may go next.
+  changed_.wait(lock, [&] { return !busy_; });
 }
 
 std::shared_ptr<stream> fake::find_stream(CUstream handle) {
@@ -163,7 +165,7 @@ CUresult fake::drain_streams_of(std::size_t gpu) {
 CUresult fake::drain_blocking_streams() {
   const fake::context* const current = fake::current_context();
   if (current == nullptr) {
-    return CUDA_ERROR_INVALID_CONTEXT;
+    return fake::why_no_context();
   }
   return drain(streams_that(
       [&](const stream& each) { return each.gpu() == current->gpu && each.blocking(); }));
@@ -195,7 +197,7 @@ CUresult cuda::cuStreamCreate(CUstream* handle, unsigned int flags) {
     const std::lock_guard lock(state().mutex);
     const fake::context* const current = fake::current_context();
     if (current == nullptr) {
-      return CUDA_ERROR_INVALID_CONTEXT;
+      return fake::why_no_context();
     }
     if (flags > CU_STREAM_NON_BLOCKING) {
       return CUDA_ERROR_INVALID_VALUE;

@@ -28,6 +28,7 @@ class stream : public std::enable_shared_from_this<stream> {
   cuda::CUresult drain();
   [[nodiscard]] bool idle();
   void finish();
+  /// Drops what is queued and waits for what runs, which returns soon.
   void end();
 
   [[nodiscard]] std::size_t gpu() const noexcept { return gpu_; }

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
-#include <cstdio>
 #include <map>
 #include <utility>
 
@@ -83,12 +82,8 @@ bool make_inaccessible(CUdeviceptr pointer, std::size_t size) {
 }
 
 bool is_reserved(CUdeviceptr pointer, std::size_t size) {
-  auto after = all().reservations.upper_bound(pointer);
-  if (after == all().reservations.begin()) {
-    return false;
-  }
-  const auto& [base, reserved] = *std::prev(after);
-  return pointer - base <= reserved && size <= reserved - (pointer - base);
+  const auto [base, reserved] = fake::reservation_of(pointer);
+  return reserved > 0 && size <= reserved - (pointer - base);
 }
 
 // Runs `body` for each mapping of [pointer, pointer + size) if these are exactly whole mappings
@@ -123,6 +118,15 @@ fake::chunk::~chunk() {
   if (counted) {
     state().own_bytes[gpu] -= size_bytes;
   }
+}
+
+std::pair<CUdeviceptr, std::size_t> fake::reservation_of(CUdeviceptr pointer) {
+  const auto after = all().reservations.upper_bound(pointer);
+  if (after == all().reservations.begin() ||
+      pointer - std::prev(after)->first >= std::prev(after)->second) {
+    return {0, 0};
+  }
+  return *std::prev(after);
 }
 
 CUresult cuda::cuMemGetAllocationGranularity(std::size_t* granularity,
@@ -352,25 +356,13 @@ CUresult cuda::cuMemExportToShareableHandle(void* shareable,
         type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const int fd = memory->exported();
+    const int fd = ::fcntl(memory->exportable.get(), F_DUPFD_CLOEXEC, 0);
     if (fd < 0) {
       return CUDA_ERROR_OPERATING_SYSTEM;
     }
     *static_cast<int*>(shareable) = fd;
     return CUDA_SUCCESS;
   });
-}
-
-int fake::chunk::exported() const {
-  if (exportable) {
-    return ::fcntl(exportable.get(), F_DUPFD_CLOEXEC, 0);
-  }
-  // An imported chunk keeps no descriptor, as with the real driver; its mapping leads back to the
-  // file.
-  char path[80];
-  const CUdeviceptr start = as_address(view);
-  std::snprintf(path, sizeof(path), "/proc/self/map_files/%llx-%llx", start, start + size_bytes);
-  return ::open(path, O_RDWR | O_CLOEXEC);
 }
 
 CUresult cuda::cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
@@ -397,7 +389,6 @@ CUresult cuda::cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* hand
     }
     auto imported = std::make_shared<chunk>();
     imported->gpu = gpu;
-    imported->handle_types = type;
     imported->size_bytes = header->size_bytes;
     imported->view = fake::map_gpu_file(fd, 0, header->size_bytes, PROT_NONE, nullptr);
     if (imported->view == nullptr) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "base/unique_fd.hpp"
 #include "driver/cuda_abi.hpp"
@@ -18,18 +19,20 @@ struct chunk {
   chunk& operator=(const chunk&) = delete;
   ~chunk();
 
-  /// A new descriptor of it, or -1.
-  [[nodiscard]] int exported() const;
-
   std::size_t gpu = 0;
   std::size_t size_bytes = 0;
   void* view =
       nullptr;  ///< all of it, inaccessible: keeps the memory and is the source of mappings
   base::unique_fd exportable;  ///< of chunks made here with a handle type
+  /// An imported chunk has none, and is not exported again.
   cuda::CUmemAllocationHandleType handle_types = cuda::CU_MEM_HANDLE_TYPE_NONE;
   bool counted = false;  ///< in driver_state::own_bytes
   /// Rights of each GPU (index into driver_state::gpus) by the base of the mapping.
   std::map<cuda::CUdeviceptr, std::map<std::size_t, cuda::CUmemAccess_flags>> access;
 };
+
+/// Base and size of the reservation that `pointer` is in; zeros when there is none. The caller
+/// holds the state's mutex.
+[[nodiscard]] std::pair<cuda::CUdeviceptr, std::size_t> reservation_of(cuda::CUdeviceptr pointer);
 
 }  // namespace gpushm::fake
