@@ -14,6 +14,7 @@
 #include "docs_text.hpp"
 #include "gpushm/error.hpp"
 #include "wire/control_page.hpp"
+#include "wire/descriptor.hpp"
 #include "wire/messages.hpp"
 #include "wire/state_table.hpp"
 
@@ -211,6 +212,31 @@ TEST_F(docs, protocol_gives_the_layouts_of_shared_memory) {
   EXPECT_EQ(page_values["timelines_offset"], std::to_string(wire::timelines_offset));
   EXPECT_EQ(page_values["channels_offset"], std::to_string(wire::channels_offset));
   EXPECT_EQ(page_values["size_bytes"], std::to_string(wire::control_page_bytes));
+}
+
+// ---- descriptor.md
+// ---------------------------------------------------------------------------------
+
+TEST_F(docs, descriptor_gives_its_limits_and_versions) {
+  const std::string text = source_file("docs/descriptor.md");
+  const auto said = [&](const char* pattern) {
+    std::smatch found;
+    EXPECT_TRUE(std::regex_search(text, found, std::regex(pattern))) << pattern;
+    return found.empty() ? 0 : number(found[1]);
+  };
+  EXPECT_EQ(said("A descriptor is at most ([0-9,]+) bytes"), wire::max_descriptor_bytes);
+  EXPECT_EQ(said("what is there, and at most ([0-9,]+)\\)"), wire::max_descriptor_bytes);
+  EXPECT_EQ(said("\\| version of the writer, ([0-9]+) \\|"), wire::descriptor_version);
+  EXPECT_EQ(said("\\| oldest version of a reader that can read it, ([0-9]+) \\|"),
+            wire::oldest_descriptor_reader);
+
+  std::string kinds;
+  for (const auto& [value, name] :
+       enumerators(source_file("include/gpushm/types.hpp"), "backend")) {
+    kinds += (kinds.empty() ? "" : ", ") + std::to_string(value) + ' ' +
+             std::string(to_string(static_cast<gpushm::backend>(value)));
+  }
+  EXPECT_NE(text.find("| kind of memory: " + kinds + " |"), std::string::npos) << kinds;
 }
 
 // ---- all documents

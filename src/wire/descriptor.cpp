@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "wire/descriptor.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/names.hpp"
+#include "gpushm/error.hpp"
+#include "wire/crc32.hpp"
+#include "wire/descriptor_fields.hpp"
+
+namespace gpushm::wire {
+
+using namespace descriptor_detail;
+
+namespace {
+
+// ---- the layout, as docs/descriptor.md has it: never renumber ----
+
+constexpr std::array<std::uint8_t, 8> magic{'G', 'P', 'U', 'S', 'H', 'M', 'D', '\n'};
+constexpr std::size_t version_at = 8;
+constexpr std::size_t oldest_reader_at = 10;
+constexpr std::size_t length_at = 12;
+constexpr std::size_t crc_at = 16;
+constexpr std::size_t header_bytes = 20;
+
+namespace field {
+constexpr std::uint16_t kind = 1;
+constexpr std::uint16_t size = 2;
+constexpr std::uint16_t offset = 3;
+constexpr std::uint16_t allocated = 4;
+constexpr std::uint16_t device = 5;
+constexpr std::uint16_t exporter = 6;
+constexpr std::uint16_t address = 7;
+constexpr std::uint16_t buffer_id = 8;
+constexpr std::uint16_t legacy = 16;
+constexpr std::uint16_t pool = 17;
+constexpr std::uint16_t broker = 18;
+}  // namespace field
+namespace device_field {
+constexpr std::uint16_t kind = 1;
+constexpr std::uint16_t uuid = 2;
+constexpr std::uint16_t pci_address = 3;
+constexpr std::uint16_t minor = 4;
+}  // namespace device_field
+namespace exporter_field {
+constexpr std::uint16_t boot_id = 1;
+constexpr std::uint16_t pid_namespace = 2;
+constexpr std::uint16_t pid = 3;
+constexpr std::uint16_t start_time = 4;
+constexpr std::uint16_t epoch = 5;
+}  // namespace exporter_field
+namespace legacy_field {
+constexpr std::uint16_t bytes = 1;
+constexpr std::uint16_t pid_offset = 2;
+}  // namespace legacy_field
+namespace pool_field {
+constexpr std::uint16_t bytes = 1;
+constexpr std::uint16_t pool = 2;
+}  // namespace pool_field
+namespace broker_field {
+constexpr std::uint16_t socket_path = 1;
+constexpr std::uint16_t epoch = 2;
+constexpr std::uint16_t name = 3;
+constexpr std::uint16_t generation = 4;
+}  // namespace broker_field
+
+/// A place that has fields, as errors call it.
+namespace place {
+constexpr std::string_view top;
+constexpr std::string_view device = "the device";
+constexpr std::string_view exporter = "the exporter";
+constexpr std::string_view legacy = "the legacy handle";
+constexpr std::string_view pool = "the pool pointer";
+constexpr std::string_view broker = "the broker reference";
+}  // namespace place
+
+constexpr std::size_t max_device_text_bytes = 128;
+constexpr std::size_t max_boot_id_bytes = 64;
+constexpr std::size_t no_limit = std::string::npos;  // but the descriptor's
+constexpr std::uint16_t max_pid_offset = 60;
+
+// ---- what is wrong ----
+
+[[noreturn]] void unsupported(std::string_view cause) {
+  throw error(errc::unsupported_version,
+              "read descriptor",
+              {},
+              cause,
+              "update gpushm here, or export with version " + std::to_string(descriptor_version));
+}
+
+/// What is wrong with a text, or nothing.
+std::string text_problem(std::string_view text,
+                         std::string_view where,
+                         std::uint16_t number,
+                         std::size_t limit) {
+  if (text.size() > limit) {
+    return in_words(number, where) + " is " + bytes_long(text.size()) + ", the limit is " +
+           std::to_string(limit);
+  }
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
+  if (std::any_of(text.begin(), text.end(), is_control)) {
+    return in_words(number, where) + " has a control character";
+  }
+  return {};
+}
+
+std::string broker_problem(const broker_reference& value) {
+  if (value.socket_path.empty()) {
+    return "the broker reference has no socket path";
+  }
+  if (auto cause =
+          text_problem(value.socket_path, place::broker, broker_field::socket_path, no_limit);
+      !cause.empty()) {
+    return cause;
+  }
+  if (value.name.empty()) {
+    return "the broker reference has no segment name";
+  }
+  if (auto cause = text_problem(value.name, place::broker, broker_field::name, max_name_bytes);
+      !cause.empty()) {
+    return cause;
+  }
+  if (!base::is_utf8(value.name)) {
+    return in_words(broker_field::name, place::broker) + " is not UTF-8";
+  }
+  if (value.generation == 0 || value.generation > max_generation) {
+    return "the generation is " + std::to_string(value.generation) + ", not from 1 to " +
+           std::to_string(max_generation);
+  }
+  return {};
+}
+
+std::string device_problem(const device_id& value) {
+  if (auto cause =
+          text_problem(value.uuid, place::device, device_field::uuid, max_device_text_bytes);
+      !cause.empty()) {
+    return cause;
+  }
+  if (auto cause = text_problem(
+          value.pci_address, place::device, device_field::pci_address, max_device_text_bytes);
+      !cause.empty()) {
+    return cause;
+  }
+  if (value.minor < -1) {
+    return "the device's minor is " + std::to_string(value.minor);
+  }
+  if (value.kind != device_kind::host && value.uuid.empty()) {
+    return "the device has no UUID";
+  }
+  return {};
+}
+
+/// What is wrong with the values, whichever way they come: a reader and a writer refuse the same.
+std::string problem(const descriptor& value) {
+  if (value.size_bytes == 0) {
+    return "the size is 0";
+  }
+  if (value.size_bytes > value.allocated_bytes ||
+      value.offset_bytes > value.allocated_bytes - value.size_bytes) {
+    return std::to_string(value.size_bytes) + " bytes at offset " +
+           std::to_string(value.offset_bytes) + " do not lie within an allocation of " +
+           std::to_string(value.allocated_bytes);
+  }
+  if (auto cause = device_problem(value.device); !cause.empty()) {
+    return cause;
+  }
+  if (value.backend == backend::host && value.device.kind != device_kind::host) {
+    return "it is host memory on a device";
+  }
+  if (value.backend != backend::host && value.device.kind == device_kind::host) {
+    return "it is device memory on the host";
+  }
+  if (auto cause = text_problem(
+          value.exporter.boot_id, place::exporter, exporter_field::boot_id, max_boot_id_bytes);
+      !cause.empty()) {
+    return cause;
+  }
+  if (value.exporter.pid < 0) {
+    return "the exporter's PID is " + std::to_string(value.exporter.pid);
+  }
+  if (!value.legacy && !value.pool && !value.broker) {
+    return "no way leads to the memory: it has neither field 16, 17 nor 18";
+  }
+  if (value.legacy && value.legacy->pid_offset.value_or(0) > max_pid_offset) {
+    return "the PID's offset in the legacy handle is " + std::to_string(*value.legacy->pid_offset) +
+           ", the limit is " + std::to_string(max_pid_offset);
+  }
+  return value.broker ? broker_problem(*value.broker) : std::string{};
+}
+
+// ---- writing ----
+
+field_writer written(const device_id& value) {
+  field_writer out;
+  out.number_unless(std::uint8_t{0}, device_field::kind, static_cast<std::uint8_t>(value.kind));
+  out.text(device_field::uuid, value.uuid);
+  out.text(device_field::pci_address, value.pci_address);
+  out.number_unless(std::int32_t{-1}, device_field::minor, value.minor);
+  return out;
+}
+
+field_writer written(const base::process_identity& value) {
+  field_writer out;
+  out.text(exporter_field::boot_id, value.boot_id);
+  out.number_unless(std::uint64_t{0}, exporter_field::pid_namespace, value.pid_namespace);
+  out.number_unless(std::int32_t{0}, exporter_field::pid, value.pid);
+  out.number_unless(std::uint64_t{0}, exporter_field::start_time, value.start_time);
+  out.bytes(exporter_field::epoch, value.epoch);
+  return out;
+}
+
+field_writer written(const legacy_handle& value) {
+  field_writer out;
+  out.bytes(legacy_field::bytes, value.bytes);
+  if (value.pid_offset) {
+    out.number(legacy_field::pid_offset, *value.pid_offset);
+  }
+  return out;
+}
+
+field_writer written(const pool_pointer& value) {
+  field_writer out;
+  out.bytes(pool_field::bytes, value.bytes);
+  out.number_unless(std::uint64_t{0}, pool_field::pool, value.pool);
+  return out;
+}
+
+field_writer written(const broker_reference& value) {
+  field_writer out;
+  out.text(broker_field::socket_path, value.socket_path);
+  out.bytes(broker_field::epoch, value.epoch);
+  out.text(broker_field::name, value.name);
+  out.number(broker_field::generation, value.generation);
+  return out;
+}
+
+field_writer written(const descriptor& value) {
+  constexpr std::uint64_t none = 0;
+  field_writer out;
+  out.number(field::kind, static_cast<std::uint8_t>(value.backend));
+  out.number(field::size, value.size_bytes);
+  out.number_unless(none, field::offset, value.offset_bytes);
+  out.number(field::allocated, value.allocated_bytes);
+  out.fields(field::device, written(value.device));
+  out.fields(field::exporter, written(value.exporter));
+  out.number_unless(none, field::address, value.address);
+  out.number_unless(none, field::buffer_id, value.buffer_id);
+  if (value.legacy) {
+    out.fields(field::legacy, written(*value.legacy));
+  }
+  if (value.pool) {
+    out.fields(field::pool, written(*value.pool));
+  }
+  if (value.broker) {
+    out.fields(field::broker, written(*value.broker));
+  }
+  return out;
+}
+
+/// Of all bytes but its own four.
+std::uint32_t crc_of(std::span<const std::byte> bytes) {
+  return crc32(bytes.subspan(header_bytes), crc32(bytes.first(crc_at)));
+}
+
+// ---- reading ----
+
+device_id read_device(const field_reader& in) {
+  device_id result;
+  const auto kind = in.number<std::uint8_t>(device_field::kind);
+  if (kind > static_cast<std::uint8_t>(device_kind::mig)) {
+    unsupported("the device is of kind " + std::to_string(kind) + ", which is not known here");
+  }
+  result.kind = static_cast<device_kind>(kind);
+  result.uuid = in.text(device_field::uuid);
+  result.pci_address = in.text(device_field::pci_address);
+  result.minor = in.number<std::int32_t>(device_field::minor, -1);
+  return result;
+}
+
+base::process_identity read_exporter(const field_reader& in) {
+  base::process_identity result;
+  result.boot_id = in.text(exporter_field::boot_id);
+  result.pid_namespace = in.number<std::uint64_t>(exporter_field::pid_namespace);
+  result.pid = in.number<std::int32_t>(exporter_field::pid);
+  result.start_time = in.number<std::uint64_t>(exporter_field::start_time);
+  in.copy(exporter_field::epoch, result.epoch);
+  return result;
+}
+
+legacy_handle read_legacy(const field_reader& in) {
+  legacy_handle result;
+  in.copy(legacy_field::bytes, result.bytes);
+  if (in.has(legacy_field::pid_offset)) {
+    result.pid_offset = in.required_number<std::uint16_t>(legacy_field::pid_offset);
+  }
+  return result;
+}
+
+pool_pointer read_pool(const field_reader& in) {
+  pool_pointer result;
+  in.copy(pool_field::bytes, result.bytes);
+  result.pool = in.number<std::uint64_t>(pool_field::pool);
+  return result;
+}
+
+broker_reference read_broker(const field_reader& in) {
+  broker_reference result;
+  result.socket_path = in.text(broker_field::socket_path);
+  in.copy(broker_field::epoch, result.epoch);
+  result.name = in.text(broker_field::name);
+  result.generation = in.required_number<std::uint64_t>(broker_field::generation);
+  return result;
+}
+
+void check_header(std::span<const std::byte> bytes) {
+  const auto same = [](std::uint8_t ours, std::byte theirs) { return std::byte{ours} == theirs; };
+  if (bytes.size() < magic.size() || !std::equal(magic.begin(), magic.end(), bytes.begin(), same)) {
+    invalid("it does not begin as a descriptor does");
+  }
+  if (bytes.size() < header_bytes) {
+    invalid("it is " + bytes_long(bytes.size()) + ", its header alone has " +
+            std::to_string(header_bytes));
+  }
+  if (bytes.size() > max_descriptor_bytes) {
+    invalid("it is " + bytes_long(bytes.size()) + ", the limit is " +
+            std::to_string(max_descriptor_bytes));
+  }
+  if (const auto length = number_at<std::uint32_t>(bytes, length_at); length != bytes.size()) {
+    invalid("it is " + bytes_long(bytes.size()) + ", its header says " + std::to_string(length));
+  }
+  if (number_at<std::uint32_t>(bytes, crc_at) != crc_of(bytes)) {
+    invalid("the checksum does not fit");
+  }
+  const auto oldest = number_at<std::uint16_t>(bytes, oldest_reader_at);
+  if (oldest > descriptor_version) {
+    unsupported("its version is " + std::to_string(number_at<std::uint16_t>(bytes, version_at)) +
+                ", which a reader of version " + std::to_string(oldest) +
+                " or newer can read; this one is of version " + std::to_string(descriptor_version));
+  }
+}
+
+}  // namespace
+
+std::vector<std::byte> encode_descriptor(const descriptor& value) {
+  if (const std::string cause = problem(value); !cause.empty()) {
+    throw error(errc::invalid_argument,
+                "write descriptor",
+                {},
+                cause,
+                "docs/descriptor.md says what a descriptor can hold");
+  }
+  const field_writer fields = written(value);
+  const std::size_t length = header_bytes + fields.written().size();
+  if (length > max_descriptor_bytes) {
+    throw error(errc::message_too_large,
+                "write descriptor",
+                {},
+                "it would be " + bytes_long(length) + ", the limit is " +
+                    std::to_string(max_descriptor_bytes),
+                "use a shorter socket path");
+  }
+  std::vector<std::byte> bytes;
+  bytes.reserve(length);
+  for (const std::uint8_t each : magic) {
+    bytes.push_back(std::byte{each});
+  }
+  append(bytes, descriptor_version);
+  append(bytes, oldest_descriptor_reader);
+  append(bytes, static_cast<std::uint32_t>(length));
+  const std::uint32_t crc = crc32(fields.written(), crc32(bytes));
+  append(bytes, crc);
+  bytes.insert(bytes.end(), fields.written().begin(), fields.written().end());
+  return bytes;
+}
+
+descriptor decode_descriptor(std::span<const std::byte> bytes) {
+  check_header(bytes);
+  const field_reader in(bytes.subspan(header_bytes), place::top);
+  const auto kind = in.required_number<std::uint8_t>(field::kind);
+  if (kind > static_cast<std::uint8_t>(backend::cuda_pool)) {
+    unsupported("the memory is of kind " + std::to_string(kind) + ", which is not known here");
+  }
+  descriptor result;
+  result.backend = static_cast<gpushm::backend>(kind);
+  result.size_bytes = in.required_number<std::uint64_t>(field::size);
+  result.offset_bytes = in.number<std::uint64_t>(field::offset);
+  result.allocated_bytes = in.required_number<std::uint64_t>(field::allocated);
+  result.device = read_device({in.required(field::device), place::device});
+  result.exporter = read_exporter({in.required(field::exporter), place::exporter});
+  result.address = in.number<std::uint64_t>(field::address);
+  result.buffer_id = in.number<std::uint64_t>(field::buffer_id);
+  if (in.has(field::legacy)) {
+    result.legacy = read_legacy({in.required(field::legacy), place::legacy});
+  }
+  if (in.has(field::pool)) {
+    result.pool = read_pool({in.required(field::pool), place::pool});
+  }
+  if (in.has(field::broker)) {
+    result.broker = read_broker({in.required(field::broker), place::broker});
+  }
+  if (const std::string cause = problem(result); !cause.empty()) {
+    invalid(cause);
+  }
+  return result;
+}
+
+}  // namespace gpushm::wire

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+/// The parts that docs/descriptor.md builds descriptors from: little-endian numbers, and fields of
+/// a number, a length and bytes. What they mean is in descriptor.cpp.
+namespace gpushm::wire::descriptor_detail {
+
+/// Throws invalid_descriptor for operation "read descriptor".
+[[noreturn]] void invalid(std::string_view cause);
+
+/// "field 5", "field 5 of the device".
+[[nodiscard]] std::string in_words(std::uint16_t number, std::string_view where);
+/// "3 bytes long".
+[[nodiscard]] std::string bytes_long(std::size_t count);
+
+template <std::integral T>
+void append(std::vector<std::byte>& target, T value) {
+  const auto bits = static_cast<std::uint64_t>(static_cast<std::make_unsigned_t<T>>(value));
+  for (std::size_t i = 0; i < sizeof(T); ++i) {
+    target.push_back(static_cast<std::byte>((bits >> (8U * i)) & 0xFFU));
+  }
+}
+
+/// `bytes` reach at least to the number's end.
+template <std::integral T>
+[[nodiscard]] T number_at(std::span<const std::byte> bytes, std::size_t offset) {
+  std::uint64_t bits = 0;
+  for (std::size_t i = 0; i < sizeof(T); ++i) {
+    bits |= std::to_integer<std::uint64_t>(bytes[offset + i]) << (8U * i);
+  }
+  return static_cast<T>(bits);
+}
+
+/// Writes the fields of one place, in the order of the calls. Distinct objects: safe.
+class field_writer {
+ public:
+  template <std::integral T>
+  void number(std::uint16_t number, T value) {
+    begin(number, sizeof(T));
+    append(bytes_, value);
+  }
+  /// Leaves out what a reader takes a missing field for.
+  template <std::integral T>
+  void number_unless(T missing, std::uint16_t number, T value) {
+    if (value != missing) {
+      this->number(number, value);
+    }
+  }
+  /// Leaves out an empty text.
+  void text(std::uint16_t number, std::string_view value) {
+    if (!value.empty()) {
+      bytes(number, value);
+    }
+  }
+  template <class Bytes>
+  void bytes(std::uint16_t number, const Bytes& value) {
+    begin(number, value.size());
+    for (const auto each : value) {
+      bytes_.push_back(static_cast<std::byte>(each));
+    }
+  }
+  void fields(std::uint16_t number, const field_writer& inner) { bytes(number, inner.bytes_); }
+
+  [[nodiscard]] const std::vector<std::byte>& written() const { return bytes_; }
+
+ private:
+  void begin(std::uint16_t number, std::size_t length) {
+    append(bytes_, number);
+    // A length that does not fit is also far above a descriptor's limit, which is checked.
+    append(bytes_, static_cast<std::uint32_t>(length));
+  }
+
+  std::vector<std::byte> bytes_;
+};
+
+/// Finds the fields of one place before any is looked at: their order means nothing. Refers to the
+/// bytes. Functions throw invalid_descriptor for what the place lacks or has in another length.
+/// Distinct objects: safe.
+class field_reader {
+ public:
+  /// `where` goes into errors ("the device"; empty: not in another field) and must outlive this.
+  /// Throws invalid_descriptor when `bytes` are not fields, each with a number of its own.
+  field_reader(std::span<const std::byte> bytes, std::string_view where);
+
+  [[nodiscard]] bool has(std::uint16_t number) const { return find(number) != nullptr; }
+  [[nodiscard]] std::span<const std::byte> required(std::uint16_t number) const;
+
+  template <std::integral T>
+  [[nodiscard]] T required_number(std::uint16_t number) const {
+    return number_at<T>(of_length(sizeof(T), number), 0);
+  }
+  template <std::integral T>
+  [[nodiscard]] T number(std::uint16_t number, T missing = 0) const {
+    return has(number) ? required_number<T>(number) : missing;
+  }
+  /// Empty when it is missing. Any bytes: not checked.
+  [[nodiscard]] std::string text(std::uint16_t number) const;
+  /// A field that must be there.
+  template <class Byte, std::size_t Size>
+  void copy(std::uint16_t number, std::array<Byte, Size>& target) const {
+    const auto bytes = of_length(Size, number);
+    std::transform(bytes.begin(), bytes.end(), target.begin(), [](std::byte each) {
+      return static_cast<Byte>(each);
+    });
+  }
+
+ private:
+  struct one {
+    std::uint16_t number;
+    std::span<const std::byte> bytes;
+  };
+
+  [[nodiscard]] const one* find(std::uint16_t number) const;
+  [[nodiscard]] std::span<const std::byte> of_length(std::size_t length,
+                                                     std::uint16_t number) const;
+
+  std::string_view where_;
+  std::vector<one> found_;
+};
+
+}  // namespace gpushm::wire::descriptor_detail
