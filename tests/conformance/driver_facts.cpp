@@ -8,90 +8,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <memory>
-#include <thread>
 
-#include "driver_facts_agent.hpp"
+#include "driver_facts_fixture.hpp"
 
 namespace gpushm::conformance {
 namespace {
 
 using namespace gpushm::cuda;
-
-constexpr std::uint64_t mib = 1UL << 20U;
-constexpr std::uint64_t gib = 1UL << 30U;
-constexpr std::uint64_t small = 2 * mib;
-
-bool eventually(const std::function<bool()>& condition) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) {
-      return false;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return true;
-}
-
-std::int32_t pid_in(const char* handle) {
-  std::int32_t pid = 0;
-  std::memcpy(&pid, handle + ipc_handle_pid_offset, sizeof(pid));
-  return pid;
-}
-
-void put_pid(char* handle, std::int32_t pid) {
-  std::memcpy(handle + ipc_handle_pid_offset, &pid, sizeof(pid));
-}
-
-bool on_the_fake() {
-  return std::getenv("GPUSHM_FAKE_GPU_ROOT") != nullptr;
-}
-
-class driver_facts : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const agent probe;
-    if (probe.started().result == CUDA_ERROR_NOT_INITIALIZED) {
-      GTEST_SKIP() << "no CUDA driver: " << probe.started().bytes;
-    }
-    ASSERT_EQ(probe.started().result, CUDA_SUCCESS);
-    peers_ = probe.started().value2 >= 2 && probe.started().bytes[0] != 0;
-  }
-  bool peers_ = false;
-};
-
-#define EXPECT_OK(asked) EXPECT_EQ((asked).result, CUDA_SUCCESS)
-#define ASSERT_OK(asked) ASSERT_EQ((asked).result, CUDA_SUCCESS)
-
-// Makes `maker` hold `small` bytes of VMM memory full of `byte`, and gives its descriptor.
-base::unique_fd made_chunk(agent& maker, int byte, std::uint64_t bytes = small) {
-  EXPECT_OK(maker.ask(order::create, bytes, 1));
-  EXPECT_OK(maker.ask(order::fill, static_cast<std::uint64_t>(byte)));
-  answer exported = maker.ask(order::export_chunk, 0);
-  EXPECT_OK(exported);
-  EXPECT_TRUE(exported.fd);
-  return std::move(exported.fd);
-}
-
-void import_and_map(agent& user,
-                    const base::unique_fd& fd,
-                    CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-                    std::uint64_t bytes = small) {
-  ASSERT_OK(user.ask(order::import_chunk, bytes, 0, nullptr, fd.get()));
-  ASSERT_OK(user.ask(order::map_imported, flags, 0));
-}
-
-answer made_handle(agent& maker, int byte) {
-  EXPECT_OK(maker.ask(order::alloc, small));
-  EXPECT_OK(maker.ask(order::fill, static_cast<std::uint64_t>(byte)));
-  answer handle = maker.ask(order::get_handle, 0);
-  EXPECT_OK(handle);
-  return handle;
-}
 
 TEST_F(driver_facts, I1_handle_carries_exporters_pid_at_offset_8) {
   agent maker;

@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -46,8 +47,49 @@ enum class order : std::uint32_t {
               ///< first word
   wait_done,  ///< number: milliseconds at most. CUDA_ERROR_NOT_READY when the stream still waits
   write_stream,  ///< number: value that the stream then writes to the page's second word
-  end,           ///< exits with status 0
+  // Those below name addresses and pools themselves, as answers gave them.
+  where,       ///< value, value2: address and bytes that the orders above are for
+  select,      ///< number: address, number2: bytes that they are for from now on
+  attribute,   ///< number: address, number2: CUpointer_attribute. value: its bytes over zeros
+  attributes,  ///< number: address. bytes: the four of `plural_attributes`, each over 8 times 0xff
+  address_range,  ///< number: address. value, value2: base and bytes
+  create_plain,   ///< number: bytes. VMM without handle types, mapped. value: address
+  unmap_part,     ///< number: address, number2: bytes
+  retain_chunk,   ///< number: address, number2: whether without a current context. value: handle
+                  ///< types of its properties, value2: the result of exporting it, which answers
+                  ///< with a descriptor
+  host_plain,     ///< number: bytes, number2: whether of a memfd. value: address of pageable memory
+  host_alloc,     ///< number: bytes, cuMemHostAlloc. value: address
+  host_free,      ///< number: address, cuMemFreeHost
+  host_register,  ///< number: address, number2: bytes
+  host_unregister,  ///< number: address
+  default_alloc,    ///< number: bytes, cuMemAllocAsync. value: address, value2: the default pool
+  pool_make,        ///< number: CUmemAllocationHandleType. value: the pool
+  pool_alloc,       ///< number: bytes, number2: pool. value: address
+  pool_descriptor,  ///< number: pool. Answers with a descriptor
+  pool_pointer,     ///< number: address. bytes: its export data
+  pool_open,        ///< with a descriptor. value: the pool
+  pool_take,        ///< number: pool; bytes: the pointer's export data. value: address
+  pool_access,      ///< number: pool, number2: CUmemAccess_flags of the agent's device
+  pool_trim,        ///< number: pool
+  pool_destroy,     ///< number: pool
+  pool_free,        ///< number: address, cuMemFreeAsync
+  device_free,      ///< number: address, cuMemFree
+  use_context,      ///< number: whether the primary context is made current, or none
+  push_context,     ///< makes the primary context current with cuCtxPushCurrent
+  retain_context,   ///< value: the CUcontext
+  reset_context,    ///< cuDevicePrimaryCtxReset
+  context_active,   ///< value: whether cuDevicePrimaryCtxGetState says active
+  context_id,       ///< value: cuCtxGetId of the primary context
+  end,              ///< exits with status 0
 };
+
+/// What `attributes` asks for at once; each is 8 bytes wide but the first, which is 4.
+inline constexpr std::array<cuda::CUpointer_attribute, 4> plural_attributes = {
+    cuda::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+    cuda::CU_POINTER_ATTRIBUTE_BUFFER_ID,
+    cuda::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+    cuda::CU_POINTER_ATTRIBUTE_RANGE_SIZE};
 
 struct message {
   order what = order::init;

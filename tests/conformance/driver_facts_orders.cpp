@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an agent does when it is asked to.
+#include "driver_facts_orders.hpp"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,8 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include "driver/cuda.hpp"
-#include "driver_facts_agent.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::conformance {
@@ -21,23 +21,8 @@ void give_answer(const message& sent, int fd);
 namespace {
 
 using namespace gpushm::cuda;
-using driver::cuda_driver;
 
 constexpr std::size_t page_bytes = 4096;
-
-// The first failure of a chain of calls stops it and becomes the answer.
-struct failed {
-  CUresult result;
-};
-void must(CUresult result) {
-  if (result != CUDA_SUCCESS) {
-    throw failed{result};
-  }
-}
-
-void* as_shareable(int fd) {
-  return reinterpret_cast<void*>(static_cast<std::intptr_t>(fd));
-}
 
 class worker {
  public:
@@ -45,7 +30,6 @@ class worker {
   base::unique_fd obey(message& said, base::unique_fd fd);
 
  private:
-  const cuda_driver& cu() const { return cuda_driver::instance(); }
   CUmemAllocationProp properties() const;
   void init(message& said);
   void create(std::size_t bytes, std::size_t chunks);
@@ -315,7 +299,18 @@ base::unique_fd worker::obey(message& said, base::unique_fd fd) {
           stream_, address + sizeof(std::uint64_t), said.number, CU_STREAM_WRITE_VALUE_DEFAULT));
       break;
     }
+    case order::where:
+      said.number = pointer_;
+      said.number2 = size_bytes_;
+      break;
+    case order::select:
+      pointer_ = said.number;
+      size_bytes_ = said.number2;
+      break;
     case order::end:
+      break;
+    default:
+      out = obey_raw(said, fd.get(), device_);
       break;
   }
   return out;

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a reset of the primary context leaves (E). Always in a child process.
+#include <gtest/gtest.h>
+
+#include "driver_facts_fixture.hpp"
+
+namespace gpushm::conformance {
+namespace {
+
+using namespace gpushm::cuda;
+
+// The context that every agent begins with, reset and retained again.
+void reset_and_retain(agent& of) {
+  ASSERT_OK(of.ask(order::reset_context));
+  ASSERT_OK(of.ask(order::retain_context));
+  ASSERT_OK(of.ask(order::use_context, 1));
+}
+
+TEST_F(driver_facts, E1_a_reset_destroys_a_context_that_is_retained) {
+  agent user;
+  const answer before = user.ask(order::context_active);
+  ASSERT_OK(before);
+  EXPECT_EQ(before.value, 1U);
+  ASSERT_OK(user.ask(order::context_id));
+  ASSERT_OK(user.ask(order::reset_context));
+  const answer after = user.ask(order::context_active);
+  ASSERT_OK(after);
+  EXPECT_EQ(after.value, 0U);
+  EXPECT_OK(user.ask(order::push_context)) << "this does not tell";
+  EXPECT_EQ(user.ask(order::context_id).result, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  EXPECT_EQ(user.ask(order::alloc, small).result, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+}
+
+TEST_F(driver_facts, E2_the_same_context_returns_with_another_id) {
+  agent user;
+  const answer first = user.ask(order::context_id);
+  ASSERT_OK(first);
+  ASSERT_OK(user.ask(order::reset_context));
+  const answer retained = user.ask(order::retain_context);
+  ASSERT_OK(retained);
+  EXPECT_EQ(retained.value, first.value2);
+  const answer active = user.ask(order::context_active);
+  ASSERT_OK(active);
+  EXPECT_EQ(active.value, 1U);
+  const answer second = user.ask(order::context_id);
+  ASSERT_OK(second);
+  EXPECT_NE(second.value, first.value);
+  ASSERT_OK(user.ask(order::use_context, 1));
+  EXPECT_OK(user.ask(order::alloc, small));
+}
+
+TEST_F(driver_facts, E3_chunks_survive_a_reset) {
+  agent maker;
+  agent user;
+  import_and_map(user, made_chunk(maker, 0xe3));
+  ASSERT_NO_FATAL_FAILURE(reset_and_retain(user));
+  EXPECT_EQ(user.ask(order::check, 0xe3).value, 0U) << "imported";
+  EXPECT_OK(user.ask(order::unmap));
+  ASSERT_NO_FATAL_FAILURE(reset_and_retain(maker));
+  EXPECT_EQ(maker.ask(order::check, 0xe3).value, 0U) << "its own";
+  EXPECT_OK(maker.ask(order::unmap));
+}
+
+TEST_F(driver_facts, E4_allocations_and_opened_handles_do_not_survive_a_reset) {
+  agent maker;
+  agent user;
+  const answer handle = made_handle(maker, 0xe4);
+  ASSERT_OK(user.ask(order::open_handle, small, 0, handle.bytes));
+  EXPECT_EQ(user.ask(order::check, 0xe4).value, 0U);
+  ASSERT_NO_FATAL_FAILURE(reset_and_retain(user));
+  EXPECT_EQ(user.ask(order::check, 0xe4).result, CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(maker.ask(order::check, 0xe4).value, 0U) << "the exporter is another process";
+  ASSERT_NO_FATAL_FAILURE(reset_and_retain(maker));
+  EXPECT_EQ(maker.ask(order::check, 0xe4).result, CUDA_ERROR_INVALID_VALUE);
+}
+
+}  // namespace
+}  // namespace gpushm::conformance

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Legacy handles of memory that exists already (C).
+#include <gtest/gtest.h>
+
+#include "driver_facts_fixture.hpp"
+
+namespace gpushm::conformance {
+namespace {
+
+using namespace gpushm::cuda;
+
+// Opens `handle`; the address.
+std::uint64_t opened_at(agent& user, const answer& handle) {
+  EXPECT_OK(user.ask(order::open_handle, small, 0, handle.bytes));
+  return address_in(user);
+}
+
+void close_at(agent& user, std::uint64_t address) {
+  ASSERT_OK(user.ask(order::select, address, small));
+  ASSERT_OK(user.ask(order::close_handle));
+}
+
+TEST_F(driver_facts, C1_a_handle_needs_a_current_context) {
+  agent maker;
+  ASSERT_OK(maker.ask(order::alloc, small));
+  ASSERT_OK(maker.ask(order::use_context, 0));
+  EXPECT_EQ(maker.ask(order::get_handle, 0).result, CUDA_ERROR_INVALID_CONTEXT);
+  ASSERT_OK(maker.ask(order::use_context, 1));
+  EXPECT_OK(maker.ask(order::get_handle, 0));
+}
+
+TEST_F(driver_facts, C2_only_memory_of_cuMemAlloc_has_a_handle) {
+  agent maker;
+  const answer handle = made_handle(maker, 0xc2);
+  ASSERT_OK(maker.ask(order::create, small, 1));
+  EXPECT_EQ(maker.ask(order::get_handle, 0).result, CUDA_ERROR_INVALID_VALUE);
+  for (const std::uint64_t handle_types :
+       {CU_MEM_HANDLE_TYPE_NONE, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR}) {
+    const answer pool = maker.ask(order::pool_make, handle_types);
+    ASSERT_OK(pool);
+    const answer memory = maker.ask(order::pool_alloc, small, pool.value);
+    ASSERT_OK(memory);
+    ASSERT_OK(maker.ask(order::select, memory.value, small));
+    EXPECT_EQ(maker.ask(order::get_handle, 0).result, CUDA_ERROR_INVALID_VALUE) << handle_types;
+  }
+  agent user;
+  opened_at(user, handle);
+  EXPECT_EQ(user.ask(order::get_handle, 0).result, CUDA_ERROR_INVALID_VALUE) << "of an opened one";
+}
+
+TEST_F(driver_facts, C3_opens_of_one_handle_are_one_mapping_and_counted) {
+  agent maker;
+  agent user;
+  answer handle = made_handle(maker, 0xc3);
+  const std::uint64_t address = opened_at(user, handle);
+  EXPECT_EQ(opened_at(user, handle), address);
+  put_pid(handle.bytes, 12345678);
+  EXPECT_EQ(opened_at(user, handle), address);
+  for (int closes = 0; closes < 3; ++closes) {
+    EXPECT_EQ(wrong_bytes_at(user, address, small, 0xc3), 0U) << closes;
+    ASSERT_OK(user.ask(order::close_handle));
+  }
+  EXPECT_EQ(attribute_in(user, address, CU_POINTER_ATTRIBUTE_MEMORY_TYPE).result,
+            CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(driver_facts, C4_a_mapping_keeps_what_its_exporter_freed) {
+  agent maker;
+  agent user;
+  const answer first = made_handle(maker, 0xc4);
+  const std::uint64_t old_address = opened_at(user, first);
+  ASSERT_OK(maker.ask(order::free));
+  const answer second = made_handle(maker, 0xc5);
+  const std::uint64_t new_address = opened_at(user, second);
+  EXPECT_NE(new_address, old_address);
+  EXPECT_EQ(wrong_bytes_at(user, old_address, small, 0xc4), 0U);
+  EXPECT_EQ(wrong_bytes_at(user, new_address, small, 0xc5), 0U);
+}
+
+TEST_F(driver_facts, C5_a_dead_exporters_handle_opens_while_it_is_open) {
+  agent maker;
+  agent user;
+  const answer handle = made_handle(maker, 0xc6);
+  const std::uint64_t address = opened_at(user, handle);
+  maker.kill();
+  EXPECT_EQ(opened_at(user, handle), address);
+  EXPECT_EQ(wrong_bytes_at(user, address, small, 0xc6), 0U);
+  close_at(user, address);
+  EXPECT_EQ(wrong_bytes_at(user, address, small, 0xc6), 0U);
+  close_at(user, address);
+  EXPECT_EQ(user.ask(order::open_handle, small, 0, handle.bytes).result, CUDA_ERROR_INVALID_HANDLE);
+}
+
+}  // namespace
+}  // namespace gpushm::conformance

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the driver says of memory that exists already: attributes of pointers (A), and retained
+// chunks (B).
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "driver_facts_fixture.hpp"
+
+namespace gpushm::conformance {
+namespace {
+
+using namespace gpushm::cuda;
+
+// Far from where anything is mapped.
+constexpr std::uint64_t never_mapped = 0x1000'0000'0000;
+
+// The singular form refuses the address, the plural one says zeros.
+void expect_unknown(agent& of, std::uint64_t address, const std::string& what) {
+  for (const auto which : plural_attributes) {
+    EXPECT_EQ(attribute_in(of, address, which).result, CUDA_ERROR_INVALID_VALUE)
+        << what << ", attribute " << which;
+  }
+  const answer all = of.ask(order::attributes, address);
+  ASSERT_OK(all) << what;
+  for (std::size_t i = 0; i < plural_attributes.size(); ++i) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, all.bytes + i * sizeof(value), sizeof(value));
+    // The first is 4 bytes wide, so the rest of its place keeps what was there.
+    EXPECT_EQ(value, i == 0 ? 0xffff'ffff'0000'0000 : 0U) << what << ", attribute " << i;
+  }
+}
+
+// A chunk of a reservation that is larger by as much again, which nothing is mapped to.
+void reserve_with_a_hole(agent& maker) {
+  ASSERT_OK(maker.ask(order::create, small, 2));
+  ASSERT_OK(maker.ask(order::unmap_part, address_in(maker) + small, small));
+}
+
+TEST_F(driver_facts, A1_what_is_not_the_drivers_is_an_invalid_value) {
+  agent maker;
+  const answer heap = maker.ask(order::host_plain, small, 0);
+  ASSERT_OK(heap);
+  expect_unknown(maker, heap.value, "pageable memory");
+  const answer memfd = maker.ask(order::host_plain, small, 1);
+  ASSERT_OK(memfd);
+  expect_unknown(maker, memfd.value, "mapping of a memfd");
+  expect_unknown(maker, 0, "null");
+  expect_unknown(maker, never_mapped, "never mapped");
+  ASSERT_OK(maker.ask(order::alloc, small));
+  const std::uint64_t freed = address_in(maker);
+  EXPECT_EQ(attribute_in(maker, freed, CU_POINTER_ATTRIBUTE_MEMORY_TYPE).value,
+            CU_MEMORYTYPE_DEVICE);
+  ASSERT_OK(maker.ask(order::free));
+  expect_unknown(maker, freed, "freed");
+  ASSERT_NO_FATAL_FAILURE(reserve_with_a_hole(maker));
+  const std::uint64_t reserved = address_in(maker);
+  EXPECT_EQ(attribute_in(maker, reserved, CU_POINTER_ATTRIBUTE_MEMORY_TYPE).value,
+            CU_MEMORYTYPE_DEVICE);
+  expect_unknown(maker, reserved + small, "reserved without memory");
+}
+
+TEST_F(driver_facts, A1_address_range_of_what_is_not_the_drivers_is_not_found) {
+  agent maker;
+  for (const std::uint64_t of_memfd : {0U, 1U}) {
+    const answer plain = maker.ask(order::host_plain, small, of_memfd);
+    ASSERT_OK(plain);
+    EXPECT_EQ(maker.ask(order::address_range, plain.value).result, CUDA_ERROR_NOT_FOUND)
+        << of_memfd;
+  }
+  ASSERT_OK(maker.ask(order::alloc, small));
+  const std::uint64_t address = address_in(maker);
+  const answer range = maker.ask(order::address_range, address + mib);
+  ASSERT_OK(range);
+  EXPECT_EQ(range.value, address);
+  EXPECT_EQ(range.value2, small);
+}
+
+TEST_F(driver_facts, A2_attributes_need_no_current_context) {
+  agent maker;
+  ASSERT_OK(maker.ask(order::alloc, small));
+  const std::uint64_t address = address_in(maker);
+  ASSERT_OK(maker.ask(order::use_context, 0));
+  const answer type = attribute_in(maker, address, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+  ASSERT_OK(type);
+  EXPECT_EQ(type.value, CU_MEMORYTYPE_DEVICE);
+  const answer start = attribute_in(maker, address + mib, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR);
+  ASSERT_OK(start);
+  EXPECT_EQ(start.value, address);
+  expect_unknown(maker, never_mapped, "never mapped");
+}
+
+TEST_F(driver_facts, A3_buffer_id_is_new_at_an_address_used_before) {
+  agent maker;
+  std::set<std::uint64_t> ids;
+  std::set<std::uint64_t> addresses;
+  constexpr std::size_t rounds = 8;
+  for (std::size_t round = 0; round < rounds; ++round) {
+    ASSERT_OK(maker.ask(order::alloc, small));
+    addresses.insert(address_in(maker));
+    const answer id = maker.ask(order::buffer_id);
+    ASSERT_OK(id);
+    EXPECT_NE(id.value, 0U);
+    ids.insert(id.value);
+    ASSERT_OK(maker.ask(order::free));
+  }
+  EXPECT_EQ(ids.size(), rounds);
+  EXPECT_LT(addresses.size(), rounds) << "no address was used again, so nothing is shown";
+}
+
+TEST_F(driver_facts, A4_range_of_an_allocation_is_exact_and_its_mapping_is_rounded) {
+  agent maker;
+  ASSERT_OK(maker.ask(order::alloc, 5 * mib));
+  const std::uint64_t address = address_in(maker);
+  for (const std::uint64_t offset : {0UL, 1UL, 3 * mib, 5 * mib - 1}) {
+    const std::uint64_t at = address + offset;
+    EXPECT_EQ(attribute_in(maker, at, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR).value, address);
+    EXPECT_EQ(attribute_in(maker, at, CU_POINTER_ATTRIBUTE_RANGE_SIZE).value, 5 * mib);
+    EXPECT_EQ(attribute_in(maker, at, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR).value, address);
+    EXPECT_EQ(attribute_in(maker, at, CU_POINTER_ATTRIBUTE_MAPPING_SIZE).value, 6 * mib);
+  }
+}
+
+TEST_F(driver_facts, A4_range_of_vmm_is_the_reservation_and_its_mapping_the_chunk) {
+  agent maker;
+  ASSERT_OK(maker.ask(order::create, small, 3));
+  const std::uint64_t base = address_in(maker);
+  for (std::uint64_t chunk = 0; chunk < 3; ++chunk) {
+    const std::uint64_t at = base + chunk * small + 12345;
+    EXPECT_EQ(attribute_in(maker, at, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR).value, base);
+    EXPECT_EQ(attribute_in(maker, at, CU_POINTER_ATTRIBUTE_RANGE_SIZE).value, 3 * small);
+    EXPECT_EQ(attribute_in(maker, at, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR).value,
+              base + chunk * small);
+    EXPECT_EQ(attribute_in(maker, at, CU_POINTER_ATTRIBUTE_MAPPING_SIZE).value, small);
+  }
+  // Also where only a part of the reservation has memory.
+  ASSERT_OK(maker.ask(order::unmap_part, base + small, 2 * small));
+  EXPECT_EQ(attribute_in(maker, base, CU_POINTER_ATTRIBUTE_RANGE_SIZE).value, 3 * small);
+}
+
+struct said_of {
+  std::uint64_t address;
+  CUmemorytype type;
+  std::uint64_t legacy;
+  std::uint64_t handle_types;
+  std::uint64_t pool;
+};
+
+void expect_said(agent& of, const said_of& wanted, const std::string& what) {
+  const auto expect = [&](CUpointer_attribute which, std::uint64_t value) {
+    const answer got = attribute_in(of, wanted.address, which);
+    EXPECT_OK(got) << what << ", attribute " << which;
+    EXPECT_EQ(got.value, value) << what << ", attribute " << which;
+  };
+  expect(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, wanted.type);
+  expect(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, wanted.legacy);
+  expect(CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, wanted.handle_types);
+  expect(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, wanted.pool);
+}
+
+TEST_F(driver_facts, A5_attributes_say_what_can_be_exported) {
+  agent maker;
+  ASSERT_OK(maker.ask(order::alloc, small));
+  expect_said(maker, {address_in(maker), CU_MEMORYTYPE_DEVICE, 1, 0, 0}, "cuMemAlloc");
+  ASSERT_OK(maker.ask(order::create, small, 1));
+  expect_said(maker, {address_in(maker), CU_MEMORYTYPE_DEVICE, 0, 1, 0}, "exportable VMM");
+  const answer plain = maker.ask(order::create_plain, small);
+  ASSERT_OK(plain);
+  expect_said(maker, {plain.value, CU_MEMORYTYPE_DEVICE, 0, 0, 0}, "VMM without handles");
+  const answer by_default = maker.ask(order::default_alloc, small);
+  ASSERT_OK(by_default);
+  ASSERT_NE(by_default.value2, 0U);
+  expect_said(maker,
+              {by_default.value, CU_MEMORYTYPE_DEVICE, 0, 0, by_default.value2},
+              "the default pool's");
+  for (const std::uint64_t handle_types :
+       {CU_MEM_HANDLE_TYPE_NONE, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR}) {
+    const answer pool = maker.ask(order::pool_make, handle_types);
+    ASSERT_OK(pool);
+    const answer memory = maker.ask(order::pool_alloc, small, pool.value);
+    ASSERT_OK(memory);
+    expect_said(maker,
+                {memory.value, CU_MEMORYTYPE_DEVICE, 0, handle_types, pool.value},
+                "a pool's, handle types " + std::to_string(handle_types));
+  }
+}
+
+TEST_F(driver_facts, A5_attributes_of_what_is_imported_say_that_it_cannot_be_exported) {
+  agent maker;
+  agent user;
+  import_and_map(user, made_chunk(maker, 0xa5));
+  expect_said(user, {address_in(user), CU_MEMORYTYPE_DEVICE, 0, 0, 0}, "imported VMM");
+  const answer handle = made_handle(maker, 0xa6);
+  ASSERT_OK(user.ask(order::open_handle, small, 0, handle.bytes));
+  expect_said(user, {address_in(user), CU_MEMORYTYPE_DEVICE, 0, 0, 0}, "opened legacy handle");
+  const answer pool = maker.ask(order::pool_make, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  ASSERT_OK(pool);
+  const answer memory = maker.ask(order::pool_alloc, small, pool.value);
+  ASSERT_OK(memory);
+  const answer fd = maker.ask(order::pool_descriptor, pool.value);
+  ASSERT_OK(fd);
+  const answer data = maker.ask(order::pool_pointer, memory.value);
+  ASSERT_OK(data);
+  const answer opened = user.ask(order::pool_open, 0, 0, nullptr, fd.fd.get());
+  ASSERT_OK(opened);
+  const answer taken = user.ask(order::pool_take, opened.value, 0, data.bytes);
+  ASSERT_OK(taken);
+  expect_said(user, {taken.value, CU_MEMORYTYPE_DEVICE, 0, 0, opened.value}, "imported pool's");
+}
+
+TEST_F(driver_facts, A6_pinned_memory_is_the_hosts_and_cannot_be_exported) {
+  agent maker;
+  const answer pinned = maker.ask(order::host_alloc, small);
+  ASSERT_OK(pinned);
+  expect_said(maker, {pinned.value, CU_MEMORYTYPE_HOST, 0, 0, 0}, "cuMemHostAlloc");
+  ASSERT_OK(maker.ask(order::host_free, pinned.value));
+  const answer plain = maker.ask(order::host_plain, small, 1);
+  ASSERT_OK(plain);
+  ASSERT_OK(maker.ask(order::host_register, plain.value, small));
+  expect_said(maker, {plain.value, CU_MEMORYTYPE_HOST, 0, 0, 0}, "registered");
+  ASSERT_OK(maker.ask(order::host_unregister, plain.value));
+  expect_unknown(maker, plain.value, "registered no more");
+}
+
+TEST_F(driver_facts, B1_an_interior_pointer_retains_its_chunk) {
+  agent maker;
+  ASSERT_OK(maker.ask(order::create, small, 3));
+  const std::uint64_t base = address_in(maker);
+  for (std::uint64_t chunk = 0; chunk < 3; ++chunk) {
+    fill_at(maker, base + chunk * small, small, 0xb1 + static_cast<int>(chunk));
+  }
+  for (std::uint64_t chunk = 0; chunk < 3; ++chunk) {
+    // The last one without a current context.
+    const answer retained =
+        maker.ask(order::retain_chunk, base + chunk * small + mib + 12345, chunk == 2 ? 1 : 0);
+    ASSERT_OK(retained);
+    EXPECT_EQ(retained.value, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    ASSERT_EQ(retained.value2, CUDA_SUCCESS);
+    agent user;
+    import_and_map(user, retained.fd);
+    EXPECT_EQ(user.ask(order::check, 0xb1 + chunk).value, 0U) << chunk;
+  }
+}
+
+TEST_F(driver_facts, B2_only_vmm_memory_is_retained) {
+  agent maker;
+  ASSERT_OK(maker.ask(order::alloc, small));
+  EXPECT_EQ(maker.ask(order::retain_chunk, address_in(maker)).result, CUDA_ERROR_INVALID_VALUE);
+  for (const std::uint64_t handle_types :
+       {CU_MEM_HANDLE_TYPE_NONE, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR}) {
+    const answer pool = maker.ask(order::pool_make, handle_types);
+    ASSERT_OK(pool);
+    const answer memory = maker.ask(order::pool_alloc, small, pool.value);
+    ASSERT_OK(memory);
+    EXPECT_EQ(maker.ask(order::retain_chunk, memory.value).result, CUDA_ERROR_INVALID_VALUE)
+        << handle_types;
+  }
+}
+
+TEST_F(driver_facts, B3_an_imported_chunk_is_retained_but_not_exported_again) {
+  agent maker;
+  agent user;
+  import_and_map(user, made_chunk(maker, 0xb3));
+  const answer retained = user.ask(order::retain_chunk, address_in(user));
+  ASSERT_OK(retained);
+  EXPECT_EQ(retained.value, CU_MEM_HANDLE_TYPE_NONE);
+  EXPECT_EQ(retained.value2, CUDA_ERROR_INVALID_VALUE);
+  EXPECT_FALSE(retained.fd);
+  EXPECT_EQ(user.ask(order::check, 0xb3).value, 0U);
+}
+
+}  // namespace
+}  // namespace gpushm::conformance

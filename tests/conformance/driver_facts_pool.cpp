@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory pools whose memory others import (D).
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "driver_facts_fixture.hpp"
+
+namespace gpushm::conformance {
+namespace {
+
+using namespace gpushm::cuda;
+
+// An exportable pool in an agent, whose descriptor was asked for.
+struct exported_pool {
+  explicit exported_pool(agent& maker) {
+    const answer made = maker.ask(order::pool_make, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    EXPECT_OK(made);
+    handle = made.value;
+    answer exported = maker.ask(order::pool_descriptor, handle);
+    EXPECT_OK(exported);
+    fd = std::move(exported.fd);
+  }
+  std::uint64_t handle = 0;
+  base::unique_fd fd;
+};
+
+// An allocation of a pool, full of one byte.
+struct exported_pointer {
+  exported_pointer(agent& maker, const exported_pool& pool, int byte, std::uint64_t bytes = small) {
+    const answer made = maker.ask(order::pool_alloc, bytes, pool.handle);
+    EXPECT_OK(made);
+    address = made.value;
+    fill_at(maker, address, bytes, byte);
+    data = maker.ask(order::pool_pointer, address);
+    EXPECT_OK(data);
+  }
+  std::uint64_t address = 0;
+  answer data;
+};
+
+std::uint64_t open_pool(agent& user, const base::unique_fd& fd) {
+  const answer opened = user.ask(order::pool_open, 0, 0, nullptr, fd.get());
+  EXPECT_OK(opened);
+  return opened.value;
+}
+
+std::uint64_t take(agent& user, std::uint64_t pool, const exported_pointer& pointer) {
+  const answer taken = user.ask(order::pool_take, pool, 0, pointer.data.bytes);
+  EXPECT_OK(taken);
+  return taken.value;
+}
+
+// Allocates until the pool hands out the memory at `address` again, and fills it.
+void hand_out_again(agent& maker, const exported_pool& pool, std::uint64_t address, int byte) {
+  for (int tries = 0; tries < 16; ++tries) {
+    const answer made = maker.ask(order::pool_alloc, small, pool.handle);
+    ASSERT_OK(made);
+    if (made.value == address) {
+      fill_at(maker, address, small, byte);
+      return;
+    }
+  }
+  FAIL() << "the pool did not hand out that memory again";
+}
+
+TEST_F(driver_facts, D1_pointers_are_exported_after_their_pool) {
+  agent maker;
+  const answer pool = maker.ask(order::pool_make, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  ASSERT_OK(pool);
+  const answer memory = maker.ask(order::pool_alloc, small, pool.value);
+  ASSERT_OK(memory);
+  EXPECT_EQ(maker.ask(order::pool_pointer, memory.value).result, CUDA_ERROR_INVALID_VALUE);
+  ASSERT_OK(maker.ask(order::pool_descriptor, pool.value));
+  EXPECT_OK(maker.ask(order::pool_pointer, memory.value));
+}
+
+TEST_F(driver_facts, D1_a_pools_descriptor_is_the_control_node) {
+  if (on_the_fake()) {
+    GTEST_SKIP() << "a descriptor of the fake is one of a file of its own";
+  }
+  agent maker;
+  const exported_pool pool(maker);
+  std::array<char, 64> target{};
+  const std::string link = "/proc/self/fd/" + std::to_string(pool.fd.get());
+  ASSERT_GT(::readlink(link.c_str(), target.data(), target.size() - 1), 0);
+  EXPECT_STREQ(target.data(), "/dev/nvidiactl");
+}
+
+TEST_F(driver_facts, D2_imported_twice_is_the_same_pool_and_pointer) {
+  agent maker;
+  agent user;
+  const exported_pool pool(maker);
+  const exported_pointer memory(maker, pool, 0xd2);
+  const std::uint64_t opened = open_pool(user, pool.fd);
+  EXPECT_EQ(open_pool(user, pool.fd), opened);
+  const std::uint64_t address = take(user, opened, memory);
+  EXPECT_EQ(take(user, opened, memory), address);
+  EXPECT_EQ(wrong_bytes_at(user, address, small, 0xd2), 0U);
+}
+
+TEST_F(driver_facts, D3_an_imported_pool_is_not_made_read_only) {
+  agent maker;
+  agent user;
+  const exported_pool pool(maker);
+  const std::uint64_t opened = open_pool(user, pool.fd);
+  EXPECT_EQ(user.ask(order::pool_access, opened, CU_MEM_ACCESS_FLAGS_PROT_READ).result,
+            CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_OK(user.ask(order::pool_access, opened, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+}
+
+TEST_F(driver_facts, D4_an_imported_pool_is_destroyed_after_its_pointers) {
+  for (const order give_back : {order::pool_free, order::device_free}) {
+    agent maker;
+    agent user;
+    const exported_pool pool(maker);
+    const exported_pointer first(maker, pool, 0xd4);
+    const exported_pointer second(maker, pool, 0xd5);
+    const std::uint64_t opened = open_pool(user, pool.fd);
+    const std::uint64_t addresses[] = {take(user, opened, first), take(user, opened, second)};
+    EXPECT_NE(addresses[0], addresses[1]);
+    EXPECT_EQ(wrong_bytes_at(user, addresses[0], small, 0xd4), 0U);
+    EXPECT_EQ(wrong_bytes_at(user, addresses[1], small, 0xd5), 0U);
+    EXPECT_EQ(user.ask(order::pool_trim, opened).result, CUDA_ERROR_INVALID_VALUE);
+    for (const std::uint64_t address : addresses) {
+      EXPECT_EQ(user.ask(order::pool_destroy, opened).result, CUDA_ERROR_INVALID_VALUE);
+      ASSERT_OK(user.ask(give_back, address));
+    }
+    EXPECT_OK(user.ask(order::pool_destroy, opened));
+    EXPECT_OK(maker.ask(order::pool_trim, pool.handle)) << "its maker may";
+    // What its exporter holds is as before.
+    EXPECT_EQ(wrong_bytes_at(maker, first.address, small, 0xd4), 0U);
+    EXPECT_EQ(wrong_bytes_at(maker, second.address, small, 0xd5), 0U);
+  }
+}
+
+TEST_F(driver_facts, D5_a_pool_outlives_its_killed_exporter) {
+  agent maker;
+  agent user;
+  const exported_pool pool(maker);
+  const exported_pointer first(maker, pool, 0xd6);
+  const exported_pointer second(maker, pool, 0xd7);
+  const std::uint64_t opened = open_pool(user, pool.fd);
+  const std::uint64_t address = take(user, opened, first);
+  maker.kill();
+  EXPECT_EQ(wrong_bytes_at(user, address, small, 0xd6), 0U);
+  EXPECT_EQ(wrong_bytes_at(user, take(user, opened, second), small, 0xd7), 0U);
+  // And for somebody who comes later, by the descriptor that this process holds.
+  agent late;
+  const std::uint64_t late_pool = open_pool(late, pool.fd);
+  EXPECT_EQ(wrong_bytes_at(late, take(late, late_pool, first), small, 0xd6), 0U);
+  EXPECT_EQ(wrong_bytes_at(late, take(late, late_pool, second), small, 0xd7), 0U);
+}
+
+TEST_F(driver_facts, D5_a_dead_exporters_memory_goes_with_its_last_importer) {
+  agent watcher;
+  // Before the first look, because its context takes memory too.
+  agent user;
+  const std::uint64_t before = watcher.ask(order::free_memory).value;
+  if (before < 2 * gib) {
+    GTEST_SKIP() << "needs 2 GiB of free device memory";
+  }
+  auto maker = std::make_unique<agent>();
+  exported_pool pool(*maker);
+  const exported_pointer memory(*maker, pool, 0xd8, gib);
+  const std::uint64_t opened = open_pool(user, pool.fd);
+  const std::uint64_t address = take(user, opened, memory);
+  maker->kill();
+  pool.fd.reset();
+  EXPECT_EQ(wrong_bytes_at(user, address, gib, 0xd8), 0U);
+  EXPECT_LE(watcher.ask(order::free_memory).value + gib * 9 / 10, before);
+  ASSERT_OK(user.ask(order::pool_free, address));
+  ASSERT_OK(user.ask(order::pool_destroy, opened));
+  EXPECT_TRUE(
+      eventually([&] { return watcher.ask(order::free_memory).value + gib / 10 >= before; }));
+}
+
+TEST_F(driver_facts, D6_freed_memory_keeps_its_contents_until_it_is_handed_out_again) {
+  agent maker;
+  agent user;
+  const exported_pool pool(maker);
+  const exported_pointer memory(maker, pool, 0xd9);
+  const std::uint64_t address = take(user, open_pool(user, pool.fd), memory);
+  ASSERT_OK(maker.ask(order::pool_free, memory.address));
+  EXPECT_EQ(wrong_bytes_at(user, address, small, 0xd9), 0U) << "freed";
+  ASSERT_NO_FATAL_FAILURE(hand_out_again(maker, pool, memory.address, 0xda));
+  EXPECT_EQ(wrong_bytes_at(user, address, small, 0xda), 0U) << "handed out again";
+  // What was exported of the old memory is now that of the new.
+  agent late;
+  EXPECT_EQ(wrong_bytes_at(late, take(late, open_pool(late, pool.fd), memory), small, 0xda), 0U);
+}
+
+TEST_F(driver_facts, D6_freed_memory_keeps_its_contents_when_the_pool_goes) {
+  agent maker;
+  agent user;
+  const exported_pool pool(maker);
+  const exported_pointer memory(maker, pool, 0xdb);
+  const std::uint64_t address = take(user, open_pool(user, pool.fd), memory);
+  ASSERT_OK(maker.ask(order::pool_free, memory.address));
+  ASSERT_OK(maker.ask(order::pool_trim, pool.handle));
+  EXPECT_EQ(wrong_bytes_at(user, address, small, 0xdb), 0U) << "trimmed";
+  ASSERT_OK(maker.ask(order::pool_destroy, pool.handle));
+  EXPECT_EQ(wrong_bytes_at(user, address, small, 0xdb), 0U) << "destroyed";
+}
+
+TEST_F(driver_facts, D7_changed_export_data_crash) {
+  if (!on_the_fake()) {
+    GTEST_SKIP() << "the real driver may crash, and may do anything else";
+  }
+  agent maker;
+  agent user;
+  const exported_pool pool(maker);
+  exported_pointer memory(maker, pool, 0xdc);
+  const std::uint64_t opened = open_pool(user, pool.fd);
+  memory.data.bytes[0] = static_cast<char>(memory.data.bytes[0] ^ 0x55);
+  ASSERT_THROW(user.ask(order::pool_take, opened, 0, memory.data.bytes), std::runtime_error);
+  const int status = user.wait();
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(WTERMSIG(status), SIGSEGV);
+}
+
+}  // namespace
+}  // namespace gpushm::conformance
