@@ -70,6 +70,7 @@ enum class order : std::uint32_t {
   pool_pointer,     ///< number: address. bytes: its export data
   pool_open,        ///< with a descriptor. value: the pool
   pool_take,        ///< number: pool; bytes: the pointer's export data. value: address
+  pool_take_wrong,  ///< as pool_take, with data that may crash: a signal ends the agent then
   pool_access,      ///< number: pool, number2: CUmemAccess_flags of the agent's device
   pool_trim,        ///< number: pool
   pool_destroy,     ///< number: pool

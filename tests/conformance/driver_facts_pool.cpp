@@ -220,7 +220,7 @@ TEST_F(driver_facts, D7_changed_export_data_crash) {
   exported_pointer memory(maker, pool, 0xdc);
   const std::uint64_t opened = open_pool(user, pool.fd);
   memory.data.bytes[0] = static_cast<char>(memory.data.bytes[0] ^ 0x55);
-  ASSERT_THROW(user.ask(order::pool_take, opened, 0, memory.data.bytes), std::runtime_error);
+  ASSERT_THROW(user.ask(order::pool_take_wrong, opened, 0, memory.data.bytes), std::runtime_error);
   const int status = user.wait();
   ASSERT_TRUE(WIFSIGNALED(status));
   EXPECT_EQ(WTERMSIG(status), SIGSEGV);
