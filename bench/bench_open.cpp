@@ -79,7 +79,7 @@ void first_open(benchmark::State& state,
     std::unique_ptr<memory::region> region;
     exporter.send();
     raw.time([&] {
-      auto importer = user_backend->begin_import("raw", exporter.bytes(), access::read_write);
+      auto importer = user_backend->begin_import({"raw", exporter.bytes(), access::read_write});
       importer->add(exporter.receive(), exporter.bytes());
       region = importer->finish();
     });

@@ -57,7 +57,7 @@ if(TARGET gpushm_client)
   if(TARGET gpushm_broker)
     gpushm_shared_library(gpushm_broker_shared OUTPUT_NAME gpushm-broker EXPORT_NAME broker
       MAP "${PROJECT_SOURCE_DIR}/cmake/gpushm-broker.map"
-      OBJECTS_OF gpushm_broker
+      OBJECTS_OF gpushm_broker gpushm_exchange
       USES gpushm_shared
       MODULES gpushm_broker)
     set_target_properties(gpushm_broker_shared PROPERTIES INSTALL_RPATH "$ORIGIN")

@@ -23,6 +23,35 @@ class client_impl;
 class subscription_impl;
 }  // namespace detail
 
+/// Most bytes and mappings that a client keeps though nobody uses them, unless told otherwise.
+inline constexpr std::uint64_t default_cache_bytes = 64ULL << 30U;
+inline constexpr std::uint64_t default_cache_entries = 256;
+
+/// Mappings of persistent segments stay for the next open after their last user is gone, within
+/// these limits; those in use do not count. What is not given here comes from the environment
+/// (`GPUSHM_CACHE_MAX_BYTES`, also like "16GiB", `GPUSHM_CACHE_MAX_ENTRIES`, or "unlimited"), then
+/// from the defaults. 0 keeps nothing, 2^64-1 is unlimited.
+struct cache_options {
+  std::optional<std::uint64_t> max_bytes = {};
+  std::optional<std::uint64_t> max_entries = {};
+};
+
+struct cache_bounds {
+  std::uint64_t max_bytes = default_cache_bytes;
+  std::uint64_t max_entries = default_cache_entries;
+};
+
+/// What a client's import cache did and has.
+struct cache_stats {
+  std::uint64_t hits = 0;          ///< opens without broker and driver
+  std::uint64_t misses = 0;        ///< opens that asked the broker
+  std::uint64_t evictions = 0;     ///< mappings that went because of the limits
+  std::uint64_t kept_entries = 0;  ///< mappings that nobody uses
+  std::uint64_t kept_bytes = 0;
+  std::uint64_t used_entries = 0;  ///< mappings in use
+  std::uint64_t used_bytes = 0;
+};
+
 struct connect_options {
   /// The broker's socket. Empty: `$GPUSHM_SOCKET`; else the one domain mounted under
   /// `/run/gpushm/d` (several: `errc::ambiguous_domain`); else `/run/gpushm/d/default/socket`.
@@ -31,6 +60,7 @@ struct connect_options {
   std::chrono::milliseconds timeout{0};
   /// How long any one request may take, waiting for names excluded.
   std::chrono::milliseconds request_timeout{30'000};
+  cache_options cache = {};
 };
 
 struct create_options {
@@ -44,6 +74,15 @@ struct create_options {
   std::uint64_t chunk_bytes = 0;
   /// Host segments only: use 2 MiB huge pages (errc::out_of_memory when the node has none free).
   bool huge_pages = false;
+};
+
+struct share_options {
+  /// `persistent` only for memory that travels as descriptors (chunks of virtual memory, memfds).
+  gpushm::lifetime lifetime = gpushm::lifetime::leased;
+  /// Up to 64 KiB for those who open it.
+  std::span<const std::byte> metadata = {};
+  /// False: only this client sees it until `segment::publish`.
+  bool publish = true;
 };
 
 struct open_options {
@@ -131,9 +170,33 @@ class GPUSHM_API client {
   /// driver_error, broker_gone, forked.
   [[nodiscard]] segment create(std::string_view name, const create_options& options);
 
+  /// Makes memory that somebody else allocated a segment, published at once: the range may lie
+  /// anywhere in cudaMalloc memory, in an exportable pool, in virtual memory (also over many
+  /// chunks), or in a sealed memfd. `data()` of the result is `pointer`; the memory stays its
+  /// allocator's. Finish the writes that readers rely on first.
+  ///
+  /// Virtual memory and memfds live on in the broker. cudaMalloc and pool memory stays this
+  /// process's: call `unshare` before it is freed. The segment ends with its last `segment` here,
+  /// with this process (`errc::peer_died` for who comes later), or when an importer comes and the
+  /// memory is found to be freed (`errc::stale`). Legacy handles give importers the whole
+  /// allocation, not only this range.
+  ///
+  /// Throws `error`: invalid_argument, not_exportable (naming the allocator and the remedy), and as
+  /// `create`.
+  [[nodiscard]] segment share(std::string_view name,
+                              void* pointer,
+                              std::uint64_t size_bytes,
+                              const share_options& options = {});
+
+  /// Ends what `share` began: when it returns, nobody new gets the memory, and it may be freed. Who
+  /// has it mapped keeps it. Segment objects of it stay valid until the memory is freed. Throws
+  /// no_such_segment (this client shares nothing under that name), broker_gone, timed_out, forked.
+  void unshare(std::string_view name);
+
   /// Opens a published segment. Blocks while the name is not there, at most `options.timeout`.
   /// Throws `error`: no_such_segment (not there in time), size_mismatch, device_not_visible,
-  /// device_not_found, driver_unavailable, driver_error, too_many_descriptors, broker_gone, forked.
+  /// device_not_found, driver_unavailable, driver_error, too_many_descriptors, broker_gone, forked;
+  /// for memory that stays its exporter's also peer_died, stale, pid_collision, unreachable.
   [[nodiscard]] segment open(std::string_view name, const open_options& options = {});
 
   /// As `open`, but a name that is not there (in time) is an empty result and not an error.
@@ -159,6 +222,11 @@ class GPUSHM_API client {
   [[nodiscard]] subscription subscribe(std::string_view prefix = {});
 
   [[nodiscard]] broker_info broker() const;
+
+  /// What the import cache of this client did and has. Reads memory only.
+  [[nodiscard]] gpushm::cache_stats cache_stats() const;
+  /// Ends the mappings that nobody uses. Blocks for the driver.
+  void trim();
 
  private:
   explicit client(std::shared_ptr<detail::client_impl> impl) noexcept;

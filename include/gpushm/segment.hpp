@@ -14,7 +14,8 @@ namespace gpushm {
 
 namespace detail {
 class segment_impl;
-}
+struct segment_access;
+}  // namespace detail
 
 /// A mapping that somebody else keeps alive: what `segment::view()` returns. Valid as long as that
 /// segment is. Copyable; owns nothing.
@@ -96,6 +97,7 @@ class GPUSHM_API segment {
 
  private:
   friend class client;
+  friend struct detail::segment_access;
   explicit segment(std::unique_ptr<detail::segment_impl> impl) noexcept;
   [[nodiscard]] const detail::segment_impl& impl() const;
   std::unique_ptr<detail::segment_impl> impl_;

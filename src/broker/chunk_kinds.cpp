@@ -54,6 +54,7 @@ void check_chunk(int fd, gpushm::backend kind, std::uint64_t chunk_bytes, bool a
           "a host chunk is not a memfd of the announced size, sealed with SHRINK, GROW and SEAL",
           "seal the memfd before it is attached");
     case gpushm::backend::cuda_vmm:
+    case gpushm::backend::cuda_pool:
       if (known && (is_nvidiactl(info) || (accept_fake && is_unnamed_tmpfs_file(fd, info)))) {
         return;
       }
@@ -62,6 +63,12 @@ void check_chunk(int fd, gpushm::backend kind, std::uint64_t chunk_bytes, bool a
                   {},
                   "a GPU chunk is not a descriptor of /dev/nvidiactl",
                   "attach what cuMemExportToShareableHandle gave");
+    case gpushm::backend::cuda_ipc:
+      throw error(errc::wrong_descriptor_count,
+                  {},
+                  {},
+                  "legacy handles come without descriptors",
+                  "attach nothing");
   }
 }
 

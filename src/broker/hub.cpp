@@ -34,7 +34,8 @@ wire::segment describe(const core::segment& what, bool creator_alive) {
           what.creator.uid,
           what.creator.pid,
           creator_alive,
-          what.metadata.size()};
+          what.metadata.size(),
+          what.offset_bytes};
 }
 
 wire::segment describe(const core::segment& what) {
@@ -217,7 +218,9 @@ void hub::handle(const context& at, const wire::reserve& message) {
                                                message.chunk_count,
                                                message.device,
                                                message.backend,
-                                               message.lifetime});
+                                               message.lifetime,
+                                               message.offset_bytes,
+                                               message.descriptor});
   const gpushm::generation generation = made.generation;
   const std::uint32_t slot = made.slot;
   try {
@@ -283,14 +286,16 @@ void hub::handle(const context& at, const wire::open& message) {
                 0,
                 message.name,
                 message.expected_size_bytes,
-                deadline_of(message.timeout_ms, at.now)});
+                deadline_of(message.timeout_ms, at.now),
+                at.now});
 }
 
 void hub::handle(const context& at, const wire::open_many& message) {
   const auto deadline = deadline_of(message.timeout_ms, at.now);
   for (std::uint32_t index = 0; index < message.names.size(); ++index) {
-    domain_.open(at.session,
-                 {at.id, index, message.names[index], message.expected_size_bytes, deadline});
+    domain_.open(
+        at.session,
+        {at.id, index, message.names[index], message.expected_size_bytes, deadline, at.now});
   }
 }
 
@@ -318,7 +323,7 @@ void hub::handle(const context& at, const wire::release& message) {
 }
 
 void hub::handle(const context& at, const wire::remove& message) {
-  domain_.remove(at.session, message.name);
+  domain_.remove(at.session, message.name, message.generation);
   reply(at.session, at.id, wire::done{});
 }
 
@@ -354,6 +359,10 @@ void hub::handle(const context& at, const wire::unsubscribe& message) {
 
 void hub::handle(const context& at, const wire::bye& /*message*/) {
   at.state.said_bye = true;
+}
+
+void hub::handle(const context& at, const wire::confirmed& message) {
+  domain_.confirmed(at.session, at.id, static_cast<core::verdict>(message.verdict));
 }
 
 template <typename Answer>
@@ -392,7 +401,8 @@ void hub::opened(core::session_id session,
   auto sizes = carry_chunks(*files, 0, wire::max_batch - 1, packet.descriptors);
   reply(session,
         request.request,
-        wire::opened{request.index, describe(found), found.metadata, std::move(sizes)},
+        wire::opened{
+            request.index, describe(found), found.metadata, std::move(sizes), found.descriptor},
         std::move(packet));
 }
 
@@ -400,6 +410,16 @@ void hub::open_failed(core::session_id session,
                       const core::open_request& request,
                       const error& why) {
   fail(session, request.request, request.index, why);
+}
+
+void hub::confirm(core::session_id exporter,
+                  std::uint64_t confirmation,
+                  gpushm::generation generation) {
+  reply(exporter, confirmation, wire::confirm{generation});
+}
+
+void hub::lost(core::session_id holder, const core::change& what) {
+  notify(holder, 0, what);
 }
 
 }  // namespace gpushm::broker_detail

@@ -109,6 +109,7 @@ class hub final : private core::observer {
   void handle(const context& at, const wire::subscribe& message);
   void handle(const context& at, const wire::unsubscribe& message);
   void handle(const context& at, const wire::bye& message);
+  void handle(const context& at, const wire::confirmed& message);
   template <typename Answer>
   void handle(const context& at, const Answer& message);
 
@@ -129,6 +130,10 @@ class hub final : private core::observer {
   void open_failed(core::session_id session,
                    const core::open_request& request,
                    const error& why) override;
+  void confirm(core::session_id exporter,
+               std::uint64_t confirmation,
+               gpushm::generation generation) override;
+  void lost(core::session_id holder, const core::change& what) override;
 
   config config_;
   outbox& out_;

@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "client/mapping.hpp"
 #include "gpushm/error.hpp"
 #include "wire/control_page.hpp"
 
@@ -34,9 +35,11 @@ base::unique_mapping map_control_page(int fd, const std::string& name) {
 attachment::attachment(std::shared_ptr<connection> broker,
                        wire::segment info,
                        std::vector<std::byte> metadata,
+                       std::vector<std::byte> descriptor,
                        base::unique_fd control_page)
     : broker_(std::move(broker)),
       info_(std::move(info)),
+      descriptor_(std::move(descriptor)),
       control_page_(map_control_page(control_page.get(), info_.name)),
       metadata_(std::move(metadata)) {}
 
@@ -45,6 +48,7 @@ attachment::~attachment() {
     keep_for_ever(broker_);
     return;
   }
+  stop_sharing();
   broker_->release(info_.generation, grants_);
 }
 
@@ -63,18 +67,30 @@ void attachment::add_grant() {
   ++grants_;
 }
 
-std::shared_ptr<memory::region> attachment::find_region(const std::string& device,
-                                                        gpushm::access access) {
+void attachment::share(std::shared_ptr<const memory::source> memory) {
+  broker_->answer_for(info_.generation, [memory] { return memory->unchanged(); });
   const std::lock_guard lock(mutex_);
-  const auto at = regions_.find({device, access});
-  return at == regions_.end() ? nullptr : at->second.lock();
+  shared_ = std::move(memory);
 }
 
-void attachment::add_region(const std::string& device,
-                            gpushm::access access,
-                            const std::shared_ptr<memory::region>& region) {
+void attachment::stop_sharing() noexcept {
+  std::shared_ptr<const memory::source> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    ended.swap(shared_);
+  }
+  if (ended) {
+    broker_->stop_answering(info_.generation);
+  }
+}
+
+std::shared_ptr<const memory::source> attachment::shared_memory() const {
   const std::lock_guard lock(mutex_);
-  regions_[{device, access}] = region;
+  return shared_;
+}
+
+bool is_usable(const mapping& of) noexcept {
+  return of.region().usable();
 }
 
 }  // namespace gpushm::detail

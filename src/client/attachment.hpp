@@ -15,9 +15,14 @@
 #include "client/connection.hpp"
 #include "gpushm/types.hpp"
 #include "memory/backend.hpp"
+#include "memory/source.hpp"
 #include "wire/messages.hpp"
 
 namespace gpushm::detail {
+
+class mapping;
+/// Its memory is still there.
+[[nodiscard]] bool is_usable(const mapping& of) noexcept;
 
 /// This process's lease on one generation, shared by all its users here; ends with the last of
 /// them.
@@ -29,6 +34,7 @@ class attachment {
   attachment(std::shared_ptr<connection> broker,
              wire::segment info,
              std::vector<std::byte> metadata,
+             std::vector<std::byte> descriptor,
              base::unique_fd control_page);
   attachment(const attachment&) = delete;
   attachment& operator=(const attachment&) = delete;
@@ -45,6 +51,9 @@ class attachment {
   /// Of `wire::control_page_bytes`; hostile, see wire/control_page.hpp.
   [[nodiscard]] void* control_page() const noexcept { return control_page_.get().address; }
 
+  /// As the creator gave it to the broker; empty for what travels as descriptors.
+  [[nodiscard]] const std::vector<std::byte>& descriptor() const noexcept { return descriptor_; }
+
   /// Empty until published.
   [[nodiscard]] std::span<const std::byte> metadata() const;
   /// Once, by the creator.
@@ -53,21 +62,40 @@ class attachment {
   /// One more answer of the broker granted this lease.
   void add_grant();
 
-  /// A mapping for this device and access that somebody here has; null when there is none.
-  [[nodiscard]] std::shared_ptr<memory::region> find_region(const std::string& device,
-                                                            gpushm::access access);
-  void add_region(const std::string& device,
-                  gpushm::access access,
-                  const std::shared_ptr<memory::region>& region);
+  /// The mapping for this device and access that somebody here has, or what `make()` returns. While
+  /// one thread makes one, others that want any of this segment's wait for it.
+  template <typename Make>
+  [[nodiscard]] std::shared_ptr<mapping> find_or_map(const std::string& device,
+                                                     gpushm::access access,
+                                                     Make&& make) {
+    const std::lock_guard lock(map_mutex_);
+    std::weak_ptr<mapping>& entry = mappings_[{device, access}];
+    if (auto found = entry.lock(); found && is_usable(*found)) {
+      return found;
+    }
+    auto made = make();
+    entry = made;
+    return made;
+  }
+
+  /// This process's memory that the segment stands for: the broker's questions about it are
+  /// answered as long as this lease lives, or until `stop_sharing`.
+  void share(std::shared_ptr<const memory::source> memory);
+  void stop_sharing() noexcept;
+  /// Null for segments that are not shared from here.
+  [[nodiscard]] std::shared_ptr<const memory::source> shared_memory() const;
 
  private:
   std::shared_ptr<connection> broker_;
   wire::segment info_;
+  std::vector<std::byte> descriptor_;
   base::unique_mapping control_page_;
   mutable std::mutex mutex_;
   std::uint32_t grants_ = 1;
   std::vector<std::byte> metadata_;
-  std::map<std::pair<std::string, gpushm::access>, std::weak_ptr<memory::region>> regions_;
+  std::shared_ptr<const memory::source> shared_;
+  std::mutex map_mutex_;  // held while the driver maps
+  std::map<std::pair<std::string, gpushm::access>, std::weak_ptr<mapping>> mappings_;
 };
 
 }  // namespace gpushm::detail

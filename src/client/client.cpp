@@ -59,6 +59,17 @@ segment client::create(std::string_view name, const create_options& options) {
   return segment(impl_->create(name, options));
 }
 
+segment client::share(std::string_view name,
+                      void* pointer,
+                      std::uint64_t size_bytes,
+                      const share_options& options) {
+  return segment(impl_->share(name, pointer, size_bytes, options));
+}
+
+void client::unshare(std::string_view name) {
+  impl_->unshare(name);
+}
+
 segment client::open(std::string_view name, const open_options& options) {
   return segment(impl_->open(name, options));
 }
@@ -121,7 +132,7 @@ void client::remove(std::string_view name) {
   impl_->check_usable("remove", name);
   base::check_name("remove", name);
   static_cast<void>(impl_->broker()->request(
-      wire::remove{std::string(name)}, {"remove", name}, impl_->request_deadline()));
+      wire::remove{std::string(name), 0}, {"remove", name}, impl_->request_deadline()));
 }
 
 subscription client::subscribe(std::string_view prefix) {
@@ -131,6 +142,15 @@ subscription client::subscribe(std::string_view prefix) {
 
 broker_info client::broker() const {
   return impl_->broker()->broker();
+}
+
+gpushm::cache_stats client::cache_stats() const {
+  return impl_->cache().stats();
+}
+
+void client::trim() {
+  impl_->check_usable("trim", {});
+  impl_->cache().trim();
 }
 
 }  // namespace gpushm

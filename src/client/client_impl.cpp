@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/exporter_bound.hpp"
 #include "base/names.hpp"
 #include "base/syscall.hpp"
+#include "client/remote_descriptor.hpp"
 #include "client/segment_impl.hpp"
 #include "client/socket_path.hpp"
 #include "memory/backend.hpp"
@@ -24,37 +26,26 @@ std::uint32_t milliseconds_on_wire(std::chrono::milliseconds timeout) {
       std::clamp<std::int64_t>(timeout.count(), 0, std::numeric_limits<std::uint32_t>::max()));
 }
 
-/// Attaches all chunks, batch by batch; each batch's descriptors are closed once it is sent.
-void attach_chunks(connection& broker,
-                   memory::allocation& memory,
-                   const memory::chunk_plan& plan,
-                   gpushm::generation generation,
-                   std::string_view name,
-                   steady_time deadline) {
-  for (std::uint32_t first = 0; first < plan.count;) {
-    const std::uint32_t end =
-        std::min<std::uint32_t>(plan.count, first + static_cast<std::uint32_t>(wire::max_batch));
-    std::vector<base::unique_fd> chunks;
-    std::vector<int> numbers;
-    wire::attach batch{generation, first, {}};
-    for (std::uint32_t i = first; i < end; ++i) {
-      chunks.push_back(memory.export_chunk(i));
-      numbers.push_back(chunks.back().get());
-      batch.chunk_bytes.push_back(plan.size_of(i));
-    }
-    static_cast<void>(broker.request(std::move(batch), {"create", name}, deadline, numbers));
-    first = end;
-  }
-  memory.finish_exports();
-}
-
 }  // namespace
 
-client_impl::client_impl(connect_options options) : options_(std::move(options)) {
+client_impl::client_impl(connect_options options)
+    : options_(std::move(options)),
+      cache_(std::make_shared<import_cache>(bounds_from(options_.cache))) {
   if (options_.socket_path.empty()) {
     options_.socket_path = default_socket_path();
   }
   connection_ = connect_until(std::chrono::steady_clock::now() + options_.timeout);
+  connection_->set_lease_listener(cache_.get());
+}
+
+client_impl::~client_impl() {
+  if (forked()) {
+    keep_for_ever(connection_);
+    keep_for_ever(cache_);
+    return;
+  }
+  connection_->set_lease_listener(nullptr);
+  cache_->close();
 }
 
 std::shared_ptr<connection> client_impl::connect_until(steady_time deadline) {
@@ -74,65 +65,42 @@ std::shared_ptr<connection> client_impl::connect_until(steady_time deadline) {
 std::shared_ptr<connection> client_impl::broker() {
   const std::lock_guard lock(connect_mutex_);
   if (!connection_->alive()) {
-    connection_ = connect_until(std::chrono::steady_clock::now() + options_.timeout);
+    auto successor = connect_until(std::chrono::steady_clock::now() + options_.timeout);
+    connection_->set_lease_listener(nullptr);
+    cache_->lease_lost(*connection_, 0);
+    connection_ = std::move(successor);
+    connection_->set_lease_listener(cache_.get());
   }
   return connection_;
 }
 
-// ---- create ----
-
-std::unique_ptr<segment_impl> client_impl::create(std::string_view name,
-                                                  const create_options& options) {
-  check_usable("create", name);
-  base::check_name("create", name);
-  const auto backend = memory::backend_for_create(options.device, options.huge_pages);
-  const auto plan =
-      memory::plan_chunks(options.size_bytes, options.chunk_bytes, backend->granularity());
-  const auto connected = broker();
-  const auto deadline = request_deadline();
-
-  wire::reserve wanted{std::string(name),
-                       options.size_bytes,
-                       plan.total_bytes(),
-                       plan.count,
-                       backend->device(),
-                       backend->kind(),
-                       options.lifetime};
-  answer got = connected->request(wanted, {"create", name}, deadline);
-  const auto* reserved = std::get_if<wire::reserved>(&got.body);
-  if (reserved == nullptr || got.descriptors.size() != 1) {
-    throw unexpected_answer({"create", name});
-  }
-  wire::segment info;
-  info.name = wanted.name;
-  info.generation = reserved->generation;
-  info.slot = reserved->slot;
-  info.size_bytes = wanted.size_bytes;
-  info.allocated_bytes = wanted.allocated_bytes;
-  info.chunk_count = wanted.chunk_count;
-  info.device = wanted.device;
-  info.backend = wanted.backend;
-  info.lifetime = wanted.lifetime;
-  // From here on an exception gives the lease back, and the reservation ends with it.
-  auto lease = std::make_shared<attachment>(
-      connected, std::move(info), std::vector<std::byte>{}, std::move(got.descriptors.front()));
-  std::shared_ptr<memory::allocation> memory = backend->allocate(name, plan);
-  attach_chunks(*connected, *memory, plan, reserved->generation, name, deadline);
-
-  lease->add_region(backend->device().text(), access::read_write, memory);
-  {
-    const std::lock_guard lock(attachments_mutex_);
-    attachments_[{connected.get(), reserved->generation}] = lease;
-  }
-  return std::make_unique<segment_impl>(
-      std::move(lease), std::move(memory), access::read_write, options_.request_timeout);
+std::unique_ptr<segment_impl> client_impl::user_of(const std::shared_ptr<mapping>& mapped) {
+  cache_->use(mapped);
+  return std::make_unique<segment_impl>(cache_, mapped, options_.request_timeout);
 }
 
 // ---- open ----
 
+/// What is in use or kept is opened without the broker, as long as the state table shows that
+/// nothing has changed.
+std::unique_ptr<segment_impl> client_impl::find_cached(std::string_view name,
+                                                       const open_options& options) {
+  auto found = cache_->find(name, options.device, options.access);
+  if (!found) {
+    return nullptr;
+  }
+  const bool fits =
+      options.expected_size_bytes == 0 || options.expected_size_bytes == found->info().size_bytes;
+  auto user = std::make_unique<segment_impl>(cache_, std::move(found), options_.request_timeout);
+  return fits ? std::move(user) : nullptr;  // the broker says what is wrong
+}
+
 std::unique_ptr<segment_impl> client_impl::open(std::string_view name,
                                                 const open_options& options) {
   check_usable("open", name);
+  if (auto cached = find_cached(name, options)) {
+    return cached;
+  }
   base::check_name("open", name);
   const auto connected = broker();
   answer got = connected->request(
@@ -141,6 +109,20 @@ std::unique_ptr<segment_impl> client_impl::open(std::string_view name,
       {"open", name},
       request_deadline() + options.timeout);
   return take(connected, std::move(got), options);
+}
+
+std::unique_ptr<segment_impl> client_impl::open_generation(std::string_view name,
+                                                           gpushm::generation generation,
+                                                           const open_options& options) {
+  auto opened = open(name, options);
+  if (opened->info().generation != generation) {
+    throw error(errc::stale,
+                "open",
+                name,
+                "the exporter shares other memory under this name by now",
+                "use the exporter's newest descriptor");
+  }
+  return opened;
 }
 
 std::unique_ptr<segment_impl> client_impl::take(const std::shared_ptr<connection>& broker,
@@ -155,21 +137,64 @@ std::unique_ptr<segment_impl> client_impl::take(const std::shared_ptr<connection
   }
   const auto lease = attach(broker, *opened, std::move(got.descriptors.front()));
   got.descriptors.erase(got.descriptors.begin());
-
-  const wire::segment& info = lease->info();
   try {
-    const auto backend = memory::backend_for_open(info.backend, info.device, options.device);
-    const std::string device = backend->device().text();
-    std::shared_ptr<memory::region> region = lease->find_region(device, options.access);
-    if (!region) {
-      region = import(*broker, *opened, std::move(got.descriptors), *backend, options.access);
-      lease->add_region(device, options.access, region);
+    if (base::is_exporter_bound(lease->info().backend)) {
+      return user_of(map_exporters(lease, std::move(got.descriptors), options));
     }
-    return std::make_unique<segment_impl>(
-        lease, std::move(region), options.access, options_.request_timeout);
+    const auto mapped = map(lease, opened->chunk_bytes, std::move(got.descriptors), options);
+    auto user = user_of(mapped);
+    cache_->remember(mapped, options.device);
+    return user;
   } catch (const error& why) {
-    throw why.in("open", info.name);
+    throw why.in("open", lease->info().name);
   }
+}
+
+std::shared_ptr<mapping> client_impl::map(const std::shared_ptr<attachment>& lease,
+                                          const std::vector<std::uint64_t>& chunk_bytes,
+                                          std::vector<base::unique_fd> chunks,
+                                          const open_options& options) {
+  const wire::segment& info = lease->info();
+  const auto backend = memory::backend_for_open(info.backend, info.device, options.device);
+  const std::string device = backend->device().text();
+  return lease->find_or_map(device, options.access, [&] {
+    return std::make_shared<mapping>(
+        lease,
+        import(*lease, chunk_bytes, std::move(chunks), *backend, options.access),
+        options.access,
+        device);
+  });
+}
+
+/// Memory that stays its exporter's; the broker has asked it whether that is still the same.
+std::shared_ptr<mapping> client_impl::map_exporters(const std::shared_ptr<attachment>& lease,
+                                                    std::vector<base::unique_fd> chunks,
+                                                    const open_options& options) {
+  const wire::segment& info = lease->info();
+  const wire::descriptor described = wire::decode_descriptor(lease->descriptor());
+  const auto memory = remote_of(described);
+  if (!memory || memory->kind != info.backend || memory->size_bytes != info.size_bytes) {
+    throw error(errc::invalid_descriptor,
+                "open",
+                info.name,
+                "the exporter's descriptor does not fit its segment",
+                "the exporter is broken or hostile; report it");
+  }
+  if (memory::is_own(*memory)) {
+    return lease->find_or_map("own", options.access, [&] {
+      return std::make_shared<mapping>(
+          lease, memory::open_own(info.name, *memory), options.access, info.device.text());
+    });
+  }
+  const driver::gpu& user = memory::gpu_for_open(memory->device, options.device);
+  const std::string device = user.id.text();
+  return lease->find_or_map(device, options.access, [&] {
+    base::unique_fd pool = chunks.empty() ? base::unique_fd() : std::move(chunks.front());
+    return std::make_shared<mapping>(lease,
+                                     memory::open_remote(info.name, *memory, std::move(pool), user),
+                                     options.access,
+                                     device);
+  });
 }
 
 std::shared_ptr<attachment> client_impl::attach(const std::shared_ptr<connection>& broker,
@@ -188,8 +213,11 @@ std::shared_ptr<attachment> client_impl::attach(const std::shared_ptr<connection
     sweep_at_ = attachments_.size() * 2 + 64;
   }
   try {
-    auto lease = std::make_shared<attachment>(
-        broker, opened.segment, std::move(opened.metadata), std::move(control_page));
+    auto lease = std::make_shared<attachment>(broker,
+                                              opened.segment,
+                                              std::move(opened.metadata),
+                                              std::move(opened.descriptor),
+                                              std::move(control_page));
     attachments_[key] = lease;
     return lease;
   } catch (...) {
@@ -198,34 +226,40 @@ std::shared_ptr<attachment> client_impl::attach(const std::shared_ptr<connection
   }
 }
 
-std::shared_ptr<memory::region> client_impl::import(connection& broker,
-                                                    const wire::opened& opened,
+/// The next batch is asked for before the one at hand is imported: the broker works meanwhile.
+std::unique_ptr<memory::region> client_impl::import(const attachment& lease,
+                                                    std::vector<std::uint64_t> chunk_bytes,
                                                     std::vector<base::unique_fd> chunks,
                                                     const memory::backend& backend,
                                                     gpushm::access access) {
-  const wire::segment& info = opened.segment;
-  const auto importer = backend.begin_import(info.name, info.allocated_bytes, access);
-  std::vector<std::uint64_t> sizes = opened.chunk_bytes;
-  std::size_t done = 0;
+  const wire::segment& info = lease.info();
+  connection& broker = lease.broker();
+  const auto importer =
+      backend.begin_import({info.name, info.allocated_bytes, access, info.offset_bytes});
+  std::size_t arrived = chunks.size();
   for (;;) {
-    for (std::size_t i = 0; i < chunks.size(); ++i) {
-      importer->add(std::move(chunks[i]), sizes[i]);
+    std::unique_ptr<connection::call> next;
+    if (arrived < info.chunk_count) {
+      next = broker.start(wire::fetch_chunks{info.generation, static_cast<std::uint32_t>(arrived)},
+                          {},
+                          {"open", info.name},
+                          request_deadline());
     }
-    done += chunks.size();
-    if (done >= info.chunk_count) {
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      importer->add(std::move(chunks[i]), chunk_bytes[i]);
+    }
+    if (!next) {
       return importer->finish();
     }
-    answer more =
-        broker.request(wire::fetch_chunks{info.generation, static_cast<std::uint32_t>(done)},
-                       {"open", info.name},
-                       request_deadline());
+    answer more = next->next(request_deadline());
     auto* batch = std::get_if<wire::chunks>(&more.body);
-    if (batch == nullptr || batch->first_chunk != done || more.descriptors.empty() ||
+    if (batch == nullptr || batch->first_chunk != arrived || more.descriptors.empty() ||
         more.descriptors.size() != batch->chunk_bytes.size()) {
       throw unexpected_answer({"open", info.name});
     }
     chunks = std::move(more.descriptors);
-    sizes = std::move(batch->chunk_bytes);
+    chunk_bytes = std::move(batch->chunk_bytes);
+    arrived += chunks.size();
   }
 }
 
@@ -238,44 +272,53 @@ std::vector<client_impl::open_outcome> client_impl::open_many(std::span<const st
     base::check_name("open", name);
   }
   std::vector<open_outcome> results(names.size());
+  std::vector<std::size_t> missing;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    results[i].opened = find_cached(names[i], options);
+    if (!results[i].opened) {
+      missing.push_back(i);
+    }
+  }
   const auto give_up = std::chrono::steady_clock::now() + options.timeout;
-  for (std::size_t first = 0; first < names.size(); first += names_a_batch) {
-    const std::size_t count = std::min(names_a_batch, names.size() - first);
+  for (std::size_t first = 0; first < missing.size(); first += names_a_batch) {
+    const std::size_t count = std::min(names_a_batch, missing.size() - first);
     open_options batch = options;
     batch.timeout = std::max(
         std::chrono::milliseconds(0),
         std::chrono::ceil<std::chrono::milliseconds>(give_up - std::chrono::steady_clock::now()));
-    open_batch(names.subspan(first, count), batch, std::span(results).subspan(first, count));
+    open_batch(names, std::span(missing).subspan(first, count), batch, results);
   }
   return results;
 }
 
+/// Opens those of `names` whose indices are in `wanted`.
 void client_impl::open_batch(std::span<const std::string> names,
+                             std::span<const std::size_t> wanted,
                              const open_options& options,
                              std::span<open_outcome> results) {
+  wire::open_many request{{}, options.expected_size_bytes, milliseconds_on_wire(options.timeout)};
+  for (const std::size_t index : wanted) {
+    request.names.push_back(names[index]);
+  }
   const auto connected = broker();
   const auto deadline = request_deadline() + options.timeout;
-  const auto call = connected->start(wire::open_many{{names.begin(), names.end()},
-                                                     options.expected_size_bytes,
-                                                     milliseconds_on_wire(options.timeout)},
-                                     {},
-                                     {"open", {}},
-                                     deadline);
-  for (std::size_t left = names.size(); left > 0; --left) {
+  const auto call = connected->start(std::move(request), {}, {"open", {}}, deadline);
+  for (std::size_t left = wanted.size(); left > 0; --left) {
     answer got = call->next_raw(deadline);
     if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
-      if (failure->index >= names.size()) {
+      if (failure->index >= wanted.size()) {
         throw unexpected_answer({"open", {}});
       }
-      results[failure->index].failure =
-          error(failure->code, "open", names[failure->index], failure->cause, failure->next_step);
+      const std::size_t index = wanted[failure->index];
+      results[index].failure =
+          error(failure->code, "open", names[index], failure->cause, failure->next_step);
       continue;
     }
     const auto* opened = std::get_if<wire::opened>(&got.body);
-    if (opened == nullptr || opened->index >= names.size()) {
+    if (opened == nullptr || opened->index >= wanted.size()) {
       throw unexpected_answer({"open", {}});
     }
-    open_outcome& result = results[opened->index];
+    open_outcome& result = results[wanted[opened->index]];
     try {
       result.opened = take(connected, std::move(got), options);
     } catch (const error& why) {

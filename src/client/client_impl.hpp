@@ -12,6 +12,8 @@
 #include "client/attachment.hpp"
 #include "client/connection.hpp"
 #include "client/fork_guard.hpp"
+#include "client/import_cache.hpp"
+#include "client/mapping.hpp"
 #include "gpushm/client.hpp"
 
 namespace gpushm::detail {
@@ -23,6 +25,9 @@ class segment_impl;
 class client_impl : public std::enable_shared_from_this<client_impl> {
  public:
   explicit client_impl(connect_options options);
+  client_impl(const client_impl&) = delete;
+  client_impl& operator=(const client_impl&) = delete;
+  ~client_impl();
 
   /// The connection; a new one when the broker had died. Throws as `client::connect`.
   [[nodiscard]] std::shared_ptr<connection> broker();
@@ -38,7 +43,17 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                                      const create_options& options);
   [[nodiscard]] std::unique_ptr<segment_impl> open(std::string_view name,
                                                    const open_options& options);
-  /// Hands each result to `take` with its index.
+  /// Opens exactly this generation. Throws stale when the name is another's by now.
+  [[nodiscard]] std::unique_ptr<segment_impl> open_generation(std::string_view name,
+                                                              gpushm::generation generation,
+                                                              const open_options& options);
+  [[nodiscard]] std::unique_ptr<segment_impl> share(std::string_view name,
+                                                    void* pointer,
+                                                    std::uint64_t size_bytes,
+                                                    const share_options& options);
+  void unshare(std::string_view name);
+  [[nodiscard]] import_cache& cache() const noexcept { return *cache_; }
+
   struct open_outcome {
     std::unique_ptr<segment_impl> opened;
     std::optional<error> failure;
@@ -48,23 +63,40 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
 
  private:
   [[nodiscard]] std::shared_ptr<connection> connect_until(steady_time deadline);
+  [[nodiscard]] std::unique_ptr<segment_impl> find_cached(std::string_view name,
+                                                          const open_options& options);
+  /// Sends the reservation; the lease that it gives ends with the result.
+  [[nodiscard]] std::shared_ptr<attachment> reserve(const std::shared_ptr<connection>& broker,
+                                                    wire::reserve wanted,
+                                                    std::string_view operation,
+                                                    steady_time deadline);
+  [[nodiscard]] std::unique_ptr<segment_impl> user_of(const std::shared_ptr<mapping>& mapped);
   [[nodiscard]] std::unique_ptr<segment_impl> take(const std::shared_ptr<connection>& broker,
                                                    answer opened,
                                                    const open_options& options);
   [[nodiscard]] std::shared_ptr<attachment> attach(const std::shared_ptr<connection>& broker,
                                                    wire::opened& opened,
                                                    base::unique_fd control_page);
-  [[nodiscard]] std::shared_ptr<memory::region> import(connection& broker,
-                                                       const wire::opened& opened,
+  [[nodiscard]] std::shared_ptr<mapping> map(const std::shared_ptr<attachment>& lease,
+                                             const std::vector<std::uint64_t>& chunk_bytes,
+                                             std::vector<base::unique_fd> chunks,
+                                             const open_options& options);
+  [[nodiscard]] std::shared_ptr<mapping> map_exporters(const std::shared_ptr<attachment>& lease,
+                                                       std::vector<base::unique_fd> chunks,
+                                                       const open_options& options);
+  [[nodiscard]] std::unique_ptr<memory::region> import(const attachment& lease,
+                                                       std::vector<std::uint64_t> chunk_bytes,
                                                        std::vector<base::unique_fd> chunks,
                                                        const memory::backend& backend,
                                                        gpushm::access access);
   void open_batch(std::span<const std::string> names,
+                  std::span<const std::size_t> wanted,
                   const open_options& options,
                   std::span<open_outcome> results);
 
   connect_options options_;
   std::uint64_t forks_ = fork_count();
+  std::shared_ptr<import_cache> cache_;
 
   std::mutex connect_mutex_;  // one thread connects, others wait for it
   std::shared_ptr<connection> connection_;
@@ -72,6 +104,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   std::mutex attachments_mutex_;
   std::map<std::pair<const connection*, gpushm::generation>, std::weak_ptr<attachment>>
       attachments_;
+  std::map<std::string, std::weak_ptr<attachment>, std::less<>> shares_;
   std::size_t sweep_at_ = 64;  // size at which expired entries are swept
 };
 

@@ -146,6 +146,14 @@ connection::~connection() {
   } catch (const std::exception& why) {
     base::log(log_level::debug, why.what());
   }
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_thread();
+}
+
+void connection::wake_thread() noexcept {
   const std::uint64_t one = 1;
   static_cast<void>(base::retry([&] { return ::write(wake_.get(), &one, sizeof one); }));
 }
@@ -391,29 +399,40 @@ void connection::hand_over_reading() {
 void connection::read_until_stopped() {
   for (;;) {
     std::array<pollfd, 2> waits{{{socket_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
-    const int count = ::poll(waits.data(), waits.size(), -1);
-    if (count < 0 && errno != EINTR) {
-      break;
-    }
-    if (waits[1].revents != 0) {
-      return;
-    }
     {
       // Somebody who waits for an answer reads. Look again soon, as long as nobody says when that
       // ends.
-      std::unique_lock lock(mutex_);
+      const std::lock_guard lock(mutex_);
       if (torn_down_) {
-        return;
+        break;
       }
       if (caller_reads_) {
-        lock.unlock();
-        pollfd stop{wake_.get(), POLLIN, 0};
-        static_cast<void>(::poll(&stop, 1, static_cast<int>(look_again.count())));
-        continue;
+        waits[0].fd = -1;
       }
     }
+    const bool only_wake = waits[0].fd == -1;
+    const int timeout = only_wake ? static_cast<int>(look_again.count()) : -1;
+    const int count = ::poll(waits.data(), waits.size(), timeout);
+    if (count < 0 && errno != EINTR) {
+      break;
+    }
+    if (count > 0 && waits[1].revents != 0) {
+      std::uint64_t drained = 0;
+      static_cast<void>(base::retry([&] { return ::read(wake_.get(), &drained, sizeof drained); }));
+      {
+        const std::lock_guard lock(mutex_);
+        if (stopping_) {
+          return;
+        }
+      }
+      tell_listener();
+      continue;
+    }
+    if (count <= 0 || waits[0].revents == 0 || caller_has_begun()) {
+      continue;
+    }
     try {
-      if (waits[0].revents != 0 && !read_available()) {
+      if (!read_available()) {
         break;
       }
     } catch (const std::exception& why) {
@@ -422,6 +441,12 @@ void connection::read_until_stopped() {
     }
   }
   break_down();
+  tell_listener();
+}
+
+bool connection::caller_has_begun() {
+  const std::lock_guard lock(mutex_);
+  return caller_reads_;
 }
 
 /// Receives and dispatches what is there. False at the end of the connection.
@@ -468,8 +493,18 @@ void connection::dispatch(wire::message message,
                                  "this process has no room for the segment's descriptors",
                                  "raise its open file limit (ulimit -n)"};
   }
+  if (const auto* asked = std::get_if<wire::confirm>(&message.body)) {
+    answer_confirm(message.id, asked->generation);
+    return;
+  }
   std::unique_lock lock(mutex_);
   if (auto* what = std::get_if<wire::event>(&message.body)) {
+    if (message.id == 0) {  // of a lease, not of a subscription; a resync has generation 0
+      lost_.push_back(what->generation);
+      lock.unlock();
+      wake_thread();
+      return;
+    }
     const auto sink = sinks_.find(message.id);
     if (sink != sinks_.end()) {
       sink->second->deliver(
@@ -486,6 +521,65 @@ void connection::dispatch(wire::message message,
   lock.unlock();
   if (granted) {
     release(*granted, 1);  // whoever asked has given up
+  }
+}
+
+// ---- leases and shares ----
+
+void connection::set_lease_listener(lease_listener* listener) {
+  const std::lock_guard lock(listener_mutex_);
+  listener_ = listener;
+}
+
+/// On the connection's thread: ending mappings takes as long as the driver does.
+void connection::tell_listener() noexcept {
+  const std::lock_guard listener_lock(listener_mutex_);
+  std::vector<gpushm::generation> lost;
+  {
+    const std::lock_guard lock(mutex_);
+    lost.swap(lost_);
+  }
+  if (listener_ == nullptr) {
+    return;
+  }
+  for (const gpushm::generation generation : lost) {
+    listener_->lease_lost(*this, generation);
+  }
+  if (broken()) {
+    listener_->lease_lost(*this, 0);
+  }
+}
+
+void connection::answer_for(gpushm::generation generation, confirm_answer answer) {
+  auto kept = std::make_shared<const confirm_answer>(std::move(answer));
+  const std::lock_guard lock(mutex_);
+  answers_[generation] = std::move(kept);
+}
+
+void connection::stop_answering(gpushm::generation generation) noexcept {
+  const std::lock_guard lock(mutex_);
+  answers_.erase(generation);
+}
+
+void connection::answer_confirm(std::uint64_t id, gpushm::generation generation) noexcept {
+  try {
+    std::shared_ptr<const confirm_answer> answer;
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto at = answers_.find(generation); at != answers_.end()) {
+        answer = at->second;
+      }
+    }
+    wire::confirmed said{generation, wire::verdict::not_shared};
+    if (answer) {
+      said.verdict = (*answer)() ? wire::verdict::unchanged : wire::verdict::changed;
+    }
+    send(wire::encode({id, said}),
+         {},
+         {"confirm", {}},
+         std::chrono::steady_clock::now() + std::chrono::seconds(1));
+  } catch (const std::exception& why) {  // the broker's deadline tells who waits
+    base::log(log_level::warning, why.what());
   }
 }
 

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -52,6 +53,24 @@ class event_sink {
   virtual void deliver(event what) = 0;
   virtual void broker_gone() = 0;
 };
+
+class connection;
+
+/// Hears of segments that this process holds and that lost their name or exporter. Called on the
+/// connection's thread.
+class lease_listener {
+ public:
+  lease_listener() = default;
+  lease_listener(const lease_listener&) = delete;
+  lease_listener& operator=(const lease_listener&) = delete;
+  virtual ~lease_listener() = default;
+  /// `generation` 0: any of them may have; also when the broker is gone.
+  virtual void lease_lost(const connection& broker, gpushm::generation generation) noexcept = 0;
+};
+
+/// Says whether memory that this process shares is still the same. Called by whoever reads the
+/// socket: must not block and not throw.
+using confirm_answer = std::function<bool()>;
 
 /// One connection to one broker: sends requests, routes answers to who waits for them, and events
 /// to their subscriptions. A thread of its own reads the socket while nobody waits for an answer;
@@ -106,6 +125,14 @@ class connection {
                                         event_sink& sink,
                                         steady_time deadline);
   void unsubscribe(std::uint64_t subscription) noexcept;
+
+  /// `listener` must stay until it is replaced; null: nobody. When it returns, the former one is
+  /// not called any more. Not from within `lease_lost`.
+  void set_lease_listener(lease_listener* listener);
+  /// The broker's questions about `generation` are answered with `answer` until `stop_answering`.
+  void answer_for(gpushm::generation generation, confirm_answer answer);
+  void stop_answering(gpushm::generation generation) noexcept;
+
   /// Gives answers' leases back. Never throws, never waits long: without a broker there is no
   /// lease.
   void release(gpushm::generation generation, std::uint32_t count) noexcept;
@@ -129,10 +156,14 @@ class connection {
 
   connection(const std::string& path, std::chrono::milliseconds timeout);
   void read_until_stopped();
+  void wake_thread() noexcept;
+  [[nodiscard]] bool caller_has_begun();
   bool read_available();
   void read_for_everybody(const pending& wanted, steady_time deadline);
   void hand_over_reading();
   void dispatch(wire::message message, std::vector<base::unique_fd> descriptors, bool lost);
+  void answer_confirm(std::uint64_t id, gpushm::generation generation) noexcept;
+  void tell_listener() noexcept;
   void break_down() noexcept;
   void send(std::span<const std::byte> packet,
             std::span<const int> descriptors,
@@ -148,6 +179,8 @@ class connection {
   wire::state_table_view table_;
   base::unique_fd wake_;
 
+  std::mutex listener_mutex_;  // held while the listener runs; taken before the others
+  lease_listener* listener_ = nullptr;
   std::mutex send_mutex_;
   std::mutex
       receive_mutex_;  // held from receiving a packet until it is dispatched: keeps their order
@@ -156,6 +189,9 @@ class connection {
   std::unordered_map<std::uint64_t, std::shared_ptr<pending>> pending_;
   std::unordered_map<std::uint64_t, event_sink*> sinks_;
   std::uint64_t next_id_ = 1;
+  std::unordered_map<gpushm::generation, std::shared_ptr<const confirm_answer>> answers_;
+  std::vector<gpushm::generation> lost_;  // not told to the listener yet
+  bool stopping_ = false;
   bool caller_reads_ = false;
   bool torn_down_ = false;  ///< everybody was told that the broker is gone
   std::atomic<bool> broken_{false};

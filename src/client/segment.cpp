@@ -9,6 +9,17 @@
 
 namespace gpushm {
 
+detail::attachment& detail::segment_impl::lease(std::string_view operation) const {
+  if (mapping_->lease() == nullptr) {
+    throw error(errc::invalid_argument,
+                operation,
+                info().name,
+                "this memory was imported without a broker",
+                "do it where the memory is shared");
+  }
+  return *mapping_->lease();
+}
+
 segment::segment() noexcept = default;
 segment::segment(segment&&) noexcept = default;
 segment& segment::operator=(segment&&) noexcept = default;
@@ -35,50 +46,53 @@ void segment::reset() noexcept {
 }
 
 void* segment::data() const noexcept {
-  return impl_ ? impl_->region->data() : nullptr;
+  return impl_ ? impl_->region().data() : nullptr;
 }
 std::uint64_t segment::size_bytes() const {
-  return impl().attachment->info().size_bytes;
+  return impl().info().size_bytes;
 }
 const std::string& segment::name() const {
-  return impl().attachment->info().name;
+  return impl().info().name;
 }
 const device_id& segment::device() const {
-  return impl().attachment->info().device;
+  return impl().info().device;
 }
 gpushm::backend segment::backend() const {
-  return impl().attachment->info().backend;
+  return impl().info().backend;
 }
 gpushm::access segment::access() const {
-  return impl().access;
+  return impl().mapped().access();
 }
 gpushm::lifetime segment::lifetime() const {
-  return impl().attachment->info().lifetime;
+  return impl().info().lifetime;
 }
 gpushm::generation segment::generation() const {
-  return impl().attachment->info().generation;
+  return impl().info().generation;
 }
 const gpushm::epoch& segment::epoch() const {
-  return impl().epoch;
+  static constexpr gpushm::epoch none{};
+  const detail::attachment* lease = impl().mapped().lease();
+  return lease == nullptr ? none : lease->broker().broker().epoch;
 }
 std::span<const std::byte> segment::metadata() const {
-  return impl().attachment->metadata();
+  const detail::attachment* lease = impl().mapped().lease();
+  return lease == nullptr ? std::span<const std::byte>() : lease->metadata();
 }
 segment_state segment::state() const {
-  return impl().attachment->state();
+  return impl().mapped().state();
 }
 segment_view segment::view() const {
   return {data(), size_bytes(), device()};
 }
 
 void segment::publish(std::span<const std::byte> metadata) {
-  const detail::attachment& lease = *impl().attachment;
-  detail::check_not_forked(lease.broker().forks(), "publish", name());
+  detail::check_not_forked(impl().forks(), "publish", name());
+  detail::attachment& lease = impl().lease("publish");
   static_cast<void>(
       lease.broker().request(wire::publish{generation(), {metadata.begin(), metadata.end()}},
                              {"publish", name()},
-                             std::chrono::steady_clock::now() + impl().request_timeout));
-  impl_->attachment->set_metadata({metadata.begin(), metadata.end()});
+                             std::chrono::steady_clock::now() + impl().request_timeout()));
+  lease.set_metadata({metadata.begin(), metadata.end()});
 }
 
 void segment::publish(std::string_view metadata) {
@@ -115,18 +129,18 @@ void check_writable(std::string_view operation, const segment& of) {
 
 void segment::read(std::uint64_t offset_bytes, std::span<std::byte> destination) const {
   check_range("read", *this, offset_bytes, destination.size());
-  impl().region->read(offset_bytes, destination);
+  impl().region().read(offset_bytes, destination);
 }
 
 void segment::write(std::uint64_t offset_bytes, std::span<const std::byte> source) {
   check_writable("write", *this);
   check_range("write", *this, offset_bytes, source.size());
-  impl().region->write(offset_bytes, source);
+  impl().region().write(offset_bytes, source);
 }
 
 void segment::fill(std::byte value) {
   check_writable("fill", *this);
-  impl().region->fill(0, size_bytes(), value);
+  impl().region().fill(0, size_bytes(), value);
 }
 
 }  // namespace gpushm

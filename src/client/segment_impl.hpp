@@ -3,38 +3,53 @@
 
 #include <chrono>
 #include <memory>
+#include <utility>
 
-#include "client/attachment.hpp"
-#include "memory/backend.hpp"
+#include "client/fork_guard.hpp"
+#include "client/import_cache.hpp"
+#include "client/mapping.hpp"
 
 namespace gpushm::detail {
 
-/// One user of a segment. The region goes before the lease: a broker that frees finds it unmapped.
+/// One user of a mapping.
 class segment_impl {
  public:
-  segment_impl(std::shared_ptr<detail::attachment> lease,
-               std::shared_ptr<memory::region> mapped,
-               gpushm::access rights,
+  /// Takes over one use of `mapped` that was counted in `cache`; without a cache (null), nothing is
+  /// counted.
+  segment_impl(std::shared_ptr<import_cache> cache,
+               std::shared_ptr<mapping> mapped,
                std::chrono::milliseconds timeout)
-      : attachment(std::move(lease)),
-        region(std::move(mapped)),
-        access(rights),
-        request_timeout(timeout),
-        epoch(attachment->broker().broker().epoch) {}
+      : cache_(std::move(cache)), mapping_(std::move(mapped)), request_timeout_(timeout) {}
   segment_impl(const segment_impl&) = delete;
   segment_impl& operator=(const segment_impl&) = delete;
   ~segment_impl() {
-    if (attachment->broker().forks() != fork_count()) {
-      keep_for_ever(region);
-      keep_for_ever(attachment);
+    if (forks_ != fork_count()) {
+      keep_for_ever(mapping_);
+      keep_for_ever(cache_);
+      keep_for_ever(client_);
+    } else if (cache_) {
+      cache_->release(std::move(mapping_));
     }
   }
 
-  std::shared_ptr<detail::attachment> attachment;
-  std::shared_ptr<memory::region> region;
-  gpushm::access access;
-  std::chrono::milliseconds request_timeout;
-  gpushm::epoch epoch;
+  /// Keeps `client`, which it came through, as long as it lives.
+  void keep(std::shared_ptr<const void> client) noexcept { client_ = std::move(client); }
+  [[nodiscard]] const mapping& mapped() const noexcept { return *mapping_; }
+  [[nodiscard]] memory::region& region() const noexcept { return mapping_->region(); }
+  [[nodiscard]] const wire::segment& info() const noexcept { return mapping_->info(); }
+  /// Throws invalid_argument for memory that was imported without a broker.
+  [[nodiscard]] attachment& lease(std::string_view operation) const;
+  [[nodiscard]] std::uint64_t forks() const noexcept { return forks_; }
+  [[nodiscard]] std::chrono::milliseconds request_timeout() const noexcept {
+    return request_timeout_;
+  }
+
+ private:
+  std::shared_ptr<const void> client_;  // goes last
+  std::shared_ptr<import_cache> cache_;
+  std::shared_ptr<mapping> mapping_;
+  std::chrono::milliseconds request_timeout_;
+  std::uint64_t forks_ = fork_count();
 };
 
 }  // namespace gpushm::detail

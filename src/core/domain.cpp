@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/exporter_bound.hpp"
 #include "base/names.hpp"
 #include "base/size_text.hpp"
 #include "core/near_match.hpp"
@@ -25,6 +26,8 @@ error stale(gpushm::generation generation) {
           "open the segment again by name"};
 }
 
+constexpr std::size_t longest_descriptor_bytes = 4096;
+
 void check_reservation(const reservation& wanted) {
   base::check_name({}, wanted.name);
   const auto invalid = [](std::string_view cause, std::string_view next_step) {
@@ -36,8 +39,24 @@ void check_reservation(const reservation& wanted) {
   if (wanted.allocated_bytes < wanted.size_bytes) {
     invalid("less memory is allocated than the segment's size", "report this as a bug");
   }
-  if (wanted.chunk_count == 0) {
-    invalid("the segment has no chunks", "report this as a bug");
+  if (wanted.offset_bytes > wanted.allocated_bytes - wanted.size_bytes) {
+    invalid("the segment does not lie within its allocation", "report this as a bug");
+  }
+  const bool bound = base::is_exporter_bound(wanted.backend);
+  const std::uint32_t bound_chunks = wanted.backend == backend::cuda_pool ? 1 : 0;
+  if (bound ? wanted.chunk_count != bound_chunks : wanted.chunk_count == 0) {
+    invalid(
+        bound ? "memory of this kind has another number of chunks" : "the segment has no chunks",
+        "report this as a bug");
+  }
+  if (bound ? wanted.descriptor.empty() || wanted.descriptor.size() > longest_descriptor_bytes
+            : !wanted.descriptor.empty()) {
+    invalid("the descriptor is missing, too long, or not for this kind of memory",
+            "report this as a bug");
+  }
+  if (bound && wanted.lifetime != lifetime::leased) {
+    invalid("this memory stays its exporter's and cannot be persistent",
+            "share it as leased, or create a persistent segment and copy");
   }
   if ((wanted.backend == backend::host) != (wanted.device.kind == device_kind::host)) {
     invalid("backend and device do not fit each other", "report this as a bug");
@@ -107,7 +126,18 @@ const segment& domain::stat(session_id session, std::string_view name) const {
   return *found;
 }
 
+error domain::exporter_died() const {
+  return {errc::peer_died,
+          {},
+          {},
+          "the process that shared this memory in domain " + name_ + " has died",
+          "start it again; a timeout waits until it shares the name anew"};
+}
+
 error domain::no_such_segment(std::string_view name) const {
+  if (dead_names_.contains(name)) {
+    return exporter_died();
+  }
   near_match match(name);
   for (const auto& [candidate, what] : names_) {
     if (what->published && !match.consider(candidate)) {
@@ -206,6 +236,8 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
     made.backend = wanted.backend;
     made.lifetime = wanted.lifetime;
     made.device = wanted.device;
+    made.offset_bytes = wanted.offset_bytes;
+    made.descriptor = wanted.descriptor;
     made.creator = creator.who;
     made.creator_session = session;
     made.leases.push_back({session, 1});
@@ -221,6 +253,7 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
     throw;
   }
   ++next_generation_;
+  dead_names_.erase(made.name);
   made.slot = take_slot();
   allocated_bytes_ += wanted.allocated_bytes;
   descriptors_ += descriptors;
@@ -312,18 +345,40 @@ void domain::publish(session_id session,
 
 // ---- ending ----
 
-void domain::unname(segment& what) {
-  if (!what.removed) {
-    what.removed = true;
-    names_.erase(what.name);
-    observer_.slot_changed(what.slot, what.generation, segment_state::removed);
+void domain::unname(segment& what, segment_state state) {
+  if (what.removed) {
+    return;
+  }
+  what.removed = true;
+  names_.erase(what.name);
+  observer_.slot_changed(what.slot, what.generation, state);
+  for (const lease& claim : what.leases) {
+    observer_.lost(claim.holder,
+                   {event_kind::removed,
+                    what.name,
+                    what.generation,
+                    static_cast<std::uint32_t>(what.leases.size()),
+                    0});
   }
 }
 
-void domain::remove(session_id session, std::string_view name) {
+/// So that who comes later learns why the name is not there. The oldest are forgotten.
+void domain::remember_dead(const std::string& name) {
+  if (limits_.max_dead_names == 0 || !dead_names_.insert(name).second) {
+    return;
+  }
+  dead_names_in_order_.push_back(name);
+  while (dead_names_in_order_.size() > limits_.max_dead_names) {
+    dead_names_.erase(dead_names_in_order_.front());
+    dead_names_in_order_.pop_front();
+  }
+}
+
+void domain::remove(session_id session, std::string_view name, gpushm::generation generation) {
   base::check_name({}, name);
   const auto at = names_.find(name);
-  if (at == names_.end() || !may_see(session, *at->second)) {
+  if (at == names_.end() || !may_see(session, *at->second) ||
+      (generation != 0 && at->second->generation != generation)) {
     throw no_such_segment(name);
   }
   segment& what = *at->second;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -28,8 +29,10 @@ struct limits {
   std::uint64_t quota_bytes_per_uid = 0;  ///< 0: no limit; unknown uids share one account
   std::uint64_t max_descriptors = 0;  ///< for chunks, control pages and connections; 0: no limit
   std::uint32_t descriptors_per_session = 2;
-  std::uint32_t max_pending_opens = 4'096;  ///< of one session
-  std::uint32_t max_subscriptions = 64;     ///< of one session
+  std::uint32_t max_pending_opens = 4'096;           ///< of one session
+  std::uint32_t max_subscriptions = 64;              ///< of one session
+  std::chrono::milliseconds confirm_timeout{2'000};  ///< for an exporter to answer
+  std::uint32_t max_dead_names = 1'024;  ///< names of died exporters' segments that are remembered
 };
 
 /// What a session asks for when it reserves.
@@ -41,6 +44,8 @@ struct reservation {
   device_id device;
   gpushm::backend backend = gpushm::backend::host;
   gpushm::lifetime lifetime = gpushm::lifetime::leased;
+  std::uint64_t offset_bytes = 0;
+  std::vector<std::byte> descriptor = {};
 };
 
 /// One open: which answer it is (request and index in it), what it asks for.
@@ -50,7 +55,11 @@ struct open_request {
   std::string name;
   std::uint64_t expected_size_bytes = 0;
   std::optional<time_point> deadline;  ///< wait for the name until then; nothing: do not wait
+  time_point asked{};                  ///< when
 };
+
+/// What an exporter says of memory that stays its own.
+enum class verdict : std::uint8_t { unchanged, changed, not_shared };
 
 struct change {
   event_kind kind = event_kind::resync;
@@ -80,6 +89,13 @@ class observer {
   /// Answers of opens that waited, or that could be answered at once.
   virtual void opened(session_id session, const open_request& request, const segment& found) = 0;
   virtual void open_failed(session_id session, const open_request& request, const error& why) = 0;
+  /// The exporter is to say whether the segment's memory is still the one that it shared; its
+  /// answer goes to `domain::confirmed` with `confirmation`.
+  virtual void confirm(session_id exporter,
+                       std::uint64_t confirmation,
+                       gpushm::generation generation) = 0;
+  /// A holder's segment lost its name, or its exporter: caches let go of it.
+  virtual void lost(session_id holder, const change& what) = 0;
 };
 
 /// The state of one domain: segments, leases, quotas, waiting opens, subscriptions. Pure: no I/O,
@@ -121,10 +137,12 @@ class domain {
                std::span<const std::byte> metadata);
   /// Answers through the observer, now or later, exactly once unless the session ends first.
   void open(session_id session, const open_request& request);
+  /// The exporter's answer. One that comes too late, or that nobody asked for, is ignored.
+  void confirmed(session_id exporter, std::uint64_t confirmation, verdict answer);
   /// A release of what the session does not hold is ignored: it may cross a removal.
   void release(session_id session, gpushm::generation generation, std::uint32_t count);
-  /// Throws no_such_segment, permission_denied.
-  void remove(session_id session, std::string_view name);
+  /// `generation` 0: whichever has the name. Throws no_such_segment, permission_denied.
+  void remove(session_id session, std::string_view name, gpushm::generation generation = 0);
 
   /// A segment that the session holds, for more of its chunks. Throws stale_generation.
   [[nodiscard]] const segment& held(session_id session, gpushm::generation generation) const;
@@ -164,6 +182,13 @@ class domain {
     session_id session = 0;
     open_request request;
   };
+  /// An open that waits for the exporter's word.
+  struct waiting_confirmation {
+    session_id session = 0;
+    open_request request;
+    gpushm::generation generation = 0;
+    time_point deadline;
+  };
   struct subscription {
     session_id session = 0;
     std::uint64_t id = 0;
@@ -174,6 +199,7 @@ class domain {
     std::set<gpushm::generation> leased;
     std::set<gpushm::generation> created;
     std::set<std::uint64_t> waiting;
+    std::uint32_t confirmations = 0;  ///< opens that wait for an exporter's word
     std::uint32_t subscriptions = 0;
   };
 
@@ -183,6 +209,7 @@ class domain {
   [[nodiscard]] bool may_see(session_id session, const segment& what) const;
   [[nodiscard]] bool may_manage(session_id session, const segment& what) const;
   [[nodiscard]] error no_such_segment(std::string_view name) const;
+  [[nodiscard]] error exporter_died() const;
 
   void check_quota(const peer& who, std::uint64_t bytes) const;
   std::uint32_t take_slot();
@@ -190,7 +217,12 @@ class domain {
 
   void take_lease(session_id session, segment& what);
   void end_lease(session_id session, segment& what, std::uint32_t count);
-  void unname(segment& what);
+  void unname(segment& what, segment_state state = segment_state::removed);
+  void remember_dead(const std::string& name);
+  void ask_exporter(session_id session, const open_request& request, const segment& found);
+  waiting_confirmation take_confirmation(std::uint64_t id);
+  void drop_confirmations(session_id gone);
+  void end_with_exporter(segment& what, bool clean);
   [[nodiscard]] static bool stays(const segment& what) noexcept;
   void free_if_unused(segment& what);
   void grant_or_refuse(session_id session, const open_request& request, segment& found);
@@ -214,6 +246,13 @@ class domain {
   std::map<std::string, std::set<std::uint64_t>, std::less<>> waiting_by_name_;
   std::set<std::pair<time_point, std::uint64_t>> waiting_by_deadline_;
   std::uint64_t next_waiting_ = 1;
+
+  std::map<std::uint64_t, waiting_confirmation> confirming_;
+  std::set<std::pair<time_point, std::uint64_t>> confirming_by_deadline_;
+  std::uint64_t next_confirmation_ = 1;
+
+  std::set<std::string, std::less<>> dead_names_;  // of segments whose exporter died
+  std::deque<std::string> dead_names_in_order_;
 
   gpushm::generation next_generation_ = 1;
   std::vector<std::uint32_t> free_slots_;

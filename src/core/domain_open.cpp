@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/exporter_bound.hpp"
 #include "base/names.hpp"
 #include "core/domain.hpp"
 
@@ -45,6 +46,13 @@ void domain::end_lease(session_id session, segment& what, std::uint32_t count) {
   });
   if (what.published && !others && session != what.creator_session) {
     emit(event_kind::released, what, session);
+  }
+  if (base::is_exporter_bound(what.backend) && session == what.creator_session && !what.removed) {
+    // Nobody could say any more whether the memory is still the same.
+    unname(what);
+    if (what.published) {
+      emit(event_kind::removed, what, session);
+    }
   }
   free_if_unused(what);
 }
@@ -89,7 +97,11 @@ void domain::open(session_id session, const open_request& request) {
     static_cast<void>(find_session(session));
     const auto at = names_.find(request.name);
     if (at != names_.end() && at->second->published) {
-      grant_or_refuse(session, request, *at->second);
+      if (base::is_exporter_bound(at->second->backend)) {
+        ask_exporter(session, request, *at->second);
+      } else {
+        grant_or_refuse(session, request, *at->second);
+      }
       return;
     }
     if (!request.deadline) {
@@ -100,6 +112,92 @@ void domain::open(session_id session, const open_request& request) {
     observer_.open_failed(session, request, why);
   }
 }
+
+// ---- asking the exporter ----
+
+void domain::ask_exporter(session_id session, const open_request& request, const segment& found) {
+  participant& waiter = find_session(session);
+  if (waiter.confirmations >= limits_.max_pending_opens) {
+    throw error(errc::too_many_requests,
+                {},
+                {},
+                std::to_string(waiter.confirmations) +
+                    " opens of this connection wait for exporters, the limit",
+                "open fewer segments at once");
+  }
+  const std::uint64_t id = next_confirmation_++;
+  const time_point deadline = request.asked + limits_.confirm_timeout;
+  const auto at =
+      confirming_.emplace(id, waiting_confirmation{session, request, found.generation, deadline})
+          .first;
+  try {
+    confirming_by_deadline_.emplace(deadline, id);
+  } catch (...) {
+    confirming_.erase(at);
+    throw;
+  }
+  ++waiter.confirmations;
+  observer_.confirm(found.creator_session, id, found.generation);
+}
+
+domain::waiting_confirmation domain::take_confirmation(std::uint64_t id) {
+  const auto at = confirming_.find(id);
+  waiting_confirmation taken = std::move(at->second);
+  confirming_.erase(at);
+  confirming_by_deadline_.erase({taken.deadline, id});
+  if (const auto waiter = sessions_.find(taken.session); waiter != sessions_.end()) {
+    --waiter->second.confirmations;
+  }
+  return taken;
+}
+
+void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict answer) {
+  const auto at = confirming_.find(confirmation);
+  if (at == confirming_.end()) {
+    return;
+  }
+  const auto found = segments_.find(at->second.generation);
+  if (found != segments_.end() && found->second.creator_session != exporter) {
+    return;  // not who was asked
+  }
+  const waiting_confirmation asked = take_confirmation(confirmation);
+  if (found == segments_.end() || found->second.removed) {
+    observer_.open_failed(asked.session, asked.request, no_such_segment(asked.request.name));
+    return;
+  }
+  segment& what = found->second;
+  if (answer == verdict::unchanged) {
+    grant_or_refuse(asked.session, asked.request, what);
+    return;
+  }
+  observer_.open_failed(asked.session,
+                        asked.request,
+                        error(errc::stale,
+                              {},
+                              {},
+                              answer == verdict::changed
+                                  ? "its exporter has freed or replaced the memory without unshare"
+                                  : "its exporter does not share this memory any more",
+                              "unshare before freeing, and share the new memory"));
+  // Nobody can use it from here on.
+  unname(what);
+  emit(event_kind::removed, what, exporter);
+  free_if_unused(what);
+}
+
+/// Of opens that `gone` asked for. Opens that wait for its word are told by `disconnect`.
+void domain::drop_confirmations(session_id gone) {
+  for (auto at = confirming_.begin(); at != confirming_.end();) {
+    if (at->second.session == gone) {
+      confirming_by_deadline_.erase({at->second.deadline, at->first});
+      at = confirming_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+}
+
+// ---- waiting for a name ----
 
 void domain::wait(session_id session, open_request request) {
   participant& waiter = find_session(session);
@@ -165,13 +263,26 @@ void domain::tick(time_point now) {
     stop_waiting(id);
     observer_.open_failed(expired.session, expired.request, no_such_segment(expired.request.name));
   }
+  while (!confirming_by_deadline_.empty() && confirming_by_deadline_.begin()->first <= now) {
+    const waiting_confirmation expired = take_confirmation(confirming_by_deadline_.begin()->second);
+    observer_.open_failed(expired.session,
+                          expired.request,
+                          error(errc::timed_out,
+                                {},
+                                {},
+                                "the process that shares this memory does not answer",
+                                "see whether it is stopped or overloaded"));
+  }
 }
 
 std::optional<time_point> domain::next_deadline() const {
-  if (waiting_by_deadline_.empty()) {
-    return std::nullopt;
+  std::optional<time_point> next;
+  for (const auto* deadlines : {&waiting_by_deadline_, &confirming_by_deadline_}) {
+    if (!deadlines->empty() && (!next || deadlines->begin()->first < *next)) {
+      next = deadlines->begin()->first;
+    }
   }
-  return waiting_by_deadline_.begin()->first;
+  return next;
 }
 
 }  // namespace gpushm::core

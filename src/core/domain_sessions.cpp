@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/exporter_bound.hpp"
 #include "core/domain.hpp"
 
 namespace gpushm::core {
@@ -36,6 +37,7 @@ void domain::disconnect(session_id id, bool clean) {
   while (!at->second.waiting.empty()) {
     stop_waiting(*at->second.waiting.begin());
   }
+  drop_confirmations(id);
   std::erase_if(subscriptions_, [&](const subscription& entry) { return entry.session == id; });
   // From here on nobody can reach the session; what it had is worked off from a copy.
   const participant gone = std::move(at->second);
@@ -72,10 +74,38 @@ void domain::disconnect(session_id id, bool clean) {
     if (held) {
       what.leases.erase(own);
     }
-    if (!clean && !what.removed && stays(what)) {
+    if (base::is_exporter_bound(what.backend)) {
+      end_with_exporter(what, clean);
+    } else if (!clean && !what.removed && stays(what)) {
       observer_.slot_changed(what.slot, what.generation, segment_state::exporter_gone);
     }
     free_if_unused(what);
+  }
+}
+
+/// Who has it mapped keeps it; nobody else gets it any more, and the name is free for whoever
+/// shares it next.
+void domain::end_with_exporter(segment& what, bool clean) {
+  if (!what.removed) {
+    if (!clean && what.published) {
+      remember_dead(what.name);
+    }
+    unname(what, clean ? segment_state::removed : segment_state::exporter_gone);
+    if (what.published) {
+      emit(event_kind::removed, what, 0);
+    }
+  }
+  std::vector<std::uint64_t> asked;
+  for (const auto& [confirmation, waiting] : confirming_) {
+    if (waiting.generation == what.generation) {
+      asked.push_back(confirmation);
+    }
+  }
+  for (const std::uint64_t confirmation : asked) {
+    const waiting_confirmation waiting = take_confirmation(confirmation);
+    observer_.open_failed(waiting.session,
+                          waiting.request,
+                          clean ? no_such_segment(waiting.request.name) : exporter_died());
   }
 }
 

@@ -46,6 +46,8 @@ struct segment {
   session_id creator_session = 0;  ///< 0 once that connection is gone
   std::vector<lease> leases;
   std::vector<std::byte> metadata;
+  std::uint64_t offset_bytes = 0;
+  std::vector<std::byte> descriptor;  ///< not read, only handed on
 };
 
 }  // namespace gpushm::core

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "base/log.hpp"
 #include "driver/cuda.hpp"
@@ -69,19 +70,7 @@ std::shared_ptr<const backend> backend_for_create(std::string_view device, bool 
   return cuda_vmm(driver::find_device(device));
 }
 
-std::shared_ptr<const backend> backend_for_open(gpushm::backend kind,
-                                                const device_id& home,
-                                                std::string_view device) {
-  if (kind == gpushm::backend::host) {
-    if (!device.empty() && device != "host" && device != "auto") {
-      throw error(errc::invalid_argument,
-                  "open",
-                  device,
-                  "the segment is in host memory",
-                  "open it without a device; register it with CUDA to use it from a GPU");
-    }
-    return host(false);
-  }
+const driver::gpu& gpu_for_open(const device_id& home, std::string_view device) {
   driver::check_visible(home);
   if (!device.empty() && device != "auto") {
     if (device == "host") {
@@ -91,10 +80,10 @@ std::shared_ptr<const backend> backend_for_open(gpushm::backend kind,
                   "the segment is in the memory of " + home.uuid,
                   "open it without a device, or for a GPU");
     }
-    return cuda_vmm(driver::find_device(device));
+    return driver::find_device(device);
   }
   if (const driver::gpu* same = driver::find_visible(home)) {
-    return cuda_vmm(*same);
+    return *same;
   }
   if (driver::visible_gpus().empty()) {
     throw error(errc::device_not_found,
@@ -104,7 +93,52 @@ std::shared_ptr<const backend> backend_for_open(gpushm::backend kind,
                 "give this container a GPU, or check CUDA_VISIBLE_DEVICES");
   }
   // Hidden by CUDA_VISIBLE_DEVICES only: memory there can be used all the same (peer access).
-  return cuda_vmm(driver::visible_gpus().front());
+  return driver::visible_gpus().front();
+}
+
+std::shared_ptr<const backend> backend_for_open(gpushm::backend kind,
+                                                const device_id& home,
+                                                std::string_view device) {
+  if (kind != gpushm::backend::host) {
+    return cuda_vmm(gpu_for_open(home, device));
+  }
+  if (!device.empty() && device != "host" && device != "auto") {
+    throw error(errc::invalid_argument,
+                "open",
+                device,
+                "the segment is in host memory",
+                "open it without a device; register it with CUDA to use it from a GPU");
+  }
+  return host(false);
+}
+
+// ---- imports ----
+
+importer::importer(const import_request& wanted)
+    : name_(wanted.name), missing_bytes_(wanted.total_bytes) {}
+
+void importer::add(base::unique_fd chunk, std::uint64_t chunk_bytes) {
+  // Sizes are what others claim: addresses behind the announced total are not the importer's.
+  if (chunk_bytes == 0 || chunk_bytes > missing_bytes_) {
+    throw error(errc::protocol_error,
+                "open",
+                name_,
+                "the chunks are larger than the segment",
+                "report this as a bug");
+  }
+  append(std::move(chunk), chunk_bytes);
+  missing_bytes_ -= chunk_bytes;
+}
+
+std::unique_ptr<region> importer::finish() {
+  if (missing_bytes_ != 0) {
+    throw error(errc::protocol_error,
+                "open",
+                name_,
+                "the chunks are smaller than the segment",
+                "report this as a bug");
+  }
+  return complete();
 }
 
 }  // namespace gpushm::memory

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/unique_fd.hpp"
+#include "driver/devices.hpp"
 #include "gpushm/types.hpp"
 #include "memory/chunk_plan.hpp"
 
@@ -26,6 +28,9 @@ class region {
 
   [[nodiscard]] virtual void* data() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t mapped_bytes() const noexcept = 0;
+  /// False once what it maps is gone from under it: legacy and pool mappings end when somebody
+  /// resets the device. Never blocks.
+  [[nodiscard]] virtual bool usable() const noexcept { return true; }
 
   // Offsets and sizes were checked by the caller; each returns when the copy is done. Throw
   // driver_error.
@@ -44,22 +49,39 @@ class allocation : public region {
   virtual void finish_exports() noexcept = 0;
 };
 
+/// What is to be imported.
+struct import_request {
+  std::string_view name;
+  std::uint64_t total_bytes = 0;  ///< of all chunks
+  gpushm::access access = gpushm::access::read;
+  std::uint64_t offset_bytes = 0;  ///< where in them the region is to begin
+};
+
 /// An import under way: chunks are added in order, as they arrive, then the region is finished.
 /// What was added is undone when the importer is destroyed before `finish`.
 ///
 /// Distinct objects: safe. Shared objects: unsafe.
 class importer {
  public:
-  importer() = default;
   importer(const importer&) = delete;
   importer& operator=(const importer&) = delete;
   virtual ~importer() = default;
 
   /// Takes the descriptor, and closes it once imported. Throws wrong_descriptor_kind, driver_error,
   /// protocol_error (more than the announced total).
-  virtual void add(base::unique_fd chunk, std::uint64_t chunk_bytes) = 0;
+  void add(base::unique_fd chunk, std::uint64_t chunk_bytes);
   /// Throws protocol_error (bytes are missing), driver_error.
-  [[nodiscard]] virtual std::unique_ptr<region> finish() = 0;
+  [[nodiscard]] std::unique_ptr<region> finish();
+
+ protected:
+  explicit importer(const import_request& wanted);
+
+ private:
+  virtual void append(base::unique_fd chunk, std::uint64_t chunk_bytes) = 0;
+  virtual std::unique_ptr<region> complete() = 0;
+
+  std::string name_;
+  std::uint64_t missing_bytes_;
 };
 
 /// How memory of one kind, on one device as this process sees it, is made and mapped.
@@ -81,10 +103,9 @@ class backend {
   /// Allocates and maps for reading and writing. Throws out_of_memory, driver_error.
   [[nodiscard]] virtual std::unique_ptr<allocation> allocate(std::string_view name,
                                                              const chunk_plan& plan) const = 0;
-  /// Begins to map memory made elsewhere, `total_bytes` long. Throws driver_error, out_of_memory.
-  [[nodiscard]] virtual std::unique_ptr<importer> begin_import(std::string_view name,
-                                                               std::uint64_t total_bytes,
-                                                               gpushm::access access) const = 0;
+  /// Begins to map memory made elsewhere. Throws driver_error, out_of_memory.
+  [[nodiscard]] virtual std::unique_ptr<importer> begin_import(
+      const import_request& wanted) const = 0;
 };
 
 /// The backend that makes memory on the device called `device`: an ordinal, "GPU-…", "MIG-…",
@@ -93,10 +114,14 @@ class backend {
 [[nodiscard]] std::shared_ptr<const backend> backend_for_create(std::string_view device,
                                                                 bool huge_pages);
 
-/// The backend that maps memory of `kind` on `home`, for use by the device called `device` (empty:
-/// `home`, or the first visible GPU when CUDA does not show `home` to this process). Checks before
-/// the driver is asked that this process may open `home`. Throws device_not_visible and the errors
-/// above.
+/// The GPU that is to use memory on `home`: the one called `device`, or with an empty text `home`
+/// itself, or the first visible GPU when CUDA does not show `home` to this process. Checks before
+/// the driver is asked that this process may open `home`. Throws device_not_visible,
+/// device_not_found, invalid_argument, driver_unavailable, driver_error.
+[[nodiscard]] const driver::gpu& gpu_for_open(const device_id& home, std::string_view device);
+
+/// The backend that maps memory that travels as descriptors, for use by the device called `device`
+/// (as in `gpu_for_open`). `kind` is host or cuda_vmm. Throws as `gpu_for_open`.
 [[nodiscard]] std::shared_ptr<const backend> backend_for_open(gpushm::backend kind,
                                                               const device_id& home,
                                                               std::string_view device);

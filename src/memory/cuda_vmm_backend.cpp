@@ -4,37 +4,21 @@
 #include <fcntl.h>
 
 #include <cstdint>
-#include <map>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "base/size_text.hpp"
 #include "driver/cuda.hpp"
 #include "driver/owners.hpp"
+#include "driver/primary_context.hpp"
 #include "gpushm/error.hpp"
+#include "memory/device_bytes.hpp"
 
 namespace gpushm::memory {
 
 namespace {
 
 using driver::cuda_driver;
-
-/// The primary context of a GPU, retained once and for the life of the process: making one costs
-/// 150 ms, and letting it go while static destructors run is not safe.
-cuda::CUcontext primary_context(cuda::CUdevice device,
-                                std::string_view operation,
-                                std::string_view name) {
-  static std::mutex mutex;
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, see above
-  static auto* const contexts = new std::map<cuda::CUdevice, driver::unique_primary_context>;
-  const std::lock_guard lock(mutex);
-  auto at = contexts->find(device);
-  if (at == contexts->end()) {
-    at = contexts->emplace(device, driver::retain_primary_context(device, operation, name)).first;
-  }
-  return at->second.get().context;
-}
 
 cuda::CUmemAllocationProp properties(cuda::CUdevice device) {
   cuda::CUmemAllocationProp prop{};
@@ -52,12 +36,9 @@ class device_mapping {
                  std::string_view name,
                  const driver::gpu& gpu,
                  std::uint64_t total_bytes)
-      : operation_(operation),
-        name_(name),
-        device_(gpu.handle),
-        context_(primary_context(gpu.handle, operation, name)),
-        total_bytes_(total_bytes) {
-    const driver::context_scope scope(context_, operation_, name_);
+      : operation_(operation), name_(name), device_(gpu.handle) {
+    const driver::context_scope scope(
+        driver::primary_context(gpu.handle, operation, name), operation_, name_);
     cuda::CUdeviceptr address = 0;
     check(cu_->cuMemAddressReserve(&address, total_bytes, 0, 0, 0), "cuMemAddressReserve");
     reservation_ = driver::unique_reservation({address, total_bytes});
@@ -80,107 +61,47 @@ class device_mapping {
           "cuMemSetAccess");
   }
 
-  void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const {
-    const driver::context_scope scope(context_, "read", name_);
-    cuda_driver::check(
-        cu_->cuMemcpyDtoH_v2(destination.data(), address(offset_bytes), destination.size()),
-        "read",
-        name_,
-        "cuMemcpyDtoH");
-  }
-  void write(std::uint64_t offset_bytes, std::span<const std::byte> source) {
-    const driver::context_scope scope(context_, "write", name_);
-    cuda_driver::check(cu_->cuMemcpyHtoD_v2(address(offset_bytes), source.data(), source.size()),
-                       "write",
-                       name_,
-                       "cuMemcpyHtoD");
-    finish_work("write");
-  }
-  void fill(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::byte value) {
-    const driver::context_scope scope(context_, "fill", name_);
-    cuda_driver::check(
-        cu_->cuMemsetD8_v2(
-            address(offset_bytes), std::to_integer<unsigned char>(value), size_bytes),
-        "fill",
-        name_,
-        "cuMemsetD8");
-    finish_work("fill");
-  }
-
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const cuda_driver& driver() const noexcept { return cu_; }
-  [[nodiscard]] void* data() const noexcept {
-    return reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): how CUDA spells pointers
-        static_cast<std::uintptr_t>(reservation_.get().pointer));
+  /// The mapped memory from `offset_bytes` on.
+  [[nodiscard]] device_bytes bytes_from(std::uint64_t offset_bytes) const {
+    return {name_, device_, reservation_.get().pointer + offset_bytes};
   }
   [[nodiscard]] std::uint64_t mapped_bytes() const noexcept { return mapped_bytes_; }
-  [[nodiscard]] std::uint64_t missing_bytes() const noexcept {
-    return total_bytes_ - mapped_bytes_;
-  }
 
  private:
   void check(cuda::CUresult result, std::string_view call) const {
     cuda_driver::check(result, operation_, name_, call);
-  }
-  [[nodiscard]] cuda::CUdeviceptr address(std::uint64_t offset_bytes) const noexcept {
-    return reservation_.get().pointer + offset_bytes;
-  }
-  /// Copies from pageable memory and memsets may return before the device is done.
-  void finish_work(std::string_view operation) {
-    cuda_driver::check(cu_->cuStreamSynchronize(nullptr), operation, name_, "cuStreamSynchronize");
   }
 
   const cuda_driver& cu_ = cuda_driver::instance();
   std::string operation_;
   std::string name_;
   cuda::CUdevice device_;
-  cuda::CUcontext context_;
-  std::uint64_t total_bytes_;
   std::uint64_t mapped_bytes_ = 0;
   driver::unique_reservation reservation_;
   std::vector<driver::unique_device_mapping> mappings_;  // unmapped before the range is freed
 };
 
-/// What allocations and imports have in common.
-template <typename Base>
-class device_memory : public Base {
+using owned_mapping = std::unique_ptr<device_mapping>;
+
+class device_allocation final : public device_region<allocation, owned_mapping> {
  public:
-  explicit device_memory(std::unique_ptr<device_mapping> mapping) : mapping_(std::move(mapping)) {}
-
-  [[nodiscard]] void* data() const noexcept override { return mapping_->data(); }
-  [[nodiscard]] std::uint64_t mapped_bytes() const noexcept override {
-    return mapping_->mapped_bytes();
-  }
-  void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const override {
-    mapping_->read(offset_bytes, destination);
-  }
-  void write(std::uint64_t offset_bytes, std::span<const std::byte> source) override {
-    mapping_->write(offset_bytes, source);
-  }
-  void fill(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::byte value) override {
-    mapping_->fill(offset_bytes, size_bytes, value);
-  }
-
- protected:
-  [[nodiscard]] const device_mapping& mapping() const noexcept { return *mapping_; }
-
- private:
-  std::unique_ptr<device_mapping> mapping_;
-};
-
-class device_allocation final : public device_memory<allocation> {
- public:
-  device_allocation(std::unique_ptr<device_mapping> mapping,
+  /// `bytes` are those of `mapping`.
+  device_allocation(device_bytes bytes,
+                    std::uint64_t mapped_bytes,
+                    owned_mapping mapping,
                     std::vector<driver::unique_allocation> chunks)
-      : device_memory(std::move(mapping)), chunks_(std::move(chunks)) {}
+      : device_region(std::move(mapping), std::move(bytes), mapped_bytes),
+        chunks_(std::move(chunks)) {}
 
   [[nodiscard]] base::unique_fd export_chunk(std::uint32_t index) override {
     int fd = -1;
     cuda_driver::check(
-        mapping().driver()->cuMemExportToShareableHandle(
+        owner()->driver()->cuMemExportToShareableHandle(
             &fd, chunks_.at(index).get(), cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
         "create",
-        mapping().name(),
+        owner()->name(),
         "cuMemExportToShareableHandle");
     base::unique_fd chunk(fd);
     ::fcntl(chunk.get(), F_SETFD, FD_CLOEXEC);
@@ -194,21 +115,14 @@ class device_allocation final : public device_memory<allocation> {
 
 class device_importer final : public importer {
  public:
-  device_importer(std::string_view name,
-                  const driver::gpu& gpu,
-                  std::uint64_t total_bytes,
-                  gpushm::access access)
-      : access_(access),
-        mapping_(std::make_unique<device_mapping>("open", name, gpu, total_bytes)) {}
+  device_importer(const import_request& wanted, const driver::gpu& gpu)
+      : importer(wanted),
+        access_(wanted.access),
+        offset_bytes_(wanted.offset_bytes),
+        mapping_(std::make_unique<device_mapping>("open", wanted.name, gpu, wanted.total_bytes)) {}
 
-  void add(base::unique_fd chunk, std::uint64_t chunk_bytes) override {
-    if (chunk_bytes == 0 || chunk_bytes > mapping_->missing_bytes()) {
-      throw error(errc::protocol_error,
-                  "open",
-                  mapping_->name(),
-                  "the chunks are larger than the segment",
-                  "report this as a bug");
-    }
+ private:
+  void append(base::unique_fd chunk, std::uint64_t chunk_bytes) override {
     cuda::CUmemGenericAllocationHandle handle = 0;
     // The driver takes the descriptor's number in place of a pointer.
     auto* const number = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): see above
@@ -222,21 +136,17 @@ class device_importer final : public importer {
     mapping_->append(imported.get(), chunk_bytes);
   }
 
-  std::unique_ptr<region> finish() override {
-    if (mapping_->missing_bytes() != 0) {
-      throw error(errc::protocol_error,
-                  "open",
-                  mapping_->name(),
-                  "the chunks are smaller than the segment",
-                  "report this as a bug");
-    }
+  std::unique_ptr<region> complete() override {
     mapping_->allow(access_);
-    return std::make_unique<device_memory<region>>(std::move(mapping_));
+    device_bytes bytes = mapping_->bytes_from(offset_bytes_);
+    const std::uint64_t mapped_bytes = mapping_->mapped_bytes() - offset_bytes_;
+    return std::make_unique<device_region<region, owned_mapping>>(
+        std::move(mapping_), std::move(bytes), mapped_bytes);
   }
 
- private:
   gpushm::access access_;
-  std::unique_ptr<device_mapping> mapping_;
+  std::uint64_t offset_bytes_;
+  owned_mapping mapping_;
 };
 
 }  // namespace
@@ -282,7 +192,7 @@ std::unique_ptr<allocation> cuda_vmm_backend::allocate(std::string_view name,
       std::size_t free_bytes = 0;
       std::size_t total_bytes = 0;
       const driver::context_scope scope(
-          primary_context(gpu_.handle, "create", name), "create", name);
+          driver::primary_context(gpu_.handle, "create", name), "create", name);
       cu->cuMemGetInfo_v2(&free_bytes, &total_bytes);
       throw error(errc::out_of_memory,
                   "create",
@@ -297,13 +207,14 @@ std::unique_ptr<allocation> cuda_vmm_backend::allocate(std::string_view name,
     mapping->append(handle, plan.size_of(i));
   }
   mapping->allow(access::read_write);
-  return std::make_unique<device_allocation>(std::move(mapping), std::move(chunks));
+  device_bytes bytes = mapping->bytes_from(0);
+  const std::uint64_t mapped_bytes = mapping->mapped_bytes();
+  return std::make_unique<device_allocation>(
+      std::move(bytes), mapped_bytes, std::move(mapping), std::move(chunks));
 }
 
-std::unique_ptr<importer> cuda_vmm_backend::begin_import(std::string_view name,
-                                                         std::uint64_t total_bytes,
-                                                         gpushm::access access) const {
-  return std::make_unique<device_importer>(name, gpu_, total_bytes, access);
+std::unique_ptr<importer> cuda_vmm_backend::begin_import(const import_request& wanted) const {
+  return std::make_unique<device_importer>(wanted, gpu_);
 }
 
 }  // namespace gpushm::memory

@@ -18,9 +18,7 @@ class cuda_vmm_backend final : public backend {
   [[nodiscard]] std::uint64_t granularity() const override { return granularity_; }
   [[nodiscard]] std::unique_ptr<allocation> allocate(std::string_view name,
                                                      const chunk_plan& plan) const override;
-  [[nodiscard]] std::unique_ptr<importer> begin_import(std::string_view name,
-                                                       std::uint64_t total_bytes,
-                                                       gpushm::access access) const override;
+  [[nodiscard]] std::unique_ptr<importer> begin_import(const import_request& wanted) const override;
 
  private:
   driver::gpu gpu_;

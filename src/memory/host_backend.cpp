@@ -49,7 +49,6 @@ class host_range {
     const auto start = reinterpret_cast<std::uintptr_t>(address);
     const std::uintptr_t skip = (huge_page_bytes - start % huge_page_bytes) % huge_page_bytes;
     first_ = static_cast<std::byte*>(address) + skip;
-    total_bytes_ = total_bytes;
   }
 
   void append(int fd, std::uint64_t chunk_bytes, gpushm::access access) {
@@ -64,16 +63,12 @@ class host_range {
 
   [[nodiscard]] std::byte* data() const noexcept { return first_; }
   [[nodiscard]] std::uint64_t mapped_bytes() const noexcept { return mapped_bytes_; }
-  [[nodiscard]] std::uint64_t missing_bytes() const noexcept {
-    return total_bytes_ - mapped_bytes_;
-  }
 
  private:
   std::string operation_;
   std::string name_;
   base::unique_mapping room_;
   std::byte* first_ = nullptr;
-  std::uint64_t total_bytes_ = 0;
   std::uint64_t mapped_bytes_ = 0;
 };
 
@@ -81,30 +76,36 @@ class host_range {
 template <typename Base>
 class host_memory : public Base {
  public:
-  explicit host_memory(host_range range) : range_(std::move(range)) {}
+  host_memory(host_range range, std::uint64_t offset_bytes)
+      : range_(std::move(range)), offset_bytes_(offset_bytes) {}
 
-  [[nodiscard]] void* data() const noexcept override { return range_.data(); }
+  [[nodiscard]] void* data() const noexcept override { return range_.data() + offset_bytes_; }
   [[nodiscard]] std::uint64_t mapped_bytes() const noexcept override {
-    return range_.mapped_bytes();
+    return range_.mapped_bytes() - offset_bytes_;
   }
   void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const override {
-    std::memcpy(destination.data(), range_.data() + offset_bytes, destination.size());
+    std::memcpy(destination.data(), at(offset_bytes), destination.size());
   }
   void write(std::uint64_t offset_bytes, std::span<const std::byte> source) override {
-    std::memcpy(range_.data() + offset_bytes, source.data(), source.size());
+    std::memcpy(at(offset_bytes), source.data(), source.size());
   }
   void fill(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::byte value) override {
-    std::memset(range_.data() + offset_bytes, std::to_integer<int>(value), size_bytes);
+    std::memset(at(offset_bytes), std::to_integer<int>(value), size_bytes);
   }
 
  private:
+  [[nodiscard]] std::byte* at(std::uint64_t offset_bytes) const noexcept {
+    return range_.data() + offset_bytes_ + offset_bytes;
+  }
+
   host_range range_;
+  std::uint64_t offset_bytes_;
 };
 
 class host_allocation final : public host_memory<allocation> {
  public:
   host_allocation(host_range range, std::vector<base::unique_fd> chunks)
-      : host_memory(std::move(range)), chunks_(std::move(chunks)) {}
+      : host_memory(std::move(range), 0), chunks_(std::move(chunks)) {}
 
   [[nodiscard]] base::unique_fd export_chunk(std::uint32_t index) override {
     return std::move(chunks_.at(index));
@@ -142,49 +143,43 @@ base::unique_fd make_chunk(std::string_view name, std::uint64_t size_bytes, bool
 
 class host_importer final : public importer {
  public:
-  host_importer(std::string_view name, std::uint64_t total_bytes, gpushm::access access)
-      : name_(name), access_(access), range_("open", name, total_bytes) {}
+  explicit host_importer(const import_request& wanted)
+      : importer(wanted),
+        name_(wanted.name),
+        access_(wanted.access),
+        offset_bytes_(wanted.offset_bytes),
+        range_("open", wanted.name, wanted.total_bytes) {}
 
-  void add(base::unique_fd chunk, std::uint64_t chunk_bytes) override {
+ private:
+  void append(base::unique_fd chunk, std::uint64_t chunk_bytes) override {
     // Whoever made it could otherwise truncate it under us, and the next touch would be a SIGBUS.
-    struct stat info {};
-    const int seals = ::fcntl(chunk.get(), F_GET_SEALS);
-    if (seals == -1 || (seals & chunk_seals) != chunk_seals || ::fstat(chunk.get(), &info) != 0 ||
-        static_cast<std::uint64_t>(info.st_size) != chunk_bytes) {
+    if (!is_sealed_memfd(chunk.get(), chunk_bytes)) {
       throw error(errc::wrong_descriptor_kind,
                   "open",
                   name_,
                   "a chunk is not a sealed memfd of the announced size",
                   "the broker or the creator is broken or hostile; report it");
     }
-    if (chunk_bytes == 0 || chunk_bytes > range_.missing_bytes()) {
-      throw error(errc::protocol_error,
-                  "open",
-                  name_,
-                  "the chunks are larger than the segment",
-                  "report this as a bug");
-    }
     range_.append(chunk.get(), chunk_bytes, access_);
   }
-
-  std::unique_ptr<region> finish() override {
-    if (range_.missing_bytes() != 0) {
-      throw error(errc::protocol_error,
-                  "open",
-                  name_,
-                  "the chunks are smaller than the segment",
-                  "report this as a bug");
-    }
-    return std::make_unique<host_memory<region>>(std::move(range_));
+  std::unique_ptr<region> complete() override {
+    return std::make_unique<host_memory<region>>(std::move(range_), offset_bytes_);
   }
 
- private:
   std::string name_;
   gpushm::access access_;
+  std::uint64_t offset_bytes_;
   host_range range_;
 };
 
 }  // namespace
+
+bool is_sealed_memfd(int fd, std::uint64_t size_bytes) noexcept {
+  struct stat info {};
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  return seals != -1 && (seals & chunk_seals) == chunk_seals && ::fstat(fd, &info) == 0 &&
+         static_cast<std::uint64_t>(info.st_size) == size_bytes;
+}
 
 std::uint64_t host_backend::granularity() const {
   return huge_pages_ ? huge_page_bytes : page_bytes;
@@ -202,10 +197,8 @@ std::unique_ptr<allocation> host_backend::allocate(std::string_view name,
   return std::make_unique<host_allocation>(std::move(range), std::move(chunks));
 }
 
-std::unique_ptr<importer> host_backend::begin_import(std::string_view name,
-                                                     std::uint64_t total_bytes,
-                                                     gpushm::access access) const {
-  return std::make_unique<host_importer>(name, total_bytes, access);
+std::unique_ptr<importer> host_backend::begin_import(const import_request& wanted) const {
+  return std::make_unique<host_importer>(wanted);
 }
 
 }  // namespace gpushm::memory

@@ -5,6 +5,9 @@
 
 namespace gpushm::memory {
 
+/// A memfd of exactly this size that can neither shrink nor grow?
+[[nodiscard]] bool is_sealed_memfd(int fd, std::uint64_t size_bytes) noexcept;
+
 /// Sealed memfds. Every chunk is really allocated, so that exhaustion is an error and not a SIGBUS.
 class host_backend final : public backend {
  public:
@@ -15,9 +18,7 @@ class host_backend final : public backend {
   [[nodiscard]] std::uint64_t granularity() const override;
   [[nodiscard]] std::unique_ptr<allocation> allocate(std::string_view name,
                                                      const chunk_plan& plan) const override;
-  [[nodiscard]] std::unique_ptr<importer> begin_import(std::string_view name,
-                                                       std::uint64_t total_bytes,
-                                                       gpushm::access access) const override;
+  [[nodiscard]] std::unique_ptr<importer> begin_import(const import_request& wanted) const override;
 
  private:
   device_id device_;

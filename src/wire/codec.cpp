@@ -61,6 +61,9 @@ class encoder {
     std::copy_n(reinterpret_cast<const std::uint8_t*>(value.data()), value.size(), target);
     return offset;
   }
+  fbs::Offset<fbs::Vector<std::uint8_t>> bytes_if_any(std::span<const std::byte> value) {
+    return value.empty() ? fbs::Offset<fbs::Vector<std::uint8_t>>() : bytes(value);
+  }
   fbs::Offset<fb::Device> device(const device_id& value) {
     return fb::CreateDevice(builder_,
                             static_cast<std::uint8_t>(value.kind),
@@ -87,7 +90,8 @@ class encoder {
                              value.creator_uid,
                              value.creator_pid,
                              value.creator_alive,
-                             value.metadata_bytes);
+                             value.metadata_bytes,
+                             value.offset_bytes);
   }
 
   added add(const hello& v) {
@@ -106,6 +110,7 @@ class encoder {
   added add(const reserve& v) {
     const auto name = text(v.name);
     const auto where = device(v.device);
+    const auto descriptor = bytes_if_any(v.descriptor);
     return {fb::Body::Reserve,
             fb::CreateReserve(builder_,
                               name,
@@ -114,7 +119,9 @@ class encoder {
                               v.chunk_count,
                               where,
                               static_cast<std::uint8_t>(v.backend),
-                              static_cast<std::uint8_t>(v.lifetime))
+                              static_cast<std::uint8_t>(v.lifetime),
+                              v.offset_bytes,
+                              descriptor)
                 .Union()};
   }
   added add(const reserved& v) {
@@ -143,7 +150,9 @@ class encoder {
     const auto info = describe(v.segment);
     const auto metadata = bytes(v.metadata);
     const auto sizes = builder_.CreateVector(v.chunk_bytes);
-    return {fb::Body::Opened, fb::CreateOpened(builder_, v.index, info, metadata, sizes).Union()};
+    const auto descriptor = bytes_if_any(v.descriptor);
+    return {fb::Body::Opened,
+            fb::CreateOpened(builder_, v.index, info, metadata, sizes, descriptor).Union()};
   }
   added add(const fetch_chunks& v) {
     return {fb::Body::FetchChunks,
@@ -159,7 +168,7 @@ class encoder {
   }
   added add(const remove& v) {
     const auto name = text(v.name);
-    return {fb::Body::Remove, fb::CreateRemove(builder_, name).Union()};
+    return {fb::Body::Remove, fb::CreateRemove(builder_, name, v.generation).Union()};
   }
   added add(const list& v) {
     const auto prefix = text(v.prefix);
@@ -204,6 +213,14 @@ class encoder {
   }
   added add(const done& /*v*/) { return {fb::Body::Done, fb::CreateDone(builder_).Union()}; }
   added add(const bye& /*v*/) { return {fb::Body::Bye, fb::CreateBye(builder_).Union()}; }
+  added add(const confirm& v) {
+    return {fb::Body::Confirm, fb::CreateConfirm(builder_, v.generation).Union()};
+  }
+  added add(const confirmed& v) {
+    return {
+        fb::Body::Confirmed,
+        fb::CreateConfirmed(builder_, v.generation, static_cast<std::uint8_t>(v.verdict)).Union()};
+  }
 
   fbs::FlatBufferBuilder builder_;
 };
@@ -230,7 +247,9 @@ class decoder {
                        v.chunk_count(),
                        device(v.device()),
                        read_backend(v.backend()),
-                       read_lifetime(v.lifetime())};
+                       read_lifetime(v.lifetime()),
+                       v.offset_bytes(),
+                       bytes(v.descriptor())};
       }
       case fb::Body::Reserved: {
         const auto& v = *m.body_as_Reserved();
@@ -252,8 +271,11 @@ class decoder {
         return read(*m.body_as_OpenMany());
       case fb::Body::Opened: {
         const auto& v = *m.body_as_Opened();
-        return opened{
-            v.index(), describe(v.segment()), bytes(v.metadata()), sizes(v.chunk_bytes())};
+        return opened{v.index(),
+                      describe(v.segment()),
+                      bytes(v.metadata()),
+                      sizes(v.chunk_bytes()),
+                      bytes(v.descriptor())};
       }
       case fb::Body::FetchChunks: {
         const auto& v = *m.body_as_FetchChunks();
@@ -267,8 +289,10 @@ class decoder {
         const auto& v = *m.body_as_Release();
         return release{v.generation(), v.count()};
       }
-      case fb::Body::Remove:
-        return remove{text(m.body_as_Remove()->name())};
+      case fb::Body::Remove: {
+        const auto& v = *m.body_as_Remove();
+        return remove{text(v.name()), v.generation()};
+      }
       case fb::Body::List: {
         const auto& v = *m.body_as_List();
         return list{text(v.prefix()), text(v.after())};
@@ -299,6 +323,13 @@ class decoder {
         return done{};
       case fb::Body::Bye:
         return bye{};
+      case fb::Body::Confirm:
+        return confirm{m.body_as_Confirm()->generation()};
+      case fb::Body::Confirmed: {
+        const auto& v = *m.body_as_Confirmed();
+        return confirmed{v.generation(),
+                         enumerator(v.verdict(), verdict::unchanged, verdict::not_shared)};
+      }
       case fb::Body::NONE:
         break;
     }
@@ -359,7 +390,7 @@ class decoder {
   }
 
   static gpushm::backend read_backend(std::uint8_t value) {
-    return enumerator(value, gpushm::backend::host, gpushm::backend::cuda_vmm);
+    return enumerator(value, gpushm::backend::host, gpushm::backend::cuda_pool);
   }
   static gpushm::lifetime read_lifetime(std::uint8_t value) {
     return enumerator(value, gpushm::lifetime::leased, gpushm::lifetime::persistent);
@@ -396,6 +427,7 @@ class decoder {
     result.creator_pid = v->creator_pid();
     result.creator_alive = v->creator_alive();
     result.metadata_bytes = v->metadata_bytes();
+    result.offset_bytes = v->offset_bytes();
     return result;
   }
 

@@ -51,6 +51,8 @@ struct reserve {
   device_id device;
   gpushm::backend backend = gpushm::backend::host;
   gpushm::lifetime lifetime = gpushm::lifetime::leased;
+  std::uint64_t offset_bytes = 0;
+  std::vector<std::byte> descriptor = {};
   friend bool operator==(const reserve&, const reserve&) = default;
 };
 
@@ -104,6 +106,7 @@ struct segment {
   std::int32_t creator_pid = 0;
   bool creator_alive = false;
   std::uint64_t metadata_bytes = 0;
+  std::uint64_t offset_bytes = 0;
   friend bool operator==(const segment&, const segment&) = default;
 };
 
@@ -112,6 +115,7 @@ struct opened {
   wire::segment segment;
   std::vector<std::byte> metadata;
   std::vector<std::uint64_t> chunk_bytes;
+  std::vector<std::byte> descriptor = {};
   friend bool operator==(const opened&, const opened&) = default;
 };
 
@@ -136,6 +140,7 @@ struct release {
 
 struct remove {
   std::string name;
+  gpushm::generation generation = 0;  ///< 0: whichever has the name
   friend bool operator==(const remove&, const remove&) = default;
 };
 
@@ -191,6 +196,21 @@ struct bye {
   friend bool operator==(const bye&, const bye&) = default;
 };
 
+/// What the exporter of memory that stays its own says when it is asked. Values travel on the wire:
+/// never renumber.
+enum class verdict : std::uint8_t { unchanged = 0, changed = 1, not_shared = 2 };
+
+struct confirm {
+  gpushm::generation generation = 0;
+  friend bool operator==(const confirm&, const confirm&) = default;
+};
+
+struct confirmed {
+  gpushm::generation generation = 0;
+  wire::verdict verdict = wire::verdict::not_shared;
+  friend bool operator==(const confirmed&, const confirmed&) = default;
+};
+
 using body = std::variant<hello,
                           welcome,
                           reserve,
@@ -212,7 +232,9 @@ using body = std::variant<hello,
                           event,
                           failure,
                           done,
-                          bye>;
+                          bye,
+                          confirm,
+                          confirmed>;
 
 struct message {
   std::uint64_t id = 0;

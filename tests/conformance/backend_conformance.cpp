@@ -268,10 +268,10 @@ TEST_P(backend_conformance, too_much_memory_is_an_error_and_leaves_nothing) {
 TEST_P(backend_conformance, what_cannot_be_imported_is_an_error_and_leaks_nothing) {
   const auto backend = user();
   const std::uint64_t step = home()->granularity();
-  static_cast<void>(backend->begin_import("w", step, access::read));
+  static_cast<void>(backend->begin_import({"w", step, access::read}));
   const auto before = count_descriptors(::getpid());
   {
-    const auto importer = backend->begin_import("w", step, access::read);
+    const auto importer = backend->begin_import({"w", step, access::read});
     base::unique_fd nothing(::memfd_create("not a chunk", MFD_CLOEXEC));
     const errc code = code_of([&] { importer->add(std::move(nothing), step); });
     EXPECT_EQ(code, on_gpu() ? errc::driver_error : errc::wrong_descriptor_kind);
@@ -285,12 +285,12 @@ TEST_P(backend_conformance, an_import_is_exactly_as_long_as_announced) {
   const auto plan = memory::plan_chunks(2 * step, step, step);
   const auto made = source->allocate("w", plan);
   {
-    const auto importer = user()->begin_import("w", step, access::read);
+    const auto importer = user()->begin_import({"w", step, access::read});
     importer->add(made->export_chunk(0), step);
     EXPECT_EQ(code_of([&] { importer->add(made->export_chunk(1), step); }), errc::protocol_error);
   }
   const auto again = source->allocate("w", plan);
-  const auto importer = user()->begin_import("w", 2 * step, access::read);
+  const auto importer = user()->begin_import({"w", 2 * step, access::read});
   importer->add(again->export_chunk(0), step);
   EXPECT_EQ(code_of([&] { static_cast<void>(importer->finish()); }), errc::protocol_error);
 }

@@ -83,7 +83,33 @@ class recorder final : public observer {
     }
   }
 
+  void confirm(session_id exporter,
+               std::uint64_t confirmation,
+               gpushm::generation generation) override {
+    if (recording) {
+      questions.push_back({exporter, confirmation, generation});
+    }
+  }
+  void lost(session_id holder, const change& what) override {
+    if (recording) {
+      losses.push_back({holder, what.generation});
+    }
+  }
+
+  struct question {
+    session_id exporter = 0;
+    std::uint64_t confirmation = 0;
+    gpushm::generation generation = 0;
+  };
+  struct loss {
+    session_id holder = 0;
+    gpushm::generation generation = 0;
+    friend bool operator==(const loss&, const loss&) = default;
+  };
+
   bool recording = true;
+  std::vector<question> questions;
+  std::vector<loss> losses;
   std::map<std::uint32_t, slot_change> slots;
   std::vector<gpushm::generation> freed_generations;
   std::vector<notice> notices;

@@ -120,7 +120,8 @@ TEST_F(docs, protocol_lists_each_value_that_travels) {
                                                    {"lifetime", "include/gpushm/types.hpp"},
                                                    {"device_kind", "include/gpushm/types.hpp"},
                                                    {"event_kind", "include/gpushm/client.hpp"},
-                                                   {"slot_state", "src/wire/state_table.hpp"}};
+                                                   {"slot_state", "src/wire/state_table.hpp"},
+                                                   {"verdict", "src/wire/messages.hpp"}};
   using entry = std::tuple<std::string, std::uint64_t, std::string>;
   std::set<entry> declared;
   for (const auto& [name, path] : sources) {

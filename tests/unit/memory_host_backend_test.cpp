@@ -92,7 +92,7 @@ TEST_F(host_memory_of, several_chunks_is_one_range_that_others_map_too) {
       ASSERT_EQ(bytes[i], 0);
       bytes[i] = static_cast<unsigned char>(i / 7);
     }
-    auto import = backend_.begin_import("kv", plan.total_bytes(), access::read_write);
+    auto import = backend_.begin_import({"kv", plan.total_bytes(), access::read_write});
     for (std::uint32_t i = 0; i < plan.count; ++i) {
       auto chunk = made->export_chunk(i);
       EXPECT_EQ(::fcntl(chunk.get(), F_GET_SEALS) & all_seals, all_seals);
@@ -138,7 +138,7 @@ TEST_F(host_memory_of, an_allocation_that_is_dropped_leaves_nothing) {
 
 TEST_F(host_memory_of, a_reader_cannot_be_written_to) {
   auto made = backend_.allocate("kv", plan_chunks(page, 0, page));
-  auto import = backend_.begin_import("kv", page, access::read);
+  auto import = backend_.begin_import({"kv", page, access::read});
   import->add(made->export_chunk(0), page);
   const auto seen = import->finish();
   auto* bytes = static_cast<volatile unsigned char*>(seen->data());
@@ -163,7 +163,7 @@ TEST_F(host_memory_of, an_import_refuses_chunks_that_could_change_under_it) {
                      {"larger", 2 * page, all_seals},
                      {"empty", 0, all_seals}};
   for (const auto& each : cases) {
-    auto import = backend_.begin_import("kv", 2 * page, access::read);
+    auto import = backend_.begin_import({"kv", 2 * page, access::read});
     import->add(memfd(page), page);
     EXPECT_EQ(error_of([&] { import->add(memfd(each.bytes, each.seals), page); },
                        errc::wrong_descriptor_kind),
@@ -173,8 +173,8 @@ TEST_F(host_memory_of, an_import_refuses_chunks_that_could_change_under_it) {
     import.reset();
     expect_nothing_left();
   }
-  auto import = backend_.begin_import("kv", page, access::read);
-  error_of([&] { import->add(base::unique_fd(::open("/dev/null", O_RDWR | O_CLOEXEC)), 0); },
+  auto import = backend_.begin_import({"kv", page, access::read});
+  error_of([&] { import->add(base::unique_fd(::open("/dev/null", O_RDWR | O_CLOEXEC)), page); },
            errc::wrong_descriptor_kind);
   error_of([&] { import->add(base::unique_fd(), page); }, errc::wrong_descriptor_kind);
   import.reset();
@@ -183,7 +183,7 @@ TEST_F(host_memory_of, an_import_refuses_chunks_that_could_change_under_it) {
 
 TEST_F(host_memory_of, an_import_counts_its_bytes) {
   {
-    auto import = backend_.begin_import("kv", 2 * page, access::read);
+    auto import = backend_.begin_import({"kv", 2 * page, access::read});
     import->add(memfd(page), page);
     EXPECT_EQ(error_of([&] { static_cast<void>(import->finish()); }, errc::protocol_error),
               "open \"kv\": the chunks are smaller than the segment (report this as a bug)");
@@ -200,8 +200,11 @@ TEST_F(host_memory_of, an_import_counts_its_bytes) {
 TEST_F(host_memory_of, an_import_larger_than_the_address_space_is_out_of_memory) {
   for (const std::uint64_t total :
        {UINT64_MAX, UINT64_MAX - page + 1, UINT64_MAX - (2 << 20U) + 1}) {
-    error_of([&] { static_cast<void>(backend_.begin_import("kv", total, access::read)); },
-             errc::out_of_memory);
+    error_of(
+        [&] {
+          static_cast<void>(backend_.begin_import({"kv", total, access::read}));
+        },
+        errc::out_of_memory);
   }
   expect_nothing_left();
 }

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpushm/export.hpp"
+#include "gpushm/segment.hpp"
+#include "gpushm/types.hpp"
+
+/// Sharing without a broker of the node: a descriptor is bytes (at most 4,096) that another process
+/// on the machine imports, brought there by a file, a message or a rank exchange.
+/// docs/descriptor.md is their format, docs/sharing.md says which way is for whom.
+namespace gpushm {
+
+/// Describes memory of this process that bytes alone can carry: cudaMalloc memory, as a legacy
+/// handle that works in every PID namespace. `pointer` may lie anywhere in the allocation. The
+/// memory stays the caller's; importers can open it until it is freed or this process dies, and
+/// nobody notices when it is freed and allocated anew: say so to the importers first. Importers get
+/// the whole allocation, not only this range. For a check on each import, and for other memory,
+/// share it through a broker and use `export_segment`.
+///
+/// Does not block. Thread-safe. Throws `error`: invalid_argument, not_exportable (also for memory
+/// that travels as file descriptors), driver_error, forked.
+[[nodiscard]] GPUSHM_API std::vector<std::byte> export_memory(void* pointer,
+                                                              std::uint64_t size_bytes);
+
+/// Describes a published segment: importers connect to its broker, which has what travels as file
+/// descriptors. `socket_path` is how importers reach the broker's socket; empty: its absolute path
+/// here; a name without a slash: beside the descriptor's file. The segment must live until they
+/// have imported it. Throws `error`: invalid_argument (an empty segment, one without a broker).
+[[nodiscard]] GPUSHM_API std::vector<std::byte> export_segment(const segment& what,
+                                                               std::string_view socket_path = {});
+
+struct import_options {
+  gpushm::access access = gpushm::access::read;
+  /// The GPU that will use the memory, as in `open_options::device`.
+  std::string device = {};
+  /// `import_file`: how long to wait for the file of a living exporter. Zero: do not wait.
+  std::chrono::milliseconds timeout{0};
+  /// Where a socket lies that the descriptor names without a slash; empty: the working directory.
+  /// `import_file` uses the file's.
+  std::string directory = {};
+};
+
+/// Maps what a descriptor describes: through its broker when it names one, else by the handle that
+/// it carries. In the process that exported a handle, the result is the pointer itself. A segment
+/// that was imported by its handle has no name, its state is `unknown`, and access is always
+/// read-write in the driver. Throws `error`: invalid_descriptor, unsupported_version, unreachable,
+/// peer_died, stale, pid_collision, device_not_visible, and as `client::open`.
+[[nodiscard]] GPUSHM_API segment import_memory(std::span<const std::byte> descriptor,
+                                               const import_options& options = {});
+
+/// What a descriptor says.
+struct descriptor_info {
+  gpushm::backend backend = gpushm::backend::host;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t allocated_bytes = 0;
+  device_id device;
+  std::int32_t exporter_pid = 0;  ///< as the exporter's PID namespace numbers it
+  bool has_handle = false;        ///< importable without a broker
+  std::string socket_path;        ///< of the broker; empty: none
+  std::string name;               ///< of the broker's segment
+  gpushm::generation generation = 0;
+};
+/// Throws `error`: invalid_descriptor, unsupported_version.
+[[nodiscard]] GPUSHM_API descriptor_info describe_descriptor(std::span<const std::byte> descriptor);
+
+/// A descriptor in a file. Readers see the whole file or none: it is written under another name and
+/// renamed. As long as this object lives the file is locked (an open file description lock), which
+/// is how readers in any container tell a living exporter from a dead one. Removes the file at its
+/// end. Move-only.
+///
+/// Distinct objects: safe. Shared objects: unsafe.
+class GPUSHM_API descriptor_file {
+ public:
+  /// A dead exporter's file is replaced. `mode` is the file's, whatever the umask. Throws `error`:
+  /// address_in_use (a living exporter's file), permission_denied, system_error.
+  descriptor_file(const std::string& path,
+                  std::span<const std::byte> descriptor,
+                  unsigned int mode = 0644);
+  descriptor_file(descriptor_file&&) noexcept;
+  descriptor_file& operator=(descriptor_file&&) noexcept;
+  descriptor_file(const descriptor_file&) = delete;
+  descriptor_file& operator=(const descriptor_file&) = delete;
+  ~descriptor_file();
+
+  [[nodiscard]] const std::string& path() const noexcept;
+
+ private:
+  class impl;
+  std::unique_ptr<impl> impl_;
+};
+
+/// Imports what the file at `path` describes, waiting up to `options.timeout` for a living
+/// exporter's file. Throws `error`: no_such_segment (there is no file), peer_died (the exporter
+/// that wrote it has died), and as `import_memory`.
+[[nodiscard]] GPUSHM_API segment import_file(const std::string& path,
+                                             const import_options& options = {});
+
+/// Reads the descriptor in the file of a living exporter; waits and throws as `import_file`.
+[[nodiscard]] GPUSHM_API std::vector<std::byte> read_descriptor_file(
+    const std::string& path, std::chrono::milliseconds timeout = {});
+
+}  // namespace gpushm

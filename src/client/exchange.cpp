@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpushm/exchange.hpp"
+
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "base/log.hpp"
+#include "client/client_impl.hpp"
+#include "client/remote_descriptor.hpp"
+#include "client/segment_access.hpp"
+#include "memory/source.hpp"
+
+namespace gpushm {
+
+namespace {
+
+using detail::client_impl;
+using detail::segment_access;
+using detail::segment_impl;
+
+/// How many exports by `export_memory` this process believes when their bytes come back to it.
+constexpr std::size_t max_remembered_exports = 4'096;
+
+void remember_export(std::shared_ptr<const memory::source> exported) {
+  static std::mutex mutex;
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, as is what it uses
+  static auto* const all = new std::deque<std::shared_ptr<const memory::source>>;
+  const std::lock_guard lock(mutex);
+  all->push_back(std::move(exported));
+  if (all->size() > max_remembered_exports) {
+    all->pop_front();
+  }
+}
+
+/// One connection for all descriptors of one broker, as long as anything imported through it lives.
+std::shared_ptr<client_impl> client_for(const std::string& socket_path) {
+  static std::mutex mutex;
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed
+  static auto* const all = new std::map<std::string, std::weak_ptr<client_impl>>;
+  const std::lock_guard lock(mutex);
+  std::erase_if(*all, [](const auto& entry) { return entry.second.expired(); });
+  if (const auto at = all->find(socket_path); at != all->end()) {
+    auto found = at->second.lock();
+    if (found && !found->forked()) {
+      return found;
+    }
+  }
+  connect_options options;
+  options.socket_path = socket_path;
+  auto made = std::make_shared<client_impl>(std::move(options));
+  (*all)[socket_path] = made;
+  return made;
+}
+
+std::string socket_of(const wire::broker_reference& broker, const std::string& directory) {
+  if (broker.socket_path.find('/') != std::string::npos || directory.empty()) {
+    return broker.socket_path;
+  }
+  return directory + "/" + broker.socket_path;
+}
+
+error exporter_is_gone(const std::string& name, const std::string& cause) {
+  return {errc::peer_died,
+          "import",
+          name,
+          "the process that exported it is gone: " + cause,
+          "export it again from a living process"};
+}
+
+segment import_through_broker(const wire::descriptor& described, const import_options& options) {
+  const wire::broker_reference& broker = *described.broker;
+  const std::string socket = socket_of(broker, options.directory);
+  const auto client = client_for(socket);
+  if (client->broker()->broker().epoch != broker.epoch) {
+    throw exporter_is_gone(broker.name, "another broker answers at " + socket);
+  }
+  open_options wanted;
+  wanted.access = options.access;
+  wanted.device = options.device;
+  auto opened = client->open_generation(broker.name, broker.generation, wanted);
+  opened->keep(client);
+  return segment_access::make(std::move(opened));
+}
+
+segment import_by_handle(const wire::descriptor& described, const import_options& options) {
+  const auto memory = detail::remote_of(described);
+  if (!memory || memory->kind != backend::cuda_ipc) {
+    throw error(errc::invalid_descriptor,
+                "import",
+                {},
+                "this memory travels as file descriptors, and the descriptor names no broker",
+                "export it through a broker (export_segment)");
+  }
+  wire::segment facts;
+  facts.size_bytes = described.size_bytes;
+  facts.allocated_bytes = described.allocated_bytes;
+  facts.offset_bytes = described.offset_bytes;
+  facts.device = described.device;
+  facts.backend = described.backend;
+  std::shared_ptr<memory::region> region;
+  if (memory::is_own(*memory)) {
+    region = memory::open_own({}, *memory);
+  } else {
+    region =
+        memory::open_remote({}, *memory, {}, memory::gpu_for_open(memory->device, options.device));
+  }
+  auto mapped =
+      std::make_shared<detail::mapping>(std::move(facts), std::move(region), options.access);
+  return segment_access::make(std::make_unique<segment_impl>(
+      nullptr, std::move(mapped), connect_options().request_timeout));
+}
+
+}  // namespace
+
+std::vector<std::byte> export_memory(void* pointer, std::uint64_t size_bytes) {
+  const std::shared_ptr<const memory::source> found = memory::find_source({}, pointer, size_bytes);
+  if (found->kind() != backend::cuda_ipc) {
+    throw error(errc::not_exportable,
+                "export",
+                {},
+                "this memory travels as file descriptors, which bytes cannot carry",
+                "share it through a broker and export the segment (client::share, "
+                "export_segment), or through a file (file_export)");
+  }
+  auto bytes = wire::encode_descriptor(detail::describe(*found));
+  remember_export(found);
+  return bytes;
+}
+
+std::vector<std::byte> export_segment(const segment& what, std::string_view socket_path) {
+  const segment_impl& impl = segment_access::impl(what);
+  const detail::attachment& lease = impl.lease("export");
+  const wire::segment& info = impl.info();
+  wire::descriptor described;
+  if (const auto shared = lease.shared_memory()) {
+    described = detail::describe(*shared);
+  } else {
+    described.backend = info.backend;
+    described.size_bytes = info.size_bytes;
+    described.offset_bytes = info.offset_bytes;
+    described.allocated_bytes = info.allocated_bytes;
+    described.device = info.device;
+    described.exporter = base::this_process();
+    if (!lease.descriptor().empty()) {  // somebody else's: what it says of itself
+      described = wire::decode_descriptor(lease.descriptor());
+    }
+  }
+  const broker_info& broker = lease.broker().broker();
+  described.broker = wire::broker_reference{
+      socket_path.empty() ? std::filesystem::absolute(broker.socket_path).string()
+                          : std::string(socket_path),
+      broker.epoch,
+      info.name,
+      info.generation};
+  return wire::encode_descriptor(described);
+}
+
+segment import_memory(std::span<const std::byte> descriptor, const import_options& options) {
+  const wire::descriptor described = wire::decode_descriptor(descriptor);
+  memory::check_same_machine({}, described.exporter);
+  if (!described.broker) {
+    return import_by_handle(described, options);
+  }
+  try {
+    return import_through_broker(described, options);
+  } catch (const error& why) {
+    if (why.code() != errc::broker_unreachable) {
+      throw;
+    }
+    if (!described.legacy) {
+      throw exporter_is_gone(described.broker->name, why.cause());
+    }
+    base::log(log_level::warning,
+              "import \"" + described.broker->name + "\": " + why.cause() +
+                  "; using the legacy handle, whose memory nobody checks");
+  }
+  return import_by_handle(described, options);
+}
+
+descriptor_info describe_descriptor(std::span<const std::byte> descriptor) {
+  const wire::descriptor described = wire::decode_descriptor(descriptor);
+  descriptor_info info;
+  info.backend = described.backend;
+  info.size_bytes = described.size_bytes;
+  info.allocated_bytes = described.allocated_bytes;
+  info.device = described.device;
+  info.exporter_pid = described.exporter.pid;
+  info.has_handle = described.legacy.has_value();
+  if (described.broker) {
+    info.socket_path = described.broker->socket_path;
+    info.name = described.broker->name;
+    info.generation = described.broker->generation;
+  }
+  return info;
+}
+
+}  // namespace gpushm

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/import_cache.hpp"
+
+#include <charconv>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+
+#include "base/exporter_bound.hpp"
+#include "base/log.hpp"
+#include "base/size_text.hpp"
+
+namespace gpushm::detail {
+
+namespace {
+
+/// FACTS, cost: a peer mapping of this size or more makes every later one cheap, a smaller one only
+/// smaller ones.
+constexpr std::uint64_t large_peer_bytes = 512ULL << 20U;
+
+/// Valid for one more user: the memory is what the name stands for.
+bool is_current(const mapping& of) {
+  const segment_state state = of.state();
+  return state == segment_state::live ||
+         (state == segment_state::exporter_gone && !base::is_exporter_bound(of.info().backend));
+}
+
+bool is_worth_keeping(const mapping& of) {
+  return of.info().lifetime == lifetime::persistent && of.info().published && is_current(of);
+}
+
+const char* environment(const char* variable) {
+  const char* const value =
+      std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): read where clients connect
+  return value == nullptr || *value == '\0' ? nullptr : value;
+}
+
+std::uint64_t limit_from(const char* variable,
+                         std::optional<std::uint64_t> given,
+                         std::uint64_t otherwise) {
+  if (given) {
+    return *given;
+  }
+  const char* const text = environment(variable);
+  if (text == nullptr) {
+    return otherwise;
+  }
+  if (std::string_view(text) == "unlimited") {
+    return std::numeric_limits<std::uint64_t>::max();
+  }
+  if (const auto size = base::parse_size(text)) {
+    return *size;
+  }
+  throw error(errc::invalid_argument,
+              "connect",
+              variable,
+              std::string(text) + " is neither a number nor \"unlimited\"",
+              "set it to a number (of bytes: also like 16GiB), to unlimited, or not at all");
+}
+
+}  // namespace
+
+cache_bounds bounds_from(const cache_options& options) {
+  return {limit_from("GPUSHM_CACHE_MAX_BYTES", options.max_bytes, default_cache_bytes),
+          limit_from("GPUSHM_CACHE_MAX_ENTRIES", options.max_entries, default_cache_entries)};
+}
+
+std::size_t import_cache::hash::operator()(const words_view& key) const noexcept {
+  const std::hash<std::string_view> of_text;
+  constexpr std::size_t odd = 0x9E3779B97F4A7C15ULL;  // 2^64 over the golden ratio
+  return (of_text(key.name) * odd + of_text(key.device)) * odd +
+         static_cast<std::size_t>(key.access);
+}
+
+// ---- users ----
+
+std::shared_ptr<mapping> import_cache::find(std::string_view name,
+                                            std::string_view device,
+                                            gpushm::access access) {
+  ended out;
+  const std::lock_guard lock(mutex_);
+  const auto at = by_words_.find(words_view{name, device, access});
+  if (at != by_words_.end()) {
+    if (auto found = at->second.lock()) {
+      if (is_current(*found)) {
+        add_user(found);
+        ++stats_.hits;
+        return found;
+      }
+      if (found->cache.unused) {
+        forget(found, out);
+      }
+      out.push_back(std::move(found));  // this may be its last owner: not under the lock
+    }
+    by_words_.erase(at);
+  }
+  ++stats_.misses;
+  return nullptr;
+}
+
+void import_cache::use(const std::shared_ptr<mapping>& of) {
+  const std::lock_guard lock(mutex_);
+  add_user(of);
+}
+
+void import_cache::add_user(const std::shared_ptr<mapping>& of) {
+  if (of->cache.unused) {
+    leave_unused(*of);
+  }
+  if (!std::exchange(of->cache.known, true)) {
+    ++groups_[{of->info().device.text(), of->info().allocated_bytes >= large_peer_bytes}];
+  }
+  if (of->cache.users++ == 0) {
+    ++stats_.used_entries;
+    stats_.used_bytes += of->info().allocated_bytes;
+  }
+}
+
+void import_cache::remember(const std::shared_ptr<mapping>& of, std::string_view device) {
+  const std::lock_guard lock(mutex_);
+  if (by_words_.size() >= sweep_at_) {
+    std::erase_if(by_words_, [](const auto& entry) { return entry.second.expired(); });
+    sweep_at_ = by_words_.size() * 2 + 64;
+  }
+  by_words_[words{of->info().name, std::string(device), of->access()}] = of;
+}
+
+void import_cache::release(std::shared_ptr<mapping> of) noexcept {
+  ended out;
+  try {
+    const std::lock_guard lock(mutex_);
+    if (--of->cache.users != 0) {
+      return;
+    }
+    --stats_.used_entries;
+    stats_.used_bytes -= of->info().allocated_bytes;
+    if (is_worth_keeping(*of)) {
+      of->cache.place = unused_.insert(unused_.end(), of);
+      of->cache.unused = true;
+      ++stats_.kept_entries;
+      stats_.kept_bytes += of->info().allocated_bytes;
+      evict(out);
+    } else {
+      forget(of, out);
+    }
+  } catch (const std::exception& why) {  // out of memory: `of` just goes
+    base::log(log_level::warning, why.what());
+  }
+}
+
+// ---- ending ----
+
+void import_cache::leave_unused(mapping& of) {
+  of.cache.unused = false;
+  --stats_.kept_entries;
+  stats_.kept_bytes -= of.info().allocated_bytes;
+  unused_.erase(of.cache.place);
+}
+
+/// The words stay, and lead nowhere once the mapping is gone; they are swept in `remember`.
+void import_cache::forget(const std::shared_ptr<mapping>& of, ended& out) {
+  out.push_back(of);
+  if (of->cache.unused) {
+    leave_unused(*of);
+  }
+  if (std::exchange(of->cache.known, false)) {
+    const auto at =
+        groups_.find({of->info().device.text(), of->info().allocated_bytes >= large_peer_bytes});
+    if (--at->second == 0) {
+      groups_.erase(at);
+    }
+  }
+}
+
+bool import_cache::is_last_of_group(const mapping& of) const {
+  const std::string home = of.info().device.text();
+  if (of.device() == home) {
+    return false;  // not a peer's
+  }
+  return groups_.at({home, of.info().allocated_bytes >= large_peer_bytes}) == 1;
+}
+
+void import_cache::evict(ended& out) {
+  while (!unused_.empty() &&
+         (stats_.kept_bytes > bounds_.max_bytes || stats_.kept_entries > bounds_.max_entries)) {
+    auto victim = unused_.begin();
+    while (victim != unused_.end() && is_last_of_group(**victim)) {
+      ++victim;
+    }
+    ++stats_.evictions;
+    forget(std::shared_ptr<mapping>(victim == unused_.end() ? unused_.front() : *victim), out);
+  }
+}
+
+void import_cache::trim() noexcept {
+  try {
+    ended out;
+    const std::lock_guard lock(mutex_);
+    while (!unused_.empty()) {
+      forget(std::shared_ptr<mapping>(unused_.front()), out);
+    }
+  } catch (const std::exception& why) {
+    base::log(log_level::warning, why.what());
+  }
+}
+
+void import_cache::close() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    bounds_ = {0, 0};
+  }
+  trim();
+}
+
+void import_cache::lease_lost(const connection& broker, gpushm::generation generation) noexcept {
+  try {
+    ended out;
+    const std::lock_guard lock(mutex_);
+    for (auto at = unused_.begin(); at != unused_.end();) {
+      const std::shared_ptr<mapping> each = *at++;
+      const bool meant = generation == 0 || each->info().generation == generation;
+      if (meant && &each->lease()->broker() == &broker && !is_current(*each)) {
+        forget(each, out);
+      }
+    }
+  } catch (const std::exception& why) {
+    base::log(log_level::warning, why.what());
+  }
+}
+
+gpushm::cache_stats import_cache::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+}  // namespace gpushm::detail

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "client/connection.hpp"
+#include "client/mapping.hpp"
+#include "gpushm/client.hpp"
+
+namespace gpushm::detail {
+
+/// The limits of `options`, else of the environment, else the documented defaults. Throws
+/// invalid_argument for an environment variable that is no size or number.
+[[nodiscard]] cache_bounds bounds_from(const cache_options& options);
+
+/// The mappings that a client has, by what they were opened with, and those that it keeps though
+/// nobody uses them: of persistent segments, least recently used ones go first, those in use never.
+/// Kept mappings go at once when their segment is removed or the broker dies. The last one of each
+/// peer GPU and size class goes last of all: it makes later opens from that GPU a hundred times
+/// cheaper.
+///
+/// No lock is held while a mapping is made or ended: a hit never waits for the driver.
+/// Distinct objects: safe. Shared objects: safe.
+class import_cache final : public lease_listener {
+ public:
+  explicit import_cache(cache_bounds bounds) : bounds_(bounds) {}
+  import_cache(const import_cache&) = delete;
+  import_cache& operator=(const import_cache&) = delete;
+  ~import_cache() override = default;
+
+  /// What `open(name, device, access)` would give, as one more user of it; null when that is not
+  /// known, or not valid any more. Counts a hit or a miss. No system call.
+  [[nodiscard]] std::shared_ptr<mapping> find(std::string_view name,
+                                              std::string_view device,
+                                              gpushm::access access);
+  /// One more user of `of`.
+  void use(const std::shared_ptr<mapping>& of);
+  /// From now on `find` gives `of` for these words. `device` is what the caller of open wrote.
+  void remember(const std::shared_ptr<mapping>& of, std::string_view device);
+  /// One user less. May end mappings: this one, or older ones that nobody uses.
+  void release(std::shared_ptr<mapping> of) noexcept;
+
+  /// Ends every mapping that nobody uses.
+  void trim() noexcept;
+  /// The same, and keeps none any more: nobody would hear that their segments are removed.
+  void close() noexcept;
+  [[nodiscard]] gpushm::cache_stats stats() const;
+
+  void lease_lost(const connection& broker, gpushm::generation generation) noexcept override;
+
+ private:
+  struct words {
+    std::string name;
+    std::string device;
+    gpushm::access access;
+  };
+  struct words_view {
+    std::string_view name;
+    std::string_view device;
+    gpushm::access access;
+  };
+  struct hash {
+    using is_transparent = void;
+    std::size_t operator()(const words_view& key) const noexcept;
+    std::size_t operator()(const words& key) const noexcept {
+      return (*this)(words_view{key.name, key.device, key.access});
+    }
+  };
+  struct equal {
+    using is_transparent = void;
+    template <typename A, typename B>
+    bool operator()(const A& a, const B& b) const noexcept {
+      return a.access == b.access && std::string_view(a.name) == std::string_view(b.name) &&
+             std::string_view(a.device) == std::string_view(b.device);
+    }
+  };
+  using group = std::pair<std::string, bool>;  // a peer GPU, and: 512 MiB or more
+  using ended = std::vector<std::shared_ptr<mapping>>;
+
+  // With the lock held. What is to be ended is collected, and ended without it.
+  void add_user(const std::shared_ptr<mapping>& of);
+  void leave_unused(mapping& of);
+  void forget(const std::shared_ptr<mapping>& of, ended& out);
+  void evict(ended& out);
+  [[nodiscard]] bool is_last_of_group(const mapping& of) const;
+
+  cache_bounds bounds_;
+  mutable std::mutex mutex_;
+  std::unordered_map<words, std::weak_ptr<mapping>, hash, equal> by_words_;
+  std::size_t sweep_at_ = 64;                   // size at which expired words are swept
+  std::list<std::shared_ptr<mapping>> unused_;  // the least recently used first
+  std::map<group, std::size_t> groups_;         // mappings of each, used or not
+  gpushm::cache_stats stats_;
+};
+
+}  // namespace gpushm::detail

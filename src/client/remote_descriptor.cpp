@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/remote_descriptor.hpp"
+
+namespace gpushm::detail {
+
+std::optional<memory::remote_memory> remote_of(const wire::descriptor& described) {
+  memory::remote_memory result;
+  result.kind = described.backend;
+  result.size_bytes = described.size_bytes;
+  result.offset_bytes = described.offset_bytes;
+  result.allocated_bytes = described.allocated_bytes;
+  result.device = described.device;
+  result.exporter = described.exporter;
+  result.address = described.address;
+  result.buffer_id = described.buffer_id;
+  if (described.backend == backend::cuda_ipc && described.legacy) {
+    result.handle = described.legacy->bytes;
+    result.pid_offset = described.legacy->pid_offset;
+    return result;
+  }
+  if (described.backend == backend::cuda_pool && described.pool) {
+    result.handle = described.pool->bytes;
+    result.pool = described.pool->pool;
+    return result;
+  }
+  return std::nullopt;
+}
+
+wire::descriptor describe(const memory::source& found) {
+  wire::descriptor result;
+  result.backend = found.kind();
+  result.size_bytes = found.size_bytes();
+  result.offset_bytes = found.offset_bytes();
+  result.allocated_bytes = found.allocated_bytes();
+  result.device = found.device();
+  result.exporter = base::this_process();
+  result.address = found.address();
+  if (const auto remote = found.remote()) {
+    result.buffer_id = remote->buffer_id;
+    if (remote->kind == backend::cuda_ipc) {
+      result.legacy = wire::legacy_handle{remote->handle, remote->pid_offset};
+    } else {
+      result.pool = wire::pool_pointer{remote->handle, remote->pool};
+    }
+  }
+  return result;
+}
+
+}  // namespace gpushm::detail

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpushm/file_export.hpp"
+
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "gpushm/broker.hpp"
+
+namespace gpushm {
+
+namespace {
+
+broker_options options_for(const std::string& path, const file_export_options& options) {
+  broker_options result;
+  result.socket_path = path + ".sock";
+  result.domain = "file";
+  result.mode = static_cast<mode_t>(options.socket_mode);
+  result.accept_fake_chunks = options.accept_fake_chunks;
+  return result;
+}
+
+connect_options connect_to(const broker& to) {
+  connect_options result;
+  result.socket_path = to.socket_path();
+  return result;
+}
+
+}  // namespace
+
+class file_export::impl {
+ public:
+  impl(std::string path, const file_export_options& options)
+      : path_(std::move(path)),
+        file_mode_(options.file_mode),
+        broker_(broker::start(options_for(path_, options))),
+        client_(client::connect(connect_to(broker_))) {}
+
+  void write(const segment& what) {
+    const std::string socket = std::filesystem::path(broker_.socket_path()).filename().string();
+    const auto bytes = export_segment(what, socket);
+    file_.reset();  // its lock would make the path look like somebody else's
+    file_.emplace(path_, bytes, file_mode_);
+  }
+  [[nodiscard]] gpushm::client& client() noexcept { return client_; }
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+
+ private:
+  std::string path_;
+  unsigned int file_mode_;
+  broker broker_;
+  gpushm::client client_;
+  std::optional<descriptor_file> file_;  // goes first: who still finds it, finds the broker
+};
+
+file_export::file_export(std::unique_ptr<impl> made) noexcept : impl_(std::move(made)) {}
+file_export::file_export(file_export&&) noexcept = default;
+file_export& file_export::operator=(file_export&&) noexcept = default;
+file_export::~file_export() = default;
+
+file_export file_export::begin(const std::string& path, const file_export_options& options) {
+  return file_export(std::make_unique<impl>(path, options));
+}
+
+client& file_export::client() noexcept {
+  return impl_->client();
+}
+void file_export::write(const segment& what) {
+  impl_->write(what);
+}
+const std::string& file_export::path() const noexcept {
+  return impl_->path();
+}
+
+}  // namespace gpushm

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Legacy handles: cuIpcOpenMemHandle, once a process, device and allocation.
+#include <unistd.h>
+
+#include <compare>
+#include <cstring>
+
+#include "driver/cuda.hpp"
+#include "driver/owners.hpp"
+#include "driver/primary_context.hpp"
+#include "gpushm/error.hpp"
+#include "memory/device_bytes.hpp"
+#include "memory/remote_kinds.hpp"
+#include "memory/shared_table.hpp"
+
+namespace gpushm::memory {
+
+namespace {
+
+using driver::cuda_driver;
+
+/// Which allocation of which exporter, for which device, in which life of that device's context.
+struct handle_key {
+  std::array<std::uint8_t, 16> exporter{};
+  std::uint64_t buffer_id = 0;
+  std::array<std::byte, 64> handle{};
+  cuda::CUdevice device = cuda::device_invalid;
+  std::uint64_t context_life = 0;
+  friend auto operator<=>(const handle_key&, const handle_key&) = default;
+};
+
+class opened_handle {
+ public:
+  opened_handle(cuda::CUcontext context, std::uint64_t life, cuda::CUdeviceptr base) noexcept
+      : context_(context), life_(life), base_(base) {}
+  opened_handle(const opened_handle&) = delete;
+  opened_handle& operator=(const opened_handle&) = delete;
+  ~opened_handle() {
+    if (!usable()) {
+      return;  // it ended with its context, and the address may be somebody else's by now
+    }
+    driver::close_quietly("cuIpcCloseMemHandle", [this](const cuda_driver& cu) {
+      cuda::CUcontext before = nullptr;
+      cuda::CUresult result = cu->cuCtxPushCurrent_v2(context_);
+      if (result == cuda::CUDA_SUCCESS) {
+        result = cu->cuIpcCloseMemHandle(base_);
+        cu->cuCtxPopCurrent_v2(&before);
+      }
+      return result;
+    });
+  }
+
+  [[nodiscard]] cuda::CUdeviceptr base() const noexcept { return base_; }
+  [[nodiscard]] bool usable() const noexcept { return driver::context_life(context_) == life_; }
+
+ private:
+  cuda::CUcontext context_;
+  std::uint64_t life_;
+  cuda::CUdeviceptr base_;
+};
+
+using handle_table = shared_table<handle_key, opened_handle>;
+
+handle_table& table() {
+  static auto* const made = new handle_table;  // NOLINT(cppcoreguidelines-owning-memory): for ever
+  return *made;
+}
+
+class legacy_region final : public device_region<region, std::shared_ptr<const opened_handle>> {
+ public:
+  using device_region::device_region;
+  [[nodiscard]] bool usable() const noexcept override { return owner()->usable(); }
+};
+
+cuda::CUdeviceptr open_in_driver(std::string_view name, const remote_memory& memory) {
+  const auto bytes = usable_handle(name, memory, ::getpid());
+  cuda::CUipcMemHandle handle{};
+  static_assert(sizeof handle == sizeof bytes);
+  std::memcpy(&handle, bytes.data(), sizeof handle);
+  cuda::CUdeviceptr base = 0;
+  const cuda::CUresult result = cuda_driver::instance()->cuIpcOpenMemHandle_v2(
+      &base, handle, cuda::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  if (result == cuda::CUDA_ERROR_INVALID_HANDLE) {
+    throw error(errc::peer_died,
+                "open",
+                name,
+                "the driver does not know the handle any more: its exporter has died, or has freed "
+                "the memory (cuIpcOpenMemHandle: " +
+                    driver::result_text(result) + ")",
+                "share the memory again from a living process");
+  }
+  cuda_driver::check(result, "open", name, "cuIpcOpenMemHandle");
+  return base;
+}
+
+/// The driver gives an address that it has given before as long as that mapping lives. If it is
+/// another allocation's, this is old memory under a new name (FACTS L4: handles can repeat).
+void check_not_another(const handle_table& all,
+                       const handle_key& key,
+                       const opened_handle& opened,
+                       std::string_view name) {
+  all.for_each([&](const handle_key& other, const opened_handle& value) {
+    if (value.base() == opened.base() && value.usable() && other != key) {
+      throw error(errc::stale,
+                  "open",
+                  name,
+                  "the driver still maps freed memory of the same exporter at this handle",
+                  "close the segment that was shared there before, then open this one again");
+    }
+  });
+}
+
+void check_size(std::string_view name, const remote_memory& memory, cuda::CUdeviceptr base) {
+  cuda::CUdeviceptr start = 0;
+  std::size_t size = 0;
+  cuda_driver::check(cuda_driver::instance()->cuMemGetAddressRange_v2(&start, &size, base),
+                     "open",
+                     name,
+                     "cuMemGetAddressRange");
+  const std::uint64_t behind = start + size - base;
+  if (memory.offset_bytes > behind || memory.size_bytes > behind - memory.offset_bytes) {
+    throw error(errc::size_mismatch,
+                "open",
+                name,
+                "the exporter's allocation has " + std::to_string(behind) + " bytes, not " +
+                    std::to_string(memory.size_bytes) + " at offset " +
+                    std::to_string(memory.offset_bytes),
+                "the exporter is broken or hostile; report it");
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<region> open_legacy_handle(std::string_view name,
+                                           const remote_memory& memory,
+                                           const driver::gpu& user) {
+  const cuda::CUcontext context = driver::primary_context(user.handle, "open", name);
+  const driver::context_scope scope(context, "open", name);
+  const handle_key key{memory.exporter.epoch,
+                       memory.buffer_id,
+                       memory.handle,
+                       user.handle,
+                       driver::context_life(context)};
+  const auto opened = table().find_or_make(key, [&](const handle_table& all) {
+    auto made =
+        std::make_unique<opened_handle>(context, key.context_life, open_in_driver(name, memory));
+    check_not_another(all, key, *made, name);
+    return made;
+  });
+  check_size(name, memory, opened->base());
+  return std::make_shared<legacy_region>(
+      opened,
+      device_bytes(std::string(name), user.handle, opened->base() + memory.offset_bytes),
+      memory.size_bytes);
+}
+
+}  // namespace gpushm::memory

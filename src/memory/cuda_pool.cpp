@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory pools: the pool once a process, each of its allocations once.
+#include <compare>
+#include <cstring>
+#include <utility>
+
+#include "driver/cuda.hpp"
+#include "driver/owners.hpp"
+#include "driver/primary_context.hpp"
+#include "gpushm/error.hpp"
+#include "memory/device_bytes.hpp"
+#include "memory/remote_kinds.hpp"
+#include "memory/shared_table.hpp"
+
+namespace gpushm::memory {
+
+namespace {
+
+using driver::cuda_driver;
+
+/// Which pool of which exporter.
+struct pool_key {
+  std::array<std::uint8_t, 16> exporter{};
+  std::uint64_t pool = 0;
+  friend auto operator<=>(const pool_key&, const pool_key&) = default;
+};
+
+struct pointer_key {
+  pool_key pool;
+  std::array<std::byte, 64> handle{};
+  friend auto operator<=>(const pointer_key&, const pointer_key&) = default;
+};
+
+class imported_pool {
+ public:
+  imported_pool(std::string_view name, const base::unique_fd& descriptor) {
+    // The driver takes the descriptor's number in place of a pointer.
+    auto* const number = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): see above
+        static_cast<std::intptr_t>(descriptor.get()));
+    cuda_driver::check(cuda_driver::instance()->cuMemPoolImportFromShareableHandle(
+                           &handle_, number, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+                       "open",
+                       name,
+                       "cuMemPoolImportFromShareableHandle");
+  }
+  imported_pool(const imported_pool&) = delete;
+  imported_pool& operator=(const imported_pool&) = delete;
+  ~imported_pool() {
+    driver::close_quietly("cuMemPoolDestroy",
+                          [this](const cuda_driver& cu) { return cu->cuMemPoolDestroy(handle_); });
+  }
+
+  [[nodiscard]] cuda::CUmemoryPool handle() const noexcept { return handle_; }
+
+ private:
+  cuda::CUmemoryPool handle_ = nullptr;
+};
+
+class imported_pointer {
+ public:
+  imported_pointer(std::string_view name,
+                   const remote_memory& memory,
+                   std::shared_ptr<const imported_pool> from)
+      : from_(std::move(from)) {
+    cuda::CUmemPoolPtrExportData data{};
+    static_assert(sizeof data == sizeof memory.handle);
+    std::memcpy(&data, memory.handle.data(), sizeof data);
+    cuda_driver::check(
+        cuda_driver::instance()->cuMemPoolImportPointer(&pointer_, from_->handle(), &data),
+        "open",
+        name,
+        "cuMemPoolImportPointer");
+  }
+  imported_pointer(const imported_pointer&) = delete;
+  imported_pointer& operator=(const imported_pointer&) = delete;
+  ~imported_pointer() {
+    driver::close_quietly("cuMemFree",
+                          [this](const cuda_driver& cu) { return cu->cuMemFree_v2(pointer_); });
+  }
+
+  [[nodiscard]] cuda::CUdeviceptr pointer() const noexcept { return pointer_; }
+  [[nodiscard]] cuda::CUmemoryPool pool() const noexcept { return from_->handle(); }
+
+ private:
+  std::shared_ptr<const imported_pool> from_;  // destroyed behind its pointers
+  cuda::CUdeviceptr pointer_ = 0;
+};
+
+using pool_table = shared_table<pool_key, imported_pool>;
+using pointer_table = shared_table<pointer_key, imported_pointer>;
+
+// NOLINTBEGIN(cppcoreguidelines-owning-memory): for ever, like the driver
+pool_table& pools() {
+  static auto* const made = new pool_table;
+  return *made;
+}
+pointer_table& pointers() {
+  static auto* const made = new pointer_table;
+  return *made;
+}
+// NOLINTEND(cppcoreguidelines-owning-memory)
+
+void check_size(std::string_view name, const remote_memory& memory, cuda::CUdeviceptr pointer) {
+  cuda::CUdeviceptr start = 0;
+  std::size_t size = 0;
+  cuda_driver::check(cuda_driver::instance()->cuMemGetAddressRange_v2(&start, &size, pointer),
+                     "open",
+                     name,
+                     "cuMemGetAddressRange");
+  if (memory.offset_bytes > size || memory.size_bytes > size - memory.offset_bytes) {
+    throw error(errc::size_mismatch,
+                "open",
+                name,
+                "the exporter's allocation has " + std::to_string(size) + " bytes, not " +
+                    std::to_string(memory.size_bytes) + " at offset " +
+                    std::to_string(memory.offset_bytes),
+                "the exporter is broken or hostile; report it");
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<region> import_from_pool(std::string_view name,
+                                         const remote_memory& memory,
+                                         base::unique_fd pool,
+                                         const driver::gpu& user) {
+  const driver::context_scope scope(
+      driver::primary_context(user.handle, "open", name), "open", name);
+  const pool_key key{memory.exporter.epoch, memory.pool};
+  const auto imported = pointers().find_or_make({key, memory.handle}, [&](const pointer_table&) {
+    return std::make_unique<imported_pointer>(
+        name, memory, pools().find_or_make(key, [&](const pool_table&) {
+          return std::make_unique<imported_pool>(name, pool);
+        }));
+  });
+  check_size(name, memory, imported->pointer());
+  cuda::CUmemAccessDesc allowed{};
+  allowed.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, user.handle};
+  allowed.flags = cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;  // pools know no read-only access
+  cuda_driver::check(cuda_driver::instance()->cuMemPoolSetAccess(imported->pool(), &allowed, 1),
+                     "open",
+                     name,
+                     "cuMemPoolSetAccess");
+  return std::make_shared<device_region<region, std::shared_ptr<const imported_pointer>>>(
+      imported,
+      device_bytes(std::string(name), user.handle, imported->pointer() + memory.offset_bytes),
+      memory.size_bytes);
+}
+
+}  // namespace gpushm::memory

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "driver/cuda_abi.hpp"
+#include "memory/backend.hpp"
+
+namespace gpushm::memory {
+
+/// Copies between host memory and addresses of a GPU, wherever their memory comes from. Owns
+/// nothing.
+///
+/// Distinct objects: safe. Shared objects: safe (immutable).
+class device_bytes {
+ public:
+  device_bytes(std::string name, cuda::CUdevice device, cuda::CUdeviceptr first)
+      : name_(std::move(name)), device_(device), first_(first) {}
+
+  // As in `region`: offsets and sizes were checked, each returns when it is done.
+  void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const;
+  void write(std::uint64_t offset_bytes, std::span<const std::byte> source) const;
+  void fill(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::byte value) const;
+
+  [[nodiscard]] void* data() const noexcept {
+    return reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): how CUDA spells pointers
+        static_cast<std::uintptr_t>(first_));
+  }
+
+ private:
+  std::string name_;
+  cuda::CUdevice device_;
+  cuda::CUdeviceptr first_;
+};
+
+/// A region over such addresses. `Base` is `region` or `allocation`; `Owner` keeps the memory.
+template <typename Base, typename Owner>
+class device_region : public Base {
+ public:
+  device_region(Owner owner, device_bytes bytes, std::uint64_t mapped_bytes)
+      : owner_(std::move(owner)), bytes_(std::move(bytes)), mapped_bytes_(mapped_bytes) {}
+
+  [[nodiscard]] void* data() const noexcept override { return bytes_.data(); }
+  [[nodiscard]] std::uint64_t mapped_bytes() const noexcept override { return mapped_bytes_; }
+  void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const override {
+    bytes_.read(offset_bytes, destination);
+  }
+  void write(std::uint64_t offset_bytes, std::span<const std::byte> source) override {
+    bytes_.write(offset_bytes, source);
+  }
+  void fill(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::byte value) override {
+    bytes_.fill(offset_bytes, size_bytes, value);
+  }
+
+ protected:
+  [[nodiscard]] const Owner& owner() const noexcept { return owner_; }
+
+ private:
+  Owner owner_;
+  device_bytes bytes_;
+  std::uint64_t mapped_bytes_;
+};
+
+}  // namespace gpushm::memory

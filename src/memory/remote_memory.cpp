@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/remote_memory.hpp"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "gpushm/error.hpp"
+#include "memory/device_bytes.hpp"
+#include "memory/remote_kinds.hpp"
+
+namespace gpushm::memory {
+
+namespace {
+
+/// Any number that is no process's own.
+constexpr std::uint32_t nobodys_pid = 0;
+
+std::uint32_t number_at(const std::array<std::byte, 64>& bytes, std::size_t offset) {
+  std::uint32_t value = 0;
+  for (std::size_t i = 0; i < sizeof value; ++i) {
+    value |= std::to_integer<std::uint32_t>(bytes.at(offset + i)) << (8 * i);
+  }
+  return value;
+}
+
+class host_view final : public region {
+ public:
+  host_view(void* data, std::uint64_t size_bytes)
+      : data_(static_cast<std::byte*>(data)), size_bytes_(size_bytes) {}
+
+  [[nodiscard]] void* data() const noexcept override { return data_; }
+  [[nodiscard]] std::uint64_t mapped_bytes() const noexcept override { return size_bytes_; }
+  void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const override {
+    std::memcpy(destination.data(), data_ + offset_bytes, destination.size());
+  }
+  void write(std::uint64_t offset_bytes, std::span<const std::byte> source) override {
+    std::memcpy(data_ + offset_bytes, source.data(), source.size());
+  }
+  void fill(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::byte value) override {
+    std::memset(data_ + offset_bytes, std::to_integer<int>(value), size_bytes);
+  }
+
+ private:
+  std::byte* data_;
+  std::uint64_t size_bytes_;
+};
+
+struct nobody {};  // owns what is not owned
+
+/// Address, size and buffer id of what this process shares, and how often.
+struct export_registry {
+  std::mutex mutex;
+  std::map<std::array<std::uint64_t, 3>, std::size_t> shared;
+};
+export_registry& registry() {
+  static auto* const made = new export_registry;  // NOLINT(cppcoreguidelines-owning-memory)
+  return *made;
+}
+std::array<std::uint64_t, 3> registry_key(const remote_memory& memory) {
+  return {memory.address, memory.size_bytes, memory.buffer_id};
+}
+
+}  // namespace
+
+own_export::own_export(const remote_memory& memory) : key_(registry_key(memory)) {
+  const std::lock_guard lock(registry().mutex);
+  ++registry().shared[key_];
+}
+
+own_export::~own_export() {
+  const std::lock_guard lock(registry().mutex);
+  const auto at = registry().shared.find(key_);
+  if (--at->second == 0) {
+    registry().shared.erase(at);
+  }
+}
+
+std::array<std::byte, 64> usable_handle(std::string_view name,
+                                        const remote_memory& memory,
+                                        std::int32_t own_pid) {
+  std::array<std::byte, 64> bytes = memory.handle;
+  if (!memory.pid_offset || *memory.pid_offset > bytes.size() - sizeof nobodys_pid) {
+    if (memory.exporter.pid == own_pid) {
+      throw error(errc::pid_collision,
+                  "open",
+                  name,
+                  "the exporter is PID " + std::to_string(own_pid) +
+                      " in its PID namespace as this process is in its own, and its driver lays "
+                      "out legacy handles in a way that is not known",
+                  "share memory that travels as descriptors (cuMemCreate, expandable segments), or "
+                  "give both one PID namespace (shareProcessNamespace)");
+    }
+    return bytes;
+  }
+  if (number_at(bytes, *memory.pid_offset) == static_cast<std::uint32_t>(own_pid)) {
+    for (std::size_t i = 0; i < sizeof nobodys_pid; ++i) {
+      bytes.at(*memory.pid_offset + i) = std::byte{0};
+    }
+  }
+  return bytes;
+}
+
+void check_same_machine(std::string_view name, const base::process_identity& exporter) {
+  const std::string here = base::this_process().boot_id;
+  if (!exporter.boot_id.empty() && exporter.boot_id != here) {
+    throw error(errc::unreachable,
+                "open",
+                name,
+                "it was shared on another machine, or before this one was started again (boot id " +
+                    exporter.boot_id + ", here " + here + ")",
+                "share and open memory on one machine");
+  }
+}
+
+std::shared_ptr<region> open_remote(std::string_view name,
+                                    const remote_memory& memory,
+                                    base::unique_fd pool,
+                                    const driver::gpu& user) {
+  check_same_machine(name, memory.exporter);
+  return memory.kind == gpushm::backend::cuda_pool
+             ? import_from_pool(name, memory, std::move(pool), user)
+             : open_legacy_handle(name, memory, user);
+}
+
+bool is_own(const remote_memory& memory) {
+  return memory.exporter == base::this_process();
+}
+
+std::shared_ptr<region> open_own(std::string_view name, const remote_memory& memory) {
+  {
+    const std::lock_guard lock(registry().mutex);
+    if (!registry().shared.contains(registry_key(memory))) {
+      throw error(errc::stale,
+                  "open",
+                  name,
+                  "this process does not share that memory any more",
+                  "share it again");
+    }
+  }
+  return own_memory(name, memory.address, memory.size_bytes, memory.device);
+}
+
+std::shared_ptr<region> own_memory(std::string_view name,
+                                   std::uint64_t address,
+                                   std::uint64_t size_bytes,
+                                   const device_id& device) {
+  if (device.kind == device_kind::host) {
+    auto* const data = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): a pointer
+        static_cast<std::uintptr_t>(address));   // that travelled as a number
+    return std::make_shared<host_view>(data, size_bytes);
+  }
+  const driver::gpu& home = driver::find_device(device.uuid);
+  return std::make_shared<device_region<region, nobody>>(
+      nobody{}, device_bytes(std::string(name), home.handle, address), size_bytes);
+}
+
+}  // namespace gpushm::memory

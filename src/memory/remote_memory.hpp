@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "base/process.hpp"
+#include "base/unique_fd.hpp"
+#include "driver/devices.hpp"
+#include "memory/backend.hpp"
+
+namespace gpushm::memory {
+
+/// Memory that stays its exporter's: a legacy handle or an allocation of a pool. What a descriptor
+/// says of it.
+struct remote_memory {
+  gpushm::backend kind = gpushm::backend::cuda_ipc;  ///< cuda_ipc or cuda_pool
+  std::uint64_t size_bytes = 0;                      ///< of what is shared
+  std::uint64_t offset_bytes = 0;                    ///< of that in the allocation
+  std::uint64_t allocated_bytes = 0;
+  device_id device;
+  base::process_identity exporter;
+  std::uint64_t address = 0;           ///< of what is shared, in the exporter
+  std::uint64_t buffer_id = 0;         ///< in the exporter; tells an allocation from a later one
+  std::array<std::byte, 64> handle{};  ///< cuIpcGetMemHandle's, or cuMemPoolExportPointer's
+  std::optional<std::uint16_t> pid_offset;  ///< of the exporter's PID in a legacy handle
+  std::uint64_t pool = 0;                   ///< which pool of the exporter
+};
+
+/// Maps memory of another process for `user`. Mappings of one allocation are shared within this
+/// process. `pool` is the pool's descriptor, which pools need; it is closed. The caller has checked
+/// that this process may use the GPU that the memory is on (`gpu_for_open`): importing a pool of
+/// another one crashes inside the driver. Read-only access cannot be asked of these kinds.
+///
+/// Throws `error`: unreachable (another machine or boot), pid_collision, peer_died (the driver does
+/// not know the handle any more), stale (the driver still maps what was at the handle before),
+/// size_mismatch, forked, driver_unavailable, driver_error, out_of_memory.
+[[nodiscard]] std::shared_ptr<region> open_remote(std::string_view name,
+                                                  const remote_memory& memory,
+                                                  base::unique_fd pool,
+                                                  const driver::gpu& user);
+
+/// Throws `errc::unreachable` when `exporter` is of another machine or boot.
+void check_same_machine(std::string_view name, const base::process_identity& exporter);
+
+/// Was it exported by this very process?
+[[nodiscard]] bool is_own(const remote_memory& memory);
+/// The pointer itself, for memory that this process exported; no driver call. Throws stale (it does
+/// not share it any more).
+[[nodiscard]] std::shared_ptr<region> open_own(std::string_view name, const remote_memory& memory);
+
+/// While it lives, descriptors that name this very process and this memory are believed: without
+/// it, bytes from outside could point anywhere into this process. Thread-safe.
+class own_export {
+ public:
+  explicit own_export(const remote_memory& memory);
+  own_export(const own_export&) = delete;
+  own_export& operator=(const own_export&) = delete;
+  ~own_export();
+
+ private:
+  std::array<std::uint64_t, 3> key_;
+};
+
+/// Memory of this process as a region that does not own it: what the exporter itself sees.
+/// `device` is where it is. Throws as `driver::visible_gpus`.
+[[nodiscard]] std::shared_ptr<region> own_memory(std::string_view name,
+                                                 std::uint64_t address,
+                                                 std::uint64_t size_bytes,
+                                                 const device_id& device);
+
+/// The handle as this process must give it to the driver: rewritten where the driver would
+/// otherwise take it for this very process's. Pure. Throws pid_collision.
+[[nodiscard]] std::array<std::byte, 64> usable_handle(std::string_view name,
+                                                      const remote_memory& memory,
+                                                      std::int32_t own_pid);
+
+}  // namespace gpushm::memory

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fcntl.h>
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "driver/cuda_abi.hpp"
+#include "memory/source.hpp"
+
+namespace gpushm::memory {
+
+/// What the driver says of an address.
+struct pointer_facts {
+  cuda::CUdeviceptr address = 0;
+  cuda::CUdeviceptr range_start = 0;  ///< of the allocation; of the reservation for virtual memory
+  std::uint64_t range_bytes = 0;
+  std::uint64_t buffer_id = 0;
+  cuda::CUcontext context = nullptr;  ///< null for memory that no context owns
+  cuda::CUmemoryPool pool = nullptr;
+  device_id device;
+  cuda::CUdevice device_handle = cuda::device_invalid;
+  bool on_host = false;
+  bool managed = false;
+  bool legacy_capable = false;
+  bool exports_descriptors = false;
+};
+
+/// The chunks of virtual memory that a range lies in. Throws not_exportable, driver_error.
+[[nodiscard]] std::unique_ptr<source> find_chunks(std::string_view name,
+                                                  const pointer_facts& first,
+                                                  std::uint64_t size_bytes);
+
+/// The memfd that a range of host memory is mapped from. Throws not_exportable.
+[[nodiscard]] std::unique_ptr<source> find_memfd(std::string_view name,
+                                                 void* pointer,
+                                                 std::uint64_t size_bytes);
+
+/// Takes over a descriptor that the driver made.
+[[nodiscard]] base::unique_fd close_on_exec(int fd);
+
+}  // namespace gpushm::memory

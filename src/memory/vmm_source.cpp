@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Virtual memory (cuMemMap): the physical chunks that an address range is made of.
+#include <string>
+#include <utility>
+
+#include "driver/cuda.hpp"
+#include "driver/owners.hpp"
+#include "gpushm/error.hpp"
+#include "memory/source_kinds.hpp"
+
+namespace gpushm::memory {
+
+namespace {
+
+using driver::cuda_driver;
+
+struct chunk {
+  cuda::CUdeviceptr start = 0;
+  std::uint64_t size_bytes = 0;
+};
+
+[[noreturn]] void refuse(std::string_view name, const std::string& what, std::string_view remedy) {
+  throw error(errc::not_exportable, "share", name, what, remedy);
+}
+
+/// The chunk that `address` lies in; size 0 when nothing is mapped there.
+chunk chunk_at(cuda::CUdeviceptr address) {
+  const cuda_driver& cu = cuda_driver::instance();
+  cuda::CUdeviceptr start = 0;
+  std::size_t size = 0;
+  if (cu->cuPointerGetAttribute(&start, cuda::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, address) !=
+          cuda::CUDA_SUCCESS ||
+      cu->cuPointerGetAttribute(&size, cuda::CU_POINTER_ATTRIBUTE_MAPPING_SIZE, address) !=
+          cuda::CUDA_SUCCESS) {
+    return {};
+  }
+  return {start, size};
+}
+
+/// Retaining keeps the chunk; only exporting needs it, so it is done chunk by chunk.
+driver::unique_allocation retain(std::string_view name, cuda::CUdeviceptr address) {
+  cuda::CUmemGenericAllocationHandle handle = 0;
+  auto* const pointer = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): CUDA's way
+      static_cast<std::uintptr_t>(address));
+  cuda_driver::check(cuda_driver::instance()->cuMemRetainAllocationHandle(&handle, pointer),
+                     "share",
+                     name,
+                     "cuMemRetainAllocationHandle");
+  return driver::unique_allocation(handle);
+}
+
+class vmm_source final : public source {
+ public:
+  vmm_source(std::string_view name,
+             const pointer_facts& first,
+             std::uint64_t size_bytes,
+             std::uint64_t offset_bytes)
+      : source(first.address, size_bytes),
+        name_(name),
+        device_(first.device),
+        offset_bytes_(offset_bytes) {}
+
+  void append(const chunk& next) {
+    starts_.push_back(next.start);
+    chunk_bytes_.push_back(next.size_bytes);
+    allocated_bytes_ += next.size_bytes;
+  }
+
+  [[nodiscard]] gpushm::backend kind() const noexcept override { return gpushm::backend::cuda_vmm; }
+  [[nodiscard]] const device_id& device() const noexcept override { return device_; }
+  [[nodiscard]] std::uint64_t offset_bytes() const noexcept override { return offset_bytes_; }
+  [[nodiscard]] const std::vector<std::uint64_t>& chunk_bytes() const noexcept override {
+    return chunk_bytes_;
+  }
+  [[nodiscard]] std::uint64_t allocated_bytes() const noexcept override { return allocated_bytes_; }
+  [[nodiscard]] base::unique_fd export_chunk(std::uint32_t index) override {
+    const driver::unique_allocation held = retain(name_, starts_.at(index));
+    int fd = -1;
+    cuda_driver::check(cuda_driver::instance()->cuMemExportToShareableHandle(
+                           &fd, held.get(), cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+                       "share",
+                       name_,
+                       "cuMemExportToShareableHandle");
+    return close_on_exec(fd);
+  }
+
+ private:
+  std::string name_;
+  device_id device_;
+  std::uint64_t offset_bytes_;
+  std::uint64_t allocated_bytes_ = 0;
+  std::vector<cuda::CUdeviceptr> starts_;
+  std::vector<std::uint64_t> chunk_bytes_;
+};
+
+}  // namespace
+
+std::unique_ptr<source> find_chunks(std::string_view name,
+                                    const pointer_facts& first,
+                                    std::uint64_t size_bytes) {
+  if (!first.exports_descriptors) {
+    refuse(name,
+           "its physical memory was made without a descriptor handle type, or was imported from "
+           "another process",
+           "make it with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; in PyTorch set "
+           "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; share imported memory where it was "
+           "made");
+  }
+  chunk next = chunk_at(first.address);
+  auto found = std::make_unique<vmm_source>(name, first, size_bytes, first.address - next.start);
+  const cuda::CUdeviceptr end = first.address + size_bytes;
+  for (;;) {
+    if (next.size_bytes == 0 || next.start + next.size_bytes <= next.start) {
+      refuse(name,
+             "nothing is mapped from " + std::to_string(end - next.start) +
+                 " bytes before the end of the range on",
+             "share only what is mapped");
+    }
+    found->append(next);
+    const cuda::CUdeviceptr behind = next.start + next.size_bytes;
+    if (behind >= end) {
+      return found;
+    }
+    next = chunk_at(behind);
+    if (next.size_bytes == 0) {
+      next.start = behind;
+    }
+  }
+}
+
+}  // namespace gpushm::memory
