@@ -140,7 +140,8 @@ error domain::no_such_segment(std::string_view name) const {
   }
   near_match match(name);
   for (const auto& [candidate, what] : names_) {
-    if (what->published && !match.consider(candidate)) {
+    // The name itself: another generation was meant.
+    if (what->published && candidate != name && !match.consider(candidate)) {
       break;
     }
   }
@@ -253,7 +254,9 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
     throw;
   }
   ++next_generation_;
-  dead_names_.erase(made.name);
+  if (dead_names_.erase(made.name) != 0) {  // its next death is a new one
+    std::erase(dead_names_in_order_, made.name);
+  }
   made.slot = take_slot();
   allocated_bytes_ += wanted.allocated_bytes;
   descriptors_ += descriptors;

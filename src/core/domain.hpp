@@ -219,7 +219,10 @@ class domain {
   void end_lease(session_id session, segment& what, std::uint32_t count);
   void unname(segment& what, segment_state state = segment_state::removed);
   void remember_dead(const std::string& name);
-  void ask_exporter(session_id session, const open_request& request, const segment& found);
+  void ask_exporter(session_id session,
+                    const open_request& request,
+                    const segment& found,
+                    time_point since);
   waiting_confirmation take_confirmation(std::uint64_t id);
   void drop_confirmations(session_id gone);
   void end_with_exporter(segment& what, bool clean);

@@ -98,7 +98,7 @@ void domain::open(session_id session, const open_request& request) {
     const auto at = names_.find(request.name);
     if (at != names_.end() && at->second->published) {
       if (base::is_exporter_bound(at->second->backend)) {
-        ask_exporter(session, request, *at->second);
+        ask_exporter(session, request, *at->second, request.asked);
       } else {
         grant_or_refuse(session, request, *at->second);
       }
@@ -115,7 +115,10 @@ void domain::open(session_id session, const open_request& request) {
 
 // ---- asking the exporter ----
 
-void domain::ask_exporter(session_id session, const open_request& request, const segment& found) {
+void domain::ask_exporter(session_id session,
+                          const open_request& request,
+                          const segment& found,
+                          time_point since) {
   participant& waiter = find_session(session);
   if (waiter.confirmations >= limits_.max_pending_opens) {
     throw error(errc::too_many_requests,
@@ -126,7 +129,7 @@ void domain::ask_exporter(session_id session, const open_request& request, const
                 "open fewer segments at once");
   }
   const std::uint64_t id = next_confirmation_++;
-  const time_point deadline = request.asked + limits_.confirm_timeout;
+  const time_point deadline = since + limits_.confirm_timeout;
   const auto at =
       confirming_.emplace(id, waiting_confirmation{session, request, found.generation, deadline})
           .first;
@@ -162,7 +165,7 @@ void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict 
   }
   const waiting_confirmation asked = take_confirmation(confirmation);
   if (found == segments_.end() || found->second.removed) {
-    observer_.open_failed(asked.session, asked.request, no_such_segment(asked.request.name));
+    open(asked.session, asked.request);  // its name may be another's by now, or may be waited for
     return;
   }
   segment& what = found->second;
@@ -252,7 +255,15 @@ void domain::wake(segment& published) {
   for (const std::uint64_t id : ids) {
     const waiting_open woken = waiting_.at(id);
     stop_waiting(id);
-    grant_or_refuse(woken.session, woken.request, published);
+    if (!base::is_exporter_bound(published.backend)) {
+      grant_or_refuse(woken.session, woken.request, published);
+      continue;
+    }
+    try {  // it may have been reserved long ago; whoever waits has time until its own deadline
+      ask_exporter(woken.session, woken.request, published, *woken.request.deadline);
+    } catch (const error& why) {
+      observer_.open_failed(woken.session, woken.request, why);
+    }
   }
 }
 

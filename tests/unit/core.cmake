@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 gpushm_test(gpushm_core_test
-  SOURCES core_domain_test.cpp core_near_match_test.cpp core_model_test.cpp
+  SOURCES core_domain_test.cpp core_near_match_test.cpp core_model_test.cpp core_share_test.cpp
   MODULES core
   LABEL unit)
 # Programs of their own: they replace operator new.
