@@ -2,15 +2,11 @@
 #include "arguments.hpp"
 
 #include <CLI/CLI.hpp>
-#include <charconv>
-#include <map>
-#include <memory>
 
 #include "base/names.hpp"
-#include "base/size_text.hpp"
 #include "commands.hpp"
+#include "options.hpp"
 #include "output.hpp"
-#include "support/duration.hpp"
 
 namespace gpushm::cli {
 
@@ -26,120 +22,12 @@ struct all_arguments {
   stat_arguments stat;
   remove_arguments remove;
   wait_arguments wait;
+  export_arguments exported;
+  import_arguments imported;
   version_arguments version;
   demo_arguments demo;
   demo_role_arguments role;
 };
-
-using setter = std::function<void(const std::string&)>;
-
-[[noreturn]] void refuse(const std::string& option,
-                         const std::string& text,
-                         const std::string& want) {
-  throw CLI::ValidationError(option, "\"" + text + "\" is not " + want);
-}
-
-CLI::Option* add_text(CLI::App& app,
-                      const std::string& option,
-                      const std::string& type,
-                      const std::string& description,
-                      const setter& set) {
-  return app.add_option_function<std::string>(option, set, description)->type_name(type);
-}
-
-CLI::Option* add_size(CLI::App& app,
-                      const std::string& option,
-                      const std::string& description,
-                      const std::function<void(std::uint64_t)>& set) {
-  return add_text(app, option, "SIZE", description, [option, set](const std::string& text) {
-    const auto value = base::parse_size(text);
-    if (!value) {
-      refuse(option, text, "a size such as 4096, 64MiB or 1.5GiB");
-    }
-    set(*value);
-  });
-}
-
-CLI::Option* add_duration(CLI::App& app,
-                          const std::string& option,
-                          const std::string& description,
-                          const std::function<void(std::chrono::milliseconds)>& set) {
-  return add_text(app, option, "TIME", description, [option, set](const std::string& text) {
-    const auto value = app::parse_duration(text);
-    if (!value) {
-      refuse(option, text, "a duration such as 500ms, 10s or 2m");
-    }
-    set(*value);
-  });
-}
-
-template <typename Value>
-Value parse_number(const std::string& option,
-                   const std::string& text,
-                   int number_base,
-                   const char* want) {
-  Value value{};
-  std::string_view digits = text;
-  if (number_base == 16 && (digits.starts_with("0x") || digits.starts_with("0X"))) {
-    digits.remove_prefix(2);
-  }
-  const auto [end, failed] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), value, number_base);
-  if (failed != std::errc() || end != digits.data() + digits.size() || digits.empty()) {
-    refuse(option, text, want);
-  }
-  return value;
-}
-
-template <typename Value>
-CLI::Option* add_choice(CLI::App& app,
-                        const std::string& option,
-                        const std::string& description,
-                        Value& target,
-                        const std::map<std::string, Value>& choices) {
-  std::string names;
-  for (const auto& [name, value] : choices) {
-    names += (names.empty() ? "" : "|") + name;
-  }
-  return add_text(app, option, names, description, [=, &target](const std::string& text) {
-    const auto found = choices.find(text);
-    if (found == choices.end()) {
-      refuse(option, text, "one of " + names);
-    }
-    target = found->second;
-  });
-}
-
-void add_count(CLI::App& app,
-               const std::string& option,
-               const std::string& description,
-               std::uint32_t& target) {
-  add_text(app, option, "N", description, [option, &target](const std::string& text) {
-    constexpr std::uint32_t most = 16'777'216;
-    constexpr const char* want = "a number from 1 to 16777216";
-    const auto value = parse_number<std::uint32_t>(option, text, 10, want);
-    if (value == 0 || value > most) {
-      refuse(option, text, want);
-    }
-    target = value;
-  });
-}
-
-void add_json(CLI::App& app, bool& json) {
-  app.add_flag("--json", json, "Print one JSON document a line (docs/cli.md)");
-}
-
-void add_connection(CLI::App& app, connection_arguments& connection) {
-  app.add_option("--socket",
-                 connection.socket,
-                 "The broker's socket (else $GPUSHM_SOCKET, /run/gpushm/d/…)")
-      ->type_name("PATH");
-  add_duration(app,
-               "--connect-timeout",
-               "How long to wait for a broker that is not there yet",
-               [&](auto value) { connection.connect_timeout = value; });
-  add_json(app, connection.json);
-}
 
 void add_serve(CLI::App& app, serve_arguments& out) {
   broker_options& broker = out.broker;
@@ -148,18 +36,9 @@ void add_serve(CLI::App& app, serve_arguments& out) {
       ->type_name("PATH");
   app.add_option("--domain", broker.domain, "Name of the domain (default: default)")
       ->type_name("NAME");
-  add_text(app,
-           "--mode",
-           "OCTAL",
-           "Permissions of the socket (default: 0660)",
-           [&](const std::string& text) {
-             constexpr const char* want = "a file mode in octal, such as 0660";
-             const auto mode = parse_number<mode_t>("--mode", text, 8, want);
-             if (mode > 0777) {
-               refuse("--mode", text, want);
-             }
-             broker.mode = mode;
-           });
+  add_mode(app, "--mode", "Permissions of the socket (default: 0660)", [&](mode_t mode) {
+    broker.mode = mode;
+  });
   app.add_option("--group", out.group, "Group that owns the socket")->type_name("NAME|GID");
   add_text(app,
            "--ready-fd",
@@ -212,16 +91,7 @@ void add_create(CLI::App& app, create_arguments& out) {
            "Size of one physical allocation (default: one for all)",
            [&](std::uint64_t value) { out.options.chunk_bytes = value; });
   app.add_flag("--huge-pages", out.options.huge_pages, "Host memory in 2 MiB pages");
-  add_text(app,
-           "--fill",
-           "BYTE",
-           "Set every byte to this, 0 to 255 or 0x00 to 0xff",
-           [&](const std::string& text) {
-             const bool hexadecimal = text.starts_with("0x") || text.starts_with("0X");
-             constexpr const char* want = "a byte, 0 to 255 or 0x00 to 0xff";
-             out.fill = parse_number<std::uint8_t>("--fill", text, hexadecimal ? 16 : 10, want);
-           })
-      ->excludes(from);
+  add_fill(app, out.fill)->excludes(from);
   app.add_option("--metadata", out.metadata, "Published with it, up to 64 KiB")
       ->type_name("TEXT|@FILE");
   auto* hold = app.add_flag("--hold", out.hold, "Keep it until SIGINT or SIGTERM");
@@ -244,18 +114,68 @@ void add_open(CLI::App& app, open_arguments& out) {
   app.add_option(
          "--device", out.options.device, "The GPU that will use it (default: the segment's own)")
       ->type_name("DEVICE");
-  add_choice(app,
-             "--access",
-             "How it is mapped (default: read)",
-             out.options.access,
-             {{"read", access::read}, {"rw", access::read_write}});
-  app.add_flag("--checksum", out.checksum, "Print the CRC-32C of its bytes");
-  app.add_option("--out", out.out, "Write its bytes to this file")->type_name("FILE");
+  add_access(app, out.options.access);
+  add_use(app, out.use);
   add_size(app, "--expect-size", "Fail unless it has exactly this size", [&](std::uint64_t value) {
     out.options.expected_size_bytes = value;
   });
-  app.add_flag("--hold", out.hold, "Keep it open until SIGINT or SIGTERM");
   add_connection(app, out.connection);
+}
+
+void add_export(CLI::App& app, export_arguments& out) {
+  app.add_option("--file", out.file, "File that importers look for; the socket is FILE.sock")
+      ->required()
+      ->type_name("FILE");
+  auto* size =
+      add_size(app, "--size", "Bytes, such as 64MiB (this or --from)", [&](std::uint64_t value) {
+        out.size_bytes = value;
+      });
+  auto* from = app.add_option("--from", out.from, "Fill it with this file; the size is the file's")
+                   ->type_name("FILE")
+                   ->excludes(size);
+  add_fill(app, out.fill)->excludes(from);
+  app.add_option(
+         "--device", out.device, "auto (default), host, an ordinal, GPU-<uuid> or MIG-<uuid>")
+      ->type_name("DEVICE");
+  add_choice(app,
+             "--kind",
+             "What is allocated (default: auto, cuda-vmm on a GPU)",
+             out.kind,
+             {{"auto", export_kind::automatic},
+              {"cuda-vmm", export_kind::cuda_vmm},
+              {"cuda-ipc", export_kind::cuda_ipc},
+              {"host", export_kind::host}});
+  app.add_option("--metadata", out.metadata, "Published with it, up to 64 KiB")
+      ->type_name("TEXT|@FILE");
+  app.add_flag("--until-released",
+               out.until_released,
+               "End when somebody imported it and the last who did is done");
+  add_duration(app, "--timeout", "Longest time to export it (default: no limit)", [&](auto value) {
+    out.timeout = value;
+  });
+  add_mode(app, "--file-mode", "Permissions of the file (default: 0644)", [&](mode_t mode) {
+    out.options.file_mode = mode;
+  });
+  add_mode(app, "--socket-mode", "Permissions of the socket (default: 0666)", [&](mode_t mode) {
+    out.options.socket_mode = mode;
+  });
+  app.add_flag("--accept-fake-chunks",
+               out.options.accept_fake_chunks,
+               "Accept the memory of the fake GPU driver (tests only)");
+  add_json(app, out.json);
+}
+
+void add_import(CLI::App& app, import_arguments& out) {
+  app.add_option("--file", out.file, "File of a living exporter")->required()->type_name("FILE");
+  add_duration(app, "--timeout", "How long to wait for it (default: not at all)", [&](auto value) {
+    out.options.timeout = value;
+  });
+  app.add_option(
+         "--device", out.options.device, "The GPU that will use it (default: the memory's own)")
+      ->type_name("DEVICE");
+  add_access(app, out.options.access);
+  add_use(app, out.use);
+  add_json(app, out.json);
 }
 
 void add_demo(CLI::App& app, demo_arguments& out) {
@@ -430,6 +350,18 @@ request parse(int argc, char** argv) {
       run_wait,
       all.wait,
       all.wait.connection.json);
+  command("export",
+          "Allocate memory and lead others to it through a file",
+          add_export,
+          run_export,
+          all.exported,
+          all.exported.json);
+  command("import",
+          "Map the memory that a file leads to; check or save its bytes",
+          add_import,
+          run_import,
+          all.imported,
+          all.imported.json);
   command("demo",
           "Show two processes sharing one segment, every byte checked",
           add_demo,

@@ -15,6 +15,8 @@
 #include "gpushm/broker.hpp"
 #include "gpushm/client.hpp"
 #include "gpushm/error.hpp"
+#include "gpushm/exchange.hpp"
+#include "gpushm/file_export.hpp"
 
 namespace gpushm::cli {
 
@@ -58,13 +60,18 @@ struct create_arguments {
 };
 [[nodiscard]] int run_create(const create_arguments& arguments);
 
+/// What is done with a segment that others made.
+struct use_arguments {
+  bool checksum = false;
+  std::string out;
+  bool hold = false;
+};
+
 struct open_arguments {
   connection_arguments connection;
   std::string name;
   open_options options;
-  bool checksum = false;
-  std::string out;
-  bool hold = false;
+  use_arguments use;
 };
 [[nodiscard]] int run_open(const open_arguments& arguments);
 
@@ -94,6 +101,32 @@ struct wait_arguments {
   bool removed = false;
 };
 [[nodiscard]] int run_wait(const wait_arguments& arguments);
+
+/// What `export` allocates; auto is cuda_vmm on a GPU, host without one.
+enum class export_kind : std::uint8_t { automatic, cuda_vmm, cuda_ipc, host };
+
+struct export_arguments {
+  std::string file;
+  std::optional<std::uint64_t> size_bytes;
+  std::string from;
+  std::optional<std::uint8_t> fill;
+  std::string device = "auto";
+  export_kind kind = export_kind::automatic;
+  std::string metadata;  ///< or "@FILE"
+  bool until_released = false;
+  std::optional<std::chrono::milliseconds> timeout;
+  file_export_options options;
+  bool json = false;
+};
+[[nodiscard]] int run_export(const export_arguments& arguments);
+
+struct import_arguments {
+  std::string file;
+  import_options options;
+  use_arguments use;
+  bool json = false;
+};
+[[nodiscard]] int run_import(const import_arguments& arguments);
 
 struct version_arguments {
   bool json = false;
@@ -130,8 +163,11 @@ struct demo_role_arguments {
 };
 [[nodiscard]] int run_demo_role(const demo_role_arguments& arguments);
 
-/// Connects as the options say, waiting for a broker at most `wait` when they do not say how long;
-/// warnings of the library go to standard error from here on.
+/// Warnings of the library go to standard error from here on.
+void tell_warnings();
+
+/// Connects as the options say, waiting for a broker at most `wait` when they do not say how long,
+/// after `tell_warnings`.
 [[nodiscard]] client connect(const connection_arguments& arguments,
                              std::chrono::milliseconds wait = std::chrono::milliseconds(0));
 

@@ -4,12 +4,16 @@
 
 namespace gpushm::cli {
 
-client connect(const connection_arguments& arguments, std::chrono::milliseconds wait) {
+void tell_warnings() {
   set_log_sink([](log_level level, std::string_view text) {
     if (level >= log_level::warning) {
       note((level == log_level::error ? "error: " : "warning: ") + std::string(text));
     }
   });
+}
+
+client connect(const connection_arguments& arguments, std::chrono::milliseconds wait) {
+  tell_warnings();
   connect_options options;
   options.socket_path = arguments.socket;
   options.timeout = arguments.connect_timeout.value_or(wait);

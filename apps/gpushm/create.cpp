@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cerrno>
 #include <optional>
 
-#include "base/file.hpp"
 #include "commands.hpp"
 #include "describe.hpp"
-#include "file_error.hpp"
+#include "holding.hpp"
 #include "json_output.hpp"
+#include "metadata.hpp"
 #include "output.hpp"
-#include "support/duration.hpp"
 #include "support/stop_signal.hpp"
 #include "support/table.hpp"
 #include "transfer.hpp"
@@ -16,32 +14,6 @@
 namespace gpushm::cli {
 
 namespace {
-
-using std::chrono::milliseconds;
-using clock = std::chrono::steady_clock;
-
-// How soon a signal, or the broker's death, is noticed.
-constexpr milliseconds tick{200};
-
-std::string read_metadata(const create_arguments& arguments) {
-  if (!arguments.metadata.starts_with('@')) {
-    return arguments.metadata;
-  }
-  const std::string path = arguments.metadata.substr(1);
-  // One byte more than is allowed, so that too much is seen here.
-  auto text = base::read_small_file(path, max_metadata_bytes + 1);
-  if (!text) {
-    throw_file_error(errno, "read metadata", path, "open");
-  }
-  if (text->size() > max_metadata_bytes) {
-    throw error(errc::message_too_large,
-                "read metadata",
-                path,
-                "metadata may have up to 65536 bytes and this file has more",
-                "put large tables into the segment itself");
-  }
-  return *std::move(text);
-}
 
 void check(const create_arguments& arguments) {
   if (!arguments.size_bytes && arguments.from.empty()) {
@@ -80,76 +52,11 @@ void show(const create_arguments& arguments, const segment& made, std::uint64_t 
   print(app::fields_text(segment_fields(made), 2));
 }
 
-void check_alive(const segment& held) {
-  if (held.state() == segment_state::broker_gone) {
-    throw error(errc::broker_gone,
-                "hold",
-                held.name(),
-                "the broker is gone, and the name with it",
-                "start the broker again and create the segment anew");
-  }
-}
-
-int hold(const segment& held, const app::stop_signal& stop, std::optional<milliseconds> timeout) {
-  const auto end = timeout ? clock::now() + *timeout : clock::time_point::max();
-  while (clock::now() < end && !stop.wait(tick)) {
-    check_alive(held);
-    if (held.state() == segment_state::removed) {
-      note("hold \"" + held.name() + "\": somebody removed it");
-      return exit_ok;
-    }
-  }
-  return exit_ok;
-}
-
-int wait_released(client& broker,
-                  subscription& events,
-                  const segment& held,
-                  const app::stop_signal& stop,
-                  std::optional<milliseconds> timeout) {
-  const auto end = timeout ? clock::now() + *timeout : clock::time_point::max();
-  bool opened = false;
-  while (!stop.pending()) {
-    check_alive(held);
-    if (clock::now() >= end) {
-      throw error(errc::timed_out,
-                  "wait for release of",
-                  held.name(),
-                  (opened ? "it is still open elsewhere after " : "nobody opened it within ") +
-                      app::duration_text(*timeout),
-                  "give a longer --timeout");
-    }
-    const auto seen = events.next(tick);
-    if (!seen) {
-      continue;
-    }
-    if (seen->kind == event_kind::resync) {
-      // What was lost may be the very release: only the number of leases can tell now.
-      if (opened && broker.stat(held.name()).leases <= 1) {
-        return exit_ok;
-      }
-      continue;
-    }
-    if (seen->name != held.name() || seen->generation != held.generation()) {
-      continue;
-    }
-    opened = opened || seen->kind == event_kind::opened;
-    if (seen->kind == event_kind::released) {
-      return exit_ok;
-    }
-    if (seen->kind == event_kind::removed && seen->leases <= 1) {
-      note("wait for release of \"" + held.name() + "\": somebody removed it");
-      return exit_ok;
-    }
-  }
-  return exit_ok;
-}
-
 }  // namespace
 
 int run_create(const create_arguments& arguments) {
   check(arguments);
-  const std::string metadata = read_metadata(arguments);
+  const std::string metadata = read_metadata(arguments.metadata);
   create_options options = arguments.options;
   options.size_bytes = arguments.size_bytes.value_or(0);
   std::optional<input_file> input;

@@ -33,7 +33,7 @@ fields segment_fields(const segment& mapped) {
           {"device", device_text(mapped.device())},
           {"backend", std::string(to_string(mapped.backend()))},
           {"lifetime", std::string(to_string(mapped.lifetime()))},
-          {"generation", std::to_string(mapped.generation())}};
+          {"generation", mapped.generation() == 0 ? "none" : std::to_string(mapped.generation())}};
 }
 
 std::string as_text(std::span<const std::byte> bytes) {

@@ -59,9 +59,11 @@ json to_json(const segment_info& info) {
 }
 
 json to_json(const segment& mapped) {
-  return json{{"name", mapped.name()},
-              {"generation", mapped.generation()},
-              {"epoch", epoch_text(mapped.epoch())},
+  // Imported by a handle alone: no broker knows it.
+  const bool named = !mapped.name().empty();
+  return json{{"name", named ? json(mapped.name()) : json(nullptr)},
+              {"generation", named ? json(mapped.generation()) : json(nullptr)},
+              {"epoch", named ? json(epoch_text(mapped.epoch())) : json(nullptr)},
               {"size_bytes", mapped.size_bytes()},
               {"backend", to_string(mapped.backend())},
               {"device", to_json(mapped.device())},

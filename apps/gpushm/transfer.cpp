@@ -61,11 +61,14 @@ input_file open_input(const std::string& path) {
   return {std::move(fd), static_cast<std::uint64_t>(status.st_size)};
 }
 
-void load(segment& target, int fd, const std::string& path) {
+void load(segment& target, int fd, const std::string& path, const std::function<void()>& check) {
   const std::uint64_t total = target.size_bytes();
   std::vector<std::byte> buffer(block_at(0, total));
   progress bar("loading", total);
   for (std::uint64_t offset = 0; offset < total;) {
+    if (check) {
+      check();
+    }
     const std::span block(buffer.data(), block_at(offset, total));
     if (read_block(fd, block, path) != block.size()) {
       throw error(errc::system_error,

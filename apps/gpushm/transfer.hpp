@@ -11,9 +11,13 @@
 
 namespace gpushm::cli {
 
-/// Fills the whole segment from `fd`, a file of exactly that size. Throws `error`: system_error
-/// (the file changed meanwhile), driver_error.
-void load(segment& target, int fd, const std::string& path);
+/// Fills the whole segment from `fd`, a file of exactly that size; `check`, when given, is called
+/// for every block and may throw. Throws `error`: system_error (the file changed meanwhile),
+/// driver_error.
+void load(segment& target,
+          int fd,
+          const std::string& path,
+          const std::function<void()>& check = {});
 
 /// Hands every byte of `source` to `take`, in order and in blocks.
 void for_each_block(const segment& source,

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "options.hpp"
+
+#include "base/size_text.hpp"
+#include "support/duration.hpp"
+
+namespace gpushm::cli {
+
+void refuse(const std::string& option, const std::string& text, const std::string& want) {
+  throw CLI::ValidationError(option, "\"" + text + "\" is not " + want);
+}
+
+CLI::Option* add_text(CLI::App& app,
+                      const std::string& option,
+                      const std::string& type,
+                      const std::string& description,
+                      const std::function<void(const std::string&)>& set) {
+  return app.add_option_function<std::string>(option, set, description)->type_name(type);
+}
+
+CLI::Option* add_size(CLI::App& app,
+                      const std::string& option,
+                      const std::string& description,
+                      const std::function<void(std::uint64_t)>& set) {
+  return add_text(app, option, "SIZE", description, [option, set](const std::string& text) {
+    const auto value = base::parse_size(text);
+    if (!value) {
+      refuse(option, text, "a size such as 4096, 64MiB or 1.5GiB");
+    }
+    set(*value);
+  });
+}
+
+CLI::Option* add_duration(CLI::App& app,
+                          const std::string& option,
+                          const std::string& description,
+                          const std::function<void(std::chrono::milliseconds)>& set) {
+  return add_text(app, option, "TIME", description, [option, set](const std::string& text) {
+    const auto value = app::parse_duration(text);
+    if (!value) {
+      refuse(option, text, "a duration such as 500ms, 10s or 2m");
+    }
+    set(*value);
+  });
+}
+
+void add_count(CLI::App& app,
+               const std::string& option,
+               const std::string& description,
+               std::uint32_t& target) {
+  add_text(app, option, "N", description, [option, &target](const std::string& text) {
+    constexpr std::uint32_t most = 16'777'216;
+    constexpr const char* want = "a number from 1 to 16777216";
+    const auto value = parse_number<std::uint32_t>(option, text, 10, want);
+    if (value == 0 || value > most) {
+      refuse(option, text, want);
+    }
+    target = value;
+  });
+}
+
+void add_json(CLI::App& app, bool& json) {
+  app.add_flag("--json", json, "Print one JSON document a line (docs/cli.md)");
+}
+
+void add_connection(CLI::App& app, connection_arguments& connection) {
+  app.add_option("--socket",
+                 connection.socket,
+                 "The broker's socket (else $GPUSHM_SOCKET, /run/gpushm/d/…)")
+      ->type_name("PATH");
+  add_duration(app,
+               "--connect-timeout",
+               "How long to wait for a broker that is not there yet",
+               [&](auto value) { connection.connect_timeout = value; });
+  add_json(app, connection.json);
+}
+
+CLI::Option* add_fill(CLI::App& app, std::optional<std::uint8_t>& target) {
+  return add_text(app,
+                  "--fill",
+                  "BYTE",
+                  "Set every byte to this, 0 to 255 or 0x00 to 0xff",
+                  [&target](const std::string& text) {
+                    const bool hexadecimal = text.starts_with("0x") || text.starts_with("0X");
+                    constexpr const char* want = "a byte, 0 to 255 or 0x00 to 0xff";
+                    target =
+                        parse_number<std::uint8_t>("--fill", text, hexadecimal ? 16 : 10, want);
+                  });
+}
+
+void add_mode(CLI::App& app,
+              const std::string& option,
+              const std::string& description,
+              const std::function<void(mode_t)>& set) {
+  add_text(app, option, "OCTAL", description, [option, set](const std::string& text) {
+    constexpr const char* want = "a file mode in octal, such as 0660";
+    const auto mode = parse_number<mode_t>(option, text, 8, want);
+    if (mode > 0777) {
+      refuse(option, text, want);
+    }
+    set(mode);
+  });
+}
+
+void add_access(CLI::App& app, access& target) {
+  add_choice(
+      app,
+      "--access",
+      "How it is mapped (default: read)",
+      target,
+      {{"read", access::read}, {"rw", access::read_write}, {"read-write", access::read_write}});
+}
+
+void add_use(CLI::App& app, use_arguments& out) {
+  app.add_flag("--checksum", out.checksum, "Print the CRC-32C of its bytes");
+  app.add_option("--out", out.out, "Write its bytes to this file")->type_name("FILE");
+  app.add_flag("--hold", out.hold, "Keep it open until SIGINT or SIGTERM");
+}
+
+}  // namespace gpushm::cli

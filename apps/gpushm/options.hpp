@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Kinds of options that several commands have. What is malformed is refused by the option's name.
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "commands.hpp"
+
+namespace gpushm::cli {
+
+/// Throws `CLI::ParseError`: "OPTION: "TEXT" is not WANT".
+[[noreturn]] void refuse(const std::string& option,
+                         const std::string& text,
+                         const std::string& want);
+
+CLI::Option* add_text(CLI::App& app,
+                      const std::string& option,
+                      const std::string& type,
+                      const std::string& description,
+                      const std::function<void(const std::string&)>& set);
+CLI::Option* add_size(CLI::App& app,
+                      const std::string& option,
+                      const std::string& description,
+                      const std::function<void(std::uint64_t)>& set);
+CLI::Option* add_duration(CLI::App& app,
+                          const std::string& option,
+                          const std::string& description,
+                          const std::function<void(std::chrono::milliseconds)>& set);
+/// 0 to 255, or 0x00 to 0xff.
+CLI::Option* add_fill(CLI::App& app, std::optional<std::uint8_t>& target);
+/// A file mode in octal.
+void add_mode(CLI::App& app,
+              const std::string& option,
+              const std::string& description,
+              const std::function<void(mode_t)>& set);
+/// A number from 1 to 16,777,216.
+void add_count(CLI::App& app,
+               const std::string& option,
+               const std::string& description,
+               std::uint32_t& target);
+void add_access(CLI::App& app, access& target);
+void add_json(CLI::App& app, bool& json);
+void add_connection(CLI::App& app, connection_arguments& connection);
+/// What is done with a segment that others made.
+void add_use(CLI::App& app, use_arguments& out);
+
+template <typename Value>
+Value parse_number(const std::string& option,
+                   const std::string& text,
+                   int number_base,
+                   const char* want) {
+  Value value{};
+  std::string_view digits = text;
+  if (number_base == 16 && (digits.starts_with("0x") || digits.starts_with("0X"))) {
+    digits.remove_prefix(2);
+  }
+  const auto [end, failed] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), value, number_base);
+  if (failed != std::errc() || end != digits.data() + digits.size() || digits.empty()) {
+    refuse(option, text, want);
+  }
+  return value;
+}
+
+template <typename Value>
+CLI::Option* add_choice(CLI::App& app,
+                        const std::string& option,
+                        const std::string& description,
+                        Value& target,
+                        const std::map<std::string, Value>& choices) {
+  std::string names;
+  for (const auto& [name, value] : choices) {
+    names += (names.empty() ? "" : "|") + name;
+  }
+  return add_text(app, option, names, description, [=, &target](const std::string& text) {
+    const auto found = choices.find(text);
+    if (found == choices.end()) {
+      refuse(option, text, "one of " + names);
+    }
+    target = found->second;
+  });
+}
+
+}  // namespace gpushm::cli
