@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <charconv>
 #include <mutex>
 #include <string_view>
@@ -64,6 +66,22 @@ process_identity this_process() {
     known = look_at_this_process();
   }
   return known;
+}
+
+bool has_ended(const process_identity& process) {
+  const process_identity self = this_process();
+  if (process.boot_id != self.boot_id || process.pid_namespace != self.pid_namespace ||
+      self.pid_namespace == 0 || process.start_time == 0) {
+    return false;
+  }
+  // A /proc of another namespace numbers processes in its own way.
+  std::array<char, 32> number{};
+  if (::readlink("/proc/self", number.data(), number.size() - 1) <= 0 ||
+      std::to_string(self.pid) != number.data()) {
+    return false;
+  }
+  const auto text = read_small_file("/proc/" + std::to_string(process.pid) + "/stat");
+  return text ? start_time_of(*text) != process.start_time : errno == ENOENT;
 }
 
 }  // namespace gpushm::base

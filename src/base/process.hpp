@@ -23,4 +23,9 @@ struct process_identity {
 /// Throws system_error (no random numbers).
 [[nodiscard]] process_identity this_process();
 
+/// True when it is certain that the process has ended: it was of this boot and PID namespace, and
+/// its number is nobody's or another's by now. False also when nothing can be known, as of other
+/// namespaces. Reads a file.
+[[nodiscard]] bool has_ended(const process_identity& process);
+
 }  // namespace gpushm::base

@@ -104,6 +104,10 @@ segment import_by_handle(const wire::descriptor& described, const import_options
   if (memory::is_own(*memory)) {
     region = memory::open_own({}, *memory);
   } else {
+    if (base::has_ended(memory->exporter)) {
+      throw exporter_is_gone({},
+                             "its process " + std::to_string(memory->exporter.pid) + " has ended");
+    }
     region =
         memory::open_remote({}, *memory, {}, memory::gpu_for_open(memory->device, options.device));
   }

@@ -27,6 +27,10 @@ struct handle_key {
   cuda::CUdevice device = cuda::device_invalid;
   std::uint64_t context_life = 0;
   friend auto operator<=>(const handle_key&, const handle_key&) = default;
+
+  [[nodiscard]] bool is_same_memory(const handle_key& other) const noexcept {
+    return exporter == other.exporter && buffer_id == other.buffer_id && handle == other.handle;
+  }
 };
 
 class opened_handle {
@@ -100,7 +104,7 @@ void check_not_another(const handle_table& all,
                        const opened_handle& opened,
                        std::string_view name) {
   all.for_each([&](const handle_key& other, const opened_handle& value) {
-    if (value.base() == opened.base() && value.usable() && other != key) {
+    if (value.base() == opened.base() && value.usable() && !other.is_same_memory(key)) {
       throw error(errc::stale,
                   "open",
                   name,

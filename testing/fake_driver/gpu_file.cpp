@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,7 +16,16 @@ namespace gpushm::fake {
 
 namespace {
 constexpr char magic_text[] = "gpushm-fake-mem";
+
+// Nobody else's: what an exporter's handles carry besides its PID, as the driver's client handle.
+std::uint64_t process_number() {
+  static const std::uint64_t number = [] {
+    std::uint64_t made = 0;
+    return ::getrandom(&made, sizeof(made), 0) == ssize_t{sizeof(made)} ? made : 0;
+  }();
+  return number;
 }
+}  // namespace
 
 base::unique_fd make_gpu_file(const gpu_view& gpu, file_kind kind, std::uint64_t size_bytes) {
   base::unique_fd fd(base::retry(
@@ -24,6 +34,7 @@ base::unique_fd make_gpu_file(const gpu_view& gpu, file_kind kind, std::uint64_t
   std::memcpy(header.magic, magic_text, sizeof(magic_text));
   header.kind = kind;
   header.exporter_pid = ::getpid();
+  header.exporter = process_number();
   gpu.properties.uuid.copy(header.uuid, sizeof(header.uuid) - 1);
   header.size_bytes = size_bytes;
   // Opened later by name, under any uid.

@@ -19,6 +19,7 @@ struct file_header {
   char magic[16] = {};
   file_kind kind = file_kind::chunk;
   std::int32_t exporter_pid = 0;  ///< as the exporter numbers itself
+  std::uint64_t exporter = 0;     ///< random, of the process; the driver's client handle
   char uuid[48] = {};             ///< of the GPU
   std::uint64_t size_bytes = 0;   ///< of the memory behind the header
 };

@@ -34,7 +34,8 @@ struct handle_layout {
   std::uint32_t slot;
   char uuid[16];
   std::uint64_t size_bytes;
-  char unused[24];
+  std::uint64_t exporter;  // a handle of the dead is not that of a later process with the same PID
+  char unused[16];
 };
 static_assert(sizeof(handle_layout) == ipc_handle_bytes);
 static_assert(offsetof(handle_layout, pid) == ipc_handle_pid_offset);
@@ -144,7 +145,7 @@ CUresult open_exported(const handle_layout& handle, CUdeviceptr* pointer) {
   const auto header = fake::read_header(fd.get());
   struct stat status {};
   if (!header || header->kind != fake::file_kind::legacy || ::fstat(fd.get(), &status) != 0 ||
-      header->size_bytes < handle.size_bytes) {
+      header->size_bytes < handle.size_bytes || header->exporter != handle.exporter) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   if (open_again(pointer, [&](const fake::range&, const opened_memory& known) {
@@ -231,6 +232,8 @@ CUresult cuda::cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
     layout.slot = memory.slot;
     fake::uuid_bytes(state().gpus[memory.gpu].properties.uuid, layout.uuid);
     layout.size_bytes = found->size_bytes;
+    const auto header = fake::read_header(memory.fd.get());
+    layout.exporter = header ? header->exporter : 0;
     std::memcpy(handle->reserved, &layout, sizeof(layout));
     return CUDA_SUCCESS;
   });

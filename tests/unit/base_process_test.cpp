@@ -36,5 +36,27 @@ TEST(process_identity, is_another_in_a_forked_child) {
   EXPECT_EQ(status, 0);
 }
 
+TEST(process_identity, has_ended_when_its_number_is_nobodys_or_anothers) {
+  const process_identity self = this_process();
+  EXPECT_FALSE(has_ended(self));
+  process_identity earlier = self;  // had this process's number before it
+  earlier.start_time -= 1;
+  EXPECT_TRUE(has_ended(earlier));
+  const pid_t child = ::fork();
+  ASSERT_NE(child, -1);
+  if (child == 0) {
+    ::_exit(0);
+  }
+  process_identity gone = self;
+  gone.pid = child;
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_TRUE(has_ended(gone));
+  gone.pid_namespace += 1;
+  EXPECT_FALSE(has_ended(gone)) << "nothing is known of other namespaces";
+  gone = earlier;
+  gone.boot_id = "another";
+  EXPECT_FALSE(has_ended(gone));
+}
+
 }  // namespace
 }  // namespace gpushm::base

@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that somebody else allocated, shared by name and by bytes, between processes, also when
+// both are PID 1 of their PID namespaces.
+#include <csignal>
+#include <string>
+
+#include "share/share_world.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm_testing::eventually;
+using std::chrono::seconds;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class share : public share_world {};
+
+TEST_P(share, a_range_inside_an_allocation_is_the_same_memory_on_both_sides) {
+  agent exporter = start();
+  agent importer = start();
+  const std::string address = exporter.ask("alloc " + kind() + " " + numbers({8 * mib, 2 * mib}));
+  exporter.ask("fill " + numbers({0, 8 * mib, 1}));
+  exporter.ask("fill " + numbers({3 * mib + 512, 4 * mib, 2}));
+  // Begins and ends inside chunks: what is shared is the pointer itself.
+  EXPECT_EQ(first_number(exporter.ask("share kv " + numbers({3 * mib + 512, 4 * mib}))),
+            first_number(address) + 3 * mib + 512);
+  EXPECT_THAT(importer.ask("open kv"), EndsWith(numbers({4 * mib}) + " " + backend()));
+  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 2})), "0");
+  importer.ask("put " + numbers({4 * mib - 10, 10, 3}));
+  exporter.ask("fill " + numbers({3 * mib + 512, 100, 4}));
+  EXPECT_EQ(importer.ask("check " + numbers({0, 100, 4})), "0");
+  EXPECT_EQ(importer.ask("check " + numbers({100, 4 * mib - 110, 2})), "0");
+  EXPECT_EQ(importer.ask("state"), "live");
+  // The other way: what the importer wrote is in the exporter's allocation, and nowhere else.
+  agent second = start();
+  exporter.ask("share whole " + numbers({0, 8 * mib}));
+  second.ask("open whole");
+  EXPECT_EQ(second.ask("check " + numbers({7 * mib + 502, 10, 3})), "0");
+  EXPECT_EQ(second.ask("check " + numbers({7 * mib + 512, mib - 512, 1})), "0");
+}
+
+TEST_P(share, an_importer_may_start_first_and_waits) {
+  agent exporter = start();
+  agent importer = start();
+  exporter.ask("alloc " + kind() + " " + numbers({2 * mib, 0}));
+  exporter.ask("fill " + numbers({0, 2 * mib, 9}));
+  importer.tell("open-waiting kv");
+  exporter.ask("share kv " + numbers({0, 2 * mib}));
+  EXPECT_THAT(importer.answer(), StartsWith("ok "));
+  EXPECT_EQ(importer.ask("check " + numbers({0, 2 * mib, 9})), "0");
+}
+
+TEST_P(share, what_was_opened_outlives_its_exporter) {
+  agent exporter = start();
+  agent importer = start();
+  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
+  exporter.ask("share kv " + numbers({0, 4 * mib}));
+  importer.ask("open kv");
+  exporter.kill_and_wait();
+  EXPECT_TRUE(eventually([&] { return importer.ask("state") == "exporter-gone"; }, seconds(5)));
+  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
+  agent late = start();
+  if (is_bound()) {
+    EXPECT_EQ(late.fails("open kv"),
+              "peer_died open \"kv\": the process that shared this memory in domain default has "
+              "died (start it again; a timeout waits until it shares the name anew)");
+    // The name is free for its successor, and who had the old memory keeps it.
+    agent successor = start();
+    successor.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+    successor.ask("fill " + numbers({0, 4 * mib, 6}));
+    successor.ask("share kv " + numbers({0, 4 * mib}));
+    late.ask("open kv");
+    EXPECT_EQ(late.ask("check " + numbers({0, 4 * mib, 6})), "0");
+  } else {
+    late.ask("open kv");
+    EXPECT_EQ(late.ask("check " + numbers({0, 4 * mib, 5})), "0");
+  }
+  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
+}
+
+TEST_P(share, unshared_memory_goes_to_nobody_new) {
+  agent exporter = start();
+  agent importer = start();
+  agent late = start();
+  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 0}));
+  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
+  exporter.ask("share kv " + numbers({0, 4 * mib}));
+  importer.ask("open kv");
+  exporter.ask("unshare kv");
+  EXPECT_EQ(late.code("open kv"), "no_such_segment");
+  EXPECT_EQ(importer.ask("state"), "removed");
+  EXPECT_EQ(exporter.ask("shared-state kv"), "removed");
+  EXPECT_EQ(exporter.fails("unshare kv"),
+            "no_such_segment unshare \"kv\": this client shares nothing under this name (unshare "
+            "with the client that shared, once)");
+  exporter.ask("drop kv");
+  exporter.ask("free");
+  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
+  EXPECT_TRUE(eventually([&] { return watch().list().empty(); }, seconds(1)));
+}
+
+TEST_P(share, freed_and_allocated_anew_is_never_taken_for_what_it_was) {
+  if (!is_bound()) {
+    GTEST_SKIP() << "this memory lives in descriptors: freeing it does not change what is shared";
+  }
+  agent exporter = start();
+  agent importer = start();
+  agent late = start();
+  const std::string address = exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 0}));
+  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
+  exporter.ask("share old " + numbers({0, 4 * mib}));
+  importer.ask("open old");
+  exporter.ask("free");  // without unshare
+  std::string again;
+  for (int round = 0; round < 16 && again != address; ++round) {
+    again = exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 0}));
+  }
+  if (GetParam().real) {  // the fake driver's addresses are the kernel's; its handles do repeat
+    EXPECT_EQ(again, address) << "the allocator did not give the address again";
+  }
+  EXPECT_EQ(late.fails("open old"),
+            "stale open \"old\": its exporter has freed or replaced the memory without unshare "
+            "(unshare before freeing, and share the new memory)");
+  // The name is gone with that.
+  EXPECT_EQ(late.code("open old"), "no_such_segment");
+  EXPECT_EQ(importer.ask("state"), "removed");
+
+  exporter.ask("fill " + numbers({0, 4 * mib, 6}));
+  exporter.ask("share new " + numbers({0, 4 * mib}));
+  importer.ask("open new");
+  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 6})), "0") << "old memory, new name";
+  late.ask("open new");
+  EXPECT_EQ(late.ask("check " + numbers({0, 4 * mib, 6})), "0");
+  if (kind() == "malloc") {  // a pool's block is used again under who still maps it (FACTS)
+    importer.ask("use 0");
+    EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0") << "new memory, old name";
+  }
+}
+
+TEST_P(share, freed_and_allocated_anew_with_nobody_looking) {
+  if (!is_bound()) {
+    GTEST_SKIP() << "this memory lives in descriptors: freeing it does not change what is shared";
+  }
+  agent exporter = start();
+  agent late = start();
+  const std::string address = exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 0}));
+  exporter.ask("share old " + numbers({0, 4 * mib}));
+  exporter.ask("free");
+  std::string again;
+  for (int round = 0; round < 16 && again != address; ++round) {
+    again = exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 0}));
+  }
+  if (GetParam().real) {  // the fake driver's addresses are the kernel's; its handles do repeat
+    ASSERT_EQ(again, address) << "the allocator did not give the address again";
+  }
+  EXPECT_EQ(late.code("open old"), "stale");
+}
+
+TEST_P(share, one_process_gets_its_own_pointer_back) {
+  agent self = start();
+  const std::string address = self.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  self.ask("fill " + numbers({0, 4 * mib, 5}));
+  self.ask("share kv " + numbers({mib, 2 * mib}));
+  const std::string opened = self.ask("open kv");
+  EXPECT_EQ(first_number(opened), first_number(address) + mib);
+  EXPECT_EQ(self.ask("check " + numbers({0, 2 * mib, 5})), "0");
+}
+
+TEST_P(share, a_persistent_share_needs_memory_that_lives_in_descriptors) {
+  agent exporter = start();
+  agent importer = start();
+  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
+  const std::string order = "share kv " + numbers({0, 4 * mib}) + " persistent";
+  if (is_bound()) {
+    EXPECT_EQ(exporter.fails(order),
+              "invalid_argument share \"kv\": cudaMalloc and pool memory stays its process's and "
+              "cannot be persistent (share it as leased, or create a persistent segment and copy)");
+    EXPECT_TRUE(watch().list().empty());
+    return;
+  }
+  exporter.ask(order);
+  exporter.kill_and_wait();
+  importer.ask("open kv");
+  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
+  watch().remove("kv");
+}
+
+TEST_P(share, an_exporter_that_does_not_answer_is_waited_for_two_seconds) {
+  if (!is_bound()) {
+    GTEST_SKIP() << "the exporter of this memory is not asked";
+  }
+  if (GetParam().both_pid_1) {
+    GTEST_SKIP() << "the signal would stop unshare, not the agent";
+  }
+  agent exporter = start();
+  agent importer = start();
+  exporter.ask("alloc " + kind() + " " + numbers({2 * mib, 0}));
+  exporter.ask("share kv " + numbers({0, 2 * mib}));
+  exporter.stop();
+  EXPECT_EQ(importer.fails("open kv"),
+            "timed_out open \"kv\": the process that shares this memory does not answer (see "
+            "whether it is stopped or overloaded)");
+  exporter.kill(SIGCONT);
+  importer.ask("open kv");
+}
+
+TEST_P(share, two_exporters_that_look_alike_are_two) {
+  agent first = start();
+  agent second = start();
+  agent importer = start();
+  for (agent* each : {&first, &second}) {
+    const int number = each == &first ? 1 : 2;
+    each->ask("alloc " + kind() + " " + numbers({4 * mib, 0}));
+    each->ask("fill " + numbers({0, 4 * mib, static_cast<std::uint64_t>(number)}));
+    each->ask("share kv" + std::to_string(number) + " " + numbers({0, 4 * mib}));
+  }
+  importer.ask("open kv1");
+  importer.ask("open kv2");
+  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 2})), "0");
+  importer.ask("use 0");
+  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 1})), "0");
+  // The first is followed by one with the same PID in its namespace, the same addresses, and the
+  // same name.
+  const std::string kept = kind() == "malloc" ? first.ask("export " + numbers({0, 4 * mib})) : "";
+  first.kill_and_wait();
+  agent third = start();
+  third.ask("alloc " + kind() + " " + numbers({4 * mib, 0}));
+  third.ask("fill " + numbers({0, 4 * mib, 3}));
+  EXPECT_TRUE(eventually([&] { return importer.ask("state") == "exporter-gone"; }, seconds(5)));
+  if (is_bound()) {
+    third.ask("share kv1 " + numbers({0, 4 * mib}));
+    agent fresh = start();
+    fresh.ask("open kv1");
+    EXPECT_EQ(fresh.ask("check " + numbers({0, 4 * mib, 3})), "0");
+  }
+  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 1})), "0");
+  if (!kept.empty()) {
+    agent fresh = start();
+    EXPECT_EQ(fresh.code("import " + kept), "peer_died");
+  }
+}
+
+TEST_P(share, both_devices_of_an_importer_see_it) {
+  if (kind() == "memfd") {
+    GTEST_SKIP() << "host memory is for no device";
+  }
+  if (GetParam().real && gpushm_testing::nvidia_minors().size() < 2) {
+    GTEST_SKIP() << "needs two GPUs";
+  }
+  agent exporter = start(0);
+  agent importer = start(1);
+  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
+  exporter.ask("share kv " + numbers({mib, 2 * mib}));
+  importer.ask("open kv 1");
+  importer.ask("open kv 0");
+  EXPECT_EQ(importer.ask("check " + numbers({0, 2 * mib, 5})), "0");
+  importer.ask("put " + numbers({0, mib, 6}));
+  importer.ask("use 0");
+  EXPECT_EQ(importer.ask("check " + numbers({0, mib, 6})), "0");
+  importer.ask("close");
+  importer.ask("use 1");
+  EXPECT_EQ(importer.ask("check " + numbers({mib, mib, 5})), "0");
+}
+
+TEST_P(share, a_context_that_is_destroyed_and_made_again_is_noticed) {
+  if (kind() == "memfd") {
+    GTEST_SKIP() << "host memory has no context";
+  }
+  agent exporter = start();
+  agent importer = start();
+  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
+  exporter.ask("share kv " + numbers({0, 4 * mib}));
+  importer.ask("open kv");
+  importer.ask("reset");
+  importer.ask("open kv");  // the first is still there, and what it mapped may be gone
+  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
+  importer.ask("use 0");
+  importer.ask("close");
+  importer.ask("use 1");
+  EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
+}
+
+TEST_P(share, a_forked_child_is_told_so) {
+  agent exporter = start();
+  exporter.ask("alloc " + kind() + " " + numbers({2 * mib, 0}));
+  EXPECT_THAT(exporter.ask("fork-share child " + numbers({2 * mib})),
+              StartsWith("forked share \"child\": this process was forked from the one that "
+                         "connected (connect in the child, and open what it needs there)"));
+  if (kind() == "malloc") {
+    const std::string bytes = exporter.ask("export " + numbers({0, 2 * mib}));
+    EXPECT_THAT(exporter.ask("fork-import " + bytes), StartsWith("forked "));
+  }
+}
+
+// ---- without a broker ----
+
+TEST_P(share, bytes_alone_carry_cuda_malloc_memory) {
+  agent exporter = start();
+  agent importer = start();
+  const std::string address = exporter.ask("alloc " + kind() + " " + numbers({8 * mib, 2 * mib}));
+  exporter.ask("fill " + numbers({0, 8 * mib, 1}));
+  exporter.ask("fill " + numbers({3 * mib, 2 * mib, 2}));
+  if (kind() != "malloc") {
+    EXPECT_EQ(exporter.fails("export " + numbers({3 * mib, 2 * mib})),
+              "not_exportable export: this memory travels as file descriptors, which bytes cannot "
+              "carry (share it through a broker and export the segment (client::share, "
+              "export_segment), or through a file (file_export))");
+    return;
+  }
+  const std::string bytes = exporter.ask("export " + numbers({3 * mib, 2 * mib}));
+  EXPECT_THAT(importer.ask("import " + bytes), EndsWith(numbers({2 * mib}) + " cuda-ipc"));
+  EXPECT_EQ(importer.ask("check " + numbers({0, 2 * mib, 2})), "0");
+  EXPECT_EQ(importer.ask("state"), "unknown");
+  EXPECT_EQ(first_number(exporter.ask("import " + bytes)), first_number(address) + 3 * mib);
+  EXPECT_EQ(importer.fails("import-elsewhere " + bytes)
+                .find("unreachable open: it was shared on "
+                      "another machine, or before this one "
+                      "was started again (boot id "
+                      "00000000-0000-4000-8000-000000000000, "
+                      "here "),
+            0U);
+  agent late = start();
+  exporter.kill_and_wait();
+  EXPECT_EQ(importer.ask("check " + numbers({0, 2 * mib, 2})), "0");
+  const std::string refused = late.fails("import " + bytes);
+  if (GetParam().both_pid_1) {
+    EXPECT_THAT(refused,
+                StartsWith("peer_died open: the driver does not know the handle any more: its "
+                           "exporter has died, or has freed the memory (cuIpcOpenMemHandle: "));
+    EXPECT_THAT(refused, EndsWith("(share the memory again from a living process)"));
+  } else {
+    EXPECT_THAT(refused,
+                StartsWith("peer_died import: the process that exported it is gone: its process "));
+    EXPECT_THAT(refused, EndsWith(" has ended (export it again from a living process)"));
+  }
+}
+
+TEST_P(share, a_segments_bytes_lead_to_its_broker) {
+  agent exporter = start();
+  agent importer = start();
+  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
+  exporter.ask("share kv " + numbers({mib, 2 * mib}));
+  const std::string bytes = exporter.ask("export-segment kv");
+  importer.ask("import " + bytes);
+  EXPECT_EQ(importer.ask("check " + numbers({0, 2 * mib, 5})), "0");
+  EXPECT_EQ(importer.ask("state"), "live");
+  exporter.ask("unshare kv");
+  agent late = start();
+  EXPECT_EQ(late.code("import " + bytes), "no_such_segment");
+  exporter.ask("share kv " + numbers({0, mib}));
+  EXPECT_EQ(late.code("import " + bytes), "stale");
+}
+
+TEST_P(share, random_bytes_are_refused_one_by_one) {
+  if (kind() != "malloc") {
+    GTEST_SKIP() << "only these bytes lead into the driver";
+  }
+  agent exporter = start();
+  agent importer = start();
+  exporter.ask("alloc malloc " + numbers({2 * mib, 0}));
+  const std::string bytes = exporter.ask("export " + numbers({0, 2 * mib}));
+  importer.tell("import-random 100000 " + bytes);
+  const std::string codes = importer.answer(seconds(240));
+  EXPECT_THAT(codes, StartsWith("ok "));
+  EXPECT_THAT(codes, ::testing::Not(HasSubstr("accepted"))) << codes;
+  EXPECT_THAT(codes, HasSubstr("invalid_descriptor=50000")) << codes;
+  importer.ask("import " + bytes);  // and none of it has harmed the importer
+}
+
+constexpr share_setting all[] = {{"malloc", false, false},
+                                 {"malloc", false, true},
+                                 {"vmm", false, false},
+                                 {"vmm", false, true},
+                                 {"pool", false, false},
+                                 {"pool", false, true},
+                                 {"memfd", false, false},
+                                 {"memfd", false, true},
+                                 {"malloc", true, false},
+                                 {"malloc", true, true},
+                                 {"vmm", true, false},
+                                 {"vmm", true, true},
+                                 {"pool", true, false},
+                                 {"pool", true, true}};
+INSTANTIATE_TEST_SUITE_P(, share, ::testing::ValuesIn(all), name_of);
+
+// ---- what cannot be shared, and who may not open ----
+
+class share_refused : public share_world {};
+
+TEST_P(share_refused, memory_that_cannot_be_exported_is_named_with_its_remedy) {
+  const struct {
+    const char* kind;
+    const char* text;
+  } cases[] = {
+      {"default-pool",
+       "it is memory of a pool that cannot be exported: cudaMallocAsync's default pool, a pool "
+       "without descriptor handles, or one imported from another process (allocate it with "
+       "cudaMalloc, or from a pool made with cudaMemHandleTypePosixFileDescriptor; in PyTorch set "
+       "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True instead of backend:cudaMallocAsync)"},
+      {"pool-plain",
+       "it is memory of a pool that cannot be exported: cudaMallocAsync's default pool, a pool "
+       "without descriptor handles, or one imported from another process (allocate it with "
+       "cudaMalloc, or from a pool made with cudaMemHandleTypePosixFileDescriptor; in PyTorch set "
+       "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True instead of backend:cudaMallocAsync)"},
+      {"vmm-plain",
+       "its physical memory was made without a descriptor handle type, or was imported from "
+       "another process (make it with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; in PyTorch set "
+       "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; share imported memory where it was "
+       "made)"},
+      {"pinned",
+       "it is host memory that belongs to this process alone (malloc, new, pinned memory or a "
+       "mapping that is not of one memfd) (create a segment on device host and use its memory, or "
+       "map a memfd that is sealed with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL)"},
+      {"pageable",
+       "it is host memory that belongs to this process alone (malloc, new, pinned memory or a "
+       "mapping that is not of one memfd) (create a segment on device host and use its memory, or "
+       "map a memfd that is sealed with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL)"},
+      {"memfd-unsealed",
+       "the memfd is not sealed: whoever has it could shrink it under the others (seal it with "
+       "F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL)"},
+      {"memfd-closed",
+       "the memfd that is mapped there is not open for reading and writing in this process (keep "
+       "its descriptor open until the memory is shared)"}};
+  for (const auto& each : cases) {
+    agent exporter = start();
+    exporter.ask("alloc " + std::string(each.kind) + " " + numbers({2 * mib, 0}));
+    EXPECT_EQ(exporter.fails("share kv " + numbers({0, mib})),
+              std::string("not_exportable share \"kv\": ") + each.text)
+        << each.kind;
+  }
+  EXPECT_TRUE(watch().list().empty()) << "bad input changes nothing";
+}
+
+TEST_P(share_refused, a_range_that_is_not_there_is_refused) {
+  agent exporter = start();
+  exporter.ask("alloc malloc " + numbers({4 * mib, 0}));
+  EXPECT_EQ(exporter.fails("share kv " + numbers({mib, 4 * mib})),
+            "not_exportable share \"kv\": 4194304 bytes reach beyond the allocation, which ends "
+            "3145728 bytes behind the pointer (share at most one allocation at a time)");
+  EXPECT_EQ(exporter.code("share kv " + numbers({0, 0})), "invalid_argument");
+  agent chunks = start();
+  chunks.ask("alloc vmm " + numbers({4 * mib, 2 * mib}));
+  EXPECT_EQ(chunks.code("share kv " + numbers({mib, 4 * mib})), "not_exportable");
+  EXPECT_TRUE(watch().list().empty());
+}
+
+TEST_P(share_refused, an_exporter_with_few_descriptors_shares_many_chunks) {
+  if (!GetParam().real) {
+    GTEST_SKIP() << "the fake driver itself needs a descriptor for each chunk";
+  }
+  agent_settings few = settings();
+  few.open_files = 320;
+  agent exporter = start(few);
+  agent importer = start();
+  exporter.ask("alloc vmm " + numbers({600 * 2 * mib, 2 * mib}));
+  exporter.ask("fill " + numbers({599 * 2 * mib, 2 * mib, 7}));
+  exporter.ask("share kv " + numbers({mib, 599 * 2 * mib}));
+  importer.ask("open kv");
+  EXPECT_EQ(importer.ask("check " + numbers({598 * 2 * mib + mib, mib, 7})), "0");
+  EXPECT_EQ(watch().stat("kv").chunks, 600U);
+}
+
+INSTANTIATE_TEST_SUITE_P(,
+                         share_refused,
+                         ::testing::Values(share_setting{"any", false, false},
+                                           share_setting{"any", true, false}),
+                         name_of);
+
+class share_hidden : public share_world {};
+
+// FACTS I4: the driver itself would answer with unclear errors, and crash for a pool.
+TEST_P(share_hidden, a_gpu_that_may_not_be_opened_is_named_before_the_driver_is_asked) {
+  agent exporter = start();
+  agent_settings without = settings();
+  for (auto& [variable, value] : without.env) {
+    if (variable == "GPUSHM_DEV_ROOT") {
+      value = fake_->make_dev_root("second-only", {1});
+    }
+  }
+  agent importer = start(without);
+  exporter.ask("alloc " + kind() + " " + numbers({2 * mib, 0}));
+  exporter.ask("share kv " + numbers({0, 2 * mib}));
+  const auto& gpu = watch().stat("kv").device;
+  const std::string text = importer.fails("open kv");
+  EXPECT_THAT(text,
+              StartsWith("device_not_visible open \"kv\": this process may not use " + gpu.uuid +
+                         " at PCI " + gpu.pci_address + ": there is no device node here: open("));
+  EXPECT_THAT(text,
+              HasSubstr("/nvidia0): No such file or directory (ENOENT) (start the container"));
+  if (kind() == "malloc") {
+    EXPECT_EQ(importer.code("import " + exporter.ask("export " + numbers({0, 2 * mib}))),
+              "device_not_visible");
+  }
+  EXPECT_EQ(importer.ask("pid").empty(), false) << "it lives";
+  EXPECT_TRUE(eventually([&] { return watch().stat("kv").leases == 1; }, seconds(1)));
+}
+
+INSTANTIATE_TEST_SUITE_P(,
+                         share_hidden,
+                         ::testing::Values(share_setting{"malloc", false, false},
+                                           share_setting{"vmm", false, false},
+                                           share_setting{"pool", false, true}),
+                         name_of);
+
+}  // namespace
+}  // namespace gpushm_tests
