@@ -104,6 +104,12 @@ file_status look(const std::string& path, std::vector<std::byte>& bytes) {
   return file_status::of_the_living;
 }
 
+/// What an import may meet while the exporter goes: no segment any more, no process any more.
+bool is_end_of_exporter(errc code) {
+  return code == errc::peer_died || code == errc::no_such_segment || code == errc::stale ||
+         code == errc::broker_gone;
+}
+
 [[noreturn]] void throw_status(file_status status, const std::string& path) {
   if (status == file_status::absent) {
     throw error(errc::no_such_segment,
@@ -206,8 +212,8 @@ segment import_file(const std::string& path, const import_options& options) {
     try {
       return import_memory(bytes, here);
     } catch (const error& why) {
-      // It died between our look at the file and the import: its successor may come in time.
-      if (why.code() != errc::peer_died || clock::now() + file_poll > deadline) {
+      // It ended between our look at the file and the import: its successor may come in time.
+      if (!is_end_of_exporter(why.code()) || clock::now() + file_poll > deadline) {
         throw why.in("import", path);
       }
     }

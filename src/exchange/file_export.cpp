@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "gpushm/broker.hpp"
+#include "gpushm/error.hpp"
 
 namespace gpushm {
 
@@ -18,6 +19,30 @@ broker_options options_for(const std::string& path, const file_export_options& o
   result.mode = static_cast<mode_t>(options.socket_mode);
   result.accept_fake_chunks = options.accept_fake_chunks;
   return result;
+}
+
+bool is_exported(const std::string& path) {
+  try {
+    static_cast<void>(read_descriptor_file(path));
+    return true;
+  } catch (const error&) {
+    return false;
+  }
+}
+
+broker start_broker(const std::string& path, const file_export_options& options) {
+  try {
+    return broker::start(options_for(path, options));
+  } catch (const error& why) {
+    if (why.code() == errc::address_in_use && is_exported(path)) {
+      throw error(errc::address_in_use,
+                  "export",
+                  path,
+                  "a living process exports into this file",
+                  "stop that process, or export into another file");
+    }
+    throw why.in("export", why.object());  // that there is a broker is nothing the caller asked for
+  }
 }
 
 connect_options connect_to(const broker& to) {
@@ -33,7 +58,7 @@ class file_export::impl {
   impl(std::string path, const file_export_options& options)
       : path_(std::move(path)),
         file_mode_(options.file_mode),
-        broker_(broker::start(options_for(path_, options))),
+        broker_(start_broker(path_, options)),
         client_(client::connect(connect_to(broker_))) {}
 
   void write(const segment& what) {
