@@ -1,0 +1,639 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that exists: what it is found to be, and what a process may believe of another's.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <barrier>
+#include <cstring>
+#include <filesystem>
+#include <future>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/file.hpp"
+#include "gpushm/error.hpp"
+#include "memory/proc_maps.hpp"
+#include "memory/remote_memory.hpp"
+#include "memory/shared_table.hpp"
+#include "memory/source.hpp"
+
+namespace gpushm::memory {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t page = 4096;
+constexpr int all_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+std::size_t open_descriptors() {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    ++count;
+  }
+  return count;
+}
+
+template <typename Call>
+std::string error_of(Call&& call, errc expected) {
+  try {
+    call();
+  } catch (const error& why) {
+    EXPECT_EQ(to_string(why.code()), to_string(expected));
+    return why.what();
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+// ---- find_mapped_file ----
+
+// Two neighbours of one memfd with offsets that continue, a gap, a private mapping, another file
+// at an offset that would continue, the same memfd at one that does not, a file, the heap.
+const std::string maps =
+    "55d0c0000000-55d0c0002000 rw-p 00000000 00:00 0                          [heap]\n"
+    "7f0000000000-7f0000004000 rw-s 00000000 00:01 1234                       /memfd:kv (deleted)\n"
+    "7f0000004000-7f0000008000 r--s 00004000 00:01 1234                       /memfd:kv (deleted)\n"
+    "7f0000008000-7f000000a000 rw-s 00009000 00:01 1234                       /memfd:kv (deleted)\n"
+    "7f000000a000-7f000000c000 rw-s 0000b000 00:01 1235                       /memfd:kv (deleted)\n"
+    "7f0000010000-7f0000012000 rw-p 00000000 00:01 1234                       /memfd:kv (deleted)\n"
+    "7f0000012000-7f0000014000 rw-s 00002000 00:01 1234                       /memfd:kv (deleted)\n"
+    "7f0000020000-7f0000022000 r--s 00001000 fe:02 77                         /tmp/a file\n"
+    "7f0000030000-7f0000032000 rw-p 00000000 00:00 0 \n"
+    "7ffd10000000-7ffd10021000 rw-p 00000000 00:00 0                          [stack]\n";
+
+std::optional<mapped_file> file_at(std::uint64_t first,
+                                   std::uint64_t end,
+                                   const std::string& text) {
+  std::istringstream lines(text);
+  return find_mapped_file(lines, first, end);
+}
+std::optional<mapped_file> file_at(std::uint64_t first, std::uint64_t end) {
+  return file_at(first, end, maps);
+}
+
+void expect_memfd(const std::optional<mapped_file>& found, std::uint64_t offset) {
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->device, makedev(0, 1));
+  EXPECT_EQ(found->inode, 1234U);
+  EXPECT_EQ(found->offset_bytes, offset);
+  EXPECT_TRUE(found->is_memfd);
+  EXPECT_TRUE(found->shared);
+}
+
+TEST(mapped_files, are_found_from_their_first_byte_to_their_last) {
+  expect_memfd(file_at(0x7f0000000000, 0x7f0000004000), 0);
+  expect_memfd(file_at(0x7f0000000000, 0x7f0000000001), 0);
+  expect_memfd(file_at(0x7f0000003fff, 0x7f0000004000), 0x3fff);
+  expect_memfd(file_at(0x7f0000001234, 0x7f0000001235), 0x1234);
+  expect_memfd(file_at(0x7f0000005000, 0x7f0000006000), 0x5000);
+}
+
+TEST(mapped_files, may_be_mapped_piece_by_piece) {
+  expect_memfd(file_at(0x7f0000000000, 0x7f0000008000), 0);
+  expect_memfd(file_at(0x7f0000003fff, 0x7f0000004001), 0x3fff);
+}
+
+TEST(mapped_files, must_cover_the_whole_range_at_offsets_that_continue) {
+  EXPECT_FALSE(file_at(0x7f0000007fff, 0x7f0000008001)) << "0x8000 is skipped in the file";
+  EXPECT_FALSE(file_at(0x7f0000009fff, 0x7f000000a001))
+      << "another memfd, though it would continue";
+  EXPECT_FALSE(file_at(0x7f000000b000, 0x7f0000010001)) << "a gap";
+  EXPECT_FALSE(file_at(0x7f000000bfff, 0x7f000000c001)) << "ends in a gap";
+  EXPECT_FALSE(file_at(0x7effffffffff, 0x7f0000000001)) << "begins in a gap";
+  EXPECT_FALSE(file_at(0x7f000000d000, 0x7f000000e000)) << "in a gap";
+  EXPECT_FALSE(file_at(0x7f0000011fff, 0x7f0000012001)) << "private and shared";
+  EXPECT_FALSE(file_at(0x7ffe00000000, 0x7ffe00001000)) << "behind all";
+  EXPECT_FALSE(file_at(0x1000, 0x2000)) << "before all";
+  EXPECT_FALSE(file_at(0x55d0c0000000, 0x55d0c0001000)) << "the heap is of no file";
+  EXPECT_FALSE(file_at(0x7f0000030000, 0x7f0000031000)) << "no file";
+  EXPECT_FALSE(file_at(0x7f0000000000, 0x7f0000001000, ""));
+}
+
+TEST(mapped_files, say_what_they_are) {
+  const auto file = file_at(0x7f0000020000, 0x7f0000022000);
+  ASSERT_TRUE(file);
+  EXPECT_FALSE(file->is_memfd);
+  EXPECT_TRUE(file->shared);
+  EXPECT_EQ(file->device, makedev(0xfe, 2)) << "hexadecimal";
+  EXPECT_EQ(file->inode, 77U) << "decimal";
+  EXPECT_EQ(file->offset_bytes, 0x1000U);
+  const auto private_one = file_at(0x7f0000010000, 0x7f0000012000);
+  ASSERT_TRUE(private_one);
+  EXPECT_TRUE(private_one->is_memfd);
+  EXPECT_FALSE(private_one->shared);
+}
+
+TEST(mapped_files, of_the_same_numbers_but_another_kind_are_others) {
+  const std::string first = "1000-2000 rw-s 00000000 00:01 9 /memfd:kv (deleted)\n";
+  EXPECT_TRUE(
+      file_at(0x1000, 0x3000, first + "2000-3000 rw-s 00001000 00:01 9 /memfd:kv (deleted)"));
+  EXPECT_FALSE(file_at(0x1000, 0x3000, first + "2000-3000 rw-s 00001000 00:01 9 /dev/shm/kv"));
+  EXPECT_FALSE(
+      file_at(0x1000, 0x3000, first + "2000-3000 rw-p 00001000 00:01 9 /memfd:kv (deleted)"));
+  EXPECT_FALSE(
+      file_at(0x1000, 0x3000, first + "2000-3000 rw-s 00001000 00:02 9 /memfd:kv (deleted)"));
+  EXPECT_FALSE(
+      file_at(0x1000, 0x3000, first + "2000-3000 rw-s 00001000 01:01 9 /memfd:kv (deleted)"));
+}
+
+TEST(mapped_files, are_not_seen_in_lines_that_are_none) {
+  const std::string good = "1000-2000 rw-s 00000000 00:01 9 /memfd:kv (deleted)\n";
+  for (const char* bad : {"",
+                          "\n",
+                          "nonsense\n",
+                          "1000\n",
+                          "1000-\n",
+                          "1000-2000\n",
+                          "1000-2000 rw-s\n",
+                          "1000-2000 rw-s 0\n",
+                          "1000-2000 rw-s 0 00:01\n",
+                          "1000-2000 rw-s 0 00:01 x /memfd:kv\n",
+                          "1000-2000 rw-s zz 00:01 9 /memfd:kv\n",
+                          "fffffffffffffffff-2000 rw-s 0 00:01 9 /memfd:kv\n",
+                          "VmFlags: rd wr sh\n"}) {
+    EXPECT_FALSE(file_at(0x1000, 0x2000, bad)) << bad;
+    expect_memfd(
+        file_at(
+            0x1000, 0x2000, std::string(bad) + "1000-2000 rw-s 00000000 00:01 1234 /memfd:kv\n"),
+        0);
+  }
+  const auto short_rights = file_at(0x1000, 0x2000, "1000-2000 s 00000000 00:01 9 /memfd:kv\n");
+  EXPECT_TRUE(!short_rights || !short_rights->shared);
+  const auto no_path = file_at(0x1000, 0x2000, "1000-2000 rw-s 00000000 00:01 9\n");
+  EXPECT_TRUE(!no_path || !no_path->is_memfd);
+  EXPECT_TRUE(file_at(0x1000, 0x2000, good));
+}
+
+// ---- usable_handle ----
+
+constexpr std::int32_t own_pid = 0x01020304;
+
+remote_memory legacy(std::optional<std::uint16_t> pid_offset, std::int32_t pid_in_handle) {
+  remote_memory memory;
+  for (std::size_t i = 0; i < memory.handle.size(); ++i) {
+    memory.handle.at(i) = static_cast<std::byte>(0x80 + i);
+  }
+  memory.pid_offset = pid_offset;
+  if (pid_offset && *pid_offset <= 60) {
+    std::memcpy(memory.handle.data() + *pid_offset, &pid_in_handle, sizeof pid_in_handle);
+  }
+  memory.exporter.pid = pid_in_handle;
+  return memory;
+}
+
+TEST(usable_handles, are_rewritten_where_they_bear_this_processs_number_only) {
+  for (const std::uint16_t offset : std::initializer_list<std::uint16_t>{0, 4, 7, 59, 60}) {
+    SCOPED_TRACE(offset);
+    const auto equal = legacy(offset, own_pid);
+    const auto rewritten = usable_handle("kv", equal, own_pid);
+    for (std::size_t i = 0; i < rewritten.size(); ++i) {
+      const bool of_pid = i >= offset && i < offset + 4U;
+      EXPECT_EQ(rewritten.at(i), of_pid ? std::byte{0} : equal.handle.at(i)) << i;
+    }
+    for (const std::int32_t others : {own_pid + 1, own_pid ^ 0x01000000, 0, -1, 0x04030201}) {
+      const auto memory = legacy(offset, others);
+      EXPECT_EQ(usable_handle("kv", memory, own_pid), memory.handle) << others;
+    }
+  }
+}
+
+TEST(usable_handles, go_by_the_number_in_the_handle_once_its_place_is_proved) {
+  auto memory = legacy(4, 99);
+  memory.exporter.pid = own_pid;  // what the descriptor says besides does not count
+  EXPECT_EQ(usable_handle("kv", memory, own_pid), memory.handle);
+  memory = legacy(4, own_pid);
+  memory.exporter.pid = 99;
+  EXPECT_NE(usable_handle("kv", memory, own_pid), memory.handle);
+}
+
+TEST(usable_handles, of_unknown_layout_are_refused_on_equal_numbers_only) {
+  const std::string text =
+      "open \"kv\": the exporter is PID 16909060 in its PID namespace as this process is in its "
+      "own, and its driver lays out legacy handles in a way that is not known (share memory that "
+      "travels as descriptors (cuMemCreate, expandable segments), or give both one PID namespace "
+      "(shareProcessNamespace))";
+  for (const std::optional<std::uint16_t> offset : {std::optional<std::uint16_t>(),
+                                                    std::optional<std::uint16_t>(61),
+                                                    std::optional<std::uint16_t>(64),
+                                                    std::optional<std::uint16_t>(65'535)}) {
+    SCOPED_TRACE(offset.value_or(0));
+    EXPECT_EQ(
+        error_of([&] { static_cast<void>(usable_handle("kv", legacy(offset, own_pid), own_pid)); },
+                 errc::pid_collision),
+        text);
+    const auto others = legacy(offset, own_pid + 1);
+    EXPECT_EQ(usable_handle("kv", others, own_pid), others.handle);
+  }
+}
+
+// ---- shared_table ----
+
+struct counted {
+  static inline std::atomic<int> alive{0};
+  static inline std::atomic<int> made{0};
+  static inline std::atomic<int> most{0};
+  explicit counted(std::function<void()> on_end = {}) : on_end_(std::move(on_end)) {
+    ++made;
+    const int now = ++alive;
+    int before = most;
+    while (before < now && !most.compare_exchange_weak(before, now)) {
+    }
+  }
+  counted(const counted&) = delete;
+  counted& operator=(const counted&) = delete;
+  ~counted() {
+    if (on_end_) {
+      on_end_();
+    }
+    --alive;
+  }
+  static void reset() { alive = made = most = 0; }
+
+ private:
+  std::function<void()> on_end_;
+};
+using counted_table = shared_table<int, counted>;
+
+TEST(shared_tables, make_a_value_once_for_ten_threads_and_end_it_with_its_last_user) {
+  counted::reset();
+  counted_table table;
+  constexpr int threads = 10;
+  std::barrier start(threads);
+  std::vector<std::future<std::shared_ptr<counted>>> all;
+  for (int i = 0; i < threads; ++i) {
+    all.push_back(std::async(std::launch::async, [&] {
+      start.arrive_and_wait();
+      return table.find_or_make(1, [](const auto&) { return std::make_unique<counted>(); });
+    }));
+  }
+  std::vector<std::shared_ptr<counted>> users;
+  for (auto& each : all) {
+    users.push_back(each.get());
+  }
+  for (const auto& each : users) {
+    EXPECT_EQ(each, users.front());
+  }
+  EXPECT_EQ(counted::made, 1);
+  const auto other = table.find_or_make(2, [](const auto&) { return std::make_unique<counted>(); });
+  EXPECT_NE(other, users.front());
+  EXPECT_EQ(counted::made, 2);
+  for (int i = 1; i < threads; ++i) {
+    users.pop_back();
+    EXPECT_EQ(counted::alive, 2);
+  }
+  users.clear();
+  EXPECT_EQ(counted::alive, 1) << "the other key's";
+  const auto again = table.find_or_make(1, [](const auto&) { return std::make_unique<counted>(); });
+  EXPECT_EQ(counted::made, 3);
+}
+
+TEST(shared_tables, never_have_two_values_of_a_key_also_while_one_ends) {
+  counted::reset();
+  counted_table table;
+  constexpr int threads = 4;
+  constexpr int rounds = 500;
+  std::barrier start(threads);
+  std::vector<std::jthread> all;
+  for (int i = 0; i < threads; ++i) {
+    all.emplace_back([&] {
+      start.arrive_and_wait();
+      for (int round = 0; round < rounds; ++round) {
+        const auto mine =
+            table.find_or_make(1, [](const auto&) { return std::make_unique<counted>(); });
+        EXPECT_EQ(counted::alive, 1);
+      }
+    });
+  }
+  all.clear();
+  EXPECT_EQ(counted::alive, 0);
+  EXPECT_EQ(counted::most, 1);
+  EXPECT_GE(counted::made, 1);
+  EXPECT_LE(counted::made, threads * rounds);
+}
+
+TEST(shared_tables, make_a_new_value_only_when_the_one_that_ends_has_ended) {
+  counted::reset();
+  counted_table table;
+  std::promise<void> ending;
+  std::promise<void> may_end;
+  auto may_end_future = may_end.get_future();
+  auto first = table.find_or_make(1, [&](const auto&) {
+    return std::make_unique<counted>([&] {
+      ending.set_value();
+      EXPECT_EQ(may_end_future.wait_for(10s), std::future_status::ready);
+    });
+  });
+  auto ender = std::async(std::launch::async, [&] { first.reset(); });
+  ASSERT_EQ(ending.get_future().wait_for(10s), std::future_status::ready);
+  auto next = std::async(std::launch::async, [&] {
+    return table.find_or_make(1, [](const auto&) {
+      EXPECT_EQ(counted::alive, 0) << "the old one is still there";
+      return std::make_unique<counted>();
+    });
+  });
+  EXPECT_EQ(next.wait_for(50ms), std::future_status::timeout) << "it waits";
+  EXPECT_EQ(counted::made, 1);
+  may_end.set_value();
+  ASSERT_EQ(next.wait_for(10s), std::future_status::ready);
+  const auto made = next.get();
+  ender.get();
+  EXPECT_EQ(counted::made, 2);
+  EXPECT_EQ(counted::alive, 1);
+  EXPECT_EQ(table.find_or_make(1, [](const auto&) { return std::make_unique<counted>(); }), made)
+      << "the end of the old one must not take the new one's place";
+}
+
+TEST(shared_tables, keep_nothing_of_a_value_that_could_not_be_made) {
+  counted::reset();
+  counted_table table;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THROW(static_cast<void>(table.find_or_make(
+                     1,
+                     [](const auto&) -> std::unique_ptr<counted> {
+                       throw error(errc::driver_error, "open", "kv", "it failed", "try again");
+                     })),
+                 error);
+  }
+  const auto other = table.find_or_make(2, [](const auto&) { return std::make_unique<counted>(); });
+  std::vector<int> seen;
+  const auto made = table.find_or_make(1, [&](const counted_table& all) {
+    all.for_each([&](int key, const counted&) { seen.push_back(key); });
+    return std::make_unique<counted>();
+  });
+  EXPECT_EQ(seen, std::vector<int>{2});
+  EXPECT_EQ(counted::made, 2);
+}
+
+// ---- find_source on the host ----
+
+class host_sources : public testing::Test {
+ protected:
+  host_sources() : before_(open_descriptors()) {}
+  void TearDown() override { EXPECT_EQ(open_descriptors(), before_); }
+
+  static base::unique_fd memfd(std::uint64_t bytes, int seals = all_seals) {
+    base::unique_fd fd(::memfd_create("test-source", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    EXPECT_EQ(::ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+    if (seals != 0) {
+      EXPECT_EQ(::fcntl(fd.get(), F_ADD_SEALS, seals), 0);
+    }
+    return fd;
+  }
+  static base::unique_mapping map(const base::unique_fd& fd,
+                                  std::uint64_t bytes,
+                                  std::uint64_t offset = 0,
+                                  int flags = MAP_SHARED) {
+    void* const address =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd.get(), static_cast<off_t>(offset));
+    EXPECT_NE(address, MAP_FAILED);
+    return base::unique_mapping({address, bytes});
+  }
+  static std::byte* bytes_of(const base::unique_mapping& mapped) {
+    return static_cast<std::byte*>(mapped.get().address);
+  }
+  static void expect_refused(void* pointer,
+                             std::uint64_t bytes,
+                             errc code,
+                             const std::string& text) {
+    EXPECT_EQ(error_of([&] { static_cast<void>(find_source("kv", pointer, bytes)); }, code),
+              "share \"kv\": " + text);
+  }
+  static void expect_not_exportable(void* pointer, std::uint64_t bytes, const std::string& text) {
+    expect_refused(pointer, bytes, errc::not_exportable, text);
+  }
+
+  const std::string private_text_ =
+      "it is host memory that belongs to this process alone (malloc, new, pinned memory or a "
+      "mapping that is not of one memfd) (create a segment on device host and use its memory, or "
+      "map a memfd that is sealed with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL)";
+  std::size_t before_;
+};
+
+TEST_F(host_sources, are_no_ranges_that_cannot_be) {
+  const std::string next = " (give the address and the size of memory that is there)";
+  int something = 0;
+  expect_refused(nullptr, 1, errc::invalid_argument, "the pointer is null" + next);
+  expect_refused(nullptr, 0, errc::invalid_argument, "the pointer is null" + next);
+  expect_refused(&something, 0, errc::invalid_argument, "the size is 0 bytes" + next);
+  expect_refused(&something,
+                 std::numeric_limits<std::uint64_t>::max(),
+                 errc::invalid_argument,
+                 "the range does not fit into the address space" + next);
+}
+
+TEST_F(host_sources, are_memfds_and_not_what_a_process_has_for_itself) {
+  std::vector<char> from_heap(1U << 20U);
+  expect_not_exportable(from_heap.data(), from_heap.size(), private_text_);
+  int on_stack = 0;
+  expect_not_exportable(&on_stack, sizeof on_stack, private_text_);
+  void* const anonymous =
+      ::mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(anonymous, MAP_FAILED);
+  const base::unique_mapping owned({anonymous, page});
+  expect_not_exportable(anonymous, page, private_text_);
+  expect_not_exportable(reinterpret_cast<void*>(0x1000), page, private_text_);
+  const std::string path = std::filesystem::temp_directory_path() / "gpushm-source-XXXXXX";
+  std::string name = path;
+  const base::unique_fd file(::mkostemp(name.data(), O_CLOEXEC));
+  ::unlink(name.c_str());
+  ASSERT_EQ(::ftruncate(file.get(), page), 0);
+  expect_not_exportable(bytes_of(map(file, page)), page, private_text_);
+}
+
+TEST_F(host_sources, are_given_by_a_sealed_memfd_wherever_the_range_lies) {
+  const auto fd = memfd(4 * page);
+  const auto mapped = map(fd, 4 * page);
+  const struct {
+    std::uint64_t offset;
+    std::uint64_t size;
+  } ranges[] = {{0, 4 * page}, {0, 1}, {1, 17}, {page - 1, 2}, {3 * page, page}, {4 * page - 1, 1}};
+  for (const auto& range : ranges) {
+    SCOPED_TRACE(std::to_string(range.offset) + " + " + std::to_string(range.size));
+    const auto found = find_source("kv", bytes_of(mapped) + range.offset, range.size);
+    EXPECT_EQ(found->kind(), gpushm::backend::host);
+    EXPECT_EQ(found->device(), device_id{});
+    EXPECT_EQ(found->address(), reinterpret_cast<std::uintptr_t>(bytes_of(mapped) + range.offset));
+    EXPECT_EQ(found->size_bytes(), range.size);
+    EXPECT_EQ(found->offset_bytes(), range.offset);
+    EXPECT_EQ(found->allocated_bytes(), 4 * page);
+    EXPECT_EQ(found->chunk_bytes(), std::vector<std::uint64_t>{4 * page});
+    EXPECT_FALSE(found->remote());
+    EXPECT_TRUE(found->unchanged());
+    const auto chunk = found->export_chunk(0);
+    ASSERT_TRUE(chunk);
+    EXPECT_NE(chunk.get(), fd.get()) << "the caller's descriptor stays its own";
+    EXPECT_EQ(::fcntl(chunk.get(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    struct stat here {};
+    struct stat there {};
+    ASSERT_EQ(::fstat(fd.get(), &here), 0);
+    ASSERT_EQ(::fstat(chunk.get(), &there), 0);
+    EXPECT_EQ(here.st_ino, there.st_ino);
+  }
+  EXPECT_EQ(::fcntl(fd.get(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+}
+
+TEST_F(host_sources, count_offsets_from_the_files_beginning) {
+  const auto fd = memfd(8 * page);
+  const auto window = map(fd, 2 * page, 5 * page);
+  const auto found = find_source("kv", bytes_of(window) + 100, page);
+  EXPECT_EQ(found->offset_bytes(), 5 * page + 100);
+  EXPECT_EQ(found->allocated_bytes(), 8 * page);
+}
+
+TEST_F(host_sources, may_be_mapped_in_pieces) {
+  const auto fd = memfd(4 * page);
+  const auto mapped = map(fd, 4 * page);
+  // Other rights for the middle: three lines of /proc/self/maps.
+  ASSERT_EQ(::mprotect(bytes_of(mapped) + page, page, PROT_READ), 0);
+  const auto found = find_source("kv", bytes_of(mapped) + 10, 3 * page);
+  EXPECT_EQ(found->offset_bytes(), 10U);
+  // A hole in the middle, then another file there.
+  ASSERT_EQ(::munmap(bytes_of(mapped) + page, page), 0);
+  expect_not_exportable(bytes_of(mapped), 3 * page, private_text_);
+  const auto other = memfd(4 * page);
+  ASSERT_NE(::mmap(bytes_of(mapped) + page,
+                   page,
+                   PROT_READ | PROT_WRITE,
+                   MAP_SHARED | MAP_FIXED,
+                   other.get(),
+                   page),
+            MAP_FAILED);
+  expect_not_exportable(bytes_of(mapped), 3 * page, private_text_);
+  EXPECT_EQ(find_source("kv", bytes_of(mapped), page)->offset_bytes(), 0U);
+  EXPECT_EQ(find_source("kv", bytes_of(mapped) + page, page)->offset_bytes(), page);
+}
+
+TEST_F(host_sources, are_not_mapped_privately) {
+  const auto fd = memfd(page);
+  const auto mapped = map(fd, page, 0, MAP_PRIVATE);
+  expect_not_exportable(
+      bytes_of(mapped), page, "the memfd is mapped with MAP_PRIVATE (map it with MAP_SHARED)");
+}
+
+TEST_F(host_sources, are_sealed) {
+  const std::string text =
+      "the memfd is not sealed: whoever has it could shrink it under the others (seal it with "
+      "F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL)";
+  for (const int seals :
+       {0, F_SEAL_SHRINK | F_SEAL_GROW, F_SEAL_SHRINK | F_SEAL_SEAL, F_SEAL_GROW | F_SEAL_SEAL}) {
+    const auto fd = memfd(page, seals);
+    const auto mapped = map(fd, page);
+    expect_not_exportable(bytes_of(mapped), page, text);
+  }
+}
+
+TEST_F(host_sources, have_their_descriptor_open_for_writing) {
+  const std::string text =
+      "the memfd that is mapped there is not open for reading and writing in this process (keep "
+      "its descriptor open until the memory is shared)";
+  auto fd = memfd(page);
+  const auto mapped = map(fd, page);
+  const auto similar = memfd(page);  // of the same name, size and seals
+  const base::unique_fd read_only(
+      ::open(("/proc/self/fd/" + std::to_string(fd.get())).c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(read_only);
+  EXPECT_TRUE(find_source("kv", bytes_of(mapped), page));
+  fd.reset();
+  expect_not_exportable(bytes_of(mapped), page, text);
+}
+
+TEST_F(host_sources, end_where_their_file_ends) {
+  const auto fd = memfd(page + 100);
+  const auto mapped = map(fd, 2 * page);
+  EXPECT_TRUE(find_source("kv", bytes_of(mapped), page + 100));
+  const std::string text =
+      "the range reaches beyond the memfd, which has 4196 bytes (share only what is there)";
+  expect_not_exportable(bytes_of(mapped), page + 101, text);
+  expect_not_exportable(bytes_of(mapped) + page + 100, 1, text);
+}
+
+// ---- what this process exported ----
+
+remote_memory exported(void* address, std::uint64_t bytes, std::uint64_t buffer_id) {
+  remote_memory memory;
+  memory.size_bytes = bytes;
+  memory.allocated_bytes = bytes;
+  memory.address = reinterpret_cast<std::uintptr_t>(address);
+  memory.buffer_id = buffer_id;
+  memory.exporter = base::this_process();
+  return memory;
+}
+
+TEST(own_exports, are_the_pointer_itself_as_long_as_they_are_shared) {
+  std::vector<std::byte> bytes(64, std::byte{5});
+  const auto memory = exported(bytes.data(), bytes.size(), 7);
+  const std::string text =
+      "open \"kv\": this process does not share that memory any more (share it again)";
+  const auto open = [&](const remote_memory& what) { return open_own("kv", what); };
+  EXPECT_EQ(error_of([&] { static_cast<void>(open(memory)); }, errc::stale), text);
+  {
+    const own_export shared(memory);
+    const auto opened = open(memory);
+    EXPECT_EQ(opened->data(), bytes.data());
+    EXPECT_EQ(opened->mapped_bytes(), 64U);
+    EXPECT_TRUE(opened->usable());
+    std::byte read{};
+    opened->read(63, {&read, 1});
+    EXPECT_EQ(read, std::byte{5});
+    opened->fill(1, 2, std::byte{9});
+    EXPECT_EQ(bytes[0], std::byte{5});
+    EXPECT_EQ(bytes[2], std::byte{9});
+
+    // What was never said by this process could point anywhere into it.
+    for (const auto& wrong : {exported(bytes.data() + 1, bytes.size(), 7),
+                              exported(bytes.data(), bytes.size() + 1, 7),
+                              exported(bytes.data(), bytes.size() - 1, 7),
+                              exported(bytes.data(), bytes.size(), 8)}) {
+      EXPECT_EQ(error_of([&] { static_cast<void>(open(wrong)); }, errc::stale), text);
+    }
+  }
+  EXPECT_EQ(error_of([&] { static_cast<void>(open(memory)); }, errc::stale), text);
+  EXPECT_EQ(bytes[2], std::byte{9}) << "the memory stays its owner's";
+}
+
+TEST(own_exports, are_counted) {
+  std::byte one{};
+  const auto memory = exported(&one, 1, 7);
+  auto first = std::make_optional<own_export>(memory);
+  auto second = std::make_optional<own_export>(memory);
+  first.reset();
+  EXPECT_EQ(open_own("kv", memory)->data(), &one);
+  second.reset();
+  EXPECT_EQ(error_of([&] { static_cast<void>(open_own("kv", memory)); }, errc::stale),
+            "open \"kv\": this process does not share that memory any more (share it again)");
+}
+
+TEST(own_exports, are_of_this_very_process) {
+  std::byte one{};
+  auto memory = exported(&one, 1, 7);
+  EXPECT_TRUE(is_own(memory));
+  ++memory.exporter.epoch[0];
+  EXPECT_FALSE(is_own(memory)) << "a forked child, or a later process of the same number";
+  memory = exported(&one, 1, 7);
+  ++memory.exporter.pid_namespace;
+  EXPECT_FALSE(is_own(memory));
+}
+
+TEST(other_machines, are_told_by_their_boot) {
+  auto exporter = base::this_process();
+  ASSERT_FALSE(exporter.boot_id.empty()) << "/proc is not mounted";
+  EXPECT_NO_THROW(check_same_machine("kv", exporter));
+  const std::string here = std::exchange(exporter.boot_id, "another");
+  EXPECT_EQ(error_of([&] { check_same_machine("kv", exporter); }, errc::unreachable),
+            "open \"kv\": it was shared on another machine, or before this one was started again "
+            "(boot id another, here " +
+                here + ") (share and open memory on one machine)");
+  exporter.boot_id.clear();
+  EXPECT_NO_THROW(check_same_machine("kv", exporter)) << "not known is no proof";
+}
+
+}  // namespace
+}  // namespace gpushm::memory
