@@ -51,7 +51,9 @@ std::optional<std::string> find_own_program(const std::string& name) {
                                 build / "apps" / "gpushm",
                                 build / "tests" / "process",
                                 build / "tests" / "container",
-                                build / "testing" / "fake_driver"}) {
+                                build / "testing" / "fake_driver",
+                                self / ".." / "lib" / "fake",  // libraries that tests load
+                                build / "testing" / "share_shim"}) {
     directories.push_back(directory.string());
   }
   return first_executable(directories, name);

@@ -103,7 +103,7 @@ class share_world : public ::testing::TestWithParam<share_setting> {
   static std::uint64_t first_number(const std::string& text) { return std::stoull(text); }
 
   std::optional<gpushm::fake::fake_gpus> fake_;
-  gpushm_testing::temp_dir folder_;
+  gpushm_testing::temp_dir folder_{0755};
   gpushm::broker_options options_;
   std::optional<gpushm::broker> broker_;
 };

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a test's Python calls with ctypes: shares memory of this process under a name.
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "gpushm/gpushm.hpp"
+
+namespace {
+
+struct shares {
+  std::optional<gpushm::client> client;
+  std::map<std::string, gpushm::segment> all;
+};
+
+shares& state() {
+  static auto* const made = new shares;  // NOLINT(cppcoreguidelines-owning-memory): for ever
+  return *made;
+}
+
+template <typename Work>
+int run(char* text, std::size_t text_bytes, Work&& work) {
+  std::string said;
+  int result = 0;
+  try {
+    said = work();
+  } catch (const std::exception& why) {
+    said = why.what();
+    result = 1;
+  }
+  std::strncpy(text, said.c_str(), text_bytes - 1);
+  text[text_bytes - 1] = '\0';
+  return result;
+}
+
+}  // namespace
+
+extern "C" {
+
+/// 0, and the kind of memory in `text`; or 1, and the error.
+__attribute__((visibility("default"))) int share_shim_share(const char* socket,
+                                                            const char* name,
+                                                            void* pointer,
+                                                            std::uint64_t size_bytes,
+                                                            char* text,
+                                                            std::size_t text_bytes) {
+  return run(text, text_bytes, [&] {
+    if (!state().client) {
+      state().client.emplace(gpushm::client::connect({.socket_path = socket}));
+    }
+    gpushm::segment made = state().client->share(name, pointer, size_bytes);
+    std::string kind(gpushm::to_string(made.backend()));
+    state().all.insert_or_assign(name, std::move(made));
+    return kind;
+  });
+}
+
+__attribute__((visibility("default"))) int share_shim_unshare(const char* name,
+                                                              char* text,
+                                                              std::size_t text_bytes) {
+  return run(text, text_bytes, [&] {
+    state().client->unshare(name);
+    state().all.erase(name);
+    return std::string();
+  });
+}
+}
