@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// The handshake that many programs have: one puts a CUDA IPC handle and a flag into POSIX shared
+// memory, the other polls the flag. With a descriptor instead of the 64 raw bytes it also works
+// when both are PID 1 of their containers, when the tensor lies in the middle of an allocation, and
+// when the exporter has died: the importer is told so and does not map something else.
+//
+//   exchange_posix_shm export NAME    needs a GPU; NAME begins with a slash
+//   exchange_posix_shm import NAME
+//
+// Containers need /dev/shm in common for this (one IPC namespace, or a volume); a directory is less
+// to share, and export_memory tells nobody when the memory is freed: see exchange_file.cpp.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <gpushm/gpushm.hpp>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "cuda_memory.hpp"
+
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::size_t size_bytes = 1 << 20;
+constexpr unsigned char value = 5;
+
+/// What both have mapped.
+struct mailbox {
+  enum : std::uint32_t { empty, ready, done };
+  std::atomic<std::uint32_t> flag;
+  std::uint32_t length;  // of the descriptor, which is not always as long
+  std::array<std::byte, 4096> descriptor;
+};
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);  // else not between processes
+
+/// Every wait for the other side ends: it may have died.
+template <typename Predicate>
+void wait_until(const char* what, Predicate&& predicate) {
+  const auto deadline = std::chrono::steady_clock::now() + 60s;
+  while (!predicate()) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      throw std::runtime_error(std::string("waited 60 s for ") + what);
+    }
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+/// The mailbox in the shared memory `fd`, which is closed.
+class mapped_mailbox {
+ public:
+  explicit mapped_mailbox(int fd)
+      : address_(::mmap(nullptr, sizeof(mailbox), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) {
+    ::close(fd);
+    if (address_ == MAP_FAILED) {
+      throw std::runtime_error("mmap failed");
+    }
+  }
+  mapped_mailbox(const mapped_mailbox&) = delete;
+  mapped_mailbox& operator=(const mapped_mailbox&) = delete;
+  ~mapped_mailbox() { ::munmap(address_, sizeof(mailbox)); }
+  mailbox* operator->() const { return static_cast<mailbox*>(address_); }
+
+ private:
+  void* address_;
+};
+
+int export_as(const char* name) {
+  const auto tensor = cuda_memory::try_allocate(size_bytes);
+  if (!tensor) {
+    std::fputs("exchange_posix_shm: this way is for GPU memory, and there is no GPU\n", stderr);
+    return 1;
+  }
+  tensor->fill(value);  // done before anybody is told
+
+  // What a dead exporter left must not be taken for ours, so ours is a new one.
+  ::shm_unlink(name);
+  const int fd = ::shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+  if (fd < 0 || ::ftruncate(fd, sizeof(mailbox)) != 0) {
+    throw std::runtime_error(std::string("cannot make shared memory ") + name);
+  }
+  const mapped_mailbox box(fd);  // zero: empty
+
+  const auto descriptor = gpushm::export_memory(tensor->data(), size_bytes);
+  std::copy(descriptor.begin(), descriptor.end(), box->descriptor.begin());
+  box->length = static_cast<std::uint32_t>(descriptor.size());
+  box->flag.store(mailbox::ready, std::memory_order_release);
+  std::printf("exported %zu bytes\n", size_bytes);
+  std::fflush(stdout);
+
+  // Nothing else tells when the memory may be freed.
+  wait_until("the importer", [&] { return box->flag.load() == mailbox::done; });
+  ::shm_unlink(name);
+  return 0;
+}
+
+int import_as(const char* name) {
+  // Opened anew each time: what is there may be a dead exporter's, which a living one replaces.
+  std::optional<mapped_mailbox> box;
+  wait_until("the exporter's descriptor", [&] {
+    const int fd = ::shm_open(name, O_RDWR, 0);
+    struct stat status {};
+    if (fd < 0 || ::fstat(fd, &status) != 0 || status.st_size != sizeof(mailbox)) {
+      ::close(fd);  // not there, or without its size yet
+      return false;
+    }
+    box.emplace(fd);
+    return (*box)->flag.load(std::memory_order_acquire) == mailbox::ready;
+  });
+  const std::size_t length = (*box)->length;
+  if (length > (*box)->descriptor.size()) {
+    throw std::runtime_error("this is no descriptor");
+  }
+  const std::vector<std::byte> descriptor((*box)->descriptor.begin(),
+                                          (*box)->descriptor.begin() + static_cast<long>(length));
+  {
+    const auto found = gpushm::import_memory(descriptor);
+    std::vector<std::byte> bytes(found.size_bytes());
+    found.read(0, bytes);  // or a kernel of yours, on found.data()
+    const auto sum =
+        std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}, [](std::size_t all, auto byte) {
+          return all + std::to_integer<std::size_t>(byte);
+        });
+    std::printf("the sum of %zu bytes is %zu\n", bytes.size(), sum);
+  }  // unmapped before the exporter is told
+  (*box)->flag.store(mailbox::done, std::memory_order_release);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view role = argc == 3 ? argv[1] : "";
+  try {
+    if (role == "export") {
+      return export_as(argv[2]);
+    }
+    if (role == "import") {
+      return import_as(argv[2]);
+    }
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "exchange_posix_shm: %s\n", failure.what());
+    return 1;
+  }
+  std::fputs("usage: exchange_posix_shm export|import NAME\n", stderr);
+  return 2;
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// The programs of examples/ that exchange descriptors, each role a process of its own: in one PID
+// namespace, and in two where both are PID 1, which is where raw CUDA IPC handles fail.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fake_driver/fake_gpus.hpp"
+#include "process/child.hpp"
+#include "process/programs.hpp"
+#include "process/temp_dir.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm_testing::child;
+using gpushm_testing::exited;
+using gpushm_testing::stream;
+using std::chrono::seconds;
+
+enum class placing : std::uint8_t { together, each_pid_1 };
+void PrintTo(placing value, std::ostream* to) {
+  *to << (value == placing::together ? "together" : "each PID 1");
+}
+
+/// What `unshare --fork` started; 0 when there is none.
+pid_t only_child_of(pid_t parent) {
+  const std::string task = std::to_string(parent);
+  pid_t found = 0;
+  std::ifstream("/proc/" + task + "/task/" + task + "/children") >> found;
+  return found;
+}
+
+class examples : public ::testing::TestWithParam<placing> {
+ protected:
+  void SetUp() override {
+    if (GetParam() != placing::each_pid_1) {
+      return;
+    }
+    if (::geteuid() != 0) {
+      GTEST_SKIP() << "PID namespaces need root here";
+    }
+    const auto unshare = gpushm_testing::find_in_path("unshare");
+    if (!unshare) {
+      GTEST_SKIP() << "there is no unshare(1) on this machine";
+    }
+    namespace_of_its_own_ = {*unshare, "--pid", "--fork", "--kill-child", "--mount-proc"};
+    gpushm_testing::spawn_options probe;
+    probe.argv = namespace_of_its_own_;
+    probe.argv.emplace_back("true");
+    const auto tried = gpushm_testing::run_program(probe, seconds(30));
+    if (!tried.status.success()) {
+      GTEST_SKIP() << "no PID namespace can be made here: " << tried.err;
+    }
+  }
+  void TearDown() override {
+    if (fake_.mounted()) {
+      EXPECT_EQ(fake_.used_bytes(0), 0U);
+    }
+    EXPECT_TRUE(std::filesystem::is_empty(directory_.path()));
+    EXPECT_FALSE(std::filesystem::exists("/dev/shm" + shared_memory_name()));
+  }
+
+  /// examples/NAME.cpp as one role; the first line that it prints is its PID as it sees it.
+  [[nodiscard]] gpushm_testing::spawn_options command(const std::string& name,
+                                                      std::vector<std::string> arguments,
+                                                      bool with_gpu = true) const {
+    gpushm_testing::spawn_options options;
+    options.argv = namespace_of_its_own_;
+    const std::string program = gpushm_testing::find_own_program("example_" + name)
+                                    .value_or(GPUSHM_EXAMPLES_DIR "/example_" + name);
+    options.argv.insert(options.argv.end(),
+                        {"/bin/sh", "-c", "echo pid $$; exec \"$0\" \"$@\"", program});
+    options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+    if (with_gpu) {
+      options.env = fake_.environment();
+    }
+    return options;
+  }
+  [[nodiscard]] child start(const std::string& name, std::vector<std::string> arguments) const {
+    return child::start(command(name, std::move(arguments)));
+  }
+  /// It prints `line` and nothing else.
+  static void expect_success(child& process, const std::string& line) {
+    EXPECT_EQ(process.wait_exit(seconds(90)), exited(0)) << process.output().everything();
+    EXPECT_EQ(process.text(stream::err), "");
+    const std::string& text = process.text(stream::out);
+    const auto end_of_first = text.find('\n');
+    ASSERT_NE(end_of_first, std::string::npos);
+    EXPECT_EQ(text.substr(end_of_first + 1), line + "\n");
+    if (GetParam() == placing::each_pid_1) {
+      EXPECT_EQ(text.substr(0, end_of_first), "pid 1");
+    } else {
+      EXPECT_NE(text.substr(0, end_of_first), "pid 1");
+    }
+  }
+
+  [[nodiscard]] static std::string shared_memory_name() {
+    return "/gpushm-examples-test-" + std::to_string(::getpid());
+  }
+
+  gpushm_testing::temp_dir directory_;
+  gpushm::fake::fake_gpus fake_;
+  std::vector<std::string> namespace_of_its_own_;
+};
+
+TEST_P(examples, through_a_file) {
+  const std::string file = directory_ / "tensor";
+  auto importer = start("exchange_file", {"import", file});
+  auto exporter = start("exchange_file", {"export", file});
+  expect_success(importer, "the sum of 1048576 bytes is 3145728");
+  expect_success(exporter, "exported 1048576 bytes of GPU memory");
+}
+
+TEST_P(examples, through_a_file_without_a_gpu) {
+  const std::string file = directory_ / "tensor";
+  // A driver that shows no GPU, so that one of this machine does not count.
+  const auto without_gpu = [&](const std::string& role) {
+    auto options = command("exchange_file", {role, file});
+    options.env.emplace_back("GPUSHM_FAKE_FAIL", "cuInit:*=100");
+    return child::start(options);
+  };
+  auto importer = without_gpu("import");
+  auto exporter = without_gpu("export");
+  expect_success(importer, "the sum of 1048576 bytes is 3145728");
+  expect_success(exporter, "exported 1048576 bytes of host memory");
+}
+
+TEST_P(examples, through_posix_shared_memory) {
+  const std::string name = shared_memory_name();
+  auto importer = start("exchange_posix_shm", {"import", name});
+  auto exporter = start("exchange_posix_shm", {"export", name});
+  expect_success(importer, "the sum of 1048576 bytes is 5242880");
+  expect_success(exporter, "exported 1048576 bytes");
+}
+
+TEST_P(examples, between_ranks) {
+  const std::string socket = directory_ / "ranks";
+  auto one = start("exchange_ranks", {"1", socket});
+  auto zero = start("exchange_ranks", {"0", socket});
+  expect_success(zero, "rank 0: 1048576 of 1048576 bytes are rank 1's");
+  expect_success(one, "rank 1: 1048576 of 1048576 bytes are rank 0's");
+}
+
+TEST_P(examples, a_dead_exporter_is_told_and_replaced) {
+  const std::string name = shared_memory_name();
+  auto dead = start("exchange_posix_shm", {"export", name});
+  dead.wait_for_line("^exported ", seconds(60));
+  const pid_t killed = GetParam() == placing::together ? dead.pid() : only_child_of(dead.pid());
+  ASSERT_GT(killed, 0);
+  ASSERT_EQ(::kill(killed, SIGKILL), 0);
+  // unshare(1) has no status of its own for that.
+  const auto end = dead.wait_exit(seconds(60));
+  EXPECT_FALSE(end.success()) << end.text();
+  const auto told =
+      gpushm_testing::run_program(command("exchange_posix_shm", {"import", name}), seconds(90));
+  EXPECT_EQ(told.status, exited(1));
+  // Only who can see its process can tell that it has ended; the driver tells the others.
+  EXPECT_EQ(told.err,
+            GetParam() == placing::together
+                ? "exchange_posix_shm: import: the process that exported it is gone: its process " +
+                      std::to_string(killed) +
+                      " has ended (export it again from a living process)\n"
+                : "exchange_posix_shm: open: the driver does not know the handle any more: its "
+                  "exporter has died, or has freed the memory (cuIpcOpenMemHandle: "
+                  "CUDA_ERROR_INVALID_HANDLE (400)) (share the memory again from a living "
+                  "process)\n");
+
+  auto exporter = start("exchange_posix_shm", {"export", name});
+  exporter.wait_for_line("^exported ", seconds(60));
+  auto importer = start("exchange_posix_shm", {"import", name});
+  expect_success(importer, "the sum of 1048576 bytes is 5242880");
+  expect_success(exporter, "exported 1048576 bytes");
+}
+
+INSTANTIATE_TEST_SUITE_P(processes,
+                         examples,
+                         ::testing::Values(placing::together, placing::each_pid_1),
+                         [](const auto& tested) {
+                           return tested.param == placing::together ? "in_one_pid_namespace"
+                                                                    : "each_pid_1_of_its_own";
+                         });
+
+}  // namespace
+}  // namespace gpushm_tests
