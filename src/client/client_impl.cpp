@@ -85,14 +85,11 @@ std::unique_ptr<segment_impl> client_impl::user_of(const std::shared_ptr<mapping
 /// nothing has changed.
 std::unique_ptr<segment_impl> client_impl::find_cached(std::string_view name,
                                                        const open_options& options) {
-  auto found = cache_->find(name, options.device, options.access);
+  auto found = cache_->find(name, options.device, options.access, options.expected_size_bytes);
   if (!found) {
     return nullptr;
   }
-  const bool fits =
-      options.expected_size_bytes == 0 || options.expected_size_bytes == found->info().size_bytes;
-  auto user = std::make_unique<segment_impl>(cache_, std::move(found), options_.request_timeout);
-  return fits ? std::move(user) : nullptr;  // the broker says what is wrong
+  return std::make_unique<segment_impl>(cache_, std::move(found), options_.request_timeout);
 }
 
 std::unique_ptr<segment_impl> client_impl::open(std::string_view name,

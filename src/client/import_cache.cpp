@@ -18,6 +18,11 @@ namespace {
 /// smaller ones.
 constexpr std::uint64_t large_peer_bytes = 512ULL << 20U;
 
+/// Of memory that another GPU than its own uses.
+bool is_peers(const mapping& of) {
+  return of.device() != of.info().device.text();
+}
+
 /// Valid for one more user: the memory is what the name stands for.
 bool is_current(const mapping& of) {
   const segment_state state = of.state();
@@ -76,21 +81,28 @@ std::size_t import_cache::hash::operator()(const words_view& key) const noexcept
 
 std::shared_ptr<mapping> import_cache::find(std::string_view name,
                                             std::string_view device,
-                                            gpushm::access access) {
+                                            gpushm::access access,
+                                            std::uint64_t expected_size_bytes) {
   ended out;
   const std::lock_guard lock(mutex_);
   const auto at = by_words_.find(words_view{name, device, access});
   if (at != by_words_.end()) {
     if (auto found = at->second.lock()) {
-      if (is_current(*found)) {
+      const bool current = is_current(*found);
+      const bool fits = expected_size_bytes == 0 || expected_size_bytes == found->info().size_bytes;
+      if (current && fits) {
         add_user(found);
         ++stats_.hits;
         return found;
       }
-      if (found->cache.unused) {
+      if (!current && found->cache.unused) {
         forget(found, out);
       }
       out.push_back(std::move(found));  // this may be its last owner: not under the lock
+      if (current) {
+        ++stats_.misses;  // the broker says what is wrong
+        return nullptr;
+      }
     }
     by_words_.erase(at);
   }
@@ -107,7 +119,7 @@ void import_cache::add_user(const std::shared_ptr<mapping>& of) {
   if (of->cache.unused) {
     leave_unused(*of);
   }
-  if (!std::exchange(of->cache.known, true)) {
+  if (is_peers(*of) && !std::exchange(of->cache.known, true)) {
     ++groups_[{of->info().device.text(), of->info().allocated_bytes >= large_peer_bytes}];
   }
   if (of->cache.users++ == 0) {
@@ -134,7 +146,10 @@ void import_cache::release(std::shared_ptr<mapping> of) noexcept {
     }
     --stats_.used_entries;
     stats_.used_bytes -= of->info().allocated_bytes;
-    if (is_worth_keeping(*of)) {
+    const bool worth_keeping = is_worth_keeping(*of);
+    const bool fits = of->info().allocated_bytes <= bounds_.max_bytes;
+    stats_.evictions += worth_keeping && !fits ? 1 : 0;
+    if (worth_keeping && fits) {  // else it would only throw out the others
       of->cache.place = unused_.insert(unused_.end(), of);
       of->cache.unused = true;
       ++stats_.kept_entries;
@@ -173,11 +188,8 @@ void import_cache::forget(const std::shared_ptr<mapping>& of, ended& out) {
 }
 
 bool import_cache::is_last_of_group(const mapping& of) const {
-  const std::string home = of.info().device.text();
-  if (of.device() == home) {
-    return false;  // not a peer's
-  }
-  return groups_.at({home, of.info().allocated_bytes >= large_peer_bytes}) == 1;
+  return is_peers(of) &&
+         groups_.at({of.info().device.text(), of.info().allocated_bytes >= large_peer_bytes}) == 1;
 }
 
 void import_cache::evict(ended& out) {

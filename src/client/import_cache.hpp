@@ -39,10 +39,12 @@ class import_cache final : public lease_listener {
   ~import_cache() override = default;
 
   /// What `open(name, device, access)` would give, as one more user of it; null when that is not
-  /// known, or not valid any more. Counts a hit or a miss. No system call.
+  /// known, not valid any more, or of another size than expected (0: any). Counts a hit or a miss.
+  /// No system call.
   [[nodiscard]] std::shared_ptr<mapping> find(std::string_view name,
                                               std::string_view device,
-                                              gpushm::access access);
+                                              gpushm::access access,
+                                              std::uint64_t expected_size_bytes = 0);
   /// One more user of `of`.
   void use(const std::shared_ptr<mapping>& of);
   /// From now on `find` gives `of` for these words. `device` is what the caller of open wrote.
@@ -84,7 +86,7 @@ class import_cache final : public lease_listener {
              std::string_view(a.device) == std::string_view(b.device);
     }
   };
-  using group = std::pair<std::string, bool>;  // a peer GPU, and: 512 MiB or more
+  using group = std::pair<std::string, bool>;  // the GPU of peers' memory, and: 512 MiB or more
   using ended = std::vector<std::shared_ptr<mapping>>;
 
   // With the lock held. What is to be ended is collected, and ended without it.
@@ -99,7 +101,7 @@ class import_cache final : public lease_listener {
   std::unordered_map<words, std::weak_ptr<mapping>, hash, equal> by_words_;
   std::size_t sweep_at_ = 64;                   // size at which expired words are swept
   std::list<std::shared_ptr<mapping>> unused_;  // the least recently used first
-  std::map<group, std::size_t> groups_;         // mappings of each, used or not
+  std::map<group, std::size_t> groups_;         // mappings for other GPUs, used or not
   gpushm::cache_stats stats_;
 };
 
