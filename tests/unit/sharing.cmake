@@ -4,7 +4,7 @@ gpushm_test(gpushm_client_test
   MODULES client broker
   LABEL unit)
 gpushm_test(gpushm_import_cache_test
-  SOURCES import_cache_test.cpp
+  SOURCES import_cache_test.cpp import_cache_parts_test.cpp
   MODULES client broker
   LIBRARIES gpushm_testing_process gpushm_testing_ptrace
   LABEL process)
