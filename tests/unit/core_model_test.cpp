@@ -22,7 +22,9 @@ constexpr limits bounds{.max_segments = 6,
                         .max_descriptors = 30,
                         .descriptors_per_session = 2,
                         .max_pending_opens = 3,
-                        .max_subscriptions = 2};
+                        .max_subscriptions = 2,
+                        .confirm_timeout = std::chrono::milliseconds(25),
+                        .max_dead_names = 2};
 
 struct model_segment {
   std::string name;
@@ -30,6 +32,7 @@ struct model_segment {
   std::uint32_t chunks = 0;
   std::uint32_t attached = 0;
   bool persistent = false;
+  bool bound = false;  // to its exporter
   bool published = false;
   bool removed = false;
   peer creator;
@@ -42,6 +45,15 @@ struct model_open {
   std::uint64_t request = 0;
   std::string name;
   std::uint64_t expected = 0;
+  int deadline_ms = 0;
+  bool wait = false;
+  int asked_ms = 0;
+};
+
+struct model_question {
+  std::uint64_t id = 0;
+  model_open open;
+  gpushm::generation generation = 0;
   int deadline_ms = 0;
 };
 
@@ -57,14 +69,33 @@ class model {
     return {};
   }
 
-  void disconnect(session_id session) {
+  void disconnect(session_id session, bool clean) {
     sessions.erase(session);
     std::erase_if(waiting, [&](const model_open& open) { return open.session == session; });
+    std::erase_if(questions, [&](const model_question& q) { return q.open.session == session; });
     for (auto& [generation, segment] : segments) {
       segment.leases.erase(session);
-      if (segment.creator_session == session) {
-        segment.creator_session = 0;
+      if (segment.creator_session != session) {
+        continue;
       }
+      segment.creator_session = 0;
+      if (!segment.bound) {
+        continue;
+      }
+      if (!segment.removed) {
+        if (!clean && segment.published) {
+          remember_dead(segment.name);
+        }
+        unname(generation, segment);
+      }
+      for (const model_question& question : questions) {
+        if (question.generation == generation) {
+          fail(question.open, clean ? no_such(question.open.name) : errc::peer_died);
+        }
+      }
+      std::erase_if(questions, [&, gone = generation](const model_question& question) {
+        return question.generation == gone;
+      });
     }
     sweep();
   }
@@ -88,11 +119,13 @@ class model {
                             wanted.chunk_count,
                             0,
                             wanted.lifetime == lifetime::persistent,
+                            wanted.backend != backend::host,
                             false,
                             false,
                             sessions[session],
                             session,
                             {{session, 1}}};
+    std::erase(dead, wanted.name);
     return {};
   }
 
@@ -133,19 +166,31 @@ class model {
       return errc::wrong_descriptor_count;
     }
     segment.published = true;
+    std::vector<model_open> woken;
     for (const model_open& open : waiting) {
       if (open.name == segment.name) {
-        answer_now(open, generation);
+        woken.push_back(open);
       }
     }
     std::erase_if(waiting, [&](const model_open& open) { return open.name == segment.name; });
+    for (const model_open& open : woken) {
+      if (segment.bound) {
+        ask(open, generation, open.deadline_ms);
+      } else {
+        answer_now(open, generation);
+      }
+    }
     return {};
   }
 
-  void open(const model_open& wanted, bool wait) {
+  void open(const model_open& wanted) {
     for (auto& [generation, segment] : segments) {
       if (segment.name == wanted.name && segment.published && !segment.removed) {
-        answer_now(wanted, generation);
+        if (segment.bound) {
+          ask(wanted, generation, wanted.asked_ms);
+        } else {
+          answer_now(wanted, generation);
+        }
         return;
       }
     }
@@ -153,12 +198,36 @@ class model {
         std::count_if(waiting.begin(), waiting.end(), [&](const model_open& other) {
           return other.session == wanted.session;
         });
-    if (!wait) {
-      answers.push_back({wanted.session, wanted.request, 0, 0, errc::no_such_segment, {}});
+    if (!wanted.wait) {
+      fail(wanted, no_such(wanted.name));
     } else if (pending >= bounds.max_pending_opens) {
-      answers.push_back({wanted.session, wanted.request, 0, 0, errc::too_many_requests, {}});
+      fail(wanted, errc::too_many_requests);
     } else {
       waiting.push_back(wanted);
+    }
+  }
+
+  void confirmed(session_id exporter, std::uint64_t id, verdict answer) {
+    const auto at = std::find_if(
+        questions.begin(), questions.end(), [&](const model_question& q) { return q.id == id; });
+    if (at == questions.end()) {
+      return;
+    }
+    const auto found = segments.find(at->generation);
+    if (found != segments.end() && found->second.creator_session != exporter) {
+      return;
+    }
+    const model_question question = *at;
+    questions.erase(at);
+    ++confirmations;
+    if (found == segments.end() || found->second.removed) {
+      open(question.open);
+    } else if (answer == verdict::unchanged) {
+      answer_now(question.open, question.generation);
+    } else {
+      fail(question.open, errc::stale);
+      unname(question.generation, found->second);
+      sweep();
     }
   }
 
@@ -171,19 +240,27 @@ class model {
     left -= std::min(left, count);
     if (left == 0) {
       at->second.leases.erase(session);
+      if (at->second.bound && at->second.creator_session == session && !at->second.removed) {
+        unname(generation, at->second);
+      }
     }
     sweep();
   }
 
-  outcome remove(session_id session, const std::string& name) {
+  outcome remove(session_id session, const std::string& name, gpushm::generation only) {
     model_segment* segment = named(name);
-    if (segment == nullptr || (!segment->published && segment->creator_session != session)) {
-      return errc::no_such_segment;
+    if (segment == nullptr || (!segment->published && segment->creator_session != session) ||
+        (only != 0 && &segments[only] != segment)) {
+      return no_such(name);
     }
     if (!may_manage(session, *segment)) {
       return errc::permission_denied;
     }
-    segment->removed = true;
+    for (auto& [generation, each] : segments) {
+      if (&each == segment) {
+        unname(generation, each);
+      }
+    }
     sweep();
     return {};
   }
@@ -192,10 +269,30 @@ class model {
     // Ties in any order: the caller compares sorted answers.
     for (const model_open& open : waiting) {
       if (open.deadline_ms <= now_ms) {
-        answers.push_back({open.session, open.request, 0, 0, errc::no_such_segment, {}});
+        fail(open, no_such(open.name));
       }
     }
     std::erase_if(waiting, [&](const model_open& open) { return open.deadline_ms <= now_ms; });
+    for (const model_question& question : questions) {
+      if (question.deadline_ms <= now_ms) {
+        fail(question.open, errc::timed_out);
+      }
+    }
+    std::erase_if(questions, [&](const model_question& q) { return q.deadline_ms <= now_ms; });
+  }
+
+  [[nodiscard]] std::optional<time_point> next_deadline() const {
+    std::optional<time_point> next;
+    const auto consider = [&](int deadline_ms) {
+      next = next ? std::min(*next, at_ms(deadline_ms)) : at_ms(deadline_ms);
+    };
+    for (const model_open& open : waiting) {
+      consider(open.deadline_ms);
+    }
+    for (const model_question& question : questions) {
+      consider(question.deadline_ms);
+    }
+    return next;
   }
 
   [[nodiscard]] std::uint64_t bytes() const {
@@ -216,9 +313,48 @@ class model {
   std::map<session_id, peer> sessions;
   std::map<gpushm::generation, model_segment> segments;
   std::vector<model_open> waiting;
+  std::vector<model_question> questions;
+  std::vector<recorder::question> asked;
+  std::vector<recorder::loss> losses;
+  std::vector<std::string> dead;  // the oldest first
   std::vector<answer> answers;
+  std::size_t confirmations = 0;  // answers that counted
+  std::size_t deaths = 0;         // names that were remembered
 
  private:
+  [[nodiscard]] errc no_such(const std::string& name) const {
+    return std::count(dead.begin(), dead.end(), name) != 0 ? errc::peer_died
+                                                           : errc::no_such_segment;
+  }
+  void fail(const model_open& open, errc code) {
+    answers.push_back({open.session, open.request, 0, 0, code, {}});
+  }
+  void remember_dead(const std::string& name) {
+    dead.push_back(name);
+    ++deaths;
+    if (dead.size() > bounds.max_dead_names) {
+      dead.erase(dead.begin());
+    }
+  }
+  void unname(gpushm::generation generation, model_segment& segment) {
+    segment.removed = true;
+    for (const auto& [holder, count] : segment.leases) {
+      losses.push_back({holder, generation});
+    }
+  }
+  void ask(const model_open& open, gpushm::generation generation, int since_ms) {
+    const auto pending =
+        std::count_if(questions.begin(), questions.end(), [&](const model_question& other) {
+          return other.open.session == open.session;
+        });
+    if (pending >= bounds.max_pending_opens) {
+      fail(open, errc::too_many_requests);
+      return;
+    }
+    const int deadline = since_ms + static_cast<int>(bounds.confirm_timeout.count());
+    questions.push_back({++question_, open, generation, deadline});
+    asked.push_back({segments[generation].creator_session, question_, generation});
+  }
   model_segment* named(const std::string& name) {
     for (auto& [generation, segment] : segments) {
       if (segment.name == name && !segment.removed) {
@@ -258,6 +394,7 @@ class model {
              !(segment.persistent && segment.published && !segment.removed);
     });
   }
+  std::uint64_t question_ = 0;
 };
 
 class random_world {
@@ -274,14 +411,16 @@ class random_world {
       }
       return;
     }
-    switch (pick(16)) {
-      case 0:
-        if (pick(3) != 0) {
+    switch (pick(19)) {
+      case 0: {
+        if (pick(2) != 0) {
           break;
         }
-        model_.disconnect(session);
-        domain_.disconnect(session, pick(2) == 0);
+        const bool clean = pick(2) == 0;
+        model_.disconnect(session, clean);
+        domain_.disconnect(session, clean);
         break;
+      }
       case 1:
       case 2:
       case 3:
@@ -319,14 +458,15 @@ class random_world {
         const bool wait = pick(2) == 0;
         const int deadline = now_ms_ + static_cast<int>(pick(20));
         const std::uint64_t expected = pick(6) == 0 ? 4096 : 0;
-        const model_open wanted{session, ++request_, name(), expected, deadline};
-        model_.open(wanted, wait);
+        const model_open wanted{session, ++request_, name(), expected, deadline, wait, now_ms_};
+        model_.open(wanted);
         domain_.open(session,
                      {wanted.request,
                       0,
                       wanted.name,
                       expected,
-                      wait ? std::optional(at_ms(deadline)) : std::nullopt});
+                      wait ? std::optional(at_ms(deadline)) : std::nullopt,
+                      at_ms(now_ms_)});
         asked_.insert({session, wanted.request});
         break;
       }
@@ -340,7 +480,29 @@ class random_world {
       }
       case 14: {
         const std::string gone = name();
-        expect_same(model_.remove(session, gone), [&] { domain_.remove(session, gone); });
+        const auto only = pick(3) == 0 ? some_generation() : 0;
+        expect_same(model_.remove(session, gone, model_.segments.count(only) != 0 ? only : 0), [&] {
+          domain_.remove(session, gone, model_.segments.count(only) != 0 ? only : 0);
+        });
+        break;
+      }
+      case 15:
+      case 16:
+      case 17: {
+        std::uint64_t id = pick(4);
+        if (!model_.questions.empty() && pick(6) != 0) {  // what a good exporter would do
+          const model_question& question = model_.questions[pick(model_.questions.size())];
+          id = question.id;
+          const auto at = model_.segments.find(question.generation);
+          if (at != model_.segments.end() && pick(6) != 0) {
+            session = at->second.creator_session;
+          }
+        }
+        const verdict word = pick(4) != 0   ? verdict::unchanged
+                             : pick(2) == 0 ? verdict::changed
+                                            : verdict::not_shared;
+        model_.confirmed(session, id, word);
+        domain_.confirmed(session, id, word);
         break;
       }
       default:
@@ -364,8 +526,13 @@ class random_world {
       ASSERT_TRUE(in_slots.insert(what.generation).second) << "two slots for one generation";
       const auto at = model_.segments.find(what.generation);
       ASSERT_NE(at, model_.segments.end());
-      ASSERT_EQ(*what.state == segment_state::removed, at->second.removed);
+      const bool gone = *what.state == segment_state::removed ||
+                        (at->second.bound && *what.state == segment_state::exporter_gone);
+      ASSERT_EQ(gone, at->second.removed);
     }
+    ASSERT_EQ(domain_.next_deadline(), model_.next_deadline());
+    check_questions();
+    check_losses();
     check_leases();
     check_answers();
     for (const notice& heard : seen_.notices) {
@@ -380,7 +547,7 @@ class random_world {
   void everybody_leaves() {
     for (session_id session = 1; session <= 5; ++session) {
       domain_.disconnect(session, false);
-      model_.disconnect(session);
+      model_.disconnect(session, false);
     }
     domain_.connect(99, {1, broker_uid, true});
     model_.sessions[99] = {1, broker_uid, true};
@@ -410,6 +577,9 @@ class random_world {
 
   [[nodiscard]] std::size_t made() const { return generation_; }
   [[nodiscard]] std::size_t granted() const { return granted_; }
+  [[nodiscard]] std::size_t lost() const { return lost_; }
+  [[nodiscard]] std::size_t confirmed() const { return model_.confirmations; }
+  [[nodiscard]] std::size_t died() const { return model_.deaths; }
 
  private:
   static constexpr peer peers[] = {{11, 1000, true},
@@ -446,14 +616,44 @@ class random_world {
   }
 
   void reserve(session_id session) {
-    const auto wanted = host_segment(name(),
-                                     4096 * (1 + pick(3)),
-                                     pick(3) == 0 ? lifetime::persistent : lifetime::leased,
-                                     static_cast<std::uint32_t>(1 + pick(3)));
+    auto wanted = host_segment(name(),
+                               4096 * (1 + pick(3)),
+                               pick(3) == 0 ? lifetime::persistent : lifetime::leased,
+                               static_cast<std::uint32_t>(1 + pick(3)));
+    if (pick(2) == 0) {
+      wanted.lifetime = lifetime::leased;
+      wanted.chunk_count = static_cast<std::uint32_t>(pick(2));
+      wanted.backend = wanted.chunk_count == 0 ? backend::cuda_ipc : backend::cuda_pool;
+      wanted.device = {device_kind::gpu, "GPU-0", "0000:18:00.0", 0};
+      wanted.descriptor.resize(1);
+    }
     const outcome expected = model_.reserve(session, wanted, generation_ + 1);
     expect_same(expected,
                 [&] { ASSERT_EQ(domain_.reserve(session, wanted).generation, generation_ + 1); });
     generation_ += expected ? 0U : 1U;
+  }
+
+  void check_questions() {
+    ASSERT_EQ(seen_.questions.size(), model_.asked.size());
+    for (std::size_t i = 0; i < seen_.questions.size(); ++i) {
+      ASSERT_EQ(seen_.questions[i].exporter, model_.asked[i].exporter);
+      ASSERT_EQ(seen_.questions[i].confirmation, model_.asked[i].confirmation);
+      ASSERT_EQ(seen_.questions[i].generation, model_.asked[i].generation);
+    }
+    seen_.questions.clear();
+    model_.asked.clear();
+  }
+
+  void check_losses() {
+    const auto before = [](const recorder::loss& a, const recorder::loss& b) {
+      return std::pair(a.generation, a.holder) < std::pair(b.generation, b.holder);
+    };
+    std::sort(seen_.losses.begin(), seen_.losses.end(), before);
+    std::sort(model_.losses.begin(), model_.losses.end(), before);
+    ASSERT_EQ(seen_.losses, model_.losses);
+    lost_ += seen_.losses.size();
+    seen_.losses.clear();
+    model_.losses.clear();
   }
 
   void check_leases() {
@@ -505,16 +705,20 @@ class random_world {
   std::uint64_t request_ = 0;
   gpushm::generation generation_ = 0;
   std::size_t granted_ = 0;
+  std::size_t lost_ = 0;
   int now_ms_ = 0;
 };
 
 TEST(domain_and_model, agree_after_every_random_step) {
   std::size_t made = 0;
   std::size_t granted = 0;
+  std::size_t lost = 0;
+  std::size_t confirmed = 0;
+  std::size_t died = 0;
   for (std::uint32_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     random_world world(seed);
-    for (int i = 0; i < 600; ++i) {
+    for (int i = 0; i < 1'200; ++i) {
       SCOPED_TRACE("step " + std::to_string(i));
       world.step();
       world.check();
@@ -525,10 +729,21 @@ TEST(domain_and_model, agree_after_every_random_step) {
     world.everybody_leaves();
     made += world.made();
     granted += world.granted();
+    lost += world.lost();
+    confirmed += world.confirmed();
+    died += world.died();
   }
   // Otherwise the random steps prove nothing.
   EXPECT_GT(made, 400U);
   EXPECT_GT(granted, 1'000U);
+  EXPECT_GT(lost, 400U);
+  EXPECT_GT(confirmed, 300U);
+  EXPECT_GT(died, 15U);
+  RecordProperty("made", std::to_string(made));
+  RecordProperty("granted", std::to_string(granted));
+  RecordProperty("lost", std::to_string(lost));
+  RecordProperty("confirmed", std::to_string(confirmed));
+  RecordProperty("died", std::to_string(died));
 }
 
 }  // namespace
