@@ -6,6 +6,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,10 +33,18 @@ constexpr std::uint64_t mebibyte = 1ULL << 20U;
 /// Counts the memory that is mapped.
 class counted_region final : public memory::region {
  public:
-  explicit counted_region(int& alive) : alive_(alive) { ++alive_; }
+  explicit counted_region(std::atomic<int>& alive, std::function<void()> on_end = {})
+      : alive_(alive), on_end_(std::move(on_end)) {
+    ++alive_;
+  }
   counted_region(const counted_region&) = delete;
   counted_region& operator=(const counted_region&) = delete;
-  ~counted_region() override { --alive_; }
+  ~counted_region() override {
+    if (on_end_) {
+      on_end_();
+    }
+    --alive_;
+  }
   [[nodiscard]] void* data() const noexcept override { return nullptr; }
   [[nodiscard]] std::uint64_t mapped_bytes() const noexcept override { return 0; }
   void read(std::uint64_t /*offset*/, std::span<std::byte> /*to*/) const override {}
@@ -41,7 +52,8 @@ class counted_region final : public memory::region {
   void fill(std::uint64_t /*offset*/, std::uint64_t /*size*/, std::byte /*value*/) override {}
 
  private:
-  int& alive_;
+  std::atomic<int>& alive_;
+  std::function<void()> on_end_;
 };
 
 /// Segments that the broker knows, told to be on GPUs.
@@ -69,7 +81,8 @@ class cache_of : public testing::Test {
   std::shared_ptr<mapping> use(const std::string& name,
                                const std::string& home,
                                const std::string& user,
-                               std::uint64_t bytes = mebibyte) {
+                               std::uint64_t bytes = mebibyte,
+                               std::function<void()> on_end = {}) {
     segment made = producer_->create(
         name, {.size_bytes = 4096, .device = "host", .lifetime = lifetime::persistent});
     made.publish();
@@ -88,10 +101,11 @@ class cache_of : public testing::Test {
                                                     std::vector<std::byte>{},
                                                     std::vector<std::byte>{},
                                                     std::move(page));
-    const auto mapped = std::make_shared<mapping>(lease,
-                                                  std::make_shared<counted_region>(alive_),
-                                                  access::read,
-                                                  user.empty() ? "host" : user);
+    const auto mapped =
+        std::make_shared<mapping>(lease,
+                                  std::make_shared<counted_region>(alive_, std::move(on_end)),
+                                  access::read,
+                                  user.empty() ? "host" : user);
     cache_->use(mapped);
     cache_->remember(mapped, user);
     return mapped;
@@ -118,7 +132,7 @@ class cache_of : public testing::Test {
   std::optional<broker> broker_;
   std::optional<client> producer_;
   std::shared_ptr<connection> connection_;
-  int alive_ = 0;
+  std::atomic<int> alive_{0};
   std::unique_ptr<import_cache> cache_;
 };
 
@@ -237,6 +251,46 @@ TEST_F(cache_of, words_of_mappings_that_are_gone_lead_nowhere) {
     EXPECT_FALSE(has("w/" + std::to_string(i), ""));
   }
   EXPECT_TRUE(has("w/199", ""));
+}
+
+// ---- slow drivers ----
+
+TEST_F(cache_of, slow_drivers_keeps_no_hit_waiting_while_a_mapping_ends) {
+  limit(~0ULL, 8);
+  const auto other = use("other", "", "");
+  keep("kept", "", "");
+  const struct {
+    const char* what;
+    std::function<void(const std::string&)> end;
+  } cases[] = {
+      {"trim", [&](const std::string& /*name*/) { cache_->trim(); }},
+      {"find", [&](const std::string& name) { EXPECT_FALSE(has(name, "")); }},
+      {"lease_lost", [&](const std::string& /*name*/) { cache_->lease_lost(*connection_, 0); }},
+  };
+  for (const auto& each : cases) {
+    SCOPED_TRACE(each.what);
+    std::promise<void> ending;
+    std::promise<void> may_end;
+    auto may_end_future = may_end.get_future();
+    const std::string name = std::string("slow/") + each.what;
+    cache_->release(use(name, "", "", mebibyte, [&] {
+      ending.set_value();
+      EXPECT_EQ(may_end_future.wait_for(10s), std::future_status::ready);
+    }));
+    if (each.what != std::string("trim")) {
+      producer_->remove(name);
+    }
+    auto ender = std::async(std::launch::async, [&] { each.end(name); });
+    ASSERT_EQ(ending.get_future().wait_for(10s), std::future_status::ready);
+    const int alive = alive_;
+    EXPECT_TRUE(has("other", ""));
+    EXPECT_EQ(cache_->stats().used_entries, 1U);
+    EXPECT_EQ(alive_, alive) << "it is still ending";
+    may_end.set_value();
+    ender.get();
+    EXPECT_EQ(alive_, alive - 1);
+  }
+  cache_->release(other);
 }
 
 // ---- lost leases ----
