@@ -57,10 +57,10 @@ void write_all(int fd, std::span<const std::byte> bytes, const std::string& path
 /// A file of another name in the same directory, deleted unless it is renamed.
 class temporary_file {
  public:
-  explicit temporary_file(const std::string& path) : name_(path + ".XXXXXX") {
-    fd_ = base::unique_fd(base::checked(
-        "export", path, "mkostemp", [&] { return ::mkostemp(name_.data(), O_CLOEXEC); }));
-  }
+  explicit temporary_file(const std::string& path)
+      : name_(path + ".XXXXXX"), fd_(base::checked("export", path, "mkostemp", [&] {
+          return ::mkostemp(name_.data(), O_CLOEXEC);
+        })) {}
   temporary_file(const temporary_file&) = delete;
   temporary_file& operator=(const temporary_file&) = delete;
   ~temporary_file() {
