@@ -12,6 +12,7 @@
 #include <set>
 #include <vector>
 
+#include "base/exporter_bound.hpp"
 #include "broker/hub.hpp"
 #include "require.hpp"
 #include "session_script.hpp"
@@ -40,11 +41,15 @@ class descriptor_pool {
     add(ends[0]);
     add(ends[1]);
     add(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    unnamed_ = ::open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    GPUSHM_REQUIRE(unnamed_ >= 0 && ::ftruncate(unnamed_, 4096) == 0);
+    add(unnamed_);
   }
-  /// Mostly good ones.
-  [[nodiscard]] base::unique_fd copy(std::uint8_t which) const {
-    const std::size_t index = which < 200 ? 0 : which % kinds_.size();
-    base::unique_fd fd(::fcntl(kinds_[index], F_DUPFD_CLOEXEC, 0));
+  /// Mostly good ones: of the host, or with `of_gpu` what the hub takes for a GPU's.
+  [[nodiscard]] base::unique_fd copy(std::uint8_t which, bool of_gpu) const {
+    const int good = of_gpu ? unnamed_ : kinds_[0];
+    base::unique_fd fd(
+        ::fcntl(which < 200 ? good : kinds_[which % kinds_.size()], F_DUPFD_CLOEXEC, 0));
     GPUSHM_REQUIRE(fd);
     return fd;
   }
@@ -61,6 +66,7 @@ class descriptor_pool {
     kinds_.push_back(fd);
   }
   std::vector<int> kinds_;
+  int unnamed_ = -1;  // a tmpfs file: one of the fake driver's, for the hub
 };
 
 const descriptor_pool& pool() {
@@ -92,8 +98,10 @@ class world final : public broker_detail::outbox {
                .quota_bytes_per_uid = 100'000,
                .max_descriptors = 400,
                .max_pending_opens = 4,
-               .max_subscriptions = 3},
-              false,
+               .max_subscriptions = 3,
+               .confirm_timeout = std::chrono::milliseconds(300),
+               .max_dead_names = 2},
+              true,
               -1},
              *this,
              &world::slot_changed,
@@ -144,7 +152,25 @@ class world final : public broker_detail::outbox {
     const auto* failed = std::get_if<wire::failure>(&message->body);
     if (found != nullptr) {
       GPUSHM_REQUIRE(packet.descriptors.size() == found->chunk_bytes.size() + 1);
-      GPUSHM_REQUIRE(found->segment.published);
+      GPUSHM_REQUIRE(found->segment.published && !found->segment.removed);
+      const bool bound = base::is_exporter_bound(found->segment.backend);
+      GPUSHM_REQUIRE(bound == !found->descriptor.empty());
+      GPUSHM_REQUIRE(!bound || found->segment.lifetime == lifetime::leased);
+      // Nobody gets it unless its exporter has just said so, and that for each open.
+      GPUSHM_REQUIRE(!bound || (agreed_ && *agreed_ == found->segment.generation));
+      agreed_.reset();
+    }
+    if (const auto* asked = std::get_if<wire::confirm>(&message->body)) {
+      GPUSHM_REQUIRE(packet.descriptors.empty() && !packet.subscription);
+      GPUSHM_REQUIRE(message->id != 0);
+      const auto* what = segment_of(session, asked->generation);
+      GPUSHM_REQUIRE(what != nullptr && base::is_exporter_bound(what->backend));
+      GPUSHM_REQUIRE(what->creator_session == session);
+      GPUSHM_REQUIRE(questions_.insert({message->id, {session, asked->generation}}).second);
+    }
+    if (const auto* told = std::get_if<wire::event>(&message->body); told && message->id == 0) {
+      GPUSHM_REQUIRE(told->kind == event_kind::removed && told->generation != 0);
+      GPUSHM_REQUIRE(segment_of(session, told->generation) != nullptr);  // to who holds it only
     }
     if (const auto* more = std::get_if<wire::chunks>(&message->body)) {
       GPUSHM_REQUIRE(packet.descriptors.size() == more->chunk_bytes.size());
@@ -183,9 +209,41 @@ class world final : public broker_detail::outbox {
     GPUSHM_REQUIRE(at->second == generation);
   }
 
+  /// What the session holds; null when it does not.
+  const core::segment* segment_of(core::session_id session, gpushm::generation generation) {
+    try {
+      return &hub_.domain().held(session, generation);
+    } catch (const error&) {
+      return nullptr;
+    }
+  }
+
+  /// Any session answers any question; mostly the one that was asked, and one of the latest.
+  void confirm(gpushm_fuzz::script& script, core::session_id session) {
+    if (questions_.empty()) {
+      return;
+    }
+    const std::size_t back = 1 + script.pick(std::min<std::size_t>(questions_.size(), 8));
+    const auto asked = *std::prev(questions_.end(), static_cast<std::ptrdiff_t>(back));
+    const auto [exporter, generation] = asked.second;
+    const bool right = script.pick(8) != 7 && gone_.count(exporter) == 0;
+    const core::session_id from = right ? exporter : session;
+    const std::uint64_t id = script.pick(16) == 15 ? script.number() : asked.first;
+    const auto said = gpushm_fuzz::some_confirmed(script, generation);
+    if (const auto meant = questions_.find(id);
+        meant != questions_.end() && meant->second.first == from) {
+      if (said.verdict == wire::verdict::unchanged) {
+        agreed_ = meant->second.second;
+      }
+      questions_.erase(meant);
+    }
+    hub_.receive(from, wire::encode({id, said}), {}, now_);
+    agreed_.reset();
+  }
+
   void step(gpushm_fuzz::script& script) {
     const std::size_t which = script.pick(sessions_.size());
-    const std::size_t what = script.pick(16);
+    const std::size_t what = script.pick(18);
     if (sessions_[which] == 0) {
       constexpr std::array<core::peer, 4> peers{
           {{11, 1000, true}, {12, 2000, true}, {0, 65534, false}, {13, broker_uid, true}}};
@@ -209,7 +267,7 @@ class world final : public broker_detail::outbox {
         return;
       case 2: {
         const std::size_t size = script.byte() * std::size_t{4};
-        send_raw(session, script.bytes(size), some_descriptors(script, script.pick(3)));
+        send_raw(session, script.bytes(size), some_descriptors(script, script.pick(3), false));
         return;
       }
       case 3:
@@ -217,27 +275,36 @@ class world final : public broker_detail::outbox {
           hub_.receive_truncated(session);
         }
         return;
+      case 16:
+      case 17:
+        confirm(script, session);
+        return;
       default: {
         auto body = gpushm_fuzz::some_body(script, generations_);
         std::size_t count = 0;
+        bool of_gpu = false;
         if (const auto* chunks = std::get_if<wire::attach>(&body)) {
           count = chunks->chunk_bytes.size();
+          const auto* to = segment_of(session, chunks->generation);
+          of_gpu = to != nullptr && to->backend != backend::host;
         }
         if (script.pick(16) == 15) {
           count += script.pick(4);
         }
-        auto fds = some_descriptors(script, count);
+        auto fds = some_descriptors(script, count, of_gpu);
         send_message(session, std::move(body), std::move(fds));
         return;
       }
     }
   }
 
-  std::vector<base::unique_fd> some_descriptors(gpushm_fuzz::script& script, std::size_t count) {
+  std::vector<base::unique_fd> some_descriptors(gpushm_fuzz::script& script,
+                                                std::size_t count,
+                                                bool of_gpu) {
     std::vector<base::unique_fd> result;
     // One decision for all behind the first three: a batch is large.
     for (std::size_t i = 0; i < count; ++i) {
-      result.push_back(pool().copy(i < 3 ? script.byte() : 0));
+      result.push_back(pool().copy(i < 3 ? script.byte() : 0, of_gpu));
     }
     return result;
   }
@@ -270,6 +337,9 @@ class world final : public broker_detail::outbox {
                 std::vector<base::unique_fd> fds) {
     const std::vector<std::byte> packet(bytes.begin(), bytes.end());
     const auto message = wire::decode(packet);
+    if (message && std::holds_alternative<wire::confirmed>(message->body)) {
+      return;  // what is said of whom is told in `confirm`
+    }
     if (!message || message->id < first_request) {
       hub_.receive(session, packet, std::move(fds), now_);
     }
@@ -302,6 +372,9 @@ class world final : public broker_detail::outbox {
   std::set<core::session_id> gone_;
   std::set<std::pair<core::session_id, std::uint64_t>> opens_;
   std::map<core::session_id, std::set<std::pair<std::uint64_t, std::uint32_t>>> unanswered_;
+  /// Confirmations that were asked for: of whom, and of what.
+  std::map<std::uint64_t, std::pair<core::session_id, gpushm::generation>> questions_;
+  std::optional<gpushm::generation> agreed_;  // by the exporter, in the packet at hand
   std::map<std::uint32_t, gpushm::generation> slots_;
   hub hub_;
 };

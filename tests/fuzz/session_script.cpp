@@ -62,6 +62,33 @@ wire::reserve some_reserve(script& from) {
   return result;
 }
 
+/// Of memory that stays its exporter's.
+wire::reserve some_bound_reserve(script& from) {
+  wire::reserve result;
+  result.name = some_name(from);
+  const std::size_t which = from.pick(8);
+  result.backend = which % 2 == 0 ? backend::cuda_ipc : backend::cuda_pool;
+  result.chunk_count = which == 7 ? static_cast<std::uint32_t>(from.number())
+                                  : static_cast<std::uint32_t>(which % 2);
+  result.allocated_bytes = 4096;
+  result.size_bytes = from.pick(8) == 7 ? from.number() : 1000;
+  result.offset_bytes = from.pick(8) == 7 ? from.number() : 96;
+  result.device =
+      which == 6 ? some_device(from) : device_id{device_kind::gpu, "GPU-0", "0000:18:00.0", 0};
+  result.lifetime = from.pick(8) == 7 ? lifetime::persistent : lifetime::leased;
+  // 255: past the limit; 0: missing.
+  const std::uint8_t size = from.byte();
+  result.descriptor.assign(size == 255 ? 4097 : size, std::byte{size});
+  return result;
+}
+
+wire::verdict some_verdict(script& from) {
+  const std::size_t which = from.pick(8);
+  return which < 6    ? wire::verdict::unchanged
+         : which == 6 ? wire::verdict::changed
+                      : wire::verdict::not_shared;
+}
+
 }  // namespace
 
 std::uint8_t script::byte() {
@@ -97,7 +124,7 @@ std::span<const std::byte> script::bytes(std::size_t size) {
 
 gpushm::wire::body some_body(script& from, const std::vector<gpushm::generation>& known) {
   const auto small = [&] { return static_cast<std::uint32_t>(from.byte()); };
-  switch (from.pick(24)) {
+  switch (from.pick(28)) {
     case 0:
       return wire::hello{from.byte(), "boot", 1, 1};
     case 1:
@@ -139,8 +166,10 @@ gpushm::wire::body some_body(script& from, const std::vector<gpushm::generation>
       const auto generation = some_generation(from, known);
       return wire::release{generation, static_cast<std::uint32_t>(from.number())};
     }
-    case 13:
-      return wire::remove{some_name(from)};
+    case 13: {
+      auto name = some_name(from);
+      return wire::remove{std::move(name), from.pick(4) == 3 ? some_generation(from, known) : 0};
+    }
     case 14: {
       auto prefix = some_name(from);
       return wire::list{from.pick(2) == 0 ? "" : std::move(prefix), some_name(from)};
@@ -162,9 +191,15 @@ gpushm::wire::body some_body(script& from, const std::vector<gpushm::generation>
       return wire::opened{};
     case 22:
       return wire::listing{};
+    case 23:
+      return from.pick(2) == 0 ? wire::body{wire::event{}} : wire::body{wire::confirm{1}};
     default:
-      return wire::event{};
+      return some_bound_reserve(from);
   }
+}
+
+gpushm::wire::confirmed some_confirmed(script& from, gpushm::generation generation) {
+  return {from.pick(8) == 7 ? from.number() : generation, some_verdict(from)};
 }
 
 }  // namespace gpushm_fuzz

@@ -34,4 +34,7 @@ class script {
 [[nodiscard]] gpushm::wire::body some_body(script& from,
                                            const std::vector<gpushm::generation>& generations);
 
+/// What an exporter says of `generation`; a good word more often than not.
+[[nodiscard]] gpushm::wire::confirmed some_confirmed(script& from, gpushm::generation generation);
+
 }  // namespace gpushm_fuzz

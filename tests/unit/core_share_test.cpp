@@ -592,6 +592,22 @@ TEST_P(shared_memory, is_removed_when_its_exporter_ends_its_lease) {
   expect_no_segment_left();
 }
 
+TEST_P(shared_memory, of_another_exporter_is_not_touched_by_a_death) {
+  share("kv");
+  const auto others = share("other", other);
+  const auto request = open(importer, "other");
+  const auto asked = question();
+  EXPECT_EQ(asked.exporter, other);
+  domain_.disconnect(exporter, false);
+  EXPECT_TRUE(seen_.answers.empty());
+  EXPECT_EQ(state_of(others), segment_state::live);
+  EXPECT_EQ(domain_.next_deadline(), at_ms(2'000));
+  domain_.confirmed(other, asked.confirmation, verdict::unchanged);
+  const answer got = only_answer();
+  EXPECT_EQ(got.request, request);
+  EXPECT_EQ(got.generation, others);
+}
+
 // ---- while a confirmation waits ----
 
 TEST_P(shared_memory, is_not_granted_to_who_left_meanwhile) {
