@@ -3,6 +3,7 @@
 // handle's open, and to receiving and mapping a range of many chunks; and what a kept mapping saves
 // later opens from a peer GPU. Both sides of each ratio run in one loop.
 #include <benchmark/benchmark.h>
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -60,7 +61,7 @@ class exporter_process {
  public:
   exporter_process(const std::string& socket, std::uint64_t size_bytes) {
     std::array<int, 2> ends{};
-    base::checked("bench", {}, "pipe", [&] { return ::pipe(ends.data()); });
+    base::checked("bench", {}, "pipe", [&] { return ::pipe2(ends.data(), O_CLOEXEC); });
     const base::unique_fd output(ends[0]);
     const std::string size = std::to_string(size_bytes);
     pid_ = ::fork();

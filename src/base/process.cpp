@@ -80,7 +80,7 @@ bool has_ended(const process_identity& process) {
       std::to_string(self.pid) != number.data()) {
     return false;
   }
-  const auto text = read_small_file("/proc/" + std::to_string(process.pid) + "/stat");
+  const auto text = read_small_file("/proc/" + std::to_string(process.pid) + "/stat", 1'024);
   return text ? start_time_of(*text) != process.start_time : errno == ENOENT;
 }
 

@@ -127,9 +127,13 @@ CUresult cuda::cuPointerGetAttributes(unsigned int count,
     const std::lock_guard lock(state().mutex);
     const fake::range* const found = state().ranges.find(pointer);
     for (unsigned int i = 0; i < count; ++i) {
-      // Unlike the single form this one writes zeros where there is nothing to say.
-      if (found == nullptr ||
-          attribute_of(*found, attributes[i], pointer, data[i]) != CUDA_SUCCESS) {
+      // Unlike the single form this one writes zeros where there is nothing to say, except for
+      // ranges, which it leaves alone.
+      const bool of_range = attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR ||
+                            attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_SIZE;
+      if (found == nullptr
+              ? !of_range
+              : attribute_of(*found, attributes[i], pointer, data[i]) != CUDA_SUCCESS) {
         std::memset(data[i], 0, width_of(attributes[i]));
       }
     }

@@ -51,9 +51,7 @@ std::optional<std::string> find_own_program(const std::string& name) {
                                 build / "apps" / "gpushm",
                                 build / "tests" / "process",
                                 build / "tests" / "container",
-                                build / "testing" / "fake_driver",
-                                self / ".." / "lib" / "fake",  // libraries that tests load
-                                build / "testing" / "share_shim"}) {
+                                build / "testing" / "fake_driver"}) {
     directories.push_back(directory.string());
   }
   return first_executable(directories, name);
@@ -67,6 +65,19 @@ std::string own_program(const std::string& name) {
                         "set GPUSHM_TEST_PATH to its directory)");
   }
   return *found;
+}
+
+std::string own_library(const std::string& name) {
+  std::error_code failed;
+  const auto self = fs::read_symlink("/proc/self/exe", failed).parent_path();
+  const fs::path build = GPUSHM_TESTING_BUILD_DIR;
+  for (const auto& directory :
+       {self, self / ".." / "lib" / "fake", build / "testing" / "share_shim"}) {
+    if (fs::is_regular_file(directory / name, failed)) {
+      return fs::absolute(directory / name).lexically_normal().string();
+    }
+  }
+  throw harness_error("no library " + name + " beside this test or in the build tree (build it)");
 }
 
 std::optional<std::string> find_in_path(const std::string& name) {

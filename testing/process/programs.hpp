@@ -12,6 +12,10 @@ namespace gpushm_testing {
 /// `harness_error`.
 [[nodiscard]] std::string own_program(const std::string& name);
 
+/// As `own_program`, a shared library that tests load: beside the running program, in its
+/// `../lib/fake`, and in the build tree.
+[[nodiscard]] std::string own_library(const std::string& name);
+
 /// As `own_program`, but nothing when there is none.
 [[nodiscard]] std::optional<std::string> find_own_program(const std::string& name);
 

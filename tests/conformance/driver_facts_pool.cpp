@@ -186,6 +186,9 @@ TEST_F(driver_facts, D6_freed_memory_keeps_its_contents_until_it_is_handed_out_a
   agent maker;
   agent user;
   const exported_pool pool(maker);
+  // Keeps the block that both lie in: one that is wholly free goes back to the driver, and what
+  // is handed out next at the same address is other memory.
+  const exported_pointer neighbour(maker, pool, 0x11);
   const exported_pointer memory(maker, pool, 0xd9);
   const std::uint64_t address = take(user, open_pool(user, pool.fd), memory);
   ASSERT_OK(maker.ask(order::pool_free, memory.address));

@@ -298,6 +298,44 @@ TEST_P(share, a_forked_child_is_told_so) {
   }
 }
 
+TEST_P(share, two_names_of_one_memory_end_one_by_one) {
+  agent exporter = start();
+  agent importer = start();
+  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
+  exporter.ask("share first " + numbers({0, 3 * mib}));
+  exporter.ask("share second " + numbers({mib, 3 * mib}));
+  importer.ask("open first");
+  importer.ask("open second");
+  EXPECT_EQ(importer.ask("check " + numbers({0, 3 * mib, 5})), "0");
+  importer.ask("put " + numbers({0, mib, 6}));
+  importer.ask("use 0");
+  EXPECT_EQ(importer.ask("check " + numbers({mib, mib, 6})), "0");
+  importer.ask("close");
+  importer.ask("use 1");
+  EXPECT_EQ(importer.ask("check " + numbers({0, mib, 6})), "0");
+  exporter.ask("unshare first");
+  importer.ask("open second");
+  EXPECT_EQ(importer.ask("check " + numbers({mib, 2 * mib, 5})), "0");
+}
+
+TEST_P(share, small_allocations_of_one_block_are_told_apart) {
+  if (kind() != "malloc") {
+    GTEST_SKIP() << "only cudaMalloc puts several allocations into one block";
+  }
+  agent exporter = start();
+  agent importer = start();
+  for (const std::uint64_t number : {1U, 2U, 3U}) {  // what was allocated before stays
+    exporter.ask("alloc malloc " + numbers({1000, 0}));
+    exporter.ask("fill " + numbers({0, 1000, number}));
+    exporter.ask("share kv" + std::to_string(number) + " " + numbers({100, 900}));
+  }
+  for (const std::uint64_t number : {3U, 1U, 2U}) {
+    importer.ask("open kv" + std::to_string(number));
+    EXPECT_EQ(importer.ask("check " + numbers({0, 900, number})), "0");
+  }
+}
+
 // ---- without a broker ----
 
 TEST_P(share, bytes_alone_carry_cuda_malloc_memory) {

@@ -74,7 +74,7 @@ class share_torch : public ::testing::Test {
     options.argv = {"python3",
                     "-c",
                     script,
-                    gpushm_testing::own_program("libgpushm_share_shim.so"),
+                    gpushm_testing::own_library("libgpushm_share_shim.so"),
                     options_.socket_path};
     options.env = {{"PYTORCH_CUDA_ALLOC_CONF", configuration},
                    {"PYTORCH_ALLOC_CONF", configuration}};
