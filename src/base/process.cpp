@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <mutex>
@@ -34,6 +35,21 @@ std::uint64_t start_time_of(std::string_view stat) {
   std::uint64_t value = 0;
   std::from_chars(rest.data(), rest.data() + rest.size(), value);
   return value;
+}
+
+/// A /proc of another namespace numbers processes in its own way. Asked once a process.
+bool proc_numbers_as_getpid(std::int32_t self) {
+  static std::atomic<std::int32_t> known{0};
+  if (known.load(std::memory_order_relaxed) == self) {
+    return true;
+  }
+  std::array<char, 32> number{};
+  if (::readlink("/proc/self", number.data(), number.size() - 1) <= 0 ||
+      std::to_string(self) != number.data()) {
+    return false;
+  }
+  known.store(self, std::memory_order_relaxed);
+  return true;
 }
 
 process_identity look_at_this_process() {
@@ -74,10 +90,7 @@ bool has_ended(const process_identity& process) {
       self.pid_namespace == 0 || process.start_time == 0) {
     return false;
   }
-  // A /proc of another namespace numbers processes in its own way.
-  std::array<char, 32> number{};
-  if (::readlink("/proc/self", number.data(), number.size() - 1) <= 0 ||
-      std::to_string(self.pid) != number.data()) {
+  if (!proc_numbers_as_getpid(self.pid)) {
     return false;
   }
   const auto text = read_small_file("/proc/" + std::to_string(process.pid) + "/stat", 1'024);

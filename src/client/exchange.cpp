@@ -36,23 +36,38 @@ void remember_export(std::shared_ptr<const memory::source> exported) {
 }
 
 /// One connection for all descriptors of one broker, as long as anything imported through it lives.
-std::shared_ptr<client_impl> client_for(const std::string& socket_path) {
-  static std::mutex mutex;
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed
-  static auto* const all = new std::map<std::string, std::weak_ptr<client_impl>>;
-  const std::lock_guard lock(mutex);
-  std::erase_if(*all, [](const auto& entry) { return entry.second.expired(); });
-  if (const auto at = all->find(socket_path); at != all->end()) {
-    auto found = at->second.lock();
-    if (found && !found->forked()) {
+class shared_clients {
+ public:
+  /// Blocks while it connects, and others with it only for the same broker's answer.
+  [[nodiscard]] std::shared_ptr<client_impl> get(const std::string& socket_path) {
+    if (auto found = find(socket_path)) {
       return found;
     }
+    connect_options options;
+    options.socket_path = socket_path;
+    auto made = std::make_shared<client_impl>(std::move(options));
+    const std::lock_guard lock(mutex_);
+    all_[socket_path] = made;
+    return made;
   }
-  connect_options options;
-  options.socket_path = socket_path;
-  auto made = std::make_shared<client_impl>(std::move(options));
-  (*all)[socket_path] = made;
-  return made;
+
+ private:
+  [[nodiscard]] std::shared_ptr<client_impl> find(const std::string& socket_path) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(all_, [](const auto& entry) { return entry.second.expired(); });
+    const auto at = all_.find(socket_path);
+    auto found = at == all_.end() ? nullptr : at->second.lock();
+    return found && !found->forked() ? found : nullptr;
+  }
+
+  std::mutex mutex_;
+  std::map<std::string, std::weak_ptr<client_impl>> all_;
+};
+
+std::shared_ptr<client_impl> client_for(const std::string& socket_path) {
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed
+  static auto* const all = new shared_clients;
+  return all->get(socket_path);
 }
 
 std::string socket_of(const wire::broker_reference& broker, const std::string& directory) {
@@ -71,6 +86,7 @@ error exporter_is_gone(const std::string& name, const std::string& cause) {
 }
 
 segment import_through_broker(const wire::descriptor& described, const import_options& options) {
+  memory::check_same_machine({}, described.exporter);
   const wire::broker_reference& broker = *described.broker;
   const std::string socket = socket_of(broker, options.directory);
   const auto client = client_for(socket);
@@ -164,7 +180,6 @@ std::vector<std::byte> export_segment(const segment& what, std::string_view sock
 
 segment import_memory(std::span<const std::byte> descriptor, const import_options& options) {
   const wire::descriptor described = wire::decode_descriptor(descriptor);
-  memory::check_same_machine({}, described.exporter);
   if (!described.broker) {
     return import_by_handle(described, options);
   }

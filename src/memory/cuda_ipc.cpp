@@ -37,6 +37,7 @@ class opened_handle {
  public:
   opened_handle(cuda::CUcontext context, std::uint64_t life, cuda::CUdeviceptr base) noexcept
       : context_(context), life_(life), base_(base) {}
+  void set_size(std::uint64_t size_bytes) noexcept { size_bytes_ = size_bytes; }
   opened_handle(const opened_handle&) = delete;
   opened_handle& operator=(const opened_handle&) = delete;
   ~opened_handle() {
@@ -55,12 +56,26 @@ class opened_handle {
   }
 
   [[nodiscard]] cuda::CUdeviceptr base() const noexcept { return base_; }
+  /// What the exporter claims must lie in what the driver has mapped.
+  void check_range(std::string_view name, const remote_memory& memory) const {
+    if (memory.offset_bytes > size_bytes_ ||
+        memory.size_bytes > size_bytes_ - memory.offset_bytes) {
+      throw error(errc::size_mismatch,
+                  "open",
+                  name,
+                  "the exporter's allocation has " + std::to_string(size_bytes_) + " bytes, not " +
+                      std::to_string(memory.size_bytes) + " at offset " +
+                      std::to_string(memory.offset_bytes),
+                  "the exporter is broken or hostile; report it");
+    }
+  }
   [[nodiscard]] bool usable() const noexcept { return driver::context_life(context_) == life_; }
 
  private:
   cuda::CUcontext context_;
   std::uint64_t life_;
   cuda::CUdeviceptr base_;
+  std::uint64_t size_bytes_ = 0;
 };
 
 using handle_table = shared_table<handle_key, opened_handle>;
@@ -114,23 +129,15 @@ void check_not_another(const handle_table& all,
   });
 }
 
-void check_size(std::string_view name, const remote_memory& memory, cuda::CUdeviceptr base) {
+/// Bytes that are mapped from `base` on.
+std::uint64_t mapped_bytes(std::string_view name, cuda::CUdeviceptr base) {
   cuda::CUdeviceptr start = 0;
   std::size_t size = 0;
   cuda_driver::check(cuda_driver::instance()->cuMemGetAddressRange_v2(&start, &size, base),
                      "open",
                      name,
                      "cuMemGetAddressRange");
-  const std::uint64_t behind = start + size - base;
-  if (memory.offset_bytes > behind || memory.size_bytes > behind - memory.offset_bytes) {
-    throw error(errc::size_mismatch,
-                "open",
-                name,
-                "the exporter's allocation has " + std::to_string(behind) + " bytes, not " +
-                    std::to_string(memory.size_bytes) + " at offset " +
-                    std::to_string(memory.offset_bytes),
-                "the exporter is broken or hostile; report it");
-  }
+  return start + size - base;
 }
 
 }  // namespace
@@ -149,9 +156,10 @@ std::shared_ptr<region> open_legacy_handle(std::string_view name,
     auto made =
         std::make_unique<opened_handle>(context, key.context_life, open_in_driver(name, memory));
     check_not_another(all, key, *made, name);
+    made->set_size(mapped_bytes(name, made->base()));
     return made;
   });
-  check_size(name, memory, opened->base());
+  opened->check_range(name, memory);
   return std::make_shared<legacy_region>(
       opened,
       device_bytes(std::string(name), user.handle, opened->base() + memory.offset_bytes),

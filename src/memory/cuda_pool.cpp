@@ -133,7 +133,6 @@ std::shared_ptr<region> import_from_pool(std::string_view name,
           return std::make_unique<imported_pool>(name, pool);
         }));
   });
-  check_size(name, memory, imported->pointer());
   cuda::CUmemAccessDesc allowed{};
   allowed.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, user.handle};
   allowed.flags = cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;  // pools know no read-only access
@@ -141,6 +140,7 @@ std::shared_ptr<region> import_from_pool(std::string_view name,
                      "open",
                      name,
                      "cuMemPoolSetAccess");
+  check_size(name, memory, imported->pointer());  // another device sees it only from here on
   return std::make_shared<device_region<region, std::shared_ptr<const imported_pointer>>>(
       imported,
       device_bytes(std::string(name), user.handle, imported->pointer() + memory.offset_bytes),

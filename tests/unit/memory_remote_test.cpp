@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/file.hpp"
+#include "driver/cuda.hpp"
 #include "gpushm/error.hpp"
 #include "memory/proc_maps.hpp"
 #include "memory/remote_memory.hpp"
@@ -376,7 +377,11 @@ TEST(shared_tables, keep_nothing_of_a_value_that_could_not_be_made) {
 
 class host_sources : public testing::Test {
  protected:
-  host_sources() : before_(open_descriptors()) {}
+  host_sources() {
+    // Where there is a driver it is asked first, and keeps descriptors of its own from then on.
+    static_cast<void>(driver::cuda_driver::try_instance());
+    before_ = open_descriptors();
+  }
   void TearDown() override { EXPECT_EQ(open_descriptors(), before_); }
 
   static base::unique_fd memfd(std::uint64_t bytes, int seals = all_seals) {
@@ -414,7 +419,7 @@ class host_sources : public testing::Test {
       "it is host memory that belongs to this process alone (malloc, new, pinned memory or a "
       "mapping that is not of one memfd) (create a segment on device host and use its memory, or "
       "map a memfd that is sealed with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL)";
-  std::size_t before_;
+  std::size_t before_ = 0;
 };
 
 TEST_F(host_sources, are_no_ranges_that_cannot_be) {
