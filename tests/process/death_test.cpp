@@ -117,6 +117,17 @@ TEST_F(death_of_client, a_dead_producer_of_a_leased_segment_leaves_nothing) {
       });
 }
 
+TEST_F(death_of_client, a_process_that_shares_its_memory_leaves_nothing) {
+  const auto before = holdings_of(survivors());
+  kill_at_every_call(
+      {"share", socket(), name},
+      [] {},
+      [&](traced_process&) {
+        EXPECT_TRUE(nothing_listed());
+        EXPECT_TRUE(back_to(before, survivors()));
+      });
+}
+
 TEST_F(death_of_client, a_persistent_segment_survives_its_producer_once_published) {
   const auto before = holdings_of(survivors());
   std::size_t survived = 0;

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that somebody else allocated, shared by name and by bytes, between processes, also when
 // both are PID 1 of their PID namespaces.
+#include <algorithm>
 #include <csignal>
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <string>
+#include <vector>
 
+#include "process/proc_counters.hpp"
 #include "share/share_world.hpp"
 
 namespace gpushm_tests {
@@ -427,6 +433,73 @@ constexpr share_setting all[] = {{"malloc", false, false},
                                  {"pool", true, false},
                                  {"pool", true, true}};
 INSTANTIATE_TEST_SUITE_P(, share, ::testing::ValuesIn(all), name_of);
+
+// ---- what fails half-way, and what needs no driver ----
+
+class share_watched : public share_world {
+ protected:
+  [[nodiscard]] agent start_with(const std::string& variable, const std::string& value) const {
+    agent_settings how = settings();
+    how.env.emplace_back(variable, value);
+    return start(how);
+  }
+  static std::size_t lines_of(const std::string& path) {
+    std::ifstream file(path);
+    return static_cast<std::size_t>(std::count(std::istreambuf_iterator<char>(file), {}, '\n'));
+  }
+};
+
+TEST_P(share_watched, an_import_that_fails_leaves_nothing_and_the_next_one_works) {
+  const std::map<std::string, std::vector<std::string>> calls = {
+      {"malloc", {"cuIpcOpenMemHandle_v2", "cuMemGetAddressRange_v2"}},
+      {"vmm",
+       {"cuMemAddressReserve", "cuMemImportFromShareableHandle", "cuMemMap", "cuMemSetAccess"}},
+      {"pool",
+       {"cuMemPoolImportFromShareableHandle",
+        "cuMemPoolImportPointer",
+        "cuMemPoolSetAccess",
+        "cuMemGetAddressRange_v2"}}};
+  agent exporter = start();
+  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
+  exporter.ask("share kv " + numbers({0, 4 * mib}));
+  for (const std::string& call : calls.at(kind())) {
+    agent importer = start_with("GPUSHM_FAKE_FAIL", call + ":1=999");
+    const pid_t pid = std::stoi(importer.ask("pid"));
+    importer.ask("alloc pageable " + numbers({4096, 0}));  // what the driver keeps open is open
+    const auto before = gpushm_testing::count_descriptors(pid);
+    const std::string said = importer.fails("open kv");
+    EXPECT_THAT(said, StartsWith("driver_error open \"kv\": ")) << call;
+    EXPECT_THAT(said, HasSubstr("CUDA_ERROR_UNKNOWN (999)")) << call;
+    EXPECT_TRUE(eventually([&] { return watch().stat("kv").leases == 1; }, seconds(1))) << call;
+    EXPECT_EQ(gpushm_testing::total(gpushm_testing::count_descriptors(pid)),
+              gpushm_testing::total(before))
+        << call;
+    importer.ask("open kv");
+    EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0") << call;
+  }
+}
+
+TEST_P(share_watched, its_own_handle_costs_a_process_no_driver_call) {
+  if (kind() != "malloc") {
+    GTEST_SKIP() << "only these bytes have a handle";
+  }
+  const std::string trace = folder_ / "trace";
+  agent self = start_with("GPUSHM_FAKE_TRACE", trace);
+  const std::string address = self.ask("alloc malloc " + numbers({4 * mib, 0}));
+  const std::string bytes = self.ask("export " + numbers({mib, mib}));
+  const std::size_t before = lines_of(trace);
+  EXPECT_GT(before, 0U);
+  EXPECT_EQ(first_number(self.ask("import " + bytes)), first_number(address) + mib);
+  EXPECT_EQ(lines_of(trace), before);
+}
+
+INSTANTIATE_TEST_SUITE_P(,
+                         share_watched,
+                         ::testing::Values(share_setting{"malloc", false, false},
+                                           share_setting{"vmm", false, false},
+                                           share_setting{"pool", false, false}),
+                         name_of);
 
 // ---- what cannot be shared, and who may not open ----
 

@@ -2,12 +2,18 @@
 // One round of a producer or a consumer between the tracer's marks.
 //   death_victim produce SOCKET NAME leased|persistent
 //   death_victim consume SOCKET NAME
+//   death_victim share SOCKET NAME
 // Says on standard output how far it got: "published", "opened", "releasing", "left".
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <iostream>
 #include <string>
@@ -58,6 +64,26 @@ void consume(const std::string& socket, const std::string& name) {
   found.reset();
 }
 
+/// Memory that exists: a sealed memfd that this process has mapped.
+void share(const std::string& socket, const std::string& name) {
+  const int fd = ::memfd_create("death-victim", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (::ftruncate(fd, static_cast<off_t>(round_size_bytes)) != 0 ||
+      ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    throw std::runtime_error("memfd");
+  }
+  void* const memory = ::mmap(nullptr, round_size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the macro is a cast
+    throw std::runtime_error("mmap");
+  }
+  std::memset(memory, std::to_integer<int>(round_pattern), round_size_bytes);
+  auto client = gpushm::client::connect({.socket_path = socket});
+  auto shared = client.share(name, memory, round_size_bytes);
+  say("published");
+  client.unshare(name);
+  say("releasing");
+  shared.reset();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -69,6 +95,8 @@ int main(int argc, char** argv) {
               arguments.at(3),
               arguments.at(4) == "persistent" ? gpushm::lifetime::persistent
                                               : gpushm::lifetime::leased);
+    } else if (arguments.at(1) == "share") {
+      share(arguments.at(2), arguments.at(3));
     } else {
       consume(arguments.at(2), arguments.at(3));
     }
