@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "driver/cuda.hpp"
+#include "driver/owners.hpp"
 
 namespace gpushm::driver {
 
@@ -24,17 +25,17 @@ cuda::CUcontext primary_context(cuda::CUdevice device,
                                 std::string_view object) {
   static std::mutex mutex;
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, and never released
-  static auto* const contexts = new std::map<cuda::CUdevice, cuda::CUcontext>;
+  static auto* const contexts = new std::map<cuda::CUdevice, primary_context_value>;
   const cuda_driver& cu = cuda_driver::instance();
   const std::lock_guard lock(mutex);
-  cuda::CUcontext& context = (*contexts)[device];
-  if (context == nullptr || !is_active(cu, device)) {
-    cuda_driver::check(cu->cuDevicePrimaryCtxRetain(&context, device),
+  primary_context_value& kept = (*contexts)[device];
+  if (kept.context == nullptr || !is_active(cu, device)) {
+    cuda_driver::check(cu->cuDevicePrimaryCtxRetain(&kept.context, device),
                        operation,
                        object,
                        "cuDevicePrimaryCtxRetain");
   }
-  return context;
+  return kept.context;
 }
 
 std::uint64_t context_life(cuda::CUcontext context) noexcept {

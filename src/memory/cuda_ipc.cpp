@@ -2,8 +2,8 @@
 // Legacy handles: cuIpcOpenMemHandle, once a process, device and allocation.
 #include <unistd.h>
 
-#include <compare>
 #include <cstring>
+#include <tuple>
 
 #include "driver/cuda.hpp"
 #include "driver/owners.hpp"
@@ -26,7 +26,10 @@ struct handle_key {
   std::array<std::byte, 64> handle{};
   cuda::CUdevice device = cuda::device_invalid;
   std::uint64_t context_life = 0;
-  friend auto operator<=>(const handle_key&, const handle_key&) = default;
+  friend bool operator<(const handle_key& a, const handle_key& b) {
+    return std::tie(a.exporter, a.buffer_id, a.handle, a.device, a.context_life) <
+           std::tie(b.exporter, b.buffer_id, b.handle, b.device, b.context_life);
+  }
 
   [[nodiscard]] bool is_same_memory(const handle_key& other) const noexcept {
     return exporter == other.exporter && buffer_id == other.buffer_id && handle == other.handle;

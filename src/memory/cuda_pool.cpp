@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory pools: the pool once a process, each of its allocations once.
-#include <compare>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "driver/cuda.hpp"
@@ -22,13 +22,17 @@ using driver::cuda_driver;
 struct pool_key {
   std::array<std::uint8_t, 16> exporter{};
   std::uint64_t pool = 0;
-  friend auto operator<=>(const pool_key&, const pool_key&) = default;
+  friend bool operator<(const pool_key& a, const pool_key& b) {
+    return std::tie(a.exporter, a.pool) < std::tie(b.exporter, b.pool);
+  }
 };
 
 struct pointer_key {
   pool_key pool;
   std::array<std::byte, 64> handle{};
-  friend auto operator<=>(const pointer_key&, const pointer_key&) = default;
+  friend bool operator<(const pointer_key& a, const pointer_key& b) {
+    return std::tie(a.pool, a.handle) < std::tie(b.pool, b.handle);
+  }
 };
 
 class imported_pool {
