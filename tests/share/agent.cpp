@@ -2,6 +2,7 @@
 #include "share/agent.hpp"
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -82,9 +83,21 @@ void agent::stop() {
 }
 
 void agent::kill_and_wait() {
+  // The process that the test started may be `unshare`, whose child is the agent.
+  pid_t inner = 0;
+  if (process_) {
+    const std::string pid = std::to_string(process_->pid());
+    std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
+    children >> inner;
+  }
   kill(SIGKILL);
   static_cast<void>(process_ ? process_->wait_exit(std::chrono::seconds(30))
                              : container_->wait_exit(std::chrono::seconds(30)));
+  if (inner > 0) {
+    EXPECT_TRUE(gpushm_testing::eventually(
+        [&] { return !std::filesystem::exists("/proc/" + std::to_string(inner)); },
+        std::chrono::seconds(30)));
+  }
 }
 
 }  // namespace gpushm_tests
