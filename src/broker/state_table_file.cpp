@@ -38,6 +38,7 @@ wire::slot_state stored(std::optional<segment_state> state) {
       return wire::slot_state::exporter_gone;
     case segment_state::removed:
     case segment_state::broker_gone:
+    case segment_state::unknown:
       break;
   }
   return wire::slot_state::removed;
