@@ -26,7 +26,8 @@ struct process_identity {
 
 /// True when it is certain that the process has ended: it was of this boot and PID namespace, and
 /// its number is nobody's or another's by now. False also when nothing can be known, as of other
-/// namespaces. Reads a file.
+/// namespaces. Keeps a
+/// descriptor for each of the last processes asked for. Thread-safe.
 [[nodiscard]] bool has_ended(const process_identity& process);
 
 }  // namespace gpushm::base

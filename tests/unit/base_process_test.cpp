@@ -51,11 +51,44 @@ TEST(process_identity, has_ended_when_its_number_is_nobodys_or_anothers) {
   gone.pid = child;
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
   EXPECT_TRUE(has_ended(gone));
+  EXPECT_TRUE(has_ended(gone)) << "also when it is asked for again";
   gone.pid_namespace += 1;
   EXPECT_FALSE(has_ended(gone)) << "nothing is known of other namespaces";
   gone = earlier;
   gone.boot_id = "another";
   EXPECT_FALSE(has_ended(gone));
+}
+
+TEST(process_identity, that_was_seen_alive_is_seen_to_end) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  int stay[2];
+  ASSERT_EQ(::pipe(stay), 0);
+  const pid_t child = ::fork();
+  ASSERT_NE(child, -1);
+  if (child == 0) {
+    const process_identity self = this_process();
+    static_cast<void>(!::write(ends[1], &self.start_time, sizeof self.start_time));
+    static_cast<void>(!::write(ends[1], self.epoch.data(), self.epoch.size()));
+    ::close(stay[1]);
+    char nothing = 0;
+    static_cast<void>(!::read(stay[0], &nothing, 1));
+    ::_exit(0);
+  }
+  process_identity other = this_process();
+  other.pid = child;
+  ASSERT_EQ(::read(ends[0], &other.start_time, sizeof other.start_time),
+            ssize_t{sizeof other.start_time});
+  ASSERT_EQ(::read(ends[0], other.epoch.data(), other.epoch.size()),
+            static_cast<ssize_t>(other.epoch.size()));
+  EXPECT_FALSE(has_ended(other));
+  EXPECT_FALSE(has_ended(other));
+  ::close(stay[1]);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_TRUE(has_ended(other));
+  for (const int each : {ends[0], ends[1], stay[0]}) {
+    ::close(each);
+  }
 }
 
 }  // namespace
