@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -27,6 +28,13 @@
 namespace gpushm::detail {
 
 using steady_time = std::chrono::steady_clock::time_point;
+
+/// What is left until `deadline`, rounded up, never negative.
+[[nodiscard]] inline std::chrono::milliseconds time_left(steady_time deadline) {
+  const auto rest =
+      std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+  return std::max(rest, std::chrono::milliseconds(0));
+}
 
 /// An answer with its descriptors.
 struct answer {
