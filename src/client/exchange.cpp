@@ -157,6 +157,8 @@ std::vector<std::byte> export_segment(const segment& what, std::string_view sock
   wire::descriptor described;
   if (const auto shared = lease.shared_memory()) {
     described = detail::describe(*shared);
+  } else if (!lease.descriptor().empty()) {  // somebody else's: what it says of itself
+    described = wire::decode_descriptor(lease.descriptor());
   } else {
     described.backend = info.backend;
     described.size_bytes = info.size_bytes;
@@ -164,9 +166,6 @@ std::vector<std::byte> export_segment(const segment& what, std::string_view sock
     described.allocated_bytes = info.allocated_bytes;
     described.device = info.device;
     described.exporter = base::this_process();
-    if (!lease.descriptor().empty()) {  // somebody else's: what it says of itself
-      described = wire::decode_descriptor(lease.descriptor());
-    }
   }
   const broker_info& broker = lease.broker().broker();
   described.broker = wire::broker_reference{

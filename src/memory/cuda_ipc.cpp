@@ -59,19 +59,7 @@ class opened_handle {
   }
 
   [[nodiscard]] cuda::CUdeviceptr base() const noexcept { return base_; }
-  /// What the exporter claims must lie in what the driver has mapped.
-  void check_range(std::string_view name, const remote_memory& memory) const {
-    if (memory.offset_bytes > size_bytes_ ||
-        memory.size_bytes > size_bytes_ - memory.offset_bytes) {
-      throw error(errc::size_mismatch,
-                  "open",
-                  name,
-                  "the exporter's allocation has " + std::to_string(size_bytes_) + " bytes, not " +
-                      std::to_string(memory.size_bytes) + " at offset " +
-                      std::to_string(memory.offset_bytes),
-                  "the exporter is broken or hostile; report it");
-    }
-  }
+  [[nodiscard]] std::uint64_t size_bytes() const noexcept { return size_bytes_; }
   [[nodiscard]] bool usable() const noexcept { return driver::context_life(context_) == life_; }
 
  private:
@@ -132,17 +120,6 @@ void check_not_another(const handle_table& all,
   });
 }
 
-/// Bytes that are mapped from `base` on.
-std::uint64_t mapped_bytes(std::string_view name, cuda::CUdeviceptr base) {
-  cuda::CUdeviceptr start = 0;
-  std::size_t size = 0;
-  cuda_driver::check(cuda_driver::instance()->cuMemGetAddressRange_v2(&start, &size, base),
-                     "open",
-                     name,
-                     "cuMemGetAddressRange");
-  return start + size - base;
-}
-
 }  // namespace
 
 std::shared_ptr<region> open_legacy_handle(std::string_view name,
@@ -159,10 +136,10 @@ std::shared_ptr<region> open_legacy_handle(std::string_view name,
     auto made =
         std::make_unique<opened_handle>(context, key.context_life, open_in_driver(name, memory));
     check_not_another(all, key, *made, name);
-    made->set_size(mapped_bytes(name, made->base()));
+    made->set_size(bytes_behind(name, made->base()));
     return made;
   });
-  opened->check_range(name, memory);
+  check_range(name, memory, opened->size_bytes());
   return std::make_shared<legacy_region>(
       opened,
       device_bytes(std::string(name), user.handle, opened->base() + memory.offset_bytes),

@@ -104,24 +104,6 @@ pointer_table& pointers() {
 }
 // NOLINTEND(cppcoreguidelines-owning-memory)
 
-void check_size(std::string_view name, const remote_memory& memory, cuda::CUdeviceptr pointer) {
-  cuda::CUdeviceptr start = 0;
-  std::size_t size = 0;
-  cuda_driver::check(cuda_driver::instance()->cuMemGetAddressRange_v2(&start, &size, pointer),
-                     "open",
-                     name,
-                     "cuMemGetAddressRange");
-  if (memory.offset_bytes > size || memory.size_bytes > size - memory.offset_bytes) {
-    throw error(errc::size_mismatch,
-                "open",
-                name,
-                "the exporter's allocation has " + std::to_string(size) + " bytes, not " +
-                    std::to_string(memory.size_bytes) + " at offset " +
-                    std::to_string(memory.offset_bytes),
-                "the exporter is broken or hostile; report it");
-  }
-}
-
 }  // namespace
 
 std::shared_ptr<region> import_from_pool(std::string_view name,
@@ -144,7 +126,8 @@ std::shared_ptr<region> import_from_pool(std::string_view name,
                      "open",
                      name,
                      "cuMemPoolSetAccess");
-  check_size(name, memory, imported->pointer());  // another device sees it only from here on
+  // Another device sees it only from here on.
+  check_range(name, memory, bytes_behind(name, imported->pointer()));
   return std::make_shared<device_region<region, std::shared_ptr<const imported_pointer>>>(
       imported,
       device_bytes(std::string(name), user.handle, imported->pointer() + memory.offset_bytes),

@@ -96,16 +96,7 @@ class device_allocation final : public device_region<allocation, owned_mapping> 
         chunks_(std::move(chunks)) {}
 
   [[nodiscard]] base::unique_fd export_chunk(std::uint32_t index) override {
-    int fd = -1;
-    cuda_driver::check(
-        owner()->driver()->cuMemExportToShareableHandle(
-            &fd, chunks_.at(index).get(), cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-        "create",
-        owner()->name(),
-        "cuMemExportToShareableHandle");
-    base::unique_fd chunk(fd);
-    ::fcntl(chunk.get(), F_SETFD, FD_CLOEXEC);
-    return chunk;
+    return export_descriptor(chunks_.at(index).get(), "create", owner()->name());
   }
   void finish_exports() noexcept override { chunks_.clear(); }
 
@@ -150,6 +141,24 @@ class device_importer final : public importer {
 };
 
 }  // namespace
+
+base::unique_fd own_descriptor(int fd) {
+  base::unique_fd owned(fd);
+  ::fcntl(owned.get(), F_SETFD, FD_CLOEXEC);
+  return owned;
+}
+
+base::unique_fd export_descriptor(cuda::CUmemGenericAllocationHandle chunk,
+                                  std::string_view operation,
+                                  std::string_view name) {
+  int fd = -1;
+  cuda_driver::check(cuda_driver::instance()->cuMemExportToShareableHandle(
+                         &fd, chunk, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+                     operation,
+                     name,
+                     "cuMemExportToShareableHandle");
+  return own_descriptor(fd);
+}
 
 cuda_vmm_backend::cuda_vmm_backend(driver::gpu device) : gpu_(std::move(device)) {
   const cuda_driver& cu = cuda_driver::instance();

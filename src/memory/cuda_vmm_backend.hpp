@@ -6,6 +6,14 @@
 
 namespace gpushm::memory {
 
+/// Takes over a descriptor that the driver made; it closes on exec from here on.
+[[nodiscard]] base::unique_fd own_descriptor(int fd);
+
+/// A descriptor of a chunk; the caller's. Throws driver_error, naming `operation`.
+[[nodiscard]] base::unique_fd export_descriptor(cuda::CUmemGenericAllocationHandle chunk,
+                                                std::string_view operation,
+                                                std::string_view name);
+
 /// cuMemCreate allocations that travel as POSIX descriptors. Uses the primary context of its GPU,
 /// as the runtime API does, and leaves the thread's current context as it was.
 class cuda_vmm_backend final : public backend {

@@ -21,10 +21,6 @@ namespace gpushm::memory {
 
 namespace {
 
-[[noreturn]] void refuse(std::string_view name, std::string_view what, std::string_view remedy) {
-  throw error(errc::not_exportable, "share", name, what, remedy);
-}
-
 constexpr std::string_view host_remedy =
     "create a segment on device host and use its memory, or map a memfd that is sealed with "
     "F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL";

@@ -21,4 +21,10 @@ namespace gpushm::memory {
                                                        base::unique_fd pool,
                                                        const driver::gpu& user);
 
+/// Bytes that the driver has mapped from `address` on. Throws driver_error.
+[[nodiscard]] std::uint64_t bytes_behind(std::string_view name, cuda::CUdeviceptr address);
+
+/// What the exporter claims must lie in what is mapped. Throws size_mismatch.
+void check_range(std::string_view name, const remote_memory& memory, std::uint64_t mapped_bytes);
+
 }  // namespace gpushm::memory

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "driver/cuda.hpp"
 #include "gpushm/error.hpp"
 #include "memory/device_bytes.hpp"
 #include "memory/remote_kinds.hpp"
@@ -17,15 +18,7 @@ namespace gpushm::memory {
 namespace {
 
 /// Any number that is no process's own.
-constexpr std::uint32_t nobodys_pid = 0;
-
-std::uint32_t number_at(const std::array<std::byte, 64>& bytes, std::size_t offset) {
-  std::uint32_t value = 0;
-  for (std::size_t i = 0; i < sizeof value; ++i) {
-    value |= std::to_integer<std::uint32_t>(bytes.at(offset + i)) << (8 * i);
-  }
-  return value;
-}
+constexpr std::int32_t nobodys_pid = 0;
 
 class host_view final : public region {
  public:
@@ -80,6 +73,38 @@ own_export::~own_export() {
   }
 }
 
+std::int32_t pid_in(const std::array<std::byte, 64>& handle, std::size_t offset) {
+  std::uint32_t value = 0;
+  for (std::size_t i = 0; i < sizeof value; ++i) {
+    value |= std::to_integer<std::uint32_t>(handle.at(offset + i)) << (8 * i);
+  }
+  return static_cast<std::int32_t>(value);
+}
+
+std::uint64_t bytes_behind(std::string_view name, cuda::CUdeviceptr address) {
+  cuda::CUdeviceptr start = 0;
+  std::size_t size = 0;
+  driver::cuda_driver::check(
+      driver::cuda_driver::instance()->cuMemGetAddressRange_v2(&start, &size, address),
+      "open",
+      name,
+      "cuMemGetAddressRange");
+  return start + size - address;
+}
+
+void check_range(std::string_view name, const remote_memory& memory, std::uint64_t mapped_bytes) {
+  if (memory.offset_bytes > mapped_bytes ||
+      memory.size_bytes > mapped_bytes - memory.offset_bytes) {
+    throw error(errc::size_mismatch,
+                "open",
+                name,
+                "the exporter's allocation has " + std::to_string(mapped_bytes) + " bytes, not " +
+                    std::to_string(memory.size_bytes) + " at offset " +
+                    std::to_string(memory.offset_bytes),
+                "the exporter is broken or hostile; report it");
+  }
+}
+
 std::array<std::byte, 64> usable_handle(std::string_view name,
                                         const remote_memory& memory,
                                         std::int32_t own_pid) {
@@ -97,7 +122,7 @@ std::array<std::byte, 64> usable_handle(std::string_view name,
     }
     return bytes;
   }
-  if (number_at(bytes, *memory.pid_offset) == static_cast<std::uint32_t>(own_pid)) {
+  if (pid_in(bytes, *memory.pid_offset) == own_pid) {
     for (std::size_t i = 0; i < sizeof nobodys_pid; ++i) {
       bytes.at(*memory.pid_offset + i) = std::byte{0};
     }

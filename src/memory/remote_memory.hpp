@@ -73,6 +73,9 @@ class own_export {
                                                  std::uint64_t size_bytes,
                                                  const device_id& device);
 
+/// The PID that stands in a legacy handle at `offset`, which is at most 60. Pure.
+[[nodiscard]] std::int32_t pid_in(const std::array<std::byte, 64>& handle, std::size_t offset);
+
 /// The handle as this process must give it to the driver: rewritten where the driver would
 /// otherwise take it for this very process's. Pure. Throws pid_collision.
 [[nodiscard]] std::array<std::byte, 64> usable_handle(std::string_view name,

@@ -12,6 +12,7 @@
 #include "driver/owners.hpp"
 #include "driver/primary_context.hpp"
 #include "gpushm/error.hpp"
+#include "memory/cuda_vmm_backend.hpp"
 #include "memory/source_kinds.hpp"
 
 namespace gpushm::memory {
@@ -81,12 +82,7 @@ class legacy_source final : public exporter_bound_source {
                        "cuIpcGetMemHandle");
     std::memcpy(remote_.handle.data(), &handle, sizeof handle);
     // FACTS I1, proved on this very handle: the driver must have put our own number there.
-    std::uint32_t number = 0;
-    for (std::size_t i = 0; i < sizeof number; ++i) {
-      number |= std::to_integer<std::uint32_t>(remote_.handle.at(cuda::ipc_handle_pid_offset + i))
-                << (8 * i);
-    }
-    if (number == static_cast<std::uint32_t>(remote_.exporter.pid)) {
+    if (pid_in(remote_.handle, cuda::ipc_handle_pid_offset) == remote_.exporter.pid) {
       remote_.pid_offset = static_cast<std::uint16_t>(cuda::ipc_handle_pid_offset);
     }
     shared_.emplace(remote_);
@@ -134,7 +130,7 @@ class pool_source final : public exporter_bound_source {
                        "share",
                        name_,
                        "cuMemPoolExportToShareableHandle");
-    return close_on_exec(fd);
+    return own_descriptor(fd);
   }
 
   std::string name_;
@@ -187,10 +183,6 @@ std::optional<pointer_facts> look_at(cuda::CUdeviceptr address) {
   return facts;
 }
 
-[[noreturn]] void refuse(std::string_view name, std::string_view what, std::string_view remedy) {
-  throw error(errc::not_exportable, "share", name, what, remedy);
-}
-
 constexpr std::string_view exportable_remedy =
     "allocate it with cudaMalloc, or with cuMemCreate and a descriptor handle type; in PyTorch set "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
@@ -220,10 +212,8 @@ bool is_virtual_memory(cuda::CUdeviceptr address) {
 
 }  // namespace
 
-base::unique_fd close_on_exec(int fd) {
-  base::unique_fd owned(fd);
-  ::fcntl(owned.get(), F_SETFD, FD_CLOEXEC);
-  return owned;
+void refuse(std::string_view name, std::string_view what, std::string_view remedy) {
+  throw error(errc::not_exportable, "share", name, what, remedy);
 }
 
 std::unique_ptr<source> find_source(std::string_view name,

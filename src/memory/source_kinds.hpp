@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fcntl.h>
-
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -38,7 +36,7 @@ struct pointer_facts {
                                                  void* pointer,
                                                  std::uint64_t size_bytes);
 
-/// Takes over a descriptor that the driver made.
-[[nodiscard]] base::unique_fd close_on_exec(int fd);
+/// Throws not_exportable.
+[[noreturn]] void refuse(std::string_view name, std::string_view what, std::string_view remedy);
 
 }  // namespace gpushm::memory

@@ -6,6 +6,7 @@
 #include "driver/cuda.hpp"
 #include "driver/owners.hpp"
 #include "gpushm/error.hpp"
+#include "memory/cuda_vmm_backend.hpp"
 #include "memory/source_kinds.hpp"
 
 namespace gpushm::memory {
@@ -18,10 +19,6 @@ struct chunk {
   cuda::CUdeviceptr start = 0;
   std::uint64_t size_bytes = 0;
 };
-
-[[noreturn]] void refuse(std::string_view name, const std::string& what, std::string_view remedy) {
-  throw error(errc::not_exportable, "share", name, what, remedy);
-}
 
 /// The chunk that `address` lies in; size 0 when nothing is mapped there.
 chunk chunk_at(cuda::CUdeviceptr address) {
@@ -75,13 +72,7 @@ class vmm_source final : public source {
   [[nodiscard]] std::uint64_t allocated_bytes() const noexcept override { return allocated_bytes_; }
   [[nodiscard]] base::unique_fd export_chunk(std::uint32_t index) override {
     const driver::unique_allocation held = retain(name_, starts_.at(index));
-    int fd = -1;
-    cuda_driver::check(cuda_driver::instance()->cuMemExportToShareableHandle(
-                           &fd, held.get(), cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-                       "share",
-                       name_,
-                       "cuMemExportToShareableHandle");
-    return close_on_exec(fd);
+    return export_descriptor(held.get(), "share", name_);
   }
 
  private:
