@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <cstring>
 #include <limits>
 #include <string>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "base/file.hpp"
 #include "base/syscall.hpp"
 #include "gpushm/error.hpp"
+#include "memory/host_region.hpp"
 
 namespace gpushm::memory {
 
@@ -72,40 +72,14 @@ class host_range {
   std::uint64_t mapped_bytes_ = 0;
 };
 
-/// What allocations and imports have in common.
-template <typename Base>
-class host_memory : public Base {
+class host_allocation final : public host_region<allocation, host_range> {
  public:
-  host_memory(host_range range, std::uint64_t offset_bytes)
-      : range_(std::move(range)), offset_bytes_(offset_bytes) {}
-
-  [[nodiscard]] void* data() const noexcept override { return range_.data() + offset_bytes_; }
-  [[nodiscard]] std::uint64_t mapped_bytes() const noexcept override {
-    return range_.mapped_bytes() - offset_bytes_;
-  }
-  void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const override {
-    std::memcpy(destination.data(), at(offset_bytes), destination.size());
-  }
-  void write(std::uint64_t offset_bytes, std::span<const std::byte> source) override {
-    std::memcpy(at(offset_bytes), source.data(), source.size());
-  }
-  void fill(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::byte value) override {
-    std::memset(at(offset_bytes), std::to_integer<int>(value), size_bytes);
-  }
-
- private:
-  [[nodiscard]] std::byte* at(std::uint64_t offset_bytes) const noexcept {
-    return range_.data() + offset_bytes_ + offset_bytes;
-  }
-
-  host_range range_;
-  std::uint64_t offset_bytes_;
-};
-
-class host_allocation final : public host_memory<allocation> {
- public:
-  host_allocation(host_range range, std::vector<base::unique_fd> chunks)
-      : host_memory(std::move(range), 0), chunks_(std::move(chunks)) {}
+  /// `first` and `mapped_bytes` are those of `range`.
+  host_allocation(host_range range,
+                  std::byte* first,
+                  std::uint64_t mapped_bytes,
+                  std::vector<base::unique_fd> chunks)
+      : host_region(std::move(range), first, mapped_bytes), chunks_(std::move(chunks)) {}
 
   [[nodiscard]] base::unique_fd export_chunk(std::uint32_t index) override {
     return std::move(chunks_.at(index));
@@ -163,7 +137,10 @@ class host_importer final : public importer {
     range_.append(chunk.get(), chunk_bytes, access_);
   }
   std::unique_ptr<region> complete() override {
-    return std::make_unique<host_memory<region>>(std::move(range_), offset_bytes_);
+    std::byte* const first = range_.data() + offset_bytes_;
+    const std::uint64_t mapped_bytes = range_.mapped_bytes() - offset_bytes_;
+    return std::make_unique<host_region<region, host_range>>(
+        std::move(range_), first, mapped_bytes);
   }
 
   std::string name_;
@@ -194,7 +171,10 @@ std::unique_ptr<allocation> host_backend::allocate(std::string_view name,
     chunks.push_back(make_chunk(name, plan.size_of(i), huge_pages_));
     range.append(chunks.back().get(), plan.size_of(i), access::read_write);
   }
-  return std::make_unique<host_allocation>(std::move(range), std::move(chunks));
+  std::byte* const first = range.data();
+  const std::uint64_t mapped_bytes = range.mapped_bytes();
+  return std::make_unique<host_allocation>(
+      std::move(range), first, mapped_bytes, std::move(chunks));
 }
 
 std::unique_ptr<importer> host_backend::begin_import(const import_request& wanted) const {

@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "driver/cuda.hpp"
 #include "gpushm/error.hpp"
 #include "memory/device_bytes.hpp"
+#include "memory/host_region.hpp"
 #include "memory/remote_kinds.hpp"
 
 namespace gpushm::memory {
@@ -19,28 +19,6 @@ namespace {
 
 /// Any number that is no process's own.
 constexpr std::int32_t nobodys_pid = 0;
-
-class host_view final : public region {
- public:
-  host_view(void* data, std::uint64_t size_bytes)
-      : data_(static_cast<std::byte*>(data)), size_bytes_(size_bytes) {}
-
-  [[nodiscard]] void* data() const noexcept override { return data_; }
-  [[nodiscard]] std::uint64_t mapped_bytes() const noexcept override { return size_bytes_; }
-  void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const override {
-    std::memcpy(destination.data(), data_ + offset_bytes, destination.size());
-  }
-  void write(std::uint64_t offset_bytes, std::span<const std::byte> source) override {
-    std::memcpy(data_ + offset_bytes, source.data(), source.size());
-  }
-  void fill(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::byte value) override {
-    std::memset(data_ + offset_bytes, std::to_integer<int>(value), size_bytes);
-  }
-
- private:
-  std::byte* data_;
-  std::uint64_t size_bytes_;
-};
 
 struct nobody {};  // owns what is not owned
 
@@ -177,7 +155,8 @@ std::shared_ptr<region> own_memory(std::string_view name,
   if (device.kind == device_kind::host) {
     auto* const data = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): a pointer
         static_cast<std::uintptr_t>(address));   // that travelled as a number
-    return std::make_shared<host_view>(data, size_bytes);
+    return std::make_shared<host_region<region, nobody>>(
+        nobody{}, static_cast<std::byte*>(data), size_bytes);
   }
   const driver::gpu& home = driver::find_device(device.uuid);
   return std::make_shared<device_region<region, nobody>>(

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "memory/backend.hpp"
+
+namespace gpushm::memory {
+
+/// A region over host memory, as `device_region` is one over a GPU's. `Base` is `region` or
+/// `allocation`; `Owner` keeps the memory.
+template <typename Base, typename Owner>
+class host_region : public Base {
+ public:
+  host_region(Owner owner, std::byte* first, std::uint64_t mapped_bytes)
+      : owner_(std::move(owner)), first_(first), mapped_bytes_(mapped_bytes) {}
+
+  [[nodiscard]] void* data() const noexcept override { return first_; }
+  [[nodiscard]] std::uint64_t mapped_bytes() const noexcept override { return mapped_bytes_; }
+  void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const override {
+    std::memcpy(destination.data(), first_ + offset_bytes, destination.size());
+  }
+  void write(std::uint64_t offset_bytes, std::span<const std::byte> source) override {
+    std::memcpy(first_ + offset_bytes, source.data(), source.size());
+  }
+  void fill(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::byte value) override {
+    std::memset(first_ + offset_bytes, std::to_integer<int>(value), size_bytes);
+  }
+
+ private:
+  Owner owner_;
+  std::byte* first_;
+  std::uint64_t mapped_bytes_;
+};
+
+}  // namespace gpushm::memory
