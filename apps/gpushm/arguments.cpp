@@ -5,6 +5,7 @@
 
 #include "base/names.hpp"
 #include "commands.hpp"
+#include "inspect_arguments.hpp"
 #include "options.hpp"
 #include "output.hpp"
 
@@ -27,6 +28,13 @@ struct all_arguments {
   version_arguments version;
   demo_arguments demo;
   demo_role_arguments role;
+  doctor_arguments doctor;
+  explain_arguments explain;
+  topo_arguments topo;
+  matrix_arguments matrix;
+  probe_driver_arguments probe_driver;
+  measure_worker_arguments measure_worker;
+  trial_worker_arguments trial_worker;
 };
 
 void add_serve(CLI::App& app, serve_arguments& out) {
@@ -369,6 +377,33 @@ request parse(int argc, char** argv) {
           all.demo,
           all.demo.json);
   command("demo-role", "", add_demo_role, run_demo_role, all.role, never);
+  command("doctor",
+          "Say what helps or hinders sharing here, and what to do",
+          add_doctor,
+          run_doctor,
+          all.doctor,
+          all.doctor.json);
+  command("explain",
+          "Say what an error means, how to confirm it and how to mend it",
+          add_explain,
+          run_explain,
+          all.explain,
+          all.explain.json);
+  command("topo",
+          "Show the GPUs and how they are connected",
+          add_topo,
+          run_topo,
+          all.topo,
+          all.topo.json);
+  command("matrix",
+          "Try all ways of sharing between real containers in all settings",
+          add_matrix,
+          run_matrix,
+          all.matrix,
+          all.matrix.json);
+  command("probe-driver", "", add_probe_driver, run_probe_driver, all.probe_driver, never);
+  command("measure-worker", "", add_measure_worker, run_measure_worker, all.measure_worker, never);
+  command("trial-worker", "", add_trial_worker, run_trial_worker, all.trial_worker, never);
   command(
       "version",
       "Print the version",

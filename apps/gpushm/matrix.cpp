@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpushm/error.hpp"
+#include "inspect_commands.hpp"
+
+namespace gpushm::cli {
+
+int run_matrix(const matrix_arguments& /*arguments*/) {
+  throw error(errc::system_error, "run command", "matrix", "this build lacks it", {});
+}
+
+}  // namespace gpushm::cli

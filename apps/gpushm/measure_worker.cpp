@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpushm/error.hpp"
+#include "inspect_commands.hpp"
+
+namespace gpushm::cli {
+
+int run_measure_worker(const measure_worker_arguments& /*arguments*/) {
+  throw error(errc::system_error, "run command", "measure_worker", "this build lacks it", {});
+}
+
+}  // namespace gpushm::cli

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace gpushm::inspect {
+
+// What libcuda and NVML said when they were asked, without interpretation. Plain values; a text is
+// empty and a number -1 when the library did not say. (Byte counts and clocks: 0.)
+
+/// A GPU or MIG instance that CUDA lists to this process.
+struct cuda_gpu_view {
+  int ordinal = 0;
+  std::string uuid;  ///< "GPU-…", or "MIG-…" for an instance
+  std::string name;
+  std::string pci_address;  ///< "0000:18:00.0"; an instance has its board's
+  int compute_major = -1;   ///< compute capability
+  int compute_minor = -1;
+  std::uint64_t total_bytes = 0;
+  int multiprocessors = -1;
+  std::uint64_t l2_bytes = 0;
+  int copy_engines = -1;
+  int clock_khz = -1;         ///< peak, of the multiprocessors
+  int memory_clock_khz = -1;  ///< peak
+  int memory_bus_bits = -1;
+  int compute_mode = -1;  ///< CUcomputemode: 0 default, 2 prohibited, 3 exclusive process
+  std::optional<bool> ecc;
+  std::optional<bool> vmm;           ///< virtual memory management
+  std::optional<bool> file_handles;  ///< POSIX file descriptors of allocations
+  std::optional<bool> fabric_handles;
+  std::optional<bool> pools;              ///< memory pools
+  std::optional<bool> pool_file_handles;  ///< pools that can be exported as descriptors
+};
+
+/// What CUDA says of GPU `from` using memory of GPU `to`; ordinals.
+struct cuda_pair_view {
+  int from = 0;
+  int to = 0;
+  std::optional<bool> access;
+  std::optional<bool> native_atomics;
+  int performance_rank = -1;  ///< lower is faster, as the driver ranks it
+};
+
+struct cuda_view {
+  std::string library;  ///< the file that was loaded, links resolved; empty: none
+  std::string problem;  ///< why there is nothing to ask; empty: it works
+  int result = -1;      ///< of cuInit, a CUresult
+  int version = 0;      ///< cuDriverGetVersion: 13000 is CUDA 13.0
+  std::vector<cuda_gpu_view> gpus;
+  std::vector<cuda_pair_view> pairs;
+};
+
+struct nvlink_view {
+  int link = 0;
+  bool active = false;
+  int version = -1;         ///< nvmlDeviceGetNvLinkVersion
+  std::string remote_pci;   ///< of the other end, when it has an address
+  std::string remote_kind;  ///< "gpu", "switch", "other"; empty when not said
+};
+
+struct mig_instance_view {
+  std::string uuid;
+  std::string name;
+  int gpu_instance = -1;
+  int compute_instance = -1;
+  std::uint64_t total_bytes = 0;
+};
+
+/// A board as NVML shows it.
+struct nvml_gpu_view {
+  int index = 0;
+  std::string uuid;
+  std::string name;
+  std::string pci_address;
+  int minor = -1;
+  std::uint64_t total_bytes = 0;
+  std::uint64_t free_bytes = 0;
+  std::optional<bool> mig;          ///< MIG mode is on
+  std::optional<bool> mig_pending;  ///< will be on after a reset
+  std::vector<mig_instance_view> mig_instances;
+  std::string compute_mode;    ///< "default", "prohibited", "exclusive process"
+  std::string virtualization;  ///< "none", "passthrough", "vgpu", "host vgpu", "host vsga"
+  std::optional<bool> persistence;
+  std::optional<bool> ecc;
+  int max_sm_clock_mhz = -1;
+  int max_memory_clock_mhz = -1;
+  std::vector<nvlink_view> links;
+};
+
+/// How near two boards are, by NVML index: "internal", "single switch", "multiple switches",
+/// "host bridge", "node", "system".
+struct nvml_pair_view {
+  int from = 0;
+  int to = 0;
+  std::string distance;
+};
+
+struct nvml_view {
+  std::string library;
+  std::string problem;
+  int result = -1;  ///< of nvmlInit, an nvmlReturn_t
+  std::string driver_version;
+  std::string nvml_version;
+  std::vector<nvml_gpu_view> gpus;
+  std::vector<nvml_pair_view> pairs;
+};
+
+struct driver_view {
+  /// How asking ended: empty when it did, else "killed by signal 11 (Segmentation fault)" or
+  /// "no answer within 1.5 s".
+  std::string failure;
+  cuda_view cuda;
+  nvml_view nvml;
+};
+
+/// Loads both libraries in this process and asks them all the above. Blocks while they initialise
+/// (40 ms, or seconds where no persistence mode keeps the GPUs awake). As root libcuda makes device
+/// nodes that are missing: look at those first. A broken driver can crash the process, so this is
+/// for one that can be spared. Never throws.
+[[nodiscard]] driver_view look_at_driver();
+
+}  // namespace gpushm::inspect
