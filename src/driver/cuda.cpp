@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/log.hpp"
+#include "driver/library_path.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::driver {
@@ -78,7 +79,7 @@ std::string result_text(cuda::CUresult result) {
          std::to_string(static_cast<unsigned int>(result)) + ")";
 }
 
-cuda_driver cuda_driver::load() {
+cuda_driver cuda_driver::load(library_outcome& told) {
   void* library = ::dlopen(library_name.data(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
@@ -86,6 +87,7 @@ cuda_driver cuda_driver::load() {
         std::string("library not found: ") + (reason == nullptr ? "?" : reason),
         "install the NVIDIA driver, start the container with a GPU, or use device host");
   }
+  told.path = path_of_library(library);
   cuda_driver driver;
   std::string lacking;
 #define GPUSHM_CUDA_LOOK_UP(symbol, parameters)                         \
@@ -98,6 +100,7 @@ cuda_driver cuda_driver::load() {
     base::log(log_level::warning, "this " + std::string(library_name) + " lacks " + lacking);
   }
   const cuda::CUresult result = driver->cuInit(0);
+  told.init_result = static_cast<int>(result);
   if (result == cuda::CUDA_ERROR_NO_DEVICE) {
     throw_unavailable("cuInit: no device: CUDA_ERROR_NO_DEVICE (100)",
                       "check nvidia-smi, CUDA_VISIBLE_DEVICES and the container's device nodes");
@@ -116,6 +119,7 @@ cuda_driver cuda_driver::load() {
 // The outcome of loading, made once. Leaked on purpose: destructors of other static objects may
 // still use it.
 struct loaded_cuda {
+  library_outcome told;
   std::optional<error> failure;
   cuda_driver driver;
 
@@ -124,10 +128,12 @@ struct loaded_cuda {
     return *outcome;
   }
   static loaded_cuda make() {
+    library_outcome told;
     try {
-      return {std::nullopt, cuda_driver::load()};
+      cuda_driver driver = cuda_driver::load(told);
+      return {told, std::nullopt, std::move(driver)};
     } catch (const error& failure) {
-      return {failure, cuda_driver()};
+      return {told, failure, cuda_driver()};
     }
   }
 };
@@ -154,6 +160,10 @@ const cuda_driver* cuda_driver::try_instance() noexcept {
   } catch (...) {
     return nullptr;
   }
+}
+
+const library_outcome& cuda_driver::outcome() noexcept {
+  return loaded_cuda::get().told;
 }
 
 void cuda_driver::check(cuda::CUresult result,

@@ -11,6 +11,12 @@ namespace gpushm::driver {
 /// "CUDA_ERROR_OUT_OF_MEMORY (2)".
 [[nodiscard]] std::string result_text(cuda::CUresult result);
 
+/// How loading a library of the driver went, whether it worked or not.
+struct library_outcome {
+  std::string path;      ///< of the file, links resolved; empty: none was found
+  int init_result = -1;  ///< of cuInit or nvmlInit; -1: it did not get that far
+};
+
 /// The CUDA driver of this process: libcuda.so.1, opened with dlopen and initialised once, never
 /// closed (other threads and static destructors may still be in it at exit). A function that an
 /// older driver lacks returns CUDA_ERROR_NOT_SUPPORTED. Call functions as `cu->cuMemCreate(...)`
@@ -26,6 +32,8 @@ class cuda_driver {
   [[nodiscard]] static const cuda_driver& instance();
   /// As `instance`, but null instead of an error.
   [[nodiscard]] static const cuda_driver* try_instance() noexcept;
+  /// How the first call went; makes it if nobody has. Never throws.
+  [[nodiscard]] static const library_outcome& outcome() noexcept;
 
   cuda_driver(const cuda_driver&) = delete;
   cuda_driver& operator=(const cuda_driver&) = delete;
@@ -47,7 +55,7 @@ class cuda_driver {
  private:
   cuda_driver() = default;
   ~cuda_driver() = default;
-  static cuda_driver load();
+  static cuda_driver load(library_outcome& told);
 
   cuda_driver(cuda_driver&&) noexcept = default;
 

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "driver/device_text.hpp"
+#include "driver/library_path.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::driver {
@@ -47,27 +48,40 @@ void check(nvml::nvmlReturn_t result, std::string_view object, std::string_view 
 
 using text_buffer = std::array<char, 128>;
 
+// Stands in for a function that an older library lacks, with its exact signature.
+template <typename Pointer>
+struct missing;
+template <typename... Parameters>
+struct missing<nvml::nvmlReturn_t (*)(Parameters...)> {
+  static nvml::nvmlReturn_t call(Parameters... /*unused*/) {
+    return nvml::NVML_ERROR_FUNCTION_NOT_FOUND;
+  }
+};
+template <typename... Parameters>
+struct missing<const char* (*)(Parameters...)> {
+  static const char* call(Parameters... /*unused*/) { return "unknown"; }
+};
+
 }  // namespace
 
-nvml_library nvml_library::load() {
+nvml_library nvml_library::load(library_outcome& told) {
   void* library = ::dlopen(library_name.data(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
     throw_unavailable(std::string("library not found: ") + (reason == nullptr ? "?" : reason));
   }
+  told.path = path_of_library(library);
   nvml_library loaded;
-  const auto look_up = [&](const char* symbol) {
-    void* address = ::dlsym(library, symbol);
-    if (address == nullptr) {
-      throw_unavailable(std::string("it lacks ") + symbol + ": older than driver 450");
-    }
-    return address;
-  };
-#define GPUSHM_NVML_LOOK_UP(result, symbol, parameters) \
-  loaded.functions_.symbol = reinterpret_cast<nvml::symbol##_pointer>(look_up(#symbol));
+  // POSIX says that dlsym's result may be used as a function pointer.
+#define GPUSHM_NVML_LOOK_UP(result, symbol, parameters)                                           \
+  loaded.functions_.symbol = reinterpret_cast<nvml::symbol##_pointer>(::dlsym(library, #symbol)); \
+  if (loaded.functions_.symbol == nullptr) {                                                      \
+    loaded.functions_.symbol = &missing<nvml::symbol##_pointer>::call;                            \
+  }
   GPUSHM_NVML_FUNCTIONS(GPUSHM_NVML_LOOK_UP)
 #undef GPUSHM_NVML_LOOK_UP
   const nvml::nvmlReturn_t result = loaded->nvmlInit_v2();
+  told.init_result = static_cast<int>(result);
   if (result != nvml::NVML_SUCCESS) {
     throw_unavailable("nvmlInit: " + text_of(result));
   }
@@ -77,6 +91,7 @@ nvml_library nvml_library::load() {
 // The outcome of loading, made once. Leaked on purpose: destructors of other static objects may
 // still use it.
 struct loaded_nvml {
+  library_outcome told;
   std::optional<error> failure;
   nvml_library library;
 
@@ -85,10 +100,12 @@ struct loaded_nvml {
     return *outcome;
   }
   static loaded_nvml make() {
+    library_outcome told;
     try {
-      return {std::nullopt, nvml_library::load()};
+      nvml_library library = nvml_library::load(told);
+      return {told, std::nullopt, std::move(library)};
     } catch (const error& failure) {
-      return {failure, nvml_library()};
+      return {told, failure, nvml_library()};
     }
   }
 };
@@ -107,6 +124,10 @@ const nvml_library* nvml_library::try_instance() noexcept {
   } catch (...) {
     return nullptr;
   }
+}
+
+const library_outcome& nvml_library::outcome() noexcept {
+  return loaded_nvml::get().told;
 }
 
 std::string nvml_library::driver_version() const {

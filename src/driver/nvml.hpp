@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "driver/cuda.hpp"
 #include "driver/nvml_abi.hpp"
 #include "gpushm/types.hpp"
 
@@ -18,7 +19,8 @@ struct nvml_gpu {
   std::uint64_t free_bytes = 0;  ///< at the time of asking, over all processes
 };
 
-/// The NVML of this process: libnvidia-ml.so.1, opened and initialised once, never closed.
+/// The NVML of this process: libnvidia-ml.so.1, opened and initialised once, never closed. A
+/// function that an older one lacks returns NVML_ERROR_FUNCTION_NOT_FOUND.
 ///
 /// Distinct objects: there is one. Shared objects: safe.
 class nvml_library {
@@ -28,6 +30,8 @@ class nvml_library {
   /// forked it off while no other thread was inside.
   [[nodiscard]] static const nvml_library& instance();
   [[nodiscard]] static const nvml_library* try_instance() noexcept;
+  /// How the first call went; makes it if nobody has. Never throws.
+  [[nodiscard]] static const library_outcome& outcome() noexcept;
 
   nvml_library(const nvml_library&) = delete;
   nvml_library& operator=(const nvml_library&) = delete;
@@ -44,7 +48,7 @@ class nvml_library {
   nvml_library() = default;
   ~nvml_library() = default;
   nvml_library(nvml_library&&) noexcept = default;
-  static nvml_library load();
+  static nvml_library load(library_outcome& told);
 
   nvml::functions functions_;
   friend struct loaded_nvml;

@@ -34,6 +34,54 @@ enum nvmlReturn_t : unsigned int {
 
 using nvmlDevice_t = ::nvmlDevice_st*;
 
+// clang-format off
+#define GPUSHM_NVML_nvmlEnableState_t(X) \
+  X(NVML_FEATURE_DISABLED, 0) \
+  X(NVML_FEATURE_ENABLED, 1)
+#define GPUSHM_NVML_nvmlComputeMode_t(X) \
+  X(NVML_COMPUTEMODE_DEFAULT, 0) \
+  X(NVML_COMPUTEMODE_EXCLUSIVE_THREAD, 1) \
+  X(NVML_COMPUTEMODE_PROHIBITED, 2) \
+  X(NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, 3)
+#define GPUSHM_NVML_nvmlGpuVirtualizationMode_t(X) \
+  X(NVML_GPU_VIRTUALIZATION_MODE_NONE, 0) \
+  X(NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH, 1) \
+  X(NVML_GPU_VIRTUALIZATION_MODE_VGPU, 2) \
+  X(NVML_GPU_VIRTUALIZATION_MODE_HOST_VGPU, 3) \
+  X(NVML_GPU_VIRTUALIZATION_MODE_HOST_VSGA, 4)
+#define GPUSHM_NVML_nvmlGpuTopologyLevel_t(X) \
+  X(NVML_TOPOLOGY_INTERNAL, 0) \
+  X(NVML_TOPOLOGY_SINGLE, 10) \
+  X(NVML_TOPOLOGY_MULTIPLE, 20) \
+  X(NVML_TOPOLOGY_HOSTBRIDGE, 30) \
+  X(NVML_TOPOLOGY_NODE, 40) \
+  X(NVML_TOPOLOGY_SYSTEM, 50)
+#define GPUSHM_NVML_nvmlIntNvLinkDeviceType_t(X) \
+  X(NVML_NVLINK_DEVICE_TYPE_GPU, 0) \
+  X(NVML_NVLINK_DEVICE_TYPE_IBMNPU, 1) \
+  X(NVML_NVLINK_DEVICE_TYPE_SWITCH, 2) \
+  X(NVML_NVLINK_DEVICE_TYPE_UNKNOWN, 255)
+#define GPUSHM_NVML_nvmlClockType_t(X) \
+  X(NVML_CLOCK_GRAPHICS, 0) \
+  X(NVML_CLOCK_SM, 1) \
+  X(NVML_CLOCK_MEM, 2)
+// X(enumeration, list of its enumerators)
+#define GPUSHM_NVML_ENUMS(X) \
+  X(nvmlEnableState_t, GPUSHM_NVML_nvmlEnableState_t) \
+  X(nvmlComputeMode_t, GPUSHM_NVML_nvmlComputeMode_t) \
+  X(nvmlGpuVirtualizationMode_t, GPUSHM_NVML_nvmlGpuVirtualizationMode_t) \
+  X(nvmlGpuTopologyLevel_t, GPUSHM_NVML_nvmlGpuTopologyLevel_t) \
+  X(nvmlIntNvLinkDeviceType_t, GPUSHM_NVML_nvmlIntNvLinkDeviceType_t) \
+  X(nvmlClockType_t, GPUSHM_NVML_nvmlClockType_t)
+// clang-format on
+#define GPUSHM_NVML_ENUMERATOR(name, value) name = value,
+#define GPUSHM_NVML_ENUM(type, list) enum type : unsigned int { list(GPUSHM_NVML_ENUMERATOR) };
+GPUSHM_NVML_ENUMS(GPUSHM_NVML_ENUM)
+#undef GPUSHM_NVML_ENUM
+#undef GPUSHM_NVML_ENUMERATOR
+/// Most NVLinks of a GPU (NVML_NVLINK_MAX_LINKS).
+inline constexpr unsigned int nvlink_max_links = 18;
+
 struct nvmlMemory_t {
   unsigned long long total;
   unsigned long long free;
@@ -65,7 +113,32 @@ struct nvmlPciInfo_t {
   X(nvmlReturn_t, nvmlDeviceGetName, (nvmlDevice_t device, char* text, unsigned int size)) \
   X(nvmlReturn_t, nvmlDeviceGetMinorNumber, (nvmlDevice_t device, unsigned int* minor)) \
   X(nvmlReturn_t, nvmlDeviceGetPciInfo_v3, (nvmlDevice_t device, nvmlPciInfo_t* pci)) \
-  X(nvmlReturn_t, nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t* memory))
+  X(nvmlReturn_t, nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t* memory)) \
+  X(nvmlReturn_t, nvmlDeviceGetMigMode, \
+     (nvmlDevice_t device, unsigned int* current, unsigned int* pending)) \
+  X(nvmlReturn_t, nvmlDeviceGetMaxMigDeviceCount, (nvmlDevice_t device, unsigned int* count)) \
+  X(nvmlReturn_t, nvmlDeviceGetMigDeviceHandleByIndex, \
+     (nvmlDevice_t device, unsigned int index, nvmlDevice_t* instance)) \
+  X(nvmlReturn_t, nvmlDeviceGetGpuInstanceId, (nvmlDevice_t device, unsigned int* id)) \
+  X(nvmlReturn_t, nvmlDeviceGetComputeInstanceId, (nvmlDevice_t device, unsigned int* id)) \
+  X(nvmlReturn_t, nvmlDeviceGetComputeMode, (nvmlDevice_t device, nvmlComputeMode_t* mode)) \
+  X(nvmlReturn_t, nvmlDeviceGetVirtualizationMode, \
+     (nvmlDevice_t device, nvmlGpuVirtualizationMode_t* mode)) \
+  X(nvmlReturn_t, nvmlDeviceGetPersistenceMode, (nvmlDevice_t device, nvmlEnableState_t* mode)) \
+  X(nvmlReturn_t, nvmlDeviceGetEccMode, \
+     (nvmlDevice_t device, nvmlEnableState_t* current, nvmlEnableState_t* pending)) \
+  X(nvmlReturn_t, nvmlDeviceGetMaxClockInfo, \
+     (nvmlDevice_t device, nvmlClockType_t type, unsigned int* mhz)) \
+  X(nvmlReturn_t, nvmlDeviceGetNvLinkState, \
+     (nvmlDevice_t device, unsigned int link, nvmlEnableState_t* active)) \
+  X(nvmlReturn_t, nvmlDeviceGetNvLinkVersion, \
+     (nvmlDevice_t device, unsigned int link, unsigned int* version)) \
+  X(nvmlReturn_t, nvmlDeviceGetNvLinkRemotePciInfo_v2, \
+     (nvmlDevice_t device, unsigned int link, nvmlPciInfo_t* pci)) \
+  X(nvmlReturn_t, nvmlDeviceGetNvLinkRemoteDeviceType, \
+     (nvmlDevice_t device, unsigned int link, nvmlIntNvLinkDeviceType_t* type)) \
+  X(nvmlReturn_t, nvmlDeviceGetTopologyCommonAncestor, \
+     (nvmlDevice_t device, nvmlDevice_t other, nvmlGpuTopologyLevel_t* level))
 // clang-format on
 
 #define GPUSHM_NVML_POINTER(result, symbol, parameters) \

@@ -55,8 +55,18 @@ unsigned int pci_part(const std::string& pci, int part) {
 
 int attribute_of(CUdevice_attribute attribute, const fake::gpu_properties& gpu) {
   switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
+      return 1'000'000;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
       return 1;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
+      return 2'000'000;
+    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
+      return 4096;
+    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
+      return 1 << 20;
+    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
+      return 2;
     case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID:
       return static_cast<int>(pci_part(gpu.pci, 0));
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
@@ -189,7 +199,7 @@ CUresult cuda::cuDeviceGetP2PAttribute(int* value,
       if (other == state().gpus.size() || other == gpu) {
         return CUDA_ERROR_INVALID_DEVICE;
       }
-      *value = attribute == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED && state().peers(gpu, other);
+      *value = attribute != CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK && state().peers(gpu, other);
       return CUDA_SUCCESS;
     });
   });

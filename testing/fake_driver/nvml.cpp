@@ -33,15 +33,59 @@ struct boards {
 const boards* known = nullptr;
 std::mutex mutex;
 
+nvmlDevice_t handle_of(const fake::gpu_view& gpu) {
+  return reinterpret_cast<nvmlDevice_t>(const_cast<fake::gpu_view*>(&gpu));
+}
+
+// A board that can be opened, or one of its MIG instances.
 const fake::gpu_view* find(nvmlDevice_t device) {
   const std::lock_guard lock(mutex);
-  for (const fake::gpu_view* each :
-       known == nullptr ? decltype(known->visible){} : known->visible) {
-    if (reinterpret_cast<const void*>(each) == reinterpret_cast<const void*>(device)) {
-      return each;
+  if (known == nullptr) {
+    return nullptr;
+  }
+  for (const fake::gpu_view& each : known->all) {
+    if (each.openable && handle_of(each) == device) {
+      return &each;
     }
   }
   return nullptr;
+}
+
+std::vector<const fake::gpu_view*> instances_of(const fake::gpu_view& board) {
+  std::vector<const fake::gpu_view*> found;
+  for (const fake::gpu_view& each : known->all) {
+    if (each.properties.mig_parent == board.properties.section && each.openable) {
+      found.push_back(&each);
+    }
+  }
+  return found;
+}
+
+// Boards that reach each other have one link to each other board.
+std::vector<const fake::gpu_view*> linked_to(const fake::gpu_view& board) {
+  std::vector<const fake::gpu_view*> found;
+  for (const fake::gpu_view& each : known->all) {
+    if (&each != &board && each.properties.mig_parent.empty() && each.properties.peer &&
+        board.properties.peer) {
+      found.push_back(&each);
+    }
+  }
+  return found;
+}
+
+// Calls `answer(board)`; what it returns is the function's result.
+template <typename Answer>
+nvmlReturn_t with_device(nvmlDevice_t device, Answer&& answer) {
+  const fake::gpu_view* const gpu = find(device);
+  return gpu == nullptr ? NVML_ERROR_INVALID_ARGUMENT : answer(*gpu);
+}
+
+void put_pci(const std::string& address, nvmlPciInfo_t& pci) {
+  pci = {};
+  std::sscanf(address.c_str(), "%x:%x:%x", &pci.domain, &pci.bus, &pci.device);
+  std::snprintf(pci.busIdLegacy, sizeof(pci.busIdLegacy), "%.15s", address.c_str());
+  // NVML writes the domain with eight digits here.
+  std::snprintf(pci.busId, sizeof(pci.busId), "0000%.27s", address.c_str());
 }
 
 nvmlReturn_t put_text(const std::string& value, char* text, unsigned int size) {
@@ -106,7 +150,7 @@ nvmlReturn_t nvml::nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_
   if (known == nullptr || index >= known->visible.size()) {
     return known == nullptr ? NVML_ERROR_UNINITIALIZED : NVML_ERROR_INVALID_ARGUMENT;
   }
-  *device = reinterpret_cast<nvmlDevice_t>(const_cast<fake::gpu_view*>(known->visible[index]));
+  *device = handle_of(*known->visible[index]);
   return NVML_SUCCESS;
 }
 
@@ -134,12 +178,7 @@ nvmlReturn_t nvml::nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* p
   if (gpu == nullptr) {
     return NVML_ERROR_INVALID_ARGUMENT;
   }
-  *pci = {};
-  const std::string& address = gpu->properties.pci;
-  std::sscanf(address.c_str(), "%x:%x:%x", &pci->domain, &pci->bus, &pci->device);
-  std::snprintf(pci->busIdLegacy, sizeof(pci->busIdLegacy), "%.15s", address.c_str());
-  // NVML writes the domain with eight digits here.
-  std::snprintf(pci->busId, sizeof(pci->busId), "0000%.27s", address.c_str());
+  put_pci(gpu->properties.pci, *pci);
   return NVML_SUCCESS;
 }
 
@@ -165,4 +204,148 @@ nvmlReturn_t nvml::nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* me
   }
   memory->used = memory->total - memory->free;
   return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetMigMode(nvmlDevice_t device,
+                                        unsigned int* current,
+                                        unsigned int* pending) {
+  return with_device(device, [&](const fake::gpu_view& board) {
+    *current = instances_of(board).empty() ? 0 : 1;
+    *pending = *current;
+    return NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int* count) {
+  return with_device(device, [&](const fake::gpu_view& /*board*/) {
+    *count = 7;
+    return NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device,
+                                                       unsigned int index,
+                                                       nvmlDevice_t* instance) {
+  return with_device(device, [&](const fake::gpu_view& board) {
+    const auto instances = instances_of(board);
+    if (index >= instances.size()) {
+      return NVML_ERROR_NOT_FOUND;
+    }
+    *instance = handle_of(*instances[index]);
+    return NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int* id) {
+  return with_device(device, [&](const fake::gpu_view& instance) {
+    if (instance.properties.mig_parent.empty()) {
+      return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    // "mig0" is GPU instance 1, as the driver never calls a part of a board 0.
+    *id = 1 + static_cast<unsigned int>(std::stoul(instance.properties.section.substr(3)));
+    return NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned int* id) {
+  return with_device(device, [&](const fake::gpu_view& instance) {
+    *id = 0;
+    return instance.properties.mig_parent.empty() ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t* mode) {
+  return with_device(device, [&](const fake::gpu_view& /*board*/) {
+    *mode = NVML_COMPUTEMODE_DEFAULT;
+    return NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetVirtualizationMode(nvmlDevice_t device,
+                                                   nvmlGpuVirtualizationMode_t* mode) {
+  return with_device(device, [&](const fake::gpu_view& /*board*/) {
+    *mode = NVML_GPU_VIRTUALIZATION_MODE_NONE;
+    return NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t* mode) {
+  return with_device(device, [&](const fake::gpu_view& /*board*/) {
+    *mode = NVML_FEATURE_ENABLED;
+    return NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetEccMode(nvmlDevice_t device,
+                                        nvmlEnableState_t* current,
+                                        nvmlEnableState_t* pending) {
+  return with_device(device, [&](const fake::gpu_view& /*board*/) {
+    *current = NVML_FEATURE_DISABLED;
+    *pending = NVML_FEATURE_DISABLED;
+    return NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetMaxClockInfo(nvmlDevice_t device,
+                                             nvmlClockType_t type,
+                                             unsigned int* mhz) {
+  return with_device(device, [&](const fake::gpu_view& /*board*/) {
+    *mhz = type == NVML_CLOCK_MEM ? 2000 : 1000;
+    return NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetNvLinkState(nvmlDevice_t device,
+                                            unsigned int link,
+                                            nvmlEnableState_t* active) {
+  return with_device(device, [&](const fake::gpu_view& board) {
+    if (link >= linked_to(board).size()) {
+      return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    *active = NVML_FEATURE_ENABLED;
+    return NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetNvLinkVersion(nvmlDevice_t device,
+                                              unsigned int link,
+                                              unsigned int* version) {
+  return with_device(device, [&](const fake::gpu_view& board) {
+    *version = 4;
+    return link >= linked_to(board).size() ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device,
+                                                       unsigned int link,
+                                                       nvmlPciInfo_t* pci) {
+  return with_device(device, [&](const fake::gpu_view& board) {
+    const auto others = linked_to(board);
+    if (link >= others.size()) {
+      return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    put_pci(others[link]->properties.pci, *pci);
+    return NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device,
+                                                       unsigned int link,
+                                                       nvmlIntNvLinkDeviceType_t* type) {
+  return with_device(device, [&](const fake::gpu_view& board) {
+    *type = NVML_NVLINK_DEVICE_TYPE_GPU;
+    return link >= linked_to(board).size() ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device,
+                                                       nvmlDevice_t other,
+                                                       nvmlGpuTopologyLevel_t* level) {
+  return with_device(device, [&](const fake::gpu_view& board) {
+    return with_device(other, [&](const fake::gpu_view& second) {
+      *level = board.properties.numa == second.properties.numa ? NVML_TOPOLOGY_NODE
+                                                               : NVML_TOPOLOGY_SYSTEM;
+      return NVML_SUCCESS;
+    });
+  });
 }

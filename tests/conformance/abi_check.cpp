@@ -129,6 +129,11 @@ static_assert(gpushm::cuda::device_invalid == CU_DEVICE_INVALID);
                 #symbol " is declared differently in nvml.h");
 GPUSHM_NVML_FUNCTIONS(GPUSHM_CHECK_NVML)
 GPUSHM_NVML_RESULTS(GPUSHM_CHECK_ENUMERATOR)
+#define GPUSHM_CHECK_NVML_ENUM(type, list)                                               \
+  static_assert(sizeof(gpushm::nvml::type) == sizeof(::type), #type " differs in size"); \
+  list(GPUSHM_CHECK_ENUMERATOR)
+GPUSHM_NVML_ENUMS(GPUSHM_CHECK_NVML_ENUM)
+static_assert(gpushm::nvml::nvlink_max_links == NVML_NVLINK_MAX_LINKS);
 static_assert(sizeof(gpushm::nvml::nvmlMemory_t) == sizeof(::nvmlMemory_t));
 static_assert(offsetof(gpushm::nvml::nvmlMemory_t, used) == offsetof(::nvmlMemory_t, used));
 static_assert(offsetof(gpushm::nvml::nvmlMemory_t, free) == offsetof(::nvmlMemory_t, free));
