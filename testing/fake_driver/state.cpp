@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -24,10 +25,11 @@ struct failure {
   std::string call;
   std::uint64_t count = 0;  // 0: every call
   unsigned int result = 0;
+  bool crash = false;
 };
 
-// GPUSHM_FAKE_FAIL="cuMemMap:3=2,cuMemCreate:*=2": the 3rd cuMemMap of this process returns 2, each
-// cuMemCreate too.
+// GPUSHM_FAKE_FAIL="cuMemMap:3=2,cuMemCreate:*=2,cuInit:1=crash": the 3rd cuMemMap of this process
+// returns 2, each cuMemCreate too, and the first cuInit ends the process as a broken driver would.
 std::vector<failure> read_failures() {
   std::vector<failure> failures;
   const char* const text = std::getenv("GPUSHM_FAKE_FAIL");
@@ -41,7 +43,8 @@ std::vector<failure> read_failures() {
     }
     failures.push_back({item.substr(0, colon),
                         std::strtoull(item.c_str() + colon + 1, nullptr, 10),
-                        static_cast<unsigned int>(std::atoi(item.c_str() + equals + 1))});
+                        static_cast<unsigned int>(std::atoi(item.c_str() + equals + 1)),
+                        item.compare(equals + 1, std::string::npos, "crash") == 0});
   }
   return failures;
 }
@@ -57,6 +60,9 @@ CUresult injected_failure(std::string_view name) {
   const std::uint64_t count = ++calls.try_emplace(std::string(name), 0).first->second;
   for (const failure& each : failures) {
     if (each.call == name && (each.count == 0 || each.count == count)) {
+      if (each.crash) {
+        std::raise(SIGSEGV);
+      }
       return static_cast<CUresult>(each.result);
     }
   }

@@ -11,9 +11,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <filesystem>
+#include <initializer_list>
 #include <sstream>
 
 #include "base/file.hpp"
@@ -45,6 +47,15 @@ void write_map(const std::string& path, const std::string& text) {
   if (!file || ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
     denied("cannot write " + path, errno);
   }
+}
+
+bool has_capabilities(std::initializer_list<int> all_needed) {
+  const std::string text = effective_capabilities();
+  std::uint64_t capabilities = 0;
+  std::from_chars(text.data(), text.data() + text.size(), capabilities, 16);
+  return std::all_of(all_needed.begin(), all_needed.end(), [&](int needed) {
+    return (capabilities >> static_cast<unsigned>(needed) & 1U) != 0;
+  });
 }
 
 // Whether a line "INSIDE OUTSIDE COUNT" of a map in /proc/self has `id` inside.
@@ -123,9 +134,11 @@ void drop_privileges(uid_t uid, bool direct) {
 
 }  // namespace
 
-void isolate(uid_t uid, const std::string& hostname, const std::function<void(pid_t)>& started) {
-  const bool direct = can_isolate_directly(uid);
-  leave_namespaces(uid, direct);
+void isolate(std::optional<uid_t> uid,
+             const std::string& hostname,
+             const std::function<void(pid_t)>& started) {
+  const bool direct = uid ? can_isolate_directly(*uid) : has_capabilities({CAP_SYS_ADMIN});
+  leave_namespaces(uid.value_or(::geteuid()), direct);
   std::array<int, 2> gate{};
   base::checked(operation, {}, "pipe2", [&] { return ::pipe2(gate.data(), O_CLOEXEC); });
   base::unique_fd gate_read(gate[0]);
@@ -144,7 +157,9 @@ void isolate(uid_t uid, const std::string& hostname, const std::function<void(pi
   base::checked(operation, {}, "sethostname", [&] {
     return ::sethostname(hostname.data(), hostname.size());
   });
-  drop_privileges(uid, direct);
+  if (uid) {
+    drop_privileges(*uid, direct);
+  }
   // After the change of user, which clears it. Should the parent be dead by now, the end of our
   // input tells.
   base::checked(
@@ -152,13 +167,8 @@ void isolate(uid_t uid, const std::string& hostname, const std::function<void(pi
 }
 
 bool can_isolate_directly(uid_t uid) {
-  const std::string text = effective_capabilities();
-  std::uint64_t capabilities = 0;
-  std::from_chars(text.data(), text.data() + text.size(), capabilities, 16);
-  for (const int needed : {CAP_SYS_ADMIN, CAP_SETUID, CAP_SETGID, CAP_SETPCAP, CAP_CHOWN}) {
-    if ((capabilities >> static_cast<unsigned>(needed) & 1U) == 0) {
-      return false;
-    }
+  if (!has_capabilities({CAP_SYS_ADMIN, CAP_SETUID, CAP_SETGID, CAP_SETPCAP, CAP_CHOWN})) {
+    return false;
   }
   // Inside a user namespace, as in a rootless container, most uids do not exist.
   return is_mapped("/proc/self/uid_map", uid) && is_mapped("/proc/self/gid_map", uid) &&

@@ -27,8 +27,8 @@ enum class trial_result : std::uint8_t { works, fails, crashes, not_run };
 struct trial_outcome {
   trial_result result = trial_result::not_run;
   std::string side;  ///< who failed or crashed: "exporter" or "importer"
-  /// "CUDA_ERROR_INVALID_CONTEXT (201)", a gpushm code, or "killed by signal 11 (Segmentation
-  /// fault)"; why it was not run.
+  /// "CUDA_ERROR_INVALID_CONTEXT (201)", a gpushm code, "wrong data", or "killed by signal 11
+  /// (Segmentation fault)"; why it was not run.
   std::string failure;
   std::string text;               ///< the whole message
   std::int32_t exporter_pid = 0;  ///< as each side's own PID namespace numbers it
@@ -38,8 +38,12 @@ struct trial_outcome {
 
 /// Runs one trial between two programs `gpushm trial-worker`, started in whatever way as processes
 /// or containers. Each way is done by another child of theirs, so that a crash costs this trial
-/// alone; each way can be tried once with one pair. Blocks until `until` at the latest. Throws only
-/// when one of the two programs itself is gone or does not answer (peer_died, timed_out).
+/// alone; each way can be tried once with one pair ("not run" after that). A child that hangs is
+/// killed at `until` and the outcome is a failure, "timed_out". Blocks until `until`, and a few
+/// seconds more for children to be killed. Throws only when one of the two programs itself is gone
+/// or does not answer (peer_died, timed_out), could not start (permission_denied: without the right
+/// to --own-namespaces; system_error), or says what it should not (protocol_error); the pair is of
+/// no use then. SIGPIPE must be ignored in the calling process.
 [[nodiscard]] trial_outcome run_trial(app::child_process& exporter,
                                       app::child_process& importer,
                                       const trial_setup& setup,
