@@ -34,6 +34,7 @@ void add_doctor(CLI::App& app, doctor_arguments& out) {
       ->type_name("NAME")
       ->excludes(pid);
   app.add_flag("!--no-selftest", out.selftest, "Do not try the memory of each GPU");
+  app.add_flag("--accept-fake-chunks", out.accept_fake_chunks)->group("");
   add_socket(app, out.socket);
   add_from(app, out.from);
   add_json(app, out.json);
@@ -92,6 +93,7 @@ void add_matrix(CLI::App& app, matrix_arguments& out) {
       ->type_name("PATH");
   app.add_option("--env", out.variables, "Another environment variable that they get")
       ->type_name("NAME");
+  app.add_flag("--accept-fake-chunks", out.accept_fake_chunks)->group("");
   add_duration(app, "--timeout", "Longest time for all (default: 5m)", [&](auto value) {
     out.timeout = value;
   });

@@ -18,6 +18,7 @@ struct doctor_arguments {
   std::int32_t peer_pid = 0;
   std::string peer_container;
   bool selftest = true;
+  bool accept_fake_chunks = false;  ///< of the self-test's broker: the fake driver's memory
   std::string from;  ///< a recording instead of this machine: what `doctor --json` printed
   bool json = false;
 };
@@ -47,6 +48,7 @@ struct matrix_arguments {
   std::vector<std::string> binds;      ///< further host paths that the containers get
   std::vector<std::string> variables;  ///< further environment variables that they get
   std::chrono::milliseconds timeout{300'000};
+  bool accept_fake_chunks = false;  ///< of the fake driver: for tests
   bool markdown = false;
   bool json = false;
 };
