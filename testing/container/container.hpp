@@ -7,7 +7,7 @@
 
 #include "container/options.hpp"
 #include "process/child.hpp"
-#include "process/temp_dir.hpp"
+#include "support/oci/bundle.hpp"
 
 namespace gpushm_testing {
 
@@ -49,12 +49,10 @@ class container {
   [[nodiscard]] std::string everything();
 
  private:
-  container(std::unique_ptr<temp_dir> directory, std::string id, child guard, child runtime);
-  [[nodiscard]] static std::string log_text(const temp_dir& directory);
+  container(std::unique_ptr<gpushm::app::oci::bundle> made, child runtime);
+  [[nodiscard]] std::string log_text() const;
 
-  std::unique_ptr<temp_dir> directory_;
-  std::string id_;
-  child guard_;
+  std::unique_ptr<gpushm::app::oci::bundle> bundle_;
   child runtime_;
 };
 

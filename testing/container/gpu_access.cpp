@@ -58,8 +58,9 @@ void allow_real_gpus(container_options& options, const std::vector<int>& minors)
   if (!directory) {
     throw harness_error("no libcuda.so.1 on this machine");
   }
-  const auto nodes = nvidia_device_nodes(minors);
-  options.device_nodes.insert(options.device_nodes.end(), nodes.begin(), nodes.end());
+  for (const auto& node : nvidia_device_nodes(minors)) {
+    options.device_nodes.push_back({node, {}});
+  }
   options.sysfs = true;
   if (directory->rfind("/usr/", 0) != 0 && directory->rfind("/lib", 0) != 0) {
     options.mounts.push_back({*directory, *directory, false, true});

@@ -6,7 +6,6 @@
 #include <cstdlib>
 
 #include "container/container.hpp"
-#include "process/programs.hpp"
 
 namespace gpushm_testing {
 namespace {
@@ -37,12 +36,10 @@ std::optional<std::string> try_container(bool in_user_namespace) {
 
 }  // namespace
 
-std::optional<std::string> find_runc() {
+std::optional<gpushm::app::oci::runtime> find_runc() {
   const char* chosen = std::getenv("GPUSHM_RUNC");
-  if (chosen != nullptr && *chosen != '\0') {
-    return chosen;
-  }
-  return find_in_path("runc");
+  const bool any = chosen != nullptr && *chosen != '\0';
+  return gpushm::app::oci::find_runtime(any ? chosen : "runc");
 }
 
 std::optional<std::string> why_no_containers(bool in_user_namespace) {

@@ -4,10 +4,12 @@
 #include <optional>
 #include <string>
 
+#include "support/oci/runtime.hpp"
+
 namespace gpushm_testing {
 
 /// The container runtime: `$GPUSHM_RUNC`, else runc in `$PATH`; nothing when there is none.
-[[nodiscard]] std::optional<std::string> find_runc();
+[[nodiscard]] std::optional<gpushm::app::oci::runtime> find_runc();
 
 /// Why containers cannot be run here, for GTEST_SKIP: not root, no runc, or what runc said when it
 /// was tried with an empty program. Nothing when they can. Tried once a process; takes up to a few

@@ -13,6 +13,7 @@
 
 #include "container/support.hpp"
 #include "process/harness_error.hpp"
+#include "process/temp_dir.hpp"
 
 namespace gpushm_testing {
 namespace {
@@ -141,8 +142,90 @@ TEST(container_harness_devices, are_those_given_only) {
   options.mounts = {{node, node, true, false}};
   EXPECT_EQ(output_of(options), "refused\n");
   options.mounts.clear();
-  options.device_nodes = {node};
+  options.device_nodes = {{node, {}}};
   EXPECT_EQ(output_of(options), "opened\n");
+  // Elsewhere it is the same device; and where all are allowed, a mount is enough.
+  const std::string other = "/dev/other";
+  options.argv = {"/bin/sh", "-c", "exec 3<" + other + " && echo opened"};
+  options.device_nodes = {{node, other}};
+  EXPECT_EQ(output_of(options), "opened\n");
+  options.device_nodes.clear();
+  options.mounts = {{node, other, true, false}};
+  options.privileged = true;
+  EXPECT_EQ(output_of(options), "opened\n");
+}
+
+class container_harness_namespaces : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto reason = why_no_containers()) {
+      GTEST_SKIP() << *reason;
+    }
+  }
+  [[nodiscard]] static std::string own(const char* kind) {
+    return std::filesystem::read_symlink(std::string("/proc/self/ns/") + kind).string();
+  }
+  [[nodiscard]] static std::string of(pid_t pid, const char* kind) {
+    return std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/ns/" + kind).string();
+  }
+  [[nodiscard]] static container_options sleeper() {
+    container_options options;
+    options.argv = {"/bin/sh", "-c", "echo ready $$; read line"};
+    return options;
+  }
+};
+
+TEST_F(container_harness_namespaces, can_be_those_of_the_host) {
+  auto options = sleeper();
+  options.pid.host = true;
+  options.ipc.host = true;
+  options.shm = "/dev/shm";
+  auto box = container::start(options);
+  const auto line = box.wait_for_line("^ready ", seconds(20));
+  EXPECT_EQ(of(box.host_pid(), "pid"), own("pid"));
+  EXPECT_EQ(of(box.host_pid(), "ipc"), own("ipc"));
+  EXPECT_NE(of(box.host_pid(), "net"), own("net"));
+  EXPECT_EQ(line, "ready " + std::to_string(box.host_pid()));
+}
+
+TEST_F(container_harness_namespaces, can_be_those_of_another_container) {
+  auto first = container::start(sleeper());
+  EXPECT_EQ(first.wait_for_line("^ready ", seconds(20)), "ready 1");
+  const std::string place = "/proc/" + std::to_string(first.host_pid()) + "/ns/";
+  auto options = sleeper();
+  options.pid.path = place + "pid";
+  options.ipc.path = place + "ipc";
+  options.net.path = place + "net";
+  options.sysfs = true;
+  auto second = container::start(options);
+  EXPECT_NE(second.wait_for_line("^ready ", seconds(20)), "ready 1");
+  for (const char* kind : {"pid", "ipc", "net"}) {
+    EXPECT_EQ(of(second.host_pid(), kind), of(first.host_pid(), kind)) << kind;
+    EXPECT_NE(of(second.host_pid(), kind), own(kind)) << kind;
+  }
+  for (const char* kind : {"uts", "mnt", "cgroup"}) {
+    EXPECT_NE(of(second.host_pid(), kind), of(first.host_pid(), kind)) << kind;
+  }
+}
+
+TEST_F(container_harness_namespaces, privileged_is_all_that_this_process_may_have) {
+  container_options options;
+  options.argv = {
+      "/bin/sh", "-c", "grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status"};
+  options.uid = 0;
+  options.gid = 0;
+  options.privileged = true;
+  const auto text = output_of(options);
+  std::ifstream status("/proc/self/status");
+  std::string bounding;
+  for (std::string line; std::getline(status, line);) {
+    bounding = line.rfind("CapBnd:", 0) == 0 ? line : bounding;
+  }
+  ASSERT_FALSE(bounding.empty());
+  EXPECT_THAT(text, HasSubstr(bounding + "\n"));
+  EXPECT_THAT(text, HasSubstr("CapEff" + bounding.substr(6) + "\n"));
+  EXPECT_THAT(text, HasSubstr("NoNewPrivs:\t0\n"));
+  EXPECT_THAT(text, HasSubstr("Seccomp:\t0\n"));
 }
 
 INSTANTIATE_TEST_SUITE_P(, container_harness, ::testing::Bool(), [](const auto& setting) {

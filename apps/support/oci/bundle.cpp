@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/oci/bundle.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/file.hpp"
+#include "base/log.hpp"
+#include "base/syscall.hpp"
+#include "support/oci/config.hpp"
+
+namespace gpushm::app::oci {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view operation = "make container";
+
+std::string new_id(std::string_view prefix) {
+  static std::atomic<unsigned> count{0};
+  return std::string(prefix) + "-" + std::to_string(::getpid()) + "-" + std::to_string(++count);
+}
+
+void make_directory(const std::string& path, mode_t mode) {
+  base::checked(operation, path, "mkdir", [&] { return ::mkdir(path.c_str(), mode); });
+  base::checked(operation, path, "chmod", [&] { return ::chmod(path.c_str(), mode); });
+}
+
+/// What the runtime mounts onto. It could make these itself, but not as root of a user namespace.
+void make_mount_points(const std::string& root, const nlohmann::json& config) {
+  for (const auto& mount : config["mounts"]) {
+    const fs::path point = root + mount["destination"].get<std::string>();
+    const auto source = mount["source"].get<std::string>();
+    if (mount["type"] == "bind" && !fs::is_directory(source)) {
+      fs::create_directories(point.parent_path());
+      std::ofstream(point, std::ios::app).flush();
+    } else {
+      fs::create_directories(point);
+    }
+  }
+}
+
+std::unique_ptr<temp_directory> write_bundle(const container_options& options,
+                                             const std::string& id,
+                                             std::string_view prefix) {
+  auto directory = std::make_unique<temp_directory>(prefix);
+  const std::string& path = directory->path();
+  // Root of a user namespace must get through.
+  base::checked(operation, path, "chmod", [&] { return ::chmod(path.c_str(), 0755); });
+  make_directory(path + "/rootfs", 0755);
+  // runc gives a mounted tmpfs the mode of the directory below it.
+  make_directory(path + "/rootfs/tmp", 01777);
+  make_directory(path + "/state", 0700);
+  const auto document = config(options, "/" + id);
+  make_mount_points(path + "/rootfs", document);
+  std::ofstream file(path + "/config.json");
+  file << document.dump(2) << '\n';
+  if (!file.flush()) {
+    throw error(errc::system_error, operation, path + "/config.json", "cannot write it");
+  }
+  return directory;
+}
+
+std::vector<std::string> runtime_command(const runtime& with, const std::string& directory) {
+  auto command = with.command;
+  for (const auto& argument :
+       {std::string("--root"), directory + "/state", std::string("--log"), directory + "/log"}) {
+    command.push_back(argument);
+  }
+  return command;
+}
+
+std::vector<std::string> joined(std::vector<std::string> left,
+                                const std::vector<std::string>& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+}  // namespace
+
+bundle::bundle(const runtime& with, const container_options& options, std::string_view prefix)
+    : id_(new_id(prefix)),
+      directory_(write_bundle(options, id_, prefix)),
+      runtime_(runtime_command(with, directory_->path())),
+      guard_(joined(runtime_, {"delete", "--force", id_}), directory_->path(), id_) {}
+
+std::vector<std::string> bundle::run_command() const {
+  const std::string& path = directory_->path();
+  return command({"run", "--pid-file", path + "/pid", "--bundle", path, id_});
+}
+
+std::vector<std::string> bundle::command(const std::vector<std::string>& rest) const {
+  return joined(runtime_, rest);
+}
+
+std::optional<pid_t> bundle::host_pid() const {
+  // Renamed into place while the program already runs.
+  const auto text = base::read_small_file(directory_->path() + "/pid");
+  pid_t pid = 0;
+  if (!text || std::from_chars(text->data(), text->data() + text->size(), pid).ec != std::errc()) {
+    return std::nullopt;
+  }
+  return pid;
+}
+
+std::string bundle::log_text() const {
+  return base::read_small_file(directory_->path() + "/log").value_or("");
+}
+
+void bundle::remove(const std::function<bool()>& running) noexcept {
+  try {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    while (running() && !host_pid() && std::chrono::steady_clock::now() < until) {
+      base::pause_before_retry(std::chrono::milliseconds(5));
+    }
+  } catch (const std::exception& problem) {
+    base::log(log_level::warning, "container " + id_ + ": " + problem.what());
+  }
+  guard_.finish();
+}
+
+}  // namespace gpushm::app::oci

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/oci/cleanup_guard.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/syscall.hpp"
+
+namespace gpushm::app::oci {
+
+namespace {
+
+constexpr std::string_view operation = "start cleanup guard";
+
+// A word on its input: now. The end of its input: the one that it guards is dead, and a runtime
+// that died with it may take a moment to do so.
+constexpr const char* script =
+    "trap '' INT TERM HUP\n"
+    "read -r word || sleep 1\n"
+    "directory=$1 cgroup=$2\n"
+    "shift 2\n"
+    "[ $# = 0 ] || \"$@\"\n"
+    "[ -z \"$directory\" ] || rm -rf --one-file-system -- \"$directory\"\n"
+    "[ -n \"$cgroup\" ] || exit 0\n"
+    "for left in /sys/fs/cgroup/\"$cgroup\" /sys/fs/cgroup/*/\"$cgroup\"; do\n"
+    "  [ ! -d \"$left\" ] || rmdir \"$left\"\n"
+    "done\n";
+
+class spawn_settings {
+ public:
+  explicit spawn_settings(int input) {
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
+    // What it says belongs to nobody's output.
+    ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    ::posix_spawnattr_init(&attributes);
+    // Away from the terminal, whose signals are for those that it guards.
+    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
+  }
+  spawn_settings(const spawn_settings&) = delete;
+  spawn_settings& operator=(const spawn_settings&) = delete;
+  ~spawn_settings() {
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::posix_spawnattr_destroy(&attributes);
+  }
+
+  posix_spawn_file_actions_t actions{};
+  posix_spawnattr_t attributes{};
+};
+
+bool wait_ended(pid_t pid, int timeout_ms) {
+  const base::unique_fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  pollfd ended{pidfd.get(), POLLIN, 0};
+  return base::retry([&] { return ::poll(&ended, 1, timeout_ms); }) == 1;
+}
+
+}  // namespace
+
+cleanup_guard::cleanup_guard(const std::vector<std::string>& command,
+                             const std::string& directory,
+                             const std::string& cgroup) {
+  std::array<int, 2> ends{};
+  base::checked(operation, {}, "pipe2", [&] { return ::pipe2(ends.data(), O_CLOEXEC); });
+  const base::unique_fd read_end(ends[0]);
+  input_ = base::unique_fd(ends[1]);
+  std::vector<std::string> arguments{"/bin/sh", "-c", script, "cleanup", directory, cgroup};
+  arguments.insert(arguments.end(), command.begin(), command.end());
+  std::vector<char*> argv;
+  argv.reserve(arguments.size() + 1);
+  for (std::string& argument : arguments) {
+    argv.push_back(argument.data());
+  }
+  argv.push_back(nullptr);
+  const spawn_settings settings(read_end.get());
+  const int failed =
+      ::posix_spawn(&pid_, argv[0], &settings.actions, &settings.attributes, argv.data(), environ);
+  if (failed != 0) {
+    pid_ = -1;
+    base::throw_errno(failed, operation, arguments[0], "posix_spawn");
+  }
+}
+
+cleanup_guard::cleanup_guard(cleanup_guard&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)), input_(std::move(other.input_)) {}
+
+cleanup_guard::~cleanup_guard() {
+  finish();
+}
+
+void cleanup_guard::finish() noexcept {
+  const pid_t pid = std::exchange(pid_, -1);
+  if (pid <= 0) {
+    return;
+  }
+  // SIGPIPE is ignored by the programs that use this; a guard that is gone is noticed below.
+  [[maybe_unused]] const auto told = ::write(input_.get(), "now\n", 4);
+  input_.reset();
+  if (!wait_ended(pid, 10'000)) {
+    base::log(log_level::warning,
+              "process " + std::to_string(pid) + " still tidies up after a container");
+    return;
+  }
+  int status = 0;
+  base::retry([&] { return ::waitpid(pid, &status, 0); });
+}
+
+}  // namespace gpushm::app::oci

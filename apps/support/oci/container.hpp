@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "support/child_process.hpp"
+#include "support/oci/bundle.hpp"
+
+namespace gpushm::app::oci {
+
+/// A running container, with pipes to the standard input and output of its program. Goes with the
+/// object, and when this process is killed. Move-only. Needs root.
+///
+/// Distinct objects: safe. Shared objects: unsafe.
+class container {
+ public:
+  /// Starts the runtime and does not wait for it: one that fails ends the output, and `problem`
+  /// tells why. `cancel_fd` as in `child_options`. Throws `error` (invalid_argument for a device
+  /// node that is none, system_error).
+  container(const runtime& with,
+            const container_options& options,
+            std::string_view id_prefix,
+            int cancel_fd = -1);
+  container(container&&) noexcept = default;
+  container& operator=(container&&) = delete;
+  ~container();
+
+  /// The runtime, in whose place the program reads and writes.
+  [[nodiscard]] child_process& process() noexcept { return process_; }
+  /// The program's PID as the host numbers it; blocks until it is there. Throws `error` (timed_out,
+  /// peer_died: the runtime ended, with what it logged).
+  [[nodiscard]] pid_t wait_started(deadline until);
+  /// What the runtime said last about why it failed; empty when nothing.
+  [[nodiscard]] std::string problem() const;
+
+ private:
+  bundle bundle_;
+  child_process process_;
+};
+
+/// "cannot find /x" of the last line of what runc or crun logged, which is either
+/// `time="…" level=error msg="cannot find /x"` or `2026-01-01T00:00:00Z: cannot find /x`. Pure.
+[[nodiscard]] std::string last_message(std::string_view log);
+
+}  // namespace gpushm::app::oci

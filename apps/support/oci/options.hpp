@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpushm::app::oci {
+
+/// A directory or file of the host that the container sees.
+struct bind_mount {
+  std::string source;
+  std::string destination;
+  bool writable = false;
+  /// With what is mounted below it.
+  bool recursive = true;
+};
+
+/// A character device that the container has and may use.
+struct device_node {
+  std::string host;    ///< its path on the host
+  std::string inside;  ///< where the container sees it; empty: at the same path
+  [[nodiscard]] const std::string& destination() const { return inside.empty() ? host : inside; }
+};
+
+/// Container ids 0 to size-1 are `first_host_id` and up on the host, for users and groups alike.
+struct user_namespace {
+  std::uint32_t first_host_id = 100'000;
+  std::uint32_t size = 65'536;
+};
+
+/// Where a container's namespace of one kind comes from.
+struct namespace_source {
+  bool host = false;  ///< the one that the runtime runs in
+  std::string path;   ///< else another's: "/proc/1234/ns/pid"; empty: a new one
+};
+
+/// What runs in a container and what it sees. The rest is fixed: new UTS, mount and cgroup
+/// namespaces, a read-only root with the host's /usr and libraries, an empty /tmp, no network in a
+/// new network namespace, and no device but /dev/null and its like.
+struct container_options {
+  /// The program's path as the container sees it, and its arguments.
+  std::vector<std::string> argv;
+  std::vector<std::pair<std::string, std::string>> env;
+  uid_t uid = 1000;  ///< inside
+  gid_t gid = 1000;  ///< inside
+  namespace_source pid;
+  namespace_source ipc;
+  namespace_source net;
+  std::vector<bind_mount> mounts;
+  /// What the container has as /dev/shm; empty: a tmpfs of its own. Of the host with its IPC
+  /// namespace, one for all containers of a pod.
+  std::string shm;
+  std::vector<device_node> device_nodes;
+  std::optional<user_namespace> user_ns;
+  /// Mount a read-only /sys: the NVIDIA driver looks there, nothing else does.
+  bool sysfs = false;
+  /// The capabilities of this process's bounding set, every device, no system call filter and no
+  /// no-new-privileges; as Kubernetes has it, nodes are still only those of `device_nodes`.
+  /// Otherwise none of that: no capability, those devices alone, a filter, no-new-privileges.
+  bool privileged = false;
+};
+
+}  // namespace gpushm::app::oci
