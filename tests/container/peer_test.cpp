@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+// What another process may open, tried in real containers: a directory of device nodes that only
+// the device cgroup, only the mode, or nothing keeps it from.
+
+#include "peer.hpp"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "base/file.hpp"
+#include "container/container.hpp"
+#include "container/support.hpp"
+#include "gpushm/error.hpp"
+#include "process/child.hpp"
+#include "process/temp_dir.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm::cli::container_runtime;
+using gpushm::cli::minors_of;
+using gpushm::cli::peer_nodes;
+using gpushm::cli::pid_of_container;
+using gpushm::cli::tried_node;
+using gpushm_testing::child;
+using gpushm_testing::container;
+using gpushm_testing::container_options;
+using gpushm_testing::exited;
+using gpushm_testing::temp_dir;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr const char* nodes_inside = "/gpu-nodes";
+
+/// nvidia0 is like /dev/null, which every container may use; nvidia1 and nvidia7 like /dev/fuse,
+/// which needs permission; nvidia2 is root's; nvidiactl and nvidia-uvm are no GPUs.
+class gpu_nodes {
+ public:
+  gpu_nodes() {
+    make("nvidia0", 1, 3, 0666);
+    make("nvidia1", 10, 229, 0666);
+    make("nvidia2", 1, 3, 0600);
+    make("nvidia7", 10, 229, 0666);
+    make("nvidiactl", 1, 3, 0666);
+    make("nvidia-uvm", 1, 3, 0666);
+  }
+  [[nodiscard]] const std::string& path() const { return directory_.path(); }
+
+ private:
+  void make(const std::string& name, unsigned major, unsigned minor, mode_t mode) const {
+    const std::string path = directory_ / name;
+    EXPECT_EQ(::mknod(path.c_str(), S_IFCHR | 0600, ::makedev(major, minor)), 0) << path;
+    EXPECT_EQ(::chmod(path.c_str(), mode), 0);
+  }
+  temp_dir directory_{0755};
+};
+
+std::vector<std::string> texts(const peer_nodes& found) {
+  std::vector<std::string> all;
+  for (const tried_node& each : found.tried) {
+    all.push_back(std::to_string(each.minor) + " " +
+                  (each.error == 0 ? "opens" : ::strerrorname_np(each.error)));
+  }
+  return all;
+}
+
+class peer : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto reason = gpushm_testing::why_no_containers()) {
+      GTEST_SKIP() << *reason;
+    }
+    nodes_.emplace();
+    children_before_ = children();
+  }
+  void TearDown() override { EXPECT_EQ(children(), children_before_); }
+
+  [[nodiscard]] container_options waiting() const {
+    container_options options;
+    options.argv = {"/bin/sh", "-c", "echo ready; read line"};
+    options.mounts = {{nodes_->path(), nodes_inside, true, false}};
+    return options;
+  }
+  [[nodiscard]] static container start(const container_options& options) {
+    auto box = container::start(options);
+    box.wait_for_line("^ready$", seconds(20));
+    return box;
+  }
+  /// Of this process, by their numbers.
+  [[nodiscard]] static std::string children() {
+    const std::string pid = std::to_string(::getpid());
+    return gpushm::base::read_small_file("/proc/" + pid + "/task/" + pid + "/children")
+        .value_or("");
+  }
+  /// Its own cgroup of devices, else its unified one.
+  [[nodiscard]] static std::string own_cgroups() {
+    return gpushm::base::read_small_file("/proc/self/cgroup").value_or("");
+  }
+  [[nodiscard]] static std::string runc_root_of(pid_t program) {
+    // The runtime waits for the program, and names the directory of its state in its arguments.
+    const auto status =
+        gpushm::base::read_small_file("/proc/" + std::to_string(program) + "/status").value_or("");
+    const auto at = status.find("\nPPid:\t");
+    const std::string parent =
+        at == std::string::npos ? "" : status.substr(at + 7, status.find('\n', at + 7) - at - 7);
+    const auto command = gpushm::base::read_small_file("/proc/" + parent + "/cmdline").value_or("");
+    const auto root = command.find(std::string("--root\0", 7));
+    return root == std::string::npos ? "" : std::string(command.c_str() + root + 7);
+  }
+
+  std::optional<gpu_nodes> nodes_;
+  std::string children_before_;
+};
+
+TEST_F(peer, its_cgroup_and_modes_decide) {
+  auto box = start(waiting());
+  const std::string before = own_cgroups();
+  const auto found = minors_of(box.host_pid(), nodes_inside);
+  EXPECT_EQ(found.problem, "");
+  EXPECT_THAT(texts(found), ElementsAre("0 opens", "1 EPERM", "2 EACCES", "7 EPERM"));
+  ASSERT_TRUE(found.minors);
+  EXPECT_THAT(*found.minors, ElementsAre(0));
+  EXPECT_EQ(own_cgroups(), before);
+}
+
+TEST_F(peer, a_node_that_it_was_given_opens) {
+  auto options = waiting();
+  options.device_nodes = {{"/dev/fuse", ""}};
+  auto box = start(options);
+  const auto found = minors_of(box.host_pid(), nodes_inside);
+  EXPECT_THAT(texts(found), ElementsAre("0 opens", "1 opens", "2 EACCES", "7 opens"))
+      << found.problem;
+  ASSERT_TRUE(found.minors);
+  EXPECT_THAT(*found.minors, ElementsAre(0, 1, 7));
+}
+
+TEST_F(peer, root_in_it_has_no_more_rights_than_its_capabilities) {
+  auto options = waiting();
+  options.uid = 0;
+  options.gid = 0;
+  auto box = start(options);
+  // The owner may open nvidia2; what the cgroup denies is denied to root too.
+  EXPECT_THAT(texts(minors_of(box.host_pid(), nodes_inside)),
+              ElementsAre("0 opens", "1 EPERM", "2 opens", "7 EPERM"));
+}
+
+TEST_F(peer, in_a_user_namespace_too) {
+  if (const auto reason = gpushm_testing::why_no_containers(true)) {
+    GTEST_SKIP() << *reason;
+  }
+  auto options = waiting();
+  options.user_ns.emplace();
+  options.uid = 0;  // which owns nothing outside
+  options.gid = 0;
+  auto box = start(options);
+  const auto found = minors_of(box.host_pid(), nodes_inside);
+  EXPECT_THAT(texts(found), ElementsAre("0 opens", "1 EPERM", "2 EACCES", "7 EPERM"))
+      << found.problem;
+}
+
+TEST_F(peer, without_nodes_it_may_open_none) {
+  auto box = start(waiting());
+  const auto found = minors_of(box.host_pid());
+  EXPECT_EQ(found.problem, "");
+  EXPECT_TRUE(found.tried.empty());
+  ASSERT_TRUE(found.minors);
+  EXPECT_TRUE(found.minors->empty());
+  const auto nowhere = minors_of(box.host_pid(), "/nonexistent");
+  EXPECT_EQ(nowhere.problem, "");
+  ASSERT_TRUE(nowhere.minors);
+}
+
+TEST_F(peer, what_it_puts_there_blocks_nobody) {
+  // A FIFO without a reader, and a directory.
+  const temp_dir odd(0755);
+  ASSERT_EQ(::mkfifo((odd / "nvidia3").c_str(), 0666), 0);
+  ASSERT_EQ(::chmod((odd / "nvidia3").c_str(), 0666), 0);
+  ASSERT_EQ(::mkdir((odd / "nvidia4").c_str(), 0755), 0);
+  auto options = waiting();
+  options.mounts = {{odd.path(), nodes_inside, true, false}};
+  auto box = start(options);
+  const auto start = std::chrono::steady_clock::now();
+  const auto found = minors_of(box.host_pid(), nodes_inside);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(4));
+  EXPECT_THAT(texts(found), ElementsAre("3 opens", "4 EISDIR")) << found.problem;
+}
+
+TEST_F(peer, a_process_like_this_one_needs_no_rights) {
+  gpushm_testing::spawn_options options;
+  options.argv = {"/bin/sh", "-c", "echo ready; read line"};
+  auto process = child::start(options);
+  process.wait_for_line("^ready$", seconds(20));
+  const auto found = minors_of(process.pid(), nodes_->path());
+  EXPECT_EQ(found.problem, "");
+  ASSERT_TRUE(found.minors);
+  EXPECT_EQ(found.tried.size(), 4U);
+  EXPECT_EQ(found.tried.front(), (tried_node{0, 0}));
+}
+
+TEST_F(peer, a_process_that_is_not_there_is_told) {
+  const auto found = minors_of(0x3fffffff);
+  EXPECT_FALSE(found.minors);
+  EXPECT_EQ(found.problem, "there is no process 1073741823 here");
+}
+
+TEST_F(peer, without_rights_the_reason_is_told) {
+  auto box = start(waiting());
+  const pid_t pid = box.host_pid();
+  // Another process of another user, with nothing of this one's rights.
+  const pid_t unprivileged = ::fork();
+  if (unprivileged == 0) {
+    const bool dropped =
+        ::setresgid(65534, 65534, 65534) == 0 && ::setresuid(65534, 65534, 65534) == 0;
+    const auto found = minors_of(pid, nodes_inside);
+    const bool told =
+        !found.minors && found.tried.empty() &&
+        found.problem.find("; run this as root, outside of containers") != std::string::npos &&
+        (found.problem.find("(EACCES)") != std::string::npos ||
+         found.problem.find("(EPERM)") != std::string::npos);
+    ::_exit(dropped && told ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(unprivileged, &status, 0), unprivileged);
+  EXPECT_EQ(status, 0);
+}
+
+// ---- names of containers ----
+
+TEST_F(peer, a_container_is_found_by_its_name) {
+  auto box = start(waiting());
+  const pid_t pid = box.host_pid();
+  const std::string root = runc_root_of(pid);
+  ASSERT_NE(root, "");
+  std::vector<std::string> ids;
+  for (const auto& entry : std::filesystem::directory_iterator(root)) {
+    ids.push_back(entry.path().filename());
+  }
+  ASSERT_EQ(ids.size(), 1U);
+  const std::string runc = gpushm_testing::find_runc().value().path;
+  const container_runtime wrong{container_runtime::kind::oci, runc, "/nonexistent-root"};
+  const container_runtime right{container_runtime::kind::oci, runc, root};
+  EXPECT_EQ(pid_of_container(ids.front(), {wrong, right}), pid);
+
+  // One that has ended but is still known.
+  box.kill(SIGKILL);
+  EXPECT_EQ(box.wait_exit(seconds(20)), exited(128 + SIGKILL));
+  try {
+    static_cast<void>(pid_of_container(ids.front(), {right}));
+    FAIL() << "no error";
+  } catch (const gpushm::error& failure) {
+    EXPECT_EQ(failure.code(), gpushm::errc::invalid_argument);
+    EXPECT_THAT(failure.what(), HasSubstr("find container \"" + ids.front() + "\": "));
+  }
+}
+
+TEST(peer_container, that_nobody_knows_is_an_error_naming_whom_was_asked) {
+  const container_runtime nobody{container_runtime::kind::oci, "/bin/false", "/some/root"};
+  const container_runtime missing{container_runtime::kind::engine, "/nonexistent/podman", ""};
+  try {
+    static_cast<void>(pid_of_container("web; rm -rf /", {nobody, missing}));
+    FAIL() << "no error";
+  } catch (const gpushm::error& failure) {
+    EXPECT_EQ(failure.code(), gpushm::errc::invalid_argument);
+    EXPECT_STREQ(failure.what(),
+                 "find container \"web; rm -rf /\": no runtime here knows it; asked: /bin/false "
+                 "--root /some/root, /nonexistent/podman (name it as its runtime lists it (runc "
+                 "list, podman ps, crictl ps), or give its process with --peer PID)");
+  }
+}
+
+TEST(peer_container, whose_name_is_an_option_is_refused_before_anybody_is_asked) {
+  const container_runtime echo{container_runtime::kind::oci, "/bin/echo", ""};
+  for (const char* name : {"", "--help"}) {
+    try {
+      static_cast<void>(pid_of_container(name, {echo}));
+      FAIL() << "no error";
+    } catch (const gpushm::error& failure) {
+      EXPECT_EQ(failure.cause(), "this is no container's name");
+    }
+  }
+}
+
+TEST(peer_container, its_name_is_one_argument_for_a_program_and_never_for_a_shell) {
+  // Programs that answer what they were given.
+  const temp_dir directory(0755);
+  const std::string program = directory / "fake-runtime";
+  {
+    std::ofstream script(program);
+    script << "#!/bin/sh\necho 'a warning' >&2\n"
+              "[ \"$#\" = 2 ] && [ \"$2\" = 'a b;$(x)' ] && echo '{\"status\":\"running\","
+              "\"pid\": 4711}'\n";
+  }
+  ASSERT_EQ(::chmod(program.c_str(), 0755), 0);
+  EXPECT_EQ(pid_of_container("a b;$(x)", {{container_runtime::kind::oci, program, ""}}), 4711);
+}
+
+TEST(peer_container, of_an_engine_is_asked_for_in_its_way) {
+  const temp_dir directory(0755);
+  const std::string program = directory / "fake-podman";
+  {
+    std::ofstream script(program);
+    script << "#!/bin/sh\n[ \"$*\" = 'inspect --type container --format {\"pid\":{{.State.Pid}}} "
+              "web' ] && echo '{\"pid\":'${FAKE_PID:-12}'}'\n";
+  }
+  ASSERT_EQ(::chmod(program.c_str(), 0755), 0);
+  const container_runtime engine{container_runtime::kind::engine, program, ""};
+  EXPECT_EQ(pid_of_container("web", {engine}), 12);
+  ::setenv("FAKE_PID", "0", 1);
+  try {
+    static_cast<void>(pid_of_container("web", {engine}));
+    FAIL() << "no error";
+  } catch (const gpushm::error& failure) {
+    EXPECT_EQ(failure.cause(), program + " says that it does not run");
+    EXPECT_EQ(failure.next_step(), "start it, then ask again");
+  }
+  ::unsetenv("FAKE_PID");
+}
+
+}  // namespace
+}  // namespace gpushm_tests
