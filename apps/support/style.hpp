@@ -27,15 +27,4 @@ class style {
   bool on_;
 };
 
-/// `text` broken at blanks into lines of at most `columns` characters, each after `indent` blanks
-/// and ended by a line feed; line feeds in `text` stay. A word that does not fit has a line of its
-/// own: commands must stay whole.
-[[nodiscard]] std::string wrapped(std::string_view text,
-                                  std::size_t indent,
-                                  std::size_t columns = 100);
-
-/// `text` with "?" for each control character and each byte that is not UTF-8: fit for a terminal
-/// whoever wrote it. Line feeds go too.
-[[nodiscard]] std::string harmless(std::string_view text);
-
 }  // namespace gpushm::app
