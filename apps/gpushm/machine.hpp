@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -13,10 +14,16 @@ struct machine {
   nlohmann::json recording;  ///< what `--from` takes
 };
 
+/// What the driver says, asked in another process. Blocks for `timeout` at most; a crash or silence
+/// is the answer's `failure`. Never throws.
+[[nodiscard]] inspect::driver_view ask_driver(std::chrono::milliseconds timeout);
+
 /// What is known of this machine, or, when `from` is not empty, of the one recorded in that file
-/// ("-": standard input). Asks the driver in another process, at most 1.5 s. Throws `error` when
-/// the file is no recording.
-[[nodiscard]] machine look_at_machine(const std::string& from,
-                                      const inspect::gather_options& options = {});
+/// ("-": standard input). Waits for the driver's answer for `driver_timeout` at most. Throws
+/// `error` (invalid_argument) when the file is no recording.
+[[nodiscard]] machine look_at_machine(
+    const std::string& from,
+    const inspect::gather_options& options = {},
+    std::chrono::milliseconds driver_timeout = std::chrono::milliseconds(1500));
 
 }  // namespace gpushm::cli

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -154,10 +155,11 @@ struct gather_options {
   std::int32_t peer_pid = 0;  ///< 0: none
 };
 
-/// Looks at everything. `driver` was asked by the caller, for a process that can be spared. Reads
-/// files only; a fraction of a second. Never throws for what it finds.
+/// Looks at everything. `ask_driver` is called once, after the device nodes were looked at: libcuda
+/// makes missing ones (docs/adr/0012). Besides that it reads files only, a fraction of a second;
+/// opening the node of a GPU that sleeps takes longer. Never throws for what it finds.
 [[nodiscard]] facts gather(system& machine,
-                           const driver_view& driver,
+                           const std::function<driver_view()>& ask_driver,
                            const gather_options& options = {});
 
 }  // namespace gpushm::inspect

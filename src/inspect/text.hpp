@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Small readers of the kernel's text files. Pure.
+
+#include <charconv>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gpushm::inspect {
+
+[[nodiscard]] inline std::string_view trim(std::string_view text) {
+  constexpr std::string_view blanks = " \t\r\n";
+  const std::size_t first = text.find_first_not_of(blanks);
+  return first == std::string_view::npos
+             ? std::string_view()
+             : text.substr(first, text.find_last_not_of(blanks) - first + 1);
+}
+
+/// Without empty parts.
+[[nodiscard]] inline std::vector<std::string_view> split(std::string_view text,
+                                                         std::string_view separators) {
+  std::vector<std::string_view> parts;
+  std::size_t start = 0;
+  while (start < text.size()) {
+    const std::size_t end = std::min(text.find_first_of(separators, start), text.size());
+    if (end > start) {
+      parts.push_back(text.substr(start, end - start));
+    }
+    start = end + 1;
+  }
+  return parts;
+}
+
+[[nodiscard]] inline std::vector<std::string_view> lines_of(std::string_view text) {
+  return split(text, "\n");
+}
+
+/// The value of a line "NAME:   value"; nothing when there is no such line.
+[[nodiscard]] inline std::optional<std::string_view> field(std::string_view text,
+                                                           std::string_view name) {
+  for (const std::string_view line : lines_of(text)) {
+    if (line.starts_with(name) && line.substr(name.size()).starts_with(':')) {
+      return trim(line.substr(name.size() + 1));
+    }
+  }
+  return std::nullopt;
+}
+
+/// All of `text` as a number; nothing when it is none.
+template <typename Value>
+[[nodiscard]] std::optional<Value> number(std::string_view text, int base = 10) {
+  Value value{};
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  return failed == std::errc() && end == text.data() + text.size() && !text.empty()
+             ? std::optional(value)
+             : std::nullopt;
+}
+
+/// The first word that looks like "580.159.04" or "12.4".
+[[nodiscard]] inline std::string first_version(std::string_view text) {
+  for (const std::string_view word : split(text, " \t\n\",:")) {
+    if (word.find('.') != std::string_view::npos &&
+        word.find_first_not_of("0123456789.") == std::string_view::npos && word.front() != '.') {
+      return std::string(word);
+    }
+  }
+  return {};
+}
+
+}  // namespace gpushm::inspect
