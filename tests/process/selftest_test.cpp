@@ -8,16 +8,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <deque>
 #include <filesystem>
-#include <map>
-#include <optional>
 
 #include "fake_driver/fake_gpus.hpp"
 #include "process/deadline.hpp"
 #include "process/programs.hpp"
 #include "process/temp_dir.hpp"
+#include "support/scoped_variable.hpp"
 
 namespace gpushm_tests {
 namespace {
@@ -32,37 +29,12 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-/// A variable of this process, which programs started from here get; as before at the end.
-class variable {
- public:
-  variable(std::string name, const std::string& value) : name_(std::move(name)) {
-    if (const char* const before = std::getenv(name_.c_str())) {
-      before_ = before;
-    }
-    ::setenv(name_.c_str(), value.c_str(), 1);
-  }
-  variable(const variable&) = delete;
-  variable& operator=(const variable&) = delete;
-  ~variable() {
-    if (before_) {
-      ::setenv(name_.c_str(), before_->c_str(), 1);
-    } else {
-      ::unsetenv(name_.c_str());
-    }
-  }
-
- private:
-  std::string name_;
-  std::optional<std::string> before_;
-};
-
 class selftest : public ::testing::Test {
  protected:
-  selftest() : gpus_(two_gpus()), temporary_("TMPDIR", directory_.path()) {
-    for (const auto& [name, value] : gpus_.environment()) {
-      environment_.emplace_back(name, value);
-    }
-  }
+  selftest()
+      : gpus_(two_gpus()),
+        environment_(gpus_.environment()),
+        temporary_("TMPDIR", directory_.path()) {}
   ~selftest() override { EXPECT_TRUE(std::filesystem::is_empty(directory_.path())); }
   selftest(const selftest&) = delete;
   selftest& operator=(const selftest&) = delete;
@@ -106,8 +78,8 @@ class selftest : public ::testing::Test {
 
   gpushm_testing::temp_dir directory_{0755};
   gpushm::fake::fake_gpus gpus_;
-  std::deque<variable> environment_;
-  variable temporary_;
+  scoped_variables environment_;
+  scoped_variables temporary_;
 };
 
 TEST_F(selftest, agrees_with_the_predictions) {
@@ -141,7 +113,7 @@ TEST_F(selftest, without_gpus_tries_the_host_only) {
 }
 
 TEST_F(selftest, a_crash_is_a_finding_and_the_rest_is_tried) {
-  const variable crash("GPUSHM_FAKE_FAIL", "cuMemPoolImportFromShareableHandle:1=crash");
+  const scoped_variables crash("GPUSHM_FAKE_FAIL", "cuMemPoolImportFromShareableHandle:1=crash");
   auto one = options();
   one.gpus.pop_back();
   const auto findings = run_selftest(one);
@@ -165,7 +137,7 @@ TEST_F(selftest, a_crash_is_a_finding_and_the_rest_is_tried) {
 }
 
 TEST_F(selftest, a_broken_driver_costs_what_needs_it) {
-  const variable crash("GPUSHM_FAKE_FAIL", "cuInit:1=crash");
+  const scoped_variables crash("GPUSHM_FAKE_FAIL", "cuInit:1=crash");
   auto one = options();
   one.gpus.pop_back();
   const auto findings = run_selftest(one);
@@ -205,7 +177,7 @@ TEST_F(selftest, what_the_time_is_not_enough_for_is_not_run) {
 }
 
 TEST_F(selftest, a_temporary_directory_that_is_not_there_stops_what_needs_a_broker) {
-  const variable gone("TMPDIR", "/nonexistent");
+  const scoped_variables gone("TMPDIR", "/nonexistent");
   auto one = options();
   one.gpus.pop_back();
   const auto findings = run_selftest(one);
