@@ -58,6 +58,13 @@ int run_doctor(const doctor_arguments& arguments) {
   const auto begin = std::chrono::steady_clock::now();
   const pid_t peer = arguments.peer_container.empty() ? arguments.peer_pid
                                                       : pid_of_container(arguments.peer_container, known_runtimes());
+  if (peer != 0 && ::access(("/proc/" + std::to_string(peer)).c_str(), F_OK) != 0) {
+    throw error(errc::invalid_argument,
+                "doctor",
+                "--peer " + std::to_string(peer),
+                "there is no such process",
+                "give its PID as this process's /proc shows it");
+  }
   doctor_report report;
   report.live = arguments.from.empty();
   if (peer != 0) {

@@ -163,6 +163,9 @@ void print_peer(const doctor_report& report, const app::style& style) {
     found.seen = std::string(each.to_peer ? "from here to it" : "from it to here") + where + ": " +
                  (expected.works ? "will work" : "will fail with " + expected.failure);
     found.why = expected.why;
+    if (!expected.driver_failure.empty() && expected.driver_failure != expected.failure) {
+      found.why += "; asked without gpushm, the driver: " + expected.driver_failure;
+    }
     found.remedy = expected.remedy;
     print_entry(expected.works ? verdict::ok : verdict::problem,
                 std::string(to_string(each.how)),

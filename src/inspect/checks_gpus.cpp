@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "inspect/rules.hpp"
@@ -42,7 +43,45 @@ std::string compute_mode_of(const gpu_facts& gpu) {
 // against those that a program's mistake causes.
 const std::set<int> hardware_xids{46, 48, 62, 64, 74, 79, 94, 95, 119, 120, 140, 143};
 
+/// "NVIDIA H200" three times as "3 x NVIDIA H200".
+std::string names_of(const facts& all) {
+  std::map<std::string, int> counts;
+  for (const gpu_facts& gpu : all.gpus) {
+    ++counts[gpu.name.empty() ? "GPU" : gpu.name];
+  }
+  std::string text;
+  for (const auto& [name, count] : counts) {
+    text += (text.empty() ? "" : ", ") + (count == 1 ? "" : std::to_string(count) + " x ") + name;
+  }
+  return text;
+}
+
 }  // namespace
+
+check gpus(const facts& all) {
+  check made;
+  if (all.gpus.empty()) {
+    made.seen = "no GPU here";
+    return made;
+  }
+  made.seen = names_of(all) + ":";
+  for (const gpu_facts& gpu : all.gpus) {
+    made.seen += " " + (gpu.uuid.empty() ? gpu.pci_address : gpu.uuid) + " (" + gpu.sharing + ")";
+  }
+  for (const gpu_facts& gpu : all.gpus) {
+    const bool shown = gpu.nvml.has_value() || !gpu.cuda.empty();
+    if (gpu.open_error == 0 && !shown && all.driver.nvml.problem.empty() &&
+        all.driver.failure.empty()) {
+      made.result = verdict::problem;
+      made.seen = short_name(gpu) + " can be opened, and neither NVML nor CUDA shows it";
+      made.why = "the kernel module has it, but it does not answer";
+      made.remedy = "on the host: dmesg | grep NVRM; nvidia-smi --gpu-reset or a reboot";
+      return made;
+    }
+  }
+  made.result = verdict::ok;
+  return made;
+}
 
 check mig(const facts& all) {
   check made;
@@ -271,6 +310,14 @@ check peer_access(const facts& all) {
   }
   made.result = verdict::ok;
   made.seen = "every GPU that CUDA shows reaches every other";
+  const auto fastest = std::max_element(
+      all.pairs.begin(), all.pairs.end(), [](const pair_facts& a, const pair_facts& b) {
+        return a.links < b.links;
+      });
+  if (fastest->links > 0) {
+    made.seen += ", by up to " + std::to_string(fastest->links) + " NVLinks" +
+                 (fastest->through_switch ? " through switches" : "");
+  }
   return made;
 }
 

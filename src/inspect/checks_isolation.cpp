@@ -51,6 +51,28 @@ check container(const facts& all) {
   return made;
 }
 
+check namespaces(const facts& all) {
+  check made;
+  for (const auto& [kind, each] : all.self.namespaces) {
+    if (each.id != 0) {
+      made.seen += (made.seen.empty() ? "" : ", ") + kind + " " +
+                   (!each.host   ? "not known"
+                    : *each.host ? "the machine's"
+                                 : "private");
+    }
+  }
+  if (made.seen.empty()) {
+    made.seen = "not to be seen here";
+    return made;
+  }
+  made.seen += "; PID";
+  for (const int each : all.self.nspid) {
+    made.seen += " " + std::to_string(each);
+  }
+  made.result = verdict::ok;
+  return made;
+}
+
 check pid_namespace(const facts& all) {
   check made;
   const auto host = is_host(all.self, "pid");

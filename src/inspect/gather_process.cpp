@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "inspect/gather_parts.hpp"
 #include "inspect/known_variables.hpp"
 #include "inspect/text.hpp"
@@ -121,18 +123,20 @@ container_facts gather_container(system& machine,
   found.pod_uid = pod_uid(texts);
   found.runtime = runtime_of(texts);
   const bool itself = root == "/proc/self";
-  if (itself && found.runtime.empty()) {
+  // Machines are made from images of engines, too: the mark alone does not make a container.
+  const bool confined = std::any_of(process.namespaces.begin(),
+                                    process.namespaces.end(),
+                                    [](const auto& each) { return each.second.host == false; });
+  if (itself && confined && found.runtime.empty()) {
     if (machine.status("/run/.containerenv")) {
       found.runtime = "podman";
     } else if (machine.status("/.dockerenv")) {
       found.runtime = "docker";
     }
   }
-  const auto of = [&](const char* kind) {
-    const auto namespaces = process.namespaces.find(kind);
-    return namespaces != process.namespaces.end() && namespaces->second.host == false;
-  };
-  if (found.runtime.empty() && (!found.id.empty() || !found.pod_uid.empty() || of("pid"))) {
+  const auto pid = process.namespaces.find("pid");
+  const bool own_pids = pid != process.namespaces.end() && pid->second.host == false;
+  if (found.runtime.empty() && (!found.id.empty() || !found.pod_uid.empty() || own_pids)) {
     found.runtime = "unknown";
   }
   if (process.variables.count("KUBERNETES_SERVICE_HOST") != 0) {

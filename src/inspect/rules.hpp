@@ -25,6 +25,7 @@ namespace gpushm::inspect::rules {
 [[nodiscard]] check cdi(const facts& all);
 
 // checks_gpus.cpp
+[[nodiscard]] check gpus(const facts& all);
 [[nodiscard]] check mig(const facts& all);
 [[nodiscard]] check compute_mode(const facts& all);
 [[nodiscard]] check mps(const facts& all);
@@ -37,6 +38,7 @@ namespace gpushm::inspect::rules {
 
 // checks_isolation.cpp
 [[nodiscard]] check container(const facts& all);
+[[nodiscard]] check namespaces(const facts& all);
 [[nodiscard]] check pid_namespace(const facts& all);
 [[nodiscard]] check user_namespace(const facts& all);
 [[nodiscard]] check host_namespaces(const facts& all);

@@ -1,0 +1,538 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every rule of doctor says something good of one machine and something bad of another.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "inspect/check.hpp"
+#include "machines/machines.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm::inspect::check;
+using gpushm::inspect::examine;
+using gpushm::inspect::facts;
+using gpushm::inspect::verdict;
+using ::testing::HasSubstr;
+
+struct rule_case {
+  const char* rule;
+  const char* name;
+  const char* machine;
+  void (*change)(facts&);
+  verdict expected;
+  const char* seen;    ///< part of what is seen
+  const char* remedy;  ///< part of the remedy; empty: there is none
+};
+void PrintTo(const rule_case& each, std::ostream* to) {
+  *to << each.rule << " " << each.name;
+}
+
+void as_it_is(facts& /*all*/) {}
+
+constexpr auto ok = verdict::ok;
+constexpr auto warning = verdict::warning;
+constexpr auto problem = verdict::problem;
+constexpr auto none = verdict::not_applicable;
+
+const rule_case cases[] = {
+    {"libcuda", "loaded", "dgx-h100", as_it_is, ok, "/libcuda.so.550.90.07", ""},
+    {"libcuda", "no_driver", "no-driver", as_it_is, none, "no NVIDIA driver here", ""},
+    {"libcuda",
+     "not_found_by_the_loader",
+     "dgx-h100",
+     [](facts& all) { all.driver.cuda.library.clear(); },
+     problem,
+     "/usr/lib/x86_64-linux-gnu/libcuda.so.550.90.07 is here, but the loader does not find",
+     "run ldconfig as root, or export LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu:"},
+    {"libcuda",
+     "missing_in_a_container",
+     "dra-pod",
+     [](facts& all) {
+       all.driver.cuda.library.clear();
+       all.libcuda_files.clear();
+     },
+     problem,
+     "no libcuda.so.1, though the machine has NVIDIA's kernel module",
+     "--device nvidia.com/gpu=all (CDI)"},
+
+    {"driver-match", "same", "dgx-h100", as_it_is, ok, "kernel module 550.90.07 (open)", ""},
+    {"driver-match",
+     "updated_libraries",
+     "driver-mismatch",
+     as_it_is,
+     problem,
+     "kernel module 550.90.07 (open), library 570.124.06",
+     "modprobe -r nvidia_uvm"},
+    {"driver-match",
+     "in_a_container",
+     "dra-pod",
+     [](facts& all) { all.libcuda_version = "560.35.03"; },
+     problem,
+     "library 560.35.03",
+     "start the container anew"},
+    {"driver-match",
+     "compatibility_package",
+     "driver-mismatch",
+     [](facts& all) { all.compat_version = all.libcuda_version; },
+     ok,
+     "(forward compatibility package)",
+     ""},
+
+    {"cuda-compat", "older", "dgx-h100", as_it_is, ok, "driver: CUDA 12.4; newest here: 12.4", ""},
+    {"cuda-compat",
+     "newer_minor",
+     "dgx-h100",
+     [](facts& all) { all.toolkits.front().version = 12090; },
+     ok,
+     "newest here: 12.9",
+     ""},
+    {"cuda-compat",
+     "newer_major",
+     "driver-mismatch",
+     as_it_is,
+     problem,
+     "driver: CUDA 12.4; newest here: 13.0 (/usr/local/cuda-13.0)",
+     "cuda-compat-13-0"},
+
+    {"cuinit", "works", "dgx-h100", as_it_is, ok, "CUDA 12.4, 8 devices", ""},
+    {"cuinit", "mismatch", "driver-mismatch", as_it_is, problem, "(803)", "see driver-match"},
+    {"cuinit", "unknown", "uvm-drift", as_it_is, problem, "(999)", "uvm-major"},
+    {"cuinit",
+     "crashes",
+     "dgx-h100",
+     [](facts& all) { all.driver.failure = "killed by signal 11 (Segmentation fault)"; },
+     problem,
+     "asking the driver: killed by signal 11 (Segmentation fault)",
+     "dmesg"},
+    {"cuinit",
+     "fabric_manager",
+     "dgx-h100",
+     [](facts& all) {
+       all.driver.cuda.result = 802;
+       all.driver.cuda.problem = "cuInit: CUDA_ERROR_SYSTEM_NOT_READY (802)";
+     },
+     problem,
+     "(802)",
+     "nvidia-fabricmanager"},
+
+    {"nvml", "works", "dgx-h100", as_it_is, ok, "NVML 12.550.90.07, driver 550.90.07, 8", ""},
+    {"nvml", "no_library", "gvisor", as_it_is, warning, "not found", "compute,utility"},
+    {"nvml", "mismatch", "driver-mismatch", as_it_is, warning, "(18)", "nvidia-smi"},
+
+    {"device-nodes", "open", "dgx-h100", as_it_is, ok, "can be opened", ""},
+    {"device-nodes",
+     "no_driver_behind",
+     "uvm-drift",
+     as_it_is,
+     problem,
+     "/dev/nvidia-uvm has no driver behind it (ENXIO)",
+     "modprobe"},
+    {"device-nodes",
+     "cgroup",
+     "dgx-h100",
+     [](facts& all) {
+       for (auto& node : all.nodes) {
+         node.open_error = node.path == "/dev/nvidiactl" ? EPERM : node.open_error;
+       }
+     },
+     problem,
+     "/dev/nvidiactl is denied by the device cgroup (EPERM)",
+     "start the container with the GPU"},
+    {"device-nodes",
+     "mode",
+     "dgx-h100",
+     [](facts& all) {
+       for (auto& node : all.nodes) {
+         node.open_error = node.path == "/dev/nvidia-uvm" ? EACCES : node.open_error;
+       }
+     },
+     problem,
+     "/dev/nvidia-uvm is denied by its owner and mode (EACCES)",
+     "NVreg_DeviceFileMode"},
+
+    {"gpu-nodes", "all", "dgx-h100", as_it_is, ok, "8 of 8 can be opened", ""},
+    {"gpu-nodes",
+     "one_of_two",
+     "container-one-of-two",
+     as_it_is,
+     warning,
+     "1 of 2 can be opened: /dev/nvidia1 of GPU-000000a1 is missing",
+     "start the container with the GPU"},
+    {"gpu-nodes",
+     "none",
+     "container-one-of-two",
+     [](facts& all) { all.gpus[0].open_error = EPERM; },
+     problem,
+     "0 of 2 can be opened: /dev/nvidia0 of GPU-000000a0 is denied by the device cgroup",
+     "start the container with the GPU"},
+
+    {"uvm-major", "right", "dgx-h100", as_it_is, ok, "the kernel's major 511", ""},
+    {"uvm-major",
+     "drifted",
+     "uvm-drift",
+     as_it_is,
+     problem,
+     "/dev/nvidia-uvm has major 508, the kernel has 511",
+     "nvidia-ctk cdi generate"},
+
+    {"visible-devices", "unset", "dgx-h100", as_it_is, ok, "neither", ""},
+    {"visible-devices",
+     "useful",
+     "dgx-h100",
+     [](facts& all) { all.self.variables["CUDA_VISIBLE_DEVICES"] = "1,GPU-000000a2"; },
+     ok,
+     "CUDA_VISIBLE_DEVICES=1,GPU-000000a2",
+     ""},
+    {"visible-devices",
+     "names_another_containers_gpu",
+     "container-one-of-two",
+     [](facts& all) { all.self.variables["CUDA_VISIBLE_DEVICES"] = "1"; },
+     problem,
+     "CUDA_VISIBLE_DEVICES=1",
+     "unset CUDA_VISIBLE_DEVICES"},
+    {"visible-devices",
+     "empty",
+     "dgx-h100",
+     [](facts& all) { all.self.variables["CUDA_VISIBLE_DEVICES"] = ""; },
+     problem,
+     "CUDA_VISIBLE_DEVICES=",
+     "unset CUDA_VISIBLE_DEVICES"},
+    {"visible-devices",
+     "nobody_acted",
+     "no-driver",
+     [](facts& all) { all.self.variables["NVIDIA_VISIBLE_DEVICES"] = "all"; },
+     problem,
+     "NVIDIA_VISIBLE_DEVICES=all",
+     "runtimeClassName: nvidia"},
+
+    {"cdi", "valid", "dgx-h100", as_it_is, ok, "1 document, 8 devices", ""},
+    {"cdi", "none", "mig-a100", as_it_is, none, "no CDI document", ""},
+    {"cdi",
+     "stale",
+     "dgx-h100",
+     [](facts& all) { all.cdi[0].problem = "it names /dev/nvidia9, which is not here"; },
+     warning,
+     "/etc/cdi/nvidia.yaml: it names /dev/nvidia9, which is not here",
+     "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"},
+
+    {"gpus", "all", "dgx-h100", as_it_is, ok, "8 x NVIDIA H100 80GB HBM3: GPU-000000a0", ""},
+    {"gpus", "none", "no-driver", as_it_is, none, "no GPU here", ""},
+    {"gpus",
+     "does_not_answer",
+     "dgx-h100",
+     [](facts& all) {
+       all.gpus[6].nvml.reset();
+       all.gpus[6].cuda.clear();
+     },
+     problem,
+     "GPU-000000a6 can be opened, and neither NVML nor CUDA shows it",
+     "dmesg"},
+
+    {"vmm-support", "all", "dgx-h100", as_it_is, ok, "on every GPU", ""},
+    {"vmm-support",
+     "lacking",
+     "dgx-h100",
+     [](facts& all) { all.gpus[3].cuda[0].file_handles = false; },
+     problem,
+     "GPU-000000a3 cannot export",
+     "client::share"},
+
+    {"mig", "off", "dgx-h100", as_it_is, ok, "off", ""},
+    {"mig", "instances", "mig-a100", as_it_is, ok, "3 instances", ""},
+    {"mig",
+     "no_instance",
+     "mig-a100",
+     [](facts& all) { all.gpus[0].nvml->mig_instances.clear(); },
+     problem,
+     "MIG mode of GPU-000000b0 is on, and it has no instance here",
+     "nvidia-smi mig -cgi"},
+    {"mig",
+     "pending",
+     "dgx-h100",
+     [](facts& all) { all.gpus[1].nvml->mig_pending = true; },
+     warning,
+     "MIG mode of GPU-000000a1 will be on after a reset",
+     "--gpu-reset"},
+    {"mig",
+     "capability_denied",
+     "mig-a100",
+     [](facts& all) {
+       for (auto& node : all.nodes) {
+         node.open_error = node.path.find("caps") == std::string::npos ? 0 : EACCES;
+       }
+     },
+     problem,
+     "/dev/nvidia-caps/nvidia-cap21 is denied by its owner and mode",
+     "chmod 0444"},
+
+    {"compute-mode", "default", "dgx-h100", as_it_is, ok, "default", ""},
+    {"compute-mode",
+     "exclusive",
+     "dgx-h100",
+     [](facts& all) { all.gpus[2].nvml->compute_mode = "exclusive process"; },
+     problem,
+     "compute mode of GPU-000000a2 is exclusive process",
+     "nvidia-smi -i 0000:52:00.0 -c DEFAULT"},
+
+    {"mps", "off", "dgx-h100", as_it_is, ok, "not running", ""},
+    {"mps",
+     "on",
+     "dgx-h100",
+     [](facts& all) { all.mps = true; },
+     warning,
+     "control daemon",
+     "nvidia-cuda-mps-control"},
+
+    {"virtualization", "none", "dgx-h100", as_it_is, ok, "none", ""},
+    {"virtualization",
+     "vgpu",
+     "dgx-h100",
+     [](facts& all) { all.gpus[0].nvml->virtualization = "vgpu"; },
+     warning,
+     "GPU-000000a0 is a vGPU",
+     "doctor"},
+
+    {"persistence", "on", "dgx-h100", as_it_is, ok, "on", ""},
+    {"persistence",
+     "off",
+     "dgx-h100",
+     [](facts& all) { all.gpus[7].nvml->persistence = false; },
+     warning,
+     "persistence mode of GPU-000000a7 is off",
+     "nvidia-persistenced"},
+
+    {"peer-access", "all", "dgx-h100", as_it_is, ok, "by up to 18 NVLinks through switches", ""},
+    {"peer-access", "one_gpu", "container-one-of-two", as_it_is, none, "fewer than two", ""},
+    {"peer-access",
+     "denied",
+     "dgx-h100",
+     [](facts& all) { all.pairs[0].access = false; },
+     warning,
+     "GPU-000000a0 has no peer access to GPU-000000a1",
+     "topo -p2p"},
+    {"peer-access",
+     "links_down",
+     "dgx-h100",
+     [](facts& all) { all.gpus[4].nvml->links[5].active = false; },
+     warning,
+     "1 of 18 NVLinks of GPU-000000a4 are down",
+     "nvlink -s"},
+
+    {"imex", "none", "dgx-h100", as_it_is, none, "no IMEX channel", ""},
+    {"imex",
+     "channel",
+     "dgx-h100",
+     [](facts& all) { all.imex_channels = {0}; },
+     ok,
+     "1 IMEX channel",
+     ""},
+    {"imex",
+     "denied",
+     "dgx-h100",
+     [](facts& all) {
+       all.nodes.push_back({"/dev/nvidia-caps-imex-channels/channel0", std::nullopt, EPERM, {}});
+     },
+     warning,
+     "/dev/nvidia-caps-imex-channels/channel0 is denied by the device cgroup",
+     "ComputeDomain"},
+
+    {"xid", "none", "dgx-h100", as_it_is, ok, "none in the kernel's log", ""},
+    {"xid", "not_readable", "dra-pod", as_it_is, none, "may not be read", "dmesg"},
+    {"xid",
+     "of_a_program",
+     "dgx-h100",
+     [](facts& all) {
+       all.xids = {{"0000:1b:00.0", 31, "NVRM: Xid (PCI:0000:1b:00): 31, pid=7, MMU Fault"}};
+     },
+     warning,
+     "1 in the kernel's log, as NVRM: Xid (PCI:0000:1b:00): 31",
+     "compute-sanitizer"},
+    {"xid",
+     "of_the_gpu",
+     "dgx-h100",
+     [](facts& all) {
+       all.xids = {{"0000:1b:00.0", 79, "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off"},
+                   {"0000:1b:00.0", 31, "NVRM: Xid (PCI:0000:1b:00): 31, pid=7, MMU Fault"}};
+     },
+     problem,
+     "2 in the kernel's log, as NVRM: Xid (PCI:0000:1b:00): 79",
+     "drain the node"},
+
+    {"container", "none", "dgx-h100", as_it_is, ok, "no container", ""},
+    {"container",
+     "pod",
+     "container-one-of-two",
+     as_it_is,
+     ok,
+     "a container of containerd, id 4f4f4f4f4f4f, pod team-a/producer-7d9f",
+     ""},
+    {"container", "gvisor", "gvisor", as_it_is, warning, "a container of gvisor", "runc"},
+
+    {"namespaces",
+     "pod",
+     "dra-pod",
+     as_it_is,
+     ok,
+     "cgroup private, ipc private, mnt not known, net not known, pid private, user the machine's",
+     ""},
+    {"namespaces",
+     "hidden",
+     "no-driver",
+     [](facts& all) { all.self.namespaces.clear(); },
+     none,
+     "not to be seen here",
+     ""},
+
+    {"pid-namespace", "host", "dgx-h100", as_it_is, ok, "the machine's own; this process is", ""},
+    {"pid-namespace",
+     "private",
+     "container-one-of-two",
+     as_it_is,
+     warning,
+     "a private one; this process is PID 1 in it",
+     "share through gpushm"},
+
+    {"user-namespace", "host", "dgx-h100", as_it_is, ok, "the machine's own", ""},
+    {"user-namespace",
+     "private",
+     "dra-pod",
+     [](facts& all) { all.self.namespaces["user"].host = false; },
+     warning,
+     "a private one",
+     "tenant"},
+
+    {"host-namespaces", "own", "dra-pod", as_it_is, ok, "the container's own", ""},
+    {"host-namespaces", "no_container", "dgx-h100", as_it_is, none, "no container", ""},
+    {"host-namespaces",
+     "host_pid",
+     "dra-pod",
+     [](facts& all) { all.self.namespaces["pid"].host = true; },
+     warning,
+     "this container has hostPID: true",
+     "delete hostPID: true from the pod"},
+
+    {"privileges", "restricted", "dra-pod", as_it_is, ok, "uid 2000, no capability", ""},
+    {"privileges",
+     "privileged",
+     "dra-pod",
+     [](facts& all) { all.self.capabilities = 0x1ffffffffffU; },
+     warning,
+     "with capabilities",
+     "delete privileged: true"},
+
+    {"ptrace", "allowed", "dgx-h100", as_it_is, ok, "ptrace_scope is 0", ""},
+    {"ptrace", "denied", "dra-pod", as_it_is, warning, "ptrace_scope is 1", "share through gpushm"},
+
+    {"shm", "large", "dgx-h100", as_it_is, ok, "64 GiB", ""},
+    {"shm",
+     "small",
+     "dra-pod",
+     as_it_is,
+     warning,
+     "64 MiB, this container's own",
+     "medium: Memory"},
+
+    {"limits", "enough", "dgx-h100", as_it_is, ok, "1048576 open files", ""},
+    {"limits",
+     "few",
+     "dgx-h100",
+     [](facts& all) { all.self.limits["Max open files"] = 256; },
+     warning,
+     "256 open files",
+     "ulimit -n"},
+
+    {"broker", "not_asked", "dgx-h100", as_it_is, none, "not asked", ""},
+    {"broker",
+     "reachable",
+     "dgx-h100",
+     [](facts& all) {
+       all.broker = {"/run/gpushm/d/a/socket", true, "a", 1, 3, {}};
+     },
+     ok,
+     "domain \"a\" at /run/gpushm/d/a/socket, protocol 1, 3 segments",
+     ""},
+    {"broker",
+     "not_mounted",
+     "dra-pod",
+     [](facts& all) {
+       all.broker = {"", false, "", 0, 0, "there is no socket"};
+     },
+     warning,
+     "there is no socket",
+     "mount the domain's directory"},
+};
+
+const check& found(const std::vector<check>& checks, const std::string& id) {
+  for (const check& each : checks) {
+    if (each.id == id) {
+      return each;
+    }
+  }
+  throw std::runtime_error("no check " + id);
+}
+
+class inspect_rule : public ::testing::TestWithParam<rule_case> {};
+
+TEST_P(inspect_rule, judges) {
+  facts all = recorded_facts(GetParam().machine);
+  GetParam().change(all);
+  const auto checks = examine(all);
+  const check& made = found(checks, GetParam().rule);
+  EXPECT_EQ(made.result, GetParam().expected) << made.seen;
+  EXPECT_THAT(made.seen, HasSubstr(GetParam().seen));
+  if (*GetParam().remedy == '\0') {
+    EXPECT_EQ(made.remedy, "");
+  } else {
+    EXPECT_THAT(made.remedy, HasSubstr(GetParam().remedy));
+  }
+}
+
+std::string case_name(const ::testing::TestParamInfo<rule_case>& each) {
+  std::string name = std::string(each.param.rule) + "_" + each.param.name;
+  for (char& letter : name) {
+    letter = letter == '-' ? '_' : letter;
+  }
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(, inspect_rule, ::testing::ValuesIn(cases), case_name);
+
+TEST(inspect_rules, each_has_a_good_and_a_bad_case) {
+  std::map<std::string, std::set<verdict>> tested;
+  for (const rule_case& each : cases) {
+    tested[each.rule].insert(each.expected);
+  }
+  for (const check& each : examine(recorded_facts("dgx-h100"))) {
+    const auto& verdicts = tested[each.id];
+    EXPECT_TRUE(verdicts.count(ok) != 0) << each.id;
+    // Which namespaces there are is neither good nor bad.
+    EXPECT_TRUE(verdicts.count(warning) + verdicts.count(problem) > 0 || each.id == "namespaces")
+        << each.id;
+    tested.erase(each.id);
+  }
+  EXPECT_TRUE(tested.empty()) << "no such rule: " << tested.begin()->first;
+}
+
+TEST(inspect_rules, whatever_is_wrong_has_a_reason_and_a_remedy) {
+  for (const std::string& machine : machine_names()) {
+    std::set<std::string> ids;
+    for (const check& each : examine(recorded_facts(machine))) {
+      EXPECT_TRUE(ids.insert(each.id).second) << each.id;
+      EXPECT_NE(each.section, "");
+      EXPECT_NE(each.seen, "") << machine << " " << each.id;
+      if (each.result == warning || each.result == problem) {
+        EXPECT_NE(each.why, "") << machine << " " << each.id;
+        EXPECT_NE(each.remedy, "") << machine << " " << each.id;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gpushm_tests
