@@ -227,7 +227,9 @@ std::string fake_gpus::make_dev_root(const std::string& name,
   for (const int minor : minors) {
     make_node(directory + "/nvidia" + std::to_string(minor));
   }
-  make_node(directory + "/nvidiactl");
+  for (const char* control : {"/nvidiactl", "/nvidia-uvm"}) {
+    make_node(directory + control);
+  }
   return directory;
 }
 

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// `gpushm doctor` as people and scripts run it: on fake GPUs, without any, on recordings, and with
+// wrong input.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "fake_driver/fake_gpus.hpp"
+#include "machines/machines.hpp"
+#include "support/cli.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm_testing::exited;
+using gpushm_testing::run_result;
+using nlohmann::json;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class doctor_cli : public ::testing::Test {
+ protected:
+  [[nodiscard]] run_result doctor(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "doctor");
+    auto command = cli_.command(std::move(arguments));
+    for (const auto& each : environment_) {
+      command.env.push_back(each);
+    }
+    return gpushm_testing::run_program(command, seconds(90));
+  }
+  void use_fake_gpus(int count) {
+    gpushm::fake::fake_gpus_options options;
+    options.gpus = count;
+    fake_.emplace(options);
+    environment_ = fake_->environment();
+  }
+  static std::map<std::string, std::string> verdicts(const json& document) {
+    std::map<std::string, std::string> found;
+    for (const auto& each : document.at("checks")) {
+      found[each.at("id")] = each.at("verdict");
+    }
+    return found;
+  }
+
+  cli cli_;
+  std::optional<gpushm::fake::fake_gpus> fake_;
+  std::vector<std::pair<std::string, std::string>> environment_;
+};
+
+TEST_F(doctor_cli, without_a_gpu_host_memory_is_tried_and_nothing_is_wrong) {
+  const auto ran = doctor({"--json"});
+  EXPECT_EQ(ran.status, exited(0)) << ran.out << ran.err;
+  const json document = json::parse(ran.out);
+  if (!document.at("facts").at("gpus").empty()) {
+    GTEST_SKIP() << "this machine has a GPU";
+  }
+  EXPECT_EQ(document.at("summary").at("problems"), 0);
+  EXPECT_EQ(verdicts(document).at("libcuda"), "not applicable");
+  int ran_trials = 0;
+  for (const auto& trial : document.at("selftest")) {
+    EXPECT_EQ(trial.at("device"), "host");
+    if (trial.at("result") != "not run") {
+      EXPECT_EQ(trial.at("result"), "works") << trial;
+      ++ran_trials;
+    }
+  }
+  EXPECT_GE(ran_trials, 1);
+}
+
+TEST_F(doctor_cli, tries_every_way_on_every_gpu) {
+  use_fake_gpus(2);
+  const auto ran = doctor({"--json", "--accept-fake-chunks"});
+  EXPECT_EQ(ran.status, exited(0)) << ran.out << ran.err;
+  const json document = json::parse(ran.out);
+  EXPECT_EQ(document.at("facts").at("gpus").size(), 2U);
+  EXPECT_EQ(verdicts(document).at("gpu-nodes"), "ok");
+  std::map<std::string, int> outcomes;
+  for (const auto& trial : document.at("selftest")) {
+    if (trial.at("not_permitted") != "") {
+      continue;
+    }
+    EXPECT_EQ(trial.at("as_predicted"), true) << trial;
+    EXPECT_EQ(trial.at("exporter_pid") == trial.at("importer_pid"), trial.at("equal_pids"))
+        << trial;
+    ++outcomes[trial.at("way").get<std::string>() + " " + trial.at("failure").get<std::string>()];
+  }
+  for (const char* way : {"cuda-ipc ", "cuda-vmm ", "cuda-pool ", "raw-legacy "}) {
+    EXPECT_GE(outcomes[way], 2) << way;
+  }
+  if (::geteuid() == 0) {
+    EXPECT_EQ(outcomes["raw-legacy CUDA_ERROR_INVALID_CONTEXT (201)"], 2)
+        << "once a GPU, with equal PIDs";
+  }
+  // The same again, from what it printed.
+  const std::string file = cli_.directory() / "facts.json";
+  std::ofstream(file) << ran.out;
+  environment_.clear();
+  const auto replayed = doctor({"--json", "--from", file});
+  EXPECT_EQ(replayed.status, exited(0)) << replayed.err;
+  auto before = verdicts(document);
+  auto after = verdicts(json::parse(replayed.out));
+  EXPECT_EQ(after.at("broker"), "not applicable") << "a recording has no broker";
+  before.erase("broker");
+  after.erase("broker");
+  EXPECT_EQ(after, before);
+  EXPECT_TRUE(json::parse(replayed.out).at("selftest").is_null());
+}
+
+TEST_F(doctor_cli, a_driver_that_fails_is_a_finding) {
+  use_fake_gpus(1);
+  environment_.emplace_back("GPUSHM_FAKE_FAIL", "cuInit:*=999");
+  const auto ran = doctor({"--json", "--no-selftest"});
+  EXPECT_EQ(ran.status, exited(1));
+  const json document = json::parse(ran.out);
+  EXPECT_EQ(verdicts(document).at("cuinit"), "problem");
+  EXPECT_EQ(document.at("facts").at("driver").at("cuda").at("result"), 999);
+  EXPECT_TRUE(document.at("selftest").is_null());
+}
+
+TEST_F(doctor_cli, a_gpu_whose_node_is_withheld_is_told) {
+  use_fake_gpus(2);
+  environment_.emplace_back("GPUSHM_DEV_ROOT", fake_->make_dev_root("one", {0}));
+  const auto ran = doctor({"--json", "--no-selftest"});
+  const json document = json::parse(ran.out);
+  EXPECT_EQ(verdicts(document).at("gpu-nodes"), "warning");
+  EXPECT_EQ(document.at("facts").at("gpus").at(1).at("open_error"), ENOENT);
+}
+
+TEST_F(doctor_cli, says_what_a_broker_serves) {
+  auto broker = cli_.serve({"--domain", "team"});
+  const auto ran = doctor({"--json", "--no-selftest"});
+  const json about = json::parse(ran.out).at("facts").at("broker");
+  EXPECT_EQ(about.at("reachable"), true);
+  EXPECT_EQ(about.at("domain"), "team");
+  EXPECT_EQ(about.at("protocol"), 1);
+}
+
+TEST_F(doctor_cli, compares_with_a_peer) {
+  use_fake_gpus(2);
+  auto peer = cli_.serve();
+  const auto ran = doctor({"--json", "--no-selftest", "--peer", std::to_string(peer.pid())});
+  const json document = json::parse(ran.out);
+  ASSERT_FALSE(document.at("peer").is_null()) << ran.out;
+  EXPECT_EQ(document.at("facts").at("peer").at("pid"), peer.pid());
+  int directions = 0;
+  for (const auto& each : document.at("peer")) {
+    directions += each.at("way") == "cuda-vmm" ? 1 : 0;
+    EXPECT_NE(each.at("why"), "");
+  }
+  EXPECT_EQ(directions, 4) << "two GPUs, there and back";
+}
+
+TEST_F(doctor_cli, is_plain_text_of_at_most_a_hundred_columns) {
+  for (const std::string& machine : machine_names()) {
+    const auto ran = doctor({"--from", machine_path(machine)});
+    EXPECT_THAT(ran.out, Not(HasSubstr("\x1b"))) << "no terminal, no colours";
+    std::istringstream lines(ran.out);
+    for (std::string line; std::getline(lines, line);) {
+      EXPECT_LE(line.size(), 100U) << line;
+    }
+    EXPECT_THAT(ran.out, HasSubstr("problem")) << "the summary";
+  }
+}
+
+TEST_F(doctor_cli, wrong_use_changes_nothing_and_is_told) {
+  const auto missing = doctor({"--peer", "2147483000"});
+  EXPECT_EQ(missing.status, exited(1));
+  EXPECT_EQ(missing.err,
+            "gpushm: doctor \"--peer 2147483000\": there is no such process (give its PID as this "
+            "process's /proc shows it)\n");
+  EXPECT_EQ(doctor({"--peer", "0"}).status, exited(2));
+  EXPECT_EQ(doctor({"--peer", "1", "--peer-container", "x"}).status, exited(2));
+  EXPECT_EQ(doctor({"--from", "x", "--peer", "1"}).status, exited(2));
+  EXPECT_EQ(doctor({"stray"}).status, exited(2));
+  const auto no_file = doctor({"--from", "/nowhere.json"});
+  EXPECT_EQ(no_file.status, exited(1));
+  EXPECT_THAT(no_file.err, HasSubstr("read recording \"/nowhere.json\": the file cannot be read"));
+  const std::string file = cli_.directory() / "garbage";
+  std::ofstream(file) << "\x7f"
+                         "ELF garbage";
+  EXPECT_THAT(doctor({"--from", file}).err, HasSubstr("it is no JSON document"));
+}
+
+}  // namespace
+}  // namespace gpushm_tests
