@@ -313,6 +313,7 @@ std::optional<int> minor_of(std::string_view name) {
   }
   DIR* const listing = ::opendir(how.dev_root.c_str());
   require(listing != nullptr || errno == ENOENT, step::list);
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): this process has one thread
   while (const dirent* const entry = listing == nullptr ? nullptr : ::readdir(listing)) {
     if (const auto minor = minor_of(entry->d_name)) {
       // Whatever the peer has put there, this does not wait for it.

@@ -22,7 +22,9 @@ std::optional<std::string> program_in_path(const std::string& name) {
   const char* const path = std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): nobody sets it
   std::istringstream directories(path == nullptr ? "/usr/sbin:/usr/bin:/sbin:/bin" : path);
   for (std::string directory; std::getline(directories, directory, ':');) {
-    const std::string file = directory + "/" + name;
+    std::string file = directory;
+    file += '/';
+    file += name;
     if (!directory.empty() && ::access(file.c_str(), X_OK) == 0) {
       return file;
     }

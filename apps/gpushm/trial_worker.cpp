@@ -39,13 +39,25 @@ pipe_ends make_pipe() {
   return {base::unique_fd(ends[0]), base::unique_fd(ends[1])};
 }
 
-void use_up_pids(int count) {
-  for (int i = 0; i < count; ++i) {
-    const pid_t pid = base::checked(operation, {}, "fork", [] { return ::fork(); });
-    if (pid == 0) {
-      ::_exit(0);
-    }
-    base::retry([&] { return ::waitpid(pid, nullptr, 0); });
+/// The number that the next process would have had; nobody else has it now.
+pid_t use_up_pid() {
+  const pid_t pid = base::checked(operation, {}, "fork", [] { return ::fork(); });
+  if (pid == 0) {
+    ::_exit(0);
+  }
+  base::retry([&] { return ::waitpid(pid, nullptr, 0); });
+  return pid;
+}
+
+/// The first process of a PID namespace does not have the next number to itself: runc's threads had
+/// some before it became this program, sometimes more and sometimes fewer. So that two of them give
+/// their children equal numbers, these begin at a round one.
+void use_up_pids(int spare) {
+  constexpr pid_t round = 64;
+  while (::getpid() == 1 && use_up_pid() % round != round - 1) {
+  }
+  for (int i = 0; i < spare; ++i) {
+    use_up_pid();
   }
 }
 
@@ -76,7 +88,7 @@ class worker {
   worker() {
     const sigset_t watched = watched_signals();
     // Blocked, they reach even the first process of a PID namespace, which has no default actions.
-    ::sigprocmask(SIG_BLOCK, &watched, &before_);
+    ::pthread_sigmask(SIG_BLOCK, &watched, &before_);
     signals_ = base::unique_fd(base::checked(
         operation, {}, "signalfd", [&] { return ::signalfd(-1, &watched, SFD_CLOEXEC); }));
     // In this order, with nothing started between them: two workers that were started alike have
@@ -131,7 +143,7 @@ class worker {
       if (::getppid() != parent) {
         ::_exit(127);
       }
-      ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+      ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
       // Its own pipes only, so that the end of one is seen; and no library prints on our output.
       signals_.reset();
       children_.clear();

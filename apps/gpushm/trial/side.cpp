@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <array>
+
 #include "base/syscall.hpp"
 #include "demo/pattern.hpp"
 #include "driver/cuda.hpp"
@@ -154,12 +156,12 @@ bool send_line(int fd, std::string_view line) {
 }
 
 bool line_buffer::fill(int fd) {
-  char block[4096];  // NOLINT(modernize-avoid-c-arrays): a buffer
-  const auto count = base::retry([&] { return ::read(fd, block, sizeof block); });
+  std::array<char, 4096> block{};
+  const auto count = base::retry([&] { return ::read(fd, block.data(), block.size()); });
   if (count <= 0) {
     return false;
   }
-  text_.append(block, static_cast<std::size_t>(count));
+  text_.append(block.data(), static_cast<std::size_t>(count));
   return true;
 }
 
