@@ -42,6 +42,7 @@ machine replay(const std::string& from, const inspect::gather_options& options) 
   made.facts = inspect::gather(
       again, [&] { return recorded.driver; }, options);
   made.recording = again.document(recorded.driver);
+  made.document = nlohmann::json::parse(text);
   return made;
 }
 

@@ -12,6 +12,7 @@ namespace gpushm::cli {
 struct machine {
   inspect::facts facts;
   nlohmann::json recording;  ///< what `--from` takes
+  nlohmann::json document;   ///< what `--from` was given, whole; null: this machine
 };
 
 /// What the driver says, asked in another process. Blocks for `timeout` at most; a crash or silence

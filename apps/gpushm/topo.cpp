@@ -1,11 +1,153 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <exception>
+#include <optional>
+
+#include "commands.hpp"
 #include "gpushm/error.hpp"
+#include "inspect/json.hpp"
+#include "inspect/plain_text.hpp"
+#include "inspect/topology.hpp"
 #include "inspect_commands.hpp"
+#include "json_output.hpp"
+#include "machine.hpp"
+#include "measure.hpp"
+#include "output.hpp"
+#include "support/duration.hpp"
 
 namespace gpushm::cli {
 
-int run_topo(const topo_arguments& /*arguments*/) {
-  throw error(errc::system_error, "run command", "topo", "this build lacks it", {});
+namespace {
+
+using inspect::measured_pair;
+using inspect::open_segment;
+using inspect::topology;
+
+constexpr std::chrono::seconds measuring_limit{120};
+
+// ---- this machine ----
+
+std::vector<measured_pair> measure() {
+  std::vector<measured_pair> pairs;
+  for (const auto& each : measure_gpus(app::deadline_in(measuring_limit)).pairs) {
+    pairs.push_back({each.reader,
+                     each.owner,
+                     each.bytes_per_second,
+                     static_cast<double>(each.latency.count()),
+                     each.problem});
+  }
+  return pairs;
+}
+
+/// Of the broker, when there is one: a machine has a topology without.
+std::vector<open_segment> list_segments(const std::string& socket) {
+  std::vector<open_segment> segments;
+  try {
+    connect_options options;
+    options.socket_path = socket;
+    options.request_timeout = std::chrono::seconds(2);
+    client broker = client::connect(options);
+    for (const segment_info& each : broker.list()) {
+      segments.push_back({each.name, each.size_bytes, each.device.uuid});
+    }
+  } catch (const error& failure) {
+    if (!socket.empty()) {
+      note("no segments are shown: " + inspect::harmless(failure.what()));
+    }
+  }
+  return segments;
+}
+
+// ---- as JSON ----
+
+nlohmann::json to_json(const measured_pair& pair) {
+  return {{"from", pair.from},
+          {"to", pair.to},
+          {"bytes_per_second", pair.bytes_per_second},
+          {"latency_ns", pair.latency_ns},
+          {"problem", pair.problem}};
+}
+
+nlohmann::json to_json(const open_segment& segment) {
+  return {{"name", segment.name}, {"size_bytes", segment.size_bytes}, {"device", segment.device}};
+}
+
+double positive(double number) {
+  return std::isfinite(number) && number > 0 ? number : 0;
+}
+
+/// What an earlier `topo --json` measured and saw; nothing of other documents.
+void read_back(const nlohmann::json& document, const std::string& from, topology& to) {
+  try {
+    for (const auto& each : document.value("measured", nlohmann::json::array())) {
+      to.measured.push_back({each.at("from").get<std::string>(),
+                             each.at("to").get<std::string>(),
+                             positive(each.at("bytes_per_second").get<double>()),
+                             positive(each.at("latency_ns").get<double>()),
+                             each.at("problem").get<std::string>()});
+    }
+    for (const auto& each : document.value("segments", nlohmann::json::array())) {
+      to.segments.push_back({each.at("name").get<std::string>(),
+                             each.at("size_bytes").get<std::uint64_t>(),
+                             each.at("device").get<std::string>()});
+    }
+  } catch (const nlohmann::json::exception&) {
+    throw error(errc::invalid_argument,
+                "read recording",
+                from,
+                "\"measured\" or \"segments\" are not what \"topo --json\" prints",
+                "make it again with \"gpushm topo --json\" on the machine in question");
+  }
+}
+
+void print_document(const topology& all, const nlohmann::json& recording) {
+  const nlohmann::json facts = all.machine;
+  nlohmann::json document{{"gpus", facts.at("gpus")},
+                          {"pairs", facts.at("pairs")},
+                          {"measured", nlohmann::json::array()},
+                          {"segments", nlohmann::json::array()},
+                          {"recording", recording}};
+  for (const measured_pair& each : all.measured) {
+    document["measured"].push_back(to_json(each));
+  }
+  for (const open_segment& each : all.segments) {
+    document["segments"].push_back(to_json(each));
+  }
+  print_json(document);
+}
+
+}  // namespace
+
+int run_topo(const topo_arguments& arguments) {
+  if (arguments.measure && !arguments.from.empty()) {
+    throw usage_error(errc::invalid_argument,
+                      "topo",
+                      arguments.from,
+                      "a recorded machine cannot be measured",
+                      "leave out --measure or --from");
+  }
+  machine seen = look_at_machine(arguments.from);
+  topology all;
+  all.machine = std::move(seen.facts);
+  if (arguments.from.empty()) {
+    all.segments = list_segments(arguments.socket);
+    if (arguments.measure) {
+      all.measured = measure();
+    }
+  } else {
+    read_back(seen.document, arguments.from, all);
+  }
+  if (arguments.json) {
+    print_document(all, seen.recording);
+  } else if (arguments.picture == topo_picture::dot) {
+    print(topology_dot(all));
+  } else if (arguments.picture == topo_picture::svg) {
+    print(topology_svg(all));
+  } else {
+    print(topology_text(all));
+  }
+  flush_output();
+  return exit_ok;
 }
 
 }  // namespace gpushm::cli

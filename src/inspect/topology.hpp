@@ -16,7 +16,7 @@ struct measured_pair {
   std::string from;
   std::string to;
   double bytes_per_second = 0;  ///< one direction; 0: not measured
-  double latency_ns = 0;        ///< of one dependent read; 0: not measured
+  double latency_ns = 0;        ///< of one small copy; 0: not measured
   std::string problem;          ///< why there is no number; empty: there are
 };
 
