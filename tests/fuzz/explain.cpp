@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any text is explained or not, and nothing of it that could do harm to a terminal comes back.
+#include "inspect/explain.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "require.hpp"
+
+namespace {
+
+void require_harmless(const std::string& text) {
+  for (const char c : text) {
+    GPUSHM_REQUIRE(static_cast<unsigned char>(c) >= 0x20 && c != 0x7f);
+  }
+  GPUSHM_REQUIRE(text.size() < 1024);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  // A buffer of its own, without room behind it.
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  gpushm::inspect::situation here;
+  here.facts = {"pid-1", "in-container", "some-gpus-hidden"};
+  for (const auto& each : gpushm::inspect::explain(text, here)) {
+    require_harmless(each.line);
+    require_harmless(each.found);
+    GPUSHM_REQUIRE(each.line_number >= 1);
+    GPUSHM_REQUIRE(!each.causes.empty());
+    double sum = 0;
+    for (const auto& one : each.causes) {
+      sum += one.share;
+    }
+    GPUSHM_REQUIRE(sum > 0.999 && sum < 1.001);
+  }
+  return 0;
+}
