@@ -107,16 +107,15 @@ std::vector<int> minors_of_nodes() {
   return minors;
 }
 
-/// Libraries in an unusual place: containers must see it, and be told.
+/// Containers look for the driver where this machine found it, by whatever means.
 void add_driver(matrix::surroundings& around, const inspect::driver_view& view) {
   if (view.cuda.library.empty()) {
     return;
   }
   const std::string directory = fs::path(view.cuda.library).parent_path().string();
-  if (matrix::is_in_every_container(directory + "/")) {
-    return;
+  if (!matrix::is_in_every_container(directory + "/")) {
+    around.mounts.push_back({directory, directory, false, true});
   }
-  around.mounts.push_back({directory, directory, false, true});
   const auto named = [](const auto& variable) { return variable.first == "LD_LIBRARY_PATH"; };
   if (std::none_of(around.env.begin(), around.env.end(), named)) {
     around.env.emplace_back("LD_LIBRARY_PATH", directory);
@@ -179,12 +178,21 @@ int run_matrix(const matrix_arguments& arguments) {
   add_driver(around, view);
 
   matrix::matrix_result all;
-  all.ways = arguments.ways;
+  for (const inspect::way how : arguments.ways) {
+    if (std::find(all.ways.begin(), all.ways.end(), how) == all.ways.end()) {
+      all.ways.push_back(how);
+    }
+  }
   if (all.ways.empty()) {
     all.ways.assign(std::begin(inspect::all_ways), std::end(inspect::all_ways));
   }
   for (const matrix::gpu& each : around.gpus) {
     all.gpus.push_back(each.text());
+  }
+  if (!around.peer_access) {
+    all.remark =
+        "The second GPU cannot use memory of the first: importers that may open both use the "
+        "first.";
   }
   all.driver = view.nvml.driver_version;
   all.runtime = app::oci::version_of(around.runtime, app::deadline_in(std::chrono::seconds(5)));

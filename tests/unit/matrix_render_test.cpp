@@ -164,6 +164,15 @@ TEST(matrix_text, what_was_not_run_says_so) {
                           "ran, 155 as predicted, 5 not run, 160 not applicable, 31.5 s\n"));
 }
 
+TEST(matrix_text, remarks_on_the_gpus_are_shown) {
+  auto all = predicted_matrix(world());
+  EXPECT_EQ(json_of(all)["remark"], nullptr);
+  all.remark = "Something else.";
+  EXPECT_THAT(text_of(all), HasSubstr("/dev/nvidia1)\n  Something else.\n\n"));
+  EXPECT_THAT(markdown_of(all), HasSubstr("/dev/nvidia1)\n- Something else.\n\n"));
+  EXPECT_EQ(json_of(all)["remark"], "Something else.");
+}
+
 TEST(matrix_markdown, is_a_page) {
   const auto text = markdown_of(predicted_matrix(world()));
   EXPECT_THAT(text,

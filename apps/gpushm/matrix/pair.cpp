@@ -167,7 +167,7 @@ container_pair::~container_pair() {
 
 std::string container_pair::problem() const {
   for (const auto* each : {&pause_, &exporter_, &importer_}) {
-    const std::string text = *each ? (*each)->problem() : std::string();
+    std::string text = *each ? (*each)->problem() : std::string();
     if (!text.empty()) {
       return text;
     }

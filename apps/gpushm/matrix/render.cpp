@@ -14,17 +14,12 @@ namespace gpushm::cli::matrix {
 
 namespace {
 
-using json = nlohmann::ordered_json;
 using cells = std::vector<std::string>;
 
 constexpr std::size_t widest = 100;
 
 std::string yes_no(bool value) {
   return value ? "yes" : "no";
-}
-
-double seconds(std::chrono::nanoseconds time) {
-  return std::chrono::duration<double>(time).count();
 }
 
 std::string count_text(std::size_t count, const std::string& one) {
@@ -208,83 +203,6 @@ std::string markdown_comparison(const published_table& published, const matrix_r
   return text + "\n";
 }
 
-json or_null(const std::string& text) {
-  return text.empty() ? json(nullptr) : json(text);
-}
-
-json cell_json(const cell& of) {
-  json made{{"result", to_string(of.state)},
-            {"side", or_null(of.side)},
-            {"failure", or_null(of.failure)},
-            {"text", or_null(of.text)},
-            {"why", or_null(of.why)},
-            {"open_seconds", nullptr},
-            {"exporter_pid", nullptr},
-            {"importer_pid", nullptr},
-            {"as_predicted", nullptr},
-            {"predicted", nullptr}};
-  if (of.state == cell_state::works) {
-    made["open_seconds"] = seconds(of.open_time);
-  }
-  if (of.exporter_pid > 0) {
-    made["exporter_pid"] = of.exporter_pid;
-  }
-  if (of.importer_pid > 0) {
-    made["importer_pid"] = of.importer_pid;
-  }
-  if (of.ran()) {
-    const inspect::prediction& said = *of.predicted;
-    made["as_predicted"] = of.as_predicted();
-    made["predicted"] = {{"result",
-                          said.works     ? "works"
-                          : said.crashes ? "crashes"
-                                         : "fails"},
-                         {"failure", or_null(said.failure)},
-                         {"driver_failure", or_null(said.driver_failure)},
-                         {"why", or_null(said.why)},
-                         {"remedy", or_null(said.remedy)}};
-  }
-  return made;
-}
-
-json rows_json(const matrix_result& all) {
-  json rows = json::array();
-  for (const row_result& each : all.rows) {
-    json row{{"number", each.setting.number},
-             {"hostIPC", each.setting.host_ipc},
-             {"hostPID", each.setting.host_pid},
-             {"shareProcessNamespace", each.setting.share_processes},
-             {"privileged", each.setting.privileged},
-             {"gpus", to_string(each.setting.gpus)},
-             {"pids", to_string(each.setting.pids)},
-             {"seconds", seconds(each.time)},
-             {"cells", json::object()}};
-    for (const cell& one : each.cells) {
-      row["cells"][std::string(to_string(one.how))] = cell_json(one);
-    }
-    rows.push_back(std::move(row));
-  }
-  return rows;
-}
-
-json published_json(const matrix_result& all) {
-  json tables = json::array();
-  for (const published_table& table : published_tables()) {
-    json rows = json::array();
-    for (const compared_row& each : compare(table, all)) {
-      rows.push_back({{"row", each.ours->setting.number},
-                      {"published", each.published},
-                      {"here", or_null(each.here)},
-                      {"differs", each.here.empty() ? json(nullptr) : json(each.differs())}});
-    }
-    tables.push_back({{"id", table.id},
-                      {"title", table.title},
-                      {"gpus", to_string(table.gpus)},
-                      {"rows", std::move(rows)}});
-  }
-  return tables;
-}
-
 }  // namespace
 
 std::vector<std::string> disagreements(const matrix_result& all) {
@@ -303,7 +221,8 @@ std::vector<std::string> disagreements(const matrix_result& all) {
 std::string summary_of(const matrix_result& all) {
   const totals sum = count(all);
   std::array<char, 32> time{};
-  std::snprintf(time.data(), time.size(), "%.1f s", seconds(all.time));
+  std::snprintf(
+      time.data(), time.size(), "%.1f s", std::chrono::duration<double>(all.time).count());
   return count_text(static_cast<std::size_t>(sum.ran), "cell") + " ran, " +
          std::to_string(sum.as_predicted) + " as predicted, " + std::to_string(sum.not_run) +
          " not run, " + std::to_string(sum.not_applicable) + " not applicable, " + time.data();
@@ -314,6 +233,7 @@ std::string text_of(const matrix_result& all) {
   for (const std::string& each : all.gpus) {
     text += wrapped("  ", 4, each, widest);
   }
+  text += all.remark.empty() ? "" : wrapped("  ", 4, all.remark, widest);
   text += "\n";
   text += wrapped(
       {},
@@ -354,6 +274,7 @@ std::string markdown_of(const matrix_result& all) {
   for (const std::string& each : all.gpus) {
     text += "- " + each + "\n";
   }
+  text += all.remark.empty() ? "" : "- " + all.remark + "\n";
   text += all.gpus.empty() ? "" : "\n";
   text += "**" + summary_of(all) + ".**\n";
   if (!all.stopped.empty()) {
@@ -411,29 +332,6 @@ std::string markdown_of(const matrix_result& all) {
     text += "\n" + times + "\n";
   }
   return text;
-}
-
-json json_of(const matrix_result& all) {
-  const totals sum = count(all);
-  json ways = json::array();
-  for (const inspect::way how : all.ways) {
-    ways.push_back(to_string(how));
-  }
-  return {{"gpus", all.gpus},
-          {"driver", or_null(all.driver)},
-          {"runtime", all.runtime},
-          {"kernel", all.kernel},
-          {"date", all.date},
-          {"backends", std::move(ways)},
-          {"stopped", or_null(all.stopped)},
-          {"summary",
-           {{"ran", sum.ran},
-            {"as_predicted", sum.as_predicted},
-            {"not_run", sum.not_run},
-            {"not_applicable", sum.not_applicable},
-            {"seconds", seconds(all.time)}}},
-          {"rows", rows_json(all)},
-          {"published", published_json(all)}};
 }
 
 }  // namespace gpushm::cli::matrix

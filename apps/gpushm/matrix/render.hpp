@@ -15,7 +15,7 @@ namespace gpushm::cli::matrix {
 [[nodiscard]] std::string markdown_of(const matrix_result& all);
 
 /// Everything:
-///   gpus, driver, runtime, kernel, date, backends, stopped (null: nothing was left out)
+///   gpus, driver, runtime, kernel, date, remark, backends, stopped (null: nothing was left out)
 ///   summary   {ran, as_predicted, not_run, not_applicable, seconds}
 ///   rows      [{number, hostIPC, hostPID, shareProcessNamespace, privileged, gpus, pids, seconds,
 ///             cells}], cells {BACKEND: {result, side, failure, text, why, open_seconds,

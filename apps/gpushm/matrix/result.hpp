@@ -52,7 +52,8 @@ struct matrix_result {
   std::string driver;             ///< version; empty: not known
   std::string runtime;            ///< "runc version 1.1.5"
   std::string kernel;
-  std::string date;  ///< "2026-01-31"
+  std::string date;    ///< "2026-01-31"
+  std::string remark;  ///< what else is to be known of the GPUs; mostly empty
   std::vector<inspect::way> ways;
   std::vector<row_result> rows;
   std::string stopped;  ///< why not everything was run; empty: it was

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "matrix/rows.hpp"
 
+#include <array>
+
 namespace gpushm::cli::matrix {
 
 namespace {
@@ -10,14 +12,14 @@ struct host_setting {
   bool pid;
   bool privileged;
 };
-constexpr host_setting published_order[] = {{true, true, true},
-                                            {false, true, true},
-                                            {true, false, true},
-                                            {true, true, false},
-                                            {false, false, true},
-                                            {false, true, false},
-                                            {true, false, false},
-                                            {false, false, false}};
+constexpr std::array<host_setting, 8> published_order{{{true, true, true},
+                                                       {false, true, true},
+                                                       {true, false, true},
+                                                       {true, true, false},
+                                                       {false, false, true},
+                                                       {false, true, false},
+                                                       {true, false, false},
+                                                       {false, false, false}}};
 
 }  // namespace
 

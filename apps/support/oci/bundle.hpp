@@ -26,9 +26,6 @@ class bundle {
  public:
   /// The container's id begins with `prefix` and is not used twice on a machine. Throws `error`.
   bundle(const runtime& with, const container_options& options, std::string_view prefix);
-  bundle(bundle&&) noexcept = default;
-  bundle& operator=(bundle&&) = delete;
-  ~bundle() = default;
 
   [[nodiscard]] const std::string& id() const noexcept { return id_; }
   /// Runs the container in the foreground, with the standard input and output of whoever executes

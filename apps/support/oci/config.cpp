@@ -131,7 +131,10 @@ json device_rules(const container_options& options) {
 json environment(const container_options& options) {
   json lines = json::array({"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp"});
   for (const auto& [name, value] : options.env) {
-    lines.push_back(name + "=" + value);
+    std::string line = name;
+    line += '=';
+    line += value;
+    lines.push_back(std::move(line));
   }
   return lines;
 }

@@ -24,6 +24,8 @@ class container {
             int cancel_fd = -1);
   container(container&&) noexcept = default;
   container& operator=(container&&) = delete;
+  container(const container&) = delete;
+  container& operator=(const container&) = delete;
   ~container();
 
   /// The runtime, in whose place the program reads and writes.

@@ -61,7 +61,7 @@ std::optional<runtime> find_runtime(const std::string& name) {
                      "private",
                      "/bin/sh",
                      "-c",
-                     "umount /sys/fs/cgroup/unified && exec \"$0\" \"$@\""};
+                     R"(umount /sys/fs/cgroup/unified && exec "$0" "$@")"};
   }
   found.command.push_back(*path);
   return found;
