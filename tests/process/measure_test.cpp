@@ -98,7 +98,7 @@ TEST_F(measuring, every_ordered_pair_has_numbers) {
       expect_numbers(pair);
     }
   }
-  EXPECT_EQ(gpus_->used_bytes(0) + gpus_->used_bytes(1), 0U);
+  EXPECT_TRUE(!gpus_->mounted() || gpus_->used_bytes(0) + gpus_->used_bytes(1) == 0);
 }
 
 TEST_F(measuring, pairs_without_peer_access_say_so) {

@@ -83,10 +83,10 @@ class selftest : public ::testing::Test {
 };
 
 TEST_F(selftest, agrees_with_the_predictions) {
-  if (::geteuid() != 0) {
-    GTEST_SKIP() << "namespaces need root";
-  }
   const auto findings = run_selftest(options());
+  if (!findings.front().not_permitted.empty()) {
+    GTEST_SKIP() << "no namespaces here: " << findings.front().not_permitted;
+  }
   EXPECT_EQ(order_of(findings), expected_order(options()));
   for (const auto& each : findings) {
     SCOPED_TRACE(each.device + " " + std::string(to_string(each.how)) +
@@ -100,7 +100,7 @@ TEST_F(selftest, agrees_with_the_predictions) {
         << each.outcome.text;
     EXPECT_EQ(each.outcome.failure, fails ? "CUDA_ERROR_INVALID_CONTEXT (201)" : "");
   }
-  EXPECT_EQ(gpus_.used_bytes(0) + gpus_.used_bytes(1), 0U);
+  EXPECT_TRUE(!gpus_.mounted() || gpus_.used_bytes(0) + gpus_.used_bytes(1) == 0);
 }
 
 TEST_F(selftest, without_gpus_tries_the_host_only) {

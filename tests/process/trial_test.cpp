@@ -98,6 +98,12 @@ class trial : public ::testing::Test {
     }
     return child_process::start(options);
   }
+  /// Another program in a worker's place.
+  [[nodiscard]] static child_process script(const std::string& text) {
+    child_options options;
+    options.argv = {"/bin/sh", "-c", text};
+    return child_process::start(options);
+  }
   [[nodiscard]] trial_setup setup(way how) const {
     trial_setup made;
     made.how = how;
@@ -130,7 +136,14 @@ class trial : public ::testing::Test {
     ASSERT_TRUE(status);
     EXPECT_EQ(*status, 0);
   }
-  static bool may_isolate() { return ::geteuid() == 0; }
+  /// Whether namespaces can be made here: as root, or where users may have user namespaces.
+  [[nodiscard]] bool may_isolate() const {
+    auto process = worker({"--own-namespaces"});
+    process.write_line(R"({"way":"host","order":"hello"})");
+    const auto line = process.read_line(deadline_in(patience(seconds(10))));
+    return line && nlohmann::json::parse(*line).value("event", "") == "ready";
+  }
+  [[nodiscard]] bool all_free() const { return !gpus_.mounted() || gpus_.used_bytes(0) == 0; }
 
   gpushm_testing::temp_dir directory_{0755};
   gpushm::fake::fake_gpus gpus_;
@@ -147,7 +160,7 @@ TEST_F(trial, every_way_works_between_two_processes) {
     EXPECT_NE(outcome.exporter_pid, outcome.importer_pid);
     EXPECT_GT(outcome.exporter_pid, exporter.pid());
   }
-  EXPECT_EQ(gpus_.used_bytes(0), 0U);
+  EXPECT_TRUE(all_free());
   stop(exporter);
   stop(importer);
 }
@@ -177,7 +190,7 @@ TEST_F(trial, the_importer_may_use_another_gpu) {
 
 TEST_F(trial, equal_pids_stop_raw_handles_and_nothing_else) {
   if (!may_isolate()) {
-    GTEST_SKIP() << "namespaces need root";
+    GTEST_SKIP() << "no namespaces of its own for a process here";
   }
   auto exporter = worker({"--own-namespaces"});
   auto importer = worker({"--own-namespaces"});
@@ -201,7 +214,7 @@ TEST_F(trial, equal_pids_stop_raw_handles_and_nothing_else) {
 
 TEST_F(trial, spare_pids_make_them_differ) {
   if (!may_isolate()) {
-    GTEST_SKIP() << "namespaces need root";
+    GTEST_SKIP() << "no namespaces of its own for a process here";
   }
   auto exporter = worker({"--own-namespaces"});
   auto importer = worker({"--own-namespaces", "--spare-pids", "7"});
@@ -306,6 +319,53 @@ TEST_F(trial, the_drivers_own_failure_is_told_in_its_words) {
   EXPECT_EQ(vmm.failure, "out_of_memory");
 }
 
+// ---- sides that are no good ----
+
+TEST_F(trial, an_answer_that_was_not_written_is_wrong_data) {
+  auto exporter = worker();
+  auto importer = script(R"(while read -r line; do case "$line" in
+*'"order":"hello"'*) echo '{"way":"host","event":"ready","pid":7}';;
+*'"order":"open"'*) echo '{"way":"host","event":"answered","pid":7,"open_ns":5}';;
+*'"order":"end"'*) echo '{"way":"host","event":"ended","crashed":false,"status":"exit status 0"}';;
+esac; done)");
+  const auto outcome = run(exporter, importer, way::host);
+  EXPECT_EQ(outcome.result, trial_result::fails);
+  EXPECT_EQ(outcome.side, "exporter");
+  EXPECT_EQ(outcome.failure, "wrong data");
+  EXPECT_THAT(outcome.text,
+              ::testing::MatchesRegex("29[0-9]+ of 300001 bytes are not what the other side wrote, "
+                                      "the first at offset [0-9]"));
+  EXPECT_EQ(outcome.importer_pid, 7);
+  EXPECT_EQ(outcome.open_time.count(), 5);
+}
+
+TEST_F(trial, a_program_that_speaks_otherwise_is_an_error) {
+  auto exporter = worker();
+  auto importer = script("read -r line; echo Segmentation fault; read -r line");
+  try {
+    static_cast<void>(run(exporter, importer, way::host));
+    FAIL() << "no error";
+  } catch (const gpushm::error& failure) {
+    EXPECT_EQ(failure.code(), gpushm::errc::protocol_error);
+    EXPECT_STREQ(failure.what(), "try sharing \"importer\": it said: Segmentation fault");
+  }
+}
+
+TEST_F(trial, a_program_that_says_nothing_is_an_error_at_the_deadline) {
+  auto exporter = worker();
+  auto importer = script("read -r line; read -r line");
+  try {
+    static_cast<void>(run_trial(exporter,
+                                importer,
+                                setup(way::host),
+                                deadline_in(patience(std::chrono::milliseconds(500)))));
+    FAIL() << "no error";
+  } catch (const gpushm::error& failure) {
+    EXPECT_EQ(failure.code(), gpushm::errc::timed_out);
+    EXPECT_EQ(failure.cause(), "no output before the deadline");
+  }
+}
+
 // ---- deaths ----
 
 TEST_F(trial, a_crash_costs_its_way_only) {
@@ -357,27 +417,6 @@ TEST_F(trial, a_dead_program_is_an_error_that_says_how_it_ended) {
   }
 }
 
-TEST_F(trial, a_worker_that_cannot_have_namespaces_says_so) {
-  if (!may_isolate()) {
-    GTEST_SKIP() << "refusing namespaces needs root";
-  }
-  // As in a container whose user has neither privileges nor user namespaces.
-  gpushm_testing::spawn_options options;
-  options.argv = {gpushm_testing::own_program("gpushm"), "trial-worker", "--own-namespaces"};
-  options.uid = 65534;
-  options.gid = 65534;
-  const auto done = gpushm_testing::run_program(options, patience(seconds(20)));
-  if (done.status.success()) {
-    EXPECT_EQ(done.out, "");  // it may: nothing to say
-    return;
-  }
-  EXPECT_EQ(done.status, gpushm_testing::exited(1));
-  const auto said = nlohmann::json::parse(done.out);
-  EXPECT_EQ(said.at("event"), "failed");
-  EXPECT_EQ(said.at("error").at("code"), "permission_denied");
-  EXPECT_THAT(said.at("text").get<std::string>(), HasSubstr("Operation not permitted (EPERM)"));
-}
-
 TEST_F(trial, the_end_of_their_input_leaves_no_worker) {
   auto exporter = worker();
   auto importer = worker({"--own-namespaces"});
@@ -407,7 +446,7 @@ TEST_F(trial, sigkill_of_who_drives_it_leaves_no_worker) {
   driver.kill(SIGKILL);
   EXPECT_EQ(driver.wait_exit(seconds(20)), gpushm_testing::killed_by(SIGKILL));
   EXPECT_TRUE(eventually([&] { return workers_of(gpus_.root()).empty(); }, seconds(10)));
-  EXPECT_TRUE(eventually([&] { return gpus_.used_bytes(0) == 0; }, seconds(10)));
+  EXPECT_TRUE(eventually([&] { return all_free(); }, seconds(10)));
 }
 
 TEST_F(trial, sigterm_ends_a_worker_and_its_children) {

@@ -82,7 +82,7 @@ class raw_memory : public trial_memory {
   [[nodiscard]] std::string device() const override { return uuid_; }
 
  protected:
-  cuda::CUdeviceptr address_ = 0;  // NOLINT: set by the two kinds below
+  cuda::CUdeviceptr address_ = 0;  ///< set by the two kinds below
 
  private:
   cuda::CUcontext context_;
@@ -190,10 +190,8 @@ class segment_memory : public trial_memory {
   [[nodiscard]] std::string device() const override { return segment_.device().text(); }
 
  protected:
-  // NOLINTBEGIN(cppcoreguidelines-non-private-member-variables-in-classes): of the kinds below
   client client_;
   segment segment_;
-  // NOLINTEND(cppcoreguidelines-non-private-member-variables-in-classes)
 };
 
 class created_memory final : public segment_memory {
@@ -220,13 +218,12 @@ class shared_memory final : public segment_memory {
   shared_memory(const shared_memory&) = delete;
   shared_memory& operator=(const shared_memory&) = delete;
   ~shared_memory() override {
-    segment_.reset();
     try {
-      client_.unshare(name_);  // before the memory is freed
+      client_.unshare(name_);  // from here on nobody new gets what is freed below
     } catch (const error&) {
-      // Gone with its last lease, or with the broker.
-      return;
+      // The broker is gone, and with it the way to anybody new.
     }
+    segment_.reset();
   }
 
  private:
