@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <optional>
@@ -73,7 +74,8 @@ nlohmann::json to_json(const open_segment& segment) {
 }
 
 double positive(double number) {
-  return std::isfinite(number) && number > 0 ? number : 0;
+  // No wider than a table has room for.
+  return std::isfinite(number) && number > 0 ? std::min(number, 1e15) : 0;
 }
 
 /// What an earlier `topo --json` measured and saw; nothing of other documents.
@@ -95,8 +97,8 @@ void read_back(const nlohmann::json& document, const std::string& from, topology
     throw error(errc::invalid_argument,
                 "read recording",
                 from,
-                "\"measured\" or \"segments\" are not what \"topo --json\" prints",
-                "make it again with \"gpushm topo --json\" on the machine in question");
+                R"("measured" or "segments" are not what "topo --json" prints)",
+                R"(make it again with "gpushm topo --json" on the machine in question)");
   }
 }
 

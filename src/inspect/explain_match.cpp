@@ -45,9 +45,7 @@ std::string cleaned(std::string_view raw) {
       if (raw.substr(0, apostrophe.size()) == apostrophe) {
         clean += '\'';
         used = apostrophe.size();
-      } else if (c == '\n') {
-        clean += c;
-      } else if (static_cast<unsigned char>(c) <= 0x20 || c == '\x7f') {
+      } else if (c != '\n' && (static_cast<unsigned char>(c) <= 0x20 || c == '\x7f')) {
         // One blank for several, so that phrases match however they were indented.
         if (c != '\r' && (clean.empty() || clean.back() != ' ')) {
           clean += ' ';

@@ -107,9 +107,9 @@ void draw_box(canvas& to, const content& what, int x, int top, int height) {
                box_width,
                height,
                what.problem.empty()
-                   ? "rx=\"8\" fill=\"#ffffff\" stroke=\"#4a5160\" stroke-width=\"1.5\""
-                   : "rx=\"8\" fill=\"#f3f4f6\" stroke=\"#9aa1ac\" stroke-width=\"1.5\" "
-                     "stroke-dasharray=\"5 4\"");
+                   ? R"(rx="8" fill="#ffffff" stroke="#4a5160" stroke-width="1.5")"
+                   : R"(rx="8" fill="#f3f4f6" stroke="#9aa1ac" stroke-width="1.5" )"
+                     R"(stroke-dasharray="5 4")");
   constexpr int wide = box_width - 2 * box_padding;
   const int left = x + box_padding;
   int y = top + box_padding + 12;
@@ -134,9 +134,9 @@ void draw_box(canvas& to, const content& what, int x, int top, int height) {
     to.text(left, y - 5, fitted(what.problem, style, wide), style);
   }
   y += 8;
-  draw_stack(to, left, y, what.slices, "rx=\"3\" fill=\"#e6edfb\" stroke=\"#6f93d8\"", "#20407a");
+  draw_stack(to, left, y, what.slices, R"(rx="3" fill="#e6edfb" stroke="#6f93d8")", "#20407a");
   y += what.slices.empty() || what.chips.empty() ? 0 : 6;
-  draw_stack(to, left, y, what.chips, "rx=\"10\" fill=\"#fff2d8\" stroke=\"#d9a441\"", "#5f4300");
+  draw_stack(to, left, y, what.chips, R"(rx="10" fill="#fff2d8" stroke="#d9a441")", "#5f4300");
 }
 
 }  // namespace gpushm::inspect

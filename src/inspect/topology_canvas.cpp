@@ -86,9 +86,9 @@ void canvas::rectangle(int x, int y, int w, int h, std::string_view attributes) 
 }
 
 void canvas::line(const std::string& points, std::string_view color, int thickness, bool dashed) {
-  body_ += "<polyline points=\"" + points + "\" fill=\"none\" stroke=\"" + std::string(color) +
-           "\" stroke-width=\"" + std::to_string(thickness) + "\"" +
-           (dashed ? " stroke-dasharray=\"5 4\"" : "") + " stroke-linejoin=\"round\"/>\n";
+  body_ += R"(<polyline points=")" + points + R"(" fill="none" stroke=")" + std::string(color) +
+           R"(" stroke-width=")" + std::to_string(thickness) + R"(")" +
+           (dashed ? R"( stroke-dasharray="5 4")" : "") + " stroke-linejoin=\"round\"/>\n";
 }
 
 void canvas::text(int x, int y, std::string_view words, const style_of_text& style) {
@@ -103,7 +103,7 @@ void canvas::label(int x, int y, const std::string& words, const style_of_text& 
     return;
   }
   const int wide = static_cast<int>(text_width(words, style)) + 10;
-  rectangle(x - wide / 2, y - 9, wide, 18, "fill=\"#ffffff\" rx=\"4\"");
+  rectangle(x - wide / 2, y - 9, wide, 18, R"(fill="#ffffff" rx="4")");
   text(x, y + 4, words, style);
 }
 

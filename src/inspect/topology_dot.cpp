@@ -104,7 +104,8 @@ std::string topology_dot(const topology& all) {
     const bool known = group.numa_node >= 0;
     if (known) {
       const std::string number = std::to_string(group.numa_node);
-      text += "  subgraph cluster_numa" + number + " {\n    label=\"NUMA node " + number + "\";\n";
+      text += "  subgraph cluster_numa" + number;
+      text += " {\n    label=\"NUMA node " + number + "\";\n";
     }
     for (const std::size_t gpu : group.gpus) {
       text += (known ? "    " : "  ") + node(all, gpu);

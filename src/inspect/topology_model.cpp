@@ -33,6 +33,7 @@ std::vector<gpu_group> numa_groups(const facts& all) {
     group.gpus.push_back(i);
   }
   std::vector<gpu_group> groups;
+  groups.reserve(by_node.size());
   for (auto& [node, group] : by_node) {
     groups.push_back(std::move(group));
   }

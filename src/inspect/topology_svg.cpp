@@ -99,7 +99,7 @@ class picture {
                   header_height(),
                   width_ - 2 * margin,
                   70,
-                  "rx=\"8\" fill=\"#f3f4f6\" stroke=\"#9aa1ac\" stroke-dasharray=\"5 4\"");
+                  R"(rx="8" fill="#f3f4f6" stroke="#9aa1ac" stroke-dasharray="5 4")");
     const style_of_text style{14, "middle", dim_color};
     to_.text(width_ / 2,
              header_height() + 40,
@@ -283,7 +283,7 @@ class picture {
       });
     };
     constexpr int step = 8;
-    for (int offset = 0; offset < std::abs(a - b) / 2 - half; offset += step) {
+    for (int offset = 0; offset < std::abs(a - b) * 0.5 - half; offset += step) {
       for (const int x : {(a + b) / 2 + offset, (a + b) / 2 - offset}) {
         if (is_free(x)) {
           return x;
@@ -356,7 +356,7 @@ class picture {
                   top + 4,
                   width_ - 2 * margin,
                   34,
-                  "rx=\"8\" fill=\"#dff0cb\" stroke=\"#4e8a12\" stroke-width=\"1.5\"");
+                  R"(rx="8" fill="#dff0cb" stroke="#4e8a12" stroke-width="1.5")");
     to_.text(width_ / 2, top + 26, switch_text(), {13, "middle", "#2f5a06", true});
   }
 
@@ -387,7 +387,7 @@ class picture {
                     top,
                     last - first + 2 * group_padding,
                     groups_bottom() - top,
-                    "rx=\"12\" fill=\"#eef2f8\" stroke=\"#d3dbe7\"");
+                    R"(rx="12" fill="#eef2f8" stroke="#d3dbe7")");
       if (group.numa_node >= 0) {
         to_.text(first - group_padding + 12,
                  top + 22,
@@ -417,14 +417,14 @@ class picture {
       });
     };
     if (any(&content::slices)) {
-      all.push_back({"MIG instance", "rx=\"3\" fill=\"#e6edfb\" stroke=\"#6f93d8\"", false});
+      all.push_back({"MIG instance", R"(rx="3" fill="#e6edfb" stroke="#6f93d8")", false});
     }
     if (any(&content::chips) || !other_segments(all_).empty()) {
-      all.push_back({"open segment", "rx=\"7\" fill=\"#fff2d8\" stroke=\"#d9a441\"", false});
+      all.push_back({"open segment", R"(rx="7" fill="#fff2d8" stroke="#d9a441")", false});
     }
     if (any(&content::problem)) {
       all.push_back({"GPU that cannot be opened here",
-                     "rx=\"3\" fill=\"#f3f4f6\" stroke=\"#9aa1ac\" stroke-dasharray=\"4 3\"",
+                     R"(rx="3" fill="#f3f4f6" stroke="#9aa1ac" stroke-dasharray="4 3")",
                      false});
     }
     return all;

@@ -248,9 +248,12 @@ std::string rate_cell(const measured_pair* pair) {
 }
 
 std::string latency_cell(const measured_pair* pair) {
-  return pair == nullptr || pair->latency_ns <= 0
-             ? "-"
-             : std::to_string(static_cast<long>(pair->latency_ns + 0.5));
+  if (pair == nullptr || pair->latency_ns <= 0) {
+    return "-";
+  }
+  std::array<char, 32> text{};
+  static_cast<void>(std::snprintf(text.data(), text.size(), "%.0f", pair->latency_ns));
+  return text.data();
 }
 
 std::string measurements(const topology& all) {
