@@ -149,15 +149,19 @@ std::optional<explain_text::place> explain_text::find_phrase(std::string_view pa
   pattern.remove_suffix(open_back ? 1 : 0);
   const auto star = pattern.find('*');
   const std::string_view first = pattern.substr(0, star);
+  const auto gaps = static_cast<std::size_t>(std::count(pattern.begin(), pattern.end(), '*'));
+  const std::size_t longest = pattern.size() + gaps * gap_bytes;
   for (auto begin = lower_.find(first, from); begin != std::string::npos;
        begin = lower_.find(first, begin + 1)) {
     if (!open_front && joined_before(lower_, begin)) {
       continue;
     }
     // Words may be wrapped into the next line; what "*" stands for is in one.
-    const std::size_t limit = star == std::string_view::npos
-                                  ? lower_.size()
-                                  : std::min(clean_.find('\n', begin), lower_.size());
+    std::size_t limit = lower_.size();
+    if (star != std::string_view::npos) {
+      const std::string_view reach = std::string_view(clean_).substr(begin, longest);
+      limit = begin + std::min(reach.find('\n'), reach.size());
+    }
     const std::size_t end = match_end(std::string_view(lower_).substr(0, limit), pattern, begin);
     if (end != std::string::npos && (open_back || !joined_behind(lower_, end))) {
       return place{begin, end};
