@@ -6,7 +6,7 @@
 #
 # bin/    gpushm, its selftest, test and benchmark programs
 # lib/    every shared library they need, except glibc's own and the GPU driver's; lib/fake/ has the stand-ins
-# share/  documents, examples, and the sources that check our driver declarations against a cuda.h
+# share/  documents, examples, recorded machines for the tests, and the sources that check our driver declarations against a cuda.h
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -68,6 +68,8 @@ for folder in docs examples; do
     cp -r "$root/$folder" "$tree/share/"
   fi
 done
+mkdir -p "$tree/share/machines"
+cp "$root"/tests/machines/*.json "$tree/share/machines/"
 for file in README.md LICENSE CHANGELOG.md; do
   if [ -e "$root/$file" ]; then
     cp "$root/$file" "$tree/"

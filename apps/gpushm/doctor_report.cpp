@@ -97,6 +97,17 @@ check trials_check(const std::vector<const selftest_finding*>& trials) {
     made.seen = "not run: " + trials.front()->not_permitted;
     return made;
   }
+  const auto not_run = [&](const selftest_finding* each) {
+    return each->outcome.result == trial_result::not_run &&
+           each->outcome.failure == trials.front()->outcome.failure;
+  };
+  if (std::all_of(trials.begin(), trials.end(), not_run)) {
+    made.result = verdict::warning;
+    made.seen = "not run: " + trials.front()->outcome.failure;
+    made.why = "what could not be tried is not known to work";
+    made.remedy = "see the reason";
+    return made;
+  }
   bool lesson = false;
   for (const selftest_finding* each : trials) {
     made.seen += (made.seen.empty() ? "" : "; ") + outcome_text(*each);
@@ -106,7 +117,7 @@ check trials_check(const std::vector<const selftest_finding*>& trials) {
       made.remedy = "gpushm explain \"" + each->outcome.failure + "\"";
     } else if (each->outcome.result == trial_result::not_run && made.result == verdict::ok) {
       made.result = verdict::warning;
-      made.why = each->outcome.text;
+      made.why = "what could not be tried is not known to work";
     }
     lesson = lesson || (each->as_expected() && each->outcome.result != trial_result::works);
   }

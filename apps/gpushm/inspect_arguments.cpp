@@ -33,7 +33,8 @@ void add_doctor(CLI::App& app, doctor_arguments& out) {
   app.add_option("--peer-container", out.peer_container, "Compare with this container")
       ->type_name("NAME")
       ->excludes(pid);
-  app.add_flag("!--no-selftest", out.selftest, "Do not try the memory of each GPU");
+  app.add_flag_callback(
+      "--no-selftest", [&] { out.selftest = false; }, "Do not try the memory of each GPU");
   app.add_flag("--accept-fake-chunks", out.accept_fake_chunks)->group("");
   add_socket(app, out.socket);
   add_from(app, out.from);

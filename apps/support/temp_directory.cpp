@@ -11,12 +11,22 @@
 namespace gpushm::app {
 
 temp_directory::temp_directory(std::string_view prefix) {
-  const char* root = std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): nobody sets variables
-  path_ = std::string(root != nullptr && *root == '/' ? root : "/tmp") + "/" + std::string(prefix) +
-          "-XXXXXX";
-  if (::mkdtemp(path_.data()) == nullptr) {
-    base::throw_errno(errno, "make temporary directory", path_, "mkdtemp");
+  const char* named =
+      std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): nobody sets variables
+  const auto make_in = [&](const std::string& root) {
+    path_ = root + "/" + std::string(prefix) + "-XXXXXX";
+    return ::mkdtemp(path_.data()) != nullptr;
+  };
+  const bool chosen = named != nullptr && *named == '/';
+  if (make_in(chosen ? named : "/tmp")) {
+    return;
   }
+  // A container with a read-only root often has no other place.
+  const int number = errno;
+  if (!chosen && make_in("/dev/shm")) {
+    return;
+  }
+  base::throw_errno(number, "make temporary directory", chosen ? named : "/tmp", "mkdtemp");
 }
 
 temp_directory::~temp_directory() {

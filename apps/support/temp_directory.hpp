@@ -6,8 +6,9 @@
 
 namespace gpushm::app {
 
-/// A fresh directory under $TMPDIR (else /tmp), mode 0700, removed with all it holds at the end.
-/// Distinct objects: safe. Shared objects: const members safe.
+/// A fresh directory under $TMPDIR, else /tmp or where that cannot be written /dev/shm, mode 0700,
+/// removed with all it holds at the end. Distinct objects: safe. Shared objects: const members
+/// safe.
 class temp_directory {
  public:
   /// `prefix` begins its name. Throws `error` (permission_denied, system_error).

@@ -9,8 +9,8 @@ namespace gpushm::inspect {
 
 namespace {
 
-// Inodes of the initial namespaces (include/linux/proc_ns.h): PROC_IPC_INIT_INO and its like.
-// Those of the network and mount namespaces are fixed since Linux 6.18 only.
+// Inodes of the initial namespaces (include/linux/proc_ns.h): PROC_IPC_INIT_INO and its like. No
+// other namespace ever has them.
 constexpr std::pair<std::string_view, std::uint64_t> initial_namespaces[] = {
     {"ipc", 0xEFFFFFFFU},
     {"uts", 0xEFFFFFFEU},
@@ -40,6 +40,12 @@ std::map<std::string, namespace_facts> gather_namespaces(system& machine, const 
     namespace_facts& each = found[std::string(kind)];
     if (each.id != 0) {
       each.host = each.id == inode;
+    }
+  }
+  // Those two are fixed since Linux 6.18 only: another number says nothing.
+  for (const auto& [kind, inode] : {std::pair{"net", 0xEFFFFFF9U}, std::pair{"mnt", 0xEFFFFFF8U}}) {
+    if (found[kind].id == inode) {
+      found[kind].host = true;
     }
   }
   // Process 1 is the machine's only where the PID namespace that /proc shows is.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,7 +21,7 @@ enum class way : std::uint8_t {
 /// "raw-legacy", "cuda-ipc", "cuda-vmm", "cuda-pool", "host".
 [[nodiscard]] std::string_view to_string(way value) noexcept;
 [[nodiscard]] std::optional<way> parse_way(std::string_view text) noexcept;
-inline constexpr way all_ways[] = {way::raw_legacy, way::legacy, way::vmm, way::pool, way::host};
+inline constexpr std::array all_ways{way::raw_legacy, way::legacy, way::vmm, way::pool, way::host};
 
 /// What matters of a process for sharing.
 struct party {
@@ -43,7 +44,7 @@ struct prediction {
 };
 
 /// What happens when `exporter` shares memory of the GPU with minor `gpu` and `importer` opens it
-/// (FACTS I1 to I6a, in docs/security.md). For way::host `gpu` does not matter. Pure.
+/// (docs/security-matrix.md). For way::host `gpu` does not matter. Pure.
 [[nodiscard]] prediction predict(way how, const party& exporter, const party& importer, int gpu);
 
 }  // namespace gpushm::inspect

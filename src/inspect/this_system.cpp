@@ -16,6 +16,7 @@
 #include "driver/devices.hpp"
 #include "inspect/known_variables.hpp"
 #include "inspect/recording.hpp"
+#include "inspect/text.hpp"
 
 namespace gpushm::inspect {
 
@@ -64,6 +65,22 @@ std::string known_lines(const std::string& environment) {
   return kept;
 }
 
+/// Of the mounts only those that tell an engine or the kind of /dev/shm; paths of others are
+/// nobody's business.
+std::string known_mounts(const std::string& mounts) {
+  std::string kept;
+  for (const std::string_view line : lines_of(mounts)) {
+    const auto words = split(line, " ");
+    for (const std::string_view point :
+         {"/dev/shm", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf"}) {
+      if (words.size() > 4 && words[4] == point) {
+        kept.append(line).push_back('\n');
+      }
+    }
+  }
+  return kept;
+}
+
 std::string type_of(mode_t mode) {
   switch (mode & S_IFMT) {
     case S_IFREG:
@@ -104,7 +121,10 @@ class live_system final : public system {
       used += static_cast<std::size_t>(count);
     }
     text.resize(used);
-    return path.ends_with("/environ") ? known_lines(text) : text;
+    if (path.ends_with("/environ")) {
+      return known_lines(text);
+    }
+    return path.ends_with("/mountinfo") ? known_mounts(text) : text;
   }
 
   std::optional<std::string> link(const std::string& path) override {
@@ -124,7 +144,8 @@ class live_system final : public system {
       return names;
     }
     // One directory stream a call: nobody else reads it.
-    while (const dirent* entry = ::readdir(directory)) {  // NOLINT(concurrency-mt-unsafe)
+    while (const dirent* entry =
+               ::readdir(directory)) {  // NOLINT(concurrency-mt-unsafe): see above
       const std::string_view name = static_cast<const char*>(entry->d_name);
       if (name != "." && name != "..") {
         names.emplace_back(name);
@@ -166,7 +187,8 @@ class live_system final : public system {
   }
 
   std::optional<std::string> variable(const std::string& name) override {
-    const char* const value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe)
+    const char* const value =
+        std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): set by none
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
   }
 

@@ -12,13 +12,25 @@ namespace gpushm_tests {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+/// The source tree's, else those that a tarball brings.
+fs::path directory() {
+  const fs::path source = GPUSHM_MACHINES_DIR;
+  return fs::is_directory(source)
+             ? source
+             : fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "share/machines";
+}
+
+}  // namespace
+
 std::string machine_path(const std::string& name) {
-  return std::string(GPUSHM_MACHINES_DIR) + "/" + name + ".json";
+  return (directory() / (name + ".json")).string();
 }
 
 std::vector<std::string> machine_names() {
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(GPUSHM_MACHINES_DIR)) {
+  for (const auto& entry : fs::directory_iterator(directory())) {
     if (entry.path().extension() == ".json") {
       names.push_back(entry.path().stem().string());
     }
