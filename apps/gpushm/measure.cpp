@@ -3,6 +3,7 @@
 
 #include <sys/wait.h>
 
+#include "inspect/json.hpp"
 #include "json_output.hpp"
 
 namespace gpushm::cli {
@@ -12,31 +13,6 @@ namespace {
 constexpr std::string_view operation = "measure GPUs";
 constexpr std::string_view next_step =
     "nvidia-smi and the kernel log may tell more; gpushm doctor tries each GPU alone";
-
-std::chrono::nanoseconds nanoseconds_in(const json& object, const char* key) {
-  return std::chrono::nanoseconds(object.at(key).get<std::int64_t>());
-}
-
-measurement read(const json& document) {
-  measurement made;
-  for (const json& each : document.at("gpus")) {
-    made.gpus.push_back({each.at("ordinal").get<int>(),
-                         each.at("uuid").get<std::string>(),
-                         each.at("name").get<std::string>()});
-  }
-  for (const json& each : document.at("pairs")) {
-    measured_pair& pair = made.pairs.emplace_back();
-    pair.reader = each.at("reader").get<std::string>();
-    pair.owner = each.at("owner").get<std::string>();
-    pair.problem = each.at("problem").get<std::string>();
-    pair.bytes_per_second = each.at("bytes_per_second").get<double>();
-    pair.copy_bytes = each.at("copy_bytes").get<std::uint64_t>();
-    pair.latency = nanoseconds_in(each, "latency_ns");
-    pair.mapping_time = nanoseconds_in(each, "mapping_ns");
-    pair.mapped_bytes = each.at("mapped_bytes").get<std::uint64_t>();
-  }
-  return made;
-}
 
 [[noreturn]] void throw_told(const json& told) {
   const bool no_driver = told.value("code", "") == to_string(errc::driver_unavailable);
@@ -49,7 +25,7 @@ measurement read(const json& document) {
 
 }  // namespace
 
-measurement measure_gpus(app::deadline until, const std::string& program) {
+std::vector<inspect::measured_pair> measure_gpus(app::deadline until, const std::string& program) {
   app::child_options options;
   options.argv = {program.empty() ? app::executable_path() : program, "measure-worker"};
   auto worker = app::child_process::start(options);
@@ -76,7 +52,7 @@ measurement measure_gpus(app::deadline until, const std::string& program) {
                 next_step);
   }
   try {
-    return read(document);
+    return nlohmann::json(document.at("measured")).get<std::vector<inspect::measured_pair>>();
   } catch (const json::exception& failure) {
     throw error(errc::protocol_error, operation, {}, failure.what());
   }

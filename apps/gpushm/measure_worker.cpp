@@ -13,15 +13,16 @@
 #include "driver/devices.hpp"
 #include "driver/owners.hpp"
 #include "driver/primary_context.hpp"
+#include "inspect/json.hpp"
 #include "inspect_commands.hpp"
 #include "json_output.hpp"
-#include "measure.hpp"
 
 namespace gpushm::cli {
 
 namespace {
 
 using driver::cuda_driver;
+using inspect::measured_pair;
 using clock = std::chrono::steady_clock;
 
 constexpr std::string_view operation = "measure";
@@ -190,7 +191,7 @@ void measure_latency(stopwatch& watch,
     seconds = watch.seconds_of(target, source, small_copy, train_length) / train_length;
   }
   std::nth_element(each.begin(), each.begin() + trains / 2, each.end());
-  pair.latency = std::chrono::nanoseconds(static_cast<std::int64_t>(each[trains / 2] * 1e9));
+  pair.latency_ns = each[trains / 2] * 1e9;
 }
 
 void measure(const driver::gpu& reader, const driver::gpu& owner, measured_pair& pair) {
@@ -211,7 +212,7 @@ void measure(const driver::gpu& reader, const driver::gpu& owner, measured_pair&
   const cuda::CUcontext context = driver::primary_context(reader.handle, operation, reader.id.uuid);
   const driver::context_scope scope(context, operation, reader.id.uuid);
   const imported_chunk source(owner, reader, pair.mapped_bytes);
-  pair.mapping_time = source.time();
+  pair.mapping_ns = static_cast<double>(source.time().count());
   const device_memory target(reader, pair.mapped_bytes, reader.id.uuid);
   const auto target_address = reinterpret_cast<std::uintptr_t>(target.data());
   // What was never written may cost less to read.
@@ -223,37 +224,25 @@ void measure(const driver::gpu& reader, const driver::gpu& owner, measured_pair&
   measure_latency(watch, target_address, source.address(), pair);
 }
 
-json to_json(const measured_pair& pair) {
-  return json{{"reader", pair.reader},
-              {"owner", pair.owner},
-              {"problem", pair.problem},
-              {"bytes_per_second", pair.bytes_per_second},
-              {"copy_bytes", pair.copy_bytes},
-              {"latency_ns", pair.latency.count()},
-              {"mapping_ns", pair.mapping_time.count()},
-              {"mapped_bytes", pair.mapped_bytes}};
-}
-
-json measure_all() {
-  json gpus = json::array();
-  json pairs = json::array();
+std::vector<measured_pair> measure_all() {
+  std::vector<measured_pair> pairs;
   for (const driver::gpu& reader : driver::visible_gpus()) {
-    gpus.push_back(
-        json{{"ordinal", reader.ordinal}, {"uuid", reader.id.uuid}, {"name", reader.name}});
     for (const driver::gpu& owner : driver::visible_gpus()) {
       measured_pair pair;
-      pair.reader = reader.id.uuid;
-      pair.owner = owner.id.uuid;
+      pair.from = reader.id.uuid;
+      pair.to = owner.id.uuid;
+      const measured_pair nothing = pair;
       try {
         measure(reader, owner, pair);
       } catch (const error& failure) {
         // Half a measurement is none.
-        pair = measured_pair{pair.reader, pair.owner, failure.cause()};
+        pair = nothing;
+        pair.problem = failure.cause();
       }
-      pairs.push_back(to_json(pair));
+      pairs.push_back(std::move(pair));
     }
   }
-  return json{{"gpus", std::move(gpus)}, {"pairs", std::move(pairs)}};
+  return pairs;
 }
 
 }  // namespace
@@ -262,7 +251,7 @@ int run_measure_worker(const measure_worker_arguments& /*arguments*/) {
   const rlimit no_core{0, 0};  // who started this tells of a crash
   ::setrlimit(RLIMIT_CORE, &no_core);
   try {
-    print_json(measure_all());
+    print_json({{"measured", json(nlohmann::json(measure_all()))}});
     return exit_ok;
   } catch (const error& failure) {
     print_json(json{{"error", to_json(failure)}});

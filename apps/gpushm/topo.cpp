@@ -28,18 +28,6 @@ constexpr std::chrono::seconds measuring_limit{120};
 
 // ---- this machine ----
 
-std::vector<measured_pair> measure() {
-  std::vector<measured_pair> pairs;
-  for (const auto& each : measure_gpus(app::deadline_in(measuring_limit)).pairs) {
-    pairs.push_back({each.reader,
-                     each.owner,
-                     each.bytes_per_second,
-                     static_cast<double>(each.latency.count()),
-                     each.problem});
-  }
-  return pairs;
-}
-
 /// Of the broker, when there is one: a machine has a topology without.
 std::vector<open_segment> list_segments(const std::string& socket) {
   std::vector<open_segment> segments;
@@ -61,33 +49,15 @@ std::vector<open_segment> list_segments(const std::string& socket) {
 
 // ---- as JSON ----
 
-nlohmann::json to_json(const measured_pair& pair) {
-  return {{"from", pair.from},
-          {"to", pair.to},
-          {"bytes_per_second", pair.bytes_per_second},
-          {"latency_ns", pair.latency_ns},
-          {"problem", pair.problem}};
-}
-
 nlohmann::json to_json(const open_segment& segment) {
   return {{"name", segment.name}, {"size_bytes", segment.size_bytes}, {"device", segment.device}};
-}
-
-double positive(double number) {
-  // No wider than a table has room for.
-  return std::isfinite(number) && number > 0 ? std::min(number, 1e15) : 0;
 }
 
 /// What an earlier `topo --json` measured and saw; nothing of other documents.
 void read_back(const nlohmann::json& document, const std::string& from, topology& to) {
   try {
-    for (const auto& each : document.value("measured", nlohmann::json::array())) {
-      to.measured.push_back({each.at("from").get<std::string>(),
-                             each.at("to").get<std::string>(),
-                             positive(each.at("bytes_per_second").get<double>()),
-                             positive(each.at("latency_ns").get<double>()),
-                             each.at("problem").get<std::string>()});
-    }
+    to.measured =
+        document.value("measured", nlohmann::json::array()).get<std::vector<measured_pair>>();
     for (const auto& each : document.value("segments", nlohmann::json::array())) {
       to.segments.push_back({each.at("name").get<std::string>(),
                              each.at("size_bytes").get<std::uint64_t>(),
@@ -106,12 +76,9 @@ void print_document(const topology& all, const nlohmann::json& recording) {
   const nlohmann::json facts = all.machine;
   nlohmann::json document{{"gpus", facts.at("gpus")},
                           {"pairs", facts.at("pairs")},
-                          {"measured", nlohmann::json::array()},
+                          {"measured", all.measured},
                           {"segments", nlohmann::json::array()},
                           {"recording", recording}};
-  for (const measured_pair& each : all.measured) {
-    document["measured"].push_back(to_json(each));
-  }
   for (const open_segment& each : all.segments) {
     document["segments"].push_back(to_json(each));
   }
@@ -134,7 +101,7 @@ int run_topo(const topo_arguments& arguments) {
   if (arguments.from.empty()) {
     all.segments = list_segments(arguments.socket);
     if (arguments.measure) {
-      all.measured = measure();
+      all.measured = measure_gpus(app::deadline_in(measuring_limit));
     }
   } else {
     read_back(seen.document, arguments.from, all);

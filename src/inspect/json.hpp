@@ -10,6 +10,7 @@
 #include "inspect/check.hpp"
 #include "inspect/driver_view.hpp"
 #include "inspect/facts.hpp"
+#include "inspect/topology.hpp"
 
 namespace gpushm::inspect {
 
@@ -17,6 +18,8 @@ void to_json(nlohmann::json& to, const driver_view& from);
 void from_json(const nlohmann::json& from, driver_view& to);
 void to_json(nlohmann::json& to, const facts& from);
 void to_json(nlohmann::json& to, const check& from);
+void to_json(nlohmann::json& to, const measured_pair& from);
+void from_json(const nlohmann::json& from, measured_pair& to);
 void to_json(nlohmann::json& to, const file_status& from);
 void from_json(const nlohmann::json& from, file_status& to);
 

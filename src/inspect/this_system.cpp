@@ -195,7 +195,7 @@ class live_system final : public system {
  private:
   /// What the driver's own roots move (driver::proc_root, driver::dev_root).
   static std::string at(const std::string& path) {
-    if (path.starts_with("/proc/driver/nvidia")) {
+    if (path.starts_with("/proc/driver/nvidia") || path == "/proc/devices") {
       return driver::proc_root() + path.substr(5);
     }
     if (path == "/dev" || path.starts_with("/dev/nvidia")) {

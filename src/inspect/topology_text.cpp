@@ -256,6 +256,15 @@ std::string latency_cell(const measured_pair* pair) {
   return text.data();
 }
 
+std::string mapping_cell(const measured_pair* pair) {
+  if (pair == nullptr || pair->mapping_ns <= 0) {
+    return "-";
+  }
+  std::array<char, 32> text{};
+  static_cast<void>(std::snprintf(text.data(), text.size(), "%.0f", pair->mapping_ns / 1e3));
+  return text.data();
+}
+
 std::string measurements(const topology& all) {
   if (all.measured.empty()) {
     return {};
@@ -267,6 +276,9 @@ std::string measurements(const topology& all) {
   text += matrix("Measured, ns of a small copy (row reads column)", count, [&](auto from, auto to) {
     return latency_cell(measured_of(all, from, to));
   });
+  text += matrix("Measured, us of a first mapping (row maps memory of column)",
+                 count,
+                 [&](auto from, auto to) { return mapping_cell(measured_of(all, from, to)); });
   std::set<std::string> problems;
   for (const measured_pair& each : all.measured) {
     if (!each.problem.empty()) {

@@ -235,7 +235,10 @@ TEST_F(explain_topo, what_topo_printed_is_shown_again_with_measurements_and_segm
   document["measured"].push_back({{"from", first},
                                   {"to", second},
                                   {"bytes_per_second", 397e9},
+                                  {"copy_bytes", 1U << 28U},
                                   {"latency_ns", 2345.6},
+                                  {"mapping_ns", 945'678.9},
+                                  {"mapped_bytes", 1U << 28U},
                                   {"problem", ""}});
   document["segments"].push_back(
       {{"name", "w/llama"}, {"size_bytes", 1U << 30U}, {"device", second}});
@@ -244,6 +247,7 @@ TEST_F(explain_topo, what_topo_printed_is_shown_again_with_measurements_and_segm
   EXPECT_EQ(text.status, exited(0)) << text.err;
   EXPECT_THAT(text.out, HasSubstr("397"));
   EXPECT_THAT(text.out, HasSubstr("2346"));
+  EXPECT_THAT(text.out, HasSubstr("946"));
   EXPECT_THAT(text.out, HasSubstr("1    1 GiB  w/llama"));
   const json again = document_of(run({"topo", "--json", "--from", file}));
   EXPECT_EQ(again, document);

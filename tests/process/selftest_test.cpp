@@ -187,7 +187,7 @@ TEST_F(selftest, a_temporary_directory_that_is_not_there_stops_what_needs_a_brok
   EXPECT_EQ(raw.outcome.result, trial_result::works) << raw.outcome.text;
   EXPECT_EQ(findings[1].outcome.result, trial_result::not_run);
   EXPECT_THAT(findings[1].outcome.failure,
-              HasSubstr("make temporary directory \"/nonexistent/gpushm-selftest-"));
+              HasSubstr("make temporary directory \"/nonexistent\": mkdtemp: "));
 }
 
 TEST_F(selftest, a_program_that_is_none_is_a_finding) {

@@ -91,7 +91,14 @@ std::vector<measured_pair> measured(const facts& all, double rate) {
   for (const gpu_facts& from : all.gpus) {
     for (const gpu_facts& to : all.gpus) {
       const bool own = &from == &to;
-      pairs.push_back({from.uuid, to.uuid, own ? 2.12e12 : rate, own ? 1300.0 : 2600.0, ""});
+      pairs.push_back({from.uuid,
+                       to.uuid,
+                       own ? 2.12e12 : rate,
+                       own ? 1300.0 : 2600.0,
+                       "",
+                       256UL << 20U,
+                       own ? 88e3 : 945e3,
+                       256UL << 20U});
     }
   }
   return pairs;
@@ -160,7 +167,8 @@ std::map<std::string, topology> shapes() {
   topology& plain = all["eight-pcie"];
   plain.machine = machine_of(8, 0);
   plain.measured = measured(plain.machine, 21.5e9);
-  plain.measured[1] = {plain.measured[1].from, plain.measured[1].to, 0, 0, "no peer access"};
+  plain.measured[1] = {
+      plain.measured[1].from, plain.measured[1].to, 0, 0, "no peer access", 0, 0, 0};
   for (pair_facts& pair : plain.machine.pairs) {
     pair.access = pair.from / 4 == pair.to / 4;
   }
@@ -366,7 +374,7 @@ topology hostile() {
     all.segments.push_back({name, gib, gpu.uuid});
   }
   all.segments.push_back({name, gib, ""});
-  all.measured.push_back({all.machine.gpus[0].uuid, all.machine.gpus[1].uuid, 0, 0, name});
+  all.measured.push_back({all.machine.gpus[0].uuid, all.machine.gpus[1].uuid, 0, 0, name, 0, 0, 0});
   all.machine.pairs[0].pcie_distance = name;
   return all;
 }
