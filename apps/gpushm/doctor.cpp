@@ -56,8 +56,9 @@ void check_arguments(const doctor_arguments& arguments) {
 int run_doctor(const doctor_arguments& arguments) {
   check_arguments(arguments);
   const auto begin = std::chrono::steady_clock::now();
-  const pid_t peer = arguments.peer_container.empty() ? arguments.peer_pid
-                                                      : pid_of_container(arguments.peer_container, known_runtimes());
+  const pid_t peer = arguments.peer_container.empty()
+                         ? arguments.peer_pid
+                         : pid_of_container(arguments.peer_container, known_runtimes());
   if (peer != 0 && ::access(("/proc/" + std::to_string(peer)).c_str(), F_OK) != 0) {
     throw error(errc::invalid_argument,
                 "doctor",

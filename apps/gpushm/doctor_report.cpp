@@ -31,8 +31,8 @@ std::string padded(std::string text, std::size_t columns) {
 }
 
 std::string verdict_text(verdict value, const app::style& style) {
-  const std::string text = padded(
-      value == verdict::not_applicable ? "-" : std::string(to_string(value)), verdict_columns);
+  std::string text = padded(value == verdict::not_applicable ? "-" : std::string(to_string(value)),
+                            verdict_columns);
   switch (value) {
     case verdict::ok:
       return style.green(text);
@@ -46,17 +46,17 @@ std::string verdict_text(verdict value, const app::style& style) {
   return text;
 }
 
-/// One finding: its first line begins with verdict and name, what follows is indented.
-void print_entry(verdict value,
+/// One finding: its first line begins with `label`, the verdict in a word, and the name; what
+/// follows is indented.
+void print_entry(const std::string& label,
+                 verdict value,
                  const std::string& name,
-                 const check& found,
-                 const app::style& style) {
+                 const check& found) {
   const std::string seen = inspect::wrapped(inspect::harmless(found.seen), text_indent);
-  print("  " + verdict_text(value, style) + padded(name, id_columns) +
-        seen.substr(std::min(text_indent, seen.size())));
-  const auto part = [&](const char* label, const std::string& text) {
+  print("  " + label + padded(name, id_columns) + seen.substr(std::min(text_indent, seen.size())));
+  const auto part = [&](const char* before, const std::string& text) {
     if (!text.empty()) {
-      print(inspect::wrapped(std::string(label) + inspect::harmless(text), text_indent + 2));
+      print(inspect::wrapped(std::string(before) + inspect::harmless(text), text_indent + 2));
     }
   };
   if (value == verdict::warning || value == verdict::problem) {
@@ -65,6 +65,13 @@ void print_entry(verdict value,
   } else if (value == verdict::ok || value == verdict::not_applicable) {
     part("", found.why);
   }
+}
+
+void print_entry(verdict value,
+                 const std::string& name,
+                 const check& found,
+                 const app::style& style) {
+  print_entry(verdict_text(value, style), value, name, found);
 }
 
 std::string device_text(const doctor_report& report, const std::string& uuid) {
@@ -143,6 +150,7 @@ std::vector<trial_group> group_trials(const doctor_report& report) {
     groups.back().second.push_back(&each);
   }
   std::vector<trial_group> made;
+  made.reserve(groups.size());
   for (const auto& [key, trials] : groups) {
     made.push_back({device_text(report, key.first) + (key.second ? ", PIDs =" : ", PIDs !="),
                     trials_check(trials)});
@@ -172,16 +180,18 @@ void print_peer(const doctor_report& report, const app::style& style) {
             ? std::string()
             : " on /dev/nvidia" + std::to_string(report.facts.gpus[each.gpu].minor);
     found.seen = std::string(each.to_peer ? "from here to it" : "from it to here") + where + ": " +
-                 (expected.works ? "will work" : "will fail with " + expected.failure);
+                 (expected.works ? "works" : "fails with " + expected.failure);
     found.why = expected.why;
     if (!expected.driver_failure.empty() && expected.driver_failure != expected.failure) {
       found.why += "; asked without gpushm, the driver: " + expected.driver_failure;
     }
     found.remedy = expected.remedy;
-    print_entry(expected.works ? verdict::ok : verdict::problem,
+    // Not a verdict on this machine: that a GPU of one side is not the other's is mostly intended.
+    print_entry(expected.works ? style.green(padded("works", verdict_columns))
+                               : style.red(padded("fails", verdict_columns)),
+                expected.works ? verdict::ok : verdict::problem,
                 std::string(to_string(each.how)),
-                found,
-                style);
+                found);
   }
 }
 

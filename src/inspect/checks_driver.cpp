@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 
 #include "driver/cuda.hpp"
 #include "inspect/rules.hpp"
@@ -35,11 +36,11 @@ int minimum_branch(int cuda_major) {
 // The newest CUDA that a driver branch brings (NVIDIA, CUDA Toolkit release notes), for machines
 // whose libcuda cannot be asked.
 int cuda_of_branch(int branch) {
-  static constexpr std::pair<int, int> table[] = {
-      {590, 13010}, {580, 13000}, {575, 12090}, {570, 12080}, {565, 12070}, {560, 12060},
-      {555, 12050}, {550, 12040}, {545, 12030}, {535, 12020}, {530, 12010}, {525, 12000},
-      {520, 11080}, {515, 11070}, {510, 11060}, {495, 11050}, {470, 11040}, {465, 11030},
-      {460, 11020}, {455, 11010}, {450, 11000}};
+  static constexpr auto table = std::to_array<std::pair<int, int>>(
+      {{590, 13010}, {580, 13000}, {575, 12090}, {570, 12080}, {565, 12070}, {560, 12060},
+       {555, 12050}, {550, 12040}, {545, 12030}, {535, 12020}, {530, 12010}, {525, 12000},
+       {520, 11080}, {515, 11070}, {510, 11060}, {495, 11050}, {470, 11040}, {465, 11030},
+       {460, 11020}, {455, 11010}, {450, 11000}});
   for (const auto& [from, version] : table) {
     if (branch >= from) {
       return version;

@@ -79,13 +79,14 @@ constexpr std::array<named_fact, 16> known_facts{{
      [](const facts& all) { return any_gpu(all, nearly_full); }},
 }};
 
-constexpr auto names_of_facts = [] {
+constexpr std::array<std::string_view, known_facts.size()> make_names_of_facts() {
   std::array<std::string_view, known_facts.size()> names;
   for (std::size_t i = 0; i < names.size(); ++i) {
     names[i] = known_facts[i].name;
   }
   return names;
-}();
+}
+constexpr auto names_of_facts = make_names_of_facts();
 
 // ---- which rules ----
 

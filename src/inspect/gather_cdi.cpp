@@ -85,7 +85,8 @@ std::vector<cdi_facts> gather_cdi(system& machine) {
         continue;
       }
       cdi_facts found;
-      found.path = directory + "/" + name;
+      found.path = directory;
+      found.path.append("/").append(name);
       const auto text = machine.read(found.path);
       if (!text) {
         found.problem = "it cannot be read";

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 
 #include "inspect/gather_parts.hpp"
 #include "inspect/known_variables.hpp"
@@ -11,12 +12,12 @@ namespace {
 
 // Inodes of the initial namespaces (include/linux/proc_ns.h): PROC_IPC_INIT_INO and its like. No
 // other namespace ever has them.
-constexpr std::pair<std::string_view, std::uint64_t> initial_namespaces[] = {
-    {"ipc", 0xEFFFFFFFU},
-    {"uts", 0xEFFFFFFEU},
-    {"user", 0xEFFFFFFDU},
-    {"pid", 0xEFFFFFFCU},
-    {"cgroup", 0xEFFFFFFBU}};
+constexpr auto initial_namespaces =
+    std::to_array<std::pair<std::string_view, std::uint64_t>>({{"ipc", 0xEFFFFFFFU},
+                                                               {"uts", 0xEFFFFFFEU},
+                                                               {"user", 0xEFFFFFFDU},
+                                                               {"pid", 0xEFFFFFFCU},
+                                                               {"cgroup", 0xEFFFFFFBU}});
 
 /// The inode in "pid:[4026531836]"; 0 when it is not that.
 std::uint64_t inode_of(const std::optional<std::string>& link) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "inspect/gather_parts.hpp"
@@ -10,15 +11,15 @@ namespace gpushm::inspect {
 namespace {
 
 // Where distributions, container toolkits and WSL put the driver's libraries.
-constexpr const char* library_directories[] = {"/usr/lib/x86_64-linux-gnu",
-                                               "/usr/lib/aarch64-linux-gnu",
-                                               "/usr/lib64",
-                                               "/usr/lib",
-                                               "/usr/local/nvidia/lib64",
-                                               "/usr/local/nvidia/lib",
-                                               "/usr/local/cuda/compat",
-                                               "/usr/lib/wsl/lib",
-                                               "/run/opengl-driver/lib"};
+constexpr std::array library_directories{"/usr/lib/x86_64-linux-gnu",
+                                         "/usr/lib/aarch64-linux-gnu",
+                                         "/usr/lib64",
+                                         "/usr/lib",
+                                         "/usr/local/nvidia/lib64",
+                                         "/usr/local/nvidia/lib",
+                                         "/usr/local/cuda/compat",
+                                         "/usr/lib/wsl/lib",
+                                         "/run/opengl-driver/lib"};
 
 /// "580.159.04" from ".../libcuda.so.580.159.04"; empty for another name.
 std::string version_in_name(std::string_view path) {
@@ -82,7 +83,8 @@ void add_python_runtimes(system& machine,
                                   ? cuda_version(std::string_view(name).substr(stem.size()))
                                   : 0;
             if (value != 0) {
-              toolkits.push_back({folder + "/" + name, value});
+              std::string path_of_library = folder;
+              toolkits.push_back({path_of_library.append("/").append(name), value});
             }
           }
         }
@@ -113,7 +115,9 @@ void gather_software(system& machine, facts& all) {
     const std::string path = directory + "/libcuda.so.1";
     if (seen.insert(path).second && machine.status(path)) {
       const std::string target = machine.link(path).value_or(path);
-      all.libcuda_files.push_back(target.starts_with('/') ? target : directory + "/" + target);
+      std::string file = target.starts_with('/') ? std::string() : directory;
+      file.append(file.empty() ? "" : "/").append(target);
+      all.libcuda_files.push_back(std::move(file));
     }
   }
   const std::string& loaded = all.driver.cuda.library;

@@ -55,9 +55,11 @@ bool is_control(std::string_view one) {
 }  // namespace
 
 std::size_t width(std::string_view text) noexcept {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
-  }));
+  std::size_t columns = 0;
+  for (const char each : text) {
+    columns += (static_cast<unsigned char>(each) & 0xC0U) != 0x80U ? 1 : 0;
+  }
+  return columns;
 }
 
 std::string wrapped(std::string_view text, std::size_t indent, std::size_t columns) {
