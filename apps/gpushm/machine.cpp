@@ -2,7 +2,6 @@
 #include "machine.hpp"
 
 #include <iostream>
-#include <iterator>
 
 #include "base/file.hpp"
 #include "gpushm/error.hpp"
@@ -19,7 +18,9 @@ constexpr std::size_t recording_limit_bytes = 16UL << 20U;
 
 std::string read_document(const std::string& from) {
   if (from == "-") {
-    std::string text(std::istreambuf_iterator<char>(std::cin), {});
+    std::string text(recording_limit_bytes, '\0');
+    std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<std::size_t>(std::cin.gcount()));
     return text;
   }
   auto text = base::read_small_file(from, recording_limit_bytes);
