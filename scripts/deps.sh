@@ -14,7 +14,7 @@ build=(
 )
 test=(
   libgtest-dev libgmock-dev libbenchmark-dev
-  binutils patchelf procps python3-minimal runc util-linux
+  binutils crun patchelf procps python3-minimal runc util-linux
 )
 # Version 14 is what CI checks with; another version formats differently.
 lint=('clang-14|clang' 'clang-format-14|clang-format' 'clang-tidy-14|clang-tidy' cppcheck git ninja-build python3-minimal shellcheck)
