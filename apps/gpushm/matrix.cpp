@@ -12,6 +12,7 @@
 
 #include "base/syscall.hpp"
 #include "commands.hpp"
+#include "driver/device_text.hpp"
 #include "driver/devices.hpp"
 #include "gpushm/broker.hpp"
 #include "inspect_commands.hpp"
@@ -97,11 +98,8 @@ std::vector<int> minors_of_nodes() {
   std::vector<int> minors;
   std::error_code failed;
   for (const auto& entry : fs::directory_iterator(driver::dev_root(), failed)) {
-    const std::string name = entry.path().filename().string();
-    const std::string digits = name.starts_with("nvidia") ? name.substr(6) : std::string();
-    if (!digits.empty() && digits.size() < 6 &&
-        digits.find_first_not_of("0123456789") == std::string::npos) {
-      minors.push_back(std::stoi(digits));
+    if (const auto minor = driver::minor_of_node(entry.path().filename().string())) {
+      minors.push_back(*minor);
     }
   }
   return minors;

@@ -15,13 +15,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <csignal>
 #include <sstream>
 
 #include "base/file.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
+#include "driver/device_text.hpp"
 #include "support/child_process.hpp"
 
 namespace gpushm::cli {
@@ -277,20 +277,6 @@ bool take(const credentials& wanted) {
   return ::syscall(SYS_capset, &header, sets.data()) == 0;
 }
 
-/// The number in "nvidia7"; nothing for other names.
-std::optional<int> minor_of(std::string_view name) {
-  constexpr std::string_view prefix = "nvidia";
-  int minor = 0;
-  if (!name.starts_with(prefix) || name.size() == prefix.size()) {
-    return std::nullopt;
-  }
-  const auto [end, failed] =
-      std::from_chars(name.data() + prefix.size(), name.data() + name.size(), minor);
-  return failed == std::errc() && end == name.data() + name.size() && minor >= 0
-             ? std::optional(minor)
-             : std::nullopt;
-}
-
 [[noreturn]] void try_nodes(const plan& how, pid_t parent, int notes) {
   const auto tell = [&](step which, std::int32_t minor, std::int32_t error) {
     const note_of_child note{which, minor, error};
@@ -315,7 +301,7 @@ std::optional<int> minor_of(std::string_view name) {
   require(listing != nullptr || errno == ENOENT, step::list);
   // NOLINTNEXTLINE(concurrency-mt-unsafe): this process has one thread
   while (const dirent* const entry = listing == nullptr ? nullptr : ::readdir(listing)) {
-    if (const auto minor = minor_of(entry->d_name)) {
+    if (const auto minor = driver::minor_of_node(entry->d_name)) {
       // Whatever the peer has put there, this does not wait for it.
       const base::unique_fd opened(
           ::openat(::dirfd(listing), entry->d_name, O_RDWR | O_CLOEXEC | O_NONBLOCK));

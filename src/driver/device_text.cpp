@@ -91,6 +91,15 @@ std::optional<std::string> normal_pci_address(std::string_view text) {
   return std::string(buffer.data(), static_cast<std::size_t>(length));
 }
 
+std::optional<int> minor_of_node(std::string_view name) noexcept {
+  constexpr std::string_view prefix = "nvidia";
+  if (!name.starts_with(prefix)) {
+    return std::nullopt;
+  }
+  const auto minor = whole_number<int>(name.substr(prefix.size()), 10);
+  return minor && *minor >= 0 ? minor : std::nullopt;
+}
+
 std::string uuid_text(std::string_view prefix, std::span<const char, 16> bytes) {
   constexpr std::string_view digits = "0123456789abcdef";
   std::string text(prefix);

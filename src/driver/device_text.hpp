@@ -23,6 +23,9 @@ struct gpu_information {
 /// address.
 [[nodiscard]] std::optional<std::string> normal_pci_address(std::string_view text);
 
+/// The minor in the name of a GPU's device node: 7 of "nvidia7". Nothing for other names.
+[[nodiscard]] std::optional<int> minor_of_node(std::string_view name) noexcept;
+
 /// "GPU-01020304-0506-…" from 16 bytes and "GPU-".
 [[nodiscard]] std::string uuid_text(std::string_view prefix, std::span<const char, 16> bytes);
 

@@ -42,6 +42,22 @@ TEST(driver_pci_address, has_one_form) {
   }
 }
 
+TEST(driver_node, has_the_minor_in_its_name) {
+  EXPECT_EQ(minor_of_node("nvidia0"), 0);
+  EXPECT_EQ(minor_of_node("nvidia127"), 127);
+  for (const char* other : {"nvidia",
+                            "nvidiactl",
+                            "nvidia-uvm",
+                            "nvidia-1",
+                            "nvidia+1",
+                            "nvidia7x",
+                            "nvidia 7",
+                            "xnvidia7",
+                            "nvidia99999999999"}) {
+    EXPECT_EQ(minor_of_node(other), std::nullopt) << other;
+  }
+}
+
 TEST(driver_uuid, is_written_in_groups) {
   const char bytes[16] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, '\xfe', '\xff'};
   EXPECT_EQ(uuid_text("MIG-", bytes), "MIG-01020304-0506-0708-090a-0b0c0d0efeff");
