@@ -2,33 +2,15 @@
 #include "driver/device_text.hpp"
 
 #include <array>
-#include <charconv>
 #include <cstdio>
+
+#include "base/text.hpp"
 
 namespace gpushm::driver {
 
 namespace {
 
 constexpr std::size_t min_uuid_characters = 8;
-
-std::string_view trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r");
-  if (first == std::string_view::npos) {
-    return {};
-  }
-  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-}
-
-template <typename Integer>
-std::optional<Integer> whole_number(std::string_view text, int base) {
-  Integer value{};
-  const char* const end = text.data() + text.size();
-  const auto [stop, problem] = std::from_chars(text.data(), end, value, base);
-  if (text.empty() || problem != std::errc{} || stop != end) {
-    return std::nullopt;
-  }
-  return value;
-}
 
 std::string in_lower_case(std::string_view text) {
   std::string lower(text);
@@ -52,10 +34,10 @@ gpu_information parse_gpu_information(std::string_view text) {
     if (colon == std::string_view::npos) {
       continue;
     }
-    const std::string_view key = trimmed(line.substr(0, colon));
-    const std::string_view value = trimmed(line.substr(colon + 1));
+    const std::string_view key = base::trim(line.substr(0, colon));
+    const std::string_view value = base::trim(line.substr(colon + 1));
     if (key == "Device Minor") {
-      const auto minor = whole_number<std::int32_t>(value, 10);
+      const auto minor = base::number<std::int32_t>(value, 10);
       found.minor = minor && *minor >= 0 ? *minor : -1;
     } else if (key == "GPU UUID" && value.find('?') == std::string_view::npos) {
       found.uuid = value;
@@ -72,11 +54,11 @@ std::optional<std::string> normal_pci_address(std::string_view text) {
   if (function_at == std::string_view::npos) {
     return std::nullopt;
   }
-  const auto domain = whole_number<std::uint32_t>(text.substr(0, bus_at), 16);
-  const auto bus = whole_number<std::uint8_t>(text.substr(bus_at + 1, device_at - bus_at - 1), 16);
+  const auto domain = base::number<std::uint32_t>(text.substr(0, bus_at), 16);
+  const auto bus = base::number<std::uint8_t>(text.substr(bus_at + 1, device_at - bus_at - 1), 16);
   const auto device =
-      whole_number<std::uint8_t>(text.substr(device_at + 1, function_at - device_at - 1), 16);
-  const auto function = whole_number<std::uint8_t>(text.substr(function_at + 1), 16);
+      base::number<std::uint8_t>(text.substr(device_at + 1, function_at - device_at - 1), 16);
+  const auto function = base::number<std::uint8_t>(text.substr(function_at + 1), 16);
   if (!domain || !bus || !device || *device > 0x1f || !function || *function > 7) {
     return std::nullopt;
   }
@@ -96,7 +78,7 @@ std::optional<int> minor_of_node(std::string_view name) noexcept {
   if (!name.starts_with(prefix)) {
     return std::nullopt;
   }
-  const auto minor = whole_number<int>(name.substr(prefix.size()), 10);
+  const auto minor = base::number<int>(name.substr(prefix.size()), 10);
   return minor && *minor >= 0 ? minor : std::nullopt;
 }
 
@@ -115,7 +97,7 @@ std::string uuid_text(std::string_view prefix, std::span<const char, 16> bytes) 
 }
 
 std::optional<device_request> parse_device_request(std::string_view text) {
-  if (const auto ordinal = whole_number<int>(text, 10); ordinal && *ordinal >= 0) {
+  if (const auto ordinal = base::number<int>(text, 10); ordinal && *ordinal >= 0) {
     return device_request{ordinal, {}};
   }
   const std::string lower = in_lower_case(text);

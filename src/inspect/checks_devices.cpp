@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "base/text.hpp"
 #include "inspect/rules.hpp"
-#include "inspect/text.hpp"
 
 namespace gpushm::inspect::rules {
 
@@ -37,9 +37,9 @@ std::size_t openable_gpus(const facts& all) {
 /// when all do.
 std::string first_useless_entry(const facts& all, const std::string& text) {
   const std::size_t count = openable_gpus(all);
-  for (const std::string_view entry : split(text, ",")) {
-    const std::string_view name = trim(entry);
-    if (const auto ordinal = number<int>(name)) {
+  for (const std::string_view entry : base::split(text, ",")) {
+    const std::string_view name = base::trim(entry);
+    if (const auto ordinal = base::number<int>(name)) {
       if (*ordinal < 0 || static_cast<std::size_t>(*ordinal) >= count) {
         return std::string(name);
       }
@@ -190,7 +190,7 @@ check visible_devices(const facts& all) {
       made.remedy = "unset CUDA_VISIBLE_DEVICES: inside a container the GPUs count from 0 again";
       return made;
     }
-    if (split(cuda->second, ",").size() < openable_gpus(all)) {
+    if (base::split(cuda->second, ",").size() < openable_gpus(all)) {
       made.why =
           "it hides GPUs from enumeration; memory on them can be opened all the same, only the "
           "device node matters";

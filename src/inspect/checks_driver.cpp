@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <array>
 
+#include "base/text.hpp"
 #include "driver/cuda.hpp"
 #include "inspect/rules.hpp"
-#include "inspect/text.hpp"
 
 namespace gpushm::inspect::rules {
 
@@ -50,7 +50,7 @@ int cuda_of_branch(int branch) {
 }
 
 int branch_of(const std::string& driver_version) {
-  return number<int>(driver_version.substr(0, driver_version.find('.'))).value_or(0);
+  return base::number<int>(driver_version.substr(0, driver_version.find('.'))).value_or(0);
 }
 
 }  // namespace

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <set>
 
+#include "base/text.hpp"
 #include "driver/device_text.hpp"
 #include "inspect/gather_parts.hpp"
-#include "inspect/text.hpp"
 
 namespace gpushm::inspect {
 
@@ -69,7 +69,7 @@ void add_from_kernel(system& machine, std::vector<gpu_facts>& gpus) {
     const auto said = driver::parse_gpu_information(text);
     board.minor = said.minor;
     board.uuid = said.uuid;
-    board.name = std::string(field(text, "Model").value_or(""));
+    board.name = std::string(base::field(text, "Model").value_or(""));
   }
 }
 
@@ -94,10 +94,10 @@ void add_from_driver(const driver_view& driver, std::vector<gpu_facts>& gpus) {
 void add_place(system& machine, gpu_facts& board) {
   const std::string device = "/sys/bus/pci/devices/" + board.pci_address;
   board.numa_node =
-      number<int>(trim(machine.read(device + "/numa_node").value_or(""))).value_or(-1);
+      base::number<int>(base::trim(machine.read(device + "/numa_node").value_or(""))).value_or(-1);
   // "../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:18:00.0"
   const std::string link = machine.link(device).value_or(std::string());
-  for (const std::string_view part : split(link, "/")) {
+  for (const std::string_view part : base::split(link, "/")) {
     if (part != board.pci_address &&
         (part.starts_with("pci") || driver::normal_pci_address(part).has_value())) {
       board.pci_path.emplace_back(part);
@@ -118,7 +118,7 @@ std::map<std::string, int> time_slices(system& machine) {
     const std::string id = text.substr(at, end - at);
     const std::size_t colons = id.find("::");
     if (colons != std::string::npos) {
-      const int replica = number<int>(std::string_view(id).substr(colons + 2)).value_or(0);
+      const int replica = base::number<int>(std::string_view(id).substr(colons + 2)).value_or(0);
       int& most = found[id.substr(0, colons)];
       most = std::max(most, replica + 1);
     }
@@ -219,13 +219,13 @@ void add_links(const gpu_facts& a, const gpu_facts& b, pair_facts& pair) {
 std::map<std::string, std::uint32_t> gather_majors(system& machine) {
   std::map<std::string, std::uint32_t> found;
   const std::string text = machine.read("/proc/devices").value_or(std::string());
-  for (const std::string_view line : lines_of(text)) {
+  for (const std::string_view line : base::lines_of(text)) {
     if (line.starts_with("Block devices")) {
       break;
     }
-    const auto words = split(line, " ");
+    const auto words = base::split(line, " ");
     if (words.size() == 2 && words[1].starts_with("nvidia")) {
-      found[std::string(words[1])] = number<std::uint32_t>(words[0]).value_or(0);
+      found[std::string(words[1])] = base::number<std::uint32_t>(words[0]).value_or(0);
     }
   }
   return found;

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <array>
 
+#include "base/text.hpp"
 #include "inspect/gather_parts.hpp"
 #include "inspect/known_variables.hpp"
-#include "inspect/text.hpp"
 
 namespace gpushm::inspect {
 
@@ -28,7 +28,8 @@ std::uint64_t inode_of(const std::optional<std::string>& link) {
   const std::size_t close = link->find(']');
   return open == std::string::npos || close == std::string::npos
              ? 0
-             : number<std::uint64_t>(std::string_view(*link).substr(open + 1, close - open - 1))
+             : base::number<std::uint64_t>(
+                   std::string_view(*link).substr(open + 1, close - open - 1))
                    .value_or(0);
 }
 
@@ -118,7 +119,7 @@ container_facts gather_container(system& machine,
     texts += path + "\n";
   }
   const std::string mounts = machine.read(root + "/mountinfo").value_or(std::string());
-  for (const std::string_view line : lines_of(mounts)) {
+  for (const std::string_view line : base::lines_of(mounts)) {
     // The file that engines mount from their own directories tells more than a private cgroup.
     for (const std::string_view file : {" /etc/hostname ", " /etc/hosts ", " /etc/resolv.conf "}) {
       if (line.find(file) != std::string_view::npos) {
@@ -150,7 +151,7 @@ container_facts gather_container(system& machine,
     const auto host = process.variables.find("HOSTNAME");
     found.pod_name = host == process.variables.end() ? std::string() : host->second;
     if (itself) {
-      found.pod_namespace = std::string(trim(
+      found.pod_namespace = std::string(base::trim(
           machine.read("/var/run/secrets/kubernetes.io/serviceaccount/namespace").value_or("")));
     }
     if (found.runtime.empty()) {
@@ -173,7 +174,7 @@ std::map<std::string, std::string> gather_variables(system& machine,
     return found;
   }
   const std::string environment = machine.read(root + "/environ").value_or(std::string());
-  for (const std::string_view line : split(environment, std::string_view("\0", 1))) {
+  for (const std::string_view line : base::split(environment, std::string_view("\0", 1))) {
     const std::size_t equals = line.find('=');
     if (equals != std::string_view::npos) {
       found[std::string(line.substr(0, equals))] = std::string(line.substr(equals + 1));
@@ -188,31 +189,31 @@ process_facts gather_process(system& machine, const std::string& pid) {
   const std::string root = "/proc/" + pid;
   process_facts found;
   const std::string status = machine.read(root + "/status").value_or(std::string());
-  const auto of = [&](std::string_view name) { return field(status, name); };
+  const auto of = [&](std::string_view name) { return base::field(status, name); };
   found.name = of("Name").value_or("");
-  found.pid = number<std::int32_t>(of("Pid").value_or("")).value_or(0);
-  for (const std::string_view each : split(of("NSpid").value_or(""), " \t")) {
-    found.nspid.push_back(number<std::int32_t>(each).value_or(0));
+  found.pid = base::number<std::int32_t>(of("Pid").value_or("")).value_or(0);
+  for (const std::string_view each : base::split(of("NSpid").value_or(""), " \t")) {
+    found.nspid.push_back(base::number<std::int32_t>(each).value_or(0));
   }
   if (found.nspid.empty() && found.pid != 0) {
     found.nspid.push_back(found.pid);
   }
   // "real effective saved file system"
   const auto effective = [&](std::string_view name) {
-    const auto ids = split(of(name).value_or(""), " \t");
-    return ids.size() > 1 ? number<std::uint32_t>(ids[1]).value_or(0) : 0;
+    const auto ids = base::split(of(name).value_or(""), " \t");
+    return ids.size() > 1 ? base::number<std::uint32_t>(ids[1]).value_or(0) : 0;
   };
   found.uid = effective("Uid");
   found.gid = effective("Gid");
-  found.capabilities = number<std::uint64_t>(of("CapEff").value_or(""), 16);
-  found.bounding_capabilities = number<std::uint64_t>(of("CapBnd").value_or(""), 16);
-  if (const auto value = number<int>(of("NoNewPrivs").value_or(""))) {
+  found.capabilities = base::number<std::uint64_t>(of("CapEff").value_or(""), 16);
+  found.bounding_capabilities = base::number<std::uint64_t>(of("CapBnd").value_or(""), 16);
+  if (const auto value = base::number<int>(of("NoNewPrivs").value_or(""))) {
     found.no_new_privileges = *value != 0;
   }
-  found.seccomp = number<int>(of("Seccomp").value_or("")).value_or(-1);
+  found.seccomp = base::number<int>(of("Seccomp").value_or("")).value_or(-1);
   found.namespaces = gather_namespaces(machine, root);
   const std::string cgroups = machine.read(root + "/cgroup").value_or(std::string());
-  for (const std::string_view line : lines_of(cgroups)) {
+  for (const std::string_view line : base::lines_of(cgroups)) {
     // "hierarchy:controllers:path"
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
@@ -222,12 +223,12 @@ process_facts gather_process(system& machine, const std::string& pid) {
     }
   }
   const std::string limits = machine.read(root + "/limits").value_or(std::string());
-  for (const std::string_view line : lines_of(limits)) {
+  for (const std::string_view line : base::lines_of(limits)) {
     // "Max open files            1024                 4096                 files"
-    const auto words = split(line.size() > 26 ? line.substr(26) : std::string_view(), " ");
-    const auto value = words.empty() ? std::nullopt : number<std::uint64_t>(words[0]);
+    const auto words = base::split(line.size() > 26 ? line.substr(26) : std::string_view(), " ");
+    const auto value = words.empty() ? std::nullopt : base::number<std::uint64_t>(words[0]);
     if (line.starts_with("Max ") && value) {
-      found.limits[std::string(trim(line.substr(0, 26)))] = *value;
+      found.limits[std::string(base::trim(line.substr(0, 26)))] = *value;
     }
   }
   found.variables = gather_variables(machine, root, pid == "self");

@@ -3,8 +3,8 @@
 #include <array>
 #include <set>
 
+#include "base/text.hpp"
 #include "inspect/gather_parts.hpp"
-#include "inspect/text.hpp"
 
 namespace gpushm::inspect {
 
@@ -32,9 +32,9 @@ std::string version_in_name(std::string_view path) {
 
 /// 12040 from "12.4" or "12.4.1"; 12000 from "12"; 0 when it is no version.
 int cuda_version(std::string_view text) {
-  const auto parts = split(text, ".");
-  const int major = parts.empty() ? 0 : number<int>(parts[0]).value_or(0);
-  const int minor = parts.size() < 2 ? 0 : number<int>(parts[1]).value_or(0);
+  const auto parts = base::split(text, ".");
+  const int major = parts.empty() ? 0 : base::number<int>(parts[0]).value_or(0);
+  const int minor = parts.size() < 2 ? 0 : base::number<int>(parts[1]).value_or(0);
   return major * 1000 + minor * 10;
 }
 
@@ -49,7 +49,7 @@ void add_toolkits(system& machine, std::vector<toolkit_facts>& toolkits) {
     const std::size_t whole = text.find("\"cuda\"");
     std::string version = whole == std::string::npos
                               ? std::string()
-                              : first_version(std::string_view(text).substr(whole));
+                              : base::first_version(std::string_view(text).substr(whole));
     if (version.empty() && name.starts_with("cuda-")) {
       version = name.substr(5);
     }
@@ -97,16 +97,17 @@ void add_python_runtimes(system& machine,
 
 void gather_software(system& machine, facts& all) {
   const std::string module = machine.read("/proc/driver/nvidia/version").value_or(std::string());
-  all.module_version = first_version(module);
+  all.module_version = base::first_version(module);
   all.open_module = module.find("Open Kernel Module") != std::string::npos;
   if (all.module_version.empty()) {
-    all.module_version = std::string(trim(machine.read("/sys/module/nvidia/version").value_or("")));
+    all.module_version =
+        std::string(base::trim(machine.read("/sys/module/nvidia/version").value_or("")));
   }
   std::vector<std::string> directories(std::begin(library_directories),
                                        std::end(library_directories));
   const auto searched = all.self.variables.find("LD_LIBRARY_PATH");
   if (searched != all.self.variables.end()) {
-    for (const std::string_view each : split(searched->second, ":")) {
+    for (const std::string_view each : base::split(searched->second, ":")) {
       directories.emplace_back(each);
     }
   }

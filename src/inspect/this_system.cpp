@@ -12,11 +12,11 @@
 #include <cstdlib>
 
 #include "base/syscall.hpp"
+#include "base/text.hpp"
 #include "base/unique_fd.hpp"
 #include "driver/devices.hpp"
 #include "inspect/known_variables.hpp"
 #include "inspect/recording.hpp"
-#include "inspect/text.hpp"
 
 namespace gpushm::inspect {
 
@@ -69,8 +69,8 @@ std::string known_lines(const std::string& environment) {
 /// nobody's business.
 std::string known_mounts(const std::string& mounts) {
   std::string kept;
-  for (const std::string_view line : lines_of(mounts)) {
-    const auto words = split(line, " ");
+  for (const std::string_view line : base::lines_of(mounts)) {
+    const auto words = base::split(line, " ");
     for (const std::string_view point :
          {"/dev/shm", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf"}) {
       if (words.size() > 4 && words[4] == point) {

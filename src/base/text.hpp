@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Small readers of the kernel's text files. Pure.
+// Small readers of text that others wrote, the kernel's files above all. Pure.
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace gpushm::inspect {
+namespace gpushm::base {
 
 [[nodiscard]] inline std::string_view trim(std::string_view text) {
   constexpr std::string_view blanks = " \t\r\n";
@@ -70,4 +71,4 @@ template <typename Value>
   return {};
 }
 
-}  // namespace gpushm::inspect
+}  // namespace gpushm::base
