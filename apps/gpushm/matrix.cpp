@@ -22,7 +22,6 @@
 #include "matrix/runner.hpp"
 #include "output.hpp"
 #include "support/oci/cleanup_guard.hpp"
-#include "support/temp_directory.hpp"
 
 namespace gpushm::cli {
 
@@ -200,10 +199,9 @@ int run_matrix(const matrix_arguments& arguments) {
   // From here on an interruption is noted, and all that is made removed in order.
   ::signal(SIGPIPE, SIG_IGN);
   const app::stop_signal stop;
-  const app::temp_directory directory("gpushm-matrix");
-  const app::oci::cleanup_guard guard({}, directory.path(), {});
-  around.domain_directory = make_directory(directory.path() + "/domain", 0755);
-  around.shm_directory = make_directory(directory.path() + "/shm", 01777);
+  const app::oci::cleanup_guard guard("gpushm-matrix");
+  around.domain_directory = make_directory(guard.directory() + "/domain", 0755);
+  around.shm_directory = make_directory(guard.directory() + "/shm", 01777);
   broker_options serving;
   serving.socket_path = around.domain_directory + "/socket";
   serving.domain = "matrix";

@@ -10,21 +10,22 @@
 
 namespace gpushm::app {
 
-temp_directory::temp_directory(std::string_view prefix) {
+std::string make_temp_directory(std::string_view prefix) {
+  std::string path;
   const char* named =
       std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): nobody sets variables
   const auto make_in = [&](const std::string& root) {
-    path_ = root + "/" + std::string(prefix) + "-XXXXXX";
-    return ::mkdtemp(path_.data()) != nullptr;
+    path = root + "/" + std::string(prefix) + "-XXXXXX";
+    return ::mkdtemp(path.data()) != nullptr;
   };
   const bool chosen = named != nullptr && *named == '/';
   if (make_in(chosen ? named : "/tmp")) {
-    return;
+    return path;
   }
   // A container with a read-only root often has no other place.
   const int number = errno;
   if (!chosen && make_in("/dev/shm")) {
-    return;
+    return path;
   }
   base::throw_errno(number, "make temporary directory", chosen ? named : "/tmp", "mkdtemp");
 }

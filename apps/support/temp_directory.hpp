@@ -6,13 +6,17 @@
 
 namespace gpushm::app {
 
-/// A fresh directory under $TMPDIR, else /tmp or where that cannot be written /dev/shm, mode 0700,
-/// removed with all it holds at the end. Distinct objects: safe. Shared objects: const members
-/// safe.
+/// Makes a fresh directory under $TMPDIR, else /tmp or where that cannot be written /dev/shm, mode
+/// 0700, whose name begins with `prefix`, and returns its path. Throws `error` (permission_denied,
+/// system_error).
+[[nodiscard]] std::string make_temp_directory(std::string_view prefix);
+
+/// Such a directory, removed with all it holds at the end. Distinct objects: safe. Shared objects:
+/// const members safe.
 class temp_directory {
  public:
-  /// `prefix` begins its name. Throws `error` (permission_denied, system_error).
-  explicit temp_directory(std::string_view prefix);
+  /// Throws as `make_temp_directory` does.
+  explicit temp_directory(std::string_view prefix) : path_(make_temp_directory(prefix)) {}
   temp_directory(const temp_directory&) = delete;
   temp_directory& operator=(const temp_directory&) = delete;
   ~temp_directory();

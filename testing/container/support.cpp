@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 #include "container/container.hpp"
 
@@ -40,6 +41,25 @@ std::optional<gpushm::app::oci::runtime> find_runc() {
   const char* chosen = std::getenv("GPUSHM_RUNC");
   const bool any = chosen != nullptr && *chosen != '\0';
   return gpushm::app::oci::find_runtime(any ? chosen : "runc");
+}
+
+std::vector<std::string> cgroups_named(const std::string& prefix) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> found;
+  // As deep as they are made and no deeper: others vanish while this looks.
+  const auto look_in = [&](const fs::path& directory) {
+    std::error_code gone;
+    for (const auto& entry : fs::directory_iterator(directory, gone)) {
+      if (entry.path().filename().string().starts_with(prefix)) {
+        found.push_back(entry.path().string());
+      }
+    }
+  };
+  look_in("/sys/fs/cgroup");
+  for (const auto& hierarchy : fs::directory_iterator("/sys/fs/cgroup")) {
+    look_in(hierarchy.path());
+  }
+  return found;
 }
 
 std::optional<std::string> why_no_containers(bool in_user_namespace) {

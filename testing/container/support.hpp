@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "support/oci/runtime.hpp"
 
@@ -10,6 +11,10 @@ namespace gpushm_testing {
 
 /// The container runtime: `$GPUSHM_RUNC`, else runc in `$PATH`; nothing when there is none.
 [[nodiscard]] std::optional<gpushm::app::oci::runtime> find_runc();
+
+/// Cgroups of containers whose id begins with `prefix`, in any hierarchy. Cgroups of other tests
+/// may come and go meanwhile.
+[[nodiscard]] std::vector<std::string> cgroups_named(const std::string& prefix);
 
 /// Why containers cannot be run here, for GTEST_SKIP: not root, no runc, or what runc said when it
 /// was tried with an empty program. Nothing when they can. Tried once a process; takes up to a few

@@ -106,14 +106,8 @@ TEST_P(container_harness, leaves_nothing_behind) {
     pid = box.host_pid();
   }
   EXPECT_FALSE(std::filesystem::exists("/proc/" + std::to_string(pid)));
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(
-           "/sys/fs/cgroup", std::filesystem::directory_options::skip_permission_denied, ignored)) {
-    EXPECT_EQ(
-        entry.path().filename().string().rfind("gpushm-test-" + std::to_string(::getpid()), 0),
-        std::string::npos)
-        << entry.path();
-  }
+  EXPECT_THAT(gpushm_testing::cgroups_named("gpushm-test-" + std::to_string(::getpid()) + "-"),
+              ::testing::IsEmpty());
 }
 
 TEST_P(container_harness, a_program_that_is_not_there_is_explained) {

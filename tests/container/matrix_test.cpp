@@ -42,16 +42,7 @@ namespace fs = std::filesystem;
 
 /// Cgroups of containers that the process `pid` made.
 std::vector<std::string> cgroups_of(pid_t pid) {
-  const std::string name = "gpushm-matrix-" + std::to_string(pid) + "-";
-  std::vector<std::string> found;
-  std::error_code ignored;
-  for (const auto& entry : fs::recursive_directory_iterator(
-           "/sys/fs/cgroup", fs::directory_options::skip_permission_denied, ignored)) {
-    if (entry.path().filename().string().rfind(name, 0) == 0) {
-      found.push_back(entry.path().string());
-    }
-  }
-  return found;
+  return gpushm_testing::cgroups_named("gpushm-matrix-" + std::to_string(pid) + "-");
 }
 
 class matrix : public ::testing::Test {

@@ -48,11 +48,9 @@ void make_mount_points(const std::string& root, const nlohmann::json& config) {
   }
 }
 
-std::unique_ptr<temp_directory> write_bundle(const container_options& options,
-                                             const std::string& id,
-                                             std::string_view prefix) {
-  auto directory = std::make_unique<temp_directory>(prefix);
-  const std::string& path = directory->path();
+void write_bundle(const std::string& path,
+                  const container_options& options,
+                  const std::string& id) {
   // Root of a user namespace must get through.
   base::checked(operation, path, "chmod", [&] { return ::chmod(path.c_str(), 0755); });
   make_directory(path + "/rootfs", 0755);
@@ -66,7 +64,6 @@ std::unique_ptr<temp_directory> write_bundle(const container_options& options,
   if (!file.flush()) {
     throw error(errc::system_error, operation, path + "/config.json", "cannot write it");
   }
-  return directory;
 }
 
 std::vector<std::string> runtime_command(const runtime& with, const std::string& directory) {
@@ -88,12 +85,13 @@ std::vector<std::string> joined(std::vector<std::string> left,
 
 bundle::bundle(const runtime& with, const container_options& options, std::string_view prefix)
     : id_(new_id(prefix)),
-      directory_(write_bundle(options, id_, prefix)),
-      runtime_(runtime_command(with, directory_->path())),
-      guard_(joined(runtime_, {"delete", "--force", id_}), directory_->path(), id_) {}
+      guard_(prefix, with.command, id_),
+      runtime_(runtime_command(with, guard_.directory())) {
+  write_bundle(guard_.directory(), options, id_);
+}
 
 std::vector<std::string> bundle::run_command() const {
-  const std::string& path = directory_->path();
+  const std::string& path = guard_.directory();
   return command({"run", "--pid-file", path + "/pid", "--bundle", path, id_});
 }
 
@@ -103,7 +101,7 @@ std::vector<std::string> bundle::command(const std::vector<std::string>& rest) c
 
 std::optional<pid_t> bundle::host_pid() const {
   // Renamed into place while the program already runs.
-  const auto text = base::read_small_file(directory_->path() + "/pid");
+  const auto text = base::read_small_file(guard_.directory() + "/pid");
   pid_t pid = 0;
   if (!text || std::from_chars(text->data(), text->data() + text->size(), pid).ec != std::errc()) {
     return std::nullopt;
@@ -112,7 +110,7 @@ std::optional<pid_t> bundle::host_pid() const {
 }
 
 std::string bundle::log_text() const {
-  return base::read_small_file(directory_->path() + "/log").value_or("");
+  return base::read_small_file(guard_.directory() + "/log").value_or("");
 }
 
 void bundle::remove(const std::function<bool()>& running) noexcept {

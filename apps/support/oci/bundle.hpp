@@ -4,7 +4,6 @@
 #include <sys/types.h>
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,7 +12,6 @@
 #include "support/oci/cleanup_guard.hpp"
 #include "support/oci/options.hpp"
 #include "support/oci/runtime.hpp"
-#include "support/temp_directory.hpp"
 
 namespace gpushm::app::oci {
 
@@ -44,9 +42,8 @@ class bundle {
 
  private:
   std::string id_;
-  std::unique_ptr<temp_directory> directory_;
-  std::vector<std::string> runtime_;
   cleanup_guard guard_;
+  std::vector<std::string> runtime_;
 };
 
 }  // namespace gpushm::app::oci

@@ -14,6 +14,7 @@
 
 #include "base/log.hpp"
 #include "base/syscall.hpp"
+#include "support/temp_directory.hpp"
 
 namespace gpushm::app::oci {
 
@@ -21,18 +22,24 @@ namespace {
 
 constexpr std::string_view operation = "start cleanup guard";
 
-// A word on its input: now. The end of its input: the one that it guards is dead, and a runtime
-// that died with it may take a moment to do so.
+// On its input the directory, and a word: now. The end of its input: the one that it guards is
+// dead, and a runtime that died with it may take a moment to do so; on a busy machine a longer one,
+// in which it still makes processes and cgroups, so what is left is tried again.
 constexpr const char* script =
     "trap '' INT TERM HUP\n"
+    "id=$1\n"
+    "shift\n"
+    "read -r directory || exit 0\n"
     "read -r word || sleep 1\n"
-    "directory=$1 cgroup=$2\n"
-    "shift 2\n"
-    "[ $# = 0 ] || \"$@\"\n"
-    "[ -z \"$directory\" ] || rm -rf --one-file-system -- \"$directory\"\n"
-    "[ -n \"$cgroup\" ] || exit 0\n"
-    "for left in /sys/fs/cgroup/\"$cgroup\" /sys/fs/cgroup/*/\"$cgroup\"; do\n"
-    "  [ ! -d \"$left\" ] || rmdir \"$left\"\n"
+    "for pause in 0.1 0.2 0.5 1 2 4; do\n"
+    "  [ $# = 0 ] || \"$@\" --root \"$directory/state\" delete --force \"$id\"\n"
+    "  rm -rf --one-file-system -- \"$directory\"\n"
+    "  again=\n"
+    "  for left in ${id:+/sys/fs/cgroup/\"$id\" /sys/fs/cgroup/*/\"$id\"}; do\n"
+    "    [ ! -d \"$left\" ] || rmdir \"$left\" || again=yes\n"
+    "  done\n"
+    "  [ -e \"$directory\" ] || [ -n \"$again\" ] || exit 0\n"
+    "  sleep $pause\n"
     "done\n";
 
 class spawn_settings {
@@ -58,6 +65,12 @@ class spawn_settings {
   posix_spawnattr_t attributes{};
 };
 
+/// SIGPIPE is ignored by the programs that use this; a guard that is gone is noticed at the end.
+void tell(const base::unique_fd& input, const std::string& text) noexcept {
+  const std::string line = text + "\n";
+  [[maybe_unused]] const auto told = ::write(input.get(), line.data(), line.size());
+}
+
 bool wait_ended(pid_t pid, int timeout_ms) {
   const base::unique_fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   pollfd ended{pidfd.get(), POLLIN, 0};
@@ -66,15 +79,13 @@ bool wait_ended(pid_t pid, int timeout_ms) {
 
 }  // namespace
 
-cleanup_guard::cleanup_guard(const std::vector<std::string>& command,
-                             const std::string& directory,
-                             const std::string& cgroup) {
+cleanup_guard::cleanup_guard(const std::vector<std::string>& runtime, const std::string& id) {
   std::array<int, 2> ends{};
   base::checked(operation, {}, "pipe2", [&] { return ::pipe2(ends.data(), O_CLOEXEC); });
   const base::unique_fd read_end(ends[0]);
   input_ = base::unique_fd(ends[1]);
-  std::vector<std::string> arguments{"/bin/sh", "-c", script, "cleanup", directory, cgroup};
-  arguments.insert(arguments.end(), command.begin(), command.end());
+  std::vector<std::string> arguments{"/bin/sh", "-c", script, "cleanup", id};
+  arguments.insert(arguments.end(), runtime.begin(), runtime.end());
   std::vector<char*> argv;
   argv.reserve(arguments.size() + 1);
   for (std::string& argument : arguments) {
@@ -90,8 +101,19 @@ cleanup_guard::cleanup_guard(const std::vector<std::string>& command,
   }
 }
 
+cleanup_guard::cleanup_guard(std::string_view prefix,
+                             const std::vector<std::string>& runtime,
+                             const std::string& id)
+    : cleanup_guard(runtime, id) {
+  // The guard is there first: a death between these two lines leaves an empty directory at most.
+  directory_ = make_temp_directory(prefix);
+  tell(input_, directory_);
+}
+
 cleanup_guard::cleanup_guard(cleanup_guard&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), input_(std::move(other.input_)) {}
+    : pid_(std::exchange(other.pid_, -1)),
+      input_(std::move(other.input_)),
+      directory_(std::move(other.directory_)) {}
 
 cleanup_guard::~cleanup_guard() {
   finish();
@@ -102,8 +124,9 @@ void cleanup_guard::finish() noexcept {
   if (pid <= 0) {
     return;
   }
-  // SIGPIPE is ignored by the programs that use this; a guard that is gone is noticed below.
-  [[maybe_unused]] const auto told = ::write(input_.get(), "now\n", 4);
+  if (!directory_.empty()) {
+    tell(input_, "now");
+  }
   input_.reset();
   if (!wait_ended(pid, 10'000)) {
     base::log(log_level::warning,
