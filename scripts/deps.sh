@@ -10,11 +10,11 @@ set -euo pipefail
 build=(
   cmake ninja-build g++ ccache pkg-config
   libasio-dev libflatbuffers-dev flatbuffers-compiler
-  libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libyaml-cpp-dev
+  libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libyaml-cpp-dev libyaml-dev
 )
 test=(
   libgtest-dev libgmock-dev libbenchmark-dev
-  binutils crun patchelf procps python3-minimal runc util-linux
+  binutils crun patchelf podman procps python3-minimal runc util-linux
 )
 # Version 14 is what CI checks with; another version formats differently.
 lint=('clang-14|clang' 'clang-format-14|clang-format' 'clang-tidy-14|clang-tidy' cppcheck git ninja-build python3-minimal shellcheck)

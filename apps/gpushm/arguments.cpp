@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/names.hpp"
+#include "cdi/cdi_arguments.hpp"
 #include "commands.hpp"
 #include "inspect_arguments.hpp"
 #include "options.hpp"
@@ -395,6 +396,7 @@ request parse(int argc, char** argv) {
           run_topo,
           all.topo,
           all.topo.json);
+  add_cdi(root, asked);
   command("matrix",
           "Try all ways of sharing between real containers in all settings",
           add_matrix,

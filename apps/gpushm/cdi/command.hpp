@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "arguments.hpp"
+
+namespace gpushm::cli {
+
+/// Adds the command `name` to `cdi`: `add` declares its options, which fill an `Arguments`, and
+/// `run` does what they say and returns the exit status. `Arguments` has a member `json` when
+/// errors are to be told as JSON on request.
+template <typename Arguments>
+CLI::App* add_cdi_command(CLI::App& cdi,
+                          request& asked,
+                          const char* name,
+                          const char* description,
+                          void (*add)(CLI::App&, Arguments&),
+                          int (*run)(const Arguments&)) {
+  // The parser keeps references to what it fills in.
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* app = cdi.add_subcommand(name, description);
+  app->footer("");
+  add(*app, *arguments);
+  app->callback([&asked, arguments, run] {
+    asked.run = [arguments, run] { return run(*arguments); };
+    if constexpr (requires { arguments->json; }) {
+      asked.json = arguments->json;
+    }
+  });
+  return app;
+}
+
+}  // namespace gpushm::cli

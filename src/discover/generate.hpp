@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "discover/name_strategy.hpp"
+#include "spec/document.hpp"
+
+namespace gpushm::discover {
+
+struct generate_options {
+  /// Where the driver is installed; paths in the container leave it out.
+  std::string driver_root = "/";
+  /// What stands before /dev on this machine; empty: `driver_root` when it has a /dev, else "/".
+  std::string dev_root;
+  std::string proc_root = "/proc";
+  /// The program that serves the hooks, as the host will see it.
+  std::string hook_path;
+  /// Empty: etc/ld.so.cache below `driver_root`.
+  std::string ldcache_path;
+  std::vector<std::string> library_search_paths;  ///< below `driver_root`, before the usual ones
+  std::vector<name_strategy> strategies{name_strategy::index, name_strategy::uuid};
+  std::string vendor = "nvidia.com";
+  std::string device_class = "gpu";
+  std::vector<std::string> device_ids;                ///< indices, UUIDs, "1:0"; empty: all
+  std::set<std::string, std::less<>> disabled_hooks;  ///< "all" disables each
+  bool all_device = true;
+};
+
+struct generated {
+  cdi::document content;             ///< with the lowest version that has all it uses
+  std::vector<std::string> found;    ///< a line for each kind of thing: what was found, and where
+  std::vector<std::string> missing;  ///< a line for each thing that was looked for and is not there
+};
+
+/// Describes the GPUs and the driver of this machine, or of the trees that the options name. Asks
+/// NVML. Throws `error`: no driver library, no GPU, an id that no device has.
+[[nodiscard]] generated generate(const generate_options& options);
+
+}  // namespace gpushm::discover

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace gpushm::cdi {
+
+/// "vendor/class=device"
+struct qualified_name {
+  std::string kind;  ///< "vendor/class"
+  std::string device;
+  bool operator==(const qualified_name&) const = default;
+};
+
+/// Nothing when it is not a valid name of that form.
+[[nodiscard]] std::optional<qualified_name> parse_qualified_name(std::string_view text);
+
+// What is wrong with a name, as the end of a sentence ("it must begin with a letter"); nothing when
+// it is valid.
+[[nodiscard]] std::optional<std::string> why_no_vendor(std::string_view text);
+[[nodiscard]] std::optional<std::string> why_no_class(std::string_view text);
+[[nodiscard]] std::optional<std::string> why_no_device(std::string_view text);
+
+}  // namespace gpushm::cdi
