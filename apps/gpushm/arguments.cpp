@@ -218,7 +218,7 @@ void add_demo(CLI::App& app, demo_arguments& out) {
 void add_demo_role(CLI::App& app, demo_role_arguments& out) {
   app.group("");
   app.add_option("ROLE", out.role)->required();
-  app.add_option("--socket", out.socket)->required();
+  app.add_option("--socket", out.socket);
   app.add_option("--name", out.name);
   app.add_option("--device", out.device);
   app.add_option("--size-bytes", out.size_bytes);
