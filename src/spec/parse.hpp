@@ -17,6 +17,8 @@ inline constexpr std::size_t max_document_bytes = std::size_t{4} << 20U;
 struct parsed {
   document content;               ///< what could be read; not to be used when there are problems
   std::vector<problem> problems;  ///< all of them, in the order of their places
+  /// What engines accept and somebody should still look at.
+  std::vector<problem> warnings;
 };
 
 /// Reads a document, JSON or YAML, and judges it by the rules of the specification and of its

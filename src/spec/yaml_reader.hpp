@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "spec/problem.hpp"
+#include "spec/yaml_tree.hpp"
+
+namespace gpushm::cdi {
+
+/// A key of a mapping with its value, merge keys followed.
+struct yaml_entry {
+  std::string key;
+  const yaml_node* key_node = nullptr;
+  const yaml_node* value = nullptr;
+};
+
+/// Reads values of wanted types out of a tree, the way the reference's loader converts them, and
+/// collects what does not fit. `what` names a value in problems: "major".
+///
+/// Distinct objects: safe. Shared objects: unsafe.
+class yaml_reader {
+ public:
+  yaml_reader(std::string file, std::vector<problem>& problems)
+      : file_(std::move(file)), problems_(problems) {}
+
+  void report(const yaml_node& where, std::string rule, std::string text);
+  [[nodiscard]] std::size_t problem_count() const { return problems_.size(); }
+
+  [[nodiscard]] bool is_null(const yaml_node& node);
+
+  // Null leaves `out` as it is. False after a problem.
+  bool read(const yaml_node& node, std::string_view what, std::string& out);
+  bool read(const yaml_node& node, std::string_view what, std::int64_t& out);
+  bool read(const yaml_node& node, std::string_view what, std::uint32_t& out);
+  bool read(const yaml_node& node, std::string_view what, bool& out);
+  template <typename Value>
+  bool read(const yaml_node& node, std::string_view what, std::optional<Value>& out) {
+    Value value{};
+    if (is_null(node) || !read(node, what, value)) {
+      return is_null(node);
+    }
+    out = std::move(value);
+    return true;
+  }
+
+  /// The elements of a list; none for null, and after a problem.
+  std::span<const yaml_node* const> elements(const yaml_node& node, std::string_view what);
+  /// Of texts or numbers: those that can be read, null as an empty one.
+  template <typename Value>
+  bool read(const yaml_node& node, std::string_view what, std::vector<Value>& out) {
+    const std::size_t before = problem_count();
+    for (const yaml_node* each : elements(node, what)) {
+      Value value{};
+      if (read(*each, what, value)) {
+        out.push_back(std::move(value));
+      }
+    }
+    return problem_count() == before;
+  }
+
+  /// The keys of a mapping, each once; nothing for null, and after a problem. `what`: "a mount".
+  std::vector<yaml_entry> entries(const yaml_node& node, std::string_view what);
+
+  /// The same for a mapping that may have these keys, in any case of letters: the index of each
+  /// among `fields`, and its value.
+  struct field {
+    std::size_t index = 0;
+    const yaml_node* key = nullptr;
+    const yaml_node* value = nullptr;
+  };
+  std::vector<field> fields(const yaml_node& node,
+                            std::string_view what,
+                            std::span<const std::string_view> names);
+
+ private:
+  void collect(const yaml_node& mapping, std::vector<yaml_entry>& found);
+  void merge(const yaml_node& value, std::vector<yaml_entry>& found);
+  void drop_duplicates(std::vector<yaml_entry>& found);
+  void mismatch(const yaml_node& node, std::string_view what, std::string_view wanted);
+  std::optional<std::int64_t> integer(const yaml_node& node,
+                                      std::string_view what,
+                                      std::int64_t least,
+                                      std::int64_t most);
+
+  std::string file_;
+  std::vector<problem>& problems_;
+};
+
+}  // namespace gpushm::cdi
