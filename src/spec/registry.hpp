@@ -22,6 +22,7 @@ struct source {
   std::size_t priority = 0;  ///< index of its directory
   document content;
   std::vector<problem> problems;  ///< its own; not used when there are any
+  std::vector<problem> warnings;
 };
 
 struct registered_device {
@@ -41,14 +42,16 @@ class registry {
   explicit registry(std::vector<std::string> directories = default_directories());
 
   /// Reads again what has changed since (by size, inode, and times of modification and status
-  /// change). Pointers given out before become invalid. Returns whether anything changed.
+  /// change). Returns whether anything changed; if so, pointers given out before become invalid.
   bool refresh();
 
   /// Nothing of both is null when there is no such device, or it is in conflict.
   [[nodiscard]] registered_device find(std::string_view qualified_name) const;
   /// By qualified name; without those in conflict.
   [[nodiscard]] const std::map<std::string, registered_device, std::less<>>& devices() const;
-  /// Of documents, then conflicts (rule "conflict", once for each document of it).
+  /// Every document found, usable or not, by priority and name.
+  [[nodiscard]] const std::vector<std::shared_ptr<const source>>& sources() const;
+  /// Of directories and documents, then conflicts (rule "conflict", once for each document of it).
   [[nodiscard]] std::vector<problem> problems() const;
   /// Why `find` gives nothing, as a sentence that names the document or the nearest device's name.
   [[nodiscard]] std::string why_not(std::string_view qualified_name) const;
@@ -56,7 +59,8 @@ class registry {
 
  private:
   struct state;
-  std::shared_ptr<state> state_;
+  // Replaced as a whole: a copy keeps what it has.
+  std::shared_ptr<const state> state_;
 };
 
 }  // namespace gpushm::cdi
