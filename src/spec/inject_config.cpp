@@ -147,7 +147,9 @@ oci_config parse_config(std::string_view text, const std::string& name) {
   oci_config config;
   builder made(config, name);
   if (!oci_config::sax_parse(text.begin(), text.end(), &made)) {
-    refuse(name, place_of(text, made.failed_at()) + ": " + made.reason());
+    // The position is past the character that does not fit.
+    refuse(name,
+           place_of(text, std::max<std::size_t>(made.failed_at(), 1) - 1) + ": " + made.reason());
   }
   if (!config.is_object()) {
     refuse(name, "it is not a JSON object");
