@@ -2,6 +2,8 @@
 #include "arguments.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
 
 #include "base/names.hpp"
 #include "cdi/cdi_arguments.hpp"
@@ -276,6 +278,16 @@ std::function<int()> bind(int (*run)(const Arguments&), const Arguments& argumen
   return [run, arguments] { return run(arguments); };
 }
 
+// All names that `parse` adds; one that is missing here costs time and nothing else.
+bool is_command(std::string_view name) {
+  constexpr auto names = std::to_array<std::string_view>(
+      {"serve",     "create",       "open",           "ls",           "stat",
+       "rm",        "wait",         "export",         "import",       "demo",
+       "demo-role", "doctor",       "explain",        "topo",         "cdi",
+       "matrix",    "probe-driver", "measure-worker", "trial-worker", "version"});
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 }  // namespace
 
 request parse(int argc, char** argv) {
@@ -286,12 +298,21 @@ request parse(int argc, char** argv) {
   root.require_subcommand(1);
   all_arguments all;
   request asked;
+  // Setting up all commands takes longer than most of them run: when the command line names one, it
+  // is the only one. Help and wrong names need them all.
+  const std::string_view named = argc > 1 ? argv[1] : "";
+  const auto wanted = [&, known = is_command(named)](std::string_view name) {
+    return !known || name == named;
+  };
   const auto command = [&](const char* name,
                            const char* description,
                            auto add,
                            auto run,
                            auto& arguments,
                            const bool& json) {
+    if (!wanted(name)) {
+      return;
+    }
     CLI::App* app = root.add_subcommand(name, description);
     app->footer("");
     add(*app, arguments);
@@ -396,7 +417,9 @@ request parse(int argc, char** argv) {
           run_topo,
           all.topo,
           all.topo.json);
-  add_cdi(root, asked);
+  if (wanted("cdi")) {
+    add_cdi(root, asked);
+  }
   command("matrix",
           "Try all ways of sharing between real containers in all settings",
           add_matrix,

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cdi/inject.hpp"
+
+#include "cdi/command.hpp"
+#include "commands.hpp"
+#include "json_output.hpp"
+#include "options.hpp"
+#include "output.hpp"
+#include "spec/inject.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+struct inject_arguments {
+  std::vector<std::string> devices;
+  std::string spec;
+  std::vector<std::string> directories;  ///< empty: the usual ones
+  bool in_place = false;
+  bool verbose = false;
+  bool json = false;
+};
+
+void add(CLI::App& app, inject_arguments& out) {
+  app.add_option("DEVICE", out.devices, "Qualified names, such as nvidia.com/gpu=0")
+      ->required()
+      ->type_name("");
+  app.add_option("--spec", out.spec, "The OCI runtime spec (config.json); - is standard input")
+      ->required()
+      ->type_name("FILE");
+  app.add_flag("--in-place", out.in_place, "Replace FILE (default: print the result)");
+  app.add_option("--spec-dir",
+                 out.directories,
+                 "Where CDI documents are; may be repeated, later ones have priority (default: "
+                 "/etc/cdi, /var/run/cdi)")
+      ->allow_extra_args(false)
+      ->type_name("DIR");
+  app.add_flag("-v,--verbose", out.verbose, "Tell each edit on standard error");
+  add_json(app, out.json);
+}
+
+json to_json(const std::vector<cdi::applied_edit>& done) {
+  json list = json::array();
+  for (const cdi::applied_edit& each : done) {
+    list.push_back({{"device", each.device}, {"edit", each.text}});
+  }
+  return list;
+}
+
+std::vector<cdi::applied_edit> edit(const inject_arguments& arguments, cdi::oci_config& config) {
+  const cdi::registry registry(arguments.directories.empty() ? cdi::default_directories()
+                                                             : arguments.directories);
+  try {
+    return cdi::inject(registry, arguments.devices, config);
+  } catch (const error& failure) {
+    // About the config itself; others name a device.
+    throw failure.object().empty() ? failure.in(failure.operation(), arguments.spec) : failure;
+  }
+}
+
+int run(const inject_arguments& arguments) {
+  if (arguments.in_place && arguments.spec == "-") {
+    throw usage_error(errc::invalid_argument,
+                      "inject",
+                      {},
+                      "standard input cannot be replaced",
+                      "name a file, or leave --in-place out");
+  }
+  const std::string text = cdi::read_config_text(arguments.spec);
+  cdi::oci_config config = cdi::parse_config(text, arguments.spec);
+  const auto done = edit(arguments, config);
+  if (arguments.in_place) {
+    cdi::replace_file(arguments.spec, cdi::to_text(config, text));
+  }
+  if (arguments.verbose) {
+    for (const cdi::applied_edit& each : done) {
+      note(each.device + ": " + each.text);
+    }
+  }
+  if (arguments.json) {
+    json document{{"spec", arguments.spec}, {"edits", to_json(done)}};
+    if (!arguments.in_place) {
+      document["config"] = std::move(config);
+    }
+    print_json(document);
+  } else if (!arguments.in_place) {
+    print(cdi::to_text(config, text));
+  }
+  return exit_ok;
+}
+
+}  // namespace
+
+void add_cdi_inject(CLI::App& cdi, request& asked) {
+  add_cdi_command<inject_arguments>(
+      cdi, asked, "inject", "Give an OCI runtime spec its devices", add, run);
+}
+
+}  // namespace gpushm::cli
