@@ -30,9 +30,11 @@ void require(const parse_context& context,
 void check_env(const parse_context& context,
                const yaml_node& list,
                const std::vector<std::string>& env) {
-  // Each element was read, or there is a problem already.
   const auto& elements = followed(list).children;
-  for (std::size_t at = 0; at < env.size() && env.size() == elements.size(); ++at) {
+  if (elements.size() != env.size()) {
+    return;  // there is a problem already
+  }
+  for (std::size_t at = 0; at < env.size() && !context.in.full(); ++at) {
     const std::size_t equals = env[at].find('=');
     if (equals == 0 || equals == std::string::npos) {
       context.in.report(*elements[at],

@@ -54,6 +54,13 @@ bool is_merge(const yaml_node& key) {
 }  // namespace
 
 void yaml_reader::report(const yaml_node& where, std::string rule, std::string text) {
+  if (full()) {
+    return;
+  }
+  if (problems_.size() == most_problems) {
+    rule = "too-many-problems";
+    text = "there are more problems from here on; correct these first";
+  }
   problems_.push_back({file_, where.line, where.column, std::move(rule), std::move(text)});
 }
 
@@ -256,6 +263,9 @@ std::vector<yaml_reader::field> yaml_reader::fields(const yaml_node& node,
   std::vector<field> found;
   for (const yaml_entry& each : entries(node, what)) {
     auto name = std::find(names.begin(), names.end(), each.key);
+    if (full()) {
+      break;
+    }
     if (name == names.end()) {
       const std::string key = folded(each.key);
       name = std::find_if(

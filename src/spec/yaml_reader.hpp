@@ -26,10 +26,16 @@ struct yaml_entry {
 /// Distinct objects: safe. Shared objects: unsafe.
 class yaml_reader {
  public:
+  /// A document of nothing but mistakes must not keep a reader busy for long.
+  static constexpr std::size_t most_problems = 1'000;
+
   yaml_reader(std::string file, std::vector<problem>& problems)
       : file_(std::move(file)), problems_(problems) {}
 
+  /// No more than `most_problems`, the last of which says so.
   void report(const yaml_node& where, std::string rule, std::string text);
+  /// Nothing that is reported now is told.
+  [[nodiscard]] bool full() const { return problems_.size() > most_problems; }
   [[nodiscard]] std::size_t problem_count() const { return problems_.size(); }
 
   [[nodiscard]] bool is_null(const yaml_node& node);

@@ -108,9 +108,48 @@ bool too_many_aliased(std::uint64_t all, std::uint64_t aliased) {
   return static_cast<double>(aliased) / total > allowed;
 }
 
+/// Finds characters by their numbers, which have to grow: libyaml counts characters, not bytes.
+class character_places {
+ public:
+  explicit character_places(std::string_view text)
+      : text_(text), at_(text.starts_with("\xEF\xBB\xBF") ? 3 : 0) {}
+
+  std::size_t offset_of(std::size_t number) {
+    for (; at_ < text_.size(); ++at_) {
+      const bool begins = (static_cast<unsigned char>(text_[at_]) & 0xC0U) != 0x80U;
+      if (begins && number_ >= number) {
+        break;
+      }
+      number_ += begins ? 1 : 0;
+    }
+    return at_;
+  }
+
+ private:
+  std::string_view text_;
+  std::size_t at_;
+  std::size_t number_ = 0;
+};
+
+bool has_escaped_slash(std::string_view written) {
+  for (std::size_t at = 0; at + 1 < written.size(); ++at) {
+    if (written[at] == '\\') {
+      ++at;
+      if (written[at] == '/') {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 class builder {
  public:
-  explicit builder(yaml_tree& out) : out_(out) {}
+  builder(std::string_view text, yaml_tree& out)
+      : text_(text),
+        may_escape_slashes_(text.find("\\/") != std::string_view::npos),
+        places_(text),
+        out_(out) {}
 
   /// False when the document cannot be used.
   bool take(const yaml_event_t& event) {
@@ -123,11 +162,13 @@ class builder {
                           event.data.scalar.length);
         node.tag = text_of(event.data.scalar.tag);
         node.plain = event.data.scalar.plain_implicit != 0;
-        return attach(node);
+        return engines_read(event, node) && attach(node);
       }
       case YAML_SEQUENCE_START_EVENT:
+        flow_levels_ += event.data.sequence_start.style == YAML_FLOW_SEQUENCE_STYLE ? 1 : 0;
         return open(add(event, event.data.sequence_start.anchor), yaml_node::shape::sequence);
       case YAML_MAPPING_START_EVENT:
+        flow_levels_ += event.data.mapping_start.style == YAML_FLOW_MAPPING_STYLE ? 1 : 0;
         return open(add(event, event.data.mapping_start.anchor), yaml_node::shape::mapping);
       case YAML_SEQUENCE_END_EVENT:
       case YAML_MAPPING_END_EVENT:
@@ -164,6 +205,23 @@ class builder {
     return attach(node);
   }
 
+  /// What libyaml takes since its versions that engines have no port of.
+  bool engines_read(const yaml_event_t& event, const yaml_node& node) {
+    const yaml_scalar_style_t style = event.data.scalar.style;
+    if (style == YAML_PLAIN_SCALAR_STYLE && flow_levels_ > 0 &&
+        node.value.find('?') != std::string::npos) {
+      return fail(node, "syntax", "engines do not read ? between brackets; put the text in quotes");
+    }
+    if (style == YAML_DOUBLE_QUOTED_SCALAR_STYLE && may_escape_slashes_) {
+      const std::size_t start = places_.offset_of(event.start_mark.index);
+      const std::size_t end = places_.offset_of(event.end_mark.index);
+      if (has_escaped_slash(text_.substr(start, end - start))) {
+        return fail(node, "syntax", "engines do not read the escape \\/; write / alone");
+      }
+    }
+    return true;
+  }
+
   bool attach(const yaml_node& node) {
     if (open_.empty()) {
       out_.root = &node;
@@ -191,6 +249,8 @@ class builder {
   bool close() {
     yaml_node& node = *open_.back();
     open_.pop_back();
+    // Within a flow level there is nothing else.
+    flow_levels_ -= flow_levels_ > 0 ? 1 : 0;
     node.complete = true;
     return attach(node);
   }
@@ -200,7 +260,11 @@ class builder {
     return false;
   }
 
+  std::string_view text_;
+  bool may_escape_slashes_;
+  character_places places_;
   yaml_tree& out_;
+  int flow_levels_ = 0;
   std::vector<yaml_node*> open_;
   std::map<std::string, const yaml_node*> anchors_;
 };
@@ -227,7 +291,7 @@ void look_for_rest(event_stream& events, yaml_tree& out) {
 
 void read_yaml(std::string_view text, yaml_tree& out) {
   event_stream events(text);
-  builder build(out);
+  builder build(text, out);
   while (true) {
     const yaml_event_t* event = events.next();
     if (event == nullptr) {
