@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "discover/inventory.hpp"
 #include "discover/name_strategy.hpp"
 #include "spec/document.hpp"
 
@@ -16,6 +18,7 @@ struct generate_options {
   /// What stands before /dev on this machine; empty: `driver_root` when it has a /dev, else "/".
   std::string dev_root;
   std::string proc_root = "/proc";
+  std::string sys_root = "/sys";
   /// The program that serves the hooks, as the host will see it.
   std::string hook_path;
   /// Empty: etc/ld.so.cache below `driver_root`.
@@ -30,13 +33,19 @@ struct generate_options {
 };
 
 struct generated {
-  cdi::document content;             ///< with the lowest version that has all it uses
-  std::vector<std::string> found;    ///< a line for each kind of thing: what was found, and where
-  std::vector<std::string> missing;  ///< a line for each thing that was looked for and is not there
+  cdi::document content;                ///< with the lowest version that has all it uses
+  std::vector<std::string> found;       ///< a line for each kind of thing
+  std::vector<std::string> missing;     ///< what was looked for and is not there; often harmless
+  std::vector<std::string> incomplete;  ///< what is wrong: devices left out, nodes out of date
 };
 
 /// Describes the GPUs and the driver of this machine, or of the trees that the options name. Asks
-/// NVML. Throws `error`: no driver library, no GPU, an id that no device has.
+/// NVML and blocks as long as that does. Throws `error`: no driver library, no GPU, an id that no
+/// device has, no device that can be used.
 [[nodiscard]] generated generate(const generate_options& options);
+
+/// The same for boards that the caller knows.
+[[nodiscard]] generated generate(const generate_options& options,
+                                 const std::vector<gpu_entry>& boards);
 
 }  // namespace gpushm::discover

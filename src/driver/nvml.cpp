@@ -36,14 +36,10 @@ std::string text_of(nvml::nvmlReturn_t result) {
   }
 }
 
-void check(nvml::nvmlReturn_t result, std::string_view object, std::string_view call) {
-  if (result != nvml::NVML_SUCCESS) {
-    throw error(errc::driver_error,
-                "ask NVML",
-                object,
-                std::string(call) + ": " + text_of(result),
-                "check that nvidia-smi works here");
-  }
+// Where else to look; empty: nowhere. Leaked on purpose, as what is loaded.
+std::string& other_path() {
+  static auto* const path = new std::string();
+  return *path;
 }
 
 using text_buffer = std::array<char, 128>;
@@ -64,8 +60,24 @@ struct missing<const char* (*)(Parameters...)> {
 
 }  // namespace
 
-nvml_library nvml_library::load(library_outcome& told) {
-  void* library = ::dlopen(library_name.data(), RTLD_NOW | RTLD_LOCAL);
+void nvml_library::look_also_at(const std::string& path) {
+  other_path() = path;
+}
+
+void nvml_library::check(nvml::nvmlReturn_t result,
+                         std::string_view object,
+                         std::string_view call) {
+  if (result != nvml::NVML_SUCCESS) {
+    throw error(errc::driver_error,
+                "ask NVML",
+                object,
+                std::string(call) + ": " + text_of(result),
+                "check that nvidia-smi works here");
+  }
+}
+
+nvml_library nvml_library::load(library_outcome& told, const char* name) {
+  void* library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
     throw_unavailable(std::string("library not found: ") + (reason == nullptr ? "?" : reason));
@@ -100,9 +112,17 @@ struct loaded_nvml {
     return *outcome;
   }
   static loaded_nvml make() {
+    loaded_nvml first = make(library_name.data());
+    if (!first.failure || other_path().empty()) {
+      return first;
+    }
+    loaded_nvml second = make(other_path().c_str());
+    return second.failure ? std::move(first) : std::move(second);
+  }
+  static loaded_nvml make(const char* name) {
     library_outcome told;
     try {
-      nvml_library library = nvml_library::load(told);
+      nvml_library library = nvml_library::load(told, name);
       return {told, std::nullopt, std::move(library)};
     } catch (const error& failure) {
       return {told, failure, nvml_library()};

@@ -33,6 +33,13 @@ class nvml_library {
   /// How the first call went; makes it if nobody has. Never throws.
   [[nodiscard]] static const library_outcome& outcome() noexcept;
 
+  /// Has the first `instance` also try the library at `path`, where the linker finds none or the
+  /// one that it finds does not start (no driver of its version is loaded). To be called before
+  /// that, by one thread.
+  static void look_also_at(const std::string& path);
+  /// Throws `errc::driver_error` unless `result` is NVML_SUCCESS. `call` is the function's name.
+  static void check(nvml::nvmlReturn_t result, std::string_view object, std::string_view call);
+
   nvml_library(const nvml_library&) = delete;
   nvml_library& operator=(const nvml_library&) = delete;
 
@@ -48,7 +55,7 @@ class nvml_library {
   nvml_library() = default;
   ~nvml_library() = default;
   nvml_library(nvml_library&&) noexcept = default;
-  static nvml_library load(library_outcome& told);
+  static nvml_library load(library_outcome& told, const char* name);
 
   nvml::functions functions_;
   friend struct loaded_nvml;

@@ -45,6 +45,12 @@ void set(gpu_properties& gpu, const std::string& key, const std::string& value) 
     gpu.mig_parent = value;
   } else if (key == "peer") {
     gpu.peer = value != "0";
+  } else if (key == "mig_enabled") {
+    gpu.mig_enabled = value == "1";
+  } else if (key == "gpu_instance") {
+    gpu.gpu_instance = std::atoi(value.c_str());
+  } else if (key == "compute_instance") {
+    gpu.compute_instance = std::atoi(value.c_str());
   }
 }
 
@@ -67,7 +73,11 @@ std::string format_config(const std::vector<gpu_properties>& gpus) {
          << "\npci=" << gpu.pci << "\nminor=" << gpu.minor << "\nnuma=" << gpu.numa
          << "\nsize_bytes=" << gpu.size_bytes << "\npeer=" << (gpu.peer ? 1 : 0) << '\n';
     if (!gpu.mig_parent.empty()) {
-      text << "mig_parent=" << gpu.mig_parent << '\n';
+      text << "mig_parent=" << gpu.mig_parent << "\ngpu_instance=" << gpu.gpu_instance
+           << "\ncompute_instance=" << gpu.compute_instance << '\n';
+    }
+    if (gpu.mig_enabled) {
+      text << "mig_enabled=1\n";
     }
   }
   return text.str();

@@ -24,6 +24,9 @@ struct gpu_properties {
   std::string
       mig_parent;    ///< section of the board that a MIG instance is part of; empty for a board
   bool peer = true;  ///< may reach and be reached by other GPUs
+  bool mig_enabled = false;  ///< a board: MIG is on, even when it has no instances
+  int gpu_instance = -1;     ///< of a MIG instance; -1: N + 1 of "migN"
+  int compute_instance = 0;  ///< of a MIG instance
 };
 
 [[nodiscard]] std::string format_config(const std::vector<gpu_properties>& gpus);

@@ -210,7 +210,7 @@ nvmlReturn_t nvml::nvmlDeviceGetMigMode(nvmlDevice_t device,
                                         unsigned int* current,
                                         unsigned int* pending) {
   return with_device(device, [&](const fake::gpu_view& board) {
-    *current = instances_of(board).empty() ? 0 : 1;
+    *current = instances_of(board).empty() && !board.properties.mig_enabled ? 0 : 1;
     *pending = *current;
     return NVML_SUCCESS;
   });
@@ -242,14 +242,16 @@ nvmlReturn_t nvml::nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int*
       return NVML_ERROR_INVALID_ARGUMENT;
     }
     // "mig0" is GPU instance 1, as the driver never calls a part of a board 0.
-    *id = 1 + static_cast<unsigned int>(std::stoul(instance.properties.section.substr(3)));
+    *id = instance.properties.gpu_instance >= 0
+              ? static_cast<unsigned int>(instance.properties.gpu_instance)
+              : 1 + static_cast<unsigned int>(std::stoul(instance.properties.section.substr(3)));
     return NVML_SUCCESS;
   });
 }
 
 nvmlReturn_t nvml::nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned int* id) {
   return with_device(device, [&](const fake::gpu_view& instance) {
-    *id = 0;
+    *id = static_cast<unsigned int>(instance.properties.compute_instance);
     return instance.properties.mig_parent.empty() ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
   });
 }

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+#include <functional>
+
+#include "cdi/generate.hpp"
+#include "driver/devices.hpp"
+#include "spec/name.hpp"
+#include "spec/versions.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+using why_not = std::optional<std::string> (*)(std::string_view);
+
+[[noreturn]] void refuse(const std::string& option,
+                         const std::string& text,
+                         const std::string& why) {
+  throw CLI::ValidationError(
+      option, std::string("\"").append(text).append("\" is not valid: ").append(why));
+}
+
+void add_name(CLI::App& app,
+              const std::string& option,
+              const std::string& description,
+              std::string& target,
+              why_not judge) {
+  app.add_option_function<std::string>(
+         option,
+         [&target, option, judge](const std::string& text) {
+           if (const auto why = judge(text)) {
+             refuse(option, text, *why);
+           }
+           target = text;
+         },
+         description)
+      ->type_name("NAME");
+}
+
+// An option that may be given several times, or once with commas.
+void add_list(CLI::App& app,
+              const std::string& option,
+              const std::string& type,
+              const std::string& description,
+              std::vector<std::string>& target) {
+  app.add_option(option, target, description)
+      ->type_name(type)
+      ->allow_extra_args(false)
+      ->delimiter(',');
+}
+
+void set_strategies(const std::vector<std::string>& words, generate_arguments& out) {
+  out.options.strategies.clear();
+  for (const std::string& word : words) {
+    const auto strategy = discover::parse_name_strategy(word);
+    if (!strategy) {
+      refuse("--device-name-strategy", word, "it must be index, uuid or type-index");
+    }
+    out.options.strategies.push_back(*strategy);
+  }
+}
+
+// Where tests and containers have the machine's own trees.
+void set_defaults(discover::generate_options& options) {
+  options.proc_root = driver::proc_root();
+  const std::string dev = driver::dev_root();
+  if (dev != "/dev" && dev.ends_with("/dev")) {
+    options.dev_root = dev.substr(0, dev.size() - std::string_view("/dev").size());
+  }
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is one thread yet
+  if (const char* sys = std::getenv("GPUSHM_SYS_ROOT"); sys != nullptr && *sys != '\0') {
+    options.sys_root = sys;
+  }
+}
+
+void add_places(CLI::App& app, discover::generate_options& options) {
+  app.add_option("--driver-root", options.driver_root, "Where the driver is installed (default: /)")
+      ->type_name("DIR");
+  app.add_option("--dev-root",
+                 options.dev_root,
+                 "What stands before /dev (default: --driver-root where that has a /dev)")
+      ->type_name("DIR");
+  app.add_option("--proc-root", options.proc_root, "Instead of /proc")->type_name("DIR");
+  app.add_option_function<std::string>(
+         "--hook-path,--nvidia-ctk-path,--nvidia-cdi-hook-path",
+         [&options](const std::string& path) {
+           if (!path.starts_with('/')) {
+             refuse("--hook-path", path, "it must be absolute, as the host sees it");
+           }
+           options.hook_path = path;
+         },
+         "The program that serves hooks, as the host sees it (default: this one)")
+      ->type_name("FILE");
+  app.add_option("--ldcache-path",
+                 options.ldcache_path,
+                 "Cache of libraries (default: etc/ld.so.cache below --driver-root)")
+      ->type_name("FILE");
+  add_list(app,
+           "--library-search-path",
+           "DIR",
+           "Directories below --driver-root to look for libraries in first",
+           options.library_search_paths);
+}
+
+}  // namespace
+
+void add_generate_options(CLI::App& app, generate_arguments& out) {
+  discover::generate_options& options = out.options;
+  set_defaults(options);
+  app.add_option_function<std::string>(
+         "--format",
+         [&out](const std::string& text) {
+           if (text != "yaml" && text != "json") {
+             refuse("--format", text, "it must be yaml or json");
+           }
+           out.format = text == "json" ? cdi::format::json : cdi::format::yaml;
+         },
+         "yaml or json (default: as the output's name ends, else yaml)")
+      ->type_name("FORMAT");
+  add_places(app, options);
+  app.add_option_function<std::vector<std::string>>(
+         "--device-name-strategy",
+         [&out](const std::vector<std::string>& words) { set_strategies(words, out); },
+         "Names of devices: index, uuid, type-index (default: index and uuid)")
+      ->type_name("HOW")
+      ->allow_extra_args(false)
+      ->delimiter(',');
+  add_name(app,
+           "--vendor",
+           "Vendor of the devices (default: nvidia.com)",
+           options.vendor,
+           &cdi::why_no_vendor);
+  add_name(app,
+           "--class",
+           "Class of the devices (default: gpu)",
+           options.device_class,
+           &cdi::why_no_class);
+  add_list(app,
+           "--device-id",
+           "ID",
+           "Only these: numbers (0, 1:0) or UUIDs (default: all)",
+           options.device_ids);
+  app.add_option_function<std::vector<std::string>>(
+         "--disable-hook",
+         [&options](const std::vector<std::string>& names) {
+           options.disabled_hooks.insert(names.begin(), names.end());
+         },
+         "Leave a hook out; \"all\" leaves out each")
+      ->type_name("NAME")
+      ->allow_extra_args(false)
+      ->delimiter(',');
+  app.add_flag(
+      "--no-all-device",
+      [&options](std::int64_t) { options.all_device = false; },
+      "Without the device \"all\"");
+  app.add_option_function<std::string>(
+         "--spec-version",
+         [&out](const std::string& text) {
+           if (text != "auto" && !cdi::version_index(text)) {
+             refuse("--spec-version", text, "it must be 0.3.0 to 1.1.0, or auto");
+           }
+           out.spec_version = text == "auto" ? std::string() : text;
+         },
+         "Version of the specification (default: the lowest that fits)")
+      ->type_name("VERSION");
+  app.add_flag("-q,--quiet", out.quiet, "Say only what is wrong");
+}
+
+}  // namespace gpushm::cli

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cdi/hook.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "base/file.hpp"
+#include "base/syscall.hpp"
+#include "cdi/command.hpp"
+#include "commands.hpp"
+#include "gpushm/error.hpp"
+#include "output.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+constexpr std::size_t max_state_bytes = std::size_t{1} << 20U;
+constexpr std::size_t max_config_bytes = std::size_t{16} << 20U;
+
+struct hook_arguments {
+  std::vector<std::string> words;  ///< the hook's name, then its options
+};
+
+struct known_hook {
+  std::string_view name;
+  void (*run)(const container_root& root, const hook_options& options);
+};
+constexpr std::array known_hooks{
+    known_hook{"create-symlinks", &create_symlinks},
+    known_hook{"update-ldcache", &update_ldcache},
+    known_hook{"enable-cuda-compat", &enable_cuda_compat},
+    known_hook{"disable-device-node-modification", &disable_device_node_modification},
+};
+
+[[noreturn]] void throw_no_root(std::string_view object, std::string_view cause) {
+  throw error(errc::invalid_argument,
+              "find the container's root",
+              object,
+              cause,
+              "run hooks from a container engine, which gives them the OCI state");
+}
+
+std::string read_standard_input() {
+  std::string text(max_state_bytes, '\0');
+  std::size_t used = 0;
+  while (used < text.size()) {
+    const auto got = base::checked("read the container's state", {}, "read", [&] {
+      return ::read(STDIN_FILENO, text.data() + used, text.size() - used);
+    });
+    if (got == 0) {
+      break;
+    }
+    used += static_cast<std::size_t>(got);
+  }
+  text.resize(used);
+  return text;
+}
+
+std::string text_member(const nlohmann::json& object, const char* name) {
+  const auto found = object.is_object() ? object.find(name) : object.end();
+  return object.is_object() && found != object.end() && found->is_string()
+             ? found->get<std::string>()
+             : std::string();
+}
+
+}  // namespace
+
+std::vector<std::string> hook_options::all(std::string_view name) const {
+  std::vector<std::string> values;
+  for (std::size_t i = 0; i < words_.size(); ++i) {
+    const std::string_view word = words_[i];
+    if (!word.starts_with("--") || !word.substr(2).starts_with(name)) {
+      continue;
+    }
+    const std::string_view rest = word.substr(2 + name.size());
+    if (rest.starts_with('=')) {
+      values.emplace_back(rest.substr(1));
+    } else if (rest.empty() && i + 1 < words_.size()) {
+      values.push_back(words_[++i]);
+    }
+  }
+  return values;
+}
+
+std::string hook_options::last(std::string_view name) const {
+  const auto values = all(name);
+  return values.empty() ? std::string() : values.back();
+}
+
+std::string root_of_container(std::string_view state) {
+  const std::string bundle = text_member(nlohmann::json::parse(state, nullptr, false), "bundle");
+  if (!bundle.starts_with('/')) {
+    throw_no_root({}, "standard input is not the state of a container with an absolute bundle");
+  }
+  const std::string path = std::string(bundle).append("/config.json");
+  const auto config = base::read_small_file(path, max_config_bytes);
+  if (!config) {
+    throw_no_root(path, base::errno_text(errno));
+  }
+  const nlohmann::json parsed = nlohmann::json::parse(*config, nullptr, false);
+  const bool has_root = parsed.is_object() && parsed.contains("root");
+  std::string root = has_root ? text_member(parsed.at("root"), "path") : std::string();
+  if (root.empty()) {
+    throw_no_root(path, "it names no root.path");
+  }
+  if (root.front() != '/') {
+    root = std::string(bundle).append("/").append(root);
+  }
+  if (root.find_first_not_of('/') == std::string::npos) {
+    throw_no_root(path, "its root.path is the host's own root");
+  }
+  return root;
+}
+
+namespace {
+
+void add(CLI::App& app, hook_arguments& out) {
+  // Options of hooks are the hooks' own, known ones or not.
+  app.prefix_command();
+  app.parse_complete_callback([&app, &out] { out.words = app.remaining(); });
+  app.footer(
+      "NAME is create-symlinks, update-ldcache, enable-cuda-compat or "
+      "disable-device-node-modification.");
+}
+
+int run(const hook_arguments& arguments) {
+  if (arguments.words.empty()) {
+    throw usage_error(errc::invalid_argument,
+                      "run hook",
+                      {},
+                      "it has no name",
+                      "name create-symlinks, update-ldcache, enable-cuda-compat or "
+                      "disable-device-node-modification");
+  }
+  // What the image put into the environment is not for programs of the host.
+  if (::clearenv() != 0) {
+    throw error(errc::system_error, "run hook", arguments.words.front(), "clearenv failed");
+  }
+  for (const known_hook& each : known_hooks) {
+    if (each.name == arguments.words.front()) {
+      const container_root root(root_of_container(read_standard_input()));
+      each.run(root, hook_options({arguments.words.begin() + 1, arguments.words.end()}));
+      return exit_ok;
+    }
+  }
+  // A document newer than the program must not stop containers.
+  note(std::string("warning: there is no hook \"")
+           .append(arguments.words.front())
+           .append("\" in this version; nothing was done"));
+  return exit_ok;
+}
+
+}  // namespace
+
+void add_cdi_hook(CLI::App& cdi, request& asked) {
+  add_cdi_command<hook_arguments>(
+      cdi, asked, "hook", "Run a hook of a document, in a container engine", add, run);
+}
+
+}  // namespace gpushm::cli

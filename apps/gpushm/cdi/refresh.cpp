@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cdi/refresh.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/text.hpp"
+#include "cdi/command.hpp"
+#include "cdi/generate.hpp"
+#include "cdi/refresh_child.hpp"
+#include "cdi/refresh_reason.hpp"
+#include "cdi/refresh_watch.hpp"
+#include "commands.hpp"
+#include "discover/root_view.hpp"
+#include "gpushm/error.hpp"
+#include "output.hpp"
+#include "spec/parse.hpp"
+#include "support/duration.hpp"
+#include "support/stop_signal.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+struct refresh_arguments {
+  generate_arguments document;
+  bool watch = false;
+  std::chrono::milliseconds interval = std::chrono::seconds(5);
+};
+
+constexpr std::chrono::seconds driver_patience{60};
+// MIG instances can be replaced by equal ones with other UUIDs, which /proc does not show.
+constexpr std::chrono::seconds ask_anyway{60};
+
+/// Keeps one file as what would be generated now.
+class refresher {
+ public:
+  explicit refresher(generate_arguments arguments) : arguments_(std::move(arguments)) {
+    if (arguments_.output.empty()) {
+      arguments_.output = std::string("/var/run/cdi/")
+                              .append(arguments_.options.vendor)
+                              .append("-")
+                              .append(arguments_.options.device_class)
+                              .append(".yaml");
+    }
+  }
+
+  /// Writes the file if it is not what it should be; one line says so. Throws `error`.
+  void update() {
+    const cdi::document wanted = generate();
+    const std::string reason = why_write(wanted);
+    if (reason.empty()) {
+      return;
+    }
+    check_no_conflict(wanted, arguments_.output);
+    cdi::write_file(wanted, arguments_.output, format_of(arguments_));
+    note(std::string("wrote ").append(arguments_.output).append(": ").append(reason));
+  }
+
+  /// As `update`, but an error is a line, and the same error a line only once.
+  void try_update() {
+    try {
+      update();
+      failure_.clear();
+    } catch (const error& failure) {
+      if (failure_ != failure.what()) {
+        failure_ = failure.what();
+        note(std::string("waiting: ").append(failure_));
+      }
+    }
+  }
+
+  [[nodiscard]] bool failed() const { return !failure_.empty(); }
+  [[nodiscard]] const std::string& output() const { return arguments_.output; }
+
+  /// Where libcuda and the nodes are.
+  [[nodiscard]] std::vector<std::string> directories() const {
+    const discover::root_view root(arguments_.options.driver_root);
+    std::vector<std::string> found;
+    for (const std::string& directory : library_directories_) {
+      found.push_back(root.outside(directory));
+    }
+    const std::string dev =
+        arguments_.options.dev_root.empty() ? root.text() : arguments_.options.dev_root;
+    for (const char* directory : {"/dev", "/dev/nvidia-caps", "/dev/dri"}) {
+      found.push_back(discover::join(dev, directory));
+    }
+    return found;
+  }
+
+ private:
+  cdi::document generate() {
+    const std::string answer = run_in_child(
+        [this] {
+          const generated_document made = make_document(arguments_);
+          return nlohmann::json{{"document", cdi::to_text(made.content, cdi::format::json)},
+                                {"warnings", made.warnings}}
+              .dump();
+        },
+        driver_patience);
+    const nlohmann::json told = nlohmann::json::parse(answer);
+    const auto warnings = told.at("warnings").get<std::vector<std::string>>();
+    for (const std::string& warning : warnings) {
+      if (std::find(warnings_.begin(), warnings_.end(), warning) == warnings_.end()) {
+        note(std::string("warning: ").append(warning));
+      }
+    }
+    warnings_ = warnings;
+    cdi::parsed read = cdi::parse(told.at("document").get<std::string>(), "generated");
+    remember_directories(read.content);
+    return std::move(read.content);
+  }
+
+  void remember_directories(const cdi::document& content) {
+    constexpr std::string_view key = "NVIDIA_CTK_LIBCUDA_DIR=";
+    for (const std::string_view variable : content.changes.env) {
+      if (variable.starts_with(key)) {
+        const auto parts = base::split(variable.substr(key.size()), ":");
+        library_directories_.assign(parts.begin(), parts.end());
+      }
+    }
+  }
+
+  // Empty: the file is as it should be.
+  [[nodiscard]] std::string why_write(const cdi::document& wanted) const {
+    std::error_code failed;
+    if (!std::filesystem::exists(arguments_.output, failed)) {
+      return "there was none";
+    }
+    const cdi::parsed there = cdi::load(arguments_.output);
+    if (!there.problems.empty()) {
+      return std::string("it was not usable: ").append(there.problems.front().text);
+    }
+    return there.content == wanted ? std::string() : why_different(there.content, wanted);
+  }
+
+  generate_arguments arguments_;
+  std::vector<std::string> warnings_;
+  std::vector<std::string> library_directories_;
+  std::string failure_;
+};
+
+void watch(refresher& file, const refresh_arguments& arguments) {
+  const app::stop_signal stop;
+  driver_watch changes(arguments.document.options.proc_root);
+  auto asked = std::chrono::steady_clock::now();
+  file.try_update();
+  if (!file.failed()) {
+    note(std::string("watching; ").append(file.output()).append(" is up to date"));
+  }
+  for (;;) {
+    changes.set_directories(file.directories());
+    const bool changed = changes.wait(arguments.interval, app::stop_signal::fd());
+    if (stop.pending()) {
+      return;
+    }
+    std::error_code failed;
+    const auto now = std::chrono::steady_clock::now();
+    if (changed || file.failed() || now - asked >= ask_anyway ||
+        !std::filesystem::exists(file.output(), failed)) {
+      asked = now;
+      file.try_update();
+    }
+  }
+}
+
+void add(CLI::App& app, refresh_arguments& out) {
+  app.add_option("-o,--output",
+                 out.document.output,
+                 "The document (default: /var/run/cdi/VENDOR-CLASS.yaml)")
+      ->type_name("FILE");
+  app.add_flag("--watch", out.watch, "Go on until a signal comes");
+  app.add_option_function<std::string>(
+         "--interval",
+         [&out](const std::string& text) {
+           const auto value = app::parse_duration(text);
+           if (!value || value->count() == 0) {
+             throw CLI::ValidationError("--interval",
+                                        std::string("\"").append(text).append(
+                                            "\" is not a duration such as 500ms or 10s"));
+           }
+           out.interval = *value;
+         },
+         "How often to look at /proc (default: 5s)")
+      ->type_name("TIME");
+  add_generate_options(app, out.document);
+}
+
+int run(const refresh_arguments& arguments) {
+  refresher file(arguments.document);
+  if (arguments.watch) {
+    watch(file, arguments);
+    return exit_ok;
+  }
+  file.update();
+  return exit_ok;
+}
+
+}  // namespace
+
+void add_cdi_refresh(CLI::App& cdi, request& asked) {
+  add_cdi_command<refresh_arguments>(
+      cdi, asked, "refresh", "Write the CDI document when driver or MIG layout changed", add, run);
+}
+
+}  // namespace gpushm::cli

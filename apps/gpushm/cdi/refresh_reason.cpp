@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cdi/refresh_reason.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "discover/findings.hpp"
+#include "discover/root_view.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+// From the name of libcuda, which each document mounts, or NVML's.
+std::string driver_version(const cdi::document& content) {
+  for (const std::string_view stem : {"libcuda.so.", "libnvidia-ml.so."}) {
+    for (const cdi::mount& mount : content.changes.mounts) {
+      const std::string_view name = discover::name_of(mount.container_path);
+      if (name.starts_with(stem)) {
+        return std::string(name.substr(stem.size()));
+      }
+    }
+  }
+  return "none";
+}
+
+bool has_device(const cdi::document& content, const std::string& name) {
+  return std::any_of(content.devices.begin(), content.devices.end(), [&](const cdi::device& each) {
+    return each.name == name;
+  });
+}
+
+std::vector<std::string> only_in(const cdi::document& one, const cdi::document& other) {
+  std::vector<std::string> names;
+  for (const cdi::device& each : one.devices) {
+    if (!has_device(other, each.name)) {
+      names.push_back(each.name);
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+std::string why_different(const cdi::document& before, const cdi::document& now) {
+  std::vector<std::string> reasons;
+  if (before.kind != now.kind) {
+    reasons.push_back(std::string(before.kind).append(" became ").append(now.kind));
+  }
+  if (const std::string old = driver_version(before), fresh = driver_version(now); old != fresh) {
+    reasons.push_back(std::string("driver ").append(old).append(" became ").append(fresh));
+  }
+  if (const auto names = only_in(now, before); !names.empty()) {
+    reasons.push_back(std::string("new: ").append(discover::list_text(names)));
+  }
+  if (const auto names = only_in(before, now); !names.empty()) {
+    reasons.push_back(std::string("gone: ").append(discover::list_text(names)));
+  }
+  if (reasons.empty()) {
+    reasons.emplace_back(before.devices == now.devices ? "files, nodes or hooks changed"
+                                                       : "nodes of devices changed");
+  }
+  std::string text;
+  for (const std::string& reason : reasons) {
+    text.append(text.empty() ? "" : "; ").append(reason);
+  }
+  return text;
+}
+
+}  // namespace gpushm::cli

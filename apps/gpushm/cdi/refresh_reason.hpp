@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "spec/document.hpp"
+
+namespace gpushm::cli {
+
+/// What is different in `now`, for a line of a log: "driver 550.54.15 became 570.86.10", "new: 0:1;
+/// gone: 0". Not empty when the documents differ.
+[[nodiscard]] std::string why_different(const cdi::document& before, const cdi::document& now);
+
+}  // namespace gpushm::cli

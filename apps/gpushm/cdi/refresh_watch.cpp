@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cdi/refresh_watch.hpp"
+
+#include <poll.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+
+#include "base/file.hpp"
+#include "base/syscall.hpp"
+
+namespace gpushm::cli {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::uint32_t mask = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ATTRIB |
+                               IN_CLOSE_WRITE | IN_DELETE_SELF | IN_ONLYDIR;
+constexpr std::chrono::milliseconds quiet{200};
+constexpr std::chrono::seconds longest_burst{3};
+
+// /dev and directories of libraries hold much else.
+bool is_of_driver(std::string_view name) {
+  for (const std::string_view part : {"nvidia", "cuda", "dri", "card", "render"}) {
+    if (name.find(part) != std::string_view::npos) {
+      return true;
+    }
+  }
+  return name.empty();  // the directory itself
+}
+
+void list(const std::string& directory, int depth, std::string& text) {
+  std::vector<std::string> names;
+  std::error_code failed;
+  for (fs::directory_iterator each(directory, failed); !failed && each != fs::directory_iterator();
+       each.increment(failed)) {
+    names.push_back(each->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names) {
+    const std::string path = std::string(directory).append("/").append(name);
+    text.append(path).append("\n");
+    if (depth > 0 && fs::is_directory(path, failed)) {
+      list(path, depth - 1, text);
+    }
+  }
+}
+
+}  // namespace
+
+driver_watch::driver_watch(std::string proc_root)
+    : proc_root_(std::move(proc_root)),
+      events_(base::checked("watch the driver", {}, "inotify_init1", [] {
+        return ::inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+      })) {
+  last_ = fingerprint();
+}
+
+void driver_watch::set_directories(const std::vector<std::string>& directories) {
+  std::vector<int> wanted;
+  for (const std::string& directory : directories) {
+    // One that is watched already gives the same number.
+    const int watch = ::inotify_add_watch(events_.get(), directory.c_str(), mask);
+    if (watch >= 0) {
+      wanted.push_back(watch);
+    }
+  }
+  for (const int watch : watches_) {
+    if (std::find(wanted.begin(), wanted.end(), watch) == wanted.end()) {
+      static_cast<void>(::inotify_rm_watch(events_.get(), watch));
+    }
+  }
+  watches_ = std::move(wanted);
+}
+
+// The module, its boards and their parts: below capabilities there is a directory for each MIG
+// instance.
+std::string driver_watch::fingerprint() const {
+  std::string text;
+  for (const char* file : {"/driver/nvidia/version", "/driver/nvidia-caps/mig-minors"}) {
+    text.append(base::read_small_file(std::string(proc_root_).append(file), std::size_t{1} << 20U)
+                    .value_or("none\n"));
+  }
+  list(std::string(proc_root_).append("/driver/nvidia/gpus"), 0, text);
+  list(std::string(proc_root_).append("/driver/nvidia/capabilities"), 4, text);
+  return text;
+}
+
+bool driver_watch::take_events() {
+  alignas(inotify_event) std::array<char, 16'384> buffer{};
+  bool any = false;
+  for (;;) {
+    const auto got =
+        base::retry([&] { return ::read(events_.get(), buffer.data(), buffer.size()); });
+    if (got <= 0) {
+      return any;
+    }
+    std::size_t at = 0;
+    while (at + sizeof(inotify_event) <= static_cast<std::size_t>(got)) {
+      inotify_event event{};
+      std::memcpy(&event, buffer.data() + at, sizeof event);
+      const char* const name = buffer.data() + at + sizeof event;
+      const bool overflow = (event.mask & IN_Q_OVERFLOW) != 0;
+      const bool ignored = (event.mask & IN_IGNORED) != 0;
+      any = any || overflow ||
+            (!ignored && is_of_driver(std::string_view(name, ::strnlen(name, event.len))));
+      at += sizeof event + event.len;
+    }
+  }
+}
+
+bool driver_watch::wait(std::chrono::milliseconds timeout, int stop_fd) {
+  const auto started = std::chrono::steady_clock::now();
+  auto until = started + timeout;
+  bool changed = false;
+  for (;;) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= until) {
+      break;
+    }
+    std::array<pollfd, 2> waited{pollfd{events_.get(), POLLIN, 0}, pollfd{stop_fd, POLLIN, 0}};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now);
+    const int ready = base::retry(
+        [&] { return ::poll(waited.data(), waited.size(), static_cast<int>(left.count())); });
+    if (ready > 0 && waited[1].revents != 0) {
+      return changed;
+    }
+    if (ready > 0 && take_events()) {
+      // A driver that is being installed writes a hundred files.
+      changed = true;
+      until = std::min(std::chrono::steady_clock::now() + quiet, started + timeout + longest_burst);
+    }
+  }
+  std::string now = fingerprint();
+  changed = changed || now != last_;
+  last_ = std::move(now);
+  return changed;
+}
+
+}  // namespace gpushm::cli

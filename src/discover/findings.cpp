@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "discover/findings.hpp"
+
+namespace gpushm::discover {
+
+const std::vector<std::string>& read_only_options() {
+  static const std::vector<std::string> options{"ro", "nosuid", "nodev", "rbind", "rprivate"};
+  return options;
+}
+
+const std::vector<std::string>& socket_options() {
+  static const std::vector<std::string> options{"nosuid", "nodev", "rbind", "rprivate", "noexec"};
+  return options;
+}
+
+std::string count_text(std::size_t count, const char* one, const char* many) {
+  return std::to_string(count).append(" ").append(count == 1 ? one : many);
+}
+
+std::string list_text(const std::vector<std::string>& items) {
+  std::string text;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (i > 0) {
+      text.append(i + 1 == items.size() ? " and " : ", ");
+    }
+    text.append(items[i]);
+  }
+  return text;
+}
+
+}  // namespace gpushm::discover

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "discover/generate.hpp"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "base/file.hpp"
+#include "base/text.hpp"
+#include "discover/driver_files.hpp"
+#include "discover/hooks.hpp"
+#include "discover/nodes.hpp"
+#include "gpushm/error.hpp"
+#include "spec/write.hpp"
+
+namespace gpushm::discover {
+
+namespace {
+
+std::string text_of_file(const std::string& path) {
+  return base::read_small_file(path).value_or(std::string());
+}
+
+std::string dev_root_of(const generate_options& options, const root_view& root) {
+  if (!options.dev_root.empty()) {
+    return options.dev_root;
+  }
+  struct stat about {};
+  const bool own = ::stat(root.outside("/dev").c_str(), &about) == 0 && S_ISDIR(about.st_mode);
+  return own ? root.text() : "/";
+}
+
+installed_driver find_driver(const root_view& root, const generate_options& options) {
+  driver_places places;
+  places.search_paths = options.library_search_paths;
+  places.ld_cache_path = options.ldcache_path;
+  places.kernel_version = kernel_module_version(
+      text_of_file(std::string(options.proc_root).append("/driver/nvidia/version")));
+  return find_driver(root, places);
+}
+
+std::string name_of_board(name_strategy strategy, const gpu_entry& gpu) {
+  if (strategy == name_strategy::uuid) {
+    return gpu.uuid;
+  }
+  return std::string(strategy == name_strategy::type_index ? "gpu" : "")
+      .append(std::to_string(gpu.index));
+}
+
+std::string name_of_instance(name_strategy strategy, const gpu_entry& gpu, const mig_entry& mig) {
+  if (strategy == name_strategy::uuid) {
+    return mig.uuid;
+  }
+  return std::string(strategy == name_strategy::type_index ? "mig" : "")
+      .append(std::to_string(gpu.index))
+      .append(":")
+      .append(std::to_string(mig.index));
+}
+
+template <typename Value>
+void add_new(std::vector<Value>& to, const std::vector<Value>& from) {
+  for (const Value& each : from) {
+    if (std::find(to.begin(), to.end(), each) == to.end()) {
+      to.push_back(each);
+    }
+  }
+}
+
+/// Puts a document together, part by part.
+class document_maker {
+ public:
+  explicit document_maker(const generate_options& options)
+      : options_(options),
+        root_(options.driver_root),
+        nodes_(dev_root_of(options, root_),
+               options.sys_root,
+               parse_mig_minors(text_of_file(
+                   std::string(options.proc_root).append("/driver/nvidia-caps/mig-minors")))),
+        hooks_(options.hook_path, options.disabled_hooks) {}
+
+  void add_driver(const installed_driver& driver) {
+    result_.found.push_back(std::string("driver ").append(driver.version));
+    for (const std::string& other : driver.others) {
+      result_.incomplete.push_back(std::string("there is also libcuda ")
+                                       .append(other)
+                                       .append(", which is not the version described"));
+    }
+    note_kernel(driver.version);
+    cdi::edits& edits = result_.content.changes;
+    edits = nodes_.common(text_of_file(std::string(options_.proc_root).append("/devices")), all_);
+    edits.env.emplace_back("NVIDIA_VISIBLE_DEVICES=void");
+    std::string directories = "NVIDIA_CTK_LIBCUDA_DIR=";
+    for (std::size_t i = 0; i < driver.directories.size(); ++i) {
+      directories.append(i == 0 ? "" : ":").append(driver.directories[i]);
+    }
+    edits.env.push_back(std::move(directories));
+    std::vector<std::string> folders;
+    take(find_libraries(root_, driver, folders));
+    take(find_configurations(root_));
+    take(find_firmware(
+        root_,
+        driver,
+        base::trim(text_of_file(
+            std::string(options_.sys_root).append("/module/firmware_class/parameters/path")))));
+    take(find_programs(root_));
+    take(find_sockets(root_));
+    hooks_.add_each(edits, "create-symlinks", "--link", all_.links);
+    hooks_.add(edits,
+               "enable-cuda-compat",
+               {std::string("--host-driver-version=").append(driver.version)});
+    hooks_.add_each(edits, "update-ldcache", "--folder", folders);
+    hooks_.add(edits, "disable-device-node-modification", {});
+  }
+
+  void add_board(const gpu_entry& gpu) {
+    if (gpu.mig_enabled) {
+      add_instances(gpu);
+      return;
+    }
+    auto edits = nodes_.board(gpu, all_);
+    if (!edits) {
+      return;
+    }
+    hooks_.add_each(*edits, "create-symlinks", "--link", nodes_.by_path_links(gpu, *edits));
+    ++boards_;
+    for (const name_strategy strategy : options_.strategies) {
+      add_device(name_of_board(strategy, gpu), *edits);
+    }
+    merge(*edits);
+  }
+
+  generated take() && {
+    if (result_.content.devices.empty()) {
+      throw error(
+          errc::device_not_found,
+          "describe the GPUs",
+          {},
+          all_.incomplete.empty() ? std::string("NVML shows no GPU") : all_.incomplete.front(),
+          "check that nvidia-smi works here, and that --dev-root names what stands before "
+          "/dev");
+    }
+    if (options_.all_device) {
+      add_device("all", merged_);
+    }
+    std::vector<std::string> counts;
+    if (boards_ > 0) {
+      counts.push_back(count_text(boards_, "GPU", "GPUs"));
+    }
+    if (instances_ > 0) {
+      counts.push_back(count_text(instances_, "MIG instance", "MIG instances"));
+    }
+    result_.found.insert(result_.found.begin(), list_text(counts));
+    add_new(result_.found, all_.found);
+    add_new(result_.missing, all_.missing);
+    add_new(result_.incomplete, all_.incomplete);
+    result_.content.kind = std::string(options_.vendor).append("/").append(options_.device_class);
+    result_.content.version = cdi::minimum_version(result_.content);
+    return std::move(result_);
+  }
+
+ private:
+  void note_kernel(const std::string& version) {
+    const std::string loaded = kernel_module_version(
+        text_of_file(std::string(options_.proc_root).append("/driver/nvidia/version")));
+    if (!loaded.empty() && loaded != version) {
+      result_.incomplete.push_back(std::string("the libraries are of driver ")
+                                       .append(version)
+                                       .append(", the loaded kernel module of ")
+                                       .append(loaded)
+                                       .append(": CUDA does not start until they agree (reboot)"));
+    }
+  }
+
+  void take(findings part) {
+    add_new(result_.content.changes.mounts, part.mounts);
+    add_new(all_.links, part.links);
+    add_new(all_.found, part.found);
+    add_new(all_.missing, part.missing);
+    add_new(all_.incomplete, part.incomplete);
+  }
+
+  void add_instances(const gpu_entry& gpu) {
+    if (gpu.instances.empty()) {
+      all_.incomplete.push_back(std::string("GPU ")
+                                    .append(std::to_string(gpu.index))
+                                    .append(" (")
+                                    .append(gpu.uuid)
+                                    .append(") is left out: MIG is on, and it has no instances"));
+    }
+    for (const mig_entry& mig : gpu.instances) {
+      const auto edits = nodes_.instance(gpu, mig, all_);
+      if (!edits) {
+        continue;
+      }
+      ++instances_;
+      for (const name_strategy strategy : options_.strategies) {
+        add_device(name_of_instance(strategy, gpu, mig), *edits);
+      }
+      merge(*edits);
+    }
+  }
+
+  void add_device(std::string name, const cdi::edits& edits) {
+    result_.content.devices.push_back({std::move(name), {}, edits});
+  }
+
+  void merge(const cdi::edits& edits) {
+    add_new(merged_.device_nodes, edits.device_nodes);
+    add_new(merged_.hooks, edits.hooks);
+    add_new(merged_.additional_gids, edits.additional_gids);
+  }
+
+  const generate_options& options_;
+  root_view root_;
+  node_finder nodes_;
+  hook_maker hooks_;
+  findings all_;
+  generated result_;
+  cdi::edits merged_;  ///< of all devices
+  std::size_t boards_ = 0;
+  std::size_t instances_ = 0;
+};
+
+generated describe(const generate_options& options,
+                   const installed_driver& driver,
+                   const std::vector<gpu_entry>& boards) {
+  document_maker maker(options);
+  maker.add_driver(driver);
+  for (const gpu_entry& gpu : select_devices(boards, options.device_ids)) {
+    maker.add_board(gpu);
+  }
+  return std::move(maker).take();
+}
+
+}  // namespace
+
+generated generate(const generate_options& options, const std::vector<gpu_entry>& boards) {
+  return describe(options, find_driver(root_view(options.driver_root), options), boards);
+}
+
+generated generate(const generate_options& options) {
+  const root_view root(options.driver_root);
+  const installed_driver driver = find_driver(root, options);
+  const auto nvml = root.resolve(join(driver.directories.front(), "libnvidia-ml.so.1"));
+  return describe(options, driver, ask_nvml(nvml ? root.outside(*nvml) : std::string()));
+}
+
+}  // namespace gpushm::discover

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "discover/inventory.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "driver/device_text.hpp"
+#include "driver/nvml.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm::discover {
+
+namespace {
+
+using driver::nvml_library;
+
+std::string uuid_of(const nvml_library& nvml,
+                    nvml::nvmlDevice_t device,
+                    const std::string& object) {
+  std::array<char, 128> text{};
+  nvml_library::check(
+      nvml->nvmlDeviceGetUUID(device, text.data(), static_cast<unsigned int>(text.size()) - 1),
+      object,
+      "nvmlDeviceGetUUID");
+  return text.data();
+}
+
+std::vector<mig_entry> instances_of(const nvml_library& nvml,
+                                    nvml::nvmlDevice_t board,
+                                    const std::string& object) {
+  unsigned int most = 0;
+  nvml_library::check(
+      nvml->nvmlDeviceGetMaxMigDeviceCount(board, &most), object, "nvmlDeviceGetMaxMigDeviceCount");
+  std::vector<mig_entry> found;
+  for (unsigned int index = 0; index < most; ++index) {
+    nvml::nvmlDevice_t device = nullptr;
+    const auto result = nvml->nvmlDeviceGetMigDeviceHandleByIndex(board, index, &device);
+    // Numbers have gaps where instances were destroyed.
+    if (result == nvml::NVML_ERROR_NOT_FOUND || result == nvml::NVML_ERROR_INVALID_ARGUMENT) {
+      continue;
+    }
+    const std::string name = std::string(object).append(", instance ") + std::to_string(index);
+    nvml_library::check(result, name, "nvmlDeviceGetMigDeviceHandleByIndex");
+    mig_entry entry;
+    entry.index = index;
+    entry.uuid = uuid_of(nvml, device, name);
+    nvml_library::check(nvml->nvmlDeviceGetGpuInstanceId(device, &entry.gpu_instance),
+                        name,
+                        "nvmlDeviceGetGpuInstanceId");
+    nvml_library::check(nvml->nvmlDeviceGetComputeInstanceId(device, &entry.compute_instance),
+                        name,
+                        "nvmlDeviceGetComputeInstanceId");
+    found.push_back(std::move(entry));
+  }
+  return found;
+}
+
+gpu_entry describe(const nvml_library& nvml, nvml::nvmlDevice_t device, unsigned int index) {
+  const std::string object = std::string("board ") + std::to_string(index);
+  gpu_entry entry;
+  entry.index = index;
+  entry.uuid = uuid_of(nvml, device, object);
+  nvml::nvmlPciInfo_t pci{};
+  nvml_library::check(nvml->nvmlDeviceGetPciInfo_v3(device, &pci), object, "nvmlDeviceGetPciInfo");
+  entry.pci_address =
+      driver::normal_pci_address(static_cast<const char*>(pci.busId)).value_or(std::string());
+  unsigned int minor = 0;
+  nvml_library::check(
+      nvml->nvmlDeviceGetMinorNumber(device, &minor), object, "nvmlDeviceGetMinorNumber");
+  entry.minor = static_cast<int>(minor);
+  unsigned int current = 0;
+  unsigned int pending = 0;
+  const auto mode = nvml->nvmlDeviceGetMigMode(device, &current, &pending);
+  // Boards and drivers that know no MIG say so in these two ways.
+  if (mode != nvml::NVML_ERROR_NOT_SUPPORTED && mode != nvml::NVML_ERROR_FUNCTION_NOT_FOUND) {
+    nvml_library::check(mode, object, "nvmlDeviceGetMigMode");
+    entry.mig_enabled = current != 0;
+  }
+  if (entry.mig_enabled) {
+    entry.instances = instances_of(nvml, device, object);
+  }
+  return entry;
+}
+
+}  // namespace
+
+std::vector<gpu_entry> ask_nvml(const std::string& library) {
+  if (!library.empty()) {
+    nvml_library::look_also_at(library);
+  }
+  const nvml_library& nvml = nvml_library::instance();
+  unsigned int count = 0;
+  nvml_library::check(nvml->nvmlDeviceGetCount_v2(&count), {}, "nvmlDeviceGetCount");
+  std::vector<gpu_entry> found;
+  for (unsigned int index = 0; index < count; ++index) {
+    nvml::nvmlDevice_t device = nullptr;
+    const auto result = nvml->nvmlDeviceGetHandleByIndex_v2(index, &device);
+    // Counted, but not allowed to this process.
+    if (result == nvml::NVML_ERROR_NO_PERMISSION) {
+      continue;
+    }
+    nvml_library::check(
+        result, std::string("board ") + std::to_string(index), "nvmlDeviceGetHandleByIndex");
+    found.push_back(describe(nvml, device, index));
+  }
+  return found;
+}
+
+namespace {
+
+std::string instance_id(const gpu_entry& board, const mig_entry& instance) {
+  return std::to_string(board.index).append(":").append(std::to_string(instance.index));
+}
+
+bool names_board(const std::string& id, const gpu_entry& board) {
+  return id == std::to_string(board.index) || id == board.uuid;
+}
+
+bool names_instance(const std::string& id, const gpu_entry& board, const mig_entry& instance) {
+  return id == instance_id(board, instance) || id == instance.uuid;
+}
+
+[[noreturn]] void throw_unknown(const std::string& id, const std::vector<gpu_entry>& all) {
+  std::string there;
+  const auto add = [&](const std::string& name, const std::string& uuid) {
+    there.append(there.empty() ? "" : ", ").append(name).append(" = ").append(uuid);
+  };
+  for (const gpu_entry& board : all) {
+    add(std::to_string(board.index), board.uuid);
+    for (const mig_entry& instance : board.instances) {
+      add(instance_id(board, instance), instance.uuid);
+    }
+  }
+  throw error(errc::device_not_found,
+              "find device",
+              id,
+              there.empty() ? std::string("there is no GPU here")
+                            : std::string("no such device; there is ").append(there),
+              "write the number or UUID of a GPU or MIG instance");
+}
+
+}  // namespace
+
+std::vector<gpu_entry> select_devices(const std::vector<gpu_entry>& all,
+                                      const std::vector<std::string>& ids) {
+  if (ids.empty()) {
+    return all;
+  }
+  for (const std::string& id : ids) {
+    const bool known = std::any_of(all.begin(), all.end(), [&](const gpu_entry& board) {
+      return names_board(id, board) ||
+             std::any_of(board.instances.begin(), board.instances.end(), [&](const auto& each) {
+               return names_instance(id, board, each);
+             });
+    });
+    if (!known) {
+      throw_unknown(id, all);
+    }
+  }
+  std::vector<gpu_entry> chosen;
+  for (const gpu_entry& board : all) {
+    const bool whole =
+        std::any_of(ids.begin(), ids.end(), [&](const auto& id) { return names_board(id, board); });
+    gpu_entry part = board;
+    if (!whole) {
+      std::erase_if(part.instances, [&](const mig_entry& each) {
+        return std::none_of(ids.begin(), ids.end(), [&](const auto& id) {
+          return names_instance(id, board, each);
+        });
+      });
+    }
+    if (whole || !part.instances.empty()) {
+      chosen.push_back(std::move(part));
+    }
+  }
+  return chosen;
+}
+
+}  // namespace gpushm::discover

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "discover/nodes.hpp"
+
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "base/text.hpp"
+#include "discover/root_view.hpp"
+
+namespace gpushm::discover {
+
+namespace {
+
+constexpr mode_t everybody = 0006;
+constexpr mode_t permission_bits = 0777;
+
+std::string board_text(const gpu_entry& gpu) {
+  return std::string("GPU ")
+      .append(std::to_string(gpu.index))
+      .append(" (")
+      .append(gpu.uuid)
+      .append(")");
+}
+
+std::string instance_text(const gpu_entry& gpu, const mig_entry& mig) {
+  return std::string("MIG instance ")
+      .append(std::to_string(gpu.index))
+      .append(":")
+      .append(std::to_string(mig.index))
+      .append(" (")
+      .append(mig.uuid)
+      .append(")");
+}
+
+std::string board_node(const gpu_entry& gpu) {
+  return std::string("/dev/nvidia").append(std::to_string(gpu.minor));
+}
+
+void leave_out(findings& report, const std::string& device, const std::string& why) {
+  report.incomplete.push_back(std::string(device).append(" is left out: ").append(why));
+}
+
+// The major that /proc/devices has for a driver's name.
+std::optional<unsigned int> major_of(std::string_view majors, std::string_view driver) {
+  for (const std::string_view line : base::lines_of(majors)) {
+    const auto words = base::split(line, " \t");
+    if (words.size() == 2 && words[1] == driver) {
+      return base::number<unsigned int>(words[0]);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+mig_minors parse_mig_minors(std::string_view text) {
+  mig_minors found;
+  for (const std::string_view line : base::lines_of(text)) {
+    const auto words = base::split(line, " \t\r");
+    const auto minor = words.size() == 2 ? base::number<int>(words[1]) : std::nullopt;
+    if (minor && *minor >= 0) {
+      found.emplace(words[0], *minor);
+    }
+  }
+  return found;
+}
+
+node_finder::node_finder(std::string dev_root, std::string sys_root, mig_minors minors)
+    : dev_root_(std::move(dev_root)), sys_root_(std::move(sys_root)), minors_(std::move(minors)) {
+  while (!dev_root_.empty() && dev_root_.back() == '/') {
+    dev_root_.pop_back();
+  }
+}
+
+std::string node_finder::outside(const std::string& path) const {
+  return std::string(dev_root_).append(path);
+}
+
+std::optional<cdi::device_node> node_finder::node(const std::string& path) const {
+  const std::string host_path = outside(path);
+  struct stat about {};
+  if (::stat(host_path.c_str(), &about) != 0 || !S_ISCHR(about.st_mode)) {
+    return std::nullopt;
+  }
+  cdi::device_node found;
+  found.path = path;
+  if (host_path != path) {
+    found.host_path = host_path;
+  }
+  if ((about.st_mode & everybody) != everybody) {
+    found.file_mode = about.st_mode & permission_bits;
+    if (about.st_gid != 0) {
+      found.gid = about.st_gid;
+    }
+  }
+  return found;
+}
+
+void node_finder::add(cdi::edits& edits, const cdi::device_node& node) const {
+  edits.device_nodes.push_back(node);
+  if (node.gid &&
+      std::find(edits.additional_gids.begin(), edits.additional_gids.end(), *node.gid) ==
+          edits.additional_gids.end()) {
+    edits.additional_gids.push_back(*node.gid);
+  }
+}
+
+std::optional<cdi::edits> node_finder::board(const gpu_entry& gpu, findings& report) const {
+  const auto main = node(board_node(gpu));
+  if (!main) {
+    leave_out(report,
+              board_text(gpu),
+              std::string("there is no device node ").append(outside(board_node(gpu))));
+    return std::nullopt;
+  }
+  cdi::edits edits;
+  add(edits, *main);
+  const root_view drm(
+      std::string(sys_root_).append("/bus/pci/devices/").append(gpu.pci_address).append("/drm"));
+  for (const std::string& name : drm.names("/")) {
+    if (!name.starts_with("card") && !name.starts_with("renderD")) {
+      continue;
+    }
+    if (const auto found = node(std::string("/dev/dri/").append(name))) {
+      add(edits, *found);
+    }
+  }
+  return edits;
+}
+
+std::vector<std::string> node_finder::by_path_links(const gpu_entry& gpu,
+                                                    const cdi::edits& edits) const {
+  std::vector<std::string> links;
+  for (const char* kind : {"card", "render"}) {
+    const std::string link =
+        std::string("/dev/dri/by-path/pci-").append(gpu.pci_address).append("-").append(kind);
+    std::error_code failed;
+    const std::string target = std::filesystem::read_symlink(outside(link), failed).string();
+    const bool given = std::any_of(
+        edits.device_nodes.begin(), edits.device_nodes.end(), [&](const cdi::device_node& each) {
+          return each.path.starts_with("/dev/dri/") && name_of(each.path) == name_of(target);
+        });
+    if (!failed && given) {
+      links.push_back(std::string("../").append(name_of(target)).append("::").append(link));
+    }
+  }
+  return links;
+}
+
+std::optional<cdi::edits> node_finder::instance(const gpu_entry& gpu,
+                                                const mig_entry& mig,
+                                                findings& report) const {
+  const std::string device = instance_text(gpu, mig);
+  const std::string prefix = std::string("gpu")
+                                 .append(std::to_string(gpu.minor))
+                                 .append("/gi")
+                                 .append(std::to_string(mig.gpu_instance));
+  std::vector<std::string> paths{board_node(gpu)};
+  for (const std::string& right : {std::string(prefix).append("/access"),
+                                   std::string(prefix)
+                                       .append("/ci")
+                                       .append(std::to_string(mig.compute_instance))
+                                       .append("/access")}) {
+    const auto minor = minors_.find(right);
+    if (minor == minors_.end()) {
+      leave_out(report, device, std::string("mig-minors has no line for ").append(right));
+      return std::nullopt;
+    }
+    paths.push_back(
+        std::string("/dev/nvidia-caps/nvidia-cap").append(std::to_string(minor->second)));
+  }
+  cdi::edits edits;
+  for (const std::string& path : paths) {
+    const auto found = node(path);
+    if (!found) {
+      leave_out(report, device, std::string("there is no device node ").append(outside(path)));
+      return std::nullopt;
+    }
+    add(edits, *found);
+  }
+  return edits;
+}
+
+cdi::edits node_finder::common(std::string_view majors, findings& report) const {
+  cdi::edits edits;
+  for (const char* path :
+       {"/dev/nvidia-modeset", "/dev/nvidia-uvm-tools", "/dev/nvidia-uvm", "/dev/nvidiactl"}) {
+    if (const auto found = node(path)) {
+      add(edits, *found);
+      continue;
+    }
+    const std::string_view name = name_of(path);
+    if (name == "nvidia-uvm" || name == "nvidiactl") {
+      report.incomplete.push_back(
+          std::string("there is no device node ")
+              .append(outside(path))
+              .append(": CUDA will not start in containers (nvidia-modprobe -u -c=0 makes it)"));
+    } else {
+      report.missing.push_back(std::string("device node ").append(outside(path)));
+    }
+  }
+  struct stat about {};
+  const std::string uvm = outside("/dev/nvidia-uvm");
+  const auto wanted = major_of(majors, "nvidia-uvm");
+  if (wanted && ::stat(uvm.c_str(), &about) == 0 && S_ISCHR(about.st_mode) &&
+      gnu_dev_major(about.st_rdev) != *wanted) {
+    report.incomplete.push_back(std::string(uvm)
+                                    .append(" has major ")
+                                    .append(std::to_string(gnu_dev_major(about.st_rdev)))
+                                    .append(", but the module has ")
+                                    .append(std::to_string(*wanted))
+                                    .append(" now: remove it and run nvidia-modprobe -u -c=0"));
+  }
+  return edits;
+}
+
+}  // namespace gpushm::discover
