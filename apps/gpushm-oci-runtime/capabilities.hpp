@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "settings.hpp"
+#include "spec/document.hpp"
+
+namespace gpushm::oci_runtime {
+
+/// What a container wants from the driver: the words of NVIDIA_DRIVER_CAPABILITIES.
+enum class capability : std::uint8_t {
+  compat32 = 1U << 0U,
+  compute = 1U << 1U,
+  display = 1U << 2U,
+  graphics = 1U << 3U,
+  ngx = 1U << 4U,
+  utility = 1U << 5U,
+  video = 1U << 6U,
+};
+
+/// A set of them.
+/// Distinct objects: safe. Shared objects: const members safe.
+class capability_set {
+ public:
+  constexpr capability_set() = default;
+  template <typename... Each>
+  constexpr explicit capability_set(Each... each)
+      : bits_((0U | ... | static_cast<unsigned>(each))) {}
+
+  constexpr void add(capability each) { bits_ |= static_cast<unsigned>(each); }
+  [[nodiscard]] constexpr bool any_of(capability_set other) const {
+    return (bits_ & other.bits_) != 0;
+  }
+  [[nodiscard]] constexpr bool has_all(capability_set other) const {
+    return (bits_ & other.bits_) == other.bits_;
+  }
+  friend constexpr bool operator==(capability_set, capability_set) = default;
+
+ private:
+  unsigned bits_ = 0;
+};
+
+/// What the container may have: the words of `asked`, of which "all" means all that are supported,
+/// else the default ones as far as they are supported. Throws `error` (invalid_argument) for a word
+/// that is unknown or not supported.
+[[nodiscard]] capability_set read_capabilities(const std::optional<std::string>& asked,
+                                               const settings& chosen);
+
+/// Takes from `changes` the files and nodes that only other capabilities need. What is not known to
+/// belong to one stays. Returns what went.
+std::vector<std::string> keep_capable(cdi::edits& changes, capability_set wanted);
+
+}  // namespace gpushm::oci_runtime

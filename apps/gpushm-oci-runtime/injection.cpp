@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "injection.hpp"
+
+#include "gpushm/error.hpp"
+#include "request.hpp"
+#include "selection.hpp"
+#include "text_diff.hpp"
+
+namespace gpushm::oci_runtime {
+
+namespace {
+
+std::string config_of(const command_line& called) {
+  return called.bundle + "/config.json";
+}
+
+std::string list_text(const std::vector<std::string>& list) {
+  std::string text;
+  for (const std::string& each : list) {
+    text += text.empty() ? "" : ", ";
+    text += each;
+  }
+  return text;
+}
+
+}  // namespace
+
+bool give_devices(cdi::oci_config& config, const settings& chosen, journal& log) {
+  const request asked = read_request(config, chosen);
+  for (const std::string& each : asked.ignored) {
+    log.remark(severity::warning, "ignored " + each);
+  }
+  if (asked.wishes.empty()) {
+    return false;
+  }
+  const cdi::registry registry(chosen.spec_dirs);
+  const auto all = select_devices(registry, asked, chosen);
+  cdi::oci_config edited = config;
+  std::vector<cdi::applied_edit> done;
+  std::vector<logged_edit> reasons;
+  for (const selected& each : all) {
+    const std::size_t before = done.size();
+    cdi::apply(cdi::without_present(each.given.changes, config), edited, each.given.device, done);
+    reasons.resize(done.size(), {{}, {}, each.reason});
+    if (done.size() == before && !each.given.changes.empty()) {
+      log.remark(severity::info, each.given.device + " is there already");
+    }
+    if (!each.left_out.empty()) {
+      log.remark(severity::info,
+                 each.given.device + " without what NVIDIA_DRIVER_CAPABILITIES does not ask for: " +
+                     list_text(each.left_out));
+    }
+  }
+  for (std::size_t i = 0; i < done.size(); ++i) {
+    log.edit({done[i].device, done[i].text, reasons[i].reason});
+  }
+  config = std::move(edited);
+  return !done.empty();
+}
+
+void edit_bundle(const command_line& called, const settings& chosen, journal& log) {
+  const std::string file = config_of(called);
+  const std::string text = cdi::read_config_text(file);
+  cdi::oci_config config = cdi::parse_config(text, file);
+  if (give_devices(config, chosen, log)) {
+    cdi::replace_file(file, cdi::to_text(config, text));
+  }
+}
+
+std::string difference(const command_line& called, const settings& chosen, journal& log) {
+  const std::string file = config_of(called);
+  cdi::oci_config config = cdi::parse_config(cdi::read_config_text(file), file);
+  const std::string before = config.dump(2) + "\n";
+  give_devices(config, chosen, log);
+  return unified_diff(before, config.dump(2) + "\n", file, file + " (with devices)");
+}
+
+}  // namespace gpushm::oci_runtime

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "journal.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "base/syscall.hpp"
+#include "base/unique_fd.hpp"
+
+namespace gpushm::oci_runtime {
+
+namespace {
+
+using json = nlohmann::ordered_json;
+
+std::string now() {
+  const std::time_t seconds = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  std::array<char, 32> text{};
+  const auto size = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return {text.data(), size};
+}
+
+std::string line_of(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+// In double quotes, as Go's and JSON's strings are.
+std::string as_quoted(std::string_view text) {
+  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+const char* name_of(severity how) {
+  switch (how) {
+    case severity::info:
+      return "info";
+    case severity::warning:
+      return "warning";
+    case severity::error:
+      return "error";
+  }
+  return "error";
+}
+
+// In one write, so that lines of several processes do not mix. Gives errno's number, 0 for none.
+int append_to(const std::string& file, std::string_view line) noexcept {
+  const base::unique_fd fd(base::retry([&] {
+    return ::open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0644);
+  }));
+  if (!fd) {
+    return errno;
+  }
+  const auto count = base::retry([&] { return ::write(fd.get(), line.data(), line.size()); });
+  return count == static_cast<ssize_t>(line.size()) ? 0 : count < 0 ? errno : EIO;
+}
+
+void say(std::string_view text) {
+  std::string line = "gpushm-oci-runtime: ";
+  line += text;
+  line += '\n';
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+}  // namespace
+
+journal::journal(const command_line& called, const settings& chosen)
+    : called_(called), chosen_(chosen) {}
+
+void journal::append(const std::string& line) {
+  const int number = append_to(chosen_.log, line);
+  if (number != 0 && !told_) {
+    told_ = true;
+    std::string text = "write log \"";
+    text += chosen_.log;
+    text += "\": ";
+    text += base::errno_text(number);
+    say(text);
+  }
+}
+
+void journal::edit(const logged_edit& what) {
+  if (chosen_.log.empty()) {
+    return;
+  }
+  if (chosen_.log_json) {
+    append(line_of({{"time", now()},
+                    {"level", "info"},
+                    {"container", called_.container},
+                    {"device", what.device},
+                    {"edit", what.text},
+                    {"reason", what.reason}}));
+    return;
+  }
+  std::string line = now();
+  line.append(" info ").append(called_.container).append(": ").append(what.device);
+  line.append(": ").append(what.text).append(", because ").append(what.reason).append("\n");
+  append(line);
+}
+
+void journal::remark(severity how, std::string_view text) {
+  if (chosen_.log.empty()) {
+    return;
+  }
+  if (chosen_.log_json) {
+    append(line_of({{"time", now()},
+                    {"level", name_of(how)},
+                    {"container", called_.container},
+                    {"msg", text}}));
+    return;
+  }
+  std::string line = now();
+  line.append(" ").append(name_of(how)).append(" ").append(called_.container);
+  line.append(": ").append(text).append("\n");
+  append(line);
+}
+
+void journal::fail(std::string_view text) {
+  remark(severity::error, text);
+  tell_engine(called_, text);
+  say(text);
+}
+
+void tell_engine(const command_line& called, std::string_view text) noexcept {
+  if (called.log.empty()) {
+    return;
+  }
+  try {
+    std::string message = "gpushm-oci-runtime: ";
+    message += text;
+    std::string line;
+    if (called.log_json) {
+      line = line_of({{"level", "error"}, {"msg", message}, {"time", now()}});
+    } else {
+      line.append("time=").append(as_quoted(now())).append(" level=error msg=");
+      line.append(as_quoted(message)).append("\n");
+    }
+    append_to(called.log, line);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): standard error has it too
+  }
+}
+
+}  // namespace gpushm::oci_runtime

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// A container runtime that gives containers their GPUs and leaves the rest to runc or crun.
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "command_line.hpp"
+#include "injection.hpp"
+#include "journal.hpp"
+#include "low_level.hpp"
+#include "settings.hpp"
+
+namespace gpushm::oci_runtime {
+
+namespace {
+
+int run(const command_line& called, const settings& chosen) {
+  journal log(called, chosen);
+  try {
+    if (called.dry_run) {
+      // Nothing is done that a log should tell.
+      settings quiet = chosen;
+      quiet.log.clear();
+      journal none(called, quiet);
+      const std::string text = difference(called, quiet, none);
+      std::fwrite(text.data(), 1, text.size(), stdout);
+      return std::fflush(stdout) == 0 ? 0 : 1;
+    }
+    // Before anything is changed: without a runtime there is nobody to change it for.
+    const std::string runtime = find_low_level(chosen);
+    if (called.makes_container()) {
+      edit_bundle(called, chosen, log);
+    }
+    become(runtime, called.forwarded);
+  } catch (const std::exception& failure) {
+    log.fail(failure.what());
+    return 1;
+  }
+}
+
+}  // namespace
+
+}  // namespace gpushm::oci_runtime
+
+int main(int argc, char** argv) {
+  namespace runtime = gpushm::oci_runtime;
+  runtime::command_line called;
+  try {
+    called = runtime::read_command_line({argv + 1, argv + argc});
+    return runtime::run(called, runtime::load_settings());
+  } catch (const std::exception& failure) {
+    // The settings, and with them the log, are not known.
+    const runtime::settings none;
+    runtime::journal(called, none).fail(failure.what());
+    return 1;
+  }
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "request.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "base/text.hpp"
+#include "gpushm/error.hpp"
+#include "spec/name.hpp"
+
+namespace gpushm::oci_runtime {
+
+namespace {
+
+using cdi::oci_config;
+
+constexpr std::string_view devices_variable = "NVIDIA_VISIBLE_DEVICES";
+constexpr std::string_view capabilities_variable = "NVIDIA_DRIVER_CAPABILITIES";
+constexpr std::string_view mounts_root = "/var/run/nvidia-container-devices/";
+
+const oci_config* member(const oci_config* object, const char* key) {
+  if (object == nullptr || !object->is_object()) {
+    return nullptr;
+  }
+  const auto found = object->find(key);
+  return found == object->end() ? nullptr : &*found;
+}
+
+std::string text_of(const oci_config* value) {
+  return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
+}
+
+// The last one counts, as for the program.
+std::optional<std::string> variable(const oci_config& config, std::string_view name) {
+  std::optional<std::string> value;
+  const oci_config* lines = member(member(&config, "process"), "env");
+  if (lines == nullptr || !lines->is_array()) {
+    return value;
+  }
+  for (const oci_config& line : *lines) {
+    const std::string text = text_of(&line);
+    if (text.starts_with(name) && text.substr(name.size()).starts_with('=')) {
+      value = text.substr(name.size() + 1);
+    }
+  }
+  return value;
+}
+
+// As NVIDIA's runtime sees it: engines give this capability to privileged containers only.
+bool is_privileged(const oci_config& config) {
+  const oci_config* set = member(member(member(&config, "process"), "capabilities"), "bounding");
+  return set != nullptr && set->is_array() &&
+         std::find(set->begin(), set->end(), oci_config("CAP_SYS_ADMIN")) != set->end();
+}
+
+std::vector<std::string_view> listed(std::string_view text) {
+  std::vector<std::string_view> names;
+  for (const std::string_view part : base::split(text, ",")) {
+    if (const auto name = base::trim(part); !name.empty()) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+std::string equation(std::string_view name, std::string_view value) {
+  std::string text(name);
+  text += '=';
+  text += value;
+  return text;
+}
+
+void read_annotations(const oci_config& config, const settings& chosen, request& out) {
+  const oci_config* all = member(&config, "annotations");
+  if (all == nullptr || !all->is_object()) {
+    return;
+  }
+  std::map<std::string, std::string> asking;
+  for (const auto& [key, value] : all->items()) {
+    if (std::any_of(chosen.annotation_prefixes.begin(),
+                    chosen.annotation_prefixes.end(),
+                    [&key = key](const std::string& prefix) { return key.starts_with(prefix); })) {
+      asking.emplace(key, text_of(&value));
+    }
+  }
+  for (const auto& [key, value] : asking) {
+    for (const std::string_view name : listed(value)) {
+      if (!cdi::parse_qualified_name(name)) {
+        std::string cause = "\"";
+        cause += name;
+        cause += "\" is not the qualified name of a device, such as nvidia.com/gpu=0";
+        throw error(errc::invalid_argument, "read annotation", key, cause);
+      }
+      out.wishes.push_back({std::string(name), "annotation " + key});
+    }
+  }
+}
+
+// "cdi/nvidia.com/gpu/0" and "cdi/nvidia.com/gpu=0" are names; other words stand for themselves.
+std::string device_of_mount(std::string_view place) {
+  constexpr std::string_view prefix = "cdi/";
+  if (!place.starts_with(prefix)) {
+    return std::string(place);
+  }
+  std::string name(place.substr(prefix.size()));
+  if (!cdi::parse_qualified_name(name)) {
+    const auto slash = name.find('/');
+    const auto second = slash == std::string::npos ? slash : name.find('/', slash + 1);
+    if (second != std::string::npos) {
+      name[second] = '=';
+    }
+  }
+  return name;
+}
+
+void read_mounts(const oci_config& config, const settings& chosen, request& out) {
+  const oci_config* mounts = member(&config, "mounts");
+  if (mounts == nullptr || !mounts->is_array()) {
+    return;
+  }
+  for (const oci_config& each : *mounts) {
+    const std::string source =
+        std::filesystem::path(text_of(member(&each, "source"))).lexically_normal();
+    const std::string place =
+        std::filesystem::path(text_of(member(&each, "destination"))).lexically_normal();
+    if (source != "/dev/null" || !place.starts_with(mounts_root) ||
+        place.size() == mounts_root.size()) {
+      continue;
+    }
+    std::string_view asked = std::string_view(place).substr(mounts_root.size());
+    if (asked.ends_with('/')) {
+      asked.remove_suffix(1);
+    }
+    if (!chosen.accept_mounts) {
+      out.ignored.push_back("mount " + place + ": accept_mounts is off");
+    } else if (asked.starts_with("imex/")) {
+      out.ignored.push_back("mount " + place + ": IMEX channels are not provided");
+    } else {
+      wish made{device_of_mount(asked), "mount " + place};
+      if (std::find(out.wishes.begin(), out.wishes.end(), made) == out.wishes.end()) {
+        out.wishes.push_back(std::move(made));
+      }
+    }
+  }
+}
+
+void read_variable(const oci_config& config, const settings& chosen, request& out) {
+  const auto value = variable(config, devices_variable);
+  const auto names = listed(value.value_or(""));
+  const auto has = [&](std::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (names.empty() || has("void")) {
+    return;
+  }
+  const std::string reason = equation(devices_variable, *value);
+  if (!chosen.accept_variable_unprivileged && !is_privileged(config)) {
+    out.ignored.push_back(
+        reason + ": the container is not privileged, and accept_variable_unprivileged is off");
+    return;
+  }
+  // One word for all or for none decides for the others.
+  for (const char* word : {"all", "none"}) {
+    if (has(word)) {
+      out.wishes.push_back({word, reason});
+      return;
+    }
+  }
+  for (const std::string_view name : names) {
+    out.wishes.push_back({std::string(name), reason});
+  }
+}
+
+}  // namespace
+
+request read_request(const oci_config& config, const settings& chosen) {
+  request out;
+  out.capabilities = variable(config, capabilities_variable);
+  if (out.capabilities && listed(*out.capabilities).empty()) {
+    out.capabilities.reset();
+  }
+  read_annotations(config, chosen, out);
+  if (out.wishes.empty()) {
+    read_mounts(config, chosen, out);
+  }
+  if (out.wishes.empty()) {
+    read_variable(config, chosen, out);
+  }
+  return out;
+}
+
+}  // namespace gpushm::oci_runtime

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "selection.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/text.hpp"
+#include "capabilities.hpp"
+#include "gpushm/error.hpp"
+#include "spec/name.hpp"
+
+namespace gpushm::oci_runtime {
+
+namespace {
+
+std::string qualified(const std::string& kind, std::string_view name) {
+  std::string text = kind;
+  text += '=';
+  text += name;
+  return text;
+}
+
+bool is_uuid(std::string_view name) {
+  return name.starts_with("GPU-") || name.starts_with("MIG-");
+}
+
+/// Collects devices, with the edits of their documents in front.
+class collector {
+ public:
+  collector(const cdi::registry& from, const request& asked, const settings& chosen)
+      : from_(from), asked_(asked), chosen_(chosen) {}
+
+  void add(const wish& each) {
+    if (cdi::parse_qualified_name(each.name)) {
+      add_qualified(each);
+    } else if (each.name == "none") {
+      add_documents(each);
+    } else if (each.name == "all") {
+      add_all(each);
+    } else if (const auto name = device_named(each.name)) {
+      give(*name, each.reason, true);
+    } else {
+      miss(each.name, qualified(chosen_.default_kind, each.name));
+    }
+  }
+
+  std::vector<selected> finish() {
+    if (!missing_.empty()) {
+      throw error(errc::device_not_found,
+                  "give devices",
+                  missing_,
+                  reasons_,
+                  "\"gpushm cdi list\" shows what there is; \"gpushm cdi generate\" describes this "
+                  "machine's GPUs");
+    }
+    std::vector<selected> all;
+    for (document_part& each : parts_) {
+      if (each.filtered && chosen_.filter_by_capabilities) {
+        filter(each);
+      }
+      std::move(each.grants.begin(), each.grants.end(), std::back_inserter(all));
+    }
+    return all;
+  }
+
+ private:
+  struct document_part {
+    const cdi::document* content = nullptr;
+    bool filtered = true;  ///< nobody asked for a device by its qualified name
+    std::vector<selected> grants = {};
+    std::vector<const cdi::device*> devices = {};
+  };
+
+  void miss(const std::string& shown, const std::string& name) {
+    missing_ += missing_.empty() ? "" : ", ";
+    missing_ += shown;
+    reasons_ += reasons_.empty() ? "" : "; ";
+    reasons_ += from_.why_not(name);
+  }
+
+  document_part& part_of(const cdi::document& content, const std::string& reason) {
+    const auto known = std::find_if(parts_.begin(), parts_.end(), [&](const document_part& each) {
+      return each.content == &content;
+    });
+    if (known != parts_.end()) {
+      return *known;
+    }
+    document_part& made = parts_.emplace_back(document_part{&content});
+    made.grants.push_back({{content.kind, content.changes}, reason, {}});
+    return made;
+  }
+
+  void give(const std::string& name, const std::string& reason, bool filtered) {
+    const cdi::registered_device device = from_.find(name);
+    document_part& part = part_of(device.from->content, reason);
+    part.filtered = part.filtered && filtered;
+    // The same one may have several names: by index and by UUID.
+    const auto same = [&](const cdi::device* given) {
+      return given->changes == device.found->changes;
+    };
+    if (std::none_of(part.devices.begin(), part.devices.end(), same)) {
+      part.devices.push_back(device.found);
+      part.grants.push_back({{name, device.found->changes}, reason, {}});
+    }
+  }
+
+  void add_qualified(const wish& each) {
+    if (from_.find(each.name).found == nullptr) {
+      miss(each.name, each.name);
+    } else {
+      give(each.name, each.reason, false);
+    }
+  }
+
+  template <typename Action>
+  bool for_each_of_default_kind(Action&& act) {
+    bool any = false;
+    for (const auto& [name, device] : from_.devices()) {
+      if (device.from->content.kind == chosen_.default_kind) {
+        any = true;
+        act(name, device);
+      }
+    }
+    return any;
+  }
+
+  void add_all(const wish& each) {
+    const std::string name = qualified(chosen_.default_kind, "all");
+    if (from_.find(name).found != nullptr) {
+      give(name, each.reason, true);
+    } else if (!for_each_of_default_kind([&](const std::string& found, const auto&) {
+                 give(found, each.reason, true);
+               })) {
+      miss("all", name);
+    }
+  }
+
+  // The driver's files without a GPU.
+  void add_documents(const wish& each) {
+    const auto add = [&](const std::string&, const cdi::registered_device& device) {
+      part_of(device.from->content, each.reason);
+    };
+    if (!for_each_of_default_kind(add)) {
+      miss("none", qualified(chosen_.default_kind, "all"));
+    }
+  }
+
+  std::optional<std::string> device_named(const std::string& name) {
+    const bool mig = name.find(':') != std::string::npos;
+    for (const char* prefix : {"", mig ? "mig" : "gpu"}) {
+      std::string candidate = qualified(chosen_.default_kind, prefix + name);
+      if (from_.find(candidate).found != nullptr) {
+        return candidate;
+      }
+    }
+    return is_uuid(name) ? device_beginning_with(name) : std::nullopt;
+  }
+
+  std::optional<std::string> device_beginning_with(const std::string& name) {
+    const std::string begin = qualified(chosen_.default_kind, name);
+    const auto same_letter = [](char left, char right) {
+      return left == right || (left ^ right) == ('a' ^ 'A');
+    };
+    std::vector<std::string> found;
+    for_each_of_default_kind([&](const std::string& each, const auto&) {
+      if (each.size() >= begin.size() &&
+          std::equal(begin.begin(), begin.end(), each.begin(), same_letter)) {
+        found.push_back(each);
+      }
+    });
+    return found.size() == 1 ? std::optional(found.front()) : std::nullopt;
+  }
+
+  void filter(document_part& part) {
+    if (!wanted_) {
+      wanted_ = read_capabilities(asked_.capabilities, chosen_);
+    }
+    for (selected& each : part.grants) {
+      each.left_out = keep_capable(each.given.changes, *wanted_);
+    }
+  }
+
+  const cdi::registry& from_;
+  const request& asked_;
+  const settings& chosen_;
+  std::vector<document_part> parts_;
+  std::optional<capability_set> wanted_;
+  std::string missing_;
+  std::string reasons_;
+};
+
+}  // namespace
+
+std::vector<selected> select_devices(const cdi::registry& from,
+                                     const request& asked,
+                                     const settings& chosen) {
+  collector all(from, asked, chosen);
+  for (const wish& each : asked.wishes) {
+    all.add(each);
+  }
+  return all.finish();
+}
+
+}  // namespace gpushm::oci_runtime
