@@ -244,7 +244,9 @@ void yaml_reader::drop_duplicates(std::vector<yaml_entry>& found) {
   for (std::size_t at = 1; at < order.size(); ++at) {
     yaml_entry& again = found[order[at]];
     const yaml_entry& first = found[order[at - 1]];
-    if (again.key == first.key) {
+    if (again.key == first.key && full()) {
+      again.value = nullptr;
+    } else if (again.key == first.key) {
       report(*again.key_node,
              "duplicate-key",
              quoted(again.key)

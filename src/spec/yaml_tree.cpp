@@ -16,6 +16,8 @@ namespace {
 
 // A document has six levels; merge keys may add some.
 constexpr std::size_t deepest = 64;
+// Each costs some 150 bytes of memory, and may cost two of text.
+constexpr std::size_t most_nodes = 500'000;
 
 class event_stream {
  public:
@@ -153,6 +155,9 @@ class builder {
 
   /// False when the document cannot be used.
   bool take(const yaml_event_t& event) {
+    if (out_.nodes.size() == most_nodes) {
+      return fail(out_.nodes.back(), "too-large", "it has more than 500,000 values; shorten it");
+    }
     switch (event.type) {
       case YAML_ALIAS_EVENT:
         return add_alias(event);

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cdi/list.hpp"
+
+#include "cdi/command.hpp"
+#include "cdi/problem_json.hpp"
+#include "cdi/spec_directories.hpp"
+#include "commands.hpp"
+#include "json_output.hpp"
+#include "options.hpp"
+#include "output.hpp"
+#include "spec/registry.hpp"
+#include "support/table.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+struct cdi_list_arguments {
+  std::vector<std::string> directories;
+  bool json = false;
+};
+
+void add(CLI::App& app, cdi_list_arguments& out) {
+  add_spec_directories(app, out.directories);
+  add_json(app, out.json);
+}
+
+json device_json(const std::string& name, const cdi::registered_device& device) {
+  return {{"name", name},
+          {"kind", device.from->content.kind},
+          {"device", device.found->name},
+          {"version", device.from->content.version},
+          {"file", device.from->path}};
+}
+
+void print_devices(const cdi::registry& registry) {
+  app::table table({{"DEVICE"}, {"VERSION"}, {"FILE"}});
+  for (const auto& [name, device] : registry.devices()) {
+    table.add({name, device.from->content.version, device.from->path});
+  }
+  print(table.text());
+}
+
+std::string joined(const std::vector<std::string>& directories) {
+  std::string all;
+  for (const std::string& each : directories) {
+    all.append(all.empty() ? "" : ", ").append(each);
+  }
+  return all;
+}
+
+int run(const cdi_list_arguments& arguments) {
+  const cdi::registry registry(spec_directories(arguments.directories));
+  const auto problems = registry.problems();
+  for (const cdi::problem& each : problems) {
+    note(cdi::to_string(each));
+  }
+  if (arguments.json) {
+    json document{{"devices", json::array()}, {"problems", to_json(problems)}};
+    for (const auto& [name, device] : registry.devices()) {
+      document["devices"].push_back(device_json(name, device));
+    }
+    print_json(document);
+  } else if (registry.devices().empty()) {
+    note("no devices in " + joined(registry.directories()));
+  } else {
+    print_devices(registry);
+  }
+  return exit_ok;
+}
+
+}  // namespace
+
+void add_cdi_list(CLI::App& cdi, request& asked) {
+  add_cdi_command<cdi_list_arguments>(
+      cdi, asked, "list", "List the devices that containers can be given", add, run);
+}
+
+}  // namespace gpushm::cli

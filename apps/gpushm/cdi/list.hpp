@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "arguments.hpp"
+
+namespace gpushm::cli {
+
+/// Adds `gpushm cdi list`.
+void add_cdi_list(CLI::App& cdi, request& asked);
+
+}  // namespace gpushm::cli

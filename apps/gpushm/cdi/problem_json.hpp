@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "json_output.hpp"
+#include "spec/problem.hpp"
+
+namespace gpushm::cli {
+
+/// Without line and column when it is about the file as a whole.
+inline json to_json(const cdi::problem& found) {
+  json one{{"file", found.file}};
+  if (found.line > 0) {
+    one["line"] = found.line;
+    one["column"] = found.column;
+  }
+  one["rule"] = found.rule;
+  one["text"] = found.text;
+  return one;
+}
+
+inline json to_json(const std::vector<cdi::problem>& found) {
+  json all = json::array();
+  for (const cdi::problem& each : found) {
+    all.push_back(to_json(each));
+  }
+  return all;
+}
+
+}  // namespace gpushm::cli

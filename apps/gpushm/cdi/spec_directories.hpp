@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "spec/registry.hpp"
+
+namespace gpushm::cli {
+
+/// `--spec-dir DIR`, repeatable. `directories` stays empty when it is not given.
+inline CLI::Option* add_spec_directories(CLI::App& app, std::vector<std::string>& directories) {
+  return app
+      .add_option("--spec-dir",
+                  directories,
+                  "Where CDI documents are; may be repeated, later ones have priority (default: "
+                  "/etc/cdi, /var/run/cdi)")
+      ->allow_extra_args(false)
+      ->type_name("DIR");
+}
+
+/// Those given, else the usual ones.
+inline std::vector<std::string> spec_directories(const std::vector<std::string>& given) {
+  return given.empty() ? cdi::default_directories() : given;
+}
+
+}  // namespace gpushm::cli

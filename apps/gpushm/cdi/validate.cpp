@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cdi/validate.hpp"
+
+#include <array>
+#include <iostream>
+
+#include "cdi/command.hpp"
+#include "cdi/problem_json.hpp"
+#include "cdi/spec_directories.hpp"
+#include "commands.hpp"
+#include "json_output.hpp"
+#include "options.hpp"
+#include "output.hpp"
+#include "spec/host_check.hpp"
+#include "spec/parse.hpp"
+#include "spec/registry.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+struct validate_arguments {
+  std::vector<std::string> files;
+  std::vector<std::string> directories;
+  bool json = false;
+};
+
+/// What was looked at, and what was found.
+struct findings {
+  std::vector<std::pair<std::string, cdi::document>> documents;  ///< valid ones, with their files
+  std::size_t count = 0;                                         ///< of documents, valid or not
+  std::vector<cdi::problem> problems;
+  std::vector<cdi::problem> warnings;
+};
+
+void append(std::vector<cdi::problem>& to, const std::vector<cdi::problem>& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
+void take(findings& all,
+          const std::string& file,
+          const cdi::document& content,
+          bool valid,
+          const std::vector<cdi::problem>& warnings) {
+  ++all.count;
+  append(all.warnings, warnings);
+  if (valid) {
+    all.documents.emplace_back(file, content);
+    append(all.warnings, cdi::check_on_host(content, file));
+  }
+}
+
+cdi::parsed read_standard_input() {
+  std::string text;
+  std::array<char, 65'536> part{};
+  // One byte too many is enough to be refused.
+  while (text.size() <= cdi::max_document_bytes && std::cin) {
+    std::cin.read(part.data(), part.size());
+    text.append(part.data(), static_cast<std::size_t>(std::cin.gcount()));
+  }
+  return cdi::parse(text, "-");
+}
+
+findings look_at_files(const std::vector<std::string>& files) {
+  findings all;
+  for (const std::string& file : files) {
+    const cdi::parsed read = file == "-" ? read_standard_input() : cdi::load(file);
+    take(all, file, read.content, read.problems.empty(), read.warnings);
+    append(all.problems, read.problems);
+  }
+  return all;
+}
+
+findings look_at_registry(const std::vector<std::string>& directories) {
+  findings all;
+  const cdi::registry registry(directories);
+  all.problems = registry.problems();
+  for (const auto& each : registry.sources()) {
+    take(all, each->path, each->content, each->problems.empty(), each->warnings);
+  }
+  return all;
+}
+
+std::string counted(std::size_t count, std::string what) {
+  return std::to_string(count).append(" ").append(what).append(count == 1 ? "" : "s");
+}
+
+void print_text(const findings& all) {
+  for (const cdi::problem& each : all.problems) {
+    print_line(cdi::to_string(each));
+  }
+  for (cdi::problem each : all.warnings) {
+    each.text.insert(0, "warning: ");
+    print_line(cdi::to_string(each));
+  }
+  print_line(counted(all.count, "document") + ": " + counted(all.problems.size(), "problem") +
+             ", " + counted(all.warnings.size(), "warning"));
+}
+
+void print_as_json(const findings& all) {
+  json documents = json::array();
+  for (const auto& [file, content] : all.documents) {
+    json devices = json::array();
+    for (const cdi::device& each : content.devices) {
+      devices.push_back(each.name);
+    }
+    documents.push_back({{"file", file},
+                         {"version", content.version},
+                         {"kind", content.kind},
+                         {"devices", std::move(devices)}});
+  }
+  print_json({{"documents", std::move(documents)},
+              {"problems", to_json(all.problems)},
+              {"warnings", to_json(all.warnings)}});
+}
+
+void add(CLI::App& app, validate_arguments& out) {
+  auto* files = app.add_option("FILE",
+                               out.files,
+                               "Documents; - is standard input (default: all of the directories, "
+                               "with conflicts between them)")
+                    ->type_name("");
+  add_spec_directories(app, out.directories)->excludes(files);
+  add_json(app, out.json);
+}
+
+int run(const validate_arguments& arguments) {
+  const findings all = arguments.files.empty()
+                           ? look_at_registry(spec_directories(arguments.directories))
+                           : look_at_files(arguments.files);
+  if (arguments.json) {
+    print_as_json(all);
+  } else {
+    print_text(all);
+  }
+  return all.problems.empty() ? exit_ok : exit_failed;
+}
+
+}  // namespace
+
+void add_cdi_validate(CLI::App& cdi, request& asked) {
+  add_cdi_command<validate_arguments>(
+      cdi, asked, "validate", "Tell every problem of CDI documents", add, run);
+}
+
+}  // namespace gpushm::cli

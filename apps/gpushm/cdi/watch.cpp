@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cdi/watch.hpp"
+
+#include <poll.h>
+
+#include <array>
+#include <cerrno>
+
+#include "base/syscall.hpp"
+#include "cdi/command.hpp"
+#include "cdi/problem_json.hpp"
+#include "cdi/spec_directories.hpp"
+#include "commands.hpp"
+#include "json_output.hpp"
+#include "options.hpp"
+#include "output.hpp"
+#include "spec/registry.hpp"
+#include "spec/registry_watch.hpp"
+#include "support/stop_signal.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+struct watch_arguments {
+  std::vector<std::string> directories;
+  bool json = false;
+};
+
+void add(CLI::App& app, watch_arguments& out) {
+  add_spec_directories(app, out.directories);
+  add_json(app, out.json);
+}
+
+class teller {
+ public:
+  explicit teller(bool as_json) : json_(as_json) {}
+
+  void device(const char* event, const std::string& name, const cdi::source& from) const {
+    if (json_) {
+      print_json({{"event", event}, {"device", name}, {"file", from.path}});
+    } else {
+      print_line(std::string(event).append(" ").append(name).append(" ").append(from.path));
+    }
+    flush_output();
+  }
+  void problem(const char* event, const cdi::problem& found) const {
+    if (json_) {
+      json line{{"event", event}};
+      line.update(to_json(found));
+      print_json(line);
+    } else {
+      print_line(std::string(event).append(" ").append(cdi::to_string(found)));
+    }
+    flush_output();
+  }
+
+ private:
+  bool json_;
+};
+
+/// Whether a container would get the same.
+bool same(const cdi::registered_device& a, const cdi::registered_device& b) {
+  return a.from->path == b.from->path && *a.found == *b.found &&
+         a.from->content.changes == b.from->content.changes;
+}
+
+void tell_devices(const teller& tell, const cdi::registry& before, const cdi::registry& now) {
+  for (const auto& [name, device] : before.devices()) {
+    if (now.find(name).found == nullptr) {
+      tell.device("removed", name, *device.from);
+    }
+  }
+  for (const auto& [name, device] : now.devices()) {
+    const cdi::registered_device old = before.find(name);
+    if (old.found == nullptr) {
+      tell.device("added", name, *device.from);
+    } else if (!same(old, device)) {
+      tell.device("changed", name, *device.from);
+    }
+  }
+}
+
+void tell_problems(const teller& tell, const cdi::registry& before, const cdi::registry& now) {
+  const auto old = before.problems();
+  const auto fresh = now.problems();
+  const auto among = [](const auto& all, const cdi::problem& one) {
+    return std::find(all.begin(), all.end(), one) != all.end();
+  };
+  for (const cdi::problem& each : old) {
+    if (!among(fresh, each)) {
+      tell.problem("solved", each);
+    }
+  }
+  for (const cdi::problem& each : fresh) {
+    if (!among(old, each)) {
+      tell.problem("problem", each);
+    }
+  }
+}
+
+/// False when it is time to stop.
+bool wait_for_change(cdi::registry_watch& watch) {
+  while (true) {
+    std::array<pollfd, 2> waiting{{{app::stop_signal::fd(), POLLIN, 0}, {watch.fd(), POLLIN, 0}}};
+    if (::poll(waiting.data(), waiting.size(), -1) < 0 && errno != EINTR) {
+      base::throw_errno(errno, "watch CDI directories", {}, "poll");
+    }
+    if (waiting[0].revents != 0) {
+      return false;
+    }
+    if (waiting[1].revents != 0 && watch.wait(std::chrono::milliseconds(0))) {
+      return true;
+    }
+  }
+}
+
+int run(const watch_arguments& arguments) {
+  const app::stop_signal stop;
+  const teller tell(arguments.json);
+  const auto directories = spec_directories(arguments.directories);
+  // Before reading, so that nothing falls between the two.
+  cdi::registry_watch watch(directories);
+  cdi::registry before(std::vector<std::string>{});
+  cdi::registry now(directories);
+  do {
+    tell_devices(tell, before, now);
+    tell_problems(tell, before, now);
+    before = now;
+    do {
+      if (!wait_for_change(watch)) {
+        return exit_ok;
+      }
+    } while (!now.refresh());
+  } while (true);
+}
+
+}  // namespace
+
+void add_cdi_watch(CLI::App& cdi, request& asked) {
+  add_cdi_command<watch_arguments>(
+      cdi, asked, "watch", "Print each device and problem that comes or goes", add, run);
+}
+
+}  // namespace gpushm::cli

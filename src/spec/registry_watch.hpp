@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+
+namespace gpushm::cdi {
+
+/// Notices that documents of some directories may have changed: written, renamed, removed; also in
+/// directories that are made, removed or renamed later, with what leads to them. A document that is
+/// still being written counts once its writer closes it. What a symbolic link points to is not
+/// watched.
+///
+/// Make it before the registry reads, and refresh the registry after each change.
+///
+/// Distinct objects: safe. Shared objects: unsafe.
+class registry_watch {
+ public:
+  /// Throws `error` (too_many_descriptors, system_error) when the kernel gives no more watches.
+  explicit registry_watch(std::vector<std::string> directories);
+
+  /// Readable when there may be a change: then call `changed`.
+  [[nodiscard]] int fd() const noexcept { return inotify_.get(); }
+  /// Whether there was a change since the last call. Does not block. Throws as the constructor.
+  [[nodiscard]] bool changed();
+  /// Blocks until there was a change, at most `timeout`; then until what changes together has
+  /// come, at most 100 ms more. False when time ran out. Throws as the constructor.
+  [[nodiscard]] bool wait(std::chrono::milliseconds timeout);
+
+ private:
+  /// What counts in a watched directory.
+  struct interest {
+    bool documents = false;
+    std::vector<std::string> entries;  ///< that lead to a directory of documents
+    std::string path;
+  };
+  void watch_all();
+  void watch(const std::string& path, const std::string& entry, std::map<int, interest>& now);
+  [[nodiscard]] bool poll_until(std::chrono::steady_clock::time_point deadline) const;
+
+  std::vector<std::string> directories_;
+  base::unique_fd inotify_;
+  std::map<int, interest> watched_;
+};
+
+}  // namespace gpushm::cdi
