@@ -10,7 +10,7 @@ set -euo pipefail
 build=(
   cmake ninja-build g++ ccache pkg-config
   libasio-dev libflatbuffers-dev flatbuffers-compiler
-  libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libyaml-cpp-dev libyaml-dev
+  libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libyaml-dev
 )
 test=(
   libgtest-dev libgmock-dev libbenchmark-dev

@@ -1,76 +1,90 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <yaml-cpp/yaml.h>
-
-#include <set>
+#include <map>
+#include <utility>
 
 #include "inspect/gather_parts.hpp"
+#include "spec/parse.hpp"
+#include "spec/registry.hpp"
 
 namespace gpushm::inspect {
 
 namespace {
 
-// Versions of the specification that its reference implementation accepts.
-const std::set<std::string> known_versions{
-    "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"};
-
-std::string text_of(const YAML::Node& node) {
-  return node && node.IsScalar() ? node.Scalar() : std::string();
-}
-
 /// Device nodes and mounts that are not on this machine: the usual sign that the document is older
 /// than the driver. Empty when all is there.
-std::string stale_part(system& machine, const YAML::Node& edits) {
-  if (!edits || !edits.IsMap()) {
-    return {};
-  }
-  for (const auto& node : edits["deviceNodes"]) {
-    const std::string on_host = text_of(node["hostPath"]);
-    const std::string path = on_host.empty() ? text_of(node["path"]) : on_host;
-    if (!path.empty() && !machine.status(path)) {
-      return "it names " + path + ", which is not here";
+std::string stale_part(system& machine, const cdi::edits& edits) {
+  const auto missing = [&machine](const std::string& path) {
+    return machine.status(path) ? std::string() : "it names " + path + ", which is not here";
+  };
+  for (const cdi::device_node& node : edits.device_nodes) {
+    std::string text = missing(node.host_path.empty() ? node.path : node.host_path);
+    if (!text.empty()) {
+      return text;
     }
   }
-  for (const auto& mount : edits["mounts"]) {
-    const std::string path = text_of(mount["hostPath"]);
-    if (!path.empty() && !machine.status(path)) {
-      return "it names " + path + ", which is not here";
+  for (const cdi::mount& mount : edits.mounts) {
+    std::string text = missing(mount.host_path);
+    if (!text.empty()) {
+      return text;
     }
   }
   return {};
 }
 
-void judge(system& machine, const YAML::Node& document, cdi_facts& found) {
-  if (!document.IsMap()) {
-    found.problem = "it is not a mapping";
+/// The first problem, with its line where it has one.
+std::string told(const std::vector<cdi::problem>& problems) {
+  const cdi::problem& first = problems.front();
+  std::string text;
+  if (first.line > 0) {
+    text = "line ";
+    text.append(std::to_string(first.line)).append(": ");
+  }
+  text += first.text;
+  if (problems.size() > 1) {
+    text.append(" (and ").append(std::to_string(problems.size() - 1)).append(" more)");
+  }
+  return text;
+}
+
+void judge(system& machine, const cdi::parsed& read, cdi_facts& found) {
+  found.version = read.content.version;
+  found.kind = read.content.kind;
+  for (const cdi::device& device : read.content.devices) {
+    found.devices.push_back(device.name);
+  }
+  if (!read.problems.empty()) {
+    found.problem = told(read.problems);
     return;
   }
-  found.version = text_of(document["cdiVersion"]);
-  found.kind = text_of(document["kind"]);
-  if (known_versions.count(found.version) == 0) {
-    found.problem = found.version.empty() ? "it has no cdiVersion"
-                                          : "nobody knows its cdiVersion " + found.version;
-    return;
-  }
-  const std::size_t slash = found.kind.find('/');
-  if (slash == std::string::npos || slash == 0 || slash + 1 == found.kind.size()) {
-    found.problem = "its kind is not \"vendor/class\"";
-    return;
-  }
-  const YAML::Node devices = document["devices"];
-  if (!devices || !devices.IsSequence() || devices.size() == 0) {
-    found.problem = "it has no devices";
-    return;
-  }
-  found.problem = stale_part(machine, document["containerEdits"]);
-  for (const auto& device : devices) {
-    const std::string name = device.IsMap() ? text_of(device["name"]) : std::string();
-    if (name.empty()) {
-      found.problem = "one of its devices has no name";
-      return;
-    }
-    found.devices.push_back(name);
+  found.problem = stale_part(machine, read.content.changes);
+  for (const cdi::device& device : read.content.devices) {
     if (found.problem.empty()) {
-      found.problem = stale_part(machine, device["containerEdits"]);
+      found.problem = stale_part(machine, device.changes);
+    }
+  }
+}
+
+/// Engines use neither of two documents of one directory for a device that both define. `from` is
+/// the index of the directory's first document.
+void judge_conflicts(std::vector<cdi_facts>& all, std::size_t from) {
+  std::map<std::string, std::size_t> seen;
+  const auto tell = [&all](std::size_t at, const std::string& name, std::size_t other) {
+    if (all[at].problem.empty()) {
+      all[at].problem = name + " is also in " + all[other].path + ", and engines use neither";
+    }
+  };
+  std::vector<bool> valid;
+  for (const cdi_facts& each : all) {
+    valid.push_back(each.problem.empty());
+  }
+  for (std::size_t at = from; at < all.size(); ++at) {
+    for (std::size_t device = 0; valid[at] && device < all[at].devices.size(); ++device) {
+      const std::string name = all[at].kind + "=" + all[at].devices[device];
+      const auto [first, fresh] = seen.emplace(name, at);
+      if (!fresh) {
+        tell(at, name, first->second);
+        tell(first->second, name, at);
+      }
     }
   }
 }
@@ -79,7 +93,8 @@ void judge(system& machine, const YAML::Node& document, cdi_facts& found) {
 
 std::vector<cdi_facts> gather_cdi(system& machine) {
   std::vector<cdi_facts> all;
-  for (const std::string& directory : {std::string("/etc/cdi"), std::string("/var/run/cdi")}) {
+  for (const std::string& directory : cdi::default_directories()) {
+    const std::size_t from = all.size();
     for (const std::string& name : machine.list(directory)) {
       if (!name.ends_with(".json") && !name.ends_with(".yaml")) {
         continue;
@@ -87,18 +102,14 @@ std::vector<cdi_facts> gather_cdi(system& machine) {
       cdi_facts found;
       found.path = directory;
       found.path.append("/").append(name);
-      const auto text = machine.read(found.path);
-      if (!text) {
-        found.problem = "it cannot be read";
+      if (const auto text = machine.read(found.path)) {
+        judge(machine, cdi::parse(*text, found.path), found);
       } else {
-        try {
-          judge(machine, YAML::Load(*text), found);
-        } catch (const YAML::Exception& failure) {
-          found.problem = std::string("it is malformed: ") + failure.what();
-        }
+        found.problem = "it cannot be read";
       }
       all.push_back(std::move(found));
     }
+    judge_conflicts(all, from);
   }
   return all;
 }

@@ -204,15 +204,43 @@ TEST(inspect_facts, cdi_documents_are_judged) {
             "it names /dev/nvidia1, which is not here");
   EXPECT_EQ(problem(device("    deviceNodes:\n    - path: /dev/x\n      hostPath: /dev/nvidia0\n")),
             "");
-  EXPECT_EQ(problem(device("    mounts:\n    - hostPath: /usr/lib/libcuda.so.1\n")),
+  EXPECT_EQ(problem(device("    mounts:\n    - hostPath: /usr/lib/libcuda.so.1\n"
+                           "      containerPath: /usr/lib/libcuda.so.1\n")),
             "it names /usr/lib/libcuda.so.1, which is not here");
-  EXPECT_EQ(problem(head), "it has no devices");
-  EXPECT_EQ(problem("kind: nvidia.com/gpu\n"), "it has no cdiVersion");
-  EXPECT_EQ(problem("cdiVersion: 9.9.9\n"), "nobody knows its cdiVersion 9.9.9");
-  EXPECT_EQ(problem("cdiVersion: 0.5.0\nkind: gpu\n"), "its kind is not \"vendor/class\"");
-  EXPECT_EQ(problem("- 1\n- 2\n"), "it is not a mapping");
-  EXPECT_THAT(problem("a: [1,"), HasSubstr("it is malformed: "));
-  EXPECT_EQ(problem(head + "devices:\n- 7\n"), "one of its devices has no name");
+  EXPECT_EQ(problem(head), "line 1: a CDI document must have a device");
+  const std::string known = "0.3.0, 0.4.0, 0.5.0, 0.6.0, 0.7.0, 0.8.0, 1.0.0, 1.1.0";
+  const std::string devices =
+      "devices: [{name: gpu0, containerEdits: {deviceNodes: [{path: /dev/nvidia0}]}}]\n";
+  EXPECT_EQ(problem("kind: nvidia.com/gpu\n" + devices),
+            "line 1: cdiVersion is missing; write one of " + known);
+  EXPECT_EQ(problem("kind: nvidia.com/gpu\ncdiVersion: 9.9.9\n" + devices),
+            "line 2: there is no cdiVersion \"9.9.9\"; write one of " + known);
+  EXPECT_EQ(problem("cdiVersion: 0.5.0\nkind: gpu\n" + devices),
+            "line 2: kind must be \"vendor/class\", not \"gpu\"");
+  EXPECT_EQ(problem("- 1\n- 2\n"),
+            "line 1: a CDI document must be a mapping with cdiVersion, kind and devices");
+  EXPECT_THAT(problem("a: [1,"), HasSubstr("this is neither YAML nor JSON: "));
+  EXPECT_THAT(problem(head + "devices:\n- {}\n"), HasSubstr(" (and 1 more)"));
+  EXPECT_EQ(problem(head + "devices:\n- 7\n"),
+            "line 4: a device must be a mapping, not a number (\"7\") (and 1 more)");
+}
+
+TEST(inspect_facts, cdi_documents_of_one_directory_are_in_conflict) {
+  const std::string text =
+      "cdiVersion: 0.6.0\nkind: nvidia.com/gpu\n"
+      "devices: [{name: gpu0, containerEdits: {env: [A=b]}}]\n";
+  const auto all =
+      facts_of(
+          {{"directories", {{"/etc/cdi", {"a.yaml", "b.json"}}, {"/var/run/cdi", {"c.yaml"}}}},
+           {"files",
+            {{"/etc/cdi/a.yaml", text}, {"/etc/cdi/b.json", text}, {"/var/run/cdi/c.yaml", text}}}})
+          .cdi;
+  ASSERT_THAT(all, ::testing::SizeIs(3));
+  EXPECT_EQ(all[0].problem,
+            "nvidia.com/gpu=gpu0 is also in /etc/cdi/b.json, and engines use neither");
+  EXPECT_EQ(all[1].problem,
+            "nvidia.com/gpu=gpu0 is also in /etc/cdi/a.yaml, and engines use neither");
+  EXPECT_EQ(all[2].problem, "");
 }
 
 TEST(inspect_recording, refuses_what_is_none) {
