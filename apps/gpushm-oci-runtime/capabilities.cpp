@@ -186,7 +186,8 @@ capability_set read_capabilities(const std::optional<std::string>& asked, const 
       set.add(each);
     }
   }
-  for (const std::string_view part : base::split(asked.value_or(""), ",")) {
+  for (const std::string_view part :
+       base::split(asked ? std::string_view(*asked) : std::string_view(), ",")) {
     const std::string_view word = base::trim(part);
     const auto* found = named(word);
     if (word == "all") {

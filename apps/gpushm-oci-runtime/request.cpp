@@ -147,7 +147,7 @@ void read_mounts(const oci_config& config, const settings& chosen, request& out)
 
 void read_variable(const oci_config& config, const settings& chosen, request& out) {
   const auto value = variable(config, devices_variable);
-  const auto names = listed(value.value_or(""));
+  const auto names = value ? listed(*value) : std::vector<std::string_view>();
   const auto has = [&](std::string_view name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
