@@ -53,8 +53,14 @@ class library_search {
     }
   }
   void add_xorg(const std::string& directory) {
-    if (root_.has(directory, "nvidia_drv.so")) {
-      add_file(join(directory, "nvidia_drv.so"));
+    // At the place where the X server looks, which may be a link to elsewhere.
+    const std::string driver = "nvidia_drv.so";
+    if (root_.has(directory, driver)) {
+      const auto place = root_.resolve_parent(join(directory, driver));
+      if (place && add_file(*place)) {
+        result_.mounts.back().container_path = *place;
+        xorg_found_ = true;
+      }
     }
     const std::string extension = std::string("libglxserver_nvidia").append(suffix_);
     if (!root_.has(directory, extension)) {
@@ -95,7 +101,6 @@ class library_search {
     if (!facts_.native) {
       return std::nullopt;
     }
-    xorg_found_ = xorg_found_ || name_of(*real) == "nvidia_drv.so";
     result_.mounts.push_back({root_.outside(*real), *real, read_only_options(), {}});
     return real;
   }

@@ -137,10 +137,12 @@ int run(const hook_arguments& arguments) {
                       "name create-symlinks, update-ldcache, enable-cuda-compat or "
                       "disable-device-node-modification");
   }
-  // What the image put into the environment is not for programs of the host.
+  // What the image put into the environment, and files beside where the runtime happens to be, are
+  // not for programs of the host.
   if (::clearenv() != 0) {
     throw error(errc::system_error, "run hook", arguments.words.front(), "clearenv failed");
   }
+  base::checked("run hook", arguments.words.front(), "chdir", [] { return ::chdir("/"); });
   for (const known_hook& each : known_hooks) {
     if (each.name == arguments.words.front()) {
       const container_root root(root_of_container(read_standard_input()));

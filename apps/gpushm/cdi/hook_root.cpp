@@ -28,7 +28,7 @@ constexpr mode_t file_mode = 0644;
 
 int open_in_root(int root, const std::string& path, int flags, mode_t mode) {
   open_how how{};
-  how.flags = static_cast<std::uint64_t>(flags) | O_CLOEXEC;
+  how.flags = static_cast<unsigned int>(flags | O_CLOEXEC);
   how.mode = (flags & O_CREAT) != 0 ? mode : 0;
   how.resolve = RESOLVE_IN_ROOT;
   // EAGAIN: something was renamed meanwhile, and the kernel could not be sure.
