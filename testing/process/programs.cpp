@@ -49,6 +49,7 @@ std::optional<std::string> find_own_program(const std::string& name) {
                                 self / ".." / "bin",
                                 build / "bin",
                                 build / "apps" / "gpushm",
+                                build / "apps" / "gpushm-oci-runtime",
                                 build / "tests" / "process",
                                 build / "tests" / "container",
                                 build / "testing" / "fake_driver"}) {

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the real runc and crun make of configs that `gpushm-oci-runtime` and `gpushm cdi inject`
+// wrote. The GPUs are nodes with numbers of other devices: ones that open without hardware, and
+// that no runtime allows by itself.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <array>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "container/support.hpp"
+#include "process/child.hpp"
+#include "process/programs.hpp"
+#include "process/temp_dir.hpp"
+#include "support/oci/bundle.hpp"
+
+namespace gpushm_testing {
+namespace {
+
+using gpushm::app::oci::bundle;
+using gpushm::app::oci::container_options;
+using gpushm::app::oci::runtime;
+using nlohmann::json;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr seconds patience{60};
+
+// fuse and loop-control.
+constexpr auto minors = std::to_array<unsigned>({229, 237});
+constexpr unsigned misc_major = 10;
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string bundle_path(const bundle& made) {
+  const auto command = made.run_command();
+  return *std::next(std::find(command.begin(), command.end(), "--bundle"));
+}
+
+class oci_runtime_container : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (const auto reason = why_no_containers()) {
+      GTEST_SKIP() << *reason;
+    }
+    const auto found = gpushm::app::oci::find_runtime(GetParam());
+    if (!found) {
+      GTEST_SKIP() << "no " << GetParam() << " in $PATH";
+    }
+    real_ = *found;
+    for (const unsigned minor : minors) {
+      const std::string node = gpu_node(minor);
+      ASSERT_EQ(::mknod(node.c_str(), S_IFCHR | 0666U, makedev(misc_major, minor)), 0);
+      ASSERT_EQ(::chmod(node.c_str(), 0666), 0);
+      if (!std::ofstream(node)) {
+        GTEST_SKIP() << "the device " << misc_major << ":" << minor << " cannot be opened here";
+      }
+    }
+    std::ofstream(directory_ / "libcuda.so.1") << "driver\n";
+    ASSERT_EQ(::mkdir((directory_ / "cdi").c_str(), 0755), 0);
+    std::ofstream(directory_ / "cdi/nvidia.json") << document("1.1.0");
+    std::ofstream(directory_ / "settings.yaml")
+        << "runtimes: [" << real_.path << "]\nspec_dirs: [" << (directory_ / "cdi")
+        << "]\nlog: " << (directory_ / "log") << "\nlog_format: json\n";
+  }
+
+  [[nodiscard]] std::string gpu_node(unsigned minor) const {
+    return directory_ / ("gpu" + std::to_string(minor));
+  }
+
+  [[nodiscard]] std::string document(const std::string& version) const {
+    json devices = json::array();
+    for (std::size_t i = 0; i < minors.size(); ++i) {
+      const std::string index = std::to_string(i);
+      devices.push_back(
+          {{"name", index},
+           {"containerEdits",
+            {{"deviceNodes",
+              {{{"path", "/dev/nvidia" + index}, {"hostPath", gpu_node(minors.at(i))}}}}}}});
+    }
+    const std::string hook = "cat > " + (directory_ / "hook");
+    return json{
+        {"cdiVersion", version},
+        {"kind", "nvidia.com/gpu"},
+        {"devices", devices},
+        {"containerEdits",
+         {{"env", {"NVIDIA_VISIBLE_DEVICES=void", "DRIVER=here"}},
+          {"additionalGids", {4242}},
+          {"hooks",
+           {{{"hookName", "createContainer"}, {"path", "/bin/sh"}, {"args", {"sh", "-c", hook}}}}},
+          {"mounts",
+           {{{"hostPath", directory_ / "libcuda.so.1"},
+             {"containerPath", "/opt/driver/libcuda.so.1"},
+             {"options", {"ro", "nosuid", "nodev", "rbind", "rprivate"}}}}}}}}
+        .dump();
+  }
+
+  /// The runtime under test in the place of the real one.
+  [[nodiscard]] runtime wrapper() const {
+    runtime made{own_program("gpushm-oci-runtime"), real_.command};
+    made.command.pop_back();
+    for (const std::string& word : {std::string("/usr/bin/env"),
+                                    "GPUSHM_OCI_RUNTIME_CONFIG=" + (directory_ / "settings.yaml"),
+                                    made.path}) {
+      made.command.push_back(word);
+    }
+    return made;
+  }
+
+  /// A container that tries both devices: where they should be, and as a node of its own.
+  [[nodiscard]] static container_options trying(
+      std::vector<std::pair<std::string, std::string>> env) {
+    container_options options;
+    options.argv = {"/bin/sh",
+                    "-c",
+                    "for i in 0 1; do [ -c /dev/nvidia$i ] && (exec 3<>/dev/nvidia$i) 2>&1 && echo "
+                    "nvidia$i opens; done\n"
+                    "for m in 229 237; do mknod /dev/own$m c 10 $m && chmod 666 /dev/own$m &&\n"
+                    "  (exec 3<>/dev/own$m) 2>&1 && echo own$m opens; done\n"
+                    "echo env $NVIDIA_VISIBLE_DEVICES $DRIVER\n"
+                    "cat /opt/driver/libcuda.so.1 2>&1\n"
+                    "echo groups $(id -G)\n"
+                    "true"};
+    options.uid = 0;
+    options.gid = 0;
+    options.env = std::move(env);
+    return options;
+  }
+
+  /// Root that may make nodes, as containers of engines may.
+  static void allow_mknod(const bundle& made) {
+    const std::string path = bundle_path(made) + "/config.json";
+    json config = json::parse(contents(path));
+    for (const char* set : {"bounding", "effective", "permitted"}) {
+      config["process"]["capabilities"][set].push_back("CAP_MKNOD");
+    }
+    json& rules = config["linux"]["resources"]["devices"];
+    rules.push_back({{"allow", true}, {"type", "c"}, {"access", "m"}});
+    std::ofstream(path) << config.dump(2);
+  }
+
+  /// What the container says.
+  [[nodiscard]] static std::string run(const bundle& made) {
+    spawn_options options;
+    options.argv = made.run_command();
+    const auto ran = run_program(options, patience);
+    EXPECT_EQ(ran.status, exited(0)) << ran.out << ran.err << made.log_text();
+    return ran.out;
+  }
+  [[nodiscard]] std::string output_of(
+      const std::vector<std::pair<std::string, std::string>>& env) const {
+    bundle made(wrapper(), trying(env), "gpushm-test");
+    allow_mknod(made);
+    return run(made);
+  }
+
+  temp_dir directory_{0755};
+  runtime real_;
+};
+
+constexpr const char* refused = "Operation not permitted";
+
+TEST_P(oci_runtime_container, a_container_has_the_gpu_that_it_asked_for_and_no_other) {
+  const std::string text = output_of({{"NVIDIA_VISIBLE_DEVICES", "0"}});
+  EXPECT_THAT(text, HasSubstr("nvidia0 opens\n"));
+  EXPECT_THAT(text, HasSubstr("own229 opens\n"));
+  EXPECT_THAT(text, Not(HasSubstr("nvidia1 opens")));
+  EXPECT_THAT(text, HasSubstr("/dev/own237: " + std::string(refused)));
+  EXPECT_THAT(text, HasSubstr("env void here\n"));
+  EXPECT_THAT(text, HasSubstr("driver\n"));
+  EXPECT_THAT(text, HasSubstr("groups 0 4242\n"));
+  // The hook got the container's state.
+  EXPECT_THAT(contents(directory_ / "hook"), HasSubstr("\"status\""));
+  const std::string log = contents(directory_ / "log");
+  EXPECT_THAT(log,
+              HasSubstr("\"edit\":\"device /dev/nvidia0 (c 10:229 rwm)\","
+                        "\"reason\":\"NVIDIA_VISIBLE_DEVICES=0\""));
+}
+
+TEST_P(oci_runtime_container, another_container_has_the_other_one) {
+  const std::string text = output_of({{"NVIDIA_VISIBLE_DEVICES", "1"}});
+  EXPECT_THAT(text, HasSubstr("nvidia1 opens\n"));
+  EXPECT_THAT(text, Not(HasSubstr("nvidia0 opens")));
+  EXPECT_THAT(text, HasSubstr("/dev/own229: " + std::string(refused)));
+}
+
+TEST_P(oci_runtime_container, one_that_asks_for_none_of_them_has_none) {
+  const std::string none = output_of({{"NVIDIA_VISIBLE_DEVICES", "none"}});
+  EXPECT_THAT(none, AllOf(HasSubstr("driver\n"), Not(HasSubstr(" opens"))));
+  const std::string nothing = output_of({});
+  EXPECT_THAT(nothing, Not(HasSubstr("driver\n")));
+  EXPECT_THAT(nothing, HasSubstr("/dev/own229: " + std::string(refused)));
+  EXPECT_THAT(nothing, HasSubstr("/dev/own237: " + std::string(refused)));
+  const std::string all = output_of({{"NVIDIA_VISIBLE_DEVICES", "all"}});
+  EXPECT_THAT(all, AllOf(HasSubstr("nvidia0 opens\n"), HasSubstr("nvidia1 opens\n")));
+}
+
+TEST_P(oci_runtime_container, a_gpu_that_nobody_describes_stops_it) {
+  bundle made(wrapper(), trying({{"NVIDIA_VISIBLE_DEVICES", "7"}}), "gpushm-test");
+  const std::string file = bundle_path(made) + "/config.json";
+  const std::string before = contents(file);
+  spawn_options options;
+  options.argv = made.run_command();
+  const auto ran = run_program(options, patience);
+  EXPECT_EQ(ran.status, exited(1));
+  EXPECT_EQ(ran.out, "");
+  EXPECT_THAT(ran.err, HasSubstr("gpushm-oci-runtime: give devices \"7\": "));
+  EXPECT_THAT(made.log_text(), HasSubstr("level=error msg=\"gpushm-oci-runtime: give devices"));
+  EXPECT_EQ(contents(file), before);
+}
+
+TEST_P(oci_runtime_container, devices_that_an_engine_has_given_are_not_given_twice) {
+  bundle made(wrapper(), trying({}), "gpushm-test");
+  allow_mknod(made);
+  const std::string file = bundle_path(made) + "/config.json";
+  json config = json::parse(contents(file));
+  config["annotations"]["cdi.k8s.io/plugin_1"] = "nvidia.com/gpu=0";
+  std::ofstream(file) << config.dump(2);
+  spawn_options inject;
+  inject.argv = {own_program("gpushm"),
+                 "cdi",
+                 "inject",
+                 "nvidia.com/gpu=0",
+                 "--spec",
+                 file,
+                 "--in-place",
+                 "--spec-dir",
+                 directory_ / "cdi"};
+  const auto injected = run_program(inject, patience);
+  ASSERT_EQ(injected.status, exited(0)) << injected.err;
+  const std::string before = contents(file);
+  const std::string text = run(made);
+  EXPECT_THAT(text, HasSubstr("nvidia0 opens\n"));
+  EXPECT_EQ(contents(file), before);
+}
+
+// Newer documents than what podman 4.3 reads.
+TEST_P(oci_runtime_container, runs_what_inject_wrote_of_documents_of_any_version) {
+  for (const char* version : {"0.7.0", "0.8.0", "1.0.0", "1.1.0"}) {
+    std::ofstream(directory_ / "cdi/nvidia.json") << document(version);
+    bundle made(real_, trying({}), "gpushm-test");
+    allow_mknod(made);
+    spawn_options inject;
+    inject.argv = {own_program("gpushm"),
+                   "cdi",
+                   "inject",
+                   "nvidia.com/gpu=1",
+                   "--spec",
+                   bundle_path(made) + "/config.json",
+                   "--in-place",
+                   "--spec-dir",
+                   directory_ / "cdi"};
+    const auto injected = run_program(inject, patience);
+    ASSERT_EQ(injected.status, exited(0)) << version << injected.err;
+    const std::string text = run(made);
+    EXPECT_THAT(text, HasSubstr("nvidia1 opens\n")) << version;
+    EXPECT_THAT(text, HasSubstr("/dev/own229: " + std::string(refused))) << version;
+    EXPECT_THAT(text, HasSubstr("groups 0 4242\n")) << version;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(,
+                         oci_runtime_container,
+                         ::testing::Values("runc", "crun"),
+                         [](const auto& setting) { return std::string(setting.param); });
+
+}  // namespace
+}  // namespace gpushm_testing
