@@ -36,7 +36,7 @@ void copy_into(const std::string& root, const std::string& from, const std::stri
 
 }  // namespace
 
-void make_image_root(const std::string& root) {
+void make_image_root(const std::string& root, const std::vector<std::string>& others) {
   for (const char* directory :
        {"/usr/lib", "/usr/lib64", "/usr/bin", "/proc", "/sys", "/dev", "/etc", "/run", "/tmp"}) {
     fs::create_directories(root + directory);
@@ -47,6 +47,9 @@ void make_image_root(const std::string& root) {
   copy_into(root, "/bin/sh", "/usr/bin/sh");
   auto libraries = libraries_of("/bin/sh");
   libraries.merge(libraries_of(own_program("gpushm")));
+  for (const std::string& other : others) {
+    libraries.merge(libraries_of(other));
+  }
   for (const std::string& library : libraries) {
     copy_into(root, library, library);
   }

@@ -70,12 +70,12 @@ std::optional<std::string> why_no_podman() {
   return reason;
 }
 
-podman::podman() {
+podman::podman(const std::vector<std::string>& others) {
   for (const char* name : {"cdi", "domains", "store", "runroot"}) {
     fs::create_directory(directory_ / name);
   }
   std::ofstream(directory_ / "containers.conf") << configuration;
-  make_image_root(directory_ / "root");
+  make_image_root(directory_ / "root", others);
   std::ofstream((directory_ / "root") + command_inside());
   spawn_options pack;
   pack.argv = {"tar", "-C", directory_ / "root", "-cf", directory_ / "root.tar", "."};

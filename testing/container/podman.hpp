@@ -34,8 +34,8 @@ struct podman_options {
 /// Distinct objects: safe. Shared objects: const members safe.
 class podman {
  public:
-  /// Throws `harness_error`.
-  podman();
+  /// `others` as for `make_image_root`. Throws `harness_error`.
+  explicit podman(const std::vector<std::string>& others = {});
   podman(const podman&) = delete;
   podman& operator=(const podman&) = delete;
   ~podman();

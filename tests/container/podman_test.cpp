@@ -6,22 +6,81 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-#include <fstream>
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <set>
+#include <sstream>
 
-#include "process/child.hpp"
+#include "cdi_machine.hpp"
+#include "container/support.hpp"
+#include "gpushm/broker.hpp"
 #include "process/deadline.hpp"
+#include "process/programs.hpp"
+#include "spec/parse.hpp"
 
 namespace gpushm_tests {
 namespace {
 
+using gpushm_testing::child;
 using gpushm_testing::exited;
 using gpushm_testing::patience;
 using gpushm_testing::podman;
 using gpushm_testing::podman_options;
 using gpushm_testing::run_program;
+using gpushm_testing::spawn_options;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
+using ::testing::Not;
+
+namespace fs = std::filesystem;
+using lines = std::set<std::string>;
+
+constexpr const char* share_device = "gpushm.dev/share=default";
+
+// With what the shell itself can do: the image has no other program.
+constexpr const char* tell_all =
+    "for file in /dev/* /dev/*/*; do [ ! -e \"$file\" ] || echo \"file $file\"; done\n"
+    "export -p | while read -r word variable; do echo \"env $variable\"; done\n"
+    "while read -r id parent device root place rest; do echo \"mount $place\"; done "
+    "< /proc/self/mountinfo\n";
+
+lines lines_of(const std::string& text) {
+  lines found;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    // Another name in each container.
+    if (line.rfind("env HOSTNAME=", 0) != 0) {
+      found.insert(line);
+    }
+  }
+  return found;
+}
+
+lines what_is_new(const lines& with, const lines& without) {
+  lines added;
+  std::set_difference(
+      with.begin(), with.end(), without.begin(), without.end(), std::inserter(added, added.end()));
+  return added;
+}
+
+/// What `edits` make a container tell.
+void expect_of(const gpushm::cdi::edits& edits, lines& all) {
+  for (const auto& node : edits.device_nodes) {
+    all.insert("file " + node.path);
+  }
+  for (const auto& mount : edits.mounts) {
+    all.insert("mount " + mount.container_path);
+  }
+  for (const std::string& variable : edits.env) {
+    const auto equals = variable.find('=');
+    all.insert("env " + variable.substr(0, equals) + "='" + variable.substr(equals + 1) + "'");
+  }
+}
 
 class podman_cdi : public ::testing::Test {
  protected:
@@ -29,25 +88,138 @@ class podman_cdi : public ::testing::Test {
     if (const auto reason = gpushm_testing::why_no_podman()) {
       GTEST_SKIP() << *reason;
     }
+    machine_ = std::make_unique<cdi_machine>(false);
+    engine_ = std::make_unique<podman>(machine_->driver_libraries());
   }
+
+  [[nodiscard]] std::string document() const { return engine_->cdi_directory() + "/gpu.yaml"; }
+  void generate(std::vector<std::string> more = {}) const {
+    more.insert(more.end(), {"--output", document()});
+    const auto made = machine_->generate(more);
+    ASSERT_EQ(made.status, exited(0)) << made.err;
+  }
+
+  /// A broker, and the document that leads to it.
+  void serve_and_share() {
+    fs::create_directory(engine_->domains_directory() + "/default");
+    gpushm::broker_options serving;
+    serving.socket_path = engine_->domains_directory() + "/default/socket";
+    serving.mode = 0666;
+    serving.accept_fake_chunks = true;
+    broker_ = gpushm::broker::start(serving);
+    spawn_options share;
+    share.argv = {gpushm_testing::own_program("gpushm"),
+                  "cdi",
+                  "share",
+                  "--directory",
+                  engine_->domains_directory(),
+                  "--output",
+                  engine_->cdi_directory() + "/share.yaml"};
+    const auto shared = run_program(share);
+    ASSERT_EQ(shared.status, exited(0)) << shared.err;
+  }
+
+  [[nodiscard]] podman_options with(std::vector<std::string> devices,
+                                    std::vector<std::string> argv) const {
+    podman_options options;
+    options.devices = std::move(devices);
+    options.argv = std::move(argv);
+    options.mounts = machine_->memory();
+    options.env = machine_->environment();
+    return options;
+  }
+  [[nodiscard]] gpushm_testing::run_result run(const podman_options& options) const {
+    return run_program(engine_->run(options), patience(seconds(60)));
+  }
+  /// A role of the demo, in a container of an ordinary user.
+  [[nodiscard]] child role(std::vector<std::string> devices,
+                           const std::string& name,
+                           int ordinal) const {
+    auto arguments = role_arguments(name, ordinal);
+    arguments.insert(arguments.begin(), podman::command_inside());
+    devices.emplace_back(share_device);
+    auto options = with(std::move(devices), std::move(arguments));
+    options.more = {"--user", "1000:1000", "--cap-drop", "all"};
+    return child::start(engine_->run(options));
+  }
+
+  std::unique_ptr<podman> engine_;
+  std::unique_ptr<cdi_machine> machine_;
+  std::optional<gpushm::broker> broker_;
 };
 
-TEST_F(podman_cdi, runs) {
-  const podman engine;
-  std::ofstream(engine.cdi_directory() + "/x.yaml") << R"(cdiVersion: 0.5.0
-kind: test.dev/gpu
-devices:
-- name: "0"
-  containerEdits:
-    env: ["A=b"]
-    deviceNodes: [{path: /dev/fake0, hostPath: /dev/fuse}]
-)";
-  podman_options options;
-  options.devices = {"test.dev/gpu=0"};
-  options.argv = {"/bin/sh", "-c", "echo $A /dev/f*; gpushm version"};
-  const auto done = run_program(engine.run(options), patience(seconds(60)));
-  EXPECT_EQ(done.status, exited(0)) << done.err;
-  EXPECT_EQ(done.out, "b /dev/fake0 /dev/fd /dev/full\ngpushm 0.1.0\n");
+TEST_F(podman_cdi, sees_exactly_what_the_document_says) {
+  generate();
+  const auto loaded = gpushm::cdi::load(document());
+  ASSERT_THAT(loaded.problems, ::testing::IsEmpty());
+  const auto without = run(with({}, {"/bin/sh", "-c", tell_all}));
+  ASSERT_EQ(without.status, exited(0)) << without.err;
+  for (const auto& device : loaded.content.devices) {
+    SCOPED_TRACE(device.name);
+    const auto done = run(with({"nvidia.com/gpu=" + device.name}, {"/bin/sh", "-c", tell_all}));
+    ASSERT_EQ(done.status, exited(0)) << done.err;
+    lines expected;
+    expect_of(loaded.content.changes, expected);
+    expect_of(device.changes, expected);
+    EXPECT_EQ(what_is_new(lines_of(done.out), lines_of(without.out)), expected);
+  }
+}
+
+TEST_F(podman_cdi, the_driver_is_found_by_its_usual_name) {
+  generate();
+  const auto done = run(
+      with({"nvidia.com/gpu=1"}, {podman::command_inside(), "doctor", "--no-selftest", "--json"}));
+  EXPECT_THAT(done.out, HasSubstr("libcuda.so.1")) << done.err;
+  EXPECT_THAT(done.out, HasSubstr(machine_->fake().gpus()[1].uuid));
+}
+
+TEST_F(podman_cdi, producer_and_consumer_share_across_two_gpus) {
+  generate();
+  serve_and_share();
+  auto producer = role({"nvidia.com/gpu=0"}, "producer", 0);
+  auto consumer = role({"nvidia.com/gpu=all"}, "consumer", 1);
+  expect_roles_share(producer, consumer);
+}
+
+TEST_F(podman_cdi, a_gpu_that_is_not_given_is_named) {
+  generate();
+  serve_and_share();
+  auto producer = role({"nvidia.com/gpu=0"}, "producer", 0);
+  auto consumer = role({"nvidia.com/gpu=1"}, "consumer", 0);
+  EXPECT_EQ(consumer.wait_exit(patience(seconds(60))), exited(1));
+  EXPECT_THAT(consumer.text(gpushm_testing::stream::out),
+              HasSubstr("\"code\":\"device_not_visible\""));
+}
+
+TEST_F(podman_cdi, an_old_engine_is_given_what_it_can_read) {
+  // A group's id needs version 0.7.0.
+  const std::string node = machine_->fake().dev_root() + "/nvidia0";
+  ASSERT_EQ(::chown(node.c_str(), 0, 44), 0);
+  ASSERT_EQ(::chmod(node.c_str(), 0660), 0);
+  generate();
+  const auto newer = run(with({"nvidia.com/gpu=0"}, {"/bin/sh", "-c", ":"}));
+  EXPECT_NE(newer.status, exited(0));
+  EXPECT_THAT(newer.err, HasSubstr("unresolvable CDI devices nvidia.com/gpu=0"));
+
+  const auto lowered = machine_->generate({"--spec-version", "0.5.0", "--output", document()});
+  EXPECT_EQ(lowered.status, exited(0));
+  EXPECT_THAT(lowered.err, HasSubstr("additionalGids"));
+  const auto older = run(with({"nvidia.com/gpu=0"}, {"/bin/sh", "-c", ":"}));
+  EXPECT_EQ(older.status, exited(0)) << older.err;
+}
+
+TEST_F(podman_cdi, leaves_nothing_when_it_is_killed) {
+  generate();
+  auto process = child::start(
+      engine_->run(with({"nvidia.com/gpu=0"}, {"/bin/sh", "-c", "echo ready; read -r line"})));
+  process.wait_for_line("^ready$", patience(seconds(60)));
+  const std::string store = engine_->cdi_directory();
+  process.kill(SIGKILL);
+  EXPECT_EQ(process.wait_exit(patience(seconds(30))), gpushm_testing::killed_by(SIGKILL));
+  engine_.reset();
+  EXPECT_FALSE(fs::exists(store));
+  EXPECT_THAT(gpushm_testing::cgroups_named("gpushm-podman-" + std::to_string(::getpid())),
+              ::testing::IsEmpty());
 }
 
 }  // namespace
