@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any bytes are a shared library or not; its SONAME never names a file elsewhere, and headers of
+// lies do not make anybody read much.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+
+#include "discover/elf_facts.hpp"
+#include "require.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  std::size_t asked = 0;
+  const auto facts = gpushm::discover::read_elf(
+      [&](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
+        asked += into.size();
+        if (offset >= size) {
+          return 0;
+        }
+        const std::size_t got = std::min(into.size(), size - static_cast<std::size_t>(offset));
+        if (got > 0) {
+          std::memcpy(into.data(), data + offset, got);
+        }
+        return got;
+      });
+  GPUSHM_REQUIRE(asked < 128 * 1024);
+  if (facts) {
+    GPUSHM_REQUIRE(facts->native || facts->soname.empty());
+    GPUSHM_REQUIRE(facts->soname.find('/') == std::string_view::npos);
+    GPUSHM_REQUIRE(facts->soname.size() < 256 && facts->soname != "..");
+  }
+  return 0;
+}

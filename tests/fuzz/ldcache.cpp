@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any bytes are an ld.so.cache or not, and what comes back of them is names and absolute paths.
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "discover/ld_cache.hpp"
+#include "require.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  // A buffer of its own, without room behind it.
+  const std::vector<std::uint8_t> bytes(data, data + size);
+  const auto entries = gpushm::discover::parse_ld_cache(std::as_bytes(std::span(bytes)));
+  if (!entries) {
+    return 0;
+  }
+  GPUSHM_REQUIRE(entries->size() <= size / 24);
+  for (const auto& each : *entries) {
+    GPUSHM_REQUIRE(!each.name.empty() && each.name.size() < 4096);
+    GPUSHM_REQUIRE(each.path.front() == '/' && each.path.size() < 4096);
+  }
+  return 0;
+}
