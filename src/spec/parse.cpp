@@ -63,6 +63,9 @@ void read_device(const parse_context& context, const yaml_node& node, device& ou
 void read_devices(const parse_context& context, const yaml_node& node, std::vector<device>& out) {
   std::set<std::string> seen;
   for (const yaml_node* each : context.in.elements(node, "devices")) {
+    if (!context.in.is_null(*each) && !context.in.entries_expected(*each, "a device")) {
+      continue;
+    }
     device& one = out.emplace_back();
     read_device(context, *each, one);
     if (!one.name.empty() && !seen.insert(one.name).second) {
@@ -147,8 +150,10 @@ void read_document(yaml_reader& in, const yaml_node& root, document& out) {
     }
   }
   const yaml_node& devices = place(3);
-  const bool list = &devices == &root || in.is_null(devices) ||
-                    followed(devices).is == yaml_node::shape::sequence;
+  // Else there is a problem with what is there already.
+  const bool list =
+      &devices == &root || in.is_null(devices) ||
+      (followed(devices).is == yaml_node::shape::sequence && followed(devices).children.empty());
   if (out.devices.empty() && list) {
     in.report(devices, "no-devices", "a CDI document must have a device");
   }

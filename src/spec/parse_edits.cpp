@@ -194,7 +194,7 @@ void read_list(const parse_context& context,
       context.in.report(*each,
                         "null-entry",
                         std::string(what).append(" must not have an empty entry; remove it"));
-    } else {
+    } else if (context.in.entries_expected(*each, std::string("an entry of ").append(what))) {
       read_one(context, *each, out.emplace_back());
     }
   }

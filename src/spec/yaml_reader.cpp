@@ -187,6 +187,14 @@ std::span<const yaml_node* const> yaml_reader::elements(const yaml_node& node,
   return {};
 }
 
+bool yaml_reader::entries_expected(const yaml_node& node, std::string_view what) {
+  const bool is = followed(node).is == shape::mapping;
+  if (!is) {
+    mismatch(node, what, "a mapping");
+  }
+  return is;
+}
+
 std::vector<yaml_entry> yaml_reader::entries(const yaml_node& node, std::string_view what) {
   std::vector<yaml_entry> found;
   const yaml_node& target = followed(node);

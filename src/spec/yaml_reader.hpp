@@ -70,6 +70,8 @@ class yaml_reader {
     return problem_count() == before;
   }
 
+  /// Whether it is a mapping; reports it when it is something else.
+  bool entries_expected(const yaml_node& node, std::string_view what);
   /// The keys of a mapping, each once; nothing for null, and after a problem. `what`: "a mount".
   std::vector<yaml_entry> entries(const yaml_node& node, std::string_view what);
 

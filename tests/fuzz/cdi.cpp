@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any text is a CDI document or has problems; a document comes back equal from what is written of
+// it.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "require.hpp"
+#include "spec/parse.hpp"
+#include "spec/versions.hpp"
+#include "spec/write.hpp"
+
+namespace {
+
+namespace cdi = gpushm::cdi;
+
+void require_harmless(const cdi::problem& found) {
+  GPUSHM_REQUIRE(!found.rule.empty() && !found.text.empty());
+  GPUSHM_REQUIRE(found.line >= 0 && (found.column > 0) == (found.line > 0));
+  for (const char c : cdi::to_string(found)) {
+    GPUSHM_REQUIRE(static_cast<unsigned char>(c) >= 0x20 && c != 0x7f);
+  }
+}
+
+void require_same_again(const cdi::document& content, cdi::format form) {
+  const std::string text = cdi::to_text(content, form);
+  const cdi::parsed again = cdi::parse(text, "again");
+  GPUSHM_REQUIRE(again.problems.empty() && again.warnings.empty());
+  GPUSHM_REQUIRE(again.content == content);
+  GPUSHM_REQUIRE(cdi::to_text(again.content, form) == text);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  // A buffer of its own, without room behind it.
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  const cdi::parsed read = cdi::parse(text, "file");
+  for (const cdi::problem& each : read.problems) {
+    require_harmless(each);
+  }
+  for (const cdi::problem& each : read.warnings) {
+    require_harmless(each);
+  }
+  if (!read.problems.empty()) {
+    return 0;
+  }
+  GPUSHM_REQUIRE(!read.content.devices.empty());
+  GPUSHM_REQUIRE(cdi::version_index(read.content.version) >=
+                 cdi::version_index(cdi::minimum_version(read.content)));
+  require_same_again(read.content, cdi::format::yaml);
+  require_same_again(read.content, cdi::format::json);
+  return 0;
+}
