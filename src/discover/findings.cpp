@@ -17,13 +17,17 @@ std::string count_text(std::size_t count, const char* one, const char* many) {
   return std::to_string(count).append(" ").append(count == 1 ? one : many);
 }
 
-std::string list_text(const std::vector<std::string>& items) {
+std::string list_text(const std::vector<std::string>& items, std::size_t most) {
+  const std::size_t shown = items.size() > most ? most - 1 : items.size();
   std::string text;
-  for (std::size_t i = 0; i < items.size(); ++i) {
+  for (std::size_t i = 0; i < shown; ++i) {
     if (i > 0) {
       text.append(i + 1 == items.size() ? " and " : ", ");
     }
     text.append(items[i]);
+  }
+  if (shown < items.size()) {
+    text.append(" and ").append(std::to_string(items.size() - shown)).append(" more");
   }
   return text;
 }

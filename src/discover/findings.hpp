@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -8,12 +9,19 @@
 
 namespace gpushm::discover {
 
+/// Things of one kind that were looked for and are not there.
+struct absent_things {
+  std::string kind;  ///< "programs"
+  std::vector<std::string> names;
+  bool operator==(const absent_things&) const = default;
+};
+
 /// What a search for one kind of thing came to.
 struct findings {
   std::vector<cdi::mount> mounts;
   std::vector<std::string> links;       ///< "TARGET::LINK", to be made in the container
   std::vector<std::string> found;       ///< lines for people
-  std::vector<std::string> missing;     ///< what many machines do without
+  std::vector<absent_things> missing;   ///< what many machines do without
   std::vector<std::string> incomplete;  ///< what will be missed in the container
 };
 
@@ -24,7 +32,8 @@ struct findings {
 
 /// "3 libraries", "1 library".
 [[nodiscard]] std::string count_text(std::size_t count, const char* one, const char* many);
-/// "a, b and c".
-[[nodiscard]] std::string list_text(const std::vector<std::string>& items);
+/// "a, b and c", or "a, b and 7 more" when there are more than `most`.
+[[nodiscard]] std::string list_text(const std::vector<std::string>& items,
+                                    std::size_t most = static_cast<std::size_t>(-1));
 
 }  // namespace gpushm::discover

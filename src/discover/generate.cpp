@@ -69,9 +69,9 @@ void add_new(std::vector<Value>& to, const std::vector<Value>& from) {
 /// Puts a document together, part by part.
 class document_maker {
  public:
-  explicit document_maker(const generate_options& options)
+  document_maker(const generate_options& options, const root_view& root)
       : options_(options),
-        root_(options.driver_root),
+        root_(root),
         nodes_(dev_root_of(options, root_),
                options.sys_root,
                parse_mig_minors(text_of_file(
@@ -211,7 +211,7 @@ class document_maker {
   }
 
   const generate_options& options_;
-  root_view root_;
+  const root_view& root_;
   node_finder nodes_;
   hook_maker hooks_;
   findings all_;
@@ -222,9 +222,10 @@ class document_maker {
 };
 
 generated describe(const generate_options& options,
+                   const root_view& root,
                    const installed_driver& driver,
                    const std::vector<gpu_entry>& boards) {
-  document_maker maker(options);
+  document_maker maker(options, root);
   maker.add_driver(driver);
   for (const gpu_entry& gpu : select_devices(boards, options.device_ids)) {
     maker.add_board(gpu);
@@ -235,14 +236,15 @@ generated describe(const generate_options& options,
 }  // namespace
 
 generated generate(const generate_options& options, const std::vector<gpu_entry>& boards) {
-  return describe(options, find_driver(root_view(options.driver_root), options), boards);
+  const root_view root(options.driver_root);
+  return describe(options, root, find_driver(root, options), boards);
 }
 
 generated generate(const generate_options& options) {
   const root_view root(options.driver_root);
   const installed_driver driver = find_driver(root, options);
   const auto nvml = root.resolve(join(driver.directories.front(), "libnvidia-ml.so.1"));
-  return describe(options, driver, ask_nvml(nvml ? root.outside(*nvml) : std::string()));
+  return describe(options, root, driver, ask_nvml(nvml ? root.outside(*nvml) : std::string()));
 }
 
 }  // namespace gpushm::discover

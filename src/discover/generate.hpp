@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "discover/findings.hpp"
 #include "discover/inventory.hpp"
 #include "discover/name_strategy.hpp"
 #include "spec/document.hpp"
@@ -35,7 +36,7 @@ struct generate_options {
 struct generated {
   cdi::document content;                ///< with the lowest version that has all it uses
   std::vector<std::string> found;       ///< a line for each kind of thing
-  std::vector<std::string> missing;     ///< what was looked for and is not there; often harmless
+  std::vector<absent_things> missing;   ///< what was looked for and is not there; often harmless
   std::vector<std::string> incomplete;  ///< what is wrong: devices left out, nodes out of date
 };
 

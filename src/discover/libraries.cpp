@@ -82,7 +82,7 @@ class library_search {
       absent.emplace_back("nvidia_drv.so");
     }
     if (!absent.empty()) {
-      result_.missing.push_back(std::string("libraries ").append(list_text(absent)));
+      result_.missing.push_back({"libraries", std::move(absent)});
     }
     result_.found.push_back(count_text(result_.mounts.size(), "library", "libraries")
                                 .append(" in ")

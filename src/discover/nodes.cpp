@@ -187,6 +187,7 @@ std::optional<cdi::edits> node_finder::instance(const gpu_entry& gpu,
 
 cdi::edits node_finder::common(std::string_view majors, findings& report) const {
   cdi::edits edits;
+  std::vector<std::string> absent;
   for (const char* path :
        {"/dev/nvidia-modeset", "/dev/nvidia-uvm-tools", "/dev/nvidia-uvm", "/dev/nvidiactl"}) {
     if (const auto found = node(path)) {
@@ -200,8 +201,11 @@ cdi::edits node_finder::common(std::string_view majors, findings& report) const 
               .append(outside(path))
               .append(": CUDA will not start in containers (nvidia-modprobe -u -c=0 makes it)"));
     } else {
-      report.missing.push_back(std::string("device node ").append(outside(path)));
+      absent.push_back(outside(path));
     }
+  }
+  if (!absent.empty()) {
+    report.missing.push_back({"device nodes", std::move(absent)});
   }
   struct stat about {};
   const std::string uvm = outside("/dev/nvidia-uvm");

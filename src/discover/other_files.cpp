@@ -85,15 +85,12 @@ void mount(findings& result,
   result.mounts.push_back({root.outside(real), std::move(where), options, {}});
 }
 
-void report(findings& result,
-            const char* one,
-            const char* many,
-            const std::vector<std::string>& absent) {
+void report(findings& result, const char* one, const char* many, std::vector<std::string> absent) {
   if (!result.mounts.empty()) {
     result.found.push_back(count_text(result.mounts.size(), one, many));
   }
   if (!absent.empty()) {
-    result.missing.push_back(std::string(many).append(" ").append(list_text(absent)));
+    result.missing.push_back({many, std::move(absent)});
   }
 }
 
@@ -117,10 +114,10 @@ findings find_configurations(const root_view& root) {
     if (const auto real = find_below(root, configuration_directories, each.path)) {
       mount(result, root, *real, join(each.directory, each.path), read_only_options());
     } else {
-      absent.emplace_back(name_of(each.path));
+      absent.emplace_back(each.path);
     }
   }
-  report(result, "configuration file", "configuration files", absent);
+  report(result, "configuration file", "configuration files", std::move(absent));
   return result;
 }
 
@@ -159,7 +156,7 @@ findings find_firmware(const root_view& root,
   if (result.mounts.empty()) {
     absent.push_back(std::string(below).append("/gsp*.bin"));
   }
-  report(result, "firmware file", "firmware files", absent);
+  report(result, "firmware file", "firmware files", std::move(absent));
   return result;
 }
 
@@ -190,7 +187,7 @@ findings find_programs(const root_view& root) {
       absent.emplace_back(name);
     }
   }
-  report(result, "program", "programs", absent);
+  report(result, "program", "programs", std::move(absent));
   return result;
 }
 
@@ -210,7 +207,7 @@ findings find_sockets(const root_view& root) {
       absent.emplace_back(each.name);
     }
   }
-  report(result, "socket", "sockets", absent);
+  report(result, "socket", "sockets", std::move(absent));
   return result;
 }
 

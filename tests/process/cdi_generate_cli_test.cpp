@@ -183,19 +183,35 @@ TEST_P(cdi_whole, is_as_expected) {
 TEST_F(cdi_generate, says_what_it_found_and_what_not_on_standard_error) {
   make("local-nvidia-lib64", plain_gpus(2));
   const auto result = generate();
-  EXPECT_EQ(
-      result.err,
+  const std::string found =
       "gpushm: found 2 GPUs; driver 550.90.07; 6 libraries in /usr/local/nvidia/lib64 and "
-      "/var/lib/nvidia/gl; 2 programs\n"
-      "gpushm: not found: libraries libnvidia-egl-gbm.so, libnvidia-egl-wayland.so, "
-      "libnvidia-egl-wayland2.so, libnvidia-egl-xcb.so, libnvidia-egl-xlib.so, "
-      "libnvidia-nvvm70.so and nvidia_drv.so; configuration files 10_nvidia.json, "
-      "15_nvidia_gbm.json, 10_nvidia_wayland.json, 09_nvidia_wayland2.json, 20_nvidia_xcb.json, "
-      "20_nvidia_xlib.json, nvoptix.bin, 10-nvidia.conf, nvidia-drm-outputclass.conf, nvidia.icd, "
-      "nvidia_icd.json, nvidia_layers.json, nvidia_layers.json and nvidia_icd.x86_64.json; "
-      "firmware files nvidia/550.90.07/gsp*.bin; programs nvidia-persistenced, "
-      "nvidia-cuda-mps-control, nvidia-cuda-mps-server, nvidia-imex, nvidia-imex-ctl and "
-      "nvidia-xconfig; sockets nvidia-persistenced, nvidia-fabricmanager and MPS\n");
+      "/var/lib/nvidia/gl; 2 programs\n";
+  EXPECT_EQ(result.err,
+            found +
+                "gpushm: not found: libraries libnvidia-egl-gbm.so, libnvidia-egl-wayland.so and 5 "
+                "more; configuration files glvnd/egl_vendor.d/10_nvidia.json, "
+                "egl/egl_external_platform.d/15_nvidia_gbm.json and 12 more; firmware files "
+                "nvidia/550.90.07/gsp*.bin; programs nvidia-persistenced, nvidia-cuda-mps-control "
+                "and 4 more; sockets nvidia-persistenced, nvidia-fabricmanager and MPS\n");
+  EXPECT_EQ(generate({"--verbose"}).err,
+            found +
+                "gpushm: not found: libraries libnvidia-egl-gbm.so, libnvidia-egl-wayland.so, "
+                "libnvidia-egl-wayland2.so, libnvidia-egl-xcb.so, libnvidia-egl-xlib.so, "
+                "libnvidia-nvvm70.so and nvidia_drv.so\n"
+                "gpushm: not found: configuration files glvnd/egl_vendor.d/10_nvidia.json, "
+                "egl/egl_external_platform.d/15_nvidia_gbm.json, "
+                "egl/egl_external_platform.d/10_nvidia_wayland.json, "
+                "egl/egl_external_platform.d/09_nvidia_wayland2.json, "
+                "egl/egl_external_platform.d/20_nvidia_xcb.json, "
+                "egl/egl_external_platform.d/20_nvidia_xlib.json, nvidia/nvoptix.bin, "
+                "X11/xorg.conf.d/10-nvidia.conf, X11/xorg.conf.d/nvidia-drm-outputclass.conf, "
+                "OpenCL/vendors/nvidia.icd, vulkan/icd.d/nvidia_icd.json, "
+                "vulkan/icd.d/nvidia_layers.json, vulkan/implicit_layer.d/nvidia_layers.json and "
+                "vulkan/icd.d/nvidia_icd.x86_64.json\n"
+                "gpushm: not found: firmware files nvidia/550.90.07/gsp*.bin\n"
+                "gpushm: not found: programs nvidia-persistenced, nvidia-cuda-mps-control, "
+                "nvidia-cuda-mps-server, nvidia-imex, nvidia-imex-ctl and nvidia-xconfig\n"
+                "gpushm: not found: sockets nvidia-persistenced, nvidia-fabricmanager and MPS\n");
   EXPECT_EQ(generate({"--quiet"}).err, "");
   EXPECT_EQ(generate({"-q"}).out, result.out);
 }

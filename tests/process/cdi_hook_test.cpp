@@ -272,6 +272,14 @@ TEST_F(cdi_hook, a_root_that_cannot_be_written_is_only_warned_of) {
               StartsWith("gpushm: warning: the container's cache of libraries is not up to date: "
                          "change the container's root"));
   EXPECT_THAT(result.err, HasSubstr("(EROFS)"));
+
+  const auto links = run({"create-symlinks", "--link", "a::/usr/lib/b", "--link", "a::/c"},
+                         "mount --bind " + root() + " " + root() + " && mount -o remount,bind,ro " +
+                             root() + " && exec \"$@\"",
+                         true);
+  EXPECT_EQ(links.status, exited(0)) << links.err;
+  EXPECT_THAT(links.err, HasSubstr("gpushm: warning: change the container's root"));
+  EXPECT_THAT(links.err, HasSubstr("gpushm: warning: make a link in the container \"/c\""));
 }
 
 TEST_F(cdi_hook, a_hostile_image_has_nothing_of_the_linker_written_outside) {

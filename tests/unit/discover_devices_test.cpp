@@ -259,7 +259,8 @@ TEST_F(discover_devices, missing_control_nodes_are_said) {
       made.incomplete,
       ElementsAre("there is no device node " + (root_ / "dev/nvidia-uvm") +
                   ": CUDA will not start in containers (nvidia-modprobe -u -c=0 makes it)"));
-  EXPECT_THAT(made.missing, Contains("device node " + (root_ / "dev/nvidia-modeset")));
+  EXPECT_THAT(made.missing,
+              Contains(absent_things{"device nodes", {root_ / "dev/nvidia-modeset"}}));
 }
 
 TEST_F(discover_devices, a_uvm_node_of_an_earlier_module_is_said) {

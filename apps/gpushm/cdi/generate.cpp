@@ -29,12 +29,31 @@ std::string line_of(const std::vector<std::string>& parts) {
   return line;
 }
 
-void tell(const generated_document& made, bool quiet) {
-  if (!quiet) {
-    note(std::string("found ").append(line_of(made.found)));
-    if (!made.missing.empty()) {
-      note(std::string("not found: ").append(line_of(made.missing)));
+// How many names of a kind are told unless all are asked for.
+constexpr std::size_t few = 3;
+
+std::string missing_text(const discover::absent_things& missing, std::size_t most) {
+  return std::string(missing.kind).append(" ").append(discover::list_text(missing.names, most));
+}
+
+void tell_missing(const std::vector<discover::absent_things>& missing, bool all) {
+  std::vector<std::string> parts;
+  for (const discover::absent_things& each : missing) {
+    if (all) {
+      note(std::string("not found: ").append(missing_text(each, each.names.size())));
+    } else {
+      parts.push_back(missing_text(each, few));
     }
+  }
+  if (!parts.empty()) {
+    note(std::string("not found: ").append(line_of(parts)));
+  }
+}
+
+void tell(const generated_document& made, const generate_arguments& arguments) {
+  if (!arguments.quiet) {
+    note(std::string("found ").append(line_of(made.found)));
+    tell_missing(made.missing, arguments.verbose);
   }
   for (const std::string& warning : made.warnings) {
     note(std::string("warning: ").append(warning));
@@ -107,13 +126,13 @@ int run(const generate_arguments& arguments) {
   const generated_document made = make_document(arguments);
   const cdi::format format = format_of(arguments);
   if (arguments.output.empty()) {
-    tell(made, arguments.quiet);
+    tell(made, arguments);
     print(cdi::to_text(made.content, format));
     return exit_ok;
   }
   check_no_conflict(made.content, arguments.output);
   cdi::write_file(made.content, arguments.output, format);
-  tell(made, arguments.quiet);
+  tell(made, arguments);
   if (!is_document(arguments.output)) {
     note(std::string("warning: container engines read only files that end in .json or .yaml, not ")
              .append(arguments.output));
@@ -125,6 +144,7 @@ void add(CLI::App& app, generate_arguments& out) {
   app.add_option("-o,--output", out.output, "Where to write (default: standard output)")
       ->type_name("FILE");
   add_generate_options(app, out);
+  app.add_flag("-v,--verbose", out.verbose, "Name everything that was not found");
 }
 
 }  // namespace

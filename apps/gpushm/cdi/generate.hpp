@@ -18,6 +18,7 @@ struct generate_arguments {
   std::optional<cdi::format> format;
   std::string spec_version;  ///< empty: the lowest that fits
   bool quiet = false;
+  bool verbose = false;
 };
 
 /// What `generate` and `refresh` have in common: all but where to write.
@@ -27,7 +28,7 @@ void add_generate_options(CLI::App& app, generate_arguments& out);
 struct generated_document {
   cdi::document content;
   std::vector<std::string> found;
-  std::vector<std::string> missing;
+  std::vector<discover::absent_things> missing;
   std::vector<std::string> warnings;
 };
 

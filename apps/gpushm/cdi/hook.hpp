@@ -36,7 +36,8 @@ class hook_options {
 
 // The hooks. All throw `error`; each tells on standard error what it leaves undone.
 
-/// `--link TARGET::LINK`: links in the container, in the place of files and links that are there.
+/// `--link TARGET::LINK`: links in the container, in the place of files and links that are there. A
+/// root that nobody can write is a warning.
 void create_symlinks(const container_root& root, const hook_options& options);
 /// `--folder DIR`: has the container's linker know directories, with the host's ldconfig
 /// (`--ldconfig-path`).

@@ -58,7 +58,15 @@ void create_symlinks(const container_root& root, const hook_options& options) {
                   "it is not TARGET::LINK",
                   "generate the CDI document again");
     }
-    make_link(root, target, link);
+    try {
+      make_link(root, target, link);
+    } catch (const error& failure) {
+      // Images that cannot be changed have to bring the links; others do without them.
+      if (!root.read_only()) {
+        throw;
+      }
+      note(std::string("warning: ").append(failure.what()));
+    }
   }
 }
 

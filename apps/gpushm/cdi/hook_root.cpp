@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -129,6 +130,11 @@ base::unique_fd container_root::open_by_parts(std::string_view path, int flags, 
     way.push_back(std::move(next));
   }
   return base::unique_fd(::openat(here(), ".", flags | O_CLOEXEC, mode));
+}
+
+bool container_root::read_only() const noexcept {
+  struct statvfs about {};
+  return ::fstatvfs(root_.get(), &about) == 0 && (about.f_flag & ST_RDONLY) != 0;
 }
 
 base::unique_fd container_root::make_directory(std::string_view path) const {

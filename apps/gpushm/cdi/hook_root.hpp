@@ -36,6 +36,9 @@ class container_root {
   /// Puts a file with mode 0644 in the place of whatever is called so. Throws `error`.
   void write(std::string_view directory, const std::string& name, std::string_view text) const;
 
+  /// Whether its file system takes no changes from anybody.
+  [[nodiscard]] bool read_only() const noexcept;
+
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
  private:
