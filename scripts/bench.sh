@@ -14,7 +14,7 @@ while IFS= read -r program; do
   name=$(basename "$program")
   echo "bench: $name"
   "$program" --benchmark_out="$output/$name.json" --benchmark_out_format=json
-done < <(find "$build/bench" -type f -executable ! -name '*.so*' | sort)
+done < <(find "$build/bench" -type f -executable ! -name '*.so*' ! -name gpushm_bench_empty | sort)
 if [ $found = 0 ]; then
   echo "bench: no program in $build/bench" >&2
   exit 1
