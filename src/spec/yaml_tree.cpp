@@ -62,6 +62,12 @@ class event_stream {
     } else {
       found.line = static_cast<int>(parser_.problem_mark.line) + 1;
       found.column = static_cast<int>(parser_.problem_mark.column) + 1;
+      // Behind a last line without its end libyaml sees another line.
+      const auto lines = static_cast<int>(std::count(text_.begin(), text_.end(), '\n')) + 1;
+      if (found.line > lines) {
+        found.line = lines;
+        found.column = static_cast<int>(text_.size() - (text_.rfind('\n') + 1)) + 1;
+      }
     }
     if (parser_.problem != nullptr) {
       found.text.append(": ").append(parser_.problem);
