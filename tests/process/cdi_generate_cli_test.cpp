@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -111,6 +112,15 @@ struct whole_case {
   std::string tree;
   std::string gpus;
 };
+void PrintTo(const whole_case& value, std::ostream* to) {
+  *to << value.tree << "+" << value.gpus;
+}
+std::string name_of_case(const ::testing::TestParamInfo<whole_case>& info) {
+  std::string name = info.param.tree + "_" + info.param.gpus;
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
+  return name;
+}
 
 std::vector<recorded_gpu> gpus_called(const std::string& name) {
   if (name == "one") {
@@ -151,7 +161,8 @@ INSTANTIATE_TEST_SUITE_P(distributions,
                                            whole_case{"rhel-9-550", "one"},
                                            whole_case{"nixos-550", "one"},
                                            whole_case{"driver-container-535", "one"},
-                                           whole_case{"local-nvidia-lib64", "one"}));
+                                           whole_case{"local-nvidia-lib64", "one"}),
+                         name_of_case);
 INSTANTIATE_TEST_SUITE_P(layouts,
                          cdi_whole,
                          ::testing::Values(whole_case{"rhel-9-550", "two-with-graphics"},
@@ -160,7 +171,8 @@ INSTANTIATE_TEST_SUITE_P(layouts,
                                            whole_case{"local-nvidia-lib64", "a100-three"},
                                            whole_case{"local-nvidia-lib64", "h100-mixed"},
                                            whole_case{"driver-container-535", "h100-halves"},
-                                           whole_case{"ubuntu-22.04-570", "some-split"}));
+                                           whole_case{"ubuntu-22.04-570", "some-split"}),
+                         name_of_case);
 
 /// Made anew with GPUSHM_WRITE_GOLDEN=1 in the environment, when there is none: look at it then.
 TEST_P(cdi_whole, is_as_expected) {
