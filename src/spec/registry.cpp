@@ -84,7 +84,9 @@ struct registry::state {
     for (std::size_t priority = 0; priority < directories.size(); ++priority) {
       const std::string& directory = directories[priority];
       for (const std::string& name : list_documents(directory, directory_problems)) {
-        changed |= take({priority, directory + "/" + name}, before);
+        std::string path = directory;
+        path.append("/").append(name);
+        changed |= take({priority, std::move(path)}, before);
       }
     }
     return changed || documents.size() != before->documents.size() ||
