@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <sys/utsname.h>
-
 #include <algorithm>
 #include <array>
-#include <map>
+#include <filesystem>
 
 #include "base/file.hpp"
 #include "base/text.hpp"
@@ -51,6 +49,16 @@ void add_once(std::vector<std::string>& all, std::string text) {
   }
 }
 
+std::string read_ld_cache(const std::string& path) {
+  // No more room than it needs: filling the most that is taken with zeros would take longer than
+  // all the rest of the search.
+  std::error_code failed;
+  const auto size = std::filesystem::file_size(path, failed);
+  return failed || size > max_ld_cache_bytes
+             ? std::string()
+             : base::read_small_file(path, static_cast<std::size_t>(size)).value_or(std::string());
+}
+
 // Directories that may hold the driver; real paths, each once.
 std::vector<std::string> candidates(const root_view& root, const driver_places& places) {
   std::vector<std::string> found;
@@ -68,8 +76,7 @@ std::vector<std::string> candidates(const root_view& root, const driver_places& 
       places.ld_cache_path.empty()
           ? root.outside(root.resolve("/etc/ld.so.cache").value_or("/etc/ld.so.cache"))
           : places.ld_cache_path;
-  const std::string cache =
-      base::read_small_file(cache_path, max_ld_cache_bytes).value_or(std::string());
+  const std::string cache = read_ld_cache(cache_path);
   for (const ld_cache_entry& entry :
        parse_ld_cache(std::as_bytes(std::span(cache))).value_or(std::vector<ld_cache_entry>())) {
     // The others are where these are.

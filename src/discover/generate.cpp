@@ -17,8 +17,11 @@ namespace gpushm::discover {
 
 namespace {
 
+// mig-minors has some 3 KiB for each of 32 possible boards.
+constexpr std::size_t max_proc_bytes = std::size_t{256} << 10U;
+
 std::string text_of_file(const std::string& path) {
-  return base::read_small_file(path).value_or(std::string());
+  return base::read_small_file(path, max_proc_bytes).value_or(std::string());
 }
 
 std::string dev_root_of(const generate_options& options, const root_view& root) {
@@ -171,7 +174,7 @@ class document_maker {
     }
   }
 
-  void take(findings part) {
+  void take(const findings& part) {
     add_new(result_.content.changes.mounts, part.mounts);
     add_new(all_.links, part.links);
     add_new(all_.found, part.found);

@@ -93,7 +93,7 @@ class library_search {
  private:
   // The real path; nothing when it is not there, for another machine, or here already.
   std::optional<std::string> add_file(const std::string& path) {
-    const auto real = root_.resolve(path);
+    auto real = root_.resolve(path);
     if (!real || !seen_.insert(*real).second) {
       return std::nullopt;
     }

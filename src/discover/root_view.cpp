@@ -36,14 +36,6 @@ std::string without_last_part(const std::string& path) {
   return path.substr(0, path.find_last_of('/'));
 }
 
-// The parts of a path, last one first, so that they can be taken from the end.
-void push_parts(std::vector<std::string>& parts, std::string_view path) {
-  const auto more = base::split(path, "/");
-  for (auto part = more.rbegin(); part != more.rend(); ++part) {
-    parts.emplace_back(*part);
-  }
-}
-
 }  // namespace
 
 root_view::root_view(std::string_view root) {
@@ -140,6 +132,11 @@ const std::vector<std::string>& root_view::names(std::string_view inside) const 
 bool root_view::has(std::string_view directory, std::string_view name) const {
   const auto& all = names(directory);
   return std::binary_search(all.begin(), all.end(), name);
+}
+
+void push_parts(std::vector<std::string>& parts, std::string_view path) {
+  const auto more = base::split(path, "/");
+  parts.insert(parts.end(), more.rbegin(), more.rend());
 }
 
 std::string_view directory_of(std::string_view path) {

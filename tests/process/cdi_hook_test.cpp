@@ -131,6 +131,9 @@ TEST_F(cdi_hook, what_is_no_state_of_a_container_is_refused) {
               what + " \"" + bundle + "/config.json\": it names no root.path" + next)
         << text;
   }
+  fs::remove(bundle + "/config.json");
+  EXPECT_EQ(run({"update-ldcache"}).err,
+            what + " \"" + bundle + "/config.json\": No such file or directory" + next);
   put_file(bundle + "/config.json", R"({"root":{"path":"//"}})");
   EXPECT_EQ(run({"update-ldcache"}).err,
             what + " \"" + bundle + "/config.json\": its root.path is the host's own root" + next);

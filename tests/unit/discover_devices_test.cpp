@@ -210,8 +210,13 @@ TEST_F(discover_devices, a_mig_instance_has_three_nodes_and_its_board_is_no_devi
   node("nvidia0");
   node("nvidia-caps/nvidia-cap66");
   node("nvidia-caps/nvidia-cap68");
+  // As long as for 32 boards.
+  std::string others;
+  for (int line = 0; line < 32 * 135; ++line) {
+    others.append("gpu9/gi9/ci9/access 999\n");
+  }
   put_file(root_ / "proc/driver/nvidia-caps/mig-minors",
-           "gpu0/gi7/access 66\ngpu0/gi7/ci1/access 68\n");
+           others + "gpu0/gi7/access 66\ngpu0/gi7/ci1/access 68\n");
   gpu_entry gpu = board(0, true);
   gpu.instances = {{2, "MIG-x", 7, 1}};
   const auto made = make({gpu});

@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/file.hpp"
@@ -98,9 +98,13 @@ std::string root_of_container(std::string_view state) {
     throw_no_root({}, "standard input is not the state of a container with an absolute bundle");
   }
   const std::string path = std::string(bundle).append("/config.json");
-  const auto config = base::read_small_file(path, max_config_bytes);
+  std::error_code failed;
+  const auto size = std::filesystem::file_size(path, failed);
+  const auto config = failed || size > max_config_bytes
+                          ? std::nullopt
+                          : base::read_small_file(path, static_cast<std::size_t>(size));
   if (!config) {
-    throw_no_root(path, base::errno_text(errno));
+    throw_no_root(path, failed ? failed.message() : "it cannot be read, or has more than 16 MiB");
   }
   const nlohmann::json parsed = nlohmann::json::parse(*config, nullptr, false);
   const bool has_root = parsed.is_object() && parsed.contains("root");

@@ -15,7 +15,6 @@
 
 #include "base/file.hpp"
 #include "base/syscall.hpp"
-#include "base/text.hpp"
 #include "discover/root_view.hpp"
 
 namespace gpushm::cli {
@@ -61,14 +60,6 @@ base::unique_fd failed(int number) {
   return {};
 }
 
-// The parts of a path, last one first, so that they can be taken from the end.
-void push_parts(std::vector<std::string>& parts, std::string_view path) {
-  const auto more = base::split(path, "/");
-  for (auto part = more.rbegin(); part != more.rend(); ++part) {
-    parts.emplace_back(*part);
-  }
-}
-
 }  // namespace
 
 container_root::container_root(const std::string& path, resolution how)
@@ -97,7 +88,7 @@ base::unique_fd container_root::open_by_parts(std::string_view path, int flags, 
   std::vector<base::unique_fd> way;
   const auto here = [&] { return way.empty() ? root_.get() : way.back().get(); };
   std::vector<std::string> parts;
-  push_parts(parts, path);
+  discover::push_parts(parts, path);
   int links = 0;
   while (!parts.empty()) {
     const std::string part = std::move(parts.back());
@@ -118,7 +109,7 @@ base::unique_fd container_root::open_by_parts(std::string_view path, int flags, 
       if (target->front() == '/') {
         way.clear();
       }
-      push_parts(parts, *target);
+      discover::push_parts(parts, *target);
       continue;
     }
     if (parts.empty()) {
