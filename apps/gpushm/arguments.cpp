@@ -418,7 +418,7 @@ request parse(int argc, char** argv) {
           all.topo,
           all.topo.json);
   if (wanted("cdi")) {
-    add_cdi(root, asked);
+    add_cdi(root, asked, argc > 2 ? argv[2] : "");
   }
   command("matrix",
           "Try all ways of sharing between real containers in all settings",

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "base/text.hpp"
 #include "spec/inject_parts.hpp"
 
 namespace gpushm::cdi {
@@ -29,27 +28,37 @@ std::string_view mapping_option(const mount& each) {
   return option;
 }
 
-// Mounts come in the order of this number: what contains others first.
+// Mounts come in the order of this number: what contains others first. "/" counts as "/a" does.
 std::size_t depth_of(std::string_view destination) {
   std::size_t depth = 0;
-  for (const std::string_view part : base::split(destination, "/")) {
+  for_each_part(destination, [&](std::string_view part) {
     if (part == "..") {
       depth -= depth > 0 ? 1 : 0;
     } else if (part != ".") {
       ++depth;
     }
-  }
-  // "/" has as many separators as "/a".
+  });
   return destination.starts_with('/') ? std::max<std::size_t>(depth, 1)
                                       : depth - (depth > 0 ? 1 : 0);
 }
 
 void sort_by_depth(oci_config& mounts) {
-  auto& list = mounts.get_ref<oci_config::array_t&>();
-  std::stable_sort(list.begin(), list.end(), [](const oci_config& left, const oci_config& right) {
-    return depth_of(text_at(left, "destination", "mounts")) <
-           depth_of(text_at(right, "destination", "mounts"));
+  struct placed {
+    std::size_t depth = 0;
+    oci_config mount;
+  };
+  std::vector<placed> order;
+  order.reserve(mounts.size());
+  for (oci_config& each : mounts) {
+    const std::size_t depth = depth_of(text_at(each, "destination", "mounts"));
+    order.push_back({depth, std::move(each)});
+  }
+  std::stable_sort(order.begin(), order.end(), [](const placed& left, const placed& right) {
+    return left.depth < right.depth;
   });
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    mounts[i] = std::move(order[i].mount);
+  }
 }
 
 std::string described(const mount& each, bool replaces) {

@@ -3,6 +3,7 @@
 
 // What the files of the injection share among themselves.
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,6 +54,18 @@ void check_paths(const edits& changes, const std::string& device);
 /// Type, numbers and mode of a node, asked from the host where the document leaves them out. Throws
 /// `error`.
 [[nodiscard]] device_node completed(const device_node& node, const std::string& device);
+
+/// Calls `visit` with each name of a path. Documents have hundreds of paths: no list is made.
+template <typename Visit>
+void for_each_part(std::string_view path, Visit&& visit) {
+  while (!path.empty()) {
+    const auto end = std::min(path.find('/'), path.size());
+    if (end > 0) {
+      visit(path.substr(0, end));
+    }
+    path.remove_prefix(std::min(end + 1, path.size()));
+  }
+}
 
 /// Whether the mount makes a file or directory of the host appear: then its host path is one.
 [[nodiscard]] bool is_bind(const mount& each);

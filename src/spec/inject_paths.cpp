@@ -2,9 +2,6 @@
 // Paths of a document that could lead elsewhere than they say. The specification speaks of paths
 // "on the host" and "within the container": both have a root, so that a relative one has no meaning
 // there; runtimes would take it from the bundle, or from whatever directory they run in.
-#include <algorithm>
-
-#include "base/text.hpp"
 #include "spec/inject_parts.hpp"
 
 namespace gpushm::cdi {
@@ -13,12 +10,13 @@ namespace {
 
 void check(const std::string& device, std::string_view what, std::string_view path) {
   std::string_view problem;
-  const auto parts = base::split(path, "/");
+  bool leads_up = false;
+  for_each_part(path, [&](std::string_view part) { leads_up = leads_up || part == ".."; });
   if (path.find('\0') != std::string_view::npos) {
     problem = "has a zero byte in it";
   } else if (!path.starts_with('/')) {
     problem = "is not absolute";
-  } else if (std::find(parts.begin(), parts.end(), "..") != parts.end()) {
+  } else if (leads_up) {
     problem = "leads up (\"..\")";
   } else {
     return;

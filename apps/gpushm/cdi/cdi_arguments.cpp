@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cdi/cdi_arguments.hpp"
 
+#include <algorithm>
+#include <array>
+
 #include "cdi/generate.hpp"
 #include "cdi/hook.hpp"
 #include "cdi/inject.hpp"
@@ -12,19 +15,30 @@
 
 namespace gpushm::cli {
 
-void add_cdi(CLI::App& root, request& asked) {
+void add_cdi(CLI::App& root, request& asked, std::string_view named) {
+  struct row {
+    std::string_view name;
+    void (*add)(CLI::App&, request&);
+  };
+  constexpr auto commands = std::to_array<row>({{"generate", add_cdi_generate},
+                                                {"hook", add_cdi_hook},
+                                                {"inject", add_cdi_inject},
+                                                {"list", add_cdi_list},
+                                                {"refresh", add_cdi_refresh},
+                                                {"share", add_cdi_share},
+                                                {"validate", add_cdi_validate},
+                                                {"watch", add_cdi_watch}});
   CLI::App* cdi = root.add_subcommand("cdi", "Give containers their GPUs: CDI documents");
   cdi->group("");
   cdi->footer("");
   cdi->require_subcommand(1);
-  add_cdi_generate(*cdi, asked);
-  add_cdi_hook(*cdi, asked);
-  add_cdi_inject(*cdi, asked);
-  add_cdi_list(*cdi, asked);
-  add_cdi_refresh(*cdi, asked);
-  add_cdi_share(*cdi, asked);
-  add_cdi_validate(*cdi, asked);
-  add_cdi_watch(*cdi, asked);
+  const bool known = std::any_of(
+      commands.begin(), commands.end(), [&](const row& each) { return each.name == named; });
+  for (const row& each : commands) {
+    if (!known || each.name == named) {
+      each.add(*cdi, asked);
+    }
+  }
 }
 
 }  // namespace gpushm::cli
