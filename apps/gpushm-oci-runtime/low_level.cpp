@@ -44,6 +44,7 @@ void become(const std::string& path, const std::vector<std::string>& arguments) 
   std::vector<std::string> all{path};
   all.insert(all.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
+  pointers.reserve(all.size() + 1);
   for (std::string& each : all) {
     pointers.push_back(each.data());
   }
