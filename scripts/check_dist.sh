@@ -43,7 +43,7 @@ while IFS= read -r -d '' file; do
       *libc.so.* | *libm.so.* | *libdl.so.* | *libpthread.so.* | *librt.so.* | *libresolv.so.*) ;;
       *) fail "$short takes from this machine: $line" ;;
     esac
-  done < <(env -i PATH="$PATH" ldd "$file")
+  done < <(env -i PATH="$PATH" ldd "$file" 2>/dev/null)
   newest=$(readelf --dyn-syms -W "$file" | grep -o 'GLIBC_2\.[0-9.]*' | sort -Vu | tail -n 1 || true)
   if [ -n "$newest" ] &&
      [ "$(printf '%s\n' "GLIBC_$newest_allowed" "$newest" | sort -V | tail -n 1)" != "GLIBC_$newest_allowed" ]; then

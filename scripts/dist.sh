@@ -23,7 +23,7 @@ mkdir -p "$tree/bin" "$tree/lib" "$tree/share/abi"
 
 cmake --install "$build" --component dist --prefix "$tree" >/dev/null
 
-is_elf() { [ "$(head -c 4 "$1" | tail -c 3)" = ELF ]; }
+is_dynamic() { [[ $(readelf -lW "$1" 2>/dev/null) == *"  DYNAMIC "* ]]; }
 
 # glibc's own libraries belong to the machine, and so does the driver.
 is_foreign() {
@@ -36,7 +36,7 @@ is_foreign() {
 
 # `ldd` lists what is needed indirectly, too.
 find "$tree/bin" "$tree/lib" -type f -print0 | while IFS= read -r -d '' file; do
-  if is_elf "$file"; then
+  if is_dynamic "$file"; then
     LD_LIBRARY_PATH=$tree/lib ldd "$file" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3} $0 ~ /not found/ {print $1, "missing"}'
   fi
 done | sort -u >"$stage/needed"
@@ -53,7 +53,7 @@ done <"$stage/needed"
 
 # The copies are ours to change: no symbols, and no search path but the tree's own.
 find "$tree/bin" "$tree/lib" -type f -print0 | while IFS= read -r -d '' file; do
-  is_elf "$file" || continue
+  is_dynamic "$file" || continue
   chmod u+w "$file"
   strip --strip-unneeded "$file"
   case ${file#"$tree"/} in

@@ -252,24 +252,27 @@ constexpr const char* footer =
 
 int tell_usage(const CLI::App& root, const CLI::ParseError& failure, int argc, char** argv) {
   std::string text = failure.what();
-  const CLI::App* command = nullptr;
-  for (const CLI::App* candidate : root.get_subcommands()) {
-    command = candidate;
+  const CLI::App* command = &root;
+  std::string name = "gpushm";
+  int at = 1;
+  for (auto below = root.get_subcommands(); !below.empty(); below = command->get_subcommands()) {
+    command = below.back();
+    name.append(" ").append(command->get_name());
+    ++at;
   }
-  if (command == nullptr && argc > 1 && argv[1][0] != '-') {
-    text = "there is no command \"" + std::string(argv[1]) + "\"";
-    for (const CLI::App* candidate : root.get_subcommands([](const CLI::App*) { return true; })) {
+  const auto candidates = command->get_subcommands([](const CLI::App*) { return true; });
+  if (!candidates.empty() && argc > at && argv[at][0] != '-') {
+    text = "there is no command \"" + std::string(argv[at]) + "\"";
+    for (const CLI::App* candidate : candidates) {
       if (!candidate->get_group().empty() &&
-          base::edit_distance(argv[1], candidate->get_name(), 2) <= 2) {
+          base::edit_distance(argv[at], candidate->get_name(), 2) <= 2) {
         text += " (did you mean \"" + candidate->get_name() + "\"?)";
         break;
       }
     }
   }
   note(text);
-  const std::string help =
-      command == nullptr ? "gpushm --help" : "gpushm " + command->get_name() + " --help";
-  note("see: " + help);
+  note("see: " + name + " --help");
   return exit_usage;
 }
 

@@ -63,6 +63,49 @@ class cdi_registry_cli : public ::testing::Test {
   cli cli_;
 };
 
+TEST_F(cdi_registry_cli, a_wrong_name_is_told_with_the_one_that_is_meant) {
+  const auto wrong = cli_.run({"cdi", "lst"});
+  EXPECT_EQ(wrong.status, exited(2));
+  EXPECT_EQ(wrong.err,
+            "gpushm: there is no command \"lst\" (did you mean \"list\"?)\n"
+            "gpushm: see: gpushm cdi --help\n");
+  EXPECT_EQ(cli_.run({"cdi", "list", "--bad"}).err,
+            "gpushm: The following argument was not expected: --bad\n"
+            "gpushm: see: gpushm cdi list --help\n");
+}
+
+TEST_F(cdi_registry_cli, share_writes_no_conflict) {
+  fs::create_directories(path("domains/team"));
+  write("low/other.yaml",
+        "cdiVersion: 0.5.0\nkind: gpushm.dev/share\n"
+        "devices: [{name: team, containerEdits: {env: [A=b]}}]\n");
+  const auto refused = cli_.run(
+      {"cdi", "share", "--directory", path("domains"), "--output", path("low/share.yaml")});
+  EXPECT_EQ(refused.status, exited(1));
+  EXPECT_EQ(refused.err,
+            "gpushm: write CDI document \"" + path("low/share.yaml") +
+                "\": " + path("low/other.yaml") +
+                " defines gpushm.dev/share=team too, and of two documents in one directory neither "
+                "would count (remove that file, or choose another --vendor, --class or "
+                "--output)\n");
+  EXPECT_FALSE(fs::exists(path("low/share.yaml")));
+  const auto made = cli_.run({"cdi",
+                              "share",
+                              "team",
+                              "--directory",
+                              path("domains"),
+                              "--output",
+                              path("high/share.json")});
+  EXPECT_EQ(made.status, exited(0)) << made.err;
+  EXPECT_EQ(run({"validate"}).status, exited(0));
+  const auto nobody = cli_.run({"cdi", "share", "--directory", path("high")});
+  EXPECT_EQ(
+      nobody.err,
+      "gpushm: find domains \"" + path("high") +
+          "\": there is no domain in it (start a broker (gpushm serve --mode 0666), or name a "
+          "domain)\n");
+}
+
 // ---- list ----
 
 TEST_F(cdi_registry_cli, list_shows_devices_and_tells_problems_apart) {

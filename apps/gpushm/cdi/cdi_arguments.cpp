@@ -29,7 +29,6 @@ void add_cdi(CLI::App& root, request& asked, std::string_view named) {
                                                 {"validate", add_cdi_validate},
                                                 {"watch", add_cdi_watch}});
   CLI::App* cdi = root.add_subcommand("cdi", "Give containers their GPUs: CDI documents");
-  cdi->group("");
   cdi->footer("");
   cdi->require_subcommand(1);
   const bool known = std::any_of(

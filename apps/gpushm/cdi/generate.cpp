@@ -1,25 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cdi/generate.hpp"
 
-#include <filesystem>
-#include <set>
-
 #include "cdi/command.hpp"
 #include "commands.hpp"
-#include "gpushm/error.hpp"
 #include "output.hpp"
-#include "spec/parse.hpp"
 #include "support/child_process.hpp"
 
 namespace gpushm::cli {
 
-namespace fs = std::filesystem;
-
 namespace {
-
-bool is_document(const fs::path& path) {
-  return path.extension() == ".json" || path.extension() == ".yaml";
-}
 
 std::string line_of(const std::vector<std::string>& parts) {
   std::string line;
@@ -80,69 +69,17 @@ generated_document make_document(const generate_arguments& arguments) {
   return result;
 }
 
-void check_no_conflict(const cdi::document& content, const std::string& output) {
-  const fs::path own(output);
-  const fs::path directory = own.has_parent_path() ? own.parent_path() : fs::path(".");
-  std::set<std::string, std::less<>> names;
-  for (const cdi::device& device : content.devices) {
-    names.insert(device.name);
-  }
-  std::error_code failed;
-  for (fs::directory_iterator each(directory, failed); !failed && each != fs::directory_iterator();
-       each.increment(failed)) {
-    if (!is_document(each->path()) || each->path().filename() == own.filename()) {
-      continue;
-    }
-    const cdi::parsed other = cdi::load(each->path().string());
-    // What cannot be used defines nothing.
-    if (!other.problems.empty() || other.content.kind != content.kind) {
-      continue;
-    }
-    for (const cdi::device& device : other.content.devices) {
-      if (names.contains(device.name)) {
-        throw error(errc::already_exists,
-                    "write CDI document",
-                    output,
-                    std::string(each->path().string())
-                        .append(" defines ")
-                        .append(content.kind)
-                        .append("=")
-                        .append(device.name)
-                        .append(" too, and of two documents in one directory neither would count"),
-                    "remove that file, or choose another --vendor, --class or --output");
-      }
-    }
-  }
-}
-
-cdi::format format_of(const generate_arguments& arguments) {
-  const bool json = fs::path(arguments.output).extension() == ".json";
-  return arguments.format.value_or(json ? cdi::format::json : cdi::format::yaml);
-}
-
 namespace {
 
 int run(const generate_arguments& arguments) {
   const generated_document made = make_document(arguments);
-  const cdi::format format = format_of(arguments);
-  if (arguments.output.empty()) {
-    tell(made, arguments);
-    print(cdi::to_text(made.content, format));
-    return exit_ok;
-  }
-  check_no_conflict(made.content, arguments.output);
-  cdi::write_file(made.content, arguments.output, format);
+  write_document(made.content, arguments.output);
   tell(made, arguments);
-  if (!is_document(arguments.output)) {
-    note(std::string("warning: container engines read only files that end in .json or .yaml, not ")
-             .append(arguments.output));
-  }
   return exit_ok;
 }
 
 void add(CLI::App& app, generate_arguments& out) {
-  app.add_option("-o,--output", out.output, "Where to write (default: standard output)")
-      ->type_name("FILE");
+  add_document_output(app, out.output);
   add_generate_options(app, out);
   app.add_flag("-v,--verbose", out.verbose, "Name everything that was not found");
 }

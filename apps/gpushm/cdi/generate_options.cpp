@@ -107,16 +107,6 @@ void add_places(CLI::App& app, discover::generate_options& options) {
 void add_generate_options(CLI::App& app, generate_arguments& out) {
   discover::generate_options& options = out.options;
   set_defaults(options);
-  app.add_option_function<std::string>(
-         "--format",
-         [&out](const std::string& text) {
-           if (text != "yaml" && text != "json") {
-             refuse("--format", text, "it must be yaml or json");
-           }
-           out.format = text == "json" ? cdi::format::json : cdi::format::yaml;
-         },
-         "yaml or json (default: as the output's name ends, else yaml)")
-      ->type_name("FORMAT");
   add_places(app, options);
   app.add_option_function<std::vector<std::string>>(
          "--device-name-strategy",

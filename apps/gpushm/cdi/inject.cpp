@@ -2,6 +2,7 @@
 #include "cdi/inject.hpp"
 
 #include "cdi/command.hpp"
+#include "cdi/spec_directories.hpp"
 #include "commands.hpp"
 #include "json_output.hpp"
 #include "options.hpp"
@@ -29,12 +30,7 @@ void add(CLI::App& app, inject_arguments& out) {
       ->required()
       ->type_name("FILE");
   app.add_flag("--in-place", out.in_place, "Replace FILE (default: print the result)");
-  app.add_option("--spec-dir",
-                 out.directories,
-                 "Where CDI documents are; may be repeated, later ones have priority (default: "
-                 "/etc/cdi, /var/run/cdi)")
-      ->allow_extra_args(false)
-      ->type_name("DIR");
+  add_spec_directories(app, out.directories);
   app.add_flag("-v,--verbose", out.verbose, "Tell each edit on standard error");
   add_json(app, out.json);
 }
@@ -48,8 +44,7 @@ json to_json(const std::vector<cdi::applied_edit>& done) {
 }
 
 std::vector<cdi::applied_edit> edit(const inject_arguments& arguments, cdi::oci_config& config) {
-  const cdi::registry registry(arguments.directories.empty() ? cdi::default_directories()
-                                                             : arguments.directories);
+  const cdi::registry registry(spec_directories(arguments.directories));
   try {
     return cdi::inject(registry, arguments.devices, config);
   } catch (const error& failure) {

@@ -38,12 +38,12 @@ constexpr std::chrono::seconds ask_anyway{60};
 class refresher {
  public:
   explicit refresher(generate_arguments arguments) : arguments_(std::move(arguments)) {
-    if (arguments_.output.empty()) {
-      arguments_.output = std::string("/var/run/cdi/")
-                              .append(arguments_.options.vendor)
-                              .append("-")
-                              .append(arguments_.options.device_class)
-                              .append(".yaml");
+    if (arguments_.output.path.empty()) {
+      arguments_.output.path = std::string("/var/run/cdi/")
+                                   .append(arguments_.options.vendor)
+                                   .append("-")
+                                   .append(arguments_.options.device_class)
+                                   .append(".yaml");
     }
   }
 
@@ -54,9 +54,8 @@ class refresher {
     if (reason.empty()) {
       return;
     }
-    check_no_conflict(wanted, arguments_.output);
-    cdi::write_file(wanted, arguments_.output, format_of(arguments_));
-    note(std::string("wrote ").append(arguments_.output).append(": ").append(reason));
+    write_document(wanted, arguments_.output);
+    note(std::string("wrote ").append(arguments_.output.path).append(": ").append(reason));
   }
 
   /// As `update`, but an error is a line, and the same error a line only once.
@@ -73,7 +72,7 @@ class refresher {
   }
 
   [[nodiscard]] bool failed() const { return !failure_.empty(); }
-  [[nodiscard]] const std::string& output() const { return arguments_.output; }
+  [[nodiscard]] const std::string& output() const { return arguments_.output.path; }
 
   /// Where libcuda and the nodes are.
   [[nodiscard]] std::vector<std::string> directories() const {
@@ -126,10 +125,10 @@ class refresher {
   // Empty: the file is as it should be.
   [[nodiscard]] std::string why_write(const cdi::document& wanted) const {
     std::error_code failed;
-    if (!std::filesystem::exists(arguments_.output, failed)) {
+    if (!std::filesystem::exists(arguments_.output.path, failed)) {
       return "there was none";
     }
-    const cdi::parsed there = cdi::load(arguments_.output);
+    const cdi::parsed there = cdi::load(arguments_.output.path);
     if (!there.problems.empty()) {
       return std::string("it was not usable: ").append(there.problems.front().text);
     }
@@ -168,7 +167,7 @@ void watch(refresher& file, const refresh_arguments& arguments) {
 
 void add(CLI::App& app, refresh_arguments& out) {
   app.add_option("-o,--output",
-                 out.document.output,
+                 out.document.output.path,
                  "The document (default: /var/run/cdi/VENDOR-CLASS.yaml)")
       ->type_name("FILE");
   app.add_flag("--watch", out.watch, "Go on until a signal comes");
@@ -186,6 +185,7 @@ void add(CLI::App& app, refresh_arguments& out) {
          "How often to look at /proc (default: 5s)")
       ->type_name("TIME");
   add_generate_options(app, out.document);
+  add_document_format(app, out.document.output);
 }
 
 int run(const refresh_arguments& arguments) {

@@ -5,11 +5,10 @@
 #include <filesystem>
 
 #include "cdi/command.hpp"
+#include "cdi/document_output.hpp"
 #include "commands.hpp"
-#include "options.hpp"
-#include "output.hpp"
+#include "gpushm/error.hpp"
 #include "spec/share_device.hpp"
-#include "spec/write.hpp"
 
 namespace gpushm::cli {
 
@@ -20,8 +19,7 @@ namespace fs = std::filesystem;
 struct share_arguments {
   std::vector<std::string> domains;
   std::string directory{cdi::domains_inside};
-  std::string output;
-  cdi::format format = cdi::format::yaml;
+  document_output output;
 };
 
 std::vector<std::string> domains_in(const std::string& directory) {
@@ -59,13 +57,7 @@ void add(CLI::App& app, share_arguments& out) {
       ->type_name("");
   app.add_option("--directory", out.directory, "Where the domains are (default: /run/gpushm/d)")
       ->type_name("DIR");
-  app.add_option("--output", out.output, "File to write (default: standard output)")
-      ->type_name("FILE");
-  add_choice(app,
-             "--format",
-             "Form of the document (default: yaml)",
-             out.format,
-             {{"yaml", cdi::format::yaml}, {"json", cdi::format::json}});
+  add_document_output(app, out.output);
 }
 
 int run(const share_arguments& arguments) {
@@ -78,11 +70,7 @@ int run(const share_arguments& arguments) {
   std::sort(domains.begin(), domains.end());
   domains.erase(std::unique(domains.begin(), domains.end()), domains.end());
   const auto document = cdi::share_document(domains, directory);
-  if (arguments.output.empty()) {
-    print(cdi::to_text(document, arguments.format));
-  } else {
-    cdi::write_file(document, arguments.output, arguments.format);
-  }
+  write_document(document, arguments.output);
   return exit_ok;
 }
 

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cdi/document_output.hpp"
+
+#include <filesystem>
+#include <set>
+
+#include "gpushm/error.hpp"
+#include "output.hpp"
+#include "spec/parse.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_document(const fs::path& path) {
+  return path.extension() == ".json" || path.extension() == ".yaml";
+}
+
+void check_no_conflict(const cdi::document& content, const std::string& output) {
+  const fs::path own(output);
+  const fs::path directory = own.has_parent_path() ? own.parent_path() : fs::path(".");
+  std::set<std::string, std::less<>> names;
+  for (const cdi::device& device : content.devices) {
+    names.insert(device.name);
+  }
+  std::error_code failed;
+  for (fs::directory_iterator each(directory, failed); !failed && each != fs::directory_iterator();
+       each.increment(failed)) {
+    if (!is_document(each->path()) || each->path().filename() == own.filename()) {
+      continue;
+    }
+    const cdi::parsed other = cdi::load(each->path().string());
+    // What cannot be used defines nothing.
+    if (!other.problems.empty() || other.content.kind != content.kind) {
+      continue;
+    }
+    for (const cdi::device& device : other.content.devices) {
+      if (names.contains(device.name)) {
+        throw error(errc::already_exists,
+                    "write CDI document",
+                    output,
+                    std::string(each->path().string())
+                        .append(" defines ")
+                        .append(content.kind)
+                        .append("=")
+                        .append(device.name)
+                        .append(" too, and of two documents in one directory neither would count"),
+                    "remove that file, or choose another --vendor, --class or --output");
+      }
+    }
+  }
+}
+
+cdi::format format_of(const document_output& to) {
+  const bool json = fs::path(to.path).extension() == ".json";
+  return to.format.value_or(json ? cdi::format::json : cdi::format::yaml);
+}
+
+}  // namespace
+
+void add_document_format(CLI::App& app, document_output& out) {
+  app.add_option_function<std::string>(
+         "--format",
+         [&out](const std::string& text) {
+           if (text != "yaml" && text != "json") {
+             throw CLI::ValidationError(
+                 "--format",
+                 std::string("\"").append(text).append("\" is not valid: it must be yaml or json"));
+           }
+           out.format = text == "json" ? cdi::format::json : cdi::format::yaml;
+         },
+         "yaml or json (default: as the output's name ends, else yaml)")
+      ->type_name("FORMAT");
+}
+
+void add_document_output(CLI::App& app, document_output& out) {
+  app.add_option("-o,--output", out.path, "Where to write (default: standard output)")
+      ->type_name("FILE");
+  add_document_format(app, out);
+}
+
+void write_document(const cdi::document& content, const document_output& to) {
+  if (to.path.empty()) {
+    print(cdi::to_text(content, format_of(to)));
+    return;
+  }
+  check_no_conflict(content, to.path);
+  cdi::write_file(content, to.path, format_of(to));
+  if (!is_document(to.path)) {
+    note(std::string("warning: container engines read only files that end in .json or .yaml, not ")
+             .append(to.path));
+  }
+}
+
+}  // namespace gpushm::cli
