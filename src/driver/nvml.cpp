@@ -36,10 +36,10 @@ std::string text_of(nvml::nvmlReturn_t result) {
   }
 }
 
-// Where else to look; empty: nowhere. Leaked on purpose, as what is loaded.
+// Where else to look; empty: nowhere.
 std::string& other_path() {
-  static auto* const path = new std::string();
-  return *path;
+  static std::string path;
+  return path;
 }
 
 using text_buffer = std::array<char, 128>;

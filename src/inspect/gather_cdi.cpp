@@ -74,6 +74,7 @@ void judge_conflicts(std::vector<cdi_facts>& all, std::size_t from) {
     }
   };
   std::vector<bool> valid;
+  valid.reserve(all.size());
   for (const cdi_facts& each : all) {
     valid.push_back(each.problem.empty());
   }

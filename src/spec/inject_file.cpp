@@ -51,11 +51,20 @@ std::string read_all(int fd, const std::string& name, std::size_t expected) {
 /// A new file that goes again unless it is renamed.
 class new_file {
  public:
-  new_file(std::string target, const struct stat& like)
-      : target_(std::move(target)), path_(target_ + ".XXXXXX") {
-    fd_ = base::unique_fd(base::checked(
-        writing, target_, "mkostemp", [&] { return ::mkostemp(path_.data(), O_CLOEXEC); }));
-    made_ = true;
+  explicit new_file(std::string target)
+      : target_(std::move(target)),
+        path_(target_ + ".XXXXXX"),
+        fd_(base::checked(
+            writing, target_, "mkostemp", [&] { return ::mkostemp(path_.data(), O_CLOEXEC); })) {}
+  new_file(const new_file&) = delete;
+  new_file& operator=(const new_file&) = delete;
+  ~new_file() {
+    if (!committed_) {
+      ::unlink(path_.c_str());
+    }
+  }
+
+  void be_like(const struct stat& like) {
     // Somebody who may write the file need not be its owner.
     if (like.st_uid != ::geteuid() || like.st_gid != ::getegid()) {
       base::checked(writing, target_, "fchown", [&] {
@@ -64,13 +73,6 @@ class new_file {
     }
     base::checked(
         writing, target_, "fchmod", [&] { return ::fchmod(fd_.get(), like.st_mode & 07777U); });
-  }
-  new_file(const new_file&) = delete;
-  new_file& operator=(const new_file&) = delete;
-  ~new_file() {
-    if (made_) {
-      ::unlink(path_.c_str());
-    }
   }
 
   void write(std::string_view text) {
@@ -83,14 +85,14 @@ class new_file {
   void commit() {
     base::checked(
         writing, target_, "rename", [&] { return ::rename(path_.c_str(), target_.c_str()); });
-    made_ = false;
+    committed_ = true;
   }
 
  private:
   std::string target_;
   std::string path_;
   base::unique_fd fd_;
-  bool made_ = false;
+  bool committed_ = false;
 };
 
 }  // namespace
@@ -123,7 +125,8 @@ void replace_file(const std::string& path, std::string_view text) {
   }
   struct stat status {};
   base::checked(writing, path, "stat", [&] { return ::stat(real.get(), &status); });
-  new_file made(real.get(), status);
+  new_file made(real.get());
+  made.be_like(status);
   made.write(text);
   made.commit();
 }

@@ -19,7 +19,7 @@ document share_document(const std::vector<std::string>& domains, const std::stri
                   "call the domain otherwise: gpushm serve --domain NAME");
     }
     mount directory;
-    directory.host_path = on_host + "/" + domain;
+    directory.host_path.append(on_host).append("/").append(domain);
     directory.container_path.append(domains_inside).append("/").append(domain);
     directory.options = {"ro", "nosuid", "nodev", "noexec", "rbind", "rprivate"};
     device led;

@@ -66,6 +66,7 @@ std::vector<std::string> list_documents(const std::string& directory,
   }
   while (true) {
     errno = 0;
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): the stream is this function's own
     const dirent* entry = ::readdir(open.get());
     if (entry == nullptr) {
       // A directory that was removed meanwhile is empty.

@@ -143,6 +143,7 @@ int run(const hook_arguments& arguments) {
   }
   // What the image put into the environment, and files beside where the runtime happens to be, are
   // not for programs of the host.
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is one thread
   if (::clearenv() != 0) {
     throw error(errc::system_error, "run hook", arguments.words.front(), "clearenv failed");
   }

@@ -81,7 +81,7 @@ findings look_at_registry(const std::vector<std::string>& directories) {
   return all;
 }
 
-std::string counted(std::size_t count, std::string what) {
+std::string counted(std::size_t count, std::string_view what) {
   return std::to_string(count).append(" ").append(what).append(count == 1 ? "" : "s");
 }
 
