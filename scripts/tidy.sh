@@ -9,7 +9,7 @@ set -euo pipefail
 build=$1
 export CLANG_TIDY=$2
 jobs=${3:-$(nproc)}
-export BUILD=$build
+export BUILD=$build ROOT=$PWD
 CACHE=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/gpushm-tidy
 export CACHE
 mkdir -p "$CACHE"
@@ -28,7 +28,8 @@ one() { # FILE COMMAND
              tr -d '\\\n' | cut -d: -f2-) || inputs=
   if [ -n "$inputs" ]; then
     # shellcheck disable=SC2086  # a list of files
-    key=$( { echo "$COMMON $command"; cd "$BUILD" && sha256sum $inputs; } | sha256sum | cut -d ' ' -f 1)
+    # Another clone of the repository finds what this one looked at.
+    key=$( { echo "$COMMON $command"; cd "$BUILD" && sha256sum $inputs; } | sed "s#$ROOT/#./#g" | sha256sum | cut -d ' ' -f 1)
     if [ -e "$CACHE/$key" ]; then
       return 0
     fi
