@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -31,7 +32,8 @@ std::optional<elf_facts> facts_of(const std::string& bytes) {
       return 0;
     }
     const std::size_t got = std::min<std::size_t>(into.size(), bytes.size() - offset);
-    std::memcpy(into.data(), bytes.data() + offset, got);
+    const auto* from = reinterpret_cast<const std::byte*>(bytes.data()) + offset;
+    std::copy_n(from, got, into.begin());
     return got;
   });
 }
