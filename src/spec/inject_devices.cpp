@@ -9,6 +9,7 @@
 
 #include "base/syscall.hpp"
 #include "spec/inject_parts.hpp"
+#include "spec/quoted.hpp"
 
 namespace gpushm::cdi {
 
@@ -29,20 +30,13 @@ std::string_view type_of(mode_t mode) {
   }
 }
 
-std::string in_quotes(std::string_view text) {
-  std::string quoted = "\"";
-  quoted += text;
-  quoted += '"';
-  return quoted;
-}
-
 [[noreturn]] void refuse(errc code,
                          const std::string& device,
                          std::string_view host_path,
                          std::string_view cause,
                          std::string_view next) {
   std::string text = "its node ";
-  text += in_quotes(host_path);
+  text += cdi::quoted(host_path);
   text += cause;
   throw error(code, "inject", device, text, next);
 }
@@ -160,9 +154,9 @@ device_node completed(const device_node& node, const std::string& device) {
   }
   if (complete.type != type) {
     std::string cause = " is of type ";
-    cause += in_quotes(type);
+    cause += cdi::quoted(type);
     cause += ", the document says ";
-    cause += in_quotes(complete.type);
+    cause += cdi::quoted(complete.type);
     refuse(errc::invalid_argument, device, host_path, cause, {});
   }
   if (complete.type != fifo && complete.major == 0) {

@@ -10,6 +10,7 @@
 
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
+#include "spec/file_beside.hpp"
 #include "spec/inject_config.hpp"
 
 namespace gpushm::cdi {
@@ -17,7 +18,7 @@ namespace gpushm::cdi {
 namespace {
 
 constexpr std::string_view reading = "read config";
-constexpr std::string_view writing = "write config";
+constexpr const char* writing = "write config";
 
 [[noreturn]] void refuse_large(const std::string& name) {
   std::string cause = "it has more than ";
@@ -48,52 +49,15 @@ std::string read_all(int fd, const std::string& name, std::size_t expected) {
   return text;
 }
 
-/// A new file that goes again unless it is renamed.
-class new_file {
- public:
-  explicit new_file(std::string target)
-      : target_(std::move(target)),
-        path_(target_ + ".XXXXXX"),
-        fd_(base::checked(
-            writing, target_, "mkostemp", [&] { return ::mkostemp(path_.data(), O_CLOEXEC); })) {}
-  new_file(const new_file&) = delete;
-  new_file& operator=(const new_file&) = delete;
-  ~new_file() {
-    if (!committed_) {
-      ::unlink(path_.c_str());
-    }
-  }
-
-  void be_like(const struct stat& like) {
-    // Somebody who may write the file need not be its owner.
-    if (like.st_uid != ::geteuid() || like.st_gid != ::getegid()) {
-      base::checked(writing, target_, "fchown", [&] {
-        return ::fchown(fd_.get(), like.st_uid, like.st_gid);
-      });
-    }
+void be_like(const struct stat& like, const file_beside& made, const std::string& path) {
+  // Somebody who may write the file need not be its owner.
+  if (like.st_uid != ::geteuid() || like.st_gid != ::getegid()) {
     base::checked(
-        writing, target_, "fchmod", [&] { return ::fchmod(fd_.get(), like.st_mode & 07777U); });
+        writing, path, "fchown", [&] { return ::fchown(made.fd(), like.st_uid, like.st_gid); });
   }
-
-  void write(std::string_view text) {
-    while (!text.empty()) {
-      const auto count = base::checked(
-          writing, target_, "write", [&] { return ::write(fd_.get(), text.data(), text.size()); });
-      text.remove_prefix(static_cast<std::size_t>(count));
-    }
-  }
-  void commit() {
-    base::checked(
-        writing, target_, "rename", [&] { return ::rename(path_.c_str(), target_.c_str()); });
-    committed_ = true;
-  }
-
- private:
-  std::string target_;
-  std::string path_;
-  base::unique_fd fd_;
-  bool committed_ = false;
-};
+  base::checked(
+      writing, path, "fchmod", [&] { return ::fchmod(made.fd(), like.st_mode & 07777U); });
+}
 
 }  // namespace
 
@@ -125,8 +89,8 @@ void replace_file(const std::string& path, std::string_view text) {
   }
   struct stat status {};
   base::checked(writing, path, "stat", [&] { return ::stat(real.get(), &status); });
-  new_file made(real.get());
-  made.be_like(status);
+  file_beside made(writing, real.get());
+  be_like(status, made, real.get());
   made.write(text);
   made.commit();
 }

@@ -7,16 +7,13 @@
 #include "gpushm/error.hpp"
 #include "output.hpp"
 #include "spec/parse.hpp"
+#include "spec/spec_directory.hpp"
 
 namespace gpushm::cli {
 
 namespace {
 
 namespace fs = std::filesystem;
-
-bool is_document(const fs::path& path) {
-  return path.extension() == ".json" || path.extension() == ".yaml";
-}
 
 void check_no_conflict(const cdi::document& content, const std::string& output) {
   const fs::path own(output);
@@ -28,7 +25,8 @@ void check_no_conflict(const cdi::document& content, const std::string& output) 
   std::error_code failed;
   for (fs::directory_iterator each(directory, failed); !failed && each != fs::directory_iterator();
        each.increment(failed)) {
-    if (!is_document(each->path()) || each->path().filename() == own.filename()) {
+    if (!cdi::is_document_name(each->path().native()) ||
+        each->path().filename() == own.filename()) {
       continue;
     }
     const cdi::parsed other = cdi::load(each->path().string());
@@ -88,7 +86,7 @@ void write_document(const cdi::document& content, const document_output& to) {
   }
   check_no_conflict(content, to.path);
   cdi::write_file(content, to.path, format_of(to));
-  if (!is_document(to.path)) {
+  if (!cdi::is_document_name(to.path)) {
     note(std::string("warning: container engines read only files that end in .json or .yaml, not ")
              .append(to.path));
   }
