@@ -63,6 +63,27 @@ gpushm_testing::run_result cdi_machine::generate(const std::vector<std::string>&
   return gpushm_testing::run_program(options, gpushm_testing::patience(std::chrono::seconds(60)));
 }
 
+gpushm::broker cdi_machine::serve_and_share(const std::string& domains,
+                                            const std::string& document) const {
+  fs::create_directory(domains + "/default");
+  gpushm::broker_options serving;
+  serving.socket_path = domains + "/default/socket";
+  serving.mode = 0666;
+  serving.accept_fake_chunks = is_fake();
+  auto broker = gpushm::broker::start(serving);
+  spawn_options share;
+  share.argv = {gpushm_testing::own_program("gpushm"),
+                "cdi",
+                "share",
+                "--directory",
+                domains,
+                "--output",
+                document};
+  const auto shared = gpushm_testing::run_program(share);
+  EXPECT_EQ(shared.status, gpushm_testing::exited(0)) << shared.err;
+  return broker;
+}
+
 std::vector<gpushm_testing::bind_mount> cdi_machine::memory() const {
   if (!fake_) {
     return {};

@@ -8,6 +8,7 @@
 
 #include "container/options.hpp"
 #include "fake_driver/fake_gpus.hpp"
+#include "gpushm/broker.hpp"
 #include "process/child.hpp"
 #include "process/temp_dir.hpp"
 
@@ -22,6 +23,10 @@ class cdi_machine {
 
   /// `gpushm cdi generate` for it, with more options.
   [[nodiscard]] gpushm_testing::run_result generate(const std::vector<std::string>& more) const;
+  /// A broker of the domain "default" below `domains`, and the share device's document that leads
+  /// there as `document`. Tells GoogleTest of a failure.
+  [[nodiscard]] gpushm::broker serve_and_share(const std::string& domains,
+                                               const std::string& document) const;
   /// What a container needs of the fake driver beyond what any driver needs: its GPUs' memory, and
   /// the variables that lead to it. Empty for a real machine.
   [[nodiscard]] std::vector<gpushm_testing::bind_mount> memory() const;

@@ -15,7 +15,6 @@
 #include "container/gpu_access.hpp"
 #include "container/image_root.hpp"
 #include "container/support.hpp"
-#include "gpushm/broker.hpp"
 #include "process/deadline.hpp"
 #include "process/programs.hpp"
 #include "support/oci/cleanup_guard.hpp"
@@ -97,22 +96,7 @@ class cdi_share : public ::testing::TestWithParam<bool> {
     machine_ = std::make_unique<cdi_machine>(GetParam());
     const auto made = machine_->generate({"--output", documents_ / "gpu.yaml"});
     ASSERT_EQ(made.status, exited(0)) << made.err;
-    gpushm::broker_options serving;
-    fs::create_directory(domains_ / "default");
-    serving.socket_path = domains_ / "default/socket";
-    serving.mode = 0666;
-    serving.accept_fake_chunks = machine_->is_fake();
-    broker_ = gpushm::broker::start(serving);
-    spawn_options share;
-    share.argv = {gpushm_testing::own_program("gpushm"),
-                  "cdi",
-                  "share",
-                  "--directory",
-                  domains_.path(),
-                  "--output",
-                  documents_ / "share.yaml"};
-    const auto shared = run_program(share);
-    ASSERT_EQ(shared.status, exited(0)) << shared.err;
+    broker_ = machine_->serve_and_share(domains_.path(), documents_ / "share.yaml");
   }
 
   struct running {

@@ -18,9 +18,7 @@
 
 #include "cdi_machine.hpp"
 #include "container/support.hpp"
-#include "gpushm/broker.hpp"
 #include "process/deadline.hpp"
-#include "process/programs.hpp"
 #include "spec/parse.hpp"
 
 namespace gpushm_tests {
@@ -32,7 +30,6 @@ using gpushm_testing::patience;
 using gpushm_testing::podman;
 using gpushm_testing::podman_options;
 using gpushm_testing::run_program;
-using gpushm_testing::spawn_options;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -101,22 +98,8 @@ class podman_cdi : public ::testing::Test {
 
   /// A broker, and the document that leads to it.
   void serve_and_share() {
-    fs::create_directory(engine_->domains_directory() + "/default");
-    gpushm::broker_options serving;
-    serving.socket_path = engine_->domains_directory() + "/default/socket";
-    serving.mode = 0666;
-    serving.accept_fake_chunks = true;
-    broker_ = gpushm::broker::start(serving);
-    spawn_options share;
-    share.argv = {gpushm_testing::own_program("gpushm"),
-                  "cdi",
-                  "share",
-                  "--directory",
-                  engine_->domains_directory(),
-                  "--output",
-                  engine_->cdi_directory() + "/share.yaml"};
-    const auto shared = run_program(share);
-    ASSERT_EQ(shared.status, exited(0)) << shared.err;
+    broker_ = machine_->serve_and_share(engine_->domains_directory(),
+                                        engine_->cdi_directory() + "/share.yaml");
   }
 
   [[nodiscard]] podman_options with(std::vector<std::string> devices,
