@@ -30,6 +30,51 @@ namespace {
 
 constexpr std::size_t allocation_step_bytes = 64UL << 10U;
 
+// Address space for all that a pool made here can hold: an offset is always mapped at the same
+// address, as the real driver does it, whatever else is mapped in the process meanwhile.
+class address_window {
+ public:
+  address_window() = default;
+  address_window(const address_window&) = delete;
+  address_window& operator=(const address_window&) = delete;
+  ~address_window() {
+    if (start_ != nullptr) {
+      ::munmap(start_, size_bytes_);
+    }
+  }
+
+  [[nodiscard]] bool reserve(std::size_t size_bytes) {
+    void* const start = reserved(nullptr, size_bytes);
+    if (start != nullptr) {
+      start_ = static_cast<char*>(start);
+      size_bytes_ = size_bytes;
+    }
+    return start != nullptr;
+  }
+
+  // Where [offset, offset + bytes) belongs; null when it does not fit.
+  [[nodiscard]] void* at(std::size_t offset, std::size_t bytes) const {
+    return offset <= size_bytes_ && bytes <= size_bytes_ - offset ? start_ + offset : nullptr;
+  }
+
+  static void give_back(void* memory, std::size_t bytes) { reserved(memory, bytes); }
+
+ private:
+  static void* reserved(void* address, std::size_t bytes) {
+    void* const mapped =
+        ::mmap(address,
+               bytes,
+               PROT_NONE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (address == nullptr ? 0 : MAP_FIXED),
+               -1,
+               0);
+    return mapped == MAP_FAILED ? nullptr : mapped;
+  }
+
+  char* start_ = nullptr;
+  std::size_t size_bytes_ = 0;
+};
+
 struct pool {
   std::size_t gpu = 0;
   base::unique_fd fd;
@@ -41,6 +86,7 @@ struct pool {
   dev_t device = 0;          // of an imported pool: which file it is
   ino_t inode = 0;
   std::map<std::size_t, std::size_t> used;  // offset → bytes; of a pool made here
+  address_window window;                    // of a pool made here
 };
 
 struct flock lock_of(short type, std::size_t begin, std::size_t end) {
@@ -81,12 +127,15 @@ struct pool_memory {
   pool_memory(const pool_memory&) = delete;
   pool_memory& operator=(const pool_memory&) = delete;
   ~pool_memory() {
-    if (memory != nullptr) {
-      ::munmap(memory, size_bytes);
-    }
     if (from->imported) {
+      if (memory != nullptr) {
+        ::munmap(memory, size_bytes);
+      }
       --from->pointers;
     } else {
+      if (memory != nullptr) {
+        address_window::give_back(memory, size_bytes);
+      }
       from->used.erase(offset_bytes);
       state().own_bytes[from->gpu] -= size_bytes;
       trim(*from);
@@ -139,6 +188,13 @@ std::size_t first_gap(const pool& from, std::size_t size) {
   return at;
 }
 
+// Room for twice the GPU's memory, because offsets between others can stay unused.
+bool make_memory(pool& made) {
+  const fake::gpu_view& gpu = state().gpus[made.gpu];
+  made.fd = fake::make_gpu_file(gpu, fake::file_kind::pool, 0);
+  return made.fd && made.window.reserve(2 * fake::look_at_memory(gpu).total_bytes);
+}
+
 // The default pool of a GPU is made when it is first asked for.
 CUmemoryPool default_pool(std::size_t gpu) {
   static auto* const made = new std::map<std::size_t, CUmemoryPool>();
@@ -149,8 +205,8 @@ CUmemoryPool default_pool(std::size_t gpu) {
   auto created = std::make_shared<pool>();
   created->gpu = gpu;
   created->is_default = true;
-  created->fd = fake::make_gpu_file(state().gpus[gpu], fake::file_kind::pool, 0);
-  return created->fd ? made->emplace(gpu, add_pool(std::move(created))).first->second : nullptr;
+  return make_memory(*created) ? made->emplace(gpu, add_pool(std::move(created))).first->second
+                               : nullptr;
 }
 
 CUdeviceptr add_range(std::shared_ptr<pool_memory> memory, std::size_t asked_bytes) {
@@ -184,7 +240,9 @@ CUresult allocate(const std::shared_ptr<pool>& from, std::size_t size, CUdevicep
   }
   trim(*from);
   const std::size_t offset = first_gap(*from, whole);
-  if (whole > now.free_bytes(from->gpu) || !fake::allocate_range(from->fd.get(), offset, whole)) {
+  void* const address = from->window.at(offset, whole);
+  if (address == nullptr || whole > now.free_bytes(from->gpu) ||
+      !fake::allocate_range(from->fd.get(), offset, whole)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   auto memory = std::make_shared<pool_memory>();
@@ -194,7 +252,7 @@ CUresult allocate(const std::shared_ptr<pool>& from, std::size_t size, CUdevicep
   from->used.emplace(offset, whole);
   now.own_bytes[from->gpu] += whole;
   memory->memory =
-      fake::map_gpu_file(from->fd.get(), offset, whole, PROT_READ | PROT_WRITE, nullptr);
+      fake::map_gpu_file(from->fd.get(), offset, whole, PROT_READ | PROT_WRITE, address);
   if (memory->memory == nullptr) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -286,8 +344,7 @@ CUresult cuda::cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* props
       return CUDA_ERROR_INVALID_DEVICE;
     }
     made->handle_types = props->handleTypes;
-    made->fd = fake::make_gpu_file(now.gpus[made->gpu], fake::file_kind::pool, 0);
-    if (!made->fd) {
+    if (!make_memory(*made)) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *handle = add_pool(std::move(made));
