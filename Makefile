@@ -34,11 +34,11 @@ deps: ## install what everything below needs (apt, with sudo when not root)
 deps-build:
 	@scripts/deps.sh build
 deps-test:
-	@scripts/deps.sh build test
+	@scripts/deps.sh build agent test
 deps-lint:
-	@scripts/deps.sh build lint
+	@scripts/deps.sh build agent lint
 deps-fuzz:
-	@scripts/deps.sh build test fuzz
+	@scripts/deps.sh build agent test fuzz
 
 build: deps-test ## build everything for development (build/dev)
 	@scripts/build.sh dev $(JOBS)
@@ -66,7 +66,7 @@ asan: deps-test ## unit and process tests under AddressSanitizer and UndefinedBe
 
 tsan: deps-test ## unit and process tests under ThreadSanitizer
 	@scripts/build.sh tsan $(JOBS)
-	@scripts/ctest.sh tsan -L 'unit|process'
+	@scripts/ctest.sh tsan -L 'unit|process' -LE grpc
 
 coverage: deps-test ## all tests with gcov counters (build/coverage)
 	@scripts/build.sh coverage $(JOBS)

@@ -3,7 +3,7 @@
 # Installs, with apt, what building, testing and checking need (Debian 12, Ubuntu 24.04). Says what it installs; does
 # nothing, and asks for no password, when everything is there.
 #
-#   scripts/deps.sh [build] [test] [lint] [fuzz]        default: all four
+#   scripts/deps.sh [build] [agent] [test] [lint] [fuzz]        default: all five
 set -euo pipefail
 
 # Alternatives are separated by "|"; the first that this distribution has is taken.
@@ -12,6 +12,8 @@ build=(
   libasio-dev libflatbuffers-dev flatbuffers-compiler
   libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libyaml-dev
 )
+# What gpushmd needs beyond that.
+agent=(libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc prometheus-cpp-dev libcurl4-openssl-dev libcpp-httplib-dev libssl-dev)
 test=(
   libgtest-dev libgmock-dev libbenchmark-dev
   binutils crun patchelf podman procps python3-minimal runc util-linux
@@ -22,12 +24,13 @@ fuzz=('clang-14|clang' 'libclang-rt-14-dev|libclang-rt-18-dev|libclang-rt-dev')
 
 groups=("$@")
 if [ ${#groups[@]} -eq 0 ]; then
-  groups=(build test lint fuzz)
+  groups=(build agent test lint fuzz)
 fi
 wanted=()
 for group in "${groups[@]}"; do
   case $group in
     build) wanted+=("${build[@]}") ;;
+    agent) wanted+=("${agent[@]}") ;;
     test) wanted+=("${test[@]}") ;;
     lint) wanted+=("${lint[@]}") ;;
     fuzz) wanted+=("${fuzz[@]}") ;;

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+namespace gpushm::base {
+
+/// How long to wait before the next try of something that failed: twice as long after each failure,
+/// up to a limit, and up to a quarter less than that by chance, so that many do not come at once.
+///
+/// Distinct objects: safe. Shared objects: unsafe.
+class backoff {
+ public:
+  using duration = std::chrono::milliseconds;
+
+  explicit backoff(duration first = duration(100), duration longest = duration(30'000)) noexcept
+      : first_(first), longest_(longest), next_(first) {}
+
+  /// To be waited now.
+  [[nodiscard]] duration next() {
+    const duration full = next_;
+    next_ = std::min(next_ * 2, longest_);
+    std::uniform_int_distribution<duration::rep> less(0, full.count() / 4);
+    return full - duration(less(random_));
+  }
+  /// It worked.
+  void reset() noexcept { next_ = first_; }
+
+ private:
+  duration first_;
+  duration longest_;
+  duration next_;
+  std::minstd_rand random_{std::random_device{}()};
+};
+
+}  // namespace gpushm::base
