@@ -3,11 +3,14 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "gpushm/error.hpp"
 #include "gpushm/export.hpp"
 #include "gpushm/types.hpp"
 
@@ -38,10 +41,48 @@ struct broker_options {
   bool accept_fake_chunks = false;
 };
 
+/// Upper bounds of the classes of `broker_statistics::open_latency`, in nanoseconds: 10 µs to 10 s.
+inline constexpr std::array<std::uint64_t, 19> open_latency_bounds_ns{10'000,
+                                                                      20'000,
+                                                                      50'000,
+                                                                      100'000,
+                                                                      200'000,
+                                                                      500'000,
+                                                                      1'000'000,
+                                                                      2'000'000,
+                                                                      5'000'000,
+                                                                      10'000'000,
+                                                                      20'000'000,
+                                                                      50'000'000,
+                                                                      100'000'000,
+                                                                      200'000'000,
+                                                                      500'000'000,
+                                                                      1'000'000'000,
+                                                                      2'000'000'000,
+                                                                      5'000'000'000,
+                                                                      10'000'000'000};
+
+/// What a broker holds now, and what it did since its start: for metrics.
+struct broker_statistics {
+  std::uint64_t segments = 0;
+  std::uint64_t allocated_bytes = 0;
+  std::uint64_t leases = 0;
+  std::uint64_t connections = 0;
+  std::uint64_t waiting_opens = 0;
+  std::uint64_t opens = 0;         ///< answered with a segment
+  std::uint64_t cached_opens = 0;  ///< answered by a client's import cache, as clients tell
+  /// Refused by the broker, or failed in a client afterwards, as it tells.
+  std::map<errc, std::uint64_t> open_failures;
+  /// How many opens took up to each bound and more than the one before, as clients measure them,
+  /// from the call to the mapping, waiting for the name included; the last class has no bound.
+  std::array<std::uint64_t, open_latency_bounds_ns.size() + 1> open_latency{};
+  std::uint64_t open_latency_sum_ns = 0;
+};
+
 /// A broker inside this process, on a thread of its own. Never calls CUDA. Stops with the object:
 /// persistent segments go with it.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Distinct objects: safe. Shared objects: unsafe, except `statistics`.
 class GPUSHM_API broker {
  public:
   /// Returns once clients can connect. Throws `error`: address_in_use, permission_denied,
@@ -55,6 +96,8 @@ class GPUSHM_API broker {
 
   [[nodiscard]] const std::string& socket_path() const noexcept;
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept;
+  /// Does not block. The numbers need not be of one moment.
+  [[nodiscard]] broker_statistics statistics() const;
 
  private:
   class impl;

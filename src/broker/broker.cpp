@@ -46,6 +46,9 @@ broker broker::start(const broker_options& options) {
 const std::string& broker::socket_path() const noexcept {
   return impl_->server().socket_path();
 }
+broker_statistics broker::statistics() const {
+  return impl_->server().statistics();
+}
 const gpushm::epoch& broker::epoch() const noexcept {
   return impl_->server().epoch();
 }

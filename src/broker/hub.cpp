@@ -106,6 +106,7 @@ void hub::hang_up(core::session_id session) {
   const bool clean = at->second.said_bye;
   sessions_.erase(at);
   domain_.disconnect(session, clean);
+  counters_.state_of(domain_);
 }
 
 void hub::receive(core::session_id session,
@@ -146,6 +147,7 @@ void hub::receive(core::session_id session,
                "the broker is out of memory",
                "give the broker more memory"));
   }
+  counters_.state_of(domain_);
 }
 
 void hub::receive_truncated(core::session_id session) {
@@ -206,7 +208,8 @@ void hub::handle(const context& at, const wire::hello& message) {
                       config_.epoch,
                       domain_.bounds().max_segments,
                       domain_.bounds().quota_bytes,
-                      static_cast<std::uint32_t>(wire::max_batch)},
+                      static_cast<std::uint32_t>(wire::max_batch),
+                      true},
         std::move(packet));
 }
 
@@ -365,6 +368,10 @@ void hub::handle(const context& at, const wire::confirmed& message) {
   domain_.confirmed(at.session, at.id, static_cast<core::verdict>(message.verdict));
 }
 
+void hub::handle(const context& /*at*/, const wire::report& message) {
+  counters_.reported(message);
+}
+
 template <typename Answer>
 void hub::handle(const context& at, const Answer& /*message*/) {
   violate(at.session, at.id, "a client sent a broker's message");
@@ -394,6 +401,7 @@ void hub::notify(core::session_id session, std::uint64_t subscription, const cor
 void hub::opened(core::session_id session,
                  const core::open_request& request,
                  const core::segment& found) {
+  counters_.opened();
   const auto& files = files_.at(found.generation);
   outgoing packet;
   packet.files = files;
@@ -409,6 +417,7 @@ void hub::opened(core::session_id session,
 void hub::open_failed(core::session_id session,
                       const core::open_request& request,
                       const error& why) {
+  counters_.open_failed(why.code());
   fail(session, request.request, request.index, why);
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/unique_fd.hpp"
+#include "broker/counters.hpp"
 #include "core/domain.hpp"
 #include "gpushm/broker.hpp"
 #include "wire/messages.hpp"
@@ -48,7 +49,8 @@ class outbox {
 /// verifies, lets the domain decide, answers. Whatever a client sends, it gets an answer or is
 /// dropped, and others do not notice.
 ///
-/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand, except
+/// `statistics`.
 class hub final : private core::observer {
  public:
   struct config {
@@ -80,11 +82,16 @@ class hub final : private core::observer {
   /// The session has not said hello, though its time is over?
   [[nodiscard]] bool is_silent(core::session_id session) const;
 
-  void tick(core::time_point now) { domain_.tick(now); }
+  void tick(core::time_point now) {
+    domain_.tick(now);
+    counters_.state_of(domain_);
+  }
   [[nodiscard]] std::optional<core::time_point> next_deadline() const {
     return domain_.next_deadline();
   }
   [[nodiscard]] const core::domain& domain() const noexcept { return domain_; }
+  /// From any thread.
+  [[nodiscard]] broker_statistics statistics() const { return counters_.read(); }
 
  private:
   struct session_state {
@@ -110,6 +117,7 @@ class hub final : private core::observer {
   void handle(const context& at, const wire::unsubscribe& message);
   void handle(const context& at, const wire::bye& message);
   void handle(const context& at, const wire::confirmed& message);
+  void handle(const context& at, const wire::report& message);
   template <typename Answer>
   void handle(const context& at, const Answer& message);
 
@@ -140,6 +148,7 @@ class hub final : private core::observer {
   slot_listener listener_;
   void* listener_context_;
   core::domain domain_;
+  counters counters_;
   std::unordered_map<core::session_id, session_state> sessions_;
   std::unordered_map<gpushm::generation, std::shared_ptr<segment_files>> files_;
 };

@@ -97,6 +97,7 @@ class server::impl final : public outbox {
 
   [[nodiscard]] const std::string& socket_path() const noexcept { return options_.socket_path; }
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept { return epoch_; }
+  [[nodiscard]] broker_statistics statistics() const { return hub_.statistics(); }
 
   // ---- outbox
   // --------------------------------------------------------------------------------------
@@ -428,6 +429,9 @@ void server::stop() {
 }
 const std::string& server::socket_path() const noexcept {
   return impl_->socket_path();
+}
+broker_statistics server::statistics() const {
+  return impl_->statistics();
 }
 const gpushm::epoch& server::epoch() const noexcept {
   return impl_->epoch();

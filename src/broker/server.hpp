@@ -9,7 +9,7 @@ namespace gpushm::broker_detail {
 
 /// The broker's sockets and timers around a hub. Everything but `stop` runs on the thread in `run`.
 ///
-/// Distinct objects: safe. Shared objects: unsafe, except `stop`.
+/// Distinct objects: safe. Shared objects: unsafe, except `stop` and `statistics`.
 class server {
  public:
   /// Binds the socket. Throws address_in_use, permission_denied, invalid_argument, system_error.
@@ -25,6 +25,8 @@ class server {
 
   [[nodiscard]] const std::string& socket_path() const noexcept;
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept;
+  /// From any thread.
+  [[nodiscard]] broker_statistics statistics() const;
 
  private:
   class impl;

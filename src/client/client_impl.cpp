@@ -89,6 +89,9 @@ std::unique_ptr<segment_impl> client_impl::find_cached(std::string_view name,
   if (!found) {
     return nullptr;
   }
+  if (found->lease() != nullptr) {
+    found->lease()->broker().opened_from_cache();
+  }
   return std::make_unique<segment_impl>(cache_, std::move(found), options_.request_timeout);
 }
 
@@ -98,6 +101,7 @@ std::unique_ptr<segment_impl> client_impl::open(std::string_view name,
   if (auto cached = find_cached(name, options)) {
     return cached;
   }
+  const auto begin = std::chrono::steady_clock::now();
   base::check_name("open", name);
   const auto connected = broker();
   answer got = connected->request(
@@ -105,7 +109,7 @@ std::unique_ptr<segment_impl> client_impl::open(std::string_view name,
           std::string(name), options.expected_size_bytes, milliseconds_on_wire(options.timeout)},
       {"open", name},
       request_deadline() + options.timeout);
-  return take(connected, std::move(got), options);
+  return take(connected, std::move(got), options, begin);
 }
 
 std::unique_ptr<segment_impl> client_impl::open_generation(std::string_view name,
@@ -124,7 +128,8 @@ std::unique_ptr<segment_impl> client_impl::open_generation(std::string_view name
 
 std::unique_ptr<segment_impl> client_impl::take(const std::shared_ptr<connection>& broker,
                                                 answer got,
-                                                const open_options& options) {
+                                                const open_options& options,
+                                                steady_time begin) {
   auto* opened = std::get_if<wire::opened>(&got.body);
   if (opened == nullptr || got.descriptors.size() != opened->chunk_bytes.size() + 1) {
     if (opened != nullptr) {
@@ -135,14 +140,18 @@ std::unique_ptr<segment_impl> client_impl::take(const std::shared_ptr<connection
   const auto lease = attach(broker, *opened, std::move(got.descriptors.front()));
   got.descriptors.erase(got.descriptors.begin());
   try {
+    std::unique_ptr<segment_impl> user;
     if (base::is_exporter_bound(lease->info().backend)) {
-      return user_of(map_exporters(lease, std::move(got.descriptors), options));
+      user = user_of(map_exporters(lease, std::move(got.descriptors), options));
+    } else {
+      const auto mapped = map(lease, opened->chunk_bytes, std::move(got.descriptors), options);
+      user = user_of(mapped);
+      cache_->remember(mapped, options.device);
     }
-    const auto mapped = map(lease, opened->chunk_bytes, std::move(got.descriptors), options);
-    auto user = user_of(mapped);
-    cache_->remember(mapped, options.device);
+    broker->opened_in(std::chrono::steady_clock::now() - begin);
     return user;
   } catch (const error& why) {
+    broker->open_failed(why.code());
     throw why.in("open", lease->info().name);
   }
 }
@@ -276,14 +285,15 @@ std::vector<client_impl::open_outcome> client_impl::open_many(std::span<const st
       missing.push_back(i);
     }
   }
-  const auto give_up = std::chrono::steady_clock::now() + options.timeout;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto give_up = begin + options.timeout;
   for (std::size_t first = 0; first < missing.size(); first += names_a_batch) {
     const std::size_t count = std::min(names_a_batch, missing.size() - first);
     open_options batch = options;
     batch.timeout = std::max(
         std::chrono::milliseconds(0),
         std::chrono::ceil<std::chrono::milliseconds>(give_up - std::chrono::steady_clock::now()));
-    open_batch(names, std::span(missing).subspan(first, count), batch, results);
+    open_batch(names, std::span(missing).subspan(first, count), batch, begin, results);
   }
   return results;
 }
@@ -292,6 +302,7 @@ std::vector<client_impl::open_outcome> client_impl::open_many(std::span<const st
 void client_impl::open_batch(std::span<const std::string> names,
                              std::span<const std::size_t> wanted,
                              const open_options& options,
+                             steady_time begin,
                              std::span<open_outcome> results) {
   wire::open_many request{{}, options.expected_size_bytes, milliseconds_on_wire(options.timeout)};
   for (const std::size_t index : wanted) {
@@ -317,7 +328,7 @@ void client_impl::open_batch(std::span<const std::string> names,
     }
     open_outcome& result = results[wanted[opened->index]];
     try {
-      result.opened = take(connected, std::move(got), options);
+      result.opened = take(connected, std::move(got), options, begin);
     } catch (const error& why) {
       result.failure = why;
     }

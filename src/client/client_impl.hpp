@@ -73,7 +73,8 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   [[nodiscard]] std::unique_ptr<segment_impl> user_of(const std::shared_ptr<mapping>& mapped);
   [[nodiscard]] std::unique_ptr<segment_impl> take(const std::shared_ptr<connection>& broker,
                                                    answer opened,
-                                                   const open_options& options);
+                                                   const open_options& options,
+                                                   steady_time begin);
   [[nodiscard]] std::shared_ptr<attachment> attach(const std::shared_ptr<connection>& broker,
                                                    wire::opened& opened,
                                                    base::unique_fd control_page);
@@ -92,6 +93,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   void open_batch(std::span<const std::string> names,
                   std::span<const std::size_t> wanted,
                   const open_options& options,
+                  steady_time begin,
                   std::span<open_outcome> results);
 
   connect_options options_;

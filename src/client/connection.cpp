@@ -103,6 +103,7 @@ std::shared_ptr<connection> connection::establish(const std::string& path, milli
                  transport::peer_of(made->socket_.get()).pid,
                  welcome->max_segments,
                  welcome->quota_bytes};
+  made->takes_reports_ = welcome->takes_reports;
 
   struct stat table {};
   base::checked(
@@ -127,6 +128,7 @@ std::shared_ptr<connection> connection::establish(const std::string& path, milli
 connection::~connection() {
   try {
     if (!broken()) {
+      send_report();
       const auto packet = wire::encode({0, wire::bye{}});
       static_cast<void>(transport::send_packet(socket_.get(), packet, {}));
     }

@@ -145,6 +145,15 @@ class connection {
   /// lease.
   void release(gpushm::generation generation, std::uint32_t count) noexcept;
 
+  /// For the broker's counters, told within a second by the connection's thread. `took`: from the
+  /// call to the mapping. Not of what `cached` answered.
+  void opened_in(std::chrono::nanoseconds took) noexcept;
+  /// After the broker had answered with a segment.
+  void open_failed(errc why) noexcept;
+  /// The import cache answered an open; told with the next of the above, or at the end. No system
+  /// call.
+  void opened_from_cache() noexcept { cached_opens_.fetch_add(1, std::memory_order_relaxed); }
+
   /// The end of the socket was seen. No system call.
   [[nodiscard]] bool broken() const noexcept;
   /// Not broken, and the state table says that the broker lives: that is known before the socket's
@@ -165,6 +174,9 @@ class connection {
   connection(const std::string& path, std::chrono::milliseconds timeout);
   void read_until_stopped();
   void wake_thread() noexcept;
+  void note(std::vector<std::uint64_t> wire::report::*list, std::uint64_t value) noexcept;
+  [[nodiscard]] std::optional<steady_time> report_due();
+  void send_report() noexcept;
   [[nodiscard]] bool caller_has_begun();
   bool read_available();
   void read_for_everybody(const pending& wanted, steady_time deadline);
@@ -186,6 +198,12 @@ class connection {
   base::unique_mapping table_mapping_;
   wire::state_table_view table_;
   base::unique_fd wake_;
+
+  bool takes_reports_ = false;
+  std::mutex report_mutex_;
+  wire::report report_;                    // guarded by report_mutex_
+  std::optional<steady_time> report_due_;  // guarded by report_mutex_; nothing: nothing to tell
+  std::atomic<std::uint64_t> cached_opens_{0};
 
   std::mutex listener_mutex_;  // held while the listener runs; taken before the others
   lease_listener* listener_ = nullptr;

@@ -83,7 +83,15 @@ void connection::read_until_stopped() {
       }
     }
     const bool only_wake = waits[0].fd == -1;
-    const int timeout = only_wake ? static_cast<int>(look_again.count()) : -1;
+    int timeout = only_wake ? static_cast<int>(look_again.count()) : -1;
+    if (const auto due = report_due()) {
+      const milliseconds left = time_left(*due);
+      if (left == milliseconds(0)) {
+        send_report();
+      } else if (!only_wake) {
+        timeout = static_cast<int>(left.count());
+      }
+    }
     const int count = ::poll(waits.data(), waits.size(), timeout);
     if (count < 0 && errno != EINTR) {
       break;

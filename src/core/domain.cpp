@@ -247,6 +247,7 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
     std::uint64_t& account = bytes_of_uid_[account_of(creator.who)];
     names_.emplace(made.name, &made);
     account += wanted.allocated_bytes;  // last: nothing below can fail
+    ++lease_count_;
   } catch (...) {                       // out of memory half-way
     creator.leased.erase(generation);
     creator.created.erase(generation);

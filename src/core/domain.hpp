@@ -173,6 +173,7 @@ class domain {
 
   [[nodiscard]] std::size_t segment_count() const noexcept { return segments_.size(); }
   [[nodiscard]] std::size_t session_count() const noexcept { return sessions_.size(); }
+  [[nodiscard]] std::size_t lease_count() const noexcept { return lease_count_; }
   [[nodiscard]] std::size_t waiting_count() const noexcept { return waiting_.size(); }
   [[nodiscard]] std::uint64_t allocated_bytes() const noexcept { return allocated_bytes_; }
   [[nodiscard]] std::uint64_t descriptors() const noexcept { return descriptors_; }
@@ -260,6 +261,7 @@ class domain {
   gpushm::generation next_generation_ = 1;
   std::vector<std::uint32_t> free_slots_;
   std::uint32_t unused_slots_from_ = 0;  // slots from here on were never used
+  std::size_t lease_count_ = 0;
   std::uint64_t allocated_bytes_ = 0;
   std::uint64_t descriptors_ = 0;
   std::map<std::int64_t, std::uint64_t> bytes_of_uid_;  // key -1: uids that are not known

@@ -21,6 +21,7 @@ void domain::take_lease(session_id session, segment& what) {
   what.leases.reserve(what.leases.size() + 1);
   holder.leased.insert(what.generation);
   what.leases.push_back({session, 1});
+  ++lease_count_;
   if (session != what.creator_session) {
     emit(event_kind::opened, what, session);
   }
@@ -38,6 +39,7 @@ void domain::end_lease(session_id session, segment& what, std::uint32_t count) {
     return;
   }
   what.leases.erase(at);
+  --lease_count_;
   if (const auto holder = sessions_.find(session); holder != sessions_.end()) {
     holder->second.leased.erase(what.generation);
   }

@@ -73,6 +73,7 @@ void domain::disconnect(session_id id, bool clean) {
     what.creator_session = 0;
     if (held) {
       what.leases.erase(own);
+      --lease_count_;
     }
     if (base::is_exporter_bound(what.backend)) {
       end_with_exporter(what, clean);

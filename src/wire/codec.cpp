@@ -103,8 +103,14 @@ class encoder {
     const auto domain = text(v.domain);
     const auto epoch = builder_.CreateVector(v.epoch.data(), v.epoch.size());
     return {fb::Body::Welcome,
-            fb::CreateWelcome(
-                builder_, v.version, domain, epoch, v.max_segments, v.quota_bytes, v.max_batch)
+            fb::CreateWelcome(builder_,
+                              v.version,
+                              domain,
+                              epoch,
+                              v.max_segments,
+                              v.quota_bytes,
+                              v.max_batch,
+                              v.takes_reports)
                 .Union()};
   }
   added add(const reserve& v) {
@@ -221,6 +227,11 @@ class encoder {
         fb::Body::Confirmed,
         fb::CreateConfirmed(builder_, v.generation, static_cast<std::uint8_t>(v.verdict)).Union()};
   }
+  added add(const report& v) {
+    const auto open_ns = builder_.CreateVector(v.open_ns);
+    const auto failures = builder_.CreateVector(v.failures);
+    return {fb::Body::Report, fb::CreateReport(builder_, open_ns, failures, v.cached).Union()};
+  }
 
   fbs::FlatBufferBuilder builder_;
 };
@@ -330,6 +341,10 @@ class decoder {
         return confirmed{v.generation(),
                          enumerator(v.verdict(), verdict::unchanged, verdict::not_shared)};
       }
+      case fb::Body::Report: {
+        const auto& v = *m.body_as_Report();
+        return report{sizes(v.open_ns()), sizes(v.failures()), v.cached()};
+      }
       case fb::Body::NONE:
         break;
     }
@@ -432,8 +447,13 @@ class decoder {
   }
 
   welcome read(const fb::Welcome& v) {
-    welcome result{
-        v.version(), text(v.domain()), {}, v.max_segments(), v.quota_bytes(), v.max_batch()};
+    welcome result{v.version(),
+                   text(v.domain()),
+                   {},
+                   v.max_segments(),
+                   v.quota_bytes(),
+                   v.max_batch(),
+                   v.takes_reports()};
     if (v.epoch() == nullptr || v.epoch()->size() != result.epoch.size()) {
       throw malformed{};
     }

@@ -40,6 +40,7 @@ struct welcome {
   std::uint64_t max_segments = 0;
   std::uint64_t quota_bytes = 0;
   std::uint32_t max_batch = 0;
+  bool takes_reports = false;
   friend bool operator==(const welcome&, const welcome&) = default;
 };
 
@@ -211,6 +212,15 @@ struct confirmed {
   friend bool operator==(const confirmed&, const confirmed&) = default;
 };
 
+/// How a client's opens went since its last report, as it measured them: at most `max_batch` of
+/// either kind.
+struct report {
+  std::vector<std::uint64_t> open_ns;
+  std::vector<std::uint64_t> failures;  ///< errc
+  std::uint64_t cached = 0;
+  friend bool operator==(const report&, const report&) = default;
+};
+
 using body = std::variant<hello,
                           welcome,
                           reserve,
@@ -234,7 +244,8 @@ using body = std::variant<hello,
                           done,
                           bye,
                           confirm,
-                          confirmed>;
+                          confirmed,
+                          report>;
 
 struct message {
   std::uint64_t id = 0;

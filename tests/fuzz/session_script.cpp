@@ -193,6 +193,8 @@ gpushm::wire::body some_body(script& from, const std::vector<gpushm::generation>
       return wire::listing{};
     case 23:
       return from.pick(2) == 0 ? wire::body{wire::event{}} : wire::body{wire::confirm{1}};
+    case 24:
+      return wire::report{{from.number(), from.number()}, {from.number()}, from.number()};
     default:
       return some_bound_reserve(from);
   }

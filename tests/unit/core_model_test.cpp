@@ -657,7 +657,9 @@ class random_world {
   }
 
   void check_leases() {
+    std::size_t all = 0;
     for (const auto& [generation, segment] : model_.segments) {
+      all += segment.leases.size();
       for (const auto& [session, who] : model_.sessions) {
         std::uint32_t count = 0;
         try {
@@ -671,6 +673,7 @@ class random_world {
         ASSERT_EQ(count, at == segment.leases.end() ? 0 : at->second);
       }
     }
+    ASSERT_EQ(domain_.lease_count(), all);
   }
 
   void check_answers() {

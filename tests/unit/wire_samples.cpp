@@ -104,6 +104,7 @@ std::vector<sample> one_of_each_kind() {
       {"bye", {22, bye{}}},
       {"confirm", {23, confirm{0x00123456789ABCDE}}},
       {"confirmed", {24, confirmed{0x00123456789ABCDE, verdict::changed}}},
+      {"report", {25, report{{61'000, 2'000'000}, {17, 10}, 12}}},
   };
 }
 
@@ -113,7 +114,7 @@ std::vector<sample> at_the_limits() {
   std::vector<sample> result{
       {"empty hello", {0, hello{0, "", 0, 0}}},
       {"largest hello", {max64, hello{max32, std::string(4'096, 'b'), max64, INT32_MIN}}},
-      {"largest welcome", {max64, welcome{max32, longest, {}, max64, max64, max32}}},
+      {"largest welcome", {max64, welcome{max32, longest, {}, max64, max64, max32, true}}},
       {"empty reserve", {0, reserve{}}},
       {"largest reserve",
        {max64,
@@ -163,6 +164,8 @@ std::vector<sample> at_the_limits() {
       {"opened of an exporter's memory", {9, opened{0, some_segment(), {}, {}, some_bytes(300)}}},
       {"remove of a generation", {13, remove{"kv", max64}}},
       {"largest confirm", {max64, confirm{max64}}},
+      {"empty report", {0, report{}}},
+      {"largest report", {max64, report{full_batch, full_batch, max64}}},
       {"largest confirmed", {max64, confirmed{max64, verdict::not_shared}}},
       {"largest unsubscribe", {max64, unsubscribe{max64}}},
       {"failure of a code to come", {0, failure{0, static_cast<errc>(65'535), "", ""}}},

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/counters.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+namespace gpushm::broker_detail {
+
+namespace {
+/// A client's number beyond that is no measurement.
+constexpr std::uint64_t longest_open_ns = std::chrono::nanoseconds(std::chrono::hours(1)).count();
+/// In one report: a hit takes some 100 ns, and reports come every second at most.
+constexpr std::uint64_t most_cached = 1ULL << 32U;
+}  // namespace
+
+void counters::count_failure(std::uint64_t code) noexcept {
+  if (code < failures_.size()) {
+    add(failures_[code]);
+  }
+}
+
+void counters::reported(const wire::report& told) noexcept {
+  for (const std::uint64_t took : told.open_ns) {
+    const std::uint64_t counted = std::min(took, longest_open_ns);
+    const auto* const bound =
+        std::lower_bound(open_latency_bounds_ns.begin(), open_latency_bounds_ns.end(), counted);
+    add(latency_[static_cast<std::size_t>(bound - open_latency_bounds_ns.begin())]);
+    add(latency_sum_ns_, counted);
+  }
+  for (const std::uint64_t code : told.failures) {
+    count_failure(code);
+  }
+  add(cached_, std::min(told.cached, most_cached));
+}
+
+void counters::state_of(const core::domain& now) noexcept {
+  segments_.store(now.segment_count(), std::memory_order_relaxed);
+  allocated_bytes_.store(now.allocated_bytes(), std::memory_order_relaxed);
+  leases_.store(now.lease_count(), std::memory_order_relaxed);
+  connections_.store(now.session_count(), std::memory_order_relaxed);
+  waiting_.store(now.waiting_count(), std::memory_order_relaxed);
+}
+
+broker_statistics counters::read() const {
+  const auto value = [](const counter& of) { return of.load(std::memory_order_relaxed); };
+  broker_statistics result;
+  result.segments = value(segments_);
+  result.allocated_bytes = value(allocated_bytes_);
+  result.leases = value(leases_);
+  result.connections = value(connections_);
+  result.waiting_opens = value(waiting_);
+  result.opens = value(opens_);
+  result.cached_opens = value(cached_);
+  for (std::size_t code = 0; code < failures_.size(); ++code) {
+    if (const std::uint64_t count = value(failures_[code]); count != 0) {
+      result.open_failures.emplace(static_cast<errc>(code), count);
+    }
+  }
+  for (std::size_t i = 0; i < latency_.size(); ++i) {
+    result.open_latency[i] = value(latency_[i]);
+  }
+  result.open_latency_sum_ns = value(latency_sum_ns_);
+  return result;
+}
+
+}  // namespace gpushm::broker_detail

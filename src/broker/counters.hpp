@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/domain.hpp"
+#include "gpushm/broker.hpp"
+#include "gpushm/error.hpp"
+#include "wire/messages.hpp"
+
+namespace gpushm::broker_detail {
+
+/// What a broker counts. Written on its strand, read from anywhere without a lock: the numbers of
+/// one reading need not be of one moment.
+///
+/// Distinct objects: safe. Shared objects: writing unsafe, `read` safe.
+class counters {
+ public:
+  void opened() noexcept { add(opens_); }
+  void open_failed(errc why) noexcept { count_failure(static_cast<std::uint64_t>(why)); }
+  /// What a client says: whatever that is, no counter goes backwards.
+  void reported(const wire::report& told) noexcept;
+  /// What there is now.
+  void state_of(const core::domain& now) noexcept;
+
+  [[nodiscard]] broker_statistics read() const;
+
+ private:
+  using counter = std::atomic<std::uint64_t>;
+  static constexpr std::size_t codes = 64;  // errc values are below
+
+  static void add(counter& to, std::uint64_t more = 1) noexcept {
+    to.store(to.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  }
+  void count_failure(std::uint64_t code) noexcept;
+
+  counter segments_{0};
+  counter allocated_bytes_{0};
+  counter leases_{0};
+  counter connections_{0};
+  counter waiting_{0};
+  counter opens_{0};
+  counter cached_{0};
+  std::array<counter, codes> failures_{};
+  std::array<counter, std::tuple_size_v<decltype(broker_statistics::open_latency)>> latency_{};
+  counter latency_sum_ns_{0};
+};
+
+}  // namespace gpushm::broker_detail
