@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace grpc {
+class Service;
+}
+
+namespace gpushm::dra {
+
+struct endpoints_options {
+  std::string driver;
+  std::string kubelet_root;
+};
+
+/// The two sockets of the driver: `plugins/<driver>/dra-<pid>-<random>-<n>.sock`, which answers
+/// first, and `plugins_registry/<driver>-<pid>-<random>-<n>-reg.sock`, by which a kubelet finds it.
+/// Agents in containers all have the same PID: hence the random part.
+///
+/// Distinct objects: safe. Shared objects: unsafe.
+class endpoints {
+ public:
+  /// `services` are not owned. `registered` hears what a kubelet made of the registration (empty:
+  /// accepted), on gRPC's threads; it must not block.
+  endpoints(endpoints_options options,
+            std::vector<grpc::Service*> services,
+            std::function<void(const std::string&)> registered);
+  endpoints(const endpoints&) = delete;
+  endpoints& operator=(const endpoints&) = delete;
+  /// The registration's socket goes first.
+  ~endpoints();
+
+  /// Serves, or again under new names when a socket is not there any more (a kubelet takes no
+  /// second plugin at the same path); true when it did. Removes sockets of this driver that nobody
+  /// answers at. Throws `error`; then it can be tried again.
+  bool ensure();
+  /// Empty while it does not serve.
+  [[nodiscard]] std::string path() const;
+
+ private:
+  struct pair;
+
+  void remove_dead_sockets() const;
+
+  const endpoints_options options_;
+  const std::vector<grpc::Service*> services_;
+  const std::function<void(const std::string&)> registered_;
+  std::string plugins_;
+  std::string registry_;
+  std::string unique_;
+  unsigned number_ = 0;
+  std::unique_ptr<pair> serving_;
+};
+
+}  // namespace gpushm::dra

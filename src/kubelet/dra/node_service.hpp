@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/operations.hpp"
+#include "kubelet/dra/claims.hpp"
+#include "kubelet/dra/work_queue.hpp"
+
+namespace grpc {
+class Service;
+}
+
+namespace gpushm::dra {
+
+/// The DRAPlugin services v1 and v1beta1, with one implementation behind both: they differ in
+/// `share_id` only.
+///
+/// Shared objects: safe.
+class node_services {
+ public:
+  /// Nothing is owned; `observer` may be null.
+  node_services(claims& prepared, work_queue& queue, base::operation_observer* observer);
+  node_services(const node_services&) = delete;
+  node_services& operator=(const node_services&) = delete;
+  ~node_services();
+
+  [[nodiscard]] std::vector<grpc::Service*> all() const;
+
+ private:
+  std::vector<std::unique_ptr<grpc::Service>> services_;
+};
+
+}  // namespace gpushm::dra

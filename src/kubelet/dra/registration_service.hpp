@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "kubelet/api/pluginregistration_v1.grpc.pb.h"
+
+namespace gpushm::dra {
+
+/// pluginregistration.Registration: tells the kubelet of the driver and hears what it made of it.
+///
+/// Shared objects: safe.
+class registration_service : public pluginregistration::Registration::CallbackService {
+ public:
+  /// An empty `error`: registered.
+  using listener = std::function<void(const std::string& error)>;
+
+  /// `heard` runs on gRPC's threads and must not block.
+  registration_service(std::string driver, std::string endpoint, listener heard);
+
+  grpc::ServerUnaryReactor* GetInfo(grpc::CallbackServerContext* context,
+                                    const pluginregistration::InfoRequest* request,
+                                    pluginregistration::PluginInfo* answer) override;
+  grpc::ServerUnaryReactor* NotifyRegistrationStatus(
+      grpc::CallbackServerContext* context,
+      const pluginregistration::RegistrationStatus* request,
+      pluginregistration::RegistrationStatusResponse* answer) override;
+
+ private:
+  const std::string driver_;
+  const std::string endpoint_;
+  const listener heard_;
+};
+
+}  // namespace gpushm::dra
