@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gpushm::plugin {
+
+enum class mig_strategy { none, single, mixed };
+enum class device_list_strategy { envvar, volume_mounts, cdi_annotations, cdi_cri };
+enum class device_id_strategy { uuid, index };
+/// Which replicas a container gets: of the devices that are used least, or most.
+enum class replica_policy { distributed, packed };
+
+/// How the flags and the file spell them: "volume-mounts".
+[[nodiscard]] std::string_view to_string(mig_strategy value);
+[[nodiscard]] std::string_view to_string(device_list_strategy value);
+[[nodiscard]] std::string_view to_string(device_id_strategy value);
+[[nodiscard]] std::string_view to_string(replica_policy value);
+
+// Each throws `error` (invalid_argument) for any other word; `what` names the setting there
+// ("--mig-strategy").
+[[nodiscard]] mig_strategy parse_mig_strategy(std::string_view text, std::string_view what);
+[[nodiscard]] device_id_strategy parse_device_id_strategy(std::string_view text,
+                                                          std::string_view what);
+[[nodiscard]] replica_policy parse_replica_policy(std::string_view text, std::string_view what);
+/// One or more, separated by commas: "envvar,cdi-cri".
+[[nodiscard]] std::set<device_list_strategy> parse_device_list_strategies(std::string_view text,
+                                                                          std::string_view what);
+
+/// `flags` of the usual plugin's file. What is empty was not said; the accessors have the defaults.
+struct plugin_flags {
+  std::optional<mig_strategy> mig;
+  std::optional<bool> fail_on_init_error;
+  std::optional<std::string> driver_root;  ///< nvidiaDriverRoot
+  std::optional<std::string> dev_root;     ///< nvidiaDevRoot
+  std::optional<bool> gds;
+  std::optional<bool> mofed;
+  std::optional<bool> gdrcopy;
+  std::optional<bool> pass_device_specs;
+  std::optional<std::set<device_list_strategy>> device_list;
+  std::optional<device_id_strategy> device_id;
+  std::optional<std::string> cdi_annotation_prefix;
+  bool operator==(const plugin_flags&) const = default;
+
+  [[nodiscard]] mig_strategy mig_or_default() const { return mig.value_or(mig_strategy::none); }
+  /// `cdi_cri` alone by default, where the usual plugin has `envvar`: it needs no runtime of
+  /// NVIDIA's.
+  [[nodiscard]] std::set<device_list_strategy> device_list_or_default() const {
+    return device_list.value_or(std::set{device_list_strategy::cdi_cri});
+  }
+  [[nodiscard]] device_id_strategy device_id_or_default() const {
+    return device_id.value_or(device_id_strategy::uuid);
+  }
+  [[nodiscard]] std::string cdi_annotation_prefix_or_default() const {
+    return cdi_annotation_prefix.value_or("cdi.k8s.io/");
+  }
+};
+
+/// Devices whose name a pattern matches get a resource name of their own.
+struct naming {
+  std::string pattern;  ///< '*' stands for any text
+  std::string name;     ///< whole: "nvidia.com/a100"
+  bool operator==(const naming&) const = default;
+};
+
+/// All of them when neither a count nor a list is given.
+struct device_selection {
+  std::uint64_t count = 0;         ///< the first so many
+  std::vector<std::string> names;  ///< "0", "0:1", "GPU-…", "MIG-…"
+  bool operator==(const device_selection&) const = default;
+};
+
+struct replicated_resource {
+  std::string name;    ///< whole: "nvidia.com/gpu"
+  std::string rename;  ///< whole; empty: as `name`
+  device_selection devices;
+  unsigned int replicas = 0;
+  bool operator==(const replicated_resource&) const = default;
+};
+
+struct time_slicing {
+  bool rename_by_default = false;
+  bool fail_requests_greater_than_one = false;
+  std::vector<replicated_resource> resources;  ///< with `rename_by_default` applied
+  bool operator==(const time_slicing&) const = default;
+};
+
+struct imex_channels {
+  bool channel_zero = false;  ///< channelIDs: [0]
+  bool required = false;
+  bool operator==(const imex_channels&) const = default;
+};
+
+/// What the usual device plugin's file says. Values; nothing of a machine is in it.
+struct configuration {
+  plugin_flags flags;
+  std::vector<naming> gpu_names;
+  std::vector<naming> mig_names;
+  time_slicing slicing;
+  imex_channels imex;
+  std::vector<std::string> warnings;  ///< for the log; may have several lines
+  bool operator==(const configuration&) const = default;
+};
+
+/// Something in a file that keeps it from being used.
+struct configuration_problem {
+  int line = 0;      ///< from 1; 0: the file as a whole
+  int column = 0;    ///< from 1
+  std::string text;  ///< "sharing.timeSlicing.resources[0].replicas must be …"
+  std::string next_step;
+  bool operator==(const configuration_problem&) const = default;
+};
+
+struct checked_configuration {
+  configuration content;
+  std::vector<configuration_problem> problems;  ///< in the order of the file; none: usable
+};
+
+/// Reads the usual device plugin's file, YAML or JSON (`version: v1`). Keys that it has and this
+/// plugin has no use for are passed over; unknown ones are a warning, as a file for a newer plugin
+/// has them; one that is there twice is a problem. The top-level key `agent` is somebody else's.
+/// `replicas` directly under `sharing.timeSlicing`, as widely printed, is accepted with a warning
+/// that has the file as it should be. Never throws but for memory.
+[[nodiscard]] checked_configuration check_configuration(std::string_view text,
+                                                        const std::string& file);
+
+/// The same, but throws `error` (invalid_argument) for the first problem, with its file, line,
+/// column and field, and says how many more there are.
+[[nodiscard]] configuration parse_configuration(std::string_view text, const std::string& file);
+
+/// The file that says `content.slicing` as the usual plugin would have it written.
+[[nodiscard]] std::string canonical_time_slicing(const time_slicing& content);
+
+/// `name` with "nvidia.com/" in front unless it has a domain; why it is no resource name, as the
+/// end of a sentence, when it is none.
+[[nodiscard]] std::string whole_resource_name(std::string_view name);
+[[nodiscard]] std::optional<std::string> why_no_resource(std::string_view whole_name);
+
+}  // namespace gpushm::plugin

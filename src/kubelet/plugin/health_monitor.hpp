@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+
+namespace gpushm::plugin {
+
+struct health_options {
+  /// What programs cause by themselves: the board is none the worse.
+  std::set<std::uint64_t> application_xids{13, 31, 43, 45, 68, 109};
+  bool any_xid = true;  ///< false: Xids are not heeded; boards that do not answer still are
+  /// How long one wait for events lasts at most: how late a stop and a board that says nothing are
+  /// noticed.
+  std::chrono::milliseconds wait{1'000};
+  /// How often boards are asked whether they answer and how they are cut.
+  std::chrono::milliseconds look_every{5'000};
+  /// A board recovers when no critical Xid came for so long.
+  std::chrono::milliseconds quiet{300'000};
+};
+
+/// "13,+48" or "all" as flags have it: numbers are added to `xids`, those with '-' in front taken
+/// out. Throws `error` (invalid_argument).
+void change_xids(std::set<std::uint64_t>& xids, std::string_view text, std::string_view what);
+
+struct board_health {
+  bool healthy = true;
+  std::string reason;  ///< empty while healthy
+  bool operator==(const board_health&) const = default;
+};
+
+/// Watches the boards of NVML: a thread that waits for its events, and looks at each board now and
+/// then.
+///
+/// A board is unhealthy after a critical Xid (any that is not an application's), after an
+/// uncorrected memory error, while it does not answer, and while the driver says that it wants a
+/// reset or a reboot. It is healthy again when it answers, the driver asks for nothing, and
+///   - after an Xid that only a reset mends (48, 62, 64, 74, 79, 92, 95, 119, 120, 140, 143) or an
+///     uncorrected memory error: a reset was seen, that is, the board was lost and came back, or
+///     the driver asked for a reset and does no more;
+///   - after any other: it has been quiet for `quiet`.
+/// A monitor that starts anew knows nothing of before but what the driver says.
+///
+/// Shared objects: safe.
+class health_monitor {
+ public:
+  /// Called on the monitor's thread; must not throw, and not destroy the monitor.
+  struct listener {
+    /// A board became healthy or unhealthy.
+    std::function<void(const std::string& board_uuid, const board_health& now)> health = {};
+    /// Boards, how they are cut, or the driver are not what they were: take an inventory and plan
+    /// anew.
+    std::function<void(const std::string& what)> layout_changed = {};
+  };
+
+  /// Starts at once, also without a driver: it is then looked for again and again. Throws nothing
+  /// but std::bad_alloc and std::system_error (no thread).
+  health_monitor(health_options options, listener to);
+  health_monitor(const health_monitor&) = delete;
+  health_monitor& operator=(const health_monitor&) = delete;
+  /// Takes up to `wait`.
+  ~health_monitor();
+
+  /// Of every board that was ever seen, by UUID; for a plan that was made meanwhile.
+  [[nodiscard]] std::map<std::string, board_health> boards() const;
+
+ private:
+  class impl;
+  std::unique_ptr<impl> impl_;
+};
+
+}  // namespace gpushm::plugin
