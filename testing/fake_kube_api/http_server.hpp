@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "fake_kube_api/connection.hpp"
+
+namespace gpushm::testing {
+
+struct http_request {
+  std::string method;
+  std::string path;   ///< decoded
+  std::string query;  ///< decoded
+  std::map<std::string, std::string> parameters;
+  std::map<std::string, std::string> headers;  ///< names in small letters
+  std::string body;
+};
+
+/// What a handler answers with.
+class http_answer {
+ public:
+  explicit http_answer(server_connection& to) : to_(to) {}
+
+  [[nodiscard]] server_connection& connection() const { return to_; }
+  /// A whole answer.
+  bool send(int status,
+            std::string_view content_type,
+            std::string_view body,
+            const std::vector<std::string>& headers = {});
+  /// Head of an answer that comes in parts; `part` with an empty text ends it.
+  bool begin(int status, std::string_view content_type);
+  bool part(std::string_view text);
+
+ private:
+  server_connection& to_;
+};
+
+/// HTTP/1.1 with a thread a connection: small, and every byte of it can be counted, delayed or cut.
+/// The handler runs on those threads; false from it ends the connection without another word.
+///
+/// Shared objects: safe.
+class http_server {
+ public:
+  using handler = std::function<bool(const http_request&, http_answer&)>;
+
+  /// Throws `std::runtime_error` when it cannot listen.
+  http_server(const std::string& address, int port, const tls_settings* tls, handler handle);
+  http_server(const http_server&) = delete;
+  http_server& operator=(const http_server&) = delete;
+  /// Ends all connections.
+  ~http_server();
+
+  [[nodiscard]] int port() const noexcept { return port_; }
+  [[nodiscard]] std::size_t accepted() const;
+  [[nodiscard]] std::size_t open() const;
+
+ private:
+  struct served {
+    std::shared_ptr<server_connection> connection;
+    std::thread thread;
+    bool finished = false;
+  };
+
+  void accept_all();
+  void serve(server_connection& connection);
+  void reap(bool all);
+
+  const tls_settings* tls_;
+  handler handle_;
+  base::unique_fd listening_;
+  int port_ = 0;
+  mutable std::mutex mutex_;
+  bool stopping_ = false;
+  std::size_t accepted_ = 0;
+  std::list<served> served_;
+  std::thread acceptor_;
+};
+
+}  // namespace gpushm::testing

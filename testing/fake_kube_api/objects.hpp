@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fake_kube_api/http_server.hpp"
+#include "fake_kube_api/reply.hpp"
+#include "fake_kube_api/store.hpp"
+
+namespace gpushm::testing {
+
+/// Requests about objects and collections, watches left out. Callers hold the state's mutex.
+[[nodiscard]] reply answer_object_request(kube_state& state,
+                                          const object_path& path,
+                                          const http_request& request);
+
+}  // namespace gpushm::testing
