@@ -77,8 +77,8 @@ class http_server {
 
   const tls_settings* tls_;
   handler handle_;
+  int port_ = 0;  // set while the next one is made
   base::unique_fd listening_;
-  int port_ = 0;
   mutable std::mutex mutex_;
   bool stopping_ = false;
   std::size_t accepted_ = 0;
