@@ -22,6 +22,9 @@ struct claim_reference {
 /// part of a path: they come from another program.
 void check(const claim_reference& claim);
 
+/// It can be the UID of a claim, and a part of a path.
+[[nodiscard]] bool may_be_uid(const std::string& text);
+
 /// A place in a domain that a claim was given, and how the kubelet hands it to containers.
 struct prepared_device {
   std::vector<std::string> requests;  ///< of the claim, without subrequests

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kubelet/dra/claim.hpp"
@@ -33,10 +34,16 @@ class claim_documents {
   void write(const prepared_claim& claim, const std::string& domain_directory) const;
   /// Nothing when there is none. Throws `error`.
   void remove(const std::string& claim_uid) const;
-  /// UIDs of claims that have one, also one that was not finished. Throws `error`.
-  [[nodiscard]] std::vector<std::string> list() const;
+  /// What a process that died over writing it left. Throws `error`.
+  void remove_unfinished(const std::string& claim_uid) const;
+  /// UIDs of claims that have one. Throws `error`.
+  [[nodiscard]] std::vector<std::string> list() const { return list(true); }
+  /// UIDs of claims that have one without its name yet. Throws `error`.
+  [[nodiscard]] std::vector<std::string> unfinished() const { return list(false); }
 
  private:
+  [[nodiscard]] std::vector<std::string> list(bool finished) const;
+
   std::string directory_;
 };
 

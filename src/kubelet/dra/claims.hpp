@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -72,18 +73,22 @@ class claims {
  private:
   /// While it lives nobody else works on that claim.
   class turn;
-  struct made;
 
   [[nodiscard]] nlohmann::json fetch(const claim_reference& claim);
+  [[nodiscard]] prepared_claim allocation_of(const claim_reference& claim,
+                                             const std::optional<prepared_claim>& before);
   void make(const prepared_claim& claim);
   void unmake(const std::string& uid, const std::string& domain);
   void store(const prepared_claim& claim);
   void drop(const std::string& uid);
-  [[nodiscard]] const prepared_claim* find(const std::string& uid) const;
-  void open_again(const prepared_claim& claim, std::vector<std::string>& notes);
-  void drop_gone_after_reboot(std::vector<std::string>& notes);
+  [[nodiscard]] std::optional<prepared_claim> find(const std::string& uid) const;
+  [[nodiscard]] std::vector<prepared_claim> all() const;
+  /// Why it could not; empty: it could.
+  std::string open_again(const prepared_claim& claim);
+  void drop_what_a_reboot_ended(std::vector<std::string>& notes);
+  void save_as_restored(const checkpoint& found, std::vector<std::string>& notes);
   [[nodiscard]] bool is_gone(const claim_reference& claim);
-  void remove_left_behind(std::vector<std::string>& freed, std::vector<std::string>& notes);
+  void remove_left_behind(std::vector<std::string>& freed);
 
   const claims_options options_;
   resource_api& api_;

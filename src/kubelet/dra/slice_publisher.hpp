@@ -44,8 +44,10 @@ class slice_publisher {
   void take_list(const std::vector<nlohmann::json>& items);
   void take_event(const kube::watch_event& event);
   void reconcile();
+  void watch_if_not_yet();
   void create();
   void replace(const nlohmann::json& found);
+  void remove(const std::string& name, const nlohmann::json& slice);
   void know(const nlohmann::json& slice);
   void fetch_own();
   [[nodiscard]] nlohmann::json wanted(std::int64_t generation);

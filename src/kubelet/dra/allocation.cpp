@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kubelet/dra/allocation.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+#include "gpushm/error.hpp"
+#include "kubelet/dra/claim_document.hpp"
+
+namespace gpushm::dra {
+
+namespace {
+
+constexpr std::string_view prefix = "claim-";
+constexpr const char* operation = "prepare claim";
+constexpr std::size_t longest_label = 63;
+
+bool is_label_character(char each) {
+  return (each >= 'a' && each <= 'z') || (each >= '0' && each <= '9') || each == '-';
+}
+
+/// A part of a path, and never one that leads elsewhere.
+bool is_harmless(std::string_view text, std::size_t longest, std::string_view also) {
+  return !text.empty() && text.size() <= longest && text.front() != '.' &&
+         std::all_of(text.begin(), text.end(), [&](char each) {
+           return is_label_character(each) || also.find(each) != std::string_view::npos;
+         });
+}
+
+void check_part(const claim_reference& claim,
+                std::string_view what,
+                std::string_view text,
+                std::size_t longest,
+                std::string_view also) {
+  if (!is_harmless(text, longest, also)) {
+    std::string cause(what);
+    cause.append(" \"").append(text).append("\" cannot be one");
+    throw error(errc::invalid_argument, "check claim", to_string(claim), cause);
+  }
+}
+
+std::string text_at(const nlohmann::json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+/// The results of the allocation that are ours; an empty list when there is no allocation.
+std::vector<nlohmann::json> results_of(const nlohmann::json& object, const result_owner& owner) {
+  static const nlohmann::json::json_pointer place("/status/allocation/devices/results");
+  std::vector<nlohmann::json> ours;
+  if (!object.contains(place) || !object.at(place).is_array()) {
+    return ours;
+  }
+  for (const nlohmann::json& result : object.at(place)) {
+    if (text_at(result, "driver") == owner.driver && text_at(result, "pool") == owner.pool) {
+      ours.push_back(result);
+    }
+  }
+  return ours;
+}
+
+/// "main/sub" names a way to satisfy the request "main", and containers name the request.
+std::string request_of(const nlohmann::json& result) {
+  const std::string text = text_at(result, "request");
+  return text.substr(0, text.find('/'));
+}
+
+std::string uid_in(const nlohmann::json& object) {
+  const auto metadata = object.find("metadata");
+  return metadata != object.end() && metadata->is_object() ? text_at(*metadata, "uid")
+                                                           : std::string();
+}
+
+/// One result for a device: several requests may not, but several results may name it.
+prepared_device& device_for(prepared_claim& made, const nlohmann::json& result) {
+  prepared_device device;
+  device.pool = text_at(result, "pool");
+  device.device = text_at(result, "device");
+  if (const std::string share = text_at(result, "shareID"); !share.empty()) {
+    device.share_id = share;
+  }
+  const auto same = std::find_if(made.devices.begin(), made.devices.end(), [&](const auto& each) {
+    return each.device == device.device && each.share_id == device.share_id;
+  });
+  if (same != made.devices.end()) {
+    return *same;
+  }
+  std::string name(claim_kind);
+  name.append("=").append(cdi_device_name(made.claim.uid, device.device));
+  device.cdi_devices.push_back(std::move(name));
+  return made.devices.emplace_back(std::move(device));
+}
+
+}  // namespace
+
+std::string to_string(const claim_reference& claim) {
+  return claim.name_space + "/" + claim.name;
+}
+
+bool may_be_uid(const std::string& text) {
+  return is_harmless(text, longest_label, "");
+}
+
+void check(const claim_reference& claim) {
+  constexpr std::size_t longest_name = 253;
+  check_part(claim, "the namespace", claim.name_space, longest_label, "");
+  check_part(claim, "the name", claim.name, longest_name, ".");
+  // Only lower-case UIDs are made; a device's name and a path are made of it.
+  check_part(claim, "the UID", claim.uid, longest_label, "");
+}
+
+std::string domain_of(const std::string& claim_uid) {
+  return std::string(prefix).append(claim_uid);
+}
+
+std::string claim_uid_of(const std::string& domain) {
+  return domain.starts_with(prefix) ? domain.substr(prefix.size()) : std::string();
+}
+
+prepared_claim read_allocation(const nlohmann::json& object,
+                               const claim_reference& claim,
+                               const result_owner& owner) {
+  if (!object.is_object()) {
+    throw error(errc::protocol_error,
+                operation,
+                to_string(claim),
+                "the API server answered with something that is no ResourceClaim");
+  }
+  if (const std::string uid = uid_in(object); uid != claim.uid) {
+    std::string cause("the kubelet asks for the claim with UID ");
+    cause.append(claim.uid).append(", but the claim of that name has ").append(uid);
+    throw error(errc::stale,
+                operation,
+                to_string(claim),
+                cause,
+                "it was deleted and made again; the kubelet will ask for the new one");
+  }
+  prepared_claim made{claim, domain_of(claim.uid), {}};
+  for (const nlohmann::json& result : results_of(object, owner)) {
+    prepared_device& device = device_for(made, result);
+    const std::string request = request_of(result);
+    if (std::find(device.requests.begin(), device.requests.end(), request) ==
+        device.requests.end()) {
+      device.requests.push_back(request);
+    }
+  }
+  if (made.devices.empty()) {
+    std::string cause("nothing in it is allocated from driver ");
+    cause.append(owner.driver).append(" and pool ").append(owner.pool);
+    throw error(errc::invalid_argument,
+                operation,
+                to_string(claim),
+                cause,
+                "see its status: kubectl get resourceclaim -o yaml");
+  }
+  return made;
+}
+
+bool is_in_use(const nlohmann::json& object,
+               const claim_reference& claim,
+               const result_owner& owner) {
+  static const nlohmann::json::json_pointer users("/status/reservedFor");
+  return object.is_object() && uid_in(object) == claim.uid && !results_of(object, owner).empty() &&
+         object.contains(users) && !object.at(users).empty();
+}
+
+}  // namespace gpushm::dra

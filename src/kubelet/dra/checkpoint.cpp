@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kubelet/dra/checkpoint.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+
+#include "base/file.hpp"
+#include "base/syscall.hpp"
+#include "gpushm/error.hpp"
+#include "spec/file_beside.hpp"
+
+namespace gpushm::dra {
+
+namespace {
+
+constexpr const char* read_operation = "read checkpoint";
+constexpr const char* write_operation = "write checkpoint";
+constexpr std::string_view file_name = "dra-checkpoint.json";
+constexpr std::size_t longest_bytes = 64UL << 20U;
+
+base::unique_fd open_in(const std::string& path, int flags) {
+  constexpr mode_t mode = 0600;
+  return base::unique_fd(base::checked("open state directory", path, "open", [&] {
+    return ::open(path.c_str(), flags | O_CLOEXEC, mode);
+  }));
+}
+
+base::unique_fd make_and_open(const std::string& directory) {
+  std::error_code failed;
+  if (std::filesystem::create_directories(directory, failed)) {
+    constexpr mode_t mode = 0750;
+    base::checked("make state directory", directory, "chmod", [&] {
+      return ::chmod(directory.c_str(), mode);
+    });
+  }
+  if (failed) {
+    base::throw_errno(failed.value(), "make state directory", directory, "mkdir");
+  }
+  return open_in(directory, O_RDONLY | O_DIRECTORY);
+}
+
+base::unique_fd take_lock(const std::string& directory) {
+  const std::string path = directory + "/dra.lock";
+  base::unique_fd lock = open_in(path, O_RDWR | O_CREAT);
+  const int taken = base::checked("lock state directory",
+                                  path,
+                                  "flock",
+                                  [&] { return ::flock(lock.get(), LOCK_EX | LOCK_NB); },
+                                  {EWOULDBLOCK});
+  if (taken != 0) {
+    throw error(errc::address_in_use,
+                "lock state directory",
+                directory,
+                "another agent prepares claims on this node",
+                "it is taken over as soon as that one has ended");
+  }
+  return lock;
+}
+
+}  // namespace
+
+checkpoint_file::checkpoint_file(const std::string& directory)
+    : directory_(directory),
+      path_(std::string(directory).append("/").append(file_name)),
+      second_path_(path_ + ".bak"),
+      open_directory_(make_and_open(directory)),
+      lock_(take_lock(directory)) {
+  remove_unfinished();
+}
+
+void checkpoint_file::remove_unfinished() {
+  std::error_code failed;
+  const std::string unfinished = std::string(file_name);
+  for (std::filesystem::directory_iterator each(directory_, failed), end; each != end && !failed;
+       each.increment(failed)) {
+    const std::string name = each->path().filename().string();
+    if (name.starts_with(unfinished) && name.find(".tmp.") != std::string::npos) {
+      ::unlink(each->path().c_str());
+    }
+  }
+}
+
+checkpoint checkpoint_file::load(std::string& warning) {
+  const auto read = [](const std::string& path) {
+    struct stat status {};
+    const int found = base::checked(
+        read_operation, path, "stat", [&] { return ::stat(path.c_str(), &status); }, {ENOENT});
+    const std::optional<std::string> text =
+        found == 0 ? base::read_small_file(path, longest_bytes) : std::nullopt;
+    if (found == 0 && !text) {
+      throw error(errc::system_error, read_operation, path, "it cannot be read");
+    }
+    return text;
+  };
+  const std::optional<std::string> first = read(path_);
+  std::optional<error> damage;
+  if (first) {
+    try {
+      return from_text(*first, path_);
+    } catch (const error& wrong) {
+      if (wrong.code() == errc::unsupported_version) {
+        throw;
+      }
+      damage = wrong;
+    }
+  }
+  const std::optional<std::string> second = read(second_path_);
+  if (!second) {
+    if (damage) {
+      throw error(*damage);
+    }
+    return {};
+  }
+  checkpoint state;
+  try {
+    state = from_text(*second, second_path_);
+  } catch (const error&) {
+    if (damage) {
+      throw error(*damage);
+    }
+    throw;
+  }
+  warning = damage ? std::string(damage->what()) : path_ + " is not there";
+  warning.append("; took ").append(second_path_).append(" instead");
+  if (damage) {
+    const std::string aside = path_ + ".damaged";
+    base::checked(
+        read_operation, path_, "rename", [&] { return ::rename(path_.c_str(), aside.c_str()); });
+    warning.append(", and kept the damaged one as ").append(aside);
+  }
+  return state;
+}
+
+void checkpoint_file::write(const std::string& path, const std::string& text, bool durable) {
+  cdi::file_beside file(write_operation, path);
+  file.write(text);
+  if (durable) {
+    base::checked(write_operation, path, "fsync", [&] { return ::fsync(file.fd()); });
+  }
+  file.commit();
+}
+
+void checkpoint_file::save(const checkpoint& state) {
+  const std::string text = to_text(state);
+  write(path_, text, true);
+  base::checked(write_operation, path_, "fsync", [&] { return ::fsync(open_directory_.get()); });
+  // The second one is for a first that cannot be read, not for a power cut: it may come later.
+  try {
+    write(second_path_, text, false);
+  } catch (const error&) {
+    // An old second one would bring back what is gone; none is better. What was to be saved is.
+    ::unlink(second_path_.c_str());
+  }
+}
+
+}  // namespace gpushm::dra

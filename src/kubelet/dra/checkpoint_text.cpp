@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+#include "gpushm/error.hpp"
+#include "kubelet/dra/checkpoint.hpp"
+
+// {"checksum": "…", "data": {…}, "version": 1}. The version is outside of what the checksum covers,
+// and is read first: a newer one may count otherwise. Names are stored, so never rename them.
+
+namespace gpushm::dra {
+
+namespace {
+
+constexpr int version = 1;
+constexpr const char* operation = "read checkpoint";
+
+/// FNV-1a of 64 bits: against half-written files, not against anybody.
+std::string checksum_of(const std::string& text) {
+  constexpr std::uint64_t start = 0xcbf29ce484222325;
+  constexpr std::uint64_t factor = 0x100000001b3;
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::uint64_t sum = start;
+  for (const char each : text) {
+    sum = (sum ^ static_cast<unsigned char>(each)) * factor;
+  }
+  std::string hex(16, '0');
+  for (auto place = hex.rbegin(); place != hex.rend(); ++place, sum >>= 4U) {
+    *place = digits[sum & 0xFU];
+  }
+  return hex;
+}
+
+nlohmann::json to_json(const prepared_claim& claim) {
+  nlohmann::json devices = nlohmann::json::array();
+  for (const prepared_device& each : claim.devices) {
+    nlohmann::json device{{"requests", each.requests},
+                          {"pool", each.pool},
+                          {"device", each.device},
+                          {"cdiDevices", each.cdi_devices}};
+    if (each.share_id) {
+      device["shareID"] = *each.share_id;
+    }
+    devices.push_back(std::move(device));
+  }
+  return {{"namespace", claim.claim.name_space},
+          {"name", claim.claim.name},
+          {"domain", claim.domain},
+          {"devices", std::move(devices)}};
+}
+
+prepared_claim claim_from_json(const std::string& uid, const nlohmann::json& from) {
+  prepared_claim claim;
+  claim.claim = {from.at("namespace").get<std::string>(), from.at("name").get<std::string>(), uid};
+  claim.domain = from.at("domain").get<std::string>();
+  for (const nlohmann::json& each : from.at("devices")) {
+    prepared_device device;
+    device.requests = each.at("requests").get<std::vector<std::string>>();
+    device.pool = each.at("pool").get<std::string>();
+    device.device = each.at("device").get<std::string>();
+    device.cdi_devices = each.at("cdiDevices").get<std::vector<std::string>>();
+    if (each.contains("shareID")) {
+      device.share_id = each.at("shareID").get<std::string>();
+    }
+    claim.devices.push_back(std::move(device));
+  }
+  return claim;
+}
+
+[[noreturn]] void throw_damaged(const std::string& path, const std::string& cause) {
+  throw error(errc::invalid_argument,
+              operation,
+              path,
+              cause,
+              "claims that are prepared keep running; to begin without them remove the file and "
+              "the one beside it that ends in .bak");
+}
+
+void check_version(const nlohmann::json& whole, const std::string& path) {
+  const auto found = whole.find("version");
+  if (found == whole.end() || !found->is_number_integer() || found->get<std::int64_t>() < 1) {
+    throw_damaged(path, "it says no version");
+  }
+  if (found->get<std::int64_t>() > version) {
+    std::string cause("it is of version ");
+    cause.append(found->dump()).append(", and this gpushm reads version ").append("1");
+    throw error(errc::unsupported_version,
+                operation,
+                path,
+                cause,
+                "install the newer gpushm again, or drain the node and remove the file");
+  }
+}
+
+}  // namespace
+
+std::string to_text(const checkpoint& state) {
+  nlohmann::json entries = nlohmann::json::object();
+  for (const auto& [uid, claim] : state.claims) {
+    entries[uid] = to_json(claim);
+  }
+  const nlohmann::json data{{"bootID", state.boot_id}, {"claims", std::move(entries)}};
+  const nlohmann::json whole{
+      {"version", version}, {"checksum", checksum_of(data.dump())}, {"data", data}};
+  return whole.dump() + "\n";
+}
+
+checkpoint from_text(const std::string& text, const std::string& path) {
+  const nlohmann::json whole = nlohmann::json::parse(text, nullptr, false);
+  if (!whole.is_object()) {
+    throw_damaged(path, "it is not whole");
+  }
+  check_version(whole, path);
+  const auto data = whole.find("data");
+  const auto checksum = whole.find("checksum");
+  if (data == whole.end() || checksum == whole.end() || *checksum != checksum_of(data->dump())) {
+    throw_damaged(path, "its checksum is wrong");
+  }
+  checkpoint state;
+  try {
+    state.boot_id = data->at("bootID").get<std::string>();
+    for (const auto& [uid, entry] : data->at("claims").items()) {
+      prepared_claim claim = claim_from_json(uid, entry);
+      // Paths are made of these.
+      check(claim.claim);
+      state.claims.emplace(uid, std::move(claim));
+    }
+  } catch (const nlohmann::json::exception& wrong) {
+    throw_damaged(path, wrong.what());
+  }
+  return state;
+}
+
+}  // namespace gpushm::dra

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kubelet/dra/claim_document.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "base/file.hpp"
+#include "base/syscall.hpp"
+#include "kubelet/dra/allocation.hpp"
+#include "spec/share_device.hpp"
+#include "spec/write.hpp"
+
+namespace gpushm::dra {
+
+namespace {
+
+constexpr std::string_view file_prefix = "gpushm.dev-claim-";
+constexpr std::string_view file_suffix = ".json";
+constexpr const char* remove_operation = "remove CDI document";
+
+/// Of a finished document or one that a process died over ("….json.tmp.Ab12Cd"); else empty.
+std::string uid_of_file(const std::string& name) {
+  const std::size_t end = name.find(file_suffix, file_prefix.size());
+  return name.starts_with(file_prefix) && end != std::string::npos
+             ? name.substr(file_prefix.size(), end - file_prefix.size())
+             : std::string();
+}
+
+std::vector<std::string> names_in(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code failed;
+  for (std::filesystem::directory_iterator each(directory, failed), end; each != end && !failed;
+       each.increment(failed)) {
+    names.push_back(each->path().filename().string());
+  }
+  if (failed && failed != std::errc::no_such_file_or_directory) {
+    base::throw_errno(failed.value(), "list CDI documents", directory, "readdir");
+  }
+  return names;
+}
+
+}  // namespace
+
+std::string cdi_device_name(const std::string& claim_uid, const std::string& device) {
+  // Documents that old engines read have no names that begin with a digit, as UIDs do.
+  return domain_of(claim_uid).append("-").append(device);
+}
+
+cdi::document claim_document(const prepared_claim& claim, const std::string& directory) {
+  cdi::document made = cdi::share_document({claim.domain});
+  made.kind = claim_kind;
+  cdi::device shared = std::move(made.devices.front());
+  shared.changes.mounts.front().host_path = directory;
+  made.devices.clear();
+  for (const prepared_device& each : claim.devices) {
+    shared.name = cdi_device_name(claim.claim.uid, each.device);
+    const bool known = std::any_of(made.devices.begin(),
+                                   made.devices.end(),
+                                   [&](const auto& other) { return other.name == shared.name; });
+    if (!known) {
+      made.devices.push_back(shared);
+    }
+  }
+  made.version = cdi::minimum_version(made);
+  return made;
+}
+
+std::string claim_documents::path_of(const std::string& claim_uid) const {
+  std::string path(directory_);
+  return path.append("/").append(file_prefix).append(claim_uid).append(file_suffix);
+}
+
+void claim_documents::write(const prepared_claim& claim,
+                            const std::string& domain_directory) const {
+  const std::string path = path_of(claim.claim.uid);
+  const cdi::document content = claim_document(claim, domain_directory);
+  if (base::read_small_file(path) != cdi::to_text(content, cdi::format::json)) {
+    cdi::write_file(content, path, cdi::format::json);
+  }
+}
+
+void claim_documents::remove(const std::string& claim_uid) const {
+  const std::string path = path_of(claim_uid);
+  base::checked(remove_operation, path, "unlink", [&] { return ::unlink(path.c_str()); }, {ENOENT});
+}
+
+void claim_documents::remove_unfinished(const std::string& claim_uid) const {
+  for (const std::string& name : names_in(directory_)) {
+    if (uid_of_file(name) == claim_uid && !name.ends_with(file_suffix)) {
+      std::string path(directory_);
+      path.append("/").append(name);
+      base::checked(
+          remove_operation, path, "unlink", [&] { return ::unlink(path.c_str()); }, {ENOENT});
+    }
+  }
+}
+
+std::vector<std::string> claim_documents::list(bool finished) const {
+  std::vector<std::string> uids;
+  for (const std::string& name : names_in(directory_)) {
+    std::string uid = uid_of_file(name);
+    if (!uid.empty() && name.ends_with(file_suffix) == finished) {
+      uids.push_back(std::move(uid));
+    }
+  }
+  std::sort(uids.begin(), uids.end());
+  uids.erase(std::unique(uids.begin(), uids.end()), uids.end());
+  return uids;
+}
+
+}  // namespace gpushm::dra

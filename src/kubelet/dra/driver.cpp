@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kubelet/dra/driver.hpp"
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <thread>
+#include <utility>
+
+#include "base/backoff.hpp"
+#include "base/log.hpp"
+#include "base/process.hpp"
+#include "gpushm/error.hpp"
+#include "kubelet/dra/claims.hpp"
+#include "kubelet/dra/endpoints.hpp"
+#include "kubelet/dra/health_service.hpp"
+#include "kubelet/dra/node_service.hpp"
+#include "kubelet/dra/observed.hpp"
+#include "kubelet/dra/slice_publisher.hpp"
+#include "kubelet/dra/work_queue.hpp"
+
+namespace gpushm::dra {
+
+namespace {
+
+using clock = std::chrono::steady_clock;
+
+constexpr unsigned most_devices = 128;  // that a ResourceSlice may have
+constexpr unsigned workers = 4;         // claims at once; each may wait for the API server
+
+driver_options complete(driver_options options) {
+  constexpr const char* operation = "start DRA driver";
+  if (options.node_name.empty()) {
+    throw error(errc::invalid_argument,
+                operation,
+                options.driver_name,
+                "the node has no name",
+                "say --node-name NAME, or set NODE_NAME from the pod's spec.nodeName");
+  }
+  if (options.share_devices == 0 || options.share_devices > most_devices) {
+    throw error(errc::invalid_argument,
+                operation,
+                options.driver_name,
+                std::to_string(options.share_devices).append(" devices cannot be published"),
+                "say --share-devices N with 1 to 128");
+  }
+  if (options.state_directory.empty()) {
+    options.state_directory = options.kubelet_root + "/plugins/" + options.driver_name;
+  }
+  if (options.boot_id.empty()) {
+    options.boot_id = base::this_process().boot_id;
+  }
+  return options;
+}
+
+}  // namespace
+
+class driver::impl {
+ public:
+  impl(driver_options options,
+       std::unique_ptr<cluster> owned,
+       cluster& through,
+       domains& opened,
+       base::operation_observer* observer)
+      : options_(complete(std::move(options))),
+        owned_(std::move(owned)),
+        through_(through),
+        observer_(observer),
+        api_(through),
+        claims_({{options_.driver_name, options_.node_name},
+                 options_.cdi_directory,
+                 options_.state_directory,
+                 options_.boot_id},
+                api_,
+                through,
+                opened),
+        health_(options_.node_name, options_.share_devices),
+        queue_(workers),
+        nodes_(claims_, queue_, observer),
+        thread_([this](const std::stop_token& stop) { run(stop); }) {}
+  impl(const impl&) = delete;
+  impl& operator=(const impl&) = delete;
+  ~impl() { stop(); }
+
+  [[nodiscard]] driver_status status() const;
+  void stop();
+
+ private:
+  void run(const std::stop_token& stop);
+  bool restore(const std::stop_token& stop);
+  void look_after();
+  void serve();
+  void start_publishing();
+  void start_sweep();
+  void sweep();
+  void hear(const std::string& refusal);
+  void set_problem(const std::string& text);
+
+  const driver_options options_;
+  const std::unique_ptr<cluster> owned_;
+  cluster& through_;
+  base::operation_observer* const observer_;
+  resource_api api_;
+  claims claims_;
+  health_service health_;
+  std::atomic<bool> sweeping_{false};
+
+  mutable std::mutex mutex_;
+  std::condition_variable_any changed_;
+  bool heard_ = false;  ///< something of a kubelet, since it was looked at last
+  driver_status status_;
+  std::string refusal_;  ///< what the kubelet said against a registration
+  std::unique_ptr<slice_publisher> publisher_;
+
+  clock::time_point next_health_;
+  clock::time_point next_sweep_;
+
+  work_queue queue_;
+  node_services nodes_;
+  std::unique_ptr<endpoints> endpoints_;
+  std::jthread thread_;  // last: it uses all the others
+};
+
+void driver::impl::set_problem(const std::string& text) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(status_.problem, text) == text) {
+      return;
+    }
+  }
+  if (!text.empty()) {
+    base::log(log_level::error, text);
+  }
+}
+
+bool driver::impl::restore(const std::stop_token& stop) {
+  base::backoff wait(base::backoff::duration(200), base::backoff::duration(5'000));
+  while (!stop.stop_requested()) {
+    try {
+      for (const std::string& note : claims_.restore()) {
+        base::log(log_level::warning, note);
+      }
+      set_problem({});
+      return true;
+    } catch (const error& failure) {
+      set_problem(failure.what());
+    }
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, stop, wait.next(), [] { return false; });
+  }
+  return false;
+}
+
+void driver::impl::run(const std::stop_token& stop) {
+  if (!restore(stop)) {
+    return;
+  }
+  endpoints_ = std::make_unique<endpoints>(
+      endpoints_options{options_.driver_name, options_.kubelet_root},
+      [this] {
+        std::vector<grpc::Service*> services = nodes_.all();
+        services.push_back(&health_);
+        return services;
+      }(),
+      [this](const std::string& refusal) { hear(refusal); });
+  while (!stop.stop_requested()) {
+    look_after();
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(
+        lock, stop, options_.check_interval, [this] { return std::exchange(heard_, false); });
+  }
+}
+
+void driver::impl::look_after() {
+  serve();
+  start_publishing();
+  const clock::time_point now = clock::now();
+  if (now >= next_health_) {
+    next_health_ = now + options_.health_interval;
+    health_.tell(claims_.troubles());
+  }
+  if (now >= next_sweep_) {
+    next_sweep_ = now + options_.sweep_interval;
+    start_sweep();
+  }
+}
+
+void driver::impl::serve() {
+  try {
+    const std::string before = endpoints_->path();
+    if (!endpoints_->ensure()) {
+      return;
+    }
+    if (!before.empty()) {
+      base::log(log_level::warning,
+                std::string("served again: a socket was gone, of ").append(before));
+    }
+    const std::lock_guard lock(mutex_);
+    status_.endpoint = endpoints_->path();
+    status_.serving = true;
+  } catch (const error& failure) {
+    set_problem(failure.what());
+    return;
+  }
+  set_problem({});
+}
+
+void driver::impl::hear(const std::string& refusal) {
+  {
+    const std::lock_guard lock(mutex_);
+    status_.registered = refusal.empty();
+    refusal_ = refusal;
+    heard_ = true;
+  }
+  changed_.notify_all();
+  base::log(refusal.empty() ? log_level::info : log_level::error,
+            refusal.empty()
+                ? std::string("the kubelet has registered DRA driver ").append(options_.driver_name)
+                : std::string("the kubelet has not registered DRA driver ")
+                      .append(options_.driver_name)
+                      .append(": ")
+                      .append(refusal));
+}
+
+void driver::impl::start_publishing() {
+  const std::lock_guard lock(mutex_);
+  // Before, pods would be sent here that no kubelet could start.
+  if (status_.registered && !publisher_) {
+    publisher_ = std::make_unique<slice_publisher>(
+        slice_options{options_.driver_name, options_.node_name, options_.share_devices},
+        api_,
+        through_,
+        observer_);
+  }
+}
+
+void driver::impl::start_sweep() {
+  if (!sweeping_.exchange(true)) {
+    queue_.run([this] {
+      sweep();
+      sweeping_ = false;
+    });
+  }
+}
+
+void driver::impl::sweep() {
+  observed operation(observer_, "Sweep");
+  const claims::sweep_result result = claims_.sweep();
+  for (const std::string& freed : result.freed) {
+    base::log(log_level::info, std::string("freed ").append(freed).append(": its claim is gone"));
+  }
+  if (!result.failure.empty()) {
+    operation.failed(error(errc::unreachable, "sweep claims", "", result.failure));
+    base::log(log_level::warning, result.failure);
+  }
+}
+
+driver_status driver::impl::status() const {
+  const std::lock_guard lock(mutex_);
+  driver_status now = status_;
+  now.claims = claims_.size();
+  if (now.problem.empty() && !refusal_.empty()) {
+    now.problem = std::string("the kubelet refuses the registration: ").append(refusal_);
+  }
+  if (publisher_) {
+    slice_publisher::state slices = publisher_->now();
+    now.published = slices.published;
+    now.slice_problem = std::move(slices.problem);
+  }
+  return now;
+}
+
+void driver::impl::stop() {
+  thread_.request_stop();
+  changed_.notify_all();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+  health_.end();
+  endpoints_.reset();
+  std::unique_ptr<slice_publisher> last;
+  {
+    const std::lock_guard lock(mutex_);
+    last = std::move(publisher_);
+    status_.serving = false;
+    status_.registered = false;
+    status_.published = false;
+    status_.endpoint.clear();
+  }
+}
+
+driver::driver(driver_options options,
+               const kube::client& client,
+               domains& opened,
+               base::operation_observer* observer) {
+  std::unique_ptr<cluster> owned = cluster_of(client);
+  cluster& through = *owned;
+  impl_ = std::make_unique<impl>(std::move(options), std::move(owned), through, opened, observer);
+}
+
+driver::driver(driver_options options,
+               cluster& through,
+               domains& opened,
+               base::operation_observer* observer)
+    : impl_(std::make_unique<impl>(std::move(options), nullptr, through, opened, observer)) {}
+
+driver::~driver() = default;
+
+driver_status driver::status() const {
+  return impl_->status();
+}
+
+void driver::stop() {
+  impl_->stop();
+}
+
+}  // namespace gpushm::dra

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kubelet/dra/node_service.hpp"
+
+#include <exception>
+#include <string>
+
+#include "base/log.hpp"
+#include "gpushm/error.hpp"
+#include "kubelet/api/dra_v1.grpc.pb.h"
+#include "kubelet/api/dra_v1beta1.grpc.pb.h"
+#include "kubelet/dra/observed.hpp"
+
+namespace gpushm::dra {
+
+namespace v1 = k8s::io::kubelet::pkg::apis::dra::v1;
+namespace v1beta1 = k8s::io::kubelet::pkg::apis::dra::v1beta1;
+
+namespace {
+
+void put_share_id(v1::Device& device, const std::optional<std::string>& share_id) {
+  if (share_id) {
+    device.set_share_id(*share_id);
+  }
+}
+void put_share_id(v1beta1::Device& /*device*/, const std::optional<std::string>& /*share_id*/) {
+  // A kubelet that speaks this version knows of no shares.
+}
+
+template <typename Claim>
+claim_reference reference_of(const Claim& claim) {
+  return {claim.namespace_(), claim.name(), claim.uid()};
+}
+
+/// What all claims of a call have in common: errors are a claim's, never the call's.
+template <typename Work, typename Answer>
+void answer_claim(base::operation_observer* observer,
+                  const char* name,
+                  Answer& answer,
+                  const Work& work) {
+  observed operation(observer, name);
+  try {
+    work();
+    return;
+  } catch (const error& failure) {
+    operation.failed(failure);
+    answer.set_error(failure.what());
+  } catch (const std::exception& failure) {
+    operation.failed(error(errc::system_error, name, "", failure.what()));
+    answer.set_error(failure.what());
+  }
+  base::log(log_level::warning, answer.error());
+}
+
+template <typename Service,
+          typename PrepareRequest,
+          typename PrepareResponse,
+          typename UnprepareRequest,
+          typename UnprepareResponse>
+class node_service : public Service {
+ public:
+  node_service(claims& prepared, work_queue& queue, base::operation_observer* observer)
+      : claims_(prepared), queue_(queue), observer_(observer) {}
+
+  grpc::ServerUnaryReactor* NodePrepareResources(grpc::CallbackServerContext* context,
+                                                 const PrepareRequest* request,
+                                                 PrepareResponse* response) override {
+    return run(context, [this, request, response] {
+      for (const auto& claim : request->claims()) {
+        auto& answer = (*response->mutable_claims())[claim.uid()];
+        answer_claim(observer_, "NodePrepareResources", answer, [&] {
+          for (const prepared_device& each : claims_.prepare(reference_of(claim)).devices) {
+            auto& device = *answer.add_devices();
+            device.mutable_request_names()->Assign(each.requests.begin(), each.requests.end());
+            device.set_pool_name(each.pool);
+            device.set_device_name(each.device);
+            device.mutable_cdi_device_ids()->Assign(each.cdi_devices.begin(),
+                                                    each.cdi_devices.end());
+            put_share_id(device, each.share_id);
+          }
+        });
+      }
+    });
+  }
+
+  grpc::ServerUnaryReactor* NodeUnprepareResources(grpc::CallbackServerContext* context,
+                                                   const UnprepareRequest* request,
+                                                   UnprepareResponse* response) override {
+    return run(context, [this, request, response] {
+      for (const auto& claim : request->claims()) {
+        auto& answer = (*response->mutable_claims())[claim.uid()];
+        answer_claim(observer_, "NodeUnprepareResources", answer, [&] {
+          claims_.unprepare(reference_of(claim));
+        });
+      }
+    });
+  }
+
+ private:
+  template <typename Work>
+  grpc::ServerUnaryReactor* run(grpc::CallbackServerContext* context, Work work) {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    queue_.run([reactor, work = std::move(work)] {
+      work();
+      reactor->Finish(grpc::Status::OK);
+    });
+    return reactor;
+  }
+
+  claims& claims_;
+  work_queue& queue_;
+  base::operation_observer* const observer_;
+};
+
+}  // namespace
+
+node_services::node_services(claims& prepared,
+                             work_queue& queue,
+                             base::operation_observer* observer) {
+  services_.push_back(std::make_unique<node_service<v1::DRAPlugin::CallbackService,
+                                                    v1::NodePrepareResourcesRequest,
+                                                    v1::NodePrepareResourcesResponse,
+                                                    v1::NodeUnprepareResourcesRequest,
+                                                    v1::NodeUnprepareResourcesResponse>>(
+      prepared, queue, observer));
+  services_.push_back(std::make_unique<node_service<v1beta1::DRAPlugin::CallbackService,
+                                                    v1beta1::NodePrepareResourcesRequest,
+                                                    v1beta1::NodePrepareResourcesResponse,
+                                                    v1beta1::NodeUnprepareResourcesRequest,
+                                                    v1beta1::NodeUnprepareResourcesResponse>>(
+      prepared, queue, observer));
+}
+
+node_services::~node_services() = default;
+
+std::vector<grpc::Service*> node_services::all() const {
+  std::vector<grpc::Service*> every;
+  every.reserve(services_.size());
+  for (const auto& each : services_) {
+    every.push_back(each.get());
+  }
+  return every;
+}
+
+}  // namespace gpushm::dra

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <string_view>
+
+#include "base/operations.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm::dra {
+
+/// Tells an observer, if there is one, of an operation when it ends. Distinct objects: safe.
+class observed {
+ public:
+  observed(base::operation_observer* observer, std::string_view operation)
+      : observer_(observer), operation_(operation) {}
+  observed(const observed&) = delete;
+  observed& operator=(const observed&) = delete;
+  ~observed() {
+    if (observer_ != nullptr) {
+      observer_->finished("dra", operation_, outcome_, std::chrono::steady_clock::now() - began_);
+    }
+  }
+
+  void failed(const error& failure) noexcept { outcome_ = to_string(failure.code()); }
+
+ private:
+  base::operation_observer* observer_;
+  std::string_view operation_;  ///< a literal
+  std::string_view outcome_ = "ok";
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace gpushm::dra

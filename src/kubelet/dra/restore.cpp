@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
+#include "gpushm/error.hpp"
+#include "kubelet/dra/claims.hpp"
+
+namespace gpushm::dra {
+
+std::vector<std::string> claims::restore() {
+  std::vector<std::string> notes;
+  if (!file_) {
+    file_ = std::make_unique<checkpoint_file>(options_.state_directory);
+  }
+  std::string warning;
+  const checkpoint found = file_->load(warning);
+  if (!warning.empty()) {
+    notes.push_back(warning);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = found;
+    state_.boot_id = options_.boot_id;
+  }
+  if (!found.boot_id.empty() && found.boot_id != options_.boot_id) {
+    drop_what_a_reboot_ended(notes);
+  }
+  for (const prepared_claim& claim : all()) {
+    if (const std::string failure = open_again(claim); !failure.empty()) {
+      notes.push_back(failure);
+    }
+  }
+  std::vector<std::string> freed;
+  try {
+    remove_left_behind(freed);
+  } catch (const error& failure) {
+    notes.emplace_back(failure.what());
+  }
+  for (const std::string& each : freed) {
+    notes.push_back(std::string("freed ").append(each).append(", which no checkpoint names"));
+  }
+  save_as_restored(found, notes);
+  return notes;
+}
+
+void claims::drop_what_a_reboot_ended(std::vector<std::string>& notes) {
+  // Containers and directories of the last boot are gone, but not their claims, whose pods start
+  // again. Without an answer the domain is opened: that harms nobody, and the sweep asks again.
+  for (const prepared_claim& claim : all()) {
+    try {
+      if (is_gone(claim.claim)) {
+        {
+          const std::lock_guard lock(mutex_);
+          state_.claims.erase(claim.claim.uid);
+        }
+        notes.push_back(std::string("dropped claim ")
+                            .append(to_string(claim.claim))
+                            .append(", which ended with the last boot"));
+      }
+    } catch (const error& failure) {
+      notes.emplace_back(failure.what());
+      return;
+    }
+  }
+}
+
+std::string claims::open_again(const prepared_claim& claim) {
+  try {
+    make(claim);
+  } catch (const error& failure) {
+    const std::string text = failure.in("open claim again", to_string(claim.claim)).what();
+    const std::lock_guard lock(mutex_);
+    troubles_.insert_or_assign(claim.claim.uid, text);
+    return text;
+  }
+  return {};
+}
+
+void claims::save_as_restored(const checkpoint& found, std::vector<std::string>& notes) {
+  const std::lock_guard lock(mutex_);
+  if (state_ == found) {
+    return;
+  }
+  try {
+    file_->save(state_);
+  } catch (const error& failure) {
+    // What is prepared can still be used and unprepared; preparing more will say why it cannot.
+    notes.emplace_back(failure.what());
+  }
+}
+
+}  // namespace gpushm::dra

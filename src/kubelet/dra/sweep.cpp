@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "gpushm/error.hpp"
+#include "kubelet/dra/claims.hpp"
+#include "kubelet/dra/turn.hpp"
+
+namespace gpushm::dra {
+
+bool claims::is_gone(const claim_reference& claim) {
+  try {
+    return !is_in_use(fetch(claim), claim, options_.owner);
+  } catch (const kube::api_error& failure) {
+    // A proxy's page of the same number says nothing about the claim.
+    if (failure.not_found() && failure.reason() == "NotFound") {
+      return true;
+    }
+    throw;
+  }
+}
+
+claims::sweep_result claims::sweep() {
+  sweep_result result;
+  api_.forget();
+  try {
+    for (const prepared_claim& seen : all()) {
+      const turn mine(*this, seen.claim.uid);
+      const std::optional<prepared_claim> claim = find(seen.claim.uid);
+      if (!claim) {
+        continue;
+      }
+      if (is_gone(claim->claim)) {
+        unmake(claim->claim.uid, claim->domain);
+        drop(claim->claim.uid);
+        result.freed.push_back(to_string(claim->claim));
+      } else if (const std::string failure = open_again(*claim); !failure.empty()) {
+        result.failure = failure;
+      }
+    }
+    remove_left_behind(result.freed);
+  } catch (const error& failure) {
+    result.failure = failure.in("sweep claims", options_.owner.pool).what();
+  }
+  return result;
+}
+
+void claims::remove_left_behind(std::vector<std::string>& freed) {
+  for (const std::string& uid : documents_.unfinished()) {
+    const turn mine(*this, uid);
+    documents_.remove_unfinished(uid);
+  }
+  std::vector<std::string> uids = documents_.list();
+  for (const std::string& domain : domains_.list()) {
+    if (std::string uid = claim_uid_of(domain); !uid.empty()) {
+      uids.push_back(std::move(uid));
+    }
+  }
+  std::sort(uids.begin(), uids.end());
+  uids.erase(std::unique(uids.begin(), uids.end()), uids.end());
+  for (const std::string& uid : uids) {
+    if (!may_be_uid(uid)) {
+      continue;  // not made here
+    }
+    // One that is being prepared now is in the checkpoint once its turn is over.
+    const turn mine(*this, uid);
+    if (!find(uid)) {
+      unmake(uid, domain_of(uid));
+      freed.push_back(domain_of(uid));
+    }
+  }
+}
+
+}  // namespace gpushm::dra
