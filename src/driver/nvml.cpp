@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <atomic>
+#include <mutex>
 #include <optional>
 
 #include "driver/device_text.hpp"
@@ -100,16 +102,31 @@ nvml_library nvml_library::load(library_outcome& told, const char* name) {
   return loaded;
 }
 
-// The outcome of loading, made once. Leaked on purpose: destructors of other static objects may
-// still use it.
+// The outcome of loading. Leaked on purpose, failures that were tried again too: destructors of
+// other static objects, and other threads, may still use it.
 struct loaded_nvml {
   library_outcome told;
   std::optional<error> failure;
   nvml_library library;
 
-  static const loaded_nvml& get() {
-    static const loaded_nvml* const outcome = new loaded_nvml(make());
-    return *outcome;
+  static std::atomic<const loaded_nvml*>& kept() {
+    // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): see above
+    static std::atomic<const loaded_nvml*> outcome = new loaded_nvml(make());
+    return outcome;
+  }
+  static const loaded_nvml& get() { return *kept().load(); }
+  static void make_again() {
+    static std::mutex one_at_a_time;
+    const std::lock_guard lock(one_at_a_time);
+    if (!get().failure) {
+      return;
+    }
+    loaded_nvml next = make();
+    // The same failure again and again must not cost memory each time.
+    if (!next.failure || std::string_view(next.failure->what()) != get().failure->what()) {
+      // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): see above
+      kept() = new loaded_nvml(std::move(next));
+    }
   }
   static loaded_nvml make() {
     loaded_nvml first = make(library_name.data());
@@ -143,6 +160,13 @@ const nvml_library* nvml_library::try_instance() noexcept {
     return &instance();
   } catch (...) {
     return nullptr;
+  }
+}
+
+void nvml_library::try_again() noexcept {
+  try {
+    loaded_nvml::make_again();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): then the last outcome stays
   }
 }
 

@@ -19,7 +19,8 @@ struct nvml_gpu {
   std::uint64_t free_bytes = 0;  ///< at the time of asking, over all processes
 };
 
-/// The NVML of this process: libnvidia-ml.so.1, opened and initialised once, never closed. A
+/// The NVML of this process: libnvidia-ml.so.1, opened and initialised once (again only by
+/// `try_again`), never closed. A
 /// function that an older one lacks returns NVML_ERROR_FUNCTION_NOT_FOUND.
 ///
 /// Distinct objects: there is one. Shared objects: safe.
@@ -37,6 +38,9 @@ class nvml_library {
   /// one that it finds does not start (no driver of its version is loaded). To be called before
   /// that, by one thread.
   static void look_also_at(const std::string& path);
+  /// When the outcome is a failure, tries once more, and keeps that outcome from then on: for
+  /// programs that were there before the driver. Blocks as `instance` does. Never throws.
+  static void try_again() noexcept;
   /// Throws `errc::driver_error` unless `result` is NVML_SUCCESS. `call` is the function's name.
   static void check(nvml::nvmlReturn_t result, std::string_view object, std::string_view call);
 

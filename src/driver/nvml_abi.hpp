@@ -5,6 +5,7 @@
 // `tests/conformance/abi_check.cpp` compares each with a real nvml.h where one is found.
 
 struct nvmlDevice_st;
+struct nvmlEventSet_st;
 
 namespace gpushm::nvml {
 
@@ -18,9 +19,11 @@ namespace gpushm::nvml {
   X(NVML_ERROR_NOT_FOUND, 6) \
   X(NVML_ERROR_INSUFFICIENT_SIZE, 7) \
   X(NVML_ERROR_DRIVER_NOT_LOADED, 9) \
+  X(NVML_ERROR_TIMEOUT, 10) \
   X(NVML_ERROR_LIBRARY_NOT_FOUND, 12) \
   X(NVML_ERROR_FUNCTION_NOT_FOUND, 13) \
   X(NVML_ERROR_GPU_IS_LOST, 15) \
+  X(NVML_ERROR_RESET_REQUIRED, 16) \
   X(NVML_ERROR_LIB_RM_VERSION_MISMATCH, 18) \
   X(NVML_ERROR_UNKNOWN, 999)
 // clang-format on
@@ -33,6 +36,7 @@ enum nvmlReturn_t : unsigned int {
 };
 
 using nvmlDevice_t = ::nvmlDevice_st*;
+using nvmlEventSet_t = ::nvmlEventSet_st*;
 
 // clang-format off
 #define GPUSHM_NVML_nvmlEnableState_t(X) \
@@ -65,6 +69,11 @@ using nvmlDevice_t = ::nvmlDevice_st*;
   X(NVML_CLOCK_GRAPHICS, 0) \
   X(NVML_CLOCK_SM, 1) \
   X(NVML_CLOCK_MEM, 2)
+#define GPUSHM_NVML_nvmlValueType_t(X) \
+  X(NVML_VALUE_TYPE_DOUBLE, 0) \
+  X(NVML_VALUE_TYPE_UNSIGNED_INT, 1) \
+  X(NVML_VALUE_TYPE_UNSIGNED_LONG, 2) \
+  X(NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 3)
 // X(enumeration, list of its enumerators)
 #define GPUSHM_NVML_ENUMS(X) \
   X(nvmlEnableState_t, GPUSHM_NVML_nvmlEnableState_t) \
@@ -72,7 +81,8 @@ using nvmlDevice_t = ::nvmlDevice_st*;
   X(nvmlGpuVirtualizationMode_t, GPUSHM_NVML_nvmlGpuVirtualizationMode_t) \
   X(nvmlGpuTopologyLevel_t, GPUSHM_NVML_nvmlGpuTopologyLevel_t) \
   X(nvmlIntNvLinkDeviceType_t, GPUSHM_NVML_nvmlIntNvLinkDeviceType_t) \
-  X(nvmlClockType_t, GPUSHM_NVML_nvmlClockType_t)
+  X(nvmlClockType_t, GPUSHM_NVML_nvmlClockType_t) \
+  X(nvmlValueType_t, GPUSHM_NVML_nvmlValueType_t)
 // clang-format on
 #define GPUSHM_NVML_ENUMERATOR(name, value) name = value,
 #define GPUSHM_NVML_ENUM(type, list) enum type : unsigned int { list(GPUSHM_NVML_ENUMERATOR) };
@@ -81,6 +91,13 @@ GPUSHM_NVML_ENUMS(GPUSHM_NVML_ENUM)
 #undef GPUSHM_NVML_ENUMERATOR
 /// Most NVLinks of a GPU (NVML_NVLINK_MAX_LINKS).
 inline constexpr unsigned int nvlink_max_links = 18;
+
+/// What wants to be done to a GPU (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, since driver 560). 0:
+/// nothing.
+inline constexpr unsigned int field_gpu_recovery_action = 230;
+/// Kinds of events (nvmlEventType…), combined with |.
+inline constexpr unsigned long long event_double_bit_ecc = 0x2;
+inline constexpr unsigned long long event_xid_critical = 0x8;
 
 struct nvmlMemory_t {
   unsigned long long total;
@@ -98,6 +115,40 @@ struct nvmlPciInfo_t {
   char busId[32];
 };
 // NOLINTEND(modernize-avoid-c-arrays)
+struct nvmlEventData_t {
+  nvmlDevice_t device;
+  unsigned long long eventType;
+  unsigned long long eventData;  ///< the Xid
+  unsigned int gpuInstanceId;
+  unsigned int computeInstanceId;
+};
+/// Of a MIG instance.
+struct nvmlDeviceAttributes_t {
+  unsigned int multiprocessorCount;
+  unsigned int sharedCopyEngineCount;
+  unsigned int sharedDecoderCount;
+  unsigned int sharedEncoderCount;
+  unsigned int sharedJpegCount;
+  unsigned int sharedOfaCount;
+  unsigned int gpuInstanceSliceCount;
+  unsigned int computeInstanceSliceCount;
+  unsigned long long memorySizeMB;
+};
+union nvmlValue_t {
+  double dVal;
+  unsigned int uiVal;
+  unsigned long ulVal;
+  unsigned long long ullVal;
+};
+struct nvmlFieldValue_t {
+  unsigned int fieldId;
+  unsigned int scopeId;
+  long long timestamp;
+  long long latencyUsec;
+  nvmlValueType_t valueType;
+  nvmlReturn_t nvmlReturn;
+  nvmlValue_t value;
+};
 
 // clang-format off
 // Every function used, as X(return type, symbol, parameters).
@@ -138,7 +189,20 @@ struct nvmlPciInfo_t {
   X(nvmlReturn_t, nvmlDeviceGetNvLinkRemoteDeviceType, \
      (nvmlDevice_t device, unsigned int link, nvmlIntNvLinkDeviceType_t* type)) \
   X(nvmlReturn_t, nvmlDeviceGetTopologyCommonAncestor, \
-     (nvmlDevice_t device, nvmlDevice_t other, nvmlGpuTopologyLevel_t* level))
+     (nvmlDevice_t device, nvmlDevice_t other, nvmlGpuTopologyLevel_t* level)) \
+  X(nvmlReturn_t, nvmlDeviceGetHandleByUUID, (const char* uuid, nvmlDevice_t* device)) \
+  X(nvmlReturn_t, nvmlDeviceGetAttributes_v2, \
+     (nvmlDevice_t device, nvmlDeviceAttributes_t* attributes)) \
+  X(nvmlReturn_t, nvmlDeviceGetFieldValues, \
+     (nvmlDevice_t device, int count, nvmlFieldValue_t* values)) \
+  X(nvmlReturn_t, nvmlDeviceGetSupportedEventTypes, \
+     (nvmlDevice_t device, unsigned long long* types)) \
+  X(nvmlReturn_t, nvmlDeviceRegisterEvents, \
+     (nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set)) \
+  X(nvmlReturn_t, nvmlEventSetCreate, (nvmlEventSet_t* set)) \
+  X(nvmlReturn_t, nvmlEventSetWait_v2, \
+     (nvmlEventSet_t set, nvmlEventData_t* data, unsigned int timeout_ms)) \
+  X(nvmlReturn_t, nvmlEventSetFree, (nvmlEventSet_t set))
 // clang-format on
 
 #define GPUSHM_NVML_POINTER(result, symbol, parameters) \

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fake libnvidia-ml.so.1: boards that this process may open, and their memory over all
 // processes.
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
@@ -9,6 +10,7 @@
 
 #include "driver/nvml_abi.hpp"
 #include "fake_driver/gpu_config.hpp"
+#include "fake_driver/nvml_events.hpp"
 
 namespace gpushm::nvml {
 extern "C" {
@@ -27,25 +29,68 @@ namespace {
 struct boards {
   std::vector<fake::gpu_view> all;  // every section of gpus.conf
   std::vector<const fake::gpu_view*> visible;
+  fake::config_stamp made_of;
 };
 
-// Null before nvmlInit; never destroyed.
-const boards* known = nullptr;
+// What was shown last; null before nvmlInit. Never destroyed, as are the ones before it, whose
+// handles stay valid for boards that are still there.
+std::atomic<const boards*> known = nullptr;
+std::vector<const boards*> earlier;
 std::mutex mutex;
 
 nvmlDevice_t handle_of(const fake::gpu_view& gpu) {
   return reinterpret_cast<nvmlDevice_t>(const_cast<fake::gpu_view*>(&gpu));
 }
 
+// The caller has the mutex. The driver sees at once how boards are cut.
+void look_again() {
+  const fake::config_stamp now = fake::stamp_of_config();
+  const boards* const last = known;
+  if (last != nullptr && last->made_of == now) {
+    return;
+  }
+  auto* const made = new boards{fake::look_at_gpus(), {}, now};
+  if (last != nullptr && made->all.empty()) {
+    delete made;  // removed with its root
+    return;
+  }
+  for (const fake::gpu_view& each : made->all) {
+    if (each.properties.mig_parent.empty() && each.openable) {
+      made->visible.push_back(&each);
+    }
+  }
+  if (last != nullptr) {
+    earlier.push_back(last);
+  }
+  known = made;
+}
+
+const fake::gpu_view* with_uuid(const std::string& uuid) {
+  for (const fake::gpu_view& each : known.load()->all) {
+    if (each.openable && each.properties.uuid == uuid) {
+      return &each;
+    }
+  }
+  return nullptr;
+}
+
 // A board that can be opened, or one of its MIG instances.
 const fake::gpu_view* find(nvmlDevice_t device) {
   const std::lock_guard lock(mutex);
-  if (known == nullptr) {
+  const boards* const now = known;
+  if (now == nullptr) {
     return nullptr;
   }
-  for (const fake::gpu_view& each : known->all) {
+  for (const fake::gpu_view& each : now->all) {
     if (each.openable && handle_of(each) == device) {
       return &each;
+    }
+  }
+  for (const boards* const before : earlier) {
+    for (const fake::gpu_view& each : before->all) {
+      if (handle_of(each) == device) {
+        return with_uuid(each.properties.uuid);
+      }
     }
   }
   return nullptr;
@@ -53,7 +98,7 @@ const fake::gpu_view* find(nvmlDevice_t device) {
 
 std::vector<const fake::gpu_view*> instances_of(const fake::gpu_view& board) {
   std::vector<const fake::gpu_view*> found;
-  for (const fake::gpu_view& each : known->all) {
+  for (const fake::gpu_view& each : known.load()->all) {
     if (each.properties.mig_parent == board.properties.section && each.openable) {
       found.push_back(&each);
     }
@@ -64,7 +109,7 @@ std::vector<const fake::gpu_view*> instances_of(const fake::gpu_view& board) {
 // Boards that reach each other have one link to each other board.
 std::vector<const fake::gpu_view*> linked_to(const fake::gpu_view& board) {
   std::vector<const fake::gpu_view*> found;
-  for (const fake::gpu_view& each : known->all) {
+  for (const fake::gpu_view& each : known.load()->all) {
     if (&each != &board && each.properties.mig_parent.empty() && each.properties.peer &&
         board.properties.peer) {
       found.push_back(&each);
@@ -77,7 +122,10 @@ std::vector<const fake::gpu_view*> linked_to(const fake::gpu_view& board) {
 template <typename Answer>
 nvmlReturn_t with_device(nvmlDevice_t device, Answer&& answer) {
   const fake::gpu_view* const gpu = find(device);
-  return gpu == nullptr ? NVML_ERROR_INVALID_ARGUMENT : answer(*gpu);
+  if (gpu == nullptr) {
+    return NVML_ERROR_INVALID_ARGUMENT;
+  }
+  return fake::is_lost(gpu->properties.uuid) ? NVML_ERROR_GPU_IS_LOST : answer(*gpu);
 }
 
 void put_pci(const std::string& address, nvmlPciInfo_t& pci) {
@@ -100,16 +148,8 @@ nvmlReturn_t put_text(const std::string& value, char* text, unsigned int size) {
 
 nvmlReturn_t nvml::nvmlInit_v2() {
   const std::lock_guard lock(mutex);
-  if (known == nullptr) {
-    auto* const made = new boards{fake::look_at_gpus(), {}};
-    for (const fake::gpu_view& each : made->all) {
-      if (each.properties.mig_parent.empty() && each.openable) {
-        made->visible.push_back(&each);
-      }
-    }
-    known = made;
-  }
-  return known->all.empty() ? NVML_ERROR_DRIVER_NOT_LOADED : NVML_SUCCESS;
+  look_again();
+  return known.load()->all.empty() ? NVML_ERROR_DRIVER_NOT_LOADED : NVML_SUCCESS;
 }
 
 nvmlReturn_t nvml::nvmlShutdown() {
@@ -141,69 +181,76 @@ nvmlReturn_t nvml::nvmlDeviceGetCount_v2(unsigned int* count) {
   if (known == nullptr) {
     return NVML_ERROR_UNINITIALIZED;
   }
-  *count = static_cast<unsigned int>(known->visible.size());
+  look_again();
+  *count = static_cast<unsigned int>(known.load()->visible.size());
   return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvml::nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t* device) {
   const std::lock_guard lock(mutex);
-  if (known == nullptr || index >= known->visible.size()) {
-    return known == nullptr ? NVML_ERROR_UNINITIALIZED : NVML_ERROR_INVALID_ARGUMENT;
+  const boards* const now = known;
+  if (now == nullptr || index >= now->visible.size()) {
+    return now == nullptr ? NVML_ERROR_UNINITIALIZED : NVML_ERROR_INVALID_ARGUMENT;
   }
-  *device = handle_of(*known->visible[index]);
-  return NVML_SUCCESS;
+  *device = handle_of(*now->visible[index]);
+  return fake::is_lost(now->visible[index]->properties.uuid) ? NVML_ERROR_GPU_IS_LOST
+                                                             : NVML_SUCCESS;
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* device) {
+  const std::lock_guard lock(mutex);
+  const fake::gpu_view* const gpu = known == nullptr ? nullptr : with_uuid(uuid);
+  if (gpu == nullptr) {
+    return known == nullptr ? NVML_ERROR_UNINITIALIZED : NVML_ERROR_NOT_FOUND;
+  }
+  *device = handle_of(*gpu);
+  return fake::is_lost(uuid) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
 nvmlReturn_t nvml::nvmlDeviceGetUUID(nvmlDevice_t device, char* text, unsigned int size) {
-  const fake::gpu_view* const gpu = find(device);
-  return gpu == nullptr ? NVML_ERROR_INVALID_ARGUMENT : put_text(gpu->properties.uuid, text, size);
+  return with_device(
+      device, [&](const fake::gpu_view& gpu) { return put_text(gpu.properties.uuid, text, size); });
 }
 
 nvmlReturn_t nvml::nvmlDeviceGetName(nvmlDevice_t device, char* text, unsigned int size) {
-  const fake::gpu_view* const gpu = find(device);
-  return gpu == nullptr ? NVML_ERROR_INVALID_ARGUMENT : put_text(gpu->properties.name, text, size);
+  return with_device(
+      device, [&](const fake::gpu_view& gpu) { return put_text(gpu.properties.name, text, size); });
 }
 
 nvmlReturn_t nvml::nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int* minor) {
-  const fake::gpu_view* const gpu = find(device);
-  if (gpu == nullptr) {
-    return NVML_ERROR_INVALID_ARGUMENT;
-  }
-  *minor = static_cast<unsigned int>(gpu->properties.minor);
-  return NVML_SUCCESS;
+  return with_device(device, [&](const fake::gpu_view& gpu) {
+    *minor = static_cast<unsigned int>(gpu.properties.minor);
+    return NVML_SUCCESS;
+  });
 }
 
 nvmlReturn_t nvml::nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* pci) {
-  const fake::gpu_view* const gpu = find(device);
-  if (gpu == nullptr) {
-    return NVML_ERROR_INVALID_ARGUMENT;
-  }
-  put_pci(gpu->properties.pci, *pci);
-  return NVML_SUCCESS;
+  return with_device(device, [&](const fake::gpu_view& gpu) {
+    put_pci(gpu.properties.pci, *pci);
+    return NVML_SUCCESS;
+  });
 }
 
 nvmlReturn_t nvml::nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
-  const fake::gpu_view* const gpu = find(device);
-  if (gpu == nullptr) {
-    return NVML_ERROR_INVALID_ARGUMENT;
-  }
-  *memory = {};
-  bool split = false;
-  for (const fake::gpu_view& each : known->all) {
-    if (each.properties.mig_parent == gpu->properties.section) {
-      const fake::memory_state part = fake::look_at_memory(each);
-      memory->total += part.total_bytes;
-      memory->free += part.free_bytes;
-      split = true;
+  return with_device(device, [&](const fake::gpu_view& gpu) {
+    *memory = {};
+    bool split = false;
+    for (const fake::gpu_view& each : known.load()->all) {
+      if (each.properties.mig_parent == gpu.properties.section) {
+        const fake::memory_state part = fake::look_at_memory(each);
+        memory->total += part.total_bytes;
+        memory->free += part.free_bytes;
+        split = true;
+      }
     }
-  }
-  if (!split) {
-    const fake::memory_state whole = fake::look_at_memory(*gpu);
-    memory->total = whole.total_bytes;
-    memory->free = whole.free_bytes;
-  }
-  memory->used = memory->total - memory->free;
-  return NVML_SUCCESS;
+    if (!split) {
+      const fake::memory_state whole = fake::look_at_memory(gpu);
+      memory->total = whole.total_bytes;
+      memory->free = whole.free_bytes;
+    }
+    memory->used = memory->total - memory->free;
+    return NVML_SUCCESS;
+  });
 }
 
 nvmlReturn_t nvml::nvmlDeviceGetMigMode(nvmlDevice_t device,
@@ -350,4 +397,86 @@ nvmlReturn_t nvml::nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device,
       return NVML_SUCCESS;
     });
   });
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetAttributes_v2(nvmlDevice_t device,
+                                              nvmlDeviceAttributes_t* attributes) {
+  return with_device(device, [&](const fake::gpu_view& instance) {
+    *attributes = {};
+    if (instance.properties.mig_parent.empty()) {
+      return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    // "… MIG 2c.4g.40gb" or "… MIG 3g.20gb".
+    const std::string& name = instance.properties.name;
+    const std::size_t profile = name.rfind(' ') + 1;
+    unsigned int first = 0;
+    char kind = 0;
+    unsigned int second = 0;
+    std::sscanf(name.c_str() + profile, "%u%c.%u", &first, &kind, &second);
+    attributes->computeInstanceSliceCount = first;
+    attributes->gpuInstanceSliceCount = kind == 'c' ? second : first;
+    attributes->memorySizeMB = instance.properties.size_bytes >> 20U;
+    return NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetFieldValues(nvmlDevice_t device,
+                                            int count,
+                                            nvmlFieldValue_t* values) {
+  return with_device(device, [&](const fake::gpu_view& gpu) {
+    for (int i = 0; i < count; ++i) {
+      const auto action = values[i].fieldId == field_gpu_recovery_action
+                              ? fake::recovery_action(gpu.properties.uuid)
+                              : std::nullopt;
+      values[i].nvmlReturn = action ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+      values[i].valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
+      values[i].value.uiVal = action.value_or(0);
+    }
+    return NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvml::nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device,
+                                                    unsigned long long* types) {
+  return with_device(device, [&](const fake::gpu_view& /*board*/) {
+    *types = event_double_bit_ecc | event_xid_critical;
+    return NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvml::nvmlDeviceRegisterEvents(nvmlDevice_t device,
+                                            unsigned long long types,
+                                            nvmlEventSet_t set) {
+  return with_device(device, [&](const fake::gpu_view& board) {
+    fake::events_of(set).watch(board.properties.uuid, types);
+    return NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvml::nvmlEventSetCreate(nvmlEventSet_t* set) {
+  *set = reinterpret_cast<nvmlEventSet_t>(new fake::event_set);
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvml::nvmlEventSetFree(nvmlEventSet_t set) {
+  delete &fake::events_of(set);
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvml::nvmlEventSetWait_v2(nvmlEventSet_t set,
+                                       nvmlEventData_t* data,
+                                       unsigned int timeout_ms) {
+  const auto next = fake::events_of(set).wait(timeout_ms);
+  if (!next) {
+    return NVML_ERROR_TIMEOUT;
+  }
+  const std::lock_guard lock(mutex);
+  const fake::gpu_view* const gpu = with_uuid(next->uuid);
+  *data = {};
+  data->device = gpu == nullptr ? nullptr : handle_of(*gpu);
+  data->eventType = next->type;
+  data->eventData = next->xid;
+  data->gpuInstanceId = 0xffffffffU;
+  data->computeInstanceId = 0xffffffffU;
+  return NVML_SUCCESS;
 }

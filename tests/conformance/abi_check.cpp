@@ -139,6 +139,29 @@ static_assert(offsetof(gpushm::nvml::nvmlMemory_t, used) == offsetof(::nvmlMemor
 static_assert(offsetof(gpushm::nvml::nvmlMemory_t, free) == offsetof(::nvmlMemory_t, free));
 static_assert(sizeof(gpushm::nvml::nvmlPciInfo_t) == sizeof(::nvmlPciInfo_t));
 static_assert(offsetof(gpushm::nvml::nvmlPciInfo_t, busId) == offsetof(::nvmlPciInfo_t, busId));
+#define GPUSHM_CHECK_NVML_SIZE(type) \
+  static_assert(sizeof(gpushm::nvml::type) == sizeof(::type), #type " differs in size")
+#define GPUSHM_CHECK_NVML_FIELD(type, field)                                     \
+  static_assert(offsetof(gpushm::nvml::type, field) == offsetof(::type, field), \
+                #type "::" #field " is elsewhere in nvml.h")
+GPUSHM_CHECK_NVML_SIZE(nvmlEventData_t);
+GPUSHM_CHECK_NVML_FIELD(nvmlEventData_t, eventType);
+GPUSHM_CHECK_NVML_FIELD(nvmlEventData_t, eventData);
+GPUSHM_CHECK_NVML_FIELD(nvmlEventData_t, gpuInstanceId);
+GPUSHM_CHECK_NVML_SIZE(nvmlDeviceAttributes_t);
+GPUSHM_CHECK_NVML_FIELD(nvmlDeviceAttributes_t, gpuInstanceSliceCount);
+GPUSHM_CHECK_NVML_FIELD(nvmlDeviceAttributes_t, computeInstanceSliceCount);
+GPUSHM_CHECK_NVML_FIELD(nvmlDeviceAttributes_t, memorySizeMB);
+GPUSHM_CHECK_NVML_SIZE(nvmlValue_t);
+GPUSHM_CHECK_NVML_SIZE(nvmlFieldValue_t);
+GPUSHM_CHECK_NVML_FIELD(nvmlFieldValue_t, valueType);
+GPUSHM_CHECK_NVML_FIELD(nvmlFieldValue_t, nvmlReturn);
+GPUSHM_CHECK_NVML_FIELD(nvmlFieldValue_t, value);
+static_assert(gpushm::nvml::event_double_bit_ecc == nvmlEventTypeDoubleBitEccError);
+static_assert(gpushm::nvml::event_xid_critical == nvmlEventTypeXidCriticalError);
+#ifdef NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+static_assert(gpushm::nvml::field_gpu_recovery_action == NVML_FI_DEV_GET_GPU_RECOVERY_ACTION);
+#endif
 #endif
 
 }  // namespace
