@@ -5,6 +5,7 @@
 #   PREFIX=/usr     where `install` goes (default: /usr/local); DESTDIR is honoured
 #   DEMO_ARGS=...   given to `gpushm demo`
 #   FUZZ_SECONDS=N  for each fuzz program (default: 60)
+#   IMAGE_ARGS=...  given to scripts/image.sh, for instance "--archive gpushm.tar"
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -17,13 +18,14 @@ JOBS ?= $(shell awk -v cpus="$$(nproc)" '/^MemAvailable/ {j = int($$2 / 1200000)
 PREFIX ?= /usr/local
 DEMO_ARGS ?=
 FUZZ_SECONDS ?= 60
+IMAGE_ARGS ?=
 export ASAN_OPTIONS ?= detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS ?= print_stacktrace=1
 export TSAN_OPTIONS ?= halt_on_error=1:second_deadlock_stack=1
 export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: help deps deps-build deps-test deps-lint deps-fuzz build demo test bench format lint asan tsan \
-        coverage fuzz install dist clean
+.PHONY: help deps deps-build deps-test deps-lint deps-fuzz deps-image build demo test bench format lint asan tsan \
+        coverage fuzz install dist image clean
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -39,6 +41,8 @@ deps-lint:
 	@scripts/deps.sh build agent lint
 deps-fuzz:
 	@scripts/deps.sh build agent test fuzz
+deps-image:
+	@scripts/deps.sh build agent test image
 
 build: deps-test ## build everything for development (build/dev)
 	@scripts/build.sh dev $(JOBS)
@@ -83,6 +87,10 @@ install: deps-test ## install the release build under PREFIX
 dist: deps-test ## make and check the self-contained tarball in build/dist
 	@scripts/build.sh release $(JOBS)
 	@scripts/dist.sh build/release build/dist
+
+image: deps-image ## make the container image of the agent (podman or buildah, no registry)
+	@scripts/build.sh release $(JOBS) gpushmd gpushm gpushm-cdi-hook gpushm-pair
+	@scripts/image.sh build/release $(IMAGE_ARGS)
 
 clean: ## remove the build trees
 	rm -rf build

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Configures (when needed) and builds a preset.
+# Configures (when needed) and builds a preset, or some targets of it.
 #
-#   scripts/build.sh PRESET [JOBS]
+#   scripts/build.sh PRESET [JOBS [TARGET...]]
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -34,4 +34,8 @@ grep -A 5 'CMake .*Warning' "$log" >&2 || true
 if [ "$preset" = lint ]; then
   exit 0
 fi
-cmake --build --preset "$preset" --parallel "$jobs"
+targets=()
+if [ $# -gt 2 ]; then
+  targets=(--target "${@:3}")
+fi
+cmake --build --preset "$preset" --parallel "$jobs" "${targets[@]}"

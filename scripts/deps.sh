@@ -3,10 +3,11 @@
 # Installs, with apt, what building, testing and checking need (Debian 12, Ubuntu 24.04). Says what it installs; does
 # nothing, and asks for no password, when everything is there.
 #
-#   scripts/deps.sh [build] [agent] [test] [lint] [fuzz]        default: all five
+#   scripts/deps.sh [build] [agent] [test] [lint] [fuzz] [image]        default: all six
 set -euo pipefail
 
-# Alternatives are separated by "|"; the first that this distribution has is taken.
+# Alternatives are separated by "|"; the first that this distribution has is taken. With "?" at its end an entry is
+# optional: a distribution need not have it, and what needs it says that it is missing.
 build=(
   cmake ninja-build g++ ccache pkg-config
   libasio-dev libflatbuffers-dev flatbuffers-compiler
@@ -17,14 +18,17 @@ agent=(libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc pr
 test=(
   libgtest-dev libgmock-dev libbenchmark-dev
   binutils crun patchelf podman procps python3-minimal runc util-linux
+  # Renders the kustomizations. Ubuntu has it as a snap only.
+  'kubectl|kubernetes-client?'
 )
 # Version 14 is what CI checks with; another version formats differently.
 lint=('clang-14|clang' 'clang-format-14|clang-format' 'clang-tidy-14|clang-tidy' cppcheck git ninja-build python3-minimal shellcheck)
+image=(binutils ca-certificates 'podman|buildah')
 fuzz=('clang-14|clang' 'libclang-rt-14-dev|libclang-rt-18-dev|libclang-rt-dev')
 
 groups=("$@")
 if [ ${#groups[@]} -eq 0 ]; then
-  groups=(build agent test lint fuzz)
+  groups=(build agent test lint fuzz image)
 fi
 wanted=()
 for group in "${groups[@]}"; do
@@ -34,6 +38,7 @@ for group in "${groups[@]}"; do
     test) wanted+=("${test[@]}") ;;
     lint) wanted+=("${lint[@]}") ;;
     fuzz) wanted+=("${fuzz[@]}") ;;
+    image) wanted+=("${image[@]}") ;;
     *) echo "deps: unknown group $group" >&2; exit 2 ;;
   esac
 done
@@ -47,9 +52,15 @@ is_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
+# The names of an entry, without its mark.
+names_of() {
+  local entry=${1%\?}
+  echo "${entry//|/ }"
+}
+
 one_is_installed() {
   local name
-  for name in ${1//|/ }; do
+  for name in $(names_of "$1"); do
     if is_installed "$name"; then
       return 0
     fi
@@ -67,7 +78,7 @@ has_candidate() {
 # Prints the first alternative that apt knows; fails when there is none.
 choose() {
   local name
-  for name in ${1//|/ }; do
+  for name in $(names_of "$1"); do
     if has_candidate "$name"; then
       echo "$name"
       return 0
@@ -109,16 +120,21 @@ update() {
   updated=1
 }
 
-# Fills `packages`; fails when an entry has no alternative that apt knows.
+# Fills `packages`, and `without` with optional entries that apt does not know; fails when another has no alternative
+# that it knows.
 resolve() {
   local entry name
   packages=()
+  without=()
   for entry in "${missing[@]}"; do
-    if ! name=$(choose "$entry"); then
+    if name=$(choose "$entry"); then
+      packages+=("$name")
+    elif [[ $entry == *\? ]]; then
+      without+=("${entry%\?}")
+    else
       unknown=$entry
       return 1
     fi
-    packages+=("$name")
   done
 }
 
@@ -128,6 +144,12 @@ if ! resolve; then
     echo "deps: this distribution has no package $unknown" >&2
     exit 1
   fi
+fi
+if [ ${#without[@]} -gt 0 ]; then
+  echo "deps: this distribution has no package ${without[*]}; what needs it is skipped"
+fi
+if [ ${#packages[@]} -eq 0 ]; then
+  exit 0
 fi
 echo "deps: installing ${packages[*]}"
 if ! apt install -y --no-install-recommends "${packages[@]}"; then

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpushm-pair: what the pods of deploy/examples run. A producer and a consumer that share one
+// segment, check every byte of each other's pattern, and end. Either may start first.
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "base/size_text.hpp"
+#include "demo/pattern.hpp"
+#include "gpushm/client.hpp"
+#include "support/duration.hpp"
+#include "support/stop_signal.hpp"
+
+namespace gpushm::pair {
+namespace {
+
+using std::chrono::milliseconds;
+using clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t question = 7;
+constexpr std::uint64_t answer = 9;
+// How soon a signal is noticed.
+constexpr milliseconds tick{200};
+
+struct arguments {
+  std::string name = "demo/pair";
+  std::string device = "auto";
+  std::uint64_t size_bytes = 64UL << 20U;
+  milliseconds timeout{300'000};
+};
+
+// Logs of a pod are no terminal: without the flush nothing would be seen before the end.
+void say(const std::string& who, const std::string& text) {
+  std::printf("%s: %s\n", who.c_str(), text.c_str());
+  std::fflush(stdout);
+}
+
+std::string described(const segment& mapped) {
+  std::string text = base::size_text(mapped.size_bytes());
+  text.append(" on ").append(mapped.device().text());
+  text.append(", backend ").append(to_string(mapped.backend()));
+  return text;
+}
+
+bool verify(const std::string& who, const std::string& what, const segment& mapped, unsigned seed) {
+  const cli::check_result found = cli::check_segment(mapped, seed);
+  if (found.wrong_bytes == 0) {
+    say(who,
+        what + " verification PASSED (" + std::to_string(found.checked_bytes) + " bytes checked)");
+    return true;
+  }
+  say(who,
+      what + " verification FAILED: " + std::to_string(found.wrong_bytes) +
+          " bytes are wrong, the first at offset " + std::to_string(found.first_wrong_offset));
+  return false;
+}
+
+client connect(const std::string& who, const arguments& given) {
+  connect_options options;
+  options.timeout = given.timeout;
+  client broker = client::connect(options);
+  say(who, "connected to the domain \"" + broker.broker().domain + "\"");
+  return broker;
+}
+
+/// Whether the last who opened it is done; false after a signal.
+bool released(subscription& events, const segment& held, const arguments& given) {
+  const app::stop_signal stop;
+  const auto end = clock::now() + given.timeout;
+  while (!stop.pending()) {
+    if (clock::now() >= end) {
+      throw error(errc::timed_out,
+                  "wait for release of",
+                  given.name,
+                  "no consumer opened it and was done in time",
+                  "see whether the consumer runs on this node and in this domain");
+    }
+    const auto seen = events.next(tick);
+    if (seen && seen->kind == event_kind::released && seen->generation == held.generation()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+int produce(const arguments& given) {
+  const std::string who = "Producer";
+  client broker = connect(who, given);
+  create_options options;
+  options.size_bytes = given.size_bytes;
+  options.device = given.device;
+  segment made = broker.create(given.name, options);
+  cli::fill_segment(made, question);
+  // Before others can see it, so that no release is missed.
+  subscription events = broker.subscribe(given.name);
+  made.publish("gpushm-pair");
+  say(who, "published \"" + given.name + "\": " + described(made));
+  if (!released(events, made, given)) {
+    say(who, "stopped before a consumer was done");
+    return 1;
+  }
+  return verify(who, "Answer", made, answer) ? 0 : 1;
+}
+
+int consume(const arguments& given) {
+  const std::string who = "Consumer";
+  client broker = connect(who, given);
+  say(who, "waiting for \"" + given.name + "\"");
+  open_options options;
+  options.access = access::read_write;
+  options.timeout = given.timeout;
+  segment opened = broker.open(given.name, options);
+  say(who, "opened \"" + given.name + "\": " + described(opened));
+  if (!verify(who, "Data", opened, question)) {
+    return 1;
+  }
+  cli::fill_segment(opened, answer);
+  say(who, "wrote its answer");
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  arguments given;
+  CLI::App app("A producer and a consumer of one segment, for examples and for trying a cluster");
+  app.set_version_flag("--version", "gpushm-pair " GPUSHM_VERSION);
+  app.require_subcommand(1);
+  std::string timeout = "5m";
+  std::string size = "64MiB";
+  CLI::App* producer = app.add_subcommand("producer", "Create, fill, publish; check the answer");
+  CLI::App* consumer = app.add_subcommand("consumer", "Open, check every byte, write an answer");
+  for (CLI::App* role : {producer, consumer}) {
+    role->add_option("--name", given.name, "Name of the segment (default: demo/pair)");
+    role->add_option("--timeout", timeout, "Longest wait for the other side (default: 5m)")
+        ->check([](const std::string& text) {
+          return app::parse_duration(text) ? std::string() : "not a duration: " + text;
+        });
+  }
+  producer->add_option("--size", size, "Size of the segment (default: 64MiB)")
+      ->check([](const std::string& text) {
+        return base::parse_size(text) ? std::string() : "not a size: " + text;
+      });
+  producer->add_option("--device", given.device, "auto (default), host, an ordinal or a UUID");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& wrong) {
+    return app.exit(wrong) == 0 ? 0 : 2;
+  }
+  given.timeout = app::parse_duration(timeout).value_or(given.timeout);
+  given.size_bytes = base::parse_size(size).value_or(given.size_bytes);
+  return producer->parsed() ? produce(given) : consume(given);
+}
+
+}  // namespace
+}  // namespace gpushm::pair
+
+int main(int argc, char** argv) {
+  try {
+    return gpushm::pair::run(argc, argv);
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "gpushm-pair: %s\n", failure.what());
+    return 1;
+  }
+}

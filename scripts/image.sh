@@ -1,0 +1,136 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Makes the container image out of a finished build and this machine's libraries, with podman or buildah and without a
+# registry, and prints its size.
+#
+#   scripts/image.sh BUILD_DIR [--name NAME] [--archive FILE] [--without-agent]
+#
+#   --name NAME       default: localhost/gpushm:VERSION
+#   --archive FILE    also as a file, for `ctr --namespace k8s.io images import FILE` on a node
+#   --without-agent   of a build that has no gpushmd; its entry point is then `gpushm`
+#
+# glibc is in it, because the GPU driver's libraries, which come from the node, are loaded into our programs. The driver's
+# own are not, and no shell.
+set -euo pipefail
+
+fail() {
+  echo "image: $*" >&2
+  exit 1
+}
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+[ $# -ge 1 ] || { sed -n '6,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+build=$(cd "$1" && pwd)
+shift
+name=
+archive=
+programs=(gpushmd gpushm gpushm-cdi-hook gpushm-pair)
+while [ $# -gt 0 ]; do
+  case $1 in
+    --name) name=$2; shift 2 ;;
+    --archive) archive=$(realpath -m "$2"); shift 2 ;;
+    --without-agent) programs=(gpushm gpushm-pair); shift ;;
+    *) echo "image: unknown option $1" >&2; exit 2 ;;
+  esac
+done
+if [ -z "$name" ]; then
+  version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
+  name=localhost/gpushm:$version
+fi
+if command -v podman >/dev/null; then
+  engine=podman
+elif command -v buildah >/dev/null; then
+  engine=buildah
+else
+  fail "neither podman nor buildah is installed (scripts/deps.sh image)"
+fi
+
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+tree=$stage/root
+# As distributions have it: a driver's libraries are mounted below /usr/lib, and found through ld.so.conf.d.
+mkdir -p "$tree"/{dev,etc/gpushm,etc/ld.so.conf.d,etc/ssl/certs,proc,run,sys,tmp,usr/bin,usr/lib,usr/lib64,usr/share/doc/gpushm,var}
+chmod 1777 "$tree/tmp"
+for link in bin lib lib64; do
+  ln -s "usr/$link" "$tree/$link"
+done
+ln -s bin "$tree/usr/sbin"
+ln -s usr/sbin "$tree/sbin"
+ln -s ../run "$tree/var/run"
+
+# Where a library belongs: /lib is a link to /usr/lib here and there.
+copy_library() { # PATH
+  local to=$1
+  case $to in
+    /lib/* | /lib64/*) to=/usr$to ;;
+  esac
+  mkdir -p "$tree$(dirname "$to")"
+  if [ ! -e "$tree$to" ]; then
+    cp -L "$1" "$tree$to"
+    chmod u+w,a+r "$tree$to"
+    real_files+=("$(realpath "$1")")
+  fi
+}
+
+real_files=()
+for program in "${programs[@]}"; do
+  from=$(find "$build/apps" "$build/deploy" -type f -perm -u+x -name "$program" -print -quit)
+  [ -n "$from" ] || fail "no $program in $build; build it, or say --without-agent"
+  install -m 0755 "$from" "$tree/usr/bin/$program"
+  strip --strip-unneeded "$tree/usr/bin/$program"
+  # A static program has none.
+  needed=$(LD_LIBRARY_PATH='' ldd "$from" 2>/dev/null || true)
+  if missing=$(grep 'not found' <<<"$needed"); then
+    fail "$program needs what is not on this machine: $missing"
+  fi
+  while read -r library; do
+    case $library in
+      */libcuda.so* | */libnvidia-*) continue ;;
+    esac
+    copy_library "$library"
+  done < <(sed -nE 's/.*(=> )?(\/[^ ]+) \(0x[0-9a-f]+\)$/\2/p' <<<"$needed" | sort -u)
+done
+
+# What glibc and the driver's libraries load by name.
+libc=$(dirname "$(LD_LIBRARY_PATH='' ldd "$build/apps/gpushm/gpushm" | sed -nE 's/.*libc\.so\.6 => (\/[^ ]+) .*/\1/p')")
+for library in libdl.so.2 libm.so.6 libnss_dns.so.2 libnss_files.so.2 libpthread.so.0 libresolv.so.2 librt.so.1 \
+               libutil.so.1 libgcc_s.so.1; do
+  [ -e "$libc/$library" ] || fail "$libc/$library is not there"
+  copy_library "$libc/$library"
+done
+
+printf 'root:x:0:0:root:/:/bin/false\nnobody:x:65534:65534:nobody:/:/bin/false\n' >"$tree/etc/passwd"
+printf 'root:x:0:\nnogroup:x:65534:\n' >"$tree/etc/group"
+printf 'passwd: files\ngroup: files\nhosts: files dns\n' >"$tree/etc/nsswitch.conf"
+printf 'include /etc/ld.so.conf.d/*.conf\n' >"$tree/etc/ld.so.conf"
+bundle=/etc/ssl/certs/ca-certificates.crt
+[ -e "$bundle" ] || fail "no $bundle (scripts/deps.sh image)"
+cp -L "$bundle" "$tree$bundle"
+cp "$root/LICENSE" "$tree/usr/share/doc/gpushm/"
+# The licences of what others made.
+if command -v dpkg-query >/dev/null; then
+  for file in "${real_files[@]}"; do
+    # Packages may have recorded it below /lib, from before the directories were merged.
+    package=$(dpkg-query -S "$file" 2>/dev/null || dpkg-query -S "${file#/usr}" 2>/dev/null || true)
+    package=${package%%:*}
+    if [ -n "$package" ] && [ -e "/usr/share/doc/$package/copyright" ]; then
+      mkdir -p "$tree/usr/share/doc/$package"
+      cp -L "/usr/share/doc/$package/copyright" "$tree/usr/share/doc/$package/"
+    fi
+  done
+fi
+
+cp "$root/deploy/Containerfile" "$stage/"
+if [ ! -e "$tree/usr/bin/gpushmd" ]; then
+  sed -i 's|^ENTRYPOINT.*|ENTRYPOINT ["/usr/bin/gpushm"]|' "$stage/Containerfile"
+fi
+# The same files make the same image.
+when=$(git -C "$root" log -1 --format=%ct 2>/dev/null || echo 0)
+"$engine" build --quiet --no-cache --timestamp "$when" --tag "$name" --file "$stage/Containerfile" "$stage" >/dev/null
+if [ -n "$archive" ]; then
+  rm -f "$archive"
+  "$engine" push --quiet "$name" "docker-archive:$archive:$name"
+  echo "image: $archive, $(($(stat -c %s "$archive") / 1048576)) MiB"
+fi
+bytes=$(du -sb "$tree" | cut -f 1)
+echo "image: $name, $(((bytes + 1048575) / 1048576)) MiB"
