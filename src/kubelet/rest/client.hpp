@@ -18,13 +18,17 @@ namespace gpushm::kube {
 /// What an API server answered instead of what was asked for.
 class api_error : public error {
  public:
-  /// `status` is HTTP's; `reason` the Status object's ("Conflict", "Expired"), else empty.
+  /// `status` is HTTP's; `reason` the Status object's ("Conflict", "Expired"), else empty. The
+  /// errc: permission_denied (401, 403), stale (404, 409, 410), already_exists, too_many_requests
+  /// (429), timed_out (408, 504), unreachable (500, 502, 503), invalid_argument (other 4xx),
+  /// protocol_error.
   api_error(int status,
             std::string reason,
             std::string_view operation,
             std::string_view path,
             std::string_view cause,
-            std::string_view next_step = {});
+            std::string_view next_step = {},
+            std::chrono::seconds retry_after = std::chrono::seconds(0));
 
   [[nodiscard]] int status() const noexcept { return status_; }
   [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
@@ -32,28 +36,36 @@ class api_error : public error {
   [[nodiscard]] bool conflict() const noexcept { return status_ == 409; }
   /// A watch or a list from a version that the server no longer has.
   [[nodiscard]] bool gone() const noexcept { return status_ == 410; }
+  /// How long the server wants to be left alone; zero: it did not say.
+  [[nodiscard]] std::chrono::seconds retry_after() const noexcept { return retry_after_; }
 
  private:
   int status_;
   std::string reason_;
+  std::chrono::seconds retry_after_;
 };
 
 /// Where the API server is and who asks. Files are read again when they change, so that tokens and
 /// authorities can be rotated.
 struct server_access {
   std::string url;                    ///< "https://10.0.0.1:443", "https://[fd00::1]:6443"
-  std::string authority_file = {};    ///< PEM; empty: the system's
+  std::string authority_file = {};    ///< PEM; empty: `authority_pem`, or the system's
+  std::string authority_pem = {};     ///< what a kubeconfig has in itself
   std::string token_file = {};        ///< a bearer token; empty: none
   std::string token = {};             ///< one that does not change, used when there is no file
-  std::string certificate_file = {};  ///< of this client, PEM
-  std::string key_file = {};
+  std::string certificate_file = {};  ///< of this client, PEM; empty: `certificate_pem`, or none
+  std::string certificate_pem = {};
+  std::string key_file = {};  ///< empty: `key_pem`
+  std::string key_pem = {};
   std::string server_name = {};  ///< that the certificate must have, when not the URL's
+  std::string proxy_url = {};    ///< empty: none, whatever the environment says
   bool verify = true;
 };
 
-/// Of a pod: $KUBERNETES_SERVICE_HOST, _PORT and the files below
-/// /var/run/secrets/kubernetes.io/serviceaccount. Throws `error` (unreachable) outside of one.
-[[nodiscard]] server_access in_cluster_access();
+/// Of a pod: $KUBERNETES_SERVICE_HOST, _PORT and the files `token` and `ca.crt` of `directory`.
+/// Throws `error` (unreachable) outside of one.
+[[nodiscard]] server_access in_cluster_access(
+    const std::string& directory = "/var/run/secrets/kubernetes.io/serviceaccount");
 /// Of a kubeconfig (YAML or JSON); an empty `context`: its current one. Credential plugins are not
 /// run. Throws `error` (invalid_argument), naming what is missing or wrong.
 [[nodiscard]] server_access kubeconfig_access(const std::string& path,
@@ -62,6 +74,11 @@ struct server_access {
 struct client_options {
   std::chrono::milliseconds connect_timeout{5'000};
   std::chrono::milliseconds request_timeout{10'000};  ///< not of a watch
+  /// How long the server is asked to keep a watch open; when nothing has come for a minute more
+  /// than that, the watch counts as dead.
+  std::chrono::seconds watch_time{300};
+  std::chrono::milliseconds watch_silence{360'000};
+  /// Of an answer, of a watch's line; of a list's pages together eight times that.
   std::size_t max_response_bytes = 16UL << 20U;
   std::string user_agent = "gpushmd";
   base::operation_observer* observer = nullptr;  ///< not owned
@@ -73,11 +90,13 @@ struct watch_event {
 };
 
 /// Requests to a Kubernetes API server over HTTP/1.1 and TLS (libcurl). Nothing is retried here but
-/// a request that was refused with 401 while the token's file has changed: once.
+/// a request that was refused with 401 while the token's file has changed, once, and one that went
+/// into a kept connection which the server had closed meanwhile. Redirects are not followed.
 ///
-/// Every function blocks, at most for the request timeout, and throws `api_error`, or `error`
-/// (unreachable, timed_out, protocol_error, message_too_large). Paths begin with '/', are put
-/// together by the caller and name one resource or a collection ("/apis/resource.k8s.io/v1/…").
+/// Every function blocks, at most for the request timeout (a list: for each page), and throws
+/// `api_error`, or `error` (unreachable, timed_out, protocol_error, message_too_large; of the
+/// token's file permission_denied and invalid_argument). Paths begin with '/', are put together by
+/// the caller and name one resource or a collection ("/apis/resource.k8s.io/v1/…").
 ///
 /// Distinct objects: safe. Shared objects: safe.
 class client {
@@ -88,9 +107,11 @@ class client {
   ~client();
 
   [[nodiscard]] nlohmann::json get(const std::string& path) const;
-  /// All pages of a collection in one object with `items` and the metadata of the last page.
+  /// All pages of a collection in one object with `items` and the metadata of the last page. Throws
+  /// `error` (timed_out) soon after `stop`.
   [[nodiscard]] nlohmann::json list(const std::string& path,
-                                    const std::string& field_selector = {}) const;
+                                    const std::string& field_selector = {},
+                                    const std::stop_token& stop = {}) const;
   /// POST. What the server made of it.
   nlohmann::json create(const std::string& path, const nlohmann::json& object) const;
   /// PUT: with the object's resourceVersion a conflict when somebody else wrote meanwhile.
@@ -104,13 +125,15 @@ class client {
 
   /// Calls `on_event` for what happens in a collection after `resource_version`, bookmarks
   /// included. Returns when the server ends the stream, as it does now and then, or soon (100 ms)
-  /// after `stop`. An error event is thrown (`gone()`: list again). A stream that says nothing for
-  /// over six minutes counts as dead (servers end watches and send bookmarks before that).
+  /// after `stop`. An error event is thrown (`gone()`: list again), and so is what `on_event`
+  /// throws. A stream that says nothing for `client_options::watch_silence` is thrown as timed_out
+  /// (servers end watches and send bookmarks before that). `on_open`: the server has agreed.
   void watch(const std::string& path,
              const std::string& resource_version,
              const std::string& field_selector,
              const std::function<void(const watch_event&)>& on_event,
-             const std::stop_token& stop) const;
+             const std::stop_token& stop,
+             const std::function<void()>& on_open = {}) const;
 
  private:
   class impl;
@@ -123,7 +146,8 @@ class client {
 /// Distinct objects: safe. Shared objects: safe.
 class collection_watch {
  public:
-  /// Both run on the watch's thread and must not throw; `lists` gets the items of each list, whole.
+  /// Both run on the watch's thread and must not throw. `listed` gets the items of each list,
+  /// whole; `event` what happened since, without bookmarks, nothing twice and nothing missing.
   struct handler {
     std::function<void(const std::vector<nlohmann::json>&)> listed;
     std::function<void(const watch_event&)> event;

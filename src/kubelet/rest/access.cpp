@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "kubelet/rest/client.hpp"
+
+namespace gpushm::kube {
+
+namespace {
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+}  // namespace
+
+server_access in_cluster_access(const std::string& directory) {
+  const std::string host = variable("KUBERNETES_SERVICE_HOST");
+  const std::string port = variable("KUBERNETES_SERVICE_PORT");
+  if (host.empty() || port.empty()) {
+    throw error(errc::unreachable,
+                "find the API server",
+                {},
+                "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this is no pod",
+                "give a kubeconfig");
+  }
+  const bool brackets = host.find(':') != std::string::npos && host.front() != '[';
+  server_access access;
+  access.url = "https://";
+  access.url.append(brackets ? "[" : "").append(host).append(brackets ? "]" : "");
+  access.url.append(":").append(port);
+  access.token_file = directory + "/token";
+  access.authority_file = directory + "/ca.crt";
+  for (const std::string& file : {access.token_file, access.authority_file}) {
+    if (::access(file.c_str(), R_OK) != 0) {
+      throw error(errc::unreachable,
+                  "find the API server",
+                  {},
+                  std::string("there is no ").append(file),
+                  "let the pod have its service account's token (automountServiceAccountToken)");
+    }
+  }
+  return access;
+}
+
+}  // namespace gpushm::kube

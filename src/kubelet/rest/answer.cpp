@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kubelet/rest/answer.hpp"
+
+#include <algorithm>
+
+#include "base/text.hpp"
+#include "kubelet/rest/resource_path.hpp"
+#include "spec/quoted.hpp"
+
+namespace gpushm::kube {
+
+namespace {
+
+using nlohmann::json;
+
+// Objects of the API nest some 15 levels; what nests deeper costs more memory than its text shows.
+constexpr int deepest = 100;
+constexpr std::size_t longest_message = 1'000;
+
+struct too_deep {};
+
+std::string member(const json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+/// For a line of a log.
+std::string one_line(std::string_view text) {
+  std::string line(base::trim(text.substr(0, longest_message)));
+  std::replace_if(
+      line.begin(),
+      line.end(),
+      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == '\x7f'; },
+      ' ');
+  return line;
+}
+
+std::string next_step_of(const asked& what, int status, const std::string& reason) {
+  switch (status) {
+    case 401:
+      return "check that the token or certificate is of this cluster and has not expired";
+    case 403:
+      return permission_advice(what.operation, what.path);
+    case 404:
+      return {};
+    case 409:
+      return reason == "AlreadyExists" ? std::string()
+                                       : std::string("read the object again and repeat the change");
+    case 410:
+      return "list again";
+    case 422:
+      return "correct the fields that it names";
+    case 429:
+    case 503:
+      return "try again later";
+    default:
+      return status >= 500 ? "see the API server's log" : std::string();
+  }
+}
+
+std::string cause_of(int status,
+                     const std::string& reason,
+                     std::string_view message,
+                     std::chrono::seconds retry_after) {
+  std::string cause("the API server answered ");
+  cause.append(std::to_string(status));
+  if (!reason.empty()) {
+    cause.append(" ").append(one_line(reason));
+  }
+  if (!message.empty()) {
+    cause.append(": ").append(one_line(message));
+  }
+  if (retry_after.count() > 0) {
+    cause.append("; it asks to wait ").append(std::to_string(retry_after.count())).append(" s");
+  }
+  return cause;
+}
+
+[[noreturn]] void throw_answer(const asked& what,
+                               int status,
+                               const std::string& reason,
+                               std::string_view message,
+                               std::chrono::seconds retry_after) {
+  throw api_error(status,
+                  reason,
+                  what.operation,
+                  what.path,
+                  cause_of(status, reason, message, retry_after),
+                  next_step_of(what, status, reason),
+                  retry_after);
+}
+
+[[noreturn]] void throw_refusal(const asked& what, const http_response& response) {
+  if (response.status >= 300 && response.status < 400) {
+    throw api_error(response.status,
+                    {},
+                    what.operation,
+                    what.path,
+                    std::string("the server answered ")
+                        .append(std::to_string(response.status))
+                        .append(" and wants to be asked at ")
+                        .append(cdi::quoted(response.location))
+                        .append("; redirects are not followed"),
+                    "check that the URL is the API server's");
+  }
+  const auto status = json_of(response.body);
+  if (status && status->is_object() && member(*status, "kind") == "Status") {
+    throw_status(what, response.status, *status, response.retry_after);
+  }
+  const bool is_text = response.content_type.starts_with("text/plain");
+  throw_answer(what,
+               response.status,
+               {},
+               is_text ? std::string_view(response.body) : std::string_view(),
+               response.retry_after);
+}
+
+}  // namespace
+
+std::optional<json> json_of(std::string_view text) {
+  const auto look = [](int depth, json::parse_event_t /*event*/, json& /*parsed*/) {
+    if (depth > deepest) {
+      throw too_deep();
+    }
+    return true;
+  };
+  try {
+    json parsed = json::parse(text.begin(), text.end(), look, false);
+    return parsed.is_discarded() ? std::nullopt : std::optional(std::move(parsed));
+  } catch (const too_deep&) {
+    return std::nullopt;
+  }
+}
+
+void throw_status(const asked& what,
+                  int status,
+                  const json& object,
+                  std::chrono::seconds retry_after) {
+  const auto code = object.find("code");
+  if (code != object.end() && code->is_number_integer()) {
+    const auto value = code->get<std::int64_t>();
+    status = value >= 100 && value < 600 ? static_cast<int>(value) : status;
+  }
+  const json::json_pointer where("/details/retryAfterSeconds");
+  if (retry_after.count() == 0 && object.contains(where) && object.at(where).is_number_unsigned()) {
+    retry_after =
+        std::chrono::seconds(std::min<std::uint64_t>(object.at(where).get<std::uint64_t>(), 3'600));
+  }
+  throw_answer(what, status, member(object, "reason"), member(object, "message"), retry_after);
+}
+
+json object_of(const asked& what, const http_response& response) {
+  if (response.status < 200 || response.status >= 300) {
+    throw_refusal(what, response);
+  }
+  constexpr const char* next_step = "check that the URL is the API server's";
+  if (!response.content_type.starts_with("application/json")) {
+    throw error(errc::protocol_error,
+                what.operation,
+                what.path,
+                std::string("the answer is ")
+                    .append(response.content_type.empty() ? "of no type"
+                                                          : cdi::quoted(response.content_type))
+                    .append(", not application/json"),
+                next_step);
+  }
+  auto object = json_of(response.body);
+  if (!object || !object->is_object()) {
+    throw error(errc::protocol_error,
+                what.operation,
+                what.path,
+                "the answer is not a JSON object",
+                next_step);
+  }
+  return *std::move(object);
+}
+
+}  // namespace gpushm::kube

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kubelet/rest/connection.hpp"
+
+namespace gpushm::kube {
+
+/// Connections that wait for their next request. Few: an agent seldom asks twice at once.
+///
+/// Shared objects: safe.
+class connection_pool {
+ public:
+  static constexpr std::size_t most_idle = 2;
+
+  connection_pool(const server_access& access, const client_options& options)
+      : access_(access), options_(options) {}
+
+  [[nodiscard]] std::unique_ptr<connection> take();
+  void give_back(std::unique_ptr<connection> one);
+
+ private:
+  const server_access& access_;
+  const client_options& options_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<connection>> idle_;
+};
+
+}  // namespace gpushm::kube

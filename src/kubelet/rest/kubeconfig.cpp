@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+
+#include "base/file.hpp"
+#include "base/syscall.hpp"
+#include "kubelet/rest/base64.hpp"
+#include "kubelet/rest/client.hpp"
+#include "spec/quoted.hpp"
+#include "spec/yaml_reader.hpp"
+
+namespace gpushm::kube {
+
+namespace {
+
+namespace fs = std::filesystem;
+using cdi::yaml_entry;
+using cdi::yaml_node;
+
+constexpr std::size_t most_bytes = 4UL << 20U;
+
+/// A kubeconfig with its tree. What it does not understand is passed over, as kubectl does.
+class kubeconfig {
+ public:
+  explicit kubeconfig(const std::string& path)
+      : path_(path), directory_(fs::path(path).parent_path()), reader_(path, problems_) {
+    const auto text = base::read_small_file(path, most_bytes);
+    if (!text) {
+      base::throw_errno(errno, operation, path, "open");
+    }
+    cdi::read_yaml(*text, tree_);
+    if (tree_.failure) {
+      fail(std::string("line ").append(std::to_string(tree_.failure->line)).append(": ") +
+           tree_.failure->text);
+    }
+    if (tree_.root == nullptr) {
+      fail("it is empty");
+    }
+  }
+
+  server_access access(const std::string& wanted) {
+    const std::string name = wanted.empty() ? text(*tree_.root, "current-context") : wanted;
+    if (name.empty()) {
+      fail("it has no current-context", "choose one with \"kubectl config use-context\"");
+    }
+    const yaml_node& context = named("contexts", "context", name);
+    const yaml_node& cluster = named("clusters", "cluster", text(context, "cluster"));
+    server_access made;
+    read_cluster(cluster, made);
+    const std::string user = text(context, "user");
+    if (!user.empty()) {
+      read_user(named("users", "user", user), user, made);
+    }
+    check_problems();
+    return made;
+  }
+
+ private:
+  static constexpr const char* operation = "read kubeconfig";
+
+  [[noreturn]] void fail(std::string_view cause, std::string_view next_step = {}) const {
+    throw error(errc::invalid_argument, operation, path_, cause, next_step);
+  }
+
+  void check_problems() const {
+    if (!problems_.empty()) {
+      const cdi::problem& first = problems_.front();
+      fail(std::string("line ").append(std::to_string(first.line)).append(": ") + first.text);
+    }
+  }
+
+  const yaml_node* member(const yaml_node& of, std::string_view key) {
+    for (const yaml_entry& each : reader_.entries(of, "this part")) {
+      if (each.key == key && !reader_.is_null(*each.value)) {
+        return &cdi::followed(*each.value);
+      }
+    }
+    check_problems();
+    return nullptr;
+  }
+
+  std::string text(const yaml_node& of, std::string_view key) {
+    std::string value;
+    if (const yaml_node* found = member(of, key)) {
+      reader_.read(*found, key, value);
+      check_problems();
+    }
+    return value;
+  }
+
+  /// What `list` has under `member_name` for the element called `name`.
+  const yaml_node& named(std::string_view list,
+                         std::string_view member_name,
+                         const std::string& name) {
+    if (const yaml_node* all = member(*tree_.root, list)) {
+      for (const yaml_node* each : reader_.elements(*all, list)) {
+        const yaml_node* content = member(*each, member_name);
+        if (text(*each, "name") == name && content != nullptr) {
+          return *content;
+        }
+      }
+    }
+    check_problems();
+    fail(std::string("it has no ").append(member_name).append(" ").append(cdi::quoted(name)));
+  }
+
+  std::string file_of(const yaml_node& of, std::string_view key) {
+    const std::string value = text(of, key);
+    return value.empty() ? value : (directory_ / value).lexically_normal().string();
+  }
+
+  std::string decoded(const yaml_node& of, std::string_view key) {
+    const std::string value = text(of, key);
+    const auto bytes = base64_decoded(value);
+    if (!bytes) {
+      fail(std::string(key).append(" is not base64"));
+    }
+    return *bytes;
+  }
+
+  void read_cluster(const yaml_node& cluster, server_access& made) {
+    made.url = text(cluster, "server");
+    if (!made.url.starts_with("https://") && !made.url.starts_with("http://")) {
+      fail(std::string("server must be an http or https URL, not ").append(cdi::quoted(made.url)));
+    }
+    made.authority_pem = decoded(cluster, "certificate-authority-data");
+    made.authority_file =
+        made.authority_pem.empty() ? file_of(cluster, "certificate-authority") : std::string();
+    made.server_name = text(cluster, "tls-server-name");
+    made.proxy_url = text(cluster, "proxy-url");
+    if (const yaml_node* skip = member(cluster, "insecure-skip-tls-verify")) {
+      bool skipped = false;
+      reader_.read(*skip, "insecure-skip-tls-verify", skipped);
+      made.verify = !skipped;
+    }
+  }
+
+  void read_user(const yaml_node& user, const std::string& name, server_access& made) {
+    for (const char* plugin : {"exec", "auth-provider"}) {
+      if (member(user, plugin) != nullptr) {
+        fail(std::string("user ").append(cdi::quoted(name)).append(" logs in through ") + plugin +
+                 ", and credential plugins are not run",
+             "use a user with a token or a client certificate, as of a service account");
+      }
+    }
+    if (member(user, "username") != nullptr) {
+      fail(std::string("user ")
+               .append(cdi::quoted(name))
+               .append(" has a password, which API servers have not taken since Kubernetes 1.19"),
+           "use a user with a token or a client certificate");
+    }
+    made.token_file = file_of(user, "tokenFile");
+    made.token = text(user, "token");
+    made.certificate_pem = decoded(user, "client-certificate-data");
+    made.certificate_file =
+        made.certificate_pem.empty() ? file_of(user, "client-certificate") : std::string();
+    made.key_pem = decoded(user, "client-key-data");
+    made.key_file = made.key_pem.empty() ? file_of(user, "client-key") : std::string();
+    const bool has_certificate = !made.certificate_file.empty() || !made.certificate_pem.empty();
+    const bool has_key = !made.key_file.empty() || !made.key_pem.empty();
+    if (has_certificate != has_key) {
+      fail(std::string("user ")
+               .append(cdi::quoted(name))
+               .append(has_key ? " has a client key and no certificate"
+                               : " has a client certificate and no key"));
+    }
+  }
+
+  std::string path_;
+  fs::path directory_;
+  std::vector<cdi::problem> problems_;
+  cdi::yaml_reader reader_;
+  cdi::yaml_tree tree_;
+};
+
+}  // namespace
+
+server_access kubeconfig_access(const std::string& path, const std::string& context) {
+  return kubeconfig(path).access(context);
+}
+
+}  // namespace gpushm::kube

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+
+#include "kubelet/rest/connection.hpp"
+
+namespace gpushm::kube {
+
+struct http_request {
+  std::string_view operation;  ///< for messages: "list"
+  std::string_view path;       ///< the same
+  std::string method;
+  std::string target;  ///< path and query
+  std::optional<std::string> body = {};
+  std::string token = {};
+};
+
+struct http_response {
+  int status = 0;
+  std::string content_type;
+  std::string location;  ///< of a redirect
+  std::string body;
+  std::chrono::seconds retry_after{0};
+};
+
+/// Parts of an answer that come over time.
+struct stream_handlers {
+  /// The server has agreed: status 200.
+  std::function<void()> opened;
+  /// Bytes as they come, after `opened`; false: they brought nothing whole.
+  std::function<bool(std::string_view)> bytes;
+  std::chrono::milliseconds silence{0};  ///< longest time without a true `bytes`
+};
+
+/// Sends a request and collects its answer; with `streamed` the body of an answer of status 200
+/// goes to its handlers instead, which may throw. Blocks until the end of the answer, at most
+/// `options.request_timeout` (streamed: for its head). Throws `error`: timed_out (also after
+/// `stop`), unreachable, protocol_error, message_too_large.
+[[nodiscard]] http_response exchange(connection& over,
+                                     const dialled_url& server,
+                                     const client_options& options,
+                                     const http_request& request,
+                                     const stream_handlers* streamed,
+                                     const std::stop_token& stop);
+
+}  // namespace gpushm::kube

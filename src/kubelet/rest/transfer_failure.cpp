@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kubelet/rest/transfer_failure.hpp"
+
+#include <new>
+
+#include "base/syscall.hpp"
+
+namespace gpushm::kube {
+
+namespace {
+
+struct explanation {
+  errc code;
+  std::string cause;
+  std::string next_step;
+};
+
+std::string named(std::string_view before, const dialled_url& server, std::string_view after) {
+  std::string text(before);
+  return text.append(server.url).append(after);
+}
+
+/// Of OpenSSL's results of verification, those that happen to clusters.
+std::string_view verification_text(long result) {
+  switch (result) {
+    case 9:
+      return "is not valid yet";
+    case 10:
+      return "has expired";
+    case 18:
+    case 19:
+    case 20:
+    case 21:
+      return "is not of the authority that is trusted here";
+    default:
+      return "is not trusted";
+  }
+}
+
+explanation unverified(CURL* easy, const dialled_url& server) {
+  long result = 0;
+  curl_easy_getinfo(easy, CURLINFO_SSL_VERIFYRESULT, &result);
+  if (result == 0) {
+    return {errc::unreachable,
+            named("the certificate of ", server, " is for another name"),
+            "use a name that it has, or give that name (tls-server-name)"};
+  }
+  return {errc::unreachable,
+          named("the certificate of ", server, " ").append(verification_text(result)),
+          result == 9 || result == 10 ? "renew it, and check the clocks of both machines"
+                                      : "give the authority of this cluster (ca.crt)"};
+}
+
+explanation not_connected(CURL* easy, const dialled_url& server) {
+  long number = 0;
+  curl_easy_getinfo(easy, CURLINFO_OS_ERRNO, &number);
+  std::string cause = named("cannot connect to ", server, "");
+  if (number != 0) {
+    cause.append(": ").append(base::errno_text(static_cast<int>(number)));
+  }
+  return {errc::unreachable, cause, "check that the API server runs and that its address is right"};
+}
+
+explanation late(CURL* easy, const dialled_url& server, const client_options& options) {
+  curl_off_t ready = 0;
+  curl_easy_getinfo(easy, CURLINFO_PRETRANSFER_TIME_T, &ready);
+  if (ready == 0) {
+    return {errc::timed_out,
+            named("no connection to ", server, " within ")
+                .append(seconds_text(std::min(options.connect_timeout, options.request_timeout))),
+            "check the network between here and the API server"};
+  }
+  return {errc::timed_out,
+          std::string("no answer within ").append(seconds_text(options.request_timeout)),
+          "see whether the API server is overloaded"};
+}
+
+explanation explain(CURLcode failure,
+                    CURL* easy,
+                    const dialled_url& server,
+                    const client_options& options,
+                    std::string_view detail) {
+  switch (failure) {
+    case CURLE_URL_MALFORMAT:
+      return {errc::invalid_argument, named("not a URL: ", server, ""), "write https://HOST:PORT"};
+    case CURLE_COULDNT_RESOLVE_HOST:
+    case CURLE_COULDNT_RESOLVE_PROXY:
+      return {errc::unreachable,
+              named("the name in ", server, " is not known"),
+              "check the server's name, and the DNS that this machine or pod uses"};
+    case CURLE_COULDNT_CONNECT:
+      return not_connected(easy, server);
+    case CURLE_OPERATION_TIMEDOUT:
+      return late(easy, server, options);
+    case CURLE_PEER_FAILED_VERIFICATION:
+      return unverified(easy, server);
+    case CURLE_SSL_CACERT_BADFILE:
+      return {errc::unreachable,
+              "the file of the authority cannot be used: it is missing, or has no certificate",
+              "give the authority of this cluster (ca.crt)"};
+    case CURLE_SSL_CERTPROBLEM:
+      return {errc::invalid_argument,
+              "the client certificate or its key cannot be used",
+              "check that both are PEM and belong together"};
+    case CURLE_SSL_CONNECT_ERROR:
+      return {errc::unreachable,
+              named("no TLS with ", server, ": ").append(detail),
+              "check that the port is the API server's"};
+    case CURLE_GOT_NOTHING:
+    case CURLE_RECV_ERROR:
+    case CURLE_SEND_ERROR:
+    case CURLE_PARTIAL_FILE:
+      return {errc::unreachable,
+              named("the connection to ", server, " broke before the answer was complete"),
+              "try again; see the API server's log"};
+    case CURLE_WEIRD_SERVER_REPLY:
+    case CURLE_UNSUPPORTED_PROTOCOL:
+    case CURLE_HTTP_RETURNED_ERROR:
+    case CURLE_BAD_CONTENT_ENCODING:
+      return {errc::protocol_error,
+              named("what answers at ", server, " does not speak HTTP/1.1"),
+              "check that the URL is the API server's"};
+    default:
+      return {errc::unreachable,
+              named("the request to ", server, " failed: ")
+                  .append(detail.empty() ? curl_easy_strerror(failure) : detail),
+              "see the API server's log"};
+  }
+}
+
+}  // namespace
+
+std::string seconds_text(std::chrono::milliseconds time) {
+  const auto whole = time.count() / 1'000;
+  const auto tenths = time.count() % 1'000 / 100;
+  std::string text = std::to_string(whole);
+  if (tenths != 0) {
+    text.append(".").append(std::to_string(tenths));
+  }
+  return text.append(" s");
+}
+
+void throw_failure(CURLcode failure,
+                   CURL* easy,
+                   const dialled_url& server,
+                   const client_options& options,
+                   const http_request& request,
+                   std::string_view detail) {
+  if (failure == CURLE_OUT_OF_MEMORY) {
+    throw std::bad_alloc();
+  }
+  const explanation found = explain(failure, easy, server, options, detail);
+  throw error(found.code, request.operation, request.path, found.cause, found.next_step);
+}
+
+}  // namespace gpushm::kube

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kubelet/rest/transfer.hpp"
+
+namespace gpushm::kube {
+
+/// Says what a failed transfer means. `detail`: what libcurl wrote about it.
+[[noreturn]] void throw_failure(CURLcode failure,
+                                CURL* easy,
+                                const dialled_url& server,
+                                const client_options& options,
+                                const http_request& request,
+                                std::string_view detail);
+
+/// "1.5 s".
+[[nodiscard]] std::string seconds_text(std::chrono::milliseconds time);
+
+}  // namespace gpushm::kube

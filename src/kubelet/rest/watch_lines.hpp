@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "kubelet/rest/answer.hpp"
+
+namespace gpushm::kube {
+
+/// Takes the stream of a watch apart: an event a line.
+///
+/// Distinct objects: safe. Shared objects: unsafe.
+class watch_lines {
+ public:
+  watch_lines(asked what,
+              std::size_t most_bytes,
+              const std::function<void(const watch_event&)>& on_event)
+      : what_(what), most_bytes_(most_bytes), on_event_(on_event) {}
+
+  /// Whether a line has ended. Throws `api_error` for an error event, `error` (protocol_error,
+  /// message_too_large), and what the handler throws.
+  bool take(std::string_view bytes);
+
+ private:
+  void take_line(std::string_view line);
+
+  asked what_;
+  std::size_t most_bytes_;
+  const std::function<void(const watch_event&)>& on_event_;
+  std::string rest_;
+};
+
+}  // namespace gpushm::kube
