@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fake_kubelet/dra_calls.hpp"
+#include "fake_kubelet/dra_plugin.hpp"
+
+namespace gpushm_testing {
+
+struct dra_kubelet_options {
+  std::string root;  ///< "/var/lib/kubelet"; plugins_registry is below it
+  /// Deletes the ResourceSlices of the node: of this driver, or of all when it is empty. May be
+  /// empty itself. Called on the kubelet's thread.
+  std::function<void(const std::string& driver)> delete_slices = {};
+  /// Services that this kubelet speaks, the one it likes best first.
+  std::vector<std::string> services = {"v1.DRAPlugin", "v1beta1.DRAPlugin"};
+  /// From when the last plugin of a driver is gone or not connected until its slices are deleted.
+  std::chrono::milliseconds wipe_delay{30'000};
+  std::chrono::milliseconds health_retry{5'000};  ///< zero: health is not asked for
+  std::chrono::milliseconds call_timeout{45'000};
+  std::chrono::milliseconds scan_interval{20};
+  /// Of drivers that it refuses to register, with this text.
+  std::string refusal = {};
+};
+
+/// A registration, as it went.
+struct dra_registration {
+  std::string driver;
+  std::string endpoint;
+  std::string service;                 ///< the one chosen
+  std::vector<std::string> supported;  ///< what the plugin said
+  std::string error;                   ///< empty: registered
+};
+
+/// The part of a kubelet that DRA drivers meet: it deletes the node's slices at its start, finds
+/// sockets in plugins_registry, asks, registers and tells; keeps a connection to each plugin;
+/// prepares a claim once, however many pods use it; deletes the slices of drivers that stay away.
+/// A restart is a new object, which knows nothing of what is prepared.
+///
+/// Shared objects: safe.
+class dra_kubelet {
+ public:
+  explicit dra_kubelet(dra_kubelet_options options);
+  dra_kubelet(const dra_kubelet&) = delete;
+  dra_kubelet& operator=(const dra_kubelet&) = delete;
+  ~dra_kubelet();
+
+  /// Waits until a plugin of the driver is registered and connected.
+  [[nodiscard]] bool wait_registered(const std::string& driver, std::chrono::milliseconds timeout);
+  /// All attempts, in their order.
+  [[nodiscard]] std::vector<dra_registration> registrations() const;
+  /// Of the driver now; the newest that is connected, else the newest.
+  [[nodiscard]] std::shared_ptr<dra_plugin> plugin_of(const std::string& driver) const;
+  [[nodiscard]] std::size_t plugins_of(const std::string& driver) const;
+
+  /// For a pod that uses these claims: asks the driver for those that are not prepared yet.
+  [[nodiscard]] dra_answers prepare(const std::string& driver,
+                                    const std::vector<dra_claim>& claims);
+  /// When the last pod is gone.
+  [[nodiscard]] dra_answers unprepare(const std::string& driver,
+                                      const std::vector<dra_claim>& claims);
+
+ private:
+  struct socket_file {
+    std::uint64_t inode = 0;
+    std::shared_ptr<dra_plugin> plugin;  ///< none while it is not registered
+    std::chrono::steady_clock::time_point next_try{};
+    std::chrono::milliseconds wait{500};
+  };
+
+  void run(const std::stop_token& stop);
+  void scan();
+  void register_from(const std::string& path, socket_file& file);
+  [[nodiscard]] std::string choose(const std::vector<std::string>& supported) const;
+  void wipe_what_stays_away();
+
+  const dra_kubelet_options options_;
+  mutable std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::map<std::string, socket_file> files_;  ///< by path; of the kubelet's thread
+  std::vector<std::shared_ptr<dra_plugin>> plugins_;
+  std::set<std::string> drivers_;  ///< that were ever registered
+  std::map<std::string, std::chrono::steady_clock::time_point> away_since_;
+  std::vector<dra_registration> registrations_;
+  std::map<std::string, dra_answer> prepared_;  ///< by UID
+  std::jthread thread_;                         // last: it uses all the others
+};
+
+}  // namespace gpushm_testing

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <string>
+#include <thread>
+
+namespace gpushm_testing {
+
+struct dra_health {
+  int status = 0;  ///< 1: healthy, 2: not
+  std::int64_t updated_s = 0;
+  std::string message;
+};
+
+/// A registered plugin: its connection, which is kept up, and its health stream, which is asked for
+/// again when there is none. Shared objects: safe.
+class dra_plugin {
+ public:
+  /// `service` was chosen for calls. `health_retry` of zero: health is not asked for.
+  dra_plugin(std::string driver,
+             std::string endpoint,
+             std::string service,
+             std::chrono::milliseconds health_retry);
+  dra_plugin(const dra_plugin&) = delete;
+  dra_plugin& operator=(const dra_plugin&) = delete;
+  ~dra_plugin();
+
+  [[nodiscard]] const std::string& driver() const { return driver_; }
+  [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
+  [[nodiscard]] const std::string& service() const { return service_; }
+  [[nodiscard]] const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+  /// Also asks gRPC to connect when it does not.
+  [[nodiscard]] bool is_connected() const;
+  /// By device, of the last message; none while there was none.
+  [[nodiscard]] std::map<std::string, dra_health> health() const;
+  /// How often health was asked for, and how many messages came.
+  [[nodiscard]] unsigned health_attempts() const;
+  [[nodiscard]] unsigned health_messages() const;
+
+ private:
+  void watch_health(const std::stop_token& stop);
+  void read_stream();
+
+  const std::string driver_;
+  const std::string endpoint_;
+  const std::string service_;
+  const std::chrono::milliseconds health_retry_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  mutable std::mutex mutex_;
+  std::condition_variable_any changed_;
+  bool ending_ = false;
+  grpc::ClientContext* reading_ = nullptr;
+  std::map<std::string, dra_health> health_;
+  unsigned attempts_ = 0;
+  unsigned messages_ = 0;
+  std::jthread thread_;  // last: it uses all the others
+};
+
+}  // namespace gpushm_testing

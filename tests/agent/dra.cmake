@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+# The DRA driver.
+add_library(gpushm_dra_test_support STATIC dra_world.cpp)
+target_include_directories(gpushm_dra_test_support PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}")
+target_link_libraries(gpushm_dra_test_support PUBLIC gpushm_kubelet_dra gpushm_broker gpushm_testing_process)
+
+gpushm_test(agent_dra_parts_test LABEL unit
+  SOURCES dra_parts_test.cpp dra_claims_test.cpp LIBRARIES gpushm_dra_test_support)
+
+add_executable(dra_victim dra_victim.cpp)
+target_include_directories(dra_victim PRIVATE "${PROJECT_SOURCE_DIR}/testing")
+target_link_libraries(dra_victim PRIVATE gpushm_flags gpushm_dra_test_support)
+gpushm_test(agent_dra_kill_test LABEL process SOURCES dra_kill_test.cpp TIMEOUT 300
+  LIBRARIES gpushm_dra_test_support gpushm_testing_ptrace)
+add_dependencies(agent_dra_kill_test dra_victim)
+
+if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/dra_driver_test.cpp")
+gpushm_test(agent_dra_driver_test LABEL process grpc SOURCES dra_driver_test.cpp dra_slices_test.cpp TIMEOUT 300
+  MODULES client LIBRARIES gpushm_dra_test_support gpushm_testing_dra_kubelet)
+endif()

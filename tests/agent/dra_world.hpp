@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpushm/broker.hpp"
+#include "kubelet/dra/claim.hpp"
+#include "kubelet/dra/cluster.hpp"
+#include "kubelet/dra/domains.hpp"
+
+namespace gpushm_testing {
+
+using gpushm::dra::claim_reference;
+using json = nlohmann::json;
+
+/// An API server's objects in memory: what `dra::cluster` promises, and failures on demand. Events
+/// arrive on the thread that changes something. Shared objects: safe.
+class memory_cluster : public gpushm::dra::cluster {
+ public:
+  explicit memory_cluster(std::vector<std::string> versions = {"v1", "v1beta2", "v1beta1"});
+
+  json get(const std::string& path) override;
+  json create(const std::string& path, const json& object) override;
+  json replace(const std::string& path, const json& object) override;
+  void remove(const std::string& path, const std::string& uid) override;
+  std::vector<std::string> versions_of(const std::string& group) override;
+  std::unique_ptr<subscription> subscribe(
+      const std::string& path,
+      const std::string& field_selector,
+      const gpushm::kube::collection_watch::handler& handler) override;
+
+  // What others do; never fails.
+  json put(const std::string& path, json object);
+  void erase(const std::string& path);
+  [[nodiscard]] std::optional<json> find(const std::string& path) const;
+  [[nodiscard]] std::vector<std::string> paths(const std::string& prefix) const;
+  void set_versions(std::vector<std::string> versions);
+
+  /// While true every request fails with `unreachable`.
+  std::atomic<bool> away{false};
+  /// Not 0: requests are answered with this status.
+  std::atomic<int> refuses{0};
+  /// The next creations meet an object that somebody else made a moment before.
+  std::atomic<int> races{0};
+  std::atomic<unsigned> gets{0};
+  std::atomic<unsigned> writes{0};
+
+ private:
+  class watching;
+
+  void may_fail(const std::string& operation, const std::string& path) const;
+  void tell(const std::string& type, const std::string& path, const json& object);
+  json stored(const std::string& path, json object);
+
+  mutable std::mutex mutex_;
+  std::vector<std::string> versions_;
+  std::map<std::string, json> objects_;
+  std::uint64_t last_version_ = 0;
+  std::mutex telling_;
+  std::list<watching*> watches_;
+};
+
+/// Domains that are directories only, with failures on demand. Shared objects: safe.
+class directory_domains : public gpushm::dra::domains {
+ public:
+  explicit directory_domains(std::string root) : root_(std::move(root)) {}
+  std::string open(const std::string& domain) override;
+  void close(const std::string& domain) override;
+  [[nodiscard]] std::vector<std::string> list() const override;
+
+  std::atomic<bool> open_fails{false};
+  std::atomic<bool> close_fails{false};
+  std::atomic<unsigned> opened{0};
+
+ private:
+  std::string root_;
+};
+
+/// Domains with a broker each, as the agent has them. Shared objects: safe.
+class broker_domains : public gpushm::dra::domains {
+ public:
+  explicit broker_domains(std::string root) : root_(std::move(root)) {}
+  std::string open(const std::string& domain) override;
+  void close(const std::string& domain) override;
+  [[nodiscard]] std::vector<std::string> list() const override;
+
+ private:
+  std::string root_;
+  mutable std::mutex mutex_;
+  std::map<std::string, gpushm::broker> open_;
+};
+
+inline constexpr const char* test_node = "node-a";
+inline constexpr const char* test_driver = "gpushm.dev";
+
+/// "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/NAME".
+[[nodiscard]] std::string claim_path(const claim_reference& claim,
+                                     const std::string& version = "v1");
+[[nodiscard]] std::string slices_path(const std::string& version = "v1");
+/// A UID that looks like one.
+[[nodiscard]] std::string uid_of(unsigned number);
+/// "default/claim-NUMBER".
+[[nodiscard]] claim_reference claim_number(unsigned number);
+
+struct test_result {
+  std::string request = "share";
+  std::string driver = test_driver;
+  std::string pool = test_node;
+  std::string device = "share-0";
+  std::string share_id = {};
+};
+/// An allocated claim that a pod may use.
+[[nodiscard]] json claim_object(const claim_reference& claim,
+                                const std::vector<test_result>& results = {test_result{}});
+
+/// Names in a directory, sorted; none when it is not there.
+[[nodiscard]] std::vector<std::string> names_in(const std::string& directory);
+[[nodiscard]] std::string read_text(const std::string& path);
+void write_text(const std::string& path, const std::string& text);
+
+}  // namespace gpushm_testing
