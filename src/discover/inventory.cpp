@@ -84,7 +84,7 @@ gpu_entry describe(const nvml_library& nvml, nvml::nvmlDevice_t device, unsigned
 
 }  // namespace
 
-std::vector<gpu_entry> ask_nvml(const std::string& library) {
+std::vector<gpu_entry> ask_nvml(const std::string& library, std::vector<std::string>* left_out) {
   if (!library.empty()) {
     nvml_library::look_also_at(library);
   }
@@ -99,9 +99,16 @@ std::vector<gpu_entry> ask_nvml(const std::string& library) {
     if (result == nvml::NVML_ERROR_NO_PERMISSION) {
       continue;
     }
-    nvml_library::check(
-        result, std::string("board ") + std::to_string(index), "nvmlDeviceGetHandleByIndex");
-    found.push_back(describe(nvml, device, index));
+    try {
+      nvml_library::check(
+          result, std::string("board ") + std::to_string(index), "nvmlDeviceGetHandleByIndex");
+      found.push_back(describe(nvml, device, index));
+    } catch (const error& failure) {
+      if (left_out == nullptr) {
+        throw;
+      }
+      left_out->push_back(std::string(failure.object()).append(": ").append(failure.cause()));
+    }
   }
   return found;
 }

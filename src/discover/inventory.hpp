@@ -29,8 +29,10 @@ struct gpu_entry {
 /// The boards that NVML shows and how they are split. Loads NVML: the one that the linker finds,
 /// and where that is none or does not start, the one at `library` (not empty: its path). The first
 /// call of a process decides. Blocks as long as the driver takes: seconds where nobody keeps the
-/// GPUs awake. Throws `error`: driver_unavailable, driver_error.
-[[nodiscard]] std::vector<gpu_entry> ask_nvml(const std::string& library);
+/// GPUs awake. Throws `error`: driver_unavailable, driver_error; the latter not for boards that do
+/// not answer when there is `left_out`, which gets a line for each.
+[[nodiscard]] std::vector<gpu_entry> ask_nvml(const std::string& library,
+                                              std::vector<std::string>* left_out = nullptr);
 
 /// Those that `ids` name: "0" a board with all its instances, "0:1" an instance, or the UUID of
 /// either. Everything when there are no ids. Throws `error` (device_not_found), listing what there

@@ -25,9 +25,10 @@ struct health_options {
   std::chrono::milliseconds quiet{300'000};
 };
 
-/// "13,+48" or "all" as flags have it: numbers are added to `xids`, those with '-' in front taken
-/// out. Throws `error` (invalid_argument).
-void change_xids(std::set<std::uint64_t>& xids, std::string_view text, std::string_view what);
+/// Changes which Xids are an application's: "48" adds one, "-31" takes one out, "all" and "xids"
+/// let all be; several with commas between them. Throws `error` (invalid_argument); then nothing is
+/// changed. `what` names the setting there.
+void change_application_xids(health_options& options, std::string_view text, std::string_view what);
 
 struct board_health {
   bool healthy = true;
@@ -41,10 +42,13 @@ struct board_health {
 /// A board is unhealthy after a critical Xid (any that is not an application's), after an
 /// uncorrected memory error, while it does not answer, and while the driver says that it wants a
 /// reset or a reboot. It is healthy again when it answers, the driver asks for nothing, and
-///   - after an Xid that only a reset mends (48, 62, 64, 74, 79, 92, 95, 119, 120, 140, 143) or an
-///     uncorrected memory error: a reset was seen, that is, the board was lost and came back, or
-///     the driver asked for a reset and does no more;
-///   - after any other: it has been quiet for `quiet`.
+///   - a reset was seen: the board was lost and came back, or the driver asked for a reset and does
+///   no
+///     more; or
+///   - it has been quiet for `quiet`. Where the driver does not tell what it wants (before 560)
+///   that
+///     is not enough after Xids that only a reset mends (48, 62, 64, 74, 79, 92, 95, 119, 120, 140,
+///     143) and uncorrected memory errors.
 /// A monitor that starts anew knows nothing of before but what the driver says.
 ///
 /// Shared objects: safe.

@@ -159,7 +159,7 @@ void measure_closeness(const nvml_library& nvml,
 }
 
 void take(const std::string& library, const std::string& sys_root, inventory& out) {
-  const auto entries = discover::ask_nvml(library);
+  const auto entries = discover::ask_nvml(library, &out.left_out);
   const nvml_library& nvml = nvml_library::instance();
   out.driver_version = nvml.driver_version();
   std::vector<nvml::nvmlDevice_t> devices;
@@ -181,7 +181,7 @@ void take(const std::string& library, const std::string& sys_root, inventory& ou
   }
   measure_closeness(nvml, devices, out);
   if (out.boards.empty()) {
-    out.problem = "NVML shows no GPU";
+    out.problem = out.left_out.empty() ? "NVML shows no GPU" : "no GPU answers";
   }
 }
 

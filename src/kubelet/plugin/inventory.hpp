@@ -35,7 +35,8 @@ struct inventory {
   /// under several, 30 under one host bridge, 20 on one NUMA node, 10 anywhere else.
   std::vector<std::vector<unsigned int>> closeness;
   std::string driver_version;
-  std::string problem;  ///< why there are no boards; empty when there are some
+  std::vector<std::string> left_out;  ///< a line for each board that does not answer
+  std::string problem;                ///< why there are no boards; empty when there are some
   bool operator==(const inventory&) const = default;
 };
 

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kubelet/plugin/health_monitor.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "driver/nvml.hpp"
+#include "gpushm/error.hpp"
+#include "kubelet/plugin/board_record.hpp"
+#include "kubelet/plugin/board_watch.hpp"
+
+namespace gpushm::plugin {
+
+namespace {
+
+using clock = std::chrono::steady_clock;
+
+}  // namespace
+
+void change_application_xids(health_options& options,
+                             std::string_view text,
+                             std::string_view what) {
+  health_options changed = options;
+  for (const std::string_view part : base::split(text, ",")) {
+    std::string_view each = base::trim(part);
+    if (each == "all" || each == "xids") {
+      changed.any_xid = false;
+      continue;
+    }
+    const bool out = each.starts_with('-');
+    if (out || each.starts_with('+')) {
+      each.remove_prefix(1);
+    }
+    const auto number = base::number<std::uint64_t>(each);
+    if (!number) {
+      throw error(errc::invalid_argument,
+                  std::string("set ").append(what),
+                  base::trim(part),
+                  "it is no Xid",
+                  "write numbers with commas between them, with - in front of those that are "
+                  "critical, or all");
+    }
+    if (out) {
+      changed.application_xids.erase(*number);
+    } else {
+      changed.application_xids.insert(*number);
+    }
+  }
+  options = std::move(changed);
+}
+
+class health_monitor::impl {
+ public:
+  impl(health_options options, listener to)
+      : options_(std::move(options)),
+        to_(std::move(to)),
+        thread_([this](std::stop_token stop) { run(stop); }) {}
+
+  [[nodiscard]] std::map<std::string, board_health> boards() const {
+    const std::lock_guard lock(mutex_);
+    return told_;
+  }
+
+ private:
+  void run(const std::stop_token& stop) {
+    const driver::nvml_library* nvml = nullptr;
+    for (bool first = true; nvml == nullptr && !stop.stop_requested(); first = false) {
+      if (!first) {
+        driver::nvml_library::try_again();
+      }
+      nvml = driver::nvml_library::try_instance();
+      if (nvml == nullptr) {
+        pause(stop, options_.look_every);
+      } else if (!first) {
+        tell_layout("there is a driver now");
+      }
+    }
+    if (nvml != nullptr) {
+      board_watch watch(*nvml);
+      while (!stop.stop_requested()) {
+        turn(watch, stop);
+      }
+    }
+  }
+
+  void turn(board_watch& watch, const std::stop_token& stop) {
+    const auto now = clock::now();
+    if (now >= next_look_) {
+      next_look_ = now + options_.look_every;
+      look(watch);
+      return;
+    }
+    const auto until_look = std::chrono::ceil<std::chrono::milliseconds>(next_look_ - now);
+    const auto patience = std::min(options_.wait, until_look);
+    board_event event;
+    switch (watch.wait(patience, event)) {
+      case board_watch::outcome::event:
+        happened(event);
+        break;
+      case board_watch::outcome::nothing:
+        break;
+      case board_watch::outcome::failed:
+        // A board that is lost makes waiting impossible until events are begun anew.
+        begin_again_ = true;
+        pause(stop, patience);
+        break;
+    }
+  }
+
+  void happened(const board_event& event) {
+    if (event.uuid.empty()) {
+      next_look_ = {};
+      return;
+    }
+    board_record& record = records_[event.uuid];
+    if (event.memory_error) {
+      record.memory_error(clock::now());
+    } else if (!options_.any_xid || options_.application_xids.count(event.xid) > 0) {
+      base::log(log_level::info,
+                std::string(event.uuid)
+                    .append(": ")
+                    .append(xid_text(event.xid))
+                    .append(", which is not the GPU's fault"));
+      return;
+    } else {
+      record.xid(event.xid, clock::now());
+    }
+    tell(event.uuid, record.health());
+  }
+
+  void look(board_watch& watch) {
+    const boards_seen seen = watch.look();
+    const auto now = clock::now();
+    std::string changed;
+    bool came_back = false;
+    for (const auto& [uuid, board] : seen.boards) {
+      const auto [layout, is_new] = layouts_.emplace(uuid, board.layout);
+      if (is_new && looked_) {
+        changed = std::string(uuid).append(" is there now");
+      } else if (layout->second != board.layout) {
+        changed = std::string(uuid).append(" is cut differently now");
+        layout->second = board.layout;
+      }
+      board_record& record = records_[uuid];
+      came_back = came_back || is_new || (!record.answers() && board.look.answers);
+      record.looked(board.look, now, options_.quiet);
+    }
+    for (auto& [uuid, record] : records_) {
+      if (seen.boards.count(uuid) == 0) {
+        record.looked({false, seen.failure.empty() ? watch.why_absent(uuid) : seen.failure, {}},
+                      now,
+                      options_.quiet);
+      }
+      tell(uuid, record.health());
+    }
+    looked_ = true;
+    if (came_back || begin_again_) {
+      begin_again_ = false;
+      std::vector<std::string> uuids;
+      for (const auto& [uuid, board] : seen.boards) {
+        uuids.push_back(uuid);
+      }
+      watch.begin_events(uuids);
+    }
+    if (!changed.empty()) {
+      tell_layout(changed);
+    }
+  }
+
+  void tell(const std::string& uuid, const board_health& health) {
+    {
+      const std::lock_guard lock(mutex_);
+      board_health& told = told_[uuid];
+      if (told == health) {
+        return;
+      }
+      const bool again = told.healthy == health.healthy;
+      told = health;
+      if (!again) {
+        base::log(health.healthy ? log_level::info : log_level::warning,
+                  health.healthy
+                      ? std::string(uuid).append(" is healthy again")
+                      : std::string(uuid).append(" is unhealthy: ").append(health.reason));
+      }
+    }
+    if (to_.health) {
+      to_.health(uuid, health);
+    }
+  }
+
+  void tell_layout(const std::string& what) {
+    base::log(log_level::info, std::string("GPUs changed: ").append(what));
+    if (to_.layout_changed) {
+      to_.layout_changed(what);
+    }
+  }
+
+  void pause(const std::stop_token& stop, std::chrono::milliseconds duration) {
+    std::unique_lock lock(pause_mutex_);
+    pause_.wait_for(lock, stop, duration, [] { return false; });
+  }
+
+  const health_options options_;
+  const listener to_;
+  mutable std::mutex mutex_;
+  std::map<std::string, board_health> told_;
+  std::mutex pause_mutex_;
+  std::condition_variable_any pause_;
+  // Of the thread alone.
+  std::map<std::string, board_record> records_;
+  std::map<std::string, std::string> layouts_;
+  clock::time_point next_look_;
+  bool looked_ = false;
+  bool begin_again_ = true;
+  std::jthread thread_;  ///< last: it uses the others
+};
+
+health_monitor::health_monitor(health_options options, listener to)
+    : impl_(std::make_unique<impl>(std::move(options), std::move(to))) {}
+
+health_monitor::~health_monitor() = default;
+
+std::map<std::string, board_health> health_monitor::boards() const {
+  return impl_->boards();
+}
+
+}  // namespace gpushm::plugin
