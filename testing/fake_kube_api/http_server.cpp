@@ -82,6 +82,10 @@ std::optional<http_request> next_request(server_connection& from, std::string& b
       return std::nullopt;
     }
     buffer += more;
+    // TLS where none is expected.
+    if (buffer.front() < 'A' || buffer.front() > 'Z') {
+      return std::nullopt;
+    }
   }
   http_request request;
   if (!read_head(std::string_view(buffer).substr(0, end), request)) {

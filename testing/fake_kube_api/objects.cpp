@@ -196,8 +196,11 @@ reply replace(kube_state& state, const object_path& path, const http_request& re
     with_status["status"] = body.object.value("status", json::object());
     return shown(path, state.store(key, std::move(with_status)));
   }
-  if (path.kind->has_status && before.contains("status")) {
-    body.object["status"] = before.at("status");
+  if (path.kind->has_status) {
+    body.object.erase("status");
+    if (before.contains("status")) {
+      body.object["status"] = before.at("status");
+    }
   }
   if (const auto wrong = validate(path, body.object, before); !wrong.empty()) {
     return invalid(path, path.name, wrong);

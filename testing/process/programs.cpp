@@ -52,7 +52,8 @@ std::optional<std::string> find_own_program(const std::string& name) {
                                 build / "apps" / "gpushm-oci-runtime",
                                 build / "tests" / "process",
                                 build / "tests" / "container",
-                                build / "testing" / "fake_driver"}) {
+                                build / "testing" / "fake_driver",
+                                build / "testing" / "fake_kube_api"}) {
     directories.push_back(directory.string());
   }
   return first_executable(directories, name);

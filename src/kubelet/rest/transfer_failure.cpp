@@ -37,10 +37,19 @@ std::string_view verification_text(long result) {
   }
 }
 
+/// An authority with the expected name and another key, as of another cluster: OpenSSL then
+/// complains of the arithmetic, and libcurl takes that for a failure of TLS itself.
+bool is_wrong_signature(std::string_view detail) {
+  return detail.find("asn1 encoding routines") != std::string_view::npos ||
+         detail.find("rsa routines") != std::string_view::npos ||
+         detail.find("certificate verify failed") != std::string_view::npos;
+}
+
 explanation unverified(CURL* easy, const dialled_url& server) {
   long result = 0;
   curl_easy_getinfo(easy, CURLINFO_SSL_VERIFYRESULT, &result);
-  if (result == 0) {
+  // Names are compared before libcurl takes over OpenSSL's result: what it started with is there.
+  if (result == 0 || result == 1) {
     return {errc::unreachable,
             named("the certificate of ", server, " is for another name"),
             "use a name that it has, or give that name (tls-server-name)"};
@@ -49,6 +58,12 @@ explanation unverified(CURL* easy, const dialled_url& server) {
           named("the certificate of ", server, " ").append(verification_text(result)),
           result == 9 || result == 10 ? "renew it, and check the clocks of both machines"
                                       : "give the authority of this cluster (ca.crt)"};
+}
+
+explanation foreign(const dialled_url& server) {
+  return {errc::unreachable,
+          named("the certificate of ", server, " ").append(verification_text(20)),
+          "give the authority of this cluster (ca.crt)"};
 }
 
 explanation not_connected(CURL* easy, const dialled_url& server) {
@@ -103,6 +118,9 @@ explanation explain(CURLcode failure,
               "the client certificate or its key cannot be used",
               "check that both are PEM and belong together"};
     case CURLE_SSL_CONNECT_ERROR:
+      if (is_wrong_signature(detail)) {
+        return foreign(server);
+      }
       return {errc::unreachable,
               named("no TLS with ", server, ": ").append(detail),
               "check that the port is the API server's"};
