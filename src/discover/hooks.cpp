@@ -10,7 +10,7 @@ namespace {
 // Programs of the NVIDIA container toolkit understand the same hooks under other words.
 std::vector<std::string> words_before_name(const std::string& program) {
   const std::string name(name_of(program));
-  if (name == "nvidia-cdi-hook") {
+  if (name == "nvidia-cdi-hook" || name == "gpushm-cdi-hook") {
     return {name};
   }
   return name == "nvidia-ctk" ? std::vector<std::string>{name, "hook"}

@@ -39,7 +39,8 @@ std::string content_of(const std::string& path) {
   return text.str();
 }
 
-class cdi_hook : public ::testing::Test {
+// The command, and the program that is the hooks alone.
+class cdi_hook : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     fs::create_directories(root());
@@ -64,8 +65,12 @@ class cdi_hook : public ::testing::Test {
   [[nodiscard]] run_result run(std::vector<std::string> words,
                                const std::string& script = "exec \"$@\"",
                                bool own_mounts = false) const {
-    words.insert(words.begin(), {"cdi", "hook"});
+    const std::string program = GetParam();
+    if (program == "gpushm") {
+      words.insert(words.begin(), {"cdi", "hook"});
+    }
     auto command = cli_.command(words);
+    command.argv.front() = gpushm_testing::own_program(program);
     std::vector<std::string> shell{
         "/bin/sh", "-c", "state=$1; shift; exec < \"$state\"; " + script, "sh", state()};
     if (own_mounts) {
@@ -90,7 +95,7 @@ class cdi_hook : public ::testing::Test {
 
 // ---- the command ----
 
-TEST_F(cdi_hook, an_unknown_hook_warns_and_succeeds) {
+TEST_P(cdi_hook, an_unknown_hook_warns_and_succeeds) {
   const auto result = run({"update-application-profile", "--new", "option"});
   EXPECT_EQ(result.status, exited(0));
   EXPECT_EQ(result.out, "");
@@ -99,19 +104,19 @@ TEST_F(cdi_hook, an_unknown_hook_warns_and_succeeds) {
             "nothing was done\n");
 }
 
-TEST_F(cdi_hook, an_unknown_option_of_a_known_hook_is_left_alone) {
+TEST_P(cdi_hook, an_unknown_option_of_a_known_hook_is_left_alone) {
   const auto result = run({"create-symlinks", "--new", "x", "--link=a::/b", "--flag"});
   EXPECT_EQ(result.status, exited(0)) << result.err;
   EXPECT_EQ(fs::read_symlink(inside("/b")), "a");
 }
 
-TEST_F(cdi_hook, without_a_name_it_is_wrong_usage) {
+TEST_P(cdi_hook, without_a_name_it_is_wrong_usage) {
   const auto result = run({});
   EXPECT_EQ(result.status, exited(2));
   EXPECT_THAT(result.err, StartsWith("gpushm: run hook: it has no name"));
 }
 
-TEST_F(cdi_hook, what_is_no_state_of_a_container_is_refused) {
+TEST_P(cdi_hook, what_is_no_state_of_a_container_is_refused) {
   const std::string what = "gpushm: find the container's root";
   const std::string next = " (run hooks from a container engine, which gives them the OCI state)\n";
   for (const char* text : {"", "{}", "[]", "no json", R"({"bundle":7})", R"({"bundle":"x"})"}) {
@@ -141,7 +146,7 @@ TEST_F(cdi_hook, what_is_no_state_of_a_container_is_refused) {
 
 // ---- create-symlinks ----
 
-TEST_F(cdi_hook, links_are_made_with_their_directories) {
+TEST_P(cdi_hook, links_are_made_with_their_directories) {
   put_file(inside("/usr/lib/libcuda.so"), "an old file");
   put_link(inside("/usr/lib/libcuda.so.1"), "elsewhere");
   const std::vector<std::string> words{"create-symlinks",
@@ -162,7 +167,7 @@ TEST_F(cdi_hook, links_are_made_with_their_directories) {
   }
 }
 
-TEST_F(cdi_hook, a_malformed_link_is_refused) {
+TEST_P(cdi_hook, a_malformed_link_is_refused) {
   for (const std::string link : {"a", "a::", "::/b", "a::/b::/c", "a::/b/", "a::/b/.."}) {
     const auto result = run({"create-symlinks", "--link", link});
     EXPECT_EQ(result.status, exited(1)) << link;
@@ -173,7 +178,7 @@ TEST_F(cdi_hook, a_malformed_link_is_refused) {
   EXPECT_TRUE(fs::is_empty(root()));
 }
 
-TEST_F(cdi_hook, a_directory_is_not_replaced) {
+TEST_P(cdi_hook, a_directory_is_not_replaced) {
   fs::create_directories(inside("/usr/lib/libcuda.so"));
   const auto result = run({"create-symlinks", "--link", "a::/usr/lib/libcuda.so"});
   EXPECT_EQ(result.status, exited(1));
@@ -183,7 +188,7 @@ TEST_F(cdi_hook, a_directory_is_not_replaced) {
   EXPECT_EQ(std::distance(fs::directory_iterator(inside("/usr/lib")), {}), 1);
 }
 
-TEST_F(cdi_hook, a_hostile_image_leads_no_link_outside) {
+TEST_P(cdi_hook, a_hostile_image_leads_no_link_outside) {
   put_link(inside("/lib"), outside());
   put_link(inside("/usr"), "../../outside");
   put_link(inside("/opt"), "/../../../outside");
@@ -206,7 +211,7 @@ TEST_F(cdi_hook, a_hostile_image_leads_no_link_outside) {
 
 // ---- update-ldcache ----
 
-TEST_F(cdi_hook, the_cache_of_the_container_knows_the_folders) {
+TEST_P(cdi_hook, the_cache_of_the_container_knows_the_folders) {
   if (::geteuid() != 0 || ::access("/sbin/ldconfig", X_OK) != 0) {
     GTEST_SKIP() << "this needs root and /sbin/ldconfig";
   }
@@ -236,7 +241,7 @@ TEST_F(cdi_hook, the_cache_of_the_container_knows_the_folders) {
   }
 }
 
-TEST_F(cdi_hook, ldconfig_gets_the_root_and_nothing_of_the_images_environment) {
+TEST_P(cdi_hook, ldconfig_gets_the_root_and_nothing_of_the_images_environment) {
   if (::geteuid() != 0) {
     GTEST_SKIP() << "this needs root";
   }
@@ -254,7 +259,7 @@ TEST_F(cdi_hook, ldconfig_gets_the_root_and_nothing_of_the_images_environment) {
   EXPECT_EQ(content_of(inside("/etc/ld.so.conf.d/00-gpushm-2-driver.conf")), "/c\n");
 }
 
-TEST_F(cdi_hook, a_host_without_ldconfig_is_only_warned_of) {
+TEST_P(cdi_hook, a_host_without_ldconfig_is_only_warned_of) {
   const auto result = run({"update-ldcache", "--ldconfig-path", "/none", "--folder", "/lib"});
   EXPECT_EQ(result.status, exited(0));
   EXPECT_EQ(result.err,
@@ -262,7 +267,7 @@ TEST_F(cdi_hook, a_host_without_ldconfig_is_only_warned_of) {
             "no ldconfig\n");
 }
 
-TEST_F(cdi_hook, a_root_that_cannot_be_written_is_only_warned_of) {
+TEST_P(cdi_hook, a_root_that_cannot_be_written_is_only_warned_of) {
   if (!can_mount()) {
     GTEST_SKIP() << "this process may not mount";
   }
@@ -285,7 +290,7 @@ TEST_F(cdi_hook, a_root_that_cannot_be_written_is_only_warned_of) {
   EXPECT_THAT(links.err, HasSubstr("gpushm: warning: make a link in the container \"/c\""));
 }
 
-TEST_F(cdi_hook, a_hostile_image_has_nothing_of_the_linker_written_outside) {
+TEST_P(cdi_hook, a_hostile_image_has_nothing_of_the_linker_written_outside) {
   if (::geteuid() != 0) {
     GTEST_SKIP() << "this needs root";
   }
@@ -303,7 +308,7 @@ TEST_F(cdi_hook, a_hostile_image_has_nothing_of_the_linker_written_outside) {
 
 // ---- enable-cuda-compat ----
 
-TEST_F(cdi_hook, newer_compatibility_libraries_come_first) {
+TEST_P(cdi_hook, newer_compatibility_libraries_come_first) {
   const std::string file = inside("/etc/ld.so.conf.d/00-gpushm-1-cuda-compat.conf");
   put_file(inside("/usr/local/cuda-12.4/compat/libcuda.so.550.54.15"), "");
   put_link(inside("/usr/local/cuda-12.4/compat/libcuda.so.1"), "libcuda.so.550.54.15");
@@ -328,14 +333,14 @@ TEST_F(cdi_hook, newer_compatibility_libraries_come_first) {
   EXPECT_FALSE(fs::exists(file));
 }
 
-TEST_F(cdi_hook, an_image_without_compatibility_libraries_is_left_alone) {
+TEST_P(cdi_hook, an_image_without_compatibility_libraries_is_left_alone) {
   const auto result = run({"enable-cuda-compat", "--host-driver-version", "535.129.03"});
   EXPECT_EQ(result.status, exited(0));
   EXPECT_EQ(result.err, "");
   EXPECT_TRUE(fs::is_empty(root()));
 }
 
-TEST_F(cdi_hook, compatibility_libraries_outside_do_not_count) {
+TEST_P(cdi_hook, compatibility_libraries_outside_do_not_count) {
   put_file(cli_.directory() / "compat/libcuda.so.999.1.2", "");
   put_link(inside("/usr/local/cuda"), "../../../..");
   const auto result = run({"enable-cuda-compat", "--host-driver-version", "535.129.03"});
@@ -359,7 +364,7 @@ class cdi_hook_params : public cdi_hook {
   const std::string params_ = cli_.directory() / "params";
 };
 
-TEST_F(cdi_hook_params, the_containers_file_forbids_it_and_nothing_else_stays) {
+TEST_P(cdi_hook_params, the_containers_file_forbids_it_and_nothing_else_stays) {
   const auto result = run({"disable-device-node-modification", "--params", params_},
                           "before=$(wc -l < /proc/self/mounts); \"$@\" || exit; cd " + root() +
                               "/proc/driver/nvidia; cat params version; "
@@ -377,7 +382,7 @@ TEST_F(cdi_hook_params, the_containers_file_forbids_it_and_nothing_else_stays) {
   EXPECT_EQ(content_of(inside("/proc/driver/nvidia/params")), "the kernel's\n");
 }
 
-TEST_F(cdi_hook_params, where_there_is_nothing_to_forbid_nothing_is_mounted) {
+TEST_P(cdi_hook_params, where_there_is_nothing_to_forbid_nothing_is_mounted) {
   const std::string script = "\"$@\" || exit; grep -c " + root() + " /proc/self/mountinfo || true";
   for (const char* text : {"ModifyDeviceFiles: 0\n", "XModifyDeviceFiles: 1\n", ""}) {
     put_file(params_, text);
@@ -395,7 +400,7 @@ TEST_F(cdi_hook_params, where_there_is_nothing_to_forbid_nothing_is_mounted) {
   EXPECT_EQ(hidden.out, "0\n");
 }
 
-TEST_F(cdi_hook_params, a_hostile_image_has_nothing_mounted_outside) {
+TEST_P(cdi_hook_params, a_hostile_image_has_nothing_mounted_outside) {
   fs::remove_all(inside("/proc/driver"));
   put_file(outside() + "/nvidia/params", "outside\n");
   const std::string script = "\"$@\"; cat " + outside() + "/nvidia/params; grep -c " + outside() +
@@ -409,6 +414,15 @@ TEST_F(cdi_hook_params, a_hostile_image_has_nothing_mounted_outside) {
     EXPECT_EQ(result.out, "outside\n0\n") << link << result.err;
   }
 }
+
+std::string name_of(const ::testing::TestParamInfo<const char*>& of) {
+  return of.param == std::string("gpushm") ? "the_command" : "the_program";
+}
+INSTANTIATE_TEST_SUITE_P(of, cdi_hook, ::testing::Values("gpushm", "gpushm-cdi-hook"), name_of);
+INSTANTIATE_TEST_SUITE_P(of,
+                         cdi_hook_params,
+                         ::testing::Values("gpushm", "gpushm-cdi-hook"),
+                         name_of);
 
 }  // namespace
 }  // namespace gpushm_tests

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "cdi/generate.hpp"
-#include "cdi/hook.hpp"
+#include "cdi/hook_command.hpp"
 #include "cdi/inject.hpp"
 #include "cdi/list.hpp"
 #include "cdi/refresh.hpp"

@@ -10,7 +10,6 @@
 
 #include "base/file.hpp"
 #include "base/syscall.hpp"
-#include "cdi/command.hpp"
 #include "commands.hpp"
 #include "gpushm/error.hpp"
 #include "output.hpp"
@@ -21,10 +20,6 @@ namespace {
 
 constexpr std::size_t max_state_bytes = std::size_t{1} << 20U;
 constexpr std::size_t max_config_bytes = std::size_t{16} << 20U;
-
-struct hook_arguments {
-  std::vector<std::string> words;  ///< the hook's name, then its options
-};
 
 struct known_hook {
   std::string_view name;
@@ -121,19 +116,8 @@ std::string root_of_container(std::string_view state) {
   return root;
 }
 
-namespace {
-
-void add(CLI::App& app, hook_arguments& out) {
-  // Options of hooks are the hooks' own, known ones or not.
-  app.prefix_command();
-  app.parse_complete_callback([&app, &out] { out.words = app.remaining(); });
-  app.footer(
-      "NAME is create-symlinks, update-ldcache, enable-cuda-compat or "
-      "disable-device-node-modification.");
-}
-
-int run(const hook_arguments& arguments) {
-  if (arguments.words.empty()) {
+int run_hook(const std::vector<std::string>& words) {
+  if (words.empty()) {
     throw usage_error(errc::invalid_argument,
                       "run hook",
                       {},
@@ -145,28 +129,21 @@ int run(const hook_arguments& arguments) {
   // not for programs of the host.
   // NOLINTNEXTLINE(concurrency-mt-unsafe): there is one thread
   if (::clearenv() != 0) {
-    throw error(errc::system_error, "run hook", arguments.words.front(), "clearenv failed");
+    throw error(errc::system_error, "run hook", words.front(), "clearenv failed");
   }
-  base::checked("run hook", arguments.words.front(), "chdir", [] { return ::chdir("/"); });
+  base::checked("run hook", words.front(), "chdir", [] { return ::chdir("/"); });
   for (const known_hook& each : known_hooks) {
-    if (each.name == arguments.words.front()) {
+    if (each.name == words.front()) {
       const container_root root(root_of_container(read_standard_input()));
-      each.run(root, hook_options({arguments.words.begin() + 1, arguments.words.end()}));
+      each.run(root, hook_options({words.begin() + 1, words.end()}));
       return exit_ok;
     }
   }
   // A document newer than the program must not stop containers.
   note(std::string("warning: there is no hook \"")
-           .append(arguments.words.front())
+           .append(words.front())
            .append("\" in this version; nothing was done"));
   return exit_ok;
-}
-
-}  // namespace
-
-void add_cdi_hook(CLI::App& cdi, request& asked) {
-  add_cdi_command<hook_arguments>(
-      cdi, asked, "hook", "Run a hook of a document, in a container engine", add, run);
 }
 
 }  // namespace gpushm::cli

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "arguments.hpp"
 #include "cdi/hook_root.hpp"
 
 namespace gpushm::cli {
 
-/// Adds `gpushm cdi hook NAME …`: what the hooks of generated documents run on the host, as the OCI
-/// hook createContainer: the container's state comes on standard input.
-void add_cdi_hook(CLI::App& cdi, request& asked);
+/// Runs what the hooks of generated documents run on the host, as the OCI hook createContainer: the
+/// container's state comes on standard input. `words`: the hook's name and its options. The exit
+/// status. Throws `error`.
+int run_hook(const std::vector<std::string>& words);
 
 /// Options of a hook: "--link VALUE" or "--link=VALUE", any number of times. What a hook does not
 /// know it leaves alone, so that documents newer than the program still work.

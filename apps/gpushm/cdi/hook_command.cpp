@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cdi/hook_command.hpp"
+
+#include "cdi/command.hpp"
+#include "cdi/hook.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+struct hook_arguments {
+  std::vector<std::string> words;  ///< the hook's name, then its options
+};
+
+void add(CLI::App& app, hook_arguments& out) {
+  // Options of hooks are the hooks' own, known ones or not.
+  app.prefix_command();
+  app.parse_complete_callback([&app, &out] { out.words = app.remaining(); });
+  app.footer(
+      "NAME is create-symlinks, update-ldcache, enable-cuda-compat or "
+      "disable-device-node-modification.");
+}
+
+int run(const hook_arguments& arguments) {
+  return run_hook(arguments.words);
+}
+
+}  // namespace
+
+void add_cdi_hook(CLI::App& cdi, request& asked) {
+  add_cdi_command<hook_arguments>(
+      cdi, asked, "hook", "Run a hook of a document, in a container engine", add, run);
+}
+
+}  // namespace gpushm::cli

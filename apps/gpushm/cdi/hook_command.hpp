@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "arguments.hpp"
+
+namespace gpushm::cli {
+
+/// Adds `gpushm cdi hook NAME …`.
+void add_cdi_hook(CLI::App& cdi, request& asked);
+
+}  // namespace gpushm::cli
