@@ -14,7 +14,5 @@ gpushm_test(agent_dra_kill_test LABEL process SOURCES dra_kill_test.cpp TIMEOUT 
   LIBRARIES gpushm_dra_test_support gpushm_testing_ptrace)
 add_dependencies(agent_dra_kill_test dra_victim)
 
-if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/dra_driver_test.cpp")
 gpushm_test(agent_dra_driver_test LABEL process grpc SOURCES dra_driver_test.cpp dra_slices_test.cpp TIMEOUT 300
   MODULES client LIBRARIES gpushm_dra_test_support gpushm_testing_dra_kubelet)
-endif()

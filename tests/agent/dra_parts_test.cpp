@@ -114,21 +114,21 @@ TEST(dra_allocation, is_in_use_while_allocated_here_and_reserved) {
 }
 
 TEST(dra_claim, names_that_would_lead_elsewhere_are_refused) {
-  EXPECT_NO_THROW(check({"kube-system", "a.b-c", uid_of(1)}));
+  EXPECT_NO_THROW(gpushm::dra::check({"kube-system", "a.b-c", uid_of(1)}));
   EXPECT_STREQ(failure_of([] {
-                 check({"default", "c", "../../etc/passwd"});
+                 gpushm::dra::check({"default", "c", "../../etc/passwd"});
                }).what(),
                "check claim \"default/c\": the UID \"../../etc/passwd\" cannot be one");
   EXPECT_STREQ(failure_of([] {
-                 check({"a/b", "c", "u"});
+                 gpushm::dra::check({"a/b", "c", "u"});
                }).what(),
                "check claim \"a/b/c\": the namespace \"a/b\" cannot be one");
   EXPECT_STREQ(failure_of([] {
-                 check({"a", "..", "u"});
+                 gpushm::dra::check({"a", "..", "u"});
                }).what(),
                "check claim \"a/..\": the name \"..\" cannot be one");
   EXPECT_STREQ(failure_of([] {
-                 check({"a", "", "u"});
+                 gpushm::dra::check({"a", "", "u"});
                }).what(),
                "check claim \"a/\": the name \"\" cannot be one");
 }
@@ -182,7 +182,7 @@ checkpoint sample() {
 
 TEST(dra_checkpoint, comes_back_as_it_was) {
   EXPECT_EQ(gpushm::dra::from_text(to_text(sample()), "f"), sample());
-  EXPECT_EQ(gpushm::dra::from_text(to_text({}), "f"), checkpoint{});
+  EXPECT_EQ(gpushm::dra::from_text(gpushm::dra::to_text(checkpoint{}), "f"), checkpoint{});
 }
 
 TEST(dra_checkpoint, the_format_stays) {
@@ -191,7 +191,7 @@ TEST(dra_checkpoint, the_format_stays) {
   state.claims["u-1"] = {
       {"ns", "c", "u-1"}, "claim-u-1", {{{"r"}, "node", "share-3", {"gpushm.dev/claim=x"}, "s"}}};
   const std::string text =
-      R"({"checksum":"7a08e04e3e8d8fbb","data":{"bootID":"b","claims":{"u-1":{"devices":[{"cdiDevices":["gpushm.dev/claim=x"],"device":"share-3","pool":"node","requests":["r"],"shareID":"s"}],"domain":"claim-u-1","name":"c","namespace":"ns"}}},"version":1})"
+      R"({"checksum":"97614ec6ae0f8023","data":{"bootID":"b","claims":{"u-1":{"devices":[{"cdiDevices":["gpushm.dev/claim=x"],"device":"share-3","pool":"node","requests":["r"],"shareID":"s"}],"domain":"claim-u-1","name":"c","namespace":"ns"}}},"version":1})"
       "\n";
   EXPECT_EQ(to_text(state), text);
   EXPECT_EQ(gpushm::dra::from_text(text, "f"), state);

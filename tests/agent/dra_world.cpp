@@ -235,7 +235,11 @@ std::string broker_domains::open(const std::string& domain) {
   const std::lock_guard lock(mutex_);
   const std::string directory = root_ + "/" + domain;
   if (!open_.contains(domain)) {
-    fs::create_directories(directory);
+    std::error_code failed;
+    fs::create_directories(directory, failed);
+    if (failed) {
+      throw error(errc::system_error, "open domain", domain, failed.message());
+    }
     gpushm::broker_options options;
     options.socket_path = directory + "/socket";
     options.domain = domain;

@@ -127,10 +127,17 @@ checked_configuration check_configuration(std::string_view text, const std::stri
   checked_configuration out;
   cdi::yaml_tree tree;
   cdi::read_yaml(text, tree);
-  for (const auto* failure : {&tree.failure, &tree.rest}) {
-    if (*failure) {
-      out.problems.push_back({(*failure)->line, (*failure)->column, (*failure)->text, {}});
-    }
+  if (tree.failure) {
+    out.problems.push_back({tree.failure->line,
+                            tree.failure->column,
+                            tree.failure->text,
+                            "correct the text there, or just before"});
+  }
+  if (tree.rest) {
+    out.problems.push_back({tree.rest->line,
+                            tree.rest->column,
+                            "a second document begins here, and one is all that is read",
+                            "remove what follows ---"});
   }
   if (tree.root == nullptr || tree.failure) {
     return out;

@@ -14,7 +14,7 @@ namespace {
 using node = configuration_reader::node;
 
 // A kubelet's list of devices has to stay within what gRPC takes as one message.
-constexpr unsigned int most_replicas = 10'000;
+constexpr std::int64_t most_replicas = 10'000;
 
 bool is_hexadecimal(std::string_view text) {
   return text.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
@@ -111,7 +111,7 @@ void sharing_reader::read_devices(const node& from,
 replicated_resource sharing_reader::read_resource(const node& from, const std::string& path) {
   replicated_resource out;
   bool named = false;
-  std::uint32_t replicas = 0;
+  std::int64_t replicas = 0;
   const auto read_name = [&](const node& value, const std::string& at, std::string& to) {
     if (!in_.read(value, at, to) || to.empty()) {
       return;
@@ -146,7 +146,7 @@ replicated_resource sharing_reader::read_resource(const node& from, const std::s
                        std::string(at).append(" cannot be ").append(std::to_string(replicas)),
                        "write a number from 2 to " + std::to_string(most_replicas));
           }
-          out.replicas = replicas;
+          out.replicas = static_cast<unsigned int>(replicas);
         }}});
   if ((!named || out.name.empty()) && in_.problem_count() == before) {
     in_.report(from,
@@ -178,7 +178,7 @@ void sharing_reader::read_time_slicing(const node& from, const std::string& path
                      }},
                     {"replicas",
                      [&](const node& value, const std::string& at) {
-                       std::uint32_t replicas = 0;
+                       std::int64_t replicas = 0;
                        if (!in_.read(value, at, replicas)) {
                          return;
                        }
@@ -189,7 +189,7 @@ void sharing_reader::read_time_slicing(const node& from, const std::string& path
                              "write a number from 2 to " + std::to_string(most_replicas));
                        }
                        replicas_at_ = &value;
-                       replicas_ = replicas;
+                       replicas_ = static_cast<unsigned int>(replicas);
                      }},
                     // The usual plugin once had it, and only ever took an empty one.
                     {"strategy", {}}});

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+# The device plugin's logic: configuration, plans, choice, health.
+gpushm_test(gpushm_plugin_configuration_test LABEL unit
+  SOURCES plugin_configuration_test.cpp MODULES kubelet_plugin)
+target_compile_definitions(gpushm_plugin_configuration_test PRIVATE
+  GPUSHM_PLUGIN_CONFIGURATIONS="${CMAKE_CURRENT_LIST_DIR}/plugin_configurations")
