@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "base/log.hpp"
 #include "gpushm/error.hpp"
 #include "kubelet/dra/turn.hpp"
 
@@ -89,6 +90,19 @@ void claims::unmake(const std::string& uid, const std::string& domain) {
   troubles_.erase(uid);
 }
 
+void claims::undo(const prepared_claim& claim) {
+  // What stays is found by the sweep; the failure that led here is the one to answer.
+  const auto quietly = [](const auto& step) {
+    try {
+      step();
+    } catch (const error& failure) {
+      base::log(log_level::warning, failure.what());
+    }
+  };
+  quietly([&] { documents_.remove(claim.claim.uid); });
+  quietly([&] { domains_.close(claim.domain); });
+}
+
 void claims::store(const prepared_claim& claim) {
   const std::lock_guard lock(mutex_);
   checkpoint next = state_;
@@ -133,11 +147,7 @@ prepared_claim claims::prepare(const claim_reference& claim) {
     }
   } catch (const error& failure) {
     if (!before) {
-      try {
-        unmake(claim.uid, wanted.domain);
-      } catch (const error&) {
-        // The sweep finds what stays; the first failure is the one to tell.
-      }
+      undo(wanted);
     }
     throw failure.in(operation, to_string(claim));
   }

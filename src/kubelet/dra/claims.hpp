@@ -79,6 +79,8 @@ class claims {
                                              const std::optional<prepared_claim>& before);
   void make(const prepared_claim& claim);
   void unmake(const std::string& uid, const std::string& domain);
+  /// Takes a preparation that failed back.
+  void undo(const prepared_claim& claim);
   void store(const prepared_claim& claim);
   void drop(const std::string& uid);
   [[nodiscard]] std::optional<prepared_claim> find(const std::string& uid) const;

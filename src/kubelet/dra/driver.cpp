@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <stop_token>
@@ -144,7 +145,7 @@ bool driver::impl::restore(const std::stop_token& stop) {
       }
       set_problem({});
       return true;
-    } catch (const error& failure) {
+    } catch (const std::exception& failure) {
       set_problem(failure.what());
     }
     std::unique_lock lock(mutex_);
@@ -200,7 +201,7 @@ void driver::impl::serve() {
     const std::lock_guard lock(mutex_);
     status_.endpoint = endpoints_->path();
     status_.serving = true;
-  } catch (const error& failure) {
+  } catch (const std::exception& failure) {
     set_problem(failure.what());
     return;
   }
@@ -247,7 +248,12 @@ void driver::impl::start_sweep() {
 
 void driver::impl::sweep() {
   observed operation(observer_, "Sweep");
-  const claims::sweep_result result = claims_.sweep();
+  claims::sweep_result result;
+  try {
+    result = claims_.sweep();
+  } catch (const std::exception& failure) {
+    result.failure = failure.what();  // no memory: the next one may have some
+  }
   for (const std::string& freed : result.freed) {
     base::log(log_level::info, std::string("freed ").append(freed).append(": its claim is gone"));
   }

@@ -2,6 +2,7 @@
 #include "kubelet/dra/slice_publisher.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -16,6 +17,9 @@ namespace gpushm::dra {
 namespace {
 
 constexpr const char* collection = "/resourceslices";
+/// Without any news the slice is looked at this often all the same.
+constexpr std::chrono::minutes check_interval{5};
+constexpr std::size_t longest_memory = 64;  // of slices that are gone
 
 std::string text_at(const nlohmann::json& object, const char* pointer) {
   const nlohmann::json::json_pointer place(pointer);
@@ -26,6 +30,10 @@ std::string text_at(const nlohmann::json& object, const char* pointer) {
 
 std::string name_of(const nlohmann::json& slice) {
   return text_at(slice, "/metadata/name");
+}
+
+std::string uid_of(const nlohmann::json& slice) {
+  return text_at(slice, "/metadata/uid");
 }
 
 }  // namespace
@@ -57,18 +65,20 @@ slice_publisher::state slice_publisher::now() const {
 
 void slice_publisher::run(const std::stop_token& stop) {
   base::backoff wait;
+  bool doubtful = false;
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
     lock.unlock();
     std::string problem;
     try {
       watch_if_not_yet();
+      if (std::exchange(doubtful, false)) {
+        fetch_own();
+      }
       reconcile();
       wait.reset();
-    } catch (const error& failure) {
-      problem = failure.what();
-    } catch (const nlohmann::json::exception& failure) {
-      problem = failure.what();
+    } catch (const std::exception& failure) {
+      problem = failure.what();  // also of an answer that is none of a ResourceSlice
     }
     lock.lock();
     if (!problem.empty() && problem != state_.problem) {
@@ -77,7 +87,7 @@ void slice_publisher::run(const std::stop_token& stop) {
     state_.problem = problem;
     state_.published = problem.empty() && listed_;
     if (problem.empty()) {
-      changed_.wait(lock, stop, [this] { return dirty_; });
+      doubtful = !changed_.wait_for(lock, stop, check_interval, [this] { return dirty_; });
     } else {
       // What changes meanwhile is looked at then: a server that refuses is not asked more often.
       changed_.wait_for(lock, stop, wait.next(), [] { return false; });
@@ -136,6 +146,10 @@ void slice_publisher::take_event(const kube::watch_event& event) {
 
 void slice_publisher::know(const nlohmann::json& slice) {
   generation_ = std::max(generation_, generation_of(slice));
+  // The watch may tell of a slice's end before its creation has been answered.
+  if (std::find(gone_.begin(), gone_.end(), uid_of(slice)) != gone_.end()) {
+    return;
+  }
   known_.insert_or_assign(name_of(slice), slice);
 }
 
@@ -197,7 +211,7 @@ void slice_publisher::replace(const nlohmann::json& found) {
   observed operation(observer_, "PublishResourceSlice");
   nlohmann::json better = wanted(generation_of(found) + 1);
   better["metadata"]["resourceVersion"] = text_at(found, "/metadata/resourceVersion");
-  better["metadata"]["uid"] = text_at(found, "/metadata/uid");
+  better["metadata"]["uid"] = uid_of(found);
   try {
     const nlohmann::json made =
         through_.replace(api_.path(std::string(collection) + "/" + slice_name(options_)), better);
@@ -214,8 +228,7 @@ void slice_publisher::replace(const nlohmann::json& found) {
 
 void slice_publisher::remove(const std::string& name, const nlohmann::json& slice) {
   try {
-    through_.remove(api_.path(std::string(collection).append("/").append(name)),
-                    text_at(slice, "/metadata/uid"));
+    through_.remove(api_.path(std::string(collection).append("/").append(name)), uid_of(slice));
   } catch (const kube::api_error& failure) {
     if (!failure.not_found() && !failure.conflict()) {
       throw;

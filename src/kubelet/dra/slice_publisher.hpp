@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -60,6 +61,7 @@ class slice_publisher {
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
   std::map<std::string, nlohmann::json> known_;  ///< by name
+  std::deque<std::string> gone_;                 ///< UIDs
   bool listed_ = false;
   bool dirty_ = false;
   std::int64_t generation_ = 0;  ///< the highest that was seen
