@@ -74,7 +74,7 @@ copy_library() { # PATH
 
 real_files=()
 for program in "${programs[@]}"; do
-  from=$(find "$build/apps" "$build/deploy" -type f -perm -u+x -name "$program" -print -quit)
+  from=$(find "$build/apps" -type f -perm -u+x -name "$program" -print -quit)
   [ -n "$from" ] || fail "no $program in $build; build it, or say --without-agent"
   install -m 0755 "$from" "$tree/usr/bin/$program"
   strip --strip-unneeded "$tree/usr/bin/$program"
@@ -88,7 +88,7 @@ for program in "${programs[@]}"; do
       */libcuda.so* | */libnvidia-*) continue ;;
     esac
     copy_library "$library"
-  done < <(sed -nE 's/.*(=> )?(\/[^ ]+) \(0x[0-9a-f]+\)$/\2/p' <<<"$needed" | sort -u)
+  done < <(awk '$NF ~ /^\(0x/ && $(NF - 1) ~ /^\// {print $(NF - 1)}' <<<"$needed" | sort -u)
 done
 
 # What glibc and the driver's libraries load by name.

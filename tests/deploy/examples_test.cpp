@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every example but the one that shows how it was runs in a namespace labelled `restricted`, and
+// its two sides are promised the same GPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <regex>
+#include <set>
+
+#include "docs_text.hpp"
+#include "manifest.hpp"
+#include "pod_security.hpp"
+#include "process/child.hpp"
+#include "process/programs.hpp"
+#include "schema.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using ::testing::IsEmpty;
+namespace fs = std::filesystem;
+
+constexpr const char* as_it_was = "deploy/examples/before/pods.yaml";
+
+/// The manifests that `kubectl apply -f` is given.
+const std::vector<std::string> files{as_it_was,
+                                     "deploy/examples/mig/pods.yaml",
+                                     "deploy/examples/shared-claim/v1.yaml",
+                                     "deploy/examples/shared-claim/v1beta1.yaml",
+                                     "deploy/examples/single-pod-dra/pod.yaml",
+                                     "deploy/examples/single-pod/own-broker.yaml",
+                                     "deploy/examples/single-pod/pod.yaml",
+                                     "deploy/examples/time-slicing/pods.yaml",
+                                     "deploy/examples/two-pods/by-claim.yaml",
+                                     "deploy/examples/two-pods/by-resource.yaml"};
+
+class source_examples : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_source_tree()) {
+      GTEST_SKIP() << "the source tree is not on this machine";
+    }
+  }
+};
+
+class example : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (!has_source_tree()) {
+      GTEST_SKIP() << "the source tree is not on this machine";
+    }
+    objects_ = read_manifests(source_file(GetParam()), GetParam());
+  }
+  [[nodiscard]] std::vector<const manifest*> of_kind(std::string_view kind) const {
+    std::vector<const manifest*> found;
+    for (const manifest& each : objects_) {
+      if (each.kind == kind) {
+        found.push_back(&each);
+      }
+    }
+    return found;
+  }
+  std::vector<manifest> objects_;
+};
+class restricted_example : public example {};
+
+std::string test_name(const testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param.substr(std::string("deploy/examples/").size());
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(of, example, testing::ValuesIn(files), test_name);
+INSTANTIATE_TEST_SUITE_P(of,
+                         restricted_example,
+                         testing::ValuesIn(files.begin() + 1, files.end()),
+                         test_name);
+
+TEST_P(example, keeps_to_the_types_of_the_api) {
+  const schema known(source_file("tests/deploy/schemas/kubernetes.json"));
+  for (const manifest& each : objects_) {
+    EXPECT_THAT(known.check(each), IsEmpty()) << each.kind << ' ' << each.name;
+  }
+}
+
+TEST_P(example, has_all_that_it_names) {
+  const auto namespaces = of_kind("Namespace");
+  ASSERT_EQ(namespaces.size(), 1U);
+  std::set<std::string> claims;
+  for (const manifest* each : of_kind("ResourceClaim")) {
+    claims.insert(each->name);
+  }
+  std::set<std::string> used;
+  for (const manifest& each : objects_) {
+    if (each.kind != "Namespace") {
+      EXPECT_EQ(text_at(each.root(), {"metadata", "namespace"}), namespaces[0]->name) << each.name;
+    }
+  }
+  ASSERT_FALSE(of_kind("Pod").empty());
+  for (const manifest* each : of_kind("Pod")) {
+    const yaml_node& spec = *pod_spec(*each);
+    std::set<std::string> named;
+    for (const yaml_node* claim : elements(find(spec, {"resourceClaims"}))) {
+      named.insert(text_at(*claim, {"name"}));
+      used.insert(text_at(*claim, {"resourceClaimName"}));
+    }
+    std::set<std::string> volumes;
+    for (const yaml_node* volume : elements(find(spec, {"volumes"}))) {
+      volumes.insert(text_at(*volume, {"name"}));
+    }
+    for (const yaml_node* container : containers(spec)) {
+      for (const yaml_node* claim : elements(find(*container, {"resources", "claims"}))) {
+        EXPECT_EQ(named.count(text_at(*claim, {"name"})), 1U) << each->place(*claim);
+      }
+      for (const yaml_node* mount : elements(find(*container, {"volumeMounts"}))) {
+        EXPECT_EQ(volumes.count(text_at(*mount, {"name"})), 1U) << each->place(*mount);
+      }
+    }
+  }
+  EXPECT_EQ(used, claims);
+}
+
+TEST_P(restricted_example, is_restricted) {
+  EXPECT_EQ(text_at(of_kind("Namespace").at(0)->root(),
+                    {"metadata", "labels", "pod-security.kubernetes.io/enforce"}),
+            "restricted");
+  for (const manifest* each : of_kind("Pod")) {
+    EXPECT_THAT(not_restricted(*each), IsEmpty());
+    EXPECT_EQ(text_at(*pod_spec(*each), {"automountServiceAccountToken"}), "false");
+    for (const yaml_node* container : containers(*pod_spec(*each))) {
+      EXPECT_EQ(text_at(*container, {"image"}), "localhost/gpushm:0.1.0");
+    }
+  }
+}
+
+/// What decides which GPU a container gets: resources of one GPU or instance, claims of the file.
+std::set<std::string> gpus_of(const manifest& pod, const yaml_node& container) {
+  std::set<std::string> found;
+  for (const std::string& name : keys_of(find(container, {"resources", "limits"}))) {
+    if (name.rfind("nvidia.com/", 0) == 0) {
+      found.insert(name);
+    }
+  }
+  for (const yaml_node* claim : elements(find(container, {"resources", "claims"}))) {
+    for (const yaml_node* of_pod : elements(find(*pod_spec(pod), {"resourceClaims"}))) {
+      if (text_at(*of_pod, {"name"}) == text_at(*claim, {"name"})) {
+        found.insert(text_at(*of_pod, {"resourceClaimName"}));
+      }
+    }
+  }
+  return found;
+}
+
+TEST_P(restricted_example, has_a_producer_and_a_consumer_of_the_same_gpu) {
+  std::map<std::string, std::set<std::string>> gpus;
+  for (const manifest* each : of_kind("Pod")) {
+    for (const yaml_node* container : elements(find(*pod_spec(*each), {"containers"}))) {
+      const auto arguments = texts(find(*container, {"args"}));
+      ASSERT_FALSE(arguments.empty());
+      gpus[arguments[0]] = gpus_of(*each, *container);
+    }
+  }
+  ASSERT_EQ(gpus.size(), 2U);
+  EXPECT_EQ(gpus["producer"], gpus["consumer"]);
+  EXPECT_EQ(gpus["producer"].size(), 1U);
+  // A resource of many GPUs promises nothing.
+  EXPECT_EQ(gpus["producer"].count("nvidia.com/gpu"), 0U);
+}
+
+TEST_P(restricted_example, puts_both_sides_on_one_node) {
+  const auto pods = of_kind("Pod");
+  ASSERT_FALSE(pods.empty());
+  if (!of_kind("ResourceClaim").empty()) {
+    // A claim is on one node, and the pods that name it where it is.
+    for (const manifest* each : pods) {
+      const auto claims = elements(find(*pod_spec(*each), {"resourceClaims"}));
+      ASSERT_EQ(claims.size(), 1U);
+      EXPECT_EQ(text_at(*claims[0], {"resourceClaimName"}), of_kind("ResourceClaim")[0]->name);
+    }
+    return;
+  }
+  if (pods.size() == 1) {
+    EXPECT_EQ(elements(find(*pod_spec(*pods[0]), {"containers"})).size(), 2U);
+    return;
+  }
+  ASSERT_EQ(pods.size(), 2U);
+  const auto terms =
+      elements(find(*pod_spec(*pods[1]),
+                    {"affinity", "podAffinity", "requiredDuringSchedulingIgnoredDuringExecution"}));
+  ASSERT_EQ(terms.size(), 1U);
+  EXPECT_EQ(text_at(*terms[0], {"topologyKey"}), "kubernetes.io/hostname");
+  const std::string pair =
+      text_at(*terms[0], {"labelSelector", "matchLabels", "gpushm.example/pair"});
+  EXPECT_NE(pair, "");
+  EXPECT_EQ(text_at(pods[0]->root(), {"metadata", "labels", "gpushm.example/pair"}), pair);
+}
+
+TEST_P(restricted_example, gives_programs_options_that_they_have) {
+  std::map<std::string, std::string> help;
+  for (const manifest* each : of_kind("Pod")) {
+    for (const yaml_node* container : containers(*pod_spec(*each))) {
+      const auto command = texts(find(*container, {"command"}));
+      const auto arguments = texts(find(*container, {"args"}));
+      ASSERT_EQ(command.size(), 1U);
+      ASSERT_FALSE(arguments.empty());
+      const auto program = gpushm_testing::find_own_program(command[0]);
+      ASSERT_TRUE(program) << command[0];
+      auto& text = help[command[0] + ' ' + arguments[0]];
+      if (text.empty()) {
+        gpushm_testing::spawn_options options;
+        options.argv = {*program, arguments[0], "--help"};
+        const auto done = gpushm_testing::run_program(options);
+        EXPECT_TRUE(done.status.success()) << done.err;
+        text = done.out;
+      }
+      for (std::size_t i = 1; i < arguments.size(); ++i) {
+        const std::string option = arguments[i].substr(0, arguments[i].find('='));
+        EXPECT_NE(text.find(option + ' '), std::string::npos) << option;
+      }
+    }
+  }
+}
+
+TEST_F(source_examples, are_all_tested) {
+  const fs::path root(GPUSHM_SOURCE_DIR);
+  std::vector<std::string> found;
+  for (const auto& entry : fs::recursive_directory_iterator(root / "deploy/examples")) {
+    const fs::path path = entry.path();
+    // Those of kustomizations are in kustomize_test.cpp.
+    if (path.extension() == ".yaml" && !fs::exists(path.parent_path() / "kustomization.yaml")) {
+      found.push_back(path.lexically_relative(root).string());
+    }
+  }
+  std::sort(found.begin(), found.end());
+  EXPECT_EQ(found, files);
+}
+
+TEST_F(source_examples, say_what_to_expect) {
+  for (const std::string& file : files) {
+    const std::string readme = fs::path(file).parent_path() / "README.md";
+    EXPECT_NE(source_file(readme).find("Data verification PASSED"), std::string::npos) << readme;
+    EXPECT_NE(source_file(readme).find(fs::path(file).filename().string()), std::string::npos)
+        << readme << " does not name " << file;
+    EXPECT_NE(source_file("deploy/examples/README.md")
+                  .find(fs::path(file).parent_path().filename().string() + '/'),
+              std::string::npos)
+        << file;
+  }
+}
+
+TEST_F(source_examples, link_to_files) {
+  const fs::path root(GPUSHM_SOURCE_DIR);
+  for (const auto& entry : fs::recursive_directory_iterator(root / "deploy")) {
+    if (entry.path().extension() == ".md") {
+      const std::string path = entry.path().lexically_relative(root).string();
+      for (const auto& target : local_links(source_file(path))) {
+        EXPECT_TRUE(fs::exists(entry.path().parent_path() / target))
+            << path << " links to " << target;
+      }
+    }
+  }
+}
+
+/// How it was stays as it was: every door that the others do without.
+TEST_F(source_examples, before_needs_all_that_is_gone_now) {
+  std::map<std::string, int> refused;
+  for (const manifest& each : read_manifests(source_file(as_it_was), as_it_was)) {
+    if (each.kind == "Pod") {
+      for (const std::string& line : not_restricted(each)) {
+        ++refused[line.substr(line.find(": ") + 2)];
+      }
+    }
+  }
+  for (const char* door :
+       {"hostPID", "hostIPC", "privileged", "capability IPC_LOCK", "volume of type hostPath"}) {
+    EXPECT_EQ(refused[door], 2) << door;
+  }
+}
+
+}  // namespace
+}  // namespace gpushm_tests

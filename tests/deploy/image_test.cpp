@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// scripts/image.sh makes an image of what was built, without a registry, whose programs run without
+// a privilege.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "container/podman.hpp"
+#include "container/support.hpp"
+#include "process/child.hpp"
+#include "process/deadline.hpp"
+#include "process/programs.hpp"
+#include "process/temp_dir.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm_testing::child;
+using gpushm_testing::exited;
+using gpushm_testing::find_own_program;
+using gpushm_testing::patience;
+using gpushm_testing::run_program;
+using gpushm_testing::spawn_options;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+namespace fs = std::filesystem;
+
+constexpr const char* image = "localhost/gpushm-image-test:1";
+
+// Storage of its own, and /run, so that nothing else on the machine sees it.
+constexpr const char* wrapper =
+    "#!/bin/sh\n"
+    "exec unshare --mount --propagation private --pid --fork --kill-child --mount-proc sh -c '\n"
+    "mount -t tmpfs -o mode=755 none /run && exec \"$@\"' podman \"$REAL_PODMAN\" \\\n"
+    "  --root \"$STORE/store\" --runroot \"$STORE/runroot\" --tmpdir \"$STORE/runroot\" \\\n"
+    "  --storage-driver vfs \"$@\"\n";
+
+constexpr const char* configuration =
+    "[containers]\n"
+    "default_ulimits = []\n"
+    "[engine]\n"
+    "cgroup_manager = \"cgroupfs\"\n"
+    "events_logger = \"none\"\n"
+    "runtime = \"runc\"\n";
+
+class image_script : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    script_ = fs::path(GPUSHM_SOURCE_DIR) / "scripts/image.sh";
+    if (!fs::exists(script_)) {
+      GTEST_SKIP() << "the source tree is not on this machine";
+    }
+    if (const auto reason = gpushm_testing::why_no_podman()) {
+      GTEST_SKIP() << *reason;
+    }
+    has_agent_ =
+        find_own_program("gpushmd").has_value() && find_own_program("gpushm-cdi-hook").has_value();
+    fs::create_directory(directory_ / "bin");
+    std::ofstream(directory_ / "bin/podman") << wrapper;
+    fs::permissions(directory_ / "bin/podman", fs::perms::owner_all);
+    std::ofstream(directory_ / "containers.conf") << configuration;
+  }
+
+  void TearDown() override {
+    // podman leaves the directories of what has ended; the kernel lets go of them a little later.
+    const auto gone = [] {
+      bool left = false;
+      for (const std::string& cgroup : gpushm_testing::cgroups_named(cgroup_name())) {
+        std::error_code ignored;
+        for (const auto& inner : fs::directory_iterator(cgroup, ignored)) {
+          if (inner.is_directory(ignored)) {
+            ::rmdir(inner.path().c_str());
+          }
+        }
+        left = ::rmdir(cgroup.c_str()) != 0 || left;
+      }
+      return !left;
+    };
+    EXPECT_TRUE(gpushm_testing::eventually(gone, patience(seconds(10))));
+  }
+
+  [[nodiscard]] static std::string cgroup_name() {
+    return "gpushm-image-" + std::to_string(::getpid());
+  }
+  [[nodiscard]] spawn_options with_own_podman(std::vector<std::string> argv) const {
+    spawn_options options;
+    options.argv = std::move(argv);
+    options.env = {{"PATH", (directory_ / "bin") + ":/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"},
+                   {"REAL_PODMAN", gpushm_testing::find_in_path("podman").value()},
+                   {"STORE", directory_ / ""},
+                   {"CONTAINERS_CONF", directory_ / "containers.conf"},
+                   {"LD_LIBRARY_PATH", ""}};
+    return options;
+  }
+  [[nodiscard]] gpushm_testing::run_result run(std::vector<std::string> argv) const {
+    return run_program(with_own_podman(std::move(argv)), patience(seconds(120)));
+  }
+  [[nodiscard]] gpushm_testing::run_result make(std::vector<std::string> more = {}) const {
+    const std::string tree = gpushm_testing::tree_of_program(gpushm_testing::own_program("gpushm"));
+    std::vector<std::string> argv{script_.string(), tree, "--name", image};
+    if (!has_agent_) {
+      argv.emplace_back("--without-agent");
+    }
+    argv.insert(argv.end(), more.begin(), more.end());
+    return run(std::move(argv));
+  }
+  /// A container of the image that may do as little as one can; no `program`: its entry point.
+  [[nodiscard]] spawn_options inside(const std::string& program,
+                                     const std::vector<std::string>& options,
+                                     const std::vector<std::string>& arguments) const {
+    std::vector<std::string> argv{
+        directory_ / "bin/podman", "run", "--rm", "--network", "none", "--pull", "never"};
+    argv.insert(argv.end(), {"--user", "1000:1000", "--read-only", "--cap-drop", "all"});
+    argv.insert(argv.end(), {"--security-opt", "no-new-privileges"});
+    argv.insert(argv.end(), {"--cgroup-parent", "/" + cgroup_name()});
+    if (!program.empty()) {
+      argv.insert(argv.end(), {"--entrypoint", program});
+    }
+    argv.insert(argv.end(), options.begin(), options.end());
+    argv.emplace_back(image);
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    return with_own_podman(std::move(argv));
+  }
+  [[nodiscard]] gpushm_testing::run_result run_inside(
+      const std::string& program, const std::vector<std::string>& arguments) const {
+    return run_program(inside(program, {}, arguments), patience(seconds(120)));
+  }
+
+  fs::path script_;
+  bool has_agent_ = false;
+  gpushm_testing::temp_dir directory_{0755};
+};
+
+TEST_F(image_script, makes_an_image_whose_programs_run) {
+  const auto made = make({"--archive", directory_ / "image.tar"});
+  ASSERT_EQ(made.status, exited(0)) << made.err;
+  EXPECT_THAT(made.out,
+              MatchesRegex("image: .*/image\\.tar, [0-9]+ MiB\n"
+                           "image: localhost/gpushm-image-test:1, [0-9]+ MiB\n"));
+
+  const auto entry = run_inside("", {"--version"});
+  EXPECT_EQ(entry.status, exited(0)) << entry.err;
+  EXPECT_THAT(entry.out, HasSubstr("0.1.0"));
+  const auto command = run_inside("gpushm", {"version"});
+  EXPECT_EQ(command.out, "gpushm 0.1.0\n") << command.err;
+  const auto pair = run_inside("gpushm-pair", {"--version"});
+  EXPECT_EQ(pair.out, "gpushm-pair 0.1.0\n") << pair.err;
+  // Nothing for whoever gets in to start with.
+  EXPECT_NE(run_inside("/bin/sh", {"-c", ":"}).status, exited(0));
+}
+
+// What the pods of deploy/examples do, without a cluster and a GPU.
+TEST_F(image_script, its_two_sides_share_memory_between_containers) {
+  const auto made = make();
+  ASSERT_EQ(made.status, exited(0)) << made.err;
+  const std::string domain = directory_ / "domain";
+  fs::create_directory(domain);
+  spawn_options serve;
+  serve.argv = {gpushm_testing::own_program("gpushm"),
+                "serve",
+                "--socket",
+                domain + "/socket",
+                "--mode",
+                "0666"};
+  auto broker = child::start(serve);
+  broker.wait_for_line("serving domain", patience(seconds(30)));
+  const std::vector<std::string> mounted{"--volume", domain + ":/run/gpushm/d/default:ro"};
+  auto consumer = child::start(inside("gpushm-pair", mounted, {"consumer"}));
+  auto producer = child::start(
+      inside("gpushm-pair", mounted, {"producer", "--device", "host", "--size", "8MiB"}));
+  EXPECT_EQ(producer.wait_exit(patience(seconds(60))), exited(0));
+  EXPECT_EQ(consumer.wait_exit(patience(seconds(60))), exited(0));
+  EXPECT_EQ(producer.text(gpushm_testing::stream::out),
+            "Producer: connected to the domain \"default\"\n"
+            "Producer: published \"demo/pair\": 8 MiB on host, backend host\n"
+            "Producer: Answer verification PASSED (8388608 bytes checked)\n");
+  EXPECT_EQ(consumer.text(gpushm_testing::stream::out),
+            "Consumer: connected to the domain \"default\"\n"
+            "Consumer: waiting for \"demo/pair\"\n"
+            "Consumer: opened \"demo/pair\": 8 MiB on host, backend host\n"
+            "Consumer: Data verification PASSED (8388608 bytes checked)\n"
+            "Consumer: wrote its answer\n");
+}
+
+TEST_F(image_script, says_what_is_missing) {
+  fs::create_directories(directory_ / "empty/apps");
+  fs::create_directories(directory_ / "empty/deploy");
+  const auto made = run({script_.string(), directory_ / "empty", "--name", image});
+  EXPECT_EQ(made.status, exited(1));
+  EXPECT_EQ(
+      made.err,
+      "image: no gpushmd in " + (directory_ / "empty") + "; build it, or say --without-agent\n");
+  const auto unknown = run({script_.string(), directory_ / "empty", "--nmae", image});
+  EXPECT_EQ(unknown.status, exited(2));
+  EXPECT_EQ(unknown.err, "image: unknown option --nmae\n");
+}
+
+}  // namespace
+}  // namespace gpushm_tests

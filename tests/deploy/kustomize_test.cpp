@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is deployed: every kustomization renders, keeps to the API's types, and asks for no more
+// than this file says.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <regex>
+#include <set>
+
+#include "docs_text.hpp"
+#include "pod_security.hpp"
+#include "process/child.hpp"
+#include "process/programs.hpp"
+#include "rendered.hpp"
+#include "schema.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+using ::testing::UnorderedElementsAreArray;
+using strings = std::vector<std::string>;
+using permissions = std::map<std::string, std::set<std::string>>;
+
+/// All that the agent asks of an API server (src/kubelet/dra), "group/resource" and verbs; docs/
+/// kubernetes.md says what for. Add here what it comes to need, and there.
+const permissions needed{
+    {"resource.k8s.io/resourceclaims", {"get"}},
+    {"resource.k8s.io/resourceslices", {"get", "list", "watch", "create", "update", "delete"}},
+    {"/nodes", {"get"}},
+};
+
+struct expected {
+  bool gpus = false;
+  bool dra = false;
+  std::string class_version;  ///< of resource.k8s.io, with DRA
+  bool host_pid = false;
+};
+
+/// Those to be deployed. The others, `base` and `with-dra`, are what they are built on.
+const std::map<std::string, expected> overlays{
+    {"deploy/kustomize/overlays/full", {true, true, "v1", false}},
+    {"deploy/kustomize/overlays/name-peers", {false, true, "v1", true}},
+    {"deploy/kustomize/overlays/no-dra", {true, false, "", false}},
+    {"deploy/kustomize/overlays/share-only", {false, true, "v1", false}},
+    {"deploy/kustomize/overlays/share-only-no-dra", {false, false, "", false}},
+    {"deploy/kustomize/overlays/share-only-v1beta1", {false, true, "v1beta1", false}},
+    {"deploy/examples/mig/agent", {true, false, "", false}},
+    {"deploy/examples/time-slicing/agent", {true, false, "", false}},
+};
+const strings parts{"deploy/kustomize/base", "deploy/kustomize/with-dra"};
+
+strings all_directories() {
+  strings all = parts;
+  for (const auto& [directory, what] : overlays) {
+    all.push_back(directory);
+  }
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+class source_tree : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_source_tree()) {
+      GTEST_SKIP() << "the source tree is not on this machine";
+    }
+  }
+};
+
+class kustomization : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (!has_source_tree()) {
+      GTEST_SKIP() << "the source tree is not on this machine";
+    }
+    if (const auto reason = why_no_kubectl()) {
+      GTEST_SKIP() << *reason;
+    }
+    objects_ = rendered(GetParam());
+  }
+  [[nodiscard]] const expected& wanted() const { return overlays.at(GetParam()); }
+  [[nodiscard]] const yaml_node& pod() const { return *pod_spec(the_one(objects_, "DaemonSet")); }
+  [[nodiscard]] const yaml_node& container() const {
+    return *elements(find(pod(), {"containers"})).at(0);
+  }
+  [[nodiscard]] const yaml_node& context() const { return *find(container(), {"securityContext"}); }
+  /// Names and values; "" for what is taken from a field.
+  [[nodiscard]] std::map<std::string, std::string> environment() const {
+    std::map<std::string, std::string> found;
+    for (const yaml_node* each : elements(find(container(), {"env"}))) {
+      EXPECT_TRUE(found.emplace(text_at(*each, {"name"}), text_at(*each, {"value"})).second);
+    }
+    return found;
+  }
+  void keeps_to_the_types_of_the_api() const;
+  void gives_a_namespace_to_what_has_one_and_to_nothing_else() const;
+
+  std::vector<manifest> objects_;
+};
+class part : public kustomization {};
+class overlay : public kustomization {
+ protected:
+  void has_what_it_needs_and_nothing_more() const;
+  void switches_on_what_it_is_for() const;
+  void has_a_token_only_to_speak_to_the_api_server() const;
+  void is_privileged_only_for_nvml() const;
+  void mounts_of_the_host_what_it_needs() const;
+  void replaces_one_agent_after_the_other() const;
+  void is_asked_for_its_health_where_it_answers() const;
+  void runs_the_image_that_make_image_makes() const;
+  void may_do_what_is_needed_and_nothing_else() const;
+  void ties_slices_to_the_node_of_the_token() const;
+  void sets_what_the_agent_has() const;
+};
+
+std::string test_name(const testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param;
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  return name;
+}
+
+strings overlay_names() {
+  strings names;
+  for (const auto& [directory, what] : overlays) {
+    names.push_back(directory);
+  }
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(of, part, testing::ValuesIn(parts), test_name);
+INSTANTIATE_TEST_SUITE_P(of, overlay, testing::ValuesIn(overlay_names()), test_name);
+
+void kustomization::keeps_to_the_types_of_the_api() const {
+  const schema known(source_file("tests/deploy/schemas/kubernetes.json"));
+  ASSERT_FALSE(objects_.empty());
+  for (const manifest& each : objects_) {
+    EXPECT_THAT(known.check(each), IsEmpty()) << each.kind << ' ' << each.name;
+  }
+}
+
+void kustomization::gives_a_namespace_to_what_has_one_and_to_nothing_else() const {
+  const std::set<std::string> namespaced{"ConfigMap", "DaemonSet", "ServiceAccount"};
+  for (const manifest& each : objects_) {
+    EXPECT_EQ(text_at(each.root(), {"metadata", "namespace"}),
+              namespaced.count(each.kind) == 1 ? "gpushm-system" : "")
+        << each.kind << ' ' << each.name;
+  }
+}
+
+void overlay::has_what_it_needs_and_nothing_more() const {
+  strings kinds{"Namespace gpushm-system",
+                "ServiceAccount gpushmd",
+                "ConfigMap gpushmd",
+                "DaemonSet gpushmd"};
+  if (wanted().dra) {
+    kinds.insert(kinds.end(),
+                 {"ClusterRole gpushm.dev:gpushmd",
+                  "ClusterRoleBinding gpushm.dev:gpushmd",
+                  "ValidatingAdmissionPolicy resourceslices.gpushm.dev",
+                  "ValidatingAdmissionPolicyBinding resourceslices.gpushm.dev",
+                  "DeviceClass share.gpushm.dev"});
+  }
+  strings found;
+  for (const manifest& each : objects_) {
+    found.push_back(each.kind);
+    found.back().append(" ").append(each.name);
+  }
+  EXPECT_THAT(found, UnorderedElementsAreArray(kinds));
+  if (wanted().dra) {
+    EXPECT_EQ(the_one(objects_, "DeviceClass").version,
+              "resource.k8s.io/" + wanted().class_version);
+  }
+}
+
+void overlay::switches_on_what_it_is_for() const {
+  std::map<std::string, std::string> variables{{"NODE_NAME", ""},
+                                               {"GPUSHMD_DRA", wanted().dra ? "on" : "off"},
+                                               {"GPUSHMD_GPUS", wanted().gpus ? "on" : "off"}};
+  if (wanted().gpus) {
+    variables["GPUSHMD_PER_GPU_RESOURCES"] = "on";
+    variables["GPUSHMD_DRIVER_ROOT"] = "/host";
+    variables["GPUSHMD_DEV_ROOT"] = "/host";
+  }
+  EXPECT_EQ(environment(), variables);
+  const auto first = elements(find(container(), {"env"}));
+  const auto node_name = std::find_if(first.begin(), first.end(), [](const yaml_node* each) {
+    return text_at(*each, {"name"}) == "NODE_NAME";
+  });
+  ASSERT_NE(node_name, first.end());
+  EXPECT_EQ(text_at(**node_name, {"valueFrom", "fieldRef", "fieldPath"}), "spec.nodeName");
+}
+
+void overlay::has_a_token_only_to_speak_to_the_api_server() const {
+  const std::string wanted_text = wanted().dra ? "true" : "false";
+  EXPECT_EQ(text_at(pod(), {"automountServiceAccountToken"}), wanted_text);
+  EXPECT_EQ(text_at(the_one(objects_, "ServiceAccount").root(), {"automountServiceAccountToken"}),
+            "false");
+}
+
+void overlay::is_privileged_only_for_nvml() const {
+  EXPECT_EQ(text_at(context(), {"privileged"}), wanted().gpus ? "true" : "false");
+  EXPECT_EQ(text_at(context(), {"readOnlyRootFilesystem"}), "true");
+  EXPECT_EQ(text_at(pod(), {"hostPID"}), wanted().host_pid ? "true" : "");
+  EXPECT_EQ(text_at(pod(), {"hostIPC"}), "");
+  EXPECT_EQ(text_at(pod(), {"hostNetwork"}), "");
+  if (wanted().gpus) {
+    return;
+  }
+  EXPECT_THAT(texts(find(context(), {"capabilities", "drop"})), ElementsAre("ALL"));
+  EXPECT_EQ(text_at(context(), {"allowPrivilegeEscalation"}), "false");
+  // What is left that `restricted` refuses: root, whom the directories belong to, and those.
+  std::multiset<std::string> left;
+  for (const std::string& each : not_restricted(the_one(objects_, "DaemonSet"))) {
+    left.insert(each.substr(each.find(": ") + 2));
+  }
+  std::multiset<std::string> expected_left{"runAsUser 0", "runAsNonRoot is not true"};
+  for (int i = 0; i < (wanted().dra ? 5 : 4); ++i) {
+    expected_left.insert("volume of type hostPath");
+  }
+  if (wanted().host_pid) {
+    expected_left.insert("hostPID");
+  }
+  EXPECT_EQ(left, expected_left);
+}
+
+void overlay::mounts_of_the_host_what_it_needs() const {
+  std::map<std::string, std::string> paths{
+      {"/run/gpushm", "/run/gpushm rw"},
+      {"/var/lib/kubelet/device-plugins", "/var/lib/kubelet/device-plugins rw"},
+      {"/var/lib/kubelet/plugins/gpushm.dev", "/var/lib/kubelet/plugins/gpushm.dev rw"},
+      {"/var/run/cdi", "/var/run/cdi rw"}};
+  if (wanted().dra) {
+    paths["/var/lib/kubelet/plugins_registry"] = "/var/lib/kubelet/plugins_registry rw";
+  }
+  if (wanted().gpus) {
+    paths["/"] = "/host ro";
+  }
+  std::map<std::string, std::string> mounts;
+  for (const yaml_node* each : elements(find(container(), {"volumeMounts"}))) {
+    mounts[text_at(*each, {"name"})] =
+        text_at(*each, {"mountPath"}) + (text_at(*each, {"readOnly"}) == "true" ? " ro" : " rw");
+    EXPECT_NE(text_at(*each, {"mountPropagation"}), "Bidirectional");
+  }
+  std::map<std::string, std::string> found;
+  for (const yaml_node* each : elements(find(pod(), {"volumes"}))) {
+    if (find(*each, {"hostPath"}) != nullptr) {
+      found[text_at(*each, {"hostPath", "path"})] = mounts[text_at(*each, {"name"})];
+    }
+  }
+  EXPECT_EQ(found, paths);
+}
+
+void overlay::replaces_one_agent_after_the_other() const {
+  const yaml_node& update =
+      *find(the_one(objects_, "DaemonSet").root(), {"spec", "updateStrategy"});
+  EXPECT_EQ(text_at(update, {"type"}), "RollingUpdate");
+  EXPECT_EQ(text_at(update, {"rollingUpdate", "maxUnavailable"}), "1");
+  EXPECT_EQ(text_at(update, {"rollingUpdate", "maxSurge"}), "0");
+  EXPECT_EQ(text_at(pod(), {"priorityClassName"}), "system-node-critical");
+}
+
+void overlay::is_asked_for_its_health_where_it_answers() const {
+  const auto ports = elements(find(container(), {"ports"}));
+  ASSERT_EQ(ports.size(), 1U);
+  EXPECT_EQ(text_at(*ports[0], {"containerPort"}), "9410");
+  const std::map<std::string, std::string> probes{
+      {"startupProbe", "/healthz"}, {"livenessProbe", "/healthz"}, {"readinessProbe", "/readyz"}};
+  for (const auto& [probe, path] : probes) {
+    EXPECT_EQ(text_at(container(), {probe, "httpGet", "path"}), path);
+    EXPECT_EQ(text_at(container(), {probe, "httpGet", "port"}), text_at(*ports[0], {"name"}));
+  }
+  const yaml_node& annotations =
+      *find(the_one(objects_, "DaemonSet").root(), {"spec", "template", "metadata", "annotations"});
+  EXPECT_EQ(text_at(annotations, {"prometheus.io/port"}), "9410");
+  EXPECT_EQ(text_at(annotations, {"prometheus.io/path"}), "/metrics");
+}
+
+void overlay::runs_the_image_that_make_image_makes() const {
+  const std::string version = source_file("CMakeLists.txt");
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(version, found, std::regex(R"(VERSION (\d+\.\d+\.\d+) LANG)")));
+  EXPECT_EQ(text_at(container(), {"image"}), "localhost/gpushm:" + found[1].str());
+}
+
+void overlay::may_do_what_is_needed_and_nothing_else() const {
+  permissions given;
+  for (const manifest& each : objects_) {
+    if (each.kind != "ClusterRole") {
+      continue;
+    }
+    for (const yaml_node* rule : elements(find(each.root(), {"rules"}))) {
+      EXPECT_THAT(keys_of(rule), UnorderedElementsAre("apiGroups", "resources", "verbs"));
+      for (const std::string& group : texts(find(*rule, {"apiGroups"}))) {
+        for (const std::string& resource : texts(find(*rule, {"resources"}))) {
+          for (const std::string& verb : texts(find(*rule, {"verbs"}))) {
+            given[group + '/' + resource].insert(verb);
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(given, wanted().dra ? needed : permissions{});
+}
+
+void overlay::ties_slices_to_the_node_of_the_token() const {
+  if (!wanted().dra) {
+    return;  // it has no token
+  }
+  const yaml_node& binding = the_one(objects_, "ValidatingAdmissionPolicyBinding").root();
+  const manifest& policy = the_one(objects_, "ValidatingAdmissionPolicy");
+  EXPECT_EQ(text_at(binding, {"spec", "policyName"}), policy.name);
+  EXPECT_THAT(texts(find(binding, {"spec", "validationActions"})), ElementsAre("Deny"));
+  EXPECT_EQ(text_at(policy.root(), {"spec", "failurePolicy"}), "Fail");
+  const auto rules = elements(find(policy.root(), {"spec", "matchConstraints", "resourceRules"}));
+  ASSERT_EQ(rules.size(), 1U);
+  EXPECT_THAT(texts(find(*rules[0], {"operations"})),
+              UnorderedElementsAre("CREATE", "UPDATE", "DELETE"));
+  EXPECT_THAT(texts(find(*rules[0], {"resources"})), ElementsAre("resourceslices"));
+  // The account that it speaks of is the one that the pod has.
+  const auto conditions = elements(find(policy.root(), {"spec", "matchConditions"}));
+  ASSERT_EQ(conditions.size(), 1U);
+  std::string account = "system:serviceaccount:gpushm-system:";
+  account += text_at(pod(), {"serviceAccountName"});
+  EXPECT_EQ(text_at(*conditions[0], {"expression"}),
+            "request.userInfo.username == \"" + account + '"');
+}
+
+struct documented {
+  std::set<std::string> flags;      ///< "--listen"
+  std::set<std::string> variables;  ///< "GPUSHMD_LISTEN"
+};
+
+/// The tables below docs/kubernetes.md, "Settings".
+documented documented_settings() {
+  const std::string text = section(source_file("docs/kubernetes.md"), "## Settings");
+  documented found;
+  const std::regex row(R"(\| `(--[a-z-]+)[^`]*` \| `([A-Z_]+)` \|)");
+  for (std::sregex_iterator at(text.begin(), text.end(), row); at != std::sregex_iterator(); ++at) {
+    found.flags.insert((*at)[1]);
+    found.variables.insert((*at)[2]);
+  }
+  return found;
+}
+
+std::set<std::string> all_matches(const std::string& text, const std::regex& pattern) {
+  std::set<std::string> found;
+  for (std::sregex_iterator at(text.begin(), text.end(), pattern); at != std::sregex_iterator();
+       ++at) {
+    found.insert((*at)[1]);
+  }
+  return found;
+}
+
+void overlay::sets_what_the_agent_has() const {
+  const documented settings = documented_settings();
+  ASSERT_GT(settings.flags.size(), 25U);
+  for (const std::string& argument : texts(find(container(), {"args"}))) {
+    EXPECT_EQ(settings.flags.count(argument.substr(0, argument.find('='))), 1U) << argument;
+  }
+  for (const auto& [variable, value] : environment()) {
+    EXPECT_EQ(settings.variables.count(variable), 1U) << variable;
+  }
+}
+
+TEST_P(part, is_well_formed) {
+  keeps_to_the_types_of_the_api();
+  gives_a_namespace_to_what_has_one_and_to_nothing_else();
+}
+
+// One test and not many, because each would have kubectl render anew.
+TEST_P(overlay, asks_for_what_it_is_for_and_for_no_more) {
+  keeps_to_the_types_of_the_api();
+  gives_a_namespace_to_what_has_one_and_to_nothing_else();
+  has_what_it_needs_and_nothing_more();
+  switches_on_what_it_is_for();
+  has_a_token_only_to_speak_to_the_api_server();
+  is_privileged_only_for_nvml();
+  mounts_of_the_host_what_it_needs();
+  replaces_one_agent_after_the_other();
+  is_asked_for_its_health_where_it_answers();
+  runs_the_image_that_make_image_makes();
+  may_do_what_is_needed_and_nothing_else();
+  ties_slices_to_the_node_of_the_token();
+  sets_what_the_agent_has();
+}
+
+TEST_F(source_tree, documents_the_settings_that_the_agent_has) {
+  const auto program = gpushm_testing::find_own_program("gpushmd");
+  if (!program) {
+    GTEST_SKIP() << "this build has no gpushmd";
+  }
+  gpushm_testing::spawn_options options;
+  options.argv = {*program, "--help"};
+  const std::string help = gpushm_testing::run_program(options).out;
+  documented told = documented_settings();
+  told.flags.insert({"--help", "--version", "--accept-fake-chunks"});
+  told.variables.insert("GPUSHMD_ACCEPT_FAKE_CHUNKS");
+  EXPECT_EQ(all_matches(help, std::regex("(?:^|[\\s,])(--[a-z][a-z-]+)")), told.flags);
+  EXPECT_EQ(all_matches(help, std::regex(R"(\(\$([A-Z_]+)\))")), told.variables);
+}
+
+TEST_F(source_tree, documents_each_permission) {
+  const std::string text =
+      section(source_file("docs/kubernetes.md"), "## What the agent may do, and what for");
+  permissions told;
+  const std::regex row(R"(\| ((?:`[a-z]+`,? )+)`([a-z]+)` \|)");
+  for (std::sregex_iterator at(text.begin(), text.end(), row); at != std::sregex_iterator(); ++at) {
+    const std::string resource = (*at)[2];
+    told[(resource == "nodes" ? "/" : "resource.k8s.io/") + resource] =
+        all_matches((*at)[1], std::regex("`([a-z]+)`"));
+  }
+  EXPECT_EQ(told, needed);
+}
+
+TEST_F(source_tree, has_no_kustomization_that_is_not_tested) {
+  EXPECT_EQ(kustomizations(), all_directories());
+}
+
+TEST_F(source_tree, has_the_same_patch_for_gpus_in_both_overlays) {
+  EXPECT_EQ(source_file("deploy/kustomize/overlays/full/gpus.yaml"),
+            source_file("deploy/kustomize/overlays/no-dra/gpus.yaml"));
+}
+
+}  // namespace
+}  // namespace gpushm_tests

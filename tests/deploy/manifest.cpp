@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "manifest.hpp"
+
+#include <sstream>
+#include <stdexcept>
+
+namespace gpushm_tests {
+
+using gpushm::cdi::followed;
+using shape = yaml_node::shape;
+
+std::string manifest::place(const yaml_node& node) const {
+  return file + ':' + std::to_string(lines_before + node.line) + ':' + std::to_string(node.column);
+}
+
+namespace {
+
+void add(std::vector<manifest>& all,
+         const std::string& text,
+         const std::string& file,
+         int lines_before) {
+  manifest made;
+  made.file = file;
+  made.lines_before = lines_before;
+  made.tree = std::make_shared<gpushm::cdi::yaml_tree>();
+  gpushm::cdi::read_yaml(text, *made.tree);
+  if (made.tree->failure) {
+    throw std::runtime_error(file + ':' + std::to_string(lines_before + made.tree->failure->line) +
+                             ": " + made.tree->failure->text);
+  }
+  if (made.tree->root == nullptr) {
+    return;
+  }
+  made.version = text_at(made.root(), {"apiVersion"});
+  made.kind = text_at(made.root(), {"kind"});
+  made.name = text_at(made.root(), {"metadata", "name"});
+  if (made.version.empty() || made.kind.empty() || made.name.empty()) {
+    throw std::runtime_error(made.place(made.root()) + ": no apiVersion, kind or metadata.name");
+  }
+  all.push_back(std::move(made));
+}
+
+}  // namespace
+
+std::vector<manifest> read_manifests(const std::string& text, const std::string& file) {
+  std::vector<manifest> all;
+  std::istringstream lines(text);
+  std::string document;
+  int number = 0;
+  int first = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (line == "---") {
+      add(all, document, file, first);
+      document.clear();
+      first = number;
+    } else {
+      document.append(line).append("\n");
+    }
+  }
+  add(all, document, file, first);
+  return all;
+}
+
+const yaml_node* find(const yaml_node& from, std::initializer_list<std::string_view> keys) {
+  const yaml_node* at = &followed(from);
+  for (const std::string_view key : keys) {
+    const yaml_node* next = nullptr;
+    if (at->is == shape::mapping) {
+      for (std::size_t i = 0; i + 1 < at->children.size(); i += 2) {
+        if (followed(*at->children[i]).value == key) {
+          next = &followed(*at->children[i + 1]);
+        }
+      }
+    }
+    if (next == nullptr) {
+      return nullptr;
+    }
+    at = next;
+  }
+  return at;
+}
+
+std::string text_at(const yaml_node& from, std::initializer_list<std::string_view> keys) {
+  const yaml_node* found = find(from, keys);
+  return found != nullptr && found->is == shape::scalar ? found->value : std::string();
+}
+
+std::vector<const yaml_node*> elements(const yaml_node* list) {
+  std::vector<const yaml_node*> found;
+  if (list != nullptr && list->is == shape::sequence) {
+    for (const yaml_node* each : list->children) {
+      found.push_back(&followed(*each));
+    }
+  }
+  return found;
+}
+
+std::vector<std::string> texts(const yaml_node* list) {
+  std::vector<std::string> found;
+  for (const yaml_node* each : elements(list)) {
+    found.push_back(each->value);
+  }
+  return found;
+}
+
+std::vector<std::string> keys_of(const yaml_node* mapping) {
+  std::vector<std::string> found;
+  if (mapping != nullptr && mapping->is == shape::mapping) {
+    for (std::size_t i = 0; i < mapping->children.size(); i += 2) {
+      found.push_back(followed(*mapping->children[i]).value);
+    }
+  }
+  return found;
+}
+
+const yaml_node* pod_spec(const manifest& object) {
+  if (object.kind == "Pod") {
+    return find(object.root(), {"spec"});
+  }
+  return find(object.root(), {"spec", "template", "spec"});
+}
+
+std::vector<const yaml_node*> containers(const yaml_node& spec) {
+  auto all = elements(find(spec, {"initContainers"}));
+  for (const yaml_node* each : elements(find(spec, {"containers"}))) {
+    all.push_back(each);
+  }
+  return all;
+}
+
+}  // namespace gpushm_tests

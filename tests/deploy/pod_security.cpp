@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pod_security.hpp"
+
+#include <algorithm>
+#include <initializer_list>
+#include <set>
+
+namespace gpushm_tests {
+namespace {
+
+class judge {
+ public:
+  judge(const manifest& object, std::vector<std::string>& found) : object_(object), found_(found) {}
+
+  void report(const yaml_node& where, const std::string& what) {
+    found_.push_back(object_.place(where) + ": " + what);
+  }
+
+  void pod(const yaml_node& spec) {
+    for (const char* name : {"hostNetwork", "hostPID", "hostIPC"}) {
+      if (text_at(spec, {name}) == "true") {
+        report(*find(spec, {name}), name);
+      }
+    }
+    volumes(spec);
+    const yaml_node* context = find(spec, {"securityContext"});
+    if (context != nullptr && find(*context, {"sysctls"}) != nullptr) {
+      report(*context, "sysctls");
+    }
+    if (context != nullptr) {
+      profiles(*context);
+    }
+    for (const yaml_node* each : containers(spec)) {
+      container(spec, *each);
+    }
+  }
+
+ private:
+  void volumes(const yaml_node& spec) {
+    static const std::set<std::string> allowed{"configMap",
+                                               "csi",
+                                               "downwardAPI",
+                                               "emptyDir",
+                                               "ephemeral",
+                                               "image",
+                                               "persistentVolumeClaim",
+                                               "projected",
+                                               "secret",
+                                               "name"};
+    for (const yaml_node* volume : elements(find(spec, {"volumes"}))) {
+      for (const std::string& key : keys_of(volume)) {
+        if (allowed.count(key) == 0) {
+          report(*volume, "volume of type " + key);
+        }
+      }
+    }
+  }
+
+  void profiles(const yaml_node& context) {
+    const std::string seccomp = text_at(context, {"seccompProfile", "type"});
+    if (!seccomp.empty() && seccomp != "RuntimeDefault" && seccomp != "Localhost") {
+      report(context, "seccompProfile " + seccomp);
+    }
+    if (text_at(context, {"appArmorProfile", "type"}) == "Unconfined") {
+      report(context, "appArmorProfile Unconfined");
+    }
+    if (const yaml_node* selinux = find(context, {"seLinuxOptions"})) {
+      report(*selinux, "seLinuxOptions");
+    }
+    if (text_at(context, {"runAsUser"}) == "0") {
+      report(context, "runAsUser 0");
+    }
+    if (text_at(context, {"runAsNonRoot"}) == "false") {
+      report(context, "runAsNonRoot false");
+    }
+  }
+
+  // What a container says counts before what its pod says.
+  static std::string effective(const yaml_node& spec,
+                               const yaml_node& container,
+                               std::initializer_list<std::string_view> keys) {
+    const yaml_node* own = find(container, {"securityContext"});
+    const std::string text = own == nullptr ? std::string() : text_at(*own, keys);
+    const yaml_node* common = find(spec, {"securityContext"});
+    return !text.empty() || common == nullptr ? text : text_at(*common, keys);
+  }
+
+  void capabilities(const yaml_node& where, const yaml_node* context) {
+    const auto dropped = context == nullptr ? std::vector<std::string>()
+                                            : texts(find(*context, {"capabilities", "drop"}));
+    if (std::find(dropped.begin(), dropped.end(), "ALL") == dropped.end()) {
+      report(where, "capabilities are not all dropped");
+    }
+    if (context != nullptr) {
+      for (const std::string& added : texts(find(*context, {"capabilities", "add"}))) {
+        if (added != "NET_BIND_SERVICE") {
+          report(where, "capability " + added);
+        }
+      }
+    }
+  }
+
+  void container(const yaml_node& spec, const yaml_node& container) {
+    const yaml_node* context = find(container, {"securityContext"});
+    if (effective(spec, container, {"runAsNonRoot"}) != "true") {
+      report(container, "runAsNonRoot is not true");
+    }
+    if (effective(spec, container, {"seccompProfile", "type"}).empty()) {
+      report(container, "no seccompProfile");
+    }
+    if (context == nullptr || text_at(*context, {"allowPrivilegeEscalation"}) != "false") {
+      report(container, "allowPrivilegeEscalation is not false");
+    }
+    capabilities(container, context);
+    if (context != nullptr) {
+      profiles(*context);
+      if (text_at(*context, {"privileged"}) == "true") {
+        report(*context, "privileged");
+      }
+      const std::string mount = text_at(*context, {"procMount"});
+      if (!mount.empty() && mount != "Default") {
+        report(*context, "procMount " + mount);
+      }
+    }
+    for (const yaml_node* port : elements(find(container, {"ports"}))) {
+      const std::string host_port = text_at(*port, {"hostPort"});
+      if (!host_port.empty() && host_port != "0") {
+        report(*port, "hostPort " + host_port);
+      }
+    }
+  }
+
+  const manifest& object_;
+  std::vector<std::string>& found_;
+};
+
+}  // namespace
+
+std::vector<std::string> not_restricted(const manifest& pod) {
+  std::vector<std::string> found;
+  judge(pod, found).pod(*pod_spec(pod));
+  return found;
+}
+
+}  // namespace gpushm_tests

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendered.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <stdexcept>
+
+#include "process/child.hpp"
+#include "process/deadline.hpp"
+#include "process/programs.hpp"
+
+namespace gpushm_tests {
+
+namespace fs = std::filesystem;
+
+std::optional<std::string> why_no_kubectl() {
+  if (!gpushm_testing::find_in_path("kubectl")) {
+    return "no kubectl in $PATH";
+  }
+  return std::nullopt;
+}
+
+std::vector<manifest> rendered(const std::string& directory) {
+  gpushm_testing::spawn_options options;
+  options.argv = {"kubectl", "kustomize", (fs::path(GPUSHM_SOURCE_DIR) / directory).string()};
+  const auto done =
+      gpushm_testing::run_program(options, gpushm_testing::patience(std::chrono::seconds(60)));
+  if (!done.status.success()) {
+    throw std::runtime_error(directory + ": " + done.status.text() + "\n" + done.err);
+  }
+  return read_manifests(done.out, directory);
+}
+
+const manifest& the_one(const std::vector<manifest>& objects, std::string_view kind) {
+  const manifest* found = nullptr;
+  for (const manifest& each : objects) {
+    if (each.kind == kind) {
+      if (found != nullptr) {
+        throw std::runtime_error(std::string("two objects of the kind ").append(kind));
+      }
+      found = &each;
+    }
+  }
+  if (found == nullptr) {
+    throw std::runtime_error(std::string("no object of the kind ").append(kind));
+  }
+  return *found;
+}
+
+std::vector<std::string> kustomizations() {
+  const fs::path root(GPUSHM_SOURCE_DIR);
+  std::vector<std::string> found;
+  for (const auto& entry : fs::recursive_directory_iterator(root / "deploy")) {
+    if (entry.path().filename() == "kustomization.yaml") {
+      found.push_back(entry.path().parent_path().lexically_relative(root).string());
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace gpushm_tests
