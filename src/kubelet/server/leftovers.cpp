@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kubelet/server/leftovers.hpp"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/unique_fd.hpp"
+
+namespace gpushm::kubelet {
+
+namespace {
+
+/// Certain that nobody listens: a full queue, or no right to ask, is somebody.
+bool nobody_answers(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return false;
+  }
+  std::memcpy(static_cast<char*>(address.sun_path), path.c_str(), path.size() + 1);
+  const base::unique_fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): how socket addresses are passed
+  const auto* const generic = reinterpret_cast<const sockaddr*>(&address);
+  return socket.get() >= 0 && ::connect(socket.get(), generic, sizeof address) != 0 &&
+         errno == ECONNREFUSED;
+}
+
+}  // namespace
+
+leftovers::leftovers(std::string directory, const std::string& prefix)
+    : directory_(std::move(directory)), beginning_(std::string(prefix).append("-")) {}
+
+std::map<std::string, socket_identity> leftovers::unanswered() const {
+  namespace fs = std::filesystem;
+  std::map<std::string, socket_identity> found;
+  std::error_code failed;
+  for (fs::directory_iterator each(directory_, failed); !failed && each != fs::directory_iterator();
+       each.increment(failed)) {
+    const std::string name = each->path().filename().string();
+    if (!name.starts_with(beginning_) || !name.ends_with(".sock")) {
+      continue;
+    }
+    const std::string path = each->path().string();
+    const auto identity = socket_at(path);
+    if (identity && nobody_answers(path)) {
+      found.emplace(path, *identity);
+    }
+  }
+  return found;
+}
+
+void leftovers::look(clock::time_point now) {
+  suspects_ = unanswered();
+  due_ = suspects_.empty() ? clock::time_point::max() : now + between_tries;
+}
+
+void leftovers::advance(clock::time_point now) {
+  if (now < due_) {
+    return;
+  }
+  due_ = clock::time_point::max();
+  for (const auto& [path, identity] : unanswered()) {
+    const auto before = suspects_.find(path);
+    if (before != suspects_.end() && before->second == identity && ::unlink(path.c_str()) == 0) {
+      base::log(log_level::info,
+                std::string("device plugin: removed ")
+                    .append(path)
+                    .append(", which a process that has ended left behind"));
+    }
+  }
+  suspects_.clear();
+}
+
+}  // namespace gpushm::kubelet

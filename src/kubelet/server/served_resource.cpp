@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kubelet/server/served_resource.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/log.hpp"
+#include "kubelet/server/grpc_status.hpp"
+#include "kubelet/server/socket_name.hpp"
+
+namespace gpushm::kubelet {
+
+namespace {
+
+using check_call =
+    outgoing_call<v1beta1::DevicePlugin, v1beta1::Empty, v1beta1::DevicePluginOptions>;
+using register_call =
+    outgoing_call<v1beta1::Registration, v1beta1::RegisterRequest, v1beta1::Empty>;
+
+constexpr auto never = served_resource::clock::time_point::max();
+/// A socket that is removed sooner than this is not made anew at once: somebody may be doing it
+/// all the time.
+constexpr std::chrono::seconds removed_soon{1};
+
+std::string text_of(std::chrono::milliseconds duration) {
+  return duration.count() % 1000 == 0 ? std::to_string(duration.count() / 1000).append(" s")
+                                      : std::to_string(duration.count()).append(" ms");
+}
+
+}  // namespace
+
+served_resource::served_resource(std::shared_ptr<plugin::resource> what,
+                                 const manager_options& options,
+                                 const wakeup& wake,
+                                 clock::time_point begin)
+    : name_(what->name()),
+      options_(options),
+      wake_(wake),
+      what_(std::move(what)),
+      changed_(std::make_shared<std::atomic<bool>>(true)),
+      backoff_(options.first_retry, options.longest_retry),
+      due_(begin) {
+  listen();
+}
+
+served_resource::~served_resource() {
+  what_->on_change({});
+  call_.reset();
+  take_down();
+}
+
+void served_resource::listen() {
+  what_->on_change([changed = changed_, &wake = wake_] {
+    changed->store(true);
+    wake.signal();
+  });
+}
+
+void served_resource::replace(std::shared_ptr<plugin::resource> with) {
+  what_->on_change({});
+  what_ = std::move(with);
+  listen();
+  if (service_ != nullptr) {
+    service_->replace(what_);
+  }
+  changed_->store(true);
+}
+
+void served_resource::count() {
+  const auto devices = what_->devices();
+  devices_ = devices.size();
+  healthy_ = static_cast<std::size_t>(
+      std::count_if(devices.begin(), devices.end(), [](const auto& each) { return each.healthy; }));
+}
+
+served_resource::clock::time_point served_resource::advance(clock::time_point now,
+                                                            const surroundings& around) noexcept {
+  if (ended_) {
+    return never;
+  }
+  try {
+    notice_changes(now, around);
+    if (phase_ == phase::checking) {
+      check_done(now);
+    } else if (phase_ == phase::registering) {
+      register_done(now);
+    } else if (phase_ == phase::registered) {
+      watch_registration(now);
+    }
+    if (phase_ == phase::down && now >= due_) {
+      serve(now, around);
+    } else if (phase_ == phase::ready && now >= due_) {
+      begin_register(now, around);
+    }
+  } catch (const error& why) {
+    call_.reset();
+    take_down();
+    try_again(now, phase::down, why);
+  } catch (const std::exception& why) {
+    call_.reset();
+    take_down();
+    try_again(
+        now, phase::down, {errc::system_error, "serve", name_, why.what(), "it is tried again"});
+  }
+  return due_;
+}
+
+void served_resource::notice_changes(clock::time_point now, const surroundings& around) {
+  if (changed_->exchange(false)) {
+    count();
+    if (service_ != nullptr) {
+      service_->publish();
+    }
+  }
+  if (server_ != nullptr && !server_->is_reachable()) {
+    // What a kubelet does at its start. One that still holds a stream has to notice its end first:
+    // it would take that for the end of the new registration.
+    const bool at_once = now - served_since_ >= removed_soon && service_->streams().open == 0;
+    call_.reset();
+    take_down();
+    phase_ = phase::down;
+    if (at_once) {
+      backoff_.reset();
+    }
+    due_ = at_once ? now : now + backoff_.next();
+    tell({errc::unreachable, "serve", name_, "its socket was removed", "it is made anew"});
+  }
+  const bool registers =
+      phase_ == phase::ready || phase_ == phase::registering || phase_ == phase::registered;
+  if (registers && around.kubelet && around.kubelet != kubelet_) {
+    call_.reset();
+    phase_ = phase::ready;
+    backoff_.reset();
+    due_ = now;
+  }
+  if (phase_ == phase::down && due_ == never && around.directory) {
+    due_ = now;
+  }
+}
+
+void served_resource::serve(clock::time_point now, const surroundings& around) {
+  if (!around.directory) {
+    due_ = never;
+    tell({errc::unreachable,
+          "serve",
+          name_,
+          std::string("there is no directory ").append(options_.directory),
+          "it is served as soon as a kubelet makes it"});
+    return;
+  }
+  service_ =
+      std::make_unique<service>(what_, options_.observer, [&wake = wake_] { wake.signal(); });
+  std::string path = options_.directory;
+  path.append("/").append(unique_socket_name(options_.directory, options_.socket_prefix, name_));
+  server_ = std::make_unique<unix_server>(path, std::vector<grpc::Service*>{service_.get()});
+  served_since_ = now;
+  call_ = std::make_unique<check_call>(
+      path,
+      v1beta1::Empty(),
+      options_.check_patience,
+      wake_,
+      [](auto& stub, auto* context, const auto* request, auto* response, auto done) {
+        stub.GetDevicePluginOptions(context, request, response, std::move(done));
+      });
+  phase_ = phase::checking;
+  due_ = never;
+}
+
+void served_resource::check_done(clock::time_point now) {
+  const auto result = call_->result();
+  if (!result) {
+    return;
+  }
+  call_.reset();
+  if (!result->ok()) {
+    throw error_of(*result,
+                   "serve",
+                   name_,
+                   std::string("its own socket ").append(server_->path()),
+                   "it is made anew");
+  }
+  phase_ = phase::ready;
+  due_ = now;
+}
+
+void served_resource::begin_register(clock::time_point now, const surroundings& around) {
+  std::string kubelet = options_.directory;
+  kubelet.append("/kubelet.sock");
+  if (!around.kubelet) {
+    due_ = never;
+    tell({errc::unreachable,
+          "register",
+          name_,
+          std::string("there is no ").append(kubelet),
+          "it is registered as soon as a kubelet makes it"});
+    return;
+  }
+  v1beta1::RegisterRequest request;
+  request.set_version("v1beta1");
+  request.set_endpoint(server_->path().substr(options_.directory.size() + 1));
+  request.set_resource_name(name_);
+  request.mutable_options()->set_get_preferred_allocation_available(what_->has_preferences());
+  kubelet_ = around.kubelet;
+  opened_before_ = service_->streams().opened;
+  registering_since_ = now;
+  call_ = std::make_unique<register_call>(
+      kubelet,
+      std::move(request),
+      options_.register_patience,
+      wake_,
+      [](auto& stub, auto* context, const auto* asked, auto* response, auto done) {
+        stub.Register(context, asked, response, std::move(done));
+      });
+  phase_ = phase::registering;
+  due_ = never;
+}
+
+void served_resource::register_done(clock::time_point now) {
+  const auto result = call_->result();
+  if (!result) {
+    return;
+  }
+  call_.reset();
+  std::optional<error> failure;
+  if (!result->ok()) {
+    failure = error_of(*result,
+                       "register",
+                       name_,
+                       std::string("the kubelet at ").append(options_.directory),
+                       "it is tried again; look at the kubelet's log");
+  }
+  if (options_.observer != nullptr) {
+    options_.observer->finished("device_plugin",
+                                "Register",
+                                failure ? to_string(failure->code()) : "ok",
+                                now - registering_since_);
+  }
+  if (failure) {
+    try_again(now, phase::ready, *failure);
+    return;
+  }
+  phase_ = phase::registered;
+  due_ = now + options_.list_patience;
+  ++times_registered_;
+  last_error_.clear();
+  last_logged_.clear();
+  base::log(log_level::info,
+            std::string("device plugin: registered ")
+                .append(name_)
+                .append(" with ")
+                .append(std::to_string(devices_))
+                .append(devices_ == 1 ? " device" : " devices"));
+}
+
+void served_resource::watch_registration(clock::time_point now) {
+  const auto streams = service_->streams();
+  if (streams.open > 0) {
+    due_ = never;
+    return;
+  }
+  if (streams.opened > opened_before_) {
+    if (now - registering_since_ >= options_.steady_after) {
+      backoff_.reset();
+    }
+    try_again(now,
+              phase::ready,
+              {errc::unreachable,
+               "serve",
+               name_,
+               "the kubelet ended the list of devices",
+               "it is registered again"});
+  } else if (now >= due_) {
+    try_again(now,
+              phase::ready,
+              {errc::timed_out,
+               "register",
+               name_,
+               std::string("the kubelet said yes, and did not ask for the devices within ")
+                   .append(text_of(options_.list_patience)),
+               "it is registered again; look at the kubelet's log"});
+  }
+}
+
+void served_resource::try_again(clock::time_point now, phase next, const error& why) {
+  phase_ = next;
+  due_ = now + backoff_.next();
+  tell(why);
+}
+
+void served_resource::tell(const error& why) {
+  last_error_ = why.what();
+  if (last_error_ != last_logged_) {
+    // Once, not at every try.
+    last_logged_ = last_error_;
+    base::log(log_level::warning, std::string("device plugin: ").append(last_error_));
+  }
+}
+
+void served_resource::take_down() {
+  if (service_ != nullptr) {
+    service_->end(ending::at_once);
+  }
+  if (server_ != nullptr) {
+    server_->stop(options_.end_patience);
+    server_.reset();
+  }
+  service_.reset();
+}
+
+void served_resource::end(ending how) {
+  ended_ = true;
+  what_->on_change({});
+  call_.reset();
+  phase_ = phase::down;
+  if (service_ != nullptr) {
+    service_->end(how);
+  }
+}
+
+void served_resource::stop(clock::time_point until) {
+  if (server_ != nullptr) {
+    server_->stop(std::max(std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()),
+                           std::chrono::milliseconds(0)));
+    server_.reset();
+  }
+  service_.reset();
+}
+
+resource_status served_resource::status() const {
+  return {name_,
+          devices_,
+          healthy_,
+          server_ != nullptr && phase_ != phase::checking,
+          phase_ == phase::registered,
+          last_error_,
+          times_registered_};
+}
+
+}  // namespace gpushm::kubelet

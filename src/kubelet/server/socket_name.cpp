@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kubelet/server/socket_name.hpp"
+
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cctype>
+
+#include "base/process.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm::kubelet {
+
+namespace {
+
+constexpr std::size_t longest_path = sizeof(sockaddr_un::sun_path) - 1;
+constexpr std::size_t random_bytes_used = 4;
+
+std::string unique_number() {
+  constexpr std::string_view digits = "0123456789abcdef";
+  static std::atomic<unsigned> next{0};
+  const auto process = base::this_process();
+  std::string text;
+  for (std::size_t at = 0; at < random_bytes_used; ++at) {
+    text.push_back(digits[process.epoch.at(at) >> 4U]);
+    text.push_back(digits[process.epoch.at(at) & 15U]);
+  }
+  return text.append(std::to_string(next.fetch_add(1)));
+}
+
+}  // namespace
+
+std::string unique_socket_name(std::string_view directory,
+                               std::string_view prefix,
+                               std::string_view resource) {
+  const std::string end = std::string("-")
+                              .append(std::to_string(::getpid()))
+                              .append("-")
+                              .append(unique_number())
+                              .append(".sock");
+  const std::size_t fixed = directory.size() + 1 + prefix.size() + 1 + end.size();
+  if (fixed >= longest_path) {
+    throw error(errc::invalid_argument,
+                "serve",
+                resource,
+                std::string("a socket in ")
+                    .append(directory)
+                    .append(" would have a path of more than ")
+                    .append(std::to_string(longest_path))
+                    .append(" bytes"),
+                "use a directory with a shorter path");
+  }
+  std::string middle(resource.substr(0, longest_path - fixed));
+  std::replace_if(
+      middle.begin(),
+      middle.end(),
+      [](unsigned char letter) {
+        return std::isalnum(letter) == 0 && letter != '.' && letter != '-';
+      },
+      '_');
+  return std::string(prefix).append("-").append(middle).append(end);
+}
+
+}  // namespace gpushm::kubelet
