@@ -49,11 +49,14 @@ std::optional<std::string> find_own_program(const std::string& name) {
                                 self / ".." / "bin",
                                 build / "bin",
                                 build / "apps" / "gpushm",
+                                build / "apps" / "gpushm-cdi-hook",
                                 build / "apps" / "gpushm-oci-runtime",
+                                build / "apps" / "gpushmd",
                                 build / "tests" / "process",
                                 build / "tests" / "container",
                                 build / "testing" / "fake_driver",
-                                build / "testing" / "fake_kube_api"}) {
+                                build / "testing" / "fake_kube_api",
+                                build / "testing" / "fake_kubelet"}) {
     directories.push_back(directory.string());
   }
   return first_executable(directories, name);

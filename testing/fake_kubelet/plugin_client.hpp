@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kubelet/api/deviceplugin_v1beta1.grpc.pb.h"
+#include "kubelet/plugin/resource.hpp"
+
+namespace gpushm_testing {
+
+/// A kubelet's connection to one instance of a device plugin: dialled during its registration, then
+/// a thread that reads its list of devices.
+///
+/// Distinct objects: safe. Shared objects: safe.
+class plugin_client {
+ public:
+  struct callbacks {
+    std::function<void(plugin_client&, std::vector<gpushm::plugin::device>)> listed;
+    /// The stream has ended, for whatever reason; the last call.
+    std::function<void(plugin_client&, const std::string& why)> ended;
+  };
+
+  plugin_client(std::string resource, std::string endpoint, const std::string& directory);
+  plugin_client(const plugin_client&) = delete;
+  plugin_client& operator=(const plugin_client&) = delete;
+  /// Ends the stream and waits for its thread.
+  ~plugin_client();
+
+  [[nodiscard]] const std::string& resource() const { return resource_; }
+  [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
+
+  /// Blocks at most `patience` for the connection and again for the answer.
+  [[nodiscard]] grpc::Status connect(std::chrono::milliseconds patience,
+                                     v1beta1::DevicePluginOptions& options);
+  /// Starts to read the list. The callbacks come on a thread of the client.
+  void run(callbacks to);
+  /// Ends the stream, which then tells `ended`. Does not wait.
+  void disconnect();
+
+  [[nodiscard]] grpc::Status prefer(const v1beta1::PreferredAllocationRequest& request,
+                                    v1beta1::PreferredAllocationResponse& response,
+                                    std::chrono::milliseconds patience);
+  [[nodiscard]] grpc::Status allocate(const v1beta1::AllocateRequest& request,
+                                      v1beta1::AllocateResponse& response,
+                                      std::chrono::milliseconds patience);
+
+ private:
+  void read(const callbacks& to);
+
+  std::string resource_;
+  std::string endpoint_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1beta1::DevicePlugin::Stub> stub_;
+  grpc::ClientContext stream_context_;
+  std::thread reader_;
+};
+
+}  // namespace gpushm_testing
