@@ -8,3 +8,11 @@ gpushm_test(gpushm_plugin_plan_test LABEL unit
   SOURCES plugin_plan_test.cpp plugin_allocate_test.cpp
   MODULES kubelet_plugin LIBRARIES gpushm_test_drivers gpushm_testing_process)
 target_include_directories(gpushm_plugin_plan_test PRIVATE "${CMAKE_CURRENT_LIST_DIR}")
+gpushm_test(gpushm_plugin_choice_test LABEL unit
+  SOURCES plugin_choice_test.cpp plugin_health_test.cpp MODULES kubelet_plugin)
+target_include_directories(gpushm_plugin_choice_test PRIVATE "${CMAKE_CURRENT_LIST_DIR}")
+gpushm_test(gpushm_plugin_nvml_test LABEL unit
+  SOURCES plugin_nvml_test.cpp
+  MODULES kubelet_plugin LIBRARIES gpushm_test_drivers gpushm_testing_process)
+target_include_directories(gpushm_plugin_nvml_test PRIVATE "${CMAKE_CURRENT_LIST_DIR}")
+add_dependencies(gpushm_plugin_nvml_test gpushm_fake_nvml gpushm_fake_cuda)
