@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any text is a configuration or has problems with places; what is read of the printed shape is
+// what its canonical file says.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "kubelet/plugin/configuration.hpp"
+#include "require.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace gpushm::plugin;
+  // A buffer of its own, without room behind it.
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  const checked_configuration checked = check_configuration(text, "file");
+  for (const configuration_problem& each : checked.problems) {
+    GPUSHM_REQUIRE(each.line >= 1 && each.column >= 1);
+    GPUSHM_REQUIRE(!each.text.empty());
+  }
+  if (!checked.problems.empty()) {
+    return 0;
+  }
+  for (const replicated_resource& each : checked.content.slicing.resources) {
+    GPUSHM_REQUIRE(each.replicas >= 2 && each.replicas <= 10'000);
+    GPUSHM_REQUIRE(!why_no_resource(each.name));
+    GPUSHM_REQUIRE(each.rename.empty() || !why_no_resource(each.rename));
+  }
+  if (!checked.content.slicing.resources.empty()) {
+    const checked_configuration again =
+        check_configuration(canonical_time_slicing(checked.content.slicing), "file");
+    GPUSHM_REQUIRE(again.problems.empty());
+    GPUSHM_REQUIRE(again.content.warnings.empty());
+    GPUSHM_REQUIRE(again.content.slicing == checked.content.slicing);
+  }
+  return 0;
+}
