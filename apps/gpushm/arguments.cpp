@@ -9,6 +9,7 @@
 #include "cdi/cdi_arguments.hpp"
 #include "commands.hpp"
 #include "inspect_arguments.hpp"
+#include "k8s/k8s_arguments.hpp"
 #include "options.hpp"
 #include "output.hpp"
 
@@ -284,10 +285,9 @@ std::function<int()> bind(int (*run)(const Arguments&), const Arguments& argumen
 // All names that `parse` adds; one that is missing here costs time and nothing else.
 bool is_command(std::string_view name) {
   constexpr auto names = std::to_array<std::string_view>(
-      {"serve",     "create",       "open",           "ls",           "stat",
-       "rm",        "wait",         "export",         "import",       "demo",
-       "demo-role", "doctor",       "explain",        "topo",         "cdi",
-       "matrix",    "probe-driver", "measure-worker", "trial-worker", "version"});
+      {"serve",  "create", "open",   "ls",           "stat",           "rm",           "wait",
+       "export", "import", "demo",   "demo-role",    "doctor",         "explain",      "topo",
+       "cdi",    "k8s",    "matrix", "probe-driver", "measure-worker", "trial-worker", "version"});
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -422,6 +422,9 @@ request parse(int argc, char** argv) {
           all.topo.json);
   if (wanted("cdi")) {
     add_cdi(root, asked, argc > 2 ? argv[2] : "");
+  }
+  if (wanted("k8s")) {
+    add_k8s(root, asked);
   }
   command("matrix",
           "Try all ways of sharing between real containers in all settings",

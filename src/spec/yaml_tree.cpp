@@ -153,9 +153,11 @@ bool has_escaped_slash(std::string_view written) {
 
 class builder {
  public:
-  builder(std::string_view text, yaml_tree& out)
+  /// `for_engines`: refuse what they do not read.
+  builder(std::string_view text, yaml_tree& out, bool for_engines = true)
       : text_(text),
-        may_escape_slashes_(text.find("\\/") != std::string_view::npos),
+        for_engines_(for_engines),
+        may_escape_slashes_(for_engines && text.find("\\/") != std::string_view::npos),
         places_(text),
         out_(out) {}
 
@@ -219,7 +221,7 @@ class builder {
   /// What libyaml takes since its versions that engines have no port of.
   bool engines_read(const yaml_event_t& event, const yaml_node& node) {
     const yaml_scalar_style_t style = event.data.scalar.style;
-    if (style == YAML_PLAIN_SCALAR_STYLE && flow_levels_ > 0 &&
+    if (for_engines_ && style == YAML_PLAIN_SCALAR_STYLE && flow_levels_ > 0 &&
         node.value.find('?') != std::string::npos) {
       return fail(node, "syntax", "engines do not read ? between brackets; put the text in quotes");
     }
@@ -272,6 +274,7 @@ class builder {
   }
 
   std::string_view text_;
+  bool for_engines_;
   bool may_escape_slashes_;
   character_places places_;
   yaml_tree& out_;
@@ -279,6 +282,21 @@ class builder {
   std::vector<yaml_node*> open_;
   std::map<std::string, const yaml_node*> anchors_;
 };
+
+/// One document, whose beginning has been seen. False when nothing can be read after it.
+bool read_document(event_stream& events, std::string_view text, yaml_tree& out) {
+  builder build(text, out, false);
+  while (const yaml_event_t* event = events.next()) {
+    if (event->type == YAML_DOCUMENT_END_EVENT) {
+      return true;
+    }
+    if (!build.take(*event)) {
+      return false;
+    }
+  }
+  out.failure = events.failure();
+  return false;
+}
 
 /// The reference's parser knows YAML 1.1 only, and says so.
 bool other_version(const yaml_event_t& event) {
@@ -330,6 +348,20 @@ void read_yaml(std::string_view text, yaml_tree& out) {
         }
     }
   }
+}
+
+void read_yaml_documents(std::string_view text, std::list<yaml_tree>& out) {
+  event_stream events(text);
+  while (const yaml_event_t* event = events.next()) {
+    if (event->type == YAML_STREAM_END_EVENT) {
+      return;
+    }
+    if (event->type == YAML_DOCUMENT_START_EVENT &&
+        !read_document(events, text, out.emplace_back())) {
+      return;
+    }
+  }
+  out.emplace_back().failure = events.failure();
 }
 
 }  // namespace gpushm::cdi

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -45,6 +46,11 @@ struct yaml_tree {
 /// Never throws but for memory. Documents that nest too deeply, or grow out of proportion by
 /// aliases, are a failure. `out` is empty before.
 void read_yaml(std::string_view text, yaml_tree& out);
+
+/// All documents of a text, in their order, those without content too; the last one has the failure
+/// when there is one, and nothing after it is read. As `read_yaml` otherwise, but for what only
+/// container engines do not read, which is taken.
+void read_yaml_documents(std::string_view text, std::list<yaml_tree>& out);
 
 /// The node itself, or what an alias stands for.
 [[nodiscard]] inline const yaml_node& followed(const yaml_node& node) {

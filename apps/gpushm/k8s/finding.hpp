@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "k8s/manifest.hpp"
+
+namespace gpushm::k8s {
+
+/// Something that a pod asks for and does not need, or that it needs and is not promised.
+struct finding {
+  std::string file;
+  int line = 0;  ///< from 1; 0: the file as a whole
+  int column = 0;
+  std::string rule;                ///< a short name that stays: "host-pid"
+  std::string object;              ///< "Pod ns/name, container x"; empty: of no object
+  std::string why;                 ///< sentences without the last full stop
+  std::vector<std::string> write;  ///< what to write instead, in YAML; empty: remove it
+  bool operator==(const finding&) const = default;
+};
+
+/// Where rules put what they find.
+class report {
+ public:
+  /// A file of nothing but mistakes is not told to its end.
+  static constexpr std::size_t most_findings = 1'000;
+
+  void add(finding one) {
+    if (findings_.size() < most_findings) {
+      findings_.push_back(std::move(one));
+    }
+  }
+  void add(const workload& of,
+           const manifest_node& where,
+           std::string_view rule,
+           std::string why,
+           std::vector<std::string> write,
+           const std::string& container = {}) {
+    std::string object = of.title();
+    if (!container.empty()) {
+      object.append(", container ").append(container);
+    }
+    const manifest_node place = where.or_else(of.object);
+    add({of.file,
+         place.line(),
+         place.column(),
+         std::string(rule),
+         std::move(object),
+         std::move(why),
+         std::move(write)});
+  }
+  [[nodiscard]] std::vector<finding> take() { return std::move(findings_); }
+
+ private:
+  std::vector<finding> findings_;
+};
+
+}  // namespace gpushm::k8s

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "k8s/k8s_arguments.hpp"
+
+#include "k8s/lint_command.hpp"
+
+namespace gpushm::cli {
+
+void add_k8s(CLI::App& root, request& asked) {
+  CLI::App* k8s = root.add_subcommand("k8s", "Look at pods that share GPU memory");
+  k8s->footer("");
+  k8s->require_subcommand(1);
+  add_k8s_lint(*k8s, asked);
+}
+
+}  // namespace gpushm::cli

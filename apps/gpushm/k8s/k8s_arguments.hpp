@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "arguments.hpp"
+
+namespace gpushm::cli {
+
+/// Adds `gpushm k8s` with its commands.
+void add_k8s(CLI::App& root, request& asked);
+
+}  // namespace gpushm::cli

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "k8s/lint.hpp"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "k8s/rules.hpp"
+
+namespace gpushm::k8s {
+
+std::vector<finding> lint(const manifests& all, const lint_options& options) {
+  report out;
+  std::map<std::string, std::size_t> order;
+  for (const unreadable& each : all.problems()) {
+    order.emplace(each.file, order.size());
+    out.add({each.file, each.line, each.column, "syntax", {}, each.text, {}});
+  }
+  for (const workload& pod : all.workloads()) {
+    order.emplace(pod.file, order.size());
+    for (const pod_rule& rule : pod_rules()) {
+      rule.check(pod, out);
+    }
+    for (const manifest_node& container : pod.containers()) {
+      for (const container_rule& rule : container_rules()) {
+        rule.check(pod, container, out);
+      }
+    }
+  }
+  check_sharing(all, options.one_gpu_nodes, out);
+  std::vector<finding> found = out.take();
+  std::stable_sort(found.begin(), found.end(), [&order](const finding& a, const finding& b) {
+    return std::tuple(order.at(a.file), a.line, a.column) <
+           std::tuple(order.at(b.file), b.line, b.column);
+  });
+  return found;
+}
+
+}  // namespace gpushm::k8s

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "k8s/lint_command.hpp"
+
+#include <array>
+#include <iostream>
+
+#include "base/file.hpp"
+#include "base/syscall.hpp"
+#include "cdi/command.hpp"
+#include "commands.hpp"
+#include "json_output.hpp"
+#include "k8s/lint.hpp"
+#include "options.hpp"
+#include "output.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+constexpr std::size_t most_bytes = 4UL << 20U;
+constexpr const char* operation = "read manifest";
+
+struct lint_arguments {
+  std::vector<std::string> files;
+  k8s::lint_options options;
+  bool json = false;
+};
+
+std::string read_standard_input() {
+  std::string text;
+  std::array<char, 65'536> part{};
+  // One byte too many is enough to be refused.
+  while (text.size() <= most_bytes && std::cin) {
+    std::cin.read(part.data(), part.size());
+    text.append(part.data(), static_cast<std::size_t>(std::cin.gcount()));
+  }
+  return text;
+}
+
+std::string read(const std::string& file) {
+  if (file == "-") {
+    return read_standard_input();
+  }
+  errno = 0;
+  auto text = base::read_small_file(file, most_bytes + 1);
+  if (!text) {
+    base::throw_errno(errno, operation, file, "read");
+  }
+  return *std::move(text);
+}
+
+/// A name may have any bytes but 0.
+std::string printable(const std::string& text) {
+  std::string line;
+  for (const char c : text) {
+    line += static_cast<unsigned char>(c) < 0x20 || c == '\x7f' ? '?' : c;
+  }
+  return line;
+}
+
+void print_text(const std::vector<k8s::finding>& found, const k8s::manifests& all) {
+  for (const k8s::finding& each : found) {
+    std::string line = printable(each.file);
+    line.append(":").append(std::to_string(each.line));
+    line.append(":").append(std::to_string(each.column)).append(": ");
+    line.append(printable(each.object)).append(each.object.empty() ? "" : ": ");
+    line.append(printable(each.why)).append(" [").append(each.rule).append("]");
+    print_line(line);
+    for (const std::string& one : each.write) {
+      print_line(std::string("    ").append(printable(one)));
+    }
+  }
+  const auto counted = [](std::size_t count, std::string_view what) {
+    return std::to_string(count).append(" ").append(what).append(count == 1 ? "" : "s");
+  };
+  print_line(counted(all.objects(), "object")
+                 .append(", ")
+                 .append(counted(all.workloads().size(), "workload"))
+                 .append(": ")
+                 .append(counted(found.size(), "finding")));
+}
+
+void print_as_json(const std::vector<k8s::finding>& found, const k8s::manifests& all) {
+  json findings = json::array();
+  for (const k8s::finding& each : found) {
+    findings.push_back({{"file", each.file},
+                        {"line", each.line},
+                        {"column", each.column},
+                        {"rule", each.rule},
+                        {"object", each.object},
+                        {"why", each.why},
+                        {"write", each.write}});
+  }
+  print_json({{"objects", all.objects()},
+              {"workloads", all.workloads().size()},
+              {"findings", std::move(findings)}});
+}
+
+void add(CLI::App& app, lint_arguments& out) {
+  app.add_option("FILE", out.files, "Manifests, YAML or JSON; - is standard input")
+      ->required()
+      ->type_name("");
+  app.add_flag("--one-gpu-nodes",
+               out.options.one_gpu_nodes,
+               "The nodes have one GPU each: pods of one node get the same one");
+  add_json(app, out.json);
+}
+
+int run(const lint_arguments& arguments) {
+  k8s::manifests all;
+  for (const std::string& file : arguments.files) {
+    const std::string text = read(file);
+    if (text.size() > most_bytes) {
+      throw error(errc::message_too_large,
+                  operation,
+                  file,
+                  "it has more than 4 MiB",
+                  "give its documents in several files");
+    }
+    all.add(text, file);
+  }
+  const auto found = k8s::lint(all, arguments.options);
+  if (arguments.json) {
+    print_as_json(found, all);
+  } else {
+    print_text(found, all);
+  }
+  return found.empty() ? exit_ok : exit_failed;
+}
+
+}  // namespace
+
+void add_k8s_lint(CLI::App& k8s, request& asked) {
+  add_cdi_command<lint_arguments>(
+      k8s,
+      asked,
+      "lint",
+      "Tell what pods ask for in vain, and what they are not promised, to share GPU memory",
+      add,
+      run);
+}
+
+}  // namespace gpushm::cli

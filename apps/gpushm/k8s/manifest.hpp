@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <list>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "k8s/manifest_node.hpp"
+
+namespace gpushm::k8s {
+
+/// A pod, or what makes pods.
+struct workload {
+  std::string file;
+  std::string kind;  ///< "Pod", "Deployment", …
+  std::string name;
+  std::string space;  ///< namespace; empty: not said
+  manifest_node object;
+  manifest_node spec;                         ///< of the pod
+  std::map<std::string, std::string> labels;  ///< of the pod
+
+  /// "Pod ns/name".
+  [[nodiscard]] std::string title() const;
+  /// All containers: init ones, then the others.
+  [[nodiscard]] std::vector<manifest_node> containers() const;
+};
+
+/// A ResourceClaim or a ResourceClaimTemplate.
+struct claim {
+  bool is_template = false;
+  std::string name;
+  std::string space;
+  std::vector<std::string> device_classes;
+};
+
+struct unreadable {
+  std::string file;
+  int line = 0;
+  int column = 0;
+  std::string text;
+};
+
+/// What several files say together.
+///
+/// Distinct objects: safe. Shared objects: const members safe.
+class manifests {
+ public:
+  /// Takes a text with any number of documents: YAML or JSON. No I/O; never throws but for memory.
+  void add(std::string_view text, const std::string& file);
+
+  [[nodiscard]] const std::vector<workload>& workloads() const noexcept { return workloads_; }
+  [[nodiscard]] const std::vector<claim>& claims() const noexcept { return claims_; }
+  [[nodiscard]] const std::vector<unreadable>& problems() const noexcept { return problems_; }
+  /// Kubernetes objects of any kind.
+  [[nodiscard]] std::size_t objects() const noexcept { return objects_; }
+
+ private:
+  void add_object(const manifest_node& object, const std::string& file, int depth);
+
+  std::list<std::list<cdi::yaml_tree>> trees_;
+  std::vector<workload> workloads_;
+  std::vector<claim> claims_;
+  std::vector<unreadable> problems_;
+  std::size_t objects_ = 0;
+};
+
+}  // namespace gpushm::k8s

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <map>
+
+#include "k8s/rules.hpp"
+#include "k8s/sharing_side.hpp"
+
+namespace gpushm::k8s {
+
+namespace {
+
+// Pairs are looked at: no more pods than a file for people has.
+constexpr std::size_t most_sides = 500;
+
+std::string and_the(const workload& other) {
+  return std::string("This and ").append(other.title());
+}
+
+void tell_gpu(const sharing_side& side, const workload& other, report& out) {
+  out.add(
+      *side.pod,
+      side.gpu_place,
+      "gpu-not-promised",
+      and_the(other).append(
+          " can share memory only on one GPU that both may use, and nothing promises them the "
+          "same one: each gets any GPU of its node, replicas of a device plugin too. Name one "
+          "GPU's resource in both, or use one ResourceClaim in both (on nodes with a single GPU: "
+          "--one-gpu-nodes)"),
+      {"resources:", "  limits:", "    nvidia.com/gpu-0: 1"});
+}
+
+void tell_node(const sharing_side& side, const workload& other, report& out) {
+  std::string label("gpushm.example/pair: ");
+  label.append(other.name.empty() ? "x" : other.name);
+  out.add(
+      *side.pod,
+      side.pod->spec["affinity"].or_else(side.pod->object["metadata"]["name"]),
+      "node-not-promised",
+      and_the(other).append(
+          " share within a node, and nothing promises them the same one: a label of GPU nodes is "
+          "on many. Use one ResourceClaim in both, or let one follow a label of the other"),
+      {"affinity:",
+       "  podAffinity:",
+       "    requiredDuringSchedulingIgnoredDuringExecution:",
+       "    - labelSelector:",
+       "        matchLabels:",
+       "          " + label,
+       "      topologyKey: kubernetes.io/hostname"});
+}
+
+void tell_template(const sharing_side& side, const workload& other, report& out) {
+  out.add(
+      *side.pod,
+      side.pod->spec["resourceClaims"],
+      "claim-not-shared",
+      and_the(other).append(
+          " use one ResourceClaimTemplate: each pod then gets a claim, and a domain, of its own, "
+          "and neither sees the other's memory. Make a ResourceClaim and name it in both"),
+      {"resourceClaims:", "- name: shared", "  resourceClaimName: shared"});
+}
+
+void check_containers(const sharing_side& side, bool one_gpu_nodes, report& out) {
+  const bool shares = !side.channels.empty() || side.pod->spec["shareProcessNamespace"].is_true();
+  if (side.pool_containers > 1 && shares && !one_gpu_nodes) {
+    out.add(
+        *side.pod,
+        side.gpu_place,
+        "gpu-not-promised",
+        "Two containers of this pod ask for a GPU each, and get different ones, unless the node's "
+        "GPUs are replicated, and then perhaps. Name one GPU's resource in both, or use one "
+        "ResourceClaim in both",
+        {"resources:", "  limits:", "    nvidia.com/gpu-0: 1"});
+  }
+}
+
+/// The pods that share a channel: each, but the first, needs one among the others with which it is
+/// promised what sharing takes.
+void check_group(const std::string& channel,
+                 const std::vector<const sharing_side*>& group,
+                 bool one_gpu_nodes,
+                 report& out) {
+  for (std::size_t at = 1; at < group.size(); ++at) {
+    const sharing_side& side = *group[at];
+    const workload& other = *group[at - 1]->pod;
+    if (channel.starts_with("template ")) {
+      tell_template(side, other, out);
+      continue;
+    }
+    const auto with_any = [&](auto&& promised) {
+      return std::any_of(group.begin(), group.end(), [&](const sharing_side* each) {
+        return each != &side && promised(*each, side);
+      });
+    };
+    if (!with_any(same_node)) {
+      tell_node(side, other, out);
+    }
+    if (!one_gpu_nodes && !with_any(same_gpu)) {
+      tell_gpu(side, other, out);
+    }
+  }
+}
+
+}  // namespace
+
+void check_sharing(const manifests& all, bool one_gpu_nodes, report& out) {
+  std::vector<sharing_side> sides;
+  for (const workload& each : all.workloads()) {
+    if (sides.size() < most_sides) {
+      sides.push_back(side_of(each, all));
+      check_containers(sides.back(), one_gpu_nodes, out);
+    }
+  }
+  std::map<std::string, std::vector<const sharing_side*>> groups;
+  for (const sharing_side& each : sides) {
+    for (const std::string& channel : each.channels) {
+      if (each.wants_gpu || channel.starts_with("template ")) {
+        groups[channel].push_back(&each);
+      }
+    }
+  }
+  // A pair may share several ways: what is missing is told once.
+  report found;
+  for (const auto& [channel, group] : groups) {
+    check_group(channel, group, one_gpu_nodes, found);
+  }
+  std::vector<finding> told;
+  for (finding& each : found.take()) {
+    const bool again = std::any_of(told.begin(), told.end(), [&each](const finding& one) {
+      return one.rule == each.rule && one.object == each.object && one.file == each.file;
+    });
+    if (!again) {
+      told.push_back(each);
+      out.add(std::move(each));
+    }
+  }
+}
+
+}  // namespace gpushm::k8s

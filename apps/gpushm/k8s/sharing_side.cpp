@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "k8s/sharing_side.hpp"
+
+#include <algorithm>
+
+namespace gpushm::k8s {
+
+namespace {
+
+constexpr std::string_view share_resource = "gpushm.dev/share";
+constexpr std::string_view share_class = "share.gpushm.dev";
+constexpr std::string_view host_label = "kubernetes.io/hostname";
+
+bool is_gpu(std::string_view resource) {
+  return resource.starts_with("nvidia.com/") || resource == "amd.com/gpu" ||
+         resource.starts_with("gpu.intel.com/");
+}
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+/// "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", and their shared replicas: any of the node's.
+bool is_pool(std::string_view resource) {
+  constexpr std::string_view shared = ".shared";
+  if (resource.ends_with(shared)) {
+    resource.remove_suffix(shared.size());
+  }
+  std::string_view name = resource.substr(resource.find('/') + 1);
+  if (name == "gpu" || resource.starts_with("gpu.intel.com/")) {
+    return true;
+  }
+  if (!name.starts_with("mig-")) {
+    return false;
+  }
+  name.remove_prefix(4);
+  const auto digits =
+      static_cast<std::size_t>(std::find_if_not(name.begin(), name.end(), is_digit) - name.begin());
+  return digits > 0 && name.substr(digits).starts_with("g.");
+}
+
+const claim* find_claim(const manifests& all,
+                        bool is_template,
+                        const std::string& space,
+                        const std::string& name) {
+  for (const claim& each : all.claims()) {
+    if (each.is_template == is_template && each.space == space && each.name == name) {
+      return &each;
+    }
+  }
+  return nullptr;
+}
+
+bool has_class(const claim* of, bool share) {
+  return of != nullptr &&
+         std::any_of(of->device_classes.begin(),
+                     of->device_classes.end(),
+                     [share](const auto& each) { return (each == share_class) == share; });
+}
+
+void take_claims(sharing_side& side, const manifests& all) {
+  for (const manifest_node& each : side.pod->spec["resourceClaims"].elements()) {
+    const std::string own = each["resourceClaimName"].text();
+    const std::string from = each["resourceClaimTemplateName"].text();
+    const bool is_template = own.empty() && !from.empty();
+    const std::string& name = is_template ? from : own;
+    if (name.empty()) {
+      continue;
+    }
+    const claim* known = find_claim(all, is_template, side.pod->space, name);
+    const std::string key =
+        std::string(is_template ? "template " : "claim ").append(side.pod->space).append("/") +
+        name;
+    // What is not in these files may well have a GPU.
+    const bool has_gpu = known == nullptr ? !is_template : has_class(known, false);
+    if (has_gpu) {
+      side.wants_gpu = true;
+      side.gpu_place = side.gpu_place.or_else(each);
+    }
+    if (is_template && has_class(known, true)) {
+      side.channels.insert(key);
+    } else if (!is_template) {
+      side.claims.insert(key);
+      side.channels.insert(key);
+      if (has_gpu) {
+        side.gpu_claims.insert(key);
+      }
+    }
+  }
+}
+
+void take_resources(sharing_side& side) {
+  for (const manifest_node& container : side.pod->containers()) {
+    bool has_pool = false;
+    for (const char* part : {"limits", "requests"}) {
+      for (const auto& [name, value] : container["resources"][part].members()) {
+        if (name == share_resource) {
+          side.channels.insert("domain");
+        } else if (is_gpu(name)) {
+          has_pool = has_pool || is_pool(name);
+          (is_pool(name) ? side.pools : side.own_gpus).insert(name);
+          side.wants_gpu = true;
+          side.gpu_place = side.gpu_place.or_else(value);
+        }
+      }
+    }
+    side.pool_containers += has_pool ? 1U : 0U;
+  }
+}
+
+bool selects(const manifest_node& selector, const std::map<std::string, std::string>& labels) {
+  const auto value_of = [&labels](const std::string& key) {
+    const auto found = labels.find(key);
+    return found == labels.end() ? std::string() : found->second;
+  };
+  bool any = false;
+  for (const auto& [key, value] : selector["matchLabels"].members()) {
+    any = true;
+    if (!labels.contains(key) || value_of(key) != value.text()) {
+      return false;
+    }
+  }
+  for (const manifest_node& each : selector["matchExpressions"].elements()) {
+    any = true;
+    const std::string key = each["key"].text();
+    const auto values = each["values"].elements();
+    const bool in = std::any_of(values.begin(), values.end(), [&](const manifest_node& one) {
+      return one.text() == value_of(key);
+    });
+    const std::string operation = each["operator"].text();
+    if (!labels.contains(key) || (operation == "In" && !in) ||
+        (operation != "In" && operation != "Exists")) {
+      return false;
+    }
+  }
+  return any;
+}
+
+/// The scheduler puts `a` only where `b` is.
+bool follows(const workload& a, const workload& b) {
+  const auto terms =
+      a.spec["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+          .elements();
+  return std::any_of(terms.begin(), terms.end(), [&](const manifest_node& term) {
+    const bool in_reach = a.space == b.space || term["namespaces"] || term["namespaceSelector"];
+    return in_reach && term["topologyKey"].text() == host_label &&
+           selects(term["labelSelector"], b.labels);
+  });
+}
+
+bool share_any(const std::set<std::string>& a, const std::set<std::string>& b) {
+  return std::any_of(
+      a.begin(), a.end(), [&b](const std::string& each) { return b.contains(each); });
+}
+
+bool same_text(const manifest_node& a, const manifest_node& b) {
+  return !a.text().empty() && a.text() == b.text();
+}
+
+}  // namespace
+
+sharing_side side_of(const workload& pod, const manifests& all) {
+  sharing_side side;
+  side.pod = &pod;
+  take_resources(side);
+  take_claims(side, all);
+  for (const manifest_node& volume : pod.spec["volumes"].elements()) {
+    const std::string path = volume["hostPath"]["path"].text();
+    if (!path.empty()) {
+      side.channels.insert("path " + path);
+    }
+  }
+  if (pod.spec["hostIPC"].is_true()) {
+    side.channels.insert("host IPC");
+  }
+  return side;
+}
+
+bool same_node(const sharing_side& a, const sharing_side& b) {
+  return share_any(a.claims, b.claims) ||
+         same_text(a.pod->spec["nodeName"], b.pod->spec["nodeName"]) ||
+         same_text(a.pod->spec["nodeSelector"][host_label],
+                   b.pod->spec["nodeSelector"][host_label]) ||
+         follows(*a.pod, *b.pod) || follows(*b.pod, *a.pod);
+}
+
+bool same_gpu(const sharing_side& a, const sharing_side& b) {
+  return share_any(a.gpu_claims, b.gpu_claims) || share_any(a.own_gpus, b.own_gpus);
+}
+
+}  // namespace gpushm::k8s
