@@ -2,11 +2,10 @@
 #pragma once
 
 #include <chrono>
-#include <map>
 #include <string>
 #include <vector>
 
-#include "base/unique_fd.hpp"
+#include "base/directory_watch.hpp"
 
 namespace gpushm::cdi {
 
@@ -24,7 +23,7 @@ class registry_watch {
   explicit registry_watch(std::vector<std::string> directories);
 
   /// Readable when there may be a change: then call `changed`.
-  [[nodiscard]] int fd() const noexcept { return inotify_.get(); }
+  [[nodiscard]] int fd() const noexcept { return watch_.fd(); }
   /// Whether there was a change since the last call. Does not block. Throws as the constructor.
   [[nodiscard]] bool changed();
   /// Blocks until there was a change, at most `timeout`; then until what changes together has
@@ -32,19 +31,7 @@ class registry_watch {
   [[nodiscard]] bool wait(std::chrono::milliseconds timeout);
 
  private:
-  /// What counts in a watched directory.
-  struct interest {
-    bool documents = false;
-    std::vector<std::string> entries;  ///< that lead to a directory of documents
-    std::string path;
-  };
-  void watch_all();
-  void watch(const std::string& path, const std::string& entry, std::map<int, interest>& now);
-  [[nodiscard]] bool poll_until(std::chrono::steady_clock::time_point deadline) const;
-
-  std::vector<std::string> directories_;
-  base::unique_fd inotify_;
-  std::map<int, interest> watched_;
+  base::directory_watch watch_;
 };
 
 }  // namespace gpushm::cdi

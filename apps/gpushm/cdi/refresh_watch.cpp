@@ -2,12 +2,9 @@
 #include "cdi/refresh_watch.hpp"
 
 #include <poll.h>
-#include <sys/inotify.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <filesystem>
 #include <string_view>
 
@@ -20,8 +17,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::uint32_t mask = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ATTRIB |
-                               IN_CLOSE_WRITE | IN_DELETE_SELF | IN_ONLYDIR;
 constexpr std::chrono::milliseconds quiet{200};
 constexpr std::chrono::seconds longest_burst{3};
 
@@ -55,28 +50,12 @@ void list(const std::string& directory, int depth, std::string& text) {
 }  // namespace
 
 driver_watch::driver_watch(std::string proc_root)
-    : proc_root_(std::move(proc_root)),
-      events_(base::checked("watch the driver", {}, "inotify_init1", [] {
-        return ::inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-      })) {
+    : proc_root_(std::move(proc_root)), directories_("watch the driver") {
   last_ = fingerprint();
 }
 
 void driver_watch::set_directories(const std::vector<std::string>& directories) {
-  std::vector<int> wanted;
-  for (const std::string& directory : directories) {
-    // One that is watched already gives the same number.
-    const int watch = ::inotify_add_watch(events_.get(), directory.c_str(), mask);
-    if (watch >= 0) {
-      wanted.push_back(watch);
-    }
-  }
-  for (const int watch : watches_) {
-    if (std::find(wanted.begin(), wanted.end(), watch) == wanted.end()) {
-      static_cast<void>(::inotify_rm_watch(events_.get(), watch));
-    }
-  }
-  watches_ = std::move(wanted);
+  directories_.set_directories(directories);
 }
 
 // The module, its boards and their parts: below capabilities there is a directory for each MIG
@@ -93,26 +72,11 @@ std::string driver_watch::fingerprint() const {
 }
 
 bool driver_watch::take_events() {
-  alignas(inotify_event) std::array<char, 16'384> buffer{};
   bool any = false;
-  for (;;) {
-    const auto got =
-        base::retry([&] { return ::read(events_.get(), buffer.data(), buffer.size()); });
-    if (got <= 0) {
-      return any;
-    }
-    std::size_t at = 0;
-    while (at + sizeof(inotify_event) <= static_cast<std::size_t>(got)) {
-      inotify_event event{};
-      std::memcpy(&event, buffer.data() + at, sizeof event);
-      const char* const name = buffer.data() + at + sizeof event;
-      const bool overflow = (event.mask & IN_Q_OVERFLOW) != 0;
-      const bool ignored = (event.mask & IN_IGNORED) != 0;
-      any = any || overflow ||
-            (!ignored && is_of_driver(std::string_view(name, ::strnlen(name, event.len))));
-      at += sizeof event + event.len;
-    }
-  }
+  directories_.take([&](const base::directory_watch::change& what) {
+    any = any || what.whole || is_of_driver(what.name);
+  });
+  return any;
 }
 
 bool driver_watch::wait(std::chrono::milliseconds timeout, int stop_fd) {
@@ -124,7 +88,7 @@ bool driver_watch::wait(std::chrono::milliseconds timeout, int stop_fd) {
     if (now >= until) {
       break;
     }
-    std::array<pollfd, 2> waited{pollfd{events_.get(), POLLIN, 0}, pollfd{stop_fd, POLLIN, 0}};
+    std::array<pollfd, 2> waited{pollfd{directories_.fd(), POLLIN, 0}, pollfd{stop_fd, POLLIN, 0}};
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now);
     const int ready = base::retry(
         [&] { return ::poll(waited.data(), waited.size(), static_cast<int>(left.count())); });

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/unique_fd.hpp"
+#include "base/directory_watch.hpp"
 
 namespace gpushm::cli {
 
@@ -18,8 +18,7 @@ class driver_watch {
   /// `proc_root` is as /proc. Throws `error` (system_error, too_many_descriptors).
   explicit driver_watch(std::string proc_root);
 
-  /// Watches these directories from now on (and no others); those that are not there are looked
-  /// for again by the next call.
+  /// Watches these directories from now on, and no others; also those that are made later.
   void set_directories(const std::vector<std::string>& directories);
   /// Blocks until something may have changed, at most `timeout`, or until `stop_fd` is readable.
   /// True when something may have changed: an event of a file of the driver, or another text in
@@ -32,8 +31,7 @@ class driver_watch {
 
   std::string proc_root_;
   std::string last_;
-  base::unique_fd events_;
-  std::vector<int> watches_;
+  base::directory_watch directories_;
 };
 
 }  // namespace gpushm::cli
