@@ -135,7 +135,9 @@ void check_attribute(const json& value, const std::string& field, checker& check
     check.invalid(field, value, "exactly one value must be specified");
     return;
   }
-  const auto& [type, content] = *value.items().begin();
+  const auto only = value.begin();
+  const std::string& type = only.key();
+  const json& content = only.value();
   const bool fits =
       (type == "int" && content.is_number_integer()) || (type == "bool" && content.is_boolean()) ||
       (type == "string" && content.is_string() &&

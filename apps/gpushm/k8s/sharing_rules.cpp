@@ -30,8 +30,11 @@ void tell_gpu(const sharing_side& side, const workload& other, report& out) {
 }
 
 void tell_node(const sharing_side& side, const workload& other, report& out) {
-  std::string label("gpushm.example/pair: ");
-  label.append(other.name.empty() ? "x" : other.name);
+  // One that the other has, if it has any.
+  const auto first = other.labels.begin();
+  const bool has_label = first != other.labels.end();
+  std::string label(has_label ? first->first : "gpushm.example/pair");
+  label.append(": ").append(has_label ? first->second : "NAME");
   out.add(
       *side.pod,
       side.pod->spec["affinity"].or_else(side.pod->object["metadata"]["name"]),

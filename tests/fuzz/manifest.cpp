@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any text is manifests or has findings, which have places in it and can be told on a line.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "k8s/lint.hpp"
+#include "require.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  // A buffer of its own, without room behind it.
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  gpushm::k8s::manifests all;
+  all.add(text, "file");
+  const auto found = gpushm::k8s::lint(all);
+  GPUSHM_REQUIRE(found.size() <= gpushm::k8s::report::most_findings);
+  for (const auto& each : found) {
+    GPUSHM_REQUIRE(each.line >= 1 && static_cast<std::size_t>(each.line) <= size + 1);
+    GPUSHM_REQUIRE(each.column >= 1);
+    GPUSHM_REQUIRE(!each.rule.empty() && !each.why.empty());
+  }
+  return 0;
+}
