@@ -5,7 +5,7 @@ target_include_directories(gpushm_dra_test_support PUBLIC "${CMAKE_CURRENT_SOURC
 target_link_libraries(gpushm_dra_test_support PUBLIC gpushm_kubelet_dra gpushm_broker gpushm_testing_process)
 
 gpushm_test(agent_dra_parts_test LABEL unit
-  SOURCES dra_parts_test.cpp dra_claims_test.cpp LIBRARIES gpushm_dra_test_support)
+  SOURCES dra_parts_test.cpp dra_claims_test.cpp dra_isolation_test.cpp LIBRARIES gpushm_dra_test_support)
 
 add_executable(dra_victim dra_victim.cpp)
 target_include_directories(dra_victim PRIVATE "${PROJECT_SOURCE_DIR}/testing")
@@ -16,3 +16,13 @@ add_dependencies(agent_dra_kill_test dra_victim)
 
 gpushm_test(agent_dra_driver_test LABEL process grpc SOURCES dra_driver_test.cpp dra_slices_test.cpp TIMEOUT 300
   MODULES client LIBRARIES gpushm_dra_test_support gpushm_testing_dra_kubelet)
+
+if(TARGET gpushm_fake_kube_api)
+  gpushm_test(agent_dra_cluster_test LABEL process grpc SOURCES dra_cluster_test.cpp TIMEOUT 300
+    LIBRARIES gpushm_dra_test_support gpushm_testing_dra_kubelet gpushm_fake_kube_api)
+
+  # Beside the tests, because it needs what they stand on; `make bench` runs it.
+  add_executable(gpushm_bench_agent_prepare "${PROJECT_SOURCE_DIR}/bench/agent_prepare.cpp")
+  target_link_libraries(gpushm_bench_agent_prepare PRIVATE
+    gpushm_flags gpushm_dra_test_support gpushm_testing_dra_kubelet gpushm_fake_kube_api)
+endif()

@@ -9,6 +9,7 @@
 
 #include "base/backoff.hpp"
 #include "base/log.hpp"
+#include "base/text.hpp"
 #include "gpushm/error.hpp"
 #include "kubelet/dra/observed.hpp"
 
@@ -34,6 +35,16 @@ std::string name_of(const nlohmann::json& slice) {
 
 std::string uid_of(const nlohmann::json& slice) {
   return text_at(slice, "/metadata/uid");
+}
+
+/// Of the same object; versions of a resource are numbers that grow.
+bool is_older(const nlohmann::json& slice, const nlohmann::json& other) {
+  const auto version_of = [](const nlohmann::json& each) {
+    return base::number<std::uint64_t>(text_at(each, "/metadata/resourceVersion"));
+  };
+  const auto one = version_of(slice);
+  const auto two = version_of(other);
+  return uid_of(slice) == uid_of(other) && one && two && *one < *two;
 }
 
 }  // namespace
@@ -132,12 +143,10 @@ void slice_publisher::take_event(const kube::watch_event& event) {
   }
   {
     const std::lock_guard lock(mutex_);
-    const auto found = known_.find(name_of(event.object));
     if (event.type != "DELETED") {
       know(event.object);
-    } else if (found != known_.end() &&
-               text_at(found->second, "/metadata/uid") == text_at(event.object, "/metadata/uid")) {
-      known_.erase(found);
+    } else {
+      forget(event.object);
     }
     dirty_ = true;
   }
@@ -146,11 +155,25 @@ void slice_publisher::take_event(const kube::watch_event& event) {
 
 void slice_publisher::know(const nlohmann::json& slice) {
   generation_ = std::max(generation_, generation_of(slice));
-  // The watch may tell of a slice's end before its creation has been answered.
-  if (std::find(gone_.begin(), gone_.end(), uid_of(slice)) != gone_.end()) {
+  // The watch may tell what became of a slice before the request that made it has been answered.
+  const auto found = known_.find(name_of(slice));
+  if (std::find(gone_.begin(), gone_.end(), uid_of(slice)) != gone_.end() ||
+      (found != known_.end() && is_older(slice, found->second))) {
     return;
   }
   known_.insert_or_assign(name_of(slice), slice);
+}
+
+void slice_publisher::forget(const nlohmann::json& slice) {
+  const std::string uid = uid_of(slice);
+  gone_.push_back(uid);
+  if (gone_.size() > longest_memory) {
+    gone_.pop_front();
+  }
+  const auto found = known_.find(name_of(slice));
+  if (found != known_.end() && uid_of(found->second) == uid) {
+    known_.erase(found);
+  }
 }
 
 void slice_publisher::reconcile() {

@@ -50,6 +50,7 @@ class slice_publisher {
   void replace(const nlohmann::json& found);
   void remove(const std::string& name, const nlohmann::json& slice);
   void know(const nlohmann::json& slice);
+  void forget(const nlohmann::json& slice);
   void fetch_own();
   [[nodiscard]] nlohmann::json wanted(std::int64_t generation);
 
