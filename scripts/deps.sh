@@ -14,7 +14,7 @@ build=(
   libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libyaml-dev
 )
 # What gpushmd needs beyond that.
-agent=(libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc prometheus-cpp-dev libcurl4-openssl-dev libcpp-httplib-dev libssl-dev)
+agent=(libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc prometheus-cpp-dev libcurl4-openssl-dev libssl-dev)
 test=(
   libgtest-dev libgmock-dev libbenchmark-dev
   binutils crun patchelf podman procps python3-minimal runc util-linux
@@ -23,7 +23,7 @@ test=(
 )
 # Version 14 is what CI checks with; another version formats differently.
 lint=('clang-14|clang' 'clang-format-14|clang-format' 'clang-tidy-14|clang-tidy' cppcheck git ninja-build python3-minimal shellcheck)
-image=(binutils ca-certificates 'podman|buildah')
+image=(binutils ca-certificates patchelf 'podman|buildah')
 fuzz=('clang-14|clang' 'libclang-rt-14-dev|libclang-rt-18-dev|libclang-rt-dev')
 
 groups=("$@")

@@ -9,8 +9,9 @@
 #   --archive FILE    also as a file, for `ctr --namespace k8s.io images import FILE` on a node
 #   --without-agent   of a build that has no gpushmd; its entry point is then `gpushm`
 #
-# glibc is in it, because the GPU driver's libraries, which come from the node, are loaded into our programs. The driver's
-# own are not, and no shell.
+# All of it is in /opt/gpushm, glibc included, and its programs look nowhere else for what they are linked with: the agent
+# sees the node's /usr at /usr, to load the GPU driver's library from there and to describe the driver under the paths
+# that the node knows. Nothing of the driver is in the image, and no shell.
 set -euo pipefail
 
 fail() {
@@ -49,7 +50,8 @@ stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 tree=$stage/root
 # As distributions have it: a driver's libraries are mounted below /usr/lib, and found through ld.so.conf.d.
-mkdir -p "$tree"/{dev,etc/gpushm,etc/ld.so.conf.d,etc/ssl/certs,proc,run,sys,tmp,usr/bin,usr/lib,usr/lib64,usr/share/doc/gpushm,var}
+mkdir -p "$tree"/{dev,etc/gpushm,etc/ld.so.conf.d,etc/ssl/certs,opt/gpushm/bin,opt/gpushm/lib,opt/gpushm/share/doc/gpushm} \
+  "$tree"/{proc,run,sys,tmp,usr/bin,usr/lib,usr/lib64,var}
 chmod 1777 "$tree/tmp"
 for link in bin lib lib64; do
   ln -s "usr/$link" "$tree/$link"
@@ -58,16 +60,14 @@ ln -s bin "$tree/usr/sbin"
 ln -s usr/sbin "$tree/sbin"
 ln -s ../run "$tree/var/run"
 
-# Where a library belongs: /lib is a link to /usr/lib here and there.
 copy_library() { # PATH
-  local to=$1
-  case $to in
-    /lib/* | /lib64/*) to=/usr$to ;;
-  esac
-  mkdir -p "$tree$(dirname "$to")"
+  local to=/opt/gpushm/lib/${1##*/}
   if [ ! -e "$tree$to" ]; then
-    cp -L "$1" "$tree$to"
-    chmod u+w,a+r "$tree$to"
+    install -m 0755 "$1" "$tree$to"
+    # A library that says where others are would be heeded before the program is.
+    if [ -n "$(patchelf --print-rpath "$tree$to" 2>/dev/null || true)" ]; then
+      patchelf --remove-rpath "$tree$to"
+    fi
     real_files+=("$(realpath "$1")")
   fi
 }
@@ -76,9 +76,9 @@ real_files=()
 for program in "${programs[@]}"; do
   from=$(find "$build/apps" -type f -perm -u+x -name "$program" -print -quit)
   [ -n "$from" ] || fail "no $program in $build; build it, or say --without-agent"
-  install -m 0755 "$from" "$tree/usr/bin/$program"
-  strip --strip-unneeded "$tree/usr/bin/$program"
-  # A static program has none.
+  to=$tree/opt/gpushm/bin/$program
+  install -m 0755 "$from" "$to"
+  strip --strip-unneeded "$to"
   needed=$(LD_LIBRARY_PATH='' ldd "$from" 2>/dev/null || true)
   if missing=$(grep 'not found' <<<"$needed"); then
     fail "$program needs what is not on this machine: $missing"
@@ -89,6 +89,11 @@ for program in "${programs[@]}"; do
     esac
     copy_library "$library"
   done < <(awk '$NF ~ /^\(0x/ && $(NF - 1) ~ /^\// {print $(NF - 1)}' <<<"$needed" | sort -u)
+  # A static program has none of this. The old kind of search path (RPATH) also counts before $LD_LIBRARY_PATH, and for
+  # what libraries need in turn.
+  if [ -n "$needed" ] && loader=$(patchelf --print-interpreter "$to" 2>/dev/null); then
+    patchelf --set-interpreter "/opt/gpushm/lib/${loader##*/}" --force-rpath --set-rpath /opt/gpushm/lib "$to"
+  fi
 done
 
 # What glibc and the driver's libraries load by name.
@@ -106,7 +111,7 @@ printf 'include /etc/ld.so.conf.d/*.conf\n' >"$tree/etc/ld.so.conf"
 bundle=/etc/ssl/certs/ca-certificates.crt
 [ -e "$bundle" ] || fail "no $bundle (scripts/deps.sh image)"
 cp -L "$bundle" "$tree$bundle"
-cp "$root/LICENSE" "$tree/usr/share/doc/gpushm/"
+cp "$root/LICENSE" "$tree/opt/gpushm/share/doc/gpushm/"
 # The licences of what others made.
 if command -v dpkg-query >/dev/null; then
   for file in "${real_files[@]}"; do
@@ -114,15 +119,15 @@ if command -v dpkg-query >/dev/null; then
     package=$(dpkg-query -S "$file" 2>/dev/null || dpkg-query -S "${file#/usr}" 2>/dev/null || true)
     package=${package%%:*}
     if [ -n "$package" ] && [ -e "/usr/share/doc/$package/copyright" ]; then
-      mkdir -p "$tree/usr/share/doc/$package"
-      cp -L "/usr/share/doc/$package/copyright" "$tree/usr/share/doc/$package/"
+      mkdir -p "$tree/opt/gpushm/share/doc/$package"
+      cp -L "/usr/share/doc/$package/copyright" "$tree/opt/gpushm/share/doc/$package/"
     fi
   done
 fi
 
 cp "$root/deploy/Containerfile" "$stage/"
-if [ ! -e "$tree/usr/bin/gpushmd" ]; then
-  sed -i 's|^ENTRYPOINT.*|ENTRYPOINT ["/usr/bin/gpushm"]|' "$stage/Containerfile"
+if [ ! -e "$tree/opt/gpushm/bin/gpushmd" ]; then
+  sed -i 's|^ENTRYPOINT.*|ENTRYPOINT ["/opt/gpushm/bin/gpushm"]|' "$stage/Containerfile"
 fi
 # The same files make the same image.
 when=$(git -C "$root" log -1 --format=%ct 2>/dev/null || echo 0)

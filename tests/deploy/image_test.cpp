@@ -5,15 +5,18 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
 #include "container/podman.hpp"
 #include "container/support.hpp"
+#include "fake_driver/fake_gpus.hpp"
 #include "process/child.hpp"
 #include "process/deadline.hpp"
 #include "process/programs.hpp"
 #include "process/temp_dir.hpp"
+#include "spec/parse.hpp"
 
 namespace gpushm_tests {
 namespace {
@@ -26,6 +29,8 @@ using gpushm_testing::run_program;
 using gpushm_testing::spawn_options;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 using ::testing::MatchesRegex;
 
 namespace fs = std::filesystem;
@@ -150,6 +155,12 @@ TEST_F(image_script, makes_an_image_whose_programs_run) {
   EXPECT_EQ(command.out, "gpushm 0.1.0\n") << command.err;
   const auto pair = run_inside("gpushm-pair", {"--version"});
   EXPECT_EQ(pair.out, "gpushm-pair 0.1.0\n") << pair.err;
+  // The agent has the node's /usr in place of the image's.
+  fs::create_directory(directory_ / "nothing");
+  const auto bare = run_program(
+      inside("gpushm", {"--volume", (directory_ / "nothing") + ":/usr:ro"}, {"version"}),
+      patience(seconds(120)));
+  EXPECT_EQ(bare.out, "gpushm 0.1.0\n") << bare.err;
   // Nothing for whoever gets in to start with.
   EXPECT_NE(run_inside("/bin/sh", {"-c", ":"}).status, exited(0));
 }
@@ -185,6 +196,71 @@ TEST_F(image_script, its_two_sides_share_memory_between_containers) {
             "Consumer: opened \"demo/pair\": 8 MiB on host, backend host\n"
             "Consumer: Data verification PASSED (8388608 bytes checked)\n"
             "Consumer: wrote its answer\n");
+}
+
+// As the overlays with GPUs mount the node: its /usr at /usr, where the driver is, and nothing else
+// of it. What the agent writes down must be paths of the node.
+TEST_F(image_script, its_agent_finds_the_driver_of_the_node) {
+  if (!has_agent_) {
+    GTEST_SKIP() << "this build has no gpushmd";
+  }
+  const auto made = make();
+  ASSERT_EQ(made.status, exited(0)) << made.err;
+  const gpushm::fake::fake_gpus gpus;
+  const std::string libraries = directory_ / "usr/lib/x86_64-linux-gnu";
+  fs::create_directories(libraries);
+  for (const std::string name : {"libcuda.so", "libnvidia-ml.so"}) {
+    const std::string file = name + ".580.82.07";
+    fs::copy_file(fs::path(gpushm::fake::fake_driver_directory()) / (name + ".1"),
+                  fs::path(libraries) / file);
+    fs::create_symlink(file, fs::path(libraries) / (name + ".1"));
+  }
+  std::vector<std::string> options{"--user", "0:0", "--privileged"};
+  for (const auto& [host, container] : std::vector<std::pair<std::string, std::string>>{
+           {directory_ / "usr", "/usr:ro"},
+           {gpus.root(), gpus.root()},
+           {directory_ / "cdi", "/var/run/cdi"},
+           {directory_ / "run", "/run/gpushm"},
+           {directory_ / "state", "/var/lib/kubelet/plugins/gpushm.dev"},
+           {directory_ / "plugins", "/var/lib/kubelet/device-plugins"}}) {
+    fs::create_directories(host);
+    options.emplace_back("--volume");
+    options.push_back(host + ":" + container);
+  }
+  for (const std::string& variable :
+       {std::string("LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu:/usr/lib64:/usr/lib"),
+        "GPUSHM_FAKE_GPU_ROOT=" + gpus.root(),
+        "GPUSHM_PROC_ROOT=" + gpus.proc_root(),
+        "GPUSHM_DEV_ROOT=" + gpus.dev_root()}) {
+    options.insert(options.end(), {"--env", variable});
+  }
+  auto agent = child::start(inside("gpushmd",
+                                   options,
+                                   {"--dra=off",
+                                    "--dev-root=" + gpus.root(),
+                                    "--proc-root=" + gpus.proc_root(),
+                                    "--listen=off"}));
+  const std::string document = directory_ / "cdi/gpushm-device-plugin.json";
+  EXPECT_TRUE(
+      gpushm_testing::eventually([&] { return fs::exists(document); }, patience(seconds(60))))
+      << agent.text(gpushm_testing::stream::err);
+  const auto loaded = gpushm::cdi::load(document);
+  ASSERT_THAT(loaded.problems, IsEmpty());
+  ASSERT_EQ(loaded.content.devices.size(), 1U);
+  EXPECT_EQ(loaded.content.devices[0].name, gpus.gpus().at(0).uuid);
+  std::vector<std::string> mounted;
+  for (const auto& mount : loaded.content.changes.mounts) {
+    mounted.push_back(mount.host_path);
+  }
+  EXPECT_THAT(mounted,
+              IsSupersetOf({"/usr/lib/x86_64-linux-gnu/libcuda.so.580.82.07",
+                            "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.82.07"}));
+  for (const auto& hook : loaded.content.changes.hooks) {
+    EXPECT_EQ(hook.path, "/var/lib/kubelet/plugins/gpushm.dev/gpushm-cdi-hook");
+  }
+  EXPECT_TRUE(fs::exists(directory_ / "state/gpushm-cdi-hook"));
+  agent.kill(SIGKILL);
+  agent.wait_exit(patience(seconds(30)));
 }
 
 TEST_F(image_script, says_what_is_missing) {
