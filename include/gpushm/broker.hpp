@@ -24,6 +24,7 @@ struct broker_limits {
   std::uint64_t quota_bytes_per_uid = 0;    ///< 0: no limit
   std::uint32_t max_pending_opens = 4'096;  ///< opens of one connection that wait for their names
   std::uint32_t reserved_descriptors = 64;  ///< kept free for the broker itself
+  std::uint64_t max_descriptors = 0;        ///< 0: what the process may open, less those
   std::uint32_t hello_timeout_ms = 5'000;   ///< a connection that says nothing is closed
   std::uint32_t send_timeout_ms = 5'000;    ///< a peer that does not read is dropped
   std::uint32_t max_inflight_descriptors = 1'012;  ///< sent to one peer and not read by it

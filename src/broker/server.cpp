@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <asio/awaitable.hpp>
 #include <asio/basic_socket_acceptor.hpp>
@@ -62,7 +63,9 @@ auto into(asio::error_code& code) {
   return asio::redirect_error(asio::use_awaitable, code);
 }
 
-core::limits core_limits(const broker_limits& limits, std::uint64_t descriptors) {
+core::limits core_limits(const broker_limits& limits, std::uint64_t available) {
+  const std::uint64_t descriptors =
+      limits.max_descriptors == 0 ? available : std::min(limits.max_descriptors, available);
   core::limits result;
   result.max_segments = limits.max_segments;
   result.quota_bytes = limits.quota_bytes;

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device_plugin.hpp"
+
+#include <utility>
+
+#include "base/log.hpp"
+#include "hook_file.hpp"
+#include "kubelet/plugin/inventory.hpp"
+
+namespace gpushm::agent {
+
+namespace {
+
+kubelet::manager_options manager_options_of(const settings& chosen,
+                                            base::operation_observer* observer) {
+  kubelet::manager_options made;
+  made.directory = chosen.device_plugin_dir;
+  made.observer = observer;
+  return made;
+}
+
+discover::generate_options places_of(const settings& chosen) {
+  discover::generate_options made;
+  made.driver_root = chosen.driver_root;
+  made.dev_root = chosen.dev_root;
+  made.proc_root = chosen.proc_root;
+  if (!chosen.gpus) {
+    return made;
+  }
+  try {
+    made.hook_path =
+        install_hook(chosen.hook_source.empty() ? hook_beside_this_program() : chosen.hook_source,
+                     chosen.state_directory());
+  } catch (const error& why) {
+    // A document that names a program which is not there would stop every container.
+    base::log(log_level::warning, std::string(why.what()) + "; the CDI documents go without hooks");
+    made.disabled_hooks.insert("all");
+  }
+  return made;
+}
+
+plugin::plan_options plan_options_of(const settings& chosen) {
+  plugin::plan_options made;
+  made.gpus = chosen.gpus;
+  made.gpu_resource_name = chosen.gpu_resource_name;
+  made.per_gpu_resources = chosen.per_gpu_resources;
+  made.per_gpu_replicas = chosen.per_gpu_replicas;
+  made.share_replicas = chosen.broker ? chosen.share_replicas : 0;
+  made.domains = chosen.domains;
+  made.domains_on_host = chosen.run_dir + "/d";
+  made.policy = chosen.replicas;
+  made.places = places_of(chosen);
+  return made;
+}
+
+
+}  // namespace
+
+device_plugin::device_plugin(const settings& chosen,
+                             std::function<void()> plan_anew,
+                             base::operation_observer* observer)
+    : manager_(manager_options_of(chosen, observer)), watch_boards_(chosen.gpus) {
+  if (watch_boards_) {
+    monitor_ = std::make_unique<plugin::health_monitor>(
+        chosen.health,
+        plugin::health_monitor::listener{
+            [this](const std::string& uuid, const plugin::board_health& now) {
+              board_changed(uuid, now);
+            },
+            [plan_anew = std::move(plan_anew)](const std::string& what) {
+              base::log(log_level::info, what + ": planning anew");
+              plan_anew();
+            }});
+  }
+}
+
+device_plugin::~device_plugin() {
+  monitor_.reset();
+  manager_.stop();
+}
+
+void device_plugin::apply(const settings& chosen) {
+  plugin::inventory found;
+  if (chosen.gpus) {
+    found = plugin::take_inventory();
+    if (!found.problem.empty()) {
+      base::log(log_level::warning, "no GPU is advertised: " + found.problem);
+    }
+  }
+  plugin::planned plan = plugin::make_plan(chosen.plugin, plan_options_of(chosen), found);
+  plugin::write_documents(plan, chosen.cdi_dir);
+  for (const std::string& note : plan.notes) {
+    base::log(log_level::info, note);
+  }
+  for (const std::string& warning : plan.warnings) {
+    base::log(log_level::warning, warning);
+  }
+  if (monitor_ != nullptr) {
+    for (const auto& [uuid, state] : monitor_->boards()) {
+      plan.set_health(uuid, state.healthy, state.reason);
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  manager_.set_resources(plan.resources);
+  plan_ = std::move(plan);
+}
+
+void device_plugin::board_changed(const std::string& uuid, const plugin::board_health& now) {
+  const std::lock_guard lock(mutex_);
+  const std::size_t changed = plan_.set_health(uuid, now.healthy, now.reason);
+  std::string text = uuid;
+  text += now.healthy ? " is healthy" : " is unhealthy: ";
+  text += now.reason;
+  text += "; devices that changed: ";
+  text += std::to_string(changed);
+  base::log(now.healthy ? log_level::info : log_level::warning, text);
+}
+
+std::vector<metrics::resource_reading> device_plugin::readings() const {
+  std::vector<metrics::resource_reading> all;
+  for (const kubelet::resource_status& each : manager_.status()) {
+    all.push_back({each.name, each.healthy, each.devices - each.healthy, each.registered});
+  }
+  return all;
+}
+
+std::string device_plugin::not_ready() const {
+  for (const kubelet::resource_status& each : manager_.status()) {
+    if (!each.registered) {
+      std::string why = "the kubelet does not know ";
+      why += each.name;
+      if (!each.last_error.empty()) {
+        why += ": ";
+        why += each.last_error;
+      }
+      return why;
+    }
+  }
+  return {};
+}
+
+}  // namespace gpushm::agent

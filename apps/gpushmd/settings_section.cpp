@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// The `agent:` part of the settings' file.
+#include <algorithm>
+
+#include "gpushm/error.hpp"
+#include "settings.hpp"
+#include "spec/yaml_reader.hpp"
+
+namespace gpushm::agent {
+
+namespace {
+
+class section_reader {
+ public:
+  section_reader(std::string_view text,
+                 const std::string& file,
+                 settings& out,
+                 std::vector<settings_problem>& problems)
+      : file_(file), reader_(file, found_), out_(out), problems_(problems) {
+    cdi::read_yaml(text, tree_);
+  }
+
+  void read() {
+    if (tree_.failure) {
+      report(tree_.failure->line, tree_.failure->column, tree_.failure->text);
+      return;
+    }
+    if (tree_.root == nullptr) {
+      return;
+    }
+    for (const cdi::yaml_entry& each : reader_.entries(*tree_.root, "the settings")) {
+      if (each.key == "agent") {
+        read_mapping(*each.value, {});
+      }
+    }
+    for (const cdi::problem& each : found_) {
+      report(each.line, each.column, each.text);
+    }
+  }
+
+ private:
+  void report(int line, int column, std::string text, std::string next_step = {}) {
+    std::string place = file_;
+    place.append(":").append(std::to_string(line)).append(":").append(std::to_string(column));
+    problems_.push_back({std::move(place), std::move(text), std::move(next_step)});
+  }
+
+  void read_mapping(const cdi::yaml_node& node, const std::string& path) {
+    for (const cdi::yaml_entry& each :
+         reader_.entries(node, path.empty() ? "agent" : "agent." + path)) {
+      read_entry(each, path.empty() ? each.key : std::string(path).append(".").append(each.key));
+    }
+  }
+
+  void read_entry(const cdi::yaml_entry& entry, const std::string& path) {
+    const auto all = all_settings();
+    const auto exact =
+        std::find_if(all.begin(), all.end(), [&](const setting& s) { return s.key == path; });
+    if (exact != all.end()) {
+      take(*exact, *entry.value);
+      return;
+    }
+    const std::string inside = path + ".";
+    if (std::any_of(
+            all.begin(), all.end(), [&](const setting& s) { return s.key.starts_with(inside); })) {
+      read_mapping(*entry.value, path);
+      return;
+    }
+    report(entry.key_node->line,
+           entry.key_node->column,
+           std::string("there is no setting agent.").append(path),
+           "see: gpushmd --help");
+  }
+
+  void take(const setting& what, const cdi::yaml_node& node) {
+    if (reader_.is_null(node)) {
+      return;
+    }
+    std::string text;
+    if (cdi::followed(node).is == cdi::yaml_node::shape::sequence) {
+      std::vector<std::string> parts;
+      reader_.read(node, what.key, parts);
+      for (const std::string& part : parts) {
+        text.append(text.empty() ? "" : ",").append(part);
+      }
+    } else if (cdi::followed(node).is == cdi::yaml_node::shape::scalar) {
+      text = cdi::followed(node).value;
+    }
+    try {
+      what.take(out_, text);
+    } catch (const error& why) {
+      report(node.line,
+             node.column,
+             std::string("agent.").append(what.key).append(": ").append(why.cause()),
+             why.next_step());
+    }
+  }
+
+  std::string file_;
+  std::vector<cdi::problem> found_;
+  cdi::yaml_tree tree_;
+  cdi::yaml_reader reader_;
+  settings& out_;
+  std::vector<settings_problem>& problems_;
+};
+
+}  // namespace
+
+void read_agent_section(std::string_view text,
+                        const std::string& file,
+                        settings& out,
+                        std::vector<settings_problem>& problems) {
+  section_reader(text, file, out, problems).read();
+}
+
+}  // namespace gpushm::agent

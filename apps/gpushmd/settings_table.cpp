@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "base/text.hpp"
+#include "gpushm/error.hpp"
+#include "settings.hpp"
+
+namespace gpushm::agent {
+
+namespace {
+
+[[noreturn]] void refuse(std::string cause, std::string_view next_step = {}) {
+  throw error(errc::invalid_argument, {}, {}, cause, next_step);
+}
+
+std::string in_quotes(std::string_view text) {
+  std::string quoted = "\"";
+  quoted += text;
+  quoted += '"';
+  return quoted;
+}
+
+bool truth(std::string_view text) {
+  constexpr std::array<std::string_view, 4> yes{"on", "true", "yes", "1"};
+  constexpr std::array<std::string_view, 4> no{"off", "false", "no", "0"};
+  if (std::find(yes.begin(), yes.end(), text) != yes.end()) {
+    return true;
+  }
+  if (std::find(no.begin(), no.end(), text) == no.end()) {
+    refuse(in_quotes(text).append(" is neither on nor off"), "say on or off");
+  }
+  return false;
+}
+
+template <typename Value>
+Value number(std::string_view text, Value least, Value most) {
+  const auto value = base::number<Value>(text);
+  if (!value || *value < least || *value > most) {
+    std::string cause = in_quotes(text);
+    cause += " is no number from ";
+    cause += std::to_string(least);
+    cause += " to ";
+    cause += std::to_string(most);
+    refuse(std::move(cause));
+  }
+  return *value;
+}
+
+std::string absolute(std::string_view text) {
+  if (!text.starts_with('/')) {
+    refuse(in_quotes(text).append(" is no absolute path"), "say it from / on");
+  }
+  return std::string(text);
+}
+
+std::vector<std::string> domain_names(std::string_view text) {
+  std::vector<std::string> names;
+  for (const std::string_view part : base::split(text, ",")) {
+    const std::string_view name = base::trim(part);
+    const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_'; };
+    // A device's id has the domain, "::" and a number in 63 characters.
+    if (name.empty() || name.size() > 40 || !std::all_of(name.begin(), name.end(), fits) ||
+        std::isalnum(static_cast<unsigned char>(name.front())) == 0 ||
+        std::isalnum(static_cast<unsigned char>(name.back())) == 0) {
+      refuse(in_quotes(name).append(" is no name for a domain"),
+             "use up to 40 letters, digits, '-' and '_', beginning and ending with a letter or "
+             "digit");
+    }
+    if (name.starts_with("claim-")) {
+      refuse(in_quotes(name).append(" is a name of the domains of claims"), "use another name");
+    }
+    if (std::find(names.begin(), names.end(), name) != names.end()) {
+      refuse(in_quotes(name).append(" is named twice"), "name each domain once");
+    }
+    names.emplace_back(name);
+  }
+  return names;
+}
+
+std::string resource_name(std::string_view text) {
+  std::string whole = plugin::whole_resource_name(text);
+  if (const auto why = plugin::why_no_resource(whole)) {
+    refuse(in_quotes(text).append(" is no resource name: ").append(*why));
+  }
+  return whole;
+}
+
+std::string level_name(std::string_view text) {
+  constexpr std::array<std::string_view, 4> levels{"debug", "info", "warning", "error"};
+  if (std::find(levels.begin(), levels.end(), text) == levels.end()) {
+    refuse(in_quotes(text).append(" is no level"), "say debug, info, warning or error");
+  }
+  return std::string(text);
+}
+
+constexpr std::uint64_t most = UINT64_MAX;
+
+// The texts of the usual plugin's words are checked by its own functions, which name the setting.
+constexpr auto table = std::to_array<setting>({
+    {"--config",
+     "GPUSHMD_CONFIG",
+     "",
+     "FILE",
+     "Settings, and what the usual device plugin's file says (YAML or JSON)",
+     [](settings& s, std::string_view v) { s.config_file = v; }},
+    {"--node-name",
+     "NODE_NAME",
+     "nodeName",
+     "NAME",
+     "This node, as the API server calls it",
+     [](settings& s, std::string_view v) { s.node_name = v; }},
+    {"--broker",
+     "GPUSHMD_BROKER",
+     "broker.enabled",
+     "on|off",
+     "Serve domains",
+     [](settings& s, std::string_view v) { s.broker = truth(v); }},
+    {"--domain",
+     "GPUSHMD_DOMAINS",
+     "broker.domains",
+     "NAME[,NAME…]",
+     "Domains that are always there",
+     [](settings& s, std::string_view v) { s.domains = domain_names(v); }},
+    {"--run-dir",
+     "GPUSHMD_RUN_DIR",
+     "broker.directory",
+     "DIR",
+     "Domains have their directories in DIR/d",
+     [](settings& s, std::string_view v) { s.run_dir = absolute(v); }},
+    {"--quota-bytes",
+     "GPUSHMD_QUOTA_BYTES",
+     "broker.quotaBytes",
+     "N",
+     "Of each domain; 0: no limit",
+     [](settings& s, std::string_view v) { s.quota_bytes = number<std::uint64_t>(v, 0, most); }},
+    {"--max-descriptors",
+     "GPUSHMD_MAX_DESCRIPTORS",
+     "broker.maxDescriptors",
+     "N",
+     "Of each domain; 0: a quarter of what the process may open",
+     [](settings& s, std::string_view v) {
+       s.max_descriptors = number<std::uint64_t>(v, 0, most);
+     }},
+    {"--device-plugin",
+     "GPUSHMD_DEVICE_PLUGIN",
+     "devicePlugin.enabled",
+     "on|off",
+     "Advertise resources to the kubelet",
+     [](settings& s, std::string_view v) { s.device_plugin = truth(v); }},
+    {"--gpus",
+     "GPUSHMD_GPUS",
+     "devicePlugin.gpus",
+     "on|off",
+     "Advertise GPUs; off: gpushm.dev/share alone",
+     [](settings& s, std::string_view v) { s.gpus = truth(v); }},
+    {"--gpu-resource-name",
+     "GPUSHMD_GPU_RESOURCE_NAME",
+     "devicePlugin.resourceName",
+     "NAME",
+     "The resource of whole GPUs",
+     [](settings& s, std::string_view v) { s.gpu_resource_name = resource_name(v); }},
+    {"--per-gpu-resources",
+     "GPUSHMD_PER_GPU_RESOURCES",
+     "devicePlugin.perGpuResources",
+     "on|off",
+     "Also a resource NAME-<index> for each GPU, which several pods can ask for",
+     [](settings& s, std::string_view v) { s.per_gpu_resources = truth(v); }},
+    {"--per-gpu-replicas",
+     "GPUSHMD_PER_GPU_REPLICAS",
+     "devicePlugin.perGpuReplicas",
+     "N",
+     "How many pods can have the same of these",
+     [](settings& s, std::string_view v) {
+       s.per_gpu_replicas = number<unsigned int>(v, 1, 1'000);
+     }},
+    {"--share-replicas",
+     "GPUSHMD_SHARE_REPLICAS",
+     "devicePlugin.shareReplicas",
+     "N",
+     "Places in each domain, gpushm.dev/share; 0: none",
+     [](settings& s, std::string_view v) {
+       s.share_replicas = number<unsigned int>(v, 0, 10'000);
+     }},
+    {"--replica-policy",
+     "GPUSHMD_REPLICA_POLICY",
+     "devicePlugin.replicaPolicy",
+     "distributed|packed",
+     "Which replicas a container gets",
+     [](settings& s, std::string_view v) { s.replicas = plugin::parse_replica_policy(v, {}); }},
+    {"--device-plugin-dir",
+     "GPUSHMD_DEVICE_PLUGIN_DIR",
+     "devicePlugin.directory",
+     "DIR",
+     "Where kubelet.sock is",
+     [](settings& s, std::string_view v) { s.device_plugin_dir = absolute(v); }},
+    {"--application-xids",
+     "GPUSHMD_APPLICATION_XIDS",
+     "devicePlugin.applicationXids",
+     "[-]N[,…]",
+     "Xids that leave a GPU healthy, besides 13, 31, 43, 45, 68 and 109; -N takes one out; all: "
+     "each",
+     [](settings& s, std::string_view v) { plugin::change_application_xids(s.health, v, {}); }},
+    {"--dra",
+     "GPUSHMD_DRA",
+     "dra.enabled",
+     "on|off",
+     "Serve gpushm.dev claims; by default where there is an API server",
+     [](settings& s, std::string_view v) { s.dra = truth(v); }},
+    {"--share-devices",
+     "GPUSHMD_SHARE_DEVICES",
+     "dra.shareDevices",
+     "N",
+     "Claims that can have a domain at the same time",
+     [](settings& s, std::string_view v) { s.share_devices = number<unsigned int>(v, 1, 128); }},
+    {"--kubelet-root",
+     "GPUSHMD_KUBELET_ROOT",
+     "kubeletRoot",
+     "DIR",
+     "The kubelet's directory, the same here and on the host",
+     [](settings& s, std::string_view v) { s.kubelet_root = absolute(v); }},
+    {"--driver-root",
+     "GPUSHMD_DRIVER_ROOT",
+     "driverRoot",
+     "DIR",
+     "Where the driver is installed",
+     [](settings& s, std::string_view v) { s.driver_root = absolute(v); }},
+    {"--dev-root",
+     "GPUSHMD_DEV_ROOT",
+     "devRoot",
+     "DIR",
+     "What stands before /dev",
+     [](settings& s, std::string_view v) { s.dev_root = absolute(v); }},
+    {"--proc-root",
+     "GPUSHMD_PROC_ROOT",
+     "procRoot",
+     "DIR",
+     "What stands for /proc",
+     [](settings& s, std::string_view v) { s.proc_root = absolute(v); }},
+    {"--cdi-dir",
+     "GPUSHMD_CDI_DIR",
+     "cdiDirectory",
+     "DIR",
+     "Where CDI documents are written",
+     [](settings& s, std::string_view v) { s.cdi_dir = absolute(v); }},
+    {"--state-dir",
+     "GPUSHMD_STATE_DIR",
+     "stateDirectory",
+     "DIR",
+     "What survives a restart, and the hook program [<kubelet root>/plugins/gpushm.dev]",
+     [](settings& s, std::string_view v) { s.state_dir = absolute(v); }},
+    {"--hook-source",
+     "GPUSHMD_HOOK_SOURCE",
+     "hookSource",
+     "FILE",
+     "The hook program that is put on the host [gpushm-cdi-hook beside this one]",
+     [](settings& s, std::string_view v) { s.hook_source = absolute(v); }},
+    {"--kubeconfig",
+     "KUBECONFIG",
+     "kubeconfig",
+     "FILE",
+     "Access to the API server from outside",
+     [](settings& s, std::string_view v) { s.kubeconfig = v; }},
+    {"--listen",
+     "GPUSHMD_LISTEN",
+     "listen",
+     "ADDRESS:PORT",
+     "For /healthz, /readyz and /metrics; off: none",
+     [](settings& s, std::string_view v) { s.listen = v == "off" ? std::string_view() : v; }},
+    {"--log-level",
+     "GPUSHMD_LOG_LEVEL",
+     "log.level",
+     "LEVEL",
+     "debug, info, warning or error",
+     [](settings& s, std::string_view v) { s.log_level = level_name(v); }},
+    {"--log-format",
+     "GPUSHMD_LOG_FORMAT",
+     "log.format",
+     "text|json",
+     "Of the log on standard error",
+     [](settings& s, std::string_view v) {
+       if (v != "text" && v != "json") {
+         refuse(in_quotes(v).append(" is neither text nor json"), "say text or json");
+       }
+       s.log_as = v == "json" ? log_format::json : log_format::text;
+     }},
+    {"--accept-fake-chunks",
+     "GPUSHMD_ACCEPT_FAKE_CHUNKS",
+     "",
+     "on|off",
+     "Take what the fake driver of the tests hands out",
+     [](settings& s, std::string_view v) { s.accept_fake_chunks = truth(v); }},
+    // The usual plugin's, with its names; its file has them under `flags`.
+    {"--mig-strategy",
+     "MIG_STRATEGY",
+     "",
+     "none|single|mixed",
+     "How MIG instances are advertised",
+     [](settings& s, std::string_view v) {
+       s.plugin.flags.mig = plugin::parse_mig_strategy(v, {});
+     }},
+    {"--device-list-strategy",
+     "DEVICE_LIST_STRATEGY",
+     "",
+     "STRATEGY[,…]",
+     "cdi-cri, cdi-annotations, envvar or volume-mounts",
+     [](settings& s, std::string_view v) {
+       s.plugin.flags.device_list = plugin::parse_device_list_strategies(v, {});
+     }},
+    {"--device-id-strategy",
+     "DEVICE_ID_STRATEGY",
+     "",
+     "uuid|index",
+     "How devices are named to a runtime",
+     [](settings& s, std::string_view v) {
+       s.plugin.flags.device_id = plugin::parse_device_id_strategy(v, {});
+     }},
+    {"--pass-device-specs",
+     "PASS_DEVICE_SPECS",
+     "",
+     "on|off",
+     "Also list device nodes",
+     [](settings& s, std::string_view v) { s.plugin.flags.pass_device_specs = truth(v); }},
+    {"--fail-on-init-error",
+     "FAIL_ON_INIT_ERROR",
+     "",
+     "on|off",
+     "Taken and not heeded: without a GPU zero are advertised",
+     [](settings& s, std::string_view v) { s.plugin.flags.fail_on_init_error = truth(v); }},
+    {"--cdi-annotation-prefix",
+     "CDI_ANNOTATION_PREFIX",
+     "",
+     "PREFIX",
+     "Of annotations that name CDI devices",
+     [](settings& s, std::string_view v) { s.plugin.flags.cdi_annotation_prefix = v; }},
+});
+
+}  // namespace
+
+std::span<const setting> all_settings() {
+  return table;
+}
+
+}  // namespace gpushm::agent

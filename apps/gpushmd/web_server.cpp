@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Our own few lines of HTTP: cpp-httplib 0.11 serves as many connections at a time as it has
+// threads, and a hundred that said nothing kept a probe waiting for three minutes.
+#include "web_server.hpp"
+
+#include <array>
+#include <asio/awaitable.hpp>
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/post.hpp>
+#include <asio/read_until.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/steady_timer.hpp>
+#include <asio/use_awaitable.hpp>
+#include <asio/write.hpp>
+#include <chrono>
+#include <list>
+#include <thread>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/syscall.hpp"
+#include "base/text.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm::agent {
+
+namespace {
+
+using asio::awaitable;
+using asio::ip::tcp;
+
+/// One more, and the oldest is closed.
+constexpr std::size_t most_connections = 32;
+/// From the connection to the end of the answer.
+constexpr std::chrono::seconds patience{2};
+constexpr std::size_t most_request_bytes = 8'192;
+constexpr std::chrono::milliseconds accept_backoff{50};
+
+auto into(asio::error_code& code) {
+  return asio::redirect_error(asio::use_awaitable, code);
+}
+
+std::pair<std::string, std::uint16_t> parts_of(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon == std::string::npos ? 0 : colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  const auto port = base::number<std::uint16_t>(colon == std::string::npos
+                                                    ? std::string_view()
+                                                    : std::string_view(address).substr(colon + 1));
+  if (host.empty() || !port) {
+    throw error(errc::invalid_argument,
+                "listen",
+                address,
+                "it is no address with a port",
+                "say it as 0.0.0.0:9410 or [::]:9410");
+  }
+  return {host, *port};
+}
+
+tcp::acceptor listen_on(asio::io_context& io, const std::string& address) {
+  const auto [host, port] = parts_of(address);
+  asio::error_code failed;
+  const auto ip = asio::ip::make_address(host, failed);
+  if (failed) {
+    throw error(errc::invalid_argument,
+                "listen",
+                address,
+                "\"" + host + "\" is no IP address",
+                "say it as 0.0.0.0:9410 or [::]:9410");
+  }
+  tcp::acceptor made(io);
+  const tcp::endpoint where(ip, port);
+  const auto check = [&](const char* call, const asio::error_code& code) {
+    if (code) {
+      throw error(base::errc_of_errno(code.value()),
+                  "listen",
+                  address,
+                  std::string(call) + ": " + base::errno_text(code.value()),
+                  "choose another port, or none: --listen off");
+    }
+  };
+  made.open(where.protocol(), failed);
+  check("socket", failed);
+  made.set_option(tcp::acceptor::reuse_address(true), failed);
+  made.bind(where, failed);
+  check("bind", failed);
+  made.listen(static_cast<int>(most_connections), failed);
+  check("listen", failed);
+  return made;
+}
+
+std::string reply(std::string_view status, std::string_view type, std::string_view content) {
+  std::string text = "HTTP/1.1 ";
+  text.append(status).append("\r\nContent-Type: ").append(type);
+  text.append("\r\nContent-Length: ").append(std::to_string(content.size()));
+  text.append("\r\nConnection: close\r\n\r\n").append(content);
+  return text;
+}
+
+constexpr std::string_view plain = "text/plain; charset=utf-8";
+constexpr std::string_view exposition = "text/plain; version=0.0.4; charset=utf-8";
+
+}  // namespace
+
+class web_server::impl {
+ public:
+  impl(const std::string& address, web_answers answers)
+      : answers_(std::move(answers)), acceptor_(listen_on(io_, address)) {
+    port_ = acceptor_.local_endpoint().port();
+    asio::co_spawn(io_, accept_loop(), asio::detached);
+    thread_ = std::jthread([this] { io_.run(); });
+  }
+  impl(const impl&) = delete;
+  impl& operator=(const impl&) = delete;
+  ~impl() { io_.stop(); }
+
+  [[nodiscard]] int port() const noexcept { return port_; }
+
+ private:
+  using socket_list = std::list<std::shared_ptr<tcp::socket>>;
+
+  awaitable<void> accept_loop() {
+    for (;;) {
+      asio::error_code code;
+      auto socket = std::make_shared<tcp::socket>(io_);
+      co_await acceptor_.async_accept(*socket, into(code));
+      if (code == asio::error::operation_aborted) {
+        co_return;
+      }
+      if (code) {
+        base::log(log_level::warning, "accept: " + code.message());
+        asio::steady_timer pause(io_, accept_backoff);
+        co_await pause.async_wait(into(code));
+        continue;
+      }
+      if (open_.size() >= most_connections) {
+        asio::error_code ignored;
+        open_.front()->close(ignored);
+        open_.pop_front();
+      }
+      open_.push_back(socket);
+      asio::co_spawn(io_, serve(std::move(socket)), asio::detached);
+    }
+  }
+
+  awaitable<void> serve(std::shared_ptr<tcp::socket> socket) {
+    // Ends the reading and the writing, whichever it is at.
+    asio::steady_timer deadline(io_, patience);
+    deadline.async_wait([socket](const asio::error_code& cancelled) {
+      if (!cancelled) {
+        asio::error_code ignored;
+        socket->close(ignored);
+      }
+    });
+    asio::error_code code;
+    std::string request;
+    co_await asio::async_read_until(
+        *socket, asio::dynamic_buffer(request, most_request_bytes), "\r\n\r\n", into(code));
+    if (!code || code == asio::error::not_found) {
+      const std::string text = code ? too_large() : answer(request);
+      co_await asio::async_write(*socket, asio::buffer(text), into(code));
+      socket->shutdown(tcp::socket::shutdown_send, code);
+      // What is unread at the close would make the kernel take the answer back.
+      std::array<char, 1'024> rest{};
+      while (!code) {
+        co_await socket->async_read_some(asio::buffer(rest), into(code));
+      }
+    }
+    asio::error_code ignored;
+    socket->close(ignored);
+    open_.remove(socket);
+  }
+
+  static std::string too_large() {
+    return reply("431 Request Header Fields Too Large", plain, "the request is too large\n");
+  }
+
+  [[nodiscard]] std::string answer(std::string_view request) const {
+    const std::string_view line = request.substr(0, request.find("\r\n"));
+    const auto words = base::split(line, " ");
+    if (words.size() != 3 || !words[2].starts_with("HTTP/1.")) {
+      return reply("400 Bad Request", plain, "this is no request of HTTP/1\n");
+    }
+    if (words[0] != "GET") {
+      return reply("405 Method Not Allowed", plain, "only GET is answered\n");
+    }
+    const std::string_view path = words[1].substr(0, words[1].find('?'));
+    if (path == "/healthz") {
+      return reply("200 OK", plain, "ok\n");
+    }
+    if (path == "/readyz") {
+      const std::string why = answers_.not_ready();
+      return why.empty() ? reply("200 OK", plain, "ok\n")
+                         : reply("503 Service Unavailable", plain, why + "\n");
+    }
+    if (path == "/metrics") {
+      return reply("200 OK", exposition, answers_.metrics());
+    }
+    return reply("404 Not Found", plain, "there are /healthz, /readyz and /metrics\n");
+  }
+
+  web_answers answers_;
+  asio::io_context io_{1};
+  tcp::acceptor acceptor_;
+  int port_ = 0;
+  socket_list open_;
+  std::jthread thread_;  // ends before the rest goes
+};
+
+web_server::web_server(const std::string& address, web_answers answers)
+    : impl_(std::make_unique<impl>(address, std::move(answers))) {}
+web_server::~web_server() = default;
+
+int web_server::port() const noexcept {
+  return impl_->port();
+}
+
+}  // namespace gpushm::agent

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace gpushm::agent {
+
+/// What is asked over HTTP.
+struct web_answers {
+  std::function<std::string()> not_ready;  ///< why; empty: ready
+  std::function<std::string()> metrics;    ///< Prometheus' text format
+};
+
+/// /healthz (200 while the process answers at all), /readyz (200, or 503 with the reason) and
+/// /metrics, for everybody who reaches the port. A flood of connections takes few descriptors from
+/// the brokers and does not keep probes waiting: at most 32 are open, for five seconds, and one
+/// more closes the oldest.
+///
+/// Distinct objects: safe. Shared objects: safe.
+class web_server {
+ public:
+  /// `address`: "0.0.0.0:9410", "[::]:9410"; port 0: any. Throws `error` (invalid_argument,
+  /// address_in_use, permission_denied).
+  web_server(const std::string& address, web_answers answers);
+  web_server(const web_server&) = delete;
+  web_server& operator=(const web_server&) = delete;
+  ~web_server();
+
+  [[nodiscard]] int port() const noexcept;
+
+ private:
+  class impl;
+  std::unique_ptr<impl> impl_;
+};
+
+}  // namespace gpushm::agent

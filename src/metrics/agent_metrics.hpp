@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/operations.hpp"
+#include "gpushm/broker.hpp"
+
+namespace gpushm::metrics {
+
+/// A domain and what its broker counts.
+struct domain_reading {
+  std::string domain;
+  broker_statistics counted;
+};
+
+/// A resource of the device plugin.
+struct resource_reading {
+  std::string resource;
+  std::uint64_t healthy = 0;
+  std::uint64_t unhealthy = 0;
+  bool registered = false;
+};
+
+/// The DRA driver.
+struct dra_reading {
+  std::uint64_t prepared_claims = 0;
+  std::uint64_t published_devices = 0;
+  bool registered = false;
+};
+
+/// Where readings come from; asked at each exposition, on its thread. An empty function: nothing of
+/// that kind.
+struct sources {
+  std::function<std::vector<domain_reading>()> domains;
+  std::function<std::vector<resource_reading>()> resources;
+  std::function<std::vector<dra_reading>()> dra;  ///< none or one
+};
+
+/// All that the agent counts. Names and labels: docs/kubernetes.md, "Metrics".
+///
+/// Distinct objects: safe. Shared objects: safe.
+class agent_metrics final : public base::operation_observer {
+ public:
+  agent_metrics(std::string_view version, sources from);
+  agent_metrics(const agent_metrics&) = delete;
+  agent_metrics& operator=(const agent_metrics&) = delete;
+  ~agent_metrics() override;
+
+  void finished(std::string_view service,
+                std::string_view operation,
+                std::string_view outcome,
+                std::chrono::nanoseconds took) noexcept override;
+
+  /// Prometheus' text format, version 0.0.4.
+  [[nodiscard]] std::string exposition() const;
+
+ private:
+  class impl;
+  std::unique_ptr<impl> impl_;
+};
+
+}  // namespace gpushm::metrics

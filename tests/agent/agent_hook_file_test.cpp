@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "gpushm/error.hpp"
+#include "hook_file.hpp"
+#include "process/temp_dir.hpp"
+
+namespace gpushm::agent {
+namespace {
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+ino_t inode_of(const std::string& path) {
+  struct stat status {};
+  EXPECT_EQ(::stat(path.c_str(), &status), 0) << path;
+  return status.st_ino;
+}
+
+TEST(agent_hook_file, is_put_where_the_host_finds_it) {
+  const gpushm_testing::temp_dir folder;
+  std::ofstream(folder / "hook") << "program";
+  const std::string path = install_hook(folder / "hook", folder / "plugins/gpushm.dev");
+  EXPECT_EQ(path, folder / "plugins/gpushm.dev/gpushm-cdi-hook");
+  EXPECT_EQ(content_of(path), "program");
+  struct stat status {};
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777U, 0755U);
+}
+
+TEST(agent_hook_file, the_same_stays_and_another_takes_its_place_whole) {
+  const gpushm_testing::temp_dir folder;
+  std::ofstream(folder / "hook") << "one";
+  const std::string path = install_hook(folder / "hook", folder / "p");
+  const ino_t first = inode_of(path);
+  EXPECT_EQ(inode_of(install_hook(folder / "hook", folder / "p")), first);
+  std::ofstream(folder / "hook") << "two";
+  // Somebody runs the old one: its file must not change.
+  const std::ifstream running(path);
+  EXPECT_NE(inode_of(install_hook(folder / "hook", folder / "p")), first);
+  EXPECT_EQ(content_of(path), "two");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "p"), {}), 1);
+}
+
+TEST(agent_hook_file, a_program_that_is_not_there_is_told) {
+  const gpushm_testing::temp_dir folder;
+  try {
+    static_cast<void>(install_hook("/nonexistent/hook", folder / "p"));
+    FAIL() << "no error";
+  } catch (const error& why) {
+    EXPECT_STREQ(why.what(),
+                 "install the hook program \"/nonexistent/hook\": it cannot be read, or is empty "
+                 "(say where gpushm-cdi-hook is: --hook-source FILE)");
+  }
+}
+
+}  // namespace
+}  // namespace gpushm::agent
