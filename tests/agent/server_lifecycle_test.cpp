@@ -82,7 +82,10 @@ TEST_F(server_lifecycle, registers_again_soon_after_a_restart_of_the_kubelet) {
   served.set_resources({gpus_});
   ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
   const std::string before = kubelet_.resource(gpu).endpoint;
-  for (int time = 0; time < 3; ++time) {
+  for (std::uint64_t time = 1; time <= 3; ++time) {
+    ASSERT_TRUE(eventually_status(served, gpu, [&](const auto& s) {
+      return s.times_registered == time;
+    })) << status_of(served, gpu).times_registered;
     kubelet_.stop();
     const auto started = steady_clock::now();
     kubelet_.start();
@@ -92,8 +95,9 @@ TEST_F(server_lifecycle, registers_again_soon_after_a_restart_of_the_kubelet) {
   }
   // The kubelet had deleted the socket.
   EXPECT_NE(kubelet_.resource(gpu).endpoint, before);
-  EXPECT_TRUE(
-      eventually_status(served, gpu, [](const auto& s) { return s.times_registered == 4; }));
+  EXPECT_TRUE(eventually_status(served, gpu, [](const auto& s) { return s.times_registered == 4; }))
+      << status_of(served, gpu).times_registered;
+  EXPECT_EQ(kubelet_.resource(gpu).registrations, 4U);
 }
 
 TEST_F(server_lifecycle, registers_when_a_kubelet_returns_after_a_while) {
