@@ -68,17 +68,20 @@ void expect_ok(const dra_answers& answers) {
 
 int measure(unsigned rounds) {
   const temp_dir dir;
+  // As on a node: what is below /run is in memory, the kubelet's directory is not.
+  ::setenv("TMPDIR", "/dev/shm", 1);  // NOLINT(concurrency-mt-unsafe): no other thread yet
+  const temp_dir in_memory;
   gpushm::testing::fake_kube_api server;
   server.put(std::string("/api/v1/nodes/") + test_node);
   const gpushm::kube::client client(gpushm::kube::server_access{.url = server.url()});
-  broker_domains domains(dir / "run");
+  broker_domains domains(in_memory / "run");
   dra_kubelet_options found_by;
   found_by.root = dir.path();
   dra_kubelet kubelet(found_by);
   gpushm::dra::driver_options options;
   options.node_name = test_node;
   options.kubelet_root = dir.path();
-  options.cdi_directory = dir / "cdi";
+  options.cdi_directory = in_memory / "cdi";
   gpushm::dra::driver driver(options, client, domains);
   if (!kubelet.wait_registered(test_driver, std::chrono::seconds(20))) {
     std::fprintf(stderr, "the driver was not registered: %s\n", driver.status().problem.c_str());

@@ -54,7 +54,7 @@ TEST(dra_isolation, a_container_sees_the_domain_of_its_claim_only_and_cannot_cha
       ASSERT_EQ(
           ::mount(nullptr, target.c_str(), nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr), 0);
       EXPECT_THAT(names_in(root + "/run/gpushm/d"), ElementsAre("claim-" + uid_of(number)));
-      EXPECT_THAT(names_in(target), ElementsAre("socket"));
+      EXPECT_THAT(names_in(target), testing::Contains("socket"));
       std::error_code refused;
       std::filesystem::remove(target + "/socket", refused);
       EXPECT_EQ(refused, std::errc::read_only_file_system);

@@ -25,14 +25,7 @@ constexpr const char* write_operation = "write checkpoint";
 constexpr std::string_view file_name = "dra-checkpoint.json";
 constexpr std::size_t longest_bytes = 64UL << 20U;
 
-base::unique_fd open_in(const std::string& path, int flags) {
-  constexpr mode_t mode = 0600;
-  return base::unique_fd(base::checked("open state directory", path, "open", [&] {
-    return ::open(path.c_str(), flags | O_CLOEXEC, mode);
-  }));
-}
-
-base::unique_fd make_and_open(const std::string& directory) {
+void make_directory(const std::string& directory) {
   std::error_code failed;
   if (std::filesystem::create_directories(directory, failed)) {
     constexpr mode_t mode = 0750;
@@ -43,12 +36,15 @@ base::unique_fd make_and_open(const std::string& directory) {
   if (failed) {
     base::throw_errno(failed.value(), "make state directory", directory, "mkdir");
   }
-  return open_in(directory, O_RDONLY | O_DIRECTORY);
 }
 
 base::unique_fd take_lock(const std::string& directory) {
+  make_directory(directory);
   const std::string path = directory + "/dra.lock";
-  base::unique_fd lock = open_in(path, O_RDWR | O_CREAT);
+  constexpr mode_t mode = 0600;
+  base::unique_fd lock(base::checked("lock state directory", path, "open", [&] {
+    return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, mode);
+  }));
   const int taken = base::checked("lock state directory",
                                   path,
                                   "flock",
@@ -70,7 +66,6 @@ checkpoint_file::checkpoint_file(const std::string& directory)
     : directory_(directory),
       path_(std::string(directory).append("/").append(file_name)),
       second_path_(path_ + ".bak"),
-      open_directory_(make_and_open(directory)),
       lock_(take_lock(directory)) {
   remove_unfinished();
 }
@@ -149,9 +144,10 @@ void checkpoint_file::write(const std::string& path, const std::string& text, bo
 
 void checkpoint_file::save(const checkpoint& state) {
   const std::string text = to_text(state);
+  // Whole after a power cut: this one or, without an fsync of the directory, the one before. Either
+  // will do, because a power cut also ends all that is prepared.
   write(path_, text, true);
-  base::checked(write_operation, path_, "fsync", [&] { return ::fsync(open_directory_.get()); });
-  // The second one is for a first that cannot be read, not for a power cut: it may come later.
+  // The second one is for a first that cannot be read, not for a power cut.
   try {
     write(second_path_, text, false);
   } catch (const error&) {

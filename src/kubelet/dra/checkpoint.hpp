@@ -40,8 +40,8 @@ class checkpoint_file {
   /// taken instead, `warning` then says so. Throws `error` when neither can be used, or the first
   /// is of a newer version: then nothing has been changed.
   [[nodiscard]] checkpoint load(std::string& warning);
-  /// When this returns `state` survives a power cut. Throws `error`; then the old one is still
-  /// there.
+  /// When this returns `state` survives the process; after a power cut it, or the one before, is
+  /// there and whole. Throws `error`; then the old one is still there.
   void save(const checkpoint& state);
 
  private:
@@ -51,7 +51,6 @@ class checkpoint_file {
   std::string directory_;
   std::string path_;
   std::string second_path_;
-  base::unique_fd open_directory_;
   base::unique_fd lock_;
 };
 
