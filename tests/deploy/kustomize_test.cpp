@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
 #include <map>
 #include <regex>
 #include <set>
@@ -407,6 +408,21 @@ TEST_F(source_tree, documents_the_settings_that_the_agent_has) {
   EXPECT_EQ(all_matches(help, std::regex(R"(\(\$([A-Z_]+)\))")), told.variables);
 }
 
+TEST_F(source_tree, documents_each_metric) {
+  std::string sources;
+  const std::filesystem::path root(GPUSHM_SOURCE_DIR);
+  for (const auto& entry : std::filesystem::directory_iterator(root / "src/metrics")) {
+    if (entry.path().extension() == ".cpp") {
+      sources += source_file(entry.path().lexically_relative(root).string());
+    }
+  }
+  const auto declared = all_matches(sources, std::regex("\"(gpushm_[a-z_]+)\""));
+  ASSERT_GT(declared.size(), 10U);
+  EXPECT_EQ(all_matches(section(source_file("docs/kubernetes.md"), "## Metrics"),
+                        std::regex("`(gpushm_[a-z_]+)`")),
+            declared);
+}
+
 TEST_F(source_tree, documents_each_permission) {
   const std::string text =
       section(source_file("docs/kubernetes.md"), "## What the agent may do, and what for");
@@ -418,6 +434,33 @@ TEST_F(source_tree, documents_each_permission) {
         all_matches((*at)[1], std::regex("`([a-z]+)`"));
   }
   EXPECT_EQ(told, needed);
+}
+
+// Some kubectl make a text of an unquoted `on`, others a truth value: the files themselves must be
+// right. Patches need not be whole.
+TEST_F(source_tree, has_files_that_keep_to_the_types_of_the_api) {
+  const schema known(source_file("tests/deploy/schemas/kubernetes.json"));
+  std::size_t files = 0;
+  const std::filesystem::path root(GPUSHM_SOURCE_DIR);
+  for (const std::string& directory : kustomizations()) {
+    for (const auto& entry : std::filesystem::directory_iterator(root / directory)) {
+      const std::string file = entry.path().lexically_relative(root).string();
+      if (entry.path().extension() != ".yaml" || entry.path().stem() == "kustomization") {
+        continue;
+      }
+      ++files;
+      for (const manifest& each : read_manifests(source_file(file), file)) {
+        auto found = known.check(each);
+        found.erase(
+            std::remove_if(found.begin(),
+                           found.end(),
+                           [](const std::string& line) { return line.ends_with(" is missing"); }),
+            found.end());
+        EXPECT_THAT(found, IsEmpty());
+      }
+    }
+  }
+  EXPECT_GT(files, 10U);
 }
 
 TEST_F(source_tree, has_no_kustomization_that_is_not_tested) {
