@@ -41,7 +41,9 @@ void add_strategies(configuration_reader& in,
   }
   const auto words = base::split(text, ",");
   if (words.empty()) {
-    in.report(from, std::string(path).append(" is empty"), "write " + device_list_choice());
+    in.report(from,
+              std::string(path).append(" is empty"),
+              std::string("write ").append(device_list_choice()));
   }
   for (const std::string_view each : words) {
     const auto value = device_list_strategy_of(base::trim(each));

@@ -142,9 +142,10 @@ replicated_resource sharing_reader::read_resource(const node& from, const std::s
             return;
           }
           if (replicas < 2 || replicas > most_replicas) {
-            in_.report(value,
-                       std::string(at).append(" cannot be ").append(std::to_string(replicas)),
-                       "write a number from 2 to " + std::to_string(most_replicas));
+            in_.report(
+                value,
+                std::string(at).append(" cannot be ").append(std::to_string(replicas)),
+                std::string("write a number from 2 to ").append(std::to_string(most_replicas)));
           }
           out.replicas = static_cast<unsigned int>(replicas);
         }}});
@@ -159,40 +160,41 @@ replicated_resource sharing_reader::read_resource(const node& from, const std::s
 void sharing_reader::read_time_slicing(const node& from, const std::string& path) {
   time_slicing& out = content_.slicing;
   slicing_at_ = &from;
-  in_.read_mapping(from,
-                   path,
-                   {{"renameByDefault",
-                     [&](const node& value, const std::string& at) {
-                       in_.read(value, at, out.rename_by_default);
-                     }},
-                    {"failRequestsGreaterThanOne",
-                     [&](const node& value, const std::string& at) {
-                       in_.read(value, at, out.fail_requests_greater_than_one);
-                     }},
-                    {"resources",
-                     [&](const node& value, const std::string& at) {
-                       resources_at_ = &value;
-                       in_.read_list(value, at, [&](const node& each, const std::string& where) {
-                         resources_.push_back({read_resource(each, where), &each, where});
-                       });
-                     }},
-                    {"replicas",
-                     [&](const node& value, const std::string& at) {
-                       std::int64_t replicas = 0;
-                       if (!in_.read(value, at, replicas)) {
-                         return;
-                       }
-                       if (replicas < 2 || replicas > most_replicas) {
-                         in_.report(
-                             value,
-                             std::string(at).append(" cannot be ").append(std::to_string(replicas)),
-                             "write a number from 2 to " + std::to_string(most_replicas));
-                       }
-                       replicas_at_ = &value;
-                       replicas_ = static_cast<unsigned int>(replicas);
-                     }},
-                    // The usual plugin once had it, and only ever took an empty one.
-                    {"strategy", {}}});
+  in_.read_mapping(
+      from,
+      path,
+      {{"renameByDefault",
+        [&](const node& value, const std::string& at) {
+          in_.read(value, at, out.rename_by_default);
+        }},
+       {"failRequestsGreaterThanOne",
+        [&](const node& value, const std::string& at) {
+          in_.read(value, at, out.fail_requests_greater_than_one);
+        }},
+       {"resources",
+        [&](const node& value, const std::string& at) {
+          resources_at_ = &value;
+          in_.read_list(value, at, [&](const node& each, const std::string& where) {
+            resources_.push_back({read_resource(each, where), &each, where});
+          });
+        }},
+       {"replicas",
+        [&](const node& value, const std::string& at) {
+          std::int64_t replicas = 0;
+          if (!in_.read(value, at, replicas)) {
+            return;
+          }
+          if (replicas < 2 || replicas > most_replicas) {
+            in_.report(
+                value,
+                std::string(at).append(" cannot be ").append(std::to_string(replicas)),
+                std::string("write a number from 2 to ").append(std::to_string(most_replicas)));
+          }
+          replicas_at_ = &value;
+          replicas_ = static_cast<unsigned int>(replicas);
+        }},
+       // The usual plugin once had it, and only ever took an empty one.
+       {"strategy", {}}});
 }
 
 void sharing_reader::read(const node& from, const std::string& path) {
@@ -233,7 +235,7 @@ void sharing_reader::complete(unfinished& each) {
                "say how many there are of each device: replicas: 4");
   }
   if (content_.slicing.rename_by_default && each.resource.rename.empty()) {
-    each.resource.rename = each.resource.name + ".shared";
+    each.resource.rename = std::string(each.resource.name).append(".shared");
     if (const auto why = why_no_resource(each.resource.rename)) {
       in_.report(*each.at,
                  std::string(each.path)
@@ -276,9 +278,9 @@ void sharing_reader::finish() {
   }
   if (replicas_at_ != nullptr && in_.problem_count() == 0) {
     in_.warn(*replicas_at_,
-             "replicas does not belong directly under sharing.timeSlicing, and NVIDIA's device "
-             "plugin refuses such a file; it is read as if it were:\n" +
-                 canonical_time_slicing(content_.slicing));
+             std::string("replicas does not belong directly under sharing.timeSlicing, and "
+                         "NVIDIA's device plugin refuses such a file; it is read as if it were:\n")
+                 .append(canonical_time_slicing(content_.slicing)));
   }
 }
 

@@ -62,7 +62,7 @@ class health_monitor::impl {
   impl(health_options options, listener to)
       : options_(std::move(options)),
         to_(std::move(to)),
-        thread_([this](std::stop_token stop) { run(stop); }) {}
+        thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
   [[nodiscard]] std::map<std::string, board_health> boards() const {
     const std::lock_guard lock(mutex_);
@@ -159,9 +159,9 @@ class health_monitor::impl {
                       now,
                       options_.quiet);
       }
-      tell(uuid, record.health());
     }
     looked_ = true;
+    // Before anybody hears of a board its events come.
     if (came_back || begin_again_) {
       begin_again_ = false;
       std::vector<std::string> uuids;
@@ -169,6 +169,9 @@ class health_monitor::impl {
         uuids.push_back(uuid);
       }
       watch.begin_events(uuids);
+    }
+    for (const auto& [uuid, record] : records_) {
+      tell(uuid, record.health());
     }
     if (!changed.empty()) {
       tell_layout(changed);

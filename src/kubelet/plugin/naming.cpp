@@ -60,15 +60,18 @@ std::string why_not_single(const inventory& found) {
     }
   }
   if (cut != 0 && cut != found.boards.size()) {
-    return "MIG is on for " + std::to_string(cut) + " of " + std::to_string(found.boards.size()) +
-           " GPUs";
+    return std::string("MIG is on for ")
+        .append(std::to_string(cut))
+        .append(" of ")
+        .append(std::to_string(found.boards.size()))
+        .append(" GPUs");
   }
   if (profiles.size() > 1) {
     std::string list;
     for (const std::string& each : profiles) {
       list.append(list.empty() ? "" : ", ").append(each);
     }
-    return "there are instances of several profiles: " + list;
+    return std::string("there are instances of several profiles: ").append(list);
   }
   return {};
 }
@@ -107,7 +110,7 @@ bool matches(std::string_view pattern, std::string_view text, bool whole) {
 }
 
 std::string mig_resource_name(const std::string& profile) {
-  std::string name = "mig-" + profile;
+  std::string name = std::string("mig-").append(profile);
   // '+' is not allowed in names of resources.
   std::replace(name.begin(), name.end(), '+', '.');
   return name;
@@ -146,9 +149,11 @@ named_units name_devices(const configuration& settings,
     }
     for (const instance& part : each.instances) {
       if (part.profile.empty()) {
-        warnings.push_back(board_text(each).append(" has an instance that is not offered: NVML "
-                                                   "does not say of which profile ") +
-                           part.entry.uuid + " is");
+        warnings.push_back(board_text(each)
+                               .append(" has an instance that is not offered: NVML does not say of "
+                                       "which profile ")
+                               .append(part.entry.uuid)
+                               .append(" is"));
         continue;
       }
       const std::string otherwise = strategy == mig_strategy::single
