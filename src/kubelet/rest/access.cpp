@@ -10,6 +10,7 @@ namespace gpushm::kube {
 namespace {
 
 std::string variable(const char* name) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): the agent sets no variables
   const char* const value = std::getenv(name);
   return value == nullptr ? std::string() : std::string(value);
 }

@@ -113,8 +113,10 @@ class client {
                                     const std::string& field_selector = {},
                                     const std::stop_token& stop = {}) const;
   /// POST. What the server made of it.
+  // NOLINTNEXTLINE(modernize-use-nodiscard): few need to know what the server added
   nlohmann::json create(const std::string& path, const nlohmann::json& object) const;
   /// PUT: with the object's resourceVersion a conflict when somebody else wrote meanwhile.
+  // NOLINTNEXTLINE(modernize-use-nodiscard): the same
   nlohmann::json replace(const std::string& path, const nlohmann::json& object) const;
   /// DELETE; only the object with `uid` when that is not empty.
   void remove(const std::string& path, const std::string& uid = {}) const;

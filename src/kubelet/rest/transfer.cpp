@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/rest/transfer.hpp"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <ctime>
 
 #include "base/size_text.hpp"
