@@ -139,7 +139,7 @@ prepared_claim claims::prepare(const claim_reference& claim) {
   check(claim);
   const turn mine(*this, claim.uid);
   const std::optional<prepared_claim> before = find(claim.uid);
-  const prepared_claim wanted = allocation_of(claim, before);
+  prepared_claim wanted = allocation_of(claim, before);
   try {
     make(wanted);
     if (before != wanted) {

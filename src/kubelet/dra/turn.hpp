@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "kubelet/dra/claims.hpp"
 
@@ -10,7 +11,7 @@ namespace gpushm::dra {
 /// Waits until nobody else has the claim. Distinct objects: safe.
 class claims::turn {
  public:
-  turn(claims& of, const std::string& uid) : of_(of), uid_(uid) {
+  turn(claims& of, std::string uid) : of_(of), uid_(std::move(uid)) {
     std::unique_lock lock(of_.mutex_);
     of_.turn_over_.wait(lock, [this] { return !of_.busy_.contains(uid_); });
     of_.busy_.insert(uid_);
