@@ -57,13 +57,15 @@ class outgoing_call final : public pending_call {
           &state_->context,
           &state_->request,
           &state_->response,
-          [state = state_, &wake](grpc::Status status) {
+          [state = state_, &wake](const grpc::Status& status) {
             const std::lock_guard lock(state->mutex);
-            state->status = std::move(status);
+            state->status = status;
             wake.signal();
             state->done.notify_all();
           });
   }
+  outgoing_call(const outgoing_call&) = delete;
+  outgoing_call& operator=(const outgoing_call&) = delete;
   ~outgoing_call() override {
     state_->context.TryCancel();
     std::unique_lock lock(state_->mutex);
