@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device_plugin.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.hpp"
@@ -52,7 +53,6 @@ plugin::plan_options plan_options_of(const settings& chosen) {
   made.places = places_of(chosen);
   return made;
 }
-
 
 }  // namespace
 
@@ -125,13 +125,18 @@ std::vector<metrics::resource_reading> device_plugin::readings() const {
 }
 
 std::string device_plugin::not_ready() const {
-  for (const kubelet::resource_status& each : manager_.status()) {
-    if (!each.registered) {
+  const std::vector<kubelet::resource_status> all = manager_.status();
+  const std::lock_guard lock(mutex_);
+  for (const auto& planned : plan_.resources) {
+    // The manager's thread may not have seen yet what it is to offer.
+    const auto found = std::find_if(
+        all.begin(), all.end(), [&](const auto& each) { return each.name == planned->name(); });
+    if (found == all.end() || !found->registered) {
       std::string why = "the kubelet does not know ";
-      why += each.name;
-      if (!each.last_error.empty()) {
+      why += planned->name();
+      if (found != all.end() && !found->last_error.empty()) {
         why += ": ";
-        why += each.last_error;
+        why += found->last_error;
       }
       return why;
     }

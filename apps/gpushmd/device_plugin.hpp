@@ -44,7 +44,7 @@ class device_plugin {
   void board_changed(const std::string& uuid, const plugin::board_health& now);
 
   kubelet::manager manager_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   plugin::planned plan_;  // guarded by mutex_
   bool watch_boards_;
   std::unique_ptr<plugin::health_monitor> monitor_;  // ends before what its thread calls

@@ -46,19 +46,26 @@ cdi_machine::cdi_machine(bool real) {
   }
 }
 
+std::vector<std::string> cdi_machine::places() const {
+  if (!fake_) {
+    return {};
+  }
+  return {"--driver-root",
+          tree_.path(),
+          "--dev-root",
+          fake_->root(),
+          "--proc-root",
+          fake_->proc_root()};
+}
+
 gpushm_testing::run_result cdi_machine::generate(const std::vector<std::string>& more) const {
   spawn_options options;
   options.argv = {gpushm_testing::own_program("gpushm"), "cdi", "generate"};
   if (fake_) {
     options.env = fake_->environment();
-    options.argv.insert(options.argv.end(),
-                        {"--driver-root",
-                         tree_.path(),
-                         "--dev-root",
-                         fake_->root(),
-                         "--proc-root",
-                         fake_->proc_root()});
   }
+  const auto where = places();
+  options.argv.insert(options.argv.end(), where.begin(), where.end());
   options.argv.insert(options.argv.end(), more.begin(), more.end());
   return gpushm_testing::run_program(options, gpushm_testing::patience(std::chrono::seconds(60)));
 }

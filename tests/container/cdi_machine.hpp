@@ -21,6 +21,9 @@ class cdi_machine {
   /// Throws `harness_error` where a fake one cannot be made.
   explicit cdi_machine(bool real);
 
+  /// Where its driver and its nodes are, as options of `gpushm cdi generate` and of the agent; none
+  /// for a real machine.
+  [[nodiscard]] std::vector<std::string> places() const;
   /// `gpushm cdi generate` for it, with more options.
   [[nodiscard]] gpushm_testing::run_result generate(const std::vector<std::string>& more) const;
   /// A broker of the domain "default" below `domains`, and the share device's document that leads
