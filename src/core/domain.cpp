@@ -248,7 +248,7 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
     names_.emplace(made.name, &made);
     account += wanted.allocated_bytes;  // last: nothing below can fail
     ++lease_count_;
-  } catch (...) {                       // out of memory half-way
+  } catch (...) {  // out of memory half-way
     creator.leased.erase(generation);
     creator.created.erase(generation);
     segments_.erase(at);

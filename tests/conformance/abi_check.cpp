@@ -141,7 +141,7 @@ static_assert(sizeof(gpushm::nvml::nvmlPciInfo_t) == sizeof(::nvmlPciInfo_t));
 static_assert(offsetof(gpushm::nvml::nvmlPciInfo_t, busId) == offsetof(::nvmlPciInfo_t, busId));
 #define GPUSHM_CHECK_NVML_SIZE(type) \
   static_assert(sizeof(gpushm::nvml::type) == sizeof(::type), #type " differs in size")
-#define GPUSHM_CHECK_NVML_FIELD(type, field)                                     \
+#define GPUSHM_CHECK_NVML_FIELD(type, field)                                    \
   static_assert(offsetof(gpushm::nvml::type, field) == offsetof(::type, field), \
                 #type "::" #field " is elsewhere in nvml.h")
 GPUSHM_CHECK_NVML_SIZE(nvmlEventData_t);
