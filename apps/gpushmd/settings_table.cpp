@@ -11,7 +11,7 @@ namespace gpushm::agent {
 
 namespace {
 
-[[noreturn]] void refuse(std::string cause, std::string_view next_step = {}) {
+[[noreturn]] void refuse(const std::string& cause, std::string_view next_step = {}) {
   throw error(errc::invalid_argument, {}, {}, cause, next_step);
 }
 
@@ -43,7 +43,7 @@ Value number(std::string_view text, Value least, Value most) {
     cause += std::to_string(least);
     cause += " to ";
     cause += std::to_string(most);
-    refuse(std::move(cause));
+    refuse(cause);
   }
   return *value;
 }

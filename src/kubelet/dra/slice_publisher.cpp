@@ -39,11 +39,10 @@ std::string uid_of(const nlohmann::json& slice) {
 
 /// Of the same object; versions of a resource are numbers that grow.
 bool is_older(const nlohmann::json& slice, const nlohmann::json& other) {
-  const auto version_of = [](const nlohmann::json& each) {
-    return base::number<std::uint64_t>(text_at(each, "/metadata/resourceVersion"));
-  };
-  const auto one = version_of(slice);
-  const auto two = version_of(other);
+  const std::string version = text_at(slice, "/metadata/resourceVersion");
+  const std::string other_version = text_at(other, "/metadata/resourceVersion");
+  const auto one = base::number<std::uint64_t>(version);
+  const auto two = base::number<std::uint64_t>(other_version);
   return uid_of(slice) == uid_of(other) && one && two && *one < *two;
 }
 

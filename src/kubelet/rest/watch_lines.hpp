@@ -15,7 +15,7 @@ namespace gpushm::kube {
 /// Distinct objects: safe. Shared objects: unsafe.
 class watch_lines {
  public:
-  watch_lines(asked what,
+  watch_lines(const asked& what,
               std::size_t most_bytes,
               const std::function<void(const watch_event&)>& on_event)
       : what_(what), most_bytes_(most_bytes), on_event_(on_event) {}
