@@ -3,13 +3,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
 #include "base/backoff.hpp"
 #include "base/log.hpp"
-#include "base/text.hpp"
 #include "gpushm/error.hpp"
 #include "kubelet/dra/observed.hpp"
 
@@ -39,11 +38,12 @@ std::string uid_of(const nlohmann::json& slice) {
 
 /// Of the same object; versions of a resource are numbers that grow.
 bool is_older(const nlohmann::json& slice, const nlohmann::json& other) {
-  const std::string version = text_at(slice, "/metadata/resourceVersion");
-  const std::string other_version = text_at(other, "/metadata/resourceVersion");
-  const auto one = base::number<std::uint64_t>(version);
-  const auto two = base::number<std::uint64_t>(other_version);
-  return uid_of(slice) == uid_of(other) && one && two && *one < *two;
+  // 0 for what is no number.
+  const auto version_of = [](const nlohmann::json& each) {
+    return std::strtoull(text_at(each, "/metadata/resourceVersion").c_str(), nullptr, 10);
+  };
+  const auto one = version_of(slice);
+  return uid_of(slice) == uid_of(other) && one != 0 && one < version_of(other);
 }
 
 }  // namespace
