@@ -44,16 +44,19 @@ TEST_F(server_leaks, as_many_descriptors_and_threads_as_before) {
   a_whole_life();
   const auto descriptors = count_descriptors(::getpid());
   const auto threads = count_threads(::getpid());
-  constexpr std::size_t lives = 6;
+  // gRPC's own pools of threads and connections grow by a few with what runs at once, and shrink
+  // when they like. What a life left behind would be there for each of them.
+  constexpr std::size_t lives = 16;
+  constexpr std::size_t of_pools = lives / 2;
   for (std::size_t time = 0; time < lives; ++time) {
     a_whole_life();
   }
-  EXPECT_TRUE(eventually([&] { return total(count_descriptors(::getpid())) <= total(descriptors); },
-                         seconds(20)))
+  EXPECT_TRUE(eventually(
+      [&] { return total(count_descriptors(::getpid())) < total(descriptors) + of_pools; },
+      seconds(20)))
       << to_text(descriptors) << " became " << to_text(count_descriptors(::getpid()));
-  // gRPC's own pools grow by one or two with what runs at once: a thread of each life would be six.
   EXPECT_TRUE(
-      eventually([&] { return count_threads(::getpid()) < threads + lives / 2; }, seconds(20)))
+      eventually([&] { return count_threads(::getpid()) < threads + of_pools; }, seconds(20)))
       << threads << " became " << count_threads(::getpid());
   EXPECT_THAT(sockets(), ElementsAre("kubelet.sock"));
 }

@@ -130,6 +130,9 @@ struct refused {
   const char* to;
   const char* what;
 };
+void PrintTo(const refused& value, std::ostream* to) {
+  *to << value.what;
+}
 class pod_security : public testing::TestWithParam<refused> {};
 
 TEST_P(pod_security, finds_what_restricted_refuses) {
