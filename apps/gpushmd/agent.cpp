@@ -79,6 +79,7 @@ class agent {
  public:
   agent(const settings& chosen, signals& inbox)
       : chosen_(chosen),
+        share_devices_(chosen.share_devices),
         metrics_(GPUSHM_VERSION,
                  {[this] { return brokers_ ? brokers_->readings() : no_domains(); },
                   [this] { return plugin_ ? plugin_->readings() : no_resources(); },
@@ -94,7 +95,6 @@ class agent {
     if (wants_dra(chosen)) {
       start_dra();
     }
-    started_ = true;
     if (!chosen.listen.empty()) {
       web_ = std::make_unique<web_server>(
           chosen.listen,
@@ -172,7 +172,7 @@ class agent {
       return {};
     }
     const dra::driver_status now = dra_->status();
-    return {{now.claims, now.published ? chosen_.share_devices : 0, now.registered}};
+    return {{now.claims, now.published ? share_devices_ : 0, now.registered}};
   }
 
   [[nodiscard]] std::string not_ready() const {
@@ -199,7 +199,7 @@ class agent {
   }
 
   settings chosen_;
-  std::atomic<bool> started_{false};
+  const unsigned int share_devices_;  // of the driver's, whatever is read later
   std::atomic<bool> planned_{false};
   metrics::agent_metrics metrics_;
   std::unique_ptr<broker_set> brokers_;

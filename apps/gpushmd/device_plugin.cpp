@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "discover/generate.hpp"
+#include "driver/nvml.hpp"
 #include "hook_file.hpp"
 #include "kubelet/plugin/inventory.hpp"
 
@@ -20,11 +22,16 @@ kubelet::manager_options manager_options_of(const settings& chosen,
   return made;
 }
 
-discover::generate_options places_of(const settings& chosen) {
+discover::generate_options driver_places(const settings& chosen) {
   discover::generate_options made;
   made.driver_root = chosen.driver_root;
   made.dev_root = chosen.dev_root;
   made.proc_root = chosen.proc_root;
+  return made;
+}
+
+discover::generate_options places_of(const settings& chosen) {
+  discover::generate_options made = driver_places(chosen);
   if (!chosen.gpus) {
     return made;
   }
@@ -59,18 +66,19 @@ plugin::plan_options plan_options_of(const settings& chosen) {
 device_plugin::device_plugin(const settings& chosen,
                              std::function<void()> plan_anew,
                              base::operation_observer* observer)
-    : manager_(manager_options_of(chosen, observer)), watch_boards_(chosen.gpus) {
-  if (watch_boards_) {
+    : manager_(manager_options_of(chosen, observer)) {
+  if (chosen.gpus) {
+    // Where the linker finds none: the driver need not be of this container's image.
+    if (const std::string nvml = discover::find_nvml(driver_places(chosen)); !nvml.empty()) {
+      driver::nvml_library::look_also_at(nvml);
+    }
     monitor_ = std::make_unique<plugin::health_monitor>(
         chosen.health,
         plugin::health_monitor::listener{
             [this](const std::string& uuid, const plugin::board_health& now) {
               board_changed(uuid, now);
             },
-            [plan_anew = std::move(plan_anew)](const std::string& what) {
-              base::log(log_level::info, what + ": planning anew");
-              plan_anew();
-            }});
+            [plan_anew = std::move(plan_anew)](const std::string& /*what*/) { plan_anew(); }});
   }
 }
 
@@ -95,25 +103,20 @@ void device_plugin::apply(const settings& chosen) {
   for (const std::string& warning : plan.warnings) {
     base::log(log_level::warning, warning);
   }
+  const std::lock_guard lock(mutex_);
+  plan_ = std::move(plan);
   if (monitor_ != nullptr) {
+    // What the monitor finds from here on is told to this plan.
     for (const auto& [uuid, state] : monitor_->boards()) {
-      plan.set_health(uuid, state.healthy, state.reason);
+      plan_.set_health(uuid, state.healthy, state.reason);
     }
   }
-  const std::lock_guard lock(mutex_);
-  manager_.set_resources(plan.resources);
-  plan_ = std::move(plan);
+  manager_.set_resources(plan_.resources);
 }
 
 void device_plugin::board_changed(const std::string& uuid, const plugin::board_health& now) {
   const std::lock_guard lock(mutex_);
-  const std::size_t changed = plan_.set_health(uuid, now.healthy, now.reason);
-  std::string text = uuid;
-  text += now.healthy ? " is healthy" : " is unhealthy: ";
-  text += now.reason;
-  text += "; devices that changed: ";
-  text += std::to_string(changed);
-  base::log(now.healthy ? log_level::info : log_level::warning, text);
+  plan_.set_health(uuid, now.healthy, now.reason);
 }
 
 std::vector<metrics::resource_reading> device_plugin::readings() const {

@@ -45,8 +45,7 @@ class device_plugin {
 
   kubelet::manager manager_;
   mutable std::mutex mutex_;
-  plugin::planned plan_;  // guarded by mutex_
-  bool watch_boards_;
+  plugin::planned plan_;                             // guarded by mutex_
   std::unique_ptr<plugin::health_monitor> monitor_;  // ends before what its thread calls
 };
 

@@ -236,7 +236,21 @@ generated describe(const generate_options& options,
   return std::move(maker).take();
 }
 
+std::string nvml_of(const root_view& root, const installed_driver& driver) {
+  const auto found = root.resolve(join(driver.directories.front(), "libnvidia-ml.so.1"));
+  return found ? root.outside(*found) : std::string();
+}
+
 }  // namespace
+
+std::string find_nvml(const generate_options& options) {
+  try {
+    const root_view root(options.driver_root);
+    return nvml_of(root, find_driver(root, options));
+  } catch (const error&) {
+    return {};
+  }
+}
 
 generated generate(const generate_options& options, const std::vector<gpu_entry>& boards) {
   const root_view root(options.driver_root);
@@ -246,8 +260,7 @@ generated generate(const generate_options& options, const std::vector<gpu_entry>
 generated generate(const generate_options& options) {
   const root_view root(options.driver_root);
   const installed_driver driver = find_driver(root, options);
-  const auto nvml = root.resolve(join(driver.directories.front(), "libnvidia-ml.so.1"));
-  return describe(options, root, driver, ask_nvml(nvml ? root.outside(*nvml) : std::string()));
+  return describe(options, root, driver, ask_nvml(nvml_of(root, driver)));
 }
 
 }  // namespace gpushm::discover

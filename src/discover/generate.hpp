@@ -49,4 +49,8 @@ struct generated {
 [[nodiscard]] generated generate(const generate_options& options,
                                  const std::vector<gpu_entry>& boards);
 
+/// The path of the NVML that belongs to the driver which the options name, as this process sees it;
+/// empty when there is none. Reads directories and the linker's cache.
+[[nodiscard]] std::string find_nvml(const generate_options& options);
+
 }  // namespace gpushm::discover

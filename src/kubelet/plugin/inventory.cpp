@@ -140,6 +140,7 @@ void measure_closeness(const nvml_library& nvml,
                        const std::vector<nvml::nvmlDevice_t>& devices,
                        inventory& out) {
   std::vector<links> all;
+  all.reserve(devices.size());
   for (nvml::nvmlDevice_t const each : devices) {
     all.push_back(links_of(nvml, each));
   }

@@ -51,6 +51,7 @@ struct planned {
   /// Marks everything that is on the board, whole, cut or replicated, in each resource. An empty
   /// `reason`: it is healthy. Listeners hear of it when it changes something. How many devices
   /// changed. Unknown boards: nothing.
+  // NOLINTNEXTLINE(modernize-use-nodiscard): it is done for its effect
   std::size_t set_health(std::string_view board_uuid,
                          bool healthy,
                          const std::string& reason) const;
