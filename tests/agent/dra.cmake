@@ -21,7 +21,7 @@ if(TARGET gpushm_fake_kube_api)
   gpushm_test(agent_dra_cluster_test LABEL process grpc SOURCES dra_cluster_test.cpp TIMEOUT 300
     LIBRARIES gpushm_dra_test_support gpushm_testing_dra_kubelet gpushm_fake_kube_api)
 
-  # Beside the tests, because it needs what they stand on; `make bench` runs it.
+  # Beside the tests, because it needs what they stand on; prints percentiles when run by itself.
   add_executable(gpushm_bench_agent_prepare "${PROJECT_SOURCE_DIR}/bench/agent_prepare.cpp")
   target_link_libraries(gpushm_bench_agent_prepare PRIVATE
     gpushm_flags gpushm_dra_test_support gpushm_testing_dra_kubelet gpushm_fake_kube_api)
