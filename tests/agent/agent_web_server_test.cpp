@@ -13,6 +13,7 @@
 
 #include "base/unique_fd.hpp"
 #include "gpushm/error.hpp"
+#include "process/deadline.hpp"
 #include "process/proc_counters.hpp"
 #include "web_server.hpp"
 
@@ -105,7 +106,7 @@ TEST_F(agent_web_server, a_flood_of_silent_connections_takes_few_descriptors_and
   }
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_THAT(get(server_.port(), "/healthz"), StartsWith("HTTP/1.1 200"));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, gpushm_testing::patience(1800ms));
   // Its own hundred ends, and what the server keeps.
   EXPECT_LE(count(), before + 100 + 32);
 }

@@ -236,7 +236,7 @@ TEST_F(rest_collection, ends_at_once_whatever_the_server_does) {
     ASSERT_TRUE(server_.wait_for_request([](const auto&) { return true; }, patience_limit));
     const auto start = std::chrono::steady_clock::now();
     watch.reset();
-    EXPECT_LT(std::chrono::steady_clock::now() - start, gpushm_testing::patience(seconds(1)));
+    EXPECT_LT(std::chrono::steady_clock::now() - start, gpushm_testing::patience(seconds(10)));
   }
   server_.stop();
   EXPECT_TRUE(eventually(

@@ -155,7 +155,7 @@ TEST_F(rest_watch, it_stops_soon_also_while_nothing_happens) {
   const auto start = std::chrono::steady_clock::now();
   watch.stop();
   EXPECT_EQ(watch.wait_end(), "no error");
-  EXPECT_LT(std::chrono::steady_clock::now() - start, gpushm_testing::patience(milliseconds(500)));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, gpushm_testing::patience(seconds(5)));
 }
 
 TEST_F(rest_watch, a_stop_during_a_slow_start_is_heard_too) {
