@@ -87,7 +87,7 @@ checkpoint checkpoint_file::load(std::string& warning) {
     struct stat status {};
     const int found = base::checked(
         read_operation, path, "stat", [&] { return ::stat(path.c_str(), &status); }, {ENOENT});
-    const std::optional<std::string> text =
+    std::optional<std::string> text =
         found == 0 ? base::read_small_file(path, longest_bytes) : std::nullopt;
     if (found == 0 && !text) {
       throw error(errc::system_error, read_operation, path, "it cannot be read");
