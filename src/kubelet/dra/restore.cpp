@@ -67,7 +67,7 @@ std::string claims::open_again(const prepared_claim& claim) {
   try {
     make(claim);
   } catch (const error& failure) {
-    const std::string text = failure.in("open claim again", to_string(claim.claim)).what();
+    std::string text = failure.in("open claim again", to_string(claim.claim)).what();
     const std::lock_guard lock(mutex_);
     troubles_.insert_or_assign(claim.claim.uid, text);
     return text;
