@@ -42,7 +42,7 @@ std::string install_hook(const std::string& source, const std::string& directory
   }
   std::error_code failed;
   std::filesystem::create_directories(directory, failed);
-  const std::string path = directory + "/" + name;
+  std::string path = directory + "/" + name;
   if (content_of(path) != program) {
     cdi::file_beside written(operation, path);
     written.write(program);
