@@ -164,6 +164,7 @@ void hub::violate(core::session_id session, std::uint64_t id, std::string_view c
 }
 
 void hub::reply(core::session_id to, std::uint64_t id, wire::body body, outgoing packet) {
+  counters_.state_of(domain_);  // who has an answer finds it counted
   packet.packet = wire::encode({id, std::move(body)});
   out_.send(to, std::move(packet));
 }

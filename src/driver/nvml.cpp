@@ -108,6 +108,7 @@ struct loaded_nvml {
   library_outcome told;
   std::optional<error> failure;
   nvml_library library;
+  const loaded_nvml* earlier = nullptr;
 
   static std::atomic<const loaded_nvml*>& kept() {
     // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): see above
@@ -124,6 +125,7 @@ struct loaded_nvml {
     loaded_nvml next = make();
     // The same failure again and again must not cost memory each time.
     if (!next.failure || std::string_view(next.failure->what()) != get().failure->what()) {
+      next.earlier = kept();
       // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): see above
       kept() = new loaded_nvml(std::move(next));
     }
@@ -140,9 +142,9 @@ struct loaded_nvml {
     library_outcome told;
     try {
       nvml_library library = nvml_library::load(told, name);
-      return {told, std::nullopt, std::move(library)};
+      return {told, std::nullopt, std::move(library), nullptr};
     } catch (const error& failure) {
-      return {told, failure, nvml_library()};
+      return {told, failure, nvml_library(), nullptr};
     }
   }
 };

@@ -35,7 +35,7 @@ struct boards {
 // What was shown last; null before nvmlInit. Never destroyed, as are the ones before it, whose
 // handles stay valid for boards that are still there.
 std::atomic<const boards*> known = nullptr;
-std::vector<const boards*> earlier;
+std::vector<const boards*>& earlier = *new std::vector<const boards*>;
 std::mutex mutex;
 
 nvmlDevice_t handle_of(const fake::gpu_view& gpu) {
@@ -149,7 +149,11 @@ nvmlReturn_t put_text(const std::string& value, char* text, unsigned int size) {
 nvmlReturn_t nvml::nvmlInit_v2() {
   const std::lock_guard lock(mutex);
   look_again();
-  return known.load()->all.empty() ? NVML_ERROR_DRIVER_NOT_LOADED : NVML_SUCCESS;
+  if (known.load()->all.empty()) {  // the library is unloaded, and nobody could reach it then
+    delete known.exchange(nullptr);
+    return NVML_ERROR_DRIVER_NOT_LOADED;
+  }
+  return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvml::nvmlShutdown() {
