@@ -3,19 +3,14 @@
 
 #include <algorithm>
 
+#include "base/hex.hpp"
 #include "base/names.hpp"
 #include "output.hpp"
 
 namespace gpushm::cli {
 
 std::string epoch_text(const epoch& value) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string text;
-  for (const std::uint8_t byte : value) {
-    text += digits[byte >> 4U];
-    text += digits[byte & 15U];
-  }
-  return text;
+  return base::hex_text(value);
 }
 
 std::string device_text(const device_id& device) {

@@ -81,8 +81,12 @@ class agent {
       : chosen_(chosen),
         share_devices_(chosen.share_devices),
         metrics_(GPUSHM_VERSION,
-                 {[this] { return brokers_ ? brokers_->readings() : no_domains(); },
-                  [this] { return plugin_ ? plugin_->readings() : no_resources(); },
+                 {[this] {
+                    return brokers_ ? brokers_->readings() : std::vector<metrics::domain_reading>();
+                  },
+                  [this] {
+                    return plugin_ ? plugin_->readings() : std::vector<metrics::resource_reading>();
+                  },
                   [this] { return dra_reading(); }}) {
     if (chosen.broker) {
       brokers_ = std::make_unique<broker_set>(brokers_of(chosen));
@@ -146,9 +150,6 @@ class agent {
   }
 
  private:
-  static std::vector<metrics::domain_reading> no_domains() { return {}; }
-  static std::vector<metrics::resource_reading> no_resources() { return {}; }
-
   void start_dra() {
     if (!brokers_) {
       throw error(errc::invalid_argument,

@@ -6,6 +6,7 @@
 #include "base/text.hpp"
 #include "gpushm/error.hpp"
 #include "settings.hpp"
+#include "spec/quoted.hpp"
 
 namespace gpushm::agent {
 
@@ -15,13 +16,6 @@ namespace {
   throw error(errc::invalid_argument, {}, {}, cause, next_step);
 }
 
-std::string in_quotes(std::string_view text) {
-  std::string quoted = "\"";
-  quoted += text;
-  quoted += '"';
-  return quoted;
-}
-
 bool truth(std::string_view text) {
   constexpr std::array<std::string_view, 4> yes{"on", "true", "yes", "1"};
   constexpr std::array<std::string_view, 4> no{"off", "false", "no", "0"};
@@ -29,7 +23,7 @@ bool truth(std::string_view text) {
     return true;
   }
   if (std::find(no.begin(), no.end(), text) == no.end()) {
-    refuse(in_quotes(text).append(" is neither on nor off"), "say on or off");
+    refuse(cdi::quoted(text).append(" is neither on nor off"), "say on or off");
   }
   return false;
 }
@@ -38,7 +32,7 @@ template <typename Value>
 Value number(std::string_view text, Value least, Value most) {
   const auto value = base::number<Value>(text);
   if (!value || *value < least || *value > most) {
-    std::string cause = in_quotes(text);
+    std::string cause = cdi::quoted(text);
     cause += " is no number from ";
     cause += std::to_string(least);
     cause += " to ";
@@ -50,7 +44,7 @@ Value number(std::string_view text, Value least, Value most) {
 
 std::string absolute(std::string_view text) {
   if (!text.starts_with('/')) {
-    refuse(in_quotes(text).append(" is no absolute path"), "say it from / on");
+    refuse(cdi::quoted(text).append(" is no absolute path"), "say it from / on");
   }
   return std::string(text);
 }
@@ -64,15 +58,15 @@ std::vector<std::string> domain_names(std::string_view text) {
     if (name.empty() || name.size() > 40 || !std::all_of(name.begin(), name.end(), fits) ||
         std::isalnum(static_cast<unsigned char>(name.front())) == 0 ||
         std::isalnum(static_cast<unsigned char>(name.back())) == 0) {
-      refuse(in_quotes(name).append(" is no name for a domain"),
+      refuse(cdi::quoted(name).append(" is no name for a domain"),
              "use up to 40 letters, digits, '-' and '_', beginning and ending with a letter or "
              "digit");
     }
     if (name.starts_with("claim-")) {
-      refuse(in_quotes(name).append(" is a name of the domains of claims"), "use another name");
+      refuse(cdi::quoted(name).append(" is a name of the domains of claims"), "use another name");
     }
     if (std::find(names.begin(), names.end(), name) != names.end()) {
-      refuse(in_quotes(name).append(" is named twice"), "name each domain once");
+      refuse(cdi::quoted(name).append(" is named twice"), "name each domain once");
     }
     names.emplace_back(name);
   }
@@ -82,7 +76,7 @@ std::vector<std::string> domain_names(std::string_view text) {
 std::string resource_name(std::string_view text) {
   std::string whole = plugin::whole_resource_name(text);
   if (const auto why = plugin::why_no_resource(whole)) {
-    refuse(in_quotes(text).append(" is no resource name: ").append(*why));
+    refuse(cdi::quoted(text).append(" is no resource name: ").append(*why));
   }
   return whole;
 }
@@ -90,7 +84,7 @@ std::string resource_name(std::string_view text) {
 std::string level_name(std::string_view text) {
   constexpr std::array<std::string_view, 4> levels{"debug", "info", "warning", "error"};
   if (std::find(levels.begin(), levels.end(), text) == levels.end()) {
-    refuse(in_quotes(text).append(" is no level"), "say debug, info, warning or error");
+    refuse(cdi::quoted(text).append(" is no level"), "say debug, info, warning or error");
   }
   return std::string(text);
 }
@@ -281,7 +275,7 @@ constexpr auto table = std::to_array<setting>({
      "Of the log on standard error",
      [](settings& s, std::string_view v) {
        if (v != "text" && v != "json") {
-         refuse(in_quotes(v).append(" is neither text nor json"), "say text or json");
+         refuse(cdi::quoted(v).append(" is neither text nor json"), "say text or json");
        }
        s.log_as = v == "json" ? log_format::json : log_format::text;
      }},

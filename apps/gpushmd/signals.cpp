@@ -3,13 +3,11 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <array>
 #include <csignal>
-#include <cstdint>
 
 #include "base/syscall.hpp"
 
@@ -19,7 +17,7 @@ namespace {
 constexpr const char* operation = "handle signals";
 }  // namespace
 
-signals::signals() {
+signals::signals() : wake_ups_(operation) {
   sigset_t mask;
   sigemptyset(&mask);
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
@@ -29,12 +27,10 @@ signals::signals() {
   signals_ = base::unique_fd(base::checked(operation, {}, "signalfd", [&] {
     return ::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
   }));
-  wake_ups_ = base::unique_fd(base::checked(
-      operation, {}, "eventfd", [] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }));
 }
 
 std::optional<signals::kind> signals::next(std::chrono::milliseconds timeout) {
-  std::array<pollfd, 2> waits{{{signals_.get(), POLLIN, 0}, {wake_ups_.get(), POLLIN, 0}}};
+  std::array<pollfd, 2> waits{{{signals_.get(), POLLIN, 0}, {wake_ups_.fd(), POLLIN, 0}}};
   if (::poll(waits.data(), waits.size(), static_cast<int>(timeout.count())) <= 0) {
     return std::nullopt;
   }
@@ -42,16 +38,7 @@ std::optional<signals::kind> signals::next(std::chrono::milliseconds timeout) {
   if (base::retry([&] { return ::read(signals_.get(), &what, sizeof what); }) == sizeof what) {
     return what.ssi_signo == SIGHUP ? kind::reload : kind::stop;
   }
-  std::uint64_t count = 0;
-  if (base::retry([&] { return ::read(wake_ups_.get(), &count, sizeof count); }) == sizeof count) {
-    return kind::woken;
-  }
-  return std::nullopt;
-}
-
-void signals::wake() noexcept {
-  const std::uint64_t one = 1;
-  static_cast<void>(base::retry([&] { return ::write(wake_ups_.get(), &one, sizeof one); }));
+  return wake_ups_.take() ? std::optional(kind::woken) : std::nullopt;
 }
 
 }  // namespace gpushm::agent

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/unique_fd.hpp"
+#include "base/wakeup.hpp"
 
 namespace gpushm::agent {
 
@@ -22,11 +23,11 @@ class signals {
   /// Blocks until there is one, at most `timeout`.
   [[nodiscard]] std::optional<kind> next(std::chrono::milliseconds timeout);
   /// `next` returns `woken`, now or when it is called; once for several wake-ups.
-  void wake() noexcept;
+  void wake() noexcept { wake_ups_.signal(); }
 
  private:
   base::unique_fd signals_;
-  base::unique_fd wake_ups_;
+  base::wakeup wake_ups_;
 };
 
 }  // namespace gpushm::agent

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 
+#include "base/hex.hpp"
 #include "base/text.hpp"
 
 namespace gpushm::driver {
@@ -83,15 +84,12 @@ std::optional<int> minor_of_node(std::string_view name) noexcept {
 }
 
 std::string uuid_text(std::string_view prefix, std::span<const char, 16> bytes) {
-  constexpr std::string_view digits = "0123456789abcdef";
   std::string text(prefix);
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     if (i == 4 || i == 6 || i == 8 || i == 10) {
       text += '-';
     }
-    const auto byte = static_cast<unsigned char>(bytes[i]);
-    text += digits[byte >> 4U];
-    text += digits[byte & 0xFU];
+    base::append_hex(text, static_cast<std::uint8_t>(bytes[i]));
   }
   return text;
 }

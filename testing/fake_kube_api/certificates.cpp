@@ -12,21 +12,13 @@
 #include <array>
 #include <stdexcept>
 
+#include "fake_kube_api/openssl_owners.hpp"
+
 namespace gpushm::testing {
 
 namespace {
 
-template <auto Free>
-struct freed_by {
-  template <typename Value>
-  void operator()(Value* value) const {
-    Free(value);
-  }
-};
-using key_pointer = std::unique_ptr<EVP_PKEY, freed_by<EVP_PKEY_free>>;
-using certificate_pointer = std::unique_ptr<X509, freed_by<X509_free>>;
 using extension_pointer = std::unique_ptr<X509_EXTENSION, freed_by<X509_EXTENSION_free>>;
-using bio_pointer = std::unique_ptr<BIO, freed_by<BIO_free_all>>;
 
 template <typename Pointer>
 Pointer made(Pointer pointer) {

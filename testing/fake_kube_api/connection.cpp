@@ -11,21 +11,11 @@
 #include <stdexcept>
 
 #include "base/syscall.hpp"
+#include "fake_kube_api/openssl_owners.hpp"
 
 namespace gpushm::testing {
 
 namespace {
-
-template <auto Free>
-struct freed_by {
-  template <typename Value>
-  void operator()(Value* value) const {
-    Free(value);
-  }
-};
-using bio_pointer = std::unique_ptr<BIO, freed_by<BIO_free_all>>;
-using certificate_pointer = std::unique_ptr<X509, freed_by<X509_free>>;
-using key_pointer = std::unique_ptr<EVP_PKEY, freed_by<EVP_PKEY_free>>;
 
 bio_pointer reader_of(const std::string& text) {
   return bio_pointer(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/hex.hpp"
 #include "device_memory.hpp"
 #include "driver/devices.hpp"
 #include "driver/owners.hpp"
@@ -29,17 +30,6 @@ void* as_pointer(cuda::CUdeviceptr address) {
 
 cuda::CUdeviceptr as_address(void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
-}
-
-std::string hex_text(std::span<const char> bytes) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string text;
-  for (const char each : bytes) {
-    const auto byte = static_cast<unsigned char>(each);
-    text += digits[byte >> 4U];
-    text += digits[byte & 0xfU];
-  }
-  return text;
 }
 
 cuda::CUipcMemHandle handle_of(const std::string& text) {
@@ -100,7 +90,7 @@ class raw_export final : public raw_memory {
                        "export",
                        raw_object,
                        "cuIpcGetMemHandle");
-    handle_ = hex_text(handle.reserved);
+    handle_ = base::hex_text(handle.reserved);
   }
   [[nodiscard]] std::string handle() const override { return handle_; }
 

@@ -4,28 +4,28 @@
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 
 #include <utility>
 
 #include "base/syscall.hpp"
 #include "gpushm/error.hpp"
+#include "kubelet/api/unix_path.hpp"
 
 namespace gpushm::kubelet {
 
 namespace {
 constexpr std::chrono::milliseconds patience_at_the_end{500};
-constexpr std::size_t longest_path = sizeof(sockaddr_un::sun_path) - 1;
 }  // namespace
 
 unix_server::unix_server(std::string path, const std::vector<grpc::Service*>& services)
     : path_(std::move(path)) {
-  if (path_.size() > longest_path) {
-    throw error(errc::invalid_argument,
-                "serve",
-                path_,
-                "a Unix socket's path has at most " + std::to_string(longest_path) + " bytes",
-                "use a directory with a shorter path");
+  if (path_.size() > longest_socket_path) {
+    throw error(
+        errc::invalid_argument,
+        "serve",
+        path_,
+        "a Unix socket's path has at most " + std::to_string(longest_socket_path) + " bytes",
+        "use a directory with a shorter path");
   }
   grpc::ServerBuilder builder;
   // Nothing here is for another process: without this two servers could share a path unnoticed.

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "base/hex.hpp"
 #include "gpushm/error.hpp"
 #include "kubelet/dra/checkpoint.hpp"
 
@@ -14,22 +15,6 @@ namespace {
 
 constexpr int version = 1;
 constexpr const char* operation = "read checkpoint";
-
-/// FNV-1a of 64 bits: against half-written files, not against anybody.
-std::string checksum_of(const std::string& text) {
-  constexpr std::uint64_t start = 0xcbf29ce484222325;
-  constexpr std::uint64_t factor = 0x100000001b3;
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::uint64_t sum = start;
-  for (const char each : text) {
-    sum = (sum ^ static_cast<unsigned char>(each)) * factor;
-  }
-  std::string hex(16, '0');
-  for (auto place = hex.rbegin(); place != hex.rend(); ++place, sum >>= 4U) {
-    *place = digits[sum & 0xFU];
-  }
-  return hex;
-}
 
 nlohmann::json to_json(const prepared_claim& claim) {
   nlohmann::json devices = nlohmann::json::array();
@@ -101,7 +86,7 @@ std::string to_text(const checkpoint& state) {
   }
   const nlohmann::json data{{"bootID", state.boot_id}, {"claims", std::move(entries)}};
   const nlohmann::json whole{
-      {"version", version}, {"checksum", checksum_of(data.dump())}, {"data", data}};
+      {"version", version}, {"checksum", base::fnv1a_text(data.dump())}, {"data", data}};
   return whole.dump() + "\n";
 }
 
@@ -113,7 +98,8 @@ checkpoint from_text(const std::string& text, const std::string& path) {
   check_version(whole, path);
   const auto data = whole.find("data");
   const auto checksum = whole.find("checksum");
-  if (data == whole.end() || checksum == whole.end() || *checksum != checksum_of(data->dump())) {
+  if (data == whole.end() || checksum == whole.end() ||
+      *checksum != base::fnv1a_text(data->dump())) {
     throw_damaged(path, "its checksum is wrong");
   }
   checkpoint state;

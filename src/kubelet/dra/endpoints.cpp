@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/dra/endpoints.hpp"
 
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "base/file.hpp"
+#include "base/hex.hpp"
 #include "base/syscall.hpp"
-#include "base/unique_fd.hpp"
+#include "kubelet/api/unix_path.hpp"
 #include "kubelet/api/unix_server.hpp"
 #include "kubelet/dra/registration_service.hpp"
 
@@ -28,15 +25,9 @@ namespace {
 constexpr std::chrono::milliseconds patience{2'000};
 
 std::string random_text() {
-  constexpr std::string_view digits = "0123456789abcdef";
   std::array<std::uint8_t, 4> bytes{};
   base::random_bytes(bytes);
-  std::string text;
-  for (const std::uint8_t each : bytes) {
-    text.push_back(digits[each >> 4U]);
-    text.push_back(digits[each & 0xFU]);
-  }
-  return text;
+  return base::hex_text(bytes);
 }
 
 void make_directory(const std::string& path) {
@@ -50,22 +41,6 @@ void make_directory(const std::string& path) {
   }
 }
 
-/// Its process has ended without removing it.
-bool is_dead_socket(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) {
-    return false;
-  }
-  std::memcpy(&address.sun_path, path.c_str(), path.size() + 1);
-  const base::unique_fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  return socket &&
-         // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): as connect(2) wants it
-         ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) !=
-             0 &&
-         errno == ECONNREFUSED;
-}
-
 void remove_dead(const std::string& directory,
                  const std::string& prefix,
                  const std::string& suffix) {
@@ -74,7 +49,7 @@ void remove_dead(const std::string& directory,
        each.increment(failed)) {
     const std::string name = each->path().filename().string();
     if (name.starts_with(prefix) && name.ends_with(suffix) &&
-        is_dead_socket(each->path().string())) {
+        kubelet::nobody_answers(each->path().string())) {
       ::unlink(each->path().c_str());
     }
   }

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "base/file.hpp"
+#include "driver/device_text.hpp"
 #include "kubelet/plugin/replica_choice.hpp"
 #include "spec/share_device.hpp"
 
@@ -20,18 +21,11 @@ constexpr const char* list_directory = "/var/run/nvidia-container-devices";
 std::string random_id() {
   std::array<std::uint8_t, 16> bytes{};
   base::random_bytes(bytes);
-  constexpr std::string_view digits = "0123456789abcdef";
   bytes[6] = static_cast<std::uint8_t>((bytes[6] & 0x0fU) | 0x40U);  // version 4
   bytes[8] = static_cast<std::uint8_t>((bytes[8] & 0x3fU) | 0x80U);
-  std::string text;
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) {
-      text += '-';
-    }
-    text += digits[bytes[i] >> 4U];
-    text += digits[bytes[i] & 0xfU];
-  }
-  return text;
+  std::array<char, 16> characters{};
+  std::copy(bytes.begin(), bytes.end(), characters.begin());
+  return driver::uuid_text({}, characters);
 }
 
 std::string joined(const std::vector<std::string>& parts) {

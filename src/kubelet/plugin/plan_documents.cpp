@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 
+#include "base/hex.hpp"
 #include "base/syscall.hpp"
 #include "discover/generate.hpp"
 #include "gpushm/error.hpp"
@@ -165,16 +166,7 @@ std::string short_id(std::string_view domain, unsigned int replicas) {
   if (domain.size() <= room) {
     return std::string(domain);
   }
-  // FNV-1a, 64 bits.
-  std::uint64_t sum = 0xcbf29ce484222325ULL;
-  for (const char c : domain) {
-    sum = (sum ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-  }
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string text = "-";
-  for (unsigned int shift = 64; shift > 0; shift -= 4) {
-    text += digits[(sum >> (shift - 4)) & 0xfU];
-  }
+  const std::string text = "-" + base::fnv1a_text(domain);
   return std::string(domain.substr(0, room - text.size())).append(text);
 }
 

@@ -1,38 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/server/leftovers.hpp"
 
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "base/log.hpp"
-#include "base/unique_fd.hpp"
+#include "kubelet/api/unix_path.hpp"
 
 namespace gpushm::kubelet {
-
-namespace {
-
-/// Certain that nobody listens: a full queue, or no right to ask, is somebody.
-bool nobody_answers(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) {
-    return false;
-  }
-  std::memcpy(static_cast<char*>(address.sun_path), path.c_str(), path.size() + 1);
-  const base::unique_fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): how socket addresses are passed
-  const auto* const generic = reinterpret_cast<const sockaddr*>(&address);
-  return socket.get() >= 0 && ::connect(socket.get(), generic, sizeof address) != 0 &&
-         errno == ECONNREFUSED;
-}
-
-}  // namespace
 
 leftovers::leftovers(std::string directory, const std::string& prefix)
     : directory_(std::move(directory)), beginning_(std::string(prefix).append("-")) {}

@@ -15,10 +15,10 @@
 #include "base/directory_watch.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
+#include "base/wakeup.hpp"
 #include "gpushm/error.hpp"
 #include "kubelet/server/leftovers.hpp"
 #include "kubelet/server/served_resource.hpp"
-#include "kubelet/server/wakeup.hpp"
 
 namespace gpushm::kubelet {
 
@@ -90,7 +90,7 @@ class manager::loop {
  private:
   void run() noexcept {
     for (;;) {
-      wake_.take();
+      static_cast<void>(wake_.take());
       std::optional<resources> wanted;
       {
         const std::lock_guard lock(mutex_);
@@ -206,7 +206,7 @@ class manager::loop {
 
   const manager_options options_;
   const std::string kubelet_path_;
-  const wakeup wake_;
+  const base::wakeup wake_{"serve"};
   mutable std::mutex mutex_;
   std::optional<resources> wanted_;
   std::vector<resource_status> status_;

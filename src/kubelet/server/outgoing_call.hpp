@@ -14,7 +14,7 @@
 #include <string>
 #include <utility>
 
-#include "kubelet/server/wakeup.hpp"
+#include "base/wakeup.hpp"
 
 namespace gpushm::kubelet {
 
@@ -43,7 +43,7 @@ class outgoing_call final : public pending_call {
   outgoing_call(const std::string& socket_path,
                 Request request,
                 std::chrono::milliseconds patience,
-                const wakeup& wake,
+                const base::wakeup& wake,
                 Begin&& begin)
       : state_(std::make_shared<state>()) {
     grpc::ChannelArguments arguments;

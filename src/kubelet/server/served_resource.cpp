@@ -32,7 +32,7 @@ std::string text_of(std::chrono::milliseconds duration) {
 
 served_resource::served_resource(std::shared_ptr<plugin::resource> what,
                                  const manager_options& options,
-                                 const wakeup& wake,
+                                 const base::wakeup& wake,
                                  clock::time_point begin)
     : name_(what->name()),
       options_(options),

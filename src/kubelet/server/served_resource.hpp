@@ -8,13 +8,13 @@
 #include <string>
 
 #include "base/backoff.hpp"
+#include "base/wakeup.hpp"
 #include "gpushm/error.hpp"
 #include "kubelet/api/unix_server.hpp"
 #include "kubelet/server/kubelet_socket.hpp"
 #include "kubelet/server/manager.hpp"
 #include "kubelet/server/outgoing_call.hpp"
 #include "kubelet/server/service.hpp"
-#include "kubelet/server/wakeup.hpp"
 
 namespace gpushm::kubelet {
 
@@ -36,7 +36,7 @@ class served_resource {
   /// earlier than `begin`.
   served_resource(std::shared_ptr<plugin::resource> what,
                   const manager_options& options,
-                  const wakeup& wake,
+                  const base::wakeup& wake,
                   clock::time_point begin);
   served_resource(const served_resource&) = delete;
   served_resource& operator=(const served_resource&) = delete;
@@ -71,7 +71,7 @@ class served_resource {
 
   std::string name_;
   const manager_options& options_;
-  const wakeup& wake_;
+  const base::wakeup& wake_;
   std::shared_ptr<plugin::resource> what_;
   std::shared_ptr<std::atomic<bool>> changed_;
   std::unique_ptr<service> service_;

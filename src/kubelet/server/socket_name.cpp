@@ -1,31 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/server/socket_name.hpp"
 
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cctype>
 
+#include "base/hex.hpp"
 #include "base/process.hpp"
 #include "gpushm/error.hpp"
+#include "kubelet/api/unix_path.hpp"
 
 namespace gpushm::kubelet {
 
 namespace {
 
-constexpr std::size_t longest_path = sizeof(sockaddr_un::sun_path) - 1;
 constexpr std::size_t random_bytes_used = 4;
 
 std::string unique_number() {
-  constexpr std::string_view digits = "0123456789abcdef";
   static std::atomic<unsigned> next{0};
   const auto process = base::this_process();
   std::string text;
   for (std::size_t at = 0; at < random_bytes_used; ++at) {
-    text.push_back(digits[process.epoch.at(at) >> 4U]);
-    text.push_back(digits[process.epoch.at(at) & 15U]);
+    base::append_hex(text, process.epoch.at(at));
   }
   return text.append(std::to_string(next.fetch_add(1)));
 }
@@ -41,18 +39,18 @@ std::string unique_socket_name(std::string_view directory,
                               .append(unique_number())
                               .append(".sock");
   const std::size_t fixed = directory.size() + 1 + prefix.size() + 1 + end.size();
-  if (fixed >= longest_path) {
+  if (fixed >= longest_socket_path) {
     throw error(errc::invalid_argument,
                 "serve",
                 resource,
                 std::string("a socket in ")
                     .append(directory)
                     .append(" would have a path of more than ")
-                    .append(std::to_string(longest_path))
+                    .append(std::to_string(longest_socket_path))
                     .append(" bytes"),
                 "use a directory with a shorter path");
   }
-  std::string middle(resource.substr(0, longest_path - fixed));
+  std::string middle(resource.substr(0, longest_socket_path - fixed));
   std::replace_if(
       middle.begin(),
       middle.end(),

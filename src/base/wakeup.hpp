@@ -3,23 +3,24 @@
 
 #include "base/unique_fd.hpp"
 
-namespace gpushm::kubelet {
+namespace gpushm::base {
 
 /// Wakes a thread that polls (an eventfd).
 ///
 /// Shared objects: safe.
 class wakeup {
  public:
-  /// Throws `error` (too_many_descriptors, system_error).
-  wakeup();
+  /// Throws `error` (too_many_descriptors, system_error), which names `operation`.
+  explicit wakeup(const char* operation);
   /// Readable from `signal` to `take`.
   [[nodiscard]] int fd() const noexcept { return event_.get(); }
   /// Does not block.
   void signal() const noexcept;
-  void take() const noexcept;
+  /// False: nobody has signalled since the last time.
+  [[nodiscard]] bool take() const noexcept;
 
  private:
-  base::unique_fd event_;
+  unique_fd event_;
 };
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::base
