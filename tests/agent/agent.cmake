@@ -14,11 +14,11 @@ if(TARGET gpushmd)
     gpushm_dra_test_support gpushm_testing_dra_kubelet gpushm_fake_kubelet gpushm_fake_kube_api gpushm_testing_container
     gpushm_fake_gpus gpushm_client gpushm_broker GTest::gtest)
 
-  gpushm_test(agent_process_test LABEL process grpc TIMEOUT 180
+  gpushm_test(agent_process_test LABEL process-grpc TIMEOUT 180
     SOURCES "${CMAKE_CURRENT_LIST_DIR}/agent_process_test.cpp" LIBRARIES gpushm_agent_test_support)
   add_dependencies(agent_process_test gpushmd gpushm-cdi-hook gpushm_fake_cuda gpushm_fake_nvml)
 
-  gpushm_test(agent_share_test LABEL container grpc TIMEOUT 300
+  gpushm_test(agent_share_test LABEL container-grpc TIMEOUT 300
     SOURCES "${CMAKE_CURRENT_LIST_DIR}/agent_share_test.cpp" "${PROJECT_SOURCE_DIR}/tests/container/cdi_container.cpp"
     LIBRARIES gpushm_agent_test_support)
   target_include_directories(agent_share_test PRIVATE "${PROJECT_SOURCE_DIR}/tests/container")

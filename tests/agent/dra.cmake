@@ -14,11 +14,11 @@ gpushm_test(agent_dra_kill_test LABEL process SOURCES dra_kill_test.cpp TIMEOUT 
   LIBRARIES gpushm_dra_test_support gpushm_testing_ptrace)
 add_dependencies(agent_dra_kill_test dra_victim)
 
-gpushm_test(agent_dra_driver_test LABEL process grpc SOURCES dra_driver_test.cpp dra_slices_test.cpp TIMEOUT 300
+gpushm_test(agent_dra_driver_test LABEL process-grpc SOURCES dra_driver_test.cpp dra_slices_test.cpp TIMEOUT 300
   MODULES client LIBRARIES gpushm_dra_test_support gpushm_testing_dra_kubelet)
 
 if(TARGET gpushm_fake_kube_api)
-  gpushm_test(agent_dra_cluster_test LABEL process grpc SOURCES dra_cluster_test.cpp TIMEOUT 300
+  gpushm_test(agent_dra_cluster_test LABEL process-grpc SOURCES dra_cluster_test.cpp TIMEOUT 300
     LIBRARIES gpushm_dra_test_support gpushm_testing_dra_kubelet gpushm_fake_kube_api)
 
   # Beside the tests, because it needs what they stand on; prints percentiles when run by itself.
