@@ -51,7 +51,9 @@ void make_image_root(const std::string& root, const std::vector<std::string>& ot
     libraries.merge(libraries_of(other));
   }
   for (const std::string& library : libraries) {
-    copy_into(root, library, library);
+    // The loader inside knows the usual directories alone, and no program's folder out here.
+    const bool usual = library.starts_with("/lib") || library.starts_with("/usr/lib");
+    copy_into(root, library, usual ? library : "/usr/lib/" + fs::path(library).filename().string());
   }
   std::ofstream(root + "/etc/passwd") << "root:x:0:0::/:/bin/sh\n";
 }

@@ -106,9 +106,9 @@ std::vector<std::pair<std::string, std::string>> cdi_machine::environment() cons
 }
 
 std::vector<std::string> cdi_machine::driver_libraries() const {
-  // The real driver needs the C library alone.
-  return fake_ ? std::vector{gpushm::fake::fake_driver_directory() + "/libcuda.so.1"}
-               : std::vector<std::string>();
+  const auto directory =
+      fake_ ? gpushm::fake::fake_driver_directory() : gpushm_testing::libcuda_directory();
+  return directory ? std::vector{*directory + "/libcuda.so.1"} : std::vector<std::string>();
 }
 
 bool cdi_machine::has_two() const {
