@@ -91,9 +91,6 @@ void device_plugin::apply(const settings& chosen) {
   plugin::inventory found;
   if (chosen.gpus) {
     found = plugin::take_inventory();
-    if (!found.problem.empty()) {
-      base::log(log_level::warning, "no GPU is advertised: " + found.problem);
-    }
   }
   plugin::planned plan = plugin::make_plan(chosen.plugin, plan_options_of(chosen), found);
   plugin::write_documents(plan, chosen.cdi_dir);

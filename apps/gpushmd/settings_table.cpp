@@ -7,6 +7,7 @@
 #include "gpushm/error.hpp"
 #include "settings.hpp"
 #include "spec/quoted.hpp"
+#include "web_server.hpp"
 
 namespace gpushm::agent {
 
@@ -45,6 +46,18 @@ Value number(std::string_view text, Value least, Value most) {
 std::string absolute(std::string_view text) {
   if (!text.starts_with('/')) {
     refuse(cdi::quoted(text).append(" is no absolute path"), "say it from / on");
+  }
+  return std::string(text);
+}
+
+/// Empty: none.
+std::string web_address(std::string_view text) {
+  if (text == "off") {
+    return {};
+  }
+  if (!is_web_address(text)) {
+    refuse(cdi::quoted(text).append(" is no IP address with a port"),
+           "say it as 0.0.0.0:9410 or [::]:9410, or off");
   }
   return std::string(text);
 }
@@ -261,7 +274,7 @@ constexpr auto table = std::to_array<setting>({
      "listen",
      "ADDRESS:PORT",
      "For /healthz, /readyz and /metrics; off: none",
-     [](settings& s, std::string_view v) { s.listen = v == "off" ? std::string_view() : v; }},
+     [](settings& s, std::string_view v) { s.listen = web_address(v); }},
     {"--log-level",
      "GPUSHMD_LOG_LEVEL",
      "log.level",

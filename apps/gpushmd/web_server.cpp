@@ -17,6 +17,8 @@
 #include <asio/write.hpp>
 #include <chrono>
 #include <list>
+#include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -43,38 +45,32 @@ auto into(asio::error_code& code) {
   return asio::redirect_error(asio::use_awaitable, code);
 }
 
-std::pair<std::string, std::uint16_t> parts_of(const std::string& address) {
+std::optional<tcp::endpoint> endpoint_of(std::string_view address) {
   const std::size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon == std::string::npos ? 0 : colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+  if (colon == std::string_view::npos) {
+    return std::nullopt;
+  }
+  std::string_view host = address.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) {
     host = host.substr(1, host.size() - 2);
   }
-  const auto port = base::number<std::uint16_t>(colon == std::string::npos
-                                                    ? std::string_view()
-                                                    : std::string_view(address).substr(colon + 1));
-  if (host.empty() || !port) {
-    throw error(errc::invalid_argument,
-                "listen",
-                address,
-                "it is no address with a port",
-                "say it as 0.0.0.0:9410 or [::]:9410");
-  }
-  return {host, *port};
+  const auto port = base::number<std::uint16_t>(address.substr(colon + 1));
+  asio::error_code failed;
+  const auto ip = asio::ip::make_address(host, failed);
+  return port && !failed ? std::optional(tcp::endpoint(ip, *port)) : std::nullopt;
 }
 
 tcp::acceptor listen_on(asio::io_context& io, const std::string& address) {
-  const auto [host, port] = parts_of(address);
-  asio::error_code failed;
-  const auto ip = asio::ip::make_address(host, failed);
-  if (failed) {
+  const auto where = endpoint_of(address);
+  if (!where) {
     throw error(errc::invalid_argument,
                 "listen",
                 address,
-                "\"" + host + "\" is no IP address",
+                "it is no IP address with a port",
                 "say it as 0.0.0.0:9410 or [::]:9410");
   }
   tcp::acceptor made(io);
-  const tcp::endpoint where(ip, port);
+  asio::error_code failed;
   const auto check = [&](const char* call, const asio::error_code& code) {
     if (code) {
       throw error(base::errc_of_errno(code.value()),
@@ -84,10 +80,10 @@ tcp::acceptor listen_on(asio::io_context& io, const std::string& address) {
                   "choose another port, or none: --listen off");
     }
   };
-  made.open(where.protocol(), failed);
+  made.open(where->protocol(), failed);
   check("socket", failed);
   made.set_option(tcp::acceptor::reuse_address(true), failed);
-  made.bind(where, failed);
+  made.bind(*where, failed);
   check("bind", failed);
   made.listen(static_cast<int>(most_connections), failed);
   check("listen", failed);
@@ -211,6 +207,10 @@ class web_server::impl {
   socket_list open_;
   std::jthread thread_;  // ends before the rest goes
 };
+
+bool is_web_address(std::string_view address) {
+  return endpoint_of(address).has_value();
+}
 
 web_server::web_server(const std::string& address, web_answers answers)
     : impl_(std::make_unique<impl>(address, std::move(answers))) {}

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace gpushm::agent {
 
@@ -13,6 +14,9 @@ struct web_answers {
   std::function<std::string()> metrics;    ///< Prometheus' text format
 };
 
+/// As `web_server` takes it: "0.0.0.0:9410", "[::]:9410".
+[[nodiscard]] bool is_web_address(std::string_view address);
+
 /// /healthz (200 while the process answers at all), /readyz (200, or 503 with the reason) and
 /// /metrics, for everybody who reaches the port. A flood of connections takes few descriptors from
 /// the brokers and does not keep probes waiting: at most 32 are open, for five seconds, and one
@@ -21,7 +25,7 @@ struct web_answers {
 /// Distinct objects: safe. Shared objects: safe.
 class web_server {
  public:
-  /// `address`: "0.0.0.0:9410", "[::]:9410"; port 0: any. Throws `error` (invalid_argument,
+  /// `address`: an IP address with a port; port 0: any. Throws `error` (invalid_argument,
   /// address_in_use, permission_denied).
   web_server(const std::string& address, web_answers answers);
   web_server(const web_server&) = delete;

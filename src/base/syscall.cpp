@@ -38,30 +38,41 @@ errc errc_of_errno(int number) noexcept {
   }
 }
 
+namespace {
+
+std::string_view next_step_of(int number) noexcept {
+  switch (number) {
+    case ENOENT:
+    case ENOTDIR:
+      return "check the path";
+    case EISDIR:
+      return "name a file in it";
+    default:
+      break;
+  }
+  switch (errc_of_errno(number)) {
+    case errc::permission_denied:
+      return "check the owner and mode, and that a container's policy allows it";
+    case errc::out_of_memory:
+      return "free memory, or raise the limit of the file system or cgroup";
+    case errc::too_many_descriptors:
+      return "raise the open file limit (ulimit -n)";
+    default:
+      return "see errno(3)";
+  }
+}
+
+}  // namespace
+
 void throw_errno(int number,
                  std::string_view operation,
                  std::string_view object,
                  std::string_view call) {
-  std::string_view next_step;
-  switch (errc_of_errno(number)) {
-    case errc::permission_denied:
-      next_step = "check the owner and mode, and that a container's policy allows it";
-      break;
-    case errc::out_of_memory:
-      next_step = "free memory, or raise the limit of the file system or cgroup";
-      break;
-    case errc::too_many_descriptors:
-      next_step = "raise the open file limit (ulimit -n)";
-      break;
-    default:
-      next_step = "see errno(3)";
-      break;
-  }
   throw error(errc_of_errno(number),
               operation,
               object,
               std::string(call) + ": " + errno_text(number),
-              next_step);
+              next_step_of(number));
 }
 
 }  // namespace gpushm::base

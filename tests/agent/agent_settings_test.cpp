@@ -157,6 +157,12 @@ TEST_F(agent_settings, a_file_that_is_not_there_is_a_mistake) {
 
 TEST_F(agent_settings, words_and_numbers_are_checked) {
   const std::vector<std::pair<std::map<std::string, std::string>, std::string>> cases{
+      {{{"--listen", "9410"}},
+       "--listen: \"9410\" is no IP address with a port (say it as 0.0.0.0:9410 or [::]:9410, or "
+       "off)"},
+      {{{"--listen", "127.0.0.1:99999"}},
+       "--listen: \"127.0.0.1:99999\" is no IP address with a port (say it as 0.0.0.0:9410 or "
+       "[::]:9410, or off)"},
       {{{"--broker", "maybe"}}, "--broker: \"maybe\" is neither on nor off (say on or off)"},
       {{{"--share-devices", "0"}}, "--share-devices: \"0\" is no number from 1 to 128"},
       {{{"--share-devices", "5x"}}, "--share-devices: \"5x\" is no number from 1 to 128"},

@@ -85,7 +85,7 @@ TEST_F(k8s_lint_cli, what_cannot_be_read_is_told) {
   EXPECT_EQ(ran.status, exited(1));
   EXPECT_EQ(ran.err,
             "gpushm: read manifest \"" + missing +
-                "\": read: No such file or directory (ENOENT) (see errno(3))\n");
+                "\": read: No such file or directory (ENOENT) (check the path)\n");
   const auto large = run({"lint", write("large", std::string((4UL << 20U) + 1, ' '))});
   EXPECT_EQ(large.status, exited(1));
   EXPECT_THAT(large.err, HasSubstr("it has more than 4 MiB (give its documents in several files)"));

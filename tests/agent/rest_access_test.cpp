@@ -141,8 +141,8 @@ TEST_F(rest_access, a_kubeconfig_that_does_not_do_says_why) {
   EXPECT_EQ(with("server: 'https://x'", "client-key: k"),
             "user \"u\" has a client key and no certificate");
   EXPECT_EQ(failure_of([] { (void)kubeconfig_access("/nowhere/config"); }),
-            "read kubeconfig \"/nowhere/config\": open: No such file or directory (ENOENT) (see "
-            "errno(3))");
+            "read kubeconfig \"/nowhere/config\": open: No such file or directory (ENOENT) (check "
+            "the path)");
 }
 
 TEST(rest_base64, is_read_strictly) {

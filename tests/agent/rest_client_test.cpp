@@ -427,7 +427,7 @@ TEST_F(rest_token, a_token_that_is_none_is_told) {
   };
   EXPECT_EQ(
       asking(),
-      "read token \"" + file_ + "\": open: No such file or directory (ENOENT) (see errno(3))");
+      "read token \"" + file_ + "\": open: No such file or directory (ENOENT) (check the path)");
   write_token(" \n");
   EXPECT_EQ(asking(),
             "read token \"" + file_ + "\": it is empty (mount a service account token there)");

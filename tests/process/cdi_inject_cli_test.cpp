@@ -212,7 +212,7 @@ TEST_F(cdi_inject, a_directory_that_cannot_be_written_leaves_the_file) {
   EXPECT_EQ(absent.status, exited(1));
   EXPECT_EQ(absent.err,
             "gpushm: read config \"" + missing +
-                "\": open: No such file or directory (ENOENT) (see errno(3))\n");
+                "\": open: No such file or directory (ENOENT) (check the path)\n");
   if (::geteuid() != 0) {
     GTEST_SKIP() << "another uid is needed to be refused";
   }

@@ -229,7 +229,7 @@ TEST_F(oci_runtime, a_bundle_that_is_none_is_told) {
   std::filesystem::remove(spec());
   EXPECT_EQ(run(create()).err,
             "gpushm-oci-runtime: read config \"" + spec() +
-                "\": open: No such file or directory (ENOENT) (see errno(3))\n");
+                "\": open: No such file or directory (ENOENT) (check the path)\n");
   write(spec(), "{\"process\": ");
   EXPECT_THAT(
       run(create()).err,

@@ -208,8 +208,8 @@ TEST_F(selftest, a_program_that_is_none_is_a_finding) {
   EXPECT_EQ(none[1].outcome.result, trial_result::not_run);
   EXPECT_EQ(
       none[1].outcome.failure,
-      "start process \"/nonexistent/gpushm\": execve: No such file or directory (ENOENT) (see "
-      "errno(3))");
+      "start process \"/nonexistent/gpushm\": execve: No such file or directory (ENOENT) (check "
+      "the path)");
 }
 
 }  // namespace

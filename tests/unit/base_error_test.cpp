@@ -109,6 +109,8 @@ TEST(errno_mapping, names_call_and_number_and_a_next_step) {
        "file system or cgroup)"},
       {EMFILE,
        "serve \"/x\": bind: Too many open files (EMFILE) (raise the open file limit (ulimit -n))"},
+      {ENOENT, "serve \"/x\": bind: No such file or directory (ENOENT) (check the path)"},
+      {EISDIR, "serve \"/x\": bind: Is a directory (EISDIR) (name a file in it)"},
       {EIO, "serve \"/x\": bind: Input/output error (EIO) (see errno(3))"},
       {123456, "serve \"/x\": bind: unknown error (123456) (see errno(3))"},
   };

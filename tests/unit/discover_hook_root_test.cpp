@@ -148,7 +148,7 @@ TEST(hook_root_itself, has_to_be_a_directory) {
   } catch (const error& failure) {
     EXPECT_EQ(std::string(failure.what()),
               "open the container's root \"/no/such/root\": open: No such file or directory "
-              "(ENOENT) (see errno(3))");
+              "(ENOENT) (check the path)");
   }
 }
 

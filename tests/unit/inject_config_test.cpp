@@ -134,7 +134,7 @@ TEST_F(inject_file, that_cannot_be_read_is_told) {
   const std::string missing = directory_ / "missing";
   EXPECT_EQ(
       problem(missing),
-      "read config \"" + missing + "\": open: No such file or directory (ENOENT) (see errno(3))");
+      "read config \"" + missing + "\": open: No such file or directory (ENOENT) (check the path)");
   EXPECT_EQ(problem(directory_.path()),
             "read config \"" + directory_.path() + "\": it is not a regular file");
   const std::string fifo = directory_ / "fifo";
