@@ -100,6 +100,11 @@ class dra_driver : public testing::Test {
   dra_answer prepare(const dra_claim& claim) {
     return kubelet_->prepare(test_driver, {claim}).at(claim.uid);
   }
+  /// The kubelet tells a driver that it is registered before it counts it among its plugins.
+  [[nodiscard]] bool kubelet_uses(const driver& one) const {
+    const auto plugin = kubelet_->plugin_of(test_driver);
+    return plugin && plugin->endpoint() == one.status().endpoint;
+  }
   [[nodiscard]] std::optional<json> slice() const {
     return cluster_.find(slices_path() + "/node-a-gpushm.dev");
   }
@@ -406,6 +411,7 @@ TEST_F(dra_driver, of_two_instances_the_second_takes_over_when_the_first_ends) {
   driver_.reset();
   domains_owned_.reset();
   ASSERT_TRUE(eventually([&] { return second.status().registered; }, soon));
+  ASSERT_TRUE(eventually([&] { return kubelet_uses(second); }, soon));
   EXPECT_EQ(second.status().claims, 1U);
   EXPECT_TRUE(slice().has_value());
   EXPECT_EQ(kubelet_->unprepare(test_driver, {claim}).at(claim.uid).error, "");
@@ -430,12 +436,7 @@ TEST_F(dra_driver, leaves_no_descriptor_and_no_thread) {
     start();
     ASSERT_TRUE(eventually([&] { return driver_->status().registered; }, soon));
     const dra_claim claim = add_claim(1);
-    ASSERT_TRUE(eventually(
-        [&] {
-          const auto plugin = kubelet_->plugin_of(test_driver);
-          return plugin && plugin->endpoint() == driver_->status().endpoint;
-        },
-        soon));
+    ASSERT_TRUE(eventually([&] { return kubelet_uses(*driver_); }, soon));
     EXPECT_EQ(prepare(claim).error, "");
     EXPECT_EQ(kubelet_->unprepare(test_driver, {claim}).at(claim.uid).error, "");
     driver_.reset();
