@@ -45,49 +45,51 @@ class outgoing_call final : public pending_call {
                 std::chrono::milliseconds patience,
                 const base::wakeup& wake,
                 Begin&& begin)
-      : state_(std::make_shared<state>()) {
+      : request_(std::move(request)), outcome_(std::make_shared<outcome>()) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    state_->request = std::move(request);
-    state_->stub = Service::NewStub(grpc::CreateCustomChannel(
+    stub_ = Service::NewStub(grpc::CreateCustomChannel(
         std::string("unix:").append(socket_path), grpc::InsecureChannelCredentials(), arguments));
-    state_->context.set_deadline(std::chrono::system_clock::now() + patience);
-    begin(*state_->stub->async(),
-          &state_->context,
-          &state_->request,
-          &state_->response,
-          [state = state_, &wake](const grpc::Status& status) {
-            const std::lock_guard lock(state->mutex);
-            state->status = status;
+    context_.set_deadline(std::chrono::system_clock::now() + patience);
+    // Nothing of gRPC's: the last channel of a process must not end on a thread of gRPC's, which
+    // would then wait for itself (grpc/grpc#32584).
+    begin(*stub_->async(),
+          &context_,
+          &request_,
+          &response_,
+          [outcome = outcome_, &wake](const grpc::Status& status) {
+            const std::lock_guard lock(outcome->mutex);
+            outcome->status = status;
             wake.signal();
-            state->done.notify_all();
+            outcome->done.notify_all();
           });
   }
   outgoing_call(const outgoing_call&) = delete;
   outgoing_call& operator=(const outgoing_call&) = delete;
   ~outgoing_call() override {
-    state_->context.TryCancel();
-    std::unique_lock lock(state_->mutex);
-    state_->done.wait(lock, [&] { return state_->status.has_value(); });
+    context_.TryCancel();
+    std::unique_lock lock(outcome_->mutex);
+    outcome_->done.wait(lock, [&] { return outcome_->status.has_value(); });
   }
 
   [[nodiscard]] std::optional<grpc::Status> result() const override {
-    const std::lock_guard lock(state_->mutex);
-    return state_->status;
+    const std::lock_guard lock(outcome_->mutex);
+    return outcome_->status;
   }
 
  private:
-  struct state {
-    grpc::ClientContext context;
-    Request request;
-    Response response;
-    std::unique_ptr<typename Service::Stub> stub;
+  struct outcome {
     std::mutex mutex;
     std::condition_variable done;
     std::optional<grpc::Status> status;
   };
-  std::shared_ptr<state> state_;
+
+  grpc::ClientContext context_;
+  Request request_;
+  Response response_;
+  std::unique_ptr<typename Service::Stub> stub_;
+  std::shared_ptr<outcome> outcome_;
 };
 
 }  // namespace gpushm::kubelet
