@@ -17,6 +17,7 @@
 #include "agent_memory.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
+#include "process/quiet_fork.hpp"
 #include "wire/crc32.hpp"
 #include "wire/descriptor.hpp"
 
@@ -239,7 +240,7 @@ class agent {
     if (::pipe(ends) != 0) {
       throw std::runtime_error("pipe");
     }
-    const pid_t child = ::fork();
+    const pid_t child = gpushm_testing::quiet_fork();
     if (child == 0) {
       std::string text = "nothing";
       try {

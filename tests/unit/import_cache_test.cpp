@@ -18,6 +18,7 @@
 #include "process/deadline.hpp"
 #include "process/proc_counters.hpp"
 #include "process/programs.hpp"
+#include "process/quiet_fork.hpp"
 #include "process/temp_dir.hpp"
 #include "ptrace/traced_process.hpp"
 
@@ -672,7 +673,7 @@ TEST_F(caching, is_not_used_in_a_forked_child) {
   client user = connect();
   segment used = user.open("w");
   static_cast<void>(user.open("kept"));
-  const pid_t child = ::fork();
+  const pid_t child = gpushm_testing::quiet_fork();
   ASSERT_NE(child, -1);
   if (child == 0) {
     int wrong = 0;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "gpushm/gpushm.hpp"
+#include "process/quiet_fork.hpp"
 #include "support/round.hpp"
 
 namespace {
@@ -78,8 +79,8 @@ int main(int argc, char** argv) {
     auto made =
         client.create(name, {.size_bytes = gpushm_tests::round_size_bytes, .device = "host"});
     if (arguments.at(3) != "none") {
-      const auto pid =
-          forked ? ::fork() : static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+      const auto pid = forked ? gpushm_testing::quiet_fork()
+                              : static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
       if (pid == 0) {
         be_the_child(forked, client, made, name);
       }
