@@ -9,10 +9,6 @@ void throw_file_error(int number,
                       std::string_view call) {
   std::string_view next_step;
   switch (number) {
-    case ENOENT:
-    case ENOTDIR:
-      next_step = "check the path";
-      break;
     case EACCES:
     case EPERM:
     case EROFS:

@@ -146,18 +146,22 @@ std::uint64_t shared_memory_bytes(const std::vector<pid_t>& pids, std::string_vi
   return bytes;
 }
 
-bool process_lives(pid_t pid) noexcept {
+char state_in(const std::string& directory) noexcept {
   try {
-    std::ifstream file(proc_path(pid, "stat"));
+    std::ifstream file(directory + "/stat");
     std::string text;
     std::getline(file, text);
     // "PID (NAME) STATE …"; the name may hold anything.
     const auto name_end = text.rfind(") ");
-    return name_end != std::string::npos && text.at(name_end + 2) != 'Z' &&
-           text.at(name_end + 2) != 'X';
+    return name_end != std::string::npos ? text.at(name_end + 2) : '\0';
   } catch (const std::exception&) {
-    return false;
+    return '\0';
   }
+}
+
+bool process_lives(pid_t pid) noexcept {
+  const char state = state_in("/proc/" + std::to_string(pid));
+  return state != '\0' && state != 'Z' && state != 'X';
 }
 
 std::size_t count_threads(pid_t pid) {

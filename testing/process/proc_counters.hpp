@@ -37,6 +37,10 @@ using descriptor_counts = std::map<std::string, std::size_t>;
 [[nodiscard]] std::uint64_t shared_memory_bytes(const std::vector<pid_t>& pids,
                                                 std::string_view part = {});
 
+/// The state of the process or thread that has this directory in /proc ('R', 'S', 'Z', …); 0: it is
+/// gone. Never throws.
+[[nodiscard]] char state_in(const std::string& directory) noexcept;
+
 /// It is there and no zombie. Never throws.
 [[nodiscard]] bool process_lives(pid_t pid) noexcept;
 
