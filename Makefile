@@ -4,6 +4,8 @@
 #   JOBS=N          parallel compilations and tests (default: one a CPU, fewer when memory is short)
 #   PREFIX=/usr     where `install` goes (default: /usr/local); DESTDIR is honoured
 #   DEMO_ARGS=...   given to `gpushm demo`
+#   ALL=1           lint: clang-tidy over every file, not only over what changed and a tenth of the rest
+#   BENCH=NAME...   bench: only these programs; BENCH_ARGS=... is given to each
 #   FUZZ_SECONDS=N  for each fuzz program (default: 60)
 #   IMAGE_ARGS=...  given to scripts/image.sh, for instance "--archive gpushm.tar"
 
@@ -17,17 +19,15 @@ JOBS ?= $(shell awk -v cpus="$$(nproc)" '/^MemAvailable/ {j = int($$2 / 1200000)
           END {print j < 1 ? 1 : j < cpus ? j : cpus}' /proc/meminfo)
 PREFIX ?= /usr/local
 DEMO_ARGS ?=
+ALL ?=
+BENCH ?=
+BENCH_ARGS ?=
 FUZZ_SECONDS ?= 60
 IMAGE_ARGS ?=
-# Without intercept_tls_get_addr=0 the leak check of GCC 12 now and then takes the thread-local block of a library that was
-# opened at run time for a header of an older glibc, by its address alone, and crashes ("Tracer caught signal 11").
-export ASAN_OPTIONS ?= detect_stack_use_after_return=1:strict_string_checks=1:intercept_tls_get_addr=0
-export UBSAN_OPTIONS ?= print_stacktrace=1
-export TSAN_OPTIONS ?= halt_on_error=1:second_deadlock_stack=1
 export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 
 .PHONY: help deps deps-build deps-test deps-lint deps-fuzz deps-image build demo test bench format lint asan tsan \
-        coverage fuzz install dist image clean
+        coverage fuzz install dist check-dist image clean
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -38,41 +38,50 @@ deps: ## install what everything below needs (apt, with sudo when not root)
 deps-build:
 	@scripts/deps.sh build
 deps-test:
-	@scripts/deps.sh build agent test
+	@scripts/deps.sh build agent bench gtest test
 deps-lint:
 	@scripts/deps.sh build agent lint
 deps-fuzz:
-	@scripts/deps.sh build agent test fuzz
+	@scripts/deps.sh build agent bench gtest fuzz
 deps-image:
-	@scripts/deps.sh build agent test image
+	@scripts/deps.sh build agent image
 
-build: deps-test ## build everything for development (build/dev)
+deps-install:
+	@scripts/deps.sh build agent
+deps-bench:
+	@scripts/deps.sh build agent bench
+deps-dev:
+	@scripts/deps.sh build agent bench gtest
+deps-dist:
+	@scripts/deps.sh build agent bench gtest dist
+
+build: deps-dev ## build everything for development (build/dev)
 	@scripts/build.sh dev $(JOBS)
 
 demo: deps-build ## build the command and share one segment between two processes
 	@scripts/build.sh demo $(JOBS)
 	build/demo/apps/gpushm/gpushm demo $(DEMO_ARGS)
 
-test: build ## run every test that this machine can run
+test: deps-test build ## run every test that this machine can run
 	@scripts/ctest.sh dev
 
-bench: deps-test ## run the benchmarks; JSON results in build/bench
-	@scripts/build.sh release $(JOBS)
-	@scripts/bench.sh build/release build/bench
+bench: deps-bench ## run the benchmarks; JSON results in build/bench
+	@scripts/build.sh bench $(JOBS) bench/all gpushm
+	@BENCH_ARGS='$(BENCH_ARGS)' scripts/bench.sh build/release build/bench $(BENCH)
 
 format: deps-lint ## format the sources
 	@scripts/lint.sh --fix-format
 
 lint: deps-lint ## clang-format, clang-tidy, cppcheck, shellcheck and own rules
-	@scripts/lint.sh
+	@ALL='$(ALL)' scripts/lint.sh
 
 asan: deps-test ## unit and process tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@scripts/build.sh asan $(JOBS)
-	@scripts/ctest.sh asan -L 'unit|process'
+	@scripts/ctest.sh asan
 
 tsan: deps-test ## unit and process tests under ThreadSanitizer
 	@scripts/build.sh tsan $(JOBS)
-	@scripts/ctest.sh tsan -L 'unit|process' -LE grpc
+	@scripts/ctest.sh tsan
 
 coverage: deps-test ## all tests with gcov counters (build/coverage)
 	@scripts/build.sh coverage $(JOBS)
@@ -82,13 +91,16 @@ fuzz: deps-fuzz ## run every fuzz program for FUZZ_SECONDS
 	@scripts/build.sh fuzz $(JOBS)
 	@scripts/fuzz.sh build/fuzz $(FUZZ_SECONDS)
 
-install: deps-test ## install the release build under PREFIX
+install: deps-install ## install the release build under PREFIX
 	@scripts/build.sh release $(JOBS)
-	cmake --install build/release --prefix "$(PREFIX)"
+	cmake --install build/release --strip --prefix "$(PREFIX)"
 
-dist: deps-test ## make and check the self-contained tarball in build/dist
-	@scripts/build.sh release $(JOBS)
+dist: deps-dist ## make and check the self-contained tarball in build/dist
+	@scripts/build.sh dist $(JOBS)
 	@scripts/dist.sh build/release build/dist
+
+check-dist: ## unpack the tarball of `make dist` and run the demo and two benchmarks from it
+	@scripts/try_dist.sh build/dist
 
 image: deps-image ## make the container image of the agent (podman or buildah, no registry)
 	@scripts/build.sh release $(JOBS) gpushmd gpushm gpushm-cdi-hook gpushm-pair

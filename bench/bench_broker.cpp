@@ -113,7 +113,7 @@ class bare_loop {
   bare_loop& operator=(const bare_loop&) = delete;
   ~bare_loop() {
     const std::uint64_t one = 1;
-    static_cast<void>(::write(stop_.get(), &one, sizeof one));
+    [[maybe_unused]] const auto told = ::write(stop_.get(), &one, sizeof one);
   }
   [[nodiscard]] std::vector<base::unique_fd> take_clients() { return std::move(clients_); }
   [[nodiscard]] double cpu_seconds() {

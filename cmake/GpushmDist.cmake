@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What scripts/dist.sh packs: every program of apps, tests and bench goes to bin/, the shared libraries of testing/
 # (stand-ins for the driver's, opened by name at run time) to lib/fake/. Nothing has to be registered; the target
-# property GPUSHM_NO_DIST leaves one out.
+# property GPUSHM_NO_DIST leaves one out. The target `dist-programs` builds all of it and nothing else.
 include_guard(GLOBAL)
 
 function(gpushm_targets_below directory result)
@@ -15,7 +15,12 @@ function(gpushm_targets_below directory result)
 endfunction()
 
 function(gpushm_dist)
+  set(packed "")
+  get_property(folders DIRECTORY "${PROJECT_SOURCE_DIR}" PROPERTY SUBDIRECTORIES)
   foreach(folder apps tests testing bench)
+    if(NOT "${PROJECT_SOURCE_DIR}/${folder}" IN_LIST folders)
+      continue()
+    endif()
     gpushm_targets_below("${PROJECT_SOURCE_DIR}/${folder}" targets)
     foreach(target IN LISTS targets)
       get_target_property(type ${target} TYPE)
@@ -25,18 +30,27 @@ function(gpushm_dist)
       endif()
       if(type STREQUAL "EXECUTABLE")
         install(TARGETS ${target} COMPONENT dist EXCLUDE_FROM_ALL RUNTIME DESTINATION bin)
+        list(APPEND packed ${target})
       elseif(folder STREQUAL "testing" AND type MATCHES "SHARED_LIBRARY|MODULE_LIBRARY")
         install(TARGETS ${target} COMPONENT dist EXCLUDE_FROM_ALL
                 LIBRARY DESTINATION lib/fake NAMELINK_SKIP)
+        list(APPEND packed ${target})
       endif()
     endforeach()
   endforeach()
-  if(TARGET gpushm_shared)
-    install(TARGETS gpushm_shared COMPONENT dist EXCLUDE_FROM_ALL LIBRARY DESTINATION lib)
-  endif()
-  if(TARGET gpushm_broker_shared)
-    install(TARGETS gpushm_broker_shared COMPONENT dist EXCLUDE_FROM_ALL LIBRARY DESTINATION lib)
-  endif()
+  foreach(target gpushm_shared gpushm_broker_shared)
+    if(TARGET ${target})
+      install(TARGETS ${target} COMPONENT dist EXCLUDE_FROM_ALL LIBRARY DESTINATION lib)
+      list(APPEND packed ${target})
+    endif()
+  endforeach()
+  # gpushm-selftest reads which kind each test is of.
+  get_property(labels GLOBAL PROPERTY GPUSHM_TEST_LABELS)
+  file(WRITE "${PROJECT_BINARY_DIR}/tests.txt" "${labels}")
+  install(FILES "${PROJECT_BINARY_DIR}/tests.txt" COMPONENT dist EXCLUDE_FROM_ALL DESTINATION share)
+  # Programs of other folders, installed as part of the tarball where they are made.
+  get_property(others GLOBAL PROPERTY GPUSHM_DIST_TARGETS)
+  add_custom_target(dist-programs DEPENDS ${packed} ${others})
 endfunction()
 
 gpushm_dist()

@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the tests of a built preset, several at once (CTEST_PARALLEL_LEVEL); more arguments go to ctest.
+# Runs the tests of a built preset, several at once (CTEST_PARALLEL_LEVEL); more arguments go to ctest. What is said to the
+# sanitizers is in CMakePresets.json.
 #
 #   scripts/ctest.sh PRESET [ctest arguments...]
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-preset=$1
-shift
-exec ctest --test-dir "build/$preset" --output-on-failure --no-tests=error "$@"
+# Without intercept_tls_get_addr=0, which the preset asan has, the leak check of GCC 12 now and then takes the thread-local
+# block of a library that was opened at run time for a header of an older glibc, by its address alone, and crashes
+# ("Tracer caught signal 11").
+rc=0
+ctest --preset "$1" "${@:2}" || rc=$?
+echo "tests: $1: $SECONDS s"
+exit $rc

@@ -3,39 +3,45 @@
 # Installs, with apt, what building, testing and checking need (Debian 12, Ubuntu 24.04). Says what it installs; does
 # nothing, and asks for no password, when everything is there.
 #
-#   scripts/deps.sh [build] [agent] [test] [lint] [fuzz] [image]        default: all six
+#   scripts/deps.sh [build] [agent] [bench] [gtest] [test] [dist] [lint] [fuzz] [image]        default: all
 set -euo pipefail
 
 # Alternatives are separated by "|"; the first that this distribution has is taken. With "?" at its end an entry is
 # optional: a distribution need not have it, and what needs it says that it is missing.
 build=(
-  cmake ninja-build g++ ccache pkg-config
+  cmake ninja-build g++ ccache 'mold?' pkg-config
   libasio-dev libflatbuffers-dev flatbuffers-compiler
   libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libyaml-dev
 )
 # What gpushmd needs beyond that.
 agent=(libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc prometheus-cpp-dev libcurl4-openssl-dev libssl-dev)
+bench=(libbenchmark-dev)
+# What the tests are compiled with, and what they run besides.
+gtest=(libgtest-dev libgmock-dev)
 test=(
-  libgtest-dev libgmock-dev libbenchmark-dev
   binutils crun patchelf podman procps python3-minimal runc util-linux
   # Renders the kustomizations. Ubuntu has it as a snap only.
   'kubectl|kubernetes-client?'
 )
 # Version 14 is what CI checks with; another version formats differently.
 lint=('clang-14|clang' 'clang-format-14|clang-format' 'clang-tidy-14|clang-tidy' cppcheck git ninja-build python3-minimal shellcheck)
+dist=(binutils patchelf)
 image=(binutils ca-certificates patchelf 'podman|buildah')
 fuzz=('clang-14|clang' 'libclang-rt-14-dev|libclang-rt-18-dev|libclang-rt-dev')
 
 groups=("$@")
 if [ ${#groups[@]} -eq 0 ]; then
-  groups=(build agent test lint fuzz image)
+  groups=(build agent bench gtest test dist lint fuzz image)
 fi
 wanted=()
 for group in "${groups[@]}"; do
   case $group in
     build) wanted+=("${build[@]}") ;;
     agent) wanted+=("${agent[@]}") ;;
+    bench) wanted+=("${bench[@]}") ;;
+    gtest) wanted+=("${gtest[@]}") ;;
     test) wanted+=("${test[@]}") ;;
+    dist) wanted+=("${dist[@]}") ;;
     lint) wanted+=("${lint[@]}") ;;
     fuzz) wanted+=("${fuzz[@]}") ;;
     image) wanted+=("${image[@]}") ;;

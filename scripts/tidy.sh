@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# clang-tidy over the product's sources, several at once. A file that was clean is not looked at again until it, a header
-# that it includes, its compile command, .clang-tidy or clang-tidy itself changes.
+# clang-tidy over the product's sources, several at once: what changed since the last commit that passed, and a tenth of
+# the rest (tidy_files.py); with ALL=1 in the environment all of them. A file that was clean is not looked at again until
+# it, a header that it includes, its compile command, .clang-tidy or clang-tidy itself changes.
 #
 #   scripts/tidy.sh BUILD_DIR CLANG_TIDY [JOBS]
 set -euo pipefail
@@ -13,7 +14,7 @@ export BUILD=$build ROOT=$PWD
 CACHE=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/gpushm-tidy
 export CACHE
 mkdir -p "$CACHE"
-find "$CACHE" -type f -mtime +30 -delete
+find "$CACHE" -type f -mtime +30 ! -name passed -delete
 
 # Sources that the build makes have to be there before anything can include them.
 ninja -C "$build" -t targets all | sed -n 's/^\(generated\/[^:]*\): .*/\1/p' | xargs -r ninja -C "$build" >/dev/null
@@ -49,12 +50,25 @@ one() { # FILE COMMAND
 }
 export -f one
 
+# Since which commit: the last one that passed here, where this one comes after it; else where this branch left the main
+# one; else some commits ago. No history: all files.
+base() {
+  local commit
+  if [ "${ALL:-}" = 1 ]; then
+    return
+  fi
+  for commit in "$(cat "$CACHE/passed" 2>/dev/null)" "$(git merge-base HEAD origin/HEAD 2>/dev/null)" HEAD~10; do
+    if commit=$(git rev-parse --verify --quiet "$commit^{commit}") && git merge-base --is-ancestor "$commit" HEAD &&
+       { [ "$commit" != "$(git rev-parse HEAD)" ] || [ "$commit" = "$(cat "$CACHE/passed" 2>/dev/null)" ]; }; then
+      echo "$commit"
+      return
+    fi
+  done
+}
+since=$(base)
+
 # shellcheck disable=SC2016  # the inner shell's arguments
-python3 - "$build/compile_commands.json" "$PWD" <<'PY' | xargs -0 -r -n 2 -P "$jobs" bash -c 'one "$1" "$2"' one
-import json, os, sys
-root = sys.argv[2]
-for entry in json.load(open(sys.argv[1])):
-    name = os.path.relpath(entry["file"], root)
-    if name.split(os.sep)[0] in ("src", "apps") and name.endswith(".cpp"):
-        sys.stdout.write(entry["file"] + "\0" + entry["command"] + "\0")
-PY
+scripts/tidy_files.py "$build" ${since:+"$since"} | xargs -0 -r -n 2 -P "$jobs" bash -c 'one "$1" "$2"' one
+if [ -z "$(git status --porcelain)" ]; then
+  git rev-parse HEAD >"$CACHE/passed"
+fi

@@ -41,6 +41,17 @@ option read_option(std::string_view word) {
   return read;
 }
 
+/// crun's reader also takes "-bDIR" and "-fFILE"; runc's takes "-bundle" and "-config" for long
+/// ones.
+option read_making_option(std::string_view word) {
+  option read = read_option(word);
+  if (word.size() > 2 && (word[1] == 'b' || word[1] == 'f') && read.name.size() > 1 &&
+      read.name != "bundle") {
+    read = {word.substr(1, 1), word.substr(2), true};
+  }
+  return read;
+}
+
 /// Goes through the words one by one.
 class reader {
  public:
@@ -87,8 +98,6 @@ void read_making(reader& words, command_line& out) {
   constexpr auto with_value = std::to_array<std::string_view>({"console-socket",
                                                                "pid-file",
                                                                "preserve-fds",
-                                                               "config",
-                                                               "f",
                                                                "image-path",
                                                                "work-path",
                                                                "parent-path",
@@ -103,9 +112,11 @@ void read_making(reader& words, command_line& out) {
       out.container = word;
       continue;
     }
-    const option read = read_option(word);
+    const option read = read_making_option(word);
     if (read.name == "bundle" || read.name == "b") {
       out.bundle = words.take_value(read);
+    } else if (read.name == "config" || read.name == "f") {
+      out.config = words.take_value(read);
     } else if (is_one_of(read.name, with_value) && !read.has_value && !words.at_end()) {
       words.skip();
     }
@@ -125,6 +136,10 @@ void normalise_log(std::string& log) {
 
 bool command_line::makes_container() const {
   return subcommand == "create" || subcommand == "run" || subcommand == "restore";
+}
+
+std::string command_line::config_file() const {
+  return config.starts_with('/') ? config : bundle + "/" + config;
 }
 
 command_line read_command_line(const std::vector<std::string>& arguments) {

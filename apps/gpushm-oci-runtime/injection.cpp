@@ -10,10 +10,6 @@ namespace gpushm::oci_runtime {
 
 namespace {
 
-std::string config_of(const command_line& called) {
-  return called.bundle + "/config.json";
-}
-
 std::string list_text(const std::vector<std::string>& list) {
   std::string text;
   for (const std::string& each : list) {
@@ -59,7 +55,7 @@ bool give_devices(cdi::oci_config& config, const settings& chosen, journal& log)
 }
 
 void edit_bundle(const command_line& called, const settings& chosen, journal& log) {
-  const std::string file = config_of(called);
+  const std::string file = called.config_file();
   const std::string text = cdi::read_config_text(file);
   cdi::oci_config config = cdi::parse_config(text, file);
   if (give_devices(config, chosen, log)) {
@@ -68,7 +64,7 @@ void edit_bundle(const command_line& called, const settings& chosen, journal& lo
 }
 
 std::string difference(const command_line& called, const settings& chosen, journal& log) {
-  const std::string file = config_of(called);
+  const std::string file = called.config_file();
   cdi::oci_config config = cdi::parse_config(cdi::read_config_text(file), file);
   const std::string before = config.dump(2) + "\n";
   give_devices(config, chosen, log);

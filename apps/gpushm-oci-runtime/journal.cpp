@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/syscall.hpp"
+#include "base/text.hpp"
 #include "base/unique_fd.hpp"
 
 namespace gpushm::oci_runtime {
@@ -61,10 +62,13 @@ int append_to(const std::string& file, std::string_view line) noexcept {
   return count == static_cast<ssize_t>(line.size()) ? 0 : count < 0 ? errno : EIO;
 }
 
+// One line, whatever is in `text`: an image's variables and names come along.
+std::string plain_line(std::string_view text) {
+  return base::printable(text) + "\n";
+}
+
 void say(std::string_view text) {
-  std::string line = "gpushm-oci-runtime: ";
-  line += text;
-  line += '\n';
+  const std::string line = plain_line(std::string("gpushm-oci-runtime: ").append(text));
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
@@ -100,8 +104,8 @@ void journal::edit(const logged_edit& what) {
   }
   std::string line = now();
   line.append(" info ").append(called_.container).append(": ").append(what.device);
-  line.append(": ").append(what.text).append(", because ").append(what.reason).append("\n");
-  append(line);
+  line.append(": ").append(what.text).append(", because ").append(what.reason);
+  append(plain_line(line));
 }
 
 void journal::remark(severity how, std::string_view text) {
@@ -117,8 +121,8 @@ void journal::remark(severity how, std::string_view text) {
   }
   std::string line = now();
   line.append(" ").append(name_of(how)).append(" ").append(called_.container);
-  line.append(": ").append(text).append("\n");
-  append(line);
+  line.append(": ").append(text);
+  append(plain_line(line));
 }
 
 void journal::fail(std::string_view text) {

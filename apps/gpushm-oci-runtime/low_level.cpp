@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 
 #include "base/syscall.hpp"
 #include "support/oci/runtime.hpp"
@@ -20,7 +21,22 @@ bool is_this_program(const std::string& path) {
          own.st_dev == other.st_dev && own.st_ino == other.st_ino;
 }
 
+// The PID stays the same when a process becomes another program: who finds its own here has come
+// back to itself.
+constexpr const char* guard = "GPUSHM_OCI_RUNTIME_PID";
+
 }  // namespace
+
+void refuse_coming_back() {
+  const char* pid = std::getenv(guard);  // NOLINT(concurrency-mt-unsafe): there is one thread
+  if (pid != nullptr && pid == std::to_string(::getpid())) {
+    throw error(errc::system_error,
+                "start runtime",
+                {},
+                "what is installed as the real runtime is this program again",
+                "name runc or crun as \"runtimes\" in the configuration");
+  }
+}
 
 std::string find_low_level(const settings& chosen) {
   std::string tried;
@@ -49,6 +65,8 @@ void become(const std::string& path, const std::vector<std::string>& arguments) 
     pointers.push_back(each.data());
   }
   pointers.push_back(nullptr);
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is one thread
+  ::setenv(guard, std::to_string(::getpid()).c_str(), 1);
   ::execv(path.c_str(), pointers.data());
   base::throw_errno(errno, "start runtime", path, "execv");
 }

@@ -18,6 +18,7 @@ namespace {
 int run(const command_line& called, const settings& chosen) {
   journal log(called, chosen);
   try {
+    refuse_coming_back();
     if (called.dry_run) {
       // Nothing is done that a log should tell.
       settings quiet = chosen;

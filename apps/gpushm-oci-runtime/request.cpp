@@ -145,6 +145,21 @@ void read_mounts(const oci_config& config, const settings& chosen, request& out)
   }
 }
 
+// An image sets the variable: it gets GPUs so, but joins no domain and has no other vendor's
+// device.
+void check_kind(std::string_view name, const settings& chosen) {
+  const auto qualified = cdi::parse_qualified_name(name);
+  if (qualified && qualified->kind != chosen.default_kind) {
+    std::string cause = "it names a device of another kind than ";
+    cause += chosen.default_kind;
+    throw error(errc::invalid_argument,
+                std::string("read ").append(devices_variable),
+                name,
+                cause,
+                "ask for it by the annotation cdi.k8s.io/NAME, which the engine's user sets");
+  }
+}
+
 void read_variable(const oci_config& config, const settings& chosen, request& out) {
   const auto value = variable(config, devices_variable);
   const auto names = value ? listed(*value) : std::vector<std::string_view>();
@@ -168,6 +183,7 @@ void read_variable(const oci_config& config, const settings& chosen, request& ou
     }
   }
   for (const std::string_view name : names) {
+    check_kind(name, chosen);
     out.wishes.push_back({std::string(name), reason});
   }
 }

@@ -52,7 +52,7 @@ std::optional<std::string> compiler() {
 
 }  // namespace
 
-outcome run_abi_check(const program_tree& tree) {
+outcome run_abi_check(const program_tree& tree, std::chrono::milliseconds timeout) {
   const auto sources = tree.abi();
   if (!sources) {
     return skipped("the sources of the check are not here");
@@ -70,7 +70,7 @@ outcome run_abi_check(const program_tree& tree) {
     argv.push_back("-I" + directory);
   }
   argv.insert(argv.end(), {"-isystem", *include, sources->file});
-  const program_result ended = run_program(argv, {}, std::chrono::minutes(2));
+  const program_result ended = run_program(argv, {}, timeout);
   if (!ended.success()) {
     return failed(ended);
   }

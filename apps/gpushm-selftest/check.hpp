@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -22,10 +23,18 @@ struct outcome {
   std::string output;  ///< what a failed program printed
 };
 
-/// One line of the results. `run` has a deadline of its own and does not throw for what it checks.
+/// One line of the results.
 struct check {
   std::string name;
-  std::function<outcome()> run;
+  /// About how long it takes on a machine with GPUs; decides what a quick test has.
+  std::chrono::seconds expected{0};
+  /// The order: as `expected`, but for what comes earlier because every quick test should have it.
+  std::chrono::seconds place{0};
+  /// A test program that can run several times at once: --repeat.
+  bool repeatable = false;
+  /// Fails what takes longer than `limit`. Does not throw for what it checks. Safe to be called by
+  /// several threads at once when `repeatable`.
+  std::function<outcome(std::chrono::milliseconds limit)> run;
 };
 
 [[nodiscard]] inline outcome skipped(std::string reason) {

@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 
 #include "abi_check.hpp"
@@ -14,35 +16,95 @@ namespace gpushm::selftest {
 
 namespace {
 
-using std::chrono::minutes;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
 using words = std::vector<std::string>;
 
-constexpr minutes conformance_timeout{15};
-constexpr minutes test_timeout{15};
+struct duration_of {
+  std::string_view check;
+  seconds taken;
+};
+
+// Measured on two H200 (docs/results). What is not in the list takes a few seconds.
+constexpr seconds usual_duration{2};
+constexpr std::array known_durations{
+    duration_of{"abi", seconds(1)},
+    duration_of{"conformance.fake", seconds(10)},
+    duration_of{"conformance.fake-mig", seconds(9)},
+    duration_of{"conformance.real", seconds(95)},
+    duration_of{"fence.fake", seconds(12)},
+    duration_of{"fence.real", seconds(20)},
+    duration_of{"test.agent_share_test", seconds(7)},
+    duration_of{"test.cdi_hook_test", seconds(45)},
+    duration_of{"test.cdi_share_test", seconds(4)},
+    duration_of{"test.death_test", seconds(86)},
+    duration_of{"test.doctor_cli_test", seconds(16)},
+    duration_of{"test.exchange_cli_test", seconds(5)},
+    duration_of{"test.explain_topo_cli_test", seconds(8)},
+    duration_of{"test.gpushm_cdi_documents_test", seconds(8)},
+    duration_of{"test.gpushm_core_heap_test", seconds(4)},
+    duration_of{"test.gpushm_core_test", seconds(4)},
+    duration_of{"test.gpushm_import_cache_test", seconds(4)},
+    duration_of{"test.gpushm_inspect_test", seconds(4)},
+    duration_of{"test.gpushm_wire_test", seconds(8)},
+    duration_of{"test.hostile_test", seconds(125)},
+    duration_of{"test.isolation_test", seconds(19)},
+    duration_of{"test.matrix_container_test", seconds(25)},
+    duration_of{"test.scale_test", seconds(4)},
+    duration_of{"test.share_container_test", seconds(8)},
+    duration_of{"test.share_test", seconds(122)},
+    duration_of{"test.share_torch_test", seconds(55)},
+    duration_of{"test.trial_test", seconds(5)},
+};
+
+seconds expected_duration(std::string_view name) {
+  for (const duration_of& known : known_durations) {
+    if (known.check == name) {
+      return known.taken;
+    }
+  }
+  return name.starts_with("bench.") ? seconds(20) : usual_duration;
+}
 
 class collector {
  public:
   collector(const program_tree& tree, const json& facts) : tree_(tree), facts_(facts) {}
 
   std::vector<check> collect(bool benchmarks) {
-    add("abi", [this_tree = &tree_] { return run_abi_check(*this_tree); });
+    add("abi",
+        [this_tree = &tree_](milliseconds limit) { return run_abi_check(*this_tree, limit); });
     add_demos();
+    add_fence();
     add_conformance();
     add_tests();
     if (benchmarks) {
       for (const std::string& name : tree_.with_prefix("gpushm_bench_")) {
         add("bench." + name.substr(std::string("gpushm_bench_").size()),
-            [environment = tree_.environment(), program = *tree_.find(name)] {
-              return run_benchmark(program, environment);
+            [environment = tree_.environment(), program = *tree_.find(name)](milliseconds limit) {
+              return run_benchmark(program, environment, limit);
             });
       }
     }
+    std::stable_sort(checks_.begin(), checks_.end(), [](const check& a, const check& b) {
+      return a.place < b.place;
+    });
     return std::move(checks_);
   }
 
  private:
-  void add(std::string name, std::function<outcome()> run) {
-    checks_.push_back({std::move(name), std::move(run)});
+  void add(std::string name, std::function<outcome(milliseconds)> run, bool repeatable = false) {
+    const seconds expected = expected_duration(name);
+    checks_.push_back({std::move(name), expected, expected, repeatable, std::move(run)});
+  }
+
+  void add_skipped(const std::string& name, const std::string& reason) {
+    add(name, [reason](milliseconds) { return skipped(reason); });
+    checks_.back().expected = checks_.back().place = seconds(0);
+  }
+
+  // A program that is missing, or else the one for fake GPUs.
+  static outcome not_here(const std::optional<std::string>& program, const std::string& name) {
+    return skipped((program ? "run-with-fake-gpus" : name) + " is not here");
   }
 
   // What to put in front of a program so that it finds fake GPUs; nothing when the program for that
@@ -61,11 +123,11 @@ class collector {
                 const std::optional<words>& before,
                 const words& arguments) {
     const auto program = tree_.find("gpushm");
-    add(name, [environment = tree_.environment(), program, before, arguments] {
+    add(name, [environment = tree_.environment(), program, before, arguments](milliseconds limit) {
       if (!program || !before) {
-        return skipped(program ? "run-with-fake-gpus is not here" : "gpushm is not here");
+        return not_here(program, "gpushm");
       }
-      return run_demo(*before, *program, arguments, environment);
+      return run_demo(*before, *program, arguments, environment, limit);
     });
   }
 
@@ -84,7 +146,7 @@ class collector {
       const std::string reason =
           problem.is_string() ? problem.get<std::string>() : "no GPU is visible";
       for (const char* name : {"demo.gpu0", "demo.gpu0.isolated"}) {
-        add(name, [reason] { return skipped(reason); });
+        add_skipped(name, reason);
       }
     }
     for (std::size_t i = 0; i < gpus.size(); ++i) {
@@ -95,7 +157,7 @@ class collector {
     if (gpus.size() < 2) {
       const std::string reason = "needs two GPUs, " + std::to_string(gpus.size()) + " visible";
       for (const char* name : {"demo.peer", "demo.peer.isolated"}) {
-        add(name, [reason] { return skipped(reason); });
+        add_skipped(name, reason);
       }
       return;
     }
@@ -104,15 +166,36 @@ class collector {
     add_demo("demo.peer.isolated", words{}, {peers[0], peers[1], peers[2], peers[3], "--isolated"});
   }
 
+  // Writers that die in the middle of the work of their GPU: in the quick self-test, too.
+  void add_fence() {
+    const auto program = tree_.find("gpushm_fence_proof");
+    const auto add_one = [&](const std::string& name,
+                             const std::optional<words>& before,
+                             const std::string& rounds) {
+      add(name, [environment = tree_.environment(), program, before, rounds](milliseconds limit) {
+        if (!program || !before) {
+          return not_here(program, "gpushm_fence_proof");
+        }
+        return run_proof(*before, *program, {"--rounds", rounds}, environment, limit);
+      });
+      checks_.back().place = usual_duration;
+    };
+    add_one("fence.fake", on_fakes({"--gpus", "2", "--size", "1GiB"}), "20");
+    if (facts_.at("cuda").at("gpus").empty()) {
+      add_skipped("fence.real", "no GPU is visible to this process");
+      return;
+    }
+    add_one("fence.real", words{}, "20");
+  }
+
   void add_conformance() {
     const auto program = tree_.find("gpushm_conformance");
     const auto add_one = [&](const std::string& name, const std::optional<words>& before) {
-      add(name, [environment = tree_.environment(), program, before] {
+      add(name, [environment = tree_.environment(), program, before](milliseconds limit) {
         if (!program || !before) {
-          return skipped(program ? "run-with-fake-gpus is not here"
-                                 : "gpushm_conformance is not here");
+          return not_here(program, "gpushm_conformance");
         }
-        return run_gtest(*before, *program, environment, conformance_timeout);
+        return run_gtest(*before, *program, environment, limit);
       });
     };
     // Without a driver only its tests of host memory run: they count as such, and not as the
@@ -120,7 +203,7 @@ class collector {
     const bool real = !facts_.at("cuda").at("gpus").empty();
     add_one(real ? "conformance.real" : "conformance.host", words{});
     if (!real) {
-      add("conformance.real", [] { return skipped("no GPU is visible to this process"); });
+      add_skipped("conformance.real", "no GPU is visible to this process");
     }
     add_one("conformance.fake", on_fakes({"--gpus", "2", "--size", "4GiB"}));
     add_one("conformance.fake-mig", on_fakes({"--mig", "2", "--size", "4GiB"}));
@@ -128,17 +211,25 @@ class collector {
 
   void add_tests() {
     for (const std::string& name : tree_.with_suffix("_test")) {
-      const bool containers = name.find("container") != std::string::npos;
-      add("test." + name,
-          [environment = tree_.environment(), program = *tree_.find(name), containers] {
-            if (containers && ::geteuid() != 0) {
-              return skipped("containers are made by root only");
-            }
-            if (containers && !find_in_path("runc")) {
-              return skipped("runc is not installed");
-            }
-            return run_gtest({}, program, environment, test_timeout);
-          });
+      const std::string label = tree_.label_of(name);
+      const bool containers = label.starts_with("container");
+      // As CTest starts them.
+      const auto before =
+          name.ends_with("_fake_test") ? on_fakes({"--gpus", "2", "--size", "64MiB"}) : words{};
+      const std::string full_name = "test." + name;
+      if (containers && ::geteuid() != 0) {
+        add_skipped(full_name, "containers are made by root only");
+      } else if (containers && !find_in_path("runc")) {
+        add_skipped(full_name, "runc is not installed");
+      } else if (!before) {
+        add_skipped(full_name, "run-with-fake-gpus is not here");
+      } else {
+        add(
+            full_name,
+            [environment = tree_.environment(), before, program = *tree_.find(name)](
+                milliseconds limit) { return run_gtest(*before, program, environment, limit); },
+            label.starts_with("unit") || label.starts_with("process"));
+      }
     }
   }
 

@@ -5,13 +5,16 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
-#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
 
 #include "checks.hpp"
 #include "machine_facts.hpp"
 #include "program_run.hpp"
+#include "repeat.hpp"
+#include "results.hpp"
 #include "support/child_process.hpp"
 #include "support/duration.hpp"
 #include "support/stop_signal.hpp"
@@ -26,11 +29,18 @@ constexpr int exit_ok = 0;
 constexpr int exit_failed = 1;
 constexpr int exit_usage = 2;
 
+constexpr std::chrono::seconds quick_time{60};
+constexpr std::chrono::seconds quick_limit{20};
+
 struct arguments {
   std::string out;
   std::vector<std::string> only;
   bool list = false;
   bool bench = false;
+  bool quick = false;
+  int repeat = 0;  ///< 0: each check once
+  int jobs = 1;
+  std::optional<std::chrono::milliseconds> limit;  ///< nothing: each check's own
   bool facts = false;
 };
 
@@ -56,14 +66,6 @@ bool selected(const std::string& name, const std::vector<std::string>& only) {
     }
   }
   return only.empty();
-}
-
-std::string last_lines(const std::string& text, int count) {
-  std::size_t start = text.size();
-  for (int i = 0; i <= count && start != 0 && start != std::string::npos; ++i) {
-    start = text.rfind('\n', start - 1);
-  }
-  return start == std::string::npos || start == 0 ? text : text.substr(start + 1);
 }
 
 // One line of at most 100 columns.
@@ -106,54 +108,63 @@ void print_facts(const json& facts) {
   std::cout << std::endl;
 }
 
+// How long one check may take.
+std::chrono::milliseconds limit_of(const check& one, const arguments& asked) {
+  if (asked.limit) {
+    return *asked.limit;
+  }
+  if (asked.quick) {
+    return quick_limit;
+  }
+  // Repeated, every core is busy.
+  return std::max<std::chrono::milliseconds>(std::chrono::minutes(3), one.expected * 8) *
+         (asked.repeat != 0 ? 3 : 1);
+}
+
+void print_left_out(const std::vector<std::string>& names) {
+  if (names.empty()) {
+    return;
+  }
+  std::cout << "not run:";
+  for (const std::string& name : names) {
+    std::cout << " " << name;
+  }
+  std::cout << std::endl;
+}
+
 int run_checks(const std::vector<check>& checks, const arguments& asked, const json& facts) {
   const app::stop_signal stop;
-  json results = json::array();
-  std::map<verdict, int> counts;
+  const auto begin = clock::now();
+  std::vector<std::string> names;
+  names.reserve(checks.size());
   for (const check& one : checks) {
-    if (!selected(one.name, asked.only)) {
-      continue;
-    }
+    names.push_back(one.name);
+  }
+  results all(asked.out, facts, std::move(names));
+  for (const check& one : checks) {
     const auto start = clock::now();
-    outcome result =
-        stop.pending() ? outcome{verdict::failed, "interrupted", nullptr, {}} : one.run();
+    // The longest come last.
+    if (stop.pending() || (asked.quick && start - begin + one.expected > quick_time)) {
+      break;
+    }
+    const auto limit = limit_of(one, asked);
+    const outcome ended =
+        asked.repeat != 0 ? run_repeatedly(one, asked.repeat, asked.jobs, limit) : one.run(limit);
     const auto took = clock::now() - start;
-    ++counts[result.result];
-    print_result(one.name, result, took);
-    json entry{{"name", one.name},
-               {"result", to_string(result.result)},
-               {"detail", result.detail},
-               {"seconds", std::chrono::duration<double>(took).count()},
-               {"data", std::move(result.data)}};
-    if (result.result == verdict::failed) {
-      entry["output"] = last_lines(result.output, 400);
-    }
-    results.push_back(std::move(entry));
+    // Kept before it is shown: what was seen is in the file.
+    all.add(one.name, ended, took);
+    print_result(one.name, ended, took);
   }
-  if (results.empty()) {
-    std::cerr << "gpushm-selftest: no check has such a name (see --list)\n";
-    return exit_usage;
-  }
-  const bool good = counts[verdict::failed] == 0;
   std::cout << "\n"
-            << counts[verdict::passed] << " passed, " << counts[verdict::failed] << " failed, "
-            << counts[verdict::skipped] << " skipped" << std::endl;
-  if (!asked.out.empty()) {
-    const json document{{"gpushm_version", GPUSHM_VERSION},
-                        {"machine", facts},
-                        {"passed", counts[verdict::passed]},
-                        {"failed", counts[verdict::failed]},
-                        {"skipped", counts[verdict::skipped]},
-                        {"checks", std::move(results)}};
-    std::ofstream file(asked.out);
-    file << document.dump(1, ' ', false, json::error_handler_t::replace) << "\n";
-    file.close();
-    if (!file) {
-      std::cerr << "gpushm-selftest: cannot write " << asked.out << "\n";
-      return exit_failed;
-    }
+            << all.count(verdict::passed) << " passed, " << all.count(verdict::failed)
+            << " failed, " << all.count(verdict::skipped) << " skipped"
+            << (stop.pending() ? ", then interrupted" : "") << std::endl;
+  print_left_out(all.not_run());
+  if (stop.pending()) {
+    return exit_failed;
   }
-  return good ? exit_ok : exit_failed;
+  all.finish();
+  return all.count(verdict::failed) == 0 ? exit_ok : exit_failed;
 }
 
 int run(const arguments& asked) {
@@ -163,12 +174,19 @@ int run(const arguments& asked) {
   }
   const program_tree tree;
   const json facts = facts_of_machine();
-  const std::vector<check> checks = all_checks(tree, facts, asked.bench);
+  std::vector<check> checks = all_checks(tree, facts, asked.bench);
+  std::erase_if(checks, [&](const check& one) {
+    return !selected(one.name, asked.only) || (asked.repeat != 0 && !one.repeatable);
+  });
   if (asked.list) {
     for (const check& one : checks) {
       std::cout << one.name << "\n";
     }
     return exit_ok;
+  }
+  if (checks.empty()) {
+    std::cerr << "gpushm-selftest: no check has such a name (see --list)\n";
+    return exit_usage;
   }
   print_facts(facts);
   return run_checks(checks, asked, facts);
@@ -188,6 +206,29 @@ int main(int argc, char** argv) {
       ->allow_extra_args(false);
   app.add_flag("--list", asked.list, "List the checks and run none");
   app.add_flag("--bench", asked.bench, "Run the benchmarks too");
+  CLI::Option* quick =
+      app.add_flag("--quick", asked.quick, "Take one minute: what fits, the short checks first");
+  app.add_option("--repeat",
+                 asked.repeat,
+                 "Run every process and unit test program N times, on all cores at once")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber)
+      ->excludes(quick);
+  asked.jobs = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  app.add_option(
+         "--jobs", asked.jobs, "With --repeat: how many at once (default: one for each core)")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  app.add_option_function<std::string>(
+         "--time-limit",
+         [&asked](const std::string& text) {
+           asked.limit = gpushm::app::parse_duration(text);
+           if (!asked.limit || asked.limit->count() == 0) {
+             throw CLI::ValidationError("--time-limit: not a duration such as 90s or 5m: " + text);
+           }
+         },
+         "Fail a check that takes longer")
+      ->type_name("DURATION");
   app.add_flag("--facts", asked.facts, "Print what is known of this machine and run nothing")
       ->group("");
   try {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 
 #include "support/child_process.hpp"
 
@@ -45,6 +46,19 @@ program_tree::program_tree() {
     }
   }
   std::sort(programs_.begin(), programs_.end());
+  std::ifstream list(unpacked_ ? path / "share" / "tests.txt" : path / "tests.txt");
+  for (std::string name, label; list >> name >> label;) {
+    labels_.emplace_back(name, label);
+  }
+}
+
+std::string program_tree::label_of(const std::string& name) const {
+  for (const auto& [known, label] : labels_) {
+    if (known == name) {
+      return label;
+    }
+  }
+  return {};
 }
 
 std::optional<std::string> program_tree::find(const std::string& name) const {

@@ -27,6 +27,9 @@ class program_tree {
     std::vector<std::string> include_directories;
   };
   [[nodiscard]] std::optional<abi_sources> abi() const;
+  /// What CTest calls a test program: "unit", "process", "container" or "gpu", with "-grpc" after
+  /// it where gRPC runs; empty for a program that is none.
+  [[nodiscard]] std::string label_of(const std::string& name) const;
   /// Variables that the tests need to find their helpers.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> environment() const;
 
@@ -34,6 +37,7 @@ class program_tree {
   std::string root_;
   bool unpacked_ = false;                                      ///< a tarball, not a build tree
   std::vector<std::pair<std::string, std::string>> programs_;  ///< name and path, sorted
+  std::vector<std::pair<std::string, std::string>> labels_;    ///< name of a test and its label
 };
 
 }  // namespace gpushm::selftest

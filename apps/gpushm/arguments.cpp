@@ -12,6 +12,7 @@
 #include "k8s/k8s_arguments.hpp"
 #include "options.hpp"
 #include "output.hpp"
+#include "support/duration.hpp"
 
 namespace gpushm::cli {
 
@@ -26,6 +27,7 @@ struct all_arguments {
   list_arguments list;
   stat_arguments stat;
   remove_arguments remove;
+  release_arguments release;
   wait_arguments wait;
   export_arguments exported;
   import_arguments imported;
@@ -64,14 +66,29 @@ void add_serve(CLI::App& app, serve_arguments& out) {
         broker.limits.quota_bytes = value;
       });
   add_size(app,
-           "--quota-per-uid",
-           "Most bytes of one uid's segments (default: no limit)",
-           [&](std::uint64_t value) { broker.limits.quota_bytes_per_uid = value; });
+           "--quota-per-principal",
+           "Most bytes of the segments of one pod, container or uid (default: no limit)",
+           [&](std::uint64_t value) { broker.limits.quota_bytes_per_principal = value; });
+  add_size(app,
+           "--memory",
+           "Most memory that members can make the broker hold (default: half of what it may use, "
+           "at most 1 GiB)",
+           [&](std::uint64_t value) { broker.limits.memory_bytes = value; });
   add_count(app, "--max-segments", "Most segments (default: 65536)", broker.limits.max_segments);
   add_count(app,
             "--max-connections",
             "Most clients at a time (default: 4096)",
             broker.limits.max_connections);
+  add_duration(app,
+               "--fence-delay",
+               "How long what a dead client had is kept where nothing proves that its GPU work has "
+               "ended (default: 5s)",
+               [&](auto value) {
+                 if (value > std::chrono::hours(1)) {
+                   refuse("--fence-delay", app::duration_text(value), "an hour or less");
+                 }
+                 broker.limits.fence_delay_ms = static_cast<std::uint32_t>(value.count());
+               });
   app.add_option("--log-level", out.log_level, "What is logged to standard error (default: info)")
       ->type_name("debug|info|warning|error|off")
       ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}).description(""));
@@ -285,9 +302,10 @@ std::function<int()> bind(int (*run)(const Arguments&), const Arguments& argumen
 // All names that `parse` adds; one that is missing here costs time and nothing else.
 bool is_command(std::string_view name) {
   constexpr auto names = std::to_array<std::string_view>(
-      {"serve",  "create", "open",   "ls",           "stat",           "rm",           "wait",
-       "export", "import", "demo",   "demo-role",    "doctor",         "explain",      "topo",
-       "cdi",    "k8s",    "matrix", "probe-driver", "measure-worker", "trial-worker", "version"});
+      {"serve",        "create",         "open",         "ls",     "stat", "rm",
+       "wait",         "release",        "export",       "import", "demo", "demo-role",
+       "doctor",       "explain",        "topo",         "cdi",    "k8s",  "matrix",
+       "probe-driver", "measure-worker", "trial-worker", "version"});
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -361,7 +379,7 @@ request parse(int argc, char** argv) {
       all.stat.connection.json);
   command(
       "rm",
-      "Remove segments; whoever has one open keeps it",
+      "Remove segments; processes that have one open keep it",
       [](CLI::App& app, remove_arguments& out) {
         app.add_option("NAME", out.names, "Names of segments")->required()->type_name("");
         add_connection(app, out.connection);
@@ -369,6 +387,21 @@ request parse(int argc, char** argv) {
       run_remove,
       all.remove,
       all.remove.connection.json);
+  command(
+      "release",
+      "End what waits for the end of a process that is gone without a goodbye",
+      [](CLI::App& app, release_arguments& out) {
+        app.add_option("NAME", out.names, "Names of segments")->required()->type_name("");
+        app.add_flag(
+               "--unfenced",
+               out.unfenced,
+               "Though the process may still write them: nothing else proves that it does not")
+            ->required();
+        add_connection(app, out.connection);
+      },
+      run_release,
+      all.release,
+      all.release.connection.json);
   command(
       "wait",
       "Wait until a segment is published, or removed",
@@ -409,7 +442,7 @@ request parse(int argc, char** argv) {
           all.doctor,
           all.doctor.json);
   command("explain",
-          "Say what an error means, how to confirm it and how to mend it",
+          "Say what an error means, how to confirm it and how to fix it",
           add_explain,
           run_explain,
           all.explain,

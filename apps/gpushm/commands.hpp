@@ -94,6 +94,13 @@ struct remove_arguments {
 };
 [[nodiscard]] int run_remove(const remove_arguments& arguments);
 
+struct release_arguments {
+  connection_arguments connection;
+  std::vector<std::string> names;
+  bool unfenced = false;
+};
+[[nodiscard]] int run_release(const release_arguments& arguments);
+
 struct wait_arguments {
   connection_arguments connection;
   std::string name;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpushm/client.hpp"
 #include "gpushm/segment.hpp"
 #include "gpushm/types.hpp"
 
@@ -20,9 +21,13 @@ using fields = std::vector<std::pair<std::string, std::string>>;
 [[nodiscard]] std::string device_text(const device_id& device);
 /// What people are shown of a mapped segment.
 [[nodiscard]] fields segment_fields(const segment& mapped);
-/// The same bytes as text when they are printable UTF-8 without control characters (tab and line
-/// feed pass).
-[[nodiscard]] bool is_printable(std::span<const std::byte> bytes);
+/// The table of `ls`, one line a segment.
+[[nodiscard]] std::string segments_text(const std::vector<segment_info>& segments);
+/// What `stat` prints: the name, and a line a property.
+[[nodiscard]] std::string segment_text(const segment_info& info);
+/// Whether they are UTF-8 without C0 controls and DEL (tab and line feed pass): text, but not yet
+/// fit for a terminal.
+[[nodiscard]] bool is_text(std::span<const std::byte> bytes);
 [[nodiscard]] std::string as_text(std::span<const std::byte> bytes);
 /// RFC 4648, with padding.
 [[nodiscard]] std::string base64(std::span<const std::byte> bytes);

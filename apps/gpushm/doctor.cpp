@@ -24,6 +24,7 @@ inspect::broker_facts look_at_broker(const std::string& socket) {
     found.domain = about.domain;
     found.protocol = static_cast<int>(about.protocol_version);
     found.segments = broker.list().size();
+    found.fence = std::string(to_string(about.fence));
     found.reachable = true;
   } catch (const error& failure) {
     found.socket = socket;
@@ -72,7 +73,7 @@ int run_doctor(const doctor_arguments& arguments) {
     // Before the driver is asked, which makes device nodes that are missing.
     report.peer_minors = minors_of(peer, driver::dev_root());
   }
-  machine seen = look_at_machine(arguments.from, {.peer_pid = peer});
+  machine seen = look_at_machine(arguments.from, arguments.driver_timeout, {.peer_pid = peer});
   if (peer != 0) {
     seen.facts.peer_minors = report.peer_minors.minors;
     report.predictions = inspect::compare_with_peer(seen.facts);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/text.hpp"
 #include "inspect/json.hpp"
 #include "inspect/plain_text.hpp"
 #include "json_output.hpp"
@@ -42,6 +43,8 @@ std::string verdict_text(verdict value, const app::style& style) {
       return style.red(text);
     case verdict::not_applicable:
       return style.dim(text);
+    case verdict::note:
+      return text;
   }
   return text;
 }
@@ -52,18 +55,20 @@ void print_entry(const std::string& label,
                  verdict value,
                  const std::string& name,
                  const check& found) {
-  const std::string seen = inspect::wrapped(inspect::harmless(found.seen), text_indent);
-  print("  " + label + padded(name, id_columns) + seen.substr(std::min(text_indent, seen.size())));
+  const std::string seen = inspect::wrapped(base::printable(found.seen), text_indent);
+  print("  " + label + padded(base::printable(name), id_columns) +
+        seen.substr(std::min(text_indent, seen.size())));
   const auto part = [&](const char* before, const std::string& text) {
     if (!text.empty()) {
-      print(inspect::wrapped(std::string(before) + inspect::harmless(text), text_indent + 2));
+      print(inspect::wrapped(std::string(before) + base::printable(text), text_indent + 2));
     }
   };
   if (value == verdict::warning || value == verdict::problem) {
     part("why: ", found.why);
     part("do:  ", found.remedy);
-  } else if (value == verdict::ok || value == verdict::not_applicable) {
+  } else {
     part("", found.why);
+    part("if you need it: ", value == verdict::note ? found.remedy : std::string());
   }
 }
 
@@ -161,9 +166,9 @@ std::vector<trial_group> group_trials(const doctor_report& report) {
 void print_peer(const doctor_report& report, const app::style& style) {
   const inspect::process_facts& peer = *report.facts.peer;
   print("\n" + style.bold("peer") + "  " +
-        inspect::harmless("PID " + std::to_string(peer.pid) + " (" + peer.name + "), PID " +
-                          std::to_string(peer.nspid.empty() ? peer.pid : peer.nspid.back()) +
-                          " in its namespace, uid " + std::to_string(peer.uid)) +
+        base::printable("PID " + std::to_string(peer.pid) + " (" + peer.name + "), PID " +
+                        std::to_string(peer.nspid.empty() ? peer.pid : peer.nspid.back()) +
+                        " in its namespace, uid " + std::to_string(peer.uid)) +
         "\n");
   if (!report.peer_minors.minors) {
     check unknown;
@@ -229,6 +234,47 @@ json prediction_json(const doctor_report& report, const inspect::peer_prediction
           {"remedy", each.expected.remedy}};
 }
 
+/// What to act on, before everything that was looked at: problems that explain others first.
+void print_causes(const doctor_report& report, const app::style& style) {
+  std::vector<std::string> explaining;
+  for (const check& each : report.checks) {
+    explaining.push_back(each.follows);
+  }
+  const auto explains = [&](const check& each) {
+    return std::find(explaining.begin(), explaining.end(), each.id) != explaining.end();
+  };
+  for (const bool root : {true, false}) {
+    for (const check& each : report.checks) {
+      if (each.result != verdict::problem || explains(each) != root) {
+        continue;
+      }
+      const std::string head =
+          (root ? "Root cause: " : "Problem: ") + base::printable(each.seen) + " [" + each.id + "]";
+      const std::string text = inspect::wrapped(head, 0);
+      print(style.red(text.substr(0, text.size() - 1)) + "\n");
+      print(inspect::wrapped("do: " + base::printable(each.remedy), 2) + "\n");
+    }
+  }
+}
+
+/// What all of it means for sharing, in a line.
+std::string conclusion(const doctor_report& report) {
+  const auto result_of = [&](std::string_view id) {
+    const auto found = std::find_if(report.checks.begin(),
+                                    report.checks.end(),
+                                    [id](const check& each) { return each.id == id; });
+    return found == report.checks.end() ? verdict::not_applicable : found->result;
+  };
+  if (report.problems() > 0) {
+    return "sharing may fail here: see what to do above, then run gpushm doctor again";
+  }
+  const bool host_only = result_of("device-nodes") == verdict::not_applicable;
+  const std::string subject =
+      host_only ? "sharing host memory through gpushm" : "sharing through gpushm";
+  return subject + " should work here" +
+         (result_of("broker") == verdict::warning ? ", once a broker can be reached" : "");
+}
+
 }  // namespace
 
 std::size_t doctor_report::count(verdict value) const {
@@ -246,6 +292,7 @@ std::size_t doctor_report::problems() const {
 
 void print_report(const doctor_report& report) {
   const app::style style = app::style::of(STDOUT_FILENO);
+  print_causes(report, style);
   std::string section;
   for (const check& each : report.checks) {
     if (each.section != section) {
@@ -267,12 +314,14 @@ void print_report(const doctor_report& report) {
   const std::size_t problems = report.problems();
   const std::string summary =
       counted(problems, "problem") + ", " + counted(report.count(verdict::warning), "warning") +
-      ", " + std::to_string(report.count(verdict::ok)) + " ok, " +
+      ", " + counted(report.count(verdict::note), "note") + ", " +
+      std::to_string(report.count(verdict::ok)) + " ok, " +
       std::to_string(report.count(verdict::not_applicable)) + " not applicable";
   print("\n" + (problems == 0 ? style.green(summary) : style.red(summary)) + " (" +
         app::duration_text(report.whole) +
         (report.tried ? ", " + app::duration_text(report.looking) + " of them looking" : "") +
         ")\n");
+  print(conclusion(report) + "\n");
   flush_output();
 }
 
@@ -295,6 +344,7 @@ void print_report_json(const doctor_report& report) {
   print_json({{"summary",
                {{"problems", report.problems()},
                 {"warnings", report.count(verdict::warning)},
+                {"notes", report.count(verdict::note)},
                 {"ok", report.count(verdict::ok)},
                 {"not_applicable", report.count(verdict::not_applicable)},
                 {"looking_s", seconds(report.looking)},

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/syscall.hpp"
+#include "base/text.hpp"
 #include "commands.hpp"
 #include "inspect/check.hpp"
 #include "inspect/plain_text.hpp"
@@ -75,10 +76,10 @@ struct known_machine {
   std::string problem;  ///< why nothing is known; empty: it is
 };
 
-known_machine look(const std::string& from) {
+known_machine look(const std::string& from, std::chrono::milliseconds driver_timeout) {
   known_machine known;
   try {
-    const machine seen = look_at_machine(from);
+    const machine seen = look_at_machine(from, driver_timeout);
     known.here = inspect::situation_of(seen.facts, inspect::examine(seen.facts));
   } catch (const std::exception& failure) {
     if (!from.empty()) {
@@ -146,12 +147,12 @@ void print_rest(const std::vector<explanation>& all) {
 
 std::string machine_text(const known_machine& known, const std::string& from) {
   if (!known.problem.empty()) {
-    return "Nothing is known of this machine (" + inspect::harmless(known.problem) +
+    return "Nothing is known of this machine (" + base::printable(known.problem) +
            "): the order is the usual one.";
   }
   return from.empty() ? "Ordered for this machine as \"gpushm doctor\" sees it, in this container "
                         "and as this user."
-                      : "Ordered for the machine recorded in " + inspect::harmless(from) + ".";
+                      : "Ordered for the machine recorded in " + base::printable(from) + ".";
 }
 
 // ---- for scripts ----
@@ -195,7 +196,7 @@ int run_explain(const explain_arguments& arguments) {
   if (given.cut) {
     note("only the first 1 MiB of the text was read");
   }
-  const known_machine known = look(arguments.from);
+  const known_machine known = look(arguments.from, arguments.driver_timeout);
   const std::vector<explanation> all = inspect::explain(given.text, known.here);
   if (arguments.json) {
     print_document(all, known, given.cut);

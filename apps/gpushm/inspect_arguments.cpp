@@ -12,6 +12,13 @@ void add_from(CLI::App& app, std::string& from) {
       ->type_name("FILE");
 }
 
+void add_driver_timeout(CLI::App& app, std::chrono::milliseconds& timeout) {
+  add_duration(app,
+               "--driver-timeout",
+               "Longest time for the driver's answer (default: 30s)",
+               [&](auto value) { timeout = value; });
+}
+
 void add_socket(CLI::App& app, std::string& socket) {
   app.add_option("--socket", socket, "The broker's socket (else found as by all commands)")
       ->type_name("PATH");
@@ -38,6 +45,7 @@ void add_doctor(CLI::App& app, doctor_arguments& out) {
   app.add_flag("--accept-fake-chunks", out.accept_fake_chunks)->group("");
   add_socket(app, out.socket);
   add_from(app, out.from);
+  add_driver_timeout(app, out.driver_timeout);
   add_json(app, out.json);
 }
 
@@ -46,6 +54,7 @@ void add_explain(CLI::App& app, explain_arguments& out) {
       ->required()
       ->type_name("");
   add_from(app, out.from);
+  add_driver_timeout(app, out.driver_timeout);
   add_json(app, out.json);
 }
 
@@ -60,6 +69,7 @@ void add_topo(CLI::App& app, topo_arguments& out) {
   dot->excludes(svg);
   app.add_flag("--measure", out.measure, "Measure bandwidth and latency between the GPUs");
   add_from(app, out.from);
+  add_driver_timeout(app, out.driver_timeout);
   add_socket(app, out.socket);
 }
 

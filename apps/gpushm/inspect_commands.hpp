@@ -13,6 +13,10 @@
 
 namespace gpushm::cli {
 
+/// How long the driver may take to answer. Waking the GPUs of a large machine without persistence
+/// mode takes seconds each, one after the other for all who ask at the same time.
+inline constexpr std::chrono::milliseconds default_driver_timeout{30'000};
+
 struct doctor_arguments {
   std::string socket;
   std::int32_t peer_pid = 0;
@@ -20,6 +24,7 @@ struct doctor_arguments {
   bool selftest = true;
   bool accept_fake_chunks = false;  ///< of the self-test's broker: the fake driver's memory
   std::string from;  ///< a recording instead of this machine: what `doctor --json` printed
+  std::chrono::milliseconds driver_timeout = default_driver_timeout;
   bool json = false;
 };
 [[nodiscard]] int run_doctor(const doctor_arguments& arguments);
@@ -27,6 +32,7 @@ struct doctor_arguments {
 struct explain_arguments {
   std::vector<std::string> words;  ///< one "-": read standard input
   std::string from;
+  std::chrono::milliseconds driver_timeout = default_driver_timeout;
   bool json = false;
 };
 [[nodiscard]] int run_explain(const explain_arguments& arguments);
@@ -36,6 +42,7 @@ struct topo_arguments {
   topo_picture picture = topo_picture::none;  ///< none: text
   bool measure = false;
   std::string from;
+  std::chrono::milliseconds driver_timeout = default_driver_timeout;
   std::string socket;
   bool json = false;
 };

@@ -29,7 +29,7 @@ json to_json(const device_id& device) {
 }  // namespace
 
 void print_json(const json& document) {
-  print_line(document.dump(-1, ' ', false, json::error_handler_t::replace));
+  print(document.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
   flush_output();
 }
 
@@ -55,7 +55,13 @@ json to_json(const segment_info& info) {
       {"leases", info.leases},
       {"creator",
        {{"uid", info.creator_uid}, {"pid", info.creator_pid}, {"alive", info.creator_alive}}},
-      {"metadata_bytes", info.metadata_bytes}};
+      {"metadata_bytes", info.metadata_bytes},
+      {"ending",
+       info.ending == 0 ? json(nullptr)
+                        : json{{"leases", info.ending},
+                               {"pid", info.ending_pid},
+                               {"milliseconds", info.ending_for.count()},
+                               {"waits_for", to_string(info.ending_waits)}}}};
 }
 
 json to_json(const segment& mapped) {

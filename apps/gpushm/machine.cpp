@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "machine.hpp"
 
+#include <csignal>
 #include <iostream>
 
 #include "base/file.hpp"
 #include "gpushm/error.hpp"
 #include "inspect/json.hpp"
 #include "inspect/recording.hpp"
+#include "output.hpp"
 #include "support/child_process.hpp"
 #include "support/duration.hpp"
 
@@ -47,9 +49,18 @@ machine replay(const std::string& from, const inspect::gather_options& options) 
   return made;
 }
 
+/// A process that hangs in the driver may not end when it is killed.
+void end(app::child_process& asking) {
+  asking.kill(SIGKILL);
+  if (!asking.wait(app::deadline_in(std::chrono::seconds(1)))) {
+    asking.abandon();
+  }
+}
+
 }  // namespace
 
 inspect::driver_view ask_driver(std::chrono::milliseconds timeout) {
+  constexpr std::chrono::seconds patience{2};
   inspect::driver_view view;
   const auto until = app::deadline_in(timeout);
   try {
@@ -57,9 +68,14 @@ inspect::driver_view ask_driver(std::chrono::milliseconds timeout) {
     options.argv = {app::executable_path(), "probe-driver"};
     auto child = app::child_process::start(options);
     std::string text;
+    if (timeout > patience && !child.wait_output(app::deadline_in(patience))) {
+      note("waiting for the driver, " + app::duration_text(timeout) +
+           " at most (without persistence mode GPUs take seconds each)");
+    }
     if (!child.read_all(text, until)) {
       view.failure = "no answer within " + app::duration_text(timeout) +
                      " (without persistence mode GPUs take longer the first time)";
+      end(child);
       return view;
     }
     const auto status = child.wait(until);
@@ -76,8 +92,8 @@ inspect::driver_view ask_driver(std::chrono::milliseconds timeout) {
 }
 
 machine look_at_machine(const std::string& from,
-                        const inspect::gather_options& options,
-                        std::chrono::milliseconds driver_timeout) {
+                        std::chrono::milliseconds driver_timeout,
+                        const inspect::gather_options& options) {
   if (!from.empty()) {
     return replay(from, options);
   }

@@ -5,6 +5,7 @@
 #include "commands.hpp"
 #include "json_output.hpp"
 #include "output.hpp"
+#include "support/end_signal.hpp"
 
 namespace gpushm::cli {
 
@@ -41,6 +42,7 @@ int run(const request& asked) {
 }  // namespace gpushm::cli
 
 int main(int argc, char** argv) {
+  gpushm::app::end_on_signals();
   try {
     const gpushm::cli::request asked = gpushm::cli::parse(argc, argv);
     return asked.run ? gpushm::cli::run(asked) : asked.status;

@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "base/syscall.hpp"
+#include "base/text.hpp"
 #include "commands.hpp"
 #include "driver/device_text.hpp"
 #include "driver/devices.hpp"
@@ -215,7 +216,8 @@ int run_matrix(const matrix_arguments& arguments) {
   if (arguments.json) {
     print_json(matrix::json_of(all));
   } else {
-    print(arguments.markdown ? matrix::markdown_of(all) : matrix::text_of(all));
+    print(base::printable_lines(arguments.markdown ? matrix::markdown_of(all)
+                                                   : matrix::text_of(all)));
   }
   const auto wrong = matrix::disagreements(all);
   if (!wrong.empty()) {

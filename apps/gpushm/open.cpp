@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "commands.hpp"
+#include "near_name.hpp"
 #include "opened.hpp"
 
 namespace gpushm::cli {
@@ -15,7 +16,8 @@ int run_open(const open_arguments& arguments) {
   options.timeout = std::max(
       std::chrono::milliseconds(0),
       std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()));
-  const segment opened = broker.open(arguments.name, options);
+  const segment opened = with_hint(
+      arguments.connection, arguments.name, [&] { return broker.open(arguments.name, options); });
   return use_opened(
       opened, arguments.use, {"opened", arguments.name, false, arguments.connection.json});
 }

@@ -33,7 +33,7 @@ std::string metadata_text(std::span<const std::byte> metadata) {
   if (metadata.empty()) {
     return "none";
   }
-  if (metadata.size() > shown_metadata_bytes || !is_printable(metadata)) {
+  if (metadata.size() > shown_metadata_bytes || !is_text(metadata)) {
     return size + ", shown by --json";
   }
   return as_text(metadata);
@@ -44,7 +44,10 @@ struct outcome {
 };
 
 // Reads the segment once, whatever is to be done with its bytes.
-outcome read_contents(const use_arguments& arguments, const segment& opened) {
+outcome read_contents(const use_arguments& arguments,
+                      const segment& opened,
+                      const origin& from,
+                      const std::optional<app::stop_signal>& stop) {
   outcome result;
   if (!arguments.checksum && arguments.out.empty()) {
     return result;
@@ -55,6 +58,13 @@ outcome read_contents(const use_arguments& arguments, const segment& opened) {
     file.emplace(arguments.out);
   }
   for_each_block(opened, file ? "writing" : "reading", [&](std::span<const std::byte> block) {
+    if (stop && stop->pending()) {
+      throw error(errc::system_error,
+                  file ? "write file" : "read",
+                  file ? arguments.out : from.object,
+                  "a signal stopped it before it was complete",
+                  "start it again");
+    }
     if (arguments.checksum) {
       sum.add(block);
     }
@@ -78,7 +88,7 @@ void show(const use_arguments& arguments,
   const auto metadata = opened.metadata();
   if (from.json) {
     json document = to_json(opened);
-    document["metadata_text"] = is_printable(metadata) ? json(as_text(metadata)) : json(nullptr);
+    document["metadata_text"] = is_text(metadata) ? json(as_text(metadata)) : json(nullptr);
     document["metadata_base64"] = base64(metadata);
     document["crc32c"] = result.checksum ? json(hexadecimal(*result.checksum)) : json(nullptr);
     document["out"] = arguments.out.empty() ? json(nullptr) : json(arguments.out);
@@ -125,7 +135,7 @@ int use_opened(const segment& opened, const use_arguments& arguments, const orig
   if (arguments.hold) {
     stop.emplace();
   }
-  show(arguments, opened, from, read_contents(arguments, opened));
+  show(arguments, opened, from, read_contents(arguments, opened, from, stop));
   flush_output();
   if (stop) {
     hold(opened, from, *stop);

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/size_text.hpp"
+#include "base/text.hpp"
 #include "file_error.hpp"
 
 namespace gpushm::cli {
@@ -22,11 +23,11 @@ void print(std::string_view text) {
 }
 
 void print_line(std::string_view line) {
-  print(std::string(line) + "\n");
+  print(base::printable(line) + "\n");
 }
 
 void note(std::string_view line) {
-  write_to(stderr, "gpushm: " + std::string(line) + "\n");
+  write_to(stderr, "gpushm: " + base::printable(line) + "\n");
 }
 
 void flush_output() {

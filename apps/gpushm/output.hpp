@@ -7,10 +7,12 @@
 
 namespace gpushm::cli {
 
-/// To standard output. Failures are kept and told by `flush_output`.
+/// To standard output, as it is: what comes from others must have been through `base::printable`.
+/// Failures are kept and reported by `flush_output`.
 void print(std::string_view text);
+/// One line to standard output, through `base::printable`.
 void print_line(std::string_view line);
-/// "gpushm: LINE" to standard error.
+/// "gpushm: LINE" to standard error, through `base::printable`.
 void note(std::string_view line);
 /// Throws `errc::system_error` when something printed could not be written.
 void flush_output();

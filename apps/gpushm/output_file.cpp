@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 
@@ -20,6 +21,22 @@ mode_t default_mode() {
   ::umask(mask);
   return 0666 & ~mask;
 }
+
+/// No signal is handled while this lives. Distinct objects: safe, last made first destroyed.
+class signals_held_back {
+ public:
+  signals_held_back() {
+    sigset_t all;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, &before_);
+  }
+  signals_held_back(const signals_held_back&) = delete;
+  signals_held_back& operator=(const signals_held_back&) = delete;
+  ~signals_held_back() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
 
 }  // namespace
 
@@ -45,9 +62,11 @@ output_file::output_file(std::string path) : path_(std::move(path)) {
     }
   }
   std::string name = path_ + ".XXXXXX";
+  const signals_held_back no_gap;
   fd_ = base::unique_fd(checked_file(
       "write file", path_, "mkostemp", [&] { return ::mkostemp(name.data(), O_CLOEXEC); }));
   temporary_ = name;
+  guard_.emplace(temporary_);
   checked_file("write file", path_, "fchmod", [&] { return ::fchmod(fd_.get(), mode); });
 }
 
@@ -72,6 +91,7 @@ void output_file::commit() {
   }
   checked_file(
       "write file", path_, "rename", [&] { return ::rename(temporary_.c_str(), path_.c_str()); });
+  guard_.reset();
   temporary_.clear();
 }
 

@@ -2,16 +2,19 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "base/unique_fd.hpp"
+#include "support/end_signal.hpp"
 
 namespace gpushm::cli {
 
 /// A file that appears under its name only when it is complete: written beside it, then renamed.
 /// Something that is there already and is no regular file (a pipe, /dev/null) is written to
-/// directly.
+/// directly. A signal that ends the process removes it when it is not complete
+/// (`app::end_on_signals`).
 ///
 /// Distinct objects: safe. Shared objects: unsafe.
 class output_file {
@@ -30,7 +33,8 @@ class output_file {
 
  private:
   std::string path_;
-  std::string temporary_;  ///< empty: written directly, or committed
+  std::string temporary_;                      ///< empty: written directly, or committed
+  std::optional<app::unfinished_file> guard_;  ///< for `temporary_`
   base::unique_fd fd_;
 };
 

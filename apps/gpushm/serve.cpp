@@ -16,6 +16,7 @@
 
 #include "base/size_text.hpp"
 #include "base/syscall.hpp"
+#include "base/text.hpp"
 #include "commands.hpp"
 #include "output.hpp"
 #include "readiness.hpp"
@@ -34,8 +35,7 @@ void start_log(const std::string& level) {
   set_log_sink([logger](log_level line_level, std::string_view text) {
     constexpr std::array levels{
         spdlog::level::debug, spdlog::level::info, spdlog::level::warn, spdlog::level::err};
-    logger->log(levels.at(static_cast<std::size_t>(line_level)),
-                spdlog::string_view_t(text.data(), text.size()));
+    logger->log(levels.at(static_cast<std::size_t>(line_level)), base::printable(text));
   });
 }
 

@@ -4,8 +4,10 @@
 #include <exception>
 #include <optional>
 
+#include "base/text.hpp"
 #include "commands.hpp"
 #include "gpushm/error.hpp"
+#include "inspect/check.hpp"
 #include "inspect/json.hpp"
 #include "inspect/plain_text.hpp"
 #include "inspect/topology.hpp"
@@ -41,7 +43,7 @@ std::vector<open_segment> list_segments(const std::string& socket) {
     }
   } catch (const error& failure) {
     if (!socket.empty()) {
-      note("no segments are shown: " + inspect::harmless(failure.what()));
+      note("no segments are shown: " + base::printable(failure.what()));
     }
   }
   return segments;
@@ -95,7 +97,7 @@ int run_topo(const topo_arguments& arguments) {
                       "a recorded machine cannot be measured",
                       "leave out --measure or --from");
   }
-  machine seen = look_at_machine(arguments.from);
+  machine seen = look_at_machine(arguments.from, arguments.driver_timeout);
   topology all;
   all.machine = std::move(seen.facts);
   if (arguments.from.empty()) {
@@ -105,6 +107,11 @@ int run_topo(const topo_arguments& arguments) {
     }
   } else {
     read_back(seen.document, arguments.from, all);
+  }
+  const bool says_so = !arguments.json && arguments.picture == topo_picture::none;
+  if (const std::string problem = inspect::driver_problem(all.machine);
+      !problem.empty() && !says_so) {
+    note("driver not usable: " + problem + " (gpushm doctor says why and what to do)");
   }
   if (arguments.json) {
     print_document(all, seen.recording);

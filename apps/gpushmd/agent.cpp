@@ -12,9 +12,12 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/memory_limit.hpp"
 #include "base/syscall.hpp"
 #include "brokers.hpp"
+#include "config_watch.hpp"
 #include "device_plugin.hpp"
+#include "dra_presence.hpp"
 #include "kubelet/dra/driver.hpp"
 #include "kubelet/rest/client.hpp"
 #include "logging.hpp"
@@ -26,10 +29,14 @@ namespace gpushm::agent {
 
 namespace {
 
-// How soon what could not be planned is tried again.
-constexpr std::chrono::seconds plan_again{30};
-// A domain's descriptors, as a part of what the process may open.
-constexpr std::uint64_t domains_a_limit = 4;
+using clock = std::chrono::steady_clock;
+
+/// How often the control loop runs when nothing happens.
+constexpr std::chrono::seconds loop_every{2};
+/// From when a control loop that does not run makes /healthz say so. Nothing in it blocks, so that
+/// a restart is the only remedy; a driver that does not answer is none, and is told by /readyz.
+constexpr std::chrono::seconds loop_patience{15};
+constexpr std::uint64_t own_descriptors = 512;
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -39,9 +46,14 @@ std::string host_name() {
   return name.data();
 }
 
-std::uint64_t default_descriptors() {
+/// What all domains together may have open; the rest is for the kubelet, the API server and HTTP.
+std::uint64_t brokers_descriptors() {
   rlimit limit{};
-  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_max / domains_a_limit : 0;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max == RLIM_INFINITY) {
+    return 0;
+  }
+  return limit.rlim_max > 2 * own_descriptors ? limit.rlim_max - own_descriptors
+                                              : limit.rlim_max / 2;
 }
 
 bool is_in_cluster() {
@@ -58,8 +70,14 @@ broker_set_options brokers_of(const settings& chosen) {
   made.run_dir = chosen.run_dir;
   made.domains = chosen.domains;
   made.limits.quota_bytes = chosen.quota_bytes;
-  made.limits.max_descriptors =
-      chosen.max_descriptors != 0 ? chosen.max_descriptors : default_descriptors();
+  made.limits.quota_bytes_per_principal = chosen.quota_bytes_per_principal;
+  made.limits.max_descriptors = chosen.max_descriptors;
+  made.limits.max_segments = chosen.max_segments;
+  made.limits.max_connections = chosen.max_connections;
+  made.limits.fence_delay_ms = chosen.fence_delay_ms;
+  made.limits.memory_bytes =
+      chosen.broker_memory_bytes != 0 ? chosen.broker_memory_bytes : base::memory_limit_bytes() / 2;
+  made.descriptors = brokers_descriptors();
   made.accept_fake_chunks = chosen.accept_fake_chunks;
   return made;
 }
@@ -77,9 +95,8 @@ dra::driver_options driver_options_of(const settings& chosen) {
 /// All parts, in the order in which they need each other.
 class agent {
  public:
-  agent(const settings& chosen, signals& inbox)
+  explicit agent(const settings& chosen)
       : chosen_(chosen),
-        share_devices_(chosen.share_devices),
         metrics_(GPUSHM_VERSION,
                  {[this] {
                     return brokers_ ? brokers_->readings() : std::vector<metrics::domain_reading>();
@@ -93,16 +110,16 @@ class agent {
       base::log(log_level::info, "domains are served in " + brokers_->directory());
     }
     if (chosen.device_plugin) {
-      plugin_ = std::make_unique<device_plugin>(
-          chosen, [&inbox] { inbox.wake(); }, &metrics_);
+      plugin_ = std::make_unique<device_plugin>(chosen, &metrics_);
     }
     if (wants_dra(chosen)) {
       start_dra();
     }
     if (!chosen.listen.empty()) {
-      web_ = std::make_unique<web_server>(
-          chosen.listen,
-          web_answers{[this] { return not_ready(); }, [this] { return metrics_.exposition(); }});
+      web_ = std::make_unique<web_server>(chosen.listen,
+                                          web_answers{[this] { return not_alive(); },
+                                                      [this] { return not_ready(); },
+                                                      [this] { return metrics_.exposition(); }});
       base::log(
           log_level::info,
           "/healthz, /readyz and /metrics are answered on port " + std::to_string(web_->port()));
@@ -112,41 +129,47 @@ class agent {
   agent& operator=(const agent&) = delete;
   ~agent() = default;
 
-  /// Offers what the settings and the machine say now. False: to be tried again later.
-  bool plan() {
-    if (!plugin_) {
-      return true;
-    }
-    try {
-      plugin_->apply(chosen_);
-      planned_ = true;
-      return true;
-    } catch (const error& why) {
-      base::log(log_level::error, why.what());
-      return false;
+  /// The control loop runs.
+  void beat() {
+    beat_ = clock::now();
+    if (dra_ && plugin_) {
+      const bool missing =
+          dra_presence_.is_missing(plugin_->registered(), dra_->status().registered, clock::now());
+      if (missing && !without_dra_) {
+        base::log(log_level::warning,
+                  "this kubelet knows the device plugin and does not ask for the DRA driver: "
+                  "claims cannot be used on this node (is its feature gate "
+                  "DynamicResourceAllocation on, and its root directory " +
+                      chosen_.kubelet_root + "?)");
+      }
+      without_dra_ = missing;
     }
   }
 
-  /// Takes over what can be changed while it runs: the device plugin's part.
-  bool reload(const std::function<settings()>& read) {
+  /// Takes over what can be changed while the agent runs: what the device plugin offers.
+  void reload(const std::function<settings()>& read) {
     settings fresh;
     try {
       fresh = read();
     } catch (const error& why) {
       base::log(log_level::error, std::string(why.what()) + "; the old settings stay");
-      return true;
+      return;
     }
-    for (const std::string& warning : fresh.plugin.warnings) {
+    for (const std::string& warning : fresh.offer.plugin.warnings) {
       base::log(log_level::warning, warning);
     }
-    const settings before = std::exchange(chosen_, std::move(fresh));
-    if (!plan()) {
-      chosen_ = before;
-      return false;
+    std::string until_restart;
+    for (const std::string& key : changed_until_restart(chosen_, fresh)) {
+      until_restart.append(until_restart.empty() ? "" : ", ").append(key);
     }
-    base::log(log_level::info,
-              "the device plugin's settings were read again; others count from the next start");
-    return true;
+    base::log(log_level::info, "the settings were read again");
+    if (!until_restart.empty()) {
+      base::log(log_level::warning,
+                "what changed in " + until_restart + " counts from the next start of the agent");
+    }
+    if (plugin_) {
+      plugin_->offer(std::move(fresh.offer));
+    }
   }
 
  private:
@@ -173,19 +196,29 @@ class agent {
       return {};
     }
     const dra::driver_status now = dra_->status();
-    return {{now.claims, now.published ? share_devices_ : 0, now.registered}};
+    return {{now.claims, now.published ? chosen_.share_devices : 0, now.registered}};
+  }
+
+  [[nodiscard]] std::string not_alive() const {
+    const auto silent =
+        std::chrono::duration_cast<std::chrono::seconds>(clock::now() - beat_.load());
+    return silent < loop_patience
+               ? std::string()
+               : "the control loop has not run for " + std::to_string(silent.count()) + " s";
   }
 
   [[nodiscard]] std::string not_ready() const {
-    if (plugin_) {
-      if (!planned_) {
-        return "the device plugin has not planned yet";
+    if (brokers_) {
+      if (std::string why = brokers_->not_ready(); !why.empty()) {
+        return why;
       }
+    }
+    if (plugin_) {
       if (std::string why = plugin_->not_ready(); !why.empty()) {
         return why;
       }
     }
-    if (dra_) {
+    if (dra_ && !without_dra_) {
       const dra::driver_status now = dra_->status();
       if (!now.serving || !now.registered) {
         return "the kubelet does not know the DRA driver" +
@@ -199,12 +232,13 @@ class agent {
     return {};
   }
 
-  settings chosen_;
-  const unsigned int share_devices_;  // of the driver's, whatever is read later
-  std::atomic<bool> planned_{false};
+  const settings chosen_;  // at the start: what can change is the device plugin's
+  std::atomic<clock::time_point> beat_{clock::now()};
+  dra_presence dra_presence_;  // of the control loop
+  std::atomic<bool> without_dra_{false};
   metrics::agent_metrics metrics_;
+  std::unique_ptr<device_plugin> plugin_;  // ends last: its driver may take seconds
   std::unique_ptr<broker_set> brokers_;
-  std::unique_ptr<device_plugin> plugin_;
   std::unique_ptr<kube::client> api_;
   std::unique_ptr<dra::driver> dra_;
   std::unique_ptr<web_server> web_;  // goes first: it asks the others
@@ -214,23 +248,26 @@ class agent {
 
 int run_agent(const settings& chosen, const std::function<settings()>& reload) {
   signals inbox;
-  for (const std::string& warning : chosen.plugin.warnings) {
+  for (const std::string& warning : chosen.offer.plugin.warnings) {
     base::log(log_level::warning, warning);
   }
-  agent running(chosen, inbox);
-  bool planned = running.plan();
+  config_watch file(chosen.config_file, chosen.config_text);
+  agent running(chosen);
   for (;;) {
-    const auto what = inbox.next(planned ? std::chrono::hours(1) : plan_again);
+    running.beat();
+    const auto what = inbox.next(file.next(loop_every), file.fd());
     if (what == signals::kind::stop) {
       base::log(log_level::info, "stopping");
       return EXIT_SUCCESS;
     }
-    if (what == signals::kind::reload) {
-      planned = running.reload(reload);
-    } else if (what == signals::kind::woken || !planned) {
-      planned = running.plan();
+    if (file.changed() || what == signals::kind::reload) {
+      running.reload(reload);
     }
   }
+}
+
+bool anything_left_behind() noexcept {
+  return broker_set::any_left_behind() || plugin::health_monitor::any_left_behind();
 }
 
 }  // namespace gpushm::agent

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "brokers.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <set>
+#include <utility>
 
 #include "base/log.hpp"
 #include "base/syscall.hpp"
@@ -18,18 +22,45 @@ namespace {
 
 constexpr mode_t for_everybody = 0755;
 constexpr mode_t for_this_user = 0700;
+constexpr const char* make_operation = "make directory";
 
-void make_directory(const std::string& path, mode_t mode) {
+std::atomic<bool>& left_behind() noexcept {
+  static std::atomic<bool> any{false};
+  return any;
+}
+
+[[noreturn]] void refuse_directory(const std::string& path, int number, std::string_view call) {
+  throw error(base::errc_of_errno(number),
+              make_operation,
+              path,
+              std::string(call) + ": " + base::errno_text(number),
+              "run the agent as root, or choose another place: --run-dir DIR");
+}
+
+/// A directory of this user or root with exactly this mode, whatever the umask says and whatever
+/// was there before. A symbolic link is not followed, unless `may_be_link`: what it points to is
+/// then an administrator's choice, but not a directory that another user may change.
+void make_directory(const std::string& path, mode_t mode, bool may_be_link = false) {
   if (base::retry([&] { return ::mkdir(path.c_str(), mode); }) != 0 && errno != EEXIST) {
-    const int number = errno;
-    throw error(base::errc_of_errno(number),
-                "make directory",
-                path,
-                "mkdir: " + base::errno_text(number),
-                "run the agent as root, or choose another place: --run-dir DIR");
+    refuse_directory(path, errno, "mkdir");
   }
-  // Whatever the umask says, and whatever it was before.
-  base::checked("make directory", path, "chmod", [&] { return ::chmod(path.c_str(), mode); });
+  const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | (may_be_link ? 0 : O_NOFOLLOW);
+  const base::unique_fd made(base::retry([&] { return ::open(path.c_str(), flags); }));
+  struct stat about {};
+  if (!made || ::fstat(made.get(), &about) != 0) {
+    refuse_directory(path, errno, "open");
+  }
+  if (about.st_uid != ::geteuid() && about.st_uid != 0) {
+    throw error(errc::permission_denied,
+                make_operation,
+                path,
+                "it is there and belongs to uid " + std::to_string(about.st_uid) +
+                    ", which could replace what is in it",
+                "remove it, or change its owner: chown root " + path);
+  }
+  if ((about.st_mode & 07777U) != mode) {
+    base::checked(make_operation, path, "fchmod", [&] { return ::fchmod(made.get(), mode); });
+  }
 }
 
 void check_name(const std::string& domain) {
@@ -41,38 +72,224 @@ void check_name(const std::string& domain) {
   }
 }
 
+/// Ends brokers, each on a thread of its own, so that one that hangs costs no more than itself.
+/// False: some had not ended by then; they are left behind.
+bool end_all(std::vector<broker> all, std::chrono::milliseconds patience) {
+  struct progress {
+    std::mutex mutex;
+    std::condition_variable ended;
+    std::size_t left = 0;
+  };
+  const auto shared = std::make_shared<progress>();
+  shared->left = all.size();
+  for (broker& each : all) {
+    std::thread([shared, ending = std::optional(std::move(each))]() mutable {
+      ending.reset();
+      const std::lock_guard lock(shared->mutex);
+      --shared->left;
+      shared->ended.notify_all();
+    }).detach();
+  }
+  std::unique_lock lock(shared->mutex);
+  const bool ended =
+      shared->ended.wait_for(lock, patience, [&shared] { return shared->left == 0; });
+  if (!ended) {
+    left_behind() = true;
+  }
+  return ended;
+}
+
+bool end(broker one, std::chrono::milliseconds patience) {
+  std::vector<broker> all;
+  all.push_back(std::move(one));
+  return end_all(std::move(all), patience);
+}
+
 }  // namespace
 
-broker_set::broker_set(broker_set_options options)
-    : options_(std::move(options)), directory_(options_.run_dir + "/d") {
-  make_directory(options_.run_dir, for_everybody);
-  make_directory(directory_, for_this_user);
-  for (const std::string& domain : options_.domains) {
-    start(domain);
+/// Has one domain to itself until its end. The mutex is held when it is made and when it ends.
+class broker_set::hold {
+ public:
+  /// Throws `error` (timed_out) when another call has it for too long.
+  hold(broker_set& of, std::unique_lock<std::mutex>& lock, std::string domain)
+      : of_(of), lock_(lock), domain_(std::move(domain)) {
+    const auto is_free = [&] {
+      const auto found = of_.open_.find(domain_);
+      return found == of_.open_.end() || !found->second.busy;
+    };
+    if (!of_.changed_.wait_for(lock_, of_.options_.patience, is_free)) {
+      throw error(errc::timed_out,
+                  "open domain",
+                  domain_,
+                  "it is still being opened or closed by an earlier call",
+                  "try again later");
+    }
+    of_.open_[domain_].busy = true;
   }
+  hold(const hold&) = delete;
+  hold& operator=(const hold&) = delete;
+  ~hold() {
+    if (!lock_.owns_lock()) {
+      lock_.lock();
+    }
+    served& mine = of_.open_[domain_];
+    mine.busy = false;
+    if (!mine.serving && mine.problem.empty() && !of_.is_always_there(domain_)) {
+      of_.open_.erase(domain_);
+    }
+    of_.changed_.notify_all();
+  }
+  [[nodiscard]] served& mine() { return of_.open_[domain_]; }
+
+ private:
+  broker_set& of_;
+  std::unique_lock<std::mutex>& lock_;
+  const std::string domain_;
+};
+
+broker_set::broker_set(broker_set_options options)
+    : options_(std::move(options)),
+      directory_(options_.run_dir + "/d"),
+      locks_(options_.run_dir + "/locks"),
+      budget_(std::make_shared<const broker_budget>(options_.limits.memory_bytes,
+                                                    options_.descriptors)) {
+  make_directory(options_.run_dir, for_everybody, true);
+  make_directory(locks_, for_this_user);
+  lock_node();
+  make_directory(directory_, for_this_user);
+  remove_empty_directories();
+  for (const std::string& domain : options_.domains) {
+    check(domain);
+  }
+  checker_ = std::jthread([this](const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(
+        lock, stop, options_.check_every, [&stop] { return stop.stop_requested(); })) {
+      lock.unlock();
+      check_all();
+      lock.lock();
+    }
+  });
+}
+
+broker_set::~broker_set() {
+  checker_.request_stop();
+  checker_.join();
+  std::vector<broker> all;
+  {
+    std::unique_lock lock(mutex_);
+    // Of the driver, which has ended: what is busy now is as good as left behind.
+    changed_.wait_for(lock, options_.patience, [this] {
+      return std::none_of(
+          open_.begin(), open_.end(), [](const auto& each) { return each.second.busy; });
+    });
+    for (auto& [domain, each] : open_) {
+      if (each.serving && !each.busy) {
+        all.push_back(*std::exchange(each.serving, std::nullopt));
+      }
+    }
+  }
+  std::vector<std::string> sockets;
+  sockets.reserve(all.size());
+  for (const broker& each : all) {
+    sockets.push_back(each.socket_path());
+  }
+  if (!end_all(std::move(all), options_.patience)) {
+    base::log(log_level::error, "not every domain's broker ended in time");
+    // No other process listens there: those that ended have removed theirs.
+    for (const std::string& socket : sockets) {
+      ::unlink(socket.c_str());
+    }
+  }
+}
+
+bool broker_set::any_left_behind() noexcept {
+  return left_behind();
 }
 
 std::string broker_set::directory_of(const std::string& domain) const {
   return directory_ + "/" + domain;
 }
 
-void broker_set::start(const std::string& domain) {
+// No domain's lock has the name of the node's.
+std::string broker_set::lock_path_of(const std::string& domain) const {
+  return locks_ + "/d." + domain + ".lock";
+}
+
+bool broker_set::is_always_there(const std::string& domain) const {
+  return std::find(options_.domains.begin(), options_.domains.end(), domain) !=
+         options_.domains.end();
+}
+
+/// One agent a node: a kubelet that sees two plugins of one resource takes the devices of both for
+/// unhealthy when either ends.
+void broker_set::lock_node() {
+  const std::string path = locks_ + "/agent.lock";
+  constexpr const char* operation = "lock the node";
+  node_lock_ = base::unique_fd(base::checked(operation, path, "open", [&] {
+    return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  }));
+  if (base::checked(operation,
+                    path,
+                    "flock",
+                    [&] { return ::flock(node_lock_.get(), LOCK_EX | LOCK_NB); },
+                    {EWOULDBLOCK}) == -1) {
+    throw error(errc::address_in_use,
+                operation,
+                path,
+                "another agent serves this node",
+                "stop it, or choose another place: --run-dir DIR");
+  }
+}
+
+/// Of domains that were always there and are not any more. One with anything in it stays.
+void broker_set::remove_empty_directories() const {
+  std::error_code failed;
+  std::vector<std::string> names;
+  for (std::filesystem::directory_iterator at(directory_, failed), end_; !failed && at != end_;
+       at.increment(failed)) {
+    names.push_back(at->path().filename().string());
+  }
+  for (const std::string& name : names) {
+    if (!name.starts_with("claim-") && !is_always_there(name)) {
+      ::rmdir(directory_of(name).c_str());
+    }
+  }
+}
+
+void broker_set::start(const std::string& domain, served& into) const {
   make_directory(directory_of(domain), for_everybody);
   broker_options made;
   made.socket_path = directory_of(domain) + "/socket";
+  made.lock_path = lock_path_of(domain);
   made.domain = domain;
   made.mode = 0666;
   made.limits = options_.limits;
+  made.shared = budget_;
   made.raise_descriptor_limit = true;
   made.accept_fake_chunks = options_.accept_fake_chunks;
-  open_.emplace(domain, broker::start(made));
+  into.serving.emplace(broker::start(made));
+  struct stat about {};
+  base::checked(
+      "open domain", domain, "stat", [&] { return ::lstat(made.socket_path.c_str(), &about); });
+  into.device = about.st_dev;
+  into.inode = about.st_ino;
 }
 
 std::string broker_set::open(const std::string& domain) {
   check_name(domain);
-  const std::lock_guard lock(mutex_);
-  if (!open_.contains(domain)) {
-    start(domain);
+  std::unique_lock lock(mutex_);
+  hold one(*this, lock, domain);
+  if (!one.mine().serving) {
+    served& mine = one.mine();
+    lock.unlock();
+    served fresh;
+    start(domain, fresh);
+    lock.lock();
+    mine.serving = std::move(fresh.serving);
+    mine.device = fresh.device;
+    mine.inode = fresh.inode;
+    note_problem(domain, mine, {});
     base::log(log_level::info, "domain " + domain + " is open");
   }
   return directory_of(domain);
@@ -80,22 +297,28 @@ std::string broker_set::open(const std::string& domain) {
 
 void broker_set::close(const std::string& domain) {
   check_name(domain);
-  const std::lock_guard lock(mutex_);
-  if (std::find(options_.domains.begin(), options_.domains.end(), domain) !=
-      options_.domains.end()) {
+  if (is_always_there(domain)) {
     throw error(errc::invalid_argument,
                 "close domain",
                 domain,
                 "it is one of those that are always there",
                 "take it out of broker.domains");
   }
-  if (const auto found = open_.find(domain); found != open_.end()) {
-    const broker_statistics last = found->second.statistics();
-    open_.erase(found);
+  std::unique_lock lock(mutex_);
+  hold one(*this, lock, domain);
+  std::optional<broker> ending = std::exchange(one.mine().serving, std::nullopt);
+  one.mine().problem.clear();
+  lock.unlock();
+  if (ending) {
+    const broker_statistics last = ending->statistics();
+    if (!end(std::move(*ending), options_.patience)) {
+      base::log(log_level::error, "the broker of domain " + domain + " did not end in time");
+    }
     base::log(log_level::info,
               "domain " + domain + " is closed, with " + std::to_string(last.segments) +
                   " segments and " + std::to_string(last.connections) + " clients");
   }
+  ::unlink(lock_path_of(domain).c_str());  // of an agent that was killed
   std::error_code failed;
   std::filesystem::remove_all(directory_of(domain), failed);
   if (failed) {
@@ -108,13 +331,15 @@ void broker_set::close(const std::string& domain) {
 }
 
 std::vector<std::string> broker_set::list() const {
-  const std::lock_guard lock(mutex_);
   std::set<std::string> names;
-  for (const auto& [domain, serving] : open_) {
-    names.insert(domain);
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [domain, each] : open_) {
+      names.insert(domain);
+    }
   }
   std::error_code failed;
-  for (std::filesystem::directory_iterator at(directory_, failed), end; !failed && at != end;
+  for (std::filesystem::directory_iterator at(directory_, failed), end_; !failed && at != end_;
        at.increment(failed)) {
     names.insert(at->path().filename().string());
   }
@@ -124,13 +349,94 @@ std::vector<std::string> broker_set::list() const {
   return {names.begin(), names.end()};
 }
 
+void broker_set::note_problem(const std::string& domain, served& of, const std::string& problem) {
+  if (of.problem == problem) {
+    return;
+  }
+  base::log(problem.empty() ? log_level::info : log_level::error,
+            problem.empty() ? "domain " + domain + " is served again" : problem);
+  of.problem = problem;
+}
+
+void broker_set::check_all() {
+  std::set<std::string> names(options_.domains.begin(), options_.domains.end());
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [domain, each] : open_) {
+      names.insert(domain);
+    }
+  }
+  for (const std::string& domain : names) {
+    check(domain);
+  }
+}
+
+void broker_set::check(const std::string& domain) {
+  std::unique_lock lock(mutex_);
+  if (const auto found = open_.find(domain);
+      found == open_.end() ? !is_always_there(domain) : found->second.busy) {
+    return;  // closed meanwhile, or being opened or closed: looked at next time
+  }
+  hold one(*this, lock, domain);
+  served& mine = one.mine();
+  if (mine.serving) {
+    struct stat about {};
+    if (::lstat(mine.serving->socket_path().c_str(), &about) == 0 && about.st_dev == mine.device &&
+        about.st_ino == mine.inode) {
+      return;
+    }
+    const broker_statistics now = mine.serving->statistics();
+    if (now.connections > 0 || now.segments > 0) {
+      note_problem(domain,
+                   mine,
+                   "the socket of domain " + domain + " was removed or replaced (" +
+                       mine.serving->socket_path() +
+                       "): new clients cannot connect until those that are connected have gone "
+                       "and what is shared is removed, or the agent is restarted");
+      return;
+    }
+  }
+  std::optional<broker> ending = std::exchange(mine.serving, std::nullopt);
+  lock.unlock();
+  served fresh;
+  std::string problem;
+  try {
+    if (ending) {
+      end(std::move(*ending), options_.patience);
+    }
+    start(domain, fresh);
+  } catch (const std::exception& why) {
+    problem = "domain " + domain + " is not served: " + why.what();
+  }
+  lock.lock();
+  mine.serving = std::move(fresh.serving);
+  mine.device = fresh.device;
+  mine.inode = fresh.inode;
+  note_problem(domain, mine, problem);
+}
+
 std::vector<metrics::domain_reading> broker_set::readings() const {
   const std::lock_guard lock(mutex_);
   std::vector<metrics::domain_reading> all;
-  for (const auto& [domain, serving] : open_) {
-    all.push_back({domain, serving.statistics()});
+  for (const auto& [domain, each] : open_) {
+    metrics::domain_reading& one = all.emplace_back();
+    one.domain = domain;
+    if (each.serving) {
+      one.counted = each.serving->statistics();
+    }
+    one.serving = each.serving.has_value() && each.problem.empty();
   }
   return all;
+}
+
+std::string broker_set::not_ready() const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [domain, each] : open_) {
+    if (!each.problem.empty()) {
+      return each.problem;
+    }
+  }
+  return {};
 }
 
 }  // namespace gpushm::agent

@@ -2,17 +2,29 @@
 #include "device_plugin.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/log.hpp"
 #include "discover/generate.hpp"
 #include "driver/nvml.hpp"
+#include "gpushm/error.hpp"
 #include "hook_file.hpp"
 #include "kubelet/plugin/inventory.hpp"
 
 namespace gpushm::agent {
 
 namespace {
+
+/// How soon what could not be planned is tried again.
+constexpr std::chrono::seconds retry_after{30};
+/// NVML wakes every GPU that no process keeps awake: seconds for each.
+constexpr std::chrono::seconds inventory_patience{120};
+/// From when shares are offered without the GPUs.
+constexpr std::chrono::seconds shares_wait{5};
+/// From when a driver that does not come back makes its GPUs unhealthy.
+constexpr std::chrono::seconds driver_patience{60};
+constexpr std::chrono::seconds look_at_driver_every{5};
 
 kubelet::manager_options manager_options_of(const settings& chosen,
                                             base::operation_observer* observer) {
@@ -47,53 +59,146 @@ discover::generate_options places_of(const settings& chosen) {
   return made;
 }
 
-plugin::plan_options plan_options_of(const settings& chosen) {
+plugin::plan_options plan_options_of(const settings& start, const device_plugin_settings& offered) {
   plugin::plan_options made;
-  made.gpus = chosen.gpus;
-  made.gpu_resource_name = chosen.gpu_resource_name;
-  made.per_gpu_resources = chosen.per_gpu_resources;
-  made.per_gpu_replicas = chosen.per_gpu_replicas;
-  made.share_replicas = chosen.broker ? chosen.share_replicas : 0;
-  made.domains = chosen.domains;
-  made.domains_on_host = chosen.run_dir + "/d";
-  made.policy = chosen.replicas;
-  made.places = places_of(chosen);
+  made.gpus = start.gpus;
+  made.gpu_resource_name = offered.gpu_resource_name;
+  made.per_gpu_resources = offered.per_gpu_resources;
+  made.per_gpu_replicas = offered.per_gpu_replicas;
+  made.share_replicas = start.broker ? offered.share_replicas : 0;
+  made.domains = start.domains;
+  made.domains_on_host = start.run_dir + "/d";
+  made.policy = offered.replicas;
+  made.places = places_of(start);
   return made;
+}
+
+std::string seconds_text(std::chrono::milliseconds time) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
 }
 
 }  // namespace
 
-device_plugin::device_plugin(const settings& chosen,
-                             std::function<void()> plan_anew,
-                             base::operation_observer* observer)
-    : manager_(manager_options_of(chosen, observer)) {
-  if (chosen.gpus) {
+device_plugin::device_plugin(const settings& start, base::operation_observer* observer)
+    : start_(start), manager_(manager_options_of(start, observer)), offered_(start.offer) {
+  if (start_.gpus) {
     // Where the linker finds none: the driver need not be of this container's image.
-    if (const std::string nvml = discover::find_nvml(driver_places(chosen)); !nvml.empty()) {
+    const std::string nvml = discover::find_nvml(driver_places(start_));
+    if (!nvml.empty()) {
       driver::nvml_library::look_also_at(nvml);
     }
+    inventory_ = std::make_unique<inventory_child>(nvml);
     monitor_ = std::make_unique<plugin::health_monitor>(
-        chosen.health,
+        start_.health,
         plugin::health_monitor::listener{
             [this](const std::string& uuid, const plugin::board_health& now) {
               board_changed(uuid, now);
             },
-            [plan_anew = std::move(plan_anew)](const std::string& /*what*/) { plan_anew(); }});
+            [this](const std::string& /*what*/) { plan_again(); }});
   }
+  planner_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
 device_plugin::~device_plugin() {
+  planner_.request_stop();
+  if (inventory_) {
+    inventory_->cancel();
+  }
+  planner_.join();
   monitor_.reset();
   manager_.stop();
 }
 
-void device_plugin::apply(const settings& chosen) {
-  plugin::inventory found;
-  if (chosen.gpus) {
-    found = plugin::take_inventory();
+void device_plugin::offer(device_plugin_settings fresh) {
+  const std::lock_guard lock(mutex_);
+  wanted_ = std::move(fresh);
+  due_.notify_all();
+}
+
+void device_plugin::plan_again() {
+  const std::lock_guard lock(mutex_);
+  again_ = true;
+  due_.notify_all();
+}
+
+std::optional<device_plugin_settings> device_plugin::next(const std::stop_token& stop) {
+  const auto retry_at = std::chrono::steady_clock::now() + retry_after;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      due_.wait_for(lock, stop, look_at_driver_every, [this] { return again_ || wanted_; });
+      if (stop.stop_requested()) {
+        return std::nullopt;
+      }
+      const bool retry = !not_planned_.empty() && std::chrono::steady_clock::now() >= retry_at;
+      if (again_ || wanted_ || retry) {
+        again_ = false;
+        return std::exchange(wanted_, std::nullopt).value_or(offered_);
+      }
+    }
+    look_at_driver();
   }
-  plugin::planned plan = plugin::make_plan(chosen.plugin, plan_options_of(chosen), found);
-  plugin::write_documents(plan, chosen.cdi_dir);
+}
+
+void device_plugin::run(const std::stop_token& stop) {
+  while (const auto wanted = next(stop)) {
+    std::string problem;
+    try {
+      apply(*wanted);
+      if (anything_offered_ && *wanted != offered_) {
+        base::log(log_level::info, "the device plugin's new settings are in effect");
+      }
+      offered_ = *wanted;
+      anything_offered_ = true;
+    } catch (const std::exception& why) {
+      problem = why.what();
+      if (stop.stop_requested()) {
+        return;
+      }
+      base::log(log_level::error,
+                *wanted == offered_ ? problem : problem + "; the old settings stay");
+    }
+    const std::lock_guard lock(mutex_);
+    not_planned_ = problem;
+  }
+}
+
+plugin::inventory device_plugin::take_inventory(const device_plugin_settings& offered) {
+  inventory_->start();
+  if (auto found = inventory_->wait(app::deadline_in(shares_wait))) {
+    return std::move(*found);
+  }
+  if (!anything_offered_ && !shares_offered_) {
+    base::log(log_level::warning,
+              "NVML has not answered for " + seconds_text(shares_wait) +
+                  ": shares are offered, GPUs when it does");
+    make_offer(offered, {}, true);
+    shares_offered_ = true;
+  }
+  if (auto found = inventory_->wait(app::deadline_in(inventory_patience - shares_wait))) {
+    return std::move(*found);
+  }
+  inventory_->stop();
+  throw error(errc::timed_out,
+              "take an inventory of the GPUs",
+              {},
+              "NVML did not answer within " + seconds_text(inventory_patience),
+              "check that nvidia-smi answers, and the kernel's log for Xid lines");
+}
+
+void device_plugin::apply(const device_plugin_settings& offered) {
+  make_offer(offered, start_.gpus ? take_inventory(offered) : plugin::inventory(), false);
+}
+
+void device_plugin::make_offer(const device_plugin_settings& offered,
+                               const plugin::inventory& found,
+                               bool without_gpus) {
+  plugin::plan_options options = plan_options_of(start_, offered);
+  options.gpus = options.gpus && !without_gpus;
+  plugin::planned plan = plugin::make_plan(offered.plugin, options, found);
+  // Containers that run name the GPUs' document also while the driver says nothing.
+  plugin::write_documents(
+      plan, start_.cdi_dir, without_gpus ? plugin::others::stay : plugin::others::go);
   for (const std::string& note : plan.notes) {
     base::log(log_level::info, note);
   }
@@ -102,13 +207,47 @@ void device_plugin::apply(const settings& chosen) {
   }
   const std::lock_guard lock(mutex_);
   plan_ = std::move(plan);
-  if (monitor_ != nullptr) {
+  boards_.clear();
+  for (const plugin::board& each : found.boards) {
+    boards_.push_back(each.entry.uuid);
+  }
+  apply_health();
+  manager_.set_resources(plan_.resources);
+}
+
+void device_plugin::apply_health() {
+  if (driver_is_silent_) {
+    for (const std::string& uuid : boards_) {
+      plan_.set_health(uuid, false, "NVML does not answer");
+    }
+  } else if (monitor_ != nullptr) {
     // What the monitor finds from here on is told to this plan.
     for (const auto& [uuid, state] : monitor_->boards()) {
       plan_.set_health(uuid, state.healthy, state.reason);
     }
   }
-  manager_.set_resources(plan_.resources);
+}
+
+void device_plugin::look_at_driver() {
+  if (monitor_ == nullptr) {
+    return;
+  }
+  const bool silent = monitor_->silent_for() > driver_patience;
+  const std::lock_guard lock(mutex_);
+  if (silent == driver_is_silent_) {
+    return;
+  }
+  driver_is_silent_ = silent;
+  base::log(silent ? log_level::error : log_level::info,
+            silent ? "NVML has not answered for " + seconds_text(driver_patience) +
+                         ": every GPU is unhealthy until it does"
+                   : std::string("NVML answers again"));
+  if (!silent) {
+    for (const std::string& uuid : boards_) {
+      plan_.set_health(uuid, true, {});
+    }
+  }
+  apply_health();
 }
 
 void device_plugin::board_changed(const std::string& uuid, const plugin::board_health& now) {
@@ -124,9 +263,8 @@ std::vector<metrics::resource_reading> device_plugin::readings() const {
   return all;
 }
 
-std::string device_plugin::not_ready() const {
+std::string device_plugin::not_registered() const {
   const std::vector<kubelet::resource_status> all = manager_.status();
-  const std::lock_guard lock(mutex_);
   for (const auto& planned : plan_.resources) {
     // The manager's thread may not have seen yet what it is to offer.
     const auto found = std::find_if(
@@ -142,6 +280,19 @@ std::string device_plugin::not_ready() const {
     }
   }
   return {};
+}
+
+std::string device_plugin::not_ready() const {
+  const std::lock_guard lock(mutex_);
+  if (driver_is_silent_) {
+    return "NVML does not answer";
+  }
+  return not_planned_.empty() ? not_registered() : not_planned_;
+}
+
+bool device_plugin::registered() const {
+  const std::lock_guard lock(mutex_);
+  return !plan_.resources.empty() && not_registered().empty();
 }
 
 }  // namespace gpushm::agent

@@ -2,11 +2,12 @@
 #include "hook_file.hpp"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <vector>
 
+#include "base/file.hpp"
 #include "base/syscall.hpp"
 #include "gpushm/error.hpp"
 #include "spec/file_beside.hpp"
@@ -18,9 +19,35 @@ namespace {
 constexpr const char* name = "gpushm-cdi-hook";
 constexpr const char* operation = "install the hook program";
 
+/// The program's; empty when it cannot be read. It has some 2 MiB, more with a sanitizer.
 std::string content_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  constexpr std::size_t most_bytes = 256UL << 20U;
+  return base::read_small_file(path, most_bytes).value_or("");
+}
+
+/// Those of an agent that was killed before it had given one its name. One agent installs at a
+/// time.
+void remove_unfinished(const std::string& directory) {
+  const std::string begin = std::string(name) + ".tmp.";
+  std::error_code failed;
+  std::vector<std::filesystem::path> found;
+  for (std::filesystem::directory_iterator at(directory, failed), end; !failed && at != end;
+       at.increment(failed)) {
+    if (at->path().filename().string().starts_with(begin)) {
+      found.push_back(at->path());
+    }
+  }
+  for (const std::filesystem::path& each : found) {
+    ::unlink(each.c_str());
+  }
+}
+
+/// A regular file of ours that every container's runtime can run and no other user can change.
+bool is_installed(const std::string& path, const std::string& program) {
+  struct stat about {};
+  return ::lstat(path.c_str(), &about) == 0 && S_ISREG(about.st_mode) &&
+         (about.st_mode & 07777U) == 0755 && about.st_uid == ::geteuid() &&
+         content_of(path) == program;
 }
 
 }  // namespace
@@ -43,7 +70,8 @@ std::string install_hook(const std::string& source, const std::string& directory
   std::error_code failed;
   std::filesystem::create_directories(directory, failed);
   std::string path = directory + "/" + name;
-  if (content_of(path) != program) {
+  remove_unfinished(directory);
+  if (!is_installed(path, program)) {
     cdi::file_beside written(operation, path);
     written.write(program);
     base::checked(operation, path, "fchmod", [&] { return ::fchmod(written.fd(), 0755); });

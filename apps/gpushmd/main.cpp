@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <malloc.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -9,6 +10,7 @@
 
 #include "agent.hpp"
 #include "gpushm/error.hpp"
+#include "inventory_child.hpp"
 #include "logging.hpp"
 #include "settings.hpp"
 
@@ -61,16 +63,19 @@ int check_config(const spoken_settings& spoken) {
                 each.text.c_str(),
                 each.next_step.empty() ? "" : (" (" + each.next_step + ")").c_str());
   }
-  for (const std::string& warning : result.content.plugin.warnings) {
+  for (const std::string& warning : result.content.offer.plugin.warnings) {
     std::printf("warning: %s\n", warning.c_str());
   }
   if (result.problems.empty()) {
-    std::printf("the settings can be used\n");
+    std::printf("configuration OK\n");
   }
   return result.problems.empty() ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 int run(int argc, char** argv) {
+  if (argc == 3 && std::string_view(argv[1]) == inventory_argument) {
+    return print_inventory(argv[2]);
+  }
   CLI::App app("The node agent of gpushm: broker, device plugin, DRA driver, metrics.", "gpushmd");
   app.set_version_flag("--version", GPUSHM_VERSION);
   spoken_settings spoken(all_settings().size());
@@ -94,7 +99,11 @@ int run(int argc, char** argv) {
   const settings chosen = read();
   keep_memory_small();
   start_log(chosen.log_level, chosen.log_as);
-  return run_agent(chosen, read);
+  const int status = run_agent(chosen, read);
+  if (anything_left_behind()) {
+    ::_exit(status);
+  }
+  return status;
 }
 
 }  // namespace

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "settings.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
 #include <cerrno>
 
-#include "base/file.hpp"
 #include "base/syscall.hpp"
+#include "base/unique_fd.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::agent {
@@ -33,14 +38,14 @@ std::string_view value_of(const setting& what,
 }
 
 void read_file(const std::string& file, settings& out, std::vector<settings_problem>& problems) {
-  const auto text = base::read_small_file(file, most_file_bytes);
-  if (!text || text->size() == most_file_bytes) {
-    problems.push_back({file,
-                        text ? "it has more than 1 MiB" : base::errno_text(errno),
-                        "check the path that --config or $GPUSHMD_CONFIG names"});
+  std::string why;
+  out.config_text = read_config_text(file, why);
+  if (!why.empty()) {
+    problems.push_back({file, why, "check the path that --config or $GPUSHMD_CONFIG names"});
     return;
   }
-  plugin::checked_configuration usual = plugin::check_configuration(*text, file);
+  const std::string& text = out.config_text;
+  plugin::checked_configuration usual = plugin::check_configuration(text, file);
   for (plugin::configuration_problem& each : usual.problems) {
     std::string place = file;
     if (each.line > 0) {
@@ -51,19 +56,50 @@ void read_file(const std::string& file, settings& out, std::vector<settings_prob
     }
     problems.push_back({std::move(place), std::move(each.text), std::move(each.next_step)});
   }
-  out.plugin = std::move(usual.content);
-  if (out.plugin.flags.driver_root) {
-    out.driver_root = *out.plugin.flags.driver_root;
+  out.offer.plugin = std::move(usual.content);
+  if (out.offer.plugin.flags.driver_root) {
+    out.driver_root = *out.offer.plugin.flags.driver_root;
   }
-  if (out.plugin.flags.dev_root) {
-    out.dev_root = *out.plugin.flags.dev_root;
+  if (out.offer.plugin.flags.dev_root) {
+    out.dev_root = *out.offer.plugin.flags.dev_root;
   }
   if (problems.empty()) {  // what is no YAML would be told twice
-    read_agent_section(*text, file, out, problems);
+    read_agent_section(text, file, out, problems);
   }
 }
 
 }  // namespace
+
+std::string read_config_text(const std::string& file, std::string& why) {
+  const base::unique_fd fd(
+      base::retry([&] { return ::open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); }));
+  struct stat about {};
+  if (!fd || ::fstat(fd.get(), &about) != 0) {
+    why = base::errno_text(errno);
+    return {};
+  }
+  if (!S_ISREG(about.st_mode)) {
+    why = "it is not a regular file";
+    return {};
+  }
+  std::string text;
+  std::array<char, 65'536> part{};
+  for (;;) {
+    const auto got = base::retry([&] { return ::read(fd.get(), part.data(), part.size()); });
+    if (got < 0) {
+      why = base::errno_text(errno);
+      return {};
+    }
+    if (got == 0) {
+      return text;
+    }
+    text.append(part.data(), static_cast<std::size_t>(got));
+    if (text.size() > most_file_bytes) {
+      why = "it has more than 1 MiB";
+      return {};
+    }
+  }
+}
 
 std::string settings::state_directory() const {
   return state_dir.empty() ? kubelet_root + "/plugins/gpushm.dev" : state_dir;

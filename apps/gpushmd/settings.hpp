@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gpushm/broker.hpp"
 #include "kubelet/plugin/configuration.hpp"
 #include "kubelet/plugin/health_monitor.hpp"
 
@@ -15,7 +16,20 @@ namespace gpushm::agent {
 
 enum class log_format { text, json };
 
-/// What the agent is told to do; docs/kubernetes.md, "Settings", says what each means.
+/// What the device plugin offers. This alone is taken over by a running agent when its file
+/// changes: whatever has parts that are made once (brokers, directories, the health monitor) is not
+/// in here.
+struct device_plugin_settings {
+  bool per_gpu_resources = false;
+  std::string gpu_resource_name = "nvidia.com/gpu";
+  unsigned int per_gpu_replicas = 16;
+  unsigned int share_replicas = 64;
+  plugin::replica_policy replicas = plugin::replica_policy::distributed;
+  plugin::configuration plugin;  ///< the usual plugin's part of the file, flags over it
+  bool operator==(const device_plugin_settings&) const = default;
+};
+
+/// The agent's settings; docs/kubernetes.md, "Settings", says what each means.
 struct settings {
   std::string config_file;
   std::string node_name;  ///< empty: the host's name
@@ -23,15 +37,17 @@ struct settings {
   bool device_plugin = true;
   std::optional<bool> dra;  ///< nothing: when there is an API server to talk to
   bool gpus = true;
-  bool per_gpu_resources = false;
-  std::string gpu_resource_name = "nvidia.com/gpu";
-  unsigned int per_gpu_replicas = 16;
-  unsigned int share_replicas = 64;
   unsigned int share_devices = 64;
   std::vector<std::string> domains{"default"};
   std::string run_dir = "/run/gpushm";
   std::uint64_t quota_bytes = 0;
-  std::uint64_t max_descriptors = 0;  ///< of a domain; 0: a quarter of what the process may open
+  std::uint64_t quota_bytes_per_principal = 0;
+  std::uint64_t max_descriptors = 0;      ///< of a domain; 0: as many as the process may open
+  std::uint64_t broker_memory_bytes = 0;  ///< of all domains; 0: half of what the process may use
+  std::uint32_t max_segments = 4'096;     ///< of a domain
+  std::uint32_t max_connections = 1'024;  ///< of a domain
+  std::uint32_t fence_delay_ms =
+      broker_limits{}.fence_delay_ms;  ///< where there is no proven fence
   std::string kubelet_root = "/var/lib/kubelet";
   std::string device_plugin_dir = "/var/lib/kubelet/device-plugins";
   std::string driver_root = "/";
@@ -41,13 +57,13 @@ struct settings {
   std::string state_dir;    ///< empty: <kubelet_root>/plugins/gpushm.dev
   std::string hook_source;  ///< empty: gpushm-cdi-hook beside this program
   std::string kubeconfig;   ///< empty: the pod's service account
-  std::string listen = "0.0.0.0:9410";
+  std::string listen = "[::]:9410";
   std::string log_level = "info";
   log_format log_as = log_format::text;
   bool accept_fake_chunks = false;
-  plugin::replica_policy replicas = plugin::replica_policy::distributed;
   plugin::health_options health;
-  plugin::configuration plugin;  ///< the usual plugin's part of the file, flags over it
+  device_plugin_settings offer;
+  std::string config_text;  ///< of `config_file`, as it was read
 
   [[nodiscard]] std::string state_directory() const;
 };
@@ -62,8 +78,16 @@ struct setting {
   std::string_view help;
   /// Takes the value from its text. Throws `error` (invalid_argument) with the cause alone.
   void (*take)(settings& into, std::string_view text);
+  /// Whether the two differ in it. Null: it is in `settings::offer`, which a running agent takes
+  /// over; all others count from the next start.
+  bool (*differs)(const settings& one, const settings& other);
 };
 [[nodiscard]] std::span<const setting> all_settings();
+
+/// What a restart is needed for when `fresh` comes after `running`: keys of the file
+/// ("agent.listen").
+[[nodiscard]] std::vector<std::string> changed_until_restart(const settings& running,
+                                                             const settings& fresh);
 
 /// Something that keeps the settings from being used.
 struct settings_problem {
@@ -90,6 +114,10 @@ struct settings_result {
 /// there are.
 [[nodiscard]] settings gather_usable_settings(const spoken_settings& spoken,
                                               const char* (*variable)(const char* name));
+
+/// The text of a settings' file. Does not block: what is not a regular file (a FIFO that no process
+/// writes to) is refused. `problem`: what is wrong; empty: nothing.
+[[nodiscard]] std::string read_config_text(const std::string& file, std::string& problem);
 
 /// Reads the `agent:` part of a file into `out`; other top-level keys are the usual plugin's.
 void read_agent_section(std::string_view text,

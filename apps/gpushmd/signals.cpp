@@ -17,7 +17,7 @@ namespace {
 constexpr const char* operation = "handle signals";
 }  // namespace
 
-signals::signals() : wake_ups_(operation) {
+signals::signals() {
   sigset_t mask;
   sigemptyset(&mask);
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
@@ -29,8 +29,8 @@ signals::signals() : wake_ups_(operation) {
   }));
 }
 
-std::optional<signals::kind> signals::next(std::chrono::milliseconds timeout) {
-  std::array<pollfd, 2> waits{{{signals_.get(), POLLIN, 0}, {wake_ups_.fd(), POLLIN, 0}}};
+std::optional<signals::kind> signals::next(std::chrono::milliseconds timeout, int other) {
+  std::array<pollfd, 2> waits{{{signals_.get(), POLLIN, 0}, {other, POLLIN, 0}}};
   if (::poll(waits.data(), waits.size(), static_cast<int>(timeout.count())) <= 0) {
     return std::nullopt;
   }
@@ -38,7 +38,7 @@ std::optional<signals::kind> signals::next(std::chrono::milliseconds timeout) {
   if (base::retry([&] { return ::read(signals_.get(), &what, sizeof what); }) == sizeof what) {
     return what.ssi_signo == SIGHUP ? kind::reload : kind::stop;
   }
-  return wake_ups_.take() ? std::optional(kind::woken) : std::nullopt;
+  return std::nullopt;
 }
 
 }  // namespace gpushm::agent

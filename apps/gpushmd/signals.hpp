@@ -5,29 +5,25 @@
 #include <optional>
 
 #include "base/unique_fd.hpp"
-#include "base/wakeup.hpp"
 
 namespace gpushm::agent {
 
-/// SIGINT, SIGTERM and SIGHUP, and wake-ups by other threads, one after another. To be made before
-/// any thread is started: they inherit that these signals are not theirs.
+/// SIGINT, SIGTERM and SIGHUP, one after another. To be made before any thread is started: they
+/// inherit that these signals are not theirs.
 ///
-/// One object a process. Shared objects: `wake` safe, `next` unsafe.
+/// One object a process. Shared objects: unsafe.
 class signals {
  public:
-  enum class kind { stop, reload, woken };
+  enum class kind { stop, reload };
 
   /// Throws `error` (system_error, too_many_descriptors).
   signals();
 
-  /// Blocks until there is one, at most `timeout`.
-  [[nodiscard]] std::optional<kind> next(std::chrono::milliseconds timeout);
-  /// `next` returns `woken`, now or when it is called; once for several wake-ups.
-  void wake() noexcept { wake_ups_.signal(); }
+  /// Blocks until there is one, at most `timeout`; also until `other` (-1: none) is readable.
+  [[nodiscard]] std::optional<kind> next(std::chrono::milliseconds timeout, int other = -1);
 
  private:
   base::unique_fd signals_;
-  base::wakeup wake_ups_;
 };
 
 }  // namespace gpushm::agent

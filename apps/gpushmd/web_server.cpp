@@ -9,12 +9,14 @@
 #include <asio/detached.hpp>
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
+#include <asio/ip/v6_only.hpp>
 #include <asio/post.hpp>
 #include <asio/read_until.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/use_awaitable.hpp>
 #include <asio/write.hpp>
+#include <cerrno>
 #include <chrono>
 #include <list>
 #include <optional>
@@ -61,7 +63,7 @@ std::optional<tcp::endpoint> endpoint_of(std::string_view address) {
 }
 
 tcp::acceptor listen_on(asio::io_context& io, const std::string& address) {
-  const auto where = endpoint_of(address);
+  auto where = endpoint_of(address);
   if (!where) {
     throw error(errc::invalid_argument,
                 "listen",
@@ -80,19 +82,39 @@ tcp::acceptor listen_on(asio::io_context& io, const std::string& address) {
                   "choose another port, or none: --listen off");
     }
   };
+  const bool everywhere = where->address() == asio::ip::address_v6::any();
   made.open(where->protocol(), failed);
+  if (everywhere && (failed.value() == EAFNOSUPPORT || failed.value() == EPROTONOSUPPORT)) {
+    *where = tcp::endpoint(asio::ip::address_v4::any(), where->port());
+    made.open(where->protocol(), failed);
+  }
   check("socket", failed);
   made.set_option(tcp::acceptor::reuse_address(true), failed);
+  if (where->address() == asio::ip::address_v6::any()) {
+    made.set_option(asio::ip::v6_only(false), failed);  // whatever net.ipv6.bindv6only says
+  }
   made.bind(*where, failed);
+  if (everywhere && where->address().is_v6() && failed.value() == EADDRNOTAVAIL) {
+    // IPv6 is in the kernel and switched off (net.ipv6.conf.all.disable_ipv6).
+    made.close(failed);
+    *where = tcp::endpoint(asio::ip::address_v4::any(), where->port());
+    made.open(where->protocol(), failed);
+    check("socket", failed);
+    made.set_option(tcp::acceptor::reuse_address(true), failed);
+    made.bind(*where, failed);
+  }
   check("bind", failed);
   made.listen(static_cast<int>(most_connections), failed);
   check("listen", failed);
   return made;
 }
 
-std::string reply(std::string_view status, std::string_view type, std::string_view content) {
+std::string reply(std::string_view status,
+                  std::string_view type,
+                  std::string_view content,
+                  std::string_view more_headers = {}) {
   std::string text = "HTTP/1.1 ";
-  text.append(status).append("\r\nContent-Type: ").append(type);
+  text.append(status).append("\r\nContent-Type: ").append(type).append(more_headers);
   text.append("\r\nContent-Length: ").append(std::to_string(content.size()));
   text.append("\r\nConnection: close\r\n\r\n").append(content);
   return text;
@@ -182,22 +204,37 @@ class web_server::impl {
     if (words.size() != 3 || !words[2].starts_with("HTTP/1.")) {
       return reply("400 Bad Request", plain, "this is no request of HTTP/1\n");
     }
-    if (words[0] != "GET") {
-      return reply("405 Method Not Allowed", plain, "only GET is answered\n");
+    const bool head = words[0] == "HEAD";
+    if (words[0] != "GET" && !head) {
+      return reply("405 Method Not Allowed",
+                   plain,
+                   "only GET and HEAD are answered\n",
+                   "\r\nAllow: GET, HEAD");
     }
-    const std::string_view path = words[1].substr(0, words[1].find('?'));
+    std::string text = answer_path(words[1].substr(0, words[1].find('?')));
+    if (head) {  // the same, without what would follow the headers
+      constexpr std::string_view end = "\r\n\r\n";
+      text.resize(text.find(end) + end.size());
+    }
+    return text;
+  }
+
+  [[nodiscard]] std::string answer_path(std::string_view path) const {
     if (path == "/healthz") {
-      return reply("200 OK", plain, "ok\n");
+      return probe(answers_.not_alive());
     }
     if (path == "/readyz") {
-      const std::string why = answers_.not_ready();
-      return why.empty() ? reply("200 OK", plain, "ok\n")
-                         : reply("503 Service Unavailable", plain, why + "\n");
+      return probe(answers_.not_ready());
     }
     if (path == "/metrics") {
       return reply("200 OK", exposition, answers_.metrics());
     }
     return reply("404 Not Found", plain, "there are /healthz, /readyz and /metrics\n");
+  }
+
+  static std::string probe(const std::string& why_not) {
+    return why_not.empty() ? reply("200 OK", plain, "ok\n")
+                           : reply("503 Service Unavailable", plain, why_not + "\n");
   }
 
   web_answers answers_;

@@ -70,6 +70,9 @@ class child_process {
   [[nodiscard]] std::optional<int> wait(deadline until);
   /// To the whole process group; no effect once reaped.
   void kill(int signal_number) noexcept;
+  /// Forgets a process that was killed and does not end (the kernel does not let it out of a system
+  /// call): the destructor would wait for it. It is never reaped.
+  void abandon() noexcept { pid_ = -1; }
 
  private:
   child_process(pid_t pid, base::unique_fd pidfd, base::unique_fd input, base::unique_fd output);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/text.hpp"
+
 namespace gpushm::app {
 
 namespace {
@@ -31,6 +33,11 @@ void end_line(std::string& all, std::string line) {
 }
 
 }  // namespace
+
+void table::add(std::vector<std::string> cells) {
+  std::transform(cells.begin(), cells.end(), cells.begin(), base::printable);
+  rows_.push_back(std::move(cells));
+}
 
 std::string table::text() const {
   std::vector<std::size_t> widths;
@@ -70,7 +77,7 @@ std::string fields_text(const std::vector<std::pair<std::string, std::string>>& 
     std::string line(indent, ' ');
     append(line, name, widest, table::align::left);
     line += "  ";
-    line += value;
+    line += base::printable(value);
     end_line(all, line);
   }
   return all;

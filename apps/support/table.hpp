@@ -20,8 +20,8 @@ class table {
   };
 
   explicit table(std::vector<column> columns) : columns_(std::move(columns)) {}
-  /// `cells` has one text a column.
-  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  /// `cells` has one text a column, each of which goes through `base::printable`.
+  void add(std::vector<std::string> cells);
   /// Title line and rows, each ended by a line feed.
   [[nodiscard]] std::string text() const;
 
@@ -31,7 +31,7 @@ class table {
 };
 
 /// "name   value" lines with aligned values, each indented by `indent` blanks and ended by a line
-/// feed.
+/// feed. Values go through `base::printable`.
 [[nodiscard]] std::string fields_text(
     const std::vector<std::pair<std::string, std::string>>& fields, std::size_t indent = 0);
 

@@ -56,7 +56,9 @@ struct connect_options {
   /// The broker's socket. Empty: `$GPUSHM_SOCKET`; else the one domain mounted under
   /// `/run/gpushm/d` (several: `errc::ambiguous_domain`); else `/run/gpushm/d/default/socket`.
   std::string socket_path = {};
-  /// How long to wait for a broker that is not there yet. Zero: do not wait.
+  /// How long to wait for a broker that is not there yet, its welcome included. Zero: do not wait
+  /// for it to appear, and `request_timeout` for its welcome. This and every other timeout of the
+  /// library: `milliseconds::max()` has no end, negative ones are zero.
   std::chrono::milliseconds timeout{0};
   /// How long any one request may take, waiting for names excluded.
   std::chrono::milliseconds request_timeout{30'000};
@@ -99,11 +101,14 @@ struct open_options {
 /// What `subscribe` reports. Values travel on the wire: never renumber.
 enum class event_kind : std::uint8_t {
   published = 1,
-  opened = 2,    ///< a connection other than the creator's took a lease
-  released = 3,  ///< the last lease other than the creator's ended
+  opened = 2,    ///< the broker granted another connection a lease; its import may still fail
+  released = 3,  ///< the last lease other than the creator's ended; not if no such lease was used:
+                 ///< an import that failed is followed by no `released`
   removed = 4,
-  peer_died = 5,  ///< a connection that created or held the segment ended without a goodbye
+  peer_died = 5,  ///< a process that created or held the segment ended without a goodbye; it can
+                  ///< write nothing any more (docs/sharing.md, "The fence")
   resync = 6,     ///< events were lost (slow subscriber, or a new broker): list again
+  unfenced = 7,   ///< an operator has given up what such a process left: it may still be written
 };
 [[nodiscard]] GPUSHM_API std::string_view to_string(event_kind value) noexcept;
 
@@ -147,12 +152,12 @@ struct open_result {
 /// it is gone (they share the connection). One background thread reads the socket; callbacks do not
 /// exist, so user code never runs on it. When the broker dies, requests under way throw
 /// `errc::broker_gone` and the next request connects to its successor. In a forked child every call
-/// throws `errc::forked`.
+/// throws `errc::forked`. A moved-from client is empty: every call throws `errc::invalid_argument`.
 ///
 /// Distinct objects: safe. Shared objects: safe.
 class GPUSHM_API client {
  public:
-  /// Blocks until connected, at most `options.timeout` plus one request timeout.
+  /// Blocks until connected, at most `options.timeout`, or one request timeout if that is zero.
   /// Throws `error`: broker_unreachable, ambiguous_domain, permission_denied, unsupported_version,
   /// too_many_connections.
   [[nodiscard]] static client connect(const connect_options& options = {});
@@ -165,9 +170,10 @@ class GPUSHM_API client {
 
   /// Reserves the name, allocates and maps the memory for reading and writing, and hands its
   /// descriptors to the broker. Nobody else sees it before `publish`; contents are zero on the host
-  /// and undefined on GPUs. Throws `error`: invalid_argument, already_exists, quota_exceeded,
-  /// out_of_memory, too_many_segments, too_many_descriptors, device_not_found, driver_unavailable,
-  /// driver_error, broker_gone, forked.
+  /// and undefined on GPUs. Where a dead process had the name, waits until that can write nothing
+  /// any more, ten seconds at most. Throws `error`: invalid_argument, already_exists,
+  /// writer_ending, quota_exceeded, out_of_memory, too_many_segments, too_many_descriptors,
+  /// device_not_found, driver_unavailable, driver_error, broker_gone, forked.
   [[nodiscard]] segment create(std::string_view name, const create_options& options);
 
   /// Makes memory that somebody else allocated a segment, published at once: the range may lie
@@ -199,7 +205,8 @@ class GPUSHM_API client {
   /// for memory that stays its exporter's also peer_died, stale, pid_collision, unreachable.
   [[nodiscard]] segment open(std::string_view name, const open_options& options = {});
 
-  /// As `open`, but a name that is not there (in time) is an empty result and not an error.
+  /// As `open`, but a name that is not there (in time), whose exporter has died, or that only dead
+  /// processes had that may still write it, is an empty result and not an error.
   [[nodiscard]] std::optional<segment> try_open(std::string_view name,
                                                 const open_options& options = {});
 
@@ -218,6 +225,12 @@ class GPUSHM_API client {
   /// creator's uid and the broker's uid. Throws no_such_segment, permission_denied.
   void remove(std::string_view name);
 
+  /// Ends the leases on the segment whose connections have ended without a goodbye and whose fence
+  /// has not come, though their processes may still write it: for operators. Subscribers hear
+  /// `unfenced`. Allowed as `remove`. Throws no_such_segment, permission_denied, invalid_argument
+  /// (nothing of it waits for a fence).
+  void unfence(std::string_view name);
+
   /// Events of segments whose names start with `prefix`, from now on.
   [[nodiscard]] subscription subscribe(std::string_view prefix = {});
 
@@ -234,8 +247,8 @@ class GPUSHM_API client {
 };
 
 /// Sends the library's log lines (warnings, mostly) to `sink` instead of nowhere; an empty function
-/// turns them off again. Thread-safe; `sink` may be called from any thread and must not call back
-/// into gpushm.
+/// turns them off again. Thread-safe; `sink` may be called from any thread, without a lock of the
+/// library, and may call gpushm; but not end a client, nor ask a broker of this process.
 enum class log_level : std::uint8_t { debug = 0, info = 1, warning = 2, error = 3 };
 GPUSHM_API void set_log_sink(std::function<void(log_level, std::string_view)> sink);
 

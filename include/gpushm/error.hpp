@@ -50,6 +50,8 @@ enum class errc : std::uint16_t {
   stale = 35,
   invalid_descriptor = 36,
   unreachable = 37,
+  share_exceeded = 38,
+  writer_ending = 39,
 };
 
 /// The stable name of `code`, as in `docs/errors.md` ("no_such_segment"); "unknown" for a value

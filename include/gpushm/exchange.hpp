@@ -75,13 +75,17 @@ struct descriptor_info {
 /// A descriptor in a file. Readers see the whole file or none: it is written under another name and
 /// renamed. As long as this object lives the file is locked (an open file description lock), which
 /// is how readers in any container tell a living exporter from a dead one. Removes the file at its
-/// end. Move-only.
+/// end; in a forked child the object does nothing, and neither keeps the lock. Move-only; a
+/// moved-from object is empty, and everything but destroying and assigning throws
+/// `errc::invalid_argument`.
 ///
 /// Distinct objects: safe. Shared objects: unsafe.
 class GPUSHM_API descriptor_file {
  public:
-  /// A dead exporter's file is replaced. `mode` is the file's, whatever the umask. Throws `error`:
-  /// address_in_use (a living exporter's file), permission_denied, system_error.
+  /// A dead exporter's file is replaced; of several processes that try at once, one wins. `mode` is
+  /// the file's, whatever the umask. Blocks for at most two seconds, while another process replaces
+  /// the file. Throws `error`: address_in_use (a living exporter's file), permission_denied,
+  /// system_error.
   descriptor_file(const std::string& path,
                   std::span<const std::byte> descriptor,
                   unsigned int mode = 0644);
@@ -91,7 +95,7 @@ class GPUSHM_API descriptor_file {
   descriptor_file& operator=(const descriptor_file&) = delete;
   ~descriptor_file();
 
-  [[nodiscard]] const std::string& path() const noexcept;
+  [[nodiscard]] const std::string& path() const;
 
  private:
   class impl;

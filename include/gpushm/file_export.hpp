@@ -20,7 +20,9 @@ struct file_export_options {
 
 /// Sharing through a directory that two containers both have mounted, and nothing else: a broker in
 /// this process on the socket `PATH.sock`, and a file at PATH that leads to it. Whatever can be
-/// shared or created can be exported. Everything ends with the object. Move-only.
+/// shared or created can be exported. Everything ends with the object. Move-only; a moved-from
+/// object is empty: everything but destroying and assigning throws `errc::invalid_argument`. In a
+/// forked child the export stays the parent's, as `broker` and `client` do.
 ///
 ///     auto out = gpushm::file_export::begin("/shared/weights");
 ///     auto shared = out.client().share("weights", pointer, size_bytes);
@@ -41,15 +43,16 @@ class GPUSHM_API file_export {
   ~file_export();
 
   /// Connected to the broker of this export.
-  [[nodiscard]] gpushm::client& client() noexcept;
+  [[nodiscard]] gpushm::client& client();
   /// Writes the file, or replaces it: it describes `what`, a published segment of `client()`.
   /// Throws as `export_segment` and `descriptor_file`.
   void write(const segment& what);
-  [[nodiscard]] const std::string& path() const noexcept;
+  [[nodiscard]] const std::string& path() const;
 
  private:
   class impl;
   explicit file_export(std::unique_ptr<impl> made) noexcept;
+  [[nodiscard]] impl& filled() const;
   std::unique_ptr<impl> impl_;
 };
 

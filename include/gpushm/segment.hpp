@@ -70,7 +70,7 @@ class GPUSHM_API segment {
   [[nodiscard]] gpushm::lifetime lifetime() const;
   [[nodiscard]] gpushm::generation generation() const;
   [[nodiscard]] const gpushm::epoch& epoch() const;
-  /// What the creator gave to `publish`; empty before it.
+  /// What the creator gave to `publish`; empty before it. Throws `errc::forked` in a forked child.
   [[nodiscard]] std::span<const std::byte> metadata() const;
   /// Reads shared memory only: no system call, never blocks.
   [[nodiscard]] segment_state state() const;
@@ -86,7 +86,7 @@ class GPUSHM_API segment {
   /// Copies between this segment and host memory; works for every device and returns when done.
   /// `offset_bytes + size` must lie within `size_bytes()`.
   /// Throws `error`: invalid_argument (out of range, or writing through `access::read`),
-  /// driver_error.
+  /// driver_error, forked (memory of a GPU, in a forked child).
   void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const;
   void write(std::uint64_t offset_bytes, std::span<const std::byte> source);
   /// Sets every byte to `value`; returns when done. Errors as `write`.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -41,11 +42,29 @@ enum class backend : std::uint8_t {
 /// Kind of device. Values travel on the wire: never renumber.
 enum class device_kind : std::uint8_t { host = 0, gpu = 1, mig = 2 };
 
+/// How a broker knows that a process can write nothing any more, its GPU work included
+/// (docs/sharing.md, "The fence"). Values travel on the wire: never renumber.
+enum class fence : std::uint8_t {
+  none = 0,      ///< it cannot: it waits for a documented time instead
+  proven = 1,    ///< the process has ended, and no child can have its driver files
+  unproven = 2,  ///< the process has ended; a child of it may have them
+};
+
+/// What the leases of a connection that ended without a goodbye wait for. Values travel on the
+/// wire: never renumber.
+enum class fence_wait : std::uint8_t {
+  process = 0,     ///< for the end of the process
+  descendant = 1,  ///< the process has ended; a descendant may have its driver files
+  delay = 2,       ///< for the documented time to pass
+};
+
 [[nodiscard]] GPUSHM_API std::string_view to_string(access value) noexcept;
 [[nodiscard]] GPUSHM_API std::string_view to_string(lifetime value) noexcept;
 [[nodiscard]] GPUSHM_API std::string_view to_string(segment_state value) noexcept;
 [[nodiscard]] GPUSHM_API std::string_view to_string(backend value) noexcept;
 [[nodiscard]] GPUSHM_API std::string_view to_string(device_kind value) noexcept;
+[[nodiscard]] GPUSHM_API std::string_view to_string(fence value) noexcept;
+[[nodiscard]] GPUSHM_API std::string_view to_string(fence_wait value) noexcept;
 
 /// Where a segment's memory lives. Same meaning in every process: ordinals, which
 /// CUDA_VISIBLE_DEVICES changes, are not part of it.
@@ -88,6 +107,12 @@ struct segment_info {
   std::int32_t creator_pid = 0;   ///< as the broker sees it; 0 when it cannot
   bool creator_alive = false;     ///< the creator's connection is still there
   std::uint64_t metadata_bytes = 0;
+  /// Of `leases`, those whose connection has ended without a goodbye; they end with their fence
+  /// (docs/sharing.md).
+  std::uint32_t ending = 0;
+  std::int32_t ending_pid = 0;  ///< process of the oldest, as the broker sees it; 0 when it cannot
+  std::chrono::milliseconds ending_for{0};
+  fence_wait ending_waits = fence_wait::process;
 };
 
 /// What a broker says of itself.
@@ -99,6 +124,9 @@ struct broker_info {
   std::int32_t pid = 0;  ///< as this process sees it; 0 when it cannot
   std::uint64_t max_segments = 0;
   std::uint64_t quota_bytes = 0;  ///< of the domain; 0 means no limit
+  /// How the broker knows that this process can write nothing any more, once it has ended.
+  gpushm::fence fence = gpushm::fence::none;
+  std::chrono::milliseconds fence_delay{0};  ///< what it waits for where there is none
 };
 
 }  // namespace gpushm

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpushm/error.hpp"
 
+#include "base/text.hpp"
+
 namespace gpushm {
 
 namespace {
 
+// One line that is fit for any terminal or log: names, paths and causes may be a peer's.
 std::string compose(std::string_view operation,
                     std::string_view object,
                     std::string_view cause,
@@ -27,7 +30,7 @@ std::string compose(std::string_view operation,
     text += next_step;
     text += ')';
   }
-  return text;
+  return base::printable(text);
 }
 
 }  // namespace

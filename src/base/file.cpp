@@ -5,6 +5,9 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 
+#include <algorithm>
+#include <array>
+
 #include "base/log.hpp"
 #include "base/syscall.hpp"
 
@@ -39,20 +42,22 @@ std::optional<std::string> read_small_file(const std::string& path, std::size_t 
   if (!fd) {
     return std::nullopt;
   }
-  std::string text(limit_bytes, '\0');
-  std::size_t used = 0;
-  while (used < limit_bytes) {
-    const auto count =
-        retry([&] { return ::read(fd.get(), text.data() + used, limit_bytes - used); });
+  // In pieces: a limit says how much a file may have, not how much it has.
+  std::array<char, 16'384>
+      piece;  // NOLINT(cppcoreguidelines-pro-type-member-init): read before use
+  std::string text;
+  while (text.size() < limit_bytes) {
+    const auto count = retry([&] {
+      return ::read(fd.get(), piece.data(), std::min(piece.size(), limit_bytes - text.size()));
+    });
     if (count < 0) {
       return std::nullopt;
     }
     if (count == 0) {
       break;
     }
-    used += static_cast<std::size_t>(count);
+    text.append(piece.data(), static_cast<std::size_t>(count));
   }
-  text.resize(used);
   return text;
 }
 

@@ -33,7 +33,7 @@ using unique_mapping = unique_handle<mapping_traits>;
 /// Fills `bytes` with random numbers fit for identifiers nobody can guess (getrandom).
 void random_bytes(std::span<std::uint8_t> bytes);
 
-/// The whole of a small file (at most `limit_bytes`); nothing when it cannot be read.
+/// The first `limit_bytes` of a file; nothing when it cannot be read (`errno` says why).
 [[nodiscard]] std::optional<std::string> read_small_file(const std::string& path,
                                                          std::size_t limit_bytes = 65'536);
 

@@ -2,48 +2,21 @@
 #include "base/names.hpp"
 
 #include <algorithm>
-#include <cstdint>
 #include <numeric>
 
+#include "base/text.hpp"
 #include "gpushm/error.hpp"
 #include "gpushm/types.hpp"
 
 namespace gpushm::base {
 
 bool is_utf8(std::string_view text) noexcept {
-  std::size_t i = 0;
-  while (i < text.size()) {
-    const auto lead = static_cast<std::uint8_t>(text[i]);
-    std::size_t length = 0;
-    std::uint32_t point = 0;
-    std::uint32_t smallest = 0;
-    if (lead < 0x80U) {
-      ++i;
-      continue;
-    }
-    if ((lead & 0xE0U) == 0xC0U) {
-      length = 2, point = lead & 0x1FU, smallest = 0x80;
-    } else if ((lead & 0xF0U) == 0xE0U) {
-      length = 3, point = lead & 0x0FU, smallest = 0x800;
-    } else if ((lead & 0xF8U) == 0xF0U) {
-      length = 4, point = lead & 0x07U, smallest = 0x10000;
-    } else {
+  while (!text.empty()) {
+    const std::size_t length = first_character(text).length;
+    if (length == 0) {
       return false;
     }
-    if (text.size() - i < length) {
-      return false;
-    }
-    for (std::size_t k = 1; k < length; ++k) {
-      const auto next = static_cast<std::uint8_t>(text[i + k]);
-      if ((next & 0xC0U) != 0x80U) {
-        return false;
-      }
-      point = (point << 6U) | (next & 0x3FU);
-    }
-    if (point < smallest || point > 0x10FFFF || (point >= 0xD800 && point <= 0xDFFF)) {
-      return false;
-    }
-    i += length;
+    text.remove_prefix(length);
   }
   return true;
 }
@@ -54,7 +27,7 @@ void check_name(std::string_view operation, std::string_view name) {
                 operation,
                 {},
                 cause,
-                "a name is 1 to 255 bytes of UTF-8 without control characters");
+                "a name is 1 to 255 bytes of UTF-8 without control or invisible characters");
   };
   if (name.empty()) {
     fail("the segment's name is empty");
@@ -65,9 +38,13 @@ void check_name(std::string_view operation, std::string_view name) {
   if (!is_utf8(name)) {
     fail("the segment's name is not UTF-8");
   }
-  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
-  if (std::any_of(name.begin(), name.end(), is_control)) {
-    fail("the segment's name has a control character");
+  for (std::string_view rest = name; !rest.empty();) {
+    const character next = first_character(rest);
+    if (is_control_or_invisible(next.value)) {
+      fail("the segment's name has the control or invisible character " +
+           printable(rest.substr(0, next.length)));
+    }
+    rest.remove_prefix(next.length);
   }
 }
 

@@ -8,11 +8,12 @@
 
 namespace gpushm::base {
 
-/// Well-formed UTF-8 as RFC 3629 has it: no surrogates, no overlong forms, nothing above U+10FFFF.
+/// Well-formed UTF-8, as `first_character` in base/text.hpp reads it.
 [[nodiscard]] bool is_utf8(std::string_view text) noexcept;
 
 /// Throws `errc::invalid_argument` unless `name` may name a segment: 1 to 255 bytes of UTF-8
-/// without control characters. `operation` goes into the error.
+/// without control or invisible characters (`is_control_or_invisible` in base/text.hpp): a name is
+/// shown to people, and two that look the same must be the same. `operation` goes into the error.
 void check_name(std::string_view operation, std::string_view name);
 
 /// Fewest insertions, deletions, replacements and swaps of neighbours (bytes) that turn `a` into

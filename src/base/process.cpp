@@ -11,13 +11,15 @@
 #include <cerrno>
 #include <charconv>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string_view>
 #include <tuple>
 #include <utility>
 
 #include "base/file.hpp"
-#include "base/unique_fd.hpp"
+#include "base/fork_guard.hpp"
+#include "base/guarded_fd.hpp"
 
 namespace gpushm::base {
 
@@ -82,16 +84,41 @@ process_identity look_at_this_process() {
   return result;
 }
 
+/// Never destroyed: asked also while static objects go.
+struct watch_list {
+  fork_safe_mutex mutex;
+  std::uint64_t made_in = fork_generation();
+  std::map<std::tuple<std::array<std::uint8_t, 16>, std::int32_t, std::uint64_t>, guarded_fd>
+      pidfds;
+};
+watch_list& watched_processes() {
+  static auto* const made = new watch_list;  // NOLINT(cppcoreguidelines-owning-memory): see above
+  return *made;
+}
+// Made when the library is loaded: a forked child must not find it half made.
+[[maybe_unused]] const watch_list& made_at_load = watched_processes();
+
 }  // namespace
 
 process_identity this_process() {
-  static std::mutex mutex;
-  static process_identity known;
-  const std::lock_guard lock(mutex);
-  if (known.pid != ::getpid()) {  // the first call, or a forked child's first
-    known = look_at_this_process();
+  // Without a lock, which a child could find locked. What its parent knew stays: somebody may be
+  // reading it in a child that was made without fork handlers.
+  struct known_identity {
+    process_identity identity;
+    std::uint64_t made_in = 0;
+  };
+  static constinit std::atomic<const known_identity*> known{nullptr};
+  const known_identity* at = known.load(std::memory_order_acquire);
+  if (at == nullptr || is_forked_child_of(at->made_in)) {
+    auto made = std::make_unique<known_identity>();
+    made->made_in = fork_generation();
+    made->identity = look_at_this_process();
+    // Of two threads that come first, one says what the process is called from now on.
+    if (known.compare_exchange_strong(at, made.get(), std::memory_order_acq_rel)) {
+      at = made.release();
+    }
   }
-  return known;
+  return at->identity;
 }
 
 bool has_ended(const process_identity& process) {
@@ -100,19 +127,20 @@ bool has_ended(const process_identity& process) {
       self.pid_namespace == 0 || process.start_time == 0 || !proc_numbers_as_getpid(self.pid)) {
     return false;
   }
-  static std::mutex mutex;
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed
-  static auto* const watched =
-      new std::map<std::tuple<std::array<std::uint8_t, 16>, std::int32_t, std::uint64_t>,
-                   unique_fd>;
   const auto key = std::make_tuple(process.epoch, process.pid, process.start_time);
-  const std::lock_guard lock(mutex);
+  watch_list& list = watched_processes();
+  const std::lock_guard lock(list.mutex);
+  auto* const watched = &list.pidfds;
+  if (is_forked_child_of(list.made_in)) {
+    watched->clear();
+    list.made_in = fork_generation();
+  }
   if (const auto at = watched->find(key); at != watched->end()) {
     pollfd end{at->second.get(), POLLIN, 0};
     return ::poll(&end, 1, 0) == 1;
   }
   // In this order: what the pidfd stands for cannot change under the comparison.
-  unique_fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
+  auto pidfd = guarded_fd::open([&] { return ::syscall(SYS_pidfd_open, process.pid, 0); });
   if (!pidfd && errno == ESRCH) {
     return true;
   }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Small readers of text that others wrote, the kernel's files above all. Pure.
+// Small readers of text that others wrote, the kernel's files above all, and what makes such text
+// fit to be printed. Pure.
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -70,5 +72,33 @@ template <typename Value>
   }
   return {};
 }
+
+struct character {
+  char32_t value = 0;
+  std::size_t length = 0;  ///< bytes; 0: they are not well-formed UTF-8
+};
+
+/// The first character of `text`, which must not be empty. UTF-8 as RFC 3629 has it: no surrogates,
+/// no overlong forms, nothing above U+10FFFF.
+[[nodiscard]] character first_character(std::string_view text) noexcept;
+
+/// Whether a character commands the terminal or cannot be seen: C0 and C1 controls and DEL, line
+/// and paragraph separators, marks that change the direction of writing, zero-width and other
+/// default-ignorable characters (the byte order mark, the soft hyphen, variation selectors, tags),
+/// interlinear annotations, noncharacters.
+[[nodiscard]] bool is_control_or_invisible(char32_t value) noexcept;
+
+/// `text` fit for a terminal, a log or a table cell, from any source: each character that
+/// `is_control_or_invisible`, line feed and tab among them, becomes `\xNN` (below U+0080), `\uNNNN`
+/// or `\UNNNNNNNN`; each byte that is not UTF-8 becomes `\xNN`. All else stays as it is, a
+/// backslash too, so that what needs no escape is printed unchanged; the result is for people to
+/// read, not to be read back. The result is UTF-8 and one line.
+///
+/// Everything that a person is shown and that comes from a peer, a file or the command line goes
+/// through this once, at the latest where it is printed. JSON escapes by itself.
+[[nodiscard]] std::string printable(std::string_view text);
+
+/// The same, but line feeds stay: for text that has lines on purpose.
+[[nodiscard]] std::string printable_lines(std::string_view text);
 
 }  // namespace gpushm::base

@@ -82,6 +82,10 @@ std::string_view to_string(errc code) noexcept {
       return "invalid_descriptor";
     case errc::unreachable:
       return "unreachable";
+    case errc::share_exceeded:
+      return "share_exceeded";
+    case errc::writer_ending:
+      return "writer_ending";
   }
   return "unknown";
 }
@@ -148,6 +152,30 @@ std::string_view to_string(device_kind value) noexcept {
   return "unknown";
 }
 
+std::string_view to_string(fence value) noexcept {
+  switch (value) {
+    case fence::none:
+      return "none";
+    case fence::proven:
+      return "proven";
+    case fence::unproven:
+      return "unproven";
+  }
+  return "unknown";
+}
+
+std::string_view to_string(fence_wait value) noexcept {
+  switch (value) {
+    case fence_wait::process:
+      return "process";
+    case fence_wait::descendant:
+      return "descendant";
+    case fence_wait::delay:
+      return "delay";
+  }
+  return "unknown";
+}
+
 std::string_view to_string(event_kind value) noexcept {
   switch (value) {
     case event_kind::published:
@@ -162,6 +190,8 @@ std::string_view to_string(event_kind value) noexcept {
       return "peer-died";
     case event_kind::resync:
       return "resync";
+    case event_kind::unfenced:
+      return "unfenced";
   }
   return "unknown";
 }

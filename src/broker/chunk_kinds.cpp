@@ -5,7 +5,7 @@
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
-#include <sys/sysmacros.h>
+#include <sys/wait.h>
 
 #include "gpushm/error.hpp"
 
@@ -19,56 +19,101 @@ constexpr unsigned nvidia_major = 195;
 constexpr unsigned nvidiactl_minor = 255;
 constexpr int required_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-bool is_sealed_memfd(int fd, const struct stat& info, std::uint64_t size_bytes) {
+// Nothing here may ask a file's server: fstat of a FUSE file whose server is silent waits
+// as long as that likes.
+
+bool is_usable(int fd) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  return flags != -1 && (flags & O_PATH) == 0;
+}
+
+/// A file of the kernel's shared memory (memfd, tmpfs) or hugetlbfs: only those have seals.
+bool is_memory_file(int fd) {
+  return ::fcntl(fd, F_GET_SEALS) != -1;
+}
+
+bool is_sealed_memfd(int fd, std::uint64_t size_bytes) {
   const int seals = ::fcntl(fd, F_GET_SEALS);
-  return seals != -1 && (seals & required_seals) == required_seals && S_ISREG(info.st_mode) &&
-         static_cast<std::uint64_t>(info.st_size) == size_bytes &&
+  struct stat info {};
+  return seals != -1 && (seals & required_seals) == required_seals && ::fstat(fd, &info) == 0 &&
+         S_ISREG(info.st_mode) && static_cast<std::uint64_t>(info.st_size) == size_bytes &&
          (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR;
 }
 
-bool is_nvidiactl(const struct stat& info) {
-  return S_ISCHR(info.st_mode) && major(info.st_rdev) == nvidia_major &&
-         minor(info.st_rdev) == nvidiactl_minor;
+bool is_nvidiactl(int fd) {
+  struct statx info {};
+  return ::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &info) == 0 &&
+         S_ISCHR(info.stx_mode) && info.stx_rdev_major == nvidia_major &&
+         info.stx_rdev_minor == nvidiactl_minor;
 }
 
-bool is_unnamed_tmpfs_file(int fd, const struct stat& info) {
+bool is_unnamed_tmpfs_file(int fd) {
   struct statfs where {};
-  return S_ISREG(info.st_mode) && info.st_nlink == 0 && ::fstatfs(fd, &where) == 0 &&
-         where.f_type == TMPFS_MAGIC && ::fcntl(fd, F_GET_SEALS) == F_SEAL_SEAL;
+  struct stat info {};
+  return ::fcntl(fd, F_GET_SEALS) == F_SEAL_SEAL && ::fstat(fd, &info) == 0 &&
+         S_ISREG(info.st_mode) && info.st_nlink == 0 && ::fstatfs(fd, &where) == 0 &&
+         where.f_type == TMPFS_MAGIC;
 }
 
 }  // namespace
 
-void check_chunk(int fd, gpushm::backend kind, std::uint64_t chunk_bytes, bool accept_fake) {
-  struct stat info {};
-  const bool known = ::fstat(fd, &info) == 0;
+bool is_pidfd(int fd) noexcept {
+  // waitid(2): EBADF for anything but a pidfd; ECHILD, or nothing, for one.
+  siginfo_t info{};
+  constexpr auto by_pidfd = static_cast<idtype_t>(3);  // P_PIDFD, Linux 5.4
+  return ::waitid(by_pidfd, static_cast<id_t>(fd), &info, WEXITED | WNOHANG | WNOWAIT) == 0 ||
+         errno == ECHILD;
+}
+
+bool is_pipe(int fd) noexcept {
+  return ::fcntl(fd, F_GETPIPE_SZ) != -1;
+}
+
+bool is_of_member_kind(int fd) noexcept {
+  return is_usable(fd) && (is_memory_file(fd) || is_nvidiactl(fd) || is_pidfd(fd) || is_pipe(fd));
+}
+
+void throw_wrong_chunk_kind(gpushm::backend kind) {
   switch (kind) {
     case gpushm::backend::host:
-      if (known && is_sealed_memfd(fd, info, chunk_bytes)) {
-        return;
-      }
       throw error(
           errc::wrong_descriptor_kind,
           {},
           {},
           "a host chunk is not a memfd of the announced size, sealed with SHRINK, GROW and SEAL",
           "seal the memfd before it is attached");
-    case gpushm::backend::cuda_vmm:
-    case gpushm::backend::cuda_pool:
-      if (known && (is_nvidiactl(info) || (accept_fake && is_unnamed_tmpfs_file(fd, info)))) {
-        return;
-      }
-      throw error(errc::wrong_descriptor_kind,
-                  {},
-                  {},
-                  "a GPU chunk is not a descriptor of /dev/nvidiactl",
-                  "attach what cuMemExportToShareableHandle gave");
     case gpushm::backend::cuda_ipc:
       throw error(errc::wrong_descriptor_count,
                   {},
                   {},
                   "legacy handles come without descriptors",
                   "attach nothing");
+    case gpushm::backend::cuda_vmm:
+    case gpushm::backend::cuda_pool:
+      break;
+  }
+  throw error(errc::wrong_descriptor_kind,
+              {},
+              {},
+              "a GPU chunk is not a descriptor of /dev/nvidiactl",
+              "attach what cuMemExportToShareableHandle gave");
+}
+
+void check_chunk(int fd, gpushm::backend kind, std::uint64_t chunk_bytes, bool accept_fake) {
+  bool right = false;
+  switch (kind) {
+    case gpushm::backend::host:
+      right = is_sealed_memfd(fd, chunk_bytes);
+      break;
+    case gpushm::backend::cuda_vmm:
+    case gpushm::backend::cuda_pool:
+      right = is_nvidiactl(fd) || (accept_fake && is_unnamed_tmpfs_file(fd));
+      break;
+    case gpushm::backend::cuda_ipc:
+      break;
+  }
+  if (!right || !is_usable(fd)) {
+    throw_wrong_chunk_kind(kind);
   }
 }
 

@@ -12,5 +12,13 @@ namespace gpushm::broker_detail {
 /// or with `accept_fake` an unnamed tmpfs file, as the fake driver of the tests makes. A broker can
 /// check the kind of a GPU's chunk, never its size or contents.
 void check_chunk(int fd, gpushm::backend kind, std::uint64_t chunk_bytes, bool accept_fake);
+[[noreturn]] void throw_wrong_chunk_kind(gpushm::backend kind);
+
+/// Whether closing and looking at `fd` can only take the kernel's own time, and members have a
+/// reason to send it: a file of memory, the driver's, a pidfd, a pipe. The server of any other file
+/// may decide how long that takes. Does not block, whatever it is.
+[[nodiscard]] bool is_of_member_kind(int fd) noexcept;
+[[nodiscard]] bool is_pidfd(int fd) noexcept;
+[[nodiscard]] bool is_pipe(int fd) noexcept;
 
 }  // namespace gpushm::broker_detail

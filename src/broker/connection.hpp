@@ -1,40 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <asio/generic/seq_packet_protocol.hpp>
+#include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
-#include <asio/steady_timer.hpp>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <optional>
 #include <set>
+#include <string>
 
+#include "base/guarded_fd.hpp"
+#include "broker/end_watch.hpp"
 #include "broker/hub.hpp"
+#include "broker/turns.hpp"
 #include "core/segment.hpp"
+#include "transport/credentials.hpp"
 
 namespace gpushm::broker_detail {
 
-using packet_socket = asio::generic::seq_packet_protocol::socket;
-
-/// One client's socket and what waits to be sent on it. Runs on the server's thread.
+/// One client's socket, what waits to be sent on it, and what it waits for. Runs on the server's
+/// thread.
 struct connection {
-  connection(core::session_id number, packet_socket connected)
-      : session(number), socket(std::move(connected)), drained(socket.get_executor()) {
-    drained.expires_at(asio::steady_timer::time_point::max());
+  using clock = std::chrono::steady_clock;
+
+  connection(asio::io_context& io, core::session_id number, base::guarded_fd connected)
+      : session(number), socket(std::move(connected)), events(io, socket.get()) {}
+  connection(const connection&) = delete;
+  connection& operator=(const connection&) = delete;
+  ~connection() {
+    if (events.is_open()) {  // not closed by the server: it is being destroyed
+      events.release();
+    }
+    process.stop();
+    life.stop();
   }
 
   core::session_id session;
-  packet_socket socket;
-  /// Readable when the client's process dies, though a child may keep the socket open.
-  std::optional<asio::posix::stream_descriptor> process;
+  transport::peer_credentials peer;
+  core::principal principal;
+  base::guarded_fd socket;
+  asio::posix::stream_descriptor events;  ///< of `socket`, which it does not own
+  /// The client's process may die while a child of it keeps the socket open.
+  end_watch process;
+  end_watch life;  ///< of its life pipe, which it gave with its hello
+  turns::member turn;
+  clock::time_point accepted;
 
+  // What waits to be sent.
   std::deque<outgoing> queue;
+  core::charges held;  ///< for `queue` and for what the peer has not read
+  std::size_t queued_answers = 0;
+  std::size_t queued_events = 0;
   std::set<std::uint64_t> lost_subscriptions;  ///< owed a resync once the queue is empty
   std::uint32_t inflight_descriptors = 0;      ///< sent; zeroed when the peer has read all
-  bool writer_runs = false;
-  bool closing = false;  ///< close once the queue is out
+  std::uint64_t unread_bytes =
+      0;                 ///< sent, and possibly not read: at most so much; charged to `held`
+  bool blocked = false;  ///< the first in the queue cannot go
+  std::optional<clock::time_point> blocked_since;
+
+  bool readable = false;    ///< there may be something to receive
+  bool wait_armed = false;  ///< the event loop watches for that
+  std::optional<clock::time_point> at_porter_since;
+  std::optional<int> last_packets;  ///< its process is dead: so many more are read, for a goodbye
+  bool closing = false;             ///< close once the queue is out
+  std::string closing_why;
   bool closed = false;
-  asio::steady_timer drained;  ///< cancelled when the queue is out or the connection is closed
+  bool muted = false;  ///< hears of no more events: it is about to end
+  gpushm::fence fence = gpushm::fence::none;
 };
 
 }  // namespace gpushm::broker_detail

@@ -16,9 +16,8 @@ base::unique_fd make_control_page(const gpushm::epoch& epoch, gpushm::generation
   }));
   base::checked(
       "create", {}, "ftruncate", [&] { return ::ftruncate(fd.get(), wire::control_page_bytes); });
-  base::checked("create", {}, "fallocate", [&] {
-    return ::fallocate(fd.get(), 0, 0, wire::control_page_bytes);
-  });
+  // Only the header is there. Who first writes to the rest is charged for it by the kernel, not the
+  // broker.
   const auto header = wire::make_control_page_header(epoch, generation);
   base::checked(
       "create", {}, "pwrite", [&] { return ::pwrite(fd.get(), &header, sizeof header, 0); });

@@ -38,6 +38,7 @@ void counters::state_of(const core::domain& now) noexcept {
   allocated_bytes_.store(now.allocated_bytes(), std::memory_order_relaxed);
   leases_.store(now.lease_count(), std::memory_order_relaxed);
   connections_.store(now.session_count(), std::memory_order_relaxed);
+  ending_.store(now.ending_count(), std::memory_order_relaxed);
   waiting_.store(now.waiting_count(), std::memory_order_relaxed);
 }
 
@@ -48,6 +49,8 @@ broker_statistics counters::read() const {
   result.allocated_bytes = value(allocated_bytes_);
   result.leases = value(leases_);
   result.connections = value(connections_);
+  result.ending_connections = value(ending_);
+  result.unfenced = value(unfenced_);
   result.waiting_opens = value(waiting_);
   result.opens = value(opens_);
   result.cached_opens = value(cached_);

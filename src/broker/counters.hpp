@@ -20,6 +20,7 @@ namespace gpushm::broker_detail {
 class counters {
  public:
   void opened() noexcept { add(opens_); }
+  void unfenced() noexcept { add(unfenced_); }
   void open_failed(errc why) noexcept { count_failure(static_cast<std::uint64_t>(why)); }
   /// What a client says: whatever that is, no counter goes backwards.
   void reported(const wire::report& told) noexcept;
@@ -41,6 +42,8 @@ class counters {
   counter allocated_bytes_{0};
   counter leases_{0};
   counter connections_{0};
+  counter ending_{0};
+  counter unfenced_{0};
   counter waiting_{0};
   counter opens_{0};
   counter cached_{0};

@@ -2,9 +2,13 @@
 #include "broker/hub.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <utility>
 
+#include "base/file.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
 #include "broker/chunk_kinds.hpp"
 #include "broker/control_page_file.hpp"
 #include "wire/codec.hpp"
@@ -17,8 +21,10 @@ namespace {
 /// of a list ends before the packet is full.
 constexpr std::size_t description_bytes = 512;
 constexpr std::size_t listing_bytes = wire::max_packet_bytes / 2;
+/// Names of one open_many that are worked on before others have their turn.
+constexpr std::size_t opens_a_turn = 32;
 
-wire::segment describe(const core::segment& what, bool creator_alive) {
+wire::segment fields_of(const core::segment& what) {
   return {what.name,
           what.generation,
           what.slot,
@@ -33,13 +39,9 @@ wire::segment describe(const core::segment& what, bool creator_alive) {
           static_cast<std::uint32_t>(what.leases.size()),
           what.creator.uid,
           what.creator.pid,
-          creator_alive,
-          what.metadata.size(),
+          what.creator_session != 0,
+          what.metadata_bytes(),
           what.offset_bytes};
-}
-
-wire::segment describe(const core::segment& what) {
-  return describe(what, what.creator_session != 0);
 }
 
 /// Puts up to `room` chunks from `first` on into a packet; their sizes are the result.
@@ -74,12 +76,43 @@ error wrong_count(std::size_t descriptors, std::size_t announced) {
 
 }  // namespace
 
+segment_files::~segment_files() {
+  if (closed_by) {
+    closed_by->close(std::move(chunks));
+  }
+}
+
+std::vector<std::byte> outgoing::encode() const {
+  if (!packet.empty()) {
+    return packet;
+  }
+  if (const auto* answer = std::get_if<wire::opened>(&late.body); answer != nullptr && metadata) {
+    wire::opened whole = *answer;
+    whole.metadata = metadata->bytes;
+    return wire::encode({late.id, std::move(whole)});
+  }
+  return wire::encode(late);
+}
+
+std::uint64_t outgoing::cost() const noexcept {
+  constexpr std::uint64_t bytes_a_descriptor = 16;
+  std::uint64_t text = packet.size();
+  if (const auto* answer = std::get_if<wire::opened>(&late.body);
+      packet.empty() && answer != nullptr) {
+    text += sizeof(wire::opened) + answer->segment.name.size() + answer->descriptor.size();
+  }
+  return core::cost::packet + text + descriptors.size() * bytes_a_descriptor;
+}
+
 struct hub::context {
   core::session_id session = 0;
   std::uint64_t id = 0;
   session_state& state;
-  std::vector<base::unique_fd>& descriptors;
+  std::vector<base::guarded_fd>& descriptors;
   core::time_point now;
+  std::size_t foreign = 0;
+
+  [[nodiscard]] std::size_t came() const noexcept { return descriptors.size() + foreign; }
 };
 
 hub::hub(config options, outbox& out, slot_listener listener, void* listener_context)
@@ -87,10 +120,17 @@ hub::hub(config options, outbox& out, slot_listener listener, void* listener_con
       out_(out),
       listener_(listener),
       listener_context_(listener_context),
-      domain_(config_.domain, config_.owner_uid, config_.limits, *this) {}
+      domain_(config_.domain, config_.owner_uid, config_.limits, *this, config_.process) {}
 
 void hub::accept(core::session_id session, const core::peer& who) {
-  sessions_[session].who = who;
+  domain_.connect(session, who);
+  try {
+    sessions_[session].who = who;
+  } catch (...) {
+    domain_.disconnect(session, true);
+    throw;
+  }
+  counters_.state_of(domain_);
 }
 
 bool hub::is_silent(core::session_id session) const {
@@ -98,38 +138,78 @@ bool hub::is_silent(core::session_id session) const {
   return at != sessions_.end() && !at->second.greeted;
 }
 
-void hub::hang_up(core::session_id session) {
+bool hub::lose(core::session_id session, core::time_point now) {
   const auto at = sessions_.find(session);
   if (at == sessions_.end()) {
-    return;
+    return domain_.is_ending(session);  // it was dropped
   }
-  const bool clean = at->second.said_bye;
+  if (at->second.said_bye) {
+    hang_up(session);
+    return false;
+  }
+  const wire::session_token token = at->second.token;
+  const bool is_ending = domain_.lose(session, now);
   sessions_.erase(at);
+  if (is_ending && token != wire::session_token{}) {
+    lost_.emplace(token, session);
+    lost_tokens_.emplace(session, token);
+  }
+  counters_.state_of(domain_);
+  return is_ending;
+}
+
+void hub::hang_up(core::session_id session) {
+  bool clean = false;
+  if (const auto at = sessions_.find(session); at != sessions_.end()) {
+    clean = at->second.said_bye;
+    sessions_.erase(at);
+  } else {
+    if (const auto lost = lost_tokens_.extract(session)) {
+      lost_.erase(lost.mapped());
+    }
+  }
   domain_.disconnect(session, clean);
   counters_.state_of(domain_);
 }
 
+void hub::work() {
+  domain_.work();
+  counters_.state_of(domain_);
+}
+
+void hub::close(std::vector<base::guarded_fd> files) noexcept {
+  if (config_.closer) {
+    config_.closer->close(std::move(files));
+  }
+}
+
 void hub::receive(core::session_id session,
                   std::span<const std::byte> packet,
-                  std::vector<base::unique_fd> descriptors,
-                  core::time_point now) {
+                  std::vector<base::guarded_fd> descriptors,
+                  core::time_point now,
+                  std::size_t foreign) {
+  now_ = now;
   const auto at = sessions_.find(session);
   if (at == sessions_.end()) {
+    close(std::move(descriptors));
     return;
   }
   const std::optional<wire::message> message = wire::decode(packet);
   if (!message) {
+    close(std::move(descriptors));
     violate(session, 0, "the packet is not a message of this protocol");
     return;
   }
-  const context request{session, message->id, at->second, descriptors, now};
+  const context request{session, message->id, at->second, descriptors, now, foreign};
   try {
-    const bool may_carry = std::holds_alternative<wire::attach>(message->body);
-    if (!may_carry && !descriptors.empty()) {
-      throw wrong_count(descriptors.size(), 0);
+    const bool may_carry = std::holds_alternative<wire::attach>(message->body) ||
+                           std::holds_alternative<wire::hello>(message->body);
+    if (!may_carry && request.came() != 0) {
+      throw wrong_count(request.came(), 0);
     }
     const bool is_hello = std::holds_alternative<wire::hello>(message->body);
     if (is_hello == request.state.greeted) {
+      close(std::move(descriptors));
       violate(
           session, message->id, is_hello ? "a second hello" : "a request came before the hello");
       return;
@@ -138,16 +218,26 @@ void hub::receive(core::session_id session,
   } catch (const error& why) {
     fail(session, message->id, 0, why);
   } catch (const std::bad_alloc&) {
-    fail(session,
-         message->id,
-         0,
-         error(errc::out_of_memory,
-               {},
-               {},
-               "the broker is out of memory",
-               "give the broker more memory"));
+    fail(session, message->id, 0, core::broker_out_of_memory());
   }
+  close(std::move(descriptors));  // what was not kept
   counters_.state_of(domain_);
+}
+
+void hub::receive_without_descriptors(core::session_id session, std::span<const std::byte> packet) {
+  const std::optional<wire::message> message = wire::decode(packet);
+  if (!message) {
+    violate(session, 0, "the packet is not a message of this protocol");
+    return;
+  }
+  fail(session,
+       message->id,
+       0,
+       error(errc::too_many_descriptors,
+             {},
+             {},
+             "the broker has no room for the descriptors of this message",
+             "raise the broker's open file limit, or remove segments"));
 }
 
 void hub::receive_truncated(core::session_id session) {
@@ -159,13 +249,18 @@ void hub::violate(core::session_id session, std::uint64_t id, std::string_view c
        id,
        0,
        error(errc::protocol_error, {}, {}, cause, "use a client of protocol version 1"));
-  hang_up(session);
-  out_.drop(session);
+  static_cast<void>(lose(session, now_));
+  out_.drop(session, cause);
 }
 
 void hub::reply(core::session_id to, std::uint64_t id, wire::body body, outgoing packet) {
-  counters_.state_of(domain_);  // who has an answer finds it counted
-  packet.packet = wire::encode({id, std::move(body)});
+  counters_.state_of(domain_);  // a client that has its answer finds it counted
+  const bool is_late = packet.metadata || packet.subscription;
+  packet.late = {id, std::move(body)};
+  if (!is_late) {
+    packet.packet = wire::encode(packet.late);
+    packet.late = {};
+  }
   out_.send(to, std::move(packet));
 }
 
@@ -177,27 +272,18 @@ void hub::fail(core::session_id to, std::uint64_t id, std::uint32_t index, const
 
 void hub::handle(const context& at, const wire::hello& message) {
   if (message.version == 0) {
-    fail(at.session,
-         at.id,
-         0,
-         error(errc::unsupported_version,
-               {},
-               {},
-               "protocol version 0 does not exist",
-               "update the client"));
-    hang_up(at.session);
-    out_.drop(at.session);
+    constexpr std::string_view cause = "protocol version 0 does not exist";
+    fail(
+        at.session, at.id, 0, error(errc::unsupported_version, {}, {}, cause, "update the client"));
+    const core::session_id session = at.session;
+    static_cast<void>(lose(session, now_));
+    out_.drop(session, cause);
     return;
   }
-  try {
-    domain_.connect(at.session, at.state.who);
-  } catch (const error& why) {
-    fail(at.session, at.id, 0, why);
-    hang_up(at.session);
-    out_.drop(at.session);
-    return;
-  }
+  take_fence(at, message);
   at.state.greeted = true;
+  base::random_bytes(at.state.token);
+  const bool resumed = resume_lost(at.session, message.resume);
   outgoing packet;
   if (config_.state_table >= 0) {
     packet.descriptors = {config_.state_table};
@@ -210,8 +296,56 @@ void hub::handle(const context& at, const wire::hello& message) {
                       domain_.bounds().max_segments,
                       domain_.bounds().quota_bytes,
                       static_cast<std::uint32_t>(wire::max_batch),
-                      true},
+                      true,
+                      message.fence,
+                      static_cast<std::uint32_t>(config_.fence_delay.count()),
+                      at.state.token,
+                      resumed},
         std::move(packet));
+}
+
+void hub::take_fence(const context& at, const wire::hello& message) {
+  const std::size_t announced = message.fence == fence::none ? 0 : 2;
+  if (at.came() != announced) {
+    throw wrong_count(at.came(), announced);
+  }
+  if (announced == 0) {
+    return;
+  }
+  if (at.foreign != 0 || !is_pidfd(at.descriptors[0].get()) || !is_pipe(at.descriptors[1].get())) {
+    throw error(errc::wrong_descriptor_kind,
+                {},
+                {},
+                "the descriptors of a hello are not a pidfd and a pipe",
+                "send a pidfd of the client and the read end of its life pipe");
+  }
+  out_.fence_of(
+      at.session, message.fence, std::move(at.descriptors[0]), std::move(at.descriptors[1]));
+  at.descriptors.clear();
+}
+
+bool hub::resume_lost(core::session_id session, const wire::session_token& token) {
+  const auto at = lost_.find(token);
+  if (at == lost_.end() || !domain_.resume(at->second, session)) {
+    return false;
+  }
+  out_.resumed(at->second);
+  lost_tokens_.erase(at->second);
+  lost_.erase(at);
+  return true;
+}
+
+wire::segment hub::describe(const core::segment& what) const {
+  wire::segment result = fields_of(what);
+  if (const auto ending = domain_.ending_of(what)) {
+    result.creator_alive = result.creator_alive && !domain_.is_ending(what.creator_session);
+    result.ending = ending->count;
+    result.ending_pid = ending->pid;
+    result.ending_ms = static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(now_ - ending->since).count());
+    result.ending_waits = ending->waits_for;
+  }
+  return result;
 }
 
 void hub::handle(const context& at, const wire::reserve& message) {
@@ -229,6 +363,8 @@ void hub::handle(const context& at, const wire::reserve& message) {
   const std::uint32_t slot = made.slot;
   try {
     auto files = std::make_shared<segment_files>();
+    files->held = made.held;
+    files->closed_by = config_.closer;
     files->control_page = make_control_page(config_.epoch, generation);
     outgoing packet;
     packet.descriptors = {files->control_page.get()};
@@ -242,11 +378,14 @@ void hub::handle(const context& at, const wire::reserve& message) {
 }
 
 void hub::handle(const context& at, const wire::attach& message) {
-  if (at.descriptors.size() != message.chunk_bytes.size()) {
-    throw wrong_count(at.descriptors.size(), message.chunk_bytes.size());
+  if (at.came() != message.chunk_bytes.size()) {
+    throw wrong_count(at.came(), message.chunk_bytes.size());
   }
-  const core::segment& what = domain_.check_attach(
-      at.session, message.generation, message.first_chunk, at.descriptors.size());
+  const core::segment& what =
+      domain_.check_attach(at.session, message.generation, message.first_chunk, at.came());
+  if (at.foreign != 0) {
+    throw_wrong_chunk_kind(what.backend);
+  }
   segment_files& files = *files_.at(message.generation);
   for (std::size_t i = 0; i < at.descriptors.size(); ++i) {
     check_chunk(
@@ -273,6 +412,7 @@ void hub::handle(const context& at, const wire::attach& message) {
   files.chunk_bytes.reserve(files.chunk_bytes.size() + at.descriptors.size());
   domain_.attach(at.session, message.generation, message.first_chunk, at.descriptors.size());
   std::move(at.descriptors.begin(), at.descriptors.end(), std::back_inserter(files.chunks));
+  at.descriptors.clear();
   files.chunk_bytes.insert(
       files.chunk_bytes.end(), message.chunk_bytes.begin(), message.chunk_bytes.end());
   reply(at.session, at.id, wire::done{});
@@ -291,16 +431,45 @@ void hub::handle(const context& at, const wire::open& message) {
                 message.name,
                 message.expected_size_bytes,
                 deadline_of(message.timeout_ms, at.now),
-                at.now});
+                at.now,
+                message.generation});
 }
 
 void hub::handle(const context& at, const wire::open_many& message) {
-  const auto deadline = deadline_of(message.timeout_ms, at.now);
-  for (std::uint32_t index = 0; index < message.names.size(); ++index) {
-    domain_.open(
-        at.session,
-        {at.id, index, message.names[index], message.expected_size_bytes, deadline, at.now});
+  at.state.rest = open_rest{at.id, message, 0, deadline_of(message.timeout_ms, at.now), at.now};
+  resume(at.session);
+}
+
+bool hub::has_rest(core::session_id session) const {
+  const auto at = sessions_.find(session);
+  return at != sessions_.end() && at->second.rest;
+}
+
+void hub::resume(core::session_id session) {
+  const auto at = sessions_.find(session);
+  if (at == sessions_.end() || !at->second.rest) {
+    return;
   }
+  open_rest& rest = *at->second.rest;
+  const std::vector<std::string>& names = rest.request.names;
+  for (std::size_t left = opens_a_turn; left != 0 && rest.next < names.size(); --left) {
+    const std::uint32_t index = rest.next++;
+    try {
+      domain_.open(session,
+                   {rest.id,
+                    index,
+                    names[index],
+                    rest.request.expected_size_bytes,
+                    rest.deadline,
+                    rest.asked});
+    } catch (const std::bad_alloc&) {
+      fail(session, rest.id, index, core::broker_out_of_memory());
+    }
+  }
+  if (rest.next >= names.size()) {
+    at->second.rest.reset();
+  }
+  counters_.state_of(domain_);
 }
 
 void hub::handle(const context& at, const wire::fetch_chunks& message) {
@@ -323,7 +492,7 @@ void hub::handle(const context& at, const wire::fetch_chunks& message) {
 }
 
 void hub::handle(const context& at, const wire::release& message) {
-  domain_.release(at.session, message.generation, message.count);
+  domain_.release(at.session, message.generation, message.count, message.never_mapped);
 }
 
 void hub::handle(const context& at, const wire::remove& message) {
@@ -373,6 +542,22 @@ void hub::handle(const context& /*at*/, const wire::report& message) {
   counters_.reported(message);
 }
 
+void hub::handle(const context& at, const wire::unfence& message) {
+  domain_.unfence(at.session, message.name);
+  counters_.unfenced();
+  base::log(log_level::warning,
+            "domain " + config_.domain + ": pid " + std::to_string(at.state.who.pid) +
+                (at.state.who.uid_known ? ", uid " + std::to_string(at.state.who.uid) : "") +
+                " gave up what waited for a fence on segment \"" + base::printable(message.name) +
+                "\"");
+  reply(at.session, at.id, wire::done{});
+}
+
+void hub::handle(const context& at, const wire::keep& message) {
+  domain_.keep(at.session, message.generations, message.counts, message.more);
+  reply(at.session, at.id, wire::done{});
+}
+
 template <typename Answer>
 void hub::handle(const context& at, const Answer& /*message*/) {
   violate(at.session, at.id, "a client sent a broker's message");
@@ -393,6 +578,7 @@ void hub::freed(const core::segment& gone) {
 void hub::notify(core::session_id session, std::uint64_t subscription, const core::change& what) {
   outgoing packet;
   packet.subscription = subscription;
+  packet.is_answer = false;
   reply(session,
         subscription,
         wire::event{what.kind, std::string(what.name), what.generation, what.leases, what.peer_pid},
@@ -406,12 +592,12 @@ void hub::opened(core::session_id session,
   const auto& files = files_.at(found.generation);
   outgoing packet;
   packet.files = files;
+  packet.metadata = found.metadata;
   packet.descriptors.push_back(files->control_page.get());
   auto sizes = carry_chunks(*files, 0, wire::max_batch - 1, packet.descriptors);
   reply(session,
         request.request,
-        wire::opened{
-            request.index, describe(found), found.metadata, std::move(sizes), found.descriptor},
+        wire::opened{request.index, fields_of(found), {}, std::move(sizes), found.descriptor},
         std::move(packet));
 }
 
@@ -425,7 +611,9 @@ void hub::open_failed(core::session_id session,
 void hub::confirm(core::session_id exporter,
                   std::uint64_t confirmation,
                   gpushm::generation generation) {
-  reply(exporter, confirmation, wire::confirm{generation});
+  outgoing packet;
+  packet.is_answer = false;
+  reply(exporter, confirmation, wire::confirm{generation}, std::move(packet));
 }
 
 void hub::lost(core::session_id holder, const core::change& what) {

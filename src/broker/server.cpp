@@ -1,52 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/server.hpp"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <asio/awaitable.hpp>
-#include <asio/basic_socket_acceptor.hpp>
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
-#include <asio/generic/seq_packet_protocol.hpp>
 #include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
-#include <asio/redirect_error.hpp>
 #include <asio/steady_timer.hpp>
-#include <asio/use_awaitable.hpp>
+#include <set>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/file.hpp"
 #include "base/log.hpp"
+#include "base/memory_limit.hpp"
 #include "base/syscall.hpp"
+#include "broker/closer.hpp"
 #include "broker/connection.hpp"
 #include "broker/descriptor_limit.hpp"
+#include "broker/fence_watch.hpp"
 #include "broker/hub.hpp"
+#include "broker/porter.hpp"
 #include "broker/state_table_file.hpp"
+#include "broker/turns.hpp"
 #include "transport/credentials.hpp"
 #include "transport/listener.hpp"
 #include "transport/packet_socket.hpp"
+#include "transport/principal.hpp"
 #include "wire/codec.hpp"
 
 namespace gpushm::broker_detail {
 
 namespace {
 
-using asio::awaitable;
 using connection_ptr = std::shared_ptr<connection>;
+using clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// Packets that one connection may have handled before others get their turn.
-constexpr int packets_a_turn = 32;
+/// How long members take turns before the event loop looks for new arrivals.
+constexpr std::chrono::microseconds round_time{500};
+/// Packets that one member may send in a turn: some hundred microseconds.
+constexpr int sends_a_turn = 32;
+/// Connections that are accepted in a turn.
+constexpr int accepts_a_turn = 8;
+/// Packets of a dead process that are still read: a goodbye may be among them (docs/protocol.md).
+constexpr int last_packets = 32;
 /// Events that may wait for a slow subscriber before it is owed a resync instead.
 constexpr std::size_t max_queued_events = 1024;
+/// Answers that may wait for a client before its next request is read. Requests without an answer
+/// are always read up to there: an exporter that is asked more than it reads must be able to
+/// answer.
+constexpr std::size_t max_queued_answers = 16;
 /// How often a peer that holds too many unread descriptors is looked at: the kernel has no event
 /// for it.
 constexpr milliseconds inflight_poll{2};
 constexpr milliseconds accept_backoff{50};
+constexpr std::uint64_t log_lines_a_second = 20;
+/// How often deadlines of peers that do not read, or do not say hello, are looked at.
+constexpr milliseconds housekeeping_period{50};
+/// What a sent packet costs besides its bytes until it is read: struct sk_buff and rounding.
+constexpr std::uint64_t packet_overhead_bytes = 768;
+/// The kernel is asked for what is unread when more than that may be.
+constexpr std::uint64_t unread_step_bytes = 32'768;
+/// The same when a request comes: the client has probably read what was sent before.
+constexpr std::uint64_t read_step_bytes = 4'096;
 
 gpushm::epoch random_epoch() {
   gpushm::epoch value;
@@ -54,13 +78,12 @@ gpushm::epoch random_epoch() {
   return value;
 }
 
-asio::generic::seq_packet_protocol unix_packets() {
-  return {AF_UNIX, 0};
-}
-
-/// `co_await`s an operation and says what came of it instead of throwing.
-auto into(asio::error_code& code) {
-  return asio::redirect_error(asio::use_awaitable, code);
+/// Half of what this process may use at most, for what members make it hold: the other half is for
+/// the program itself, and for what the kernel and the allocator add.
+std::uint64_t default_memory_limit() {
+  constexpr std::uint64_t most = 1024ULL * 1024 * 1024;
+  constexpr std::uint64_t least = 16ULL * 1024 * 1024;
+  return std::clamp(base::memory_limit_bytes() / 2, least, most);
 }
 
 core::limits core_limits(const broker_limits& limits, std::uint64_t available) {
@@ -69,10 +92,24 @@ core::limits core_limits(const broker_limits& limits, std::uint64_t available) {
   core::limits result;
   result.max_segments = limits.max_segments;
   result.quota_bytes = limits.quota_bytes;
-  result.quota_bytes_per_uid = limits.quota_bytes_per_uid;
+  result.quota_bytes_per_principal = limits.quota_bytes_per_principal;
   result.max_descriptors = descriptors;
+  result.max_memory_bytes = limits.memory_bytes == 0 ? default_memory_limit() : limits.memory_bytes;
+  result.max_connections = limits.max_connections;
   result.max_pending_opens = limits.max_pending_opens;
   return result;
+}
+
+std::string describe(const connection& of) {
+  std::string text =
+      of.peer.pid > 0 ? "pid " + std::to_string(of.peer.pid) : "a client of unknown pid";
+  if (of.peer.uid_known) {
+    text += ", uid " + std::to_string(of.peer.uid);
+  }
+  if (!text.ends_with(of.principal.key)) {
+    text += ", " + of.principal.key;
+  }
+  return text;
 }
 
 }  // namespace
@@ -82,15 +119,38 @@ class server::impl final : public outbox {
   explicit impl(const broker_options& options)
       : options_(options),
         epoch_(random_epoch()),
-        listener_(options.socket_path, options.mode, options.group),
+        listener_(options.socket_path, options.mode, options.group, options.lock_path),
         table_(options.limits.max_segments, epoch_),
-        acceptor_(io_, unix_packets(), ::dup(listener_.descriptor())),
+        closer_(std::make_shared<closer>()),
+        hub_(hub_config(), *this, &impl::on_slot, this),
+        listener_events_(io_, listener_.descriptor()),
+        porter_events_(io_, porter_.descriptor()),
+        accept_pause_(io_),
+        housekeeping_(io_),
+        inflight_timer_(io_),
         deadline_timer_(io_),
-        hub_(hub_config(), *this, &impl::on_slot, this) {}
+        spare_(spare_descriptor()) {
+    turns_.join(accept_turn_, "accept", &accept_turn_);
+    turns_.join(work_turn_, "work", &work_turn_);
+  }
+  impl(const impl&) = delete;
+  impl& operator=(const impl&) = delete;
+  ~impl() override {
+    listener_events_.release();
+    porter_events_.release();
+    // Handlers that wait in `io_` keep connections beyond what those belong to.
+    for (const auto& [session, each] : connections_) {
+      each->process.stop();
+      turns_.leave(each->turn);
+      each->queue.clear();
+      each->held.reset();
+    }
+  }
 
   void run(void (*ready)(void*), void* context) {
     table_.hold();
-    asio::co_spawn(io_, accept_loop(), asio::detached);
+    watch_listener();
+    watch_porter();
     ready(context);
     io_.run();
     table_.let_go();
@@ -102,30 +162,57 @@ class server::impl final : public outbox {
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept { return epoch_; }
   [[nodiscard]] broker_statistics statistics() const { return hub_.statistics(); }
 
-  // ---- outbox
-  // --------------------------------------------------------------------------------------
+  // ---- outbox ----
 
   void send(core::session_id session, outgoing packet) override {
     const connection_ptr to = find(session);
     if (!to || to->closed) {
       return;
     }
-    if (packet.subscription && to->queue.size() >= max_queued_events) {
-      to->lost_subscriptions.insert(*packet.subscription);
-      return;
-    }
-    if (to->queue.empty() && try_send(*to, packet)) {
-      return;
-    }
-    if (to->closed) {
-      return;
+    const std::uint64_t cost = packet.cost();
+    if (packet.subscription) {
+      // An event goes out in the subscriber's own turn, and only within its share: the cause's turn
+      // ends soon, however many there are.
+      if (to->queued_events >= max_queued_events ||
+          !to->held.try_take(core::resource::memory_bytes, cost)) {
+        to->lost_subscriptions.insert(*packet.subscription);
+        return;
+      }
+      ++to->queued_events;
+    } else {
+      if (to->queue.empty() && try_send(*to, packet)) {
+        return;
+      }
+      if (to->closed) {
+        return;
+      }
+      to->held.charge(core::resource::memory_bytes, cost);
+      to->queued_answers += packet.is_answer ? 1U : 0U;
     }
     to->queue.push_back(std::move(packet));
-    start_writer(to);
+    ask_for_turn(*to);
   }
 
-  void drop(core::session_id session) override {
+  void fence_of(core::session_id session,
+                fence kind,
+                base::guarded_fd pidfd,
+                base::guarded_fd life) override {
+    if (const connection_ptr of = find(session)) {
+      of->fence = kind;
+      of->life = end_watch(io_, std::move(life));
+      if (!of->process || !transport::kernel_names_peers()) {  // the kernel's own is preferred
+        of->process.stop();
+        of->process = end_watch(io_, std::move(pidfd));
+        watch_process(of);
+      }
+    }
+  }
+
+  void resumed(core::session_id lost) noexcept override { fences_.erase(lost); }
+
+  void drop(core::session_id session, std::string_view why) override {
     if (const connection_ptr gone = find(session)) {
+      log_drop(*gone, why);
       gone->closing = true;
       if (gone->queue.empty()) {
         close(*gone);
@@ -142,7 +229,10 @@ class server::impl final : public outbox {
                         descriptors_for_clients(options_.limits.reserved_descriptors,
                                                 options_.raise_descriptor_limit)),
             options_.accept_fake_chunks,
-            table_.descriptor()};
+            table_.descriptor(),
+            options_.shared ? options_.shared->budget() : nullptr,
+            closer_,
+            milliseconds(options_.limits.fence_delay_ms)};
   }
 
   static void on_slot(void* self,
@@ -157,239 +247,688 @@ class server::impl final : public outbox {
     return at == connections_.end() ? nullptr : at->second;
   }
 
-  // ---- connections
-  // ---------------------------------------------------------------------------------
-
-  awaitable<void> accept_loop() {
-    for (;;) {
-      asio::error_code code;
-      co_await acceptor_.async_wait(asio::socket_base::wait_read, into(code));
-      if (code) {
-        co_return;
+  /// At most some lines a second: what members do must not fill the log.
+  void log(std::string_view text) {
+    const auto now = clock::now();
+    if (now - log_second_ >= std::chrono::seconds(1)) {
+      log_second_ = now;
+      if (lines_left_out_ != 0) {
+        base::log(log_level::warning,
+                  std::to_string(std::exchange(lines_left_out_, 0)) +
+                      " more lines of this kind were left out");
       }
-      packet_socket socket(io_);
-      acceptor_.non_blocking(true);
-      acceptor_.accept(socket, code);
-      if (code == asio::error::would_block || code == asio::error::connection_aborted) {
-        continue;
-      }
-      if (code) {
-        // Out of descriptors, most likely. The connection waits in the backlog.
-        base::log(log_level::warning, "accept: " + code.message());
-        asio::steady_timer pause(io_, accept_backoff);
-        co_await pause.async_wait(into(code));
-        continue;
-      }
-      try {
-        welcome(std::move(socket));
-      } catch (const std::exception& why) {  // that client's misfortune must not end the loop
-        base::log(log_level::warning, why.what());
-      }
+      lines_in_second_ = 0;
     }
-  }
-
-  void welcome(packet_socket socket) {
-    socket.native_non_blocking(true);
-    if (connections_.size() >= options_.limits.max_connections) {
-      const auto packet =
-          wire::encode({0,
-                        wire::failure{0,
-                                      errc::too_many_connections,
-                                      "the broker has " + std::to_string(connections_.size()) +
-                                          " connections, its limit",
-                                      "close clients that are not used, or serve with a larger "
-                                      "--max-connections"}});
-      static_cast<void>(transport::send_packet(socket.native_handle(), packet, {}));
+    if (lines_in_second_ >= log_lines_a_second) {
+      ++lines_left_out_;
       return;
     }
-    const auto peer = transport::peer_of(socket.native_handle());
-    const core::session_id session = next_session_++;
-    auto made = std::make_shared<connection>(session, std::move(socket));
-    if (auto process = transport::pidfd_of_peer(made->socket.native_handle(), peer)) {
-      made->process.emplace(io_, process.release());
-    }
-    connections_.emplace(session, made);
-    hub_.accept(session, {peer.pid, peer.uid, peer.uid_known});
-    asio::co_spawn(io_, read_loop(made), asio::detached);
-    asio::co_spawn(io_, hello_deadline(made), asio::detached);
-    if (made->process) {
-      asio::co_spawn(io_, watch_process(made), asio::detached);
-    }
+    ++lines_in_second_;
+    base::log(log_level::warning, text);
   }
 
-  /// Takes the connection out of the world; its coroutines see `closed` and end.
-  void close(connection& gone) {
-    if (gone.closed) {
-      return;
-    }
-    gone.closed = true;
-    gone.queue.clear();
-    asio::error_code ignored;
-    gone.socket.close(ignored);
-    if (gone.process) {
-      gone.process->close(ignored);
-    }
-    gone.drained.cancel();
-    // The hub may be in the middle of a request of this or another session: tell it afterwards.
-    asio::post(io_, [this, session = gone.session] {
-      hub_.hang_up(session);
-      connections_.erase(session);
-      arm_deadline();
+  void log_drop(const connection& of, std::string_view why) {
+    std::string text = "dropped ";
+    text += describe(of);
+    text += " in domain ";
+    text += options_.domain;
+    text += ": ";
+    text += why;
+    log(text);
+  }
+
+  // ---- turns ----
+
+  void post_round() {
+    round_posted_ = true;
+    asio::post(io_, [this] {
+      round_posted_ = false;
+      take_turns();
     });
   }
 
-  awaitable<void> hello_deadline(connection_ptr of) {
-    asio::steady_timer timer(io_, milliseconds(options_.limits.hello_timeout_ms));
-    asio::error_code code;
-    co_await timer.async_wait(into(code));
-    if (!of->closed && hub_.is_silent(of->session)) {
+  void ask(turns::member& who) {
+    turns_.ask(who);
+    if (!in_round_ && !round_posted_) {
+      post_round();
+    }
+  }
+
+  void ask_for_turn(connection& of) {
+    if (!of.closed && has_something_to_do(of)) {
+      ask(of.turn);
+    }
+  }
+
+  [[nodiscard]] static bool may_answer(const connection& of) noexcept {
+    return of.queued_answers < max_queued_answers;
+  }
+
+  [[nodiscard]] bool may_read(const connection& of) const {
+    return of.readable && !of.closing && !of.at_porter_since && may_answer(of) &&
+           !hub_.has_rest(of.session);
+  }
+
+  [[nodiscard]] bool has_something_to_do(const connection& of) const {
+    return (!of.queue.empty() && !of.blocked) || may_read(of) || of.last_packets ||
+           (may_answer(of) && !of.closing && hub_.has_rest(of.session));
+  }
+
+  void take_turns() {
+    auto now = clock::now();
+    const auto end = now + round_time;
+    in_round_ = true;
+    while (!turns_.empty() && now < end) {
+      turns::member& who = turns_.next();
+      const auto began = now;
+      // A connection may end in its turn; until then it is needed for the account.
+      connection_ptr kept;
+      if (&who == &accept_turn_) {
+        guarded([&] { accept_some(); });
+      } else if (&who == &work_turn_) {
+        guarded([&] { hub_.work(); });
+        if (hub_.has_work()) {
+          turns_.ask(who);
+        }
+      } else {
+        kept = find(static_cast<connection*>(who.context())->session);
+        guarded([&] { step(kept); });
+        ask_for_turn(*kept);
+      }
+      now = clock::now();
+      if (!kept || !kept->closed) {
+        turns_.charge(
+            who,
+            static_cast<std::uint64_t>(
+                std::chrono::duration_cast<std::chrono::nanoseconds>(now - began).count()));
+      }
+    }
+    if (hub_.has_work()) {
+      turns_.ask(work_turn_);
+    }
+    in_round_ = false;
+    if (!turns_.empty() && !round_posted_) {
+      post_round();
+    }
+    arm_deadline();
+  }
+
+  /// One member's misfortune, or a lack of memory, must not end the loop.
+  template <typename Job>
+  void guarded(Job&& job) noexcept {
+    try {
+      job();
+    } catch (const std::exception& why) {
+      log(why.what());
+    }
+  }
+
+  /// A bounded part of what there is to do for a connection.
+  void step(const connection_ptr& of) {
+    try {
+      if (!of->queue.empty() && !of->blocked) {
+        flush(of);
+      } else if (may_answer(*of) && !of->closing && hub_.has_rest(of->session)) {
+        hub_.resume(of->session);
+      } else if (of->last_packets) {
+        read_last(of);
+      } else if (may_read(*of)) {
+        read_one(of);
+      }
+    } catch (const std::exception& why) {
+      log_drop(*of, why.what());
       close(*of);
     }
   }
 
-  awaitable<void> watch_process(connection_ptr of) {
-    asio::error_code code;
-    co_await of->process->async_wait(asio::posix::stream_descriptor::wait_read, into(code));
-    if (of->closed || code) {
-      co_return;
-    }
-    // A goodbye may be in the socket still: it makes the difference between an end and a death.
-    while (read_some(of)) {
-    }
-    close(*of);
+  // ---- accepting ----
+
+  void watch_listener() {
+    listener_events_.async_wait(asio::posix::stream_descriptor::wait_read,
+                                [this](asio::error_code code) {
+                                  if (!code) {
+                                    ask(accept_turn_);
+                                  }
+                                });
   }
 
-  awaitable<void> read_loop(connection_ptr from) {
-    while (!from->closed) {
-      asio::error_code code;
-      co_await from->socket.async_wait(asio::socket_base::wait_read, into(code));
-      if (from->closed) {
-        co_return;
+  void accept_some() {
+    for (int i = 0; i < accepts_a_turn; ++i) {
+      base::guarded_fd socket = base::guarded_fd::open([&] {
+        return ::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      });
+      if (socket) {
+        guarded([&] { welcome(std::move(socket)); });
+        continue;
       }
-      if (code) {
-        close(*from);
-        co_return;
+      switch (errno) {
+        case EAGAIN:
+          watch_listener();
+          return;
+        case EINTR:
+        case ECONNABORTED:
+          continue;
+        case EMFILE:
+        case ENFILE:
+          refuse_one();
+          [[fallthrough]];
+        default:
+          log("accept: " + base::errno_text(errno));
+          accept_pause_.expires_after(accept_backoff);
+          accept_pause_.async_wait([this](asio::error_code code) {
+            if (!code) {
+              ask(accept_turn_);
+            }
+          });
+          return;
       }
-      read_some(from);
+    }
+    turns_.ask(accept_turn_);
+  }
+
+  [[nodiscard]] static base::guarded_fd spare_descriptor() {
+    return base::guarded_fd::open([] { return ::eventfd(0, EFD_CLOEXEC); });
+  }
+
+  /// This process has no descriptor left: the spare one tells one client so.
+  void refuse_one() {
+    const int why = errno;
+    spare_.reset();
+    base::guarded_fd socket = base::guarded_fd::open([&] {
+      return ::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    });
+    if (socket) {
+      refuse(std::move(socket),
+             {"clients of this broker", true},
+             error(errc::too_many_descriptors,
+                   {},
+                   {},
+                   "the broker has no descriptors left for another connection",
+                   "raise the broker's open file limit, or remove segments"));
+    }
+    spare_ = spare_descriptor();
+    errno = why;
+  }
+
+  void refuse(base::guarded_fd socket, const core::principal& who, const error& why) {
+    const auto packet =
+        wire::encode({0, wire::failure{0, why.code(), why.cause(), why.next_step()}});
+    static_cast<void>(transport::send_packet(socket.get(), packet, {}));
+    close_socket(who, std::move(socket));
+  }
+
+  void welcome(base::guarded_fd socket) {
+    const auto peer = transport::peer_of(socket.get());
+    base::guarded_fd process = transport::pidfd_of_peer(socket.get(), peer);
+    const auto payer = transport::principal_of(peer, process.get());
+    const core::principal who{payer.key, payer.vouched_for};
+    const core::session_id session = next_session_;
+    try {
+      hub_.accept(session, {peer.pid, peer.uid, peer.uid_known, who});
+    } catch (const error& why) {
+      refuse(std::move(socket), who, why);
+      return;
+    }
+    ++next_session_;
+    connection_ptr made;
+    try {
+      made = std::make_shared<connection>(io_, session, std::move(socket));
+      made->peer = peer;
+      made->principal = who;
+      made->held = hub_.new_charges(session);
+      made->accepted = clock::now();
+      turns_.join(made->turn, who.key, made.get());
+      made->process = end_watch(io_, std::move(process));
+      connections_.emplace(session, made);
+      silent_.push_back(session);
+      keep_house();
+      if (peer.pid > 0) {
+        by_pid_.emplace(peer.pid, session);
+      }
+    } catch (...) {
+      connections_.erase(session);
+      hub_.hang_up(session);
+      throw;
+    }
+    watch_process(made);
+    made->readable = true;  // it has probably said hello already
+    ask_for_turn(*made);
+  }
+
+  // ---- ending ----
+
+  /// Closes without the risk that the close blocks: there may be descriptors among what was not
+  /// read.
+  void close_socket(const core::principal& who, base::guarded_fd socket) noexcept {
+    ::shutdown(socket.get(), SHUT_RDWR);
+    if (!drain(socket.get())) {
+      porter_.bury(who.key, socket.release());
+    }
+  }
+
+  /// Takes the connection out of the world.
+  void close(connection& gone) {
+    if (gone.closed) {
+      return;
+    }
+    mute_siblings(gone);
+    gone.closed = true;
+    gone.queue.clear();
+    gone.held.reset();
+    turns_.leave(gone.turn);
+    gone.events.release();
+    close_socket(gone.principal, std::move(gone.socket));
+    const auto [first, last] = by_pid_.equal_range(gone.peer.pid);
+    for (auto at = first; at != last; ++at) {
+      if (at->second == gone.session) {
+        by_pid_.erase(at);
+        break;
+      }
+    }
+    // The hub may be in the middle of a request of this or another session: tell it afterwards.
+    asio::post(io_, [this, session = gone.session] {
+      guarded([&] { end_session(session); });
+      connections_.erase(session);
+      if (hub_.has_work()) {
+        ask(work_turn_);
+      }
       arm_deadline();
-      // A client that does not read its answers is not asked for more.
-      while (!from->closed && !from->queue.empty()) {
-        co_await from->drained.async_wait(into(code));
+    });
+  }
+
+  /// What the session leaves ends now, or once its process can write nothing any more.
+  void end_session(core::session_id session) {
+    try {
+      if (!hub_.lose(session, clock::now())) {
+        return;
+      }
+      connection& gone = *find(session);
+      auto& fence = fences_[session];
+      fence = std::make_unique<fence_watch>(io_,
+                                            gone.fence,
+                                            std::move(gone.process),
+                                            std::move(gone.life),
+                                            milliseconds(options_.limits.fence_delay_ms));
+      fence->wait([this, session] { fence_reached(session); },
+                  [this, session](fence_wait what) { hub_.waits_for(session, what); });
+    } catch (...) {
+      fence_reached(session);
+      throw;
+    }
+  }
+
+  void fence_reached(core::session_id session) {
+    guarded([&] { hub_.hang_up(session); });
+    fences_.erase(session);
+    if (hub_.has_work()) {
+      ask(work_turn_);
+    }
+    arm_deadline();
+  }
+
+  /// A process that dies ends all its connections, one after the other. Those that are as dead as
+  /// this one hear of nothing any more, or each would be sent what happens to all the others.
+  void mute_siblings(connection& gone) {
+    if (gone.peer.pid <= 0 || by_pid_.count(gone.peer.pid) < 2) {
+      return;
+    }
+    std::vector<pollfd> sockets;
+    std::vector<connection*> owners;
+    const auto [first, last] = by_pid_.equal_range(gone.peer.pid);
+    for (auto at = first; at != last; ++at) {
+      connection& other = *connections_.at(at->second);
+      if (&other != &gone && !other.closed && !other.muted) {
+        sockets.push_back({other.socket.get(), POLLRDHUP, 0});
+        owners.push_back(&other);
+      }
+    }
+    if (sockets.empty() || ::poll(sockets.data(), sockets.size(), 0) <= 0) {
+      return;
+    }
+    for (std::size_t i = 0; i < sockets.size(); ++i) {
+      if ((sockets[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
+        owners[i]->muted = true;
+        hub_.mute(owners[i]->session);
       }
     }
   }
 
-  /// Handles what has arrived, up to a turn's worth; true when that was used up.
-  bool read_some(const connection_ptr& from) {
-    for (int i = 0; i < packets_a_turn && !from->closed && !from->closing && from->queue.empty();
-         ++i) {
-      transport::received got;
-      try {
-        got = transport::receive_packet(from->socket.native_handle(), buffer_);
-      } catch (const error& why) {
-        base::log(log_level::warning, why.what());
+  void watch_process(const connection_ptr& of) {
+    of->process.wait([this, weak = std::weak_ptr(of)] {
+      if (const connection_ptr died = weak.lock(); died && !died->closed) {
+        process_died(*died);
+      }
+    });
+  }
+
+  void process_died(connection& of) {
+    // A goodbye may be in the socket still: it makes the difference between an end and a death.
+    of.last_packets = last_packets;
+    of.muted = true;
+    hub_.mute(of.session);
+    ask_for_turn(of);
+  }
+
+  void read_last(const connection_ptr& from) {
+    if (--*from->last_packets < 0 || from->closing || from->at_porter_since ||
+        next_has_descriptors(from->socket.get()) || !receive(from)) {
+      close(*from);
+    }
+  }
+
+  // ---- receiving ----
+
+  void watch(const connection_ptr& of) {
+    if (of->wait_armed || of->closed) {
+      return;
+    }
+    of->wait_armed = true;
+    of->events.async_wait(asio::posix::stream_descriptor::wait_read,
+                          [this, of](asio::error_code code) {
+                            of->wait_armed = false;
+                            if (code || of->closed) {
+                              return;
+                            }
+                            of->readable = true;
+                            ask_for_turn(*of);
+                          });
+  }
+
+  void read_one(const connection_ptr& from) {
+    if (next_has_descriptors(from->socket.get())) {
+      if (porter_.fetch(from->session, from->principal.key, from->socket.get())) {
+        from->at_porter_since = clock::now();
+        at_porter_.insert(from->session);
+        keep_house();
+      } else {
+        from->readable = false;  // it has too much to do: look again soon
+        poll_later(from);
+      }
+      return;
+    }
+    if (!receive(from) && !from->closed) {
+      from->readable = false;
+      watch(from);
+    }
+  }
+
+  /// One packet without descriptors; false when there is none, or the connection was closed.
+  bool receive(const connection_ptr& from) {
+    auto got = transport::receive_guarded(from->socket.get(), buffer_);
+    switch (got.status) {
+      case transport::receive_status::would_block:
+        return false;
+      case transport::receive_status::closed:
         close(*from);
         return false;
-      }
-      switch (got.status) {
-        case transport::receive_status::would_block:
-          return false;
-        case transport::receive_status::closed:
-          close(*from);
-          return false;
-        case transport::receive_status::truncated:
-        case transport::receive_status::descriptors_lost:
-          hub_.receive_truncated(from->session);
-          return false;
-        case transport::receive_status::packet:
-          hub_.receive(from->session,
-                       got.packet,
-                       std::move(got.descriptors),
-                       std::chrono::steady_clock::now());
-          break;
-      }
+      case transport::receive_status::truncated:
+        hub_.receive_truncated(from->session);
+        return false;
+      case transport::receive_status::descriptors_lost:
+        hub_.receive_without_descriptors(from->session, got.packet);
+        break;
+      case transport::receive_status::packet:
+        hub_.receive(from->session, got.packet, std::move(got.descriptors), clock::now());
+        break;
     }
-    return !from->closed && !from->closing && from->queue.empty();
+    if (from->unread_bytes > read_step_bytes) {
+      settle_unread(*from);
+    }
+    return !from->closed;
   }
 
-  // ---- sending
-  // -------------------------------------------------------------------------------------
+  void watch_porter() {
+    porter_events_.async_wait(asio::posix::stream_descriptor::wait_read,
+                              [this](asio::error_code code) {
+                                if (code) {
+                                  return;
+                                }
+                                while (auto parcel = porter_.next()) {
+                                  guarded([&] { take(*parcel); });
+                                }
+                                watch_porter();
+                              });
+  }
+
+  void take(porter::parcel& parcel) {
+    const connection_ptr from = find(parcel.session);
+    if (!from || from->closed) {
+      closer_->close(std::move(parcel.descriptors));
+      return;
+    }
+    from->at_porter_since.reset();
+    if (parcel.failed) {
+      close(*from);
+      return;
+    }
+    switch (parcel.status) {
+      case transport::receive_status::would_block:
+        break;
+      case transport::receive_status::closed:
+        close(*from);
+        return;
+      case transport::receive_status::truncated:
+        hub_.receive_truncated(from->session);
+        break;
+      case transport::receive_status::descriptors_lost:
+        hub_.receive_without_descriptors(from->session, parcel.packet);
+        break;
+      case transport::receive_status::packet:
+        hub_.receive(from->session,
+                     parcel.packet,
+                     std::move(parcel.descriptors),
+                     clock::now(),
+                     parcel.foreign);
+        break;
+    }
+    ask_for_turn(*from);
+  }
+
+  // ---- sending ----
 
   /// False when the packet must wait, or the connection was closed.
   bool try_send(connection& to, const outgoing& packet) {
     const auto count = static_cast<std::uint32_t>(packet.descriptors.size());
     if (count != 0 && to.inflight_descriptors + count > options_.limits.max_inflight_descriptors) {
-      if (transport::unread_bytes(to.socket.native_handle()) != 0) {
-        return false;
+      if (transport::unread_bytes(to.socket.get()) != 0) {
+        return wait_for_reader(to);
       }
       to.inflight_descriptors = 0;
     }
+    if (to.unread_bytes > unread_step_bytes) {
+      settle_unread(to);
+      // What is not read lies in this process's memory.
+      if (to.unread_bytes > unread_step_bytes &&
+          !to.held.within_share(core::resource::memory_bytes)) {
+        return wait_for_reader(to);
+      }
+    }
     try {
-      switch (
-          transport::send_packet(to.socket.native_handle(), packet.packet, packet.descriptors)) {
-        case transport::send_result::sent:
+      const std::vector<std::byte> late =
+          packet.packet.empty() ? packet.encode() : std::vector<std::byte>();
+      const std::vector<std::byte>& bytes = packet.packet.empty() ? late : packet.packet;
+      switch (transport::send_packet(to.socket.get(), bytes, packet.descriptors)) {
+        case transport::send_result::sent: {
+          const std::uint64_t cost = bytes.size() + packet_overhead_bytes;
           to.inflight_descriptors += count;
+          to.unread_bytes += cost;
+          to.held.charge(core::resource::memory_bytes, cost);
           return true;
+        }
         case transport::send_result::would_block:
-          return false;
+          return wait_for_room(to);
         case transport::send_result::closed:
           break;
       }
     } catch (const error& why) {
       if (why.code() == errc::too_many_descriptors) {
-        return false;  // the kernel's count for this uid is full: wait like for any slow reader
+        return wait_for_reader(
+            to);  // the kernel's count for this uid is full: wait like for any slow reader
       }
-      base::log(log_level::warning, why.what());
+      log_drop(to, why.what());
     }
     close(to);
     return false;
   }
 
-  void start_writer(const connection_ptr& to) {
-    if (!to->writer_runs) {
-      to->writer_runs = true;
-      asio::co_spawn(io_, write_loop(to), asio::detached);
+  /// What the peer has read is given back.
+  void settle_unread(connection& of) {
+    if (of.closed || of.unread_bytes == 0) {
+      return;
+    }
+    const auto actual = static_cast<std::uint64_t>(transport::unread_bytes(of.socket.get()));
+    if (actual < of.unread_bytes) {
+      of.held.give_back(core::resource::memory_bytes, of.unread_bytes - actual);
+      of.unread_bytes = actual;
     }
   }
 
-  awaitable<void> write_loop(connection_ptr to) {
+  void mark_blocked(connection& of) {
+    of.blocked = true;
+    if (!of.blocked_since) {
+      of.blocked_since = clock::now();
+      stalled_.insert(of.session);
+      keep_house();
+    }
+  }
+
+  void unblock(connection& of) {
+    of.blocked = false;
+    ask_for_turn(of);
+  }
+
+  /// There is an event for room in the socket.
+  bool wait_for_room(connection& of) {
+    mark_blocked(of);
+    of.events.async_wait(asio::posix::stream_descriptor::wait_write,
+                         [this, kept = find(of.session)](asio::error_code code) {
+                           if (!code && !kept->closed) {
+                             unblock(*kept);
+                           }
+                         });
+    return false;
+  }
+
+  /// And none for descriptors, or memory, that a peer has not read.
+  bool wait_for_reader(connection& of) {
+    mark_blocked(of);
+    poll_later(find(of.session));
+    return false;
+  }
+
+  void poll_later(const connection_ptr& of) {
+    polled_.push_back(of);
+    if (polled_.size() > 1) {
+      return;
+    }
+    inflight_timer_.expires_after(inflight_poll);
+    inflight_timer_.async_wait([this](asio::error_code code) {
+      if (code) {
+        return;
+      }
+      for (const connection_ptr& each : std::exchange(polled_, {})) {
+        if (!each->closed) {
+          each->readable = true;
+          unblock(*each);
+        }
+      }
+    });
+  }
+
+  void flush(const connection_ptr& to) {
+    for (int i = 0; i < sends_a_turn && !to->queue.empty(); ++i) {
+      outgoing& first = to->queue.front();
+      const std::uint64_t cost = first.cost();
+      if (!try_send(*to, first)) {
+        return;
+      }
+      to->queued_events -= first.subscription ? 1U : 0U;
+      to->queued_answers -= !first.subscription && first.is_answer ? 1U : 0U;
+      to->held.give_back(core::resource::memory_bytes, cost);
+      to->queue.pop_front();
+      if (to->blocked_since) {
+        to->blocked_since = clock::now();
+      }
+    }
+    if (!to->queue.empty()) {
+      return;
+    }
+    to->blocked_since.reset();
+    stalled_.erase(to->session);
+    for (const std::uint64_t subscription : std::exchange(to->lost_subscriptions, {})) {
+      wire::event resync;
+      resync.kind = event_kind::resync;
+      outgoing packet;
+      packet.packet = wire::encode({subscription, std::move(resync)});
+      packet.subscription = subscription;
+      packet.is_answer = false;
+      send(to->session, std::move(packet));
+    }
+    if (to->closing && to->queue.empty()) {
+      close(*to);
+    }
+  }
+
+  // ---- deadlines ----
+
+  /// Looks at deadlines from time to time while there are any: an idle broker sleeps.
+  void keep_house() {
+    if (house_is_kept_ || (silent_.empty() && stalled_.empty() && at_porter_.empty())) {
+      return;
+    }
+    house_is_kept_ = true;
+    housekeeping_.expires_after(housekeeping_period);
+    housekeeping_.async_wait([this](asio::error_code code) {
+      house_is_kept_ = false;
+      if (code) {
+        return;
+      }
+      guarded([&] { drop_the_late(); });
+      keep_house();
+    });
+  }
+
+  void drop_the_late() {
+    const auto now = clock::now();
+    const milliseconds hello(options_.limits.hello_timeout_ms);
     const milliseconds patience(options_.limits.send_timeout_ms);
-    auto give_up = std::chrono::steady_clock::now() + patience;
-    while (!to->closed && !to->queue.empty()) {
-      // A timer instead of the socket's own event: that one does not come for unread descriptors.
-      asio::steady_timer pause(io_, inflight_poll);
-      asio::error_code code;
-      co_await pause.async_wait(into(code));
-      const std::size_t before = to->queue.size();
-      while (!to->closed && !to->queue.empty() && try_send(*to, to->queue.front())) {
-        to->queue.pop_front();
+    while (!silent_.empty()) {
+      const connection_ptr of = find(silent_.front());
+      if (of && !of->closed && hub_.is_silent(of->session)) {
+        if (now - of->accepted < hello) {
+          break;
+        }
+        close(*of);
       }
-      if (to->queue.size() < before) {
-        give_up = std::chrono::steady_clock::now() + patience;
-      } else if (!to->closed && std::chrono::steady_clock::now() >= give_up) {
-        base::log(log_level::warning, "dropped a client that does not read");
-        close(*to);
+      silent_.pop_front();
+    }
+    for (auto at = at_porter_.begin(); at != at_porter_.end();) {
+      const connection_ptr of = find(*at);
+      if (!of || of->closed || !of->at_porter_since) {
+        at = at_porter_.erase(at);
+        continue;
+      }
+      ++at;
+      if (now - *of->at_porter_since >= patience) {
+        log_drop(*of,
+                 "descriptors that it, or another member of its kind, has sent block when they are "
+                 "closed");
+        close(*of);
       }
     }
-    to->writer_runs = false;
-    if (!to->closed) {
-      for (const std::uint64_t subscription : std::exchange(to->lost_subscriptions, {})) {
-        wire::event resync;
-        resync.kind = event_kind::resync;
-        outgoing packet;
-        packet.packet = wire::encode({subscription, std::move(resync)});
-        packet.subscription = subscription;
-        send(to->session, std::move(packet));
+    for (auto at = stalled_.begin(); at != stalled_.end();) {
+      const connection_ptr of = find(*at);
+      if (!of || of->closed || !of->blocked_since) {
+        at = stalled_.erase(at);
+        continue;
       }
-      if (to->closing && to->queue.empty()) {
-        close(*to);
+      ++at;
+      if (now - *of->blocked_since >= patience) {
+        log_drop(*of, "it does not read what it is sent");
+        close(*of);
       }
     }
-    to->drained.cancel();
   }
-
-  // ---- opens that wait
-  // -----------------------------------------------------------------------------
 
   void arm_deadline() {
     const auto next = hub_.next_deadline();
@@ -400,10 +939,10 @@ class server::impl final : public outbox {
     deadline_timer_.expires_at(*next);
     deadline_timer_.async_wait([this](asio::error_code code) {
       if (code) {
-        return;  // armed anew for an earlier one
+        return;  // armed for an earlier one
       }
       armed_for_.reset();
-      hub_.tick(std::chrono::steady_clock::now());
+      guarded([&] { hub_.tick(clock::now()); });
       arm_deadline();
     });
   }
@@ -412,14 +951,36 @@ class server::impl final : public outbox {
   gpushm::epoch epoch_;
   transport::listener listener_;
   state_table_file table_;
+  std::shared_ptr<closer> closer_;
+  porter porter_;
+  hub hub_;  // before the connections, whose packets are charged to its budget
   asio::io_context io_{1};
-  asio::basic_socket_acceptor<asio::generic::seq_packet_protocol> acceptor_;
+  asio::posix::stream_descriptor listener_events_;
+  asio::posix::stream_descriptor porter_events_;
+  asio::steady_timer accept_pause_;
+  asio::steady_timer housekeeping_;
+  asio::steady_timer inflight_timer_;
   asio::steady_timer deadline_timer_;
   std::optional<core::time_point> armed_for_;
   std::array<std::byte, wire::max_packet_bytes> buffer_{};
+  base::guarded_fd spare_;  ///< given up to tell a client that there is none
   core::session_id next_session_ = 1;
+  turns turns_;
+  turns::member accept_turn_;
+  turns::member work_turn_;
+  bool round_posted_ = false;
+  bool in_round_ = false;
   std::unordered_map<core::session_id, connection_ptr> connections_;
-  hub hub_;
+  std::unordered_map<core::session_id, std::unique_ptr<fence_watch>> fences_;
+  std::unordered_multimap<std::int32_t, core::session_id> by_pid_;
+  std::deque<core::session_id> silent_;  ///< in the order in which they came
+  std::set<core::session_id> stalled_;   ///< those with something that cannot go out
+  std::vector<connection_ptr> polled_;
+  std::set<core::session_id> at_porter_;
+  bool house_is_kept_ = false;
+  clock::time_point log_second_{};
+  std::uint64_t lines_in_second_ = 0;
+  std::uint64_t lines_left_out_ = 0;
 };
 
 server::server(const broker_options& options) : impl_(std::make_unique<impl>(options)) {}

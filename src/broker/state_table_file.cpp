@@ -48,13 +48,19 @@ wire::slot_state stored(std::optional<segment_state> state) {
 
 state_table_file::state_table_file(std::uint32_t slots, const gpushm::epoch& epoch) {
   const std::size_t bytes = wire::state_table_bytes(slots);
-  fd_ = base::unique_fd(base::checked("serve", {}, "memfd_create", [] {
-    return ::memfd_create("gpushm-state", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  }));
+  fd_ = base::guarded_fd::open([] {
+    return base::checked("serve", {}, "memfd_create", [] {
+      return ::memfd_create("gpushm-state", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    });
+  });
   const auto size = static_cast<off_t>(bytes);
   base::checked("serve", {}, "ftruncate", [&] { return ::ftruncate(fd_.get(), size); });
   base::checked("serve", {}, "fallocate", [&] { return ::fallocate(fd_.get(), 0, 0, size); });
   mapping_ = base::map_file("serve", fd_.get(), bytes, true);
+  // No child can write to it, and none keeps it. A child never touches its copy of this object.
+  base::checked("serve", {}, "madvise", [&] {
+    return ::madvise(mapping_.get().address, mapping_.get().size_bytes, MADV_DONTFORK);
+  });
   // From here on nobody else, not even this process, can get a mapping that can be written.
   base::checked("serve", {}, "fcntl(F_ADD_SEALS)", [&] {
     return ::fcntl(

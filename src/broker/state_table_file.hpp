@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "base/file.hpp"
-#include "base/unique_fd.hpp"
+#include "base/guarded_fd.hpp"
 #include "gpushm/types.hpp"
 #include "wire/state_table.hpp"
 
@@ -35,7 +35,7 @@ class state_table_file {
 
  private:
   [[nodiscard]] wire::state_table_header* header() noexcept;
-  base::unique_fd fd_;
+  base::guarded_fd fd_;
   base::unique_mapping mapping_;
 };
 

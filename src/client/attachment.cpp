@@ -36,12 +36,13 @@ attachment::attachment(std::shared_ptr<connection> broker,
                        wire::segment info,
                        std::vector<std::byte> metadata,
                        std::vector<std::byte> descriptor,
-                       base::unique_fd control_page)
+                       base::guarded_fd control_page)
     : broker_(std::move(broker)),
       info_(std::move(info)),
       descriptor_(std::move(descriptor)),
       control_page_(map_control_page(control_page.get(), info_.name)),
-      metadata_(std::move(metadata)) {}
+      metadata_(std::move(metadata)),
+      published_(info_.published) {}
 
 attachment::~attachment() {
   if (broker_->forks() != fork_count()) {
@@ -49,7 +50,7 @@ attachment::~attachment() {
     return;
   }
   stop_sharing();
-  broker_->release(info_.generation, grants_);
+  broker().release(info_.generation, grants_, !mapped_.load(std::memory_order_relaxed));
 }
 
 std::span<const std::byte> attachment::metadata() const {
@@ -57,9 +58,12 @@ std::span<const std::byte> attachment::metadata() const {
   return metadata_;
 }
 
-void attachment::set_metadata(std::vector<std::byte> metadata) {
+void attachment::set_published(std::vector<std::byte> metadata) {
   const std::lock_guard lock(mutex_);
-  metadata_ = std::move(metadata);
+  if (!published()) {
+    metadata_ = std::move(metadata);
+    published_.store(true, std::memory_order_release);
+  }
 }
 
 void attachment::add_grant() {
@@ -67,8 +71,19 @@ void attachment::add_grant() {
   ++grants_;
 }
 
+std::uint32_t attachment::grants() const {
+  const std::lock_guard lock(mutex_);
+  return grants_;
+}
+
+void attachment::answer_again() {
+  if (const auto memory = shared_memory()) {
+    broker().answer_for(info_.generation, [memory] { return memory->unchanged(); });
+  }
+}
+
 void attachment::share(std::shared_ptr<const memory::source> memory) {
-  broker_->answer_for(info_.generation, [memory] { return memory->unchanged(); });
+  broker().answer_for(info_.generation, [memory] { return memory->unchanged(); });
   const std::lock_guard lock(mutex_);
   shared_ = std::move(memory);
 }
@@ -80,7 +95,7 @@ void attachment::stop_sharing() noexcept {
     ended.swap(shared_);
   }
   if (ended) {
-    broker_->stop_answering(info_.generation);
+    broker().stop_answering(info_.generation);
   }
 }
 

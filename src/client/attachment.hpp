@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -11,7 +12,7 @@
 #include <vector>
 
 #include "base/file.hpp"
-#include "base/unique_fd.hpp"
+#include "base/guarded_fd.hpp"
 #include "client/connection.hpp"
 #include "gpushm/types.hpp"
 #include "memory/backend.hpp"
@@ -35,18 +36,16 @@ class attachment {
              wire::segment info,
              std::vector<std::byte> metadata,
              std::vector<std::byte> descriptor,
-             base::unique_fd control_page);
+             base::guarded_fd control_page);
   attachment(const attachment&) = delete;
   attachment& operator=(const attachment&) = delete;
   ~attachment();
 
   [[nodiscard]] const wire::segment& info() const noexcept { return info_; }
-  [[nodiscard]] connection& broker() const noexcept { return *broker_; }
-  [[nodiscard]] const std::shared_ptr<connection>& shared_broker() const noexcept {
-    return broker_;
-  }
+  /// The connection that has the lease: another one once the broker has ended the first.
+  [[nodiscard]] connection& broker() const noexcept { return broker_->current(); }
   [[nodiscard]] segment_state state() const noexcept {
-    return broker_->state(info_.slot, info_.generation);
+    return broker().state(info_.slot, info_.generation);
   }
   /// Of `wire::control_page_bytes`; hostile, see wire/control_page.hpp.
   [[nodiscard]] void* control_page() const noexcept { return control_page_.get().address; }
@@ -54,13 +53,20 @@ class attachment {
   /// As the creator gave it to the broker; empty for what travels as descriptors.
   [[nodiscard]] const std::vector<std::byte>& descriptor() const noexcept { return descriptor_; }
 
-  /// Empty until published.
+  /// Empty until published; what it shows stays until the lease ends.
   [[nodiscard]] std::span<const std::byte> metadata() const;
-  /// Once, by the creator.
-  void set_metadata(std::vector<std::byte> metadata);
+  [[nodiscard]] bool published() const noexcept {
+    return published_.load(std::memory_order_acquire);
+  }
+  /// The creator's process learns it twice: from the answer to `Publish`, and from an answer to
+  /// `Open` that may come first. The first one counts.
+  void set_published(std::vector<std::byte> metadata);
 
   /// One more answer of the broker granted this lease.
   void add_grant();
+  [[nodiscard]] std::uint32_t grants() const;
+  /// After its connection has got a successor: the broker's questions go there.
+  void answer_again();
 
   /// The mapping for this device and access that somebody here has, or what `make()` returns. While
   /// one thread makes one, others that want any of this segment's wait for it.
@@ -75,6 +81,7 @@ class attachment {
     }
     auto made = make();
     entry = made;
+    mapped_.store(true, std::memory_order_relaxed);
     return made;
   }
 
@@ -92,7 +99,9 @@ class attachment {
   base::unique_mapping control_page_;
   mutable std::mutex mutex_;
   std::uint32_t grants_ = 1;
-  std::vector<std::byte> metadata_;
+  std::vector<std::byte> metadata_;  ///< does not change once `published_` is true
+  std::atomic<bool> published_;
+  std::atomic<bool> mapped_{false};  ///< was, at least once
   std::shared_ptr<const memory::source> shared_;
   std::mutex map_mutex_;  // held while the driver maps
   std::map<std::pair<std::string, gpushm::access>, std::weak_ptr<mapping>> mappings_;

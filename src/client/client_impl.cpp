@@ -7,6 +7,7 @@
 #include "base/exporter_bound.hpp"
 #include "base/names.hpp"
 #include "base/syscall.hpp"
+#include "client/answer_check.hpp"
 #include "client/remote_descriptor.hpp"
 #include "client/segment_impl.hpp"
 #include "client/socket_path.hpp"
@@ -18,12 +19,16 @@ namespace {
 
 /// There is no event for a socket that is not there yet.
 constexpr std::chrono::milliseconds connect_poll{10};
-/// Names in one OpenMany: their answers' descriptors must fit into a soft limit of 1,024.
+/// Names in one OpenMany. Each has its control page's descriptor until it is imported, and those
+/// must fit into a soft limit of 1,024.
 constexpr std::size_t names_a_batch = 128;
+
+/// What a request can say: 49 days.
+constexpr std::chrono::milliseconds longest_wait{std::numeric_limits<std::uint32_t>::max()};
 
 std::uint32_t milliseconds_on_wire(std::chrono::milliseconds timeout) {
   return static_cast<std::uint32_t>(
-      std::clamp<std::int64_t>(timeout.count(), 0, std::numeric_limits<std::uint32_t>::max()));
+      std::clamp(timeout, std::chrono::milliseconds(0), longest_wait).count());
 }
 
 }  // namespace
@@ -34,7 +39,7 @@ client_impl::client_impl(connect_options options)
   if (options_.socket_path.empty()) {
     options_.socket_path = default_socket_path();
   }
-  connection_ = connect_until(std::chrono::steady_clock::now() + options_.timeout);
+  connection_ = connect_until(base::deadline_after(options_.timeout));
   connection_->set_lease_listener(cache_.get());
 }
 
@@ -48,13 +53,18 @@ client_impl::~client_impl() {
   cache_->close();
 }
 
-std::shared_ptr<connection> client_impl::connect_until(steady_time deadline) {
+/// A caller that has named a time to wait has it kept by the handshake too: a stopped broker's
+/// socket takes connections as long as its backlog has room.
+std::shared_ptr<connection> client_impl::connect_until(steady_time deadline,
+                                                       const connection* predecessor) {
   for (;;) {
+    const auto handshake = options_.timeout > std::chrono::milliseconds(0)
+                               ? std::min(time_left(deadline), options_.request_timeout)
+                               : options_.request_timeout;
     try {
-      return connection::establish(options_.socket_path, options_.request_timeout);
+      return connection::establish(options_.socket_path, handshake, predecessor);
     } catch (const error& why) {
-      if (why.code() != errc::broker_unreachable ||
-          std::chrono::steady_clock::now() + connect_poll > deadline) {
+      if (why.code() != errc::broker_unreachable || time_left(deadline) < connect_poll) {
         throw;
       }
     }
@@ -63,15 +73,73 @@ std::shared_ptr<connection> client_impl::connect_until(steady_time deadline) {
 }
 
 std::shared_ptr<connection> client_impl::broker() {
-  const std::lock_guard lock(connect_mutex_);
-  if (!connection_->alive()) {
-    auto successor = connect_until(std::chrono::steady_clock::now() + options_.timeout);
-    connection_->set_lease_listener(nullptr);
-    cache_->lease_lost(*connection_, 0);
+  const auto connect_deadline = base::deadline_after(options_.timeout);
+  const auto deadline = request_deadline();
+  std::unique_lock lock(connect_mutex_);
+  while (!connection_->alive()) {
+    if (connecting_) {
+      if (!connected_.wait_until(lock, deadline, [&] { return !connecting_; })) {
+        throw error(errc::timed_out,
+                    "connect",
+                    options_.socket_path,
+                    "another thread of this client was still connecting",
+                    "see whether the broker is stopped or overloaded");
+      }
+      continue;
+    }
+    connecting_ = true;
+    lock.unlock();
+    std::shared_ptr<connection> successor;
+    try {
+      successor = connect_until(connect_deadline, connection_.get());
+      connection_->set_lease_listener(nullptr);
+      if (successor->resumed()) {
+        hand_over(connection_, successor);
+      }
+      cache_->lease_lost(connection_->current(), 0);
+      successor->set_lease_listener(cache_.get());
+    } catch (...) {
+      lock.lock();
+      if (connection_->has_successor()) {  // which did not hear what is kept: that stays too
+        connection_ = std::move(successor);
+      }
+      connecting_ = false;
+      connected_.notify_all();
+      throw;
+    }
+    lock.lock();
     connection_ = std::move(successor);
-    connection_->set_lease_listener(cache_.get());
+    connecting_ = false;
+    connected_.notify_all();
   }
   return connection_;
+}
+
+/// The broker had ended the connection, and this process's leases are its successor's: what is
+/// still in use is kept, with as many answers as were taken into account. Those that were under way
+/// are lost with the connection (see `attach`).
+void client_impl::hand_over(const std::shared_ptr<connection>& from,
+                            const std::shared_ptr<connection>& to) {
+  std::vector<std::shared_ptr<attachment>> kept;  // none ends before the broker knows
+  {
+    const std::lock_guard lock(attachments_mutex_);
+    for (auto at = attachments_.lower_bound({from.get(), 0});
+         at != attachments_.end() && at->first.first == from.get();) {
+      if (auto lease = at->second.lock()) {
+        attachments_.emplace(std::pair{static_cast<const connection*>(to.get()), at->first.second},
+                             at->second);
+        kept.push_back(std::move(lease));
+      }
+      at = attachments_.erase(at);
+    }
+    from->set_successor(to);
+  }
+  std::vector<std::pair<gpushm::generation, std::uint32_t>> counts;
+  for (const auto& lease : kept) {
+    counts.emplace_back(lease->info().generation, lease->grants());
+    lease->answer_again();
+  }
+  to->keep(counts, request_deadline());
 }
 
 std::unique_ptr<segment_impl> client_impl::user_of(const std::shared_ptr<mapping>& mapped) {
@@ -95,28 +163,70 @@ std::unique_ptr<segment_impl> client_impl::find_cached(std::string_view name,
   return std::make_unique<segment_impl>(cache_, std::move(found), options_.request_timeout);
 }
 
+client_impl::asked client_impl::ask_to_open(std::string_view name,
+                                            gpushm::generation generation,
+                                            const open_options& options) {
+  base::check_name("open", name);
+  const auto give_up = base::deadline_after(options.timeout);
+  for (;;) {
+    auto connected = broker();
+    const auto timeout = options.timeout <= std::chrono::milliseconds(0)
+                             ? std::chrono::milliseconds(0)
+                             : std::min(time_left(give_up), longest_wait);
+    const auto call = connected->start(wire::open{std::string(name),
+                                                  options.expected_size_bytes,
+                                                  static_cast<std::uint32_t>(timeout.count()),
+                                                  generation},
+                                       {},
+                                       {"open", name},
+                                       request_deadline());
+    answer got = call->next_raw(base::later(request_deadline(), timeout));
+    const auto* failure = std::get_if<wire::failure>(&got.body);
+    if (failure != nullptr && failure->code == errc::no_such_segment && timeout == longest_wait) {
+      continue;  // the caller waits longer than one request can
+    }
+    return {std::move(connected), std::move(got)};
+  }
+}
+
 std::unique_ptr<segment_impl> client_impl::open(std::string_view name,
                                                 const open_options& options) {
+  return open_generation(name, 0, options);
+}
+
+std::unique_ptr<segment_impl> client_impl::try_open(std::string_view name,
+                                                    const open_options& options) {
   check_usable("open", name);
   if (auto cached = find_cached(name, options)) {
     return cached;
   }
   const auto begin = std::chrono::steady_clock::now();
-  base::check_name("open", name);
-  const auto connected = broker();
-  answer got = connected->request(
-      wire::open{
-          std::string(name), options.expected_size_bytes, milliseconds_on_wire(options.timeout)},
-      {"open", name},
-      request_deadline() + options.timeout);
-  return take(connected, std::move(got), options, begin);
+  asked answered = ask_to_open(name, 0, options);
+  if (const auto* failure = std::get_if<wire::failure>(&answered.got.body)) {
+    if (failure->code == errc::no_such_segment || failure->code == errc::peer_died ||
+        failure->code == errc::writer_ending) {
+      return nullptr;
+    }
+    throw from_wire(*failure, {"open", name});
+  }
+  return use(take(answered.broker, std::move(answered.got), name, options), options, begin);
 }
 
 std::unique_ptr<segment_impl> client_impl::open_generation(std::string_view name,
                                                            gpushm::generation generation,
                                                            const open_options& options) {
-  auto opened = open(name, options);
-  if (opened->info().generation != generation) {
+  check_usable("open", name);
+  auto opened = find_cached(name, options);
+  if (!opened) {
+    const auto begin = std::chrono::steady_clock::now();
+    asked answered = ask_to_open(name, generation, options);
+    if (const auto* failure = std::get_if<wire::failure>(&answered.got.body)) {
+      throw from_wire(*failure, {"open", name});
+    }
+    opened = use(take(answered.broker, std::move(answered.got), name, options), options, begin);
+  }
+  // A broker that does not know the field of `Open` answers with whatever has the name.
+  if (generation != 0 && opened->info().generation != generation) {
     throw error(errc::stale,
                 "open",
                 name,
@@ -126,39 +236,52 @@ std::unique_ptr<segment_impl> client_impl::open_generation(std::string_view name
   return opened;
 }
 
-std::unique_ptr<segment_impl> client_impl::take(const std::shared_ptr<connection>& broker,
-                                                answer got,
-                                                const open_options& options,
-                                                steady_time begin) {
+client_impl::granted client_impl::take(const std::shared_ptr<connection>& broker,
+                                       answer got,
+                                       std::string_view name,
+                                       const open_options& options) {
   auto* opened = std::get_if<wire::opened>(&got.body);
-  if (opened == nullptr || got.descriptors.size() != opened->chunk_bytes.size() + 1) {
-    if (opened != nullptr) {
-      broker->release(opened->segment.generation, 1);
-    }
-    throw unexpected_answer({"open", {}});
+  if (opened == nullptr) {
+    throw unexpected_answer({"open", name});
   }
-  const auto lease = attach(broker, *opened, std::move(got.descriptors.front()));
+  try {
+    check_opened(*opened, got.descriptors.size(), name, options.expected_size_bytes);
+  } catch (...) {
+    broker->release(opened->segment.generation, 1, true);
+    throw;
+  }
+  granted result;
+  result.lease = attach(broker, *opened, std::move(got.descriptors.front()));
   got.descriptors.erase(got.descriptors.begin());
+  result.chunks = std::move(got.descriptors);
+  result.chunk_bytes = std::move(opened->chunk_bytes);
+  return result;
+}
+
+std::unique_ptr<segment_impl> client_impl::use(granted taken,
+                                               const open_options& options,
+                                               steady_time begin) {
+  const auto lease = std::move(taken.lease);
   try {
     std::unique_ptr<segment_impl> user;
     if (base::is_exporter_bound(lease->info().backend)) {
-      user = user_of(map_exporters(lease, std::move(got.descriptors), options));
+      user = user_of(map_exporters(lease, std::move(taken.chunks), options));
     } else {
-      const auto mapped = map(lease, opened->chunk_bytes, std::move(got.descriptors), options);
+      const auto mapped = map(lease, taken.chunk_bytes, std::move(taken.chunks), options);
       user = user_of(mapped);
       cache_->remember(mapped, options.device);
     }
-    broker->opened_in(std::chrono::steady_clock::now() - begin);
+    lease->broker().opened_in(std::chrono::steady_clock::now() - begin);
     return user;
   } catch (const error& why) {
-    broker->open_failed(why.code());
+    lease->broker().open_failed(why.code());
     throw why.in("open", lease->info().name);
   }
 }
 
 std::shared_ptr<mapping> client_impl::map(const std::shared_ptr<attachment>& lease,
                                           const std::vector<std::uint64_t>& chunk_bytes,
-                                          std::vector<base::unique_fd> chunks,
+                                          std::vector<base::guarded_fd> chunks,
                                           const open_options& options) {
   const wire::segment& info = lease->info();
   const auto backend = memory::backend_for_open(info.backend, info.device, options.device);
@@ -174,7 +297,7 @@ std::shared_ptr<mapping> client_impl::map(const std::shared_ptr<attachment>& lea
 
 /// Memory that stays its exporter's; the broker has asked it whether that is still the same.
 std::shared_ptr<mapping> client_impl::map_exporters(const std::shared_ptr<attachment>& lease,
-                                                    std::vector<base::unique_fd> chunks,
+                                                    std::vector<base::guarded_fd> chunks,
                                                     const open_options& options) {
   const wire::segment& info = lease->info();
   const wire::descriptor described = wire::decode_descriptor(lease->descriptor());
@@ -195,7 +318,7 @@ std::shared_ptr<mapping> client_impl::map_exporters(const std::shared_ptr<attach
   const driver::gpu& user = memory::gpu_for_open(memory->device, options.device);
   const std::string device = user.id.text();
   return lease->find_or_map(device, options.access, [&] {
-    base::unique_fd pool = chunks.empty() ? base::unique_fd() : std::move(chunks.front());
+    base::guarded_fd pool = chunks.empty() ? base::guarded_fd() : std::move(chunks.front());
     return std::make_shared<mapping>(lease,
                                      memory::open_remote(info.name, *memory, std::move(pool), user),
                                      options.access,
@@ -205,18 +328,22 @@ std::shared_ptr<mapping> client_impl::map_exporters(const std::shared_ptr<attach
 
 std::shared_ptr<attachment> client_impl::attach(const std::shared_ptr<connection>& broker,
                                                 wire::opened& opened,
-                                                base::unique_fd control_page) {
+                                                base::guarded_fd control_page) {
   const std::pair key{static_cast<const connection*>(broker.get()), opened.segment.generation};
   const std::lock_guard lock(attachments_mutex_);
+  if (broker->has_successor()) {  // what was granted by then is kept already, and this is not
+    throw error(errc::broker_gone,
+                "open",
+                opened.segment.name,
+                "the broker has ended the connection that asked for it",
+                "open it again: this process has connected again");
+  }
   if (const auto at = attachments_.find(key); at != attachments_.end()) {
     if (auto lease = at->second.lock()) {
       lease->add_grant();
+      lease->set_published(std::move(opened.metadata));
       return lease;
     }
-  }
-  if (attachments_.size() >= sweep_at_) {
-    std::erase_if(attachments_, [](const auto& entry) { return entry.second.expired(); });
-    sweep_at_ = attachments_.size() * 2 + 64;
   }
   try {
     auto lease = std::make_shared<attachment>(broker,
@@ -224,18 +351,33 @@ std::shared_ptr<attachment> client_impl::attach(const std::shared_ptr<connection
                                               std::move(opened.metadata),
                                               std::move(opened.descriptor),
                                               std::move(control_page));
-    attachments_[key] = lease;
+    insert_attachment(lease);
     return lease;
   } catch (...) {
-    broker->release(key.second, 1);
+    broker->release(key.second, 1, true);
     throw;
   }
+}
+
+void client_impl::add_attachment(const std::shared_ptr<attachment>& lease) {
+  const std::lock_guard lock(attachments_mutex_);
+  insert_attachment(lease);
+}
+
+/// With `attachments_mutex_` held. Weak pointers keep the memory of what they pointed to: those of
+/// ended leases are swept now and then.
+void client_impl::insert_attachment(const std::shared_ptr<attachment>& lease) {
+  if (attachments_.size() >= sweep_at_) {
+    std::erase_if(attachments_, [](const auto& entry) { return entry.second.expired(); });
+    sweep_at_ = attachments_.size() * 2 + 64;
+  }
+  attachments_[{&lease->broker(), lease->info().generation}] = lease;
 }
 
 /// The next batch is asked for before the one at hand is imported: the broker works meanwhile.
 std::unique_ptr<memory::region> client_impl::import(const attachment& lease,
                                                     std::vector<std::uint64_t> chunk_bytes,
-                                                    std::vector<base::unique_fd> chunks,
+                                                    std::vector<base::guarded_fd> chunks,
                                                     const memory::backend& backend,
                                                     gpushm::access access) {
   const wire::segment& info = lease.info();
@@ -259,8 +401,8 @@ std::unique_ptr<memory::region> client_impl::import(const attachment& lease,
     }
     answer more = next->next(request_deadline());
     auto* batch = std::get_if<wire::chunks>(&more.body);
-    if (batch == nullptr || batch->first_chunk != arrived || more.descriptors.empty() ||
-        more.descriptors.size() != batch->chunk_bytes.size()) {
+    if (batch == nullptr || batch->generation != info.generation || batch->first_chunk != arrived ||
+        more.descriptors.empty() || more.descriptors.size() != batch->chunk_bytes.size()) {
       throw unexpected_answer({"open", info.name});
     }
     chunks = std::move(more.descriptors);
@@ -286,19 +428,20 @@ std::vector<client_impl::open_outcome> client_impl::open_many(std::span<const st
     }
   }
   const auto begin = std::chrono::steady_clock::now();
-  const auto give_up = begin + options.timeout;
+  const auto give_up = base::later(begin, options.timeout);
   for (std::size_t first = 0; first < missing.size(); first += names_a_batch) {
     const std::size_t count = std::min(names_a_batch, missing.size() - first);
     open_options batch = options;
-    batch.timeout = std::max(
-        std::chrono::milliseconds(0),
-        std::chrono::ceil<std::chrono::milliseconds>(give_up - std::chrono::steady_clock::now()));
+    batch.timeout = time_left(give_up);
     open_batch(names, std::span(missing).subspan(first, count), batch, begin, results);
   }
   return results;
 }
 
-/// Opens those of `names` whose indices are in `wanted`.
+/// Opens those of `names` whose indices are in `wanted`. An answer holds descriptors until its
+/// segment is imported, and the answers come one behind the other. So segments whose chunks do not
+/// fit into their answer wait until all answers have been taken: asking for more chunks before that
+/// would have to take in all answers, with all their descriptors, first.
 void client_impl::open_batch(std::span<const std::string> names,
                              std::span<const std::size_t> wanted,
                              const open_options& options,
@@ -309,28 +452,49 @@ void client_impl::open_batch(std::span<const std::string> names,
     request.names.push_back(names[index]);
   }
   const auto connected = broker();
-  const auto deadline = request_deadline() + options.timeout;
+  const auto deadline =
+      base::later(request_deadline(), std::clamp(options.timeout, {}, longest_wait));
   const auto call = connected->start(std::move(request), {}, {"open", {}}, deadline);
+  std::vector<std::pair<open_outcome*, granted>> large;
+  std::vector<bool> answered(wanted.size());
+  const auto outcome_of = [&](std::uint32_t index) -> open_outcome& {
+    if (index >= wanted.size() || answered[index]) {
+      throw unexpected_answer({"open", {}});
+    }
+    answered[index] = true;
+    return results[wanted[index]];
+  };
   for (std::size_t left = wanted.size(); left > 0; --left) {
     answer got = call->next_raw(deadline);
     if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
-      if (failure->index >= wanted.size()) {
-        throw unexpected_answer({"open", {}});
-      }
-      const std::size_t index = wanted[failure->index];
-      results[index].failure =
-          error(failure->code, "open", names[index], failure->cause, failure->next_step);
+      open_outcome& result = outcome_of(failure->index);
+      result.failure = error(
+          failure->code, "open", names[wanted[failure->index]], failure->cause, failure->next_step);
       continue;
     }
     const auto* opened = std::get_if<wire::opened>(&got.body);
-    if (opened == nullptr || opened->index >= wanted.size()) {
+    if (opened == nullptr) {
       throw unexpected_answer({"open", {}});
     }
-    open_outcome& result = results[wanted[opened->index]];
+    open_outcome& result = outcome_of(opened->index);
     try {
-      result.opened = take(connected, std::move(got), options, begin);
+      granted taken = take(connected, std::move(got), names[wanted[opened->index]], options);
+      if (taken.chunk_bytes.size() < taken.lease->info().chunk_count) {
+        taken.chunks.clear();
+        taken.chunk_bytes.clear();
+        large.emplace_back(&result, std::move(taken));
+      } else {
+        result.opened = use(std::move(taken), options, begin);
+      }
     } catch (const error& why) {
       result.failure = why;
+    }
+  }
+  for (auto& [result, taken] : large) {
+    try {
+      result->opened = use(std::move(taken), options, begin);
+    } catch (const error& why) {
+      result->failure = why;
     }
   }
 }

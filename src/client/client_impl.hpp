@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -36,13 +37,17 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
     check_not_forked(forks_, operation, object);
   }
   [[nodiscard]] steady_time request_deadline() const {
-    return std::chrono::steady_clock::now() + options_.request_timeout;
+    return base::deadline_after(options_.request_timeout);
   }
 
   [[nodiscard]] std::unique_ptr<segment_impl> create(std::string_view name,
                                                      const create_options& options);
   [[nodiscard]] std::unique_ptr<segment_impl> open(std::string_view name,
                                                    const open_options& options);
+  /// The same; null when the name is not there (in time), was a dead exporter's, or may still be
+  /// written by a dead process.
+  [[nodiscard]] std::unique_ptr<segment_impl> try_open(std::string_view name,
+                                                       const open_options& options);
   /// Opens exactly this generation. Throws stale when the name is another's by now.
   [[nodiscard]] std::unique_ptr<segment_impl> open_generation(std::string_view name,
                                                               gpushm::generation generation,
@@ -62,7 +67,17 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                                     const open_options& options);
 
  private:
-  [[nodiscard]] std::shared_ptr<connection> connect_until(steady_time deadline);
+  /// Asks the broker until it answers with a segment or a failure. `generation` 0: any.
+  struct asked {
+    std::shared_ptr<connection> broker;
+    answer got;
+  };
+  [[nodiscard]] asked ask_to_open(std::string_view name,
+                                  gpushm::generation generation,
+                                  const open_options& options);
+  [[nodiscard]] std::shared_ptr<connection> connect_until(steady_time deadline,
+                                                          const connection* predecessor = nullptr);
+  void hand_over(const std::shared_ptr<connection>& from, const std::shared_ptr<connection>& to);
   [[nodiscard]] std::unique_ptr<segment_impl> find_cached(std::string_view name,
                                                           const open_options& options);
   /// Sends the reservation; the lease that it gives ends with the result.
@@ -71,23 +86,35 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                                     std::string_view operation,
                                                     steady_time deadline);
   [[nodiscard]] std::unique_ptr<segment_impl> user_of(const std::shared_ptr<mapping>& mapped);
-  [[nodiscard]] std::unique_ptr<segment_impl> take(const std::shared_ptr<connection>& broker,
-                                                   answer opened,
-                                                   const open_options& options,
-                                                   steady_time begin);
+  /// What one `Opened` gave.
+  struct granted {
+    std::shared_ptr<attachment> lease;
+    std::vector<std::uint64_t> chunk_bytes;  ///< of `chunks`
+    std::vector<base::guarded_fd> chunks;    ///< the first ones; may be none
+  };
+  [[nodiscard]] granted take(const std::shared_ptr<connection>& broker,
+                             answer got,
+                             std::string_view name,
+                             const open_options& options);
+  /// Maps it, and fetches the chunks that are missing.
+  [[nodiscard]] std::unique_ptr<segment_impl> use(granted taken,
+                                                  const open_options& options,
+                                                  steady_time begin);
   [[nodiscard]] std::shared_ptr<attachment> attach(const std::shared_ptr<connection>& broker,
                                                    wire::opened& opened,
-                                                   base::unique_fd control_page);
+                                                   base::guarded_fd control_page);
+  void add_attachment(const std::shared_ptr<attachment>& lease);
+  void insert_attachment(const std::shared_ptr<attachment>& lease);
   [[nodiscard]] std::shared_ptr<mapping> map(const std::shared_ptr<attachment>& lease,
                                              const std::vector<std::uint64_t>& chunk_bytes,
-                                             std::vector<base::unique_fd> chunks,
+                                             std::vector<base::guarded_fd> chunks,
                                              const open_options& options);
   [[nodiscard]] std::shared_ptr<mapping> map_exporters(const std::shared_ptr<attachment>& lease,
-                                                       std::vector<base::unique_fd> chunks,
+                                                       std::vector<base::guarded_fd> chunks,
                                                        const open_options& options);
   [[nodiscard]] std::unique_ptr<memory::region> import(const attachment& lease,
                                                        std::vector<std::uint64_t> chunk_bytes,
-                                                       std::vector<base::unique_fd> chunks,
+                                                       std::vector<base::guarded_fd> chunks,
                                                        const memory::backend& backend,
                                                        gpushm::access access);
   void open_batch(std::span<const std::string> names,
@@ -100,7 +127,9 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   std::uint64_t forks_ = fork_count();
   std::shared_ptr<import_cache> cache_;
 
-  std::mutex connect_mutex_;  // one thread connects, others wait for it
+  std::mutex connect_mutex_;
+  std::condition_variable connected_;
+  bool connecting_ = false;  ///< one thread connects; others wait for it, each as long as it may
   std::shared_ptr<connection> connection_;
 
   std::mutex attachments_mutex_;

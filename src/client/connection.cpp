@@ -3,13 +3,17 @@
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "base/syscall.hpp"
+#include "base/thread.hpp"
+#include "client/fence_proof.hpp"
 #include "transport/credentials.hpp"
 #include "transport/packet_socket.hpp"
 #include "wire/codec.hpp"
@@ -20,11 +24,26 @@ namespace {
 
 using std::chrono::milliseconds;
 
-error from_wire(const wire::failure& failure, const subject& about) {
-  return {failure.code, about.operation, about.object, failure.cause, failure.next_step};
+/// How often the kernel is asked again to take descriptors that it has refused.
+constexpr milliseconds inflight_poll{2};
+
+/// Descriptors that answers may hold before somebody takes them: a share of what this process may
+/// open, because those that are being imported, and the user's own, need room too.
+std::size_t most_held_descriptors() {
+  rlimit limit{};
+  constexpr rlim_t fewest = 64;
+  constexpr rlim_t most = 16'384;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return fewest;
+  }
+  return std::clamp(limit.rlim_cur / 4, fewest, most);
 }
 
 }  // namespace
+
+error from_wire(const wire::failure& failure, const subject& about) {
+  return {failure.code, about.operation, about.object, failure.cause, failure.next_step};
+}
 
 error unexpected_answer(const subject& about) {
   return {errc::protocol_error,
@@ -38,23 +57,60 @@ error unexpected_answer(const subject& about) {
 
 connection::connection(const std::string& path, milliseconds timeout)
     : socket_(transport::connect_packet_socket(path, timeout)),
-      closes_in_child_(socket_.get()),
-      wake_(base::checked(
-          "connect", path, "eventfd", [] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })),
-      buffer_(wire::max_packet_bytes) {}
+      wake_(base::guarded_fd::open([&] {
+        return base::checked(
+            "connect", path, "eventfd", [] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
+      })),
+      buffer_(wire::max_packet_bytes),
+      most_held_(most_held_descriptors()) {}
 
-std::shared_ptr<connection> connection::establish(const std::string& path, milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+/// Sends the hello, with what shows the end of this process.
+void connection::greet(const wire::session_token& resume,
+                       const subject& about,
+                       steady_time deadline) {
+  const fence_proof proof;
+  const auto self = base::this_process();
+  const auto hello = wire::encode({0,
+                                   wire::hello{wire::protocol_version,
+                                               self.boot_id,
+                                               self.pid_namespace,
+                                               self.pid,
+                                               proof.kind(),
+                                               resume}});
+  while (!try_greet(hello, proof.descriptors(), about, deadline)) {
+    base::pause_before_retry(inflight_poll);
+  }
+}
+
+/// False: the kernel takes no more descriptors now.
+bool connection::try_greet(std::span<const std::byte> hello,
+                           std::span<const int> descriptors,
+                           const subject& about,
+                           steady_time deadline) {
+  try {
+    if (transport::send_packet(socket_.get(), hello, descriptors) ==
+        transport::send_result::closed) {
+      // It may have said why before it closed: that is read next.
+      base::log(log_level::debug, "the broker closed the connection before the hello");
+    }
+    return true;
+  } catch (const error& why) {
+    if (why.code() != errc::too_many_descriptors || std::chrono::steady_clock::now() >= deadline) {
+      throw why.in(about.operation, about.object);
+    }
+    return false;
+  }
+}
+
+std::shared_ptr<connection> connection::establish(const std::string& path,
+                                                  milliseconds timeout,
+                                                  const connection* predecessor) {
+  const auto deadline = base::deadline_after(timeout);
   const subject about{"connect", path};
   std::shared_ptr<connection> made(new connection(path, timeout));
 
-  const auto self = base::this_process();
-  const auto hello = wire::encode(
-      {0, wire::hello{wire::protocol_version, self.boot_id, self.pid_namespace, self.pid}});
-  if (transport::send_packet(made->socket_.get(), hello, {}) == transport::send_result::closed) {
-    // It may have said why before it closed: that is read below.
-    base::log(log_level::debug, "the broker closed the connection before the hello");
-  }
+  made->greet(
+      predecessor == nullptr ? wire::session_token{} : predecessor->token_, about, deadline);
   if (!transport::wait_readable(made->socket_.get(), time_left(deadline))) {
     throw error(errc::timed_out,
                 about.operation,
@@ -62,7 +118,7 @@ std::shared_ptr<connection> connection::establish(const std::string& path, milli
                 "the broker does not answer",
                 "see whether it is stopped or overloaded, or use a longer timeout");
   }
-  auto got = transport::receive_packet(made->socket_.get(), made->buffer_);
+  auto got = transport::receive_guarded(made->socket_.get(), made->buffer_);
   if (got.status == transport::receive_status::descriptors_lost) {
     throw error(errc::too_many_descriptors,
                 about.operation,
@@ -102,8 +158,12 @@ std::shared_ptr<connection> connection::establish(const std::string& path, milli
                  welcome->version,
                  transport::peer_of(made->socket_.get()).pid,
                  welcome->max_segments,
-                 welcome->quota_bytes};
+                 welcome->quota_bytes,
+                 welcome->fence,
+                 milliseconds(welcome->fence_delay_ms)};
   made->takes_reports_ = welcome->takes_reports;
+  made->token_ = welcome->token;
+  made->resumed_ = welcome->resumed;
 
   struct stat table {};
   base::checked(
@@ -121,16 +181,23 @@ std::shared_ptr<connection> connection::establish(const std::string& path, milli
   if (!made->table_) {
     throw unexpected_answer(about);
   }
-  made->thread_ = std::jthread([raw = made.get()] { raw->read_until_stopped(); });
+  made->thread_ =
+      base::start_thread("gpushm-client", [raw = made.get()] { raw->read_until_stopped(); });
   return made;
 }
 
 connection::~connection() {
   try {
     if (!broken()) {
-      send_report();
-      const auto packet = wire::encode({0, wire::bye{}});
-      static_cast<void>(transport::send_packet(socket_.get(), packet, {}));
+      queue_.clear();  // leases end with the connection
+      while (takes_reports_) {
+        auto report = reports_.take();
+        if (!report || queue_.try_send(wire::encode({0, std::move(*report)}), {}) !=
+                           transport::send_result::sent) {
+          break;
+        }
+      }
+      static_cast<void>(queue_.try_send(wire::encode({0, wire::bye{}}), {}));
     }
   } catch (const std::exception& why) {
     base::log(log_level::debug, why.what());
@@ -159,6 +226,22 @@ segment_state connection::state(std::uint32_t slot, gpushm::generation generatio
 }
 
 error connection::gone(const subject& about) const {
+  if (!dropped_because_.empty()) {
+    return {
+        errc::broker_gone,
+        about.operation,
+        about.object,
+        "the broker at " + info_.socket_path + " has ended this connection: " + dropped_because_,
+        "what is mapped stays valid; the next request connects again"};
+  }
+  if (table_.broker_alive()) {
+    return {errc::broker_gone,
+            about.operation,
+            about.object,
+            "the broker at " + info_.socket_path + " has ended this connection",
+            "see the broker's log for the reason; what is mapped stays valid; the next request "
+            "connects again"};
+  }
   return {errc::broker_gone,
           about.operation,
           about.object,
@@ -168,28 +251,60 @@ error connection::gone(const subject& about) const {
 
 // ---- sending ----
 
+/// Blocks no other sender: each waits for room in the socket by itself, until its own deadline.
 void connection::send(std::span<const std::byte> packet,
                       std::span<const int> descriptors,
                       const subject& about,
                       steady_time deadline) {
-  const std::lock_guard lock(send_mutex_);
   for (;;) {
-    switch (transport::send_packet(socket_.get(), packet, descriptors)) {
-      case transport::send_result::sent:
-        return;
-      case transport::send_result::closed:
-        // Subscriptions hear of it from whoever reads: what was sent before comes first.
-        broken_.store(true, std::memory_order_release);
-        throw gone(about);
-      case transport::send_result::would_block:
-        if (!transport::wait_writable(socket_.get(), time_left(deadline))) {
-          throw error(errc::timed_out,
-                      about.operation,
-                      about.object,
-                      "the broker does not read its socket",
-                      "see whether it is stopped or overloaded");
-        }
+    try {
+      switch (queue_.try_send(packet, descriptors)) {
+        case transport::send_result::sent:
+          return;
+        case transport::send_result::closed:
+          throw hung_up(about);
+        case transport::send_result::would_block:
+          if (!transport::wait_writable(socket_.get(), time_left(deadline))) {
+            throw error(errc::timed_out,
+                        about.operation,
+                        about.object,
+                        "the broker does not read its socket",
+                        "see whether it is stopped or overloaded");
+          }
+      }
+    } catch (const error& why) {
+      // The kernel counts unread descriptors of a uid; other processes' may be read soon. There is
+      // no event for that.
+      if (why.code() != errc::too_many_descriptors || descriptors.empty() ||
+          std::chrono::steady_clock::now() >= deadline) {
+        throw;
+      }
+      base::pause_before_retry(inflight_poll);
     }
+  }
+}
+
+/// The socket takes nothing any more.
+error connection::hung_up(const subject& about) {
+  try {  // the broker may have said why
+    static_cast<void>(read_available(nullptr));
+  } catch (const std::exception& why) {
+    base::log(log_level::debug, why.what());
+  }
+  // Subscriptions hear of the end from whoever reads it: what was sent before comes first.
+  broken_.store(true, std::memory_order_release);
+  const std::lock_guard lock(mutex_);
+  return gone(about);
+}
+
+/// What nobody waits for. The connection's thread sends it when the socket does not take it now.
+void connection::push(const wire::message& message) noexcept {
+  try {
+    if (!broken() && queue_.push(wire::encode(message))) {
+      wake_thread();
+    }
+  } catch (const std::exception& why) {
+    base::log(log_level::warning, why.what());
   }
 }
 
@@ -207,12 +322,15 @@ connection::call::~call() {
     }
     waiting = std::move(at->second);
     owner_.pending_.erase(at);
+    for (const answer& left : waiting->answers) {
+      owner_.took(left);
+    }
   }
   for (const answer& left : waiting->answers) {
     if (const auto* opened = std::get_if<wire::opened>(&left.body)) {
-      owner_.release(opened->segment.generation, 1);
+      owner_.release(opened->segment.generation, 1, true);
     } else if (const auto* reserved = std::get_if<wire::reserved>(&left.body)) {
-      owner_.release(reserved->generation, 1);
+      owner_.release(reserved->generation, 1, true);
     }
   }
 }
@@ -233,19 +351,22 @@ answer connection::call::next_raw(steady_time deadline) {
     if (!waiting->answers.empty()) {
       answer first = std::move(waiting->answers.front());
       waiting->answers.pop_front();
+      owner_.took(first);
+      owner_.resume_reading();  // it may have been this caller's turn to read
       return first;
     }
     if (owner_.broken()) {
       throw owner_.gone(about);
     }
     if (std::chrono::steady_clock::now() >= deadline) {
+      owner_.resume_reading();
       throw error(errc::timed_out,
                   about.operation,
                   about.object,
                   "the broker did not answer in time",
                   "see whether it is stopped or overloaded, or use a longer request timeout");
     }
-    if (owner_.caller_reads_) {
+    if (owner_.caller_reads_ || owner_.holds_too_much()) {
       waiting->waited_for = true;
       waiting->arrived.wait_until(lock, deadline);
       waiting->waited_for = false;
@@ -255,8 +376,7 @@ answer connection::call::next_raw(steady_time deadline) {
     lock.unlock();
     owner_.read_for_everybody(*waiting, deadline);
     lock.lock();
-    owner_.caller_reads_ = false;
-    owner_.hand_over_reading();
+    owner_.stop_reading();
   }
 }
 
@@ -285,17 +405,45 @@ answer connection::request(wire::body body,
   return start(std::move(body), descriptors, about, deadline)->next(deadline);
 }
 
-void connection::release(gpushm::generation generation, std::uint32_t count) noexcept {
+void connection::release(gpushm::generation generation,
+                         std::uint32_t count,
+                         bool never_mapped) noexcept {
   try {
-    if (!broken()) {
-      send(wire::encode({0, wire::release{generation, count}}),
-           {},
-           {"release", {}},
-           std::chrono::steady_clock::now() + std::chrono::seconds(1));
+    if (!broken() && queue_.release(generation, count, never_mapped)) {
+      wake_thread();
     }
   } catch (const std::exception& why) {
     base::log(log_level::debug, why.what());
   }
+}
+
+// ---- what comes of a connection that the broker has ended ----
+
+void connection::keep(std::span<const std::pair<gpushm::generation, std::uint32_t>> what,
+                      steady_time deadline) {
+  do {
+    const auto now = what.subspan(0, std::min(what.size(), wire::max_keep));
+    what = what.subspan(now.size());
+    wire::keep part{{}, {}, !what.empty()};
+    for (const auto& [generation, count] : now) {
+      part.generations.push_back(generation);
+      part.counts.push_back(count);
+    }
+    static_cast<void>(request(std::move(part), {"connect", info_.socket_path}, deadline));
+  } while (!what.empty());
+}
+
+void connection::set_successor(std::shared_ptr<connection> heir) {
+  successor_ = std::move(heir);
+  current_successor_.store(successor_.get(), std::memory_order_release);
+}
+
+connection& connection::current() noexcept {
+  connection* at = this;
+  while (connection* const next = at->current_successor_.load(std::memory_order_acquire)) {
+    at = next;
+  }
+  return *at;
 }
 
 // ---- subscriptions ----
@@ -327,20 +475,13 @@ std::uint64_t connection::subscribe(const std::string& prefix,
 }
 
 void connection::unsubscribe(std::uint64_t subscription) noexcept {
+  std::uint64_t id = 0;
   {
     const std::lock_guard lock(mutex_);
     sinks_.erase(subscription);
+    id = next_id_++;  // nobody waits for the answer
   }
-  try {
-    if (!broken()) {
-      static_cast<void>(start(wire::unsubscribe{subscription},
-                              {},
-                              {"unsubscribe", {}},
-                              std::chrono::steady_clock::now() + std::chrono::seconds(1)));
-    }
-  } catch (const std::exception& why) {
-    base::log(log_level::debug, why.what());
-  }
+  push({id, wire::unsubscribe{subscription}});
 }
 
 }  // namespace gpushm::detail

@@ -28,16 +28,17 @@ constexpr milliseconds look_again{1};
 
 // ---- reading ----
 
-/// Returns when `wanted` has an answer, at `deadline`, or when the connection is broken.
+/// Returns when `wanted` has an answer, when too much is held for others, at `deadline`, or when
+/// the connection is broken.
 void connection::read_for_everybody(const pending& wanted, steady_time deadline) {
   const auto stop_spinning = std::chrono::steady_clock::now() + spin;
   bool alive = true;
   try {
     for (;;) {
-      alive = read_available();
+      alive = read_available(&wanted);
       {
         const std::lock_guard lock(mutex_);
-        if (!alive || !wanted.answers.empty()) {
+        if (!alive || !wanted.answers.empty() || holds_too_much()) {
           break;
         }
       }
@@ -58,40 +59,77 @@ void connection::read_for_everybody(const pending& wanted, steady_time deadline)
   }
 }
 
-/// One of those who wait becomes the reader. With `mutex_` held.
-void connection::hand_over_reading() {
+/// A caller does not read any more. With `mutex_` held.
+void connection::stop_reading() {
+  caller_reads_ = false;
+  resume_reading();
+}
+
+/// One of those who wait becomes the reader, else the thread if it was parked. With `mutex_` held.
+void connection::resume_reading() {
+  if (caller_reads_ || holds_too_much()) {
+    return;
+  }
   for (const auto& [id, waiting] : pending_) {
     if (waiting->waited_for) {
       waiting->arrived.notify_one();
       return;
     }
   }
+  if (std::exchange(parked_, false)) {
+    wake_thread();
+  }
+}
+
+/// An answer has left `pending_`. With `mutex_` held.
+void connection::took(const answer& taken) {
+  const bool held_too_much = holds_too_much();
+  held_descriptors_ -= taken.descriptors.size();
+  if (held_too_much) {
+    resume_reading();
+  }
 }
 
 void connection::read_until_stopped() {
+  bool caller_read_before = false;
   for (;;) {
+    base::held_log_lines lines;
     std::array<pollfd, 2> waits{{{socket_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
+    std::optional<steady_time> wake_at;
     {
-      // Somebody who waits for an answer reads. Look again soon, as long as nobody says when that
-      // ends.
       const std::lock_guard lock(mutex_);
       if (torn_down_) {
         break;
       }
-      if (caller_reads_) {
+      if (caller_reads_ || holds_too_much()) {
         waits[0].fd = -1;
+        // Callers come one after the other: to be woken by each of them costs more than a look at
+        // the clock. Not where others wait for what this process confirms.
+        if (holds_too_much() || caller_read_before || !answers_.empty()) {
+          parked_ = true;
+        } else {
+          wake_at = std::chrono::steady_clock::now() + look_again;
+        }
+        caller_read_before = caller_reads_;
+      } else {
+        caller_read_before = false;
+      }
+      if (!lost_.empty()) {
+        wake_at = std::chrono::steady_clock::now();
       }
     }
-    const bool only_wake = waits[0].fd == -1;
-    int timeout = only_wake ? static_cast<int>(look_again.count()) : -1;
-    if (const auto due = report_due()) {
-      const milliseconds left = time_left(*due);
-      if (left == milliseconds(0)) {
+    if (queue_.pending()) {
+      waits[0].events = static_cast<short>(waits[0].fd == -1 ? POLLOUT : POLLIN | POLLOUT);
+      waits[0].fd = socket_.get();
+    }
+    if (const auto due = takes_reports_ ? reports_.due() : std::nullopt) {
+      if (*due <= std::chrono::steady_clock::now()) {
         send_report();
-      } else if (!only_wake) {
-        timeout = static_cast<int>(left.count());
+        continue;
       }
+      wake_at = wake_at ? std::min(*wake_at, *due) : *due;
     }
+    const int timeout = wake_at ? static_cast<int>(time_left(*wake_at).count()) : -1;
     const int count = ::poll(waits.data(), waits.size(), timeout);
     if (count < 0 && errno != EINTR) {
       break;
@@ -99,29 +137,39 @@ void connection::read_until_stopped() {
     if (count > 0 && waits[1].revents != 0) {
       std::uint64_t drained = 0;
       static_cast<void>(base::retry([&] { return ::read(wake_.get(), &drained, sizeof drained); }));
-      {
-        const std::lock_guard lock(mutex_);
-        if (stopping_) {
-          return;
-        }
+      const std::lock_guard lock(mutex_);
+      if (stopping_) {
+        return;
       }
-      tell_listener();
-      continue;
-    }
-    if (count <= 0 || waits[0].revents == 0 || caller_has_begun()) {
-      continue;
+      caller_read_before = false;
     }
     try {
-      if (!read_available()) {
+      if (count > 0 && (waits[0].revents & ~POLLIN) != 0 && queue_.pending()) {
+        flush_queue();
+      }
+      if (count > 0 && (waits[0].events & POLLIN) != 0 && waits[0].revents != 0 &&
+          !caller_has_begun() && !read_available(nullptr)) {
         break;
       }
     } catch (const std::exception& why) {
       base::log(log_level::warning, why.what());
       break;
     }
+    tell_listener(false);
   }
+  base::held_log_lines lines;
   break_down();
-  tell_listener();
+  tell_listener(true);
+}
+
+/// The kernel may be short of memory for a packet: that is no end of the connection.
+void connection::flush_queue() noexcept {
+  try {
+    static_cast<void>(queue_.flush());
+  } catch (const std::exception& why) {
+    base::log(log_level::warning, why.what());
+    base::pause_before_retry(look_again);
+  }
 }
 
 bool connection::caller_has_begun() {
@@ -129,11 +177,18 @@ bool connection::caller_has_begun() {
   return caller_reads_;
 }
 
-/// Receives and dispatches what is there. False at the end of the connection.
-bool connection::read_available() {
+/// Receives and dispatches what is there: all of it without `wanted`, else until that has an
+/// answer; and no more than may be held. False at the end of the connection.
+bool connection::read_available(const pending* wanted) {
   const std::lock_guard lock(receive_mutex_);
   for (;;) {
-    auto got = transport::receive_packet(socket_.get(), buffer_);
+    {
+      const std::lock_guard state(mutex_);
+      if (holds_too_much() || (wanted != nullptr && !wanted->answers.empty())) {
+        return true;
+      }
+    }
+    auto got = transport::receive_guarded(socket_.get(), buffer_);
     switch (got.status) {
       case transport::receive_status::would_block:
         return true;
@@ -144,7 +199,7 @@ bool connection::read_available() {
       case transport::receive_status::descriptors_lost: {
         auto message = wire::decode(got.packet);
         if (!message) {
-          base::log(log_level::warning, "the broker sent a packet that is no message");
+          note_dropped({0, errc::protocol_error, "its packet is not a message", {}});
           return false;
         }
         dispatch(std::move(*message),
@@ -155,8 +210,17 @@ bool connection::read_available() {
   }
 }
 
+/// The broker says why it is about to hang up.
+void connection::note_dropped(const wire::failure& why) {
+  const std::lock_guard lock(mutex_);
+  dropped_because_ = why.cause;
+  if (!why.next_step.empty()) {
+    dropped_because_ += " (" + why.next_step + ")";
+  }
+}
+
 void connection::dispatch(wire::message message,
-                          std::vector<base::unique_fd> descriptors,
+                          std::vector<base::guarded_fd> descriptors,
                           bool lost) {
   std::optional<gpushm::generation> granted;
   if (const auto* opened = std::get_if<wire::opened>(&message.body)) {
@@ -165,10 +229,12 @@ void connection::dispatch(wire::message message,
     granted = reserved->generation;
   }
   if (lost) {
+    const auto* opened = std::get_if<wire::opened>(&message.body);
+    const std::uint32_t index = opened == nullptr ? 0 : opened->index;
     if (granted) {
-      release(*std::exchange(granted, std::nullopt), 1);
+      release(*std::exchange(granted, std::nullopt), 1, true);
     }
-    message.body = wire::failure{0,
+    message.body = wire::failure{index,
                                  errc::too_many_descriptors,
                                  "this process has no room for the segment's descriptors",
                                  "raise its open file limit (ulimit -n)"};
@@ -176,6 +242,10 @@ void connection::dispatch(wire::message message,
   if (const auto* asked = std::get_if<wire::confirm>(&message.body)) {
     answer_confirm(message.id, asked->generation);
     return;
+  }
+  if (const auto* failure = std::get_if<wire::failure>(&message.body);
+      failure != nullptr && (message.id == 0 || failure->code == errc::protocol_error)) {
+    note_dropped(*failure);
   }
   std::unique_lock lock(mutex_);
   if (auto* what = std::get_if<wire::event>(&message.body)) {
@@ -194,13 +264,14 @@ void connection::dispatch(wire::message message,
   }
   const auto at = pending_.find(message.id);
   if (at != pending_.end()) {
+    held_descriptors_ += descriptors.size();
     at->second->answers.push_back({std::move(message.body), std::move(descriptors)});
     at->second->arrived.notify_one();
     return;
   }
   lock.unlock();
   if (granted) {
-    release(*granted, 1);  // whoever asked has given up
+    release(*granted, 1, true);  // whoever asked has given up
   }
 }
 
@@ -211,22 +282,28 @@ void connection::set_lease_listener(lease_listener* listener) {
   listener_ = listener;
 }
 
-/// On the connection's thread: ending mappings takes as long as the driver does.
-void connection::tell_listener() noexcept {
+/// On the connection's thread: ending mappings takes as long as the driver does. One at a time
+/// unless `all`, because others may wait for what this thread reads in between.
+void connection::tell_listener(bool all) noexcept {
   const std::lock_guard listener_lock(listener_mutex_);
-  std::vector<gpushm::generation> lost;
-  {
-    const std::lock_guard lock(mutex_);
-    lost.swap(lost_);
+  for (;;) {
+    gpushm::generation generation = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      if (lost_.empty()) {
+        break;
+      }
+      generation = lost_.front();
+    }
+    if (listener_ == nullptr || !listener_->end_lost(*this, generation)) {
+      const std::lock_guard lock(mutex_);
+      lost_.pop_front();
+    }
+    if (!all) {
+      return;
+    }
   }
-  if (listener_ == nullptr) {
-    return;
-  }
-  for (const gpushm::generation generation : lost) {
-    listener_->lease_lost(*this, generation);
-  }
-  if (broken()) {
-    listener_->lease_lost(*this, 0);
+  while (all && broken() && listener_ != nullptr && listener_->end_lost(*this, 0)) {
   }
 }
 
@@ -254,27 +331,36 @@ void connection::answer_confirm(std::uint64_t id, gpushm::generation generation)
     if (answer) {
       said.verdict = (*answer)() ? wire::verdict::unchanged : wire::verdict::changed;
     }
-    send(wire::encode({id, said}),
-         {},
-         {"confirm", {}},
-         std::chrono::steady_clock::now() + std::chrono::seconds(1));
+    push({id, said});
   } catch (const std::exception& why) {  // the broker's deadline tells who waits
     base::log(log_level::warning, why.what());
   }
 }
 
 void connection::break_down() noexcept {
-  const std::lock_guard lock(mutex_);
-  broken_.store(true, std::memory_order_release);
-  if (std::exchange(torn_down_, true)) {
-    return;
+  std::string log_line;
+  log_level level = log_level::info;
+  {
+    const std::lock_guard lock(mutex_);
+    broken_.store(true, std::memory_order_release);
+    if (std::exchange(torn_down_, true)) {
+      return;
+    }
+    try {
+      log_line = gone({}).what();
+      if (!dropped_because_.empty() || table_.broker_alive()) {
+        level = log_level::warning;  // it lives and has hung up
+      }
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): then nothing is logged
+    }
+    for (const auto& [id, waiting] : pending_) {
+      waiting->arrived.notify_all();
+    }
+    for (const auto& [id, sink] : sinks_) {
+      sink->broker_gone();
+    }
   }
-  for (const auto& [id, waiting] : pending_) {
-    waiting->arrived.notify_all();
-  }
-  for (const auto& [id, sink] : sinks_) {
-    sink->broker_gone();
-  }
+  base::log(level, log_line);
 }
 
 }  // namespace gpushm::detail

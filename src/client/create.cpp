@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Segments that this process makes: of new memory, or of memory that exists.
+#include <algorithm>
+#include <chrono>
+#include <optional>
 #include <utility>
 
 #include "base/exporter_bound.hpp"
 #include "base/names.hpp"
+#include "base/syscall.hpp"
 #include "client/client_impl.hpp"
 #include "client/remote_descriptor.hpp"
 #include "client/segment_impl.hpp"
@@ -26,7 +30,7 @@ void attach_chunks(const attachment& lease,
   for (std::uint32_t first = 0; first < count;) {
     const std::uint32_t end =
         std::min<std::uint32_t>(count, first + static_cast<std::uint32_t>(wire::max_batch));
-    std::vector<base::unique_fd> chunks;
+    std::vector<base::guarded_fd> chunks;
     std::vector<int> numbers;
     wire::attach batch{lease.info().generation, first, {}};
     for (std::uint32_t i = first; i < end; ++i) {
@@ -40,15 +44,45 @@ void attach_chunks(const attachment& lease,
   }
 }
 
+/// A name that a dead process had is free once that can write nothing any more: a program that is
+/// started again at once waits for it, for the broker's delay and for so long. There is no event
+/// for it.
+constexpr std::chrono::seconds name_patience{5};
+constexpr std::chrono::milliseconds name_poll{5};
+
+answer ask_for_name(connection& broker,
+                    const wire::reserve& wanted,
+                    const subject& about,
+                    steady_time deadline) {
+  const auto give_up =
+      std::min(deadline, base::deadline_after(broker.broker().fence_delay + name_patience));
+  std::optional<error> waited_for;
+  for (;;) {
+    try {
+      return broker.request(wanted, about, deadline);
+    } catch (const error& why) {
+      if (why.code() == errc::timed_out && waited_for) {
+        throw error(*waited_for);  // that is what took the time
+      }
+      if (why.code() != errc::writer_ending || time_left(give_up) < name_poll) {
+        throw;
+      }
+      waited_for = why;
+    }
+    base::pause_before_retry(name_poll);
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<attachment> client_impl::reserve(const std::shared_ptr<connection>& broker,
                                                  wire::reserve wanted,
                                                  std::string_view operation,
                                                  steady_time deadline) {
-  answer got = broker->request(wanted, {operation, wanted.name}, deadline);
+  answer got = ask_for_name(*broker, wanted, {operation, wanted.name}, deadline);
   const auto* reserved = std::get_if<wire::reserved>(&got.body);
-  if (reserved == nullptr || got.descriptors.size() != 1) {
+  if (reserved == nullptr || got.descriptors.size() != 1 || reserved->generation == 0 ||
+      reserved->generation > max_generation) {
     throw unexpected_answer({operation, wanted.name});
   }
   wire::segment info;
@@ -71,11 +105,10 @@ std::shared_ptr<attachment> client_impl::reserve(const std::shared_ptr<connectio
                                          std::move(wanted.descriptor),
                                          std::move(got.descriptors.front()));
   } catch (...) {
-    broker->release(generation, 1);
+    broker->release(generation, 1, true);
     throw;
   }
-  const std::lock_guard lock(attachments_mutex_);
-  attachments_[{broker.get(), generation}] = lease;
+  add_attachment(lease);
   return lease;
 }
 
@@ -102,7 +135,7 @@ std::unique_ptr<segment_impl> client_impl::create(std::string_view name,
   // From here on an exception gives the lease back, and the reservation ends with it.
   const std::string device = backend->device().text();
   return user_of(lease->find_or_map(device, access::read_write, [&] {
-    auto memory = backend->allocate(name, plan);
+    auto memory = backend->allocate(name, plan, deadline);
     attach_chunks(
         *lease,
         *memory,
@@ -167,7 +200,7 @@ std::unique_ptr<segment_impl> client_impl::share(std::string_view name,
         wire::publish{lease->info().generation, {options.metadata.begin(), options.metadata.end()}},
         {"share", name},
         deadline));
-    lease->set_metadata({options.metadata.begin(), options.metadata.end()});
+    lease->set_published({options.metadata.begin(), options.metadata.end()});
   }
   const std::lock_guard lock(attachments_mutex_);
   std::erase_if(shares_, [](const auto& entry) { return entry.second.expired(); });

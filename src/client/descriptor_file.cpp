@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
-#include <optional>
 #include <utility>
 
+#include "base/deadline.hpp"
+#include "base/guarded_fd.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
-#include "base/unique_fd.hpp"
-#include "client/fork_guard.hpp"
 #include "gpushm/error.hpp"
 #include "gpushm/exchange.hpp"
 #include "wire/descriptor.hpp"
@@ -54,12 +55,20 @@ void write_all(int fd, std::span<const std::byte> bytes, const std::string& path
   }
 }
 
-/// A file of another name in the same directory, deleted unless it is renamed.
+/// How long another exporter may take to replace a dead one's file.
+constexpr milliseconds replacing_takes_at_most{2'000};
+
+bool is_unsupported(int number) {
+  return number == EINVAL || number == ENOSYS || number == EOPNOTSUPP;
+}
+
+/// A file of another name in the same directory, deleted unless it becomes the one at `path`.
 class temporary_file {
  public:
   explicit temporary_file(const std::string& path)
-      : name_(path + ".XXXXXX"), fd_(base::checked("export", path, "mkostemp", [&] {
-          return ::mkostemp(name_.data(), O_CLOEXEC);
+      : path_(path), name_(path + ".XXXXXX"), fd_(base::guarded_fd::open([&] {
+          return base::checked(
+              "export", path, "mkostemp", [&] { return ::mkostemp(name_.data(), O_CLOEXEC); });
         })) {}
   temporary_file(const temporary_file&) = delete;
   temporary_file& operator=(const temporary_file&) = delete;
@@ -69,16 +78,111 @@ class temporary_file {
     }
   }
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
-  [[nodiscard]] base::unique_fd rename_to(const std::string& path) {
-    base::checked("export", path, "rename", [&] { return ::rename(name_.c_str(), path.c_str()); });
-    name_.clear();
-    return std::move(fd_);
+
+  /// Gives the file the name `path` if no file has it, and returns whether it has it now.
+  [[nodiscard]] bool put_where_nothing_is() {
+    if (base::retry([&] { return rename_with(RENAME_NOREPLACE); }) == 0) {
+      name_.clear();
+      return true;
+    }
+    if (is_unsupported(errno)) {  // as NFS
+      base::checked(
+          "export", path_, "link", [&] { return ::link(name_.c_str(), path_.c_str()); }, {EEXIST});
+      if (is_same_file(fd_.get(), path_)) {
+        ::unlink(std::exchange(name_, {}).c_str());
+        return true;
+      }
+      return false;
+    }
+    if (errno != EEXIST) {
+      base::throw_errno(errno, "export", path_, "renameat2");
+    }
+    return false;
   }
 
+  /// Takes the place of `dead`, which is at `path` and which the caller has claimed. False: another
+  /// file has come to `path` meanwhile, and is still there.
+  [[nodiscard]] bool replace(int dead) {
+    if (base::retry([&] { return rename_with(RENAME_EXCHANGE); }) == 0) {
+      if (is_same_file(dead, name_)) {
+        ::unlink(std::exchange(name_, {}).c_str());
+        return true;
+      }
+      base::checked(
+          "export", path_, "renameat2", [&] { return rename_with(RENAME_EXCHANGE); }, {ENOENT});
+      return false;
+    }
+    if (errno == ENOENT) {
+      return false;
+    }
+    if (!is_unsupported(errno)) {
+      base::throw_errno(errno, "export", path_, "renameat2");
+    }
+    base::checked(
+        "export", path_, "rename", [&] { return ::rename(name_.c_str(), path_.c_str()); });
+    name_.clear();
+    return true;
+  }
+
+  [[nodiscard]] base::guarded_fd take() noexcept { return std::move(fd_); }
+
  private:
+  [[nodiscard]] int rename_with(unsigned int flags) const {
+    return ::renameat2(AT_FDCWD, name_.c_str(), AT_FDCWD, path_.c_str(), flags);
+  }
+
+  std::string path_;
   std::string name_;
-  base::unique_fd fd_;
+  base::guarded_fd fd_;
 };
+
+[[noreturn]] void throw_in_use(const std::string& path, std::string_view cause) {
+  throw error(errc::address_in_use,
+              "export",
+              path,
+              cause,
+              "stop that process, or export into another file");
+}
+
+/// Of any number of exporters one wins. Where there is no file, the kernel decides which. A dead
+/// exporter's file is replaced by the one that gets a lock (flock) on it, which is not the lock
+/// that says that an exporter lives.
+void put_in_place(temporary_file& file, const std::string& path) {
+  const auto deadline = clock::now() + replacing_takes_at_most;
+  while (!file.put_where_nothing_is()) {
+    const auto open_with = [&](int mode) {
+      return base::guarded_fd::open([&] {
+        return base::retry(
+            [&] { return ::open(path.c_str(), mode | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW); });
+      });
+    };
+    // NFS locks only what may be written.
+    auto there = open_with(O_RDWR);
+    if (!there) {
+      there = open_with(O_RDONLY);
+    }
+    if (!there) {
+      if (errno == ENOENT) {
+        continue;
+      }
+      base::throw_errno(errno, "export", path, "open");
+    }
+    if (is_locked(there.get())) {
+      throw_in_use(path, "a living process exports into this file");
+    }
+    if (base::retry([&] { return ::flock(there.get(), LOCK_EX | LOCK_NB); }) == 0) {
+      if (is_same_file(there.get(), path) && !is_locked(there.get()) && file.replace(there.get())) {
+        return;
+      }
+    } else if (errno != EWOULDBLOCK) {
+      base::throw_errno(errno, "export", path, "flock");
+    }
+    if (clock::now() > deadline) {
+      throw_in_use(path, "another process is about to export into this file");
+    }
+    base::pause_before_retry(milliseconds(1));
+  }
+}
 
 enum class file_status : unsigned char { absent, of_the_dead, of_the_living };
 
@@ -131,7 +235,6 @@ class descriptor_file::impl {
  public:
   impl(std::string path, std::span<const std::byte> descriptor, unsigned int mode)
       : path_(std::move(path)) {
-    check_replaceable();
     temporary_file file(path_);
     base::checked("export", path_, "fchmod", [&] { return ::fchmod(file.fd(), mode); });
     struct flock lock = whole_file(F_WRLCK);
@@ -139,13 +242,14 @@ class descriptor_file::impl {
       return ::fcntl(file.fd(), F_OFD_SETLK, &lock);
     });
     write_all(file.fd(), descriptor, path_);
-    file_ = file.rename_to(path_);
-    closes_in_child_.emplace(file_.get());
+    put_in_place(file, path_);
+    file_ = file.take();
   }
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
   ~impl() {
-    if (is_same_file(file_.get(), path_) && ::unlink(path_.c_str()) != 0) {
+    // A forked child's copy has no lock, and the file is its parent's.
+    if (file_ && is_same_file(file_.get(), path_) && ::unlink(path_.c_str()) != 0) {
       base::log(log_level::warning, "remove " + path_ + ": " + base::errno_text(errno));
     }
   }
@@ -153,22 +257,8 @@ class descriptor_file::impl {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
  private:
-  void check_replaceable() const {
-    const base::unique_fd there(
-        base::retry([&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
-    if (there && is_locked(there.get())) {
-      throw error(errc::address_in_use,
-                  "export",
-                  path_,
-                  "a living process exports into this file",
-                  "stop that process, or export into another file");
-    }
-  }
-
   std::string path_;
-  base::unique_fd file_;  // holds the lock
-  // A forked child's copy would hold the lock past this process's death.
-  std::optional<detail::fork_closes> closes_in_child_;
+  base::guarded_fd file_;  // holds the lock
 };
 
 descriptor_file::descriptor_file(const std::string& path,
@@ -179,13 +269,19 @@ descriptor_file::descriptor_file(descriptor_file&&) noexcept = default;
 descriptor_file& descriptor_file::operator=(descriptor_file&&) noexcept = default;
 descriptor_file::~descriptor_file() = default;
 
-const std::string& descriptor_file::path() const noexcept {
-  static const std::string none;
-  return impl_ ? impl_->path() : none;
+const std::string& descriptor_file::path() const {
+  if (!impl_) {
+    throw error(errc::invalid_argument,
+                "descriptor_file",
+                {},
+                "this descriptor_file object is empty",
+                "export first; a moved-from object is empty");
+  }
+  return impl_->path();
 }
 
 std::vector<std::byte> read_descriptor_file(const std::string& path, milliseconds timeout) {
-  const auto deadline = clock::now() + timeout;
+  const auto deadline = base::deadline_after(timeout);
   std::vector<std::byte> bytes;
   for (;;) {
     const file_status status = look(path, bytes);
@@ -200,15 +296,14 @@ std::vector<std::byte> read_descriptor_file(const std::string& path, millisecond
 }
 
 segment import_file(const std::string& path, const import_options& options) {
-  const auto deadline = clock::now() + options.timeout;
+  const auto deadline = base::deadline_after(options.timeout);
   import_options here = options;
   if (here.directory.empty()) {
     const auto parent = std::filesystem::path(path).parent_path();
     here.directory = parent.empty() ? "." : parent.string();
   }
   for (;;) {
-    const auto left = std::chrono::ceil<milliseconds>(deadline - clock::now());
-    const auto bytes = read_descriptor_file(path, std::max(left, milliseconds(0)));
+    const auto bytes = read_descriptor_file(path, base::time_left(deadline));
     try {
       return import_memory(bytes, here);
     } catch (const error& why) {

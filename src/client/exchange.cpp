@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/fork_guard.hpp"
 #include "base/log.hpp"
 #include "client/client_impl.hpp"
 #include "client/remote_descriptor.hpp"
@@ -24,14 +25,24 @@ using detail::segment_impl;
 /// How many exports by `export_memory` this process believes when their bytes come back to it.
 constexpr std::size_t max_remembered_exports = 4'096;
 
+/// Never destroyed, as is what it uses.
+struct export_list {
+  base::fork_safe_mutex mutex;
+  std::deque<std::shared_ptr<const memory::source>> remembered;
+};
+export_list& exports() {
+  static auto* const made = new export_list;  // NOLINT(cppcoreguidelines-owning-memory): see above
+  return *made;
+}
+
 void remember_export(std::shared_ptr<const memory::source> exported) {
-  static std::mutex mutex;
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, as is what it uses
-  static auto* const all = new std::deque<std::shared_ptr<const memory::source>>;
-  const std::lock_guard lock(mutex);
-  all->push_back(std::move(exported));
-  if (all->size() > max_remembered_exports) {
-    all->pop_front();
+  std::shared_ptr<const memory::source> forgotten;  // ends without the lock
+  export_list& all = exports();
+  const std::lock_guard lock(all.mutex);
+  all.remembered.push_back(std::move(exported));
+  if (all.remembered.size() > max_remembered_exports) {
+    forgotten = std::move(all.remembered.front());
+    all.remembered.pop_front();
   }
 }
 
@@ -53,21 +64,33 @@ class shared_clients {
 
  private:
   [[nodiscard]] std::shared_ptr<client_impl> find(const std::string& socket_path) {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(all_, [](const auto& entry) { return entry.second.expired(); });
-    const auto at = all_.find(socket_path);
-    auto found = at == all_.end() ? nullptr : at->second.lock();
+    std::shared_ptr<client_impl> found;
+    {
+      const std::lock_guard lock(mutex_);
+      std::erase_if(all_, [](const auto& entry) { return entry.second.expired(); });
+      const auto at = all_.find(socket_path);
+      if (at != all_.end()) {
+        found = at->second.lock();
+      }
+    }
     return found && !found->forked() ? found : nullptr;
   }
 
-  std::mutex mutex_;
+  base::fork_safe_mutex mutex_;
   std::map<std::string, std::weak_ptr<client_impl>> all_;
 };
 
+shared_clients& clients() {
+  static auto* const made = new shared_clients;  // NOLINT(cppcoreguidelines-owning-memory): kept
+  return *made;
+}
+
+// Made when the library is loaded: a forked child must not find them half made.
+[[maybe_unused]] const export_list& exports_made_at_load = exports();
+[[maybe_unused]] const shared_clients& clients_made_at_load = clients();
+
 std::shared_ptr<client_impl> client_for(const std::string& socket_path) {
-  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed
-  static auto* const all = new shared_clients;
-  return all->get(socket_path);
+  return clients().get(socket_path);
 }
 
 std::string socket_of(const wire::broker_reference& broker, const std::string& directory) {
@@ -136,6 +159,7 @@ segment import_by_handle(const wire::descriptor& described, const import_options
 }  // namespace
 
 std::vector<std::byte> export_memory(void* pointer, std::uint64_t size_bytes) {
+  base::held_log_lines lines;
   const std::shared_ptr<const memory::source> found = memory::find_source({}, pointer, size_bytes);
   if (found->kind() != backend::cuda_ipc) {
     throw error(errc::not_exportable,
@@ -152,6 +176,7 @@ std::vector<std::byte> export_memory(void* pointer, std::uint64_t size_bytes) {
 
 std::vector<std::byte> export_segment(const segment& what, std::string_view socket_path) {
   const segment_impl& impl = segment_access::impl(what);
+  detail::check_not_forked(impl.forks(), "export", impl.info().name);
   const detail::attachment& lease = impl.lease("export");
   const wire::segment& info = impl.info();
   wire::descriptor described;
@@ -178,6 +203,7 @@ std::vector<std::byte> export_segment(const segment& what, std::string_view sock
 }
 
 segment import_memory(std::span<const std::byte> descriptor, const import_options& options) {
+  base::held_log_lines lines;
   const wire::descriptor described = wire::decode_descriptor(descriptor);
   if (!described.broker) {
     return import_by_handle(described, options);

@@ -3,29 +3,24 @@
 
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string_view>
+#include <utility>
+
+#include "base/fork_guard.hpp"
 
 namespace gpushm::detail {
 
-/// How often this process image was forked since it started: differs between a parent and its
-/// child.
-[[nodiscard]] std::uint64_t fork_count() noexcept;
+using base::is_forked_child_of;
 
-/// While it lives, a child that is forked off closes its copy of `fd`, so that the broker sees the
-/// parent's death though the child lives on. Thread-safe.
-class fork_closes {
- public:
-  explicit fork_closes(int fd);
-  fork_closes(const fork_closes&) = delete;
-  fork_closes& operator=(const fork_closes&) = delete;
-  ~fork_closes();
+/// What an object remembers of the process that it was made in.
+[[nodiscard]] inline std::uint64_t fork_count() noexcept {
+  return base::fork_generation();
+}
 
- private:
-  int fd_;
-};
-
-/// Throws `errc::forked` when this process was forked off after `count` was taken.
-void check_not_forked(std::uint64_t count, std::string_view operation, std::string_view object);
+/// Throws `errc::forked` when this process was forked off after `made_in` was taken from
+/// `fork_count`. Call it before any lock is taken: a child may find every lock taken.
+void check_not_forked(std::uint64_t made_in, std::string_view operation, std::string_view object);
 
 /// In a forked child, objects with threads and locks can neither be used nor destroyed: the copy in
 /// `object` is kept for ever.

@@ -31,7 +31,8 @@ bool is_current(const mapping& of) {
 }
 
 bool is_worth_keeping(const mapping& of) {
-  return of.info().lifetime == lifetime::persistent && of.info().published && is_current(of);
+  return of.info().lifetime == lifetime::persistent && of.cache.opened && of.lease() != nullptr &&
+         of.lease()->published() && is_current(of);
 }
 
 const char* environment(const char* variable) {
@@ -135,6 +136,7 @@ void import_cache::remember(const std::shared_ptr<mapping>& of, std::string_view
     sweep_at_ = by_words_.size() * 2 + 64;
   }
   by_words_[words{of->info().name, std::string(device), of->access()}] = of;
+  of->cache.opened = true;
 }
 
 void import_cache::release(std::shared_ptr<mapping> of) noexcept {
@@ -224,20 +226,21 @@ void import_cache::close() noexcept {
   trim();
 }
 
-void import_cache::lease_lost(const connection& broker, gpushm::generation generation) noexcept {
+bool import_cache::end_lost(const connection& broker, gpushm::generation generation) noexcept {
   try {
     ended out;
     const std::lock_guard lock(mutex_);
-    for (auto at = unused_.begin(); at != unused_.end();) {
-      const std::shared_ptr<mapping> each = *at++;
+    for (const std::shared_ptr<mapping>& each : unused_) {
       const bool meant = generation == 0 || each->info().generation == generation;
       if (meant && &each->lease()->broker() == &broker && !is_current(*each)) {
-        forget(each, out);
+        forget(std::shared_ptr<mapping>(each), out);
+        return true;
       }
     }
   } catch (const std::exception& why) {
     base::log(log_level::warning, why.what());
   }
+  return false;
 }
 
 gpushm::cache_stats import_cache::stats() const {

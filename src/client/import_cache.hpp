@@ -58,7 +58,13 @@ class import_cache final : public lease_listener {
   void close() noexcept;
   [[nodiscard]] gpushm::cache_stats stats() const;
 
-  void lease_lost(const connection& broker, gpushm::generation generation) noexcept override;
+  [[nodiscard]] bool end_lost(const connection& broker,
+                              gpushm::generation generation) noexcept override;
+  /// All of them.
+  void lease_lost(const connection& broker, gpushm::generation generation) noexcept {
+    while (end_lost(broker, generation)) {
+    }
+  }
 
  private:
   struct words {

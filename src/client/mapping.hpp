@@ -53,6 +53,7 @@ class mapping {
   /// The import cache's notes; with its lock held.
   struct cache_notes {
     std::size_t users = 0;
+    bool opened = false;  ///< by name; a creator's own mapping is not kept for nobody
     bool known = false;   ///< counted in the cache's groups
     bool unused = false;  ///< in the list of those that nobody uses
     std::list<std::shared_ptr<mapping>>::iterator place;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.hpp"
 #include "client/segment_impl.hpp"
 #include "gpushm/error.hpp"
 
@@ -22,8 +23,14 @@ detail::attachment& detail::segment_impl::lease(std::string_view operation) cons
 
 segment::segment() noexcept = default;
 segment::segment(segment&&) noexcept = default;
-segment& segment::operator=(segment&&) noexcept = default;
-segment::~segment() = default;
+segment& segment::operator=(segment&& other) noexcept {
+  base::held_log_lines lines;
+  impl_ = std::move(other.impl_);
+  return *this;
+}
+segment::~segment() {
+  reset();
+}
 segment::segment(std::unique_ptr<detail::segment_impl> impl) noexcept : impl_(std::move(impl)) {}
 
 segment::operator bool() const noexcept {
@@ -42,6 +49,7 @@ const detail::segment_impl& segment::impl() const {
 }
 
 void segment::reset() noexcept {
+  base::held_log_lines lines;
   impl_.reset();
 }
 
@@ -75,6 +83,7 @@ const gpushm::epoch& segment::epoch() const {
   return lease == nullptr ? none : lease->broker().broker().epoch;
 }
 std::span<const std::byte> segment::metadata() const {
+  detail::check_not_forked(impl().forks(), "metadata", name());
   const detail::attachment* lease = impl().mapped().lease();
   return lease == nullptr ? std::span<const std::byte>() : lease->metadata();
 }
@@ -86,13 +95,14 @@ segment_view segment::view() const {
 }
 
 void segment::publish(std::span<const std::byte> metadata) {
+  base::held_log_lines lines;
   detail::check_not_forked(impl().forks(), "publish", name());
   detail::attachment& lease = impl().lease("publish");
   static_cast<void>(
       lease.broker().request(wire::publish{generation(), {metadata.begin(), metadata.end()}},
                              {"publish", name()},
-                             std::chrono::steady_clock::now() + impl().request_timeout()));
-  lease.set_metadata({metadata.begin(), metadata.end()});
+                             base::deadline_after(impl().request_timeout())));
+  lease.set_published({metadata.begin(), metadata.end()});
 }
 
 void segment::publish(std::string_view metadata) {
@@ -115,6 +125,13 @@ void check_range(std::string_view operation,
   }
 }
 
+/// A child inherits mappings of host memory, and nothing of the driver.
+void check_reachable(std::string_view operation, const segment& of, std::uint64_t made_in) {
+  if (of.device().kind != device_kind::host) {
+    detail::check_not_forked(made_in, operation, of.name());
+  }
+}
+
 void check_writable(std::string_view operation, const segment& of) {
   if (of.access() == access::read) {
     throw error(errc::invalid_argument,
@@ -128,17 +145,23 @@ void check_writable(std::string_view operation, const segment& of) {
 }  // namespace
 
 void segment::read(std::uint64_t offset_bytes, std::span<std::byte> destination) const {
+  base::held_log_lines lines;
+  check_reachable("read", *this, impl().forks());
   check_range("read", *this, offset_bytes, destination.size());
   impl().region().read(offset_bytes, destination);
 }
 
 void segment::write(std::uint64_t offset_bytes, std::span<const std::byte> source) {
+  base::held_log_lines lines;
+  check_reachable("write", *this, impl().forks());
   check_writable("write", *this);
   check_range("write", *this, offset_bytes, source.size());
   impl().region().write(offset_bytes, source);
 }
 
 void segment::fill(std::byte value) {
+  base::held_log_lines lines;
+  check_reachable("fill", *this, impl().forks());
   check_writable("fill", *this);
   impl().region().fill(0, size_bytes(), value);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
+#include "base/log.hpp"
 #include "client/client_impl.hpp"
 #include "client/subscription_impl.hpp"
 #include "gpushm/client.hpp"
@@ -53,7 +54,8 @@ std::optional<event> subscription_impl::next(std::chrono::milliseconds timeout) 
     return event{};  // a resync: whatever happened in between was missed
   }
   std::unique_lock lock(mutex_);
-  if (!arrived_.wait_for(lock, timeout, [&] { return !unread_.empty() || gone_; })) {
+  if (!arrived_.wait_until(
+          lock, base::deadline_after(timeout), [&] { return !unread_.empty() || gone_; })) {
     return std::nullopt;
   }
   if (!unread_.empty()) {
@@ -75,10 +77,18 @@ std::optional<event> subscription_impl::next(std::chrono::milliseconds timeout) 
 subscription::subscription(std::shared_ptr<detail::subscription_impl> impl) noexcept
     : impl_(std::move(impl)) {}
 subscription::subscription(subscription&&) noexcept = default;
-subscription& subscription::operator=(subscription&&) noexcept = default;
-subscription::~subscription() = default;
+subscription& subscription::operator=(subscription&& other) noexcept {
+  base::held_log_lines lines;
+  impl_ = std::move(other.impl_);
+  return *this;
+}
+subscription::~subscription() {
+  base::held_log_lines lines;
+  impl_.reset();
+}
 
 std::optional<event> subscription::next(std::chrono::milliseconds timeout) {
+  base::held_log_lines lines;
   if (!impl_) {
     throw error(errc::invalid_argument,
                 "subscription",

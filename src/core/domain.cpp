@@ -8,14 +8,29 @@
 #include "base/exporter_bound.hpp"
 #include "base/names.hpp"
 #include "base/size_text.hpp"
-#include "core/near_match.hpp"
 
 namespace gpushm::core {
 
 namespace {
 
-std::int64_t account_of(const peer& who) {
-  return who.uid_known ? std::int64_t{who.uid} : -1;
+budget::amounts capacities(const limits& of) {
+  budget::amounts result{};
+  const auto set = [&](resource what, std::uint64_t amount) {
+    result[static_cast<std::size_t>(what)] = amount;
+  };
+  set(resource::memory_bytes, of.max_memory_bytes);
+  set(resource::descriptors, of.max_descriptors);
+  set(resource::connections, of.max_connections);
+  set(resource::segments, of.max_segments);
+  set(resource::segment_bytes, of.quota_bytes);
+  set(resource::subscriptions, of.max_all_subscriptions);
+  set(resource::waiting_opens, of.max_waiting_opens);
+  return result;
+}
+
+/// What clients say of a device is shown to people.
+bool is_plain_text(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char each) { return each > ' ' && each < 0x7f; });
 }
 
 error stale(gpushm::generation generation) {
@@ -35,6 +50,9 @@ void check_reservation(const reservation& wanted) {
   };
   if (wanted.size_bytes == 0) {
     invalid("the size is 0 bytes", "give a size of at least 1 byte");
+  }
+  if (wanted.allocated_bytes > largest_segment_bytes) {
+    invalid("the segment is larger than an address space (256 TiB)", "create a smaller one");
   }
   if (wanted.allocated_bytes < wanted.size_bytes) {
     invalid("less memory is allocated than the segment's size", "report this as a bug");
@@ -66,12 +84,24 @@ void check_reservation(const reservation& wanted) {
       wanted.device.pci_address.size() > longest_device_text) {
     invalid("the device's description is too long", "report this as a bug");
   }
+  if (!is_plain_text(wanted.device.uuid) || !is_plain_text(wanted.device.pci_address)) {
+    invalid("the device's description has characters other than printable ASCII",
+            "report this as a bug");
+  }
 }
 
 }  // namespace
 
-domain::domain(std::string name, std::uint32_t owner_uid, const limits& bounds, observer& events)
-    : name_(std::move(name)), owner_uid_(owner_uid), limits_(bounds), observer_(events) {}
+domain::domain(std::string name,
+               std::uint32_t owner_uid,
+               const limits& bounds,
+               observer& events,
+               std::shared_ptr<process_budget> process)
+    : name_(std::move(name)),
+      owner_uid_(owner_uid),
+      limits_(bounds),
+      observer_(events),
+      budget_(capacities(bounds), std::move(process)) {}
 
 // ---- who may ----
 
@@ -113,8 +143,17 @@ const segment& domain::held(session_id session, gpushm::generation generation) c
 }
 
 const segment* domain::published_or_own(session_id session, std::string_view name) const {
-  const auto at = names_.find(name);
-  return at != names_.end() && may_see(session, *at->second) ? at->second : nullptr;
+  const segment* found = named(name);
+  return found != nullptr && may_see(session, *found) ? found : nullptr;
+}
+
+segment* domain::named(std::string_view name) const {
+  for (const names* in : {&published_, &reserved_}) {
+    if (const auto at = in->find(name); at != in->end()) {
+      return at->second;
+    }
+  }
+  return nullptr;
 }
 
 const segment& domain::stat(session_id session, std::string_view name) const {
@@ -138,41 +177,27 @@ error domain::no_such_segment(std::string_view name) const {
   if (dead_names_.contains(name)) {
     return exporter_died();
   }
-  near_match match(name);
-  for (const auto& [candidate, what] : names_) {
-    // The name itself: another generation was meant.
-    if (what->published && candidate != name && !match.consider(candidate)) {
-      break;
-    }
-  }
-  std::string next_step = "`gpushm ls` shows what there is; a timeout waits for the name";
-  if (!match.best().empty()) {
-    next_step = "did you mean \"" + std::string(match.best()) + "\"?";
-  }
-  return {errc::no_such_segment, {}, {}, "no such segment in domain " + name_, next_step};
+  return {errc::no_such_segment,
+          {},
+          {},
+          "no such segment in domain " + name_,
+          "`gpushm ls` shows what there is; a timeout waits for the name"};
 }
 
 // ---- creating ----
 
-void domain::check_quota(const peer& who, std::uint64_t bytes) const {
-  const auto check = [&](std::uint64_t used, std::uint64_t quota, const std::string& whose) {
-    // Sizes are what clients claim: also without a quota the sum must stay a sum.
-    const std::uint64_t limit = quota == 0 ? std::numeric_limits<std::uint64_t>::max() : quota;
-    if (bytes <= limit && used <= limit - bytes) {
-      return;
-    }
-    throw error(errc::quota_exceeded,
-                {},
-                {},
-                base::size_text(bytes) + " do not fit into the quota of " + whose + ": " +
-                    base::size_text(used) + " of " + base::size_text(limit) + " are in use",
-                "remove segments that nobody needs, or raise the broker's quota");
-  };
-  check(allocated_bytes_, limits_.quota_bytes, "domain " + name_);
-  const auto used = bytes_of_uid_.find(account_of(who));
-  check(used == bytes_of_uid_.end() ? 0 : used->second,
-        limits_.quota_bytes_per_uid,
-        who.uid_known ? "uid " + std::to_string(who.uid) : "processes whose uid is not known");
+void domain::check_quota_of(const account& who, std::uint64_t bytes) const {
+  const std::uint64_t quota = limits_.quota_bytes_per_principal;
+  const std::uint64_t used = who.used(resource::segment_bytes);
+  if (quota == 0 || (bytes <= quota && used <= quota - bytes)) {
+    return;
+  }
+  throw error(errc::quota_exceeded,
+              {},
+              {},
+              base::size_text(bytes) + " do not fit into the quota of " + who.name() + ": " +
+                  base::size_text(used) + " of " + base::size_text(quota) + " are in use",
+              "remove segments that are not used, or raise the broker's quota");
 }
 
 std::uint32_t domain::take_slot() {
@@ -192,8 +217,12 @@ void domain::give_back_slot(std::uint32_t slot) noexcept {
 const segment& domain::reserve(session_id session, const reservation& wanted) {
   check_reservation(wanted);
   participant& creator = find_session(session);
-  if (const auto at = names_.find(wanted.name); at != names_.end()) {
-    const segment& other = *at->second;
+  if (const segment* found = named(wanted.name)) {
+    const segment& other = *found;
+    if (waits_for_fence(other) &&
+        (other.lifetime != lifetime::persistent || !other.published)) {  // the name goes with it
+      throw writer_ending(other);
+    }
     throw error(errc::already_exists,
                 {},
                 {},
@@ -202,25 +231,14 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
                                       std::to_string(other.creator.pid),
                 "open it, remove it first, or choose another name");
   }
-  if (segments_.size() >= limits_.max_segments) {
-    throw error(
-        errc::too_many_segments,
-        {},
-        {},
-        "domain " + name_ + " holds " + std::to_string(segments_.size()) + " segments, its limit",
-        "remove segments that nobody needs, or serve with a larger --max-segments");
-  }
-  check_quota(creator.who, wanted.allocated_bytes);
-  const std::uint64_t descriptors = std::uint64_t{wanted.chunk_count} + 1;
-  if (limits_.max_descriptors != 0 && descriptors_ + descriptors > limits_.max_descriptors) {
-    throw error(errc::too_many_descriptors,
-                {},
-                {},
-                "the segment needs " + std::to_string(descriptors) +
-                    " descriptors, the broker has " +
-                    std::to_string(limits_.max_descriptors - descriptors_) + " left",
-                "use fewer, larger chunks, or raise the broker's open file limit");
-  }
+  const auto held = std::make_shared<charges>(budget_, creator.held.who(), creator.is_operator);
+  held->take(resource::segments, 1);
+  check_quota_of(*held->who(), wanted.allocated_bytes);
+  held->take(resource::segment_bytes, wanted.allocated_bytes);
+  held->take(resource::descriptors, std::uint64_t{wanted.chunk_count} + 1);
+  held->take(resource::memory_bytes,
+             cost::segment + cost::lease + wanted.name.size() + wanted.descriptor.size() +
+                 cost::chunk * wanted.chunk_count);
 
   const gpushm::generation generation = next_generation_;
   if (free_slots_.capacity() <= unused_slots_from_) {  // give_back_slot must not fail
@@ -244,11 +262,12 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
     made.leases.push_back({session, 1});
     creator.leased.insert(generation);
     creator.created.insert(generation);
-    std::uint64_t& account = bytes_of_uid_[account_of(creator.who)];
-    names_.emplace(made.name, &made);
-    account += wanted.allocated_bytes;  // last: nothing below can fail
+    creator.unpublished.emplace(made.name, &made);
+    reserved_.emplace(made.name, &made);
+    made.held = held;  // nothing from here on can fail
     ++lease_count_;
   } catch (...) {  // out of memory half-way
+    creator.unpublished.erase(made.name);
     creator.leased.erase(generation);
     creator.created.erase(generation);
     segments_.erase(at);
@@ -259,8 +278,6 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
     std::erase(dead_names_in_order_, made.name);
   }
   made.slot = take_slot();
-  allocated_bytes_ += wanted.allocated_bytes;
-  descriptors_ += descriptors;
   observer_.slot_changed(made.slot, generation, segment_state::live);
   return made;
 }
@@ -341,7 +358,24 @@ void domain::publish(session_id session,
         "the metadata has " + std::to_string(metadata.size()) + " bytes, the limit is 65536",
         "put large tables into the segment itself");
   }
-  what.metadata.assign(metadata.begin(), metadata.end());
+  std::shared_ptr<metadata_block> kept;
+  if (!metadata.empty()) {
+    kept = std::make_shared<metadata_block>();
+    kept->bytes.assign(metadata.begin(), metadata.end());
+    kept->held = what.held;
+    what.held->take(resource::memory_bytes, metadata.size());
+  }
+  try {
+    published_.emplace(what.name, &what);
+  } catch (...) {
+    what.held->give_back(resource::memory_bytes, metadata.size());
+    throw;
+  }
+  what.metadata = std::move(kept);  // nothing from here on can fail
+  reserved_.erase(what.name);
+  if (const auto creator = sessions_.find(what.creator_session); creator != sessions_.end()) {
+    creator->second.unpublished.erase(what.name);
+  }
   what.published = true;
   emit(event_kind::published, what, session);
   wake(what);
@@ -354,9 +388,19 @@ void domain::unname(segment& what, segment_state state) {
     return;
   }
   what.removed = true;
-  names_.erase(what.name);
+  if (what.published) {
+    published_.erase(what.name);
+  } else {
+    reserved_.erase(what.name);
+    if (const auto creator = sessions_.find(what.creator_session); creator != sessions_.end()) {
+      creator->second.unpublished.erase(what.name);
+    }
+  }
   observer_.slot_changed(what.slot, what.generation, state);
   for (const lease& claim : what.leases) {
+    if (ending_sessions_ != 0 && is_ending(claim.holder)) {
+      continue;  // it has no connection; a client that comes back reads the state table
+    }
     observer_.lost(claim.holder,
                    {event_kind::removed,
                     what.name,
@@ -380,12 +424,12 @@ void domain::remember_dead(const std::string& name) {
 
 void domain::remove(session_id session, std::string_view name, gpushm::generation generation) {
   base::check_name({}, name);
-  const auto at = names_.find(name);
-  if (at == names_.end() || !may_see(session, *at->second) ||
-      (generation != 0 && at->second->generation != generation)) {
+  segment* const found = named(name);
+  if (found == nullptr || !may_see(session, *found) ||
+      (generation != 0 && found->generation != generation)) {
     throw no_such_segment(name);
   }
-  segment& what = *at->second;
+  segment& what = *found;
   if (!may_manage(session, what)) {
     throw error(errc::permission_denied,
                 {},
@@ -402,7 +446,7 @@ void domain::remove(session_id session, std::string_view name, gpushm::generatio
   free_if_unused(what);
 }
 
-/// Somebody holds it, or it waits for somebody under its name.
+/// True while leased, or persistent, published and not removed.
 bool domain::stays(const segment& what) noexcept {
   return !what.leases.empty() ||
          (what.lifetime == lifetime::persistent && what.published && !what.removed);
@@ -421,13 +465,6 @@ void domain::free_if_unused(segment& what) {
   observer_.slot_changed(what.slot, what.generation, std::nullopt);
   observer_.freed(what);
   give_back_slot(what.slot);
-  allocated_bytes_ -= what.allocated_bytes;
-  descriptors_ -= std::uint64_t{what.chunk_count} + 1;
-  const auto account = bytes_of_uid_.find(account_of(what.creator));
-  account->second -= what.allocated_bytes;
-  if (account->second == 0) {
-    bytes_of_uid_.erase(account);
-  }
   if (const auto creator = sessions_.find(what.creator_session); creator != sessions_.end()) {
     creator->second.created.erase(what.generation);
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -14,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/budget.hpp"
 #include "core/segment.hpp"
 #include "gpushm/client.hpp"
 #include "gpushm/error.hpp"
@@ -23,14 +25,24 @@ namespace gpushm::core {
 
 using time_point = std::chrono::steady_clock::time_point;
 
+/// No segment is larger than an address space: sizes are only claims, and their sum must stay a
+/// sum.
+inline constexpr std::uint64_t largest_segment_bytes = std::uint64_t{1} << 48U;
+
 struct limits {
   std::uint32_t max_segments = 65'536;
-  std::uint64_t quota_bytes = 0;          ///< 0: no limit
-  std::uint64_t quota_bytes_per_uid = 0;  ///< 0: no limit; unknown uids share one account
-  std::uint64_t max_descriptors = 0;  ///< for chunks, control pages and connections; 0: no limit
-  std::uint32_t descriptors_per_session = 2;
+  std::uint64_t quota_bytes = 0;                ///< 0: no limit
+  std::uint64_t quota_bytes_per_principal = 0;  ///< 0: no limit
+  std::uint64_t max_descriptors = 0;   ///< for chunks, control pages and connections; 0: no limit
+  std::uint64_t max_memory_bytes = 0;  ///< that members make the broker hold; 0: no limit
+  std::uint32_t max_connections = 0;   ///< 0: no limit
+  std::uint32_t descriptors_per_session = 3;         ///< its socket, pidfd and life pipe
+  std::uint32_t descriptors_per_ending_session = 2;  ///< without the socket
   std::uint32_t max_pending_opens = 4'096;           ///< of one session
+  std::uint32_t max_waiting_opens = 65'536;          ///< of all
   std::uint32_t max_subscriptions = 64;              ///< of one session
+  std::uint32_t max_all_subscriptions = 8'192;       ///< each event looks at every one
+  std::uint32_t max_confirmations = 128;             ///< that one exporter has not answered
   std::chrono::milliseconds confirm_timeout{2'000};  ///< for an exporter to answer
   std::uint32_t max_dead_names = 1'024;  ///< names of died exporters' segments that are remembered
 };
@@ -56,10 +68,19 @@ struct open_request {
   std::uint64_t expected_size_bytes = 0;
   std::optional<time_point> deadline;  ///< wait for the name until then; nothing: do not wait
   time_point asked{};                  ///< when
+  gpushm::generation generation = 0;   ///< only this one; 0: whichever has the name
 };
 
 /// What an exporter says of memory that stays its own.
 enum class verdict : std::uint8_t { unchanged, changed, not_shared };
+
+/// What of a segment waits for a fence.
+struct ending_leases {
+  std::uint32_t count = 0;
+  std::int32_t pid = 0;  ///< of the oldest
+  time_point since;
+  fence_wait waits_for = fence_wait::process;
+};
 
 struct change {
   event_kind kind = event_kind::resync;
@@ -106,15 +127,53 @@ class observer {
 class domain {
  public:
   /// `owner_uid` may manage every segment. `events` must outlive the domain.
-  domain(std::string name, std::uint32_t owner_uid, const limits& bounds, observer& events);
+  /// `process`: what brokers of one process share; null: this one is alone.
+  domain(std::string name,
+         std::uint32_t owner_uid,
+         const limits& bounds,
+         observer& events,
+         std::shared_ptr<process_budget> process = nullptr);
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const limits& bounds() const noexcept { return limits_; }
 
-  /// Throws too_many_descriptors when the limit leaves no room for one more connection.
+  /// Throws too_many_connections, too_many_descriptors, out_of_memory, share_exceeded.
   void connect(session_id session, const peer& who);
-  /// Ends everything the session has. `clean`: it said goodbye, so nobody hears of a death.
+  /// Ends everything the session has: at once for whatever could reach the session, the first
+  /// leases with it, the others by `work`. `clean`: it said goodbye, so no death is reported.
   void disconnect(session_id session, bool clean);
+  /// The connection is gone without a goodbye, and its process may write on: what could reach the
+  /// session ends now; its leases, names, and charges stay until `disconnect`, when the fence has
+  /// come. False: it has none, and is over.
+  bool lose(session_id session, time_point now);
+  [[nodiscard]] bool is_ending(session_id session) const;
+  /// For those who ask. No effect unless the session is ending.
+  void waits_for(session_id session, fence_wait what);
+  [[nodiscard]] std::optional<ending_leases> ending_of(const segment& what) const;
+  /// Leases of ending sessions on the segment end without a fence. Throws no_such_segment,
+  /// permission_denied, invalid_argument (nothing of it waits for a fence).
+  void unfence(session_id session, std::string_view name);
+  /// `session`, which is new, gets what the ending session `lost` has. False: that is not ending,
+  /// or another principal's.
+  bool resume(session_id lost, session_id session);
+  /// What the client of a session that has resumed still has, with how many answers of it. What it
+  /// names in none of its calls ends after the last one (`more` false).
+  void keep(session_id session,
+            std::span<const std::uint64_t> generations,
+            std::span<const std::uint64_t> counts,
+            bool more);
+
+  /// Does a bounded part of what is left of ended sessions and of publications that many wait for;
+  /// false: nothing is left.
+  bool work();
+  [[nodiscard]] bool has_work() const noexcept {
+    return !ended_.empty() || !unkept_.empty() || !to_wake_.empty();
+  }
+  /// Empty charges on the session's account, for what else is kept for it. Precondition: it is
+  /// connected.
+  [[nodiscard]] charges new_charges(session_id session);
+  /// The session is about to end with others of its process: it hears of no more events.
+  void mute(session_id session);
 
   /// Throws invalid_argument, already_exists, quota_exceeded, too_many_segments,
   /// too_many_descriptors.
@@ -140,7 +199,12 @@ class domain {
   /// The exporter's answer. One that comes too late, or that nobody asked for, is ignored.
   void confirmed(session_id exporter, std::uint64_t confirmation, verdict answer);
   /// A release of what the session does not hold is ignored: it may cross a removal.
-  void release(session_id session, gpushm::generation generation, std::uint32_t count);
+  /// `never_mapped`: the memory was not used. Subscribers learn nothing of the end of a lease of
+  /// which every part was given back so.
+  void release(session_id session,
+               gpushm::generation generation,
+               std::uint32_t count,
+               bool never_mapped = false);
   /// `generation` 0: whichever has the name. Throws no_such_segment, permission_denied.
   void remove(session_id session, std::string_view name, gpushm::generation generation = 0);
 
@@ -155,9 +219,26 @@ class domain {
             std::string_view prefix,
             std::string_view after,
             Visit&& visit) const {
-    auto at = after < prefix ? names_.lower_bound(prefix) : names_.upper_bound(after);
-    for (; at != names_.end() && at->first.substr(0, prefix.size()) == prefix; ++at) {
-      if (may_see(session, *at->second) && !visit(*at->second)) {
+    static const names none;
+    const auto mine = sessions_.find(session);
+    const names& own = mine == sessions_.end() ? none : mine->second.unpublished;
+    const auto from = [&](const names& in) {
+      return after < prefix ? in.lower_bound(prefix) : in.upper_bound(after);
+    };
+    const auto matches = [&](const names& in, names::const_iterator at) {
+      return at != in.end() && at->first.substr(0, prefix.size()) == prefix;
+    };
+    // Never looks at what the session may not see: there may be much of it.
+    auto seen = from(published_);
+    auto hidden = from(own);
+    for (;;) {
+      const bool more_seen = matches(published_, seen);
+      const bool more_hidden = matches(own, hidden);
+      if (!more_seen && !more_hidden) {
+        return;
+      }
+      const bool first = more_seen && (!more_hidden || seen->first < hidden->first);
+      if (!visit(*(first ? seen++ : hidden++)->second)) {
         return;
       }
     }
@@ -172,13 +253,24 @@ class domain {
   [[nodiscard]] std::optional<time_point> next_deadline() const;
 
   [[nodiscard]] std::size_t segment_count() const noexcept { return segments_.size(); }
-  [[nodiscard]] std::size_t session_count() const noexcept { return sessions_.size(); }
+  /// Those that are ending do not count.
+  [[nodiscard]] std::size_t session_count() const noexcept {
+    return sessions_.size() - ending_sessions_;
+  }
+  [[nodiscard]] std::size_t ending_count() const noexcept { return ending_sessions_; }
   [[nodiscard]] std::size_t lease_count() const noexcept { return lease_count_; }
   [[nodiscard]] std::size_t waiting_count() const noexcept { return waiting_.size(); }
-  [[nodiscard]] std::uint64_t allocated_bytes() const noexcept { return allocated_bytes_; }
-  [[nodiscard]] std::uint64_t descriptors() const noexcept { return descriptors_; }
+  [[nodiscard]] std::uint64_t allocated_bytes() const noexcept {
+    return budget_.used(resource::segment_bytes);
+  }
+  [[nodiscard]] std::uint64_t descriptors() const noexcept {
+    return budget_.used(resource::descriptors);
+  }
+  [[nodiscard]] const core::budget& budget() const noexcept { return budget_; }
 
  private:
+  using names = std::map<std::string_view, segment*>;  // views into segments_, whose nodes stay put
+
   struct waiting_open {
     session_id session = 0;
     open_request request;
@@ -189,6 +281,7 @@ class domain {
     open_request request;
     gpushm::generation generation = 0;
     time_point deadline;
+    session_id exporter = 0;
   };
   struct subscription {
     session_id session = 0;
@@ -200,24 +293,56 @@ class domain {
     std::set<gpushm::generation> leased;
     std::set<gpushm::generation> created;
     std::set<std::uint64_t> waiting;
-    std::uint32_t confirmations = 0;  ///< opens that wait for an exporter's word
+    std::set<std::uint64_t> confirming;  ///< its opens that wait for an exporter's word
     std::uint32_t subscriptions = 0;
+    names unpublished;
+    std::set<std::uint64_t> asked;     ///< confirmations that it has not answered
+    std::deque<std::uint64_t> to_ask;  ///< once it has answered some of those
+    bool is_operator = false;
+    charges held;
+    /// It ended without a goodbye, and its fence has not come.
+    struct loss {
+      time_point since;
+      fence_wait waits_for = fence_wait::process;
+    };
+    std::optional<loss> lost;
+    /// It has resumed another, and says what it keeps of that.
+    std::optional<std::set<gpushm::generation>> kept;
+  };
+  enum class end_kind : std::uint8_t {
+    goodbye,
+    death,
+    given_up,  ///< as a death, but nobody knows whether it writes on
+  };
+  /// A session that is over and still has leases.
+  struct ended_session {
+    session_id session = 0;
+    peer who;
+    end_kind how = end_kind::goodbye;
+    std::vector<gpushm::generation> left;
+    charges held;  ///< the memory of what is left
+  };
+  /// What a session has resumed and not kept.
+  struct unkept {
+    session_id session = 0;
+    std::vector<std::pair<gpushm::generation, std::uint32_t>> left;  ///< and how many answers of it
   };
 
   participant& find_session(session_id id);
   segment& find(gpushm::generation generation);
+  [[nodiscard]] segment* named(std::string_view name) const;
   [[nodiscard]] const segment* published_or_own(session_id session, std::string_view name) const;
   [[nodiscard]] bool may_see(session_id session, const segment& what) const;
   [[nodiscard]] bool may_manage(session_id session, const segment& what) const;
   [[nodiscard]] error no_such_segment(std::string_view name) const;
   [[nodiscard]] error exporter_died() const;
 
-  void check_quota(const peer& who, std::uint64_t bytes) const;
+  void check_quota_of(const account& who, std::uint64_t bytes) const;
   std::uint32_t take_slot();
   void give_back_slot(std::uint32_t slot) noexcept;
 
   void take_lease(session_id session, segment& what);
-  void end_lease(session_id session, segment& what, std::uint32_t count);
+  void end_lease(session_id session, segment& what, std::uint32_t count, bool never_mapped = false);
   void unname(segment& what, segment_state state = segment_state::removed);
   void remember_dead(const std::string& name);
   void ask_exporter(session_id session,
@@ -225,8 +350,19 @@ class domain {
                     const segment& found,
                     time_point since);
   waiting_confirmation take_confirmation(std::uint64_t id);
-  void drop_confirmations(session_id gone);
-  void end_with_exporter(segment& what, bool clean);
+  void ask_next(session_id exporter);
+  [[nodiscard]] std::size_t leases_a_turn() const noexcept;
+  void stop_requests(session_id session, participant& of);
+  void end_next_lease(ended_session& gone);
+  void release_next(unkept& of);
+  void end_lease_of_gone(const ended_session& gone, segment& what);
+  [[nodiscard]] const participant::loss* loss_of(session_id session) const;
+  [[nodiscard]] bool waits_for_fence(const segment& what) const;
+  [[nodiscard]] error writer_ending(const segment& what) const;
+  static void inherit(segment& what, session_id lost, session_id heir, charges& held) noexcept;
+  void wake_after_fence(const std::string& name);
+  bool wake_some(const segment& published);
+  void end_with_exporter(segment& what, end_kind how);
   [[nodiscard]] static bool stays(const segment& what) noexcept;
   void free_if_unused(segment& what);
   void grant_or_refuse(session_id session, const open_request& request, segment& found);
@@ -240,9 +376,12 @@ class domain {
   std::uint32_t owner_uid_;
   limits limits_;
   observer& observer_;
+  core::budget budget_;  // before all that holds charges
 
   std::unordered_map<gpushm::generation, segment> segments_;
-  std::map<std::string_view, segment*> names_;  // views into segments_, whose nodes stay put
+  // Each segment with a name is in one of them.
+  names published_;
+  names reserved_;
   std::unordered_map<session_id, participant> sessions_;
   std::vector<subscription> subscriptions_;
 
@@ -253,6 +392,7 @@ class domain {
 
   std::map<std::uint64_t, waiting_confirmation> confirming_;
   std::set<std::pair<time_point, std::uint64_t>> confirming_by_deadline_;
+  std::map<gpushm::generation, std::set<std::uint64_t>> confirming_by_generation_;
   std::uint64_t next_confirmation_ = 1;
 
   std::set<std::string, std::less<>> dead_names_;  // of segments whose exporter died
@@ -262,9 +402,10 @@ class domain {
   std::vector<std::uint32_t> free_slots_;
   std::uint32_t unused_slots_from_ = 0;  // slots from here on were never used
   std::size_t lease_count_ = 0;
-  std::uint64_t allocated_bytes_ = 0;
-  std::uint64_t descriptors_ = 0;
-  std::map<std::int64_t, std::uint64_t> bytes_of_uid_;  // key -1: uids that are not known
+  std::size_t ending_sessions_ = 0;  ///< of sessions_
+  std::deque<ended_session> ended_;
+  std::deque<unkept> unkept_;
+  std::deque<std::string> to_wake_;  // published names that more opens wait for
 };
 
 }  // namespace gpushm::core

@@ -9,6 +9,45 @@
 
 namespace gpushm::core {
 
+namespace {
+
+bool is_another(const open_request& request, const segment& found) {
+  return request.generation != 0 && request.generation != found.generation;
+}
+
+error replaced() {
+  return {errc::stale,
+          {},
+          {},
+          "the exporter shares other memory under this name by now",
+          "use the exporter's newest descriptor"};
+}
+
+}  // namespace
+
+namespace {
+
+/// How many are answered at once when one event answers many, before others have their turn.
+constexpr std::size_t opens_a_turn = 64;
+
+/// What an open that waits is charged. Throws what `charges::take` says; then nothing is taken.
+void take_place(charges& held, const open_request& request) {
+  held.take(resource::waiting_opens, 1);
+  try {
+    held.take(resource::memory_bytes, cost::waiting_open + request.name.size());
+  } catch (...) {
+    held.give_back(resource::waiting_opens, 1);
+    throw;
+  }
+}
+
+void give_place(charges& held, const open_request& request) noexcept {
+  held.give_back(resource::waiting_opens, 1);
+  held.give_back(resource::memory_bytes, cost::waiting_open + request.name.size());
+}
+
+}  // namespace
+
 void domain::take_lease(session_id session, segment& what) {
   const auto at = std::find_if(what.leases.begin(), what.leases.end(), [&](const lease& claim) {
     return claim.holder == session;
@@ -18,8 +57,17 @@ void domain::take_lease(session_id session, segment& what) {
     return;
   }
   participant& holder = find_session(session);
-  what.leases.reserve(what.leases.size() + 1);
-  holder.leased.insert(what.generation);
+  // Room for twice as many, not for one more: each open would copy them all.
+  if (what.leases.size() == what.leases.capacity()) {
+    what.leases.reserve(what.leases.size() * 2 + 1);
+  }
+  holder.held.take(resource::memory_bytes, cost::lease);
+  try {
+    holder.leased.insert(what.generation);
+  } catch (...) {
+    holder.held.give_back(resource::memory_bytes, cost::lease);
+    throw;
+  }
   what.leases.push_back({session, 1});
   ++lease_count_;
   if (session != what.creator_session) {
@@ -27,7 +75,7 @@ void domain::take_lease(session_id session, segment& what) {
   }
 }
 
-void domain::end_lease(session_id session, segment& what, std::uint32_t count) {
+void domain::end_lease(session_id session, segment& what, std::uint32_t count, bool never_mapped) {
   const auto at = std::find_if(what.leases.begin(), what.leases.end(), [&](const lease& claim) {
     return claim.holder == session;
   });
@@ -35,18 +83,25 @@ void domain::end_lease(session_id session, segment& what, std::uint32_t count) {
     return;
   }
   at->count -= std::min(at->count, count);
+  at->used = at->used || !never_mapped;
   if (at->count != 0) {
     return;
   }
+  what.used = what.used || (at->used && session != what.creator_session);
   what.leases.erase(at);
   --lease_count_;
   if (const auto holder = sessions_.find(session); holder != sessions_.end()) {
     holder->second.leased.erase(what.generation);
+    if (session != what.creator_session) {  // the creator's is part of the segment
+      holder->second.held.give_back(resource::memory_bytes, cost::lease);
+    }
   }
   const bool others = std::any_of(what.leases.begin(), what.leases.end(), [&](const lease& claim) {
     return claim.holder != what.creator_session;
   });
-  if (what.published && !others && session != what.creator_session) {
+  // Of imports that failed, producers that wait for the end of their consumers hear nothing.
+  if (what.published && !others && session != what.creator_session &&
+      std::exchange(what.used, false)) {
     emit(event_kind::released, what, session);
   }
   if (base::is_exporter_bound(what.backend) && session == what.creator_session && !what.removed) {
@@ -59,13 +114,20 @@ void domain::end_lease(session_id session, segment& what, std::uint32_t count) {
   free_if_unused(what);
 }
 
-void domain::release(session_id session, gpushm::generation generation, std::uint32_t count) {
+void domain::release(session_id session,
+                     gpushm::generation generation,
+                     std::uint32_t count,
+                     bool never_mapped) {
   if (const auto at = segments_.find(generation); at != segments_.end()) {
-    end_lease(session, at->second, count);
+    end_lease(session, at->second, count, never_mapped);
   }
 }
 
 void domain::grant_or_refuse(session_id session, const open_request& request, segment& found) {
+  if (is_another(request, found)) {
+    observer_.open_failed(session, request, replaced());
+    return;
+  }
   if (request.expected_size_bytes != 0 && request.expected_size_bytes != found.size_bytes) {
     observer_.open_failed(
         session,
@@ -78,27 +140,32 @@ void domain::grant_or_refuse(session_id session, const open_request& request, se
               "expect the size that `gpushm stat` shows"));
     return;
   }
+  const auto refuse = [&](const error& why) { observer_.open_failed(session, request, why); };
   try {
     take_lease(session, found);
+    try {
+      observer_.opened(session, request, found);
+    } catch (...) {  // no answer, no lease
+      end_lease(session, found, 1, true);
+      throw;
+    }
+  } catch (const error& why) {
+    refuse(why);
   } catch (const std::bad_alloc&) {
-    observer_.open_failed(session,
-                          request,
-                          error(errc::out_of_memory,
-                                {},
-                                {},
-                                "the broker is out of memory",
-                                "give the broker more memory"));
-    return;
+    refuse(broker_out_of_memory());
   }
-  observer_.opened(session, request, found);
 }
 
 void domain::open(session_id session, const open_request& request) {
   try {
     base::check_name({}, request.name);
     static_cast<void>(find_session(session));
-    const auto at = names_.find(request.name);
-    if (at != names_.end() && at->second->published) {
+    const auto at = published_.find(request.name);
+    const bool must_wait = at != published_.end() && waits_for_fence(*at->second);
+    if (must_wait && !request.deadline) {
+      throw writer_ending(*at->second);
+    }
+    if (at != published_.end() && !must_wait) {
       if (base::is_exporter_bound(at->second->backend)) {
         ask_exporter(session, request, *at->second, request.asked);
       } else {
@@ -121,28 +188,70 @@ void domain::ask_exporter(session_id session,
                           const open_request& request,
                           const segment& found,
                           time_point since) {
+  if (is_another(request, found)) {
+    throw replaced();
+  }
   participant& waiter = find_session(session);
-  if (waiter.confirmations >= limits_.max_pending_opens) {
+  if (waiter.confirming.size() >= limits_.max_pending_opens) {
     throw error(errc::too_many_requests,
                 {},
                 {},
-                std::to_string(waiter.confirmations) +
+                std::to_string(waiter.confirming.size()) +
                     " opens of this connection wait for exporters, the limit",
                 "open fewer segments at once");
   }
+  const auto creator = sessions_.find(found.creator_session);
+  if (creator == sessions_.end()) {  // gone, and what it shared is being worked off
+    throw exporter_died();
+  }
+  participant& exporter = creator->second;
   const std::uint64_t id = next_confirmation_++;
   const time_point deadline = since + limits_.confirm_timeout;
+  take_place(waiter.held, request);
   const auto at =
-      confirming_.emplace(id, waiting_confirmation{session, request, found.generation, deadline})
+      confirming_
+          .emplace(id,
+                   waiting_confirmation{
+                       session, request, found.generation, deadline, found.creator_session})
           .first;
   try {
     confirming_by_deadline_.emplace(deadline, id);
+    confirming_by_generation_[found.generation].insert(id);
+    waiter.confirming.insert(id);
+    exporter.to_ask.push_back(id);
   } catch (...) {
+    waiter.confirming.erase(id);
+    confirming_by_deadline_.erase({deadline, id});
+    if (const auto of = confirming_by_generation_.find(found.generation);
+        of != confirming_by_generation_.end()) {
+      of->second.erase(id);
+      if (of->second.empty()) {
+        confirming_by_generation_.erase(of);
+      }
+    }
     confirming_.erase(at);
+    give_place(waiter.held, request);
     throw;
   }
-  ++waiter.confirmations;
-  observer_.confirm(found.creator_session, id, found.generation);
+  ask_next(found.creator_session);
+}
+
+/// No exporter gets more questions than fit into its socket: it may be busy, or stopped. Those that
+/// it never answers keep their place, so that a stopped one is not asked without end.
+void domain::ask_next(session_id exporter) {
+  const auto at = sessions_.find(exporter);
+  if (at == sessions_.end()) {
+    return;
+  }
+  participant& asked = at->second;
+  while (!asked.to_ask.empty() && asked.asked.size() < limits_.max_confirmations) {
+    const std::uint64_t id = asked.to_ask.front();
+    asked.to_ask.pop_front();
+    if (const auto question = confirming_.find(id); question != confirming_.end()) {
+      asked.asked.insert(id);
+      observer_.confirm(exporter, id, question->second.generation);
+    }
+  }
 }
 
 domain::waiting_confirmation domain::take_confirmation(std::uint64_t id) {
@@ -150,13 +259,23 @@ domain::waiting_confirmation domain::take_confirmation(std::uint64_t id) {
   waiting_confirmation taken = std::move(at->second);
   confirming_.erase(at);
   confirming_by_deadline_.erase({taken.deadline, id});
+  const auto of = confirming_by_generation_.find(taken.generation);
+  of->second.erase(id);
+  if (of->second.empty()) {
+    confirming_by_generation_.erase(of);
+  }
   if (const auto waiter = sessions_.find(taken.session); waiter != sessions_.end()) {
-    --waiter->second.confirmations;
+    waiter->second.confirming.erase(id);
+    give_place(waiter->second.held, taken.request);
   }
   return taken;
 }
 
 void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict answer) {
+  if (const auto who = sessions_.find(exporter);
+      who != sessions_.end() && who->second.asked.erase(confirmation) != 0) {
+    ask_next(exporter);
+  }
   const auto at = confirming_.find(confirmation);
   if (at == confirming_.end()) {
     return;
@@ -190,18 +309,6 @@ void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict 
   free_if_unused(what);
 }
 
-/// Of opens that `gone` asked for. Opens that wait for its word are told by `disconnect`.
-void domain::drop_confirmations(session_id gone) {
-  for (auto at = confirming_.begin(); at != confirming_.end();) {
-    if (at->second.session == gone) {
-      confirming_by_deadline_.erase({at->second.deadline, at->first});
-      at = confirming_.erase(at);
-    } else {
-      ++at;
-    }
-  }
-}
-
 // ---- waiting for a name ----
 
 void domain::wait(session_id session, open_request request) {
@@ -214,6 +321,7 @@ void domain::wait(session_id session, open_request request) {
                     " opens of this connection wait for their names, the limit",
                 "wait for fewer names at once");
   }
+  take_place(waiter.held, request);
   const std::uint64_t id = next_waiting_++;
   const auto kept = waiting_.emplace(id, waiting_open{session, std::move(request)}).first;
   const open_request& what = kept->second.request;
@@ -228,6 +336,7 @@ void domain::wait(session_id session, open_request request) {
     }
     waiting_by_deadline_.erase({*what.deadline, id});
     waiter.waiting.erase(id);
+    give_place(waiter.held, what);
     waiting_.erase(kept);
     throw;
   }
@@ -244,39 +353,61 @@ void domain::stop_waiting(std::uint64_t id) {
   waiting_by_deadline_.erase({*request.deadline, id});
   if (const auto waiter = sessions_.find(at->second.session); waiter != sessions_.end()) {
     waiter->second.waiting.erase(id);
+    give_place(waiter->second.held, request);
   }
   waiting_.erase(at);
 }
 
 void domain::wake(segment& published) {
-  const auto at = waiting_by_name_.find(published.name);
-  if (at == waiting_by_name_.end()) {
-    return;
+  if (wake_some(published)) {
+    to_wake_.push_back(published.name);
   }
-  const std::vector<std::uint64_t> ids(at->second.begin(), at->second.end());
-  for (const std::uint64_t id : ids) {
+}
+
+/// Answers some of those that wait for the name; true when more are left.
+bool domain::wake_some(const segment& published) {
+  if (waits_for_fence(published)) {
+    return false;
+  }
+  for (std::size_t left = opens_a_turn; left != 0; --left) {
+    const auto at = waiting_by_name_.find(published.name);
+    if (at == waiting_by_name_.end()) {
+      return false;
+    }
+    const std::uint64_t id = *at->second.begin();
     const waiting_open woken = waiting_.at(id);
     stop_waiting(id);
     if (!base::is_exporter_bound(published.backend)) {
-      grant_or_refuse(woken.session, woken.request, published);
+      grant_or_refuse(woken.session, woken.request, find(published.generation));
       continue;
     }
-    try {  // it may have been reserved long ago; whoever waits has time until its own deadline
+    try {  // it may have been reserved long ago; the open has time until its own deadline
       ask_exporter(woken.session, woken.request, published, *woken.request.deadline);
     } catch (const error& why) {
       observer_.open_failed(woken.session, woken.request, why);
     }
   }
+  return waiting_by_name_.contains(published.name);
 }
 
 void domain::tick(time_point now) {
-  while (!waiting_by_deadline_.empty() && waiting_by_deadline_.begin()->first <= now) {
+  // What is left stays due: `next_deadline` is in the past then.
+  std::size_t left = opens_a_turn;
+  while (!waiting_by_deadline_.empty() && waiting_by_deadline_.begin()->first <= now &&
+         left-- != 0) {
     const std::uint64_t id = waiting_by_deadline_.begin()->second;
     const waiting_open expired = waiting_.at(id);
     stop_waiting(id);
-    observer_.open_failed(expired.session, expired.request, no_such_segment(expired.request.name));
+    const auto at = published_.find(expired.request.name);
+    observer_.open_failed(expired.session,
+                          expired.request,
+                          at != published_.end() && waits_for_fence(*at->second)
+                              ? writer_ending(*at->second)
+                              : no_such_segment(expired.request.name));
   }
-  while (!confirming_by_deadline_.empty() && confirming_by_deadline_.begin()->first <= now) {
+  left = opens_a_turn;
+  while (!confirming_by_deadline_.empty() && confirming_by_deadline_.begin()->first <= now &&
+         left-- != 0) {
     const waiting_confirmation expired = take_confirmation(confirming_by_deadline_.begin()->second);
     observer_.open_failed(expired.session,
                           expired.request,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections, and who hears of what.
+// Session lifetime and event fan-out.
 #include <algorithm>
 #include <utility>
 
@@ -7,6 +7,15 @@
 #include "core/domain.hpp"
 
 namespace gpushm::core {
+
+namespace {
+
+/// Leases of an ended session that end at once, before others have their turn: each may be an event
+/// for every subscription.
+constexpr std::size_t most_leases_a_turn = 256;
+constexpr std::size_t most_events_a_turn = 2'048;
+
+}  // namespace
 
 domain::participant& domain::find_session(session_id id) {
   const auto at = sessions_.find(id);
@@ -17,16 +26,66 @@ domain::participant& domain::find_session(session_id id) {
 }
 
 void domain::connect(session_id id, const peer& who) {
-  if (limits_.max_descriptors != 0 &&
-      descriptors_ + limits_.descriptors_per_session > limits_.max_descriptors) {
-    throw error(errc::too_many_descriptors,
-                {},
-                {},
-                "the broker has no descriptors left for another connection",
-                "raise the broker's open file limit, or remove segments");
+  core::principal payer = who.principal;
+  if (payer.key.empty()) {
+    payer = who.uid_known ? core::principal{"uid " + std::to_string(who.uid), true}
+                          : core::principal{"processes whose uid is not known", true};
   }
-  sessions_[id].who = who;
-  descriptors_ += limits_.descriptors_per_session;
+  participant joined;
+  joined.who = who;
+  joined.is_operator = who.uid_known && who.uid == owner_uid_;
+  joined.held = charges(budget_, budget_.account_of(payer), joined.is_operator);
+  joined.held.take(resource::connections, 1);
+  joined.held.take(resource::descriptors, limits_.descriptors_per_session);
+  joined.held.take(resource::memory_bytes, cost::connection);
+  sessions_.emplace(id, std::move(joined));
+}
+
+charges domain::new_charges(session_id session) {
+  const participant& of = find_session(session);
+  return {budget_, of.held.who(), of.is_operator};
+}
+
+void domain::mute(session_id session) {
+  const auto at = sessions_.find(session);
+  if (at == sessions_.end() || at->second.subscriptions == 0) {
+    return;
+  }
+  std::erase_if(subscriptions_,
+                [&](const subscription& entry) { return entry.session == session; });
+  at->second.subscriptions = 0;
+  at->second.held.give_back(resource::subscriptions, at->second.held.held(resource::subscriptions));
+}
+
+/// Nothing can reach the session from here on.
+void domain::stop_requests(session_id id, participant& of) {
+  while (!of.waiting.empty()) {
+    stop_waiting(*of.waiting.begin());
+  }
+  while (!of.confirming.empty()) {
+    static_cast<void>(take_confirmation(*of.confirming.begin()));
+  }
+  mute(id);
+}
+
+bool domain::lose(session_id id, time_point now) {
+  const auto at = sessions_.find(id);
+  if (at == sessions_.end() || at->second.lost) {
+    return at != sessions_.end();
+  }
+  participant& gone = at->second;
+  stop_requests(id, gone);
+  if (gone.leased.empty() && gone.created.empty()) {
+    disconnect(id, false);
+    return false;
+  }
+  gone.held.give_back(resource::connections, 1);
+  const std::uint64_t kept = limits_.descriptors_per_ending_session;
+  const std::uint64_t had = gone.held.held(resource::descriptors);
+  gone.held.give_back(resource::descriptors, had - std::min(had, kept));
+  gone.lost = participant::loss{now};
+  ++ending_sessions_;
+  return true;
 }
 
 void domain::disconnect(session_id id, bool clean) {
@@ -34,59 +93,113 @@ void domain::disconnect(session_id id, bool clean) {
   if (at == sessions_.end()) {
     return;
   }
-  while (!at->second.waiting.empty()) {
-    stop_waiting(*at->second.waiting.begin());
-  }
-  drop_confirmations(id);
-  std::erase_if(subscriptions_, [&](const subscription& entry) { return entry.session == id; });
-  // From here on nobody can reach the session; what it had is worked off from a copy.
-  const participant gone = std::move(at->second);
+  stop_requests(id, at->second);
+  // Its leases are worked off from a copy.
+  participant gone = std::move(at->second);
   sessions_.erase(at);
-  descriptors_ -= limits_.descriptors_per_session;
-
-  std::set<gpushm::generation> touched = gone.leased;
-  touched.insert(gone.created.begin(), gone.created.end());
-  for (const gpushm::generation generation : touched) {
-    const auto found = segments_.find(generation);
-    if (found == segments_.end()) {
-      continue;
-    }
-    segment& what = found->second;
-    const bool created = what.creator_session == id;
-    if (!clean && what.published) {
-      // The leases that are left are the ones of others.
-      const auto left = std::count_if(
-          what.leases.begin(), what.leases.end(), [&](const lease& l) { return l.holder != id; });
-      emit({event_kind::peer_died,
-            what.name,
-            what.generation,
-            static_cast<std::uint32_t>(left),
-            gone.who.pid});
-    }
-    const auto own = std::find_if(
-        what.leases.begin(), what.leases.end(), [&](const lease& l) { return l.holder == id; });
-    const bool held = own != what.leases.end();
-    if (held && !created) {
-      end_lease(id, what, own->count);
-      continue;
-    }
-    what.creator_session = 0;
-    if (held) {
-      what.leases.erase(own);
-      --lease_count_;
-    }
-    if (base::is_exporter_bound(what.backend)) {
-      end_with_exporter(what, clean);
-    } else if (!clean && !what.removed && stays(what)) {
-      observer_.slot_changed(what.slot, what.generation, segment_state::exporter_gone);
-    }
-    free_if_unused(what);
+  ending_sessions_ -= gone.lost ? 1U : 0U;
+  for (const resource of : {resource::connections, resource::descriptors}) {
+    gone.held.give_back(of, gone.held.held(of));
   }
+
+  std::set<gpushm::generation> touched = std::move(gone.leased);
+  touched.insert(gone.created.begin(), gone.created.end());
+  ended_session over{id,
+                     gone.who,
+                     clean ? end_kind::goodbye : end_kind::death,
+                     {touched.rbegin(), touched.rend()},
+                     std::move(gone.held)};
+  for (std::size_t some = leases_a_turn(); some != 0 && !over.left.empty(); --some) {
+    end_next_lease(over);
+  }
+  if (!over.left.empty()) {
+    ended_.push_back(std::move(over));
+  }
+}
+
+std::size_t domain::leases_a_turn() const noexcept {
+  return std::clamp<std::size_t>(
+      most_events_a_turn / (subscriptions_.size() + 1), 1, most_leases_a_turn);
+}
+
+bool domain::work() {
+  if (!to_wake_.empty()) {
+    const auto at = published_.find(to_wake_.front());
+    if (at == published_.end() || !wake_some(*at->second)) {
+      to_wake_.pop_front();
+    }
+  }
+  // Of each that is over a part, or nothing when its line is empty.
+  const auto work_off = [&](auto& line, auto&& end_one) {
+    for (std::size_t some = leases_a_turn(); some != 0 && !line.empty(); --some) {
+      if (line.front().left.empty()) {
+        line.pop_front();
+        continue;
+      }
+      end_one(line.front());
+    }
+    if (!line.empty() && line.front().left.empty()) {
+      line.pop_front();
+    }
+  };
+  work_off(ended_, [&](ended_session& gone) { end_next_lease(gone); });
+  work_off(unkept_, [&](unkept& of) { release_next(of); });
+  return has_work();
+}
+
+void domain::end_next_lease(ended_session& gone) {
+  const auto found = segments_.find(gone.left.back());
+  gone.left.pop_back();
+  if (found != segments_.end()) {
+    const std::string name = found->second.name;
+    end_lease_of_gone(gone, found->second);
+    wake_after_fence(name);
+  }
+}
+
+void domain::release_next(unkept& of) {
+  const auto [generation, count] = of.left.back();
+  of.left.pop_back();
+  release(of.session, generation, count);
+}
+
+void domain::end_lease_of_gone(const ended_session& gone, segment& what) {
+  const session_id id = gone.session;
+  const bool created = what.creator_session == id;
+  if (gone.how == end_kind::death && what.published) {
+    // The leases that are left are the ones of others.
+    const auto left = std::count_if(
+        what.leases.begin(), what.leases.end(), [&](const lease& l) { return l.holder != id; });
+    emit({event_kind::peer_died,
+          what.name,
+          what.generation,
+          static_cast<std::uint32_t>(left),
+          gone.who.pid});
+  }
+  const auto own = std::find_if(
+      what.leases.begin(), what.leases.end(), [&](const lease& l) { return l.holder == id; });
+  const bool held = own != what.leases.end();
+  if (held && !created) {
+    end_lease(id, what, own->count);
+    return;
+  }
+  what.creator_session = 0;
+  if (held) {
+    what.leases.erase(own);
+    --lease_count_;
+  }
+  if (base::is_exporter_bound(what.backend)) {
+    end_with_exporter(what, gone.how);
+  } else if (gone.how != end_kind::goodbye && !what.removed && stays(what)) {
+    observer_.slot_changed(what.slot, what.generation, segment_state::exporter_gone);
+  }
+  free_if_unused(what);
 }
 
 /// Who has it mapped keeps it; nobody else gets it any more, and the name is free for whoever
 /// shares it next.
-void domain::end_with_exporter(segment& what, bool clean) {
+void domain::end_with_exporter(segment& what, end_kind how) {
+  const bool clean = how == end_kind::goodbye;
   if (!what.removed) {
     if (!clean && what.published) {
       remember_dead(what.name);
@@ -97,10 +210,9 @@ void domain::end_with_exporter(segment& what, bool clean) {
     }
   }
   std::vector<std::uint64_t> asked;
-  for (const auto& [confirmation, waiting] : confirming_) {
-    if (waiting.generation == what.generation) {
-      asked.push_back(confirmation);
-    }
+  if (const auto of = confirming_by_generation_.find(what.generation);
+      of != confirming_by_generation_.end()) {
+    asked.assign(of->second.begin(), of->second.end());
   }
   for (const std::uint64_t confirmation : asked) {
     const waiting_confirmation waiting = take_confirmation(confirmation);
@@ -131,16 +243,35 @@ void domain::subscribe(session_id id, std::uint64_t number, std::string prefix) 
                 taken ? "the request's id names a subscription already" : "the prefix is too long",
                 "use a new request id, and a prefix of at most 255 bytes");
   }
-  subscriptions_.push_back({id, number, std::move(prefix)});
+  const std::uint64_t memory = cost::subscription + prefix.size();
+  subscriber.held.take(resource::subscriptions, 1);
+  try {
+    subscriber.held.take(resource::memory_bytes, memory);
+    subscriptions_.push_back({id, number, std::move(prefix)});
+  } catch (const std::bad_alloc&) {
+    subscriber.held.give_back(resource::subscriptions, 1);
+    subscriber.held.give_back(resource::memory_bytes, memory);
+    throw;
+  } catch (...) {
+    subscriber.held.give_back(resource::subscriptions, 1);
+    throw;
+  }
   ++subscriber.subscriptions;
 }
 
 void domain::unsubscribe(session_id id, std::uint64_t number) {
   participant& subscriber = find_session(id);
-  subscriber.subscriptions -=
-      static_cast<std::uint32_t>(std::erase_if(subscriptions_, [&](const subscription& entry) {
+  const auto at =
+      std::find_if(subscriptions_.begin(), subscriptions_.end(), [&](const subscription& entry) {
         return entry.session == id && entry.id == number;
-      }));
+      });
+  if (at == subscriptions_.end()) {
+    return;
+  }
+  subscriber.held.give_back(resource::subscriptions, 1);
+  subscriber.held.give_back(resource::memory_bytes, cost::subscription + at->prefix.size());
+  subscriptions_.erase(at);
+  --subscriber.subscriptions;
 }
 
 void domain::emit(event_kind kind, const segment& what, session_id cause) {

@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "core/budget.hpp"
 #include "gpushm/types.hpp"
 
 namespace gpushm::core {
@@ -18,6 +20,8 @@ struct peer {
   std::int32_t pid = 0;
   std::uint32_t uid = 0;
   bool uid_known = false;
+  /// Whom its usage is charged to; an empty key: the uid, where it is known.
+  core::principal principal = {};
 };
 
 /// One connection's claim on a segment, however many users it has in that process. `count` is how
@@ -26,6 +30,14 @@ struct peer {
 struct lease {
   session_id holder = 0;
   std::uint32_t count = 0;
+  bool used = false;  ///< a part of it was given back after the memory had been mapped
+};
+
+/// Metadata as published. Shared with packets that are on their way, and charged as long as any of
+/// them has it.
+struct metadata_block {
+  std::vector<std::byte> bytes;
+  std::shared_ptr<const charges> held;
 };
 
 /// What the broker knows of a segment; no descriptors here.
@@ -41,13 +53,21 @@ struct segment {
   gpushm::lifetime lifetime = gpushm::lifetime::leased;
   bool published = false;
   bool removed = false;
+  bool used = false;  ///< a lease other than the creator's ended since the last `released`
   device_id device;
   peer creator;
   session_id creator_session = 0;  ///< 0 once that connection is gone
   std::vector<lease> leases;
-  std::vector<std::byte> metadata;
+  std::shared_ptr<const metadata_block> metadata;  ///< null: none
   std::uint64_t offset_bytes = 0;
   std::vector<std::byte> descriptor;  ///< not read, only handed on
+  /// Charged to the creator, also after it is gone. Shared with what outlives the segment on its
+  /// behalf.
+  std::shared_ptr<charges> held;
+
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return metadata ? metadata->bytes.size() : 0;
+  }
 };
 
 }  // namespace gpushm::core

@@ -46,7 +46,19 @@ struct driver_places {
                                      const installed_driver& driver,
                                      std::string_view firmware_path);
 [[nodiscard]] findings find_programs(const root_view& root);
-/// Sockets of persistenced, the fabric manager and MPS.
+/// Sockets of persistenced and the fabric manager.
 [[nodiscard]] findings find_sockets(const root_view& root);
+
+/// Where MPS has its pipes unless $CUDA_MPS_PIPE_DIRECTORY says otherwise, and where clients in the
+/// container look.
+inline constexpr const char* usual_mps_directory = "/tmp/nvidia-mps";
+
+/// The directory of MPS, if its control daemon runs: containers get it writable, as clients connect
+/// to sockets in it. It must be a directory and not a link, of the daemon's own user, who must be
+/// root or this process's user, in a place where no other user can replace it: any user can make
+/// /tmp/nvidia-mps first. `proc_root` is where processes are looked for.
+[[nodiscard]] findings find_mps(const root_view& root,
+                                const std::string& directory,
+                                const std::string& proc_root);
 
 }  // namespace gpushm::discover

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
-#include <filesystem>
 
 #include "base/file.hpp"
 #include "base/text.hpp"
@@ -50,13 +49,8 @@ void add_once(std::vector<std::string>& all, std::string text) {
 }
 
 std::string read_ld_cache(const std::string& path) {
-  // No more room than it needs: filling the most that is taken with zeros would take longer than
-  // all the rest of the search.
-  std::error_code failed;
-  const auto size = std::filesystem::file_size(path, failed);
-  return failed || size > max_ld_cache_bytes
-             ? std::string()
-             : base::read_small_file(path, static_cast<std::size_t>(size)).value_or(std::string());
+  std::string text = base::read_small_file(path, max_ld_cache_bytes + 1).value_or(std::string());
+  return text.size() > max_ld_cache_bytes ? std::string() : text;
 }
 
 // Directories that may hold the driver; real paths, each once.

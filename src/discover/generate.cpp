@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/file.hpp"
 #include "base/text.hpp"
@@ -107,6 +108,11 @@ class document_maker {
             std::string(options_.sys_root).append("/module/firmware_class/parameters/path")))));
     take(find_programs(root_));
     take(find_sockets(root_));
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread sets variables
+    const char* pipes = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+    take(find_mps(root_,
+                  pipes != nullptr && *pipes == '/' ? pipes : usual_mps_directory,
+                  options_.proc_root));
     hooks_.add_each(edits, "create-symlinks", "--link", all_.links);
     hooks_.add(edits,
                "enable-cuda-compat",
@@ -178,7 +184,17 @@ class document_maker {
     add_new(result_.content.changes.mounts, part.mounts);
     add_new(all_.links, part.links);
     add_new(all_.found, part.found);
-    add_new(all_.missing, part.missing);
+    for (const absent_things& absent : part.missing) {
+      const auto known =
+          std::find_if(all_.missing.begin(), all_.missing.end(), [&](const absent_things& each) {
+            return each.kind == absent.kind;
+          });
+      if (known == all_.missing.end()) {
+        all_.missing.push_back(absent);
+      } else {
+        add_new(known->names, absent.names);
+      }
+    }
     add_new(all_.incomplete, part.incomplete);
   }
 

@@ -15,7 +15,9 @@ constexpr std::size_t old_header_bytes = 16;  // magic with its NUL, number of e
 constexpr std::size_t old_entry_bytes = 12;   // flags, key, value
 constexpr std::string_view magic = "glibc-ld.so.cache1.1";
 constexpr std::size_t header_bytes = 48;  // magic, two lengths, byte order, the rest unused here
+constexpr std::size_t texts_length_at = 24;
 constexpr std::size_t byte_order_at = 28;
+constexpr std::size_t extensions_at = 32;
 constexpr std::size_t entry_bytes = 24;  // flags, key, value, OS version, hardware capabilities
 constexpr std::size_t header_alignment = 8;
 
@@ -61,15 +63,25 @@ std::string_view after_old_format(std::string_view bytes) {
   return next <= bytes.size() ? bytes.substr(static_cast<std::size_t>(next)) : std::string_view();
 }
 
-}  // namespace
-
-std::optional<std::vector<ld_cache_entry>> parse_ld_cache(std::span<const std::byte> bytes) {
+// From its header on; nothing when it has none that we know.
+std::optional<std::string_view> cache_in(std::span<const std::byte> bytes) {
   const std::string_view cache =
       after_old_format(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   if (cache.size() < header_bytes || !cache.starts_with(magic) ||
       (static_cast<std::uint8_t>(cache[byte_order_at]) & 3U) == other_byte_order) {
     return std::nullopt;
   }
+  return cache;
+}
+
+}  // namespace
+
+std::optional<std::vector<ld_cache_entry>> parse_ld_cache(std::span<const std::byte> bytes) {
+  const auto found_cache = cache_in(bytes);
+  if (!found_cache) {
+    return std::nullopt;
+  }
+  const std::string_view cache = *found_cache;
   const std::size_t count = std::min<std::size_t>(number_at(cache, magic.size()),
                                                   (cache.size() - header_bytes) / entry_bytes);
   std::vector<ld_cache_entry> found;
@@ -86,6 +98,28 @@ std::optional<std::vector<ld_cache_entry>> parse_ld_cache(std::span<const std::b
     }
   }
   return found;
+}
+
+bool is_ld_cache(std::span<const std::byte> bytes) noexcept {
+  const auto cache = cache_in(bytes);
+  if (!cache) {
+    return false;
+  }
+  const std::uint64_t count = number_at(*cache, magic.size());
+  const std::uint64_t texts_at = header_bytes + count * entry_bytes;
+  if (texts_at + number_at(*cache, texts_length_at) > cache->size() ||
+      number_at(*cache, extensions_at) > cache->size()) {
+    return false;
+  }
+  for (std::size_t at = header_bytes; at < texts_at; at += entry_bytes) {
+    for (const std::size_t pointer : {at + 4, at + 8}) {
+      const std::uint32_t text = number_at(*cache, pointer);
+      if (text < texts_at || text_at(*cache, text).empty()) {
+        return false;
+      }
+    }
+  }
+  return true;
 }
 
 }  // namespace gpushm::discover

@@ -22,4 +22,9 @@ struct ld_cache_entry {
 [[nodiscard]] std::optional<std::vector<ld_cache_entry>> parse_ld_cache(
     std::span<const std::byte> bytes);
 
+/// Whether all of `bytes` is such a file: its tables are inside, and so is every text that an entry
+/// points at. For a file that another program is going to read without looking. Never throws; no
+/// I/O.
+[[nodiscard]] bool is_ld_cache(std::span<const std::byte> bytes) noexcept;
+
 }  // namespace gpushm::discover

@@ -68,7 +68,6 @@ constexpr std::array sockets{
                  {"/run/nvidia-persistenced/socket", "/var/run/nvidia-persistenced/socket"}},
     socket_place{"nvidia-fabricmanager",
                  {"/run/nvidia-fabricmanager/socket", "/var/run/nvidia-fabricmanager/socket"}},
-    socket_place{"MPS", {"/tmp/nvidia-mps", "/tmp/nvidia-mps"}},
 };
 
 bool is_program(const std::string& path) {

@@ -2,11 +2,11 @@
 #include "driver/cuda.hpp"
 
 #include <dlfcn.h>
-#include <pthread.h>
 
 #include <atomic>
 #include <optional>
 
+#include "base/fork_guard.hpp"
 #include "base/log.hpp"
 #include "driver/library_path.hpp"
 #include "gpushm/error.hpp"
@@ -17,8 +17,14 @@ namespace {
 
 constexpr std::string_view library_name = "libcuda.so.1";
 
-// Set in a child that was forked off after cuInit.
-std::atomic<bool> forked{false};
+// The process that called cuInit, as `base::fork_generation`; 0: no process has. Set before the
+// call: a child that is forked off meanwhile would wait for a thread that it does not have.
+std::atomic<std::uint64_t> initialised_in{0};
+
+bool is_forked() noexcept {
+  const std::uint64_t made_in = initialised_in.load(std::memory_order_relaxed);
+  return made_in != 0 && base::is_forked_child_of(made_in);
+}
 
 // Stands in for a function that an older driver lacks, with its exact signature.
 template <typename Pointer>
@@ -99,7 +105,11 @@ cuda_driver cuda_driver::load(library_outcome& told) {
   if (!lacking.empty()) {
     base::log(log_level::warning, "this " + std::string(library_name) + " lacks " + lacking);
   }
+  initialised_in.store(base::fork_generation(), std::memory_order_relaxed);
   const cuda::CUresult result = driver->cuInit(0);
+  if (result != cuda::CUDA_SUCCESS) {
+    initialised_in.store(0, std::memory_order_relaxed);
+  }
   told.init_result = static_cast<int>(result);
   if (result == cuda::CUDA_ERROR_NO_DEVICE) {
     throw_unavailable("cuInit: no device: CUDA_ERROR_NO_DEVICE (100)",
@@ -112,7 +122,6 @@ cuda_driver cuda_driver::load(library_outcome& told) {
   if (driver->cuDriverGetVersion(&driver.version_) != cuda::CUDA_SUCCESS) {
     driver.version_ = 0;
   }
-  ::pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
   return driver;
 }
 
@@ -139,7 +148,7 @@ struct loaded_cuda {
 };
 
 const cuda_driver& cuda_driver::instance() {
-  if (forked.load(std::memory_order_relaxed)) {
+  if (is_forked()) {
     throw error(
         errc::forked,
         "use CUDA driver",
@@ -181,8 +190,7 @@ void cuda_driver::check(cuda::CUresult result,
 }
 
 void cuda_driver::note(cuda::CUresult result, std::string_view call) noexcept {
-  if (result == cuda::CUDA_SUCCESS || result == cuda::CUDA_ERROR_DEINITIALIZED ||
-      forked.load(std::memory_order_relaxed)) {
+  if (result == cuda::CUDA_SUCCESS || result == cuda::CUDA_ERROR_DEINITIALIZED || is_forked()) {
     return;
   }
   try {

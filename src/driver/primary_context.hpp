@@ -16,7 +16,7 @@ namespace gpushm::driver {
                                               std::string_view operation,
                                               std::string_view object);
 
-/// Tells one life of a context from the next: legacy and pool mappings end with a reset, and the
+/// Tells one life of a context from the next: legacy mappings end with a reset, and the
 /// same CUcontext then stands for a new one. 0 when the context is gone or the driver cannot say.
 /// Never throws; thread-safe.
 [[nodiscard]] std::uint64_t context_life(cuda::CUcontext context) noexcept;

@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/fork_guard.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 #include "driver/devices.hpp"
@@ -103,19 +104,40 @@ std::optional<error> visibility_verdict(const device_id& device,
                remedy);
 }
 
+namespace {
+
+struct answers {
+  base::fork_safe_mutex mutex;
+  std::map<std::int32_t, std::optional<error>> of_minor;
+};
+answers& known_answers() {
+  static auto* const made = new answers;  // NOLINT(cppcoreguidelines-owning-memory): kept
+  return *made;
+}
+// Made when the library is loaded: a forked child must not find it half made.
+[[maybe_unused]] const answers& made_at_load = known_answers();
+
+}  // namespace
+
 void check_visible(const device_id& device) {
   if (device.kind == device_kind::host || device.minor < 0) {
     return;
   }
-  static std::mutex mutex;
-  static std::map<std::int32_t, std::optional<error>> known;
-  const std::lock_guard lock(mutex);
-  auto found = known.find(device.minor);
-  if (found == known.end()) {
-    found = known.emplace(device.minor, ask(device)).first;
+  answers& all = known_answers();
+  std::optional<std::optional<error>> known;
+  {
+    const std::lock_guard lock(all.mutex);
+    if (const auto at = all.of_minor.find(device.minor); at != all.of_minor.end()) {
+      known = at->second;
+    }
   }
-  if (found->second) {
-    throw error(*found->second);
+  if (!known) {
+    known = ask(device);
+    const std::lock_guard lock(all.mutex);
+    all.of_minor.emplace(device.minor, *known);
+  }
+  if (*known) {
+    throw error(**known);
   }
 }
 

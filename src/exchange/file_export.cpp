@@ -87,14 +87,25 @@ file_export file_export::begin(const std::string& path, const file_export_option
   return file_export(std::make_unique<impl>(path, options));
 }
 
-client& file_export::client() noexcept {
-  return impl_->client();
+file_export::impl& file_export::filled() const {
+  if (!impl_) {
+    throw error(errc::invalid_argument,
+                "file_export",
+                {},
+                "this file_export object is empty",
+                "begin an export first; a moved-from object is empty");
+  }
+  return *impl_;
+}
+
+client& file_export::client() {
+  return filled().client();
 }
 void file_export::write(const segment& what) {
-  impl_->write(what);
+  filled().write(what);
 }
-const std::string& file_export::path() const noexcept {
-  return impl_->path();
+const std::string& file_export::path() const {
+  return filled().path();
 }
 
 }  // namespace gpushm

@@ -15,7 +15,9 @@ std::string remedy_for(int number) {
              "with its group";
     case ENXIO:
     case ENODEV:
-      return "on the host: check that nvidia-smi works (modprobe nvidia nvidia_uvm)";
+      return "on the host: modprobe nvidia nvidia_uvm; then try a CUDA program (nvidia-smi does "
+             "not "
+             "use /dev/nvidia-uvm)";
     default:
       return "start the container with the GPU: --device nvidia.com/gpu=0 (CDI), --gpus, or in its "
              "resources";
@@ -33,31 +35,61 @@ std::size_t openable_gpus(const facts& all) {
       }));
 }
 
-/// The entry of CUDA_VISIBLE_DEVICES at which CUDA stops reading, because it names nothing; empty
-/// when all do.
-std::string first_useless_entry(const facts& all, const std::string& text) {
+/// CUDA_VISIBLE_DEVICES as CUDA reads it: up to the first entry that names nothing.
+struct visible_list {
+  std::size_t useful = 0;  ///< entries before `stop`
+  std::string stop;        ///< the entry that names nothing; empty: there is none
+};
+
+visible_list read_visible(const facts& all, const std::string& text) {
+  visible_list read;
   const std::size_t count = openable_gpus(all);
   for (const std::string_view entry : base::split(text, ",")) {
     const std::string_view name = base::trim(entry);
+    bool known = false;
     if (const auto ordinal = base::number<int>(name)) {
-      if (*ordinal < 0 || static_cast<std::size_t>(*ordinal) >= count) {
-        return std::string(name);
-      }
-      continue;
+      known = *ordinal >= 0 && static_cast<std::size_t>(*ordinal) < count;
+    } else {
+      known = std::any_of(all.gpus.begin(), all.gpus.end(), [&](const gpu_facts& each) {
+        return (!name.empty() && each.uuid.starts_with(name) && each.open_error == 0) ||
+               (each.nvml && std::any_of(each.nvml->mig_instances.begin(),
+                                         each.nvml->mig_instances.end(),
+                                         [&](const mig_instance_view& instance) {
+                                           return !name.empty() && instance.uuid.starts_with(name);
+                                         }));
+      });
     }
-    const bool known = std::any_of(all.gpus.begin(), all.gpus.end(), [&](const gpu_facts& each) {
-      return (!name.empty() && each.uuid.starts_with(name) && each.open_error == 0) ||
-             (each.nvml && std::any_of(each.nvml->mig_instances.begin(),
-                                       each.nvml->mig_instances.end(),
-                                       [&](const mig_instance_view& instance) {
-                                         return !name.empty() && instance.uuid.starts_with(name);
-                                       }));
-    });
     if (!known) {
-      return std::string(name);
+      read.stop = name;
+      return read;
     }
+    ++read.useful;
   }
-  return {};
+  return read;
+}
+
+/// Who makes documents of a kind again.
+std::string cdi_remedy(const cdi_facts& document) {
+  if (document.problem.find(" is also in ") != std::string::npos) {
+    return "remove one of the two files, or the device from one of them";
+  }
+  if (document.kind.starts_with("nvidia.com/")) {
+    return "nvidia-ctk cdi generate --output=" + document.path;
+  }
+  if (document.kind.starts_with("gpushm.dev/")) {
+    return document.path.starts_with("/var/run/cdi/")
+               ? "restart the node's agent (kubectl -n gpushm-system rollout restart "
+                 "daemonset/gpushmd), or without one: gpushm cdi share --output=" +
+                     document.path
+               : "gpushm cdi share --output=" + document.path;
+  }
+  return "make it again with the tool that wrote it" +
+         (document.kind.empty() ? std::string() : ", which is of " + document.kind) +
+         "; it is not NVIDIA's and not gpushm's";
+}
+
+bool is_of_gpus(const cdi_facts& document) {
+  return document.kind.starts_with("nvidia.com/") || document.kind.starts_with("gpushm.dev/");
 }
 
 }  // namespace
@@ -85,7 +117,7 @@ check device_nodes(const facts& all) {
     return made;
   }
   made.result = verdict::problem;
-  made.why = "CUDA needs both, whichever GPU is used";
+  made.why = "CUDA needs /dev/nvidiactl and /dev/nvidia-uvm, whichever GPU is used";
   made.remedy = remedy_for(worst);
   return made;
 }
@@ -107,7 +139,8 @@ check gpu_nodes(const facts& all) {
     }
   }
   if (known == 0) {
-    made.seen = all.gpus.empty() ? "no GPU here" : "the GPUs' device numbers are not to be seen";
+    made.seen =
+        all.gpus.empty() ? "no GPU here" : unknown("the GPUs' device numbers are not visible here");
     return made;
   }
   const std::size_t open = openable_gpus(all);
@@ -117,11 +150,12 @@ check gpu_nodes(const facts& all) {
     return made;
   }
   made.seen += ": " + denied;
-  made.result = open == 0 ? verdict::problem : verdict::warning;
+  // A container is given the GPUs that it asked for, and no more.
+  const bool by_intent = in_container(all.self) && last != EACCES && last != ENXIO;
+  made.result = open == 0 ? verdict::problem : by_intent ? verdict::note : verdict::warning;
   made.why =
-      "memory on a GPU whose node this process may not open cannot be shared with it, by nobody "
-      "and "
-      "with no privilege but that one; without gpushm the driver says \"invalid argument\"";
+      "memory on a GPU whose node this process may not open cannot be shared with this process; no "
+      "other privilege helps, and without gpushm the driver says \"invalid argument\"";
   made.remedy = remedy_for(last);
   return made;
 }
@@ -137,12 +171,11 @@ check uvm_major(const facts& all) {
       made.seen = node.path + " has major " + std::to_string(node.status->major) +
                   ", the kernel has " + std::to_string(*node.expected_major);
       made.why =
-          "the number is given out anew when the module is loaded; nvidia-smi still works with a "
+          "the number is assigned again when the module is loaded; nvidia-smi still works with a "
           "stale node, cuInit does not";
-      made.remedy =
-          in_container(all.self)
-              ? "on the host: nvidia-ctk cdi generate again; then start the container anew"
-              : "rm " + node.path + "; nvidia-modprobe -u -c 0";
+      made.remedy = in_container(all.self)
+                        ? "on the host: nvidia-ctk cdi generate again; then restart the container"
+                        : "rm " + node.path + "; nvidia-modprobe -u -c 0";
       return made;
     }
     if (node.path == "/dev/nvidia-uvm") {
@@ -151,7 +184,7 @@ check uvm_major(const facts& all) {
     }
   }
   if (made.seen.empty()) {
-    made.seen = "no node or no entry in /proc/devices to compare";
+    made.seen = unknown("no node, or no entry in /proc/devices, to compare");
   }
   return made;
 }
@@ -175,29 +208,41 @@ check visible_devices(const facts& all) {
       !nvidia->second.empty() && openable_gpus(all) == 0) {
     made.result = verdict::problem;
     made.why =
-        "NVIDIA_VISIBLE_DEVICES asks the container toolkit for GPUs, and nobody acted on it: CUDA "
-        "does not read it";
+        "NVIDIA_VISIBLE_DEVICES asks the container toolkit for GPUs, and this container was not "
+        "started by it; CUDA does not read that variable";
     made.remedy = "run with the nvidia runtime (runtimeClassName: nvidia), or with CDI";
     return made;
   }
   if (cuda != all.self.variables.end() && openable_gpus(all) > 0) {
-    const std::string useless = first_useless_entry(all, cuda->second);
-    if (cuda->second.empty() || !useless.empty()) {
+    const visible_list read = read_visible(all, cuda->second);
+    if (read.useful == 0) {
       made.result = verdict::problem;
-      made.why = cuda->second.empty()
-                     ? "empty hides every GPU from CUDA"
-                     : "CUDA stops at \"" + useless + "\", which names no GPU that it can use here";
+      made.why = cuda->second.empty() ? "empty hides every GPU from CUDA"
+                                      : "CUDA stops at \"" + read.stop +
+                                            "\", which names no GPU that it can use here";
       made.remedy = "unset CUDA_VISIBLE_DEVICES: inside a container the GPUs count from 0 again";
       return made;
     }
-    if (base::split(cuda->second, ",").size() < openable_gpus(all)) {
+    // -1 is how a list is ended on purpose.
+    if (!read.stop.empty() && read.stop != "-1") {
+      made.result = verdict::warning;
+      made.why = "CUDA stops at \"" + read.stop +
+                 "\", which names no GPU that it can use here: of " +
+                 std::to_string(base::split(cuda->second, ",").size()) + " entries it takes " +
+                 std::to_string(read.useful);
+      made.remedy = "take \"" + read.stop +
+                    "\" out of CUDA_VISIBLE_DEVICES, or give this "
+                    "container that GPU";
+      return made;
+    }
+    if (read.useful < openable_gpus(all)) {
       made.why =
           "it hides GPUs from enumeration; memory on them can be opened all the same, only the "
           "device node matters";
     }
   }
   if (nvidia != all.self.variables.end() && !is_all(nvidia->second) && made.why.empty()) {
-    made.why = "NVIDIA_VISIBLE_DEVICES speaks to the container toolkit; CUDA does not read it";
+    made.why = "NVIDIA_VISIBLE_DEVICES is for the container toolkit; CUDA does not read it";
   }
   made.result = verdict::ok;
   return made;
@@ -210,16 +255,23 @@ check cdi(const facts& all) {
     return made;
   }
   std::size_t devices = 0;
+  const cdi_facts* wrong = nullptr;
   for (const cdi_facts& each : all.cdi) {
     devices += each.devices.size();
-    if (!each.problem.empty()) {
-      made.result = verdict::warning;
-      made.seen = each.path + ": " + each.problem;
-      made.why =
-          "engines then say \"unresolvable CDI devices\", or start containers without the GPU";
-      made.remedy = "nvidia-ctk cdi generate --output=" + each.path;
-      return made;
+    // A document of GPUs or domains before one of something else.
+    if (!each.problem.empty() && (wrong == nullptr || (is_of_gpus(each) && !is_of_gpus(*wrong)))) {
+      wrong = &each;
     }
+  }
+  if (wrong != nullptr) {
+    const bool foreign = !is_of_gpus(*wrong) && !wrong->kind.empty();
+    made.result = foreign ? verdict::note : verdict::warning;
+    made.seen = wrong->path + ": " + wrong->problem;
+    made.why = foreign ? "it is of " + wrong->kind + ", so no GPU of NVIDIA's depends on it"
+                       : "engines then say \"unresolvable CDI devices\", or start containers "
+                         "without the GPU";
+    made.remedy = cdi_remedy(*wrong);
+    return made;
   }
   made.result = verdict::ok;
   made.seen = std::to_string(all.cdi.size()) +

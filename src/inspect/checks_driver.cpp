@@ -74,7 +74,7 @@ check libcuda(const facts& all) {
     return made;
   }
   if (!all.libcuda_files.empty()) {
-    made.seen = all.libcuda_files.front() + ", not asked: see cuinit";
+    made.seen = unknown(all.libcuda_files.front() + " was not asked: see cuinit");
     return made;
   }
   if (!driver_expected(all)) {
@@ -92,8 +92,9 @@ check libcuda(const facts& all) {
 check driver_match(const facts& all) {
   check made;
   if (all.module_version.empty() || all.libcuda_version.empty()) {
-    made.seen = all.module_version.empty() ? "the kernel module's version is not to be seen here"
-                                           : "the library's version is not known";
+    made.seen =
+        unknown(all.module_version.empty() ? "the kernel module's version is not visible here"
+                                           : "the library's name has no version");
     return made;
   }
   made.seen = "kernel module " + all.module_version + (all.open_module ? " (open)" : "") +
@@ -109,7 +110,7 @@ check driver_match(const facts& all) {
         "library and module must be of one version: cuInit fails with "
         "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803), NVML with \"Driver/library version mismatch\"";
     made.remedy = in_container(all.self)
-                      ? "start the container anew: the host's driver changed under it"
+                      ? "restart the container: the host's driver changed under it"
                       : "reboot, or stop all GPU users and reload: modprobe -r nvidia_uvm "
                         "nvidia_drm nvidia_modeset nvidia && modprobe nvidia";
   }
@@ -128,7 +129,7 @@ check cuda_compat(const facts& all) {
   if (newest == all.toolkits.end() || driver == 0) {
     made.seen = newest == all.toolkits.end()
                     ? "no CUDA toolkit or runtime found in the usual places"
-                    : "the driver's CUDA version is not known";
+                    : unknown("the driver's CUDA version is not visible here");
     return made;
   }
   made.seen = "driver: CUDA " + version_text(driver) +
@@ -165,7 +166,7 @@ check nvml(const facts& all) {
     return made;
   }
   if (!all.driver.failure.empty()) {
-    made.seen = "not asked: see cuinit";
+    made.seen = unknown("NVML was not asked: see cuinit");
     return made;
   }
   if (view.problem.empty()) {
@@ -178,11 +179,13 @@ check nvml(const facts& all) {
   made.seen = view.problem;
   made.why =
       "sharing works without NVML, but MIG, NVLink and modes cannot be read, and nvidia-smi fails";
-  made.remedy = view.library.empty()
-                    ? "set NVIDIA_DRIVER_CAPABILITIES=compute,utility for the container, or "
-                      "install libnvidia-ml1"
-                    : "nvidia-smi tells the same on the host? Then mend its driver; if only here, "
-                      "start the container anew (systemd daemon-reload takes devices away)";
+  made.remedy =
+      view.library.empty()
+          ? "set NVIDIA_DRIVER_CAPABILITIES=compute,utility for the container, or "
+            "install libnvidia-ml1"
+          : "run nvidia-smi on the host: if it fails there too, repair the host's driver; if it "
+            "works, restart this container (systemctl daemon-reload on the host can take "
+            "a container's devices away)";
   return made;
 }
 
@@ -192,7 +195,7 @@ check cuinit(const facts& all) {
   if (!all.driver.failure.empty()) {
     made.result = verdict::problem;
     made.seen = "asking the driver: " + all.driver.failure;
-    made.why = "every program that uses CUDA will fare like that here";
+    made.why = "every CUDA program will fail the same way here";
     made.remedy = "nvidia-smi and dmesg on the host; a GPU that has fallen off needs a reset";
     return made;
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <map>
-#include <set>
 
+#include "driver/xid.hpp"
 #include "inspect/rules.hpp"
 
 namespace gpushm::inspect::rules {
@@ -13,7 +13,7 @@ namespace {
 template <typename Known>
 bool none_known(const facts& all, check& made, Known&& known) {
   if (std::none_of(all.gpus.begin(), all.gpus.end(), known)) {
-    made.seen = all.gpus.empty() ? "no GPU here" : "neither NVML nor CUDA says";
+    made.seen = all.gpus.empty() ? "no GPU here" : unknown("the driver does not say");
     return true;
   }
   return false;
@@ -39,10 +39,6 @@ std::string compute_mode_of(const gpu_facts& gpu) {
   }
 }
 
-// Faults of the GPU itself (NVIDIA, Xid errors: "fallen off the bus", double bit, NVLink, GSP),
-// against those that a program's mistake causes.
-const std::set<int> hardware_xids{46, 48, 62, 64, 74, 79, 94, 95, 119, 120, 140, 143};
-
 /// "NVIDIA H200" three times as "3 x NVIDIA H200".
 std::string names_of(const facts& all) {
   std::map<std::string, int> counts;
@@ -66,7 +62,8 @@ check gpus(const facts& all) {
   }
   made.seen = names_of(all) + ":";
   for (const gpu_facts& gpu : all.gpus) {
-    made.seen += " " + (gpu.uuid.empty() ? gpu.pci_address : gpu.uuid) + " (" + gpu.sharing + ")";
+    made.seen += " " + (gpu.uuid.empty() ? gpu.pci_address : gpu.uuid) +
+                 (gpu.sharing.empty() || gpu.sharing == "full" ? "" : " (" + gpu.sharing + ")");
   }
   for (const gpu_facts& gpu : all.gpus) {
     const bool shown = gpu.nvml.has_value() || !gpu.cuda.empty();
@@ -224,7 +221,7 @@ check persistence(const facts& all) {
 check xid(const facts& all) {
   check made;
   if (!all.xids_readable) {
-    made.seen = "the kernel's log may not be read here";
+    made.seen = unknown("the kernel's log may not be read here");
     made.remedy = "on the host: dmesg | grep Xid";
     return made;
   }
@@ -234,7 +231,8 @@ check xid(const facts& all) {
     return made;
   }
   const auto hardware = std::find_if(all.xids.rbegin(), all.xids.rend(), [](const xid_facts& each) {
-    return hardware_xids.count(each.number) != 0;
+    return each.number > 0 && driver::is_xid_of(driver::xid_kind::needs_reset,
+                                                static_cast<std::uint64_t>(each.number));
   });
   const xid_facts& shown = hardware == all.xids.rend() ? all.xids.back() : *hardware;
   made.result = hardware == all.xids.rend() ? verdict::warning : verdict::problem;
@@ -305,7 +303,8 @@ check peer_access(const facts& all) {
     }
   }
   if (known == 0) {
-    made.seen = all.gpus.size() < 2 ? "needs two GPUs" : "CUDA shows fewer than two of them here";
+    made.seen =
+        all.gpus.size() < 2 ? "needs two GPUs" : unknown("CUDA shows fewer than two GPUs here");
     return made;
   }
   made.result = verdict::ok;

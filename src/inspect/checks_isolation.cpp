@@ -56,13 +56,13 @@ check namespaces(const facts& all) {
   for (const auto& [kind, each] : all.self.namespaces) {
     if (each.id != 0) {
       made.seen += (made.seen.empty() ? "" : ", ") + kind + " " +
-                   (!each.host   ? "not known"
+                   (!each.host   ? "unknown"
                     : *each.host ? "the machine's"
                                  : "private");
     }
   }
   if (made.seen.empty()) {
-    made.seen = "not to be seen here";
+    made.seen = unknown("the namespaces are not visible here");
     return made;
   }
   made.seen += "; PID";
@@ -78,7 +78,8 @@ check pid_namespace(const facts& all) {
   const auto host = is_host(all.self, "pid");
   const int own = all.self.nspid.empty() ? all.self.pid : all.self.nspid.back();
   if (!host) {
-    made.seen = "PID " + std::to_string(own) + "; the namespace is not to be seen";
+    made.seen = unknown("the PID namespace is not visible here") + "; this process is PID " +
+                std::to_string(own);
     return made;
   }
   if (*host) {
@@ -86,13 +87,13 @@ check pid_namespace(const facts& all) {
     made.seen = "the machine's own; this process is PID " + std::to_string(own);
     return made;
   }
-  made.result = verdict::warning;
+  made.result = verdict::note;
   made.seen = "a private one; this process is PID " + std::to_string(own) + " in it";
   made.why =
       "a legacy handle carries its exporter's PID; where it equals the opener's the driver says "
       "\"invalid device context\", and every container's first process is PID 1";
   made.remedy =
-      "share through gpushm, which mends the handle; hostPID and shareProcessNamespace are not "
+      "share through gpushm, which corrects the handle; hostPID and shareProcessNamespace are not "
       "needed";
   return made;
 }
@@ -101,7 +102,7 @@ check user_namespace(const facts& all) {
   check made;
   const auto host = is_host(all.self, "user");
   if (!host) {
-    made.seen = "not to be seen here";
+    made.seen = unknown("the user namespace is not visible here");
   } else if (*host) {
     made.result = verdict::ok;
     made.seen = "the machine's own";
@@ -176,7 +177,7 @@ check ptrace(const facts& all) {
     made.result = verdict::ok;
     return made;
   }
-  made.result = verdict::warning;
+  made.result = verdict::note;
   made.why =
       "PyTorch's expandable segments and others fetch descriptors with pidfd_getfd, which then "
       "fails with EPERM between processes that are not parent and child; gpushm does not use it";
@@ -196,7 +197,7 @@ check shm(const facts& all) {
     made.result = verdict::ok;
     return made;
   }
-  made.result = verdict::warning;
+  made.result = verdict::note;
   made.why =
       "data loaders and NCCL end with \"Bus error\" or \"No space left on device\" when it is "
       "full; "
@@ -230,7 +231,7 @@ check limits(const facts& all) {
 check broker(const facts& all) {
   check made;
   if (!all.broker) {
-    made.seen = "not asked";
+    made.seen = unknown("no broker was asked");
     return made;
   }
   if (all.broker->reachable) {
@@ -238,6 +239,17 @@ check broker(const facts& all) {
     made.seen = "domain \"" + all.broker->domain + "\" at " + all.broker->socket + ", protocol " +
                 std::to_string(all.broker->protocol) + ", " + std::to_string(all.broker->segments) +
                 " segments";
+    if (!all.broker->fence.empty()) {
+      made.seen += ", fence " + all.broker->fence;
+    }
+    if (all.broker->fence == "none") {
+      made.result = verdict::note;
+      made.why =
+          "the broker cannot see when a process that has died can write nothing any more (no "
+          "pidfd, "
+          "or MPS): it waits for two seconds instead, which proves nothing";
+      made.remedy = "Linux 5.3 or newer, no filter of pidfd_open, no MPS for processes that share";
+    }
     return made;
   }
   made.result = verdict::warning;

@@ -110,7 +110,7 @@ struct nvml_view {
 
 struct driver_view {
   /// How asking ended: empty when it did, else "killed by signal 11 (Segmentation fault)" or
-  /// "no answer within 1.5 s".
+  /// "no answer within 30.0 s".
   std::string failure;
   cuda_view cuda;
   nvml_view nvml;

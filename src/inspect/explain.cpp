@@ -5,6 +5,7 @@
 #include <array>
 #include <optional>
 
+#include "base/text.hpp"
 #include "inspect/explain_match.hpp"
 #include "inspect/explain_rules.hpp"
 #include "inspect/plain_text.hpp"
@@ -37,9 +38,13 @@ constexpr std::array<named_fact, 16> known_facts{{
      [](const facts& all) {
        return !all.self.container.pod_uid.empty() || !all.self.container.pod_name.empty();
      }},
-    {"pid-1",
-     "this process is PID 1 of its namespace, as the other container's may be",
-     [](const facts& all) { return all.self.pid == 1; }},
+    // The PID of `gpushm explain` itself says nothing: it is not the program that failed.
+    {"own-pid-namespace",
+     "this PID namespace is private: its main program is PID 1, as the other container's is",
+     [](const facts& all) {
+       const auto found = all.self.namespaces.find("pid");
+       return found != all.self.namespaces.end() && found->second.host == false;
+     }},
     {"gvisor", "this is a gVisor sandbox", [](const facts& all) { return all.gvisor; }},
     {"several-gpus",
      "this machine has several GPUs",
@@ -188,7 +193,8 @@ std::optional<std::string> evidence_of(const explain_condition& condition,
   }
   for (const check& each : here.checks) {
     if (each.id == condition.check && each.result == condition.result) {
-      return each.id + " (" + std::string(to_string(each.result)) + "): " + harmless(each.seen);
+      return each.id + " (" + std::string(to_string(each.result)) +
+             "): " + base::printable(each.seen);
     }
   }
   return std::nullopt;

@@ -19,7 +19,7 @@ struct situation {
   std::vector<check> checks;
 };
 [[nodiscard]] situation situation_of(const facts& all, std::vector<check> checks);
-/// Every name that `situation::facts` can have: "in-container", "pid-1", ...
+/// Every name that `situation::facts` can have: "in-container", "own-pid-namespace", ...
 [[nodiscard]] std::span<const std::string_view> fact_names();
 
 struct cause {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/text.hpp"
 #include "inspect/explain.hpp"
 #include "inspect/plain_text.hpp"
 
@@ -204,7 +205,7 @@ bool explain_text::is_only(std::string_view pattern) const {
 
 std::string explain_text::text(place where) const {
   std::string found =
-      harmless(std::string_view(clean_).substr(where.begin, where.end - where.begin));
+      base::printable(std::string_view(clean_).substr(where.begin, where.end - where.begin));
   return found;
 }
 
@@ -219,7 +220,16 @@ std::string explain_text::line(place where, std::size_t columns) const {
   }
   const bool cut_back = end - begin > columns;
   end = cut_back ? begin + columns : end;
-  std::string shown = harmless(std::string_view(clean_).substr(begin, end - begin));
+  const auto within_character = [this](std::size_t at) {
+    return at < clean_.size() && (static_cast<unsigned char>(clean_[at]) & 0xC0U) == 0x80U;
+  };
+  while (cut_front && within_character(begin) && begin < where.begin) {
+    ++begin;
+  }
+  while (cut_back && within_character(end) && end > begin) {
+    --end;
+  }
+  std::string shown = base::printable(std::string_view(clean_).substr(begin, end - begin));
   shown.erase(0, std::min(shown.find_first_not_of(' '), shown.size()));
   shown.erase(shown.find_last_not_of(' ') + 1);
   return (cut_front ? "..." : "") + shown + (cut_back ? "..." : "");

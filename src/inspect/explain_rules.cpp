@@ -2,7 +2,6 @@
 #include "inspect/explain_rules.hpp"
 
 #include <algorithm>
-#include <array>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -18,35 +17,6 @@ std::string_view explain_data() noexcept;
 namespace {
 
 using nlohmann::json;
-
-constexpr std::array<std::string_view, 28> check_ids{"libcuda",
-                                                     "driver-match",
-                                                     "cuda-compat",
-                                                     "nvml",
-                                                     "cuinit",
-                                                     "device-nodes",
-                                                     "gpu-nodes",
-                                                     "uvm-major",
-                                                     "mig",
-                                                     "compute-mode",
-                                                     "mps",
-                                                     "persistence",
-                                                     "virtualization",
-                                                     "xid",
-                                                     "vmm-support",
-                                                     "pid-namespace",
-                                                     "privileges",
-                                                     "user-namespace",
-                                                     "host-namespaces",
-                                                     "ptrace",
-                                                     "shm",
-                                                     "limits",
-                                                     "imex",
-                                                     "peer-access",
-                                                     "container",
-                                                     "visible-devices",
-                                                     "broker",
-                                                     "cdi"};
 
 [[noreturn]] void refuse(const std::string& object, const std::string& cause) {
   throw error(errc::invalid_argument, "read rules of explain", object, cause);
@@ -93,7 +63,7 @@ class reader {
 
 verdict parse_verdict(const std::string& text, const std::string& where) {
   for (const verdict each :
-       {verdict::ok, verdict::warning, verdict::problem, verdict::not_applicable}) {
+       {verdict::ok, verdict::warning, verdict::problem, verdict::not_applicable, verdict::note}) {
     if (to_string(each) == text) {
       return each;
     }
@@ -176,36 +146,24 @@ explain_order parse_order(const json& value, const explain_rule& rule) {
 }
 
 explain_rule parse_rule(const json& value) {
-  const reader from(value,
-                    "rule",
-                    {"id",
-                     "title",
-                     "about",
-                     "names",
-                     "numbers",
-                     "phrases",
-                     "alone",
-                     "vague",
-                     "causes",
-                     "matches",
-                     "unrelated",
-                     "orders"});
+  const auto named_id = value.is_object() ? value.find("id") : value.end();
+  const reader named(
+      value,
+      named_id != value.end() && named_id->is_string() ? named_id->get<std::string>() : "rule",
+      {"id",
+       "title",
+       "about",
+       "names",
+       "numbers",
+       "phrases",
+       "alone",
+       "vague",
+       "causes",
+       "matches",
+       "unrelated",
+       "orders"});
   explain_rule made;
-  made.id = from.text("id");
-  const reader named(value,
-                     made.id,
-                     {"id",
-                      "title",
-                      "about",
-                      "names",
-                      "numbers",
-                      "phrases",
-                      "alone",
-                      "vague",
-                      "causes",
-                      "matches",
-                      "unrelated",
-                      "orders"});
+  made.id = named.text("id");
   using texts = std::vector<std::string>;
   made.title = named.text("title");
   made.about = named.get<std::string>("about");
@@ -238,7 +196,8 @@ explain_rule parse_rule(const json& value) {
 }  // namespace
 
 bool is_check_id(std::string_view id) noexcept {
-  return std::find(check_ids.begin(), check_ids.end(), id) != check_ids.end();
+  const auto ids = check_ids();
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
 std::vector<explain_rule> parse_explain_rules(std::string_view text) {

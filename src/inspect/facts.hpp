@@ -116,6 +116,7 @@ struct broker_facts {
   std::string domain;
   int protocol = 0;
   std::uint64_t segments = 0;
+  std::string fence;    ///< "proven", "unproven", "none"; empty: not recorded
   std::string problem;  ///< the error's text; empty when reachable
 };
 

@@ -23,7 +23,8 @@ std::string stale_part(system& machine, const cdi::edits& edits) {
     }
   }
   for (const cdi::mount& mount : edits.mounts) {
-    std::string text = missing(mount.host_path);
+    // "tmpfs" and the like are mounted by their type, not from a path.
+    std::string text = mount.host_path.starts_with("/") ? missing(mount.host_path) : std::string();
     if (!text.empty()) {
       return text;
     }

@@ -211,6 +211,7 @@ json as_json(const broker_facts& from) {
           {"domain", from.domain},
           {"protocol", from.protocol},
           {"segments", from.segments},
+          {"fence", from.fence},
           {"problem", from.problem}};
 }
 
@@ -268,7 +269,8 @@ void to_json(json& to, const check& from) {
         {"verdict", to_string(from.result)},
         {"seen", from.seen},
         {"why", from.why},
-        {"remedy", from.remedy}};
+        {"remedy", from.remedy},
+        {"follows", from.follows}};
 }
 
 }  // namespace gpushm::inspect

@@ -17,8 +17,4 @@ namespace gpushm::inspect {
                                   std::size_t indent,
                                   std::size_t columns = 100);
 
-/// `text` with "?" for each control character and each byte that is not UTF-8: fit for a terminal
-/// whoever wrote it. Line feeds go too.
-[[nodiscard]] std::string harmless(std::string_view text);
-
 }  // namespace gpushm::inspect

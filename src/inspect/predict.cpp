@@ -71,7 +71,8 @@ prediction hidden_from_importer(way how, const party& importer, int gpu, bool co
                          "importer may not open " +
                          node_of(gpu)
                    : "the importer may not open " + node_of(gpu) +
-                         ", the exporting GPU: this is what \"privileged\" mends, by accident";
+                         ", the exporting GPU; \"privileged\" helps only because it opens every "
+                         "GPU's node";
   } else {
     made.failure = to_string(errc::device_not_visible);
     made.why = "the importer may not open " + node_of(gpu) +

@@ -172,8 +172,11 @@ json recording_system::document(const driver_view& driver) const {
 
 recorded_machine recorded_machine::parse(std::string_view name, std::string_view text) {
   json document = json::parse(text, nullptr, false);
-  if (document.is_discarded() || !document.is_object()) {
-    refuse(name, "it is no JSON document");
+  if (document.is_discarded()) {
+    refuse(name, "it is not JSON");
+  }
+  if (!document.is_object()) {
+    refuse(name, std::string("it is JSON, but ") + document.type_name() + " instead of an object");
   }
   if (const auto inner = document.find("recording"); inner != document.end()) {
     document = json(*inner);

@@ -72,6 +72,11 @@ namespace gpushm::inspect::rules {
   return gpu.uuid.empty() ? gpu.pci_address : gpu.uuid.substr(0, 12);
 }
 
+/// What is seen when something cannot be known: the one way to say it.
+[[nodiscard]] inline std::string unknown(const std::string& reason) {
+  return "unknown (" + reason + ")";
+}
+
 /// Why a node cannot be opened, in words.
 [[nodiscard]] inline std::string why_not_opened(int number) {
   switch (number) {

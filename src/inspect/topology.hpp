@@ -44,7 +44,7 @@ struct topology {
   std::vector<open_segment> segments;
 };
 
-/// Tables of at most 100 columns (8 GPUs); control characters in names come out as "?".
+/// Tables of at most 100 columns (8 GPUs); names are escaped as `base::printable` does.
 [[nodiscard]] std::string topology_text(const topology& all);
 /// A graph for Graphviz.
 [[nodiscard]] std::string topology_dot(const topology& all);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/size_text.hpp"
+#include "base/text.hpp"
 #include "inspect/plain_text.hpp"
 #include "inspect/topology_model.hpp"
 
@@ -19,7 +20,7 @@ std::vector<chip> chips_of(const std::vector<const open_segment*>& segments) {
   std::vector<chip> chips;
   const std::size_t shown = segments.size() > most_chips ? most_chips - 1 : segments.size();
   for (std::size_t i = 0; i < shown; ++i) {
-    chips.push_back({harmless(segments[i]->name), base::size_text(segments[i]->size_bytes)});
+    chips.push_back({base::printable(segments[i]->name), base::size_text(segments[i]->size_bytes)});
   }
   if (segments.size() > shown) {
     chips.push_back({"+" + std::to_string(segments.size() - shown) + " more", ""});
@@ -82,7 +83,7 @@ content content_of(const topology& all, std::size_t index) {
                                    : std::to_string(gpu.cuda[0].multiprocessors) + " SMs"},
                               ", "));
   made.lines.push_back(
-      joined({short_address(gpu.pci_address), harmless(gpu.uuid.substr(0, 12))}, "  "));
+      joined({short_address(gpu.pci_address), base::printable(gpu.uuid.substr(0, 12))}, "  "));
   const measured_pair* local = measured_of(all, index, index);
   if (local != nullptr && local->bytes_per_second > 0) {
     made.lines.push_back("own memory " + rate_text(local->bytes_per_second));

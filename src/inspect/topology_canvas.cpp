@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inspect/topology_canvas.hpp"
 
+#include "base/text.hpp"
 #include "inspect/plain_text.hpp"
 
 namespace gpushm::inspect {
@@ -43,7 +44,7 @@ double text_width(std::string_view text, const style_of_text& style) {
 
 std::string fitted(std::string text, const style_of_text& style, double pixels) {
   constexpr std::string_view dots = "\xe2\x80\xa6";
-  text = harmless(text);
+  text = base::printable(text);
   if (text_width(text, style) <= pixels) {
     return text;
   }

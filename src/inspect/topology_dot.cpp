@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/size_text.hpp"
+#include "base/text.hpp"
 #include "inspect/plain_text.hpp"
 #include "inspect/topology_model.hpp"
 
@@ -12,7 +13,7 @@ constexpr std::size_t most_segments = 6;
 /// Between quotes of DOT; "\n" of the language is added by the caller.
 std::string quoted(const std::string& text) {
   std::string all;
-  for (const char c : harmless(text)) {
+  for (const char c : base::printable(text)) {
     if (c == '"' || c == '\\') {
       all += '\\';
     }

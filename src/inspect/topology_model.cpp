@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/syscall.hpp"
+#include "base/text.hpp"
 #include "inspect/plain_text.hpp"
 
 namespace gpushm::inspect {
@@ -91,7 +92,7 @@ bool is_switched(const facts& all) {
 
 std::string gpu_name(const gpu_facts& gpu) {
   constexpr std::string_view vendor = "NVIDIA ";
-  std::string name = harmless(gpu.name);
+  std::string name = base::printable(gpu.name);
   if (name.starts_with(vendor)) {
     name.erase(0, vendor.size());
   }
@@ -110,7 +111,7 @@ std::uint64_t gpu_bytes(const gpu_facts& gpu) {
 }
 
 std::string short_address(const std::string& pci) {
-  return harmless(pci.starts_with("0000:") ? pci.substr(5) : pci);
+  return base::printable(pci.starts_with("0000:") ? pci.substr(5) : pci);
 }
 
 std::string compute_text(const gpu_facts& gpu) {
@@ -121,7 +122,10 @@ std::string compute_text(const gpu_facts& gpu) {
 }
 
 std::string sharing_text(const gpu_facts& gpu) {
-  const std::string text = harmless(gpu.sharing);
+  if (gpu.sharing == "full") {
+    return "whole";  // neither partitioned nor sliced
+  }
+  const std::string text = base::printable(gpu.sharing);
   return gpu.time_slices > 0 ? text + " x" + std::to_string(gpu.time_slices) : text;
 }
 
@@ -130,7 +134,7 @@ std::string open_problem(const gpu_facts& gpu) {
 }
 
 std::string instance_name(const mig_instance_view& instance) {
-  const std::string name = harmless(instance.name);
+  const std::string name = base::printable(instance.name);
   const auto mig = name.rfind("MIG ");
   return mig == std::string::npos ? name : name.substr(mig + 4);
 }
@@ -155,7 +159,7 @@ std::string no_gpu_text(const facts& all) {
   if (why.empty()) {
     why = all.driver.nvml.problem;
   }
-  return why.empty() ? "no GPU here" : "no GPU here: " + harmless(why);
+  return why.empty() ? "no GPU here" : "no GPU here: " + base::printable(why);
 }
 
 std::string driver_text(const facts& all) {
@@ -163,7 +167,7 @@ std::string driver_text(const facts& all) {
   if (version.empty()) {
     version = all.driver.nvml.driver_version;
   }
-  std::string text = version.empty() ? "" : "driver " + harmless(version);
+  std::string text = version.empty() ? "" : "driver " + base::printable(version);
   if (all.driver.cuda.version > 0) {
     text += (text.empty() ? "" : ", ") + std::string("CUDA ") +
             std::to_string(all.driver.cuda.version / 1000) + "." +

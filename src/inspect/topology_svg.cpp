@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/size_text.hpp"
+#include "base/text.hpp"
 #include "inspect/plain_text.hpp"
 #include "inspect/topology_box.hpp"
 #include "inspect/topology_canvas.hpp"
@@ -439,7 +440,8 @@ class picture {
     if (!others.empty()) {
       std::vector<std::string> names;
       for (std::size_t i = 0; i < others.size() && i < most_chips; ++i) {
-        names.push_back(harmless(others[i]->name) + " " + base::size_text(others[i]->size_bytes));
+        names.push_back(base::printable(others[i]->name) + " " +
+                        base::size_text(others[i]->size_bytes));
       }
       if (others.size() > most_chips) {
         names.push_back("+" + std::to_string(others.size() - most_chips) + " more");

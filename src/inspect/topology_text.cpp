@@ -5,6 +5,8 @@
 #include <set>
 
 #include "base/size_text.hpp"
+#include "base/text.hpp"
+#include "inspect/check.hpp"
 #include "inspect/plain_text.hpp"
 #include "inspect/topology_model.hpp"
 
@@ -71,7 +73,7 @@ std::string identities(const facts& all) {
     const gpu_facts& gpu = all.gpus[i];
     rows.push_back({std::to_string(i),
                     cut(gpu_name(gpu), name_columns),
-                    cut(harmless(gpu.uuid), 40),
+                    cut(base::printable(gpu.uuid), 40),
                     cut(short_address(gpu.pci_address), 13),
                     number_text(gpu.numa_node)});
   }
@@ -140,7 +142,7 @@ std::string instances(const facts& all) {
         rows.push_back({std::to_string(i),
                         cut(instance_name(each), name_columns),
                         bytes_text(each.total_bytes),
-                        cut(harmless(each.uuid), 46)});
+                        cut(base::printable(each.uuid), 46)});
       }
     }
   }
@@ -173,7 +175,7 @@ std::string path_text(const pair_facts& pair) {
   if (pair.links > 0) {
     return "NV" + std::to_string(pair.links);
   }
-  return pair.pcie_distance.empty() ? "?" : cut(harmless(pair.pcie_distance), 4);
+  return pair.pcie_distance.empty() ? "?" : cut(base::printable(pair.pcie_distance), 4);
 }
 
 std::string peer_cell(const facts& all, std::size_t from, std::size_t to) {
@@ -215,25 +217,63 @@ std::string link_legend(const facts& all) {
   return text;
 }
 
+/// What the marks in the cells mean, of those that are in one.
+std::string cell_legend(const facts& all) {
+  const auto any = [&all](auto&& holds) {
+    return std::any_of(all.pairs.begin(), all.pairs.end(), [&](const pair_facts& each) {
+      return each.from != each.to && holds(each);
+    });
+  };
+  const auto shown = [](const pair_facts& each) { return each.access.value_or(true); };
+  std::string text;
+  const auto add = [&text](const char* mark) {
+    text += (text.empty() ? "  " : "; ") + std::string(mark);
+  };
+  if (any([&](const pair_facts& each) {
+        return shown(each) && each.native_atomics.value_or(false);
+      })) {
+    add("a  native atomics");
+  }
+  if (any([&](const pair_facts& each) { return shown(each) && each.performance_rank >= 0; })) {
+    add("rN  rank that the driver gives the path, 0 is best");
+  }
+  if (any([&](const pair_facts& each) { return !shown(each); })) {
+    add("(X)  no peer access");
+  }
+  const auto unknown = [&](std::size_t from, std::size_t to) {
+    const pair_facts* pair = from == to ? nullptr : pair_of(all, from, to);
+    return from != to && (pair == nullptr || path_text(*pair) == "?");
+  };
+  for (std::size_t at = 0; at < all.gpus.size() * all.gpus.size(); ++at) {
+    if (unknown(at / all.gpus.size(), at % all.gpus.size())) {
+      add("?  unknown");
+      break;
+    }
+  }
+  return text.empty() ? text : text + "\n";
+}
+
 std::string peers(const facts& all) {
   const std::size_t count = all.gpus.size();
   std::string text = matrix("Peers (row uses memory of column)", count, [&](auto from, auto to) {
     return peer_cell(all, from, to);
   });
   text += link_legend(all);
-  text +=
-      "  a  native atomics; rN  rank that the driver gives the path, 0 is best; (X)  no peer "
-      "access\n";
+  text += cell_legend(all);
   const auto known = [](const pair_facts& each) { return !each.pcie_distance.empty(); };
   if (has_links(all) && std::any_of(all.pairs.begin(), all.pairs.end(), known)) {
     text += matrix("PCIe distance", count, [&](auto from, auto to) {
       const pair_facts* pair = pair_of(all, from, to);
-      return from == to ? "." : pair == nullptr ? "?" : cut(harmless(pair->pcie_distance), 4);
+      return from == to        ? "."
+             : pair == nullptr ? "?"
+                               : cut(base::printable(pair->pcie_distance), 4);
     });
   }
-  text +=
-      "  PIX  one PCIe switch; PXB  several; PHB  through the CPU's bridge; NODE  within a NUMA "
-      "node;\n  SYS  between NUMA nodes\n";
+  text += !std::any_of(all.pairs.begin(), all.pairs.end(), known)
+              ? ""
+              : "  PIX  one PCIe switch; PXB  several; PHB  through the CPU's bridge; NODE  within "
+                "a NUMA "
+                "node;\n  SYS  between NUMA nodes\n";
   return text;
 }
 
@@ -282,7 +322,7 @@ std::string measurements(const topology& all) {
   std::set<std::string> problems;
   for (const measured_pair& each : all.measured) {
     if (!each.problem.empty()) {
-      problems.insert(harmless(each.problem));
+      problems.insert(base::printable(each.problem));
     }
   }
   for (const std::string& each : problems) {
@@ -299,7 +339,8 @@ std::string segments(const topology& all) {
       if (rows.size() > most_segments) {
         ++left_out;
       } else {
-        rows.push_back({where, base::size_text(each->size_bytes), cut(harmless(each->name), 72)});
+        rows.push_back(
+            {where, base::size_text(each->size_bytes), cut(base::printable(each->name), 72)});
       }
     }
   };
@@ -333,6 +374,12 @@ std::string topology_text(const topology& all) {
   const facts& machine = all.machine;
   std::string text = driver_text(machine);
   text += text.empty() ? "" : "\n\n";
+  if (const std::string problem = driver_problem(machine); !problem.empty()) {
+    text = wrapped("driver not usable: " + base::printable(problem) +
+                       " (gpushm doctor says why and what to do)",
+                   0) +
+           "\n" + text;
+  }
   if (machine.gpus.empty()) {
     return text + wrapped(no_gpu_text(machine), 0) + segments(all);
   }

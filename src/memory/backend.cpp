@@ -117,7 +117,7 @@ std::shared_ptr<const backend> backend_for_open(gpushm::backend kind,
 importer::importer(const import_request& wanted)
     : name_(wanted.name), missing_bytes_(wanted.total_bytes) {}
 
-void importer::add(base::unique_fd chunk, std::uint64_t chunk_bytes) {
+void importer::add(base::guarded_fd chunk, std::uint64_t chunk_bytes) {
   // Sizes are what others claim: addresses behind the announced total are not the importer's.
   if (chunk_bytes == 0 || chunk_bytes > missing_bytes_) {
     throw error(errc::protocol_error,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/unique_fd.hpp"
+#include "base/guarded_fd.hpp"
 #include "driver/devices.hpp"
 #include "gpushm/types.hpp"
 #include "memory/chunk_plan.hpp"
@@ -28,8 +29,8 @@ class region {
 
   [[nodiscard]] virtual void* data() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t mapped_bytes() const noexcept = 0;
-  /// False once what it maps is gone from under it: legacy and pool mappings end when somebody
-  /// resets the device. Never blocks.
+  /// False once what it maps is gone from under it: legacy mappings end when the process resets the
+  /// device. Never blocks.
   [[nodiscard]] virtual bool usable() const noexcept { return true; }
 
   // Offsets and sizes were checked by the caller; each returns when the copy is done. Throw
@@ -44,7 +45,7 @@ class allocation : public region {
  public:
   /// The descriptor of chunk `index`; the caller's. Once a chunk. Throws too_many_descriptors,
   /// driver_error.
-  [[nodiscard]] virtual base::unique_fd export_chunk(std::uint32_t index) = 0;
+  [[nodiscard]] virtual base::guarded_fd export_chunk(std::uint32_t index) = 0;
   /// Gives up what only exporting needs; the mapping stays.
   virtual void finish_exports() noexcept = 0;
 };
@@ -69,7 +70,7 @@ class importer {
 
   /// Takes the descriptor, and closes it once imported. Throws wrong_descriptor_kind, driver_error,
   /// protocol_error (more than the announced total).
-  void add(base::unique_fd chunk, std::uint64_t chunk_bytes);
+  void add(base::guarded_fd chunk, std::uint64_t chunk_bytes);
   /// Throws protocol_error (bytes are missing), driver_error.
   [[nodiscard]] std::unique_ptr<region> finish();
 
@@ -77,7 +78,7 @@ class importer {
   explicit importer(const import_request& wanted);
 
  private:
-  virtual void append(base::unique_fd chunk, std::uint64_t chunk_bytes) = 0;
+  virtual void append(base::guarded_fd chunk, std::uint64_t chunk_bytes) = 0;
   virtual std::unique_ptr<region> complete() = 0;
 
   std::string name_;
@@ -100,9 +101,13 @@ class backend {
   /// Sizes are rounded up to this. Bytes.
   [[nodiscard]] virtual std::uint64_t granularity() const = 0;
 
-  /// Allocates and maps for reading and writing. Throws out_of_memory, driver_error.
-  [[nodiscard]] virtual std::unique_ptr<allocation> allocate(std::string_view name,
-                                                             const chunk_plan& plan) const = 0;
+  /// Allocates and maps for reading and writing. On the host this is refused before it begins when
+  /// there is not enough memory, and given up at `deadline`; what was allocated is freed. Throws
+  /// out_of_memory, driver_error, timed_out.
+  [[nodiscard]] virtual std::unique_ptr<allocation> allocate(
+      std::string_view name,
+      const chunk_plan& plan,
+      std::chrono::steady_clock::time_point deadline) const = 0;
   /// Begins to map memory made elsewhere. Throws driver_error, out_of_memory.
   [[nodiscard]] virtual std::unique_ptr<importer> begin_import(
       const import_request& wanted) const = 0;

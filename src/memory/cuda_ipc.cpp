@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <optional>
 #include <tuple>
 
 #include "driver/cuda.hpp"
@@ -10,6 +11,7 @@
 #include "driver/primary_context.hpp"
 #include "gpushm/error.hpp"
 #include "memory/device_bytes.hpp"
+#include "memory/opened_addresses.hpp"
 #include "memory/remote_kinds.hpp"
 #include "memory/shared_table.hpp"
 
@@ -30,32 +32,57 @@ struct handle_key {
     return std::tie(a.exporter, a.buffer_id, a.handle, a.device, a.context_life) <
            std::tie(b.exporter, b.buffer_id, b.handle, b.device, b.context_life);
   }
+};
 
-  [[nodiscard]] bool is_same_memory(const handle_key& other) const noexcept {
-    return exporter == other.exporter && buffer_id == other.buffer_id && handle == other.handle;
+/// Which memory it is, whatever device it is mapped for.
+struct exported_memory {
+  std::array<std::uint8_t, 16> exporter{};
+  std::uint64_t buffer_id = 0;
+  std::array<std::byte, 64> handle{};
+  cuda::CUcontext context = nullptr;  ///< that it was opened in, and in which of its lives
+  std::uint64_t context_life = 0;
+  friend bool operator==(const exported_memory& a, const exported_memory& b) noexcept {
+    return a.exporter == b.exporter && a.buffer_id == b.buffer_id && a.handle == b.handle;
+  }
+  [[nodiscard]] bool usable() const noexcept {
+    return driver::context_life(context) == context_life;
   }
 };
 
+using address_table = opened_addresses<exported_memory>;
+
+address_table& addresses() {
+  static auto* const made = new address_table;  // NOLINT(cppcoreguidelines-owning-memory): for ever
+  return *made;
+}
+
 class opened_handle {
  public:
-  opened_handle(cuda::CUcontext context, std::uint64_t life, cuda::CUdeviceptr base) noexcept
-      : context_(context), life_(life), base_(base) {}
+  /// Owns what the driver opened at `base`.
+  opened_handle(const exported_memory& memory, cuda::CUdeviceptr base) noexcept
+      : context_(memory.context), life_(memory.context_life), base_(base) {}
+  void set_place(address_table::place place) noexcept { place_ = place; }
   void set_size(std::uint64_t size_bytes) noexcept { size_bytes_ = size_bytes; }
   opened_handle(const opened_handle&) = delete;
   opened_handle& operator=(const opened_handle&) = delete;
   ~opened_handle() {
-    if (!usable()) {
-      return;  // it ended with its context, and the address may be somebody else's by now
+    if (place_) {
+      addresses().closing(*place_);
     }
-    driver::close_quietly("cuIpcCloseMemHandle", [this](const cuda_driver& cu) {
-      cuda::CUcontext before = nullptr;
-      cuda::CUresult result = cu->cuCtxPushCurrent_v2(context_);
-      if (result == cuda::CUDA_SUCCESS) {
-        result = cu->cuIpcCloseMemHandle(base_);
-        cu->cuCtxPopCurrent_v2(&before);
-      }
-      return result;
-    });
+    if (usable()) {  // else it ended with its context, and the address may be another's by now
+      driver::close_quietly("cuIpcCloseMemHandle", [this](const cuda_driver& cu) {
+        cuda::CUcontext before = nullptr;
+        cuda::CUresult result = cu->cuCtxPushCurrent_v2(context_);
+        if (result == cuda::CUDA_SUCCESS) {
+          result = cu->cuIpcCloseMemHandle(base_);
+          cu->cuCtxPopCurrent_v2(&before);
+        }
+        return result;
+      });
+    }
+    if (place_) {
+      addresses().closed(*place_);
+    }
   }
 
   [[nodiscard]] cuda::CUdeviceptr base() const noexcept { return base_; }
@@ -66,6 +93,7 @@ class opened_handle {
   cuda::CUcontext context_;
   std::uint64_t life_;
   cuda::CUdeviceptr base_;
+  std::optional<address_table::place> place_;  // nothing: not in the list of addresses
   std::uint64_t size_bytes_ = 0;
 };
 
@@ -103,21 +131,34 @@ cuda::CUdeviceptr open_in_driver(std::string_view name, const remote_memory& mem
   return base;
 }
 
-/// The driver gives an address that it has given before as long as that mapping lives. If it is
-/// another allocation's, this is old memory under a new name (FACTS L4: handles can repeat).
-void check_not_another(const handle_table& all,
-                       const handle_key& key,
-                       const opened_handle& opened,
-                       std::string_view name) {
-  all.for_each([&](const handle_key& other, const opened_handle& value) {
-    if (value.base() == opened.base() && value.usable() && !other.is_same_memory(key)) {
+/// Opens the handle, until it is certain that what the driver gave is that memory and no other.
+std::unique_ptr<opened_handle> open_checked(std::string_view name,
+                                            const remote_memory& memory,
+                                            const exported_memory& which) {
+  for (;;) {
+    const address_table::opening opening(addresses());
+    auto opened = std::make_unique<opened_handle>(which, open_in_driver(name, memory));
+    address_table::place place;
+    const auto verdict = addresses().enter(
+        opening,
+        which,
+        opened->base(),
+        [](const address_table::entry& each) { return each.memory.usable(); },
+        place);
+    if (verdict == address_table::verdict::entered) {
+      opened->set_place(place);
+      return opened;
+    }
+    opened.reset();
+    if (verdict == address_table::verdict::another) {
+      // FACTS L4: handles can repeat.
       throw error(errc::stale,
                   "open",
                   name,
                   "the driver still maps freed memory of the same exporter at this handle",
                   "close the segment that was shared there before, then open this one again");
     }
-  });
+  }
 }
 
 }  // namespace
@@ -132,10 +173,9 @@ std::shared_ptr<region> open_legacy_handle(std::string_view name,
                        memory.handle,
                        user.handle,
                        driver::context_life(context)};
-  const auto opened = table().find_or_make(key, [&](const handle_table& all) {
-    auto made =
-        std::make_unique<opened_handle>(context, key.context_life, open_in_driver(name, memory));
-    check_not_another(all, key, *made, name);
+  const auto opened = table().find_or_make(key, [&] {
+    auto made = open_checked(
+        name, memory, {key.exporter, key.buffer_id, key.handle, context, key.context_life});
     made->set_size(bytes_behind(name, made->base()));
     return made;
   });

@@ -37,7 +37,7 @@ struct pointer_key {
 
 class imported_pool {
  public:
-  imported_pool(std::string_view name, const base::unique_fd& descriptor) {
+  imported_pool(std::string_view name, const base::guarded_fd& descriptor) {
     // The driver takes the descriptor's number in place of a pointer.
     auto* const number = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): see above
         static_cast<std::intptr_t>(descriptor.get()));
@@ -64,8 +64,9 @@ class imported_pointer {
  public:
   imported_pointer(std::string_view name,
                    const remote_memory& memory,
-                   std::shared_ptr<const imported_pool> from)
-      : from_(std::move(from)) {
+                   std::shared_ptr<const imported_pool> from,
+                   cuda::CUdevice device)
+      : from_(std::move(from)), device_(device) {
     cuda::CUmemPoolPtrExportData data{};
     static_assert(sizeof data == sizeof memory.handle);
     std::memcpy(&data, memory.handle.data(), sizeof data);
@@ -77,16 +78,31 @@ class imported_pointer {
   }
   imported_pointer(const imported_pointer&) = delete;
   imported_pointer& operator=(const imported_pointer&) = delete;
+  /// On any thread, which may have no context. The pointer is the pool's and not a context's: it is
+  /// freed also when the device was reset since.
   ~imported_pointer() {
-    driver::close_quietly("cuMemFree",
-                          [this](const cuda_driver& cu) { return cu->cuMemFree_v2(pointer_); });
+    driver::close_quietly("cuMemFree", [this](const cuda_driver& cu) {
+      cuda::CUcontext context = nullptr;
+      cuda::CUresult result = cu->cuDevicePrimaryCtxRetain(&context, device_);
+      if (result != cuda::CUDA_SUCCESS) {
+        return result;
+      }
+      result = cu->cuCtxPushCurrent_v2(context);
+      if (result == cuda::CUDA_SUCCESS) {
+        result = cu->cuMemFree_v2(pointer_);
+        cu->cuCtxPopCurrent_v2(&context);
+      }
+      cu->cuDevicePrimaryCtxRelease_v2(device_);
+      return result;
+    });
   }
 
   [[nodiscard]] cuda::CUdeviceptr pointer() const noexcept { return pointer_; }
   [[nodiscard]] cuda::CUmemoryPool pool() const noexcept { return from_->handle(); }
 
  private:
-  std::shared_ptr<const imported_pool> from_;  // destroyed behind its pointers
+  std::shared_ptr<const imported_pool> from_;  // destroyed after its pointers
+  cuda::CUdevice device_;
   cuda::CUdeviceptr pointer_ = 0;
 };
 
@@ -108,16 +124,17 @@ pointer_table& pointers() {
 
 std::shared_ptr<region> import_from_pool(std::string_view name,
                                          const remote_memory& memory,
-                                         base::unique_fd pool,
+                                         base::guarded_fd pool,
                                          const driver::gpu& user) {
   const driver::context_scope scope(
       driver::primary_context(user.handle, "open", name), "open", name);
   const pool_key key{memory.exporter.epoch, memory.pool};
-  const auto imported = pointers().find_or_make({key, memory.handle}, [&](const pointer_table&) {
+  const auto imported = pointers().find_or_make({key, memory.handle}, [&] {
     return std::make_unique<imported_pointer>(
-        name, memory, pools().find_or_make(key, [&](const pool_table&) {
-          return std::make_unique<imported_pool>(name, pool);
-        }));
+        name,
+        memory,
+        pools().find_or_make(key, [&] { return std::make_unique<imported_pool>(name, pool); }),
+        user.handle);
   });
   cuda::CUmemAccessDesc allowed{};
   allowed.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, user.handle};

@@ -95,7 +95,7 @@ class device_allocation final : public device_region<allocation, owned_mapping> 
       : device_region(std::move(mapping), std::move(bytes), mapped_bytes),
         chunks_(std::move(chunks)) {}
 
-  [[nodiscard]] base::unique_fd export_chunk(std::uint32_t index) override {
+  [[nodiscard]] base::guarded_fd export_chunk(std::uint32_t index) override {
     return export_descriptor(chunks_.at(index).get(), "create", owner()->name());
   }
   void finish_exports() noexcept override { chunks_.clear(); }
@@ -113,7 +113,7 @@ class device_importer final : public importer {
         mapping_(std::make_unique<device_mapping>("open", wanted.name, gpu, wanted.total_bytes)) {}
 
  private:
-  void append(base::unique_fd chunk, std::uint64_t chunk_bytes) override {
+  void append(base::guarded_fd chunk, std::uint64_t chunk_bytes) override {
     cuda::CUmemGenericAllocationHandle handle = 0;
     // The driver takes the descriptor's number in place of a pointer.
     auto* const number = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): see above
@@ -142,15 +142,15 @@ class device_importer final : public importer {
 
 }  // namespace
 
-base::unique_fd own_descriptor(int fd) {
-  base::unique_fd owned(fd);
+base::guarded_fd own_descriptor(int fd) {
+  base::guarded_fd owned{base::unique_fd(fd)};
   ::fcntl(owned.get(), F_SETFD, FD_CLOEXEC);
   return owned;
 }
 
-base::unique_fd export_descriptor(cuda::CUmemGenericAllocationHandle chunk,
-                                  std::string_view operation,
-                                  std::string_view name) {
+base::guarded_fd export_descriptor(cuda::CUmemGenericAllocationHandle chunk,
+                                   std::string_view operation,
+                                   std::string_view name) {
   int fd = -1;
   cuda_driver::check(cuda_driver::instance()->cuMemExportToShareableHandle(
                          &fd, chunk, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
@@ -187,8 +187,10 @@ cuda_vmm_backend::cuda_vmm_backend(driver::gpu device) : gpu_(std::move(device))
   granularity_ = granularity;
 }
 
-std::unique_ptr<allocation> cuda_vmm_backend::allocate(std::string_view name,
-                                                       const chunk_plan& plan) const {
+std::unique_ptr<allocation> cuda_vmm_backend::allocate(
+    std::string_view name,
+    const chunk_plan& plan,
+    std::chrono::steady_clock::time_point /*deadline*/) const {
   const cuda_driver& cu = cuda_driver::instance();
   auto mapping = std::make_unique<device_mapping>("create", name, gpu_, plan.total_bytes());
   const cuda::CUmemAllocationProp prop = properties(gpu_.handle);

@@ -7,12 +7,12 @@
 namespace gpushm::memory {
 
 /// Takes over a descriptor that the driver made; it closes on exec from here on.
-[[nodiscard]] base::unique_fd own_descriptor(int fd);
+[[nodiscard]] base::guarded_fd own_descriptor(int fd);
 
 /// A descriptor of a chunk; the caller's. Throws driver_error, naming `operation`.
-[[nodiscard]] base::unique_fd export_descriptor(cuda::CUmemGenericAllocationHandle chunk,
-                                                std::string_view operation,
-                                                std::string_view name);
+[[nodiscard]] base::guarded_fd export_descriptor(cuda::CUmemGenericAllocationHandle chunk,
+                                                 std::string_view operation,
+                                                 std::string_view name);
 
 /// cuMemCreate allocations that travel as POSIX descriptors. Uses the primary context of its GPU,
 /// as the runtime API does, and leaves the thread's current context as it was.
@@ -24,8 +24,10 @@ class cuda_vmm_backend final : public backend {
   [[nodiscard]] gpushm::backend kind() const noexcept override { return gpushm::backend::cuda_vmm; }
   [[nodiscard]] const device_id& device() const noexcept override { return gpu_.id; }
   [[nodiscard]] std::uint64_t granularity() const override { return granularity_; }
-  [[nodiscard]] std::unique_ptr<allocation> allocate(std::string_view name,
-                                                     const chunk_plan& plan) const override;
+  [[nodiscard]] std::unique_ptr<allocation> allocate(
+      std::string_view name,
+      const chunk_plan& plan,
+      std::chrono::steady_clock::time_point deadline) const override;
   [[nodiscard]] std::unique_ptr<importer> begin_import(const import_request& wanted) const override;
 
  private:

@@ -5,23 +5,33 @@
 #include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/file.hpp"
+#include "base/size_text.hpp"
 #include "base/syscall.hpp"
 #include "gpushm/error.hpp"
 #include "memory/host_region.hpp"
+#include "memory/host_room.hpp"
 
 namespace gpushm::memory {
 
 namespace {
 
-constexpr std::uint64_t page_bytes = 4096;
 constexpr std::uint64_t huge_page_bytes = 2UL * 1024 * 1024;
+/// The room is looked at before every segment of at least this size, and once for that many bytes
+/// of smaller ones: they take less time than the look. The kernel itself hands a processor as much
+/// of a cgroup's memory in advance.
+constexpr std::uint64_t least_looked_at = 256UL * 1024;
 constexpr int chunk_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 /// One address range into which chunks are mapped one behind the other.
@@ -78,42 +88,125 @@ class host_allocation final : public host_region<allocation, host_range> {
   host_allocation(host_range range,
                   std::byte* first,
                   std::uint64_t mapped_bytes,
-                  std::vector<base::unique_fd> chunks)
+                  std::vector<base::guarded_fd> chunks)
       : host_region(std::move(range), first, mapped_bytes), chunks_(std::move(chunks)) {}
 
-  [[nodiscard]] base::unique_fd export_chunk(std::uint32_t index) override {
+  [[nodiscard]] base::guarded_fd export_chunk(std::uint32_t index) override {
     return std::move(chunks_.at(index));
   }
   void finish_exports() noexcept override { chunks_.clear(); }
 
  private:
-  std::vector<base::unique_fd> chunks_;
+  std::vector<base::guarded_fd> chunks_;
 };
 
-base::unique_fd make_chunk(std::string_view name, std::uint64_t size_bytes, bool huge_pages) {
-  const unsigned flags =
-      MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge_pages ? MFD_HUGETLB | MFD_HUGE_2MB : 0U);
-  base::unique_fd fd(base::checked(
-      "create", name, "memfd_create", [&] { return ::memfd_create("gpushm-chunk", flags); }));
-  const auto size = static_cast<off_t>(size_bytes);
-  base::checked("create", name, "ftruncate", [&] { return ::ftruncate(fd.get(), size); });
-  // ftruncate promises no memory; without this the first touch could be a SIGBUS.
-  const int result = base::retry([&] { return ::fallocate(fd.get(), 0, 0, size); });
-  if (result != 0) {
-    const int number = errno;
-    throw error(errc::out_of_memory,
-                "create",
-                name,
-                std::string(huge_pages ? "no huge pages are free: " : "no host memory is free: ") +
-                    base::errno_text(number),
-                huge_pages ? "raise vm.nr_hugepages, or create without huge pages"
-                           : "use a smaller size, or raise the cgroup's memory limit");
+/// Is it time to look at the room before a segment of this size?
+bool is_look_due(std::uint64_t total_bytes) noexcept {
+  static std::atomic<std::uint64_t> not_looked_at{least_looked_at};  // of small segments
+  if (total_bytes < least_looked_at &&
+      not_looked_at.fetch_add(total_bytes, std::memory_order_relaxed) < least_looked_at) {
+    return false;
   }
-  base::checked("create", name, "fcntl(F_ADD_SEALS)", [&] {
-    return ::fcntl(fd.get(), F_ADD_SEALS, chunk_seals);
-  });
-  return fd;
+  not_looked_at.store(0, std::memory_order_relaxed);
+  return true;
 }
+
+/// Memory of one segment while it is allocated, piece by piece (host_room.hpp).
+class host_allocator {
+ public:
+  host_allocator(std::string_view name,
+                 std::uint64_t total_bytes,
+                 bool huge_pages,
+                 std::chrono::steady_clock::time_point deadline)
+      : name_(name),
+        total_bytes_(total_bytes),
+        left_(total_bytes),
+        huge_pages_(huge_pages),
+        deadline_(deadline) {
+    // Huge pages are set aside already, and their exhaustion is an error.
+    if (!huge_pages_ && is_look_due(total_bytes)) {
+      bounds_.emplace();
+      look();
+    }
+  }
+
+  [[nodiscard]] base::guarded_fd make_chunk(std::uint64_t size_bytes) {
+    const unsigned flags =
+        MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge_pages_ ? MFD_HUGETLB | MFD_HUGE_2MB : 0U);
+    auto fd = base::guarded_fd::open([&] {
+      return base::checked(
+          "create", name_, "memfd_create", [&] { return ::memfd_create("gpushm-chunk", flags); });
+    });
+    const auto size = static_cast<off_t>(size_bytes);
+    base::checked("create", name_, "ftruncate", [&] { return ::ftruncate(fd.get(), size); });
+    for (std::uint64_t done = 0; done < size_bytes;) {
+      const std::uint64_t piece = std::min(piece_, size_bytes - done);
+      allocate_piece(fd.get(), done, piece);
+      done += piece;
+    }
+    base::checked("create", name_, "fcntl(F_ADD_SEALS)", [&] {
+      return ::fcntl(fd.get(), F_ADD_SEALS, chunk_seals);
+    });
+    return fd;
+  }
+
+ private:
+  /// ftruncate promises no memory; without this the first touch could be a SIGBUS.
+  void allocate_piece(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes) {
+    if (std::chrono::steady_clock::now() >= deadline_) {
+      throw error(errc::timed_out,
+                  "create",
+                  name_,
+                  "only " + base::size_text(total_bytes_ - left_) + " of " +
+                      base::size_text(total_bytes_) + " could be allocated in time",
+                  "use a longer request timeout, or a smaller size");
+    }
+    const int result = base::retry([&] {
+      return ::fallocate(fd, 0, static_cast<off_t>(offset_bytes), static_cast<off_t>(size_bytes));
+    });
+    if (result != 0) {
+      const int number = errno;
+      throw error(
+          errc::out_of_memory,
+          "create",
+          name_,
+          std::string(huge_pages_ ? "no huge pages are free: " : "no host memory is free: ") +
+              base::errno_text(number),
+          huge_pages_ ? "raise vm.nr_hugepages, or create without huge pages"
+                      : "use a smaller size, or raise the cgroup's memory limit");
+    }
+    left_ -= size_bytes;
+    if (left_ != 0) {
+      look();
+    }
+  }
+
+  /// Finds how much may be taken at once. Throws when there is no room for what is left.
+  void look() {
+    const auto room = bounds_ ? find_host_room(*bounds_) : std::nullopt;
+    if (!room) {
+      return;
+    }
+    if (!has_room(*room, left_, total_bytes_)) {
+      // What it has so far is given back.
+      throw error(errc::out_of_memory,
+                  "create",
+                  name_,
+                  base::size_text(total_bytes_) + " do not fit: " + room->where + " has room for " +
+                      base::size_text(total_bytes_ - left_ + largest_in(*room)),
+                  room->next_step);
+    }
+    piece_ = piece_of(*room);
+  }
+
+  std::string name_;
+  std::uint64_t total_bytes_;
+  std::uint64_t left_;
+  bool huge_pages_;
+  std::chrono::steady_clock::time_point deadline_;
+  std::optional<base::memory_bounds> bounds_;  // empty: not looked at
+  std::uint64_t piece_ = most_piece_bytes;
+};
 
 class host_importer final : public importer {
  public:
@@ -125,7 +218,7 @@ class host_importer final : public importer {
         range_("open", wanted.name, wanted.total_bytes) {}
 
  private:
-  void append(base::unique_fd chunk, std::uint64_t chunk_bytes) override {
+  void append(base::guarded_fd chunk, std::uint64_t chunk_bytes) override {
     // Whoever made it could otherwise truncate it under us, and the next touch would be a SIGBUS.
     if (!is_sealed_memfd(chunk.get(), chunk_bytes)) {
       throw error(errc::wrong_descriptor_kind,
@@ -159,16 +252,20 @@ bool is_sealed_memfd(int fd, std::uint64_t size_bytes) noexcept {
 }
 
 std::uint64_t host_backend::granularity() const {
-  return huge_pages_ ? huge_page_bytes : page_bytes;
+  // 4 KiB on most machines, 64 KiB on others.
+  return huge_pages_ ? huge_page_bytes : static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-std::unique_ptr<allocation> host_backend::allocate(std::string_view name,
-                                                   const chunk_plan& plan) const {
+std::unique_ptr<allocation> host_backend::allocate(
+    std::string_view name,
+    const chunk_plan& plan,
+    std::chrono::steady_clock::time_point deadline) const {
+  host_allocator memory(name, plan.total_bytes(), huge_pages_, deadline);
   host_range range("create", name, plan.total_bytes());
-  std::vector<base::unique_fd> chunks;
+  std::vector<base::guarded_fd> chunks;
   chunks.reserve(plan.count);
   for (std::uint32_t i = 0; i < plan.count; ++i) {
-    chunks.push_back(make_chunk(name, plan.size_of(i), huge_pages_));
+    chunks.push_back(memory.make_chunk(plan.size_of(i)));
     range.append(chunks.back().get(), plan.size_of(i), access::read_write);
   }
   std::byte* const first = range.data();

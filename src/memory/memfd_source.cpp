@@ -25,27 +25,36 @@ constexpr std::string_view host_remedy =
     "create a segment on device host and use its memory, or map a memfd that is sealed with "
     "F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL";
 
+/// Is it the memfd that is mapped there, open for reading and writing?
+bool is_file(int fd, const mapped_file& file) {
+  struct stat info {};
+  return ::fstat(fd, &info) == 0 && info.st_ino == file.inode && info.st_dev == file.device &&
+         S_ISREG(info.st_mode) && ::fcntl(fd, F_GET_SEALS) != -1 &&
+         (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR;
+}
+
 /// A descriptor of this process for the file that is mapped there; empty when none is open.
-base::unique_fd find_descriptor(const mapped_file& file) {
+base::guarded_fd find_descriptor(const mapped_file& file) {
   DIR* const listing = ::opendir("/proc/self/fd");
   if (listing == nullptr) {
     return {};
   }
-  base::unique_fd found;
+  base::guarded_fd found;
   while (const dirent* const entry = ::readdir(listing)) {  // NOLINT(concurrency-mt-unsafe): ours
     int number = -1;
     const std::string_view text = entry->d_name;
     if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc()) {
       continue;
     }
-    struct stat info {};
-    if (::fstat(number, &info) != 0 || info.st_ino != file.inode || info.st_dev != file.device ||
-        !S_ISREG(info.st_mode) || ::fcntl(number, F_GET_SEALS) == -1 ||
-        (::fcntl(number, F_GETFL) & O_ACCMODE) != O_RDWR) {
+    if (!is_file(number, file)) {
       continue;
     }
-    found = base::unique_fd(::fcntl(number, F_DUPFD_CLOEXEC, 0));
-    break;
+    found = base::guarded_fd::open([&] { return ::fcntl(number, F_DUPFD_CLOEXEC, 0); });
+    // Another thread can have closed it, and opened another file under its number.
+    if (found && is_file(found.get(), file)) {
+      break;
+    }
+    found.reset();
   }
   ::closedir(listing);
   return found;
@@ -55,7 +64,7 @@ class memfd_source final : public source {
  public:
   memfd_source(std::uint64_t address,
                std::uint64_t size_bytes,
-               base::unique_fd file,
+               base::guarded_fd file,
                std::uint64_t file_bytes,
                std::uint64_t offset_bytes)
       : source(address, size_bytes),
@@ -72,12 +81,12 @@ class memfd_source final : public source {
   [[nodiscard]] std::uint64_t allocated_bytes() const noexcept override {
     return chunk_bytes_.front();
   }
-  [[nodiscard]] base::unique_fd export_chunk(std::uint32_t /*index*/) override {
+  [[nodiscard]] base::guarded_fd export_chunk(std::uint32_t /*index*/) override {
     return std::move(file_);
   }
 
  private:
-  base::unique_fd file_;
+  base::guarded_fd file_;
   device_id device_;
   std::vector<std::uint64_t> chunk_bytes_;
   std::uint64_t offset_bytes_;
@@ -98,7 +107,7 @@ std::unique_ptr<source> find_memfd(std::string_view name, void* pointer, std::ui
   if (!file->shared) {
     refuse(name, "the memfd is mapped with MAP_PRIVATE", "map it with MAP_SHARED");
   }
-  base::unique_fd descriptor = find_descriptor(*file);
+  base::guarded_fd descriptor = find_descriptor(*file);
   if (!descriptor) {
     refuse(name,
            "the memfd that is mapped there is not open for reading and writing in this process",

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string_view>
 
-#include "base/unique_fd.hpp"
+#include "base/guarded_fd.hpp"
 #include "driver/devices.hpp"
 #include "memory/remote_memory.hpp"
 
@@ -18,7 +18,7 @@ namespace gpushm::memory {
 /// Imports an allocation of a pool whose descriptor is `pool`.
 [[nodiscard]] std::shared_ptr<region> import_from_pool(std::string_view name,
                                                        const remote_memory& memory,
-                                                       base::unique_fd pool,
+                                                       base::guarded_fd pool,
                                                        const driver::gpu& user);
 
 /// Bytes that the driver has mapped from `address` on. Throws driver_error.

@@ -122,7 +122,7 @@ void check_same_machine(std::string_view name, const base::process_identity& exp
 
 std::shared_ptr<region> open_remote(std::string_view name,
                                     const remote_memory& memory,
-                                    base::unique_fd pool,
+                                    base::guarded_fd pool,
                                     const driver::gpu& user) {
   check_same_machine(name, memory.exporter);
   return memory.kind == gpushm::backend::cuda_pool

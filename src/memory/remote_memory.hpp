@@ -8,8 +8,8 @@
 #include <optional>
 #include <string_view>
 
+#include "base/guarded_fd.hpp"
 #include "base/process.hpp"
-#include "base/unique_fd.hpp"
 #include "driver/devices.hpp"
 #include "memory/backend.hpp"
 
@@ -41,7 +41,7 @@ struct remote_memory {
 /// size_mismatch, forked, driver_unavailable, driver_error, out_of_memory.
 [[nodiscard]] std::shared_ptr<region> open_remote(std::string_view name,
                                                   const remote_memory& memory,
-                                                  base::unique_fd pool,
+                                                  base::guarded_fd pool,
                                                   const driver::gpu& user);
 
 /// Throws `errc::unreachable` when `exporter` is of another machine or boot.

@@ -91,7 +91,7 @@ class legacy_source final : public exporter_bound_source {
   [[nodiscard]] const std::vector<std::uint64_t>& chunk_bytes() const noexcept override {
     return none_;
   }
-  [[nodiscard]] base::unique_fd export_chunk(std::uint32_t /*index*/) override { return {}; }
+  [[nodiscard]] base::guarded_fd export_chunk(std::uint32_t /*index*/) override { return {}; }
 
  private:
   std::vector<std::uint64_t> none_;
@@ -118,12 +118,12 @@ class pool_source final : public exporter_bound_source {
   [[nodiscard]] const std::vector<std::uint64_t>& chunk_bytes() const noexcept override {
     return chunk_bytes_;
   }
-  [[nodiscard]] base::unique_fd export_chunk(std::uint32_t /*index*/) override {
+  [[nodiscard]] base::guarded_fd export_chunk(std::uint32_t /*index*/) override {
     return descriptor_ ? std::move(descriptor_) : export_pool();
   }
 
  private:
-  [[nodiscard]] base::unique_fd export_pool() const {
+  [[nodiscard]] base::guarded_fd export_pool() const {
     int fd = -1;
     cuda_driver::check(cuda_driver::instance()->cuMemPoolExportToShareableHandle(
                            &fd, pool_, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
@@ -136,7 +136,7 @@ class pool_source final : public exporter_bound_source {
   std::string name_;
   cuda::CUmemoryPool pool_;
   std::vector<std::uint64_t> chunk_bytes_;
-  base::unique_fd descriptor_;
+  base::guarded_fd descriptor_;
 };
 
 /// Nothing when CUDA does not know the address.

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/unique_fd.hpp"
+#include "base/guarded_fd.hpp"
 #include "gpushm/types.hpp"
 #include "memory/backend.hpp"
 #include "memory/remote_memory.hpp"
@@ -35,7 +35,7 @@ class source {
   /// What travels as descriptors, in order; empty for legacy handles.
   [[nodiscard]] virtual const std::vector<std::uint64_t>& chunk_bytes() const noexcept = 0;
   /// A descriptor of chunk `index`; the caller's. Throws too_many_descriptors, driver_error, stale.
-  [[nodiscard]] virtual base::unique_fd export_chunk(std::uint32_t index) = 0;
+  [[nodiscard]] virtual base::guarded_fd export_chunk(std::uint32_t index) = 0;
   /// The whole allocation or all chunks.
   [[nodiscard]] virtual std::uint64_t allocated_bytes() const noexcept = 0;
 

@@ -70,7 +70,7 @@ class vmm_source final : public source {
     return chunk_bytes_;
   }
   [[nodiscard]] std::uint64_t allocated_bytes() const noexcept override { return allocated_bytes_; }
-  [[nodiscard]] base::unique_fd export_chunk(std::uint32_t index) override {
+  [[nodiscard]] base::guarded_fd export_chunk(std::uint32_t index) override {
     const driver::unique_allocation held = retain(name_, starts_.at(index));
     return export_descriptor(held.get(), "share", name_);
   }

@@ -78,7 +78,7 @@ class agent_metrics::impl {
   prometheus::Family<prometheus::Histogram>& durations_ =
       prometheus::BuildHistogram()
           .Name("gpushm_operation_duration_seconds")
-          .Help("How long they took")
+          .Help("Duration of calls of the kubelet and of requests to the API server")
           .Register(registry_);
 };
 

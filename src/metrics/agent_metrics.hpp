@@ -17,7 +17,8 @@ namespace gpushm::metrics {
 /// A domain and what its broker counts.
 struct domain_reading {
   std::string domain;
-  broker_statistics counted;
+  broker_statistics counted = {};
+  bool serving = true;  ///< new clients can connect
 };
 
 /// A resource of the device plugin.

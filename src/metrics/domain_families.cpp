@@ -45,6 +45,9 @@ constexpr std::array domain_gauges{
                  &broker_statistics::allocated_bytes},
     domain_gauge{"gpushm_leases", "Processes' claims on segments", &broker_statistics::leases},
     domain_gauge{"gpushm_connections", "Connected clients", &broker_statistics::connections},
+    domain_gauge{"gpushm_ending_connections",
+                 "Connections that ended without a goodbye and whose fence has not come",
+                 &broker_statistics::ending_connections},
     domain_gauge{"gpushm_waiting_opens",
                  "Opens that wait for their name",
                  &broker_statistics::waiting_opens},
@@ -80,10 +83,18 @@ std::vector<MetricFamily> families_of(const std::vector<domain_reading>& reading
       add(gauge, {{"domain", from.domain}}, number(from.counted.*each.value));
     }
   }
+  MetricFamily& serving = all.emplace_back(family(
+      "gpushm_domain_serving", "1 while new clients can connect to the domain", MetricType::Gauge));
+  for (const domain_reading& from : readings) {
+    add(serving, {{"domain", from.domain}}, from.serving ? 1 : 0);
+  }
   MetricFamily opens = family(
       "gpushm_opens_total", "Opens that got their segment, by who answered", MetricType::Counter);
   MetricFamily failures =
       family("gpushm_open_failures_total", "Opens that failed, by reason", MetricType::Counter);
+  MetricFamily unfenced = family("gpushm_unfenced_total",
+                                 "Segments of which an operator gave up what waited for a fence",
+                                 MetricType::Counter);
   MetricFamily latency = family("gpushm_open_duration_seconds",
                                 "From a client's call to its mapping, waiting included, as "
                                 "clients measured it",
@@ -96,10 +107,12 @@ std::vector<MetricFamily> families_of(const std::vector<domain_reading>& reading
           {{"domain", from.domain}, {"errc", std::string(to_string(why))}},
           number(count));
     }
+    add(unfenced, {{"domain", from.domain}}, number(from.counted.unfenced));
     latency.metric.push_back(latency_of(from));
   }
   all.push_back(std::move(opens));
   all.push_back(std::move(failures));
+  all.push_back(std::move(unfenced));
   all.push_back(std::move(latency));
   return all;
 }

@@ -144,6 +144,10 @@ oci_config parse_config(std::string_view text, const std::string& name) {
   if (text.size() > max_config_bytes) {
     refuse(name, "it has more than " + std::to_string(max_config_bytes >> 20U) + " MiB");
   }
+  // The parser would take it for the end.
+  if (const auto zero = text.find('\0'); zero != std::string_view::npos) {
+    refuse(name, place_of(text, zero) + ": there is a zero byte");
+  }
   oci_config config;
   builder made(config, name);
   if (!oci_config::sax_parse(text.begin(), text.end(), &made)) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <string>
+#include <unordered_set>
 
 #include "spec/inject_parts.hpp"
 
@@ -109,13 +111,17 @@ void apply_mounts(const edits& changes, const editing& to) {
   }
   const bool in_user_namespace = has_user_namespace(to.config);
   oci_config& mounts = array_at(to.config, "mounts");
+  // Searched only where there is something to be found.
+  std::unordered_set<std::string> destinations;
+  for (const oci_config& present : mounts) {
+    destinations.emplace(text_at(present, "destination", "mounts"));
+  }
   for (const mount& each : changes.mounts) {
-    const auto old = std::find_if(mounts.begin(), mounts.end(), [&](const oci_config& present) {
-      return text_at(present, "destination", "mounts") == each.container_path;
-    });
-    const bool replaces = old != mounts.end();
+    const bool replaces = !destinations.insert(each.container_path).second;
     if (replaces) {
-      mounts.erase(old);
+      mounts.erase(std::find_if(mounts.begin(), mounts.end(), [&](const oci_config& present) {
+        return text_at(present, "destination", "mounts") == each.container_path;
+      }));
     }
     mounts.push_back(to_oci(each, in_user_namespace));
     to.note(described(each, replaces));

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which edits a config has already.
 #include <algorithm>
+#include <set>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
 
 #include "spec/inject_parts.hpp"
 
@@ -43,11 +47,15 @@ bool has_node(const oci_config& config, const device_node& node) {
                                              [&](const oci_config& each) { return each == rule; }));
 }
 
-bool has_mount(const oci_config& config, const mount& wanted) {
-  return any_in(find_array(config, "mounts"), [&](const oci_config& each) {
-    return text_at(each, "destination", "mounts") == wanted.container_path &&
-           text_at(each, "source", "mounts") == wanted.host_path;
-  });
+// What is mounted where. Made once: documents have many mounts and variables, and so may configs.
+std::set<std::pair<std::string_view, std::string_view>> mounts_of(const oci_config& config) {
+  std::set<std::pair<std::string_view, std::string_view>> all;
+  if (const oci_config* mounts = find_array(config, "mounts")) {
+    for (const oci_config& each : *mounts) {
+      all.emplace(text_at(each, "destination", "mounts"), text_at(each, "source", "mounts"));
+    }
+  }
+  return all;
 }
 
 bool has_hook(const oci_config& config, const hook& wanted) {
@@ -57,9 +65,16 @@ bool has_hook(const oci_config& config, const hook& wanted) {
                 [made = to_oci(wanted)](const oci_config& each) { return each == made; });
 }
 
-bool has_line(const oci_config& config, const std::string& line) {
-  return any_in(find_array(config, "process.env"),
-                [&](const oci_config& each) { return each == oci_config(line); });
+std::unordered_set<std::string_view> lines_of(const oci_config& config) {
+  std::unordered_set<std::string_view> all;
+  if (const oci_config* lines = find_array(config, "process.env")) {
+    for (const oci_config& each : *lines) {
+      if (each.is_string()) {
+        all.insert(each.get_ref<const std::string&>());
+      }
+    }
+  }
+  return all;
 }
 
 bool has_net_device(const oci_config& config, const net_device& wanted) {
@@ -71,18 +86,26 @@ bool has_net_device(const oci_config& config, const net_device& wanted) {
 
 bool has_group(const oci_config& config, std::uint32_t gid) {
   return any_in(find_array(config, "process.user.additionalGids"),
-                [&](const oci_config& each) { return each == oci_config(gid); });
+                [wanted = oci_config(gid)](const oci_config& each) { return each == wanted; });
 }
 
 }  // namespace
 
 edits without_present(const edits& changes, const oci_config& config) {
   edits left = changes;
-  drop_if(left.env, [&](const std::string& line) { return has_line(config, line); });
+  if (!left.env.empty()) {
+    drop_if(left.env, [present = lines_of(config)](const std::string& line) {
+      return present.contains(line);
+    });
+  }
   drop_if(left.device_nodes,
           [&](const device_node& node) { return has_node(config, completed(node, node.path)); });
   drop_if(left.net_devices, [&](const net_device& each) { return has_net_device(config, each); });
-  drop_if(left.mounts, [&](const mount& each) { return has_mount(config, each); });
+  if (!left.mounts.empty()) {
+    drop_if(left.mounts, [present = mounts_of(config)](const mount& each) {
+      return present.contains({each.container_path, each.host_path});
+    });
+  }
   drop_if(left.hooks, [&](const hook& each) { return has_hook(config, each); });
   drop_if(left.additional_gids,
           [&](std::uint32_t gid) { return gid == 0 || has_group(config, gid); });

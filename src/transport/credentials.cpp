@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <charconv>
 
 #include "base/file.hpp"
@@ -53,14 +54,31 @@ peer_credentials peer_of(int socket) {
           credentials.uid != overflow_uid() || every_uid_is_mapped()};
 }
 
+bool kernel_names_peers() noexcept {
+  static const bool does = [] {
+    std::array<int, 2> ends{-1, -1};
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+      return false;
+    }
+    const base::unique_fd near(ends[0]);
+    const base::unique_fd far(ends[1]);
+    int fd = -1;
+    socklen_t size = sizeof fd;
+    const bool answered = ::getsockopt(near.get(), SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0;
+    const base::unique_fd own(fd);
+    return answered;
+  }();
+  return does;
+}
+
 base::unique_fd pidfd_of_peer(int socket, const peer_credentials& peer) noexcept {
   int fd = -1;
   socklen_t size = sizeof fd;
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0) {
     return base::unique_fd(fd);
   }
-  if (peer.pid <= 0) {
-    return {};
+  if (peer.pid <= 0 || kernel_names_peers()) {
+    return {};  // dead already: its number may be another process's by now
   }
   // Older kernels: by number. The peer is connected, so the number was its own a moment ago.
   return base::unique_fd(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));

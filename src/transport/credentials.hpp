@@ -19,6 +19,10 @@ struct peer_credentials {
 
 [[nodiscard]] peer_credentials peer_of(int socket);
 
+/// True where the kernel itself gives a descriptor of a peer's process (SO_PEERPIDFD, Linux 6.5),
+/// whatever PID namespace that is in.
+[[nodiscard]] bool kernel_names_peers() noexcept;
+
 /// A descriptor that becomes readable when the peer's process dies, even if a forked child keeps
 /// its socket open. Empty when the kernel cannot give one (not visible, too old, or already dead).
 [[nodiscard]] base::unique_fd pidfd_of_peer(int socket, const peer_credentials& peer) noexcept;

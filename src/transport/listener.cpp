@@ -22,13 +22,22 @@ namespace {
               "use the broker that is there, stop it, or serve another path");
 }
 
+bool is_still_at(const std::string& path, int fd) {
+  struct stat ours {};
+  struct stat there {};
+  return ::fstat(fd, &ours) == 0 && ::lstat(path.c_str(), &there) == 0 &&
+         ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
+}
+
 /// An exclusive lock that the kernel drops when this process dies. The lock file may be removed by
 /// a broker that ends while we wait for it, so the locked file must still be the one at the path.
-base::unique_fd lock_file(const std::string& path, const std::string& lock_path) {
+base::guarded_fd lock_file(const std::string& path, const std::string& lock_path) {
   for (;;) {
-    base::unique_fd lock(base::checked("serve", path, "open " + lock_path, [&] {
-      return ::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    }));
+    auto lock = base::guarded_fd::open([&] {
+      return base::checked("serve", path, "open " + lock_path, [&] {
+        return ::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+      });
+    });
     if (base::checked("serve",
                       path,
                       "flock",
@@ -36,11 +45,7 @@ base::unique_fd lock_file(const std::string& path, const std::string& lock_path)
                       {EWOULDBLOCK}) == -1) {
       in_use(path, "a live broker serves this socket");
     }
-    struct stat ours {};
-    struct stat there {};
-    base::checked("serve", path, "fstat", [&] { return ::fstat(lock.get(), &ours); });
-    if (::stat(lock_path.c_str(), &there) == 0 && ours.st_ino == there.st_ino &&
-        ours.st_dev == there.st_dev) {
+    if (is_still_at(lock_path, lock.get())) {
       return lock;
     }
   }
@@ -66,17 +71,23 @@ void refuse_foreign_listener(const std::string& path, const sockaddr_un& address
 
 }  // namespace
 
-listener::listener(const std::string& path, mode_t mode, std::optional<gid_t> group) : path_(path) {
+listener::listener(const std::string& path,
+                   mode_t mode,
+                   std::optional<gid_t> group,
+                   const std::string& lock_path)
+    : path_(path), lock_path_(lock_path.empty() ? path + ".lock" : lock_path) {
   const sockaddr_un address = unix_address("serve", path);
   const std::string temporary = path + ".new";
   const sockaddr_un bind_address = unix_address("serve", temporary);
 
-  lock_ = lock_file(path, path + ".lock");
+  lock_ = lock_file(path, lock_path_);
   refuse_foreign_listener(path, address);
 
-  socket_ = base::unique_fd(base::checked("serve", path, "socket", [] {
-    return ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  }));
+  socket_ = base::guarded_fd::open([&] {
+    return base::checked("serve", path, "socket", [] {
+      return ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    });
+  });
   base::checked("serve", path, "unlink", [&] { return ::unlink(temporary.c_str()); }, {ENOENT});
   base::checked("serve", path, "bind", [&] {
     return ::bind(
@@ -93,6 +104,7 @@ listener::listener(const std::string& path, mode_t mode, std::optional<gid_t> gr
     base::checked("serve", path, "listen", [&] { return ::listen(socket_.get(), SOMAXCONN); });
     struct stat made {};
     base::checked("serve", path, "stat", [&] { return ::stat(temporary.c_str(), &made); });
+    device_ = made.st_dev;
     inode_ = made.st_ino;
     base::checked(
         "serve", path, "rename", [&] { return ::rename(temporary.c_str(), path.c_str()); });
@@ -104,19 +116,25 @@ listener::listener(const std::string& path, mode_t mode, std::optional<gid_t> gr
 
 listener::listener(listener&& other) noexcept
     : path_(std::exchange(other.path_, {})),
+      lock_path_(std::move(other.lock_path_)),
+      device_(other.device_),
       inode_(other.inode_),
+      made_in_(other.made_in_),
       lock_(std::move(other.lock_)),
       socket_(std::move(other.socket_)) {}
 
 listener::~listener() {
-  if (path_.empty()) {
+  if (path_.empty() || base::is_forked_child_of(made_in_)) {
     return;
   }
   struct stat there {};
-  if (::lstat(path_.c_str(), &there) == 0 && there.st_ino == inode_) {
+  if (::lstat(path_.c_str(), &there) == 0 && there.st_ino == inode_ && there.st_dev == device_) {
     ::unlink(path_.c_str());
   }
-  ::unlink((path_ + ".lock").c_str());
+  // The directory may be another by now, and the file another broker's.
+  if (is_still_at(lock_path_, lock_.get())) {
+    ::unlink(lock_path_.c_str());
+  }
 }
 
 }  // namespace gpushm::transport

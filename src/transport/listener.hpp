@@ -3,24 +3,29 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
-#include "base/unique_fd.hpp"
+#include "base/guarded_fd.hpp"
 
 namespace gpushm::transport {
 
-/// A listening SOCK_SEQPACKET socket at a path, and the lock (PATH.lock) that keeps other brokers
-/// off it. Move-only; the destructor removes socket and lock file, unless somebody replaced the
-/// socket.
+/// A listening SOCK_SEQPACKET socket at a path, and the lock that keeps other brokers off it.
+/// Move-only; the destructor removes socket and lock file, each unless another file has taken its
+/// place. In a forked child both descriptors are closed and the destructor removes nothing: the
+/// files are the parent's.
 ///
 /// Distinct objects: safe. Shared objects: unsafe.
 class listener {
  public:
   /// Binds next to `path` and renames over it, so that a reader sees the dead broker's socket or
   /// this one and never nothing. Throws `errc::address_in_use` when a live broker, or any other
-  /// listener, has the path.
-  listener(const std::string& path, mode_t mode, std::optional<gid_t> group);
+  /// listener, has the path. `lock_path`: of the lock; empty: PATH.lock.
+  listener(const std::string& path,
+           mode_t mode,
+           std::optional<gid_t> group,
+           const std::string& lock_path = {});
   listener(listener&& other) noexcept;
   listener& operator=(listener&&) = delete;
   listener(const listener&) = delete;
@@ -32,9 +37,12 @@ class listener {
 
  private:
   std::string path_;
+  std::string lock_path_;
+  dev_t device_ = 0;  // of the socket
   ino_t inode_ = 0;
-  base::unique_fd lock_;
-  base::unique_fd socket_;
+  std::uint64_t made_in_ = base::fork_generation();
+  base::guarded_fd lock_;
+  base::guarded_fd socket_;
 };
 
 }  // namespace gpushm::transport

@@ -11,7 +11,9 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <utility>
 
+#include "base/deadline.hpp"
 #include "base/syscall.hpp"
 #include "transport/address.hpp"
 #include "wire/messages.hpp"
@@ -23,10 +25,9 @@ namespace {
 constexpr std::size_t control_bytes = CMSG_SPACE(sizeof(int) * wire::max_batch);
 
 bool wait_for(int socket, short events, std::chrono::milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto deadline = base::deadline_after(timeout);
   for (;;) {
-    const auto rest =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    const auto rest = base::time_left(deadline);
     pollfd entry{socket, events, 0};
     constexpr long longest =
         std::numeric_limits<int>::max();  // a wait that is longer is asked for again
@@ -162,6 +163,12 @@ received receive_packet(int socket, std::span<std::byte> buffer) {
   return result;
 }
 
+received_guarded receive_guarded(int socket, std::span<std::byte> buffer) {
+  const base::fork_section section;
+  received got = receive_packet(socket, buffer);
+  return {got.status, got.packet, base::guard_all(std::move(got.descriptors))};
+}
+
 bool wait_readable(int socket, std::chrono::milliseconds timeout) {
   return wait_for(socket, POLLIN, timeout);
 }
@@ -170,12 +177,14 @@ bool wait_writable(int socket, std::chrono::milliseconds timeout) {
   return wait_for(socket, POLLOUT, timeout);
 }
 
-base::unique_fd connect_packet_socket(const std::string& path, std::chrono::milliseconds timeout) {
+base::guarded_fd connect_packet_socket(const std::string& path, std::chrono::milliseconds timeout) {
   const sockaddr_un address = unix_address("connect", path);
-  base::unique_fd socket(base::checked("connect", path, "socket", [] {
-    return ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  }));
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  auto socket = base::guarded_fd::open([&] {
+    return base::checked("connect", path, "socket", [] {
+      return ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    });
+  });
+  const auto deadline = base::deadline_after(timeout);
   for (;;) {
     const int result = base::retry([&] {
       return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/unique_fd.hpp"
+#include "base/guarded_fd.hpp"
 
 namespace gpushm::transport {
 
@@ -46,6 +46,16 @@ struct received {
 /// come with close-on-exec. Throws `errc::system_error` for anything unexpected.
 [[nodiscard]] received receive_packet(int socket, std::span<std::byte> buffer);
 
+/// What was received for the table of descriptors that the program's threads share.
+struct received_guarded {
+  receive_status status = receive_status::would_block;
+  std::span<const std::byte> packet;
+  std::vector<base::guarded_fd> descriptors;
+};
+
+/// The same; a child that another thread forks meanwhile, or later, does not keep the descriptors.
+[[nodiscard]] received_guarded receive_guarded(int socket, std::span<std::byte> buffer);
+
 /// Waits until `socket` can be read (or written); false when `timeout` passes first.
 [[nodiscard]] bool wait_readable(int socket, std::chrono::milliseconds timeout);
 [[nodiscard]] bool wait_writable(int socket, std::chrono::milliseconds timeout);
@@ -53,8 +63,8 @@ struct received {
 /// Connects, without blocking on a full backlog past `timeout`. The socket is non-blocking and
 /// close-on-exec. Throws `errc::broker_unreachable` (nobody listens there), permission_denied,
 /// invalid_argument (a path that no socket address can hold).
-[[nodiscard]] base::unique_fd connect_packet_socket(const std::string& path,
-                                                    std::chrono::milliseconds timeout);
+[[nodiscard]] base::guarded_fd connect_packet_socket(const std::string& path,
+                                                     std::chrono::milliseconds timeout);
 
 /// Bytes that were sent on `socket` and that the peer has not read.
 [[nodiscard]] int unread_bytes(int socket) noexcept;

@@ -52,6 +52,51 @@ class encoder {
  private:
   using added = std::pair<fb::Body, fbs::Offset<void>>;
 
+  // What `decoder` refuses is refused here: the peer would take it for a violation and hang up.
+  static void check_count(const char* list,
+                          std::size_t count,
+                          std::size_t most,
+                          std::size_t fewest = 0) {
+    if (count < fewest || count > most) {
+      throw error(errc::message_too_large,
+                  "send",
+                  {},
+                  std::string("the list ") + list + " has " + std::to_string(count) + " entries; " +
+                      std::to_string(fewest) + " to " + std::to_string(most) + " are allowed",
+                  "report this as a bug");
+    }
+  }
+  template <typename Enum>
+  static std::uint8_t enumerator(const char* field, Enum value, Enum first, Enum last) {
+    if (value < first || value > last) {
+      throw error(
+          errc::invalid_argument,
+          "send",
+          {},
+          std::string(field) + " has no value " + std::to_string(static_cast<unsigned>(value)),
+          "use a value that the header names");
+    }
+    return static_cast<std::uint8_t>(value);
+  }
+  static std::uint8_t number_of(gpushm::backend value) {
+    return enumerator("backend", value, gpushm::backend::host, gpushm::backend::cuda_pool);
+  }
+  static std::uint8_t number_of(gpushm::lifetime value) {
+    return enumerator("lifetime", value, gpushm::lifetime::leased, gpushm::lifetime::persistent);
+  }
+
+  fbs::Offset<fbs::Vector<std::uint64_t>> sizes(const char* list,
+                                                const std::vector<std::uint64_t>& values) {
+    check_count(list, values.size(), max_batch);
+    return builder_.CreateVector(values);
+  }
+  fbs::Offset<fbs::Vector<std::uint8_t>> token_if_any(const session_token& value) {
+    return value == session_token{} ? fbs::Offset<fbs::Vector<std::uint8_t>>()
+                                    : builder_.CreateVector(value.data(), value.size());
+  }
+  static std::uint8_t number_of(gpushm::fence value) {
+    return enumerator("fence", value, gpushm::fence::none, gpushm::fence::unproven);
+  }
   fbs::Offset<fbs::String> text(std::string_view value) {
     return builder_.CreateString(value.data(), value.size());
   }
@@ -65,43 +110,53 @@ class encoder {
     return value.empty() ? fbs::Offset<fbs::Vector<std::uint8_t>>() : bytes(value);
   }
   fbs::Offset<fb::Device> device(const device_id& value) {
-    return fb::CreateDevice(builder_,
-                            static_cast<std::uint8_t>(value.kind),
-                            text(value.uuid),
-                            text(value.pci_address),
-                            value.minor);
+    return fb::CreateDevice(
+        builder_,
+        enumerator("device.kind", value.kind, device_kind::host, device_kind::mig),
+        text(value.uuid),
+        text(value.pci_address),
+        value.minor);
   }
   fbs::Offset<fb::Segment> describe(const segment& value) {
     const auto name = text(value.name);
     const auto where = device(value.device);
-    return fb::CreateSegment(builder_,
-                             name,
-                             value.generation,
-                             value.slot,
-                             value.size_bytes,
-                             value.allocated_bytes,
-                             value.chunk_count,
-                             where,
-                             static_cast<std::uint8_t>(value.backend),
-                             static_cast<std::uint8_t>(value.lifetime),
-                             value.published,
-                             value.removed,
-                             value.leases,
-                             value.creator_uid,
-                             value.creator_pid,
-                             value.creator_alive,
-                             value.metadata_bytes,
-                             value.offset_bytes);
+    return fb::CreateSegment(
+        builder_,
+        name,
+        value.generation,
+        value.slot,
+        value.size_bytes,
+        value.allocated_bytes,
+        value.chunk_count,
+        where,
+        number_of(value.backend),
+        number_of(value.lifetime),
+        value.published,
+        value.removed,
+        value.leases,
+        value.creator_uid,
+        value.creator_pid,
+        value.creator_alive,
+        value.metadata_bytes,
+        value.offset_bytes,
+        value.ending,
+        value.ending_pid,
+        value.ending_ms,
+        enumerator("ending_waits", value.ending_waits, fence_wait::process, fence_wait::delay));
   }
 
   added add(const hello& v) {
     const auto boot_id = text(v.boot_id);
+    const auto resume = token_if_any(v.resume);
     return {fb::Body::Hello,
-            fb::CreateHello(builder_, v.version, boot_id, v.pid_namespace, v.pid).Union()};
+            fb::CreateHello(
+                builder_, v.version, boot_id, v.pid_namespace, v.pid, number_of(v.fence), resume)
+                .Union()};
   }
   added add(const welcome& v) {
     const auto domain = text(v.domain);
     const auto epoch = builder_.CreateVector(v.epoch.data(), v.epoch.size());
+    const auto token = token_if_any(v.token);
     return {fb::Body::Welcome,
             fb::CreateWelcome(builder_,
                               v.version,
@@ -110,7 +165,11 @@ class encoder {
                               v.max_segments,
                               v.quota_bytes,
                               v.max_batch,
-                              v.takes_reports)
+                              v.takes_reports,
+                              number_of(v.fence),
+                              v.fence_delay_ms,
+                              token,
+                              v.resumed)
                 .Union()};
   }
   added add(const reserve& v) {
@@ -124,8 +183,8 @@ class encoder {
                               v.allocated_bytes,
                               v.chunk_count,
                               where,
-                              static_cast<std::uint8_t>(v.backend),
-                              static_cast<std::uint8_t>(v.lifetime),
+                              number_of(v.backend),
+                              number_of(v.lifetime),
                               v.offset_bytes,
                               descriptor)
                 .Union()};
@@ -134,9 +193,9 @@ class encoder {
     return {fb::Body::Reserved, fb::CreateReserved(builder_, v.generation, v.slot).Union()};
   }
   added add(const attach& v) {
-    const auto sizes = builder_.CreateVector(v.chunk_bytes);
+    const auto chunk_sizes = sizes("chunk_bytes", v.chunk_bytes);
     return {fb::Body::Attach,
-            fb::CreateAttach(builder_, v.generation, v.first_chunk, sizes).Union()};
+            fb::CreateAttach(builder_, v.generation, v.first_chunk, chunk_sizes).Union()};
   }
   added add(const publish& v) {
     const auto metadata = bytes(v.metadata);
@@ -144,10 +203,12 @@ class encoder {
   }
   added add(const open& v) {
     const auto name = text(v.name);
-    return {fb::Body::Open,
-            fb::CreateOpen(builder_, name, v.expected_size_bytes, v.timeout_ms).Union()};
+    return {
+        fb::Body::Open,
+        fb::CreateOpen(builder_, name, v.expected_size_bytes, v.timeout_ms, v.generation).Union()};
   }
   added add(const open_many& v) {
+    check_count("names", v.names.size(), max_open_many, 1);
     const auto names = builder_.CreateVectorOfStrings(v.names);
     return {fb::Body::OpenMany,
             fb::CreateOpenMany(builder_, names, v.expected_size_bytes, v.timeout_ms).Union()};
@@ -155,22 +216,23 @@ class encoder {
   added add(const opened& v) {
     const auto info = describe(v.segment);
     const auto metadata = bytes(v.metadata);
-    const auto sizes = builder_.CreateVector(v.chunk_bytes);
+    const auto chunk_sizes = sizes("chunk_bytes", v.chunk_bytes);
     const auto descriptor = bytes_if_any(v.descriptor);
     return {fb::Body::Opened,
-            fb::CreateOpened(builder_, v.index, info, metadata, sizes, descriptor).Union()};
+            fb::CreateOpened(builder_, v.index, info, metadata, chunk_sizes, descriptor).Union()};
   }
   added add(const fetch_chunks& v) {
     return {fb::Body::FetchChunks,
             fb::CreateFetchChunks(builder_, v.generation, v.first_chunk).Union()};
   }
   added add(const chunks& v) {
-    const auto sizes = builder_.CreateVector(v.chunk_bytes);
+    const auto chunk_sizes = sizes("chunk_bytes", v.chunk_bytes);
     return {fb::Body::Chunks,
-            fb::CreateChunks(builder_, v.generation, v.first_chunk, sizes).Union()};
+            fb::CreateChunks(builder_, v.generation, v.first_chunk, chunk_sizes).Union()};
   }
   added add(const release& v) {
-    return {fb::Body::Release, fb::CreateRelease(builder_, v.generation, v.count).Union()};
+    return {fb::Body::Release,
+            fb::CreateRelease(builder_, v.generation, v.count, v.never_mapped).Union()};
   }
   added add(const remove& v) {
     const auto name = text(v.name);
@@ -203,11 +265,14 @@ class encoder {
   }
   added add(const event& v) {
     const auto name = text(v.name);
-    return {
-        fb::Body::Event,
-        fb::CreateEvent(
-            builder_, static_cast<std::uint8_t>(v.kind), name, v.generation, v.leases, v.peer_pid)
-            .Union()};
+    return {fb::Body::Event,
+            fb::CreateEvent(builder_,
+                            enumerator("kind", v.kind, event_kind::published, event_kind::unfenced),
+                            name,
+                            v.generation,
+                            v.leases,
+                            v.peer_pid)
+                .Union()};
   }
   added add(const failure& v) {
     const auto cause = text(v.cause);
@@ -223,14 +288,28 @@ class encoder {
     return {fb::Body::Confirm, fb::CreateConfirm(builder_, v.generation).Union()};
   }
   added add(const confirmed& v) {
-    return {
-        fb::Body::Confirmed,
-        fb::CreateConfirmed(builder_, v.generation, static_cast<std::uint8_t>(v.verdict)).Union()};
+    return {fb::Body::Confirmed,
+            fb::CreateConfirmed(
+                builder_,
+                v.generation,
+                enumerator("verdict", v.verdict, verdict::unchanged, verdict::not_shared))
+                .Union()};
   }
   added add(const report& v) {
-    const auto open_ns = builder_.CreateVector(v.open_ns);
-    const auto failures = builder_.CreateVector(v.failures);
+    const auto open_ns = sizes("open_ns", v.open_ns);
+    const auto failures = sizes("failures", v.failures);
     return {fb::Body::Report, fb::CreateReport(builder_, open_ns, failures, v.cached).Union()};
+  }
+  added add(const unfence& v) {
+    const auto name = text(v.name);
+    return {fb::Body::Unfence, fb::CreateUnfence(builder_, name).Union()};
+  }
+  added add(const keep& v) {
+    check_count("generations", v.generations.size(), max_keep);
+    check_count("counts", v.counts.size(), v.generations.size(), v.generations.size());
+    const auto generations = builder_.CreateVector(v.generations);
+    const auto counts = builder_.CreateVector(v.counts);
+    return {fb::Body::Keep, fb::CreateKeep(builder_, generations, counts, v.more).Union()};
   }
 
   fbs::FlatBufferBuilder builder_;
@@ -246,7 +325,12 @@ class decoder {
     switch (m.body_type()) {
       case fb::Body::Hello: {
         const auto& v = *m.body_as_Hello();
-        return hello{v.version(), text(v.boot_id()), v.pid_namespace(), v.pid()};
+        return hello{v.version(),
+                     text(v.boot_id()),
+                     v.pid_namespace(),
+                     v.pid(),
+                     read_fence(v.fence()),
+                     token(v.resume())};
       }
       case fb::Body::Welcome:
         return read(*m.body_as_Welcome());
@@ -276,7 +360,7 @@ class decoder {
       }
       case fb::Body::Open: {
         const auto& v = *m.body_as_Open();
-        return open{text(v.name()), v.expected_size_bytes(), v.timeout_ms()};
+        return open{text(v.name()), v.expected_size_bytes(), v.timeout_ms(), v.generation()};
       }
       case fb::Body::OpenMany:
         return read(*m.body_as_OpenMany());
@@ -298,7 +382,7 @@ class decoder {
       }
       case fb::Body::Release: {
         const auto& v = *m.body_as_Release();
-        return release{v.generation(), v.count()};
+        return release{v.generation(), v.count(), v.never_mapped()};
       }
       case fb::Body::Remove: {
         const auto& v = *m.body_as_Remove();
@@ -318,7 +402,7 @@ class decoder {
         return unsubscribe{m.body_as_Unsubscribe()->subscription()};
       case fb::Body::Event: {
         const auto& v = *m.body_as_Event();
-        return event{enumerator(v.kind(), event_kind::published, event_kind::resync),
+        return event{enumerator(v.kind(), event_kind::published, event_kind::unfenced),
                      text(v.name()),
                      v.generation(),
                      v.leases(),
@@ -344,6 +428,16 @@ class decoder {
       case fb::Body::Report: {
         const auto& v = *m.body_as_Report();
         return report{sizes(v.open_ns()), sizes(v.failures()), v.cached()};
+      }
+      case fb::Body::Unfence:
+        return unfence{text(m.body_as_Unfence()->name())};
+      case fb::Body::Keep: {
+        const auto& v = *m.body_as_Keep();
+        keep result{sizes(v.generations(), max_keep), sizes(v.counts(), max_keep), v.more()};
+        if (result.generations.size() != result.counts.size()) {
+          throw malformed{};
+        }
+        return result;
       }
       case fb::Body::NONE:
         break;
@@ -379,10 +473,23 @@ class decoder {
     return result;
   }
 
-  static std::vector<std::uint64_t> sizes(const fbs::Vector<std::uint64_t>* value) {
+  static session_token token(const fbs::Vector<std::uint8_t>* value) {
+    session_token result{};
+    if (value == nullptr) {
+      return result;
+    }
+    if (value->size() != result.size()) {
+      throw malformed{};
+    }
+    std::copy(value->begin(), value->end(), result.begin());
+    return result;
+  }
+
+  static std::vector<std::uint64_t> sizes(const fbs::Vector<std::uint64_t>* value,
+                                          std::size_t most = max_batch) {
     std::vector<std::uint64_t> result;
     if (value != nullptr) {
-      if (value->size() > max_batch) {
+      if (value->size() > most) {
         throw malformed{};
       }
       // Verified is that the list's length is aligned, not that its elements are.
@@ -409,6 +516,10 @@ class decoder {
   }
   static gpushm::lifetime read_lifetime(std::uint8_t value) {
     return enumerator(value, gpushm::lifetime::leased, gpushm::lifetime::persistent);
+  }
+
+  static gpushm::fence read_fence(std::uint8_t value) {
+    return enumerator(value, gpushm::fence::none, gpushm::fence::unproven);
   }
 
   device_id device(const fb::Device* value) {
@@ -443,6 +554,10 @@ class decoder {
     result.creator_alive = v->creator_alive();
     result.metadata_bytes = v->metadata_bytes();
     result.offset_bytes = v->offset_bytes();
+    result.ending = v->ending();
+    result.ending_pid = v->ending_pid();
+    result.ending_ms = v->ending_ms();
+    result.ending_waits = enumerator(v->ending_waits(), fence_wait::process, fence_wait::delay);
     return result;
   }
 
@@ -453,7 +568,11 @@ class decoder {
                    v.max_segments(),
                    v.quota_bytes(),
                    v.max_batch(),
-                   v.takes_reports()};
+                   v.takes_reports(),
+                   read_fence(v.fence()),
+                   v.fence_delay_ms(),
+                   token(v.token()),
+                   v.resumed()};
     if (v.epoch() == nullptr || v.epoch()->size() != result.epoch.size()) {
       throw malformed{};
     }

@@ -10,7 +10,9 @@
 
 namespace gpushm::wire {
 
-/// One packet's bytes. Throws `errc::message_too_large` when they would pass `max_packet_bytes`.
+/// One packet's bytes. Throws for what `decode` would refuse, because the peer would hang up:
+/// `errc::message_too_large` when they would pass `max_packet_bytes` or a list has more or fewer
+/// entries than the protocol allows, `errc::invalid_argument` for an enumerator out of range.
 /// Thread-safe.
 [[nodiscard]] std::vector<std::byte> encode(const message& value);
 

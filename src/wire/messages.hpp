@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -22,6 +23,11 @@ inline constexpr std::size_t max_batch = 253;
 inline constexpr std::size_t max_packet_bytes = 192UL * 1024;
 /// Most names in one open_many.
 inline constexpr std::size_t max_open_many = 1000;
+/// Most generations in one keep.
+inline constexpr std::size_t max_keep = 4096;
+
+/// Names a connection to whoever knows it; all zero: none.
+using session_token = std::array<std::uint8_t, 16>;
 
 // One struct a table of protocol.fbs, with the same fields; the comments there count.
 
@@ -30,6 +36,8 @@ struct hello {
   std::string boot_id;
   std::uint64_t pid_namespace = 0;
   std::int32_t pid = 0;
+  gpushm::fence fence = gpushm::fence::none;
+  session_token resume{};
   friend bool operator==(const hello&, const hello&) = default;
 };
 
@@ -41,6 +49,10 @@ struct welcome {
   std::uint64_t quota_bytes = 0;
   std::uint32_t max_batch = 0;
   bool takes_reports = false;
+  gpushm::fence fence = gpushm::fence::none;
+  std::uint32_t fence_delay_ms = 0;
+  session_token token{};
+  bool resumed = false;
   friend bool operator==(const welcome&, const welcome&) = default;
 };
 
@@ -80,6 +92,7 @@ struct open {
   std::string name;
   std::uint64_t expected_size_bytes = 0;
   std::uint32_t timeout_ms = 0;
+  gpushm::generation generation = 0;  ///< 0: whichever has the name
   friend bool operator==(const open&, const open&) = default;
 };
 
@@ -108,6 +121,10 @@ struct segment {
   bool creator_alive = false;
   std::uint64_t metadata_bytes = 0;
   std::uint64_t offset_bytes = 0;
+  std::uint32_t ending = 0;
+  std::int32_t ending_pid = 0;
+  std::uint64_t ending_ms = 0;
+  fence_wait ending_waits = fence_wait::process;
   friend bool operator==(const segment&, const segment&) = default;
 };
 
@@ -136,6 +153,7 @@ struct chunks {
 struct release {
   gpushm::generation generation = 0;
   std::uint32_t count = 0;
+  bool never_mapped = false;
   friend bool operator==(const release&, const release&) = default;
 };
 
@@ -221,6 +239,19 @@ struct report {
   friend bool operator==(const report&, const report&) = default;
 };
 
+struct unfence {
+  std::string name;
+  friend bool operator==(const unfence&, const unfence&) = default;
+};
+
+/// At most `max_keep` generations, and as many counts.
+struct keep {
+  std::vector<std::uint64_t> generations;
+  std::vector<std::uint64_t> counts;
+  bool more = false;
+  friend bool operator==(const keep&, const keep&) = default;
+};
+
 using body = std::variant<hello,
                           welcome,
                           reserve,
@@ -245,7 +276,9 @@ using body = std::variant<hello,
                           bye,
                           confirm,
                           confirmed,
-                          report>;
+                          report,
+                          unfence,
+                          keep>;
 
 struct message {
   std::uint64_t id = 0;

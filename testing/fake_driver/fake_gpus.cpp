@@ -80,7 +80,8 @@ std::string fake_uuid(const char* prefix, int number) {
 
 std::string fake_pci(int number) {
   char text[16];
-  std::snprintf(text, sizeof(text), "0000:%02x:00.0", static_cast<unsigned int>(0x10 + number));
+  std::snprintf(
+      text, sizeof(text), "0000:%02x:00.0", static_cast<unsigned int>(0x10 + number) & 0xffU);
   return text;
 }
 

@@ -121,6 +121,7 @@ std::vector<const fake::gpu_view*> linked_to(const fake::gpu_view& board) {
 // Calls `answer(board)`; what it returns is the function's result.
 template <typename Answer>
 nvmlReturn_t with_device(nvmlDevice_t device, Answer&& answer) {
+  fake::hang_if_told();
   const fake::gpu_view* const gpu = find(device);
   if (gpu == nullptr) {
     return NVML_ERROR_INVALID_ARGUMENT;
@@ -147,6 +148,7 @@ nvmlReturn_t put_text(const std::string& value, char* text, unsigned int size) {
 }  // namespace
 
 nvmlReturn_t nvml::nvmlInit_v2() {
+  fake::hang_if_told();
   const std::lock_guard lock(mutex);
   look_again();
   if (known.load()->all.empty()) {  // the library is unloaded, and nobody could reach it then
@@ -181,6 +183,7 @@ nvmlReturn_t nvml::nvmlSystemGetNVMLVersion(char* text, unsigned int size) {
 }
 
 nvmlReturn_t nvml::nvmlDeviceGetCount_v2(unsigned int* count) {
+  fake::hang_if_told();
   const std::lock_guard lock(mutex);
   if (known == nullptr) {
     return NVML_ERROR_UNINITIALIZED;

@@ -26,6 +26,8 @@ struct config_stamp {
 
 /// Whether <root>/lost names it.
 [[nodiscard]] bool is_lost(const std::string& uuid);
+/// Does not return while there is a file <root>/hang: as a driver whose GPU has stopped to answer.
+void hang_if_told();
 /// What <root>/recovery says of it; nothing when there is no such file.
 [[nodiscard]] std::optional<unsigned int> recovery_action(const std::string& uuid);
 

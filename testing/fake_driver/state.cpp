@@ -7,12 +7,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <thread>
 
 namespace gpushm::fake {
 
@@ -26,13 +29,16 @@ struct failure {
   std::uint64_t count = 0;  // 0: every call
   unsigned int result = 0;
   bool crash = false;
+  std::chrono::milliseconds delay{0};  ///< and then the call does what it does
 };
 
 // GPUSHM_FAKE_FAIL="cuMemMap:3=2,cuMemCreate:*=2,cuInit:1=crash": the 3rd cuMemMap of this process
 // returns 2, each cuMemCreate too, and the first cuInit ends the process as a broken driver would.
+// "cuInit:1=after2500": it takes 2.5 s, as where GPUs have to be woken.
 std::vector<failure> read_failures() {
   std::vector<failure> failures;
   const char* const text = std::getenv("GPUSHM_FAKE_FAIL");
+  constexpr std::string_view after = "after";
   std::istringstream items(text == nullptr ? "" : text);
   for (std::string item; std::getline(items, item, ',');) {
     const auto colon = item.find(':');
@@ -41,10 +47,14 @@ std::vector<failure> read_failures() {
       std::fprintf(stderr, "fake libcuda: GPUSHM_FAKE_FAIL: cannot read \"%s\"\n", item.c_str());
       std::abort();
     }
-    failures.push_back({item.substr(0, colon),
-                        std::strtoull(item.c_str() + colon + 1, nullptr, 10),
-                        static_cast<unsigned int>(std::atoi(item.c_str() + equals + 1)),
-                        item.compare(equals + 1, std::string::npos, "crash") == 0});
+    failures.push_back(
+        {item.substr(0, colon),
+         std::strtoull(item.c_str() + colon + 1, nullptr, 10),
+         static_cast<unsigned int>(std::atoi(item.c_str() + equals + 1)),
+         item.compare(equals + 1, std::string::npos, "crash") == 0,
+         std::chrono::milliseconds(item.compare(equals + 1, after.size(), after) == 0
+                                       ? std::atoi(item.c_str() + equals + 1 + after.size())
+                                       : 0)});
   }
   return failures;
 }
@@ -63,6 +73,10 @@ CUresult injected_failure(std::string_view name) {
       if (each.crash) {
         std::signal(SIGSEGV, SIG_DFL);  // a sanitizer would make an exit status of it
         std::raise(SIGSEGV);
+      }
+      if (each.delay.count() != 0) {
+        std::this_thread::sleep_for(each.delay);
+        continue;
       }
       return static_cast<CUresult>(each.result);
     }

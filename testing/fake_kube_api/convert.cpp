@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fake_kube_api/convert.hpp"
 
+#include <initializer_list>
 #include <string_view>
 
 namespace gpushm::testing {
@@ -52,7 +53,60 @@ bool is(const object_path& path, std::string_view resource) {
   return path.version == "v1beta1" && path.kind->resource == resource;
 }
 
+/// Leaves only these members.
+void keep(json& object, std::initializer_list<std::string_view> names) {
+  if (!object.is_object()) {
+    return;
+  }
+  json kept = json::object();
+  for (const std::string_view name : names) {
+    const auto found = object.find(name);
+    if (found != object.end()) {
+      kept[std::string(name)] = *found;
+    }
+  }
+  object = std::move(kept);
+}
+
 }  // namespace
+
+void drop_unknown_fields(const object_path& of, json& object) {
+  if (of.kind->resource != "resourceslices") {
+    return;
+  }
+  keep(object, {"metadata", "spec"});
+  if (!object.contains("spec") || !object["spec"].is_object()) {
+    return;
+  }
+  json& spec = object["spec"];
+  keep(spec,
+       {"driver",
+        "pool",
+        "nodeName",
+        "nodeSelector",
+        "allNodes",
+        "perDeviceNodeSelection",
+        "devices",
+        "sharedCounters"});
+  if (spec.contains("pool")) {
+    keep(spec["pool"], {"name", "generation", "resourceSliceCount"});
+  }
+  each_of(object, "/spec/devices", [](json& each) {
+    keep(each,
+         {"name",
+          "attributes",
+          "capacity",
+          "consumesCounters",
+          "nodeName",
+          "nodeSelector",
+          "allNodes",
+          "taints",
+          "bindsToNode",
+          "bindingConditions",
+          "bindingFailureConditions",
+          "allowMultipleAllocations"});
+  });
+}
 
 void to_stored(const object_path& from, json& object) {
   if (is(from, "resourceslices")) {

@@ -12,4 +12,8 @@ namespace gpushm::testing {
 void to_stored(const object_path& from, nlohmann::json& object);
 void from_stored(const object_path& to, nlohmann::json& object);
 
+/// What a server of Kubernetes 1.36 does not know of an object as it is stored is dropped when it
+/// is written, not refused (fieldValidation: Warn).
+void drop_unknown_fields(const object_path& of, nlohmann::json& object);
+
 }  // namespace gpushm::testing

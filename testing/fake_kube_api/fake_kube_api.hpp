@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,6 +16,9 @@ namespace gpushm::testing {
 struct fake_kube_options {
   /// Of resource.k8s.io, the preferred one first; none: the group is not known, as with DRA off.
   std::vector<std::string> resource_versions = {"v1", "v1beta2", "v1beta1"};
+  /// What is not served is answered with a Status of the reason NotFound, as newer servers do, and
+  /// not with a text.
+  bool unserved_has_status = false;
   /// Where it listens; "::1" too.
   std::string address = "127.0.0.1";
   /// 0: any that is free.
@@ -31,6 +35,12 @@ struct fake_kube_options {
   std::size_t history = 1'000;
   /// Between bookmarks of a watch that asked for them; zero: none but those of `send_bookmarks`.
   std::chrono::milliseconds bookmark_interval{0};
+  /// Tokens of agents' pods, and the nodes on which these run: what they write is held against the
+  /// ValidatingAdmissionPolicy resourceslices.gpushm.dev. "": a token that names no node. Others
+  /// may write everything.
+  std::map<std::string, std::string> agents = {};
+  /// What a mutating webhook does to what is to be created or replaced. Runs under a lock.
+  std::function<void(nlohmann::json&)> mutate = {};
   /// Of a page when the request does not say; 0: everything. Tests of pages set it low: the
   /// smaller of it and the request's `limit` counts.
   std::size_t longest_page = 0;
@@ -71,8 +81,9 @@ struct kube_failure {
 /// A Kubernetes API server of ResourceSlices, ResourceClaims (also their status), Nodes and Pods,
 /// as much of one as a node agent meets: discovery, several versions of resource.k8s.io with
 /// conversion between them, create, get, list with selectors and pages, replace with conflicts,
-/// delete with preconditions, watches with history and bookmarks; validation that answers 422. Runs
-/// threads of its own from its construction until its end, when all connections are closed.
+/// delete with preconditions, watches with history and bookmarks; validation that answers 422, and
+/// the agents' admission policy. README.md beside this says what each behaviour was compared with.
+/// Runs threads of its own from its construction until its end, when all connections are closed.
 ///
 /// Distinct objects: safe. Shared objects: safe.
 class fake_kube_api {

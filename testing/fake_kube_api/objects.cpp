@@ -6,6 +6,7 @@
 
 #include "base/file.hpp"
 #include "base/text.hpp"
+#include "fake_kube_api/admission.hpp"
 #include "fake_kube_api/convert.hpp"
 #include "fake_kube_api/validate.hpp"
 
@@ -121,7 +122,56 @@ body_object object_in(const http_request& request, const object_path& path) {
     return found;
   }
   to_stored(path, found.object);
+  drop_unknown_fields(path, found.object);
   return found;
+}
+
+reply forbidden(const object_path& path, const std::string& name, const std::string& why) {
+  return status_reply(403,
+                      "Forbidden",
+                      path.qualified_resource() + " " + in_quotes(name) + " is forbidden: " + why,
+                      details_of(path, name));
+}
+
+/// What an admission plugin says against it.
+std::optional<reply> not_admitted(const kube_state& state,
+                                  const object_path& path,
+                                  const http_request& request,
+                                  const json& object,
+                                  const json& before) {
+  const std::string why = denied(state.options, path, request, object, before);
+  const json& named = object.is_null() ? before : object;
+  return why.empty() ? std::nullopt
+                     : std::optional(forbidden(path, named.at("metadata").value("name", ""), why));
+}
+
+/// Who wrote which fields. The time stays while the same client writes the same.
+void note_manager(const object_path& path,
+                  const http_request& request,
+                  json& object,
+                  const json& before) {
+  const auto agent = request.headers.find("user-agent");
+  const std::string manager =
+      agent == request.headers.end() ? "unknown" : agent->second.substr(0, agent->second.find('/'));
+  json entry{{"manager", manager},
+             {"operation", "Update"},
+             {"apiVersion", path.api_version()},
+             {"fieldsType", "FieldsV1"},
+             {"fieldsV1", {{"f:spec", json::object()}}},
+             {"time", time_text()}};
+  json entries = json::array();
+  if (!before.is_null()) {
+    const bool same = object.value("spec", json()) == before.value("spec", json());
+    for (const json& each : before.at("metadata").value("managedFields", json::array())) {
+      if (each.at("manager") != manager || each.at("apiVersion") != path.api_version()) {
+        entries.push_back(each);
+      } else if (same) {
+        entry["time"] = each.at("time");
+      }
+    }
+  }
+  entries.push_back(std::move(entry));
+  object["metadata"]["managedFields"] = std::move(entries);
 }
 
 reply create(kube_state& state, object_path path, const http_request& request) {
@@ -146,6 +196,15 @@ reply create(kube_state& state, object_path path, const http_request& request) {
                      "FieldValueRequired",
                      "Required value: name or generateName is required"}});
   }
+  if (state.options.mutate) {
+    state.options.mutate(body.object);
+  }
+  if (const auto wrong = validate(path, body.object, nullptr); !wrong.empty()) {
+    return invalid(path, path.name, wrong);
+  }
+  if (auto refused = not_admitted(state, path, request, body.object, nullptr)) {
+    return *refused;
+  }
   const object_key key{path.kind, path.space, path.name};
   if (state.objects.contains(key)) {
     return status_reply(409,
@@ -153,12 +212,10 @@ reply create(kube_state& state, object_path path, const http_request& request) {
                         path.qualified_resource() + " " + in_quotes(path.name) + " already exists",
                         details_of(path, path.name));
   }
-  if (const auto wrong = validate(path, body.object, nullptr); !wrong.empty()) {
-    return invalid(path, path.name, wrong);
-  }
   if (path.kind->has_status) {
     body.object.erase("status");
   }
+  note_manager(path, request, body.object, nullptr);
   return shown(path, state.store(key, std::move(body.object)), 201);
 }
 
@@ -202,9 +259,16 @@ reply replace(kube_state& state, const object_path& path, const http_request& re
       body.object["status"] = before.at("status");
     }
   }
+  if (state.options.mutate) {
+    state.options.mutate(body.object);
+  }
   if (const auto wrong = validate(path, body.object, before); !wrong.empty()) {
     return invalid(path, path.name, wrong);
   }
+  if (auto refused = not_admitted(state, path, request, body.object, before)) {
+    return *refused;
+  }
+  note_manager(path, request, body.object, before);
   if (old.contains("deletionTimestamp")) {
     meta["deletionTimestamp"] = old.at("deletionTimestamp");
     if (meta.value("finalizers", json::array()).empty()) {
@@ -221,6 +285,9 @@ reply remove(kube_state& state, const object_path& path, const http_request& req
   if (found == state.objects.end()) {
     return not_found(path);
   }
+  if (auto refused = not_admitted(state, path, request, nullptr, found->second)) {
+    return *refused;
+  }
   const json options = json::parse(request.body, nullptr, false);
   const json::json_pointer where("/preconditions/uid");
   const std::string uid = found->second.at("metadata").at("uid");
@@ -233,6 +300,11 @@ reply remove(kube_state& state, const object_path& path, const http_request& req
     json waiting = found->second;
     waiting["metadata"].emplace("deletionTimestamp", waiting["metadata"]["creationTimestamp"]);
     return shown(path, state.store(key, std::move(waiting)));
+  }
+  if (path.kind->group == "resource.k8s.io") {
+    json last = found->second;  // their storage says ReturnDeletedObject
+    state.drop(key);
+    return shown(path, std::move(last));
   }
   state.drop(key);
   json details = details_of(path, path.name);

@@ -94,7 +94,12 @@ reply answer_of(kube_state& state, const http_request& request) {
                    : std::find(versions.begin(), versions.end(), path->version) != versions.end());
   const bool has_subresource = path && (path->subresource.empty() ||
                                         (path->subresource == "status" && path->kind->has_status));
-  return served && has_subresource ? answer_object_request(state, *path, request) : no_such_page();
+  if (served && has_subresource) {
+    return answer_object_request(state, *path, request);
+  }
+  return state.options.unserved_has_status
+             ? status_reply(404, "NotFound", "the server could not find the requested resource")
+             : no_such_page();
 }
 
 bool send(const reply& what, http_answer& answer) {

@@ -29,15 +29,6 @@ std::string new_uid() {
   return text;
 }
 
-std::string now_text() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  std::array<char, 32> text{};
-  const std::size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return {text.data(), size};
-}
-
 std::string field_of(const json& object, const std::string& name) {
   std::string pointer = "/" + name;
   std::replace(pointer.begin(), pointer.end(), '.', '/');
@@ -48,6 +39,15 @@ std::string field_of(const json& object, const std::string& name) {
 }
 
 }  // namespace
+
+std::string time_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  std::array<char, 32> text{};
+  const std::size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return {text.data(), size};
+}
 
 std::optional<field_selector> parse_selector(const std::string& text) {
   constexpr auto known = std::to_array<std::string_view>(
@@ -85,7 +85,7 @@ const json& kube_state::store(const object_key& key, json object) {
   }
   if (is_new) {
     meta.emplace("uid", new_uid());
-    meta["creationTimestamp"] = now_text();
+    meta["creationTimestamp"] = time_text();
     meta["generation"] = 1;
   } else {
     const json& old = before->second.at("metadata");

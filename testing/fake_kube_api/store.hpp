@@ -34,6 +34,8 @@ struct kube_event {
 /// "a=b,c=d" of the fields that the server knows: metadata.name, metadata.namespace, spec.driver,
 /// spec.nodeName.
 using field_selector = std::map<std::string, std::string>;
+/// Now, as objects have it: "2026-01-01T00:00:00Z".
+[[nodiscard]] std::string time_text();
 /// Nothing when it is not understood.
 [[nodiscard]] std::optional<field_selector> parse_selector(const std::string& text);
 [[nodiscard]] bool matches(const field_selector& selector, const nlohmann::json& object);

@@ -127,7 +127,14 @@ class watch_stream {
     }
     bookmarks_seen_ = state_.bookmarks;
     next_bookmark_ = clock::now() + state_.options.bookmark_interval;
-    return shown("BOOKMARK", {{"metadata", {{"resourceVersion", std::to_string(from_)}}}});
+    // An empty object of its type, in which only the version counts.
+    json object{
+        {"metadata", {{"resourceVersion", std::to_string(from_)}, {"creationTimestamp", nullptr}}}};
+    if (path_.kind->resource == "resourceslices") {
+      object["spec"] = {{"driver", ""},
+                        {"pool", {{"name", ""}, {"generation", 0}, {"resourceSliceCount", 0}}}};
+    }
+    return shown("BOOKMARK", std::move(object));
   }
 
   kube_state& state_;

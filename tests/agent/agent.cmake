@@ -4,7 +4,8 @@ gpushm_test(agent_parts_test LABEL unit
   SOURCES "${CMAKE_CURRENT_LIST_DIR}/agent_brokers_test.cpp" "${CMAKE_CURRENT_LIST_DIR}/agent_hook_file_test.cpp"
           "${CMAKE_CURRENT_LIST_DIR}/agent_metrics_test.cpp" "${CMAKE_CURRENT_LIST_DIR}/agent_settings_test.cpp"
           "${CMAKE_CURRENT_LIST_DIR}/agent_web_server_test.cpp"
-  MODULES agent client LIBRARIES gpushm_testing_process)
+  MODULES agent client wire LIBRARIES gpushm_testing_process)
+target_compile_definitions(agent_parts_test PRIVATE GPUSHM_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 
 if(TARGET gpushmd)
   add_library(gpushm_agent_test_support STATIC

@@ -49,6 +49,24 @@ TEST(agent_hook_file, the_same_stays_and_another_takes_its_place_whole) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "p"), {}), 1);
 }
 
+TEST(agent_hook_file, a_wrong_mode_is_put_right_and_what_was_left_unfinished_goes) {
+  const gpushm_testing::temp_dir folder;
+  std::ofstream(folder / "hook") << "program";
+  const std::string path = install_hook(folder / "hook", folder / "p");
+  struct stat status {};
+  for (const mode_t wrong : {0600U, 0777U, 04755U}) {
+    ASSERT_EQ(::chmod(path.c_str(), wrong), 0);
+    static_cast<void>(install_hook(folder / "hook", folder / "p"));
+    ASSERT_EQ(::stat(path.c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 07777U, 0755U);
+  }
+  std::ofstream(folder / "p/gpushm-cdi-hook.tmp.a1B2c3") << "pro";
+  std::ofstream(folder / "p/checkpoint.tmp.a1B2c3") << "another's";
+  static_cast<void>(install_hook(folder / "hook", folder / "p"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "p/gpushm-cdi-hook.tmp.a1B2c3"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "p/checkpoint.tmp.a1B2c3"));
+}
+
 TEST(agent_hook_file, a_program_that_is_not_there_is_told) {
   const gpushm_testing::temp_dir folder;
   try {

@@ -2,7 +2,9 @@
 // gpushmd as a process, between a kubelet, an API server and fake GPUs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <csignal>
 #include <filesystem>
@@ -82,12 +84,10 @@ class agent_process : public ::testing::Test {
 
 TEST_F(agent_process, registers_allocates_and_ends_well) {
   node_->start_kubelet();
-  node_->start_agent({"--per-gpu-resources", "on"});
+  node_->start_agent();
   ASSERT_TRUE(node_->wait_ready());
   EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
-  EXPECT_THAT(
-      node_->kubelet().resources(),
-      ElementsAre("gpushm.dev/share", "nvidia.com/gpu", "nvidia.com/gpu-0", "nvidia.com/gpu-1"));
+  EXPECT_THAT(node_->kubelet().resources(), ElementsAre("gpushm.dev/share", "nvidia.com/gpu"));
   const auto gpu = node_->kubelet().allocate("pod", "nvidia.com/gpu", 1);
   EXPECT_THAT(gpu.allocation.cdi_devices,
               ElementsAre(StartsWith("k8s.device-plugin.gpushm.dev/gpu=GPU-")));
@@ -106,6 +106,18 @@ TEST_F(agent_process, registers_allocates_and_ends_well) {
   for (const auto& entry : fs::directory_iterator(node_->path("device-plugins"))) {
     EXPECT_EQ(entry.path().filename(), "kubelet.sock");
   }
+}
+
+TEST_F(agent_process, single_gpus_take_the_place_of_whole_ones) {
+  node_->start_kubelet();
+  node_->start_agent({"--per-gpu-resources", "on"});
+  ASSERT_TRUE(node_->wait_ready());
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/gpu-0", 16, 10s));
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/gpu-1", 16, 10s));
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 0, 10s));
+  const auto gpu = node_->kubelet().allocate("pod", "gpushm.dev/gpu-0", 1);
+  EXPECT_THAT(gpu.allocation.cdi_devices,
+              ElementsAre(StartsWith("k8s.device-plugin.gpushm.dev/gpu=GPU-")));
 }
 
 TEST_F(agent_process, stays_small_and_idle_and_makes_no_cuda_context) {
@@ -167,6 +179,155 @@ TEST_F(agent_process, a_new_configuration_is_taken_over_and_a_bad_one_is_not) {
       "agent.yaml:6:17.*the old settings stay", patience(10s), stream::err);
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 6, 1s));
   EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
+}
+
+TEST_F(agent_process, a_changed_file_is_taken_over_without_a_signal_also_as_a_config_map_changes) {
+  // As the kubelet mounts a ConfigMap: the name leads through a link that is replaced.
+  const auto put = [&](const std::string& version, const std::string& text) {
+    fs::create_directories(node_->path("etc/" + version));
+    std::ofstream(node_->path("etc/" + version + "/config.yaml")) << text;
+    fs::create_symlink(version, node_->path("etc/..data_tmp"));
+    fs::rename(node_->path("etc/..data_tmp"), node_->path("etc/..data"));
+  };
+  put("..1", "version: v1\nagent: {devicePlugin: {shareReplicas: 5}}\n");
+  fs::create_symlink("..data/config.yaml", node_->path("etc/config.yaml"));
+  node_->start_kubelet();
+  node_->start_agent({"--config", node_->path("etc/config.yaml")});
+  ASSERT_TRUE(node_->wait_ready());
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 5, 10s));
+  put("..2", "version: v1\nagent: {devicePlugin: {shareReplicas: 7}}\n");
+  fs::remove_all(node_->path("etc/..1"));
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 7, 20s)) << errors();
+  put("..3", "version: v1\nagent: {devicePlugin: {shareReplicas: seven}}\n");
+  node_->agent().wait_for_line("the old settings stay", patience(10s), stream::err);
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 7, 1s));
+}
+
+TEST_F(agent_process, what_brokers_are_made_of_is_not_taken_over_and_the_log_names_it) {
+  const std::string file = node_->path("agent.yaml");
+  const auto put = [&](const std::string& text) { std::ofstream(file) << text; };
+  put("version: v1\n");
+  node_->start_kubelet();
+  node_->start_agent({"--config", file});
+  ASSERT_TRUE(node_->wait_ready());
+  const std::string shares = content_of(node_->spec_directory() + "/gpushm-share.json");
+  put("version: v1\nagent:\n  broker: {domains: [default, team-a], directory: /nowhere}\n"
+      "  devicePlugin: {shareReplicas: 9}\n");
+  node_->agent().kill(SIGHUP);
+  // --run-dir is a flag, and counts more.
+  node_->agent().wait_for_line("what changed in agent.broker.domains counts from the next start",
+                               patience(10s),
+                               stream::err);
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 9, 20s)) << errors();
+  // No resource leads to a domain that is not served.
+  EXPECT_THAT(node_->kubelet().resources(), ElementsAre("gpushm.dev/share", "nvidia.com/gpu"));
+  EXPECT_EQ(content_of(node_->spec_directory() + "/gpushm-share.json"), shares);
+}
+
+TEST_F(agent_process, a_fifo_in_place_of_the_file_blocks_nothing) {
+  const std::string file = node_->path("agent.yaml");
+  std::ofstream(file) << "version: v1\n";
+  node_->start_kubelet();
+  node_->start_agent({"--config", file});
+  ASSERT_TRUE(node_->wait_ready());
+  fs::remove(file);
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  node_->agent().kill(SIGHUP);
+  node_->agent().wait_for_line(
+      "it is not a regular file.*the old settings stay", patience(10s), stream::err);
+  node_->agent().kill(SIGTERM);
+  EXPECT_EQ(node_->agent().wait_exit(patience(10s)), exited(0)) << errors();
+}
+
+// ---- a driver that does not answer ----
+
+TEST_F(agent_process, a_driver_that_hangs_at_the_start_keeps_neither_shares_nor_the_end_waiting) {
+  const std::string hang = machine_->fake().root() + "/hang";
+  std::ofstream(hang).put('\n');
+  node_->start_kubelet();
+  node_->start_agent();
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 30s)) << errors();
+  EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
+  EXPECT_THAT(node_->ask("/readyz"), StartsWith("503 the device plugin has not planned yet"));
+  static_cast<void>(connect("default"));
+  // It comes back: so do the GPUs.
+  fs::remove(hang);
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 2, 20s)) << errors();
+  ASSERT_TRUE(node_->wait_ready());
+}
+
+TEST_F(agent_process, a_driver_that_hangs_leaves_requests_reloads_and_the_end_alone) {
+  node_->start_kubelet();
+  node_->start_agent();
+  ASSERT_TRUE(node_->wait_ready());
+  std::ofstream(machine_->fake().root() + "/hang").put('\n');
+  node_->agent().kill(SIGHUP);  // takes an inventory
+  node_->agent().wait_for_line("the settings were read again", patience(10s), stream::err);
+  const dra_claim one = claim(1);
+  EXPECT_EQ(node_->claims().prepare("gpushm.dev", {one}).at(one.uid).error, "") << errors();
+  EXPECT_EQ(node_->metric("gpushm_dra_prepared_claims"), 1);
+  EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
+  std::this_thread::sleep_for(6s);  // the monitor looks at the boards every five
+  const auto start = std::chrono::steady_clock::now();
+  node_->agent().kill(SIGTERM);
+  EXPECT_EQ(node_->agent().wait_exit(patience(12s)), exited(0)) << errors();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, patience(12s));
+  EXPECT_THAT(errors(), HasSubstr("the thread that watches the GPUs is left behind"));
+  for (const std::string& domain : {std::string("default"), "claim-" + one.uid}) {
+    EXPECT_FALSE(fs::exists(node_->domain_directory(domain) + "/socket")) << domain;
+  }
+}
+
+TEST_F(agent_process, a_control_loop_that_does_not_run_makes_healthz_fail) {
+  node_->start_kubelet();
+  node_->start_agent();
+  ASSERT_TRUE(node_->wait_ready());
+  // Its first thread alone.
+  const pid_t loop = node_->agent().pid();
+  if (::ptrace(PTRACE_SEIZE, loop, nullptr, nullptr) != 0) {
+    GTEST_SKIP() << "ptrace is not allowed here";
+  }
+  ASSERT_EQ(::ptrace(PTRACE_INTERRUPT, loop, nullptr, nullptr), 0);
+  ASSERT_EQ(::waitpid(loop, nullptr, __WALL), loop);
+  EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
+  const bool failed =
+      eventually([&] { return node_->ask("/healthz").starts_with("503"); }, patience(30s));
+  EXPECT_TRUE(failed);
+  EXPECT_THAT(node_->ask("/healthz"), StartsWith("503 the control loop has not run for "));
+  ASSERT_EQ(::ptrace(PTRACE_DETACH, loop, nullptr, nullptr), 0);
+  EXPECT_TRUE(eventually([&] { return node_->ask("/healthz") == "200 ok\n"; }, patience(10s)));
+}
+
+// ---- domains, and a kubelet without DRA ----
+
+TEST_F(agent_process, a_domain_that_cannot_be_served_is_told_and_the_rest_goes_on) {
+  fs::create_directories(node_->path("run/d"));
+  fs::create_directory_symlink("/tmp", node_->domain_directory("team-a"));
+  node_->start_kubelet();
+  node_->start_agent({"--domain", "default,team-a"});
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 20s)) << errors();
+  EXPECT_EQ(connect("default").broker().domain, "default");
+  EXPECT_THAT(node_->ask("/readyz"), StartsWith("503 domain team-a is not served: "));
+  EXPECT_EQ(node_->metric("gpushm_domain_serving{domain=\"default\"}"), 1);
+  EXPECT_EQ(node_->metric("gpushm_domain_serving{domain=\"team-a\"}"), 0);
+  fs::remove(node_->domain_directory("team-a"));
+  ASSERT_TRUE(node_->wait_ready());
+  EXPECT_EQ(connect("team-a").broker().domain, "team-a");
+}
+
+TEST_F(agent_process, is_ready_with_a_kubelet_that_has_no_dra_and_says_so) {
+  node_->start_kubelet(false);
+  node_->start_agent({"--gpus", "off"});
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 20s)) << errors();
+  EXPECT_TRUE(eventually(
+      [&] {
+        return node_->ask("/readyz").starts_with("503 the kubelet does not know the DRA driver");
+      },
+      10s));
+  node_->agent().wait_for_line(
+      "does not ask for the DRA driver: claims cannot be used", patience(60s), stream::err);
+  ASSERT_TRUE(node_->wait_ready());
+  EXPECT_EQ(node_->metric("gpushm_dra_registered"), 0);
 }
 
 TEST_F(agent_process, a_claim_is_a_domain_from_prepare_to_unprepare) {
@@ -260,7 +421,7 @@ TEST(agent_command, check_config_lists_what_is_wrong) {
   std::ofstream(file) << "version: v1\n";
   const auto right = run_agent({"check-config", "--config", file});
   EXPECT_EQ(right.status, exited(0));
-  EXPECT_EQ(right.out, "the settings can be used\n");
+  EXPECT_EQ(right.out, "configuration OK\n");
 }
 
 TEST(agent_command, wrong_usage_is_told) {

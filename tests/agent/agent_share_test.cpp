@@ -94,7 +94,7 @@ class agent_share : public ::testing::TestWithParam<bool> {
   std::unique_ptr<agent_node> node_;
 };
 
-constexpr const char* same_gpu = "nvidia.com/gpu-0";
+constexpr const char* same_gpu = "gpushm.dev/gpu-0";
 constexpr const char* share = "gpushm.dev/share";
 
 TEST_P(agent_share, two_pods_of_the_device_plugin) {

@@ -21,6 +21,7 @@ namespace gpushm::agent {
 namespace {
 
 using ::testing::AnyOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using namespace std::chrono_literals;
@@ -65,9 +66,11 @@ std::string get(int port, const std::string& path) {
 
 class agent_web_server : public ::testing::Test {
  protected:
+  std::atomic<bool> alive_{true};
   std::atomic<bool> ready_{false};
   web_server server_{"127.0.0.1:0",
-                     {[this] { return ready_ ? std::string() : std::string("not yet"); },
+                     {[this] { return alive_ ? std::string() : std::string("stuck"); },
+                      [this] { return ready_ ? std::string() : std::string("not yet"); },
                       [] { return std::string("gpushm_x 1\n"); }}};
 };
 
@@ -84,6 +87,25 @@ TEST_F(agent_web_server, answers_probes_and_scrapes) {
   EXPECT_THAT(get(server_.port(), "/"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(get(server_.port(), "/../etc/passwd"),
               AnyOf(StartsWith("HTTP/1.1 404"), StartsWith("HTTP/1.1 400")));
+}
+
+TEST_F(agent_web_server, says_that_the_agent_is_stuck) {
+  alive_ = false;
+  const std::string answer = get(server_.port(), "/healthz");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(answer, HasSubstr("\r\n\r\nstuck\n"));
+  alive_ = true;
+  EXPECT_THAT(get(server_.port(), "/healthz"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(agent_web_server, answers_head_with_the_headers_alone_and_says_what_is_allowed) {
+  const std::string head = ask(server_.port(), "HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_THAT(head, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(head, HasSubstr("Content-Length: 11\r\n"));
+  EXPECT_THAT(head, EndsWith("\r\n\r\n"));
+  EXPECT_THAT(ask(server_.port(), "HEAD /readyz HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(ask(server_.port(), "PUT /healthz HTTP/1.1\r\n\r\n"),
+              HasSubstr("\r\nAllow: GET, HEAD\r\n"));
 }
 
 TEST_F(agent_web_server, says_what_is_wrong_with_a_request) {
@@ -116,6 +138,24 @@ TEST_F(agent_web_server, who_says_nothing_is_closed) {
   EXPECT_EQ(answer_on(silent), "");
 }
 
+TEST(agent_web_server_address, of_everything_is_reached_by_both_families) {
+  const auto nothing = [] { return std::string(); };
+  const web_server server("[::]:0", {nothing, nothing, nothing});
+  EXPECT_THAT(get(server.port(), "/healthz"), StartsWith("HTTP/1.1 200"));
+  const base::unique_fd socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 to{};
+  to.sin6_family = AF_INET6;
+  to.sin6_port = htons(static_cast<std::uint16_t>(server.port()));
+  to.sin6_addr = in6addr_loopback;
+  if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) {
+    GTEST_SKIP() << "no IPv6 here: the server fell back to IPv4, which was reached";
+  }
+  const std::string request = "GET /healthz HTTP/1.1\r\n\r\n";
+  ASSERT_EQ(::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(request.size()));
+  EXPECT_THAT(answer_on(socket), StartsWith("HTTP/1.1 200"));
+}
+
 TEST(agent_web_server_address, has_to_be_one) {
   const auto text_of = [](const std::string& address) {
     try {
@@ -135,7 +175,8 @@ TEST(agent_web_server_address, has_to_be_one) {
 }
 
 TEST(agent_web_server_address, that_is_taken_is_told) {
-  const web_answers answers{[] { return std::string(); }, [] { return std::string(); }};
+  const web_answers answers{
+      [] { return std::string(); }, [] { return std::string(); }, [] { return std::string(); }};
   const web_server first("127.0.0.1:0", answers);
   const std::string address = "127.0.0.1:" + std::to_string(first.port());
   try {

@@ -168,6 +168,18 @@ TEST_F(dra_claims, without_a_server_only_what_is_prepared_is_answered) {
   EXPECT_THAT(names_in(run_), ElementsAre(first.domain));
 }
 
+TEST_F(dra_claims, a_version_that_is_not_served_is_not_a_claim_that_is_gone) {
+  const claim_reference known = add_claim(1);
+  const claim_reference unknown = add_claim(2);
+  const prepared_claim first = it().prepare(known);
+  cluster_.refuses = 404;  // with the reason NotFound, but of no object
+  EXPECT_EQ(it().prepare(known), first);
+  EXPECT_EQ(failure_of([&] { it().prepare(unknown); }),
+            "prepare claim \"default/claim-2\": not allowed");
+  EXPECT_THAT(it().sweep().freed, IsEmpty());
+  EXPECT_EQ(it().size(), 1U);
+}
+
 TEST_F(dra_claims, an_allocation_that_changed_is_prepared_anew) {
   const claim_reference claim = add_claim(1);
   it().prepare(claim);
@@ -339,17 +351,72 @@ TEST_F(dra_claims, the_sweep_frees_what_is_not_in_use_any_more) {
   json other = claim_object(claim_number(2));
   other["metadata"]["uid"] = uid_of(22);
   cluster_.put(claim_path(claim_number(2)), other);
-  json unreserved = claim_object(claim_number(3));
-  unreserved["status"]["reservedFor"] = json::array();
-  cluster_.put(claim_path(claim_number(3)), unreserved);
-  json unallocated = claim_object(claim_number(4));
-  unallocated["status"].erase("allocation");
-  cluster_.put(claim_path(claim_number(4)), unallocated);
+  cluster_.erase(claim_path(claim_number(3)));
+  json elsewhere = claim_object(claim_number(4), {{.pool = "node-b"}});
+  cluster_.put(claim_path(claim_number(4)), elsewhere);
   const claims::sweep_result result = it().sweep();
-  EXPECT_THAT(result.freed, ElementsAre("default/claim-2", "default/claim-3", "default/claim-4"));
+  EXPECT_THAT(result.freed, ElementsAre("default/claim-2", "default/claim-3"));
   EXPECT_EQ(result.failure, "");
+  EXPECT_THAT(it().sweep().freed, ElementsAre("default/claim-4"));
   EXPECT_THAT(names_in(run_), ElementsAre("claim-" + uid_of(1)));
   EXPECT_EQ(names_in(cdi_).size(), 1U);
+}
+
+TEST_F(dra_claims, the_sweep_leaves_a_claim_that_nobody_reserves_at_the_moment) {
+  // Of a pod that was deleted by force and still ends here: the next pod of the claim finds it
+  // prepared, and the kubelet does not ask again.
+  const claim_reference claim = add_claim(1);
+  it().prepare(claim);
+  json unreserved = claim_object(claim);
+  unreserved["status"]["reservedFor"] = json::array();
+  cluster_.put(claim_path(claim), unreserved);
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_THAT(it().sweep().freed, IsEmpty());
+  }
+  unreserved["status"].erase("reservedFor");
+  cluster_.put(claim_path(claim), unreserved);
+  EXPECT_THAT(it().sweep().freed, IsEmpty());
+  EXPECT_EQ(it().size(), 1U);
+}
+
+TEST_F(dra_claims, the_sweep_frees_a_claim_that_is_not_allocated_twice_in_a_row) {
+  // The controller takes the allocation away together with the last reservation, and the next pod
+  // may be on its way to the same node.
+  const claim_reference claim = add_claim(1);
+  it().prepare(claim);
+  json unallocated = claim_object(claim);
+  unallocated["status"] = json::object();
+  cluster_.put(claim_path(claim), unallocated);
+  EXPECT_THAT(it().sweep().freed, IsEmpty());
+  cluster_.put(claim_path(claim), claim_object(claim));
+  EXPECT_THAT(it().sweep().freed, IsEmpty());
+  cluster_.put(claim_path(claim), unallocated);
+  EXPECT_THAT(it().sweep().freed, IsEmpty());
+  EXPECT_EQ(names_in(run_).size(), 1U);
+  EXPECT_THAT(it().sweep().freed, ElementsAre("default/claim-1"));
+  expect_nothing_left();
+}
+
+TEST_F(dra_claims, the_sweep_takes_an_answer_that_is_no_claim_for_no_news) {
+  const claim_reference claim = add_claim(1);
+  it().prepare(claim);
+  cluster_.put(claim_path(claim), {{"metadata", {{"uid", ""}}}, {"message", "welcome"}});
+  const claims::sweep_result result = it().sweep();
+  EXPECT_THAT(result.freed, IsEmpty());
+  EXPECT_THAT(result.failure, HasSubstr("no ResourceClaim"));
+  EXPECT_EQ(it().size(), 1U);
+}
+
+TEST_F(dra_claims, one_claim_that_cannot_be_asked_about_does_not_keep_the_others) {
+  for (const unsigned number : {1U, 2U, 3U}) {
+    it().prepare(add_claim(number));
+  }
+  cluster_.put(claim_path(claim_number(1)), {{"metadata", {{"uid", ""}}}});
+  cluster_.erase(claim_path(claim_number(2)));
+  cluster_.erase(claim_path(claim_number(3)));
+  const claims::sweep_result result = it().sweep();
+  EXPECT_THAT(result.freed, ElementsAre("default/claim-2", "default/claim-3"));
+  EXPECT_THAT(result.failure, HasSubstr("default/claim-1"));
 }
 
 TEST_F(dra_claims, the_sweep_removes_nothing_that_it_cannot_ask_about) {
@@ -366,8 +433,8 @@ TEST_F(dra_claims, the_sweep_removes_nothing_that_it_cannot_ask_about) {
   untouched("connection refused");
   cluster_.away = false;
   for (const int status : {401, 403, 404, 429, 500}) {
-    cluster_.refuses = status;  // 404 with another reason than a missing object's
-    untouched("sweep claims \"node-a\": not allowed");
+    cluster_.refuses = status;  // 404 that is not a missing object's
+    untouched("sweep claim \"default/claim-1\": not allowed");
   }
   cluster_.refuses = 0;
   cluster_.set_versions({});
@@ -412,16 +479,32 @@ TEST_F(dra_claims, a_newer_checkpoint_is_refused_and_nothing_touched) {
   const std::string path = state_ + "/dra-checkpoint.json";
   const std::string newer = R"({"version":7,"data":[]})";
   write_text(path, newer);
-  EXPECT_EQ(failure_of([&] { start(); }),
-            "read checkpoint \"" + path +
-                "\": it is of version 7, and this gpushm reads version 1 (install the newer gpushm "
-                "again, or drain the node and remove the file)");
+  EXPECT_EQ(
+      failure_of([&] { start(); }),
+      "read checkpoint \"" + path +
+          "\": it is of version 7, and this gpushm reads version 1 (install the newer gpushm "
+          "again, or drain the node and remove the file and the one beside it that ends in .bak)");
   EXPECT_EQ(read_text(path), newer);
   EXPECT_EQ(names_in(run_).size(), 1U);
   // The error goes with its cause, without a new process.
   std::filesystem::copy(path + ".bak", path, std::filesystem::copy_options::overwrite_existing);
   EXPECT_THAT(it().restore(), IsEmpty());
   EXPECT_EQ(it().size(), 1U);
+}
+
+TEST_F(dra_claims, without_the_files_that_a_newer_checkpoint_says_to_remove_it_begins_anew) {
+  it().prepare(add_claim(1));
+  const std::string path = state_ + "/dra-checkpoint.json";
+  for (const std::string& each : {path, path + ".bak"}) {
+    write_text(each, R"({"version":7,"data":[]})");
+  }
+  EXPECT_THAT(failure_of([&] { start(); }), HasSubstr("it is of version 7"));
+  std::filesystem::remove(path);
+  EXPECT_THAT(failure_of([&] { it().restore(); }), HasSubstr(".bak\": it is of version 7"));
+  std::filesystem::remove(path + ".bak");
+  EXPECT_THAT(it().restore(),
+              ElementsAre("freed claim-" + uid_of(1) + ", which no checkpoint names"));
+  EXPECT_EQ(it().size(), 0U);
 }
 
 TEST_F(dra_claims, a_second_process_waits_for_the_state) {

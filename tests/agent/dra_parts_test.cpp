@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "dra_world.hpp"
 #include "gpushm/error.hpp"
 #include "kubelet/dra/allocation.hpp"
 #include "kubelet/dra/checkpoint.hpp"
 #include "kubelet/dra/claim_document.hpp"
 #include "kubelet/dra/slice.hpp"
+#include "kubelet/dra/write_brake.hpp"
 #include "spec/name.hpp"
 #include "spec/parse.hpp"
 #include "spec/write.hpp"
@@ -19,6 +22,8 @@ namespace {
 using gpushm::errc;
 using gpushm::error;
 using gpushm::dra::checkpoint;
+using gpushm::dra::claim_use;
+using gpushm::dra::difference;
 using gpushm::dra::prepared_claim;
 using testing::ElementsAre;
 
@@ -95,22 +100,25 @@ TEST(dra_allocation, without_results_says_so) {
             errc::protocol_error);
 }
 
-TEST(dra_allocation, is_in_use_while_allocated_here_and_reserved) {
+TEST(dra_allocation, is_in_use_while_allocated_here_whoever_has_reserved_it) {
   const claim_reference claim = claim_number(1);
   json object = claim_object(claim);
-  EXPECT_TRUE(is_in_use(object, claim, owner));
+  EXPECT_EQ(use_of(object, claim, owner), claim_use::in_use);
   json unreserved = object;
   unreserved["status"]["reservedFor"] = json::array();
-  EXPECT_FALSE(is_in_use(unreserved, claim, owner));
+  EXPECT_EQ(use_of(unreserved, claim, owner), claim_use::in_use);
   unreserved["status"].erase("reservedFor");
-  EXPECT_FALSE(is_in_use(unreserved, claim, owner));
+  EXPECT_EQ(use_of(unreserved, claim, owner), claim_use::in_use);
   json unallocated = object;
   unallocated["status"].erase("allocation");
-  EXPECT_FALSE(is_in_use(unallocated, claim, owner));
+  EXPECT_EQ(use_of(unallocated, claim, owner), claim_use::unallocated);
   json elsewhere = object;
   elsewhere["status"]["allocation"]["devices"]["results"][0]["pool"] = "node-b";
-  EXPECT_FALSE(is_in_use(elsewhere, claim, owner));
-  EXPECT_FALSE(is_in_use(object, {"default", "claim-1", uid_of(9)}, owner));
+  EXPECT_EQ(use_of(elsewhere, claim, owner), claim_use::unallocated);
+  EXPECT_EQ(use_of(object, {"default", "claim-1", uid_of(9)}, owner), claim_use::gone);
+  for (const json& other : {json(7), json::object(), json{{"metadata", {{"uid", 7}}}}}) {
+    EXPECT_EQ(failure_of([&] { (void)use_of(other, claim, owner); }).code(), errc::protocol_error);
+  }
 }
 
 TEST(dra_claim, names_that_would_lead_elsewhere_are_refused) {
@@ -225,7 +233,8 @@ TEST(dra_checkpoint, a_newer_one_is_told_from_a_damaged_one) {
   newer["data"] = "something else";
   EXPECT_STREQ(failure_of([&] { (void)gpushm::dra::from_text(newer.dump(), "/s/c"); }).what(),
                "read checkpoint \"/s/c\": it is of version 2, and this gpushm reads version 1 "
-               "(install the newer gpushm again, or drain the node and remove the file)");
+               "(install the newer gpushm again, or drain the node and remove the file and the one "
+               "beside it that ends in .bak)");
   EXPECT_STREQ(failure_of([&] { (void)gpushm::dra::from_text("{", "/s/c"); }).what(),
                "read checkpoint \"/s/c\": it is not whole (claims that are prepared keep running; "
                "to begin without them remove the file and the one beside it that ends in .bak)");
@@ -273,12 +282,72 @@ TEST(dra_slice, fields_that_a_server_adds_make_no_difference) {
   json found = wanted;
   found["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z";
   found["spec"]["devices"][0]["attributes"]["type"]["other"] = 1;
-  EXPECT_TRUE(gpushm::dra::contains(found, wanted));
+  EXPECT_EQ(difference(found, wanted), "");
   found["spec"]["devices"].erase(1);
-  EXPECT_FALSE(gpushm::dra::contains(found, wanted));
+  EXPECT_EQ(difference(found, wanted), "spec.devices");
   found = wanted;
   found["spec"]["devices"][1]["attributes"]["type"]["string"] = "else";
-  EXPECT_FALSE(gpushm::dra::contains(found, wanted));
+  EXPECT_EQ(difference(found, wanted), "spec.devices[1].attributes.type.string");
+  found = wanted;
+  found["spec"]["pool"].erase("generation");
+  EXPECT_EQ(difference(found, wanted), "spec.pool.generation");
+  EXPECT_EQ(difference(json(7), wanted), ".");
+}
+
+TEST(dra_slice, what_it_says_of_itself_makes_no_difference) {
+  const json v1 = make_slice(slice_of(2), "v1", "uid-1", 1);
+  const json v1beta1 = make_slice(slice_of(2), "v1beta1", "uid-1", 1);
+  EXPECT_EQ(difference(v1, v1beta1), "");
+  EXPECT_EQ(difference(v1beta1, v1), "");
+  // An item of a list.
+  json item = v1beta1;
+  item.erase("apiVersion");
+  item.erase("kind");
+  EXPECT_EQ(difference(item, v1), "");
+  item["spec"]["devices"][0]["basic"].erase("attributes");
+  EXPECT_EQ(difference(item, v1), "spec.devices[0].attributes");
+}
+
+TEST(dra_slice, of_this_node_is_not_a_matter_of_its_name) {
+  const gpushm::dra::slice_options own = slice_of(1);
+  json slice = make_slice(own, "v1", "uid-1", 1);
+  EXPECT_TRUE(is_in_own_pool(slice, own));
+  slice["spec"]["pool"]["name"] = "node-b";
+  EXPECT_TRUE(is_of_this_node(slice, own));
+  EXPECT_FALSE(is_in_own_pool(slice, own));
+  for (const char* field : {"driver", "nodeName"}) {
+    json other = make_slice(own, "v1", "uid-1", 1);
+    other["spec"][field] = "other";
+    EXPECT_FALSE(is_of_this_node(other, own)) << field;
+    other["spec"].erase(field);
+    EXPECT_FALSE(is_of_this_node(other, own)) << field;
+  }
+  EXPECT_FALSE(is_of_this_node(json::array(), own));
+}
+
+TEST(dra_slice, generations_do_not_run_over) {
+  EXPECT_EQ(gpushm::dra::generation_after(1), 2);
+  EXPECT_EQ(gpushm::dra::generation_after(std::numeric_limits<std::int64_t>::max()), 1);
+}
+
+TEST(dra_write_brake, lets_a_burst_through_and_then_one_an_interval) {
+  using namespace std::chrono_literals;
+  gpushm::dra::write_brake brake(3, 10s);
+  const gpushm::dra::write_brake::clock::time_point start(1'000s);
+  for (int count = 0; count < 3; ++count) {
+    EXPECT_TRUE(brake.take(start));
+  }
+  EXPECT_FALSE(brake.take(start));
+  EXPECT_FALSE(brake.take(start + 9s));
+  EXPECT_TRUE(brake.take(start + 10s));
+  EXPECT_FALSE(brake.take(start + 19s));
+  EXPECT_TRUE(brake.take(start + 20s));
+  // What was not done meanwhile is there again, but no more than the burst.
+  int done = 0;
+  while (brake.take(start + 10'000s)) {
+    ++done;
+  }
+  EXPECT_EQ(done, 3);
 }
 
 }  // namespace

@@ -40,7 +40,9 @@ void memory_cluster::may_fail(const std::string& operation, const std::string& p
     throw error(errc::unreachable, operation, path, "connection refused", "start the server");
   }
   if (const int status = refuses; status != 0) {
-    throw api_error(status, "Forbidden", operation, path, "not allowed");
+    // 404 as a server answers that has no such version of the API.
+    throw api_error(
+        status, status == 404 ? "NotFound" : "Forbidden", operation, path, "not allowed");
   }
 }
 
@@ -68,18 +70,30 @@ json memory_cluster::stored(const std::string& path, json object) {
 
 json memory_cluster::get(const std::string& path) {
   ++gets;
+  node_gets += path.starts_with("/api/v1/nodes/") ? 1U : 0U;
   may_fail("get", path);
   const std::lock_guard lock(mutex_);
   const auto found = objects_.find(path);
   if (found == objects_.end()) {
-    throw api_error(404, "NotFound", "get", path, "not found");
+    throw api_error(404,
+                    "NotFound",
+                    "get",
+                    path,
+                    "not found",
+                    {},
+                    std::chrono::seconds(0),
+                    path.substr(path.rfind('/') + 1));
   }
   return found->second;
 }
 
-json memory_cluster::create(const std::string& path, const json& object) {
+json memory_cluster::create(const std::string& path, const json& asked) {
   ++writes;
   may_fail("create", path);
+  json object = asked;
+  if (mutate) {
+    mutate(object);
+  }
   const std::string at = path + "/" + object.at("metadata").at("name").get<std::string>();
   if (races > 0) {
     --races;
@@ -100,9 +114,13 @@ json memory_cluster::create(const std::string& path, const json& object) {
   return made;
 }
 
-json memory_cluster::replace(const std::string& path, const json& object) {
+json memory_cluster::replace(const std::string& path, const json& asked) {
   ++writes;
   may_fail("replace", path);
+  json object = asked;
+  if (mutate) {
+    mutate(object);
+  }
   json made;
   {
     const std::lock_guard lock(mutex_);
@@ -123,6 +141,9 @@ json memory_cluster::replace(const std::string& path, const json& object) {
 void memory_cluster::remove(const std::string& path, const std::string& uid) {
   ++writes;
   may_fail("delete", path);
+  if (const int status = refuses_deletions; status != 0) {
+    throw api_error(status, "Forbidden", "delete", path, "not allowed");
+  }
   {
     const std::lock_guard lock(mutex_);
     const auto found = objects_.find(path);
@@ -154,7 +175,10 @@ std::unique_ptr<gpushm::dra::cluster::subscription> memory_cluster::subscribe(
     const std::lock_guard objects(mutex_);
     for (const auto& [at, object] : objects_) {
       if (at.starts_with(made->prefix_)) {
-        items.push_back(object);
+        json item = object;
+        item.erase("apiVersion");
+        item.erase("kind");
+        items.push_back(std::move(item));
       }
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -22,7 +23,9 @@ using gpushm::dra::claim_reference;
 using json = nlohmann::json;
 
 /// An API server's objects in memory: what `dra::cluster` promises, and failures on demand. Events
-/// arrive on the thread that changes something. Shared objects: safe.
+/// arrive on the thread that changes something. Items of a list have no apiVersion and kind, as
+/// those of a real server; field selectors are ignored, as no client should rely on another's
+/// filter for what it deletes. Shared objects: safe.
 class memory_cluster : public gpushm::dra::cluster {
  public:
   explicit memory_cluster(std::vector<std::string> versions = {"v1", "v1beta2", "v1beta1"});
@@ -50,7 +53,13 @@ class memory_cluster : public gpushm::dra::cluster {
   std::atomic<int> refuses{0};
   /// The next creations meet an object that somebody else made a moment before.
   std::atomic<int> races{0};
+  /// Not 0: deletions only.
+  std::atomic<int> refuses_deletions{0};
+  /// What a mutating webhook, or a server that drops fields, does to what is written. To be set
+  /// before anything uses the cluster.
+  std::function<void(json&)> mutate;
   std::atomic<unsigned> gets{0};
+  std::atomic<unsigned> node_gets{0};
   std::atomic<unsigned> writes{0};
 
  private:

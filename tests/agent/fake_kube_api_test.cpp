@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 
 #include <fstream>
+#include <stop_token>
+#include <thread>
 
 #include "process/child.hpp"
 #include "process/programs.hpp"
@@ -108,7 +110,9 @@ TEST_F(fake_kube, the_status_of_a_claim_is_a_resource_of_its_own) {
   const json made = server_.put(path, {{"spec", json::object()}});
   json with_status = made;
   with_status["status"] = {{"reservedFor", json::array()}};
-  EXPECT_FALSE(client_.replace(path, with_status).contains("status"));
+  const json replaced = client_.replace(path, with_status);
+  EXPECT_FALSE(replaced.contains("status"));
+  with_status["metadata"] = replaced.at("metadata");
   EXPECT_TRUE(client_.replace(path + "/status", with_status).contains("status"));
 }
 
@@ -138,6 +142,104 @@ TEST_F(fake_kube, names_can_be_made_up) {
   object["metadata"] = {{"generateName", "n1-gpushm.dev-"}};
   const std::string name = name_of(client_.create(slices, object));
   EXPECT_THAT(name, ::testing::MatchesRegex("n1-gpushm\\.dev-[a-z0-9]{5}"));
+}
+
+TEST_F(fake_kube, items_of_a_list_do_not_say_what_they_are_and_events_do) {
+  server_.put(std::string(slices) + "/s1", slice("s1"));
+  const json list = client_.list(slices);
+  EXPECT_EQ(list.at("kind"), "ResourceSliceList");
+  EXPECT_FALSE(list.at("items")[0].contains("apiVersion"));
+  EXPECT_FALSE(list.at("items")[0].contains("kind"));
+  EXPECT_EQ(client_.get(std::string(slices) + "/s1").at("kind"), "ResourceSlice");
+  std::vector<json> seen;
+  std::stop_source enough;
+  const std::jthread bookmarks([&] {
+    if (server_.wait_for_watches(1, seconds(20))) {
+      server_.send_bookmarks();
+    }
+  });
+  client_.watch(
+      slices,
+      "0",
+      {},
+      [&](const gpushm::kube::watch_event& event) {
+        seen.push_back(event.object);
+        if (event.type == "BOOKMARK") {
+          enough.request_stop();
+        }
+      },
+      enough.get_token());
+  ASSERT_EQ(seen.size(), 2U);
+  EXPECT_EQ(seen[0].at("kind"), "ResourceSlice");
+  EXPECT_EQ(seen[0].at("apiVersion"), "resource.k8s.io/v1");
+  // An empty object of the type: nothing in it counts but the version.
+  EXPECT_EQ(seen[1].at("kind"), "ResourceSlice");
+  EXPECT_EQ(seen[1].at("spec").at("driver"), "");
+  EXPECT_FALSE(seen[1].at("metadata").contains("name"));
+}
+
+TEST_F(fake_kube, who_wrote_an_object_is_in_it_and_is_not_a_change) {
+  const json made = client_.create(slices, slice("s1"));
+  ASSERT_EQ(made.at("metadata").at("managedFields").size(), 1U);
+  EXPECT_EQ(made.at("metadata").at("managedFields")[0].at("manager"), "gpushmd");
+  json same = slice("s1");
+  same["metadata"]["resourceVersion"] = made.at("metadata").at("resourceVersion");
+  EXPECT_EQ(client_.replace(std::string(slices) + "/s1", same), made);
+  const client other({.url = server_.url()}, {.user_agent = "kubectl/v1.36"});
+  json changed = made;
+  changed["spec"]["devices"].push_back({{"name", "d9"}});
+  EXPECT_EQ(
+      other.replace(std::string(slices) + "/s1", changed).at("metadata").at("managedFields").size(),
+      2U);
+}
+
+TEST_F(fake_kube, unknown_fields_are_dropped) {
+  json object = slice("s1");
+  object["spec"]["newer"] = 1;
+  object["spec"]["devices"][0]["newer"] = true;
+  const json made = client_.create(slices, object);
+  EXPECT_FALSE(made.at("spec").contains("newer"));
+  EXPECT_EQ(made.at("spec").at("devices"), slice("s1").at("spec").at("devices"));
+}
+
+TEST_F(fake_kube, a_webhook_has_its_say) {
+  fake_kube_api mutating({.mutate = [](json& object) {
+    object["metadata"]["labels"] = {{"seen", "yes"}};
+  }});
+  const client asks({.url = mutating.url()});
+  EXPECT_EQ(asks.create(slices, slice("s1")).at("metadata").at("labels").at("seen"), "yes");
+}
+
+TEST(fake_kube_policy, an_agent_writes_its_own_slice_only) {
+  fake_kube_api server({.agents = {{"token-1", "n1"}, {"token-2", "n2"}, {"token-old", ""}}});
+  const client first({.url = server.url(), .token = "token-1"});
+  const client second({.url = server.url(), .token = "token-2"});
+  const client old({.url = server.url(), .token = "token-old"});
+  const std::string said =
+      "ValidatingAdmissionPolicy 'resourceslices.gpushm.dev' with binding "
+      "'resourceslices.gpushm.dev' denied request: ";
+  const auto refused = [&](const client& by, const json& object) {
+    return failure_of([&] { by.create(slices, object); });
+  };
+  EXPECT_EQ(refused(first, slice("n1-gpushm.dev")), "no error");
+  json withdrawing = slice("evil", "n2");
+  withdrawing["spec"]["pool"]["name"] = "n1";
+  EXPECT_THAT(refused(second, withdrawing),
+              HasSubstr("the API server answered 403 Forbidden: resourceslices.resource.k8s.io "
+                        "\"evil\" is forbidden: " +
+                        said + "the agent of node n2 may write the pool of its own node only"));
+  // Before it is looked at whether the name is taken.
+  EXPECT_THAT(refused(second, slice("n1-gpushm.dev", "n2")),
+              HasSubstr(said + "the agent of node n2 may create its own ResourceSlice only"));
+  EXPECT_THAT(refused(old, slice("n1-gpushm.dev")), HasSubstr(said + "the token does not say"));
+  const std::string path = std::string(slices) + "/n1-gpushm.dev";
+  EXPECT_THAT(failure_of([&] { second.remove(path); }),
+              HasSubstr("the agent of node n2 may write ResourceSlices of its own node only"));
+  EXPECT_THAT(failure_of([&] { second.replace(path, slice("n1-gpushm.dev")); }),
+              HasSubstr("the agent of node n2 may write ResourceSlices of its own node only"));
+  EXPECT_EQ(failure_of([&] { first.remove(path); }), "no error");
+  // Others are not asked about.
+  EXPECT_EQ(refused(client({.url = server.url(), .token = "admin"}), withdrawing), "no error");
 }
 
 TEST(fake_kube_program, serves_and_obeys) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-gpushm_test(gpushm_k8s_lint_test LABEL unit
+gpushm_test(gpushm_k8s_lint_test LABEL unit SINGLE_THREADED
   SOURCES k8s_lint_test.cpp
   LIBRARIES gpushm_k8s_lint)
 target_compile_definitions(gpushm_k8s_lint_test PRIVATE GPUSHM_SOURCE_DIR="${PROJECT_SOURCE_DIR}")

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -173,7 +174,7 @@ std::string claim(const std::string& classes) {
 std::vector<rule_case> pair_cases() {
   const std::string pool = "nvidia.com/gpu: 1, gpushm.dev/share: 1";
   const std::string replicas = "nvidia.com/gpu.shared: 1, gpushm.dev/share: 1";
-  const std::string own = "nvidia.com/gpu-0: 1, gpushm.dev/share: 1";
+  const std::string own = "gpushm.dev/gpu-0: 1, gpushm.dev/share: 1";
   const std::string follows =
       "affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: "
       "kubernetes.io/hostname, labelSelector: {matchLabels: {pair: a}}}]}}";
@@ -247,6 +248,86 @@ TEST(k8s_lint, one_gpu_a_node_promises_the_same_one) {
                                 {.name = "b", .pod = "nodeName: n", .resources = pool});
   EXPECT_THAT(rules_of(linted(text)), ElementsAre("gpu-not-promised"));
   EXPECT_THAT(linted(text, {.one_gpu_nodes = true}), IsEmpty());
+}
+
+TEST(k8s_lint, system_files_of_the_host_are_no_way_from_pod_to_pod) {
+  const auto both = [](const std::string& source) {
+    const std::string volume = "volumes: [{name: v, hostPath: " + source + "}]";
+    const std::string mount = "volumeMounts: [{name: v, mountPath: /v}]";
+    return linted(
+        pair({.pod = volume, .container = mount, .resources = "nvidia.com/gpu: 1"},
+             {.name = "b", .pod = volume, .container = mount, .resources = "nvidia.com/gpu: 1"}));
+  };
+  for (const char* source : {"{path: /etc/localtime}",
+                             "{path: /etc/localtime, type: File}",
+                             "{path: /usr/share/zoneinfo}",
+                             "{path: /data/license, type: File}",
+                             "{path: /var/log}"}) {
+    EXPECT_THAT(both(source), IsEmpty()) << source;
+  }
+  EXPECT_THAT(rules_of(both("{path: /data/handles}")),
+              ElementsAre("gpu-not-promised", "host-path", "node-not-promised"));
+}
+
+TEST(k8s_lint, a_directory_that_nobody_writes_carries_nothing) {
+  const auto both = [](const std::string& first, const std::string& second) {
+    const std::string volume = "volumes: [{name: v, hostPath: {path: /data/models}}]";
+    const auto mount = [](const std::string& more) {
+      return "volumeMounts: [{name: v, mountPath: /v" + more + "}]";
+    };
+    return rules_of(
+        linted(pair({.pod = volume, .container = mount(first), .resources = "nvidia.com/gpu: 1"},
+                    {.name = "b",
+                     .pod = volume,
+                     .container = mount(second),
+                     .resources = "nvidia.com/gpu: 1"})));
+  };
+  const std::string read_only = ", readOnly: true";
+  EXPECT_THAT(both(read_only, read_only), ElementsAre("host-path"));
+  EXPECT_THAT(both("", read_only),
+              ElementsAre("gpu-not-promised", "host-path", "node-not-promised"));
+}
+
+TEST(k8s_lint, only_names_of_single_gpus_promise_the_same_one) {
+  const auto both = [](const std::string& resource) {
+    const std::string asked = resource + ": 1, gpushm.dev/share: 1";
+    return rules_of(linted(pair({.pod = "nodeName: n", .resources = asked},
+                                {.name = "b", .pod = "nodeName: n", .resources = asked})));
+  };
+  for (const char* one : {"nvidia.com/gpu-0", "nvidia.com/gpu-11", "nvidia.com/mig-0-1"}) {
+    EXPECT_THAT(both(one), IsEmpty()) << one;
+  }
+  for (const char* any : {"nvidia.com/gpu",
+                          "nvidia.com/a100",
+                          "nvidia.com/gpu-slice",
+                          "nvidia.com/mig-1g.10gb",
+                          "nvidia.com/mig-1g.10gb.shared"}) {
+    EXPECT_THAT(both(any), ElementsAre("gpu-not-promised")) << any;
+  }
+  const std::string slices = "nvidia.com/gpu-slice: 1, gpushm.dev/share: 1";
+  EXPECT_THAT(linted(pair({.pod = "nodeName: n", .resources = slices},
+                          {.name = "b", .pod = "nodeName: n", .resources = slices}),
+                     {.one_gpu_resources = {"nvidia.com/gpu-slice"}}),
+              IsEmpty());
+  // No GPU at all, and none that hides what the GPUs need.
+  EXPECT_THAT(both("nvidia.com/hostdev"), IsEmpty());
+  EXPECT_THAT(both("nvidia.com/hostdev: 1, nvidia.com/gpu"), ElementsAre("gpu-not-promised"));
+}
+
+TEST(k8s_lint, the_partner_that_is_named_is_the_one_that_is_nearest) {
+  const std::string asked = "nvidia.com/gpu: 1, gpushm.dev/share: 1";
+  const std::string text = pod({.name = "a", .pod = "nodeName: n1", .resources = asked}) + "---\n" +
+                           pod({.name = "b", .pod = "nodeName: n2", .resources = asked}) + "---\n" +
+                           pod({.name = "c", .pod = "nodeName: n1", .resources = asked});
+  std::map<std::string, std::string> why;
+  for (const finding& each : linted(text)) {
+    if (each.rule == "gpu-not-promised") {
+      why[each.object] = each.why.substr(0, each.why.find(" can share"));
+    }
+  }
+  EXPECT_EQ(why,
+            (std::map<std::string, std::string>{{"Pod ns/b", "This and Pod ns/a (and 1 more)"},
+                                                {"Pod ns/c", "This and Pod ns/a (and 1 more)"}}));
 }
 
 TEST(k8s_lint, pods_that_do_not_share_are_no_pair) {
@@ -368,16 +449,18 @@ class k8s_examples : public ::testing::Test {
 
 TEST_F(k8s_examples, ours_pass) {
   std::size_t seen = 0;
+  lint_options options;
+  options.one_gpu_resources = {"nvidia.com/gpu-slice"};  // time-slicing/agent/config.yaml
   for (const auto& each : fs::recursive_directory_iterator(examples_)) {
     const fs::path& path = each.path();
     if (path.extension() != ".yaml" || path.parent_path().filename() == "before" ||
-        path.parent_path().filename() == "agent") {
+        path.parent_path().filename() == "agent" || path.filename() == "namespace.yaml") {
       continue;
     }
     manifests all;
     all.add(text_of(path), path.string());
     EXPECT_THAT(all.workloads(), Not(IsEmpty())) << path;
-    for (const finding& found : gpushm::k8s::lint(all)) {
+    for (const finding& found : gpushm::k8s::lint(all, options)) {
       ADD_FAILURE() << found.file << ":" << found.line << ": " << found.object << ": " << found.why
                     << " [" << found.rule << "]";
     }

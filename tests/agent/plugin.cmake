@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # The device plugin's logic: configuration, plans, choice, health.
-gpushm_test(gpushm_plugin_configuration_test LABEL unit
+gpushm_test(gpushm_plugin_configuration_test LABEL unit SINGLE_THREADED
   SOURCES plugin_configuration_test.cpp MODULES kubelet_plugin)
 target_compile_definitions(gpushm_plugin_configuration_test PRIVATE
   GPUSHM_PLUGIN_CONFIGURATIONS="${CMAKE_CURRENT_LIST_DIR}/plugin_configurations")
-gpushm_test(gpushm_plugin_plan_test LABEL unit
+gpushm_test(gpushm_plugin_plan_test LABEL unit SINGLE_THREADED
   SOURCES plugin_plan_test.cpp plugin_allocate_test.cpp
   MODULES kubelet_plugin LIBRARIES gpushm_test_drivers gpushm_testing_process)
 target_include_directories(gpushm_plugin_plan_test PRIVATE "${CMAKE_CURRENT_LIST_DIR}")

@@ -14,6 +14,7 @@
 #include "discover/gpu_tree.hpp"
 #include "driver/nvml.hpp"
 #include "fake_driver/fake_gpus.hpp"
+#include "kubelet/plugin/board_watch.hpp"
 #include "kubelet/plugin/health_monitor.hpp"
 #include "kubelet/plugin/inventory.hpp"
 #include "plugin_world.hpp"
@@ -283,6 +284,49 @@ TEST_F(plugin_nvml, a_driver_that_comes_later_is_found) {
   EXPECT_TRUE(heard.wait_for("layout: there is a driver now"));
   ASSERT_TRUE(wait_for_boards(monitor, 1));
   EXPECT_EQ(take().boards.size(), 1U);
+}
+
+TEST_F(plugin_nvml, events_of_the_time_in_which_boards_are_registered_again_are_not_lost) {
+  boards(plain_gpus(2));
+  SKIP_IF_REAL();
+  board_watch watch(*driver::nvml_library::try_instance());
+  ASSERT_EQ(watch.look().boards.size(), 2U);
+  ASSERT_TRUE(watch.begin_events({uuid_of_board(0)}));
+  event(uuid_of_board(0) + " 79");
+  event(uuid_of_board(0) + " 8");
+  // As when another board comes.
+  ASSERT_TRUE(watch.begin_events({uuid_of_board(0), uuid_of_board(1)}));
+  event(uuid_of_board(1) + " 48");
+  for (const auto& [board, xid] : {std::pair(0U, 79U), std::pair(0U, 8U), std::pair(1U, 48U)}) {
+    board_event seen;
+    ASSERT_EQ(watch.wait(2s, seen), board_watch::outcome::event) << xid;
+    EXPECT_EQ(seen.uuid, uuid_of_board(board));
+    EXPECT_EQ(seen.xid, xid);
+  }
+}
+
+TEST_F(plugin_nvml, a_monitor_whose_driver_hangs_says_so_and_ends_all_the_same) {
+  boards(plain_gpus(1));
+  SKIP_IF_REAL();
+  told heard;
+  auto monitor = std::make_unique<health_monitor>(quick(), heard.listener());
+  ASSERT_TRUE(wait_for_boards(*monitor, 1));
+  EXPECT_LT(monitor->silent_for(), 5s);
+  put("hang", "");
+  const auto hung = std::chrono::steady_clock::now();
+  while (monitor->silent_for() < 1s && std::chrono::steady_clock::now() - hung < patience) {
+    std::this_thread::sleep_for(10ms);
+  }
+  EXPECT_GE(monitor->silent_for(), 1s);
+  const auto start = std::chrono::steady_clock::now();
+  monitor.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
+  EXPECT_TRUE(health_monitor::any_left_behind());
+  // The thread goes on when the driver does, and tells nobody.
+  const std::size_t told_before = heard.lines().size();
+  std::filesystem::remove(root_ / "hang");
+  std::this_thread::sleep_for(200ms);
+  EXPECT_EQ(heard.lines().size(), told_before);
 }
 
 TEST_F(plugin_nvml, a_monitor_stops_soon) {

@@ -267,15 +267,38 @@ TEST(plugin_plan, each_board_can_have_a_resource_that_several_pods_ask_for) {
   configuration settings = with_mig(mig_strategy::mixed);
   const planned plan = make_plan(settings, options, found);
   EXPECT_THAT(names_of(plan),
-              ElementsAre("nvidia.com/gpu 2",
-                          "nvidia.com/mig-1g.5gb 7",
-                          "nvidia.com/gpu-0 16",
-                          "nvidia.com/gpu-2 16"));
+              ElementsAre("nvidia.com/mig-1g.5gb 7", "gpushm.dev/gpu-0 16", "gpushm.dev/gpu-2 16"));
   EXPECT_EQ(ids_of(*plan.resources.back()).back(), uuid_of_board(2) + "::15");
   options.per_gpu_replicas = 0;
   EXPECT_EQ(what([&] { static_cast<void>(make_plan(settings, options, found)); }),
             "plan resources \"nvidia.com/gpu\": resources of single GPUs would have no device (let "
             "per-GPU resources have at least one replica)");
+}
+
+// Two pods that ask for different resources must not get the same board without knowing.
+TEST(plugin_plan, no_board_is_in_two_resources) {
+  plan_options options = no_shares();
+  options.per_gpu_resources = true;
+  for (const char* file :
+       {"",
+        "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 3}]}}",
+        "sharing: {timeSlicing: {resources: [{name: gpu, devices: [1], rename: s, replicas: 3}]}}",
+        "resources: {gpus: [{pattern: '*', name: a100}]}"}) {
+    const planned plan = plan_of(file, whole_boards(3), options);
+    std::map<std::string, std::set<std::string>> resources;  // of a board
+    for (const auto& each : plan.resources) {
+      for (const std::string& id : ids_of(*each)) {
+        resources[id.substr(0, id.find("::"))].insert(each->name());
+      }
+    }
+    EXPECT_EQ(resources.size(), 3U) << file;
+    for (const auto& [board, names] : resources) {
+      EXPECT_EQ(names.size(), 1U) << file << ' ' << board;
+    }
+  }
+  // Whole boards are told as none, so that a kubelet that had them forgets them.
+  EXPECT_THAT(names_of(plan_of("", whole_boards(2), options)),
+              ElementsAre("gpushm.dev/gpu-0 16", "gpushm.dev/gpu-1 16", "nvidia.com/gpu 0"));
 }
 
 TEST(plugin_plan, names_that_are_none_and_clashes_are_refused) {
@@ -288,9 +311,13 @@ TEST(plugin_plan, names_that_are_none_and_clashes_are_refused) {
   options.per_gpu_resources = true;
   EXPECT_EQ(what([&] {
               static_cast<void>(plan_of(
-                  "resources: {gpus: [{pattern: '*', name: gpu-0}]}", whole_boards(1), options));
+                  "resources: {gpus: [{pattern: 'NVIDIA *', name: a}], migs: []}\nsharing: "
+                  "{timeSlicing: {resources: [{name: a, devices: [0], rename: gpushm.dev/gpu-1, "
+                  "replicas: 2}]}}",
+                  whole_boards(2),
+                  options));
             }),
-            "plan resources \"nvidia.com/gpu-0\": two different resources would have this name "
+            "plan resources \"gpushm.dev/gpu-1\": two different resources would have this name "
             "(rename one of them in the configuration)");
 }
 
@@ -378,15 +405,17 @@ TEST(plugin_plan, all_of_a_board_becomes_unhealthy_in_each_resource_and_healthy_
   EXPECT_EQ(unhealthy(), (counts{{"nvidia.com/mig-3g.20gb", 1}, {"nvidia.com/cut", 5}}));
   EXPECT_EQ(changes, (counts{{"nvidia.com/mig-3g.20gb", 1}, {"nvidia.com/cut", 1}}));
   EXPECT_EQ(plan.set_health(uuid_of_board(0), false, "Xid 48"), 0U);
-  EXPECT_EQ(plan.set_health(uuid_of_board(2), false, "Xid 79"), 5U);
+  EXPECT_EQ(plan.set_health(uuid_of_board(1), false, "Xid 79"), 2U);
+  EXPECT_EQ(plan.set_health(uuid_of_board(2), false, "Xid 79"), 3U);
   EXPECT_EQ(unhealthy(),
             (counts{{"nvidia.com/mig-3g.20gb", 1},
                     {"nvidia.com/cut", 5},
                     {"nvidia.com/sliced", 3},
-                    {"nvidia.com/gpu-2", 2}}));
+                    {"gpushm.dev/gpu-1", 2}}));
   EXPECT_EQ(plan.set_health("GPU-unknown", false, "Xid 79"), 0U);
   EXPECT_EQ(plan.set_health(uuid_of_board(0), true, ""), 6U);
-  EXPECT_EQ(plan.set_health(uuid_of_board(2), true, ""), 5U);
+  EXPECT_EQ(plan.set_health(uuid_of_board(1), true, ""), 2U);
+  EXPECT_EQ(plan.set_health(uuid_of_board(2), true, ""), 3U);
   EXPECT_EQ(unhealthy(), counts{});
   EXPECT_EQ(changes["nvidia.com/cut"], 2);
   plan.resources[0]->on_change({});

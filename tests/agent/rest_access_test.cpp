@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "kubelet/rest/base64.hpp"
@@ -106,6 +107,42 @@ TEST_F(rest_access, a_kubeconfig_is_read) {
   EXPECT_EQ(other.certificate_pem, "cert");
   EXPECT_EQ(other.key_file, directory_ / "keys/k.pem");
   EXPECT_EQ(other.token, "secret");
+}
+
+TEST_F(rest_access, several_kubeconfigs_are_one_as_for_kubectl) {
+  std::filesystem::create_directories(directory_ / "one");
+  std::filesystem::create_directories(directory_ / "two");
+  const std::string first = write("one/config",
+                                  R"(
+contexts: [{name: main, context: {cluster: c1, user: u1}}]
+clusters: [{name: c1, cluster: {server: 'https://one', certificate-authority: ca.crt}}]
+)");
+  const std::string second = write("two/config",
+                                   R"(
+current-context: main
+contexts: [{name: main, context: {cluster: other, user: other}}]
+clusters: [{name: c1, cluster: {server: 'https://two'}}]
+users: [{name: u1, user: {tokenFile: token}}]
+)");
+  const std::string gone = directory_ / "not-there";
+  // The first that has it counts; paths begin where their file is; what is not there is passed
+  // over.
+  const server_access found = kubeconfig_access(gone + "::" + first + ":" + second + ":");
+  EXPECT_EQ(found.url, "https://one");
+  EXPECT_EQ(found.authority_file, directory_ / "one/ca.crt");
+  EXPECT_EQ(found.token_file, directory_ / "two/token");
+  EXPECT_EQ(failure_of([&] { (void)kubeconfig_access(second + ":" + first); }),
+            "read kubeconfig \"" + second + ":" + first + "\": it has no cluster \"other\"");
+  EXPECT_EQ(failure_of([&] { (void)kubeconfig_access(gone + ":" + gone + "2"); }),
+            "read kubeconfig \"" + gone + ":" + gone +
+                "2\": open: No such file or directory (ENOENT) (check the path)");
+  EXPECT_EQ(failure_of([&] {
+              (void)kubeconfig_access(first + ":" + write("wrong", "a: [1"));
+            }).find("read kubeconfig \"" + (directory_ / "wrong") + "\": line 1"),
+            0U);
+  // A name with a colon is one file, if there is one.
+  const std::string odd = write("a:b", config);
+  EXPECT_EQ(kubeconfig_access(odd).url, "https://10.0.0.1:6443");
 }
 
 TEST_F(rest_access, a_kubeconfig_that_does_not_do_says_why) {

@@ -103,6 +103,32 @@ TEST_F(rest_client, only_the_object_with_the_uid_is_removed) {
             "NotFound: resourceslices.resource.k8s.io \"s1\" not found");
 }
 
+TEST_F(rest_client, an_object_that_is_missing_is_told_from_a_version_that_is_not_served) {
+  const auto answer_to = [&](const std::string& path) {
+    try {
+      (void)client_.get(path);
+    } catch (const api_error& failure) {
+      return failure;
+    }
+    throw std::logic_error("found");
+  };
+  const std::string path = std::string(slices) + "/s1";
+  EXPECT_TRUE(answer_to(path).object_is_missing("s1"));
+  EXPECT_FALSE(answer_to(path).object_is_missing("s2"));
+  EXPECT_FALSE(answer_to(path).object_is_missing(""));
+  server_.set_resource_versions({"v1beta1"});
+  EXPECT_TRUE(answer_to(path).not_found());
+  EXPECT_FALSE(answer_to(path).object_is_missing("s1"));
+  server_.fail({.status = 404,
+                .reason = "NotFound",
+                .message = "the server could not find the requested resource"});
+  EXPECT_EQ(answer_to(path).reason(), "NotFound");
+  server_.fail({.status = 404,
+                .reason = "NotFound",
+                .message = "the server could not find the requested resource"});
+  EXPECT_FALSE(answer_to(path).object_is_missing("s1"));
+}
+
 TEST_F(rest_client, what_exists_is_not_created_again) {
   client_.create(slices, slice("s1"));
   try {

@@ -4,10 +4,14 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <new>
+#include <thread>
 
+#include "logged.hpp"
 #include "process/deadline.hpp"
 #include "process/proc_counters.hpp"
 #include "rest_world.hpp"
@@ -170,6 +174,85 @@ TEST_F(rest_collection, a_version_that_is_gone_is_listed_again) {
   server_.fail({.query_part = "watch=1", .status = 410, .reason = "Gone"});
   server_.end_watches();
   EXPECT_TRUE(eventually([&] { return seen_.lists() == 3; }, patience_limit));
+}
+
+TEST_F(rest_collection, what_is_gone_is_listed_again_at_once_after_an_outage_too) {
+  put("a");
+  const collection_watch watch(client_, slices, {}, seen_.handler());
+  ASSERT_TRUE(server_.wait_for_watches(1, patience_limit));
+  // The pause grows to 3.2 s.
+  server_.fail({.query_part = "watch=1", .times = 5, .status = 503});
+  server_.end_watches();
+  ASSERT_TRUE(eventually([&] { return asked("watch=1") >= 6; }, patience_limit));
+  server_.expire_history();
+  server_.erase(std::string(slices) + "/a");
+  put("b");
+  ASSERT_TRUE(seen_.wait_for({"b"}));
+  const auto requests = server_.requests();
+  const auto again = std::find_if(requests.rbegin(), requests.rend(), [](const auto& each) {
+    return each.query.find("limit=") != std::string::npos;
+  });
+  ASSERT_NE(again, requests.rend());
+  const auto before = std::next(again);
+  ASSERT_NE(before, requests.rend());
+  EXPECT_NE(before->query.find("watch=1"), std::string::npos);
+  EXPECT_LT(again->at - before->at, milliseconds(2'000));
+}
+
+TEST_F(rest_collection, a_server_that_says_gone_each_time_is_not_asked_without_pause) {
+  server_.fail({.query_part = "watch=1", .times = 1'000, .status = 410, .reason = "Expired"});
+  const collection_watch watch(client_, slices, {}, seen_.handler());
+  std::this_thread::sleep_for(milliseconds(1'500));
+  EXPECT_GE(asked("limit="), 3U);
+  EXPECT_LE(asked("limit="), 8U);
+}
+
+TEST_F(rest_collection, what_a_handler_could_not_take_comes_again) {
+  std::atomic<int> failing{1};
+  auto handler = seen_.handler();
+  const auto happened = handler.event;
+  handler.event = [&](const watch_event& event) {
+    if (failing-- > 0) {
+      throw std::bad_alloc();
+    }
+    happened(event);
+  };
+  const collection_watch watch(client_, slices, {}, handler);
+  ASSERT_TRUE(becomes_current(watch));
+  put("a");
+  EXPECT_TRUE(seen_.wait_for({"a"}));
+  put("b");
+  EXPECT_TRUE(seen_.wait_for({"a", "b"}));
+  // A list that could not be taken, too.
+  failing = 1;
+  const auto listed = handler.listed;
+  handler.listed = [&](const std::vector<json>& items) {
+    if (failing-- > 0) {
+      throw std::bad_alloc();
+    }
+    listed(items);
+  };
+  const collection_watch second(client_, slices, {}, handler);
+  EXPECT_TRUE(eventually([&] { return seen_.lists() >= 3; }, patience_limit));
+}
+
+TEST_F(rest_collection, an_outage_is_a_line_and_its_end_another) {
+  const gpushm_testing::logged lines;
+  const collection_watch watch(client_, slices, {}, seen_.handler());
+  ASSERT_TRUE(becomes_current(watch));
+  server_.cut_watches();  // what the next try gets is not an outage
+  ASSERT_TRUE(eventually([&] { return asked("watch=1") >= 2; }, patience_limit));
+  ASSERT_TRUE(becomes_current(watch));
+  server_.fail(
+      {.query_part = "watch=1", .times = 4, .status = 503, .reason = "ServiceUnavailable"});
+  server_.end_watches();
+  ASSERT_TRUE(eventually([&] { return asked("watch=1") >= 7; }, patience_limit));
+  ASSERT_TRUE(becomes_current(watch));
+  EXPECT_THAT(lines.with("watch"),
+              ElementsAre("watch \"/apis/resource.k8s.io/v1/resourceslices\": the API server "
+                          "answered 503 ServiceUnavailable (try again later); trying again",
+                          ::testing::MatchesRegex("watch \"/apis/resource.k8s.io/v1/resourceslices"
+                                                  "\": works again after 4 failures in [0-9]+ s")));
 }
 
 TEST_F(rest_collection, failures_are_told_and_waited_for_longer_each_time) {

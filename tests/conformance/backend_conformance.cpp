@@ -6,12 +6,15 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <ostream>
 #include <random>
+#include <thread>
+#include <utility>
 
 #include "driver/cuda.hpp"
 #include "driver/devices.hpp"
@@ -244,11 +247,26 @@ TEST_P(backend_conformance, a_read_only_mapping_is_not_written_and_harms_nothing
   EXPECT_TRUE(std::all_of(got.begin(), got.end(), [](std::byte b) { return b == std::byte{42}; }));
 }
 
+/// A broker closes the files of freed segments on a thread of its own: within a second, as the
+/// design promises.
+template <typename Condition>
+bool soon(Condition&& holds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  do {
+    if (holds()) {
+      return true;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
 TEST_P(backend_conformance, too_much_memory_is_an_error_and_leaves_nothing) {
   producer_->create("warm", make(mib)).publish();
   settle();
   const auto before = count_descriptors(::getpid());
-  const std::uint64_t size = on_gpu() ? free_bytes() + (1UL << 30U) : 1UL << 60U;
+  // Of the host: more than there is, and less than an address space.
+  const std::uint64_t size = on_gpu() ? free_bytes() + (1UL << 30U) : 1UL << 47U;
   const std::uint64_t free_before = on_gpu() ? free_bytes() : 0;
   EXPECT_EQ(code_of([&] { static_cast<void>(producer_->create("w", make(size))); }),
             errc::out_of_memory);
@@ -261,7 +279,7 @@ TEST_P(backend_conformance, too_much_memory_is_an_error_and_leaves_nothing) {
   }
   settle();
   EXPECT_TRUE(producer_->list().empty());
-  EXPECT_EQ(total(count_descriptors(::getpid())), total(before))
+  EXPECT_TRUE(soon([&] { return total(count_descriptors(::getpid())) <= total(before); }))
       << to_text(count_descriptors(::getpid()));
 }
 
@@ -276,20 +294,20 @@ TEST_P(backend_conformance, what_cannot_be_imported_is_an_error_and_leaks_nothin
     const errc code = code_of([&] { importer->add(std::move(nothing), step); });
     EXPECT_EQ(code, on_gpu() ? errc::driver_error : errc::wrong_descriptor_kind);
   }
-  EXPECT_EQ(total(count_descriptors(::getpid())), total(before));
+  EXPECT_TRUE(soon([&] { return total(count_descriptors(::getpid())) <= total(before); }));
 }
 
 TEST_P(backend_conformance, an_import_is_exactly_as_long_as_announced) {
   const auto source = home();
   const std::uint64_t step = source->granularity();
   const auto plan = memory::plan_chunks(2 * step, step, step);
-  const auto made = source->allocate("w", plan);
+  const auto made = source->allocate("w", plan, std::chrono::steady_clock::time_point::max());
   {
     const auto importer = user()->begin_import({"w", step, access::read});
     importer->add(made->export_chunk(0), step);
     EXPECT_EQ(code_of([&] { importer->add(made->export_chunk(1), step); }), errc::protocol_error);
   }
-  const auto again = source->allocate("w", plan);
+  const auto again = source->allocate("w", plan, std::chrono::steady_clock::time_point::max());
   const auto importer = user()->begin_import({"w", 2 * step, access::read});
   importer->add(again->export_chunk(0), step);
   EXPECT_EQ(code_of([&] { static_cast<void>(importer->finish()); }), errc::protocol_error);
@@ -312,7 +330,8 @@ TEST_P(backend_conformance, memory_is_free_again_after_the_last_lease) {
   }
   settle();
   EXPECT_EQ(code_of([&] { static_cast<void>(consumer_->stat("w")); }), errc::no_such_segment);
-  EXPECT_GE(free_bytes() + 64 * mib, before);
+  EXPECT_TRUE(soon([&] { return free_bytes() + 64 * mib >= before; }))
+      << free_bytes() << " bytes are free, " << before << " were";
 }
 
 TEST_P(backend_conformance, rounds_leak_neither_descriptors_nor_mappings) {
@@ -327,14 +346,18 @@ TEST_P(backend_conformance, rounds_leak_neither_descriptors_nor_mappings) {
     settle();
     ASSERT_TRUE(consumer_->list("w").empty());
   }
-  const std::size_t descriptors = total(count_descriptors(::getpid()));
+  std::size_t descriptors = total(count_descriptors(::getpid()));
+  static_cast<void>(soon([&] {  // the last round's files are closed by now or soon
+    const std::size_t now = total(count_descriptors(::getpid()));
+    return std::exchange(descriptors, now) == now;
+  }));
   const std::size_t mappings = count_mappings(::getpid(), "");
   for (int i = 0; i < 50; ++i) {
     round();
     settle();
     ASSERT_TRUE(consumer_->list("w").empty());
   }
-  EXPECT_EQ(total(count_descriptors(::getpid())), descriptors)
+  EXPECT_TRUE(soon([&] { return total(count_descriptors(::getpid())) <= descriptors; }))
       << to_text(count_descriptors(::getpid()));
   EXPECT_LE(count_mappings(::getpid(), ""), mappings + 5);
 }

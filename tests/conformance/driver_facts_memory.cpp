@@ -279,5 +279,44 @@ TEST_F(driver_facts, B3_an_imported_chunk_is_retained_but_not_exported_again) {
   EXPECT_EQ(user.ask(order::check, 0xb3).value, 0U);
 }
 
+// Whichever interface the dead process used, and whichever the new one.
+TEST_F(driver_facts, L7_fresh_memory_shows_nothing_of_a_dead_process) {
+  const std::uint64_t looked_at = on_the_fake() ? 16 * mib : gib;
+  for (const auto kind : {order::create, order::alloc, order::pool_alloc}) {
+    {
+      agent dying;
+      const answer room = dying.ask(order::free_memory);
+      ASSERT_OK(room);
+      // Nearly all there is, so that what is allocated next has been the dead process's.
+      const std::uint64_t all = on_the_fake() ? 256 * mib : (room.value - gib) / small * small;
+      std::uint64_t address = 0;
+      if (kind == order::pool_alloc) {
+        const answer pool = dying.ask(order::pool_make, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+        ASSERT_OK(pool);
+        const answer memory = dying.ask(order::pool_alloc, all, pool.value);
+        ASSERT_OK(memory);
+        address = memory.value;
+      } else {
+        ASSERT_OK(dying.ask(kind, all, 1));
+        address = address_in(dying);
+      }
+      fill_at(dying, address, all, 0xd7);
+      EXPECT_EQ(wrong_bytes_at(dying, address, looked_at, 0xd7), 0U);
+      dying.kill();
+    }
+    agent fresh;
+    ASSERT_OK(fresh.ask(order::create, looked_at, 1));
+    EXPECT_EQ(wrong_bytes_at(fresh, address_in(fresh), looked_at, 0), 0U) << "virtual memory";
+    agent other;
+    ASSERT_OK(other.ask(order::alloc, looked_at));
+    EXPECT_EQ(wrong_bytes_at(other, address_in(other), looked_at, 0), 0U) << "cuMemAlloc";
+    const answer pool = other.ask(order::pool_make, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    ASSERT_OK(pool);
+    const answer memory = other.ask(order::pool_alloc, looked_at, pool.value);
+    ASSERT_OK(memory);
+    EXPECT_EQ(wrong_bytes_at(other, memory.value, looked_at, 0), 0U) << "a pool";
+  }
+}
+
 }  // namespace
 }  // namespace gpushm::conformance

@@ -64,6 +64,10 @@ gpushm_testing::run_result cdi_machine::generate(const std::vector<std::string>&
   if (fake_) {
     options.env = fake_->environment();
   }
+  // Where only root can write, whichever user owns the build tree.
+  const std::string hooks = tree_ / "gpushm";
+  fs::copy_file(gpushm_testing::own_program("gpushm"), hooks, fs::copy_options::skip_existing);
+  options.argv.insert(options.argv.end(), {"--hook-path", hooks});
   const auto where = places();
   options.argv.insert(options.argv.end(), where.begin(), where.end());
   options.argv.insert(options.argv.end(), more.begin(), more.end());

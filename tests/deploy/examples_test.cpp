@@ -3,9 +3,14 @@
 // its two sides are promised the same GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <regex>
@@ -15,7 +20,9 @@
 #include "manifest.hpp"
 #include "pod_security.hpp"
 #include "process/child.hpp"
+#include "process/deadline.hpp"
 #include "process/programs.hpp"
+#include "process/temp_dir.hpp"
 #include "schema.hpp"
 
 namespace gpushm_tests {
@@ -25,6 +32,8 @@ using ::testing::IsEmpty;
 namespace fs = std::filesystem;
 
 constexpr const char* as_it_was = "deploy/examples/before/pods.yaml";
+/// Of all others.
+constexpr const char* namespace_file = "deploy/examples/namespace.yaml";
 
 /// The manifests that `kubectl apply -f` is given.
 const std::vector<std::string> files{as_it_was,
@@ -54,6 +63,13 @@ class example : public testing::TestWithParam<std::string> {
       GTEST_SKIP() << "the source tree is not on this machine";
     }
     objects_ = read_manifests(source_file(GetParam()), GetParam());
+    if (GetParam() != as_it_was) {
+      // `kubectl delete -f` of one example must not take the others' namespace with it.
+      EXPECT_THAT(of_kind("Namespace"), IsEmpty());
+      for (manifest& each : read_manifests(source_file(namespace_file), namespace_file)) {
+        objects_.push_back(std::move(each));
+      }
+    }
   }
   [[nodiscard]] std::vector<const manifest*> of_kind(std::string_view kind) const {
     std::vector<const manifest*> found;
@@ -142,7 +158,7 @@ TEST_P(restricted_example, is_restricted) {
 std::set<std::string> gpus_of(const manifest& pod, const yaml_node& container) {
   std::set<std::string> found;
   for (const std::string& name : keys_of(find(container, {"resources", "limits"}))) {
-    if (name.rfind("nvidia.com/", 0) == 0) {
+    if (name.starts_with("nvidia.com/") || name.starts_with("gpushm.dev/gpu-")) {
       found.insert(name);
     }
   }
@@ -226,6 +242,51 @@ TEST_P(restricted_example, gives_programs_options_that_they_have) {
   }
 }
 
+/// The processes that `pid` has started.
+std::vector<pid_t> children_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children");
+  return {std::istream_iterator<pid_t>(file), {}};
+}
+
+// The kernel ends the first process of a PID namespace, as a container's is, only by signals that
+// it handles: without a handler deleting the pod takes its whole grace period.
+TEST(pair_program, ends_at_once_as_the_first_process_of_a_container) {
+  if (::geteuid() != 0) {
+    GTEST_SKIP() << "a PID namespace needs root";
+  }
+  const gpushm_testing::temp_dir folder;
+  gpushm_testing::spawn_options serving;
+  serving.argv = {gpushm_testing::own_program("gpushm"), "serve", "--socket", folder / "socket"};
+  const auto broker = gpushm_testing::child::start(serving);
+  ASSERT_TRUE(gpushm_testing::eventually([&] { return fs::exists(folder / "socket"); },
+                                         std::chrono::seconds(10)));
+  for (const char* role : {"consumer", "producer"}) {
+    gpushm_testing::spawn_options options;
+    options.argv = {"/usr/bin/unshare",
+                    "--pid",
+                    "--fork",
+                    "--kill-child",
+                    gpushm_testing::own_program("gpushm-pair"),
+                    role,
+                    "--timeout",
+                    "60s"};
+    if (std::string_view(role) == "producer") {
+      options.argv.insert(options.argv.end(), {"--device", "host", "--size", "64KiB"});
+    } else {
+      options.argv.insert(options.argv.end(), {"--name", "never"});
+    }
+    options.env = {{"GPUSHM_SOCKET", folder / "socket"}};
+    auto outside = gpushm_testing::child::start(options);
+    outside.wait_for_line(std::string_view(role) == "consumer" ? "waiting for" : "published",
+                          std::chrono::seconds(20));
+    const auto first = children_of(outside.pid());
+    ASSERT_EQ(first.size(), 1U);
+    ASSERT_EQ(::kill(first[0], SIGTERM), 0);
+    const auto status = outside.wait_exit(gpushm_testing::patience(std::chrono::seconds(5)));
+    EXPECT_FALSE(status.success()) << role;  // and it has ended
+  }
+}
+
 TEST_F(source_examples, are_all_tested) {
   const fs::path root(GPUSHM_SOURCE_DIR);
   std::vector<std::string> found;
@@ -236,6 +297,7 @@ TEST_F(source_examples, are_all_tested) {
       found.push_back(path.lexically_relative(root).string());
     }
   }
+  std::erase(found, namespace_file);
   std::sort(found.begin(), found.end());
   EXPECT_EQ(found, files);
 }

@@ -41,18 +41,21 @@ struct expected {
   bool dra = false;
   std::string class_version;  ///< of resource.k8s.io, with DRA
   bool host_pid = false;
+  bool per_gpu = false;
 };
 
 /// Those to be deployed. The others, `base` and `with-dra`, are what they are built on.
 const std::map<std::string, expected> overlays{
-    {"deploy/kustomize/overlays/full", {true, true, "v1", false}},
-    {"deploy/kustomize/overlays/name-peers", {false, true, "v1", true}},
-    {"deploy/kustomize/overlays/no-dra", {true, false, "", false}},
-    {"deploy/kustomize/overlays/share-only", {false, true, "v1", false}},
-    {"deploy/kustomize/overlays/share-only-no-dra", {false, false, "", false}},
-    {"deploy/kustomize/overlays/share-only-v1beta1", {false, true, "v1beta1", false}},
-    {"deploy/examples/mig/agent", {true, false, "", false}},
-    {"deploy/examples/time-slicing/agent", {true, false, "", false}},
+    {"deploy/kustomize/overlays/full", {true, true, "v1", false, false}},
+    {"deploy/kustomize/overlays/full-per-gpu", {true, true, "v1", false, true}},
+    {"deploy/kustomize/overlays/name-peers", {false, true, "v1", true, false}},
+    {"deploy/kustomize/overlays/no-dra", {true, false, "", false, false}},
+    {"deploy/kustomize/overlays/no-dra-per-gpu", {true, false, "", false, true}},
+    {"deploy/kustomize/overlays/share-only", {false, true, "v1", false, false}},
+    {"deploy/kustomize/overlays/share-only-no-dra", {false, false, "", false, false}},
+    {"deploy/kustomize/overlays/share-only-v1beta1", {false, true, "v1beta1", false, false}},
+    {"deploy/examples/mig/agent", {true, false, "", false, false}},
+    {"deploy/examples/time-slicing/agent", {true, false, "", false, false}},
 };
 const strings parts{"deploy/kustomize/base", "deploy/kustomize/with-dra"};
 
@@ -118,6 +121,8 @@ class overlay : public kustomization {
   void may_do_what_is_needed_and_nothing_else() const;
   void ties_slices_to_the_node_of_the_token() const;
   void sets_what_the_agent_has() const;
+  void lets_variables_say_where_it_listens() const;
+  void goes_where_gpus_are_and_where_it_is_sent() const;
 };
 
 std::string test_name(const testing::TestParamInfo<std::string>& info) {
@@ -185,7 +190,10 @@ void overlay::switches_on_what_it_is_for() const {
                                                {"GPUSHMD_DRA", wanted().dra ? "on" : "off"},
                                                {"GPUSHMD_GPUS", wanted().gpus ? "on" : "off"}};
   if (wanted().gpus) {
-    variables["GPUSHMD_PER_GPU_RESOURCES"] = "on";
+    // Else a GPU would be in two resources, and two pods that ask for one each could get the same.
+    if (wanted().per_gpu) {
+      variables["GPUSHMD_PER_GPU_RESOURCES"] = "on";
+    }
     variables["LD_LIBRARY_PATH"] = "/usr/lib/x86_64-linux-gnu:/usr/lib64:/usr/lib";
   }
   EXPECT_EQ(environment(), variables);
@@ -371,6 +379,48 @@ void overlay::sets_what_the_agent_has() const {
   }
 }
 
+// A flag counts more than the variable, and the list of arguments is replaced as a whole.
+void overlay::lets_variables_say_where_it_listens() const {
+  EXPECT_THAT(texts(find(container(), {"args"})), ElementsAre("--config=/etc/gpushm/config.yaml"));
+}
+
+/// Whether one of the terms takes a node with these labels.
+bool takes(const yaml_node& pod, const std::map<std::string, std::string>& labels) {
+  const auto matches = [&labels](const yaml_node& expression) {
+    const auto values = texts(find(expression, {"values"}));
+    const auto label = labels.find(text_at(expression, {"key"}));
+    const bool among = label != labels.end() &&
+                       std::find(values.begin(), values.end(), label->second) != values.end();
+    const std::string what = text_at(expression, {"operator"});
+    EXPECT_TRUE(what == "In" || what == "NotIn") << what;
+    return among == (what == "In");
+  };
+  const auto terms = elements(find(pod,
+                                   {"affinity",
+                                    "nodeAffinity",
+                                    "requiredDuringSchedulingIgnoredDuringExecution",
+                                    "nodeSelectorTerms"}));
+  return std::any_of(terms.begin(), terms.end(), [&](const yaml_node* term) {
+    const auto all = elements(find(*term, {"matchExpressions"}));
+    return std::all_of(
+        all.begin(), all.end(), [&](const yaml_node* each) { return matches(*each); });
+  });
+}
+
+void overlay::goes_where_gpus_are_and_where_it_is_sent() const {
+  EXPECT_FALSE(takes(pod(), {}));
+  EXPECT_FALSE(takes(pod(), {{"node-role.kubernetes.io/control-plane", ""}}));
+  EXPECT_TRUE(takes(pod(), {{"gpushm.dev/agent", "on"}}));
+  for (const char* label : {"nvidia.com/gpu.present",
+                            "feature.node.kubernetes.io/pci-10de.present",
+                            "feature.node.kubernetes.io/pci-0302_10de.present",
+                            "feature.node.kubernetes.io/pci-0300_10de.present"}) {
+    EXPECT_TRUE(takes(pod(), {{label, "true"}})) << label;
+    EXPECT_FALSE(takes(pod(), {{label, "false"}})) << label;
+    EXPECT_FALSE(takes(pod(), {{label, "true"}, {"gpushm.dev/agent", "off"}})) << label;
+  }
+}
+
 TEST_P(part, is_well_formed) {
   keeps_to_the_types_of_the_api();
   gives_a_namespace_to_what_has_one_and_to_nothing_else();
@@ -391,6 +441,8 @@ TEST_P(overlay, asks_for_what_it_is_for_and_for_no_more) {
   may_do_what_is_needed_and_nothing_else();
   ties_slices_to_the_node_of_the_token();
   sets_what_the_agent_has();
+  lets_variables_say_where_it_listens();
+  goes_where_gpus_are_and_where_it_is_sent();
 }
 
 TEST_F(source_tree, documents_the_settings_that_the_agent_has) {
@@ -470,6 +522,8 @@ TEST_F(source_tree, has_no_kustomization_that_is_not_tested) {
 TEST_F(source_tree, has_the_same_patch_for_gpus_in_both_overlays) {
   EXPECT_EQ(source_file("deploy/kustomize/overlays/full/gpus.yaml"),
             source_file("deploy/kustomize/overlays/no-dra/gpus.yaml"));
+  EXPECT_EQ(source_file("deploy/kustomize/overlays/full-per-gpu/per-gpu.yaml"),
+            source_file("deploy/kustomize/overlays/no-dra-per-gpu/per-gpu.yaml"));
 }
 
 }  // namespace

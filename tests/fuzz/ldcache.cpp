@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes are an ld.so.cache or not, and what comes back of them is names and absolute paths.
+// Any bytes are an ld.so.cache or not, and what comes back of them is names and absolute paths. Of
+// one that is whole none is left out but for its kind.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -12,6 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   // A buffer of its own, without room behind it.
   const std::vector<std::uint8_t> bytes(data, data + size);
   const auto entries = gpushm::discover::parse_ld_cache(std::as_bytes(std::span(bytes)));
+  const bool whole = gpushm::discover::is_ld_cache(std::as_bytes(std::span(bytes)));
+  GPUSHM_REQUIRE(entries || !whole);
   if (!entries) {
     return 0;
   }

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -95,14 +96,16 @@ class world final : public broker_detail::outbox {
               {1, 2, 3},
               {.max_segments = 8,
                .quota_bytes = 200'000,
-               .quota_bytes_per_uid = 100'000,
+               .quota_bytes_per_principal = 100'000,
                .max_descriptors = 400,
                .max_pending_opens = 4,
                .max_subscriptions = 3,
                .confirm_timeout = std::chrono::milliseconds(300),
                .max_dead_names = 2},
               true,
-              -1},
+              -1,
+              nullptr,
+              nullptr},
              *this,
              &world::slot_changed,
              this) {}
@@ -127,6 +130,11 @@ class world final : public broker_detail::outbox {
         hub_.hang_up(session);
       }
     }
+    for (const auto session : gone_) {  // the fence of those that had one comes
+      hub_.hang_up(session);
+    }
+    GPUSHM_REQUIRE(hub_.domain().ending_count() == 0);
+    work();
     GPUSHM_REQUIRE(hub_.domain().session_count() == 0);
     GPUSHM_REQUIRE(hub_.domain().descriptors() <= 400);
     remove_what_is_left();
@@ -140,13 +148,18 @@ class world final : public broker_detail::outbox {
 
   void send(core::session_id session, outgoing packet) override {
     GPUSHM_REQUIRE(dropped_.count(session) == 0);
-    GPUSHM_REQUIRE(packet.packet.size() <= wire::max_packet_bytes);
+    const std::vector<std::byte> bytes = packet.encode();
+    GPUSHM_REQUIRE(bytes.size() <= wire::max_packet_bytes);
     GPUSHM_REQUIRE(packet.descriptors.size() <= wire::max_batch);
-    const auto message = wire::decode(packet.packet);
+    const auto message = wire::decode(bytes);
     GPUSHM_REQUIRE(message);
     if (const auto* made = std::get_if<wire::reserved>(&message->body)) {
       GPUSHM_REQUIRE(packet.descriptors.size() == 1);
       generations_.push_back(made->generation);
+    }
+    if (const auto* greeted = std::get_if<wire::welcome>(&message->body)) {
+      GPUSHM_REQUIRE(greeted->token != wire::session_token{});
+      tokens_.push_back(greeted->token);
     }
     const auto* found = std::get_if<wire::opened>(&message->body);
     const auto* failed = std::get_if<wire::failure>(&message->body);
@@ -166,7 +179,10 @@ class world final : public broker_detail::outbox {
       const auto* what = segment_of(session, asked->generation);
       GPUSHM_REQUIRE(what != nullptr && base::is_exporter_bound(what->backend));
       GPUSHM_REQUIRE(what->creator_session == session);
-      GPUSHM_REQUIRE(questions_.insert({message->id, {session, asked->generation}}).second);
+      // Asked again only of who has resumed.
+      const auto [at, is_new] = questions_.insert({message->id, {session, asked->generation}});
+      GPUSHM_REQUIRE(is_new || at->second.first != session);
+      at->second.first = session;
     }
     if (const auto* told = std::get_if<wire::event>(&message->body); told && message->id == 0) {
       GPUSHM_REQUIRE(told->kind == event_kind::removed && told->generation != 0);
@@ -189,7 +205,16 @@ class world final : public broker_detail::outbox {
     }
   }
 
-  void drop(core::session_id session) override {
+  void fence_of(core::session_id session,
+                fence kind,
+                base::guarded_fd pidfd,
+                base::guarded_fd life) override {
+    GPUSHM_REQUIRE(dropped_.count(session) == 0);
+    GPUSHM_REQUIRE(kind != fence::none && pidfd && life);
+  }
+  void resumed(core::session_id lost) noexcept override { GPUSHM_REQUIRE(gone_.count(lost) != 0); }
+
+  void drop(core::session_id session, std::string_view /*why*/) override {
     dropped_.insert(session);
     gone_.insert(session);
     std::replace(sessions_.begin(), sessions_.end(), session, core::session_id{0});
@@ -245,12 +270,18 @@ class world final : public broker_detail::outbox {
     const std::size_t which = script.pick(sessions_.size());
     const std::size_t what = script.pick(18);
     if (sessions_[which] == 0) {
-      constexpr std::array<core::peer, 4> peers{
+      const std::array<core::peer, 4> peers{
           {{11, 1000, true}, {12, 2000, true}, {0, 65534, false}, {13, broker_uid, true}}};
       sessions_[which] = next_session_++;
-      hub_.accept(sessions_[which], peers[script.pick(peers.size())]);
+      try {
+        hub_.accept(sessions_[which], peers[script.pick(peers.size())]);
+      } catch (const error&) {  // no room for it
+        gone_.insert(sessions_[which]);
+        sessions_[which] = 0;
+        return;
+      }
       if (what != 0) {  // nearly always a client that says hello
-        send_message(sessions_[which], wire::hello{}, {});
+        greet(script, sessions_[which]);
       }
       return;
     }
@@ -259,7 +290,13 @@ class world final : public broker_detail::outbox {
       case 0:
         gone_.insert(session);
         sessions_[which] = 0;
-        hub_.hang_up(session);
+        if (script.pick(2) == 0) {
+          hub_.hang_up(session);
+        } else {
+          const bool is_ending = hub_.lose(session, now_);
+          GPUSHM_REQUIRE(is_ending == hub_.domain().is_ending(session));
+        }
+        work();
         return;
       case 1:
         now_ += std::chrono::milliseconds(script.byte());
@@ -298,6 +335,24 @@ class world final : public broker_detail::outbox {
     }
   }
 
+  void greet(gpushm_fuzz::script& script, core::session_id session) {
+    wire::hello hello;
+    std::vector<base::unique_fd> fds;
+    const std::size_t how = script.pick(4);
+    if (how >= 2) {
+      hello.fence = fence::proven;
+      std::array<int, 2> ends{};
+      GPUSHM_REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+      ::close(ends[1]);
+      fds.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+      fds.emplace_back(ends[0]);
+    }
+    if (how % 2 == 1 && !tokens_.empty()) {
+      hello.resume = tokens_[script.pick(tokens_.size())];
+    }
+    send_message(session, hello, std::move(fds));
+  }
+
   std::vector<base::unique_fd> some_descriptors(gpushm_fuzz::script& script,
                                                 std::size_t count,
                                                 bool of_gpu) {
@@ -329,7 +384,19 @@ class world final : public broker_detail::outbox {
         unanswered_[session].insert({id, i});
       }
     }
-    hub_.receive(session, packet, std::move(fds), now_);
+    hub_.receive(session, packet, base::guard_all(std::move(fds)), now_);
+    work();
+  }
+
+  void work() {
+    for (const core::session_id session : sessions_) {
+      while (hub_.has_rest(session)) {
+        hub_.resume(session);
+      }
+    }
+    while (hub_.has_work()) {
+      hub_.work();
+    }
   }
 
   void send_raw(core::session_id session,
@@ -341,7 +408,7 @@ class world final : public broker_detail::outbox {
       return;  // what is said of whom is told in `confirm`
     }
     if (!message || message->id < first_request) {
-      hub_.receive(session, packet, std::move(fds), now_);
+      hub_.receive(session, packet, base::guard_all(std::move(fds)), now_);
     }
   }
 
@@ -367,6 +434,7 @@ class world final : public broker_detail::outbox {
   std::uint64_t next_request_ = first_request;
   core::time_point now_{};
   std::vector<gpushm::generation> generations_;
+  std::vector<wire::session_token> tokens_;
   std::vector<outgoing> packets_;  // their files must stay open until they are gone
   std::set<core::session_id> dropped_;
   std::set<core::session_id> gone_;

@@ -195,6 +195,17 @@ gpushm::wire::body some_body(script& from, const std::vector<gpushm::generation>
       return from.pick(2) == 0 ? wire::body{wire::event{}} : wire::body{wire::confirm{1}};
     case 24:
       return wire::report{{from.number(), from.number()}, {from.number()}, from.number()};
+    case 26: {
+      wire::keep result;
+      for (std::size_t i = from.pick(4); i > 0; --i) {
+        result.generations.push_back(some_generation(from, known));
+        result.counts.push_back(from.number());
+      }
+      result.more = from.pick(4) == 3;
+      return result;
+    }
+    case 27:
+      return wire::unfence{some_name(from)};
     default:
       return some_bound_reserve(from);
   }

@@ -260,7 +260,7 @@ TEST_F(bad_input, names_and_sizes_that_cannot_be_are_refused) {
   EXPECT_TRUE(bystander_.list().empty());
 }
 
-TEST_F(bad_input, duplicate_and_unknown_names_are_refused_with_a_hint) {
+TEST_F(bad_input, duplicate_and_unknown_names_are_refused) {
   auto made = bystander_.create("models/llama", {.size_bytes = 4096, .device = "host"});
   made.publish();
   auto other = connect();
@@ -272,8 +272,6 @@ TEST_F(bad_input, duplicate_and_unknown_names_are_refused_with_a_hint) {
     FAIL() << "must throw";
   } catch (const gpushm::error& failure) {
     EXPECT_EQ(failure.code(), errc::no_such_segment);
-    EXPECT_NE(std::string(failure.what()).find("models/llama"), std::string::npos)
-        << failure.what();
   }
   EXPECT_EQ(code_of([&] { (void)other.open("models/llama", {.expected_size_bytes = 1}); }),
             errc::size_mismatch);

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -324,6 +325,59 @@ TEST_F(cdi_generate, wrong_usage_exits_with_2) {
     EXPECT_EQ(result.out, "");
     EXPECT_THAT(result.err, Not(IsEmpty()));
   }
+}
+
+// ---- the program that root will run ----
+
+TEST_F(cdi_generate, a_hook_program_that_others_can_replace_is_refused) {
+  if (::geteuid() != 0) {
+    GTEST_SKIP() << "this needs root";
+  }
+  make("rhel-9-550", plain_gpus(1));
+  const std::string place = cli_.directory() / "shared";
+  put_file(place + "/hooks", "", 0755);
+  ASSERT_EQ(::chmod(place.c_str(), 0777), 0);
+  const auto with_hooks = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "generate");
+    auto options = command(words);
+    *std::next(std::find(options.argv.begin(), options.argv.end(), "--hook-path")) =
+        place + "/hooks";
+    return gpushm_testing::run_program(options, seconds(60));
+  };
+  const auto refused = with_hooks({});
+  EXPECT_EQ(refused.status, exited(1));
+  EXPECT_EQ(refused.out, "");
+  EXPECT_EQ(refused.err,
+            "gpushm: name the hooks' program \"" + place +
+                "/hooks\": engines would run it as "
+                "root, and " +
+                place +
+                " can be written by others (install it where only root can "
+                "write, such as /usr/local/bin)\n");
+  EXPECT_EQ(with_hooks({"--disable-hook", "all"}).status, exited(0));
+  ASSERT_EQ(::chmod(place.c_str(), 0755), 0);
+  EXPECT_FALSE(document_of(with_hooks({})).changes.hooks.empty());
+}
+
+TEST_F(cdi_generate, a_program_in_a_place_of_others_leaves_its_hooks_out) {
+  if (::geteuid() != 0) {
+    GTEST_SKIP() << "this needs root";
+  }
+  make("rhel-9-550", plain_gpus(1));
+  const std::string place = cli_.directory() / "build";
+  fs::create_directory(place);
+  fs::copy_file(gpushm_testing::own_program("gpushm"), place + "/gpushm");
+  ASSERT_EQ(::chown(place.c_str(), 1234, 1234), 0);
+  auto options = command({"generate"});
+  options.argv.front() = place + "/gpushm";
+  const auto at = std::find(options.argv.begin(), options.argv.end(), "--hook-path");
+  options.argv.erase(at, at + 2);
+  const auto made = gpushm_testing::run_program(options, seconds(60));
+  EXPECT_TRUE(document_of(made).changes.hooks.empty());
+  EXPECT_THAT(made.err,
+              HasSubstr("gpushm: warning: the document has no hooks: their program would be " +
+                        place + "/gpushm; engines would run it as root, and " + place +
+                        " belongs to uid 1234 (install it"));
 }
 
 TEST_F(cdi_generate, without_a_driver_it_says_where_it_looked) {

@@ -14,10 +14,7 @@
 #include <sstream>
 
 #include "base/file.hpp"
-#include "discover/driver_tree.hpp"
-#include "discover/ld_cache.hpp"
-#include "fake_driver/fake_gpus.hpp"
-#include "support/cli.hpp"
+#include "support/cdi_hook_fixture.hpp"
 
 namespace gpushm_tests {
 namespace {
@@ -31,67 +28,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-std::string content_of(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-// The command, and the program that is the hooks alone.
-class cdi_hook : public ::testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    fs::create_directories(root());
-    put_file(cli_.directory() / "outside/secret", "secret");
-    put_file(cli_.directory() / "bundle/config.json",
-             nlohmann::json{{"ociVersion", "1.0.2"}, {"root", {{"path", "rootfs"}}}}.dump());
-    put_file(state(),
-             nlohmann::json{{"ociVersion", "1.0.2"},
-                            {"id", "c"},
-                            {"status", "creating"},
-                            {"pid", 1},
-                            {"bundle", cli_.directory() / "bundle"}}
-                 .dump());
-  }
-
-  [[nodiscard]] std::string root() const { return cli_.directory() / "bundle/rootfs"; }
-  [[nodiscard]] std::string state() const { return cli_.directory() / "state.json"; }
-  [[nodiscard]] std::string inside(const std::string& path) const { return root() + path; }
-  [[nodiscard]] std::string outside() const { return cli_.directory() / "outside"; }
-
-  /// With `script` instead of the hook alone: "$@" is the hook with its words.
-  [[nodiscard]] run_result run(std::vector<std::string> words,
-                               const std::string& script = "exec \"$@\"",
-                               bool own_mounts = false) const {
-    const std::string program = GetParam();
-    if (program == "gpushm") {
-      words.insert(words.begin(), {"cdi", "hook"});
-    }
-    auto command = cli_.command(words);
-    command.argv.front() = gpushm_testing::own_program(program);
-    std::vector<std::string> shell{
-        "/bin/sh", "-c", "state=$1; shift; exec < \"$state\"; " + script, "sh", state()};
-    if (own_mounts) {
-      shell.insert(shell.begin(), {"unshare", "--mount", "--propagation", "private"});
-    }
-    shell.insert(shell.end(), command.argv.begin(), command.argv.end());
-    command.argv = shell;
-    return gpushm_testing::run_program(command, seconds(60));
-  }
-  void expect_outside_untouched() const {
-    EXPECT_EQ(std::distance(fs::recursive_directory_iterator(outside()), {}), 1);
-    EXPECT_EQ(content_of(outside() + "/secret"), "secret");
-  }
-  [[nodiscard]] static bool can_mount() {
-    return ::geteuid() == 0 && gpushm_testing::find_in_path("unshare") &&
-           gpushm_testing::run_program({.argv = {"unshare", "--mount", "true"}}).status ==
-               exited(0);
-  }
-
-  cli cli_;
-};
 
 // ---- the command ----
 
@@ -139,6 +75,9 @@ TEST_P(cdi_hook, what_is_no_state_of_a_container_is_refused) {
   fs::remove(bundle + "/config.json");
   EXPECT_EQ(run({"update-ldcache"}).err,
             what + " \"" + bundle + "/config.json\": No such file or directory" + next);
+  put_file(bundle + "/config.json", std::string((16U << 20U) + 1, ' '));
+  EXPECT_EQ(run({"update-ldcache"}).err,
+            what + " \"" + bundle + "/config.json\": it has more than 16 MiB" + next);
   put_file(bundle + "/config.json", R"({"root":{"path":"//"}})");
   EXPECT_EQ(run({"update-ldcache"}).err,
             what + " \"" + bundle + "/config.json\": its root.path is the host's own root" + next);
@@ -207,103 +146,6 @@ TEST_P(cdi_hook, a_hostile_image_leads_no_link_outside) {
     expect_outside_untouched();
   }
   EXPECT_EQ(fs::read_symlink(inside("/secret")), "target");
-}
-
-// ---- update-ldcache ----
-
-TEST_P(cdi_hook, the_cache_of_the_container_knows_the_folders) {
-  if (::geteuid() != 0 || ::access("/sbin/ldconfig", X_OK) != 0) {
-    GTEST_SKIP() << "this needs root and /sbin/ldconfig";
-  }
-  // A library with a SONAME that ldconfig makes a link for.
-  fs::create_directories(inside("/opt/driver"));
-  fs::copy_file(gpushm::fake::fake_driver_directory() + "/libnvidia-ml.so.1",
-                inside("/opt/driver/libnvidia-ml.so.550.1.2"));
-  for (const bool has_configuration : {false, true}) {
-    fs::remove_all(inside("/etc"));
-    if (has_configuration) {
-      put_file(inside("/etc/ld.so.conf"), "# no include of other files\n");
-    }
-    const auto result = run({"update-ldcache", "--folder", "/opt/driver", "--folder", "/none"});
-    EXPECT_EQ(result.status, exited(0));
-    EXPECT_EQ(result.err, "");
-    const std::string cache = content_of(inside("/etc/ld.so.cache"));
-    const auto entries = gpushm::discover::parse_ld_cache(std::as_bytes(std::span(cache)));
-    ASSERT_TRUE(entries);
-    EXPECT_THAT(*entries,
-                ElementsAre(gpushm::discover::ld_cache_entry{"libnvidia-ml.so.1",
-                                                             "/opt/driver/libnvidia-ml.so.1"}));
-    EXPECT_EQ(content_of(inside("/etc/ld.so.conf.d/00-gpushm-2-driver.conf")),
-              "/opt/driver\n/none\n");
-    EXPECT_EQ(
-        content_of(inside("/etc/ld.so.conf")),
-        has_configuration ? "# no include of other files\n" : "include /etc/ld.so.conf.d/*.conf\n");
-  }
-}
-
-TEST_P(cdi_hook, ldconfig_gets_the_root_and_nothing_of_the_images_environment) {
-  if (::geteuid() != 0) {
-    GTEST_SKIP() << "this needs root";
-  }
-  const std::string fake = cli_.directory() / "ldconfig";
-  put_file(fake, "#!/bin/sh\necho $* $(env | grep -v ^_= | sort); exit 3\n", 0755);
-  const auto result =
-      run({"update-ldcache", "--ldconfig-path", fake, "--folder", "/a\n/b", "--folder", "/c"},
-          "LD_LIBRARY_PATH=/evil IMAGE=x exec \"$@\"");
-  EXPECT_EQ(result.status, exited(0));
-  EXPECT_EQ(result.err,
-            "gpushm: warning: the container's cache of libraries is not up to date: " + fake +
-                ": exit status 3: -i -r " + root() +
-                " -f /etc/ld.so.conf -C /etc/ld.so.cache PATH=/usr/sbin:/usr/bin:/sbin:/bin "
-                "PWD=/\n");
-  EXPECT_EQ(content_of(inside("/etc/ld.so.conf.d/00-gpushm-2-driver.conf")), "/c\n");
-}
-
-TEST_P(cdi_hook, a_host_without_ldconfig_is_only_warned_of) {
-  const auto result = run({"update-ldcache", "--ldconfig-path", "/none", "--folder", "/lib"});
-  EXPECT_EQ(result.status, exited(0));
-  EXPECT_EQ(result.err,
-            "gpushm: warning: the container's cache of libraries is not up to date: the host has "
-            "no ldconfig\n");
-}
-
-TEST_P(cdi_hook, a_root_that_cannot_be_written_is_only_warned_of) {
-  if (!can_mount()) {
-    GTEST_SKIP() << "this process may not mount";
-  }
-  const auto result = run({"update-ldcache", "--folder", "/lib"},
-                          "mount --bind -o ro " + root() + " " + root() +
-                              " && mount -o remount,bind,ro " + root() + " && exec \"$@\"",
-                          true);
-  EXPECT_EQ(result.status, exited(0)) << result.err;
-  EXPECT_THAT(result.err,
-              StartsWith("gpushm: warning: the container's cache of libraries is not up to date: "
-                         "change the container's root"));
-  EXPECT_THAT(result.err, HasSubstr("(EROFS)"));
-
-  const auto links = run({"create-symlinks", "--link", "a::/usr/lib/b", "--link", "a::/c"},
-                         "mount --bind " + root() + " " + root() + " && mount -o remount,bind,ro " +
-                             root() + " && exec \"$@\"",
-                         true);
-  EXPECT_EQ(links.status, exited(0)) << links.err;
-  EXPECT_THAT(links.err, HasSubstr("gpushm: warning: change the container's root"));
-  EXPECT_THAT(links.err, HasSubstr("gpushm: warning: make a link in the container \"/c\""));
-}
-
-TEST_P(cdi_hook, a_hostile_image_has_nothing_of_the_linker_written_outside) {
-  if (::geteuid() != 0) {
-    GTEST_SKIP() << "this needs root";
-  }
-  put_link(inside("/etc/ld.so.conf.d"), outside());
-  put_link(inside("/etc/ld.so.conf"), outside() + "/secret");
-  put_link(inside("/etc/ld.so.cache"), outside() + "/secret");
-  put_link(inside("/var/cache/ldconfig"), "../../../../outside");
-  static_cast<void>(run({"update-ldcache", "--folder", "/lib"}));
-  expect_outside_untouched();
-  fs::remove_all(inside("/etc"));
-  put_link(inside("/etc"), "../../outside");
-  static_cast<void>(run({"update-ldcache", "--folder", "/lib"}));
-  expect_outside_untouched();
 }
 
 // ---- enable-cuda-compat ----
@@ -415,14 +257,14 @@ TEST_P(cdi_hook_params, a_hostile_image_has_nothing_mounted_outside) {
   }
 }
 
-std::string name_of(const ::testing::TestParamInfo<const char*>& of) {
-  return of.param == std::string("gpushm") ? "the_command" : "the_program";
-}
-INSTANTIATE_TEST_SUITE_P(of, cdi_hook, ::testing::Values("gpushm", "gpushm-cdi-hook"), name_of);
+INSTANTIATE_TEST_SUITE_P(of,
+                         cdi_hook,
+                         ::testing::Values("gpushm", "gpushm-cdi-hook"),
+                         name_of_hook_program);
 INSTANTIATE_TEST_SUITE_P(of,
                          cdi_hook_params,
                          ::testing::Values("gpushm", "gpushm-cdi-hook"),
-                         name_of);
+                         name_of_hook_program);
 
 }  // namespace
 }  // namespace gpushm_tests

@@ -123,6 +123,23 @@ TEST_F(cdi_registry_cli, list_shows_devices_and_tells_problems_apart) {
                 "parsing a flow node [syntax]\n");
 }
 
+TEST_F(cdi_registry_cli, names_of_files_do_nothing_to_a_terminal) {
+  const std::string name = "low/\x1b]0;title\x07\nv.c=forged.yaml";
+  write(name, document("one"));
+  write(
+      "low/\xc2\x9b"
+      "2J.yaml",
+      "cdiVersion: x\n");
+  for (const char* command : {"list", "validate"}) {
+    const auto ran = run({command});
+    for (const std::string& text : {ran.out, ran.err}) {
+      EXPECT_EQ(text.find_first_of("\x1b\x07"), std::string::npos) << text;
+      EXPECT_EQ(text.find("\xc2\x9b"), std::string::npos) << text;
+      EXPECT_EQ(text.find("\nv.c=forged"), std::string::npos) << text;
+    }
+  }
+}
+
 TEST_F(cdi_registry_cli, list_prints_json) {
   const std::string good = write("low/good.yaml", document("a"));
   const auto result = run({"list", "--json"});

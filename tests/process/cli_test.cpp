@@ -87,6 +87,9 @@ TEST_F(cli_test, wrong_usage_exits_with_2_says_why_and_prints_nothing) {
       {"open", "a", "b"},
       {"stat"},
       {"rm"},
+      {"release"},
+      {"release", "a"},
+      {"release", "--unfenced"},
       {"wait"},
       {"serve", "--mode", "999"},
       {"serve", "--mode", "07777"},
@@ -175,8 +178,41 @@ TEST_F(cli_test, every_error_has_a_code_a_cause_and_a_next_step) {
     EXPECT_NE(error.at("next_step"), "") << error;
     EXPECT_THAT(result.err, HasSubstr("gpushm: "));
   }
-  EXPECT_THAT(cli_.run({"open", "models/lama"}).err, HasSubstr("did you mean \"models/llama\"?"));
   EXPECT_EQ(listed(), 1U);
+}
+
+TEST_F(cli_test, a_misspelt_name_is_answered_with_the_nearest_one) {
+  const auto broker = cli_.serve();
+  create("models/llama", "4096");
+  create("other", "4096");
+  for (const char* command : {"open", "stat"}) {
+    EXPECT_EQ(cli_.run({command, "models/lama"}).err,
+              std::string("gpushm: ") + command +
+                  " \"models/lama\": no such segment in domain default (did you mean "
+                  "\"models/llama\"?)\n");
+    const auto error = document_of(cli_.run({command, "models/lama", "--json"})).at("error");
+    EXPECT_EQ(error.at("code"), "no_such_segment");
+    EXPECT_EQ(error.at("next_step"), "did you mean \"models/llama\"?");
+  }
+  const auto removed = cli_.run({"rm", "models/lama", "othr", "nothing/like/it"});
+  EXPECT_EQ(removed.status, exited(1));
+  EXPECT_THAT(removed.err, HasSubstr("did you mean \"models/llama\"?"));
+  EXPECT_THAT(removed.err, HasSubstr("did you mean \"other\"?"));
+  EXPECT_THAT(removed.err,
+              HasSubstr("gpushm: remove \"nothing/like/it\": no such segment in domain default ("));
+  EXPECT_EQ(listed(), 2U);
+}
+
+TEST_F(cli_test, what_is_no_regular_file_was_not_exported) {
+  for (const std::string& path : {std::string("/dev/null"), cli_.directory().path()}) {
+    const auto result = cli_.run({"import", "--file", path, "--timeout", "60s", "--json"});
+    EXPECT_EQ(result.status, exited(1));
+    EXPECT_EQ(document_of(result).at("error").at("code"), "invalid_argument");
+    EXPECT_EQ(result.err,
+              "gpushm: import \"" + path +
+                  "\": it is not a regular file, so no export made it (give the file that was "
+                  "named to gpushm export --file)\n");
+  }
 }
 
 TEST_F(cli_test, removing_several_removes_what_is_there_and_tells_the_rest) {
@@ -189,6 +225,40 @@ TEST_F(cli_test, removing_several_removes_what_is_there_and_tells_the_rest) {
   EXPECT_EQ(document.at("removed"), (json{"one", "two"}));
   EXPECT_EQ(document.at("failed").size(), 1U);
   EXPECT_EQ(listed(), 0U);
+}
+
+TEST_F(cli_test, what_a_process_that_lives_on_has_left_is_shown_and_can_be_given_up) {
+  const auto broker = cli_.serve();
+  create("one", "4096");
+  const auto refused = cli_.run({"release", "--unfenced", "one", "missing", "--json"});
+  EXPECT_EQ(refused.status, exited(1));
+  EXPECT_EQ(document_of(refused).at("released"), json::array());
+  EXPECT_EQ(document_of(refused).at("failed").at(0).at("error").at("code"), "invalid_argument");
+  EXPECT_EQ(document_of(refused).at("failed").at(1).at("error").at("code"), "no_such_segment");
+
+  gpushm_testing::spawn_options options;
+  options.argv = {gpushm_testing::own_program("fence_writer"), cli_.socket(), "kv", "killed", "0"};
+  auto writer = child::start(options);
+  writer.wait_for_line("^ready$", seconds(20));
+  EXPECT_EQ(document_of(cli_.run({"stat", "kv", "--json"})).at("segment").at("ending"), nullptr);
+  writer.write("go\n");
+  const auto ending = [&] {
+    return document_of(cli_.run({"stat", "kv", "--json"})).at("segment").at("ending");
+  };
+  ASSERT_TRUE(eventually([&] { return ending() != nullptr; }, seconds(20)));
+  const auto shown = ending();
+  EXPECT_EQ(shown.at("leases"), 1);
+  EXPECT_EQ(shown.at("pid"), writer.pid());
+  EXPECT_EQ(shown.at("waits_for"), "process");
+  EXPECT_THAT(
+      cli_.run({"stat", "kv"}).out,
+      ::testing::ContainsRegex("ending +1 lease of pid [0-9]+, gone without a goodbye [0-9]+ "
+                               "ms ago; waits for the end of the process\n"));
+  EXPECT_THAT(cli_.run({"ls"}).out, ::testing::HasSubstr(" ending "));
+  const auto given_up = cli_.run({"release", "--unfenced", "kv"});
+  EXPECT_EQ(given_up.status, exited(0)) << given_up.err;
+  EXPECT_EQ(given_up.out, "released \"kv\"\n");
+  EXPECT_EQ(listed(), 1U);
 }
 
 // ---- contents ----
@@ -341,7 +411,8 @@ TEST_F(cli_test, json_documents_have_exactly_their_documented_fields) {
                                    "state",
                                    "leases",
                                    "creator",
-                                   "metadata_bytes"};
+                                   "metadata_bytes",
+                                   "ending"};
   const std::set<std::string> mapped{"name",
                                      "generation",
                                      "epoch",

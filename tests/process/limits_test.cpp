@@ -40,7 +40,10 @@ TEST_F(few_connections, the_one_too_many_is_told_so_and_room_is_used_again) {
 
 class short_hello : public bad_input {
  protected:
-  short_hello() : bad_input({"hello_timeout_ms=200", "max_connections=64"}) {}
+  short_hello()
+      : bad_input({"hello_timeout_ms=" +
+                       std::to_string(gpushm_testing::patience(milliseconds(500)).count()),
+                   "max_connections=64"}) {}
 };
 
 TEST_F(short_hello, connections_that_say_nothing_are_closed) {
@@ -57,7 +60,9 @@ TEST_F(short_hello, connections_that_say_nothing_are_closed) {
 
 class short_send : public bad_input {
  protected:
-  short_send() : bad_input({"send_timeout_ms=300"}) {}
+  short_send()
+      : bad_input({"send_timeout_ms=" +
+                   std::to_string(gpushm_testing::patience(milliseconds(300)).count())}) {}
 
   void publish_chunks(gpushm::client& client, const std::string& name, std::uint64_t chunks) {
     kept_.push_back(

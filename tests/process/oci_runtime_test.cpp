@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -115,6 +116,103 @@ TEST_F(oci_runtime, other_subcommands_touch_nothing) {
     EXPECT_EQ(contents(spec()), config);
   }
   EXPECT_FALSE(std::filesystem::exists(log()));
+}
+
+// ---- images are hostile ----
+
+TEST_F(oci_runtime, an_image_joins_no_domain) {
+  write(directory_ / "cdi/share.json",
+        R"({"cdiVersion":"0.5.0","kind":"gpushm.dev/share","devices":[{"name":"b","containerEdits":
+{"mounts":[{"hostPath":"/run/gpushm/d/b","containerPath":"/run/gpushm/d/b"}]}}]})");
+  const std::string asked = R"("process":{"env":["NVIDIA_VISIBLE_DEVICES=0,gpushm.dev/share=b"]}})";
+  write(spec(), "{" + asked);
+  const auto ran = run(create());
+  EXPECT_EQ(ran.status, exited(1));
+  EXPECT_EQ(ran.out, "");
+  EXPECT_EQ(ran.err,
+            "gpushm-oci-runtime: read NVIDIA_VISIBLE_DEVICES \"gpushm.dev/share=b\": it names a "
+            "device of another kind than nvidia.com/gpu (ask for it by the annotation "
+            "cdi.k8s.io/NAME, which the engine's user sets)\n");
+  EXPECT_EQ(contents(spec()), "{" + asked);
+  // The engine's user may.
+  write(spec(), R"({"annotations":{"cdi.k8s.io/x":"gpushm.dev/share=b"},)" + asked);
+  EXPECT_EQ(run(create()).status, exited(7));
+  EXPECT_THAT(contents(spec()), HasSubstr("/run/gpushm/d/b"));
+}
+
+TEST_F(oci_runtime, what_an_image_says_is_one_plain_line) {
+  json hostile = json::parse(config);
+  hostile["process"]["env"] = {
+      "NVIDIA_VISIBLE_DEVICES=7\n2026-01-01T00:00:00Z info forged\x1b[31m\xc2\x9b"
+      "2J"};
+  write(spec(), hostile.dump());
+  for (const char* more : {"", "accept_variable_unprivileged: false\n"}) {
+    set(more);
+    const auto ran = run(create());
+    for (const std::string& text : {ran.err, contents(log())}) {
+      EXPECT_EQ(text.find('\x1b'), std::string::npos) << text;
+      EXPECT_EQ(text.find("\xc2\x9b"), std::string::npos) << text;
+      EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 2) << text;
+    }
+    EXPECT_THAT(contents(log()), HasSubstr(R"(\x1b[31m)"));
+  }
+}
+
+TEST_F(oci_runtime, text_behind_a_zero_byte_is_refused_and_kept) {
+  using std::string_literals::operator""s;
+  for (const std::string& tail : {"\0{}"s, "\0"s, "\n\0\n"s}) {
+    write(spec(), config + tail);
+    const auto ran = run(create());
+    EXPECT_EQ(ran.status, exited(1));
+    EXPECT_THAT(ran.err, HasSubstr(": there is a zero byte"));
+    EXPECT_EQ(contents(spec()), config + tail);
+  }
+}
+
+TEST_F(oci_runtime, many_mounts_and_variables_take_time_in_proportion) {
+  json large = json::parse(config);
+  for (int i = 0; i < 30'000; ++i) {
+    const std::string number = std::to_string(i);
+    large["mounts"].push_back({{"destination", "/m" + number}, {"source", "/tmp"}});
+    large["process"]["env"].push_back("A" + number + "=x");
+  }
+  write(spec(), large.dump());
+  json many = json::parse(document);
+  for (int i = 0; i < 4'000; ++i) {
+    const std::string number = std::to_string(i);
+    many["containerEdits"]["mounts"].push_back(
+        {{"hostPath", "/x"}, {"containerPath", "/opt/" + number}});
+    many["containerEdits"]["env"].push_back("B" + number + "=x");
+  }
+  write(directory_ / "cdi/nvidia.json", many.dump());
+  // 30 seconds at most: run's own limit. To compare each with each took twice as long.
+  EXPECT_EQ(run(create()).status, exited(7));
+  EXPECT_EQ(json::parse(contents(spec()))["mounts"].size(), 34'000U);
+}
+
+// ---- which runtime, which file ----
+
+TEST_F(oci_runtime, a_copy_of_itself_is_not_started_again_and_again) {
+  std::filesystem::copy_file(own_program("gpushm-oci-runtime"), directory_ / "copy");
+  write(directory_ / "script",
+        "#!/bin/sh\nexec " + own_program("gpushm-oci-runtime") + " \"$@\"\n");
+  ::chmod((directory_ / "script").c_str(), 0755);
+  for (const char* name : {"copy", "script"}) {
+    write(directory_ / "settings.yaml", "runtimes: [" + (directory_ / name) + "]\n");
+    const auto ran = run({"state", "box"});
+    EXPECT_EQ(ran.status, exited(1)) << name;
+    EXPECT_EQ(ran.err,
+              "gpushm-oci-runtime: start runtime: what is installed as the real runtime is this "
+              "program again (name runc or crun as \"runtimes\" in the configuration)\n");
+  }
+}
+
+TEST_F(oci_runtime, edits_the_file_that_crun_will_read) {
+  write(directory_ / "bundle/other.json", config);
+  EXPECT_EQ(run({"create", "-b" + (directory_ / "bundle"), "-f", "other.json", "box"}).status,
+            exited(7));
+  EXPECT_THAT(contents(directory_ / "bundle/other.json"), HasSubstr("/dev/nvidia0"));
+  EXPECT_EQ(contents(spec()), config);
 }
 
 TEST_F(oci_runtime, a_container_that_asks_for_nothing_keeps_its_file) {

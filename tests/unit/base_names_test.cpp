@@ -79,12 +79,34 @@ TEST(segment_names, that_may_be_used) {
 }
 
 TEST(segment_names, that_may_not_say_why) {
-  const std::string rule = " (a name is 1 to 255 bytes of UTF-8 without control characters)";
+  const std::string rule =
+      " (a name is 1 to 255 bytes of UTF-8 without control or invisible characters)";
   EXPECT_EQ(refusal(""), "create: the segment's name is empty" + rule);
   EXPECT_EQ(refusal(std::string(256, 'n')), "create: the segment's name has 256 bytes" + rule);
   EXPECT_EQ(refusal("\xff"), "create: the segment's name is not UTF-8" + rule);
-  for (const std::string& name : {"\x00"s, "a\nb"s, "\x1f"s, "\x7f"s, "\t"s, "a\x00"s}) {
-    EXPECT_EQ(refusal(name), "create: the segment's name has a control character" + rule);
+  const std::pair<std::string, std::string> hidden[] = {
+      {"\x00"s, "\\x00"},
+      {"a\nb"s, "\\x0a"},
+      {"\x1f"s, "\\x1f"},
+      {"\x7f"s, "\\x7f"},
+      {"\t"s, "\\x09"},
+      {"a\x00"s, "\\x00"},
+      {"a\xc2\x9b"s
+       "31m",
+       "\\u009b"},                       // C1: CSI
+      {"w/\xe2\x80\xaegpj", "\\u202e"},  // written from the right
+      {"w/\xe2\x81\xa6x", "\\u2066"},    // a bidirectional isolate
+      {"llama\xe2\x80\x8b", "\\u200b"},  // zero width
+      {"\xef\xbb\xbfllama", "\\ufeff"},  // byte order mark
+      {"a\xe2\x80\xa8"s
+       "b",
+       "\\u2028"},                           // line separator
+      {"lla\xc2\xadma", "\\u00ad"},          // soft hyphen
+      {"a\xf3\xa0\x81\xa1", "\\U000e0061"},  // a tag
+  };
+  for (const auto& [name, shown] : hidden) {
+    EXPECT_EQ(refusal(name),
+              "create: the segment's name has the control or invisible character " + shown + rule);
   }
 }
 

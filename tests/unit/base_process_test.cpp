@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -34,6 +35,42 @@ TEST(process_identity, is_another_in_a_forked_child) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+/// Process 1 of a namespace has a child that is process 1 of the next: equal numbers, which is all
+/// that was compared once.
+TEST(process_identity, is_another_in_a_child_with_the_same_number) {
+  constexpr int not_allowed = 77;
+  const pid_t child = ::fork();
+  ASSERT_NE(child, -1);
+  if (child == 0) {
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0) {
+      ::_exit(not_allowed);
+    }
+    const pid_t first = ::fork();
+    if (first == 0) {
+      const process_identity parent = this_process();
+      if (parent.pid != 1 || ::unshare(CLONE_NEWPID) != 0) {
+        ::_exit(2);
+      }
+      const pid_t second = ::fork();
+      if (second == 0) {
+        const process_identity self = this_process();
+        ::_exit(self.pid != 1 ? 3 : self.epoch == parent.epoch ? 1 : 0);
+      }
+      int status = 0;
+      ::_exit(::waitpid(second, &status, 0) == second ? WEXITSTATUS(status) : 4);
+    }
+    int status = 0;
+    ::_exit(::waitpid(first, &status, 0) == first ? WEXITSTATUS(status) : 5);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == not_allowed) {
+    GTEST_SKIP() << "this process may not make a PID namespace";
+  }
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(process_identity, has_ended_when_its_number_is_nobodys_or_anothers) {

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Client and broker in one process, host memory: what the public interface promises.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <future>
+#include <mutex>
 #include <thread>
 
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
+#include "transport/packet_socket.hpp"
 
 namespace gpushm {
 namespace {
@@ -123,7 +128,7 @@ TEST_F(sharing, open_waits_for_the_name) {
   EXPECT_EQ(waiting.get(), 8192U);
 }
 
-TEST_F(sharing, open_of_a_name_that_does_not_come_says_what_is_near) {
+TEST_F(sharing, open_of_a_name_that_does_not_come_says_how_to_see_what_there_is) {
   client producer = connect();
   segment written = producer.create("w/llama2", host(4096));
   written.publish();
@@ -133,7 +138,8 @@ TEST_F(sharing, open_of_a_name_that_does_not_come_says_what_is_near) {
   } catch (const error& why) {
     EXPECT_STREQ(
         why.what(),
-        "open \"w/llama\": no such segment in domain default (did you mean \"w/llama2\"?)");
+        "open \"w/llama\": no such segment in domain default (`gpushm ls` shows what there is; a "
+        "timeout waits for the name)");
   }
 }
 
@@ -209,6 +215,34 @@ TEST_F(sharing, after_the_broker_died_mappings_stay_and_the_client_goes_on) {
   EXPECT_EQ(written.state(), segment_state::broker_gone);
 }
 
+TEST_F(sharing, a_dropped_client_leaves_a_line_that_says_who_and_why) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  set_log_sink([&](log_level, std::string_view text) {
+    const std::lock_guard lock(mutex);
+    lines.emplace_back(text);
+  });
+  const auto socket = transport::connect_packet_socket(options_.socket_path, 1s);
+  const std::array<std::byte, 8> garbage{std::byte{1}};
+  ASSERT_EQ(transport::send_packet(socket.get(), garbage, {}), transport::send_result::sent);
+  const auto end = std::chrono::steady_clock::now() + 5s;
+  std::string found;
+  while (found.empty() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(1ms);
+    const std::lock_guard lock(mutex);
+    const auto at = std::find_if(lines.begin(), lines.end(), [](const std::string& line) {
+      return line.starts_with("dropped ");
+    });
+    found = at == lines.end() ? "" : *at;
+  }
+  set_log_sink(nullptr);
+  EXPECT_TRUE(found.starts_with("dropped pid " + std::to_string(::getpid()) + ", uid " +
+                                std::to_string(::getuid())))
+      << found;
+  EXPECT_TRUE(found.ends_with(" in domain default: the packet is not a message of this protocol"))
+      << found;
+}
+
 TEST_F(sharing, bad_input_is_an_error_and_changes_nothing) {
   client user = connect();
   EXPECT_EQ(code_of([&] { static_cast<void>(user.create("", host(1))); }), errc::invalid_argument);
@@ -218,6 +252,8 @@ TEST_F(sharing, bad_input_is_an_error_and_changes_nothing) {
             errc::invalid_argument);
   EXPECT_EQ(code_of([&] { static_cast<void>(user.create("w", host(0))); }), errc::invalid_argument);
   EXPECT_EQ(code_of([&] { static_cast<void>(user.create("w", host(1ULL << 60U))); }),
+            errc::invalid_argument);
+  EXPECT_EQ(code_of([&] { static_cast<void>(user.create("w", host(1ULL << 47U))); }),
             errc::out_of_memory);
   segment written = user.create("w", host(4096));
   EXPECT_EQ(code_of([&] { static_cast<void>(user.create("w", host(1))); }), errc::already_exists);

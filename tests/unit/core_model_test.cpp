@@ -17,8 +17,8 @@ using namespace testing_world;
 
 constexpr std::uint32_t broker_uid = 42;
 constexpr limits bounds{.max_segments = 6,
-                        .quota_bytes = 40'000,
-                        .quota_bytes_per_uid = 25'000,
+                        // No quota of the domain: shares of it are core_budget_test's matter.
+                        .quota_bytes_per_principal = 25'000,
                         .max_descriptors = 30,
                         .descriptors_per_session = 2,
                         .max_pending_opens = 3,
@@ -55,6 +55,7 @@ struct model_question {
   model_open open;
   gpushm::generation generation = 0;
   int deadline_ms = 0;
+  bool is_new = false;  ///< asked in the course of the last step
 };
 
 using outcome = std::optional<errc>;  // nothing: it worked
@@ -69,8 +70,73 @@ class model {
     return {};
   }
 
-  void disconnect(session_id session, bool clean) {
+  /// Its connection is gone without a goodbye; false: it has nothing.
+  bool lose(session_id session) {
+    const bool has_some = std::any_of(segments.begin(), segments.end(), [&](const auto& entry) {
+      return entry.second.creator_session == session || entry.second.leases.contains(session);
+    });
+    if (!has_some) {
+      disconnect(session, false);
+      return false;
+    }
+    std::erase_if(waiting, [&](const model_open& open) { return open.session == session; });
+    std::erase_if(questions, [&](const model_question& q) { return q.open.session == session; });
+    lost[session] = sessions[session];
     sessions.erase(session);
+    ++losses_of_connections;
+    return true;
+  }
+
+  /// The living session gets what the lost one has, and keeps what `kept` names.
+  bool resume(session_id from, session_id to, const std::set<gpushm::generation>& kept) {
+    const auto at = lost.find(from);
+    if (at == lost.end() || !same_principal(at->second, sessions[to])) {
+      return false;
+    }
+    std::set<std::string> names;
+    for (auto& [generation, segment] : segments) {
+      if (segment.creator_session == from || segment.leases.contains(from)) {
+        names.insert(segment.name);
+      }
+      if (segment.creator_session == from) {
+        segment.creator_session = to;
+      }
+      if (const auto lease = segment.leases.find(from); lease != segment.leases.end()) {
+        segment.leases[to] = lease->second;
+        segment.leases.erase(from);
+      }
+    }
+    lost.erase(at);
+    ++resumptions;
+    wake(names);
+    for (const model_question& question : questions) {
+      // Asked anew; those that came up just now were asked already.
+      if (segments[question.generation].creator_session == to && !question.is_new) {
+        asked.push_back({to, question.id, question.generation});
+      }
+    }
+    std::vector<gpushm::generation> left;
+    for (const auto& [generation, segment] : segments) {
+      if (segment.leases.contains(to) && !kept.contains(generation)) {
+        left.push_back(generation);
+      }
+    }
+    for (const gpushm::generation generation : left) {
+      release(to, generation, 1'000'000);
+    }
+    return true;
+  }
+
+  void disconnect(session_id session, bool clean) {
+    std::set<std::string> names;
+    for (const auto& [generation, segment] : segments) {
+      if (lost.contains(session) &&
+          (segment.creator_session == session || segment.leases.contains(session))) {
+        names.insert(segment.name);
+      }
+    }
+    sessions.erase(session);
+    lost.erase(session);
     std::erase_if(waiting, [&](const model_open& open) { return open.session == session; });
     std::erase_if(questions, [&](const model_question& q) { return q.open.session == session; });
     for (auto& [generation, segment] : segments) {
@@ -98,17 +164,18 @@ class model {
       });
     }
     sweep();
+    wake(names);
   }
 
   outcome reserve(session_id session, const reservation& wanted, gpushm::generation generation) {
-    if (named(wanted.name) != nullptr) {
-      return errc::already_exists;
+    if (const model_segment* other = named(wanted.name)) {
+      return waits(*other) && !(other->persistent && other->published) ? errc::writer_ending
+                                                                       : errc::already_exists;
     }
     if (segments.size() >= bounds.max_segments) {
       return errc::too_many_segments;
     }
-    if (bytes() + wanted.allocated_bytes > bounds.quota_bytes ||
-        bytes_of(sessions[session]) + wanted.allocated_bytes > bounds.quota_bytes_per_uid) {
+    if (bytes_of(sessions[session]) + wanted.allocated_bytes > bounds.quota_bytes_per_principal) {
       return errc::quota_exceeded;
     }
     if (descriptors() + wanted.chunk_count + 1 > bounds.max_descriptors) {
@@ -166,26 +233,58 @@ class model {
       return errc::wrong_descriptor_count;
     }
     segment.published = true;
-    std::vector<model_open> woken;
-    for (const model_open& open : waiting) {
-      if (open.name == segment.name) {
-        woken.push_back(open);
-      }
-    }
-    std::erase_if(waiting, [&](const model_open& open) { return open.name == segment.name; });
-    for (const model_open& open : woken) {
-      if (segment.bound) {
-        ask(open, generation, open.deadline_ms);
-      } else {
-        answer_now(open, generation);
-      }
-    }
+    wake({segment.name});
     return {};
   }
 
+  /// Those who wait for one of the names, where it can be answered.
+  void wake(const std::set<std::string>& names) {
+    for (const std::string& name : names) {
+      for (auto& [generation, segment] : segments) {
+        if (segment.name != name || !segment.published || segment.removed || waits(segment)) {
+          continue;
+        }
+        std::vector<model_open> woken;
+        for (const model_open& open : waiting) {
+          if (open.name == name) {
+            woken.push_back(open);
+          }
+        }
+        std::erase_if(waiting, [&](const model_open& open) { return open.name == name; });
+        for (const model_open& open : woken) {
+          if (segment.bound) {
+            ask(open, generation, open.deadline_ms);
+            if (!questions.empty()) {
+              questions.back().is_new = true;
+            }
+          } else {
+            answer_now(open, generation);
+          }
+        }
+        break;
+      }
+    }
+  }
+
+  /// Only lost sessions hold it.
+  [[nodiscard]] bool waits(const model_segment& segment) const {
+    if (segment.bound) {
+      return lost.contains(segment.creator_session);
+    }
+    return !segment.leases.empty() &&
+           std::all_of(segment.leases.begin(), segment.leases.end(), [&](const auto& lease) {
+             return lost.contains(lease.first);
+           });
+  }
+
   void open(const model_open& wanted) {
+    bool must_wait = false;
     for (auto& [generation, segment] : segments) {
       if (segment.name == wanted.name && segment.published && !segment.removed) {
+        if (waits(segment)) {
+          must_wait = true;
+          break;
+        }
         if (segment.bound) {
           ask(wanted, generation, wanted.asked_ms);
         } else {
@@ -199,7 +298,7 @@ class model {
           return other.session == wanted.session;
         });
     if (!wanted.wait) {
-      fail(wanted, no_such(wanted.name));
+      fail(wanted, must_wait ? errc::writer_ending : no_such(wanted.name));
     } else if (pending >= bounds.max_pending_opens) {
       fail(wanted, errc::too_many_requests);
     } else {
@@ -269,7 +368,10 @@ class model {
     // Ties in any order: the caller compares sorted answers.
     for (const model_open& open : waiting) {
       if (open.deadline_ms <= now_ms) {
-        fail(open, no_such(open.name));
+        const model_segment* there = named(open.name);
+        fail(open,
+             there != nullptr && there->published && waits(*there) ? errc::writer_ending
+                                                                   : no_such(open.name));
       }
     }
     std::erase_if(waiting, [&](const model_open& open) { return open.deadline_ms <= now_ms; });
@@ -303,7 +405,7 @@ class model {
     return sum;
   }
   [[nodiscard]] std::uint64_t descriptors() const {
-    std::uint64_t sum = 2 * sessions.size();
+    std::uint64_t sum = 2 * (sessions.size() + lost.size());
     for (const auto& [generation, segment] : segments) {
       sum += segment.chunks + 1;
     }
@@ -311,6 +413,9 @@ class model {
   }
 
   std::map<session_id, peer> sessions;
+  std::map<session_id, peer> lost;
+  std::size_t losses_of_connections = 0;
+  std::size_t resumptions = 0;
   std::map<gpushm::generation, model_segment> segments;
   std::vector<model_open> waiting;
   std::vector<model_question> questions;
@@ -339,7 +444,9 @@ class model {
   void unname(gpushm::generation generation, model_segment& segment) {
     segment.removed = true;
     for (const auto& [holder, count] : segment.leases) {
-      losses.push_back({holder, generation});
+      if (!lost.contains(holder)) {
+        losses.push_back({holder, generation});
+      }
     }
   }
   void ask(const model_open& open, gpushm::generation generation, int since_ms) {
@@ -362,6 +469,9 @@ class model {
       }
     }
     return nullptr;
+  }
+  static bool same_principal(const peer& one, const peer& other) {
+    return one.uid_known == other.uid_known && (!one.uid_known || one.uid == other.uid);
   }
   std::uint64_t bytes_of(const peer& who) {
     std::uint64_t sum = 0;
@@ -403,6 +513,13 @@ class random_world {
 
   void step() {
     session_id session = 1 + pick(5);
+    for (model_question& question : model_.questions) {
+      question.is_new = false;
+    }
+    if (model_.lost.count(session) != 0) {
+      be_lost(session);
+      return;
+    }
     if (model_.sessions.count(session) == 0) {
       const peer who = peers[pick(std::size(peers))];
       expect_same(model_.connect(session, who), [&] { domain_.connect(session, who); });
@@ -414,6 +531,10 @@ class random_world {
     switch (pick(19)) {
       case 0: {
         if (pick(2) != 0) {
+          break;
+        }
+        if (pick(2) == 0) {
+          ASSERT_EQ(domain_.lose(session, at_ms(now_ms_)), model_.lose(session));
           break;
         }
         const bool clean = pick(2) == 0;
@@ -498,6 +619,9 @@ class random_world {
             session = at->second.creator_session;
           }
         }
+        if (model_.lost.count(session) != 0) {
+          break;
+        }
         const verdict word = pick(4) != 0   ? verdict::unchanged
                              : pick(2) == 0 ? verdict::changed
                                             : verdict::not_shared;
@@ -513,9 +637,51 @@ class random_world {
     }
   }
 
+  /// Its fence comes, or its process comes back as another session.
+  void be_lost(session_id session) {
+    if (pick(2) == 0 || !come_back(session)) {
+      model_.disconnect(session, false);
+      domain_.disconnect(session, false);
+    }
+    while (domain_.work()) {
+    }
+  }
+
+  /// With a part of its leases; now and then one of another principal tries.
+  bool come_back(session_id session) {
+    session_id heir = 1;
+    while (heir <= 5 && (model_.sessions.contains(heir) || model_.lost.contains(heir))) {
+      ++heir;
+    }
+    const peer who = pick(5) == 0 ? peers[pick(std::size(peers))] : model_.lost[session];
+    if (heir > 5 || model_.connect(heir, who)) {
+      return false;
+    }
+    domain_.connect(heir, who);
+    domain_.subscribe(heir, 1, "");
+    std::set<gpushm::generation> kept;
+    std::vector<std::uint64_t> generations;
+    std::vector<std::uint64_t> counts;
+    for (const auto& [generation, segment] : model_.segments) {
+      if (const auto lease = segment.leases.find(session);
+          lease != segment.leases.end() && pick(3) != 0) {
+        kept.insert(generation);
+        generations.push_back(generation);
+        counts.push_back(lease->second);
+      }
+    }
+    const bool resumed = model_.resume(session, heir, kept);
+    EXPECT_EQ(domain_.resume(session, heir), resumed);
+    if (resumed) {
+      domain_.keep(heir, generations, counts, false);
+    }
+    return resumed;
+  }
+
   void check() {
     ASSERT_EQ(domain_.segment_count(), model_.segments.size());
     ASSERT_EQ(domain_.session_count(), model_.sessions.size());
+    ASSERT_EQ(domain_.ending_count(), model_.lost.size());
     ASSERT_EQ(domain_.waiting_count(), model_.waiting.size());
     ASSERT_EQ(domain_.allocated_bytes(), model_.bytes());
     ASSERT_EQ(domain_.descriptors(), model_.descriptors());
@@ -580,6 +746,8 @@ class random_world {
   [[nodiscard]] std::size_t lost() const { return lost_; }
   [[nodiscard]] std::size_t confirmed() const { return model_.confirmations; }
   [[nodiscard]] std::size_t died() const { return model_.deaths; }
+  [[nodiscard]] std::size_t ended_without_goodbye() const { return model_.losses_of_connections; }
+  [[nodiscard]] std::size_t resumed() const { return model_.resumptions; }
 
  private:
   static constexpr peer peers[] = {{11, 1000, true},
@@ -718,6 +886,8 @@ TEST(domain_and_model, agree_after_every_random_step) {
   std::size_t lost = 0;
   std::size_t confirmed = 0;
   std::size_t died = 0;
+  std::size_t lost_connections = 0;
+  std::size_t resumed = 0;
   for (std::uint32_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     random_world world(seed);
@@ -735,6 +905,8 @@ TEST(domain_and_model, agree_after_every_random_step) {
     lost += world.lost();
     confirmed += world.confirmed();
     died += world.died();
+    lost_connections += world.ended_without_goodbye();
+    resumed += world.resumed();
   }
   // Otherwise the random steps prove nothing.
   EXPECT_GT(made, 400U);
@@ -742,6 +914,8 @@ TEST(domain_and_model, agree_after_every_random_step) {
   EXPECT_GT(lost, 400U);
   EXPECT_GT(confirmed, 300U);
   EXPECT_GT(died, 15U);
+  EXPECT_GT(lost_connections, 100U);
+  EXPECT_GT(resumed, 10U);
   RecordProperty("made", std::to_string(made));
   RecordProperty("granted", std::to_string(granted));
   RecordProperty("lost", std::to_string(lost));

@@ -726,7 +726,7 @@ class bounded_sharing : public shared_memory {
   bounded_sharing()
       : shared_memory({.max_segments = 8,
                        .quota_bytes = 8192,
-                       .max_descriptors = 12,
+                       .max_descriptors = 15,
                        .max_pending_opens = 3,
                        .confirm_timeout = milliseconds(70),
                        .max_dead_names = 2}) {}
@@ -804,8 +804,8 @@ TEST_P(bounded_sharing, counts_against_the_quota_until_the_last_holder_is_gone) 
   share("b");
   errc code{};
   EXPECT_EQ(error_of([&] { reserve("c"); }, &code),
-            "4 KiB do not fit into the quota of domain default: 8 KiB of 8 KiB are in use (remove "
-            "segments that nobody needs, or raise the broker's quota)");
+            "no room for 4 KiB more bytes of segments: 8 KiB of 8 KiB are in use (remove segments "
+            "that are not used, or raise the broker's quota)");
   EXPECT_EQ(to_string(code), to_string(errc::quota_exceeded));
   grant(importer, "a");
   die();

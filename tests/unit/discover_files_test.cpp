@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -11,6 +13,7 @@
 #include "discover/driver_tree.hpp"
 #include "discover/elf_stub.hpp"
 #include "discover/hooks.hpp"
+#include "discover/trusted_path.hpp"
 #include "gpushm/error.hpp"
 #include "process/temp_dir.hpp"
 
@@ -165,6 +168,131 @@ TEST_F(discover_files, a_link_out_of_the_root_mounts_nothing_of_the_host) {
   EXPECT_THAT(find_programs(view()).mounts, IsEmpty());
   EXPECT_THAT(find_configurations(view()).mounts, IsEmpty());
   EXPECT_THAT(find_sockets(view()).mounts, IsEmpty());
+}
+
+// ---- MPS ----
+
+class discover_mps : public discover_files {
+ protected:
+  void SetUp() override { ASSERT_EQ(::mkdir((root_ / "tmp").c_str(), 01777), 0); }
+  /// A process as the daemon is.
+  void daemon(const std::string& name = "nvidia-cuda-mps", uid_t uid = ::geteuid()) {
+    put_file(proc_ / "4711/comm", name + "\n");
+    EXPECT_EQ(::chown((proc_ / "4711").c_str(), uid, uid), 0);
+  }
+  void directory(const std::string& name, mode_t mode = 0777) {
+    ASSERT_EQ(::mkdir((root_.path() + name).c_str(), mode), 0);
+    ASSERT_EQ(::chmod((root_.path() + name).c_str(), mode), 0);
+  }
+  [[nodiscard]] findings find(const std::string& where = usual_mps_directory) const {
+    return find_mps(view(), where, proc_.path());
+  }
+  /// Why it is left out, without the directories of the test.
+  [[nodiscard]] std::string why_not(const std::string& where = usual_mps_directory) const {
+    const auto found = find(where);
+    EXPECT_THAT(found.mounts, IsEmpty());
+    std::string text = found.incomplete.empty() ? std::string("absent") : found.incomplete.front();
+    for (auto at = text.find(root_.path()); at != std::string::npos; at = text.find(root_.path())) {
+      text.erase(at, root_.path().size());
+    }
+    return text;
+  }
+  gpushm_testing::temp_dir proc_;
+};
+
+TEST_F(discover_mps, the_directory_of_a_running_daemon_is_mounted_once) {
+  daemon();
+  directory("/tmp/nvidia-mps");
+  const auto found = find();
+  ASSERT_EQ(found.mounts.size(), 1U);
+  EXPECT_EQ(found.mounts.front().host_path, root_ / "tmp/nvidia-mps");
+  EXPECT_EQ(found.mounts.front().container_path, "/tmp/nvidia-mps");
+  EXPECT_THAT(found.missing, IsEmpty());
+}
+
+TEST_F(discover_mps, another_directory_is_where_clients_look) {
+  daemon();
+  directory("/run");
+  ASSERT_EQ(::chmod((root_ / "run").c_str(), 0755), 0);
+  directory("/run/pipes", 0755);
+  const auto found = find("/run/pipes");
+  ASSERT_EQ(found.mounts.size(), 1U);
+  EXPECT_EQ(found.mounts.front().host_path, root_ / "run/pipes");
+  EXPECT_EQ(found.mounts.front().container_path, "/tmp/nvidia-mps");
+}
+
+TEST_F(discover_mps, without_a_daemon_there_is_none) {
+  EXPECT_EQ(why_not(), "absent");
+  directory("/tmp/nvidia-mps");
+  EXPECT_EQ(why_not(), "absent");
+  daemon("bash");
+  EXPECT_EQ(why_not(), "absent");
+}
+
+TEST_F(discover_mps, a_link_mounts_nothing) {
+  daemon();
+  directory("/etc", 0755);
+  put_link(root_ / "tmp/nvidia-mps", "/etc");
+  EXPECT_EQ(why_not(), "MPS is left out: /tmp/nvidia-mps is a link, or has one in it");
+  put_link(root_ / "tmp/link", "/");
+  directory("/nvidia-mps");
+  EXPECT_EQ(why_not("/tmp/link/nvidia-mps"),
+            "MPS is left out: /tmp/link/nvidia-mps is a link, or has one in it");
+  put_file(root_ / "tmp/file", "");
+  EXPECT_EQ(why_not("/tmp/file"), "MPS is left out: /tmp/file is not a directory");
+}
+
+TEST_F(discover_mps, what_another_user_has_made_mounts_nothing) {
+  if (::geteuid() != 0) {
+    GTEST_SKIP() << "this needs root";
+  }
+  daemon("nvidia-cuda-mps", 1234);
+  directory("/tmp/nvidia-mps");
+  EXPECT_EQ(why_not(), "absent");
+  ASSERT_EQ(::chown((root_ / "tmp/nvidia-mps").c_str(), 1234, 1234), 0);
+  EXPECT_EQ(why_not(), "MPS is left out: /tmp/nvidia-mps belongs to uid 1234");
+  daemon();
+  EXPECT_EQ(why_not(), "MPS is left out: /tmp/nvidia-mps belongs to uid 1234");
+}
+
+TEST_F(discover_mps, a_place_where_others_can_replace_it_mounts_nothing) {
+  daemon();
+  directory("/open");
+  directory("/open/mps", 0755);
+  EXPECT_EQ(why_not("/open/mps"), "MPS is left out: /open can be written by others");
+}
+
+// ---- who may replace a file ----
+
+TEST_F(discover_files, a_file_of_this_user_in_places_of_this_user_is_not_replaced) {
+  put_file(root_ / "bin/gpushm", "", 0755);
+  put_link(root_ / "link", "bin/gpushm");
+  EXPECT_EQ(who_may_replace(root_ / "bin/gpushm"), std::nullopt);
+  EXPECT_EQ(who_may_replace(root_ / "link"), std::nullopt);
+  EXPECT_EQ(who_may_replace("/no/such/file"), std::nullopt);
+  EXPECT_EQ(who_may_replace("/"), std::nullopt);
+}
+
+TEST_F(discover_files, others_that_may_write_on_the_way_are_told) {
+  put_file(root_ / "a/b/gpushm", "", 0755);
+  put_link(root_ / "link", "a/b/gpushm");
+  const auto with_mode = [&](const std::string& path, mode_t mode) {
+    EXPECT_EQ(::chmod((root_ / path).c_str(), mode), 0);
+    const auto direct = who_may_replace(root_ / "a/b/gpushm");
+    EXPECT_EQ(who_may_replace(root_ / "link"), direct);
+    EXPECT_EQ(::chmod((root_ / path).c_str(), 0755), 0);
+    return direct.value_or("nobody");
+  };
+  EXPECT_EQ(with_mode("a/b/gpushm", 0757), (root_ / "a/b/gpushm") + " can be written by others");
+  EXPECT_EQ(with_mode("a/b", 0777), (root_ / "a/b") + " can be written by others");
+  EXPECT_EQ(with_mode("a", 0777), (root_ / "a") + " can be written by others");
+  EXPECT_EQ(with_mode("a", 01777), "nobody");
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::chown((root_ / "a").c_str(), 0, 1234), 0);
+    EXPECT_EQ(with_mode("a", 0775), (root_ / "a") + " can be written by the group 1234");
+    ASSERT_EQ(::chown((root_ / "a").c_str(), 1234, 0), 0);
+    EXPECT_EQ(with_mode("a", 0755), (root_ / "a") + " belongs to uid 1234");
+  }
 }
 
 TEST_F(discover_files, programs_have_to_be_programs) {

@@ -149,6 +149,47 @@ TEST(ld_cache, hostile_numbers_lead_nowhere_outside) {
   }
 }
 
+bool is_cache(const std::string& bytes) {
+  // A buffer of its own: what reads behind it is found.
+  const std::vector<char> copy(bytes.begin(), bytes.end());
+  return is_ld_cache(std::as_bytes(std::span(copy)));
+}
+
+TEST(ld_cache, a_whole_file_is_one_and_a_damaged_one_is_not) {
+  for (const bool old_in_front : {false, true}) {
+    const std::string whole =
+        ld_cache_file({"/usr/lib/libcuda.so.1", "/opt/x/libfoo.so.2"}, old_in_front);
+    EXPECT_TRUE(is_cache(whole));
+    for (std::size_t size = 0; size < whole.size(); ++size) {
+      EXPECT_FALSE(is_cache(whole.substr(0, size))) << size;
+    }
+  }
+  EXPECT_TRUE(is_cache(ld_cache_file({}, false)));
+  EXPECT_FALSE(is_cache("libcuda.so.1"));
+}
+
+TEST(ld_cache, one_that_points_outside_is_not_one) {
+  const std::string whole = ld_cache_file({"/usr/lib/libcuda.so.1"}, false);
+  // Number of entries, length of the texts, extensions, and the entry's two texts.
+  for (const std::size_t at :
+       {std::size_t{20}, std::size_t{24}, std::size_t{32}, std::size_t{52}, std::size_t{56}}) {
+    for (const std::uint32_t value :
+         {static_cast<std::uint32_t>(whole.size() + 1), 0x7fffffffU, 0xffffffffU}) {
+      std::string damaged = whole;
+      std::memcpy(damaged.data() + at, &value, sizeof value);
+      EXPECT_FALSE(is_cache(damaged)) << at << ' ' << value;
+    }
+  }
+  // Into the tables instead of the texts; a text without an end.
+  std::string into_header = whole;
+  const std::uint32_t header = 4;
+  std::memcpy(into_header.data() + 52, &header, sizeof header);
+  EXPECT_FALSE(is_cache(into_header));
+  std::string endless = whole;
+  endless.back() = 'x';
+  EXPECT_FALSE(is_cache(endless));
+}
+
 TEST(ld_cache, entries_that_share_a_long_text_make_no_gigabytes) {
   std::string cache = ld_cache_file(std::vector<std::string>(2000, "/x"), false);
   const auto text_at = static_cast<std::uint32_t>(cache.size());

@@ -121,6 +121,8 @@ TEST_F(docs, protocol_lists_each_value_that_travels) {
                                                    {"device_kind", "include/gpushm/types.hpp"},
                                                    {"event_kind", "include/gpushm/client.hpp"},
                                                    {"slot_state", "src/wire/state_table.hpp"},
+                                                   {"fence", "include/gpushm/types.hpp"},
+                                                   {"fence_wait", "include/gpushm/types.hpp"},
                                                    {"verdict", "src/wire/messages.hpp"}};
   using entry = std::tuple<std::string, std::uint64_t, std::string>;
   std::set<entry> declared;
@@ -169,6 +171,12 @@ TEST_F(docs, protocol_gives_each_limit_with_its_default) {
       {"longest_device_text", constant("src/core/domain.cpp", "longest_device_text")},
       {"max_subscriptions", gpushm::core::limits{}.max_subscriptions},
       {"descriptors_per_session", gpushm::core::limits{}.descriptors_per_session},
+      {"descriptors_per_ending_session", gpushm::core::limits{}.descriptors_per_ending_session},
+      {"max_keep", wire::max_keep},
+      {"max_all_subscriptions", gpushm::core::limits{}.max_all_subscriptions},
+      {"max_waiting_opens", gpushm::core::limits{}.max_waiting_opens},
+      {"max_confirmations", gpushm::core::limits{}.max_confirmations},
+      {"largest_segment_bytes", gpushm::core::largest_segment_bytes},
       {"max_queued_events", constant("src/broker/server.cpp", "max_queued_events")}};
   EXPECT_EQ(named_numbers(table_rows(limits.substr(fixed_from))), fixed);
 }

@@ -7,4 +7,5 @@ target_link_libraries(driver_fake_test PRIVATE
   gpushm_flags gpushm_driver gpushm_fake_gpus GTest::gtest GTest::gtest_main)
 add_test(NAME driver_fake
   COMMAND run-with-fake-gpus --gpus 2 --size 64MiB -- $<TARGET_FILE:driver_fake_test>)
+gpushm_test_programs(driver_fake_test run-with-fake-gpus)
 set_tests_properties(driver_fake PROPERTIES LABELS unit TIMEOUT 120)

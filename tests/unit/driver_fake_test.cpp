@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -146,6 +148,21 @@ TEST_F(driver_fake, does_not_survive_a_fork) {
                 }
               }),
               0);
+  });
+}
+
+TEST_F(driver_fake, does_not_survive_a_clone_past_the_handlers_of_fork) {
+  in_child([] {
+    static_cast<void>(cuda_driver::instance());
+    const auto child =
+        static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+    if (child == 0) {
+      ::_exit(cuda_driver::try_instance() == nullptr ? 0 : 1);
+    }
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+    EXPECT_NE(cuda_driver::try_instance(), nullptr);
   });
 }
 

@@ -398,7 +398,7 @@ class fake_shares : public shares {
                                 wire::body body,
                                 std::vector<base::unique_fd> fds = {}) {
     const auto packet = wire::encode({++request_, std::move(body)});
-    fake_.receive(session, packet, std::move(fds), now_);
+    fake_.receive(session, packet, base::guard_all(std::move(fds)), now_);
     return take(session);
   }
   core::session_id greet_fake() {
@@ -428,7 +428,7 @@ TEST_F(fake_shares, of_a_pool_travel_with_its_descriptor) {
   expect<wire::done>(
       ask_fake(exporter, wire::attach{made, 0, {4096}}, descriptors(unnamed_tmpfs_file())));
   expect<wire::done>(ask_fake(exporter, wire::publish{made, {}}));
-  EXPECT_EQ(fake_.domain().descriptors(), 2U * 2U + 2U);
+  EXPECT_EQ(fake_.domain().descriptors(), 2U * 3U + 2U);
 
   EXPECT_TRUE(ask_fake(importer, wire::open{"kv", 0, 0}).empty());
   const auto request = request_;

@@ -53,25 +53,40 @@ class recorded_outbox final : public outbox {
  public:
   void send(core::session_id session, outgoing packet) override {
     EXPECT_FALSE(is_dropped(session)) << "sent to a session that was dropped";
-    EXPECT_LE(packet.packet.size(), wire::max_packet_bytes);
+    const std::vector<std::byte> bytes = packet.encode();
+    EXPECT_LE(bytes.size(), wire::max_packet_bytes);
+    EXPECT_GT(packet.cost(), 0U);
     EXPECT_LE(packet.descriptors.size(), wire::max_batch);
     for (const int fd : packet.descriptors) {
       EXPECT_NE(::fcntl(fd, F_GETFD), -1);
     }
-    auto message = wire::decode(packet.packet);
+    auto message = wire::decode(bytes);
     ASSERT_TRUE(message);
     sent[session].push_back({std::move(*message),
                              std::move(packet.descriptors),
                              std::move(packet.files),
                              packet.subscription});
   }
-  void drop(core::session_id session) override { dropped.push_back(session); }
+  void drop(core::session_id session, std::string_view why) override {
+    EXPECT_FALSE(why.empty());
+    dropped.push_back(session);
+  }
+  void fence_of(core::session_id session,
+                fence kind,
+                base::guarded_fd pidfd,
+                base::guarded_fd life) override {
+    EXPECT_TRUE(pidfd && life);
+    fences[session] = kind;
+  }
+  void resumed(core::session_id lost) noexcept override { resumed_sessions.push_back(lost); }
   [[nodiscard]] bool is_dropped(core::session_id session) const {
     return std::find(dropped.begin(), dropped.end(), session) != dropped.end();
   }
 
   std::map<core::session_id, std::vector<arrived>> sent;
   std::vector<core::session_id> dropped;
+  std::map<core::session_id, fence> fences;
+  std::vector<core::session_id> resumed_sessions;
 };
 
 class hub_test : public testing::Test {
@@ -82,7 +97,7 @@ class hub_test : public testing::Test {
       : before_(open_descriptors()),
         state_table_(memfd(4096, 0)),
         hub_(
-            {"default", broker_uid, {1, 2, 3}, bounds, false, state_table_.get()},
+            {"default", broker_uid, {1, 2, 3}, bounds, false, state_table_.get(), nullptr, nullptr},
             out_,
             [](void* context,
                std::uint32_t slot,
@@ -101,6 +116,9 @@ class hub_test : public testing::Test {
   void expect_nothing_left() {
     for (core::session_id session = 1; session < next_session_; ++session) {
       hub_.hang_up(session);
+    }
+    while (hub_.has_work()) {
+      hub_.work();
     }
     out_.sent.clear();
     EXPECT_EQ(hub_.domain().segment_count(), 0U);
@@ -133,7 +151,10 @@ class hub_test : public testing::Test {
                      wire::body body,
                      std::vector<base::unique_fd> fds = {}) {
     const auto packet = wire::encode({++request_, std::move(body)});
-    hub_.receive(session, packet, std::move(fds), now_);
+    hub_.receive(session, packet, base::guard_all(std::move(fds)), now_);
+    while (hub_.has_rest(session)) {
+      hub_.resume(session);
+    }
     return request_;
   }
   std::vector<arrived> take(core::session_id session) {

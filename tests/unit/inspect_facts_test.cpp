@@ -253,8 +253,9 @@ TEST(inspect_recording, refuses_what_is_none) {
       return std::string(failure.cause());
     }
   };
-  EXPECT_EQ(refusal("{"), "it is no JSON document");
-  EXPECT_EQ(refusal("[]"), "it is no JSON document");
+  EXPECT_EQ(refusal("{"), "it is not JSON");
+  EXPECT_EQ(refusal("[]"), "it is JSON, but array instead of an object");
+  EXPECT_EQ(refusal("7"), "it is JSON, but number instead of an object");
   EXPECT_EQ(refusal("{}"), "there is no recording in it");
   EXPECT_EQ(refusal(R"({"recording":7})"), "there is no recording in it");
   EXPECT_EQ(refusal(R"({"format":2,"answers":{}})"),

@@ -40,6 +40,7 @@ constexpr auto ok = verdict::ok;
 constexpr auto warning = verdict::warning;
 constexpr auto problem = verdict::problem;
 constexpr auto none = verdict::not_applicable;
+constexpr auto note = verdict::note;
 
 const rule_case cases[] = {
     {"libcuda", "loaded", "dgx-h100", as_it_is, ok, "/libcuda.so.550.90.07", ""},
@@ -76,7 +77,7 @@ const rule_case cases[] = {
      [](facts& all) { all.libcuda_version = "560.35.03"; },
      problem,
      "library 560.35.03",
-     "start the container anew"},
+     "restart the container"},
     {"driver-match",
      "compatibility_package",
      "driver-mismatch",
@@ -102,8 +103,18 @@ const rule_case cases[] = {
      "cuda-compat-13-0"},
 
     {"cuinit", "works", "dgx-h100", as_it_is, ok, "CUDA 12.4, 8 devices", ""},
-    {"cuinit", "mismatch", "driver-mismatch", as_it_is, problem, "(803)", "see driver-match"},
-    {"cuinit", "unknown", "uvm-drift", as_it_is, problem, "(999)", "uvm-major"},
+    {"cuinit",
+     "mismatch",
+     "dgx-h100",
+     [](facts& all) {
+       all.driver.cuda.result = 803;
+       all.driver.cuda.problem = "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)";
+     },
+     problem,
+     "(803)",
+     "see driver-match"},
+    {"cuinit", "follows_from_the_library", "driver-mismatch", as_it_is, note, "(803)", ""},
+    {"cuinit", "follows_from_the_node", "uvm-drift", as_it_is, note, "(999)", ""},
     {"cuinit",
      "crashes",
      "dgx-h100",
@@ -124,16 +135,34 @@ const rule_case cases[] = {
 
     {"nvml", "works", "dgx-h100", as_it_is, ok, "NVML 12.550.90.07, driver 550.90.07, 8", ""},
     {"nvml", "no_library", "gvisor", as_it_is, warning, "not found", "compute,utility"},
-    {"nvml", "mismatch", "driver-mismatch", as_it_is, warning, "(18)", "nvidia-smi"},
+    {"nvml",
+     "fails",
+     "dgx-h100",
+     [](facts& all) { all.driver.nvml.problem = "nvmlInit_v2: NVML_ERROR_UNKNOWN (999)"; },
+     warning,
+     "(999)",
+     "run nvidia-smi on the host: if it fails there too, repair the host's driver"},
+    {"nvml", "follows_from_the_library", "driver-mismatch", as_it_is, note, "(18)", ""},
 
     {"device-nodes", "open", "dgx-h100", as_it_is, ok, "can be opened", ""},
     {"device-nodes",
      "no_driver_behind",
-     "uvm-drift",
-     as_it_is,
+     "dgx-h100",
+     [](facts& all) {
+       for (auto& node : all.nodes) {
+         node.open_error = node.path == "/dev/nvidia-uvm" ? ENXIO : node.open_error;
+       }
+     },
      problem,
      "/dev/nvidia-uvm has no driver behind it (ENXIO)",
-     "modprobe"},
+     "modprobe nvidia nvidia_uvm; then try a CUDA program"},
+    {"device-nodes",
+     "follows_from_the_major",
+     "uvm-drift",
+     as_it_is,
+     note,
+     "/dev/nvidia-uvm has no driver behind it (ENXIO)",
+     ""},
     {"device-nodes",
      "cgroup",
      "dgx-h100",
@@ -162,9 +191,16 @@ const rule_case cases[] = {
      "one_of_two",
      "container-one-of-two",
      as_it_is,
-     warning,
+     note,
      "1 of 2 can be opened: /dev/nvidia1 of GPU-000000a1 is missing",
      "start the container with the GPU"},
+    {"gpu-nodes",
+     "one_denied_by_its_mode",
+     "container-one-of-two",
+     [](facts& all) { all.gpus[1].open_error = EACCES; },
+     warning,
+     "1 of 2 can be opened: /dev/nvidia1 of GPU-000000a1 is denied by its owner and mode",
+     "NVreg_DeviceFileMode"},
     {"gpu-nodes",
      "none",
      "container-one-of-two",
@@ -205,6 +241,27 @@ const rule_case cases[] = {
      "CUDA_VISIBLE_DEVICES=",
      "unset CUDA_VISIBLE_DEVICES"},
     {"visible-devices",
+     "ended_on_purpose",
+     "dgx-h100",
+     [](facts& all) { all.self.variables["CUDA_VISIBLE_DEVICES"] = "0,1,-1"; },
+     ok,
+     "CUDA_VISIBLE_DEVICES=0,1,-1",
+     ""},
+    {"visible-devices",
+     "hides_all",
+     "dgx-h100",
+     [](facts& all) { all.self.variables["CUDA_VISIBLE_DEVICES"] = "-1"; },
+     problem,
+     "CUDA_VISIBLE_DEVICES=-1",
+     "unset CUDA_VISIBLE_DEVICES"},
+    {"visible-devices",
+     "ends_early",
+     "dgx-h100",
+     [](facts& all) { all.self.variables["CUDA_VISIBLE_DEVICES"] = "0,1,9,2"; },
+     warning,
+     "CUDA_VISIBLE_DEVICES=0,1,9,2",
+     "take \"9\" out of CUDA_VISIBLE_DEVICES"},
+    {"visible-devices",
      "nobody_acted",
      "no-driver",
      [](facts& all) { all.self.variables["NVIDIA_VISIBLE_DEVICES"] = "all"; },
@@ -221,6 +278,57 @@ const rule_case cases[] = {
      warning,
      "/etc/cdi/nvidia.yaml: it names /dev/nvidia9, which is not here",
      "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"},
+    {"cdi",
+     "another_vendors",
+     "dgx-h100",
+     [](facts& all) {
+       all.cdi.push_back({"/etc/cdi/intel.yaml", "intel.com/gpu", "0.5.0", {"0"}, "it is stale"});
+     },
+     note,
+     "/etc/cdi/intel.yaml: it is stale",
+     "make it again with the tool that wrote it, which is of intel.com/gpu"},
+    {"cdi",
+     "nvidias_before_another_vendors",
+     "dgx-h100",
+     [](facts& all) {
+       all.cdi.insert(all.cdi.begin(),
+                      {"/etc/cdi/intel.yaml", "intel.com/gpu", "0.5.0", {"0"}, "it is stale"});
+       all.cdi[1].problem = "it names /dev/nvidia9, which is not here";
+     },
+     warning,
+     "/etc/cdi/nvidia.yaml: it names /dev/nvidia9",
+     "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"},
+    {"cdi",
+     "of_the_agent",
+     "dgx-h100",
+     [](facts& all) {
+       all.cdi.push_back({"/var/run/cdi/gpushm.dev-claim-1.json",
+                          "gpushm.dev/share",
+                          "0.5.0",
+                          {"claim-1"},
+                          "it names /run/gpushm/d/claim-1, which is not here"});
+     },
+     warning,
+     "/var/run/cdi/gpushm.dev-claim-1.json: it names",
+     "restart the node's agent"},
+    {"cdi",
+     "of_nobody",
+     "dgx-h100",
+     [](facts& all) {
+       all.cdi.push_back({"/etc/cdi/x.yaml", "", "", {}, "it cannot be read"});
+     },
+     warning,
+     "/etc/cdi/x.yaml: it cannot be read",
+     "make it again with the tool that wrote it"},
+    {"cdi",
+     "twice",
+     "dgx-h100",
+     [](facts& all) {
+       all.cdi[0].problem = "nvidia.com/gpu=0 is also in /etc/cdi/b.yaml, and engines use neither";
+     },
+     warning,
+     "engines use neither",
+     "remove one of the two files"},
 
     {"gpus", "all", "dgx-h100", as_it_is, ok, "8 x NVIDIA H100 80GB HBM3: GPU-000000a0", ""},
     {"gpus", "none", "no-driver", as_it_is, none, "no GPU here", ""},
@@ -380,14 +488,14 @@ const rule_case cases[] = {
      "dra-pod",
      as_it_is,
      ok,
-     "cgroup private, ipc private, mnt not known, net not known, pid private, user the machine's",
+     "cgroup private, ipc private, mnt unknown, net unknown, pid private, user the machine's",
      ""},
     {"namespaces",
      "hidden",
      "no-driver",
      [](facts& all) { all.self.namespaces.clear(); },
      none,
-     "not to be seen here",
+     "unknown (the namespaces are not visible here)",
      ""},
 
     {"pid-namespace", "host", "dgx-h100", as_it_is, ok, "the machine's own; this process is", ""},
@@ -395,7 +503,7 @@ const rule_case cases[] = {
      "private",
      "container-one-of-two",
      as_it_is,
-     warning,
+     note,
      "a private one; this process is PID 1 in it",
      "share through gpushm"},
 
@@ -428,16 +536,10 @@ const rule_case cases[] = {
      "delete privileged: true"},
 
     {"ptrace", "allowed", "dgx-h100", as_it_is, ok, "ptrace_scope is 0", ""},
-    {"ptrace", "denied", "dra-pod", as_it_is, warning, "ptrace_scope is 1", "share through gpushm"},
+    {"ptrace", "denied", "dra-pod", as_it_is, note, "ptrace_scope is 1", "share through gpushm"},
 
     {"shm", "large", "dgx-h100", as_it_is, ok, "64 GiB", ""},
-    {"shm",
-     "small",
-     "dra-pod",
-     as_it_is,
-     warning,
-     "64 MiB, this container's own",
-     "medium: Memory"},
+    {"shm", "small", "dra-pod", as_it_is, note, "64 MiB, this container's own", "medium: Memory"},
 
     {"limits", "enough", "dgx-h100", as_it_is, ok, "1048576 open files", ""},
     {"limits",
@@ -448,21 +550,30 @@ const rule_case cases[] = {
      "256 open files",
      "ulimit -n"},
 
-    {"broker", "not_asked", "dgx-h100", as_it_is, none, "not asked", ""},
+    {"broker", "not_asked", "dgx-h100", as_it_is, none, "unknown (no broker was asked)", ""},
     {"broker",
      "reachable",
      "dgx-h100",
      [](facts& all) {
-       all.broker = {"/run/gpushm/d/a/socket", true, "a", 1, 3, {}};
+       all.broker = {"/run/gpushm/d/a/socket", true, "a", 1, 3, "proven", {}};
      },
      ok,
-     "domain \"a\" at /run/gpushm/d/a/socket, protocol 1, 3 segments",
+     "domain \"a\" at /run/gpushm/d/a/socket, protocol 1, 3 segments, fence proven",
      ""},
+    {"broker",
+     "without_a_fence",
+     "dgx-h100",
+     [](facts& all) {
+       all.broker = {"/run/gpushm/d/a/socket", true, "a", 1, 3, "none", {}};
+     },
+     note,
+     "3 segments, fence none",
+     "no MPS"},
     {"broker",
      "not_mounted",
      "dra-pod",
      [](facts& all) {
-       all.broker = {"", false, "", 0, 0, "there is no socket"};
+       all.broker = {"", false, "", 0, 0, "", "there is no socket"};
      },
      warning,
      "there is no socket",
@@ -512,7 +623,8 @@ TEST(inspect_rules, each_has_a_good_and_a_bad_case) {
     const auto& verdicts = tested[each.id];
     EXPECT_TRUE(verdicts.count(ok) != 0) << each.id;
     // Which namespaces there are is neither good nor bad.
-    EXPECT_TRUE(verdicts.count(warning) + verdicts.count(problem) > 0 || each.id == "namespaces")
+    EXPECT_TRUE(verdicts.count(warning) + verdicts.count(problem) + verdicts.count(note) > 0 ||
+                each.id == "namespaces")
         << each.id;
     tested.erase(each.id);
   }
@@ -531,6 +643,76 @@ TEST(inspect_rules, whatever_is_wrong_has_a_reason_and_a_remedy) {
         EXPECT_NE(each.remedy, "") << machine << " " << each.id;
       }
     }
+  }
+}
+
+std::map<std::string, std::string> what_follows(const std::vector<check>& checks) {
+  std::map<std::string, std::string> all;
+  for (const check& each : checks) {
+    if (!each.follows.empty()) {
+      all[each.id] = each.follows;
+      EXPECT_EQ(each.result, note) << each.id;
+      EXPECT_EQ(each.why, "follows from " + each.follows);
+      EXPECT_EQ(each.remedy, "");
+      EXPECT_EQ(found(checks, each.follows).result, problem) << each.follows;
+    }
+  }
+  return all;
+}
+
+std::set<std::string> with(verdict result, const std::vector<check>& checks) {
+  std::set<std::string> ids;
+  for (const check& each : checks) {
+    if (each.result == result) {
+      ids.insert(each.id);
+    }
+  }
+  return ids;
+}
+
+TEST(inspect_rules, one_cause_is_one_problem) {
+  using follows = std::map<std::string, std::string>;
+  const auto drifted = examine(recorded_facts("uvm-drift"));
+  EXPECT_EQ(with(problem, drifted), std::set<std::string>{"uvm-major"});
+  EXPECT_EQ(what_follows(drifted),
+            (follows{{"device-nodes", "uvm-major"}, {"cuinit", "uvm-major"}}));
+  const auto mismatch = examine(recorded_facts("driver-mismatch"));
+  EXPECT_EQ(with(problem, mismatch), (std::set<std::string>{"driver-match", "cuda-compat"}))
+      << "a toolkit that is too new is another matter";
+  EXPECT_EQ(what_follows(mismatch),
+            (follows{{"cuinit", "driver-match"}, {"nvml", "driver-match"}}));
+  for (const char* sound : {"dgx-h100", "dra-pod", "mig-a100", "no-driver"}) {
+    EXPECT_EQ(what_follows(examine(recorded_facts(sound))), follows{}) << sound;
+  }
+}
+
+TEST(inspect_rules, a_pod_as_it_should_be_has_no_warning) {
+  for (const char* pod : {"dra-pod", "container-one-of-two"}) {
+    facts all = recorded_facts(pod);
+    all.broker = {"/run/gpushm/d/a/socket", true, "a", 1, 0, {}, {}};
+    const auto checks = examine(all);
+    EXPECT_EQ(with(problem, checks), std::set<std::string>{}) << pod;
+    EXPECT_EQ(with(warning, checks), std::set<std::string>{}) << pod;
+  }
+}
+
+TEST(inspect_rules, what_is_not_known_is_said_in_one_way) {
+  for (const std::string& machine : machine_names()) {
+    for (const check& each : examine(recorded_facts(machine))) {
+      for (const char* other :
+           {"not to be seen", "not asked", "not known", "neither NVML nor CUDA says"}) {
+        EXPECT_EQ(each.seen.find(other), std::string::npos) << machine << " " << each.seen;
+      }
+    }
+  }
+}
+
+TEST(inspect_rules, say_when_the_driver_cannot_be_used) {
+  using gpushm::inspect::driver_problem;
+  EXPECT_THAT(driver_problem(recorded_facts("driver-mismatch")), HasSubstr("(803)"));
+  EXPECT_THAT(driver_problem(recorded_facts("uvm-drift")), HasSubstr("(999)"));
+  for (const char* sound : {"dgx-h100", "dra-pod", "mig-a100", "no-driver"}) {
+    EXPECT_EQ(driver_problem(recorded_facts(sound)), "") << sound;
   }
 }
 

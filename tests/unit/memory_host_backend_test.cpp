@@ -18,6 +18,7 @@ namespace gpushm::memory {
 namespace {
 
 constexpr std::uint64_t page = 4096;
+constexpr auto no_deadline = std::chrono::steady_clock::time_point::max();
 constexpr int all_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 std::size_t open_descriptors() {
@@ -85,7 +86,7 @@ TEST_F(host_memory_of, several_chunks_is_one_range_that_others_map_too) {
   const chunk_plan plan = plan_chunks(10 * page, 3 * page, page);
   ASSERT_EQ(plan.count, 4U);
   {
-    auto made = backend_.allocate("kv", plan);
+    auto made = backend_.allocate("kv", plan, no_deadline);
     EXPECT_EQ(made->mapped_bytes(), 10 * page);
     auto* bytes = static_cast<unsigned char*>(made->data());
     for (std::uint64_t i = 0; i < 10 * page; ++i) {
@@ -129,7 +130,7 @@ TEST_F(host_memory_of, several_chunks_is_one_range_that_others_map_too) {
 TEST_F(host_memory_of, an_allocation_that_is_dropped_leaves_nothing) {
   const std::uint64_t before = address_space_bytes();
   for (std::uint32_t i = 0; i < 50; ++i) {
-    auto made = backend_.allocate("kv", plan_chunks(64 * page, 16 * page, page));
+    auto made = backend_.allocate("kv", plan_chunks(64 * page, 16 * page, page), no_deadline);
     static_cast<void>(made->export_chunk(i % 4));
   }
   expect_nothing_left();
@@ -137,7 +138,7 @@ TEST_F(host_memory_of, an_allocation_that_is_dropped_leaves_nothing) {
 }
 
 TEST_F(host_memory_of, a_reader_cannot_be_written_to) {
-  auto made = backend_.allocate("kv", plan_chunks(page, 0, page));
+  auto made = backend_.allocate("kv", plan_chunks(page, 0, page), no_deadline);
   auto import = backend_.begin_import({"kv", page, access::read});
   import->add(made->export_chunk(0), page);
   const auto seen = import->finish();
@@ -211,8 +212,11 @@ TEST_F(host_memory_of, an_import_larger_than_the_address_space_is_out_of_memory)
 
 TEST_F(host_memory_of, more_than_there_is_is_out_of_memory_and_leaves_nothing) {
   const std::uint64_t too_much = std::uint64_t{1} << 60U;
-  error_of([&] { static_cast<void>(backend_.allocate("kv", plan_chunks(too_much, 0, page))); },
-           errc::out_of_memory);
+  error_of(
+      [&] {
+        static_cast<void>(backend_.allocate("kv", plan_chunks(too_much, 0, page), no_deadline));
+      },
+      errc::out_of_memory);
   expect_nothing_left();
 }
 
@@ -225,7 +229,9 @@ TEST_F(host_memory_of, huge_pages_are_there_or_are_said_not_to_be) {
     GTEST_SKIP() << free_pages << " huge pages are free here";
   }
   const std::string text = error_of(
-      [&] { static_cast<void>(huge.allocate("kv", plan_chunks(1, 0, huge.granularity()))); },
+      [&] {
+        static_cast<void>(huge.allocate("kv", plan_chunks(1, 0, huge.granularity()), no_deadline));
+      },
       errc::out_of_memory);
   EXPECT_EQ(text.rfind("create \"kv\": no huge pages are free: ", 0), 0U) << text;
   EXPECT_NE(text.find("(raise vm.nr_hugepages, or create without huge pages)"), std::string::npos)

@@ -80,6 +80,24 @@ TEST(oci_runtime_arguments, the_bundle_in_all_forms) {
             "read arguments \"--bundle\": it has no value");
 }
 
+// crun's parser is argp, which takes a value in the same word.
+TEST(oci_runtime_arguments, bundle_and_config_as_crun_takes_them) {
+  const auto file = [](std::vector<std::string> words) {
+    words.insert(words.begin(), "create");
+    const auto called = read_command_line(words);
+    EXPECT_EQ(called.container, "x");
+    return called.config_file();
+  };
+  EXPECT_EQ(file({"x"}), "./config.json");
+  EXPECT_EQ(file({"-b/b", "x"}), "/b/config.json");
+  EXPECT_EQ(file({"-b/b=c", "x"}), "/b=c/config.json");
+  EXPECT_EQ(file({"-b", "/b", "-f", "other.json", "x"}), "/b/other.json");
+  EXPECT_EQ(file({"-b/b", "-fother.json", "x"}), "/b/other.json");
+  EXPECT_EQ(file({"-b/b", "--config", "other.json", "x"}), "/b/other.json");
+  EXPECT_EQ(file({"--config=/etc/c.json", "--bundle=/b", "x"}), "/etc/c.json");
+  EXPECT_EQ(problem_of([&] { file({"x", "-f"}); }), "read arguments \"--f\": it has no value");
+}
+
 TEST(oci_runtime_arguments, unknown_options_pass) {
   const auto subcommand = [](const std::vector<std::string>& words) {
     const auto called = read_command_line(words);

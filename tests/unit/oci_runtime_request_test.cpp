@@ -61,6 +61,31 @@ TEST(oci_runtime_request, the_variable_lists_devices) {
   EXPECT_THAT(last.wishes, ElementsAre(wish{"1", "NVIDIA_VISIBLE_DEVICES=1"}));
 }
 
+// An image sets the variable, and must not let itself into a domain.
+TEST(oci_runtime_request, the_variable_names_devices_of_the_default_kind_only) {
+  for (const char* name : {"gpushm.dev/share=b", "amd.com/gpu=0", "nvidia.com/pci=0"}) {
+    for (const std::string& value : {std::string(name), std::string("0,").append(name)}) {
+      try {
+        (void)asked_by(value);
+        FAIL() << value;
+      } catch (const error& failure) {
+        EXPECT_EQ(failure.what(),
+                  std::string("read NVIDIA_VISIBLE_DEVICES \"") + name +
+                      "\": it names a device of another kind than nvidia.com/gpu (ask for it by "
+                      "the annotation cdi.k8s.io/NAME, which the engine's user sets)");
+      }
+    }
+  }
+  settings chosen;
+  chosen.default_kind = "amd.com/gpu";
+  EXPECT_THAT(asked_by("amd.com/gpu=0", chosen), ElementsAre("amd.com/gpu=0"));
+  EXPECT_THROW((void)asked_by("nvidia.com/gpu=0", chosen), error);
+  // The engine's user may.
+  cdi::oci_config config = with_variables({"NVIDIA_VISIBLE_DEVICES=gpushm.dev/share=b"});
+  config["annotations"] = {{"cdi.k8s.io/a", "gpushm.dev/share=a"}};
+  EXPECT_THAT(names(read_request(config, {})), ElementsAre("gpushm.dev/share=a"));
+}
+
 TEST(oci_runtime_request, the_variable_may_be_for_the_privileged) {
   settings chosen;
   chosen.accept_variable_unprivileged = false;

@@ -300,6 +300,34 @@ TEST_F(listening, leaves_a_socket_that_somebody_put_in_its_place) {
   EXPECT_TRUE(exists(path_));
 }
 
+TEST_F(listening, leaves_a_lock_that_another_broker_made_in_its_place) {
+  std::optional<listener> first;
+  first.emplace(path_, 0600, std::nullopt);
+  // The directory is replaced, or only these two files are.
+  ASSERT_EQ(::unlink((path_ + ".lock").c_str()), 0);
+  ASSERT_EQ(::unlink(path_.c_str()), 0);
+  const listener second(path_, 0600, std::nullopt);
+  first.reset();
+  struct stat status {};
+  EXPECT_EQ(::stat((path_ + ".lock").c_str(), &status), 0) << "the lock is the second broker's";
+  EXPECT_EQ(::stat(path_.c_str(), &status), 0) << "the socket is the second broker's";
+  EXPECT_THROW(listener(path_, 0600, std::nullopt), error);
+}
+
+TEST_F(listening, has_its_lock_where_it_is_told) {
+  const std::string elsewhere = folder_ / "locks";
+  ASSERT_EQ(::mkdir(elsewhere.c_str(), 0700), 0);
+  const std::string lock = elsewhere + "/d.lock";
+  struct stat status {};
+  {
+    const listener one(path_, 0600, std::nullopt, lock);
+    EXPECT_EQ(::stat(lock.c_str(), &status), 0);
+    EXPECT_NE(::stat((path_ + ".lock").c_str(), &status), 0);
+    EXPECT_THROW(listener(path_ + "2", 0600, std::nullopt, lock), error);
+  }
+  EXPECT_NE(::stat(lock.c_str(), &status), 0);
+}
+
 TEST_F(listening, needs_a_path_that_fits_an_address) {
   const std::string too_long = folder_ / std::string(120, 'x');
   const std::string text =

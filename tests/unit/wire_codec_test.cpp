@@ -78,5 +78,20 @@ TEST(codec, refuses_to_encode_what_no_peer_would_accept) {
   }
 }
 
+// A peer takes a packet that it cannot decode for a violation and hangs up: whoever writes one must
+// learn of it first.
+TEST(codec, encodes_nothing_that_it_would_not_decode) {
+  for (const auto& [name, message] : samples::past_the_limits()) {
+    try {
+      const auto packet = encode(message);
+      ADD_FAILURE() << name << " was encoded" << (decode(packet) ? "" : " and cannot be decoded");
+    } catch (const error& why) {
+      EXPECT_TRUE(why.code() == errc::message_too_large || why.code() == errc::invalid_argument)
+          << name << ": " << why.what();
+      EXPECT_FALSE(why.next_step().empty()) << name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gpushm::wire

@@ -60,6 +60,17 @@ segment longest_segment() {
   return result;
 }
 
+/// With the fields that came later than the first golden files.
+segment longest_ending_segment() {
+  segment result = longest_segment();
+  result.offset_bytes = max64;
+  result.ending = max32;
+  result.ending_pid = INT32_MIN;
+  result.ending_ms = max64;
+  result.ending_waits = fence_wait::delay;
+  return result;
+}
+
 }  // namespace
 
 std::vector<sample> one_of_each_kind() {
@@ -105,6 +116,8 @@ std::vector<sample> one_of_each_kind() {
       {"confirm", {23, confirm{0x00123456789ABCDE}}},
       {"confirmed", {24, confirmed{0x00123456789ABCDE, verdict::changed}}},
       {"report", {25, report{{61'000, 2'000'000}, {17, 10}, 12}}},
+      {"unfence", {26, unfence{"w/llama"}}},
+      {"keep", {27, keep{{0x00123456789ABCDE, 3}, {2, 1}, true}}},
   };
 }
 
@@ -115,6 +128,18 @@ std::vector<sample> at_the_limits() {
       {"empty hello", {0, hello{0, "", 0, 0}}},
       {"largest hello", {max64, hello{max32, std::string(4'096, 'b'), max64, INT32_MIN}}},
       {"largest welcome", {max64, welcome{max32, longest, {}, max64, max64, max32, true}}},
+      {"hello with a fence",
+       {0,
+        hello{1,
+              "9e1f2c7a-7d1d-4c2b-8f0e-1c2d3e4f5a6b",
+              4026531836,
+              4711,
+              fence::unproven,
+              {9, 8, 7, 6, 5, 4, 3, 2, 1}}}},
+      {"welcome with a fence",
+       {0,
+        welcome{
+            1, "default", {1}, 65'536, 0, 253, true, fence::proven, max32, {16, 15, 14}, true}}},
       {"empty reserve", {0, reserve{}}},
       {"largest reserve",
        {max64,
@@ -149,7 +174,7 @@ std::vector<sample> at_the_limits() {
       {"largest chunks", {max64, chunks{max64, max32, full_batch}}},
       {"largest release", {max64, release{max64, max32}}},
       {"empty listing", {0, listing{}}},
-      {"full listing", {max64, listing{std::vector<segment>(180, longest_segment()), true}}},
+      {"full listing", {max64, listing{std::vector<segment>(180, longest_ending_segment()), true}}},
       {"reserve of an exporter's memory",
        {3,
         reserve{"kv",
@@ -167,6 +192,13 @@ std::vector<sample> at_the_limits() {
       {"empty report", {0, report{}}},
       {"largest report", {max64, report{full_batch, full_batch, max64}}},
       {"largest confirmed", {max64, confirmed{max64, verdict::not_shared}}},
+      {"empty keep", {0, keep{}}},
+      {"largest keep",
+       {max64,
+        keep{std::vector<std::uint64_t>(max_keep, max64),
+             std::vector<std::uint64_t>(max_keep, max64),
+             true}}},
+      {"largest unfence", {max64, unfence{longest}}},
       {"largest unsubscribe", {max64, unsubscribe{max64}}},
       {"failure of a code to come", {0, failure{0, static_cast<errc>(65'535), "", ""}}},
   };
@@ -175,9 +207,54 @@ std::vector<sample> at_the_limits() {
                                 event_kind::released,
                                 event_kind::removed,
                                 event_kind::peer_died,
-                                event_kind::resync}) {
+                                event_kind::resync,
+                                event_kind::unfenced}) {
     result.push_back({"event", {max64, event{kind, longest, max64, max32, INT32_MAX}}});
   }
+  return result;
+}
+
+std::vector<sample> past_the_limits() {
+  const std::vector<std::uint64_t> too_many(max_batch + 1, 7);
+  std::vector<sample> result{
+      {"chunks in attach", {1, attach{1, 0, too_many}}},
+      {"chunks in opened", {1, opened{0, some_segment(), {}, too_many}}},
+      {"chunks in chunks", {1, chunks{1, 0, too_many}}},
+      {"times in a report", {0, report{too_many, {}, 0}}},
+      {"generations in a keep",
+       {0,
+        keep{std::vector<std::uint64_t>(max_keep + 1, 7),
+             std::vector<std::uint64_t>(max_keep + 1, 7),
+             false}}},
+      {"failures in a report", {0, report{{}, too_many, 0}}},
+      {"names", {1, open_many{std::vector<std::string>(max_open_many + 1, "n"), 0, 0}}},
+      {"no names", {1, open_many{{}, 0, 0}}},
+      {"metadata", {1, publish{1, some_bytes(max_packet_bytes)}}},
+      {"a listing",
+       {1, listing{std::vector<segment>(max_packet_bytes / 512, longest_ending_segment()), true}}},
+      {"event kind 0", {1, event{static_cast<event_kind>(0), "n", 1, 0, 0}}},
+      {"event kind 8", {1, event{static_cast<event_kind>(8), "n", 1, 0, 0}}},
+      {"a fence", {1, hello{1, "", 0, 0, static_cast<fence>(3)}}},
+      {"a verdict", {1, confirmed{1, static_cast<verdict>(3)}}},
+  };
+  reserve wanted{"n", 1, 1, 1, some_gpu(), backend::host, lifetime::leased};
+  wanted.backend = static_cast<backend>(4);
+  result.push_back({"a backend", {1, wanted}});
+  wanted.backend = backend::host;
+  wanted.lifetime = static_cast<lifetime>(2);
+  result.push_back({"a lifetime", {1, wanted}});
+  wanted.lifetime = lifetime::leased;
+  wanted.device.kind = static_cast<device_kind>(3);
+  result.push_back({"a kind of device", {1, wanted}});
+  segment shown = some_segment();
+  shown.backend = static_cast<backend>(4);
+  result.push_back({"a listed backend", {1, listing{{shown}, false}}});
+  shown = some_segment();
+  shown.ending_waits = static_cast<fence_wait>(3);
+  result.push_back({"what a fence waits for", {1, listing{{shown}, false}}});
+  shown = some_segment();
+  shown.lifetime = static_cast<lifetime>(2);
+  result.push_back({"an opened lifetime", {1, opened{0, shown, {}, {}}}});
   return result;
 }
 

@@ -20,4 +20,7 @@ struct sample {
 /// Messages with fields at their limits and at nothing.
 [[nodiscard]] std::vector<sample> at_the_limits();
 
+/// Messages that differ from allowed ones in one list or enumerator, which is one past its limit.
+[[nodiscard]] std::vector<sample> past_the_limits();
+
 }  // namespace gpushm::wire::samples

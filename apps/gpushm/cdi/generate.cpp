@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cdi/generate.hpp"
 
+#include <unistd.h>
+
 #include "cdi/command.hpp"
 #include "commands.hpp"
+#include "discover/trusted_path.hpp"
+#include "gpushm/error.hpp"
 #include "output.hpp"
 #include "support/child_process.hpp"
 
@@ -49,18 +53,47 @@ void tell(const generated_document& made, const generate_arguments& arguments) {
   }
 }
 
+// Engines run the hooks' program as root. Gives a warning where they are left out: a build tree or
+// a home directory is an honest mistake. To name such a program is refused.
+std::string check_hook_program(discover::generate_options& options, bool chosen) {
+  const auto problem = ::geteuid() == 0 && !options.disabled_hooks.contains("all")
+                           ? discover::who_may_replace(options.hook_path)
+                           : std::nullopt;
+  if (!problem) {
+    return {};
+  }
+  const std::string cause = "engines would run it as root, and " + *problem;
+  constexpr const char* next = "install it where only root can write, such as /usr/local/bin";
+  if (chosen) {
+    throw error(errc::invalid_argument, "name the hooks' program", options.hook_path, cause, next);
+  }
+  options.disabled_hooks.insert("all");
+  return std::string("the document has no hooks: their program would be ")
+      .append(options.hook_path)
+      .append("; ")
+      .append(cause)
+      .append(" (")
+      .append(next)
+      .append(", or name one with --hook-path)");
+}
+
 }  // namespace
 
 generated_document make_document(const generate_arguments& arguments) {
   discover::generate_options options = arguments.options;
-  if (options.hook_path.empty()) {
+  const bool chosen = !options.hook_path.empty();
+  if (!chosen) {
     options.hook_path = app::executable_path();
   }
+  const std::string without_hooks = check_hook_program(options, chosen);
   discover::generated made = discover::generate(options);
   generated_document result{std::move(made.content),
                             std::move(made.found),
                             std::move(made.missing),
                             std::move(made.incomplete)};
+  if (!without_hooks.empty()) {
+    result.warnings.push_back(without_hooks);
+  }
   if (!arguments.spec_version.empty()) {
     for (std::string& dropped : cdi::lower_to(result.content, arguments.spec_version)) {
       result.warnings.push_back(std::move(dropped));

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cdi/hook.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
-#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "base/file.hpp"
 #include "base/syscall.hpp"
+#include "base/unique_fd.hpp"
 #include "commands.hpp"
 #include "gpushm/error.hpp"
 #include "output.hpp"
@@ -56,6 +61,46 @@ std::string read_standard_input() {
   return text;
 }
 
+[[noreturn]] void give_up(int) {
+  constexpr std::string_view text = "gpushm: the hook is not done after a minute: given up\n";
+  static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size()));
+  ::_exit(exit_failed);
+}
+
+// What comes from the one who called, which may be the image's wish or a runtime's mistake.
+void leave_surroundings(std::string_view hook) {
+  constexpr unsigned most_seconds = 60;
+  // A file system of the image's (FUSE, NFS) may never answer, and the engine would wait with us.
+  struct sigaction alarm {};
+  alarm.sa_handler = &give_up;
+  sigset_t none;
+  ::sigemptyset(&none);
+  base::checked(
+      "run hook", hook, "sigaction", [&] { return ::sigaction(SIGALRM, &alarm, nullptr); });
+  base::checked("run hook", hook, "pthread_sigmask", [&] {
+    errno = ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
+    return errno == 0 ? 0 : -1;
+  });
+  ::alarm(most_seconds);
+  // Descriptors that a runtime has left open can lead out of the container.
+  base::checked("run hook", hook, "close_range", [] { return ::close_range(3, ~0U, 0); }, {ENOSYS});
+  // Nor is anything opened below to be taken for a standard one that is closed.
+  int filler = STDIN_FILENO;
+  while (filler >= 0 && filler <= STDERR_FILENO) {
+    filler = ::open("/dev/null", O_RDWR);
+  }
+  const base::unique_fd spare(filler);
+  // What the image put into the environment, and files beside where the runtime happens to be, are
+  // not for programs of the host.
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is one thread
+  if (::clearenv() != 0) {
+    throw error(errc::system_error, "run hook", hook, "clearenv failed");
+  }
+  base::checked("run hook", hook, "chdir", [] { return ::chdir("/"); });
+  // The engine's can make directories that only root enters.
+  ::umask(022);
+}
+
 std::string text_member(const nlohmann::json& object, const char* name) {
   const auto found = object.is_object() ? object.find(name) : object.end();
   return object.is_object() && found != object.end() && found->is_string()
@@ -93,13 +138,12 @@ std::string root_of_container(std::string_view state) {
     throw_no_root({}, "standard input is not the state of a container with an absolute bundle");
   }
   const std::string path = std::string(bundle).append("/config.json");
-  std::error_code failed;
-  const auto size = std::filesystem::file_size(path, failed);
-  const auto config = failed || size > max_config_bytes
-                          ? std::nullopt
-                          : base::read_small_file(path, static_cast<std::size_t>(size));
+  const auto config = base::read_small_file(path, max_config_bytes + 1);
   if (!config) {
-    throw_no_root(path, failed ? failed.message() : "it cannot be read, or has more than 16 MiB");
+    throw_no_root(path, std::generic_category().message(errno));
+  }
+  if (config->size() > max_config_bytes) {
+    throw_no_root(path, "it has more than 16 MiB");
   }
   const nlohmann::json parsed = nlohmann::json::parse(*config, nullptr, false);
   const bool has_root = parsed.is_object() && parsed.contains("root");
@@ -125,13 +169,7 @@ int run_hook(const std::vector<std::string>& words) {
                       "name create-symlinks, update-ldcache, enable-cuda-compat or "
                       "disable-device-node-modification");
   }
-  // What the image put into the environment, and files beside where the runtime happens to be, are
-  // not for programs of the host.
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is one thread
-  if (::clearenv() != 0) {
-    throw error(errc::system_error, "run hook", words.front(), "clearenv failed");
-  }
-  base::checked("run hook", words.front(), "chdir", [] { return ::chdir("/"); });
+  leave_surroundings(words.front());
   for (const known_hook& each : known_hooks) {
     if (each.name == words.front()) {
       const container_root root(root_of_container(read_standard_input()));

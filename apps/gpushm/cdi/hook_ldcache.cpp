@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <dirent.h>
 #include <fcntl.h>
-#include <linux/capability.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
+#include <memory>
+#include <span>
 
 #include "base/syscall.hpp"
 #include "base/text.hpp"
 #include "cdi/hook.hpp"
+#include "cdi/hook_sandbox.hpp"
+#include "discover/ld_cache.hpp"
 #include "gpushm/error.hpp"
 #include "output.hpp"
 #include "support/child_process.hpp"
@@ -20,7 +24,10 @@ namespace gpushm::cli {
 
 namespace {
 
-constexpr std::chrono::seconds patience{30};
+constexpr std::string_view operation = "make the cache of libraries";
+constexpr std::chrono::seconds patience{10};
+constexpr std::size_t max_cache_bytes = std::size_t{32} << 20U;
+constexpr const char* configuration = "/etc/ld.so.conf";
 
 // Of other distributions than the host's: its ldconfig has not compiled them in.
 constexpr std::array system_directories{"/lib/x86_64-linux-gnu",
@@ -32,22 +39,15 @@ constexpr std::array system_directories{"/lib/x86_64-linux-gnu",
                                         "/lib",
                                         "/usr/lib"};
 
-// Without it `ldconfig -r` would not change its root but follow the image's links on the host.
-bool may_change_root() {
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  std::array<__user_cap_data_struct, 2> data{};
-  return ::syscall(SYS_capget, &header, data.data()) == 0 &&
-         (data[0].effective & (1U << static_cast<unsigned int>(CAP_SYS_CHROOT))) != 0;
-}
-
 // The program itself: Ubuntu's /sbin/ldconfig is a script that needs a shell in the image.
-std::string find_ldconfig(const std::string& asked) {
+base::unique_fd open_ldconfig(const std::string& asked) {
   for (const std::string& path : {std::string(asked).append(".real"), asked}) {
-    if (path.starts_with('/') && ::access(path.c_str(), X_OK) == 0) {
-      return path;
+    base::unique_fd program(path.starts_with('/') ? ::open(path.c_str(), O_PATH | O_CLOEXEC) : -1);
+    if (program) {
+      return program;
     }
   }
-  return {};
+  throw error(errc::system_error, operation, asked, "the host has no ldconfig");
 }
 
 std::string lines(const std::vector<std::string>& all) {
@@ -61,7 +61,38 @@ std::string lines(const std::vector<std::string>& all) {
   return text;
 }
 
-// Returns whether the container's own configuration reads ours.
+struct close_directory {
+  void operator()(DIR* directory) const noexcept { ::closedir(directory); }
+};
+
+// ldconfig would wait for a writer of a pipe.
+void refuse_special_file(const container_root& root, const std::string& path) {
+  const base::unique_fd file = root.open(path, O_PATH);
+  struct stat about {};
+  if (file && ::fstat(file.get(), &about) == 0 && !S_ISREG(about.st_mode) &&
+      !S_ISDIR(about.st_mode)) {
+    throw error(errc::invalid_argument, operation, path, "it is not a regular file");
+  }
+}
+
+void refuse_special_files(const container_root& root) {
+  refuse_special_file(root, configuration);
+  base::unique_fd opened = root.open(linker_directory, O_RDONLY | O_DIRECTORY);
+  const std::unique_ptr<DIR, close_directory> stream(opened ? ::fdopendir(opened.get()) : nullptr);
+  if (stream == nullptr) {
+    return;
+  }
+  static_cast<void>(opened.release());
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): a directory stream of its own
+  while (const dirent* entry = ::readdir(stream.get())) {
+    refuse_special_file(
+        root,
+        std::string(linker_directory).append("/").append(static_cast<const char*>(entry->d_name)));
+  }
+}
+
+// What a later ldconfig in the container reads. Returns whether the container's own configuration
+// reads ours.
 bool configure(const container_root& root, const std::vector<std::string>& folders) {
   root.write(linker_directory, driver_file, lines(folders));
   std::vector<std::string> there;
@@ -71,38 +102,39 @@ bool configure(const container_root& root, const std::vector<std::string>& folde
     }
   }
   root.write(linker_directory, system_file, lines(there));
-  const auto own = root.read("/etc/ld.so.conf");
-  if (!own && !root.open("/etc/ld.so.conf", O_PATH | O_NOFOLLOW)) {
+  const auto own = root.read(configuration);
+  if (!own && !root.open(configuration, O_PATH | O_NOFOLLOW) && errno == ENOENT) {
     root.write("/etc", "ld.so.conf", "include /etc/ld.so.conf.d/*.conf\n");
     return true;
   }
   return own && own->find("ld.so.conf.d") != std::string::npos;
 }
 
-void run_ldconfig(const container_root& root,
-                  const std::string& program,
-                  const std::vector<std::string>& folders) {
-  app::child_options options;
-  options.argv = {
-      program, "-i", "-r", root.path(), "-f", "/etc/ld.so.conf", "-C", "/etc/ld.so.cache"};
-  options.argv.insert(options.argv.end(), folders.begin(), folders.end());
-  options.environment = {{"PATH", "/usr/sbin:/usr/bin:/sbin:/bin"}};
-  options.merge_stderr = true;
-  app::child_process child = app::child_process::start(options);
-  child.close_input();
-  const app::deadline until = app::deadline_in(patience);
-  std::string said;
-  const bool ended = child.read_all(said, until);
-  const auto status = ended ? child.wait(until) : std::nullopt;
-  if (!status || !WIFEXITED(*status) || WEXITSTATUS(*status) != 0) {
-    const auto told = base::lines_of(said);
-    note(std::string("warning: the container's cache of libraries is not up to date: ")
-             .append(program)
-             .append(": ")
-             .append(status ? app::status_text(*status) : std::string("no end in time"))
-             .append(told.empty() ? "" : ": ")
-             .append(told.empty() ? std::string_view() : told.back()));
+// What the host's ldconfig, confined to the container's root, makes of it. Without -r, which would
+// follow links of the image through procfs to the host; with -X, as links are create-symlinks's
+// work; -i: glibc's auxiliary cache is the image's too.
+std::string cache_of(const container_root& root,
+                     const std::string& path,
+                     const std::vector<std::string>& folders) {
+  const base::unique_fd program = open_ldconfig(path);
+  const root_sandbox sandbox(root);
+  sandbox.put("conf", lines(folders).append("include ").append(configuration).append("\n"));
+  const auto ending =
+      sandbox.run(program.get(), {"ldconfig", "-i", "-X", "-f", "conf", "-C", "cache"}, patience);
+  if (!ending.ended || !WIFEXITED(ending.status) || WEXITSTATUS(ending.status) != 0) {
+    const auto told = base::lines_of(ending.said);
+    std::string cause =
+        ending.ended ? app::status_text(ending.status) : std::string("no end within 10 seconds");
+    if (!told.empty()) {
+      cause.append(": ").append(told.back());
+    }
+    throw error(errc::system_error, operation, path, cause);
   }
+  auto cache = sandbox.take("cache", max_cache_bytes);
+  if (!cache || !discover::is_ld_cache(std::as_bytes(std::span(*cache)))) {
+    throw error(errc::system_error, operation, path, "what it made is not an ld.so.cache");
+  }
+  return std::move(*cache);
 }
 
 }  // namespace
@@ -110,23 +142,19 @@ void run_ldconfig(const container_root& root,
 void update_ldcache(const container_root& root, const hook_options& options) {
   const std::vector<std::string> folders = options.all("folder");
   const std::string asked = options.last("ldconfig-path");
-  const std::string program = find_ldconfig(asked.empty() ? "/sbin/ldconfig" : asked);
-  if (program.empty() || !may_change_root()) {
-    note(std::string("warning: the container's cache of libraries is not up to date: ")
-             .append(program.empty() ? "the host has no ldconfig"
-                                     : "this hook may not change its root (CAP_SYS_CHROOT)"));
-    return;
-  }
-  bool included = false;
   try {
-    included = configure(root, folders);
+    const bool included = configure(root, folders);
+    refuse_special_files(root);
+    root.write("/etc",
+               "ld.so.cache",
+               cache_of(root,
+                        asked.empty() ? "/sbin/ldconfig" : asked,
+                        included ? std::vector<std::string>() : folders));
   } catch (const error& failure) {
-    // A root that cannot be written: the image's own cache stays.
+    // The container starts: the image's own cache stays, and links are there.
     note(std::string("warning: the container's cache of libraries is not up to date: ")
              .append(failure.what()));
-    return;
   }
-  run_ldconfig(root, program, included ? std::vector<std::string>() : folders);
 }
 
 }  // namespace gpushm::cli

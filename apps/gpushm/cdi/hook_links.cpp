@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <climits>
 
 #include "base/syscall.hpp"
@@ -21,6 +22,10 @@ bool leads_to(int directory, const std::string& name, const std::string& target)
   std::array<char, PATH_MAX> there{};
   const auto length = ::readlinkat(directory, name.c_str(), there.data(), there.size());
   return length > 0 && std::string_view(there.data(), static_cast<std::size_t>(length)) == target;
+}
+
+bool is_on_another_mount(const container_root& root, const std::string& link) {
+  return !root.open(discover::directory_of(link), O_PATH | O_DIRECTORY) && errno == EXDEV;
 }
 
 void make_link(const container_root& root, const std::string& target, const std::string& link) {
@@ -61,8 +66,8 @@ void create_symlinks(const container_root& root, const hook_options& options) {
     try {
       make_link(root, target, link);
     } catch (const error& failure) {
-      // Images that cannot be changed have to bring the links; others do without them.
-      if (!root.read_only()) {
+      // Images that cannot be changed, and volumes, have to bring the links; others do without.
+      if (!root.read_only() && !is_on_another_mount(root, link)) {
         throw;
       }
       note(std::string("warning: ").append(failure.what()));

@@ -8,7 +8,6 @@
 
 #include "base/file.hpp"
 #include "base/syscall.hpp"
-#include "base/text.hpp"
 #include "cdi/hook.hpp"
 #include "gpushm/error.hpp"
 
@@ -16,7 +15,7 @@ namespace gpushm::cli {
 
 namespace {
 
-constexpr const char* operation = "forbid the driver to make device nodes";
+constexpr std::string_view operation = "forbid the driver to make device nodes";
 constexpr const char* directory = "/proc/driver/nvidia";
 constexpr const char* params = "/proc/driver/nvidia/params";
 constexpr unsigned long restricted = MS_NOSUID | MS_NODEV | MS_NOEXEC;
@@ -38,7 +37,7 @@ std::optional<std::string> without_modification(const std::string& text) {
 }
 
 base::unique_fd open_there(const container_root& root, const char* path, int flags) {
-  base::unique_fd opened = root.open(path, flags);
+  base::unique_fd opened = root.open_without_links(path, flags);
   if (!opened) {
     base::throw_errno(errno, operation, path, "open");
   }
@@ -55,7 +54,7 @@ class passing_tmpfs {
       return ::mount(
           "gpushm", descriptor_path(below).c_str(), "tmpfs", restricted, "size=1m,mode=0755");
     });
-    top_ = root.open(directory, O_PATH | O_DIRECTORY);
+    top_ = root.open_without_links(directory, O_PATH | O_DIRECTORY);
     struct statfs about {};
     if (!top_ || ::fstatfs(top_.get(), &about) != 0 || about.f_type != TMPFS_MAGIC) {
       throw error(errc::system_error, operation, directory, "the mount is not where it was made");
@@ -72,12 +71,7 @@ class passing_tmpfs {
     base::unique_fd file(base::checked(operation, params, "open", [&] {
       return ::openat(top_.get(), "params", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
     }));
-    while (!text.empty()) {
-      const auto wrote = base::checked(operation, params, "write", [&] {
-        return ::write(file.get(), text.data(), text.size());
-      });
-      text.remove_prefix(static_cast<std::size_t>(wrote));
-    }
+    write_all(file.get(), text, operation, params);
     base::checked(operation, params, "fchmod", [&] { return ::fchmod(file.get(), 0444); });
     return file;
   }
@@ -96,7 +90,7 @@ void disable_device_node_modification(const container_root& root, const hook_opt
     return;
   }
   // Taken before it is covered.
-  const base::unique_fd target = root.open(params, O_PATH);
+  const base::unique_fd target = root.open_without_links(params, O_PATH);
   if (!target) {
     // An engine that hides it leaves nothing to read.
     if (errno == ENOENT) {

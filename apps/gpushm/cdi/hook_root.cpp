@@ -8,10 +8,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <climits>
 #include <cstdio>
-#include <vector>
 
 #include "base/file.hpp"
 #include "base/syscall.hpp"
@@ -21,16 +20,16 @@ namespace gpushm::cli {
 
 namespace {
 
-constexpr const char* operation = "change the container's root";
-constexpr int max_links = 40;  // as the kernel
+constexpr std::string_view operation = "change the container's root";
 constexpr mode_t directory_mode = 0755;
 constexpr mode_t file_mode = 0644;
 
-int open_in_root(int root, const std::string& path, int flags, mode_t mode) {
+// One call of openat2 does it all: links are resolved by the kernel, with `root` as "/", and nobody
+// can exchange a directory for a link between two steps of ours.
+int open_in_root(int root, const std::string& path, int flags, std::uint64_t resolve) {
   open_how how{};
   how.flags = static_cast<unsigned int>(flags | O_CLOEXEC);
-  how.mode = (flags & O_CREAT) != 0 ? mode : 0;
-  how.resolve = RESOLVE_IN_ROOT;
+  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | resolve;
   // EAGAIN: something was renamed meanwhile, and the kernel could not be sure.
   for (int attempt = 0; attempt < 100; ++attempt) {
     const auto fd = ::syscall(SYS_openat2, root, path.c_str(), &how, sizeof how);
@@ -41,86 +40,39 @@ int open_in_root(int root, const std::string& path, int flags, mode_t mode) {
   return -1;
 }
 
-bool is_link(int fd) {
-  struct stat about {};
-  return ::fstat(fd, &about) == 0 && S_ISLNK(about.st_mode);
-}
-
-std::optional<std::string> target_of(int link) {
-  std::array<char, PATH_MAX> target{};
-  const auto length = ::readlinkat(link, "", target.data(), target.size());
-  if (length <= 0 || static_cast<std::size_t>(length) >= target.size()) {
-    return std::nullopt;
-  }
-  return std::string(target.data(), static_cast<std::size_t>(length));
-}
-
-base::unique_fd failed(int number) {
-  errno = number;
-  return {};
+std::string text_of(std::string_view path) {
+  return path.empty() ? "." : std::string(path);
 }
 
 }  // namespace
 
-container_root::container_root(const std::string& path, resolution how)
-    : path_(path),
-      root_(base::checked("open the container's root",
-                          path,
-                          "open",
-                          [&] { return ::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC); })),
-      how_(how) {}
-
-base::unique_fd container_root::open(std::string_view path, int flags, mode_t mode) const {
-  if (how_ == resolution::best) {
-    const std::string text = path.empty() ? "." : std::string(path);
-    const int fd = open_in_root(root_.get(), text, flags, mode);
-    // Too old a kernel, or a seccomp profile that does not know the call.
-    if (fd >= 0 || (errno != ENOSYS && errno != EPERM)) {
-      return base::unique_fd(fd);
-    }
+container_root::container_root(const std::string& path)
+    : path_(path), root_(base::checked("open the container's root", path, "open", [&] {
+        return ::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+      })) {
+  if (!open("/", O_PATH | O_DIRECTORY)) {
+    throw error(errc::system_error,
+                "open the container's root",
+                path,
+                std::string("openat2: ").append(base::errno_text(errno)),
+                "hooks need Linux 5.6 or later, and openat2 allowed (seccomp)");
   }
-  return open_by_parts(path, flags, mode);
 }
 
-base::unique_fd container_root::open_by_parts(std::string_view path, int flags, mode_t mode) const {
-  // The directories on the way, so that ".." never asks the file system, which could answer with
-  // one outside.
-  std::vector<base::unique_fd> way;
-  const auto here = [&] { return way.empty() ? root_.get() : way.back().get(); };
-  std::vector<std::string> parts;
-  discover::push_parts(parts, path);
-  int links = 0;
-  while (!parts.empty()) {
-    const std::string part = std::move(parts.back());
-    parts.pop_back();
-    const bool dots = part == "." || part == "..";
-    if (part == ".." && !way.empty()) {
-      way.pop_back();
-    }
-    if (dots) {
-      continue;
-    }
-    base::unique_fd next(::openat(here(), part.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-    if (next && is_link(next.get()) && !(parts.empty() && (flags & O_NOFOLLOW) != 0)) {
-      const auto target = target_of(next.get());
-      if (!target || ++links > max_links) {
-        return failed(ELOOP);
-      }
-      if (target->front() == '/') {
-        way.clear();
-      }
-      discover::push_parts(parts, *target);
-      continue;
-    }
-    if (parts.empty()) {
-      return base::unique_fd(::openat(here(), part.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, mode));
-    }
-    if (!next) {
-      return {};
-    }
-    way.push_back(std::move(next));
+base::unique_fd container_root::open(std::string_view path, int flags) const {
+  constexpr std::string_view devices = "/dev";
+  const std::string_view rest = path.substr(std::min(path.size(), devices.size()));
+  if (!path.starts_with(devices) || !(rest.empty() || rest.front() == '/')) {
+    return base::unique_fd(open_in_root(root_.get(), text_of(path), flags, RESOLVE_NO_XDEV));
   }
-  return base::unique_fd(::openat(here(), ".", flags | O_CLOEXEC, mode));
+  const base::unique_fd mounted = open_without_links(devices, O_PATH | O_DIRECTORY);
+  return mounted
+             ? base::unique_fd(open_in_root(mounted.get(), text_of(rest), flags, RESOLVE_NO_XDEV))
+             : base::unique_fd();
+}
+
+base::unique_fd container_root::open_without_links(std::string_view path, int flags) const {
+  return base::unique_fd(open_in_root(root_.get(), text_of(path), flags, RESOLVE_NO_SYMLINKS));
 }
 
 bool container_root::read_only() const noexcept {
@@ -152,13 +104,18 @@ base::unique_fd container_root::make_directory(std::string_view path) const {
 
 std::optional<std::string> container_root::read(std::string_view path,
                                                 std::size_t limit_bytes) const {
-  const base::unique_fd file = open(path, O_RDONLY | O_NONBLOCK);
+  // Looked at before it is opened: to open a device or a pipe of the image has effects.
+  const base::unique_fd seen = open(path, O_PATH);
   struct stat about {};
-  if (!file || ::fstat(file.get(), &about) != 0 || !S_ISREG(about.st_mode)) {
+  if (!seen || ::fstat(seen.get(), &about) != 0 || !S_ISREG(about.st_mode)) {
     return std::nullopt;
   }
-  return base::read_small_file(std::string("/proc/self/fd/").append(std::to_string(file.get())),
-                               limit_bytes);
+  const std::string again = std::string("/proc/self/fd/").append(std::to_string(seen.get()));
+  const base::unique_fd file(::open(again.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!file) {
+    return std::nullopt;
+  }
+  return read_open_file(file.get(), limit_bytes);
 }
 
 void container_root::write(std::string_view directory,
@@ -173,11 +130,7 @@ void container_root::write(std::string_view directory,
                     file_mode);
   }));
   try {
-    while (!text.empty()) {
-      const auto wrote = base::checked(
-          operation, name, "write", [&] { return ::write(file.get(), text.data(), text.size()); });
-      text.remove_prefix(static_cast<std::size_t>(wrote));
-    }
+    write_all(file.get(), text, operation, name);
     // The creation mask is the engine's.
     base::checked(operation, name, "fchmod", [&] { return ::fchmod(file.get(), file_mode); });
     base::checked(operation, name, "rename", [&] {
@@ -186,6 +139,32 @@ void container_root::write(std::string_view directory,
   } catch (const error&) {
     static_cast<void>(::unlinkat(place.get(), temporary.c_str(), 0));
     throw;
+  }
+}
+
+std::optional<std::string> read_open_file(int fd, std::size_t limit_bytes) {
+  std::string text(limit_bytes, '\0');
+  std::size_t used = 0;
+  while (used < text.size()) {
+    const auto got =
+        base::retry([&] { return ::read(fd, text.data() + used, text.size() - used); });
+    if (got < 0) {
+      return std::nullopt;
+    }
+    if (got == 0) {
+      break;
+    }
+    used += static_cast<std::size_t>(got);
+  }
+  text.resize(used);
+  return text;
+}
+
+void write_all(int fd, std::string_view text, std::string_view operation, std::string_view object) {
+  while (!text.empty()) {
+    const auto wrote = base::checked(
+        operation, object, "write", [&] { return ::write(fd, text.data(), text.size()); });
+    text.remove_prefix(static_cast<std::size_t>(wrote));
   }
 }
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "gpushm/types.hpp"
 
@@ -21,15 +20,8 @@ struct demo_place {
 /// driver_error.
 [[nodiscard]] demo_place find_place(const std::string& device);
 
-/// Memory that is free for a segment there; nothing when nobody knows.
+/// Memory that is free for a segment there; nothing when it is not known.
 [[nodiscard]] std::optional<std::uint64_t> free_bytes(const demo_place& place);
-
-/// Free host memory: MemAvailable of `meminfo`, less where `cgroup_max` and `cgroup_current` (the
-/// contents of memory.max and memory.current, or empty) leave less. Nothing when `meminfo` does not
-/// say.
-[[nodiscard]] std::optional<std::uint64_t> free_host_bytes(std::string_view meminfo,
-                                                           std::string_view cgroup_max,
-                                                           std::string_view cgroup_current);
 
 /// The largest power of two up to `wanted` that takes at most three fifths of `free_bytes`, but at
 /// least 1 MiB.

@@ -153,7 +153,7 @@ void visible_devices(const workload& pod, const manifest_node& container, report
               .append(" takes GPUs past the scheduler, which may give them to others at the same "
                       "time, and does nothing where the container runtime is not NVIDIA's. Ask "
                       "for a GPU instead, by a resource or a claim"),
-          {"resources:", "  limits:", "    nvidia.com/gpu-0: 1"},
+          {"resources:", "  limits:", "    gpushm.dev/gpu-0: 1"},
           name_of(container));
     } else if (name == "CUDA_VISIBLE_DEVICES" && !value.empty()) {
       out.add(pod,

@@ -6,7 +6,7 @@
 namespace gpushm::cli {
 
 void add_k8s(CLI::App& root, request& asked) {
-  CLI::App* k8s = root.add_subcommand("k8s", "Look at pods that share GPU memory");
+  CLI::App* k8s = root.add_subcommand("k8s", "Check manifests of pods that share GPU memory");
   k8s->footer("");
   k8s->require_subcommand(1);
   add_k8s_lint(*k8s, asked);

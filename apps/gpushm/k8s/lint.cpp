@@ -27,7 +27,7 @@ std::vector<finding> lint(const manifests& all, const lint_options& options) {
       }
     }
   }
-  check_sharing(all, options.one_gpu_nodes, out);
+  check_sharing(all, options, out);
   std::vector<finding> found = out.take();
   std::stable_sort(found.begin(), found.end(), [&order](const finding& a, const finding& b) {
     return std::tuple(order.at(a.file), a.line, a.column) <

@@ -49,25 +49,16 @@ std::string read(const std::string& file) {
   return *std::move(text);
 }
 
-/// A name may have any bytes but 0.
-std::string printable(const std::string& text) {
-  std::string line;
-  for (const char c : text) {
-    line += static_cast<unsigned char>(c) < 0x20 || c == '\x7f' ? '?' : c;
-  }
-  return line;
-}
-
 void print_text(const std::vector<k8s::finding>& found, const k8s::manifests& all) {
   for (const k8s::finding& each : found) {
-    std::string line = printable(each.file);
+    std::string line = each.file;
     line.append(":").append(std::to_string(each.line));
     line.append(":").append(std::to_string(each.column)).append(": ");
-    line.append(printable(each.object)).append(each.object.empty() ? "" : ": ");
-    line.append(printable(each.why)).append(" [").append(each.rule).append("]");
+    line.append(each.object).append(each.object.empty() ? "" : ": ");
+    line.append(each.why).append(" [").append(each.rule).append("]");
     print_line(line);
     for (const std::string& one : each.write) {
-      print_line(std::string("    ").append(printable(one)));
+      print_line(std::string("    ").append(one));
     }
   }
   const auto counted = [](std::size_t count, std::string_view what) {
@@ -103,6 +94,15 @@ void add(CLI::App& app, lint_arguments& out) {
   app.add_flag("--one-gpu-nodes",
                out.options.one_gpu_nodes,
                "The nodes have one GPU each: pods of one node get the same one");
+  app.add_option_function<std::vector<std::string>>(
+         "--one-gpu-resource",
+         [&out](const std::vector<std::string>& names) {
+           out.options.one_gpu_resources.insert(names.begin(), names.end());
+         },
+         "A resource that is one GPU, as slices of a single one are (may be repeated)")
+      ->type_name("NAME")
+      ->expected(1)
+      ->take_all();
   add_json(app, out.json);
 }
 
@@ -131,13 +131,13 @@ int run(const lint_arguments& arguments) {
 }  // namespace
 
 void add_k8s_lint(CLI::App& k8s, request& asked) {
-  add_cdi_command<lint_arguments>(
-      k8s,
-      asked,
-      "lint",
-      "Tell what pods ask for in vain, and what they are not promised, to share GPU memory",
-      add,
-      run);
+  add_cdi_command<lint_arguments>(k8s,
+                                  asked,
+                                  "lint",
+                                  "Report what pods request but do not need to share GPU memory, "
+                                  "and what they are not promised",
+                                  add,
+                                  run);
 }
 
 }  // namespace gpushm::cli

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "k8s/rules.hpp"
+#include "k8s/sharing_side.hpp"
 
 namespace gpushm::k8s {
 
@@ -93,7 +94,7 @@ std::string_view why_not(std::string_view path) {
 void host_path(const workload& pod, report& out) {
   for (const manifest_node& volume : pod.spec["volumes"].elements()) {
     const manifest_node source = volume["hostPath"];
-    if (source) {
+    if (source && may_carry_handles(source)) {
       out.add(pod,
               source,
               "host-path",

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "k8s/finding.hpp"
+#include "k8s/lint.hpp"
 
 namespace gpushm::k8s {
 
@@ -25,6 +26,6 @@ struct container_rule {
 /// Whether pods that can share are promised the same node, GPU and claim: gpu-not-promised,
 /// node-not-promised, claim-not-shared.
 /// `one_gpu_nodes`: the same node is the same GPU.
-void check_sharing(const manifests& all, bool one_gpu_nodes, report& out);
+void check_sharing(const manifests& all, const lint_options& options, report& out);
 
 }  // namespace gpushm::k8s

@@ -12,11 +12,21 @@ namespace {
 // Pairs are looked at: no more pods than a file for people has.
 constexpr std::size_t most_sides = 500;
 
-std::string and_the(const workload& other) {
-  return std::string("This and ").append(other.title());
+/// The other pod of a finding, and how many more share with both.
+struct partner {
+  const workload* pod = nullptr;
+  std::size_t more = 0;
+};
+
+std::string and_the(const partner& other) {
+  std::string text = "This and " + other.pod->title();
+  if (other.more > 0) {
+    text += " (and " + std::to_string(other.more) + " more)";
+  }
+  return text;
 }
 
-void tell_gpu(const sharing_side& side, const workload& other, report& out) {
+void tell_gpu(const sharing_side& side, const partner& other, report& out) {
   out.add(
       *side.pod,
       side.gpu_place,
@@ -26,13 +36,13 @@ void tell_gpu(const sharing_side& side, const workload& other, report& out) {
           "same one: each gets any GPU of its node, replicas of a device plugin too. Name one "
           "GPU's resource in both, or use one ResourceClaim in both (on nodes with a single GPU: "
           "--one-gpu-nodes)"),
-      {"resources:", "  limits:", "    nvidia.com/gpu-0: 1"});
+      {"resources:", "  limits:", "    gpushm.dev/gpu-0: 1"});
 }
 
-void tell_node(const sharing_side& side, const workload& other, report& out) {
+void tell_node(const sharing_side& side, const partner& other, report& out) {
   // One that the other has, if it has any.
-  const auto first = other.labels.begin();
-  const bool has_label = first != other.labels.end();
+  const auto first = other.pod->labels.begin();
+  const bool has_label = first != other.pod->labels.end();
   std::string label(has_label ? first->first : "gpushm.example/pair");
   label.append(": ").append(has_label ? first->second : "NAME");
   out.add(
@@ -51,7 +61,7 @@ void tell_node(const sharing_side& side, const workload& other, report& out) {
        "      topologyKey: kubernetes.io/hostname"});
 }
 
-void tell_template(const sharing_side& side, const workload& other, report& out) {
+void tell_template(const sharing_side& side, const partner& other, report& out) {
   out.add(
       *side.pod,
       side.pod->spec["resourceClaims"],
@@ -72,8 +82,24 @@ void check_containers(const sharing_side& side, bool one_gpu_nodes, report& out)
         "Two containers of this pod ask for a GPU each, and get different ones, unless the node's "
         "GPUs are replicated, and then perhaps. Name one GPU's resource in both, or use one "
         "ResourceClaim in both",
-        {"resources:", "  limits:", "    nvidia.com/gpu-0: 1"});
+        {"resources:", "  limits:", "    gpushm.dev/gpu-0: 1"});
   }
+}
+
+/// The pod before it in the files to which `at` is promised most, else the first: the same one for
+/// the same files, and the one that is most likely meant.
+partner partner_of(const std::vector<const sharing_side*>& group, std::size_t at) {
+  std::size_t best = 0;
+  int best_promises = -1;
+  for (std::size_t i = 0; i < at; ++i) {
+    const int promises =
+        (same_node(*group[i], *group[at]) ? 1 : 0) + (same_gpu(*group[i], *group[at]) ? 1 : 0);
+    if (promises > best_promises) {
+      best = i;
+      best_promises = promises;
+    }
+  }
+  return {group[best]->pod, group.size() - 2};
 }
 
 /// The pods that share a channel: each, but the first, needs one among the others with which it is
@@ -82,9 +108,13 @@ void check_group(const std::string& channel,
                  const std::vector<const sharing_side*>& group,
                  bool one_gpu_nodes,
                  report& out) {
+  const auto writes = [&](const sharing_side* each) { return each->written.contains(channel); };
+  if (channel.starts_with("path ") && std::none_of(group.begin(), group.end(), writes)) {
+    return;  // what is not written carries nothing
+  }
   for (std::size_t at = 1; at < group.size(); ++at) {
     const sharing_side& side = *group[at];
-    const workload& other = *group[at - 1]->pod;
+    const partner other = partner_of(group, at);
     if (channel.starts_with("template ")) {
       tell_template(side, other, out);
       continue;
@@ -105,11 +135,12 @@ void check_group(const std::string& channel,
 
 }  // namespace
 
-void check_sharing(const manifests& all, bool one_gpu_nodes, report& out) {
+void check_sharing(const manifests& all, const lint_options& options, report& out) {
+  const bool one_gpu_nodes = options.one_gpu_nodes;
   std::vector<sharing_side> sides;
   for (const workload& each : all.workloads()) {
     if (sides.size() < most_sides) {
-      sides.push_back(side_of(each, all));
+      sides.push_back(side_of(each, all, options.one_gpu_resources));
       check_containers(sides.back(), one_gpu_nodes, out);
     }
   }

@@ -2,6 +2,7 @@
 #include "k8s/sharing_side.hpp"
 
 #include <algorithm>
+#include <array>
 
 namespace gpushm::k8s {
 
@@ -11,32 +12,53 @@ constexpr std::string_view share_resource = "gpushm.dev/share";
 constexpr std::string_view share_class = "share.gpushm.dev";
 constexpr std::string_view host_label = "kubernetes.io/hostname";
 
+constexpr std::string_view nvidia = "nvidia.com/";
+
+/// What NVIDIA's network operator and SR-IOV plugins call their resources.
+bool is_network(std::string_view name) {
+  constexpr auto starts = std::to_array<std::string_view>(
+      {"hostdev", "rdma", "hca", "sriov", "cx", "bf", "ib", "roce", "mlnx", "mofed", "nic"});
+  return std::any_of(starts.begin(), starts.end(), [name](std::string_view each) {
+    return name.starts_with(each);
+  });
+}
+
 bool is_gpu(std::string_view resource) {
-  return resource.starts_with("nvidia.com/") || resource == "amd.com/gpu" ||
-         resource.starts_with("gpu.intel.com/");
+  return (resource.starts_with(nvidia) && !is_network(resource.substr(nvidia.size()))) ||
+         resource == "amd.com/gpu" || resource.starts_with("gpu.intel.com/") ||
+         resource.starts_with("gpushm.dev/gpu-");
 }
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-/// "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", and their shared replicas: any of the node's.
-bool is_pool(std::string_view resource) {
-  constexpr std::string_view shared = ".shared";
-  if (resource.ends_with(shared)) {
-    resource.remove_suffix(shared.size());
+bool is_number(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), is_digit);
+}
+
+/// "gpushm.dev/gpu-0", as the agent names single GPUs, "nvidia.com/gpu-0" and "nvidia.com/mig-0-1",
+/// as its configuration's examples name GPUs and instances: these alone are known to be one each.
+/// Any other name may be a renamed pool.
+bool is_one_gpu(std::string_view resource) {
+  constexpr std::string_view own = "gpushm.dev/gpu-";
+  if (resource.starts_with(own)) {
+    return is_number(resource.substr(own.size()));
   }
-  std::string_view name = resource.substr(resource.find('/') + 1);
-  if (name == "gpu" || resource.starts_with("gpu.intel.com/")) {
-    return true;
+  if (!resource.starts_with(nvidia)) {
+    return false;
+  }
+  std::string_view name = resource.substr(nvidia.size());
+  if (name.starts_with("gpu-")) {
+    return is_number(name.substr(4));
   }
   if (!name.starts_with("mig-")) {
     return false;
   }
   name.remove_prefix(4);
-  const auto digits =
-      static_cast<std::size_t>(std::find_if_not(name.begin(), name.end(), is_digit) - name.begin());
-  return digits > 0 && name.substr(digits).starts_with("g.");
+  const auto dash = name.find('-');
+  return dash != std::string_view::npos && is_number(name.substr(0, dash)) &&
+         is_number(name.substr(dash + 1));
 }
 
 const claim* find_claim(const manifests& all,
@@ -89,7 +111,7 @@ void take_claims(sharing_side& side, const manifests& all) {
   }
 }
 
-void take_resources(sharing_side& side) {
+void take_resources(sharing_side& side, const std::set<std::string>& one_gpu_resources) {
   for (const manifest_node& container : side.pod->containers()) {
     bool has_pool = false;
     for (const char* part : {"limits", "requests"}) {
@@ -97,8 +119,9 @@ void take_resources(sharing_side& side) {
         if (name == share_resource) {
           side.channels.insert("domain");
         } else if (is_gpu(name)) {
-          has_pool = has_pool || is_pool(name);
-          (is_pool(name) ? side.pools : side.own_gpus).insert(name);
+          const bool one = is_one_gpu(name) || one_gpu_resources.contains(name);
+          has_pool = has_pool || !one;
+          (one ? side.own_gpus : side.pools).insert(name);
           side.wants_gpu = true;
           side.gpu_place = side.gpu_place.or_else(value);
         }
@@ -106,6 +129,18 @@ void take_resources(sharing_side& side) {
     }
     side.pool_containers += has_pool ? 1U : 0U;
   }
+}
+
+/// A container mounts the volume and may write to it.
+bool is_written(const workload& pod, const std::string& volume) {
+  for (const manifest_node& container : pod.containers()) {
+    for (const manifest_node& mount : container["volumeMounts"].elements()) {
+      if (mount["name"].text() == volume && !mount["readOnly"].is_true()) {
+        return true;
+      }
+    }
+  }
+  return false;
 }
 
 bool selects(const manifest_node& selector, const std::map<std::string, std::string>& labels) {
@@ -159,15 +194,45 @@ bool same_text(const manifest_node& a, const manifest_node& b) {
 
 }  // namespace
 
-sharing_side side_of(const workload& pod, const manifests& all) {
+bool may_carry_handles(const manifest_node& host_path) {
+  const std::string type = host_path["type"].text();
+  const std::string path = host_path["path"].text();
+  if (type == "File" || type == "FileOrCreate" || type == "CharDevice" || type == "BlockDevice") {
+    return false;
+  }
+  const auto below = [&path](std::string_view directory) {
+    return path.starts_with(directory) &&
+           (path.size() == directory.size() || path[directory.size()] == '/');
+  };
+  constexpr auto of_the_system = std::to_array<std::string_view>({"/bin",
+                                                                  "/boot",
+                                                                  "/etc",
+                                                                  "/lib",
+                                                                  "/lib64",
+                                                                  "/proc",
+                                                                  "/sbin",
+                                                                  "/sys",
+                                                                  "/usr",
+                                                                  "/var/lib/containers",
+                                                                  "/var/lib/docker",
+                                                                  "/var/log"});
+  return std::none_of(of_the_system.begin(), of_the_system.end(), below);
+}
+
+sharing_side side_of(const workload& pod,
+                     const manifests& all,
+                     const std::set<std::string>& one_gpu_resources) {
   sharing_side side;
   side.pod = &pod;
-  take_resources(side);
+  take_resources(side, one_gpu_resources);
   take_claims(side, all);
   for (const manifest_node& volume : pod.spec["volumes"].elements()) {
     const std::string path = volume["hostPath"]["path"].text();
-    if (!path.empty()) {
+    if (!path.empty() && may_carry_handles(volume["hostPath"])) {
       side.channels.insert("path " + path);
+      if (is_written(pod, volume["name"].text())) {
+        side.written.insert("path " + path);
+      }
     }
   }
   if (pod.spec["hostIPC"].is_true()) {

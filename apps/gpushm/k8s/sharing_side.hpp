@@ -14,6 +14,7 @@ struct sharing_side {
   /// By what it can reach memory of others, and they its own: "domain", "claim ns/c",
   /// "template ns/t", "path /x", "host IPC".
   std::set<std::string> channels;
+  std::set<std::string> written;     ///< of them the paths that it may write
   std::set<std::string> claims;      ///< "claim ns/c": the pod's claims, any of them
   std::set<std::string> gpu_claims;  ///< of them, those that have a GPU
   std::set<std::string> pools;       ///< resources that may be any GPU: "nvidia.com/gpu"
@@ -23,7 +24,14 @@ struct sharing_side {
   bool wants_gpu = false;
 };
 
-[[nodiscard]] sharing_side side_of(const workload& pod, const manifests& all);
+/// Whether a volume of `hostPath` may lead from pod to pod: not a single file or device, nor a
+/// directory of the system.
+[[nodiscard]] bool may_carry_handles(const manifest_node& host_path);
+
+/// `one_gpu_resources`: as in `lint_options`.
+[[nodiscard]] sharing_side side_of(const workload& pod,
+                                   const manifests& all,
+                                   const std::set<std::string>& one_gpu_resources);
 
 /// Whether the scheduler puts both on one node.
 [[nodiscard]] bool same_node(const sharing_side& a, const sharing_side& b);

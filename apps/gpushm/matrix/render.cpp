@@ -300,7 +300,8 @@ std::string markdown_of(const matrix_result& all) {
       "  filter, different users, and only their own GPUs' device nodes.\n"
       "- Without shareProcessNamespace the two containers are two pods; with it they are one.\n"
       "- Where the importer may not open the exporter's GPU no way of sharing its memory works.\n"
-      "  That is what privileged mends in T1, and what the same GPU for both sides mends better.\n"
+      "  In T1 \"privileged\" helps by opening every node; the same GPU for both sides is the "
+      "remedy.\n"
       "- \"not run\" and \"n/a\" (not applicable) are no successes. Letters lead to the\n"
       "  explanations at the end.\n\n"
       "## Beside the published tables\n\n";

@@ -11,6 +11,7 @@
 #include "demo/pattern.hpp"
 #include "gpushm/client.hpp"
 #include "support/duration.hpp"
+#include "support/end_signal.hpp"
 #include "support/stop_signal.hpp"
 
 namespace gpushm::pair {
@@ -156,6 +157,8 @@ int run(int argc, char** argv) {
 }  // namespace gpushm::pair
 
 int main(int argc, char** argv) {
+  // Also as the first process of a container. What it holds goes with it.
+  gpushm::app::end_on_signals();
   try {
     return gpushm::pair::run(argc, argv);
   } catch (const std::exception& failure) {

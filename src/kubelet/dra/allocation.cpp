@@ -71,6 +71,13 @@ std::string uid_in(const nlohmann::json& object) {
                                                            : std::string();
 }
 
+[[noreturn]] void throw_no_claim(const char* doing, const claim_reference& claim) {
+  throw error(errc::protocol_error,
+              doing,
+              to_string(claim),
+              "the API server answered with something that is no ResourceClaim");
+}
+
 /// One result for a device: several requests may not, but several results may name it.
 prepared_device& device_for(prepared_claim& made, const nlohmann::json& result) {
   prepared_device device;
@@ -121,10 +128,7 @@ prepared_claim read_allocation(const nlohmann::json& object,
                                const claim_reference& claim,
                                const result_owner& owner) {
   if (!object.is_object()) {
-    throw error(errc::protocol_error,
-                operation,
-                to_string(claim),
-                "the API server answered with something that is no ResourceClaim");
+    throw_no_claim(operation, claim);
   }
   if (const std::string uid = uid_in(object); uid != claim.uid) {
     std::string cause("the kubelet asks for the claim with UID ");
@@ -156,12 +160,17 @@ prepared_claim read_allocation(const nlohmann::json& object,
   return made;
 }
 
-bool is_in_use(const nlohmann::json& object,
-               const claim_reference& claim,
-               const result_owner& owner) {
-  static const nlohmann::json::json_pointer users("/status/reservedFor");
-  return object.is_object() && uid_in(object) == claim.uid && !results_of(object, owner).empty() &&
-         object.contains(users) && !object.at(users).empty();
+claim_use use_of(const nlohmann::json& object,
+                 const claim_reference& claim,
+                 const result_owner& owner) {
+  const std::string uid = object.is_object() ? uid_in(object) : std::string();
+  if (uid.empty()) {
+    throw_no_claim("look at claim", claim);
+  }
+  if (uid != claim.uid) {
+    return claim_use::gone;
+  }
+  return results_of(object, owner).empty() ? claim_use::unallocated : claim_use::in_use;
 }
 
 }  // namespace gpushm::dra

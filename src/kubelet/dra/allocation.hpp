@@ -27,9 +27,16 @@ struct result_owner {
                                              const claim_reference& claim,
                                              const result_owner& owner);
 
-/// Whether `object` still is the claim, is allocated to us and some pod may use it.
-[[nodiscard]] bool is_in_use(const nlohmann::json& object,
-                             const claim_reference& claim,
-                             const result_owner& owner);
+enum class claim_use {
+  in_use,       ///< it is the claim, and allocated to us
+  unallocated,  ///< it is the claim, and has nothing of ours
+  gone          ///< it is another claim of the same name
+};
+/// What has become of `claim`, of which the API server says `object`. Whether a pod has reserved it
+/// says nothing: the pod of a reservation that was taken back by force may still run. Throws
+/// `error` (protocol_error) when it is no ResourceClaim: then nothing is known.
+[[nodiscard]] claim_use use_of(const nlohmann::json& object,
+                               const claim_reference& claim,
+                               const result_owner& owner);
 
 }  // namespace gpushm::dra

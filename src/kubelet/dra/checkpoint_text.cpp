@@ -69,11 +69,13 @@ void check_version(const nlohmann::json& whole, const std::string& path) {
   if (found->get<std::int64_t>() > version) {
     std::string cause("it is of version ");
     cause.append(found->dump()).append(", and this gpushm reads version ").append("1");
-    throw error(errc::unsupported_version,
-                operation,
-                path,
-                cause,
-                "install the newer gpushm again, or drain the node and remove the file");
+    throw error(
+        errc::unsupported_version,
+        operation,
+        path,
+        cause,
+        "install the newer gpushm again, or drain the node and remove the file and the one beside "
+        "it that ends in .bak");
   }
 }
 

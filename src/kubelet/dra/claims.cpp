@@ -14,10 +14,11 @@ namespace {
 constexpr const char* operation = "prepare claim";
 
 /// Not "cannot be told", as when the server is away, but told.
-bool is_told(const error& failure) {
-  const auto* answer = dynamic_cast<const kube::api_error*>(&failure);
-  return (answer != nullptr && answer->not_found()) || failure.code() == errc::stale ||
-         failure.code() == errc::invalid_argument;
+bool is_told(const error& failure, const claim_reference& claim) {
+  if (const auto* answer = dynamic_cast<const kube::api_error*>(&failure)) {
+    return answer->object_is_missing(claim.name);
+  }
+  return failure.code() == errc::stale || failure.code() == errc::invalid_argument;
 }
 
 }  // namespace
@@ -57,19 +58,19 @@ prepared_claim claims::allocation_of(const claim_reference& claim,
   try {
     return read_allocation(fetch(claim), claim, options_.owner);
   } catch (const error& failure) {
-    if (before && !is_told(failure)) {
+    const bool told = is_told(failure, claim);
+    if (before && !told) {
       return *before;
     }
-    const auto* answer = dynamic_cast<const kube::api_error*>(&failure);
-    if (answer != nullptr && answer->not_found()) {
+    const bool answered = dynamic_cast<const kube::api_error*>(&failure) != nullptr;
+    if (answered && told) {
       throw error(errc::stale,
                   operation,
                   to_string(claim),
                   "the API server has no such claim any more",
                   "pods that name it cannot start until it is made again");
     }
-    if (failure.code() == errc::stale || failure.code() == errc::invalid_argument ||
-        failure.code() == errc::protocol_error) {
+    if (told || (!answered && failure.code() == errc::protocol_error)) {
       throw;
     }
     throw failure.in(operation, to_string(claim));
@@ -117,6 +118,7 @@ void claims::drop(const std::string& uid) {
   next.claims.erase(uid);
   file_->save(next);
   state_ = std::move(next);
+  unallocated_.erase(uid);
 }
 
 std::optional<prepared_claim> claims::find(const std::string& uid) const {

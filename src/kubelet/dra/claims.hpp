@@ -61,9 +61,15 @@ class claims {
     std::vector<std::string> freed;  ///< "namespace/name" of claims, names of domains and documents
     std::string failure;             ///< why not everything could be looked at; empty: it was
   };
-  /// Unprepares claims that are gone, other claims of the same name, not allocated to this node or
-  /// reserved for nobody any more; removes domains and documents without a claim; opens domains
-  /// that could not be opened before. Nothing is removed that the API server cannot be asked about.
+  /// Unprepares claims that are gone, are other claims of the same name, or have not been allocated
+  /// to this node in the sweep before, either; removes domains and documents without a claim; opens
+  /// domains that could not be opened before. Nothing is removed that the API server cannot be
+  /// asked about.
+  ///
+  /// A claim that is allocated but not reserved stays, and one that is not allocated does until the
+  /// next sweep: when its pod was deleted by force the controller takes reservation and allocation
+  /// away while the pod still ends here, and the claim may be allocated to another pod of this
+  /// node. Its kubelet does not ask for it again, since for it the claim still is prepared.
   sweep_result sweep();
 
   [[nodiscard]] std::size_t size() const;
@@ -89,7 +95,8 @@ class claims {
   std::string open_again(const prepared_claim& claim);
   void drop_what_a_reboot_ended(std::vector<std::string>& notes);
   void save_as_restored(const checkpoint& found, std::vector<std::string>& notes);
-  [[nodiscard]] bool is_gone(const claim_reference& claim);
+  [[nodiscard]] claim_use ask_use(const claim_reference& claim);
+  [[nodiscard]] bool is_to_be_freed(const claim_reference& claim);
   void remove_left_behind(std::vector<std::string>& freed);
 
   const claims_options options_;
@@ -104,6 +111,7 @@ class claims {
   std::unique_ptr<checkpoint_file> file_;
   checkpoint state_;
   std::map<std::string, std::string> troubles_;  ///< by UID
+  std::set<std::string> unallocated_;            ///< in the last sweep
 };
 
 }  // namespace gpushm::dra

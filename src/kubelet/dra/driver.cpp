@@ -107,6 +107,7 @@ class driver::impl {
   claims claims_;
   health_service health_;
   std::atomic<bool> sweeping_{false};
+  std::string sweep_failure_;  ///< of the last sweep
 
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
@@ -125,14 +126,14 @@ class driver::impl {
 };
 
 void driver::impl::set_problem(const std::string& text) {
+  std::string before;
   {
     const std::lock_guard lock(mutex_);
-    if (std::exchange(status_.problem, text) == text) {
-      return;
-    }
+    before = std::exchange(status_.problem, text);
   }
-  if (!text.empty()) {
-    base::log(log_level::error, text);
+  if (text != before) {
+    base::log(text.empty() ? log_level::info : log_level::error,
+              text.empty() ? "over: " + before : text);
   }
 }
 
@@ -259,7 +260,12 @@ void driver::impl::sweep() {
   }
   if (!result.failure.empty()) {
     operation.failed(error(errc::unreachable, "sweep claims", "", result.failure));
-    base::log(log_level::warning, result.failure);
+  }
+  // Only one sweep runs at a time.
+  const std::string before = std::exchange(sweep_failure_, result.failure);
+  if (result.failure != before) {
+    base::log(result.failure.empty() ? log_level::info : log_level::warning,
+              result.failure.empty() ? "over: " + before : result.failure);
   }
 }
 

@@ -47,7 +47,7 @@ void claims::drop_what_a_reboot_ended(std::vector<std::string>& notes) {
   // again. Without an answer the domain is opened: that harms nobody, and the sweep asks again.
   for (const prepared_claim& claim : all()) {
     try {
-      if (is_gone(claim.claim)) {
+      if (ask_use(claim.claim) != claim_use::in_use) {
         {
           const std::lock_guard lock(mutex_);
           state_.claims.erase(claim.claim.uid);

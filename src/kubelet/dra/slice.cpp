@@ -2,6 +2,8 @@
 #include "kubelet/dra/slice.hpp"
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 
 namespace gpushm::dra {
 
@@ -19,6 +21,61 @@ nlohmann::json make_device(unsigned index, bool nested) {
     device["attributes"] = std::move(attributes);
   }
   return device;
+}
+
+/// A slice as the newest version has it, without what it says of itself.
+nlohmann::json plain(nlohmann::json slice) {
+  if (!slice.is_object()) {
+    return slice;
+  }
+  slice.erase("apiVersion");
+  slice.erase("kind");
+  static const nlohmann::json::json_pointer devices("/spec/devices");
+  if (slice.contains(devices) && slice.at(devices).is_array()) {
+    for (nlohmann::json& device : slice.at(devices)) {
+      const auto basic = device.find("basic");
+      if (basic != device.end() && basic->is_object()) {
+        const nlohmann::json inner = *basic;
+        device.erase("basic");
+        device.update(inner);
+      }
+    }
+  }
+  return slice;
+}
+
+/// Nothing, or the place at or below `at`.
+std::optional<std::string> first_difference(const nlohmann::json& found,
+                                            const nlohmann::json& wanted,
+                                            const std::string& at) {
+  if (wanted.is_object() && found.is_object()) {
+    for (const auto& [key, value] : wanted.items()) {
+      std::string below = at;
+      if (!below.empty()) {
+        below += '.';
+      }
+      below += key;
+      const auto same = found.find(key);
+      if (same == found.end()) {
+        return below;
+      }
+      if (auto other = first_difference(*same, value, below)) {
+        return other;
+      }
+    }
+    return std::nullopt;
+  }
+  if (wanted.is_array() && found.is_array() && wanted.size() == found.size()) {
+    for (std::size_t index = 0; index < wanted.size(); ++index) {
+      std::string below(at);
+      below.append("[").append(std::to_string(index)).append("]");
+      if (auto other = first_difference(found[index], wanted[index], below)) {
+        return other;
+      }
+    }
+    return std::nullopt;
+  }
+  return found == wanted ? std::nullopt : std::optional(at.empty() ? "." : at);
 }
 
 }  // namespace
@@ -59,17 +116,24 @@ nlohmann::json make_slice(const slice_options& options,
         {"devices", std::move(devices)}}}};
 }
 
-bool contains(const nlohmann::json& found, const nlohmann::json& wanted) {
-  if (wanted.is_object() && found.is_object()) {
-    return std::all_of(wanted.items().begin(), wanted.items().end(), [&](const auto& each) {
-      const auto same = found.find(each.key());
-      return same != found.end() && contains(*same, each.value());
-    });
-  }
-  if (wanted.is_array() && found.is_array()) {
-    return std::equal(found.begin(), found.end(), wanted.begin(), wanted.end(), contains);
-  }
-  return found == wanted;
+bool is_of_this_node(const nlohmann::json& slice, const slice_options& options) {
+  return text_in(slice, "/spec/driver") == options.driver &&
+         text_in(slice, "/spec/nodeName") == options.node;
+}
+
+bool is_in_own_pool(const nlohmann::json& slice, const slice_options& options) {
+  return is_of_this_node(slice, options) && text_in(slice, "/spec/pool/name") == options.node;
+}
+
+std::string difference(const nlohmann::json& found, const nlohmann::json& wanted) {
+  return first_difference(plain(found), plain(wanted), {}).value_or(std::string());
+}
+
+std::string text_in(const nlohmann::json& object, const char* pointer) {
+  const nlohmann::json::json_pointer place(pointer);
+  return object.contains(place) && object.at(place).is_string()
+             ? object.at(place).get<std::string>()
+             : std::string();
 }
 
 std::int64_t generation_of(const nlohmann::json& slice) {
@@ -77,6 +141,10 @@ std::int64_t generation_of(const nlohmann::json& slice) {
   return slice.contains(place) && slice.at(place).is_number_integer()
              ? slice.at(place).get<std::int64_t>()
              : 0;
+}
+
+std::int64_t generation_after(std::int64_t generation) {
+  return generation < std::numeric_limits<std::int64_t>::max() ? generation + 1 : 1;
 }
 
 }  // namespace gpushm::dra

@@ -27,10 +27,23 @@ struct slice_options {
                                         const std::string& node_uid,
                                         std::int64_t generation);
 
-/// Everything in `wanted` is in `found` too: a server may add fields.
-[[nodiscard]] bool contains(const nlohmann::json& found, const nlohmann::json& wanted);
+/// Whether `slice` is of this driver and this node, and so may be written and removed here. The
+/// name of a slice says nothing: any client that may create slices can take any name that is free.
+[[nodiscard]] bool is_of_this_node(const nlohmann::json& slice, const slice_options& options);
+/// Whether it is of this node's pool as well. Driver, node and name of the pool never change.
+[[nodiscard]] bool is_in_own_pool(const nlohmann::json& slice, const slice_options& options);
 
+/// The first field of `wanted` that `found` does not have or has otherwise
+/// ("spec.devices[0].name"); empty: there is none. A server may add fields. What a slice says of
+/// itself does not count: items of a list have no apiVersion and kind, and v1beta1 has what it says
+/// of a device a level deeper.
+[[nodiscard]] std::string difference(const nlohmann::json& found, const nlohmann::json& wanted);
+
+/// The text at a JSON pointer; empty when there is none.
+[[nodiscard]] std::string text_in(const nlohmann::json& object, const char* pointer);
 /// 0 when it says none.
 [[nodiscard]] std::int64_t generation_of(const nlohmann::json& slice);
+/// After the last one comes the first: the slice that has it is the only one of its pool.
+[[nodiscard]] std::int64_t generation_after(std::int64_t generation);
 
 }  // namespace gpushm::dra

@@ -11,36 +11,35 @@
 #include "base/log.hpp"
 #include "gpushm/error.hpp"
 #include "kubelet/dra/observed.hpp"
+#include "spec/quoted.hpp"
 
 namespace gpushm::dra {
 
 namespace {
 
+constexpr const char* operation = "publish ResourceSlice";
 constexpr const char* collection = "/resourceslices";
 /// Without any news the slice is looked at this often all the same.
 constexpr std::chrono::minutes check_interval{5};
 constexpr std::size_t longest_memory = 64;  // of slices that are gone
 
-std::string text_at(const nlohmann::json& object, const char* pointer) {
-  const nlohmann::json::json_pointer place(pointer);
-  return object.contains(place) && object.at(place).is_string()
-             ? object.at(place).get<std::string>()
-             : std::string();
-}
-
 std::string name_of(const nlohmann::json& slice) {
-  return text_at(slice, "/metadata/name");
+  return text_in(slice, "/metadata/name");
 }
 
 std::string uid_of(const nlohmann::json& slice) {
-  return text_at(slice, "/metadata/uid");
+  return text_in(slice, "/metadata/uid");
+}
+
+std::string looking_at(const std::string& slice) {
+  return "kubectl get resourceslice " + slice + " -o yaml --show-managed-fields";
 }
 
 /// Of the same object; versions of a resource are numbers that grow.
 bool is_older(const nlohmann::json& slice, const nlohmann::json& other) {
   // 0 for what is no number.
   const auto version_of = [](const nlohmann::json& each) {
-    return std::strtoull(text_at(each, "/metadata/resourceVersion").c_str(), nullptr, 10);
+    return std::strtoull(text_in(each, "/metadata/resourceVersion").c_str(), nullptr, 10);
   };
   const auto one = version_of(slice);
   return uid_of(slice) == uid_of(other) && one != 0 && one < version_of(other);
@@ -75,39 +74,82 @@ slice_publisher::state slice_publisher::now() const {
 
 void slice_publisher::run(const std::stop_token& stop) {
   base::backoff wait;
-  bool doubtful = false;
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
+    listed_again_ = false;
+    bool doubtful = std::exchange(doubtful_, false);
     lock.unlock();
     std::string problem;
     try {
-      watch_if_not_yet();
-      if (std::exchange(doubtful, false)) {
+      watch();
+      if (doubtful) {
+        node_uid_.clear();
         fetch_own();
+        doubtful = false;
       }
       reconcile();
       wait.reset();
     } catch (const std::exception& failure) {
       problem = failure.what();  // also of an answer that is none of a ResourceSlice
+      take_failure(failure);
     }
     lock.lock();
-    if (!problem.empty() && problem != state_.problem) {
-      base::log(log_level::warning, problem);
-    }
-    state_.problem = problem;
-    state_.published = problem.empty() && listed_;
+    doubtful_ = doubtful_ || doubtful;
+    say(problem);
     if (problem.empty()) {
-      doubtful = !changed_.wait_for(lock, stop, check_interval, [this] { return dirty_; });
-    } else {
-      // What changes meanwhile is looked at then: a server that refuses is not asked more often.
-      changed_.wait_for(lock, stop, wait.next(), [] { return false; });
+      const bool has_news =
+          changed_.wait_for(lock, stop, check_interval, [this] { return dirty_ || doubtful_; });
+      doubtful_ = doubtful_ || !has_news;
+    } else if (changed_.wait_for(lock, stop, wait.next(), [this] { return listed_again_; })) {
+      wait.reset();
     }
+    // Other changes are looked at after the pause: a server that refuses is not asked more often.
   }
 }
 
-void slice_publisher::watch_if_not_yet() {
-  if (subscription_) {
+void slice_publisher::say(const std::string& problem) {
+  const auto own = known_.find(slice_name(options_));
+  const bool published = problem.empty() && lists_ > 0 && own != known_.end();
+  if (!problem.empty() && problem != state_.problem) {
+    base::log(log_level::warning, problem);
+  } else if (published && !state_.published) {
+    base::log(log_level::info,
+              std::string("ResourceSlice ")
+                  .append(own->first)
+                  .append(" is published: ")
+                  .append(std::to_string(options_.devices))
+                  .append(options_.devices == 1 ? " device" : " devices")
+                  .append(", generation ")
+                  .append(std::to_string(generation_of(own->second))));
+  }
+  state_.problem = problem;
+  state_.published = published;
+}
+
+void slice_publisher::watch() {
+  const std::string version = api_.version();
+  if (subscription_ && watched_version_ == version) {
     return;
+  }
+  if (subscription_ && !version_changes_.take()) {
+    throw error(errc::unsupported_version,
+                "watch ResourceSlices",
+                options_.node,
+                "the API server serves another version of resource.k8s.io each time",
+                "see whether its instances are of the same version");
+  }
+  std::unique_ptr<cluster::subscription> old;
+  {
+    const std::lock_guard lock(mutex_);
+    old = std::move(subscription_);
+  }
+  if (old) {
+    old.reset();  // not under the lock: a handler may be waiting for it
+    base::log(log_level::info,
+              std::string("the API server serves ResourceSlices of version ")
+                  .append(version)
+                  .append(" now, not ")
+                  .append(watched_version_));
   }
   const std::string path = api_.path(collection);
   const std::string ours = std::string("spec.driver=")
@@ -118,20 +160,38 @@ void slice_publisher::watch_if_not_yet() {
       through_.subscribe(path,
                          ours,
                          {[this](const std::vector<nlohmann::json>& items) { take_list(items); },
-                          [this](const kube::watch_event& event) { take_event(event); }});
+                          [this](const kube::watch_event& event) { take_event(event); },
+                          [this](const std::exception& failure) { take_failure(failure); }});
+  watched_version_ = version;
   const std::lock_guard lock(mutex_);
   subscription_ = std::move(subscription);
+}
+
+/// Of a request or of the watch.
+void slice_publisher::take_failure(const std::exception& failure) {
+  const auto* answer = dynamic_cast<const kube::api_error*>(&failure);
+  if (answer == nullptr || !answer->not_found()) {
+    return;
+  }
+  // Also what a server says that no longer has this version of the API.
+  api_.forget();
+  {
+    const std::lock_guard lock(mutex_);
+    dirty_ = true;
+  }
+  changed_.notify_all();
 }
 
 void slice_publisher::take_list(const std::vector<nlohmann::json>& items) {
   {
     const std::lock_guard lock(mutex_);
     known_.clear();
-    listed_ = true;
-    dirty_ = true;
     for (const nlohmann::json& slice : items) {
       know(slice);
     }
+    ++lists_;
+    listed_again_ = true;
+    dirty_ = true;
   }
   changed_.notify_all();
 }
@@ -153,6 +213,9 @@ void slice_publisher::take_event(const kube::watch_event& event) {
 }
 
 void slice_publisher::know(const nlohmann::json& slice) {
+  if (!is_of_this_node(slice, options_)) {
+    return;
+  }
   generation_ = std::max(generation_, generation_of(slice));
   // The watch may tell what became of a slice before the request that made it has been answered.
   const auto found = known_.find(name_of(slice));
@@ -180,75 +243,166 @@ void slice_publisher::reconcile() {
   {
     const std::lock_guard lock(mutex_);
     dirty_ = false;
-    if (!listed_) {
+    if (lists_ == 0) {
       return;
     }
     known = known_;
   }
   const std::string own = slice_name(options_);
+  const auto found = known.find(own);
+  const bool is_there = found != known.end() && is_in_own_pool(found->second, options_);
+  std::exception_ptr refused;
   for (const auto& [name, slice] : known) {
-    if (name != own) {
+    if (name == own && is_there) {
+      continue;
+    }
+    try {
       remove(name, slice);
+    } catch (const error&) {
+      refused = std::current_exception();  // keeps nothing from being published
     }
   }
-  const auto found = known.find(own);
-  if (found == known.end()) {
-    create();
-  } else if (!contains(found->second, wanted(generation_of(found->second)))) {
-    replace(found->second);
+  publish(is_there ? &found->second : nullptr);
+  if (refused) {
+    std::rethrow_exception(refused);
   }
+}
+
+void slice_publisher::publish(const nlohmann::json* current) {
+  const auto is_right = [&] {
+    return current != nullptr && !node_uid_.empty() &&
+           difference(*current, wanted(generation_of(*current))).empty();
+  };
+  if (is_right()) {
+    return;
+  }
+  // Asked again for each update: a node that was made again has another UID, and what an old one
+  // owns is removed as garbage.
+  ask_node();
+  if (current == nullptr) {
+    create();
+  } else if (!is_right()) {
+    replace(*current);
+  }
+}
+
+void slice_publisher::ask_node() {
+  node_uid_ = text_in(through_.get("/api/v1/nodes/" + options_.node), "/metadata/uid");
 }
 
 nlohmann::json slice_publisher::wanted(std::int64_t generation) {
-  // Asked anew each time: a node that was made again has another UID, and what an old one owns is
-  // removed as garbage.
-  const nlohmann::json node = through_.get("/api/v1/nodes/" + options_.node);
-  return make_slice(options_,
-                    api_.version(),
-                    text_at(node, "/metadata/uid"),
-                    std::max<std::int64_t>(generation, 1));
+  return make_slice(options_, api_.version(), node_uid_, std::max<std::int64_t>(generation, 1));
+}
+
+void slice_publisher::brake(write_brake& of) {
+  if (of.take()) {
+    return;
+  }
+  const std::string own = slice_name(options_);
+  throw error(errc::too_many_requests,
+              operation,
+              own,
+              "others change or delete it each time that it is written; it is written 10 times at "
+              "once and then once in 30 s",
+              std::string("see who: ")
+                  .append(looking_at(own))
+                  .append("; another agent of this node, or a controller"));
+}
+
+void slice_publisher::take_answer(const nlohmann::json& written,
+                                  const nlohmann::json& made,
+                                  std::uint64_t lists) {
+  bool is_newest = true;
+  {
+    const std::lock_guard lock(mutex_);
+    is_newest = lists == lists_;
+    if (is_newest) {
+      know(made);
+    }
+  }
+  if (!is_newest) {
+    // A list may be newer than the answer, and nothing more would come of a deletion before it.
+    fetch_own();
+  }
+  nlohmann::json kept = written;
+  kept["metadata"].erase("resourceVersion");
+  if (const std::string field = difference(made, kept); !field.empty()) {
+    throw error(
+        errc::protocol_error,
+        operation,
+        slice_name(options_),
+        std::string("the API server keeps ").append(field).append(" otherwise than it was written"),
+        "see whether a mutating webhook changes ResourceSlices");
+  }
 }
 
 void slice_publisher::create() {
-  observed operation(observer_, "PublishResourceSlice");
+  brake(writes_);
+  observed outcome(observer_, "PublishResourceSlice");
   std::int64_t generation = 0;
+  std::uint64_t lists = 0;
   {
     const std::lock_guard lock(mutex_);
     generation = generation_;
+    lists = lists_;
   }
+  const nlohmann::json made_of = wanted(generation);
   try {
-    const nlohmann::json made = through_.create(api_.path(collection), wanted(generation));
-    const std::lock_guard lock(mutex_);
-    know(made);
+    take_answer(made_of, through_.create(api_.path(collection), made_of), lists);
   } catch (const kube::api_error& failure) {
     if (!failure.conflict()) {
-      operation.failed(failure);
+      outcome.failed(failure);
       throw;
     }
     fetch_own();
+  } catch (const error& failure) {
+    outcome.failed(failure);
+    throw;
   }
 }
 
 void slice_publisher::replace(const nlohmann::json& found) {
-  observed operation(observer_, "PublishResourceSlice");
-  nlohmann::json better = wanted(generation_of(found) + 1);
-  better["metadata"]["resourceVersion"] = text_at(found, "/metadata/resourceVersion");
+  brake(writes_);
+  observed outcome(observer_, "PublishResourceSlice");
+  nlohmann::json better = wanted(generation_after(generation_of(found)));
+  base::log(log_level::info,
+            std::string("ResourceSlice ")
+                .append(slice_name(options_))
+                .append(" is written again: it differs in ")
+                .append(difference(found, wanted(generation_of(found)))));
+  better["metadata"]["resourceVersion"] = text_in(found, "/metadata/resourceVersion");
   better["metadata"]["uid"] = uid_of(found);
-  try {
-    const nlohmann::json made =
-        through_.replace(api_.path(std::string(collection) + "/" + slice_name(options_)), better);
+  std::uint64_t lists = 0;
+  {
     const std::lock_guard lock(mutex_);
-    know(made);
+    lists = lists_;
+  }
+  try {
+    take_answer(
+        better,
+        through_.replace(api_.path(std::string(collection) + "/" + slice_name(options_)), better),
+        lists);
   } catch (const kube::api_error& failure) {
     if (!failure.conflict() && !failure.not_found()) {
-      operation.failed(failure);
+      outcome.failed(failure);
       throw;
     }
     fetch_own();
+  } catch (const error& failure) {
+    outcome.failed(failure);
+    throw;
   }
 }
 
 void slice_publisher::remove(const std::string& name, const nlohmann::json& slice) {
+  if (!removals_.take()) {
+    throw error(errc::too_many_requests,
+                "remove superfluous ResourceSlice",
+                name,
+                "others make ResourceSlices of this node and driver all the time; one a second is "
+                "removed",
+                std::string("see who: ").append(looking_at(name)));
+  }
   try {
     through_.remove(api_.path(std::string(collection).append("/").append(name)), uid_of(slice));
   } catch (const kube::api_error& failure) {
@@ -264,6 +418,11 @@ void slice_publisher::remove(const std::string& name, const nlohmann::json& slic
 void slice_publisher::fetch_own() {
   const std::string own = slice_name(options_);
   std::optional<nlohmann::json> found;
+  std::uint64_t lists = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    lists = lists_;
+  }
   try {
     found = through_.get(api_.path(std::string(collection).append("/").append(own)));
   } catch (const kube::api_error& failure) {
@@ -271,7 +430,32 @@ void slice_publisher::fetch_own() {
       throw;
     }
   }
+  if (found && !is_of_this_node(*found, options_)) {
+    throw error(
+        errc::already_exists,
+        operation,
+        own,
+        std::string("a ResourceSlice of node ")
+            .append(cdi::quoted(text_in(*found, "/spec/nodeName")))
+            .append(", pool ")
+            .append(cdi::quoted(text_in(*found, "/spec/pool/name")))
+            .append(" and driver ")
+            .append(cdi::quoted(text_in(*found, "/spec/driver")))
+            .append(" has this name"),
+        std::string("see who made it, and remove it: ")
+            .append(looking_at(own))
+            .append("; kubectl delete resourceslice ")
+            .append(own)
+            .append("; the ValidatingAdmissionPolicy resourceslices.gpushm.dev keeps agents from "
+                    "taking names of other nodes"));
+  }
   const std::lock_guard lock(mutex_);
+  if (lists_ != lists) {
+    // Which of both is newer is not known: asked again.
+    dirty_ = true;
+    doubtful_ = true;
+    return;
+  }
   if (found) {
     know(*found);
   } else {

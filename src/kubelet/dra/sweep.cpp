@@ -7,36 +7,57 @@
 
 namespace gpushm::dra {
 
-bool claims::is_gone(const claim_reference& claim) {
+claim_use claims::ask_use(const claim_reference& claim) {
   try {
-    return !is_in_use(fetch(claim), claim, options_.owner);
+    return use_of(fetch(claim), claim, options_.owner);
   } catch (const kube::api_error& failure) {
-    // A proxy's page of the same number says nothing about the claim.
-    if (failure.not_found() && failure.reason() == "NotFound") {
-      return true;
+    // A proxy's page of the same number says nothing about the claim, and neither does a server
+    // that does not serve the version of the API that was asked for.
+    if (failure.object_is_missing(claim.name)) {
+      return claim_use::gone;
     }
     throw;
   }
 }
 
+bool claims::is_to_be_freed(const claim_reference& claim) {
+  const claim_use use = ask_use(claim);
+  const std::lock_guard lock(mutex_);
+  if (use == claim_use::unallocated && unallocated_.insert(claim.uid).second) {
+    return false;
+  }
+  if (use == claim_use::in_use) {
+    unallocated_.erase(claim.uid);
+  }
+  return use != claim_use::in_use;
+}
+
 claims::sweep_result claims::sweep() {
   sweep_result result;
   api_.forget();
-  try {
-    for (const prepared_claim& seen : all()) {
-      const turn mine(*this, seen.claim.uid);
-      const std::optional<prepared_claim> claim = find(seen.claim.uid);
-      if (!claim) {
-        continue;
-      }
-      if (is_gone(claim->claim)) {
+  for (const prepared_claim& seen : all()) {
+    const turn mine(*this, seen.claim.uid);
+    const std::optional<prepared_claim> claim = find(seen.claim.uid);
+    if (!claim) {
+      continue;
+    }
+    try {
+      if (is_to_be_freed(claim->claim)) {
         unmake(claim->claim.uid, claim->domain);
         drop(claim->claim.uid);
         result.freed.push_back(to_string(claim->claim));
       } else if (const std::string failure = open_again(*claim); !failure.empty()) {
         result.failure = failure;
       }
+    } catch (const error& failure) {
+      result.failure = failure.in("sweep claim", to_string(claim->claim)).what();
+      // The others would have to wait as long for the same answer.
+      if (failure.code() == errc::unreachable || failure.code() == errc::timed_out) {
+        return result;
+      }
     }
+  }
+  try {
     remove_left_behind(result.freed);
   } catch (const error& failure) {
     result.failure = failure.in("sweep claims", options_.owner.pool).what();

@@ -1,43 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/plugin/board_record.hpp"
 
-#include <algorithm>
-#include <array>
-#include <string_view>
+#include <utility>
+
+#include "driver/xid.hpp"
 
 namespace gpushm::plugin {
 
 namespace {
-
-struct known_xid {
-  std::uint64_t number;
-  std::string_view meaning;
-  bool only_a_reset_mends;
-};
-
-constexpr std::array<known_xid, 13> known_xids{{
-    {48, "uncorrectable memory error", true},
-    {62, "halt of an internal controller", true},
-    {63, "a row of memory was replaced", false},
-    {64, "a row of memory could not be replaced", true},
-    {74, "NVLink error", true},
-    {79, "the GPU has fallen off the bus", true},
-    {92, "many corrected memory errors", true},
-    {94, "contained memory error", false},
-    {95, "uncontained memory error", true},
-    {119, "the GPU's own processor does not answer", true},
-    {120, "error of the GPU's own processor", true},
-    {140, "unrecovered memory error", true},
-    {143, "the GPU could not be started", true},
-}};
-
-const known_xid* find(std::uint64_t number) {
-  const auto* const found =
-      std::find_if(known_xids.begin(), known_xids.end(), [number](const known_xid& each) {
-        return each.number == number;
-      });
-  return found == known_xids.end() ? nullptr : found;
-}
 
 // As NVML numbers them.
 std::string action_text(unsigned int action) {
@@ -60,7 +30,7 @@ std::string action_text(unsigned int action) {
 std::string xid_text(std::uint64_t number) {
   std::string text = "Xid ";
   text.append(std::to_string(number));
-  if (const known_xid* const known = find(number)) {
+  if (const driver::known_xid* const known = driver::find_xid(number)) {
     text.append(" (").append(known->meaning).append(")");
   }
   return text;
@@ -78,8 +48,7 @@ void board_record::forget() {
 }
 
 void board_record::xid(std::uint64_t number, time_point now) {
-  const known_xid* const known = find(number);
-  was_critical(xid_text(number), known != nullptr && known->only_a_reset_mends, now);
+  was_critical(xid_text(number), driver::is_xid_of(driver::xid_kind::needs_reset, number), now);
 }
 
 void board_record::memory_error(time_point now) {

@@ -2,6 +2,7 @@
 #include "kubelet/plugin/board_watch.hpp"
 
 #include <array>
+#include <utility>
 
 #include "gpushm/error.hpp"
 
@@ -9,6 +10,8 @@ namespace gpushm::plugin {
 
 namespace {
 
+/// A board that reports more within a look is unhealthy anyway.
+constexpr std::size_t most_kept_events = 1'024;
 constexpr unsigned long long wanted_events = nvml::event_xid_critical | nvml::event_double_bit_ecc;
 
 std::string text_of(nvml::nvmlReturn_t result, std::string_view call) {
@@ -106,35 +109,65 @@ void board_watch::end_events() noexcept {
 }
 
 bool board_watch::begin_events(const std::vector<std::string>& uuids) {
-  end_events();
-  if (uuids.empty() || nvml_->nvmlEventSetCreate(&events_) != nvml::NVML_SUCCESS) {
-    events_ = nullptr;
-    return false;
+  nvml::nvmlEventSet_t fresh = nullptr;
+  std::map<nvml::nvmlDevice_t, std::string> registered;
+  if (!uuids.empty() && nvml_->nvmlEventSetCreate(&fresh) == nvml::NVML_SUCCESS) {
+    registered = register_boards(fresh, uuids);
+    if (registered.empty()) {
+      nvml_->nvmlEventSetFree(fresh);
+    }
   }
+  // The new set has what happens from here on, the one before what happened until now; what is in
+  // both is told twice, which changes nothing.
+  keep_events();
+  end_events();
+  if (!registered.empty()) {
+    events_ = fresh;
+    registered_ = std::move(registered);
+  }
+  return events_ != nullptr;
+}
+
+std::map<nvml::nvmlDevice_t, std::string> board_watch::register_boards(
+    nvml::nvmlEventSet_t at, const std::vector<std::string>& uuids) const {
+  std::map<nvml::nvmlDevice_t, std::string> registered;
   for (const std::string& uuid : uuids) {
     nvml::nvmlDevice_t board = nullptr;
     unsigned long long supported = 0;
     if (nvml_->nvmlDeviceGetHandleByUUID(uuid.c_str(), &board) == nvml::NVML_SUCCESS &&
         nvml_->nvmlDeviceGetSupportedEventTypes(board, &supported) == nvml::NVML_SUCCESS &&
         (supported & wanted_events) != 0 &&
-        nvml_->nvmlDeviceRegisterEvents(board, supported & wanted_events, events_) ==
+        nvml_->nvmlDeviceRegisterEvents(board, supported & wanted_events, at) ==
             nvml::NVML_SUCCESS) {
-      registered_[board] = uuid;
+      registered[board] = uuid;
     }
   }
-  if (registered_.empty()) {
-    end_events();
+  return registered;
+}
+
+void board_watch::keep_events() {
+  board_event event;
+  while (events_ != nullptr && kept_.size() < most_kept_events &&
+         wait_in_set(0, event) == outcome::event) {
+    kept_.push_back(std::exchange(event, {}));
   }
-  return events_ != nullptr;
 }
 
 board_watch::outcome board_watch::wait(std::chrono::milliseconds patience, board_event& event) {
+  if (!kept_.empty()) {
+    event = std::move(kept_.front());
+    kept_.pop_front();
+    return outcome::event;
+  }
+  return wait_in_set(static_cast<unsigned int>(patience.count()), event);
+}
+
+board_watch::outcome board_watch::wait_in_set(unsigned int patience_ms, board_event& event) const {
   if (events_ == nullptr) {
     return outcome::failed;
   }
   nvml::nvmlEventData_t data{};
-  const auto result =
-      nvml_->nvmlEventSetWait_v2(events_, &data, static_cast<unsigned int>(patience.count()));
+  const auto result = nvml_->nvmlEventSetWait_v2(events_, &data, patience_ms);
   if (result == nvml::NVML_ERROR_TIMEOUT) {
     return outcome::nothing;
   }

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -41,7 +42,8 @@ class board_watch {
   [[nodiscard]] boards_seen look() const;
   /// Why a board is not among those seen.
   [[nodiscard]] std::string why_absent(const std::string& uuid) const;
-  /// Has events of these boards from now on, in place of those before. False: there can be none.
+  /// Has events of these boards from now on, in place of those before; what the boards before
+  /// reported until now is not lost. False: there can be none.
   bool begin_events(const std::vector<std::string>& uuids);
   enum class outcome { event, nothing, failed };
   /// Blocks for up to `patience`. `failed`: NVML cannot wait now, and returned at once.
@@ -49,6 +51,12 @@ class board_watch {
 
  private:
   void end_events() noexcept;
+  /// Takes out of the set what is in it, for `wait`.
+  void keep_events();
+  [[nodiscard]] outcome wait_in_set(unsigned int patience_ms, board_event& event) const;
+  /// By their handles: those that took part.
+  [[nodiscard]] std::map<nvml::nvmlDevice_t, std::string> register_boards(
+      nvml::nvmlEventSet_t at, const std::vector<std::string>& uuids) const;
   [[nodiscard]] std::string layout_of(nvml::nvmlDevice_t board) const;
   [[nodiscard]] board_look look_at(nvml::nvmlDevice_t board) const;
   [[nodiscard]] std::string uuid_of(nvml::nvmlDevice_t device) const;
@@ -56,6 +64,7 @@ class board_watch {
   const driver::nvml_library& nvml_;
   nvml::nvmlEventSet_t events_ = nullptr;
   std::map<nvml::nvmlDevice_t, std::string> registered_;
+  std::deque<board_event> kept_;  // of sets that ended
 };
 
 }  // namespace gpushm::plugin

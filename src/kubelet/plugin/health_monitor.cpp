@@ -2,6 +2,7 @@
 #include "kubelet/plugin/health_monitor.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -22,6 +23,14 @@ namespace gpushm::plugin {
 namespace {
 
 using clock = std::chrono::steady_clock;
+
+/// For a thread to end when no call of NVML holds it.
+constexpr std::chrono::seconds end_patience{1};
+
+std::atomic<bool>& left_behind() noexcept {
+  static std::atomic<bool> any{false};
+  return any;
+}
 
 }  // namespace
 
@@ -59,14 +68,45 @@ void change_application_xids(health_options& options,
 
 class health_monitor::impl {
  public:
-  impl(health_options options, listener to)
-      : options_(std::move(options)),
-        to_(std::move(to)),
-        thread_([this](const std::stop_token& stop) { run(stop); }) {}
+  impl(health_options options, listener to) : options_(std::move(options)), to_(std::move(to)) {}
+
+  /// The thread keeps `own`, so that it can outlive its monitor.
+  static void start(const std::shared_ptr<impl>& own) {
+    own->thread_ = std::thread([own, stop = own->stop_.get_token()] {
+      own->run(stop);
+      const std::lock_guard lock(own->end_mutex_);
+      own->ended_ = true;
+      own->end_.notify_all();
+    });
+  }
+
+  void stop() {
+    stop_.request_stop();
+    {
+      // A call of the listener that runs comes to its end; none begins after this.
+      const std::lock_guard lock(listener_mutex_);
+      closed_ = true;
+    }
+    std::unique_lock lock(end_mutex_);
+    if (end_.wait_for(lock, options_.wait + end_patience, [this] { return ended_; })) {
+      lock.unlock();
+      thread_.join();
+      return;
+    }
+    lock.unlock();
+    base::log(log_level::warning,
+              "NVML does not answer: the thread that watches the GPUs is left behind");
+    left_behind() = true;
+    thread_.detach();
+  }
 
   [[nodiscard]] std::map<std::string, board_health> boards() const {
     const std::lock_guard lock(mutex_);
     return told_;
+  }
+
+  [[nodiscard]] std::chrono::milliseconds silent_for() const noexcept {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(clock::now() - answered_.load());
   }
 
  private:
@@ -77,6 +117,7 @@ class health_monitor::impl {
         driver::nvml_library::try_again();
       }
       nvml = driver::nvml_library::try_instance();
+      answered_ = clock::now();
       if (nvml == nullptr) {
         pause(stop, options_.look_every);
       } else if (!first) {
@@ -87,6 +128,7 @@ class health_monitor::impl {
       board_watch watch(*nvml);
       while (!stop.stop_requested()) {
         turn(watch, stop);
+        answered_ = clock::now();
       }
     }
   }
@@ -194,14 +236,16 @@ class health_monitor::impl {
                       : std::string(uuid).append(" is unhealthy: ").append(health.reason));
       }
     }
-    if (to_.health) {
+    const std::lock_guard lock(listener_mutex_);
+    if (to_.health && !closed_) {
       to_.health(uuid, health);
     }
   }
 
   void tell_layout(const std::string& what) {
     base::log(log_level::info, std::string("GPUs changed: ").append(what));
-    if (to_.layout_changed) {
+    const std::lock_guard lock(listener_mutex_);
+    if (to_.layout_changed && !closed_) {
       to_.layout_changed(what);
     }
   }
@@ -215,24 +259,43 @@ class health_monitor::impl {
   const listener to_;
   mutable std::mutex mutex_;
   std::map<std::string, board_health> told_;
+  std::mutex listener_mutex_;  // held in its calls
+  bool closed_ = false;        // guarded by listener_mutex_
+  std::stop_source stop_;
+  std::atomic<clock::time_point> answered_{clock::now()};
   std::mutex pause_mutex_;
   std::condition_variable_any pause_;
+  std::mutex end_mutex_;
+  std::condition_variable end_;
+  bool ended_ = false;  // guarded by end_mutex_
   // Of the thread alone.
   std::map<std::string, board_record> records_;
   std::map<std::string, std::string> layouts_;
   clock::time_point next_look_;
   bool looked_ = false;
   bool begin_again_ = true;
-  std::jthread thread_;  ///< last: it uses the others
+  std::thread thread_;  // joined or detached by `stop`
 };
 
 health_monitor::health_monitor(health_options options, listener to)
-    : impl_(std::make_unique<impl>(std::move(options), std::move(to))) {}
+    : impl_(std::make_shared<impl>(std::move(options), std::move(to))) {
+  impl::start(impl_);
+}
 
-health_monitor::~health_monitor() = default;
+health_monitor::~health_monitor() {
+  impl_->stop();
+}
 
 std::map<std::string, board_health> health_monitor::boards() const {
   return impl_->boards();
+}
+
+std::chrono::milliseconds health_monitor::silent_for() const noexcept {
+  return impl_->silent_for();
+}
+
+bool health_monitor::any_left_behind() noexcept {
+  return left_behind();
 }
 
 }  // namespace gpushm::plugin

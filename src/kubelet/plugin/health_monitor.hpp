@@ -10,11 +10,13 @@
 #include <string>
 #include <string_view>
 
+#include "driver/xid.hpp"
+
 namespace gpushm::plugin {
 
 struct health_options {
   /// What programs cause by themselves: the board is none the worse.
-  std::set<std::uint64_t> application_xids{13, 31, 43, 45, 68, 109};
+  std::set<std::uint64_t> application_xids = driver::application_xids();
   bool any_xid = true;  ///< false: Xids are not heeded; boards that do not answer still are
   /// How long one wait for events lasts at most: how late a stop and a board that says nothing are
   /// noticed.
@@ -23,6 +25,7 @@ struct health_options {
   std::chrono::milliseconds look_every{5'000};
   /// A board recovers when no critical Xid came for so long.
   std::chrono::milliseconds quiet{300'000};
+  bool operator==(const health_options&) const = default;
 };
 
 /// Changes which Xids are an application's: "48" adds one, "-31" takes one out, "all" and "xids"
@@ -68,15 +71,22 @@ class health_monitor {
   health_monitor(health_options options, listener to);
   health_monitor(const health_monitor&) = delete;
   health_monitor& operator=(const health_monitor&) = delete;
-  /// Takes up to `wait`.
+  /// Takes up to `wait` and a second. A thread that NVML does not let go by then is left behind:
+  /// see `any_left_behind`. The listener is not called any more either way.
   ~health_monitor();
 
   /// Of every board that was ever seen, by UUID; for a plan that was made meanwhile.
   [[nodiscard]] std::map<std::string, board_health> boards() const;
+  /// For how long NVML has not come back from what it was asked last.
+  [[nodiscard]] std::chrono::milliseconds silent_for() const noexcept;
+
+  /// Whether this process has a thread that hangs in NVML: then it must end by _exit, without
+  /// taking down the libraries that the thread is in.
+  [[nodiscard]] static bool any_left_behind() noexcept;
 
  private:
   class impl;
-  std::unique_ptr<impl> impl_;
+  std::shared_ptr<impl> impl_;  // also its thread's
 };
 
 }  // namespace gpushm::plugin

@@ -48,22 +48,23 @@ std::shared_ptr<gpu_rules> rules_of(const configuration& settings,
   return rules;
 }
 
-/// One resource for each board in one piece.
-void add_resource_of_each(const plan_options& options,
-                          const named_units& devices,
-                          named_units& out) {
-  for (const auto& [name, units] : devices) {
-    for (const unit& each : units) {
-      if (each.is_instance) {
-        continue;
+/// Moves each board in one piece, which the configuration does not replicate, to a resource of its
+/// own.
+named_units take_boards(const plan_options& options, named_units& devices) {
+  named_units own;
+  for (auto& [name, units] : devices) {
+    std::erase_if(units, [&](unit& each) {
+      if (each.is_instance || each.replicas > 0) {
+        return false;
       }
-      unit own = each;
-      own.replicas = options.per_gpu_replicas;
-      const std::string own_name =
-          std::string(options.gpu_resource_name).append("-").append(each.index);
-      units_named(out, own_name).push_back(std::move(own));
-    }
+      each.replicas = options.per_gpu_replicas;
+      units_named(own, std::string(own_resource_prefix).append(each.index))
+          .push_back(std::move(each));
+      return true;
+    });
   }
+  std::erase_if(devices, [](const auto& each) { return each.second.empty(); });
+  return own;
 }
 
 std::string describe(const counted_resource& one) {
@@ -121,13 +122,11 @@ class planner {
     }
     named_units named = name_devices(settings_, options_.gpu_resource_name, found_, plan_.warnings);
     describe_devices(settings_, options_, found_, *rules_, named, plan_);
-    named_units own;
-    if (options_.per_gpu_resources) {
-      add_resource_of_each(options_, named, own);
-    }
-    const named_units shared = replicate(settings_.slicing, std::move(named), plan_.warnings);
+    named_units shared = replicate(settings_.slicing, std::move(named), plan_.warnings);
+    const named_units own =
+        options_.per_gpu_resources ? take_boards(options_, shared) : named_units();
     const auto rules = std::shared_ptr<const gpu_rules>(rules_);
-    for (const named_units* list : {&shared, static_cast<const named_units*>(&own)}) {
+    for (const named_units* list : {static_cast<const named_units*>(&shared), &own}) {
       for (const auto& [name, units] : *list) {
         check_name(name);
         add(std::make_shared<gpu_resource>(

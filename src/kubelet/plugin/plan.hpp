@@ -19,15 +19,18 @@ namespace gpushm::plugin {
 inline constexpr std::string_view gpu_vendor = "k8s.device-plugin.gpushm.dev";
 inline constexpr std::string_view gpu_class = "gpu";
 
+/// In front of a board's index: the name of the resource that is this board alone.
+inline constexpr std::string_view own_resource_prefix = "gpushm.dev/gpu-";
+
 /// The longest id of a device that a kubelet takes.
 inline constexpr std::size_t most_id_bytes = 63;
 
 struct plan_options {
   bool gpus = true;  ///< false: only the shares
   std::string gpu_resource_name = "nvidia.com/gpu";
-  /// Besides, for each board in one piece a resource "<name>-<index>" with `per_gpu_replicas`
-  /// devices, so that several pods can ask for the same board. The kubelet does not know that these
-  /// and `gpu_resource_name` are the same boards: use one or the other in a cluster.
+  /// Each board in one piece is a resource of its own, "gpushm.dev/gpu-<index>", with
+  /// `per_gpu_replicas` devices, so that several pods can ask for the same board. It is then not
+  /// among those of `gpu_resource_name`: the kubelet could not know that they are the same board.
   bool per_gpu_resources = false;
   unsigned int per_gpu_replicas = 16;
   /// Of each of `domains`; 0: no shares. The first domain is the resource "gpushm.dev/share", every
@@ -69,8 +72,12 @@ struct planned {
 inline constexpr std::string_view gpu_file_name = "gpushm-device-plugin.json";
 inline constexpr std::string_view share_file_name = "gpushm-share.json";
 
-/// Writes the CDI documents of a plan into `directory`, each by rename, and removes those of an
-/// earlier plan that this one does not have. Throws `error`; what was there is then whole.
-void write_documents(const planned& plan, const std::string& directory);
+/// What becomes of the documents of an earlier plan that this one does not have.
+enum class others { go, stay };
+/// Writes the CDI documents of a plan into `directory`, each by rename. Throws `error`; what was
+/// there is then whole.
+void write_documents(const planned& plan,
+                     const std::string& directory,
+                     others earlier = others::go);
 
 }  // namespace gpushm::plugin

@@ -170,12 +170,15 @@ std::string short_id(std::string_view domain, unsigned int replicas) {
   return std::string(domain.substr(0, room - text.size())).append(text);
 }
 
-void write_documents(const planned& plan, const std::string& directory) {
+void write_documents(const planned& plan, const std::string& directory, others earlier) {
   for (const auto& [content, name] :
        {std::pair(&plan.gpus, gpu_file_name), std::pair(&plan.shares, share_file_name)}) {
     const std::string path = std::string(directory).append("/").append(name);
     if (!content->devices.empty()) {
       cdi::write_file(*content, path, cdi::format::json);
+      continue;
+    }
+    if (earlier == others::stay) {
       continue;
     }
     base::checked("remove CDI document",

@@ -2,6 +2,7 @@
 #include "kubelet/rest/answer.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/text.hpp"
 #include "kubelet/rest/resource_path.hpp"
@@ -80,14 +81,16 @@ std::string cause_of(int status,
                                int status,
                                const std::string& reason,
                                std::string_view message,
-                               std::chrono::seconds retry_after) {
+                               std::chrono::seconds retry_after,
+                               std::string object_name = {}) {
   throw api_error(status,
                   reason,
                   what.operation,
                   what.path,
                   cause_of(status, reason, message, retry_after),
                   next_step_of(what, status, reason),
-                  retry_after);
+                  retry_after,
+                  std::move(object_name));
 }
 
 [[noreturn]] void throw_refusal(const asked& what, const http_response& response) {
@@ -146,7 +149,14 @@ void throw_status(const asked& what,
     retry_after =
         std::chrono::seconds(std::min<std::uint64_t>(object.at(where).get<std::uint64_t>(), 3'600));
   }
-  throw_answer(what, status, member(object, "reason"), member(object, "message"), retry_after);
+  const auto details = object.find("details");
+  throw_answer(
+      what,
+      status,
+      member(object, "reason"),
+      member(object, "message"),
+      retry_after,
+      details != object.end() && details->is_object() ? member(*details, "name") : std::string());
 }
 
 json object_of(const asked& what, const http_response& response) {

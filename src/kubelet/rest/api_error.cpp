@@ -39,10 +39,12 @@ api_error::api_error(int status,
                      std::string_view path,
                      std::string_view cause,
                      std::string_view next_step,
-                     std::chrono::seconds retry_after)
+                     std::chrono::seconds retry_after,
+                     std::string object_name)
     : error(code_of(status, reason), operation, path, cause, next_step),
       status_(status),
       reason_(std::move(reason)),
-      retry_after_(retry_after) {}
+      retry_after_(retry_after),
+      object_name_(std::move(object_name)) {}
 
 }  // namespace gpushm::kube

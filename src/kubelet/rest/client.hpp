@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -28,11 +29,19 @@ class api_error : public error {
             std::string_view path,
             std::string_view cause,
             std::string_view next_step = {},
-            std::chrono::seconds retry_after = std::chrono::seconds(0));
+            std::chrono::seconds retry_after = std::chrono::seconds(0),
+            std::string object_name = {});
 
   [[nodiscard]] int status() const noexcept { return status_; }
   [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
+  /// There is no such object, or no such collection: see `object_is_missing`.
   [[nodiscard]] bool not_found() const noexcept { return status_ == 404; }
+  /// The server knows the collection, and there is no object called `name` in it. Of a version of
+  /// an API that it does not serve a server answers 404, too, and newer ones (Kubernetes'
+  /// notfoundhandler) with the reason NotFound; but only the former names the object.
+  [[nodiscard]] bool object_is_missing(std::string_view name) const noexcept {
+    return status_ == 404 && reason_ == "NotFound" && !name.empty() && object_name_ == name;
+  }
   [[nodiscard]] bool conflict() const noexcept { return status_ == 409; }
   /// A watch or a list from a version that the server no longer has.
   [[nodiscard]] bool gone() const noexcept { return status_ == 410; }
@@ -43,6 +52,7 @@ class api_error : public error {
   int status_;
   std::string reason_;
   std::chrono::seconds retry_after_;
+  std::string object_name_;
 };
 
 /// Where the API server is and who asks. Files are read again when they change, so that tokens and
@@ -67,7 +77,10 @@ struct server_access {
 [[nodiscard]] server_access in_cluster_access(
     const std::string& directory = "/var/run/secrets/kubernetes.io/serviceaccount");
 /// Of a kubeconfig (YAML or JSON); an empty `context`: its current one. Credential plugins are not
-/// run. Throws `error` (invalid_argument), naming what is missing or wrong.
+/// run. `path` may be several with ':' between them, as in $KUBECONFIG: then, as for kubectl, files
+/// that are not there are passed over, the first file that names something counts, and relative
+/// paths begin where their file is. Throws `error` (invalid_argument), naming what is missing or
+/// wrong.
 [[nodiscard]] server_access kubeconfig_access(const std::string& path,
                                               const std::string& context = {});
 
@@ -142,17 +155,22 @@ class client {
   std::unique_ptr<impl> impl_;
 };
 
-/// A collection kept at hand: listed, watched, resumed after a stream's end, listed anew after 410,
-/// with back-off (100 ms to 30 s) after failures. A thread of its own.
+/// A collection kept at hand: listed, watched, resumed after a stream's end, listed again after
+/// 410, with back-off (100 ms to 30 s) after failures. The first 410 is followed by a list at once:
+/// the server is there. Two failures in a row are logged once, and so is their end. A thread of its
+/// own.
 ///
 /// Distinct objects: safe. Shared objects: safe.
 class collection_watch {
  public:
-  /// Both run on the watch's thread and must not throw. `listed` gets the items of each list,
-  /// whole; `event` what happened since, without bookmarks, nothing twice and nothing missing.
+  /// All run on the watch's thread. `listed` gets the items of each list, whole (as servers give
+  /// them: without apiVersion and kind); `event` what happened since, without bookmarks, nothing
+  /// twice and nothing missing. What these throw is a failure like a server's, and followed by
+  /// another list. `failed`, which may be empty and must not throw, hears of every failure.
   struct handler {
     std::function<void(const std::vector<nlohmann::json>&)> listed;
     std::function<void(const watch_event&)> event;
+    std::function<void(const std::exception&)> failed = {};
   };
   /// `through` must outlive the watch.
   collection_watch(const client& through, std::string path, std::string field_selector, handler to);

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/backoff.hpp"
+#include "base/log.hpp"
 #include "kubelet/rest/client.hpp"
 
 namespace gpushm::kube {
@@ -17,6 +18,8 @@ using clock = std::chrono::steady_clock;
 
 // A stream that ends sooner than this counts as a failure when it brought nothing.
 constexpr std::chrono::seconds shortest_watch{1};
+// In a row: what the next try gets is not worth a line.
+constexpr unsigned logged_failures = 2;
 
 std::string version_of(const json& object) {
   const json::json_pointer where("/metadata/resourceVersion");
@@ -53,10 +56,16 @@ class collection_watch::impl {
         }
         pause = watch(stop);
       } catch (const api_error& failure) {
-        pause = after(failure, failure.gone());
+        if (stop.stop_requested()) {
+          return;
+        }
+        pause = failure.gone() ? after_gone(failure) : after(failure);
         pause = std::max<std::chrono::milliseconds>(pause, failure.retry_after());
       } catch (const std::exception& failure) {
-        pause = after(failure, false);
+        if (stop.stop_requested()) {
+          return;
+        }
+        pause = after(failure);
       }
       wait(pause, stop);
     }
@@ -91,7 +100,7 @@ class collection_watch::impl {
         stop,
         [this] { works(); });
     if (any || clock::now() - start >= shortest_watch) {
-      backoff_.reset();
+      good();
       return std::chrono::milliseconds(0);
     }
     return backoff_.next();
@@ -106,32 +115,79 @@ class collection_watch::impl {
                   "an event has no resourceVersion",
                   "check that the path is a collection's");
     }
-    // Before the handler: what it was given is not given again.
-    version_ = std::move(version);
-    backoff_.reset();
     if (event.type != "BOOKMARK") {
-      to_.event(event);
+      try {
+        to_.event(event);
+      } catch (...) {
+        // How much of it was taken is not known: a list says it all again.
+        version_.clear();
+        throw;
+      }
     }
+    version_ = std::move(version);
+    good();
+  }
+
+  /// The stream is there, and worth it.
+  void good() {
+    backoff_.reset();
+    gone_before_ = false;
   }
 
   void works() {
     opened_ = clock::now();
+    if (failures_ >= logged_failures) {
+      const auto time = std::chrono::duration_cast<std::chrono::seconds>(clock::now() - failing_);
+      base::log(log_level::info,
+                std::string("watch \"")
+                    .append(path_)
+                    .append("\": works again after ")
+                    .append(std::to_string(failures_))
+                    .append(" failures in ")
+                    .append(std::to_string(time.count()))
+                    .append(" s"));
+    }
+    failures_ = 0;
     const std::lock_guard lock(mutex_);
     failure_.clear();
     current_ = true;
   }
 
-  std::chrono::milliseconds after(const std::exception& failure, bool is_gone) {
-    if (is_gone) {
-      version_.clear();
+  std::chrono::milliseconds after(const std::exception& failure) {
+    if (failures_++ == 0) {
+      failing_ = clock::now();
     }
-    if (opened_ && clock::now() - *opened_ >= shortest_watch) {
+    if (failures_ == logged_failures) {
+      base::log(log_level::warning, std::string(failure.what()).append("; trying again"));
+    }
+    note(failure);
+    return backoff_.next();
+  }
+
+  /// The server is there, however long it was not: it only does not know any more what happened
+  /// since. But one that says so each time is not asked without a pause.
+  std::chrono::milliseconds after_gone(const std::exception& failure) {
+    version_.clear();
+    const bool again = std::exchange(gone_before_, true);
+    if (!again) {
       backoff_.reset();
     }
-    const std::lock_guard lock(mutex_);
-    failure_ = failure.what();
-    current_ = false;
-    return backoff_.next();
+    note(failure);
+    return again ? backoff_.next() : std::chrono::milliseconds(0);
+  }
+
+  void note(const std::exception& failure) {
+    if (opened_ && clock::now() - *opened_ >= shortest_watch) {
+      good();
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      failure_ = failure.what();
+      current_ = false;
+    }
+    if (to_.failed) {
+      to_.failed(failure);
+    }
   }
 
   void wait(std::chrono::milliseconds time, const std::stop_token& stop) {
@@ -145,7 +201,11 @@ class collection_watch::impl {
   handler to_;
   std::string version_;  ///< of the thread; empty: there is no list
   base::backoff backoff_;
-  std::optional<clock::time_point> opened_;  ///< of the thread: the stream that is there now
+  // Of the thread.
+  std::optional<clock::time_point> opened_;  ///< the stream that is there now
+  bool gone_before_ = false;                 ///< since a stream was worth it
+  unsigned failures_ = 0;                    ///< since a stream was opened
+  clock::time_point failing_;                ///< since when
   mutable std::mutex mutex_;
   std::condition_variable_any stopped_;
   std::string failure_;

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <cerrno>
 #include <filesystem>
+#include <memory>
 
 #include "base/file.hpp"
 #include "base/syscall.hpp"
+#include "base/text.hpp"
 #include "kubelet/rest/base64.hpp"
 #include "kubelet/rest/client.hpp"
 #include "spec/quoted.hpp"
@@ -18,16 +23,14 @@ using cdi::yaml_node;
 
 constexpr std::size_t most_bytes = 4UL << 20U;
 
+constexpr const char* operation = "read kubeconfig";
+
 /// A kubeconfig with its tree. What it does not understand is passed over, as kubectl does.
 class kubeconfig {
  public:
-  explicit kubeconfig(const std::string& path)
+  kubeconfig(const std::string& path, const std::string& text)
       : path_(path), directory_(fs::path(path).parent_path()), reader_(path, problems_) {
-    const auto text = base::read_small_file(path, most_bytes);
-    if (!text) {
-      base::throw_errno(errno, operation, path, "open");
-    }
-    cdi::read_yaml(*text, tree_);
+    cdi::read_yaml(text, tree_);
     if (tree_.failure) {
       fail(std::string("line ").append(std::to_string(tree_.failure->line)).append(": ") +
            tree_.failure->text);
@@ -36,26 +39,6 @@ class kubeconfig {
       fail("it is empty");
     }
   }
-
-  server_access access(const std::string& wanted) {
-    const std::string name = wanted.empty() ? text(*tree_.root, "current-context") : wanted;
-    if (name.empty()) {
-      fail("it has no current-context", "choose one with \"kubectl config use-context\"");
-    }
-    const yaml_node& context = named("contexts", "context", name);
-    const yaml_node& cluster = named("clusters", "cluster", text(context, "cluster"));
-    server_access made;
-    read_cluster(cluster, made);
-    const std::string user = text(context, "user");
-    if (!user.empty()) {
-      read_user(named("users", "user", user), user, made);
-    }
-    check_problems();
-    return made;
-  }
-
- private:
-  static constexpr const char* operation = "read kubeconfig";
 
   [[noreturn]] void fail(std::string_view cause, std::string_view next_step = {}) const {
     throw error(errc::invalid_argument, operation, path_, cause, next_step);
@@ -87,20 +70,22 @@ class kubeconfig {
     return value;
   }
 
-  /// What `list` has under `member_name` for the element called `name`.
-  const yaml_node& named(std::string_view list,
+  const yaml_node& root() const { return *tree_.root; }
+
+  /// Null, or what `list` has under `member_name` for the element called `name`.
+  const yaml_node* named(std::string_view list,
                          std::string_view member_name,
                          const std::string& name) {
     if (const yaml_node* all = member(*tree_.root, list)) {
       for (const yaml_node* each : reader_.elements(*all, list)) {
         const yaml_node* content = member(*each, member_name);
         if (text(*each, "name") == name && content != nullptr) {
-          return *content;
+          return content;
         }
       }
     }
     check_problems();
-    fail(std::string("it has no ").append(member_name).append(" ").append(cdi::quoted(name)));
+    return nullptr;
   }
 
   std::string file_of(const yaml_node& of, std::string_view key) {
@@ -172,10 +157,86 @@ class kubeconfig {
   cdi::yaml_tree tree_;
 };
 
+/// Several as one, as kubectl merges them: the first that has something counts.
+class kubeconfigs {
+ public:
+  explicit kubeconfigs(const std::string& given) : given_(given) {
+    // One whose name has a colon is one.
+    std::vector<std::string> paths{given};
+    const bool is_list = given.find(':') != std::string::npos && ::access(given.c_str(), F_OK) != 0;
+    if (is_list) {
+      paths.clear();
+      for (const std::string_view each : base::split(given, ":")) {
+        paths.emplace_back(each);
+      }
+    }
+    for (const std::string& path : paths) {
+      const auto text = base::read_small_file(path, most_bytes);
+      if (text && is_list && base::trim(*text).empty()) {
+        continue;
+      }
+      if (text) {
+        files_.push_back(std::make_unique<kubeconfig>(path, *text));
+      } else if (!is_list || errno != ENOENT) {
+        base::throw_errno(errno, operation, path, "open");
+      }
+    }
+    if (files_.empty()) {
+      base::throw_errno(ENOENT, operation, given, "open");
+    }
+  }
+
+  server_access access(const std::string& wanted) {
+    std::string name = wanted;
+    for (const auto& file : files_) {
+      name = name.empty() ? file->text(file->root(), "current-context") : name;
+    }
+    if (name.empty()) {
+      fail("it has no current-context", "choose one with \"kubectl config use-context\"");
+    }
+    const found_node context = named("contexts", "context", name);
+    const found_node cluster =
+        named("clusters", "cluster", context.in->text(*context.node, "cluster"));
+    server_access made;
+    cluster.in->read_cluster(*cluster.node, made);
+    const std::string user = context.in->text(*context.node, "user");
+    if (!user.empty()) {
+      const found_node found = named("users", "user", user);
+      found.in->read_user(*found.node, user, made);
+    }
+    for (const auto& file : files_) {
+      file->check_problems();
+    }
+    return made;
+  }
+
+ private:
+  struct found_node {
+    kubeconfig* in;
+    const yaml_node* node;
+  };
+
+  [[noreturn]] void fail(std::string_view cause, std::string_view next_step = {}) const {
+    throw error(errc::invalid_argument, operation, given_, cause, next_step);
+  }
+
+  found_node named(std::string_view list, std::string_view member, const std::string& name) {
+    for (const auto& file : files_) {
+      if (const yaml_node* node = file->named(list, member, name)) {
+        return {file.get(), node};
+      }
+    }
+    fail(std::string("it has no ").append(member).append(" ").append(cdi::quoted(name)));
+  }
+
+  std::string given_;
+  std::vector<std::unique_ptr<kubeconfig>> files_;
+};
+
 }  // namespace
 
 server_access kubeconfig_access(const std::string& path, const std::string& context) {
-  return kubeconfig(path).access(context);
+  return kubeconfigs(path).access(context);
 }
 
 }  // namespace gpushm::kube

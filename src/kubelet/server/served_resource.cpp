@@ -124,7 +124,11 @@ void served_resource::notice_changes(clock::time_point now, const surroundings& 
       backoff_.reset();
     }
     due_ = at_once ? now : now + backoff_.next();
-    tell({errc::unreachable, "serve", name_, "its socket was removed", "it is made anew"});
+    tell({errc::unreachable,
+          "serve",
+          name_,
+          "its socket was removed",
+          "the agent makes it again; nothing is to be done unless this repeats"});
   }
   const bool registers =
       phase_ == phase::ready || phase_ == phase::registering || phase_ == phase::registered;
@@ -178,7 +182,7 @@ void served_resource::check_done(clock::time_point now) {
                    "serve",
                    name_,
                    std::string("its own socket ").append(server_->path()),
-                   "it is made anew");
+                   "the agent makes it again; nothing is to be done unless this repeats");
   }
   phase_ = phase::ready;
   due_ = now;

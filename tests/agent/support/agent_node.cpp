@@ -51,11 +51,14 @@ agent_node::agent_node(const cdi_machine& machine) : machine_(machine) {
   write_kubeconfig(path("kubeconfig"), api_.url());
 }
 
-void agent_node::start_kubelet() {
+void agent_node::start_kubelet(bool with_dra) {
   gpushm_testing::fake_kubelet_options plugins;
   plugins.directory = path("device-plugins");
   kubelet_ = std::make_unique<gpushm_testing::fake_kubelet>(plugins);
   kubelet_->start();
+  if (!with_dra) {
+    return;
+  }
   gpushm_testing::dra_kubelet_options drivers;
   drivers.root = path("kubelet");
   drivers.delete_slices = [this](const std::string&) {

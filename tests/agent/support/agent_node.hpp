@@ -26,7 +26,8 @@ class agent_node {
   agent_node& operator=(const agent_node&) = delete;
   ~agent_node() = default;
 
-  void start_kubelet();
+  /// `with_dra`: also the half that knows DRA drivers.
+  void start_kubelet(bool with_dra = true);
   void stop_kubelet();
   /// gpushmd with flags besides those that lead it to this node. Returns when it answers over HTTP.
   void start_agent(std::vector<std::string> flags = {});

@@ -4,6 +4,9 @@
 // Says "ready" once clients can connect. Commands on standard input: "begin" and "end" pass the
 // tracer's marks; the end of the input stops it.
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
@@ -13,6 +16,7 @@
 
 #include "gpushm/broker.hpp"
 #include "ptrace/marker.hpp"
+#include "support/standard_error_log.hpp"
 
 namespace {
 
@@ -24,14 +28,17 @@ void set_limit(gpushm::broker_limits& limits, const std::string& text) {
       {"reserved_descriptors", &gpushm::broker_limits::reserved_descriptors},
       {"hello_timeout_ms", &gpushm::broker_limits::hello_timeout_ms},
       {"send_timeout_ms", &gpushm::broker_limits::send_timeout_ms},
-      {"max_inflight_descriptors", &gpushm::broker_limits::max_inflight_descriptors}};
+      {"max_inflight_descriptors", &gpushm::broker_limits::max_inflight_descriptors},
+      {"fence_delay_ms", &gpushm::broker_limits::fence_delay_ms}};
   const auto equals = text.find('=');
   const auto name = text.substr(0, equals);
   const auto value = std::stoull(text.substr(equals + 1));
-  if (name == "quota_bytes") {
+  if (name == "memory_bytes") {
+    limits.memory_bytes = value;
+  } else if (name == "quota_bytes") {
     limits.quota_bytes = value;
-  } else if (name == "quota_bytes_per_uid") {
-    limits.quota_bytes_per_uid = value;
+  } else if (name == "quota_bytes_per_principal") {
+    limits.quota_bytes_per_principal = value;
   } else {
     limits.*numbers.at(name) = static_cast<std::uint32_t>(value);
   }
@@ -57,10 +64,15 @@ int main(int argc, char** argv) {
     gpushm::broker_options options;
     options.mode = 0666;
     options.raise_descriptor_limit = true;
+    options.limits.fence_delay_ms = 10;  // raw clients of tests have no fence, and write nothing
     options.socket_path = argc > 1 ? argv[1] : "";
     for (int i = 2; i < argc; ++i) {
       set_limit(options.limits, argv[i]);
     }
+    // What a test that reads nothing leaves no room for is left out: the broker must not wait for
+    // it.
+    ::fcntl(STDERR_FILENO, F_SETFL, O_WRONLY | O_NONBLOCK);
+    gpushm_tests::log_to_standard_error();
     serve(options);
     return 0;
   } catch (const std::exception& problem) {

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "repeat.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "support/stop_signal.hpp"
+
+namespace gpushm::selftest {
+
+namespace {
+
+constexpr int most_outputs = 5;
+
+class repetition {
+ public:
+  repetition(const check& one, int times, std::chrono::milliseconds limit)
+      : one_(one), times_(times), limit_(limit) {}
+
+  void work() {
+    for (int run = next_++; run <= times_ && !stop_.pending(); run = next_++) {
+      const outcome ended = one_.run(limit_);
+      const std::scoped_lock lock(mutex_);
+      note(run, ended);
+    }
+  }
+
+  [[nodiscard]] outcome result() {
+    outcome all;
+    all.output = std::move(output_);
+    all.detail = std::to_string(runs_) + " runs";
+    if (failed_ != 0) {
+      all.detail += ", " + std::to_string(failed_) + " failed: " + first_;
+    } else if (runs_ < times_) {
+      all.detail += ", then interrupted";
+    } else if (skipped_ == runs_) {
+      all.result = verdict::skipped;
+      all.detail = reason_;
+    } else {
+      all.result = verdict::passed;
+    }
+    all.data = json{{"runs", runs_}, {"failures", std::move(failures_)}};
+    return all;
+  }
+
+ private:
+  void note(int run, const outcome& ended) {
+    ++runs_;
+    if (ended.result == verdict::skipped) {
+      ++skipped_;
+      reason_ = ended.detail;
+    }
+    if (ended.result != verdict::failed) {
+      return;
+    }
+    const std::string text = "run " + std::to_string(run) + ": " + ended.detail;
+    first_ = failed_ == 0 ? text : first_;
+    if (++failed_ <= most_outputs) {
+      output_ += "--- " + text + "\n" + ended.output;
+    }
+    failures_.push_back(json{{"run", run}, {"detail", ended.detail}});
+  }
+
+  const check& one_;
+  const int times_;
+  const std::chrono::milliseconds limit_;
+  const app::stop_signal stop_;
+  std::atomic<int> next_{1};
+  std::mutex mutex_;  // of what follows
+  int runs_ = 0;
+  int failed_ = 0;
+  int skipped_ = 0;
+  std::string first_;
+  std::string reason_;
+  std::string output_;
+  json failures_ = json::array();
+};
+
+}  // namespace
+
+outcome run_repeatedly(const check& one, int times, int jobs, std::chrono::milliseconds limit) {
+  repetition all(one, times, limit);
+  {
+    const int count = std::min(times, jobs);
+    std::vector<std::jthread> workers;
+    workers.reserve(static_cast<std::size_t>(std::max(count, 0)));
+    for (int i = 0; i < count; ++i) {
+      workers.emplace_back([&all] { all.work(); });
+    }
+  }
+  return all.result();
+}
+
+}  // namespace gpushm::selftest

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "inventory_child.hpp"
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/log.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm::agent {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* operation = "take an inventory of the GPUs";
+/// What a killed process gets to end. In a system call of the driver it can take any time.
+constexpr std::chrono::seconds end_patience{1};
+
+json json_of(const plugin::instance& from) {
+  return {{"index", from.entry.index},
+          {"uuid", from.entry.uuid},
+          {"gpu_instance", from.entry.gpu_instance},
+          {"compute_instance", from.entry.compute_instance},
+          {"profile", from.profile},
+          {"total_bytes", from.total_bytes}};
+}
+
+plugin::instance instance_of(const json& from) {
+  plugin::instance made;
+  made.entry.index = from.at("index").get<unsigned int>();
+  made.entry.uuid = from.at("uuid").get<std::string>();
+  made.entry.gpu_instance = from.at("gpu_instance").get<unsigned int>();
+  made.entry.compute_instance = from.at("compute_instance").get<unsigned int>();
+  made.profile = from.at("profile").get<std::string>();
+  made.total_bytes = from.at("total_bytes").get<std::uint64_t>();
+  return made;
+}
+
+json json_of(const plugin::board& from) {
+  json made{{"index", from.entry.index},
+            {"uuid", from.entry.uuid},
+            {"pci_address", from.entry.pci_address},
+            {"minor", from.entry.minor},
+            {"mig_enabled", from.entry.mig_enabled},
+            {"name", from.name},
+            {"total_bytes", from.total_bytes},
+            {"instances", json::array()}};
+  if (from.numa_node) {
+    made["numa_node"] = *from.numa_node;
+  }
+  for (const plugin::instance& each : from.instances) {
+    made["instances"].push_back(json_of(each));
+  }
+  return made;
+}
+
+plugin::board board_of(const json& from) {
+  plugin::board made;
+  made.entry.index = from.at("index").get<unsigned int>();
+  made.entry.uuid = from.at("uuid").get<std::string>();
+  made.entry.pci_address = from.at("pci_address").get<std::string>();
+  made.entry.minor = from.at("minor").get<int>();
+  made.entry.mig_enabled = from.at("mig_enabled").get<bool>();
+  made.name = from.at("name").get<std::string>();
+  made.total_bytes = from.at("total_bytes").get<std::uint64_t>();
+  if (from.contains("numa_node")) {
+    made.numa_node = from.at("numa_node").get<std::int64_t>();
+  }
+  for (const json& each : from.at("instances")) {
+    made.instances.push_back(instance_of(each));
+    made.entry.instances.push_back(made.instances.back().entry);
+  }
+  return made;
+}
+
+}  // namespace
+
+std::string inventory_text(const plugin::inventory& from) {
+  json made{{"boards", json::array()},
+            {"closeness", from.closeness},
+            {"driver_version", from.driver_version},
+            {"left_out", from.left_out},
+            {"problem", from.problem}};
+  for (const plugin::board& each : from.boards) {
+    made["boards"].push_back(json_of(each));
+  }
+  return made.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::optional<plugin::inventory> inventory_of_text(const std::string& text) {
+  try {
+    const json from = json::parse(text);
+    plugin::inventory made;
+    for (const json& each : from.at("boards")) {
+      made.boards.push_back(board_of(each));
+    }
+    made.closeness = from.at("closeness").get<std::vector<std::vector<unsigned int>>>();
+    made.driver_version = from.at("driver_version").get<std::string>();
+    made.left_out = from.at("left_out").get<std::vector<std::string>>();
+    made.problem = from.at("problem").get<std::string>();
+    return made;
+  } catch (const json::exception&) {
+    return std::nullopt;
+  }
+}
+
+int print_inventory(const std::string& library) {
+  const std::string text = inventory_text(plugin::take_inventory(library));
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  return written ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+inventory_child::inventory_child(std::string library)
+    : library_(std::move(library)), cancelled_(operation) {}
+
+inventory_child::~inventory_child() {
+  stop();
+  if (child_) {
+    child_->abandon();
+  }
+}
+
+void inventory_child::start() {
+  stop();
+  if (child_) {
+    throw error(errc::timed_out,
+                operation,
+                {},
+                "the process that asked NVML before is still in a system call of the driver",
+                "see the kernel's log for Xid lines; the node may need a reboot");
+  }
+  text_.clear();
+  app::child_options options;
+  // The same program, also when its file was replaced meanwhile.
+  options.argv = {"/proc/self/exe", inventory_argument, library_};
+  options.cancel_fd = cancelled_.fd();
+  child_.emplace(app::child_process::start(options));
+  child_->close_input();
+}
+
+std::optional<plugin::inventory> inventory_child::wait(app::deadline until) {
+  if (!child_->read_all(text_, until)) {
+    return std::nullopt;
+  }
+  const auto status = child_->wait(app::deadline_in(end_patience));
+  if (status) {
+    child_.reset();
+  }
+  if (auto found = inventory_of_text(text_)) {
+    return found;
+  }
+  throw error(errc::driver_error,
+              operation,
+              {},
+              "the process that asks NVML ended without an answer: " +
+                  (status ? app::status_text(*status) : std::string("it is still there")),
+              "check that nvidia-smi works here");
+}
+
+void inventory_child::stop() noexcept {
+  if (!child_) {
+    return;
+  }
+  child_->kill(SIGKILL);
+  try {
+    if (child_->wait(app::deadline_in(end_patience))) {
+      child_.reset();
+    }
+  } catch (const std::exception& why) {  // cancelled: the agent ends, and does not wait for it
+    base::log(log_level::debug, why.what());
+  }
+}
+
+}  // namespace gpushm::agent

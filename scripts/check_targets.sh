@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# That every target of the Makefile works: CI runs most of them; of the others this checks that their presets can be
+# configured and that all they would build is known. Fails for a target that is in neither list, and for a document that
+# names a target which there is not.
+#
+#   scripts/check_targets.sh
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+# What .ci/run makes, directly or as part of another, and what changes no build: removal, formatting, the list itself.
+run=(deps build test lint asan tsan dist check-dist install bench)
+plain=(help format clean)
+# Configured only: PRESET:TARGET... for each. `make demo` is the command of another preset; image_test runs scripts/image.sh.
+declare -A presets=([demo]=demo:gpushm [coverage]=coverage:all [fuzz]=fuzz:all
+                    [image]='release:gpushmd gpushm gpushm-cdi-hook gpushm-pair')
+
+failed=0
+fail() {
+  echo "check_targets: $*" >&2
+  failed=1
+}
+known=" ${run[*]} ${plain[*]} ${!presets[*]} "
+while read -r target; do
+  case $known in
+    *" $target "*) ;;
+    *) fail "nothing checks \`make $target\`: add it to .ci/run or to this script" ;;
+  esac
+done < <(sed -n 's/^\([a-z][a-z-]*\):.*## .*/\1/p' Makefile)
+# shellcheck disable=SC2016  # a backquote of Markdown
+while read -r target; do
+  grep -q "^$target:" Makefile || fail "the documents name \`make $target\`, which there is not"
+done < <(grep -rhoE '(^    |`)make [a-z][a-z-]*' ./*.md docs --include='*.md' | awk '{print $NF}' | sort -u)
+
+for target in "${!presets[@]}"; do
+  preset=${presets[$target]%%:*}
+  read -ra wanted <<<"${presets[$target]#*:}"
+  make --dry-run "$target" >/dev/null || fail "make $target"
+  if scripts/build.sh --dry-run "$preset" "${wanted[@]}" >/dev/null; then
+    echo "check_targets: make $target: configured, ${#wanted[@]} targets known"
+  else
+    fail "make $target: preset $preset"
+  fi
+done
+exit $failed

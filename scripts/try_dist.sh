@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Unpacks the newest tarball of `make dist` somewhere else and runs programs out of it, with an empty environment: the demo,
+# two short benchmarks, and the self-test's shortest check.
+#
+#   scripts/try_dist.sh DIRECTORY
+set -euo pipefail
+
+tarball=$(find "$1" -maxdepth 1 -name 'gpushm-*.tar.gz' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d ' ' -f 2-)
+if [ -z "$tarball" ]; then
+  echo "try_dist: no tarball in $1 (make dist)" >&2
+  exit 1
+fi
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+tar -C "$scratch" -xzf "$tarball"
+bin=$(echo "$scratch"/gpushm-*/bin)
+
+try() {
+  local start=$SECONDS
+  echo "try_dist: ${1##*/} ${*:2}"
+  if ! env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME="$scratch" timeout 300 "$@" >"$scratch/log" 2>&1; then
+    cat "$scratch/log" >&2
+    echo "try_dist: failed: ${1##*/} ${*:2}" >&2
+    exit 1
+  fi
+  echo "try_dist: ok ($((SECONDS - start)) s)"
+}
+
+try "$bin/gpushm" demo --device host --size 8MiB
+try "$bin/gpushm_bench_broker"
+try "$bin/gpushm_bench_cdi_registry" --benchmark_min_time=0.01
+try "$bin/gpushm-selftest" --only demo.host --out "$scratch/results.json"
+try "$bin/gpushm-selftest" --repeat 2 --only test.gpushm_client_test

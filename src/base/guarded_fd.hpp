@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "base/fork_guard.hpp"
+#include "base/unique_fd.hpp"
+
+namespace gpushm::base {
+
+/// Owner of a file descriptor that a forked child closes (fork_guard.hpp). In the child every copy
+/// of the object is empty, and destroying it closes nothing. For what is kept: listeners, locks,
+/// connections, memory. A `unique_fd` becomes one by conversion. Only for the table of descriptors
+/// that the program's threads share: numbers of a thread with a table of its own
+/// (CLOSE_RANGE_UNSHARE) mean other files in a child.
+///
+/// Distinct objects: safe. Shared objects: unsafe.
+class guarded_fd {
+ public:
+  guarded_fd() noexcept = default;
+  /// From the call that made the descriptor to here a fork leaves a copy to the child: see `open`.
+  /// Throws `errc::out_of_memory` (only for numbers above 524,287).
+  // NOLINTNEXTLINE(google-explicit-constructor): the same thing, better guarded
+  guarded_fd(unique_fd fd) {
+    if (fd) {
+      close_in_child(fd.get());
+      made_in_ = fork_generation();
+      fd_ = fd.release();
+    }
+  }
+  guarded_fd(guarded_fd&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)), made_in_(other.made_in_) {}
+  guarded_fd& operator=(guarded_fd&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+      made_in_ = other.made_in_;
+    }
+    return *this;
+  }
+  guarded_fd(const guarded_fd&) = delete;
+  guarded_fd& operator=(const guarded_fd&) = delete;
+  ~guarded_fd() { reset(); }
+
+  /// Owns what `make`, a system call, returns; empty when that is -1. No fork comes between.
+  template <typename Make>
+  [[nodiscard]] static guarded_fd open(Make&& make) {
+    const fork_section section;
+    return {unique_fd(static_cast<int>(make()))};
+  }
+
+  /// -1 when empty, and in a forked child.
+  [[nodiscard]] int get() const noexcept {
+    return fd_ == -1 || is_forked_child_of(made_in_) ? -1 : fd_;
+  }
+  explicit operator bool() const noexcept { return get() != -1; }
+  /// Gives the descriptor up without closing it; a forked child keeps its copy from here on.
+  [[nodiscard]] unique_fd release() noexcept {
+    const int fd = get();
+    fd_ = -1;
+    if (fd != -1) {
+      keep_in_child(fd);
+    }
+    return unique_fd(fd);
+  }
+  // NOLINTNEXTLINE(google-explicit-constructor): for callers that fork and mean to pass it on
+  operator unique_fd() && noexcept { return release(); }
+  void reset() noexcept {
+    if (fd_ == -1) {
+      return;
+    }
+    const fork_section section;
+    if (!is_forked_child_of(made_in_)) {
+      keep_in_child(fd_);
+      ::close(fd_);
+    }
+    fd_ = -1;
+  }
+
+ private:
+  int fd_ = -1;
+  std::uint64_t made_in_ = 0;
+};
+
+/// All of a packet's. Throws as `guarded_fd`.
+[[nodiscard]] inline std::vector<guarded_fd> guard_all(std::vector<unique_fd> fds) {
+  return {std::make_move_iterator(fds.begin()), std::make_move_iterator(fds.end())};
+}
+
+}  // namespace gpushm::base

@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/porter.hpp"
+
+#include <linux/close_range.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/syscall.hpp"
+#include "base/thread.hpp"
+#include "broker/chunk_kinds.hpp"
+#include "wire/messages.hpp"
+
+namespace gpushm::broker_detail {
+
+namespace {
+
+/// What travels between the tables: the address of an object of this process, which goes with it.
+using address_text = std::array<std::byte, sizeof(void*)>;
+
+template <typename T>
+address_text text_of(T* address) {
+  address_text text{};
+  std::memcpy(text.data(), &address, text.size());
+  return text;
+}
+
+template <typename T>
+std::unique_ptr<T> object_at(const address_text& text) {
+  T* address = nullptr;
+  std::memcpy(&address, text.data(), text.size());
+  return std::unique_ptr<T>(address);
+}
+
+/// Threads that may be blocked at once; each by a principal of its own.
+constexpr std::size_t max_threads = 64;
+/// An idle thread ends after that.
+constexpr std::chrono::seconds idle_time{10};
+/// How long a packet waits for room among the descriptors in flight.
+constexpr std::chrono::seconds patience{5};
+constexpr std::chrono::milliseconds retry_pause{2};
+/// Packets without descriptors that are read from a socket before it is closed.
+constexpr int most_drained = 1024;
+
+/// This thread gets a table of descriptors of its own with nothing in it but standard streams and
+/// `kept`.
+bool leave_table(int kept) noexcept {
+  const auto close_from = [](unsigned first, unsigned last, unsigned flags) {
+    return ::syscall(SYS_close_range, first, last, flags) == 0;
+  };
+  const auto number = static_cast<unsigned>(kept);
+  if (!close_from(number + 1, ~0U, CLOSE_RANGE_UNSHARE)) {
+    // Linux before 5.9, or a filter of system calls.
+    return false;
+  }
+  return number <= 3 || close_from(3, number - 1, 0);
+}
+
+}  // namespace
+
+bool next_has_descriptors(int socket) noexcept {
+  // Without room for them the kernel only says that there are some (MSG_CTRUNC). Peeking leaves the
+  // packet, and with it the references, where they are.
+  msghdr header{};
+  const auto size =
+      base::retry([&] { return ::recvmsg(socket, &header, MSG_PEEK | MSG_DONTWAIT); });
+  return size >= 0 && (header.msg_flags & MSG_CTRUNC) != 0;
+}
+
+bool drain(int socket) noexcept {
+  for (int i = 0; i < most_drained; ++i) {
+    msghdr header{};
+    const auto peeked =
+        base::retry([&] { return ::recvmsg(socket, &header, MSG_PEEK | MSG_DONTWAIT); });
+    if ((header.msg_flags & MSG_CTRUNC) != 0) {
+      return false;
+    }
+    if (peeked < 0 && errno == ECONNRESET) {  // said once, ahead of what is there
+      continue;
+    }
+    if (peeked < 0 || (peeked == 0 && (header.msg_flags & MSG_TRUNC) == 0)) {
+      return true;  // nothing, or the end
+    }
+    std::byte none{};
+    static_cast<void>(base::retry([&] { return ::recv(socket, &none, 0, MSG_DONTWAIT); }));
+  }
+  return false;
+}
+
+/// What travels to the office with the socket. Lives in this process's heap; only its address
+/// travels.
+struct porter::job {
+  std::uint64_t session = 0;
+  std::string principal;
+  /// Only close the socket, once the broker has closed its copy: the last close is the one that may
+  /// block.
+  std::shared_ptr<std::atomic<bool>> let_go = nullptr;
+};
+
+/// The threads with the other table. Ends when the broker's end of the socket pair is closed;
+/// threads that are blocked end when they are not any more.
+class porter::office : public std::enable_shared_from_this<porter::office> {
+ public:
+  explicit office(int theirs) : theirs_(theirs) {}
+
+  /// Hands jobs out. Runs on the first thread.
+  void run() {
+    while (auto next = receive_job()) {
+      try {
+        give(std::move(*next));
+      } catch (const std::exception& why) {
+        base::log(log_level::warning, why.what());
+      }
+    }
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  struct task {
+    std::unique_ptr<job> what;
+    base::unique_fd socket;
+  };
+
+  // ---- What uses the table of descriptors, which ThreadSanitizer takes for the broker's
+  // (scripts/tsan-suppressions.txt).
+
+  /// Empty when the broker is gone.
+  std::optional<task> receive_job() {
+    address_text address{};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    iovec part{address.data(), address.size()};
+    msghdr header{};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    const auto size =
+        base::retry([&] { return ::recvmsg(theirs_.get(), &header, MSG_CMSG_CLOEXEC); });
+    if (size != static_cast<ssize_t>(address.size())) {
+      return std::nullopt;
+    }
+    int fd = -1;
+    if (const cmsghdr* entry = CMSG_FIRSTHDR(&header);
+        entry != nullptr && entry->cmsg_type == SCM_RIGHTS) {
+      std::memcpy(&fd, CMSG_DATA(entry), sizeof fd);
+    }
+    return task{object_at<job>(address), base::unique_fd(fd)};
+  }
+
+  /// What is not a chunk is left in `foreign`.
+  void carry(const task& what, std::vector<base::unique_fd>& foreign) {
+    std::vector<base::unique_fd> chunks;
+    auto made = fetch(what, chunks, foreign);
+    // The broker's own copies come with the packet; these are closed when it has them.
+    hand_over(std::move(made), chunks);
+  }
+
+  /// Descriptors in this table are not the broker's: they are not guarded.
+  std::unique_ptr<parcel> fetch(const task& what,
+                                std::vector<base::unique_fd>& chunks,
+                                std::vector<base::unique_fd>& foreign) const {
+    auto made = std::make_unique<parcel>();
+    made->session = what.what->session;
+    std::vector<std::byte> buffer(wire::max_packet_bytes);
+    try {
+      auto got = transport::receive_packet(what.socket.get(), buffer);
+      made->status = got.status;
+      made->packet.assign(got.packet.begin(), got.packet.end());
+      for (auto& fd : got.descriptors) {
+        if (is_of_member_kind(fd.get())) {
+          chunks.push_back(std::move(fd));
+        } else {
+          foreign.push_back(std::move(fd));
+        }
+      }
+      made->foreign = foreign.size();
+    } catch (const error& why) {
+      base::log(log_level::warning, why.what());
+      made->failed = true;
+    }
+    return made;
+  }
+
+  void hand_over(std::unique_ptr<parcel> what, const std::vector<base::unique_fd>& chunks) {
+    std::vector<int> numbers(chunks.size());
+    std::transform(
+        chunks.begin(), chunks.end(), numbers.begin(), [](const auto& fd) { return fd.get(); });
+    const address_text text = text_of(what.get());
+    using clock = std::chrono::steady_clock;
+    const auto give_up = clock::now() + patience;
+    for (;;) {
+      const std::lock_guard lock(sending_);
+      if (!transport::wait_writable(theirs_.get(), std::chrono::hours(1))) {
+        continue;
+      }
+      try {
+        switch (transport::send_packet(theirs_.get(), text, numbers)) {
+          case transport::send_result::sent:
+            static_cast<void>(what.release());
+            return;
+          case transport::send_result::closed:
+            return;
+          case transport::send_result::would_block:
+            break;
+        }
+      } catch (const error& why) {
+        // Too many are in flight for this uid: they may be another program's.
+        if (why.code() != errc::too_many_descriptors || clock::now() >= give_up) {
+          throw;
+        }
+        base::pause_before_retry(retry_pause);
+      }
+    }
+  }
+
+  /// May block.
+  static void close_all(task& what, std::vector<base::unique_fd>& foreign) noexcept {
+    foreign.clear();
+    what.socket.reset();
+  }
+
+  // ---- What does not.
+
+  void give(task next) {
+    const std::lock_guard lock(mutex_);
+    auto& line = lines_[next.what->principal];
+    line.push_back(std::move(next));
+    if (line.size() == 1) {
+      runnable_.push_back(line.front().what->principal);
+    }
+    if (idle_ < runnable_.size() && threads_ < max_threads) {
+      base::start_thread("gpushm-porter", [self = shared_from_this()] { self->work(); }).detach();
+      ++threads_;
+    }
+    changed_.notify_one();
+  }
+
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      ++idle_;
+      const bool woken =
+          changed_.wait_for(lock, idle_time, [&] { return over_ || !runnable_.empty(); });
+      --idle_;
+      if (!woken || (over_ && runnable_.empty())) {
+        --threads_;
+        return;
+      }
+      const std::string principal = std::move(runnable_.front());
+      runnable_.pop_front();
+      // The task stays at the head of its line, which keeps the others of that principal back.
+      task& current = lines_.at(principal).front();
+      lock.unlock();
+      perform(current);
+      lock.lock();
+      auto& line = lines_.at(principal);
+      line.pop_front();
+      if (line.empty()) {
+        lines_.erase(principal);
+      } else {
+        runnable_.push_back(principal);
+      }
+    }
+  }
+
+  void perform(task& what) noexcept {
+    std::vector<base::unique_fd> foreign;
+    try {
+      if (what.what->let_go) {
+        what.what->let_go->wait(false);
+      } else {
+        carry(what, foreign);
+      }
+    } catch (const std::exception& why) {
+      base::log(log_level::warning, why.what());
+    }
+    close_all(what, foreign);
+  }
+
+  base::unique_fd theirs_;
+  std::mutex sending_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::deque<task>> lines_;
+  std::deque<std::string> runnable_;
+  std::size_t idle_ = 0;
+  std::size_t threads_ = 0;
+  bool over_ = false;
+};
+
+porter::porter() {
+  std::array<int, 2> pair{};
+  base::checked("serve", {}, "socketpair", [&] {
+    return ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data());
+  });
+  ours_ = base::unique_fd(pair[0]);
+  base::unique_fd theirs(pair[1]);
+
+  struct start {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+    bool has_own_table = false;
+  };
+  const auto begun = std::make_shared<start>();
+  const auto made = std::make_shared<office>(theirs.get());
+  // `theirs` is one number in two tables once the thread has left; until then only the thread may
+  // use it.
+  try {
+    base::start_thread("gpushm-porter", [begun, made, number = theirs.get()] {
+      {
+        const bool left = leave_table(number);
+        const std::lock_guard lock(begun->mutex);
+        begun->done = true;
+        begun->has_own_table = left;
+        begun->changed.notify_all();
+      }
+      made->run();
+    }).detach();
+  } catch (...) {
+    static_cast<void>(theirs.release());  // the office's
+    throw;
+  }
+  std::unique_lock lock(begun->mutex);
+  begun->changed.wait(lock, [&] { return begun->done; });
+  if (!begun->has_own_table) {
+    static_cast<void>(theirs.release());
+    base::log(
+        log_level::warning,
+        "serve: the kernel, or a filter of system calls, refuses close_range with "
+        "CLOSE_RANGE_UNSHARE: a member that sends a descriptor whose close blocks can keep this "
+        "process from ending (allow close_range)");
+  }
+}
+
+porter::~porter() = default;
+
+bool porter::fetch(std::uint64_t session, const std::string& principal, int socket) {
+  auto made = std::make_unique<job>(job{session, principal});
+  const address_text text = text_of(made.get());
+  const std::array<int, 1> fds{socket};
+  try {
+    if (transport::send_packet(ours_.get(), text, fds) != transport::send_result::sent) {
+      return false;
+    }
+  } catch (const error& why) {
+    if (why.code() != errc::too_many_descriptors) {
+      throw;
+    }
+    return false;  // too many are in flight for this uid: they may be another program's
+  }
+  static_cast<void>(made.release());
+  return true;
+}
+
+void porter::bury(const std::string& principal, base::unique_fd socket) noexcept {
+  try {
+    const auto let_go = std::make_shared<std::atomic<bool>>(false);
+    auto made = std::make_unique<job>(job{0, principal, let_go});
+    const address_text text = text_of(made.get());
+    const std::array<int, 1> fds{socket.get()};
+    if (transport::send_packet(ours_.get(), text, fds) == transport::send_result::sent) {
+      static_cast<void>(made.release());
+      socket.reset();  // not the last copy, so this does not block
+      let_go->store(true);
+      let_go->notify_all();
+      return;
+    }
+  } catch (const std::exception& why) {
+    base::log(log_level::warning, why.what());
+  }
+  static_cast<void>(socket.release());
+}
+
+std::unique_ptr<porter::parcel> porter::next() {
+  address_text text{};
+  auto got = transport::receive_guarded(ours_.get(), text);
+  if (got.packet.size() != text.size()) {
+    return nullptr;
+  }
+  auto result = object_at<parcel>(text);
+  result->descriptors = std::move(got.descriptors);
+  if (got.status == transport::receive_status::descriptors_lost) {
+    result->status = got.status;
+  }
+  return result;
+}
+
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "base/guarded_fd.hpp"
+#include "gpushm/types.hpp"
+
+namespace gpushm::detail {
+
+/// What a broker is given to know when this process can write nothing any more.
+class fence_proof {
+ public:
+  /// Reads /proc when this process has the driver open (base/device_files.hpp). Throws
+  /// too_many_descriptors.
+  fence_proof();
+
+  [[nodiscard]] fence kind() const noexcept { return kind_; }
+  /// For the hello: a pidfd and the life pipe, or nothing. Valid as long as this object.
+  [[nodiscard]] std::span<const int> descriptors() const noexcept {
+    return kind_ == fence::none ? std::span<const int>() : std::span<const int>(numbers_);
+  }
+
+ private:
+  fence kind_ = fence::none;
+  base::guarded_fd pidfd_;
+  std::array<int, 2> numbers_{-1, -1};
+};
+
+}  // namespace gpushm::detail

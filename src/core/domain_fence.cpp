@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a connection leaves behind that ended without a goodbye, until its fence has come.
+#include <algorithm>
+#include <utility>
+
+#include "base/exporter_bound.hpp"
+#include "base/names.hpp"
+#include "core/domain.hpp"
+
+namespace gpushm::core {
+
+const domain::participant::loss* domain::loss_of(session_id session) const {
+  const auto at = sessions_.find(session);
+  return at == sessions_.end() || !at->second.lost ? nullptr : &*at->second.lost;
+}
+
+bool domain::is_ending(session_id session) const {
+  return loss_of(session) != nullptr;
+}
+
+void domain::waits_for(session_id session, fence_wait what) {
+  if (const auto at = sessions_.find(session); at != sessions_.end() && at->second.lost) {
+    at->second.lost->waits_for = what;
+  }
+}
+
+/// Only processes have it that may be dying, or may have died while their GPU work goes on:
+/// what it will be in the end is not known yet. Memory that stays its exporter's is its exporter's
+/// alone.
+bool domain::waits_for_fence(const segment& what) const {
+  if (ending_sessions_ == 0) {
+    return false;
+  }
+  if (base::is_exporter_bound(what.backend)) {
+    return is_ending(what.creator_session);
+  }
+  return !what.leases.empty() &&
+         std::all_of(what.leases.begin(), what.leases.end(), [&](const lease& claim) {
+           return is_ending(claim.holder);
+         });
+}
+
+std::optional<ending_leases> domain::ending_of(const segment& what) const {
+  if (ending_sessions_ == 0) {
+    return std::nullopt;
+  }
+  ending_leases result;
+  const auto add = [&](session_id holder) {
+    const participant::loss* const lost = loss_of(holder);
+    if (lost == nullptr) {
+      return;
+    }
+    if (result.count == 0 || lost->since < result.since) {
+      result = {result.count, sessions_.find(holder)->second.who.pid, lost->since, lost->waits_for};
+    }
+    ++result.count;
+  };
+  bool creator_holds = false;
+  for (const lease& claim : what.leases) {
+    creator_holds = creator_holds || claim.holder == what.creator_session;
+    add(claim.holder);
+  }
+  if (!creator_holds && what.creator_session != 0) {
+    add(what.creator_session);
+  }
+  return result.count == 0 ? std::nullopt : std::optional(result);
+}
+
+error domain::writer_ending(const segment& what) const {
+  const auto ending = ending_of(what);
+  return {errc::writer_ending,
+          {},
+          {},
+          "process " + std::to_string(ending ? ending->pid : what.creator.pid) +
+              ", which had it last, has gone without a goodbye, and may still write it",
+          "open it with a timeout: it is over tens of milliseconds after the process has ended; "
+          "`gpushm stat` shows what it waits for, `gpushm release --unfenced` gives that up"};
+}
+
+/// Answers the opens that waited because the segment could still change.
+void domain::wake_after_fence(const std::string& name) {
+  if (!waiting_by_name_.contains(name)) {
+    return;
+  }
+  if (const auto at = published_.find(name); at != published_.end()) {
+    wake(*at->second);
+  }
+}
+
+void domain::unfence(session_id session, std::string_view name) {
+  base::check_name({}, name);
+  segment* const found = named(name);
+  if (found == nullptr || !may_see(session, *found)) {
+    throw no_such_segment(name);
+  }
+  segment& what = *found;
+  if (!may_manage(session, what)) {
+    throw error(errc::permission_denied,
+                {},
+                {},
+                "only its creator's uid, or the broker's uid may give up what waits for a fence",
+                "let the broker's user do it");
+  }
+  std::set<session_id> holders;
+  for (const lease& claim : what.leases) {
+    if (is_ending(claim.holder)) {
+      holders.insert(claim.holder);
+    }
+  }
+  if (is_ending(what.creator_session)) {
+    holders.insert(what.creator_session);
+  }
+  if (holders.empty()) {
+    throw error(errc::invalid_argument,
+                {},
+                {},
+                "nothing of it waits for the end of a process",
+                "`gpushm stat` shows what does");
+  }
+  const gpushm::generation generation = what.generation;
+  const std::string kept_name = what.name;
+  if (what.published) {
+    emit({event_kind::unfenced,
+          what.name,
+          generation,
+          static_cast<std::uint32_t>(what.leases.size() -
+                                     std::min(what.leases.size(), holders.size())),
+          sessions_.at(*holders.begin()).who.pid});
+  }
+  for (const session_id holder : holders) {
+    const auto still = segments_.find(generation);
+    if (still == segments_.end()) {
+      break;
+    }
+    participant& gone = sessions_.at(holder);
+    end_lease_of_gone({holder, gone.who, end_kind::given_up, {}, {}}, still->second);
+    gone.leased.erase(generation);
+    gone.created.erase(generation);
+    gone.unpublished.erase(kept_name);
+    if (gone.leased.empty() && gone.created.empty()) {
+      disconnect(holder, false);
+    }
+  }
+  wake_after_fence(kept_name);
+}
+
+bool domain::resume(session_id lost, session_id session) {
+  const auto from = sessions_.find(lost);
+  const auto to = sessions_.find(session);
+  if (from == sessions_.end() || to == sessions_.end() || !from->second.lost ||
+      from->second.held.who() != to->second.held.who()) {
+    return false;
+  }
+  participant& gone = from->second;
+  participant& heir = to->second;
+  // All that may fail comes first.
+  std::set<std::string> touched;
+  for (const auto* const all : {&gone.leased, &gone.created}) {
+    for (const gpushm::generation generation : *all) {
+      touched.insert(segments_.at(generation).name);
+    }
+  }
+  // Questions that it has not answered: it is asked again once it says what it keeps.
+  std::deque<std::uint64_t> questions(gone.asked.begin(), gone.asked.end());
+  questions.insert(questions.end(), gone.to_ask.begin(), gone.to_ask.end());
+
+  heir.leased.merge(gone.leased);
+  heir.created.merge(gone.created);
+  heir.unpublished.merge(gone.unpublished);
+  heir.kept.emplace();
+  heir.to_ask = std::move(questions);
+  for (const std::uint64_t id : heir.to_ask) {
+    if (const auto question = confirming_.find(id); question != confirming_.end()) {
+      question->second.exporter = session;
+    }
+  }
+  for (const auto* const all : {&heir.created, &heir.leased}) {
+    for (const gpushm::generation generation : *all) {
+      inherit(segments_.at(generation), lost, session, heir.held);
+    }
+  }
+  --ending_sessions_;
+  sessions_.erase(from);
+  for (const std::string& name : touched) {
+    wake_after_fence(name);
+  }
+  return true;
+}
+
+void domain::inherit(segment& what, session_id lost, session_id heir, charges& held) noexcept {
+  if (what.creator_session == lost) {
+    what.creator_session = heir;
+  }
+  for (lease& claim : what.leases) {
+    if (claim.holder != lost) {
+      continue;
+    }
+    claim.holder = heir;
+    if (what.creator_session != heir) {  // the creator's is part of the segment
+      held.charge(resource::memory_bytes, cost::lease);
+    }
+  }
+}
+
+void domain::keep(session_id session,
+                  std::span<const std::uint64_t> generations,
+                  std::span<const std::uint64_t> counts,
+                  bool more) {
+  participant& heir = find_session(session);
+  if (!heir.kept) {
+    throw error(errc::invalid_argument,
+                {},
+                {},
+                "the session has resumed nothing, or has said what it keeps",
+                "send it once, after a welcome that says so");
+  }
+  for (std::size_t i = 0; i < std::min(generations.size(), counts.size()); ++i) {
+    const auto found = segments_.find(generations[i]);
+    if (found == segments_.end() || counts[i] == 0) {
+      continue;
+    }
+    for (lease& claim : found->second.leases) {
+      if (claim.holder == session) {
+        claim.count = static_cast<std::uint32_t>(std::min<std::uint64_t>(counts[i], claim.count));
+        heir.kept->insert(generations[i]);
+      }
+    }
+  }
+  if (more) {
+    return;
+  }
+  unkept left{session, {}};
+  for (const gpushm::generation generation : heir.leased) {
+    if (heir.kept->contains(generation)) {
+      continue;
+    }
+    for (const lease& claim : segments_.at(generation).leases) {
+      if (claim.holder == session) {
+        left.left.emplace_back(generation, claim.count);
+      }
+    }
+  }
+  heir.kept.reset();
+  if (!left.left.empty()) {
+    unkept_.push_back(std::move(left));
+  }
+  ask_next(session);
+}
+
+}  // namespace gpushm::core

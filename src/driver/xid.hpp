@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <set>
+#include <string_view>
+
+namespace gpushm::driver {
+
+/// What an Xid says of the GPU that it is reported for (NVIDIA, "Xid errors").
+enum class xid_kind {
+  application,  ///< a program made a mistake, or was ended; the GPU works
+  contained,    ///< the GPU failed, and only the programs that it ended lost anything
+  needs_reset,  ///< the GPU failed, and works again after a reset or a reboot only
+};
+
+struct known_xid {
+  std::uint64_t number;
+  std::string_view meaning;
+  xid_kind kind;
+};
+
+/// By number. The one list for the device plugin's health and for `gpushm doctor`.
+inline constexpr auto known_xids = std::to_array<known_xid>({
+    {13, "exception of a graphics engine", xid_kind::application},
+    {31, "memory page fault of a program", xid_kind::application},
+    {43, "a program's channel was stopped", xid_kind::application},
+    {45, "a program's channel was removed", xid_kind::application},
+    {46, "the GPU has stopped processing", xid_kind::needs_reset},
+    {48, "uncorrectable memory error", xid_kind::needs_reset},
+    {62, "halt of an internal controller", xid_kind::needs_reset},
+    {63, "a row of memory was replaced", xid_kind::contained},
+    {64, "a row of memory could not be replaced", xid_kind::needs_reset},
+    {68, "exception of a video engine", xid_kind::application},
+    {74, "NVLink error", xid_kind::needs_reset},
+    {79, "the GPU has fallen off the bus", xid_kind::needs_reset},
+    {92, "many corrected memory errors", xid_kind::needs_reset},
+    {94, "contained memory error", xid_kind::contained},
+    {95, "uncontained memory error", xid_kind::needs_reset},
+    {109, "timeout of a context switch", xid_kind::application},
+    {119, "the GPU's own processor does not answer", xid_kind::needs_reset},
+    {120, "error of the GPU's own processor", xid_kind::needs_reset},
+    {140, "unrecovered memory error", xid_kind::needs_reset},
+    {143, "the GPU could not be started", xid_kind::needs_reset},
+});
+
+/// Null: not one of those.
+[[nodiscard]] constexpr const known_xid* find_xid(std::uint64_t number) noexcept {
+  for (const known_xid& each : known_xids) {
+    if (each.number == number) {
+      return &each;
+    }
+  }
+  return nullptr;
+}
+
+[[nodiscard]] constexpr bool is_xid_of(xid_kind kind, std::uint64_t number) noexcept {
+  const known_xid* const known = find_xid(number);
+  return known != nullptr && known->kind == kind;
+}
+
+[[nodiscard]] inline std::set<std::uint64_t> application_xids() {
+  std::set<std::uint64_t> numbers;
+  for (const known_xid& each : known_xids) {
+    if (each.kind == xid_kind::application) {
+      numbers.insert(each.number);
+    }
+  }
+  return numbers;
+}
+
+}  // namespace gpushm::driver

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+
+namespace gpushm::dra {
+
+/// How often something may be done: `burst` times at once, and once each `interval` in the long
+/// run.
+///
+/// Distinct objects: safe. Shared objects: unsafe.
+class write_brake {
+ public:
+  using clock = std::chrono::steady_clock;
+
+  /// Precondition: `burst` and `interval` are not zero.
+  write_brake(unsigned burst, clock::duration interval) noexcept
+      : interval_(interval), slack_(interval * (burst - 1)) {}
+
+  /// Whether it may be done at `now`; then it counts as done.
+  [[nodiscard]] bool take(clock::time_point now = clock::now()) noexcept {
+    const clock::time_point due = due_ > now ? due_ : now;
+    if (due - now > slack_) {
+      return false;
+    }
+    due_ = due + interval_;
+    return true;
+  }
+
+ private:
+  clock::duration interval_;
+  clock::duration slack_;
+  clock::time_point due_{};  ///< of the next one, if nothing had ever been done at once
+};
+
+}  // namespace gpushm::dra

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/principal.hpp"
+
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <utility>
+
+#include "base/file.hpp"
+#include "base/syscall.hpp"
+
+namespace gpushm::transport {
+
+namespace {
+
+constexpr long pidfs_magic = 0x50494446;  // PID_FS_MAGIC of include/uapi/linux/magic.h, Linux 6.9
+constexpr std::size_t container_id_digits = 64;  // of docker, containerd, CRI-O, podman
+constexpr std::size_t shown_digits = 16;
+
+bool is_hex(std::string_view text) {
+  return std::all_of(
+      text.begin(), text.end(), [](unsigned char each) { return std::isxdigit(each) != 0; });
+}
+
+bool is_number(std::string_view text) {
+  return !text.empty() && text.size() <= 10 && std::all_of(text.begin(), text.end(), [](char each) {
+    return each >= '0' && each <= '9';
+  });
+}
+
+/// "pod1234-…" of "kubepods-burstable-pod1234_….slice" (systemd) or "pod1234-…" (cgroupfs).
+std::optional<std::string> pod_in(std::string_view component) {
+  if (component.ends_with(".slice") && component.starts_with("kubepods")) {
+    component.remove_suffix(6);
+    const auto at = component.rfind("-pod");
+    if (at == std::string_view::npos) {
+      return std::nullopt;
+    }
+    component.remove_prefix(at + 1);
+  }
+  constexpr std::size_t uid_length = 36;
+  if (!component.starts_with("pod") || component.size() != 3 + uid_length) {
+    return std::nullopt;
+  }
+  std::string uid(component.substr(3));
+  std::replace(uid.begin(), uid.end(), '_', '-');
+  return "pod " + uid;
+}
+
+/// "container ID" of "ID", "docker-ID.scope", "cri-containerd-ID.scope" and the like.
+std::optional<std::string> container_in(std::string_view component) {
+  if (component.ends_with(".scope")) {
+    component.remove_suffix(6);
+  }
+  if (const auto at = component.rfind('-'); at != std::string_view::npos) {
+    component.remove_prefix(at + 1);
+  }
+  if (component.size() != container_id_digits || !is_hex(component)) {
+    return std::nullopt;
+  }
+  return "container " + std::string(component.substr(0, shown_digits));
+}
+
+std::optional<std::string> tenant_of_path(std::string_view path) {
+  std::string_view before;
+  while (!path.empty()) {
+    const auto slash = path.find('/');
+    const std::string_view component = path.substr(0, slash);
+    path.remove_prefix(slash == std::string_view::npos ? path.size() : slash + 1);
+    if (before == "user.slice" && component.starts_with("user-") && component.ends_with(".slice")) {
+      const std::string_view uid = component.substr(5, component.size() - 5 - 6);
+      if (is_number(uid)) {
+        return "uid " + std::string(uid);
+      }
+    }
+    for (auto* const find : {&pod_in, &container_in}) {
+      if (auto found = find(component)) {
+        return found;
+      }
+    }
+    before = component;
+  }
+  return std::nullopt;
+}
+
+bool is_alive(int pidfd) {
+  pollfd entry{pidfd, POLLIN, 0};
+  return ::poll(&entry, 1, 0) == 0;
+}
+
+}  // namespace
+
+std::optional<std::string> tenant_of_cgroups(std::string_view text) {
+  // "HIERARCHY:CONTROLLERS:PATH"; one line with version 2, one a hierarchy with version 1.
+  while (!text.empty()) {
+    const auto end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    for (int field = 0; field < 2; ++field) {
+      const auto colon = line.find(':');
+      line.remove_prefix(colon == std::string_view::npos ? line.size() : colon + 1);
+    }
+    if (auto found = tenant_of_path(line)) {
+      return found;
+    }
+  }
+  return std::nullopt;
+}
+
+peer_principal principal_of(const peer_credentials& peer, int pidfd) {
+  // The number must still be the peer's after the file was read: it may be another's by then.
+  if (peer.pid > 0 && pidfd >= 0) {
+    const auto text = base::read_small_file("/proc/" + std::to_string(peer.pid) + "/cgroup");
+    if (text && is_alive(pidfd)) {
+      if (auto tenant = tenant_of_cgroups(*text)) {
+        return {*std::move(tenant), true};
+      }
+    }
+  }
+  if (peer.uid_known) {
+    return {"uid " + std::to_string(peer.uid), true};
+  }
+  if (pidfd >= 0) {
+    struct statfs where {};
+    struct stat info {};
+    if (::fstatfs(pidfd, &where) == 0 && where.f_type == pidfs_magic &&
+        ::fstat(pidfd, &info) == 0) {
+      return {"process " + std::to_string(info.st_ino), false};
+    }
+    if (peer.pid > 0) {
+      return {"process " + std::to_string(peer.pid), false};
+    }
+  }
+  return {"processes that cannot be told apart", true};
+}
+
+}  // namespace gpushm::transport

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "raw_session/raw_session.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "base/syscall.hpp"
+#include "process/deadline.hpp"
+#include "process/harness_error.hpp"
+#include "wire/codec.hpp"
+
+namespace gpushm_testing {
+
+namespace transport = gpushm::transport;
+namespace wire = gpushm::wire;
+using gpushm::base::checked;
+using gpushm::base::unique_fd;
+
+raw_session::raw_session(const std::string& socket_path)
+    : socket_(transport::connect_packet_socket(socket_path, std::chrono::seconds(5))) {}
+
+raw_session raw_session::greeted(const std::string& socket_path) {
+  raw_session made(socket_path);
+  auto answer = made.ask(wire::hello{});
+  if (!answer.message || !std::holds_alternative<wire::welcome>(answer.message->body) ||
+      answer.descriptors.size() != 1) {
+    throw harness_error("the broker did not welcome the raw session");
+  }
+  made.state_table_ = std::move(answer.descriptors.front());
+  return made;
+}
+
+bool raw_session::send(wire::body body, std::span<const int> descriptors) {
+  return send_bytes(wire::encode({++last_id_, std::move(body)}), descriptors);
+}
+
+bool raw_session::send_bytes(std::span<const std::byte> packet, std::span<const int> descriptors) {
+  const auto deadline = deadline_after(std::chrono::seconds(5));
+  while (true) {
+    const auto result = transport::send_packet(socket_.get(), packet, descriptors);
+    if (result != transport::send_result::would_block) {
+      return result == transport::send_result::sent;
+    }
+    const std::chrono::milliseconds left(milliseconds_until(deadline));
+    if (!transport::wait_writable(socket_.get(), left)) {
+      return false;
+    }
+  }
+}
+
+transport::send_result raw_session::try_send(std::span<const std::byte> packet,
+                                             std::span<const int> descriptors) {
+  try {
+    return transport::send_packet(socket_.get(), packet, descriptors);
+  } catch (const gpushm::error& refused) {
+    if (refused.code() != gpushm::errc::too_many_descriptors) {
+      throw;
+    }
+    return transport::send_result::would_block;
+  }
+}
+
+raw_answer raw_session::receive(std::chrono::milliseconds timeout) {
+  raw_answer answer;
+  if (!transport::wait_readable(socket_.get(), patience(timeout))) {
+    return answer;
+  }
+  std::vector<std::byte> buffer(wire::max_packet_bytes);
+  auto got = transport::receive_packet(socket_.get(), buffer);
+  answer.closed = got.status == transport::receive_status::closed;
+  answer.descriptors = std::move(got.descriptors);
+  if (got.status == transport::receive_status::packet) {
+    answer.message = wire::decode(got.packet);
+    if (!answer.message) {
+      throw harness_error("the broker sent a packet that cannot be decoded");
+    }
+  }
+  return answer;
+}
+
+raw_answer raw_session::ask(wire::body body, std::span<const int> descriptors) {
+  send(std::move(body), descriptors);
+  while (true) {
+    auto answer = receive();
+    const auto* event = body_of<wire::event>(answer);
+    if (event == nullptr || answer.message->id != 0) {
+      return answer;
+    }
+  }
+}
+
+bool raw_session::closed_within(std::chrono::milliseconds timeout) {
+  const auto deadline = deadline_after(timeout);
+  while (clock::now() < deadline) {
+    const auto answer = receive(std::chrono::milliseconds(milliseconds_until(deadline)));
+    if (answer.closed) {
+      return true;
+    }
+  }
+  return false;
+}
+
+unique_fd make_chunk(std::uint64_t size_bytes, bool sealed) {
+  unique_fd fd(checked("test", {}, "memfd_create", [] {
+    return ::memfd_create("gpushm-test-chunk", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  }));
+  checked("test", {}, "fallocate", [&] {
+    return ::fallocate(fd.get(), 0, 0, static_cast<off_t>(size_bytes));
+  });
+  if (sealed) {
+    checked("test", {}, "fcntl", [&] {
+      return ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    });
+  }
+  return fd;
+}
+
+wire::reserve reserve_pages(const std::string& name, std::uint32_t chunk_count) {
+  wire::reserve wanted;
+  wanted.name = name;
+  wanted.size_bytes = std::uint64_t{chunk_count} * 4096U;
+  wanted.allocated_bytes = wanted.size_bytes;
+  wanted.chunk_count = chunk_count;
+  return wanted;
+}
+
+wire::reserve reserve_exported(const std::string& name) {
+  wire::reserve wanted;
+  wanted.name = name;
+  wanted.size_bytes = 1;
+  wanted.allocated_bytes = 1;
+  wanted.device.kind = gpushm::device_kind::gpu;
+  wanted.device.uuid = "GPU-00000000-0000-0000-0000-000000000000";
+  wanted.device.pci_address = "0000:00:00.0";
+  wanted.backend = gpushm::backend::cuda_ipc;
+  wanted.descriptor = {std::byte{'x'}};
+  return wanted;
+}
+
+std::optional<gpushm::errc> failure_of(const raw_answer& answer) {
+  if (!answer.message) {
+    return std::nullopt;
+  }
+  const auto* failure = std::get_if<wire::failure>(&answer.message->body);
+  return failure != nullptr ? std::optional(failure->code) : std::nullopt;
+}
+
+gpushm::generation publish_segment(raw_session& session,
+                                   const wire::reserve& wanted,
+                                   std::size_t metadata_bytes) {
+  const auto reserved = session.ask(wanted);
+  const auto* grant = body_of<wire::reserved>(reserved);
+  if (grant == nullptr) {
+    return 0;
+  }
+  constexpr std::uint64_t page = 4096;
+  for (std::uint32_t first = 0; first < wanted.chunk_count;) {
+    const auto count = std::min(wanted.chunk_count - first, std::uint32_t{gpushm::wire::max_batch});
+    std::vector<unique_fd> chunks;
+    std::vector<int> numbers;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      numbers.push_back(chunks.emplace_back(make_chunk(page)).get());
+    }
+    const auto attached = session.ask(
+        wire::attach{grant->generation, first, std::vector<std::uint64_t>(count, page)}, numbers);
+    if (body_of<wire::done>(attached) == nullptr) {
+      return 0;
+    }
+    first += count;
+  }
+  const auto published = session.ask(
+      wire::publish{grant->generation, std::vector<std::byte>(metadata_bytes, std::byte{'m'})});
+  return body_of<wire::done>(published) != nullptr ? grant->generation : 0;
+}
+
+}  // namespace gpushm_testing

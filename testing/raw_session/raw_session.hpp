@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "transport/packet_socket.hpp"
+#include "wire/messages.hpp"
+
+namespace gpushm_testing {
+
+/// An answer, or the end of the connection.
+struct raw_answer {
+  bool closed = false;
+  std::optional<gpushm::wire::message> message;  ///< nothing: closed, or no answer in time
+  std::vector<gpushm::base::unique_fd> descriptors;
+};
+
+/// A connection to a broker that sends any message or bytes with any descriptors, well-formed or
+/// not. It reads only when asked to. Move-only.
+/// Distinct objects: safe. Shared objects: unsafe.
+class raw_session {
+ public:
+  /// Connects and says nothing. Throws `gpushm::error`.
+  explicit raw_session(const std::string& socket_path);
+  /// Connects and greets; throws `harness_error` when the broker does not welcome.
+  [[nodiscard]] static raw_session greeted(const std::string& socket_path);
+
+  /// Sends a message; its id is counted up. Blocks at most five seconds. False when the broker has
+  /// hung up or does not read.
+  bool send(gpushm::wire::body body, std::span<const int> descriptors = {});
+  /// Sends bytes as they are; as `send` otherwise.
+  bool send_bytes(std::span<const std::byte> packet, std::span<const int> descriptors = {});
+  /// Sends once and does not block. Too many descriptors in flight read as `would_block`.
+  gpushm::transport::send_result try_send(std::span<const std::byte> packet,
+                                          std::span<const int> descriptors = {});
+
+  /// The next packet. Blocks at most `timeout`.
+  [[nodiscard]] raw_answer receive(std::chrono::milliseconds timeout = std::chrono::seconds(5));
+  /// Sends, then receives the next packet that is not an event of a lease (those have the id 0),
+  /// whatever it answers.
+  [[nodiscard]] raw_answer ask(gpushm::wire::body body, std::span<const int> descriptors = {});
+  /// Reads and drops packets until the broker hangs up (true) or `timeout` passes.
+  [[nodiscard]] bool closed_within(std::chrono::milliseconds timeout);
+
+  [[nodiscard]] int socket() const noexcept { return socket_.get(); }
+  /// The state table that came with the welcome; empty before it.
+  [[nodiscard]] int state_table() const noexcept { return state_table_.get(); }
+  void hang_up() { socket_.reset(); }
+
+ private:
+  gpushm::base::unique_fd socket_;
+  gpushm::base::unique_fd state_table_;
+  std::uint64_t last_id_ = 0;
+};
+
+/// A memfd of `size_bytes` zero bytes, sealed as a host chunk must be unless `sealed` is false.
+[[nodiscard]] gpushm::base::unique_fd make_chunk(std::uint64_t size_bytes, bool sealed = true);
+
+/// A reservation of `chunk_count` host chunks of one page each.
+[[nodiscard]] gpushm::wire::reserve reserve_pages(const std::string& name,
+                                                  std::uint32_t chunk_count);
+
+/// A reservation of one byte of legacy GPU memory: it needs neither descriptors nor a GPU.
+[[nodiscard]] gpushm::wire::reserve reserve_exported(const std::string& name);
+
+/// The error code of an answer that must be a failure; nothing when it is something else.
+[[nodiscard]] std::optional<gpushm::errc> failure_of(const raw_answer& answer);
+
+/// The body of an answer when it is of this kind; else null.
+template <typename Body>
+[[nodiscard]] const Body* body_of(const raw_answer& answer) {
+  return answer.message ? std::get_if<Body>(&answer.message->body) : nullptr;
+}
+
+/// Reserves, attaches chunks of one page (for host memory) and publishes. 0 when the broker refuses
+/// a step; the generation else.
+gpushm::generation publish_segment(raw_session& session,
+                                   const gpushm::wire::reserve& wanted,
+                                   std::size_t metadata_bytes = 0);
+
+}  // namespace gpushm_testing

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "gpushm/client.hpp"
+
+namespace gpushm_testing {
+
+/// The lines that are logged while it lives. One at a time. Shared objects: safe.
+class logged {
+ public:
+  logged() {
+    gpushm::set_log_sink([this](gpushm::log_level /*level*/, std::string_view text) {
+      const std::lock_guard lock(mutex_);
+      lines_.emplace_back(text);
+    });
+  }
+  logged(const logged&) = delete;
+  logged& operator=(const logged&) = delete;
+  ~logged() { gpushm::set_log_sink(nullptr); }
+
+  /// Those that have `part` in them.
+  [[nodiscard]] std::vector<std::string> with(const std::string& part) const {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::string> found;
+    for (const std::string& line : lines_) {
+      if (line.find(part) != std::string::npos) {
+        found.push_back(line);
+      }
+    }
+    return found;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+}  // namespace gpushm_testing

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// What agents may write at the API server: the policy as it is shipped, and the fake API server's
+// copy of it, held against the same requests.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "docs_text.hpp"
+#include "fake_kube_api/admission.hpp"
+#include "manifest.hpp"
+#include "process/child.hpp"
+#include "process/deadline.hpp"
+#include "process/programs.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+
+constexpr const char* policy_file = "deploy/kustomize/with-dra/admission-policy.yaml";
+constexpr const char* own_account = "system:serviceaccount:gpushm-system:gpushmd";
+
+const std::string of_own_node = "may write ResourceSlices of its own node only";
+const std::string of_own_pool = "may write the pool of its own node only";
+const std::string of_own_name = "may create its own ResourceSlice only";
+const std::string of_own_driver =
+    "the agent may write ResourceSlices of the driver gpushm.dev only";
+const std::string of_no_node =
+    "the token does not say on which node its pod runs: use the pod's own token, of Kubernetes "
+    "1.32 "
+    "or newer";
+
+json slice(const std::string& name,
+           const std::string& node,
+           const std::string& pool,
+           const std::string& driver = "gpushm.dev") {
+  return {{"metadata", {{"name", name}}},
+          {"spec",
+           {{"driver", driver},
+            {"nodeName", node},
+            {"pool", {{"name", pool}, {"generation", 99}, {"resourceSliceCount", 1}}}}}};
+}
+
+struct request {
+  const char* what;
+  std::string node;  ///< of the token; empty: it names none
+  json object;       ///< null: a deletion
+  json before;       ///< null: a creation
+  std::string refused;
+};
+
+/// Node names may have 253 characters; slices' names, too.
+std::string long_node() {
+  return std::string(249, 'a') + ".b";
+}
+
+std::string long_name() {
+  const std::string whole = long_node() + "-gpushm.dev";
+  return "n" + whole.substr(whole.size() - 252);
+}
+
+std::vector<request> requests() {
+  const json own = slice("n1-gpushm.dev", "n1", "n1");
+  json for_all = own;
+  for_all["spec"].erase("nodeName");
+  for_all["spec"]["allNodes"] = true;
+  json withdrawing = slice("evil", "n2", "n1");
+  withdrawing["spec"]["sharedCounters"] = {
+      {{"name", "c"}, {"counters", {{"x", {{"value", "1"}}}}}}};
+  const json of_n2 = slice("n2-gpushm.dev", "n2", "n2");
+  const json left_behind = slice("n1-gpushm.dev-x", "n1", "n2");
+  return {
+      {"its own is made", "n1", own, nullptr, ""},
+      {"its own is replaced", "n1", own, own, ""},
+      {"its own is deleted", "n1", nullptr, own, ""},
+      {"its own of another name is deleted", "n1", nullptr, slice("n1-x", "n1", "n1"), ""},
+      {"that of a long name is made",
+       long_node(),
+       slice(long_name(), long_node(), long_node()),
+       nullptr,
+       ""},
+      {"the pool of another node is taken over",
+       "n2",
+       withdrawing,
+       nullptr,
+       "the agent of node n2 " + of_own_pool},
+      {"the same with an update",
+       "n2",
+       withdrawing,
+       withdrawing,
+       "the agent of node n2 " + of_own_pool},
+      {"what was left in the pool of another node is deleted", "n1", nullptr, left_behind, ""},
+      {"a name that another needs is taken",
+       "n2",
+       slice("n1-gpushm.dev", "n2", "n2"),
+       nullptr,
+       "the agent of node n2 " + of_own_name},
+      {"a name of its own choice",
+       "n1",
+       slice("n1-gpushm.dev-x", "n1", "n1"),
+       nullptr,
+       "the agent of node n1 " + of_own_name},
+      {"a long name that is not the end of its own",
+       long_node(),
+       slice("n" + long_name().substr(1, 250) + "xx", long_node(), long_node()),
+       nullptr,
+       "the agent of node " + long_node() + " " + of_own_name},
+      {"that of another node is made", "n1", of_n2, nullptr, "the agent of node n1 " + of_own_node},
+      {"that of another node is replaced", "n1", own, of_n2, "the agent of node n1 " + of_own_node},
+      {"that of another node is deleted",
+       "n1",
+       nullptr,
+       of_n2,
+       "the agent of node n1 " + of_own_node},
+      {"one of all nodes is made", "n1", for_all, nullptr, "the agent of node n1 " + of_own_node},
+      {"one of another driver is made",
+       "n1",
+       slice("n1-gpushm.dev", "n1", "n1", "gpu.nvidia.com"),
+       nullptr,
+       of_own_driver},
+      {"one of another driver is deleted",
+       "n1",
+       nullptr,
+       slice("x", "n1", "n1", "gpu.nvidia.com"),
+       of_own_driver},
+      {"a token without a node", "", own, nullptr, of_no_node},
+  };
+}
+
+std::string without_line_breaks(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  while (!text.empty() && text.back() == ' ') {
+    text.pop_back();
+  }
+  return text;
+}
+
+// Kubernetes 1.36.2 has taken these, found nothing to say about their types, refused the agents'
+// slices that are refused below and taken their own; only that deletions are not asked about the
+// pool has been added since.
+TEST(admission_policy, has_the_expressions_that_an_api_server_was_asked) {
+  const auto documents = read_manifests(source_file(policy_file), policy_file);
+  ASSERT_EQ(documents.size(), 2U);
+  std::vector<std::string> found;
+  for (const char* part : {"variables", "validations"}) {
+    for (const yaml_node* each : elements(find(documents[0].root(), {"spec", part}))) {
+      found.push_back(without_line_breaks(text_at(*each, {"expression"})));
+      if (std::string(part) == "validations") {
+        EXPECT_EQ(text_at(*each, {"reason"}), "Forbidden");
+      }
+    }
+  }
+  EXPECT_THAT(
+      found,
+      ElementsAre(
+          R"(has(request.userInfo.extra) && "authentication.kubernetes.io/node-name" in request.userInfo.extra )"
+          R"(? request.userInfo.extra["authentication.kubernetes.io/node-name"][0] : "")",
+          R"(request.operation == "CREATE" ? [object] : request.operation == "DELETE" ? [oldObject] : [oldObject, object])",
+          R"(variables.node != "")",
+          R"(variables.slices.all(slice, has(slice.spec.nodeName) && slice.spec.nodeName == variables.node))",
+          R"(variables.slices.all(slice, slice.spec.driver == "gpushm.dev"))",
+          R"(request.operation == "DELETE" || variables.slices.all(slice, slice.spec.pool.name == variables.node))",
+          R"(request.operation != "CREATE" || object.metadata.name == variables.node + "-gpushm.dev" || )"
+          R"(size(variables.node) > 242 && object.metadata.name == "n" + )"
+          R"((variables.node + "-gpushm.dev").substring(size(variables.node) + 11 - 252))"));
+}
+
+TEST(admission_policy, is_what_the_fake_api_server_keeps_to) {
+  for (const request& each : requests()) {
+    EXPECT_EQ(gpushm::testing::policy_says(each.node, each.object, each.before), each.refused)
+        << each.what;
+  }
+}
+
+TEST(admission_policy, evaluates_to_the_same) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): one thread
+  const char* const chosen = std::getenv("GPUSHM_CEL_PYTHON");
+  const std::string python = chosen != nullptr ? chosen : "python3";
+  if (chosen == nullptr && !gpushm_testing::find_in_path(python)) {
+    GTEST_SKIP() << "no python3 in $PATH";
+  }
+  json asked = json::array();
+  std::vector<std::string> expected;
+  for (const request& each : requests()) {
+    const char* const operation = each.before.is_null()   ? "CREATE"
+                                  : each.object.is_null() ? "DELETE"
+                                                          : "UPDATE";
+    asked.push_back({{"operation", operation},
+                     {"username", own_account},
+                     {"node", each.node},
+                     {"object", each.object},
+                     {"oldObject", each.before}});
+    expected.push_back(each.refused);
+  }
+  // Other users than the agent are not asked about.
+  asked.push_back(asked.at(5));
+  asked.back()["username"] = "admin";
+  expected.emplace_back();
+
+  const std::string root = GPUSHM_SOURCE_DIR;
+  auto script = gpushm_testing::child::start(
+      {.argv = {python, root + "/tests/deploy/admission_policy.py", root + "/" + policy_file}});
+  try {
+    script.write(asked.dump());
+    script.close_stdin();
+  } catch (const std::exception&) {
+    // It ends at once where there is no evaluator.
+  }
+  const auto status = script.wait_exit(gpushm_testing::patience(std::chrono::seconds(60)));
+  if (status == gpushm_testing::exited(77)) {
+    GTEST_SKIP() << "no evaluator of CEL for " << python << " (pip install cel-python, or "
+                 << "GPUSHM_CEL_PYTHON): " << script.text(gpushm_testing::stream::out);
+  }
+  ASSERT_TRUE(status.success()) << script.text(gpushm_testing::stream::err);
+  EXPECT_EQ(json::parse(script.text(gpushm_testing::stream::out)), json(expected));
+}
+
+}  // namespace
+}  // namespace gpushm_tests

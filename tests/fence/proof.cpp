@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kills writers that use the library, in the middle of the work of their GPU, and looks whether any
+// byte of what they shared changes after the broker has reported their death. Exits with 1 when one
+// did, when a writer did not write, or when a death was reported while somebody could still write.
+//
+//   gpushm_fence_proof [--rounds N] [--jobs N] [--only PREFIX[,PREFIX...]] [--torch] [--json FILE]
+//                      [--list]
+//
+// N rounds in all, divided among the cases, four at a time; with fake GPUs, too. --torch: PyTorch
+// processes with three loader workers besides, forked after gpushm was loaded, and before.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "command_line.hpp"
+#include "driver/cuda.hpp"
+#include "driver/devices.hpp"
+#include "driver/primary_context.hpp"
+#include "gpushm/broker.hpp"
+#include "gpushm/gpushm.hpp"
+#include "process/child.hpp"
+#include "process/programs.hpp"
+#include "process/temp_dir.hpp"
+#include "proof_writer.hpp"
+#include "watcher.hpp"
+
+namespace {
+
+using namespace gpushm::fence_rounds;
+using gpushm_testing::child;
+using clock_type = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// How long memory is watched after the report.
+constexpr milliseconds settle{200};
+/// How long a child that may write is left alone after its parent's death.
+constexpr milliseconds with_child{1'000};
+constexpr seconds most_to_report{60};
+
+enum class place : std::uint8_t { plain, pid_namespace, uid_1000 };
+
+struct proof_case {
+  std::string name;
+  proof_options writer;
+  place where = place::plain;
+  const char* torch = nullptr;  ///< when PyTorch shares: "shared-first", "workers-first"
+};
+
+std::vector<proof_case> all_cases(bool peers, bool torch) {
+  std::vector<proof_case> result;
+  for (const auto does : {work::kernel, work::copies}) {
+    const std::string does_what = does == work::kernel ? "kernel" : "copies";
+    for (const auto leaves : {offspring::none, offspring::forked}) {
+      const std::string child_text = leaves == offspring::none ? "" : "/forked-child";
+      result.push_back({does_what + "/plain" + child_text, {does, leaves}, place::plain});
+      result.push_back(
+          {does_what + "/pid-namespace" + child_text, {does, leaves}, place::pid_namespace});
+      result.push_back({does_what + "/uid-1000" + child_text, {does, leaves}, place::uid_1000});
+    }
+    result.push_back({does_what + "/plain/cloned-child", {does, offspring::cloned}, place::plain});
+    if (peers) {
+      result.push_back({does_what + "/peer-reader", {does, offspring::none, sharing::peer_reader}});
+      result.push_back({does_what + "/peer-reader/pid-namespace/forked-child",
+                        {does, offspring::forked, sharing::peer_reader},
+                        place::pid_namespace});
+      result.push_back({does_what + "/peer-writer", {does, offspring::none, sharing::peer_writer}});
+      result.push_back({does_what + "/peer-writer/uid-1000/forked-child",
+                        {does, offspring::forked, sharing::peer_writer},
+                        place::uid_1000});
+    }
+  }
+  if (torch) {
+    result.push_back({"torch/shared-first", {}, place::plain, "shared-first"});
+    result.push_back({"torch/workers-first", {}, place::plain, "workers-first"});
+  }
+  return result;
+}
+
+constexpr const char* torch_script = R"py(
+import ctypes, sys, time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 1 << 30
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return index
+
+tensor = torch.zeros(1 << 26, dtype=torch.uint8, device="cuda")
+
+def share():
+    shim = ctypes.CDLL(sys.argv[1])
+    text = ctypes.create_string_buffer(4096)
+    if shim.share_shim_share(sys.argv[2].encode(), sys.argv[3].encode(),
+                             ctypes.c_void_p(tensor.data_ptr()), ctypes.c_uint64(1 << 26),
+                             text, ctypes.c_size_t(4096)) != 0:
+        sys.exit("share: " + text.value.decode())
+
+def start_workers():
+    loader = iter(DataLoader(Numbers(), num_workers=3, multiprocessing_context="fork"))
+    next(loader)
+    return loader
+
+if sys.argv[4] == "shared-first":
+    share()
+    loader = start_workers()
+else:
+    loader = start_workers()
+    share()
+print("ready", flush=True)
+while True:
+    tensor.add_(1)
+)py";
+
+child start_writer(const proof_case& what,
+                   const std::string& socket_path,
+                   const std::string& name) {
+  gpushm_testing::spawn_options options;
+  if (what.where == place::pid_namespace) {
+    options.argv = {"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"};
+  } else if (what.where == place::uid_1000) {
+    options.uid = options.gid = 1'000;
+  }
+  const std::vector<std::string> words =
+      what.torch != nullptr
+          ? std::vector<std::string>{"python3",
+                                     "-c",
+                                     torch_script,
+                                     gpushm_testing::own_library("libgpushm_share_shim.so"),
+                                     socket_path,
+                                     name,
+                                     what.torch}
+          : std::vector<std::string>{gpushm_testing::own_program("gpushm_fence_proof"),
+                                     "--writer",
+                                     socket_path,
+                                     name,
+                                     to_text(what.writer)};
+  options.argv.insert(options.argv.end(), words.begin(), words.end());
+  return child::start(options);
+}
+
+/// Looks at the first bytes of a segment, in device memory.
+class sight_of_memory {
+ public:
+  sight_of_memory(const gpushm::segment& of, const std::string& device)
+      : at_(reinterpret_cast<std::uintptr_t>(of.data())) {
+    check(cu_->cuCtxSetCurrent(gpushm::driver::primary_context(
+              gpushm::driver::find_device(device).handle, "watch", {})),
+          "cuCtxSetCurrent");
+    check(cu_->cuStreamCreate(&stream_, gpushm::cuda::CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    void* memory = nullptr;
+    check(cu_->cuMemHostAlloc(&memory, watched_bytes, 0), "cuMemHostAlloc");
+    now_ = static_cast<std::byte*>(memory);
+  }
+  sight_of_memory(const sight_of_memory&) = delete;
+  sight_of_memory& operator=(const sight_of_memory&) = delete;
+  ~sight_of_memory() {
+    cu_->cuStreamDestroy_v2(stream_);
+    cu_->cuMemFreeHost(now_);
+  }
+
+  /// Whether it differs from what the last look saw.
+  bool look() {
+    check(cu_->cuMemcpyDtoHAsync_v2(now_, at_, watched_bytes, stream_), "cuMemcpyDtoHAsync");
+    check(cu_->cuStreamSynchronize(stream_), "cuStreamSynchronize");
+    const bool differs =
+        before_.size() == watched_bytes && std::memcmp(before_.data(), now_, watched_bytes) != 0;
+    before_.assign(now_, now_ + watched_bytes);
+    return differs;
+  }
+  /// How many of the looks within this time differed from the one before.
+  int changes_within(milliseconds time) {
+    int changes = 0;
+    for (const auto end = clock_type::now() + time; clock_type::now() < end;) {
+      changes += look() ? 1 : 0;
+    }
+    return changes;
+  }
+
+ private:
+  const gpushm::driver::cuda_driver& cu_ = gpushm::driver::cuda_driver::instance();
+  gpushm::cuda::CUdeviceptr at_;
+  gpushm::cuda::CUstream stream_ = nullptr;
+  std::byte* now_ = nullptr;
+  std::vector<std::byte> before_;
+};
+
+struct proof_round {
+  double reported_ms = 0;     ///< from the kill to the report
+  double last_change_ms = 0;  ///< the latest moment at which the memory can have changed
+  bool wrote = false;         ///< before the kill
+  bool changed_after = false;
+  bool reported_early = false;  ///< while the writer, or a child, could write
+  std::string waited_for;
+};
+
+/// Whether the death is among the events that have come since the last call.
+bool is_reported(gpushm::subscription& events) {
+  while (const auto heard = events.next(milliseconds(0))) {
+    if (heard->kind == gpushm::event_kind::peer_died) {
+      return true;
+    }
+  }
+  return false;
+}
+
+proof_round run_round(const proof_case& what, const std::string& socket, unsigned number) {
+  const bool peer_writer = what.writer.shares == sharing::peer_writer;
+  const std::string device = what.writer.shares == sharing::peer_reader ? "1" : "0";
+  const std::string name = "fence-" + std::to_string(number);
+  auto client = gpushm::client::connect({.socket_path = socket});
+  auto events = client.subscribe(name);
+  std::optional<gpushm::segment> memory;
+  if (peer_writer) {
+    memory = client.create(name, {.size_bytes = shared_bytes, .device = "0"});
+    memory->publish();
+  }
+  child writer = start_writer(what, socket, name);
+  writer.wait_for_line("^ready$", seconds(120));
+  if (!peer_writer) {
+    memory = client.open(name, {.device = device});
+  }
+  sight_of_memory sight(*memory, device);
+  proof_round result;
+  // At another moment of its work in each round.
+  constexpr unsigned moments = 100;
+  result.wrote = sight.changes_within(milliseconds(20 + number * 37 % moments)) > 1;
+  if (has_fake_gpus()) {
+    writer.write("go\n");
+    result.wrote = result.wrote && sight.changes_within(milliseconds(50)) > 1;
+  }
+  const auto killed = clock_type::now();
+  const auto since_kill = [&] {
+    return std::chrono::duration<double, std::milli>(clock_type::now() - killed).count();
+  };
+  bool reported = is_reported(events);
+  result.reported_early = reported;
+  writer.kill(SIGKILL);
+  bool child_lives = what.writer.leaves == offspring::cloned;
+  while (!reported) {
+    if (sight.look()) {
+      result.last_change_ms = since_kill();
+    }
+    if (is_reported(events)) {
+      reported = true;
+      result.reported_early = child_lives;
+    }
+    for (const auto& said : client.list(name)) {
+      if (said.ending != 0) {
+        result.waited_for = gpushm::to_string(said.ending_waits);
+      }
+    }
+    if (child_lives && clock_type::now() - killed > with_child) {
+      const auto& said = writer.text(gpushm_testing::stream::out);
+      ::kill(std::stoi(said.substr(said.find("child ") + 6)), SIGKILL);
+      child_lives = false;
+    }
+    if (clock_type::now() - killed > most_to_report) {
+      throw std::runtime_error("no death was reported");
+    }
+  }
+  result.reported_ms = since_kill();
+  static_cast<void>(sight.look());
+  result.changed_after = sight.changes_within(settle) != 0;
+  return result;
+}
+
+/// What is kept of the rounds of one case.
+nlohmann::ordered_json told(const std::string& name, const std::vector<proof_round>& rounds) {
+  std::vector<double> reported;
+  std::vector<double> changed;
+  int after = 0;
+  int early = 0;
+  int wrote = 0;
+  nlohmann::ordered_json waited = nlohmann::ordered_json::object();
+  for (const proof_round& one : rounds) {
+    reported.push_back(one.reported_ms);
+    changed.push_back(one.last_change_ms);
+    after += one.changed_after ? 1 : 0;
+    early += one.reported_early ? 1 : 0;
+    wrote += one.wrote ? 1 : 0;
+    if (!one.waited_for.empty()) {
+      waited[one.waited_for] = waited.value(one.waited_for, 0) + 1;
+    }
+  }
+  return {{"case", name},
+          {"rounds", rounds.size()},
+          {"wrote", wrote},
+          {"reported_ms", spread(reported)},
+          {"last_change_ms", spread(changed)},
+          {"waited_for", waited},
+          {"changed_after_report", after},
+          {"reported_too_early", early}};
+}
+
+int prove(const arguments& wanted) {
+  if (const std::string why = why_no_gpu(); !why.empty()) {
+    std::cout << "no CUDA driver: " << why << '\n';
+    return 0;
+  }
+  auto cases = all_cases(gpushm::driver::visible_gpus().size() > 1, wanted.torch);
+  std::erase_if(cases, [&](const proof_case& one) {
+    return (!wanted.only.empty() && std::none_of(wanted.only.begin(),
+                                                 wanted.only.end(),
+                                                 [&](const std::string& prefix) {
+                                                   return one.name.starts_with(prefix);
+                                                 })) ||
+           (one.where != place::plain && ::geteuid() != 0);
+  });
+  if (cases.empty()) {
+    throw std::runtime_error("no such case; --list shows them");
+  }
+  const gpushm_testing::temp_dir folder(0711);
+  const gpushm::broker broker = gpushm::broker::start(
+      {.socket_path = folder / "socket", .mode = 0666, .accept_fake_chunks = has_fake_gpus()});
+  std::vector<std::vector<proof_round>> seen(cases.size());
+  std::string failure;
+  {
+    std::mutex mutex;  // of both
+    std::atomic<unsigned> next{0};
+    std::vector<std::jthread> workers;
+    for (unsigned i = 0; i < wanted.jobs; ++i) {
+      workers.emplace_back([&] {
+        for (unsigned round = next++; round < wanted.rounds; round = next++) {
+          const std::size_t which = round % cases.size();
+          try {
+            const auto told = run_round(cases[which], folder / "socket", round);
+            const std::scoped_lock lock(mutex);
+            seen[which].push_back(told);
+          } catch (const std::exception& why) {
+            const std::scoped_lock lock(mutex);
+            failure = cases[which].name + ": " + why.what();
+            next = wanted.rounds;
+          }
+        }
+      });
+    }
+  }
+  std::printf("%-45s %6s  %-24s %-24s %s\n",
+              "milliseconds after the kill",
+              "rounds",
+              "last change",
+              "death reported",
+              "changed after it");
+  nlohmann::ordered_json report;
+  report["cases"] = nlohmann::ordered_json::array();
+  bool held = failure.empty();
+  std::size_t done = 0;
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    if (seen[i].empty()) {
+      continue;
+    }
+    done += seen[i].size();
+    auto entry = told(cases[i].name, seen[i]);
+    const auto text = [&](const char* of) {
+      std::array<char, 48> line{};
+      std::snprintf(line.data(),
+                    line.size(),
+                    "%.1f..%.1f",
+                    entry[of]["min"].get<double>(),
+                    entry[of]["max"].get<double>());
+      return std::string(line.data());
+    };
+    const bool wrote = entry["wrote"] == seen[i].size();
+    const bool early = entry["reported_too_early"] != 0;
+    held = held && wrote && !early && entry["changed_after_report"] == 0;
+    std::printf("%-45s %6zu  %-24s %-24s %d%s\n",
+                cases[i].name.c_str(),
+                seen[i].size(),
+                text("last_change_ms").c_str(),
+                text("reported_ms").c_str(),
+                entry["changed_after_report"].get<int>(),
+                early    ? " (reported too early)"
+                : !wrote ? " (a writer did not write)"
+                         : "");
+    report["cases"].push_back(std::move(entry));
+  }
+  report["rounds"] = done;
+  report["held"] = held;
+  if (!wanted.json.empty()) {
+    std::ofstream(wanted.json) << report.dump(1) << '\n';
+  }
+  if (!failure.empty()) {
+    throw std::runtime_error(failure);
+  }
+  std::printf("%zu rounds: %s\n", done, held ? "no byte changed after a report" : "FAILED");
+  return held ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc == 5 && std::strcmp(argv[1], "--writer") == 0) {
+    return be_proof_writer(argv[2], argv[3], proof_from_text(argv[4]));
+  }
+  const arguments wanted = parse(argc, argv, {.rounds = 200, .jobs = 4});
+  if (wanted.list) {
+    for (const proof_case& one : all_cases(true, true)) {
+      std::cout << one.name << '\n';
+    }
+    return 0;
+  }
+  return prove(wanted);
+} catch (const std::exception& why) {
+  std::cerr << "gpushm_fence_proof: " << why.what() << '\n';
+  return 2;
+}

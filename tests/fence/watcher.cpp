@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "watcher.hpp"
+
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+#include "base/syscall.hpp"
+#include "base/unique_fd.hpp"
+#include "driver/cuda.hpp"
+#include "driver/devices.hpp"
+#include "driver/primary_context.hpp"
+#include "transport/packet_socket.hpp"
+#include "wire/messages.hpp"
+
+namespace gpushm::fence_rounds {
+
+namespace {
+
+using namespace gpushm::cuda;
+using clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds before_the_end{200};
+/// The same, of many victims: they take turns on the GPU.
+constexpr milliseconds before_the_end_of_many{1'000};
+/// How long memory is watched after the last fence came.
+constexpr milliseconds settle{300};
+/// After that a fence that has not come is not waited for, and children are killed.
+constexpr milliseconds most_to_fence{3'000};
+/// The same, of many victims: the driver ends one after the other.
+constexpr milliseconds most_to_fence_of_many{15'000};
+constexpr milliseconds after_child{500};
+constexpr std::chrono::seconds start_time{60};
+
+/// A moment that another thread writes once.
+class moment {
+ public:
+  void set() noexcept {
+    std::int64_t none = 0;
+    when_.compare_exchange_strong(none, clock::now().time_since_epoch().count());
+  }
+  [[nodiscard]] std::optional<clock::time_point> get() const noexcept {
+    const std::int64_t value = when_.load();
+    return value == 0 ? std::nullopt : std::optional(clock::time_point(clock::duration(value)));
+  }
+
+ private:
+  std::atomic<std::int64_t> when_{0};
+};
+
+struct watched {
+  pid_t pid = -1;
+  base::unique_fd socket;
+  base::unique_fd pidfd;
+  base::unique_fd life;
+  base::unique_fd child;
+  std::vector<base::unique_fd> others;  ///< driver files that it sent
+  CUmemGenericAllocationHandle memory = 0;
+  CUdeviceptr at = 0;
+  std::vector<std::byte> before;
+  moment socket_end;
+  moment pidfd_end;
+  moment life_end;
+  std::optional<clock::time_point> changed_by;  ///< end of the sweep that saw the last change
+  sight seen;
+};
+
+[[noreturn]] void become_victim(const victim_options& options, int socket) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (options.pid_namespace != 0 &&
+      (::unshare(CLONE_NEWNS) != 0 ||
+       ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+       ::mount("proc", "/proc", "proc", 0, nullptr) != 0)) {
+    ::_exit(93);
+  }
+  constexpr int number = 3;
+  if (socket == number) {
+    ::fcntl(socket, F_SETFD, 0);
+  } else {
+    ::dup2(socket, number);
+  }
+  const std::string text = to_text(options);
+  ::execl("/proc/self/exe", "fence-victim", "--victim", text.c_str(), nullptr);
+  ::_exit(91);
+}
+
+void start(watched& one, const victim_options& options) {
+  std::array<int, 2> ends{};
+  base::checked("watch", {}, "socketpair", [&] {
+    return ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data());
+  });
+  one.socket = base::unique_fd(ends[0]);
+  const base::unique_fd theirs(ends[1]);
+  one.pid = ::fork();
+  if (one.pid == 0) {
+    if (options.pid_namespace == 0) {
+      become_victim(options, theirs.get());
+    }
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::unshare(CLONE_NEWPID) != 0) {
+      ::_exit(92);
+    }
+    const pid_t inner = ::fork();
+    if (inner == 0) {
+      become_victim(options, theirs.get());
+    }
+    ::close(theirs.get());
+    ::close(one.socket.get());
+    int status = 0;
+    base::retry([&] { return ::waitpid(inner, &status, 0); });
+    ::_exit(0);
+  }
+}
+
+void greet(watched& one) {
+  std::vector<std::byte> buffer(sizeof(greeting));
+  if (!transport::wait_readable(one.socket.get(), start_time)) {
+    throw std::runtime_error("a victim did not start in time");
+  }
+  auto got = transport::receive_packet(one.socket.get(), buffer);
+  if (got.packet.size() != sizeof(greeting)) {
+    throw std::runtime_error("a victim ended before it began");
+  }
+  greeting hello;
+  std::memcpy(&hello, got.packet.data(), sizeof hello);
+  if (hello.failure[0] != '\0') {
+    throw std::runtime_error(hello.failure);
+  }
+  if (got.descriptors.size() < 3U + hello.has_child) {
+    throw std::runtime_error("a victim sent too few descriptors");
+  }
+  auto next = got.descriptors.begin();
+  const base::unique_fd memory = std::move(*next++);
+  one.pidfd = std::move(*next++);
+  one.life = std::move(*next++);
+  if (hello.has_child != 0) {
+    one.child = std::move(*next++);
+  }
+  one.others.assign(std::make_move_iterator(next), std::make_move_iterator(got.descriptors.end()));
+  one.seen.files = hello.files;
+
+  const driver::cuda_driver& cu = driver::cuda_driver::instance();
+  const CUdevice device = driver::visible_gpus()[0].handle;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the interface of the driver
+  void* const handle = reinterpret_cast<void*>(static_cast<std::intptr_t>(memory.get()));
+  check(cu->cuMemImportFromShareableHandle(
+            &one.memory, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+        "cuMemImportFromShareableHandle");
+  check(cu->cuMemAddressReserve(&one.at, shared_bytes, 0, 0, 0), "cuMemAddressReserve");
+  check(cu->cuMemMap(one.at, shared_bytes, 0, one.memory, 0), "cuMemMap");
+  CUmemAccessDesc access{};
+  access.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  check(cu->cuMemSetAccess(one.at, shared_bytes, &access, 1), "cuMemSetAccess");
+}
+
+void let_go(watched& one) {
+  const driver::cuda_driver& cu = driver::cuda_driver::instance();
+  if (one.at != 0) {
+    cu->cuMemUnmap(one.at, shared_bytes);
+    cu->cuMemAddressFree(one.at, shared_bytes);
+    cu->cuMemRelease(one.memory);
+  }
+  const auto kill = [](const base::unique_fd& of) {
+    if (of) {
+      ::syscall(SYS_pidfd_send_signal, of.get(), SIGKILL, nullptr, 0);
+    }
+  };
+  kill(one.pidfd);
+  kill(one.child);
+  if (one.pid > 0) {
+    ::kill(one.pid, SIGKILL);
+    int status = 0;
+    base::retry([&] { return ::waitpid(one.pid, &status, 0); });
+  }
+}
+
+/// Notes when sockets, pidfds and life pipes end, on a thread of its own.
+class ends_watch {
+ public:
+  explicit ends_watch(const std::vector<std::unique_ptr<watched>>& all) {
+    for (const auto& one : all) {
+      add(one->socket.get(), one->socket_end);
+      add(one->pidfd.get(), one->pidfd_end);
+      add(one->life.get(), one->life_end);
+    }
+    thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+  }
+
+ private:
+  void add(int fd, moment& of) {
+    entries_.push_back({fd, POLLIN, 0});
+    moments_.push_back(&of);
+  }
+  void run(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      if (::poll(entries_.data(), entries_.size(), 50) <= 0) {
+        continue;
+      }
+      for (std::size_t i = 0; i < entries_.size(); ++i) {
+        if (entries_[i].fd >= 0 && entries_[i].revents != 0) {
+          moments_[i]->set();
+          entries_[i].fd = -1;
+        }
+      }
+    }
+  }
+  std::vector<pollfd> entries_;
+  std::vector<moment*> moments_;
+  std::jthread thread_;
+};
+
+class sweeper {
+ public:
+  explicit sweeper(std::vector<std::unique_ptr<watched>>& all)
+      : all_(all), bytes_(all.size() > 8 ? 4'096 : watched_bytes) {
+    check(cu_->cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    void* memory = nullptr;
+    check(cu_->cuMemHostAlloc(&memory, bytes_ * all.size(), 0), "cuMemHostAlloc");
+    buffer_ = static_cast<std::byte*>(memory);
+  }
+  sweeper(const sweeper&) = delete;
+  sweeper& operator=(const sweeper&) = delete;
+  ~sweeper() {
+    cu_->cuStreamDestroy_v2(stream_);
+    cu_->cuMemFreeHost(buffer_);
+  }
+
+  /// Looks at every victim's memory once.
+  void sweep() {
+    const auto begin = clock::now();
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      check(cu_->cuMemcpyDtoHAsync_v2(buffer_ + i * bytes_, all_[i]->at, bytes_, stream_),
+            "cuMemcpyDtoHAsync");
+    }
+    check(cu_->cuStreamSynchronize(stream_), "cuStreamSynchronize");
+    const auto end = clock::now();
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      watched& one = *all_[i];
+      const std::byte* const now = buffer_ + i * bytes_;
+      if (one.before.empty()) {
+        one.before.assign(now, now + bytes_);
+        continue;
+      }
+      if (std::memcmp(one.before.data(), now, bytes_) == 0) {
+        continue;
+      }
+      std::memcpy(one.before.data(), now, bytes_);
+      ++one.seen.changes_before;
+      one.changed_by = end;
+      const auto pidfd = one.pidfd_end.get();
+      const auto life = one.life_end.get();
+      if (pidfd && last_begin_ > *pidfd) {
+        one.seen.changed_after_pidfd = true;
+        one.seen.changed_after_both = one.seen.changed_after_both || (life && last_begin_ > *life);
+      }
+    }
+    last_begin_ = begin;
+  }
+
+ private:
+  const driver::cuda_driver& cu_ = driver::cuda_driver::instance();
+  std::vector<std::unique_ptr<watched>>& all_;
+  std::uint64_t bytes_;
+  CUstream stream_ = nullptr;
+  std::byte* buffer_ = nullptr;
+  clock::time_point last_begin_;
+};
+
+void end(const watched& one, ending how) {
+  const auto signal = [&](int number) {
+    ::syscall(SYS_pidfd_send_signal, one.pidfd.get(), number, nullptr, 0);
+  };
+  switch (how) {
+    case ending::killed:
+      signal(SIGKILL);
+      break;
+    case ending::aborted:
+      signal(SIGABRT);
+      break;
+    case ending::exits:
+    case ending::execs: {
+      const std::array<std::byte, 2> go{};
+      static_cast<void>(transport::send_packet(one.socket.get(), go, {}));
+      break;
+    }
+  }
+}
+
+std::optional<double> since(clock::time_point from, std::optional<clock::time_point> at) {
+  if (!at) {
+    return std::nullopt;
+  }
+  return std::chrono::duration<double, std::milli>(*at - from).count();
+}
+
+bool all_fenced(const std::vector<std::unique_ptr<watched>>& all) {
+  return std::all_of(all.begin(), all.end(), [](const auto& one) {
+    return one->pidfd_end.get() && one->life_end.get();
+  });
+}
+
+}  // namespace
+
+std::string why_no_gpu() {
+  try {
+    static_cast<void>(driver::visible_gpus());
+    return {};
+  } catch (const std::exception& why) {
+    return why.what();
+  }
+}
+
+std::string to_text(const victim_options& options) {
+  std::ostringstream text;
+  text << static_cast<int>(options.does) << ' ' << static_cast<int>(options.others) << ' '
+       << static_cast<int>(options.ends) << ' ' << options.extra_gib << ' ' << options.unprivileged
+       << ' ' << options.pid_namespace;
+  return text.str();
+}
+
+victim_options from_text(const std::string& text) {
+  std::istringstream from(text);
+  int does = 0;
+  int others = 0;
+  int ends = 0;
+  victim_options options;
+  from >> does >> others >> ends >> options.extra_gib >> options.unprivileged >>
+      options.pid_namespace;
+  options.does = static_cast<work>(does);
+  options.others = static_cast<holder>(others);
+  options.ends = static_cast<ending>(ends);
+  return options;
+}
+
+std::vector<sight> run_round(const setting& what) {
+  const driver::cuda_driver& cu = driver::cuda_driver::instance();
+  check(cu->cuCtxSetCurrent(driver::primary_context(driver::visible_gpus()[0].handle, "watch", {})),
+        "cuCtxSetCurrent");
+  struct cleanup {
+    std::vector<std::unique_ptr<watched>> all;
+    ~cleanup() {
+      for (const auto& one : all) {
+        let_go(*one);
+      }
+    }
+  } round;
+  auto& all = round.all;
+  for (unsigned i = 0; i < what.victims; ++i) {
+    all.push_back(std::make_unique<watched>());
+    start(*all.back(), what.victim);
+  }
+  for (const auto& one : all) {
+    greet(*one);
+  }
+  sweeper sweeping(all);
+  const auto begin = clock::now();
+  while (clock::now() - begin < (what.victims > 1 ? before_the_end_of_many : before_the_end)) {
+    sweeping.sweep();
+  }
+  std::vector<std::uint64_t> changes;
+  for (const auto& one : all) {
+    changes.push_back(one->seen.changes_before);
+  }
+  const ends_watch ends(all);
+  const auto ended = clock::now();
+  for (const auto& one : all) {
+    end(*one, what.victim.ends);
+  }
+  const bool is_fenced = what.victim.ends != ending::execs;
+  const auto most = what.victims > 1 && is_fenced ? most_to_fence_of_many : most_to_fence;
+  while (!all_fenced(all) && clock::now() - ended < most) {
+    sweeping.sweep();
+  }
+  const auto settled = clock::now() + settle;
+  while (clock::now() < settled) {
+    sweeping.sweep();
+  }
+  std::vector<sight> result;
+  std::optional<clock::time_point> children_killed;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    watched& one = *all[i];
+    one.seen.last_change = since(ended, one.changed_by);
+    one.changed_by.reset();
+    if (one.child && !one.life_end.get()) {
+      children_killed = clock::now();
+      ::syscall(SYS_pidfd_send_signal, one.child.get(), SIGKILL, nullptr, 0);
+    }
+  }
+  if (children_killed) {
+    const auto until = clock::now() + after_child;
+    while (clock::now() < until) {
+      sweeping.sweep();
+    }
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    watched& one = *all[i];
+    sight seen = one.seen;
+    seen.changes_before = changes[i];
+    seen.socket_end = since(ended, one.socket_end.get());
+    seen.pidfd = since(ended, one.pidfd_end.get());
+    seen.life = since(ended, one.life_end.get());
+    if (children_killed) {
+      seen.child_ended = since(ended, children_killed);
+      seen.last_after_child = since(*children_killed, one.changed_by);
+    }
+    result.push_back(seen);
+  }
+  return result;
+}
+
+}  // namespace gpushm::fence_rounds

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Descriptors that block the thread that closes or looks at them.
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "hostile_world.hpp"
+#include "process/deadline.hpp"
+#include "raw_session/traps.hpp"
+#include "wire/codec.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm_testing::clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+namespace wire = gpushm::wire;
+
+class blocking : public hostile {
+ protected:
+  /// Closes the broker's input, as an orderly end begins.
+  void expect_orderly_end(milliseconds within) {
+    good_.reset();
+    broker_->process().close_stdin();
+    EXPECT_EQ(broker_->process().wait_exit(within), gpushm_testing::exited(0));
+    broker_.reset();
+  }
+};
+
+/// What an attacker sends along with copies of a socket whose last close blocks: the broker's close
+/// is the last one when it comes after the attacker's own. Several try, because that is a race.
+void send_lingering(forked_process::parent_link& parent,
+                    const std::function<raw_session()>& connect,
+                    const std::vector<std::byte>& packet) {
+  for (int i = 0; i < 5; ++i) {
+    if (::fork() == 0) {
+      auto session = connect();
+      gpushm_testing::lingering_socket trap{seconds(20)};
+      const std::vector<int> copies(200, trap.trap.get());
+      for (int j = 0; j < 8; ++j) {
+        (void)session.try_send(packet, copies);
+      }
+      trap.trap.reset();
+      gpushm_testing::sleep_for(seconds(60));
+    }
+  }
+  parent.say("started");
+  gpushm_testing::sleep_for(seconds(60));
+}
+
+TEST_F(blocking, a_socket_that_lingers_on_close_stops_nobody) {
+  auto attack = attacker([this](forked_process::parent_link& parent) {
+    send_lingering(
+        parent, [this] { return greeted(); }, wire::encode({1, wire::stat{"x"}}));
+  });
+  ASSERT_EQ(attack.wait_line(seconds(10)), "started");
+  expect_progress(seconds(4));
+  expect_orderly_end(seconds(8));
+}
+
+TEST_F(blocking, a_connection_that_is_dropped_with_a_lingering_socket_unread_stops_nobody) {
+  auto attack = attacker([this](forked_process::parent_link& parent) {
+    send_lingering(
+        parent,
+        [this] { return raw_session(socket()); },
+        std::vector<std::byte>(16, std::byte{'g'}));
+  });
+  ASSERT_EQ(attack.wait_line(seconds(10)), "started");
+  expect_progress(seconds(4));
+}
+
+enum class carried_by : unsigned char { attach, stat, hello, garbage };
+
+class silent_file : public blocking, public ::testing::WithParamInterface<carried_by> {};
+
+TEST_P(silent_file, of_a_fuse_server_stops_nobody) {
+  const auto mount_point = directory_ / "fuse";
+  ASSERT_EQ(::mkdir(mount_point.c_str(), 0755), 0);
+  // As root, which may mount; on nodes a user namespace gives anybody the same.
+  auto attack = attacker(
+      [&](forked_process::parent_link& parent) {
+        raw_session session(socket());
+        if (GetParam() != carried_by::hello && GetParam() != carried_by::garbage) {
+          session = greeted();
+        }
+        gpushm::generation reserved = 0;
+        if (GetParam() == carried_by::attach) {
+          const auto answer = session.ask(gpushm_testing::reserve_pages("silent", 1));
+          const auto* grant = gpushm_testing::body_of<wire::reserved>(answer);
+          reserved = grant != nullptr ? grant->generation : 0;
+        }
+        std::string why_not;
+        const auto file = gpushm_testing::silent_fuse_file(mount_point, why_not);
+        if (!file) {
+          parent.say(why_not);
+          return;
+        }
+        const std::vector<int> descriptors{*file};
+        switch (GetParam()) {
+          case carried_by::attach:
+            session.send(wire::attach{reserved, 0, {4096}}, descriptors);
+            break;
+          case carried_by::stat:
+            session.send(wire::stat{"x"}, descriptors);
+            break;
+          case carried_by::hello:
+            session.send(wire::hello{}, descriptors);
+            break;
+          case carried_by::garbage:
+            session.send_bytes(std::vector<std::byte>(16, std::byte{'g'}), descriptors);
+            break;
+        }
+        parent.say("sent");
+        gpushm_testing::sleep_for(seconds(60));
+      },
+      {});
+  const auto said = attack.wait_line(seconds(10));
+  if (said != "sent") {
+    GTEST_SKIP() << said;
+  }
+  expect_progress(seconds(4));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    message,
+    silent_file,
+    ::testing::Values(carried_by::attach, carried_by::stat, carried_by::hello, carried_by::garbage),
+    [](const auto& tested) -> std::string {
+      switch (tested.param) {
+        case carried_by::attach:
+          return "attach";
+        case carried_by::stat:
+          return "stat";
+        case carried_by::hello:
+          return "hello";
+        case carried_by::garbage:
+          return "garbage";
+      }
+      return "unknown";
+    });
+
+/// How long the broker does not answer after the last close of memory that takes long to free,
+/// against how long that close takes in this process: both in one run, the best of three.
+TEST_F(blocking, freeing_much_memory_stops_nobody) {
+  constexpr std::uint64_t size = 512 * mebibyte;
+  auto owner = greeted();
+  auto stall = clock::duration::max();
+  auto freeing = clock::duration::max();
+  for (int round = 0; round < 3; ++round) {
+    auto own = gpushm_testing::make_chunk(size);
+    auto started = clock::now();
+    own.reset();
+    freeing = std::min(freeing, clock::now() - started);
+
+    auto wanted = gpushm_testing::reserve_pages("large", 1);
+    wanted.size_bytes = wanted.allocated_bytes = size;
+    wanted.lifetime = gpushm::lifetime::persistent;
+    const auto reserved = owner.ask(wanted);
+    const auto* grant = gpushm_testing::body_of<wire::reserved>(reserved);
+    ASSERT_NE(grant, nullptr);
+    {
+      const auto chunk = gpushm_testing::make_chunk(size);
+      const std::vector<int> numbers{chunk.get()};
+      ASSERT_NE(gpushm_testing::body_of<wire::done>(
+                    owner.ask(wire::attach{grant->generation, 0, {size}}, numbers)),
+                nullptr);
+    }
+    ASSERT_NE(gpushm_testing::body_of<wire::done>(owner.ask(wire::publish{grant->generation, {}})),
+              nullptr);
+    owner.send(wire::release{grant->generation, 1});
+    started = clock::now();
+    ASSERT_NE(gpushm_testing::body_of<wire::done>(owner.ask(wire::remove{"large", 0})), nullptr);
+    ASSERT_NE(gpushm_testing::body_of<wire::listing>(owner.ask(wire::stat{"good/segment"})),
+              nullptr);
+    stall = std::min(stall, clock::now() - started);
+  }
+  EXPECT_LT(stall, freeing / 2);
+}
+
+}  // namespace
+}  // namespace gpushm_tests

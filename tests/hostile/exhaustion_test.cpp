@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// One user takes all it can get of something that is finite; others still get some.
+
+#include <string>
+#include <vector>
+
+#include "hostile_world.hpp"
+#include "raw_session/floods.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm_testing::body_of;
+using gpushm_testing::publish_segment;
+using gpushm_testing::reserve_pages;
+using std::chrono::seconds;
+namespace wire = gpushm::wire;
+
+class exhaustion : public hostile {
+ protected:
+  using hostile::hostile;
+
+  /// A newcomer of another user connects and publishes `count` segments.
+  void expect_newcomer_gets(unsigned count, std::uint32_t chunks) const {
+    auto newcomer = attacker(
+        [&](forked_process::parent_link& parent) {
+          auto session = greeted();
+          unsigned made = 0;
+          for (unsigned i = 0; i < count; ++i) {
+            made += publish_segment(session,
+                                    reserve_pages("newcomer/" + std::to_string(i), chunks)) != 0
+                        ? 1U
+                        : 0U;
+          }
+          parent.say(std::to_string(made));
+        },
+        {.uid = good_uid + 1});
+    std::string made;
+    EXPECT_NO_THROW(made = newcomer.wait_line(seconds(20)));
+    EXPECT_EQ(made, std::to_string(count));
+  }
+
+  /// Reserves as much as is granted: the most at first, then half as much, down to one.
+  /// `with(amount)` is the reservation that takes `amount` of it.
+  template <typename With>
+  static void take_all(raw_session& session, std::uint64_t most, With&& with) {
+    int number = 0;
+    for (auto amount = most; amount > 0; amount /= 2) {
+      bool granted = true;
+      for (int i = 0; i < 4 && granted; ++i) {
+        wire::reserve wanted = with(amount);
+        wanted.name = "taken/" + std::to_string(++number);
+        granted = body_of<wire::reserved>(session.ask(std::move(wanted))) != nullptr;
+      }
+    }
+  }
+};
+
+TEST_F(exhaustion, of_descriptors_by_reservations_leaves_some_for_others) {
+  auto attack = attacker([this](forked_process::parent_link& parent) {
+    auto session = greeted();
+    take_all(session, 1UL << 31U, [](std::uint64_t chunks) {
+      return reserve_pages({}, static_cast<std::uint32_t>(chunks));
+    });
+    parent.say("taken");
+    gpushm_testing::sleep_for(seconds(60));
+  });
+  ASSERT_EQ(attack.wait_line(seconds(20)), "taken");
+  expect_newcomer_gets(3, 10);
+  expect_progress(seconds(1));
+}
+
+TEST_F(exhaustion, of_bytes_by_reservations_leaves_some_for_others) {
+  auto attack = attacker([this](forked_process::parent_link& parent) {
+    auto session = greeted();
+    take_all(session, 1UL << 63U, [](std::uint64_t bytes) {
+      auto wanted = reserve_pages({}, 1);
+      wanted.size_bytes = wanted.allocated_bytes = bytes;
+      return wanted;
+    });
+    parent.say("taken");
+    gpushm_testing::sleep_for(seconds(60));
+  });
+  ASSERT_EQ(attack.wait_line(seconds(20)), "taken");
+  expect_newcomer_gets(3, 10);
+  expect_progress(seconds(1));
+}
+
+class few_segments : public exhaustion {
+ protected:
+  few_segments() : exhaustion({"max_segments=256"}) {}
+};
+
+TEST_F(few_segments, taken_by_fifty_processes_of_one_user_leave_some_for_others) {
+  auto attack = attacker([this](forked_process::parent_link& parent) {
+    std::vector<forked_process> others;
+    for (unsigned i = 0; i < 50; ++i) {
+      others.push_back(forked_process::start({}, [&](forked_process::parent_link& of) {
+        auto session = greeted();
+        for (unsigned j = 0; j < 100; ++j) {
+          (void)session.ask(
+              gpushm_testing::reserve_exported(std::to_string(i) + "/" + std::to_string(j)));
+        }
+        of.say("taken");
+        gpushm_testing::sleep_for(seconds(60));
+      }));
+      (void)others.back().wait_line(seconds(20));
+    }
+    parent.say("taken");
+    gpushm_testing::sleep_for(seconds(60));
+  });
+  ASSERT_EQ(attack.wait_line(seconds(30)), "taken");
+  expect_newcomer_gets(4, 1);
+  expect_progress(seconds(1));
+}
+
+class few_connections : public exhaustion {
+ protected:
+  few_connections() : exhaustion({"max_connections=128"}) {}
+};
+
+TEST_F(few_connections, taken_by_fifty_processes_of_one_user_leave_some_for_others) {
+  auto attack = attacker([this](forked_process::parent_link& parent) {
+    std::vector<forked_process> others;
+    for (unsigned i = 0; i < 50; ++i) {
+      others.push_back(forked_process::start({}, [&](forked_process::parent_link& of) {
+        std::vector<raw_session> sessions;
+        for (unsigned j = 0; j < 10; ++j) {
+          sessions.emplace_back(socket());
+          sessions.back().send(wire::hello{});
+        }
+        of.say("taken");
+        gpushm_testing::sleep_for(seconds(60));
+      }));
+      (void)others.back().wait_line(seconds(20));
+    }
+    parent.say("taken");
+    gpushm_testing::sleep_for(seconds(60));
+  });
+  ASSERT_EQ(attack.wait_line(seconds(30)), "taken");
+  expect_newcomer_gets(4, 1);
+  expect_progress(seconds(1));
+}
+
+class few_descriptors : public exhaustion {
+ protected:
+  few_descriptors() : exhaustion({}, 256) {}
+};
+
+TEST_F(few_descriptors, a_broker_short_of_them_keeps_the_segments_of_who_attaches) {
+  auto creator = greeted();
+  ASSERT_NE(publish_segment(creator, reserve_pages("weights", 1)), 0U);
+  const auto reserved = creator.ask(reserve_pages("next", 8));
+  const auto* grant = body_of<wire::reserved>(reserved);
+  ASSERT_NE(grant, nullptr);
+  auto attack = attacker([this](forked_process::parent_link& parent) {
+    std::vector<raw_session> silent;
+    try {
+      for (unsigned i = 0; i < 400; ++i) {
+        silent.emplace_back(socket());
+      }
+    } catch (const gpushm::error&) {  // no more connections
+    }
+    parent.say("connected");
+    gpushm_testing::sleep_for(seconds(60));
+  });
+  ASSERT_EQ(attack.wait_line(seconds(30)), "connected");
+  std::vector<gpushm::base::unique_fd> chunks;
+  std::vector<int> numbers;
+  for (int i = 0; i < 8; ++i) {
+    numbers.push_back(chunks.emplace_back(gpushm_testing::make_chunk(4096)).get());
+  }
+  const auto attached =
+      creator.ask(wire::attach{grant->generation, 0, std::vector<std::uint64_t>(8, 4096)}, numbers);
+  // Refused or not: the connection stays, and with it what it holds.
+  EXPECT_FALSE(attached.closed);
+  if (body_of<wire::done>(attached) == nullptr) {
+    EXPECT_TRUE(gpushm_testing::failure_of(attached) == gpushm::errc::too_many_descriptors);
+  }
+  const auto known = creator.ask(wire::stat{"weights"});
+  EXPECT_NE(body_of<wire::listing>(known), nullptr);
+  expect_progress(seconds(2));
+}
+
+TEST_F(few_descriptors, packets_full_of_descriptors_stop_nobody) {
+  auto attack = attacker([this](forked_process::parent_link&) {
+    const auto* flood = gpushm_testing::find_flood("descriptors");
+    flood->run(socket(), gpushm_testing::clock::now() + patience(seconds(4)));
+  });
+  expect_progress(seconds(4));
+}
+
+}  // namespace
+}  // namespace gpushm_tests

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Floods that aim at the broker's time: a good client goes on, and another user's work is not
+// divided by the number of processes that an attacker forks.
+
+#include <algorithm>
+#include <atomic>
+
+#include "hostile_world.hpp"
+#include "raw_session/floods.hpp"
+#include "raw_session/pump.hpp"
+#include "wire/codec.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm_testing::clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+namespace wire = gpushm::wire;
+
+class fairness : public hostile, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(fairness, a_good_client_goes_on_under_the_flood_of) {
+  const auto* flood = gpushm_testing::find_flood(GetParam());
+  ASSERT_NE(flood, nullptr);
+  constexpr auto window = seconds(4);
+  auto attack = attacker(
+      [&](forked_process::parent_link&) { flood->run(socket(), clock::now() + patience(window)); });
+  expect_progress(window);
+}
+
+INSTANTIATE_TEST_SUITE_P(flood,
+                         fairness,
+                         ::testing::Values("stat-64",
+                                           "list",
+                                           "near-names",
+                                           "open-many-16",
+                                           "open-many-missing",
+                                           "descriptors",
+                                           "connect",
+                                           "connect-garbage",
+                                           "fork",
+                                           "killed",
+                                           "orphans"),
+                         [](const auto& tested) { return identifier(tested.param); });
+
+/// Counts how many Stat of one pipelining connection are answered until `until`.
+std::uint64_t work(const std::string& socket, clock::time_point until) {
+  return gpushm_testing::pump(
+             socket, {.packet = wire::encode({1, wire::stat{"good/segment"}})}, until)
+      .answers;
+}
+
+class shares : public hostile {};
+
+TEST_F(shares, fifty_processes_of_one_user_do_not_take_more_than_their_share) {
+  constexpr auto window = seconds(4);
+  constexpr unsigned forks = 50;
+  auto crowd = attacker([&](forked_process::parent_link& parent) {
+    parent.say("started");
+    parent.wait_for_go();
+    const auto until = clock::now() + window;
+    std::vector<forked_process> others;
+    for (unsigned i = 0; i < forks; ++i) {
+      others.push_back(forked_process::start({}, [&](forked_process::parent_link& of) {
+        of.say(std::to_string(work(socket(), until)));
+      }));
+    }
+    std::uint64_t sum = 0;
+    for (auto& other : others) {
+      sum += std::stoull(other.wait_line(window + seconds(10)));
+    }
+    parent.say(std::to_string(sum));
+  });
+  auto alone = attacker(
+      [&](forked_process::parent_link& parent) {
+        parent.wait_for_go();
+        parent.say(std::to_string(work(socket(), clock::now() + window)));
+      },
+      {.uid = good_uid + 1});
+  ASSERT_EQ(crowd.wait_line(seconds(10)), "started");
+  crowd.go();
+  alone.go();
+  const auto of_one = std::stoull(alone.wait_line(window + seconds(20)));
+  const auto of_crowd = std::stoull(crowd.wait_line(window + seconds(20)));
+  std::cout << "  one process of its own user: " << of_one << ", fifty of one user: " << of_crowd
+            << '\n';
+  // Half would be fair to the broker's time; the processes themselves also compete for two CPUs.
+  EXPECT_GT(of_one * 3, of_crowd);
+}
+
+}  // namespace
+}  // namespace gpushm_tests

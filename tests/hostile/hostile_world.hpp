@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "process/proc_counters.hpp"
+#include "process/temp_dir.hpp"
+#include "raw_session/forked_process.hpp"
+#include "raw_session/good_client.hpp"
+#include "raw_session/raw_session.hpp"
+#include "support/broker_process.hpp"
+
+namespace gpushm_tests {
+
+using gpushm_testing::forked_process;
+using gpushm_testing::good_figures;
+using gpushm_testing::patience;
+using gpushm_testing::raw_session;
+
+inline constexpr std::uint64_t mebibyte = 1UL << 20U;
+
+/// The uid of the good client, where the test may choose: not the broker's, not the attackers'.
+inline constexpr uid_t good_uid = 1001;
+
+/// A flood's name as GoogleTest takes it for a test.
+[[nodiscard]] inline std::string identifier(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+/// A broker in its own process, a good client in another, attackers in others. What a test asserts
+/// is that the good client gets answers and that the broker's memory stays bounded, never how fast:
+/// tests run on loaded machines. Needs root, so that attackers have another uid, and no container's
+/// control group, which would make all of them one tenant; skips without.
+class hostile : public ::testing::Test {
+ protected:
+  explicit hostile(std::vector<std::string> limits = {}, unsigned open_files = 0)
+      : limits_(std::move(limits)), open_files_(open_files) {}
+
+  void SetUp() override {
+    if (::geteuid() != 0) {
+      GTEST_SKIP() << "needs root: attackers run under another uid than the good client";
+    }
+    if (const auto tenant = gpushm_testing::one_tenant_here()) {
+      GTEST_SKIP() << "attackers and the good client are one tenant here: " << *tenant;
+    }
+    broker_.emplace(directory_ / "socket", limits_, open_files_);
+    good_.emplace(socket(), gpushm_testing::good_client_options{.process = {.uid = good_uid}});
+    memory_before_ = broker_memory();
+  }
+
+  void TearDown() override {
+    if (broker_) {
+      EXPECT_TRUE(broker_->process().running()) << broker_->process().output().everything();
+    }
+  }
+
+  [[nodiscard]] const std::string& socket() const { return broker_->socket_path(); }
+  [[nodiscard]] raw_session greeted() const { return raw_session::greeted(socket()); }
+
+  /// Starts `body` under the attackers' uid. It holds what it opened until it is destroyed.
+  [[nodiscard]] static forked_process attacker(
+      const std::function<void(forked_process::parent_link&)>& body,
+      const gpushm_testing::forked_options& options = {.uid = gpushm_testing::hostile_uid,
+                                                       .niceness = 5}) {
+    return forked_process::start(options, body);
+  }
+
+  /// Heap and shared memory that the broker holds; chunks of clients count as well.
+  [[nodiscard]] std::uint64_t broker_memory() const {
+    return gpushm_testing::anonymous_bytes(broker_->pid()) +
+           gpushm_testing::shared_memory_bytes({broker_->pid()}, "gpushm");
+  }
+  /// Bytes more than at the start; 0 when there are fewer.
+  [[nodiscard]] std::uint64_t memory_growth() const {
+    const auto now = broker_memory();
+    return now > memory_before_ ? now - memory_before_ : 0;
+  }
+
+  /// Measures the good client for `window`, the broker's memory meanwhile, and asserts progress.
+  good_figures expect_progress(std::chrono::milliseconds window,
+                               std::chrono::milliseconds worst = std::chrono::seconds(2),
+                               std::uint64_t answers = 20) {
+    good_->begin();
+    const auto end = gpushm_testing::clock::now() + window;
+    peak_growth_ = 0;
+    while (gpushm_testing::clock::now() < end && broker_->process().running()) {
+      peak_growth_ = std::max(peak_growth_, memory_growth());
+      gpushm_testing::sleep_for(std::chrono::milliseconds(50));
+    }
+    const auto figures = good_->end();
+    EXPECT_FALSE(figures.dropped) << "the broker hung up on the good client";
+    EXPECT_EQ(figures.failures, 0U);
+    EXPECT_GE(figures.answers, answers);
+    EXPECT_LT(figures.worst, patience(worst));
+    report(figures);
+    return figures;
+  }
+
+  /// In the test's output and in its XML: for comparisons of two builds.
+  void report(const good_figures& figures) const {
+    const auto milliseconds = [](std::chrono::nanoseconds value) {
+      return std::to_string(static_cast<double>(value.count()) / 1e6);
+    };
+    RecordProperty("answers", std::to_string(figures.answers));
+    RecordProperty("worst_ms", milliseconds(figures.worst));
+    RecordProperty("peak_growth_mib", std::to_string(peak_growth_ / mebibyte));
+    std::cout << "  good client: " << figures.answers << " answers, worst "
+              << milliseconds(figures.worst) << " ms; broker grew by at most "
+              << peak_growth_ / mebibyte << " MiB\n";
+  }
+
+  gpushm_testing::temp_dir directory_{0755};
+  std::vector<std::string> limits_;
+  unsigned open_files_;
+  std::optional<broker_process> broker_;
+  std::optional<gpushm_testing::good_client> good_;
+  std::uint64_t memory_before_ = 0;
+  std::uint64_t peak_growth_ = 0;
+};
+
+}  // namespace gpushm_tests

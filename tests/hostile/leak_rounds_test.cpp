@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every operation of a client, again and again, with its broker in the same process: after a
+// warm-up the heap, the descriptors and the mappings of the process do not grow.
+// $GPUSHM_LEAK_ROUNDS sets how often (2,000; a thorough run takes 100,000).
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <optional>
+#include <string>
+
+#include "base/syscall.hpp"
+#include "gpushm/broker.hpp"
+#include "gpushm/gpushm.hpp"
+#include "process/deadline.hpp"
+#include "process/proc_counters.hpp"
+#include "process/temp_dir.hpp"
+#include "raw_session/raw_session.hpp"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// In libasan and libtsan; GCC has the functions and not their header
+// (sanitizer/allocator_interface.h).
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-redundant-declaration)
+extern "C" std::size_t __sanitizer_get_current_allocated_bytes();
+#endif
+
+namespace gpushm_tests {
+namespace {
+
+constexpr std::uint64_t page = 4096;
+/// A client sweeps its table of segments that have ended when 64 have (some 34 KiB), so what is
+/// seen depends on where the count is.
+constexpr std::size_t heap_slack = 48UL << 10U;
+
+std::size_t heap_bytes() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return __sanitizer_get_current_allocated_bytes();
+#else
+  const auto now = ::mallinfo2();
+  return now.uordblks + now.hblkhd;
+#endif
+}
+
+std::size_t rounds() {
+  const char* const text = std::getenv("GPUSHM_LEAK_ROUNDS");
+  return text != nullptr ? std::max<std::size_t>(100, std::stoul(text)) : 2000;
+}
+
+/// A broker and two clients in this process.
+struct world {
+  gpushm_testing::temp_dir directory;
+  gpushm::broker broker =
+      gpushm::broker::start({.socket_path = directory / "socket", .mode = 0600});
+  gpushm::client producer = connect();
+  gpushm::client consumer = connect({.max_entries = 0});
+  gpushm::client caching = connect();
+  gpushm::segment kept = publish(
+      "kept", {.size_bytes = page, .device = "host", .lifetime = gpushm::lifetime::persistent});
+  gpushm::base::unique_fd file = gpushm_testing::make_chunk(page);
+  void* mapped =
+      ::mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);  // NOLINT
+  std::size_t round = 0;
+
+  [[nodiscard]] gpushm::client connect(const gpushm::cache_options& cache = {}) const {
+    return gpushm::client::connect({.socket_path = directory / "socket", .cache = cache});
+  }
+  gpushm::segment publish(const std::string& name, const gpushm::create_options& options) {
+    auto made = producer.create(name, options);
+    made.publish("metadata of this one");
+    return made;
+  }
+  [[nodiscard]] static gpushm::create_options host() {
+    return {.size_bytes = page, .device = "host"};
+  }
+  /// Names come back after some rounds, as those of a pool of blocks do.
+  [[nodiscard]] std::string name() const { return "round/" + std::to_string(round % 16); }
+};
+
+struct operation {
+  const char* name;
+  void (*run)(world& in);
+};
+void PrintTo(const operation& what, std::ostream* to) {
+  *to << what.name;
+}
+
+void ignore(const gpushm::error&) {}
+
+constexpr operation operations[] = {
+    {"create_and_destroy", [](world& in) { (void)in.producer.create(in.name(), world::host()); }},
+    {"create_publish_and_destroy", [](world& in) { (void)in.publish(in.name(), world::host()); }},
+    {"create_many_chunks",
+     [](world& in) {
+       (void)in.publish(in.name(), {.size_bytes = 8 * page, .device = "host", .chunk_bytes = page});
+     }},
+    {"share_and_unshare",
+     [](world& in) {
+       const auto shared = in.producer.share(in.name(), in.mapped, page);
+       in.producer.unshare(in.name());
+     }},
+    {"share_and_destroy", [](world& in) { (void)in.producer.share(in.name(), in.mapped, page); }},
+    {"open_and_release", [](world& in) { (void)in.consumer.open("kept"); }},
+    {"open_from_the_cache", [](world& in) { (void)in.caching.open("kept"); }},
+    {"open_new_names_with_a_cache",
+     [](world& in) {
+       const auto made = in.publish(in.name(), world::host());
+       (void)in.caching.open(in.name());
+     }},
+    {"open_in_the_creators_process", [](world& in) { (void)in.producer.open("kept"); }},
+    {"open_many",
+     [](world& in) {
+       const std::string names[] = {"kept", "missing", "kept"};
+       (void)in.consumer.open_many(names);
+     }},
+    {"removed_while_held",
+     [](world& in) {
+       const auto made = in.publish(
+           in.name(),
+           {.size_bytes = page, .device = "host", .lifetime = gpushm::lifetime::persistent});
+       const auto held = in.consumer.open(in.name());
+       const auto cached = in.caching.open(in.name());
+       in.producer.remove(in.name());
+     }},
+    {"subscribe_and_unsubscribe", [](world& in) { (void)in.consumer.subscribe("round/"); }},
+    {"events",
+     [](world& in) {
+       auto events = in.consumer.subscribe(in.name());
+       const auto made = in.publish(in.name(), world::host());
+       (void)events.next(std::chrono::seconds(5));
+     }},
+    {"connect_and_close", [](world& in) { (void)in.connect(); }},
+    {"connect_without_hello",
+     [](world& in) { const gpushm_testing::raw_session silent(in.directory / "socket"); }},
+    {"failed_open",
+     [](world& in) { (void)in.consumer.try_open("missing/" + std::to_string(in.round)); }},
+    {"failed_create",
+     [](world& in) {
+       try {
+         (void)in.producer.create("kept", world::host());
+       } catch (const gpushm::error& expected) {
+         ignore(expected);
+       }
+     }},
+    {"failed_share",
+     [](world& in) {
+       try {
+         (void)in.producer.share("kept", in.mapped, page);
+       } catch (const gpushm::error& expected) {
+         ignore(expected);
+       }
+     }},
+    {"list_and_stat",
+     [](world& in) {
+       (void)in.consumer.list("k");
+       (void)in.consumer.stat("kept");
+     }},
+};
+
+double grown(std::size_t before, std::size_t after) {
+  return static_cast<double>(after) - static_cast<double>(before);
+}
+
+class leak : public ::testing::TestWithParam<operation> {};
+
+TEST_P(leak, none_by) {
+  world in;
+  const auto half = rounds() / 2;
+  const auto run = [&] {
+    for (std::size_t i = 0; i < half; ++i, ++in.round) {
+      GetParam().run(in);
+    }
+  };
+  const auto pid = ::getpid();
+  run();  // the first half also warms up
+  // What the last round let go of is freed by other threads.
+  gpushm::base::pause_before_retry(std::chrono::milliseconds(100));
+  const auto heap = heap_bytes();
+  const auto descriptors = gpushm_testing::total(gpushm_testing::count_descriptors(pid));
+  const auto mappings = gpushm_testing::count_mappings(pid, "gpushm");
+  run();
+  // Of one moment: the broker may be busy with what the last rounds left to it.
+  std::size_t heap_after = 0;
+  gpushm_testing::descriptor_counts descriptors_after;
+  std::size_t mappings_after = 0;
+  const auto back = [&] {
+    heap_after = heap_bytes();
+    descriptors_after = gpushm_testing::count_descriptors(pid);
+    mappings_after = gpushm_testing::count_mappings(pid, "gpushm");
+    return heap_after <= heap + heap_slack &&
+           gpushm_testing::total(descriptors_after) <= descriptors && mappings_after <= mappings;
+  };
+  const auto text = [&] {
+    return std::to_string(grown(heap, heap_after) / static_cast<double>(half)) +
+           " bytes of heap a round; mappings " + std::to_string(mappings_after) + " after " +
+           std::to_string(mappings) + "; descriptors " +
+           gpushm_testing::to_text(descriptors_after) + " after " + std::to_string(descriptors);
+  };
+  EXPECT_TRUE(gpushm_testing::eventually(back, std::chrono::seconds(2))) << text();
+  RecordProperty("heap_bytes_a_round",
+                 std::to_string(grown(heap, heap_after) / static_cast<double>(half)));
+}
+
+INSTANTIATE_TEST_SUITE_P(operation, leak, ::testing::ValuesIn(operations), [](const auto& tested) {
+  return std::string(tested.param.name);
+});
+
+}  // namespace
+}  // namespace gpushm_tests

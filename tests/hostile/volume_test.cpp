@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// More packets than a socket's buffer holds (277 small ones), in either direction.
+
+#include <algorithm>
+
+#include "hostile_world.hpp"
+#include "process/deadline.hpp"
+#include "transport/packet_socket.hpp"
+#include "wire/codec.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm_testing::body_of;
+using gpushm_testing::clock;
+using gpushm_testing::publish_segment;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+namespace wire = gpushm::wire;
+
+constexpr unsigned packets_in_a_buffer = 277;  // measured: of the smallest packets, by default
+constexpr unsigned more_than_a_buffer = 2000;
+
+class volume : public hostile {
+ protected:
+  /// An exporter in a process of its own that answers each Confirm before it reads the next, as a
+  /// client with one thread does, after not reading for `pause` once.
+  [[nodiscard]] forked_process exporter(milliseconds pause) const {
+    auto started = attacker([this, pause](forked_process::parent_link& parent) {
+      auto session = greeted();
+      const auto generation =
+          publish_segment(session, gpushm_testing::reserve_exported("exported"));
+      parent.say(generation != 0 ? "exports" : "refused");
+      bool first = true;
+      while (true) {
+        const auto asked = session.receive(seconds(60));
+        if (!asked.message) {
+          return;
+        }
+        if (const auto* confirm = body_of<wire::confirm>(asked)) {
+          if (std::exchange(first, false)) {
+            gpushm_testing::sleep_for(pause);
+          }
+          session.send_bytes(wire::encode(
+              {asked.message->id, wire::confirmed{confirm->generation, wire::verdict::unchanged}}));
+        }
+      }
+    });
+    EXPECT_EQ(started.wait_line(seconds(10)), "exports");
+    return started;
+  }
+};
+
+TEST_F(volume, opens_of_many_importers_through_one_exporter_succeed) {
+  constexpr unsigned importers = 5;
+  // The broker's time for an exporter is the same in instrumented programs.
+  constexpr unsigned each = 128 / gpushm_testing::patience_factor;
+  const auto exporting = exporter(milliseconds(10));
+  std::vector<raw_session> sessions;
+  for (unsigned i = 0; i < importers; ++i) {
+    sessions.push_back(greeted());
+  }
+  for (auto& session : sessions) {
+    ASSERT_TRUE(session.send(wire::open_many{std::vector<std::string>(each, "exported"), 0, 0}));
+  }
+  unsigned opened = 0;
+  for (auto& session : sessions) {
+    for (unsigned i = 0; i < each; ++i) {
+      const auto answer = session.receive(seconds(20));
+      ASSERT_TRUE(answer.message.has_value());
+      opened += body_of<wire::opened>(answer) != nullptr ? 1U : 0U;
+    }
+  }
+  EXPECT_EQ(opened, importers * each);
+  // And it serves on.
+  const auto again = sessions.front().ask(wire::open{"exported", 0, 0});
+  EXPECT_NE(body_of<wire::opened>(again), nullptr);
+  expect_progress(seconds(1));
+}
+
+TEST_F(volume, requests_whose_answers_are_read_late_are_all_answered) {
+  auto session = greeted();
+  unsigned sent = 0;
+  unsigned answered = 0;
+  const auto packet = wire::encode({7, wire::stat{"good/segment"}});
+  const auto deadline = gpushm_testing::deadline_after(seconds(30));
+  // Sends as much as fits, then reads until there is room.
+  while (answered < more_than_a_buffer && clock::now() < deadline) {
+    while (sent < more_than_a_buffer &&
+           session.try_send(packet) == gpushm::transport::send_result::sent) {
+      ++sent;
+    }
+    const auto answer = session.receive(seconds(5));
+    ASSERT_TRUE(answer.message.has_value()) << answered << " answers of " << sent << " requests";
+    answered += body_of<wire::listing>(answer) != nullptr ? 1U : 0U;
+  }
+  EXPECT_EQ(answered, more_than_a_buffer);
+  expect_progress(seconds(1));
+}
+
+TEST_F(volume, events_that_are_read_late_do_not_hold_up_requests_of_that_connection) {
+  auto session = greeted();
+  ASSERT_NE(body_of<wire::done>(session.ask(wire::subscribe{"made/"})), nullptr);
+  auto maker = greeted();
+  // A broker ends the connection of a member that reads nothing for 5 s.
+  const auto read_at = clock::now() + seconds(3);
+  unsigned made = 0;
+  for (; made < more_than_a_buffer && clock::now() < read_at; ++made) {
+    ASSERT_NE(publish_segment(maker, gpushm_testing::reserve_exported("made/here")), 0U);
+    ASSERT_NE(body_of<wire::done>(maker.ask(wire::remove{"made/here", 0})), nullptr);
+  }
+  ASSERT_GT(2 * made, packets_in_a_buffer) << "too slow to fill the buffer";
+  // Now with a buffer full of events, and a resync among them, for it to read.
+  ASSERT_TRUE(session.send(wire::stat{"good/segment"}));
+  const auto deadline = gpushm_testing::deadline_after(seconds(10));
+  bool answered = false;
+  unsigned events = 0;
+  while (!answered && clock::now() < deadline) {
+    const auto answer = session.receive(seconds(5));
+    ASSERT_TRUE(answer.message.has_value()) << "after " << events << " events";
+    events += body_of<wire::event>(answer) != nullptr ? 1U : 0U;
+    answered = body_of<wire::listing>(answer) != nullptr;
+  }
+  EXPECT_TRUE(answered);
+  EXPECT_GT(events, 0U);
+  expect_progress(seconds(1));
+}
+
+}  // namespace
+}  // namespace gpushm_tests

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// Processes whose memory changes after their connection has ended: what the broker hands on, and
+// when. The writers write host memory themselves, in the place of a GPU that goes on with the work
+// of a dead process.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gpushm/gpushm.hpp"
+#include "process/child.hpp"
+#include "process/deadline.hpp"
+#include "process/programs.hpp"
+#include "support/bad_input.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm::errc;
+using gpushm::event_kind;
+using gpushm::fence_wait;
+using gpushm_testing::child;
+using gpushm_testing::clock;
+using gpushm_testing::eventually;
+using gpushm_testing::own_program;
+using gpushm_testing::patience;
+using gpushm_testing::stream;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class fence : public bad_input {
+ protected:
+  static constexpr milliseconds delay{1'500};
+  fence() : bad_input({"fence_delay_ms=" + std::to_string(delay.count())}) {}
+
+  /// Published, and about to end its connection at the word "go".
+  child start(const std::string& how,
+              milliseconds time = milliseconds(0),
+              const std::vector<std::string>& wrapper = {}) {
+    gpushm_testing::spawn_options options;
+    options.argv = wrapper;
+    for (const std::string& word : {own_program("fence_writer"),
+                                    broker_.socket_path(),
+                                    std::string("kv"),
+                                    how,
+                                    std::to_string(time.count())}) {
+      options.argv.push_back(word);
+    }
+    child writer = child::start(options);
+    writer.wait_for_line("^ready$", seconds(20));
+    return writer;
+  }
+  static std::uint64_t value_of(const gpushm::segment& of) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, of.data(), sizeof value);
+    return value;
+  }
+  static bool changes(const gpushm::segment& of, milliseconds within) {
+    const auto before = value_of(of);
+    const auto end = clock::now() + within;
+    while (clock::now() < end) {
+      if (value_of(of) != before) {
+        return true;
+      }
+      ::usleep(500);
+    }
+    return false;
+  }
+  [[nodiscard]] bool is_ending() {
+    return eventually([&] { return bystander_.stat("kv").ending != 0; }, seconds(10));
+  }
+  /// Nothing of it, events included, until then.
+  static std::optional<gpushm::event> next_of(gpushm::subscription& from,
+                                              event_kind kind,
+                                              milliseconds timeout) {
+    const auto end = clock::now() + timeout;
+    while (clock::now() < end) {
+      auto heard = from.next(std::chrono::duration_cast<milliseconds>(end - clock::now()));
+      if (heard && heard->kind == kind) {
+        return heard;
+      }
+    }
+    return std::nullopt;
+  }
+};
+
+TEST_F(fence, nothing_changes_after_the_death_was_reported) {
+  auto events = bystander_.subscribe();
+  auto writer = start("killed");
+  const auto reader = connect().open("kv");
+  writer.write("go\n");
+  ASSERT_TRUE(is_ending());
+  EXPECT_TRUE(changes(reader, seconds(5)));
+  EXPECT_FALSE(next_of(events, event_kind::peer_died, milliseconds(100)));
+  writer.kill(SIGKILL);
+  ASSERT_TRUE(next_of(events, event_kind::peer_died, patience(seconds(10))));
+  EXPECT_FALSE(changes(reader, milliseconds(200)));
+}
+
+TEST_F(fence, holds_across_pid_namespaces) {
+  if (::geteuid() != 0) {
+    GTEST_SKIP() << "a PID namespace needs root";
+  }
+  auto events = bystander_.subscribe();
+  auto writer = start(
+      "killed", milliseconds(0), {"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"});
+  const auto reader = connect().open("kv");
+  writer.write("go\n");
+  ASSERT_TRUE(is_ending());
+  EXPECT_FALSE(next_of(events, event_kind::peer_died, milliseconds(100)));
+  writer.kill(SIGKILL);
+  ASSERT_TRUE(next_of(events, event_kind::peer_died, patience(seconds(10))));
+  EXPECT_FALSE(changes(reader, milliseconds(200)));
+}
+
+TEST_F(fence, names_opens_and_memory_are_handed_on_when_the_writer_has_ended) {
+  auto writer = start("killed");
+  writer.write("go\n");
+  ASSERT_TRUE(is_ending());
+  const auto shown = bystander_.stat("kv");
+  EXPECT_EQ(shown.ending, 1U);
+  EXPECT_EQ(shown.ending_pid, writer.pid());
+  EXPECT_EQ(shown.ending_waits, fence_wait::process);
+  EXPECT_FALSE(shown.creator_alive);
+  EXPECT_EQ(code_of([&] { (void)bystander_.open("kv"); }), errc::writer_ending);
+  EXPECT_EQ(code_of([&] { (void)bystander_.open("kv", {.timeout = milliseconds(100)}); }),
+            errc::writer_ending);
+  EXPECT_FALSE(bystander_.try_open("kv"));
+  auto hasty = gpushm::client::connect(
+      {.socket_path = broker_.socket_path(), .request_timeout = milliseconds(200)});
+  EXPECT_EQ(code_of([&] { (void)hasty.create("kv", {.size_bytes = 8, .device = "host"}); }),
+            errc::writer_ending);
+  const std::jthread killer([&] {
+    std::this_thread::sleep_for(milliseconds(100));
+    writer.kill(SIGKILL);
+  });
+  const auto made = bystander_.create("kv", {.size_bytes = 8, .device = "host"});
+  EXPECT_EQ(bystander_.stat("kv").generation, made.generation());
+}
+
+TEST_F(fence, a_child_that_was_made_without_handlers_is_waited_for_and_named) {
+  auto events = bystander_.subscribe();
+  auto writer = start("child");
+  const auto reader = connect().open("kv");
+  writer.write("go\n");
+  const pid_t descendant =
+      std::stoi(writer.wait_for_line("^child [0-9]+$", seconds(10), stream::err).substr(6));
+  (void)writer.wait_exit(seconds(10));
+  EXPECT_TRUE(eventually(
+      [&] { return bystander_.stat("kv").ending_waits == fence_wait::descendant; }, seconds(10)));
+  EXPECT_TRUE(changes(reader, seconds(5)));
+  EXPECT_FALSE(next_of(events, event_kind::peer_died, milliseconds(500)));  // no delay counts here
+  ASSERT_EQ(::kill(descendant, SIGKILL), 0);
+  ASSERT_TRUE(next_of(events, event_kind::peer_died, seconds(10)));
+  EXPECT_FALSE(changes(reader, milliseconds(100)));
+}
+
+TEST_F(fence, a_forked_child_is_not_waited_for) {
+  auto events = bystander_.subscribe();
+  auto writer = start("forked-child");
+  writer.write("go\n");
+  const pid_t descendant =
+      std::stoi(writer.wait_for_line("^child [0-9]+$", seconds(10), stream::err).substr(6));
+  EXPECT_TRUE(next_of(events, event_kind::peer_died, seconds(10)));
+  EXPECT_EQ(::kill(descendant, 0), 0);  // it is there
+  EXPECT_EQ(::kill(descendant, SIGKILL), 0);
+}
+
+TEST_F(fence, another_program_in_the_process_is_waited_for_as_long_as_documented) {
+  auto events = bystander_.subscribe();
+  auto writer = start("execs", seconds(30));
+  const auto begin = clock::now();
+  writer.write("go\n");
+  EXPECT_TRUE(eventually(
+      [&] {
+        const auto shown = bystander_.stat("kv");
+        return shown.ending != 0 && shown.ending_waits == fence_wait::delay;
+      },
+      seconds(10)));
+  ASSERT_TRUE(next_of(events, event_kind::peer_died, patience(seconds(10))));
+  EXPECT_GE(clock::now() - begin, delay);
+  EXPECT_TRUE(writer.running());
+}
+
+TEST_F(fence, what_waits_can_be_given_up) {
+  auto events = bystander_.subscribe();
+  auto writer = start("killed");
+  EXPECT_EQ(code_of([&] { bystander_.unfence("kv"); }), errc::invalid_argument);
+  writer.write("go\n");
+  ASSERT_TRUE(is_ending());
+  bystander_.unfence("kv");
+  EXPECT_TRUE(next_of(events, event_kind::unfenced, seconds(10)));
+  EXPECT_TRUE(bystander_.list().empty());
+}
+
+TEST_F(fence, fifty_dead_writers_leave_nothing) {
+  // Ended one by one and a few at a time; TearDown counts descriptors and mappings of the broker.
+  for (int round = 0; round < 50; ++round) {
+    auto first = start("exits", milliseconds(1));
+    first.write("go\n");
+    (void)first.wait_exit(seconds(10));
+    ASSERT_TRUE(eventually([&] { return bystander_.list().empty(); }, seconds(10)));
+  }
+}
+
+// ---- a process that lives ----
+
+class dropped : public bad_input {
+ protected:
+  dropped()
+      : bad_input({"send_timeout_ms=" + std::to_string(patience(milliseconds(200)).count()),
+                   "fence_delay_ms=300"}) {}
+
+  /// Stops the guest until the broker has given its connection up: it does not read its events.
+  void have_it_dropped(child& guest) {
+    ASSERT_EQ(::kill(guest.pid(), SIGSTOP), 0);
+    auto producer = connect();
+    EXPECT_TRUE(eventually(
+        [&] {
+          for (int i = 0; i < 200; ++i) {
+            producer.create("noise", {.size_bytes = 1, .device = "host"}).publish();
+          }
+          return bystander_.stat("kept").ending != 0;
+        },
+        patience(seconds(30))));
+    ASSERT_EQ(::kill(guest.pid(), SIGCONT), 0);
+  }
+};
+
+TEST_F(dropped, a_client_that_comes_back_has_its_leases_again) {
+  gpushm_testing::spawn_options options;
+  options.argv = {own_program("fence_guest"), broker_.socket_path()};
+  auto guest = child::start(options);
+  guest.wait_for_line("^ready$", seconds(20));
+  const auto made = bystander_.stat("kept").generation;
+  const auto others = connect();
+  have_it_dropped(guest);
+  EXPECT_EQ(code_of([&] { (void)bystander_.open("kept"); }), errc::writer_ending);
+  guest.write("again\n");
+  guest.wait_for_line("^came back$", seconds(20));
+  const auto shown = bystander_.stat("kept");
+  EXPECT_EQ(shown.generation, made);
+  EXPECT_EQ(shown.ending, 0U);
+  EXPECT_TRUE(shown.creator_alive);
+  EXPECT_EQ(bystander_.open("kept").generation(), made);
+  EXPECT_FALSE(code_of([&] { (void)bystander_.stat("published later"); }));
+  guest.write("release\n");
+  guest.wait_for_line("^released$", seconds(20));
+  EXPECT_TRUE(eventually([&] { return bystander_.list().empty(); }, seconds(10)));
+}
+
+}  // namespace
+}  // namespace gpushm_tests

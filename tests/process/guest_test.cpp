@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+// A broker inside a process that forks and executes: its children must not
+// stand in for it, keep what is its own, or end it.
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gpushm/broker.hpp"
+#include "gpushm/file_export.hpp"
+#include "gpushm/gpushm.hpp"
+#include "process/child.hpp"
+#include "process/deadline.hpp"
+#include "process/proc_counters.hpp"
+#include "process/programs.hpp"
+#include "process/temp_dir.hpp"
+#include "support/broker_log.hpp"
+#include "support/broker_process.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm_testing::child;
+using gpushm_testing::clock;
+using gpushm_testing::count_descriptors;
+using gpushm_testing::eventually;
+using gpushm_testing::own_program;
+using gpushm_testing::patience;
+using gpushm_testing::process_lives;
+using gpushm_testing::temp_dir;
+using gpushm_testing::to_text;
+using gpushm_testing::total;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+gpushm::errc code_of(const auto& call) {
+  try {
+    call();
+  } catch (const gpushm::error& failure) {
+    return failure.code();
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+bool exists(const std::string& path) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0;
+}
+
+/// What a process has of the broker that its parent hosts: sockets, memory, the
+/// lock, pidfds.
+std::string guests_of(pid_t pid) {
+  gpushm_testing::descriptor_counts found;
+  for (const auto& [kind, count] : count_descriptors(pid)) {
+    if (kind.find("socket") != std::string::npos || kind.find("memfd:") != std::string::npos ||
+        kind.find(".lock") != std::string::npos || kind.find("pidfd") != std::string::npos ||
+        kind.find("/guest") != std::string::npos) {
+      found[kind] = count;
+    }
+  }
+  return to_text(found);
+}
+
+class guest : public ::testing::Test {
+ protected:
+  void start(const std::string& kind, const std::string& what) {
+    host_.emplace(child::start({.argv = {own_program("guest_host"), path_, kind, what}}));
+    host_->wait_for_line("^ready$", seconds(10));
+  }
+  /// The host does what it was started for; the pids of its children.
+  std::vector<pid_t> go(std::size_t children = 1) {
+    host_->write("go\n");
+    std::vector<pid_t> pids;
+    while (pids.size() < children) {
+      pids.push_back(
+          std::stoi(host_->wait_for_line("^child [0-9]+$", patience(seconds(10))).substr(6)));
+    }
+    return pids;
+  }
+  void kill_host() {
+    host_->kill(SIGKILL);
+    (void)host_->wait_exit(seconds(5));
+  }
+  [[nodiscard]] gpushm::client connect() const {
+    return gpushm::client::connect({.socket_path = socket_});
+  }
+  /// With the host dead and its children alive.
+  void expect_the_place_is_free(const std::vector<pid_t>& children) {
+    const auto begin = clock::now();
+    EXPECT_EQ(code_of([&] { (void)connect(); }), gpushm::errc::broker_unreachable);
+    EXPECT_LT(clock::now() - begin, patience(seconds(1))) << "refused at once";
+    auto successor = gpushm::broker::start({.socket_path = socket_});
+    EXPECT_TRUE(connect().list().empty());
+    for (const pid_t each : children) {
+      EXPECT_TRUE(process_lives(each)) << "the child must have been there all the time";
+    }
+  }
+
+  temp_dir directory_;
+  std::string path_ = directory_ / "guest";
+  std::string socket_ = path_ + ".sock";
+  std::optional<child> host_;
+};
+
+class guest_that_dies : public guest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(guest_that_dies, leaves_its_place_and_its_memory_though_a_child_lives) {
+  start("broker", GetParam());
+  auto client = connect();
+  auto waiting = connect();  // one more connection, and a segment that only the
+                             // broker holds
+  auto made = client.create(
+      "kept", {.size_bytes = 1 << 20, .device = "host", .lifetime = gpushm::lifetime::persistent});
+  made.publish();
+  const auto children = go();
+  const pid_t survivor = children.front();
+  ASSERT_TRUE(eventually([&] { return guests_of(survivor).empty(); }, seconds(5)))
+      << guests_of(survivor);
+  EXPECT_EQ(client.list().size(), 1U) << "the parent still serves";
+
+  kill_host();
+  EXPECT_TRUE(
+      eventually([&] { return made.state() == gpushm::segment_state::broker_gone; }, seconds(5)));
+  expect_the_place_is_free(children);
+  made.reset();
+  client.trim();
+  EXPECT_EQ(gpushm_testing::shared_memory_bytes({survivor}, "gpushm"), 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(,
+                         guest_that_dies,
+                         ::testing::Values("fork", "exec", "system"),
+                         [](const auto& how) { return std::string(how.param); });
+
+TEST_F(guest, child_that_destroys_its_copy_changes_nothing) {
+  start("broker", "destroy");
+  auto client = connect();
+  (void)go();
+  EXPECT_TRUE(exists(socket_));
+  EXPECT_TRUE(exists(socket_ + ".lock"));
+  EXPECT_TRUE(client.list().empty());
+  EXPECT_TRUE(connect().list().empty()) << "new clients come in";
+  EXPECT_EQ(code_of([&] { (void)gpushm::broker::start({.socket_path = socket_}); }),
+            gpushm::errc::address_in_use);
+}
+
+TEST_F(guest, child_that_destroys_its_copy_of_a_file_export_changes_nothing) {
+  start("file", "destroy");
+  const auto children = go();
+  EXPECT_EQ(guests_of(children.front()), "");
+  EXPECT_TRUE(exists(path_));
+  EXPECT_TRUE(exists(socket_));
+  EXPECT_TRUE(exists(socket_ + ".lock"));
+  EXPECT_EQ(gpushm::import_file(path_).size_bytes(), 1U << 20U);
+  EXPECT_EQ(code_of([&] { (void)gpushm::file_export::begin(path_); }),
+            gpushm::errc::address_in_use);
+}
+
+TEST_F(guest, file_of_a_dead_exporter_is_seen_as_such_though_a_child_lives) {
+  start("file", "fork");
+  const auto children = go();
+  kill_host();
+  ASSERT_TRUE(process_lives(children.front()));
+  EXPECT_EQ(code_of([&] { (void)gpushm::import_file(path_); }), gpushm::errc::peer_died);
+  auto successor = gpushm::file_export::begin(path_);
+  auto made = successor.client().create("again", {.size_bytes = 4096, .device = "host"});
+  made.publish();
+  successor.write(made);
+  EXPECT_EQ(gpushm::import_file(path_).name(), "again");
+  EXPECT_TRUE(process_lives(children.front()));
+}
+
+TEST_F(guest, child_gets_an_error_from_every_function) {
+  start("broker", "use");
+  host_->write("go\n");
+  for (const char* call : {"socket_path", "epoch", "statistics"}) {
+    EXPECT_EQ(host_->wait_for_line("^child .*:", seconds(10)),
+              "child " + std::string(call) + ": forked");
+  }
+}
+
+TEST_F(guest, child_gets_an_error_from_every_function_of_a_file_export) {
+  start("file", "use");
+  host_->write("go\n");
+  for (const char* call : {"write", "list"}) {
+    EXPECT_EQ(host_->wait_for_line("^child .*:", seconds(10)),
+              "child " + std::string(call) + ": forked");
+  }
+}
+
+/// As a data loader's: forked while other threads of the host come and go.
+TEST_F(guest, workers_have_nothing_of_it) {
+  start("broker", "workers");
+  const auto workers = go(4);
+  for (const pid_t each : workers) {
+    EXPECT_EQ(guests_of(each), "");
+  }
+  kill_host();
+  expect_the_place_is_free(workers);
+}
+
+// ---- clients ----
+
+/// Under sanitizers a child of a process with threads may hang in their own
+/// locks.
+TEST(client_that_forks, has_children_that_wait_for_no_lock) {
+  if (gpushm_testing::patience_factor != 1) {
+    GTEST_SKIP() << "a sanitizer's allocator is not usable in such children";
+  }
+  const temp_dir directory;
+  const broker_log log;
+  const auto broker = gpushm::broker::start({.socket_path = directory / "socket"});
+  const auto result = gpushm_testing::run_program(
+      {.argv = {own_program("fork_hammer"), broker.socket_path(), "400"}}, seconds(100));
+  EXPECT_EQ(result.status, gpushm_testing::exited(0)) << result.out << result.err;
+  EXPECT_EQ(result.out, "");
+}
+
+/// What is in flight between the broker and a mapping is not inherited either.
+TEST(client_that_forks, leaves_no_descriptor_to_its_children) {
+  if (gpushm_testing::patience_factor != 1) {
+    GTEST_SKIP() << "a sanitizer's allocator is not usable in such children";
+  }
+  const temp_dir directory;
+  const auto broker = gpushm::broker::start({.socket_path = directory / "socket"});
+  const auto result = gpushm_testing::run_program(
+      {.argv = {own_program("fork_descriptors"), broker.socket_path(), "300"}}, seconds(100));
+  EXPECT_EQ(result.status, gpushm_testing::exited(0)) << result.err;
+  EXPECT_EQ(result.out, "") << "kept by a child";
+  EXPECT_EQ(result.err, "") << "what its threads did failed";
+}
+
+TEST(create, of_more_host_memory_than_there_is_is_undone_at_once) {
+  const temp_dir directory;
+  const auto broker = gpushm::broker::start({.socket_path = directory / "socket"});
+  auto client = gpushm::client::connect({.socket_path = broker.socket_path()});
+  const auto begin = clock::now();
+  EXPECT_EQ(
+      code_of([&] { (void)client.create("big", {.size_bytes = 1ULL << 42U, .device = "host"}); }),
+      gpushm::errc::out_of_memory);
+  EXPECT_LT(clock::now() - begin, patience(seconds(2)));
+  EXPECT_TRUE(client.create("big", {.size_bytes = 4096, .device = "host"})) << "the name is free";
+}
+
+// ---- no threads to be had ----
+
+/// What `call` throws in a child that may start no thread: "CODE: TEXT", or "no error".
+std::string said_without_threads(const std::function<void()>& call) {
+  int ends[2];
+  EXPECT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    constexpr uid_t nobody = 65'534;  // root has no such limit
+    const rlimit none{0, 0};
+    if ((::getuid() == 0 && ::setresuid(nobody, nobody, nobody) != 0) ||
+        ::setrlimit(RLIMIT_NPROC, &none) != 0) {
+      ::_exit(1);
+    }
+    std::string said = "no error";
+    try {
+      call();
+    } catch (const gpushm::error& why) {
+      said = std::string(gpushm::to_string(why.code())) + ": " + why.what();
+    } catch (const std::exception& why) {
+      said = std::string("not an error of the library: ") + why.what();
+    }
+    ::_exit(::write(ends[1], said.data(), said.size()) > 0 ? 0 : 1);
+  }
+  ::close(ends[1]);
+  std::string said(1'000, ' ');
+  const auto size = ::read(ends[0], said.data(), said.size());
+  said.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
+  ::close(ends[0]);
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  return said;
+}
+
+TEST(process_without_threads, is_told_so) {
+  const temp_dir directory(0777);
+  const broker_process broker(directory / "socket");
+  ASSERT_EQ(::chmod(broker.socket_path().c_str(), 0666), 0);
+  const std::string next_step = "raise the limit of processes (ulimit -u, or the pids limit of the";
+  const auto connecting = said_without_threads(
+      [&] { (void)gpushm::client::connect({.socket_path = broker.socket_path()}); });
+  EXPECT_TRUE(connecting.starts_with("system_error: ")) << connecting;
+  EXPECT_NE(connecting.find(next_step), std::string::npos) << connecting;
+  const auto serving = said_without_threads(
+      [&] { (void)gpushm::broker::start({.socket_path = directory / "other"}); });
+  EXPECT_TRUE(serving.starts_with("system_error: ")) << serving;
+  EXPECT_NE(serving.find(next_step), std::string::npos) << serving;
+  EXPECT_FALSE(exists(directory / "other"));
+  EXPECT_FALSE(exists(directory / "other.lock"));
+  const auto exporting =
+      said_without_threads([&] { (void)gpushm::file_export::begin(directory / "file"); });
+  EXPECT_TRUE(exporting.starts_with("system_error: ")) << exporting;
+}
+
+// ---- files that several want ----
+
+/// Lets `count` processes try at once to export into `path`, and keeps the
+/// winners' files until all have tried. How many won.
+int winners_of(const std::string& path, int count) {
+  int begin[2];
+  int results[2];
+  int end[2];
+  EXPECT_EQ(::pipe(begin) + ::pipe(results) + ::pipe(end), 0);
+  std::vector<pid_t> racers;
+  for (int i = 0; i < count; ++i) {
+    racers.push_back(::fork());
+    if (racers.back() == 0) {
+      ::close(begin[1]);
+      ::close(end[1]);
+      const std::string said = "from " + std::to_string(i);
+      char outcome = '?';
+      char byte = 0;
+      (void)!::read(begin[0], &byte, 1);
+      try {
+        const gpushm::descriptor_file mine(path, std::as_bytes(std::span(said)));
+        outcome = 'w';
+        (void)!::write(results[1], &outcome, 1);
+        (void)!::read(end[0], &byte, 1);
+        ::_exit(0);  // dies with its file in place, for the next round to replace
+      } catch (const gpushm::error& why) {
+        outcome = why.code() == gpushm::errc::address_in_use ? 'l' : 'e';
+        (void)!::write(results[1], &outcome, 1);
+        (void)!::read(end[0], &byte, 1);
+      }
+      ::_exit(0);
+    }
+  }
+  ::close(begin[0]);
+  ::close(begin[1]);
+  ::close(end[0]);
+  int won = 0;
+  for (int i = 0; i < count; ++i) {
+    char outcome = 0;
+    EXPECT_EQ(::read(results[0], &outcome, 1), 1);
+    EXPECT_TRUE(outcome == 'w' || outcome == 'l') << outcome;
+    won += outcome == 'w' ? 1 : 0;
+  }
+  EXPECT_FALSE(gpushm::read_descriptor_file(path).empty()) << "a whole file of a living exporter";
+  ::close(end[1]);
+  for (const pid_t racer : racers) {
+    EXPECT_EQ(::waitpid(racer, nullptr, 0), racer);
+  }
+  ::close(results[0]);
+  ::close(results[1]);
+  return won;
+}
+
+TEST(descriptor_file_race, one_of_many_wins_where_no_file_is_and_where_a_dead_one_is) {
+  const temp_dir directory;
+  const std::string path = directory / "file";
+  for (int round = 0; round < 60; ++round) {
+    if (round % 3 == 0) {
+      ::unlink(path.c_str());
+    }
+    ASSERT_EQ(winners_of(path, 8), 1) << "round " << round;
+  }
+  ::unlink(path.c_str());
+  EXPECT_EQ(::rmdir(directory.path().c_str()), 0) << "no file of a loser is left";
+  ASSERT_EQ(::mkdir(directory.path().c_str(), 0700), 0);
+}
+
+}  // namespace
+}  // namespace gpushm_tests

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// A process that goes on writing a host segment after its connection has ended without a goodbye,
+// as the GPU work of a dead process does.
+//   fence_writer SOCKET NAME HOW MILLISECONDS
+// HOW: "exits": it ends the connection at the word "go" on standard input, writes on for so long,
+//      then exits. "killed": the same, but it writes until it is killed.
+//      "child": at "go" a child that was made without fork handlers goes on, and this process
+//      exits; the child writes until it is killed.
+//      "forked-child": a child that was forked as usual lives on, and writes nothing.
+//      "execs": at "go" it executes another program, which lives for so long.
+// Says "ready" once the segment is published; children say "child PID" on standard error.
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <exception>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/fork_guard.hpp"
+#include "process/quiet_fork.hpp"
+#include "raw_session/raw_session.hpp"
+#include "wire/messages.hpp"
+
+namespace {
+
+using clock = std::chrono::steady_clock;
+using gpushm_testing::raw_session;
+namespace wire = gpushm::wire;
+
+/// Greets with a pidfd and the life pipe, as the library does.
+raw_session greet(const std::string& socket) {
+  raw_session session(socket);
+  const gpushm::base::unique_fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  const std::vector<int> proof{pidfd.get(), gpushm::base::life_pipe()};
+  wire::hello hello;
+  hello.fence = gpushm::fence::proven;
+  const auto answer = session.ask(hello, proof);
+  if (gpushm_testing::body_of<wire::welcome>(answer) == nullptr) {
+    throw std::runtime_error("not welcome");
+  }
+  return session;
+}
+
+/// A segment of one page; its memory.
+std::atomic<std::uint64_t>* publish(raw_session& session, const std::string& name) {
+  const auto chunk = gpushm_testing::make_chunk(4096);
+  const auto reserved = session.ask(gpushm_testing::reserve_pages(name, 1));
+  const auto* made = gpushm_testing::body_of<wire::reserved>(reserved);
+  if (made == nullptr) {
+    throw std::runtime_error("not reserved");
+  }
+  const std::vector<int> chunks{chunk.get()};
+  const auto attached = session.ask(wire::attach{made->generation, 0, {4096}}, chunks);
+  const auto published = session.ask(wire::publish{made->generation, {}});
+  if (gpushm_testing::body_of<wire::done>(attached) == nullptr ||
+      gpushm_testing::body_of<wire::done>(published) == nullptr) {
+    throw std::runtime_error("not published");
+  }
+  void* const memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, chunk.get(), 0);
+  if (memory == MAP_FAILED) {
+    throw std::runtime_error("mmap");
+  }
+  return static_cast<std::atomic<std::uint64_t>*>(memory);
+}
+
+void write_until(std::atomic<std::uint64_t>& counter, clock::time_point end) {
+  while (clock::now() < end) {
+    counter.fetch_add(1);
+    ::usleep(100);
+  }
+}
+
+void wait_for_word() {
+  std::string word;
+  std::getline(std::cin, word);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const std::vector<std::string> arguments(argv, argv + argc);
+    if (arguments.size() == 3 && arguments[1] == "sleep") {
+      ::usleep(static_cast<useconds_t>(std::stoul(arguments[2]) * 1'000));
+      return 0;
+    }
+    const std::string& how = arguments.at(3);
+    const auto time = std::chrono::milliseconds(std::stol(arguments.at(4)));
+    constexpr auto for_ever = std::chrono::minutes(1);
+    raw_session session = greet(arguments.at(1));
+    std::atomic<std::uint64_t>& counter = *publish(session, arguments.at(2));
+    counter = 1;
+    std::cout << "ready" << std::endl;
+    wait_for_word();
+    if (how == "child" || how == "forked-child") {
+      const pid_t child = how == "child"
+                              ? static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0))
+                              : gpushm_testing::quiet_fork();
+      if (child == 0) {
+        session.hang_up();
+        ::setpgid(0, 0);  // the harness ends the group of its parent
+        const std::string line = "child " + std::to_string(::getpid()) + "\n";
+        static_cast<void>(!::write(STDERR_FILENO, line.data(), line.size()));
+        if (how == "child") {
+          write_until(counter, clock::now() + for_ever);
+        }
+        ::sleep(60);
+        ::_exit(0);
+      }
+      ::usleep(100'000);
+      ::_exit(0);
+    }
+    if (how == "execs") {
+      ::execl("/proc/self/exe", argv[0], "sleep", arguments[4].c_str(), nullptr);
+      ::_exit(9);
+    }
+    session.hang_up();
+    write_until(counter, clock::now() + (how == "killed" ? for_ever : time));
+    ::_exit(0);
+  } catch (const std::exception& problem) {
+    std::cerr << "fence_writer: " << problem.what() << '\n';
+    return 1;
+  }
+}

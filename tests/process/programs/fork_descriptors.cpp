@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client whose threads create, open and connect while it forks.
+//   fork_descriptors SOCKET ROUNDS
+// Each child says which sockets, memory and event descriptors it has. Exits with 1 when there were
+// any.
+#include <dirent.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "gpushm/gpushm.hpp"
+
+namespace {
+
+using gpushm::client;
+
+/// In several batches, each of which is in flight for a while.
+constexpr std::uint64_t chunk_bytes = 4096;
+constexpr std::uint64_t chunks = 400;
+constexpr gpushm::create_options of_many_chunks() {
+  return {.size_bytes = chunks * chunk_bytes, .device = "host", .chunk_bytes = chunk_bytes};
+}
+
+/// Those that this process would keep a connection, a lock or memory alive with. Of standard input,
+/// output and error only the caller knows.
+std::string descriptors() {
+  std::string found;
+  DIR* const directory = ::opendir("/proc/self/fd");
+  while (const dirent* const entry = ::readdir(directory)) {
+    const std::string path = std::string("/proc/self/fd/") + entry->d_name;
+    std::array<char, 256> target{};
+    const auto size = ::readlink(path.c_str(), target.data(), target.size());
+    const std::string_view kind(target.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+    if (std::string_view(entry->d_name).size() == 1 && entry->d_name[0] <= '2') {
+      continue;
+    }
+    for (const char* const ours : {"socket:", "/memfd:gpushm", "[eventfd]", "[pidfd]"}) {
+      if (kind.find(ours) != std::string_view::npos) {
+        found.append(kind).append("\n");
+      }
+    }
+  }
+  ::closedir(directory);
+  return found;
+}
+
+void repeat(const std::atomic<bool>& stop, const std::function<void()>& work) {
+  while (!stop) {
+    try {
+      work();
+    } catch (const gpushm::error& why) {
+      std::cerr << "work: " << why.what() << std::endl;
+    }
+  }
+}
+
+int run(const std::string& socket, int rounds) {
+  auto all = client::connect({.socket_path = socket});
+  auto kept = all.create("kept", of_many_chunks());
+  kept.publish();
+  auto other = all.create("other", of_many_chunks());
+  other.publish();
+  const std::array<std::string, 2> names{"kept", "other"};
+  std::atomic<bool> stop{false};
+  std::vector<std::jthread> busy;
+  busy.emplace_back([&] { repeat(stop, [&] { all.create("made", of_many_chunks()).publish(); }); });
+  busy.emplace_back([&] {
+    repeat(stop, [&] {
+      auto opener = client::connect({.socket_path = socket});
+      (void)opener.open("kept");
+      (void)opener.open_many(names);
+    });
+  });
+  int status = 0;
+  for (int round = 0; round < rounds && status == 0; ++round) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(20);
+      const std::string found = descriptors();
+      std::cout << found << std::flush;
+      ::_exit(found.empty() ? 0 : 1);
+    }
+    ::waitpid(child, &status, 0);
+  }
+  stop = true;
+  return status == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const std::vector<std::string> arguments(argv, argv + argc);
+    return run(arguments.at(1), std::stoi(arguments.at(2)));
+  } catch (const std::exception& problem) {
+    std::cerr << "fork_descriptors: " << problem.what() << '\n';
+    return 1;
+  }
+}

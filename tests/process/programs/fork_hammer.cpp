@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client whose threads work while it forks.
+//   fork_hammer SOCKET ROUNDS
+// Each child calls every public function of its copies, which must throw `forked` and not wait for
+// a lock that will never be released, destroys them, and then does all of it on its own: connects,
+// creates, opens, imports. A child that hangs is killed by its alarm; the program then says which
+// call it was in and exits with 1.
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <exception>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gpushm/gpushm.hpp"
+#include "support/standard_error_log.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm::client;
+using gpushm::segment;
+
+constexpr int threads = 3;
+
+/// What the child is doing, where its parent can read it.
+struct shared_note {
+  std::array<char, 64> doing{};
+};
+
+struct objects {
+  std::string socket;
+  std::optional<client> connected;
+  std::optional<segment> made;
+  std::optional<segment> opened;
+  std::optional<gpushm::subscription> events;
+  std::vector<std::byte> descriptor;
+};
+
+client connect(const std::string& socket) {
+  return client::connect({.socket_path = socket, .timeout = 5s});
+}
+
+/// What threads of the parent do all the time.
+void work(objects& of, const std::atomic<bool>& stop, int number) {
+  const std::string own = "hammer/" + std::to_string(number);
+  const std::array<std::string, 2> names{"hammer/made", own};
+  for (int round = 0; !stop; ++round) {
+    try {
+      client& all = *of.connected;
+      auto mine = all.create(own, {.size_bytes = 4096, .device = "host"});
+      mine.publish("metadata");
+      (void)all.open_many(names);
+      (void)all.open("hammer/made").metadata();
+      (void)of.made->metadata();
+      (void)of.opened->metadata();
+      (void)all.list();
+      (void)all.cache_stats();
+      all.trim();
+      (void)all.broker();
+      (void)gpushm::export_segment(*of.made);
+      (void)gpushm::import_memory(of.descriptor);
+      gpushm_tests::log_to_standard_error();
+      if (round % 8 == number) {
+        (void)connect(of.socket).list();
+      }
+    } catch (const gpushm::error& why) {
+      std::cerr << "work: " << why.what() << std::endl;
+    }
+  }
+}
+
+class child_calls {
+ public:
+  child_calls(objects& of, shared_note& note) : of_(of), note_(note) {}
+
+  /// 0: each gave what it should.
+  int run() {
+    throws_forked("create", [&] {
+      (void)of_.connected->create("x", {.size_bytes = 4096, .device = "host"});
+    });
+    std::array<std::byte, 8> bytes{};
+    throws_forked("share", [&] { (void)of_.connected->share("x", bytes.data(), bytes.size()); });
+    throws_forked("unshare", [&] { of_.connected->unshare("x"); });
+    throws_forked("open", [&] { (void)of_.connected->open("hammer/made"); });
+    throws_forked("try_open", [&] { (void)of_.connected->try_open("hammer/made"); });
+    const std::array<std::string, 1> names{"hammer/made"};
+    throws_forked("open_many", [&] { (void)of_.connected->open_many(names); });
+    throws_forked("list", [&] { (void)of_.connected->list(); });
+    throws_forked("stat", [&] { (void)of_.connected->stat("hammer/made"); });
+    throws_forked("remove", [&] { of_.connected->remove("hammer/made"); });
+    throws_forked("subscribe", [&] { (void)of_.connected->subscribe(); });
+    throws_forked("broker", [&] { (void)of_.connected->broker(); });
+    throws_forked("cache_stats", [&] { (void)of_.connected->cache_stats(); });
+    throws_forked("trim", [&] { of_.connected->trim(); });
+    throws_forked("next", [&] { (void)of_.events->next(0ms); });
+    throws_forked("metadata", [&] { (void)of_.made->metadata(); });
+    throws_forked("publish", [&] { of_.made->publish(); });
+    throws_forked("export_segment", [&] { (void)gpushm::export_segment(*of_.made); });
+    // What needs no broker.
+    works("segment", [&] {
+      (void)of_.made->state();
+      (void)of_.made->name();
+      (void)of_.made->epoch();
+      of_.opened->read(0, bytes);
+      of_.made->write(0, bytes);
+      of_.made->fill(std::byte{1});
+    });
+    works("destroy", [&] {
+      of_.events.reset();
+      of_.opened.reset();
+      of_.made.reset();
+      *of_.connected = connect(of_.socket);  // moved to: the copy goes
+      of_.connected.reset();
+    });
+    works("own", [&] {
+      gpushm_tests::log_to_standard_error();
+      auto own = connect(of_.socket);
+      auto made =
+          own.create("child/" + std::to_string(::getpid()), {.size_bytes = 4096, .device = "host"});
+      made.publish();
+      (void)own.open("hammer/made");
+      (void)own.list();
+      auto imported = gpushm::import_memory(of_.descriptor);
+      (void)imported.state();
+    });
+    return failed_ ? 1 : 0;
+  }
+
+ private:
+  void begin(const char* what) { std::strncpy(note_.doing.data(), what, note_.doing.size() - 1); }
+  template <typename Call>
+  void throws_forked(const char* what, Call&& call) {
+    begin(what);
+    try {
+      call();
+      complain(what, "no error");
+    } catch (const gpushm::error& why) {
+      if (why.code() != gpushm::errc::forked) {
+        complain(what, why.what());
+      }
+    }
+  }
+  template <typename Call>
+  void works(const char* what, Call&& call) {
+    begin(what);
+    try {
+      call();
+    } catch (const std::exception& why) {
+      complain(what, why.what());
+    }
+  }
+  void complain(const char* what, const char* why) {
+    std::cout << what << ": " << why << std::endl;
+    failed_ = true;
+  }
+
+  objects& of_;
+  shared_note& note_;
+  bool failed_ = false;
+};
+
+int hammer(const std::string& socket, int rounds, shared_note& note) {
+  objects of;
+  of.socket = socket;
+  of.connected = connect(socket);
+  of.made = of.connected->create(
+      "hammer/made",
+      {.size_bytes = 4096, .device = "host", .lifetime = gpushm::lifetime::persistent});
+  of.made->publish("metadata");
+  of.opened = of.connected->open("hammer/made");
+  of.events = of.connected->subscribe("nothing");
+  of.descriptor = gpushm::export_segment(*of.made);
+  std::atomic<bool> stop{false};
+  std::vector<std::jthread> busy;
+  for (int i = 0; i < threads; ++i) {
+    busy.emplace_back([&, i] { work(of, stop, i); });
+  }
+  int result = 0;
+  for (int round = 0; round < rounds && result == 0; ++round) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(20);
+      ::_exit(child_calls(of, note).run());
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    if (status != 0) {
+      std::cout << "child " << round << " in " << note.doing.data() << ": "
+                << (WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status)) : "failed")
+                << std::endl;
+      result = 1;
+    }
+  }
+  stop = true;
+  return result;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const std::vector<std::string> arguments(argv, argv + argc);
+    void* const page = ::mmap(
+        nullptr, sizeof(shared_note), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return hammer(arguments.at(1), std::stoi(arguments.at(2)), *static_cast<shared_note*>(page));
+  } catch (const std::exception& problem) {
+    std::cerr << "fork_hammer: " << problem.what() << '\n';
+    return 1;
+  }
+}
