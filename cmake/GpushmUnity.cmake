@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # GPUSHM_UNITY: sources of a target that do not get in each other's way are compiled as one (unity_groups.py says which);
-# under a sanitizer that takes about half as long. Not for what ships, which is compiled as it was written.
+# that takes about half as long. ON: all targets, for the builds of CI. TESTS: the tests alone, beside programs that ship,
+# which are compiled as they were written, and benchmarks, which are measured as such.
 # GPUSHM_UNITY_APART: targets that are compiled file by file all the same.
 include_guard(GLOBAL)
 include(GpushmDist)  # gpushm_targets_below
@@ -13,6 +14,10 @@ function(gpushm_unity)
   foreach(target IN LISTS below)
     get_target_property(type ${target} TYPE)
     if(target IN_LIST GPUSHM_UNITY_APART OR NOT type MATCHES "EXECUTABLE|LIBRARY" OR type STREQUAL "INTERFACE_LIBRARY")
+      continue()
+    endif()
+    get_target_property(is_test ${target} GPUSHM_IS_TEST_CODE)
+    if(GPUSHM_UNITY STREQUAL "TESTS" AND (NOT is_test OR target MATCHES "^gpushm_bench"))
       continue()
     endif()
     get_target_property(sources ${target} SOURCES)
@@ -59,6 +64,11 @@ function(gpushm_unity)
     string(REPLACE "\t" ";" files "${line}")
     list(POP_FRONT files target)
     list(TRANSFORM files PREPEND "${PROJECT_SOURCE_DIR}/" REGEX "^[^/]")
+    # Said of every source in a group, as it is no main file, and of names of a neighbour that a source does not see.
+    set(grouped ${files})
+    list(FILTER grouped INCLUDE REGEX "/unity/[^/]*$")
+    set_source_files_properties(${grouped} TARGET_DIRECTORY ${target} PROPERTIES COMPILE_OPTIONS
+      "-Wno-shadow;$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>")
     set_target_properties(${target} PROPERTIES SOURCES "${files};${rest_of_${target}}")
     # The files name the sources from the root on: the same text in every clone.
     target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")

@@ -26,6 +26,12 @@ case $preset in
       options+=(-DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14)
     fi
     ;;
+  dev)
+    # CI compiles everything once, a developer one file at a time.
+    if [ -n "${CI:-}" ]; then
+      options+=(-DGPUSHM_UNITY=ON)
+    fi
+    ;;
 esac
 # A tree that was configured elsewhere (a copied checkout) is made anew.
 case $preset in
@@ -52,19 +58,19 @@ fi
 build() {
   cmake --build --preset "$preset" --parallel "$jobs" "${targets[@]}" "$@"
 }
-case $preset in
-  asan | tsan)
-    if ! build -- -k 0 | tee "$log"; then
-      # Sources that cannot be compiled together after all. It costs time, and is to be corrected, but is no failure.
-      apart=$(sed -nE 's/^FAILED: .*CMakeFiles\/([^/]+)\.dir\/.*unity\/.*/\1/p' "$log" | sort -u | paste -sd ';')
-      if [ -z "$apart" ]; then
-        exit 1
-      fi
-      echo "build: WARNING: these targets do not compile with sources taken together (CONTRIBUTING.md): $apart" >&2
-      cmake --preset "$preset" "-DGPUSHM_UNITY_APART=$apart" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
-      build
+if grep -qE '^GPUSHM_UNITY:[A-Z]+=(ON|TESTS)$' "$tree/CMakeCache.txt" && [ ${#dry_run[@]} -eq 0 ]; then
+  apart=
+  until build -- -k 0 | tee "$log"; do
+    # Sources that cannot be compiled together after all. It costs time, and is to be corrected, but is no failure.
+    more=$(sed -nE 's/^FAILED: .*CMakeFiles\/([^/]+)\.dir\/.*unity\/.*/\1/p' "$log" | sort -u | paste -sd ';')
+    if [ -z "$more" ]; then
+      exit 1
     fi
-    ;;
-  *) build "${dry_run[@]}" ;;
-esac
+    echo "build: WARNING: these targets do not compile with sources taken together (CONTRIBUTING.md): $more" >&2
+    apart=${apart:+$apart;}$more
+    cmake --preset "$preset" "${options[@]}" "-DGPUSHM_UNITY_APART=$apart" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+  done
+else
+  build "${dry_run[@]}"
+fi
 echo "build: $preset: $SECONDS s"

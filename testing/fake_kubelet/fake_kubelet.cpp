@@ -160,6 +160,7 @@ grpc::Status fake_kubelet::connect(const v1beta1::RegisterRequest& request) {
   }
   known.view.endpoint = request.endpoint();
   known.view.connected = true;
+  known.view.listed = false;
   known.view.has_preferences = options.get_preferred_allocation_available();
   clients_.push_back(client);
   note({"registered", name, request.endpoint(), {}});
@@ -182,6 +183,7 @@ void fake_kubelet::listed(plugin_client& from, std::vector<device> devices) {
   }
   known_resource& known = resources_[from.resource()];
   ++known.view.lists;
+  known.view.listed = known.view.listed || known.client.get() == &from;
   std::string detail = std::to_string(devices.size());
   known.accounts.set_devices(std::move(devices));
   note({"listed", from.resource(), from.endpoint(), std::move(detail)});

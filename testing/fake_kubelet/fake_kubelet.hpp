@@ -49,6 +49,7 @@ struct fake_kubelet_options {
 struct resource_view {
   std::string endpoint;    ///< of the newest registration
   bool connected = false;  ///< its client has not been disconnected
+  bool listed = false;     ///< the newest registration's list of devices has come
   bool has_preferences = false;
   std::vector<gpushm::plugin::device> devices;
   std::map<std::string, std::string> owners;  ///< the pod of each device that is taken

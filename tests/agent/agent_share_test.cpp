@@ -51,11 +51,6 @@ class agent_share : public ::testing::TestWithParam<bool> {
                                                   const std::vector<std::string>& resources) {
     std::vector<std::string> all;
     for (const std::string& resource : resources) {
-      // It asks for the list after it has registered a plugin.
-      EXPECT_TRUE(node_->kubelet().wait_for(
-          resource,
-          [](const auto& view) { return view.connected && view.healthy() > 0; },
-          patience(seconds(20))));
       const auto given = node_->kubelet().allocate(pod, resource, 1);
       all.insert(
           all.end(), given.allocation.cdi_devices.begin(), given.allocation.cdi_devices.end());

@@ -113,12 +113,23 @@ bool agent_node::wait_ready() {
   while (std::chrono::steady_clock::now() < give_up) {
     said = ask("/readyz");
     if (said.starts_with("200")) {
-      return true;
+      return kubelet_ == nullptr || wait_listed();
     }
     std::this_thread::sleep_for(20ms);
   }
   ADD_FAILURE() << said << agent_->output().everything();
   return false;
+}
+
+bool agent_node::wait_listed() {
+  for (const std::string& name : kubelet_->resources()) {
+    const auto listed = [](const gpushm_testing::resource_view& view) { return view.listed; };
+    if (!kubelet_->wait_for(name, listed, 10s)) {
+      ADD_FAILURE() << "the kubelet has no list of " << name << '\n' << agent_->output().everything();
+      return false;
+    }
+  }
+  return true;
 }
 
 std::string agent_node::ask(const std::string& path) const {

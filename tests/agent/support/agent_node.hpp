@@ -31,7 +31,8 @@ class agent_node {
   void stop_kubelet();
   /// gpushmd with flags besides those that lead it to this node. Returns when it answers over HTTP.
   void start_agent(std::vector<std::string> flags = {});
-  /// All parts are registered and published; tells GoogleTest what was in the way when not.
+  /// All parts are registered and published, and the kubelet has what each resource has to give;
+  /// tells GoogleTest what was in the way when not.
   [[nodiscard]] bool wait_ready();
   [[nodiscard]] gpushm_testing::child& agent() { return *agent_; }
 
@@ -50,6 +51,8 @@ class agent_node {
   [[nodiscard]] std::string path(const std::string& name) const { return folder_ / name; }
 
  private:
+  [[nodiscard]] bool wait_listed();
+
   const cdi_machine& machine_;
   gpushm_testing::temp_dir folder_{0755};
   gpushm::testing::fake_kube_api api_;
