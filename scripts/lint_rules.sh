@@ -86,7 +86,9 @@ check() {
     report "braced temporary in a co_await expression; g++ 12 destroys it twice: name it first"
   search '\bsleep_(for|until)\b|\b(u|nano)?sleep ?\(' <<<"$sources" |
     report "sleeping; wait for the event, with a deadline"
-  { xargs -r -d '\n' grep -nHIF -- "$PWD/" || true; } <<<"$files" | report "a path of this machine"
+  if [[ $PWD == /*/* ]]; then  # "/src/" is a part of many paths
+    { xargs -r -d '\n' grep -nHIF -- "$PWD/" || true; } <<<"$files" | report "a path of this machine"
+  fi
   names '\.(cpp|hpp|sh|cmake|py)$' <<<"$files" | search '\b(TODO|FIXME|XXX)\b' | report "unfinished work"
   search 'NOLINT(NEXTLINE|BEGIN)?([^(:A-Z]|$|\([^)]*\)[[:space:]]*$)' <<<"$sources" |
     report "NOLINT without a check's name and a reason: NOLINT(check): why"

@@ -125,7 +125,8 @@ bool agent_node::wait_listed() {
   for (const std::string& name : kubelet_->resources()) {
     const auto listed = [](const gpushm_testing::resource_view& view) { return view.listed; };
     if (!kubelet_->wait_for(name, listed, 10s)) {
-      ADD_FAILURE() << "the kubelet has no list of " << name << '\n' << agent_->output().everything();
+      ADD_FAILURE() << "the kubelet has no list of " << name << '\n'
+                    << agent_->output().everything();
       return false;
     }
   }
