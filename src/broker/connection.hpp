@@ -5,10 +5,9 @@
 #include <asio/posix/stream_descriptor.hpp>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <optional>
-#include <set>
 #include <string>
+#include <vector>
 
 #include "base/guarded_fd.hpp"
 #include "broker/end_watch.hpp"
@@ -48,12 +47,13 @@ struct connection {
   clock::time_point accepted;
 
   // What waits to be sent.
-  std::deque<outgoing> queue;
+  prepared queue;
   core::charges held;  ///< for `queue` and for what the peer has not read
   std::size_t queued_answers = 0;
   std::size_t queued_events = 0;
-  std::set<std::uint64_t> lost_subscriptions;  ///< owed a resync once the queue is empty
-  std::uint32_t inflight_descriptors = 0;      ///< sent; zeroed when the peer has read all
+  /// Owed a resync once the queue is empty. Has room for all that a session may have.
+  std::vector<std::uint64_t> lost_subscriptions;
+  std::uint32_t inflight_descriptors = 0;  ///< sent; zeroed when the peer has read all
   std::uint64_t unread_bytes =
       0;                 ///< sent, and possibly not read: at most so much; charged to `held`
   bool blocked = false;  ///< the first in the queue cannot go

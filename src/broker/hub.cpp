@@ -44,6 +44,14 @@ wire::segment fields_of(const core::segment& what) {
           what.offset_bytes};
 }
 
+segment_files& files_of(const core::segment& what) {
+  return static_cast<segment_files&>(*what.payload);
+}
+
+std::shared_ptr<const segment_files> shared_files_of(const core::segment& what) {
+  return std::static_pointer_cast<const segment_files>(what.payload);
+}
+
 /// Puts up to `room` chunks from `first` on into a packet; their sizes are the result.
 std::vector<std::uint64_t> carry_chunks(const segment_files& files,
                                         std::size_t first,
@@ -120,7 +128,7 @@ hub::hub(config options, outbox& out, slot_listener listener, void* listener_con
       out_(out),
       listener_(listener),
       listener_context_(listener_context),
-      domain_(config_.domain, config_.owner_uid, config_.limits, *this, config_.process) {}
+      domain_(config_.domain, config_.owner_uid, config_.limits, config_.process) {}
 
 void hub::accept(core::session_id session, const core::peer& who) {
   domain_.connect(session, who);
@@ -151,10 +159,14 @@ bool hub::lose(core::session_id session, core::time_point now) {
   const bool is_ending = domain_.lose(session, now);
   sessions_.erase(at);
   if (is_ending && token != wire::session_token{}) {
-    lost_.emplace(token, session);
-    lost_tokens_.emplace(session, token);
+    try {
+      lost_tokens_.emplace(session, token);
+      lost_.emplace(token, session);
+    } catch (const std::bad_alloc&) {  // it cannot come back, and ends as it would
+      lost_tokens_.erase(session);
+    }
   }
-  counters_.state_of(domain_);
+  settle();
   return is_ending;
 }
 
@@ -169,12 +181,18 @@ void hub::hang_up(core::session_id session) {
     }
   }
   domain_.disconnect(session, clean);
-  counters_.state_of(domain_);
+  settle();
 }
 
 void hub::work() {
   domain_.work();
-  counters_.state_of(domain_);
+  settle();
+}
+
+void hub::tick(core::time_point now) {
+  now_ = now;
+  domain_.tick(now);
+  settle();
 }
 
 void hub::close(std::vector<base::guarded_fd> files) noexcept {
@@ -194,13 +212,25 @@ void hub::receive(core::session_id session,
     close(std::move(descriptors));
     return;
   }
-  const std::optional<wire::message> message = wire::decode(packet);
+  std::optional<wire::message> message;
+  try {
+    message = wire::decode(packet);
+  } catch (const std::bad_alloc&) {
+    close(std::move(descriptors));
+    if (const std::uint64_t id = wire::id_of(packet); id != 0) {  // what has none has no answer
+      fail(session, id, 0, nullptr);
+    }
+    return;
+  }
   if (!message) {
     close(std::move(descriptors));
     violate(session, 0, "the packet is not a message of this protocol");
     return;
   }
   const context request{session, message->id, at->second, descriptors, now, foreign};
+  prepared answer;
+  std::optional<error> refused;
+  bool failed = false;
   try {
     const bool may_carry = std::holds_alternative<wire::attach>(message->body) ||
                            std::holds_alternative<wire::hello>(message->body);
@@ -214,14 +244,18 @@ void hub::receive(core::session_id session,
           session, message->id, is_hello ? "a second hello" : "a request came before the hello");
       return;
     }
-    std::visit([&](const auto& body) { handle(request, body); }, message->body);
+    answer = std::visit([&](const auto& body) { return handle(request, body); }, message->body);
   } catch (const error& why) {
-    fail(session, message->id, 0, why);
+    failed = true;
+    refused = why;
   } catch (const std::bad_alloc&) {
-    fail(session, message->id, 0, core::broker_out_of_memory());
+    failed = true;
+  }
+  settle(session, std::move(answer));
+  if (failed) {
+    fail(session, message->id, 0, refused ? &*refused : nullptr);
   }
   close(std::move(descriptors));  // what was not kept
-  counters_.state_of(domain_);
 }
 
 void hub::receive_without_descriptors(core::session_id session, std::span<const std::byte> packet) {
@@ -230,14 +264,12 @@ void hub::receive_without_descriptors(core::session_id session, std::span<const 
     violate(session, 0, "the packet is not a message of this protocol");
     return;
   }
-  fail(session,
-       message->id,
-       0,
-       error(errc::too_many_descriptors,
-             {},
-             {},
-             "the broker has no room for the descriptors of this message",
-             "raise the broker's open file limit, or remove segments"));
+  const error why(errc::too_many_descriptors,
+                  {},
+                  {},
+                  "the broker has no room for the descriptors of this message",
+                  "raise the broker's open file limit, or remove segments");
+  fail(session, message->id, 0, &why);
 }
 
 void hub::receive_truncated(core::session_id session) {
@@ -245,63 +277,181 @@ void hub::receive_truncated(core::session_id session) {
 }
 
 void hub::violate(core::session_id session, std::uint64_t id, std::string_view cause) {
-  fail(session,
-       id,
-       0,
-       error(errc::protocol_error, {}, {}, cause, "use a client of protocol version 1"));
+  const error why(errc::protocol_error, {}, {}, cause, "use a client of protocol version 1");
+  fail(session, id, 0, &why);
   static_cast<void>(lose(session, now_));
   out_.drop(session, cause);
 }
 
-void hub::reply(core::session_id to, std::uint64_t id, wire::body body, outgoing packet) {
-  counters_.state_of(domain_);  // a client that has its answer finds it counted
+prepared hub::prepare(std::uint64_t id, wire::body body, outgoing packet) const {
   const bool is_late = packet.metadata || packet.subscription;
   packet.late = {id, std::move(body)};
   if (!is_late) {
     packet.packet = wire::encode(packet.late);
     packet.late = {};
   }
-  out_.send(to, std::move(packet));
+  prepared result;
+  result.push_back(std::move(packet));
+  return result;
 }
 
-void hub::fail(core::session_id to, std::uint64_t id, std::uint32_t index, const error& why) {
-  reply(to, id, wire::failure{index, why.code(), why.cause(), why.next_step()});
+void hub::fail(core::session_id to,
+               std::uint64_t id,
+               std::uint32_t index,
+               const error* why) noexcept {
+  const auto attempt = [&](const error& told) {
+    out_.send(to, prepare(id, wire::failure{index, told.code(), told.cause(), told.next_step()}));
+  };
+  if (why != nullptr) {
+    try {
+      attempt(*why);
+      return;
+    } catch (const std::bad_alloc&) {  // perhaps there is enough for a shorter one
+    }
+  }
+  try {
+    attempt(core::broker_out_of_memory());
+  } catch (const std::bad_alloc&) {
+    out_.drop(to, "there is no memory for an answer");
+  }
+}
+
+// ---- what the domain wants ----
+
+void hub::settle(core::session_id session, prepared answer) noexcept {
+  counters_.state_of(domain_);  // a client that has its answer finds it counted
+  core::effects& wanted = domain_.pending();
+  std::size_t slots = 0;
+  std::size_t answers = 0;
+  std::size_t questions = 0;
+  std::size_t changes = 0;
+  // An answer that cannot be made gives a lease back, from which more may come.
+  for (;;) {
+    if (slots < wanted.slots.size()) {
+      const core::slot_word word = wanted.slots[slots++];
+      listener_(listener_context_, word.slot, word.generation, word.state);
+    } else if (answers < wanted.answers.size()) {
+      deliver(std::move(wanted.answers[answers++]));
+    } else if (!answer.empty()) {
+      out_.send(session, std::exchange(answer, {}));
+    } else if (questions < wanted.questions.size()) {
+      const core::question asked = wanted.questions[questions++];
+      try {
+        outgoing packet;
+        packet.is_answer = false;
+        out_.send(asked.exporter,
+                  prepare(asked.confirmation, wire::confirm{asked.generation}, std::move(packet)));
+      } catch (const std::bad_alloc&) {
+        domain_.not_asked(asked);
+      }
+    } else if (changes < wanted.changes.size()) {
+      tell(core::change(wanted.changes[changes++]));
+    } else {
+      break;
+    }
+  }
+  wanted.clear();
+  counters_.state_of(domain_);
+}
+
+void hub::deliver(core::open_answer answer) noexcept {
+  if (answer.found) {
+    try {
+      prepared packet = opened(answer);
+      counters_.opened();
+      out_.send(answer.session, std::move(packet));
+      return;
+    } catch (const std::bad_alloc&) {  // no answer, no lease
+      domain_.release(answer.session, answer.found->generation, 1, true);
+      answer.why.reset();
+    }
+  }
+  counters_.open_failed(answer.why ? answer.why->code() : errc::out_of_memory);
+  fail(answer.session, answer.request, answer.index, answer.why ? &*answer.why : nullptr);
+}
+
+prepared hub::opened(const core::open_answer& answer) const {
+  const core::segment& found = *answer.found;
+  outgoing packet;
+  packet.files = shared_files_of(found);
+  packet.metadata = found.metadata;
+  packet.descriptors.push_back(packet.files->control_page.get());
+  auto sizes = carry_chunks(*packet.files, 0, wire::max_batch - 1, packet.descriptors);
+  return prepare(
+      answer.request,
+      wire::opened{answer.index, fields_of(found), {}, std::move(sizes), found.descriptor},
+      std::move(packet));
+}
+
+void hub::tell(const core::change& what) noexcept {
+  if (what.holder != 0) {
+    tell(what.holder, 0, what);
+    return;
+  }
+  domain_.for_each_subscriber(what.of->name,
+                              [&](core::session_id session, std::uint64_t subscription) {
+                                tell(session, subscription, what);
+                              });
+}
+
+void hub::tell(core::session_id session,
+               std::uint64_t subscription,
+               const core::change& what) noexcept {
+  try {
+    outgoing packet;
+    packet.subscription = subscription;
+    packet.is_answer = false;
+    out_.send(
+        session,
+        prepare(
+            subscription,
+            wire::event{what.kind, what.of->name, what.of->generation, what.leases, what.peer_pid},
+            std::move(packet)));
+  } catch (const std::bad_alloc&) {
+    out_.lose_event(session, subscription);
+  }
 }
 
 // ---- requests ----
 
-void hub::handle(const context& at, const wire::hello& message) {
+prepared hub::handle(const context& at, const wire::hello& message) {
   if (message.version == 0) {
     constexpr std::string_view cause = "protocol version 0 does not exist";
-    fail(
-        at.session, at.id, 0, error(errc::unsupported_version, {}, {}, cause, "update the client"));
+    const error why(errc::unsupported_version, {}, {}, cause, "update the client");
     const core::session_id session = at.session;
+    fail(session, at.id, 0, &why);
     static_cast<void>(lose(session, now_));
     out_.drop(session, cause);
-    return;
+    return {};
   }
+  wire::session_token token{};
+  base::random_bytes(token);
+  const auto welcome = [&](bool resumed) {
+    outgoing packet;
+    if (config_.state_table >= 0) {
+      packet.descriptors = {config_.state_table};
+    }
+    return prepare(at.id,
+                   wire::welcome{std::min(message.version, wire::protocol_version),
+                                 config_.domain,
+                                 config_.epoch,
+                                 domain_.bounds().max_segments,
+                                 domain_.bounds().quota_bytes,
+                                 static_cast<std::uint32_t>(wire::max_batch),
+                                 true,
+                                 message.fence,
+                                 static_cast<std::uint32_t>(config_.fence_delay.count()),
+                                 token,
+                                 resumed},
+                   std::move(packet));
+  };
+  prepared fresh = welcome(false);
+  prepared again = welcome(true);
   take_fence(at, message);
-  at.state.greeted = true;
-  base::random_bytes(at.state.token);
   const bool resumed = resume_lost(at.session, message.resume);
-  outgoing packet;
-  if (config_.state_table >= 0) {
-    packet.descriptors = {config_.state_table};
-  }
-  reply(at.session,
-        at.id,
-        wire::welcome{std::min(message.version, wire::protocol_version),
-                      config_.domain,
-                      config_.epoch,
-                      domain_.bounds().max_segments,
-                      domain_.bounds().quota_bytes,
-                      static_cast<std::uint32_t>(wire::max_batch),
-                      true,
-                      message.fence,
-                      static_cast<std::uint32_t>(config_.fence_delay.count()),
-                      at.state.token,
-                      resumed},
-        std::move(packet));
+  at.state.greeted = true;
+  at.state.token = token;
+  return resumed ? std::move(again) : std::move(fresh);
 }
 
 void hub::take_fence(const context& at, const wire::hello& message) {
@@ -348,7 +498,7 @@ wire::segment hub::describe(const core::segment& what) const {
   return result;
 }
 
-void hub::handle(const context& at, const wire::reserve& message) {
+prepared hub::handle(const context& at, const wire::reserve& message) {
   const core::segment& made = domain_.reserve(at.session,
                                               {message.name,
                                                message.size_bytes,
@@ -369,15 +519,16 @@ void hub::handle(const context& at, const wire::reserve& message) {
     outgoing packet;
     packet.descriptors = {files->control_page.get()};
     packet.files = files;
-    files_.emplace(generation, std::move(files));
-    reply(at.session, at.id, wire::reserved{generation, slot}, std::move(packet));
+    prepared answer = prepare(at.id, wire::reserved{generation, slot}, std::move(packet));
+    domain_.set_payload(generation, std::move(files));
+    return answer;
   } catch (...) {
     domain_.release(at.session, generation, 1);  // its only lease: the reservation is undone
     throw;
   }
 }
 
-void hub::handle(const context& at, const wire::attach& message) {
+prepared hub::handle(const context& at, const wire::attach& message) {
   if (at.came() != message.chunk_bytes.size()) {
     throw wrong_count(at.came(), message.chunk_bytes.size());
   }
@@ -386,7 +537,8 @@ void hub::handle(const context& at, const wire::attach& message) {
   if (at.foreign != 0) {
     throw_wrong_chunk_kind(what.backend);
   }
-  segment_files& files = *files_.at(message.generation);
+  prepared answer = prepare(at.id, wire::done{});
+  segment_files& files = files_of(what);
   for (std::size_t i = 0; i < at.descriptors.size(); ++i) {
     check_chunk(
         at.descriptors[i].get(), what.backend, message.chunk_bytes[i], config_.accept_fake_chunks);
@@ -415,16 +567,17 @@ void hub::handle(const context& at, const wire::attach& message) {
   at.descriptors.clear();
   files.chunk_bytes.insert(
       files.chunk_bytes.end(), message.chunk_bytes.begin(), message.chunk_bytes.end());
-  reply(at.session, at.id, wire::done{});
+  return answer;
 }
 
-void hub::handle(const context& at, const wire::publish& message) {
+prepared hub::handle(const context& at, const wire::publish& message) {
   // Those who wait are answered first; the creator hears "done" when they can all see it.
+  prepared answer = prepare(at.id, wire::done{});
   domain_.publish(at.session, message.generation, message.metadata);
-  reply(at.session, at.id, wire::done{});
+  return answer;
 }
 
-void hub::handle(const context& at, const wire::open& message) {
+prepared hub::handle(const context& at, const wire::open& message) {
   domain_.open(at.session,
                {at.id,
                 0,
@@ -433,11 +586,13 @@ void hub::handle(const context& at, const wire::open& message) {
                 deadline_of(message.timeout_ms, at.now),
                 at.now,
                 message.generation});
+  return {};
 }
 
-void hub::handle(const context& at, const wire::open_many& message) {
+prepared hub::handle(const context& at, const wire::open_many& message) {
   at.state.rest = open_rest{at.id, message, 0, deadline_of(message.timeout_ms, at.now), at.now};
   resume(at.session);
+  return {};
 }
 
 bool hub::has_rest(core::session_id session) const {
@@ -463,18 +618,18 @@ void hub::resume(core::session_id session) {
                     rest.deadline,
                     rest.asked});
     } catch (const std::bad_alloc&) {
-      fail(session, rest.id, index, core::broker_out_of_memory());
+      fail(session, rest.id, index, nullptr);
     }
   }
   if (rest.next >= names.size()) {
     at->second.rest.reset();
   }
-  counters_.state_of(domain_);
+  settle();
 }
 
-void hub::handle(const context& at, const wire::fetch_chunks& message) {
+prepared hub::handle(const context& at, const wire::fetch_chunks& message) {
   const core::segment& what = domain_.held(at.session, message.generation);
-  const auto& files = files_.at(what.generation);
+  const auto files = shared_files_of(what);
   if (message.first_chunk >= files->chunks.size()) {
     throw error(errc::invalid_argument,
                 {},
@@ -485,22 +640,23 @@ void hub::handle(const context& at, const wire::fetch_chunks& message) {
   outgoing packet;
   packet.files = files;
   auto sizes = carry_chunks(*files, message.first_chunk, wire::max_batch, packet.descriptors);
-  reply(at.session,
-        at.id,
-        wire::chunks{message.generation, message.first_chunk, std::move(sizes)},
-        std::move(packet));
+  return prepare(at.id,
+                 wire::chunks{message.generation, message.first_chunk, std::move(sizes)},
+                 std::move(packet));
 }
 
-void hub::handle(const context& at, const wire::release& message) {
+prepared hub::handle(const context& at, const wire::release& message) {
   domain_.release(at.session, message.generation, message.count, message.never_mapped);
+  return {};
 }
 
-void hub::handle(const context& at, const wire::remove& message) {
+prepared hub::handle(const context& at, const wire::remove& message) {
+  prepared answer = prepare(at.id, wire::done{});
   domain_.remove(at.session, message.name, message.generation);
-  reply(at.session, at.id, wire::done{});
+  return answer;
 }
 
-void hub::handle(const context& at, const wire::list& message) {
+prepared hub::handle(const context& at, const wire::list& message) {
   wire::listing page;
   std::size_t used = 0;
   domain_.list(at.session, message.prefix, message.after, [&](const core::segment& what) {
@@ -512,112 +668,62 @@ void hub::handle(const context& at, const wire::list& message) {
     page.segments.push_back(describe(what));
     return true;
   });
-  reply(at.session, at.id, std::move(page));
+  return prepare(at.id, std::move(page));
 }
 
-void hub::handle(const context& at, const wire::stat& message) {
-  reply(
-      at.session, at.id, wire::listing{{describe(domain_.stat(at.session, message.name))}, false});
+prepared hub::handle(const context& at, const wire::stat& message) {
+  return prepare(at.id, wire::listing{{describe(domain_.stat(at.session, message.name))}, false});
 }
 
-void hub::handle(const context& at, const wire::subscribe& message) {
+prepared hub::handle(const context& at, const wire::subscribe& message) {
+  prepared answer = prepare(at.id, wire::done{});
   domain_.subscribe(at.session, at.id, message.prefix);
-  reply(at.session, at.id, wire::done{});
+  return answer;
 }
 
-void hub::handle(const context& at, const wire::unsubscribe& message) {
+prepared hub::handle(const context& at, const wire::unsubscribe& message) {
+  prepared answer = prepare(at.id, wire::done{});
   domain_.unsubscribe(at.session, message.subscription);
-  reply(at.session, at.id, wire::done{});
+  return answer;
 }
 
-void hub::handle(const context& at, const wire::bye& /*message*/) {
+prepared hub::handle(const context& at, const wire::bye& /*message*/) {
   at.state.said_bye = true;
+  return {};
 }
 
-void hub::handle(const context& at, const wire::confirmed& message) {
+prepared hub::handle(const context& at, const wire::confirmed& message) {
   domain_.confirmed(at.session, at.id, static_cast<core::verdict>(message.verdict));
+  return {};
 }
 
-void hub::handle(const context& /*at*/, const wire::report& message) {
+prepared hub::handle(const context& /*at*/, const wire::report& message) {
   counters_.reported(message);
+  return {};
 }
 
-void hub::handle(const context& at, const wire::unfence& message) {
+prepared hub::handle(const context& at, const wire::unfence& message) {
+  prepared answer = prepare(at.id, wire::done{});
+  const std::string line =
+      "domain " + config_.domain + ": pid " + std::to_string(at.state.who.pid) +
+      (at.state.who.uid_known ? ", uid " + std::to_string(at.state.who.uid) : "") +
+      " gave up what waited for a fence on segment \"" + base::printable(message.name) + "\"";
   domain_.unfence(at.session, message.name);
   counters_.unfenced();
-  base::log(log_level::warning,
-            "domain " + config_.domain + ": pid " + std::to_string(at.state.who.pid) +
-                (at.state.who.uid_known ? ", uid " + std::to_string(at.state.who.uid) : "") +
-                " gave up what waited for a fence on segment \"" + base::printable(message.name) +
-                "\"");
-  reply(at.session, at.id, wire::done{});
+  base::log(log_level::warning, line);
+  return answer;
 }
 
-void hub::handle(const context& at, const wire::keep& message) {
+prepared hub::handle(const context& at, const wire::keep& message) {
+  prepared answer = prepare(at.id, wire::done{});
   domain_.keep(at.session, message.generations, message.counts, message.more);
-  reply(at.session, at.id, wire::done{});
+  return answer;
 }
 
 template <typename Answer>
-void hub::handle(const context& at, const Answer& /*message*/) {
+prepared hub::handle(const context& at, const Answer& /*message*/) {
   violate(at.session, at.id, "a client sent a broker's message");
-}
-
-// ---- what the domain says ----
-
-void hub::slot_changed(std::uint32_t slot,
-                       gpushm::generation generation,
-                       std::optional<segment_state> state) {
-  listener_(listener_context_, slot, generation, state);
-}
-
-void hub::freed(const core::segment& gone) {
-  files_.erase(gone.generation);
-}
-
-void hub::notify(core::session_id session, std::uint64_t subscription, const core::change& what) {
-  outgoing packet;
-  packet.subscription = subscription;
-  packet.is_answer = false;
-  reply(session,
-        subscription,
-        wire::event{what.kind, std::string(what.name), what.generation, what.leases, what.peer_pid},
-        std::move(packet));
-}
-
-void hub::opened(core::session_id session,
-                 const core::open_request& request,
-                 const core::segment& found) {
-  counters_.opened();
-  const auto& files = files_.at(found.generation);
-  outgoing packet;
-  packet.files = files;
-  packet.metadata = found.metadata;
-  packet.descriptors.push_back(files->control_page.get());
-  auto sizes = carry_chunks(*files, 0, wire::max_batch - 1, packet.descriptors);
-  reply(session,
-        request.request,
-        wire::opened{request.index, fields_of(found), {}, std::move(sizes), found.descriptor},
-        std::move(packet));
-}
-
-void hub::open_failed(core::session_id session,
-                      const core::open_request& request,
-                      const error& why) {
-  counters_.open_failed(why.code());
-  fail(session, request.request, request.index, why);
-}
-
-void hub::confirm(core::session_id exporter,
-                  std::uint64_t confirmation,
-                  gpushm::generation generation) {
-  outgoing packet;
-  packet.is_answer = false;
-  reply(exporter, confirmation, wire::confirm{generation}, std::move(packet));
-}
-
-void hub::lost(core::session_id holder, const core::change& what) {
-  notify(holder, 0, what);
+  return {};
 }
 
 }  // namespace gpushm::broker_detail

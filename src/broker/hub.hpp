@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,11 +24,11 @@ namespace gpushm::broker_detail {
 
 /// The descriptors of one segment, closed with the last packet that carries them; where `closed_by`
 /// is set, there.
-struct segment_files {
+struct segment_files final : core::segment_payload {
   segment_files() = default;
   segment_files(const segment_files&) = delete;
   segment_files& operator=(const segment_files&) = delete;
-  ~segment_files();
+  ~segment_files() override;
 
   base::guarded_fd control_page;
   std::vector<base::guarded_fd> chunks;
@@ -52,6 +53,9 @@ struct outgoing {
   [[nodiscard]] std::uint64_t cost() const noexcept;
 };
 
+/// One packet in a place that a queue can take over: what is prepared can be sent without memory.
+using prepared = std::list<outgoing>;
+
 /// Where the hub's packets go.
 class outbox {
  public:
@@ -59,10 +63,13 @@ class outbox {
   outbox(const outbox&) = delete;
   outbox& operator=(const outbox&) = delete;
   virtual ~outbox() = default;
-  virtual void send(core::session_id session, outgoing packet) = 0;
+  /// Of at most one packet.
+  virtual void send(core::session_id session, prepared packet) noexcept = 0;
+  /// There was no memory for an event: the subscriber is to read anew what it follows.
+  virtual void lose_event(core::session_id session, std::uint64_t subscription) noexcept = 0;
   /// Close the connection once what was sent before is out. The hub has forgotten the session.
   /// `why` is for the log.
-  virtual void drop(core::session_id session, std::string_view why) = 0;
+  virtual void drop(core::session_id session, std::string_view why) noexcept = 0;
   /// What the session gave as its fence. `pidfd` and `life` are empty exactly when there is none.
   virtual void fence_of(core::session_id session,
                         fence kind,
@@ -75,11 +82,12 @@ class outbox {
 
 /// The broker without I/O: packets and descriptors in, packets and descriptors out. Decodes,
 /// verifies, lets the domain decide, answers. Whatever a client sends, it gets an answer or is
-/// dropped, and others do not notice.
+/// dropped, and others do not notice. A request that memory runs out for changes nothing and is
+/// answered so: what it needs is made before the domain decides, and what comes of that needs none.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand, except
 /// `statistics`.
-class hub final : private core::observer {
+class hub final {
  public:
   struct config {
     std::string domain = "default";
@@ -136,11 +144,7 @@ class hub final : private core::observer {
   /// The session has not said hello, though its time is over?
   [[nodiscard]] bool is_silent(core::session_id session) const;
 
-  void tick(core::time_point now) {
-    now_ = now;
-    domain_.tick(now);
-    counters_.state_of(domain_);
-  }
+  void tick(core::time_point now);
   [[nodiscard]] std::optional<core::time_point> next_deadline() const {
     return domain_.next_deadline();
   }
@@ -166,53 +170,45 @@ class hub final : private core::observer {
   };
   struct context;  // of one request
 
-  // One a message kind that clients send.
-  void handle(const context& at, const wire::hello& message);
-  void handle(const context& at, const wire::reserve& message);
-  void handle(const context& at, const wire::attach& message);
-  void handle(const context& at, const wire::publish& message);
-  void handle(const context& at, const wire::open& message);
-  void handle(const context& at, const wire::open_many& message);
-  void handle(const context& at, const wire::fetch_chunks& message);
-  void handle(const context& at, const wire::release& message);
-  void handle(const context& at, const wire::remove& message);
-  void handle(const context& at, const wire::list& message);
-  void handle(const context& at, const wire::stat& message);
-  void handle(const context& at, const wire::subscribe& message);
-  void handle(const context& at, const wire::unsubscribe& message);
-  void handle(const context& at, const wire::bye& message);
-  void handle(const context& at, const wire::confirmed& message);
-  void handle(const context& at, const wire::report& message);
-  void handle(const context& at, const wire::unfence& message);
-  void handle(const context& at, const wire::keep& message);
+  // One a message kind that clients send. The result is the answer, as far as it is known by then:
+  // opens are answered by what the domain decides.
+  prepared handle(const context& at, const wire::hello& message);
+  prepared handle(const context& at, const wire::reserve& message);
+  prepared handle(const context& at, const wire::attach& message);
+  prepared handle(const context& at, const wire::publish& message);
+  prepared handle(const context& at, const wire::open& message);
+  prepared handle(const context& at, const wire::open_many& message);
+  prepared handle(const context& at, const wire::fetch_chunks& message);
+  prepared handle(const context& at, const wire::release& message);
+  prepared handle(const context& at, const wire::remove& message);
+  prepared handle(const context& at, const wire::list& message);
+  prepared handle(const context& at, const wire::stat& message);
+  prepared handle(const context& at, const wire::subscribe& message);
+  prepared handle(const context& at, const wire::unsubscribe& message);
+  prepared handle(const context& at, const wire::bye& message);
+  prepared handle(const context& at, const wire::confirmed& message);
+  prepared handle(const context& at, const wire::report& message);
+  prepared handle(const context& at, const wire::unfence& message);
+  prepared handle(const context& at, const wire::keep& message);
   template <typename Answer>
-  void handle(const context& at, const Answer& message);
+  prepared handle(const context& at, const Answer& message);
 
-  void reply(core::session_id to, std::uint64_t id, wire::body body, outgoing packet = {});
-  void fail(core::session_id to, std::uint64_t id, std::uint32_t index, const error& why);
+  [[nodiscard]] prepared prepare(std::uint64_t id, wire::body body, outgoing packet = {}) const;
+  /// Does what the domain wants, and sends the answer of the request that it comes from.
+  void settle(core::session_id session = 0, prepared answer = {}) noexcept;
+  void deliver(core::open_answer answer) noexcept;
+  [[nodiscard]] prepared opened(const core::open_answer& answer) const;
+  void tell(const core::change& what) noexcept;
+  void tell(core::session_id session,
+            std::uint64_t subscription,
+            const core::change& what) noexcept;
+  /// `why` null: there was no memory.
+  void fail(core::session_id to, std::uint64_t id, std::uint32_t index, const error* why) noexcept;
   void violate(core::session_id session, std::uint64_t id, std::string_view cause);
   void take_fence(const context& at, const wire::hello& message);
   [[nodiscard]] bool resume_lost(core::session_id session, const wire::session_token& token);
   [[nodiscard]] wire::segment describe(const core::segment& what) const;
   void close(std::vector<base::guarded_fd> files) noexcept;
-
-  void slot_changed(std::uint32_t slot,
-                    gpushm::generation generation,
-                    std::optional<segment_state> state) override;
-  void freed(const core::segment& gone) override;
-  void notify(core::session_id session,
-              std::uint64_t subscription,
-              const core::change& what) override;
-  void opened(core::session_id session,
-              const core::open_request& request,
-              const core::segment& found) override;
-  void open_failed(core::session_id session,
-                   const core::open_request& request,
-                   const error& why) override;
-  void confirm(core::session_id exporter,
-               std::uint64_t confirmation,
-               gpushm::generation generation) override;
-  void lost(core::session_id holder, const core::change& what) override;
 
   config config_;
   outbox& out_;
@@ -224,7 +220,6 @@ class hub final : private core::observer {
   std::map<wire::session_token, core::session_id> lost_;         ///< those that can be resumed
   std::map<core::session_id, wire::session_token> lost_tokens_;  ///< the same
   core::time_point now_{};                                       ///< of the last packet or tick
-  std::unordered_map<gpushm::generation, std::shared_ptr<segment_files>> files_;
 };
 
 }  // namespace gpushm::broker_detail

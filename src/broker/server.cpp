@@ -164,33 +164,17 @@ class server::impl final : public outbox {
 
   // ---- outbox ----
 
-  void send(core::session_id session, outgoing packet) override {
-    const connection_ptr to = find(session);
-    if (!to || to->closed) {
-      return;
+  void send(core::session_id session, prepared packet) noexcept override {
+    if (!packet.empty()) {
+      guarded([&] { send_or_queue(session, packet); });
     }
-    const std::uint64_t cost = packet.cost();
-    if (packet.subscription) {
-      // An event goes out in the subscriber's own turn, and only within its share: the cause's turn
-      // ends soon, however many there are.
-      if (to->queued_events >= max_queued_events ||
-          !to->held.try_take(core::resource::memory_bytes, cost)) {
-        to->lost_subscriptions.insert(*packet.subscription);
-        return;
-      }
-      ++to->queued_events;
-    } else {
-      if (to->queue.empty() && try_send(*to, packet)) {
-        return;
-      }
-      if (to->closed) {
-        return;
-      }
-      to->held.charge(core::resource::memory_bytes, cost);
-      to->queued_answers += packet.is_answer ? 1U : 0U;
+  }
+
+  void lose_event(core::session_id session, std::uint64_t subscription) noexcept override {
+    if (const connection_ptr to = find(session)) {
+      owe_resync(*to, subscription);
+      guarded([&] { ask_for_turn(*to); });
     }
-    to->queue.push_back(std::move(packet));
-    ask_for_turn(*to);
   }
 
   void fence_of(core::session_id session,
@@ -210,12 +194,12 @@ class server::impl final : public outbox {
 
   void resumed(core::session_id lost) noexcept override { fences_.erase(lost); }
 
-  void drop(core::session_id session, std::string_view why) override {
+  void drop(core::session_id session, std::string_view why) noexcept override {
     if (const connection_ptr gone = find(session)) {
-      log_drop(*gone, why);
       gone->closing = true;
+      guarded([&] { log_drop(*gone, why); });
       if (gone->queue.empty()) {
-        close(*gone);
+        guarded([&] { close(*gone); });
       }
     }
   }
@@ -309,8 +293,12 @@ class server::impl final : public outbox {
            !hub_.has_rest(of.session);
   }
 
+  [[nodiscard]] static bool may_flush(const connection& of) noexcept {
+    return !of.blocked && !(of.queue.empty() && of.lost_subscriptions.empty());
+  }
+
   [[nodiscard]] bool has_something_to_do(const connection& of) const {
-    return (!of.queue.empty() && !of.blocked) || may_read(of) || of.last_packets ||
+    return may_flush(of) || may_read(of) || of.last_packets ||
            (may_answer(of) && !of.closing && hub_.has_rest(of.session));
   }
 
@@ -358,15 +346,21 @@ class server::impl final : public outbox {
   void guarded(Job&& job) noexcept {
     try {
       job();
+    } catch (const std::bad_alloc&) {
+      ++lines_left_out_;
     } catch (const std::exception& why) {
-      log(why.what());
+      try {
+        log(why.what());
+      } catch (const std::bad_alloc&) {
+        ++lines_left_out_;
+      }
     }
   }
 
   /// A bounded part of what there is to do for a connection.
   void step(const connection_ptr& of) {
     try {
-      if (!of->queue.empty() && !of->blocked) {
+      if (may_flush(*of)) {
         flush(of);
       } else if (may_answer(*of) && !of->closing && hub_.has_rest(of->session)) {
         hub_.resume(of->session);
@@ -477,6 +471,8 @@ class server::impl final : public outbox {
       made->principal = who;
       made->held = hub_.new_charges(session);
       made->accepted = clock::now();
+      // And 0: of what it holds.
+      made->lost_subscriptions.reserve(hub_.domain().bounds().max_subscriptions + 1);
       turns_.join(made->turn, who.key, made.get());
       made->process = end_watch(io_, std::move(process));
       connections_.emplace(session, made);
@@ -726,6 +722,48 @@ class server::impl final : public outbox {
 
   // ---- sending ----
 
+  void send_or_queue(core::session_id session, prepared& packet) {
+    const connection_ptr to = find(session);
+    if (!to || to->closed) {
+      return;
+    }
+    const outgoing& one = packet.front();
+    const std::uint64_t cost = one.cost();
+    if (one.subscription) {
+      // An event goes out in the subscriber's own turn, and only within its share: the cause's turn
+      // ends soon, however many there are.
+      if (to->queued_events >= max_queued_events ||
+          !to->held.try_take(core::resource::memory_bytes, cost)) {
+        owe_resync(*to, *one.subscription);
+        ask_for_turn(*to);
+        return;
+      }
+      ++to->queued_events;
+    } else {
+      try {
+        if (to->queue.empty() && try_send(*to, one)) {
+          return;
+        }
+      } catch (const std::bad_alloc&) {  // tried again in its turn
+      }
+      if (to->closed) {
+        return;
+      }
+      to->held.charge(core::resource::memory_bytes, cost);
+      to->queued_answers += one.is_answer ? 1U : 0U;
+    }
+    to->queue.splice(to->queue.end(), packet);
+    ask_for_turn(*to);
+  }
+
+  static void owe_resync(connection& to, std::uint64_t subscription) noexcept {
+    auto& owed = to.lost_subscriptions;
+    if (std::find(owed.begin(), owed.end(), subscription) == owed.end() &&
+        owed.size() < owed.capacity()) {
+      owed.push_back(subscription);
+    }
+  }
+
   /// False when the packet must wait, or the connection was closed.
   bool try_send(connection& to, const outgoing& packet) {
     const auto count = static_cast<std::uint32_t>(packet.descriptors.size());
@@ -855,15 +893,22 @@ class server::impl final : public outbox {
     }
     to->blocked_since.reset();
     stalled_.erase(to->session);
-    for (const std::uint64_t subscription : std::exchange(to->lost_subscriptions, {})) {
+    prepared resyncs;
+    for (const std::uint64_t subscription : to->lost_subscriptions) {
       wire::event resync;
       resync.kind = event_kind::resync;
       outgoing packet;
       packet.packet = wire::encode({subscription, std::move(resync)});
       packet.subscription = subscription;
       packet.is_answer = false;
-      send(to->session, std::move(packet));
+      resyncs.push_back(std::move(packet));
     }
+    to->lost_subscriptions.clear();
+    to->queued_events += resyncs.size();
+    for (const outgoing& each : resyncs) {  // one a subscription at most, also beyond its share
+      to->held.charge(core::resource::memory_bytes, each.cost());
+    }
+    to->queue.splice(to->queue.end(), resyncs);
     if (to->closing && to->queue.empty()) {
       close(*to);
     }

@@ -2,6 +2,7 @@
 #include "core/domain.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <utility>
 
@@ -42,6 +43,10 @@ error stale(gpushm::generation generation) {
 }
 
 constexpr std::size_t longest_descriptor_bytes = 4096;
+
+/// Effects of each kind that always find room: those of a turn, and of one segment.
+constexpr std::size_t least_room = 1'024;
+constexpr std::size_t most_changes_of_an_end = 4;
 
 void check_reservation(const reservation& wanted) {
   base::check_name({}, wanted.name);
@@ -95,13 +100,54 @@ void check_reservation(const reservation& wanted) {
 domain::domain(std::string name,
                std::uint32_t owner_uid,
                const limits& bounds,
-               observer& events,
                std::shared_ptr<process_budget> process)
     : name_(std::move(name)),
       owner_uid_(owner_uid),
       limits_(bounds),
-      observer_(events),
-      budget_(capacities(bounds), std::move(process)) {}
+      budget_(capacities(bounds), std::move(process)) {
+  effects_.slots.reserve(least_room);
+  effects_.answers.reserve(least_room);
+  effects_.questions.reserve(least_room);
+  effects_.changes.reserve(least_room);
+}
+
+// ---- effects ----
+
+/// For what ends while there may be no memory: called where something begins that has so many
+/// changes, or answers, at its end.
+void domain::make_room(std::size_t changes, std::size_t answers) {
+  effects_.changes.reserve(least_room + std::bit_ceil(changes));
+  effects_.answers.reserve(least_room + std::bit_ceil(answers));
+}
+
+/// The end of a lease is a death, a release and a removal at most, and each holder hears of that.
+bool domain::has_room_to_end(const segment& what) const {
+  constexpr std::size_t most_words = 2;
+  const auto of = confirming_by_generation_.find(what.generation);
+  const std::size_t waiting = of == confirming_by_generation_.end() ? 0 : of->second.size();
+  const auto has = [](const auto& room, std::size_t more) {
+    return room.capacity() - room.size() >= more;
+  };
+  return has(effects_.slots, most_words) && has(effects_.answers, waiting) &&
+         has(effects_.changes, what.leases.size() + most_changes_of_an_end);
+}
+
+void domain::answer(session_id session,
+                    const open_request& request,
+                    const segment& found) noexcept {
+  effects_.answers.push_back(
+      {session, request.request, request.index, found.shared_from_this(), std::nullopt});
+}
+
+void domain::refuse(session_id session,
+                    const open_request& request,
+                    std::optional<error> why) noexcept {
+  effects_.answers.push_back({session, request.request, request.index, nullptr, std::move(why)});
+}
+
+void domain::set_word(const segment& what, std::optional<segment_state> state) {
+  effects_.slots.push_back({what.slot, what.generation, state});
+}
 
 // ---- who may ----
 
@@ -128,18 +174,18 @@ segment& domain::find(gpushm::generation generation) {
   if (at == segments_.end()) {
     throw stale(generation);
   }
-  return at->second;
+  return *at->second;
 }
 
 const segment& domain::held(session_id session, gpushm::generation generation) const {
   const auto at = segments_.find(generation);
   if (at == segments_.end() ||
-      std::none_of(at->second.leases.begin(), at->second.leases.end(), [&](const lease& claim) {
+      std::none_of(at->second->leases.begin(), at->second->leases.end(), [&](const lease& claim) {
         return claim.holder == session;
       })) {
     throw stale(generation);
   }
-  return at->second;
+  return *at->second;
 }
 
 const segment* domain::published_or_own(session_id session, std::string_view name) const {
@@ -244,8 +290,8 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
   if (free_slots_.capacity() <= unused_slots_from_) {  // give_back_slot must not fail
     free_slots_.reserve(std::size_t{unused_slots_from_} * 2 + 16);
   }
-  const auto [at, inserted] = segments_.try_emplace(generation);
-  segment& made = at->second;
+  const auto at = segments_.emplace(generation, std::make_shared<segment>()).first;
+  segment& made = *at->second;
   try {
     made.name = wanted.name;
     made.generation = generation;
@@ -278,8 +324,12 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
     std::erase(dead_names_in_order_, made.name);
   }
   made.slot = take_slot();
-  observer_.slot_changed(made.slot, generation, segment_state::live);
+  set_word(made, segment_state::live);
   return made;
+}
+
+void domain::set_payload(gpushm::generation generation, std::shared_ptr<segment_payload> payload) {
+  find(generation).payload = std::move(payload);
 }
 
 const segment& domain::check_attach(session_id session,
@@ -290,7 +340,7 @@ const segment& domain::check_attach(session_id session,
   if (at == segments_.end()) {
     throw stale(generation);
   }
-  const segment& what = at->second;
+  const segment& what = *at->second;
   if (what.creator_session != session) {
     throw error(errc::permission_denied,
                 {},
@@ -396,26 +446,33 @@ void domain::unname(segment& what, segment_state state) {
       creator->second.unpublished.erase(what.name);
     }
   }
-  observer_.slot_changed(what.slot, what.generation, state);
+  set_word(what, state);
   for (const lease& claim : what.leases) {
     if (ending_sessions_ != 0 && is_ending(claim.holder)) {
       continue;  // it has no connection; a client that comes back reads the state table
     }
-    observer_.lost(claim.holder,
-                   {event_kind::removed,
-                    what.name,
-                    what.generation,
-                    static_cast<std::uint32_t>(what.leases.size()),
-                    0});
+    effects_.changes.push_back({event_kind::removed,
+                                what.shared_from_this(),
+                                static_cast<std::uint32_t>(what.leases.size()),
+                                0,
+                                claim.holder});
   }
 }
 
 /// So that who comes later learns why the name is not there. The oldest are forgotten.
 void domain::remember_dead(const std::string& name) {
-  if (limits_.max_dead_names == 0 || !dead_names_.insert(name).second) {
+  if (limits_.max_dead_names == 0 || dead_names_.contains(name)) {
     return;
   }
-  dead_names_in_order_.push_back(name);
+  try {
+    dead_names_in_order_.push_back(name);
+    dead_names_.insert(name);
+  } catch (const std::bad_alloc&) {  // it is only a better text
+    if (!dead_names_in_order_.empty() && dead_names_in_order_.back() == name) {
+      dead_names_in_order_.pop_back();
+    }
+    return;
+  }
   while (dead_names_in_order_.size() > limits_.max_dead_names) {
     dead_names_.erase(dead_names_in_order_.front());
     dead_names_in_order_.pop_front();
@@ -459,16 +516,20 @@ void domain::free_if_unused(segment& what) {
   if (!what.removed) {
     unname(what);
     if (what.published) {
-      emit(event_kind::removed, what, 0);
+      emit(event_kind::removed, what, session_id{0});
     }
   }
-  observer_.slot_changed(what.slot, what.generation, std::nullopt);
-  observer_.freed(what);
+  set_word(what, std::nullopt);
   give_back_slot(what.slot);
   if (const auto creator = sessions_.find(what.creator_session); creator != sessions_.end()) {
     creator->second.created.erase(what.generation);
   }
+  // Effects may still name it.
+  const std::shared_ptr<segment> freed = what.shared_from_this();
   segments_.erase(what.generation);
+  freed->payload.reset();
+  freed->metadata.reset();
+  freed->held.reset();
 }
 
 }  // namespace gpushm::core

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "core/budget.hpp"
+#include "core/effects.hpp"
 #include "core/segment.hpp"
 #include "gpushm/client.hpp"
 #include "gpushm/error.hpp"
@@ -82,60 +84,28 @@ struct ending_leases {
   fence_wait waits_for = fence_wait::process;
 };
 
-struct change {
-  event_kind kind = event_kind::resync;
-  std::string_view name;
-  gpushm::generation generation = 0;
-  std::uint32_t leases = 0;
-  std::int32_t peer_pid = 0;
-};
-
-/// What the domain tells its surroundings while it works. Called from inside the domain's
-/// functions: must not call back into it and must not throw.
-class observer {
- public:
-  observer() = default;
-  observer(const observer&) = delete;
-  observer& operator=(const observer&) = delete;
-  virtual ~observer() = default;
-
-  /// The word of `slot` changes: live, removed or exporter gone for a generation; nothing: free
-  /// again.
-  virtual void slot_changed(std::uint32_t slot,
-                            gpushm::generation generation,
-                            std::optional<segment_state> state) = 0;
-  /// The segment is gone: its descriptors can be closed.
-  virtual void freed(const segment& gone) = 0;
-  virtual void notify(session_id session, std::uint64_t subscription, const change& what) = 0;
-  /// Answers of opens that waited, or that could be answered at once.
-  virtual void opened(session_id session, const open_request& request, const segment& found) = 0;
-  virtual void open_failed(session_id session, const open_request& request, const error& why) = 0;
-  /// The exporter is to say whether the segment's memory is still the one that it shared; its
-  /// answer goes to `domain::confirmed` with `confirmation`.
-  virtual void confirm(session_id exporter,
-                       std::uint64_t confirmation,
-                       gpushm::generation generation) = 0;
-  /// A holder's segment lost its name, or its exporter: caches let go of it.
-  virtual void lost(session_id holder, const change& what) = 0;
-};
-
 /// The state of one domain: segments, leases, quotas, waiting opens, subscriptions. Pure: no I/O,
-/// no clock, no threads. Every function either does all it says or throws `gpushm::error` and
-/// changes nothing. Errors carry cause and next step; the client adds operation and object.
+/// no clock, no threads. Every function either does all it says or throws `gpushm::error`, or
+/// `std::bad_alloc`, and changes nothing. What ends something (`disconnect`, `lose`, `release`,
+/// `confirmed`, `work`, `tick`) needs no memory and throws nothing. Errors carry cause and next
+/// step; the client adds operation and object.
+///
+/// What the surroundings have to do then is in `pending()`: they do it and clear it after each
+/// call, before the next.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class domain {
  public:
-  /// `owner_uid` may manage every segment. `events` must outlive the domain.
+  /// `owner_uid` may manage every segment.
   /// `process`: what brokers of one process share; null: this one is alone.
   domain(std::string name,
          std::uint32_t owner_uid,
          const limits& bounds,
-         observer& events,
          std::shared_ptr<process_budget> process = nullptr);
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const limits& bounds() const noexcept { return limits_; }
+  [[nodiscard]] effects& pending() noexcept { return effects_; }
 
   /// Throws too_many_connections, too_many_descriptors, out_of_memory, share_exceeded.
   void connect(session_id session, const peer& who);
@@ -167,7 +137,7 @@ class domain {
   /// false: nothing is left.
   bool work();
   [[nodiscard]] bool has_work() const noexcept {
-    return !ended_.empty() || !unkept_.empty() || !to_wake_.empty();
+    return !ended_.empty() || !unkept_.empty() || !due_.empty();
   }
   /// Empty charges on the session's account, for what else is kept for it. Precondition: it is
   /// connected.
@@ -178,6 +148,8 @@ class domain {
   /// Throws invalid_argument, already_exists, quota_exceeded, too_many_segments,
   /// too_many_descriptors.
   const segment& reserve(session_id session, const reservation& wanted);
+  /// Precondition: `generation` is a segment's.
+  void set_payload(gpushm::generation generation, std::shared_ptr<segment_payload> payload);
   /// The segment, if `count` chunks may be attached to it behind the `first`. Throws
   /// stale_generation, permission_denied, wrong_descriptor_count.
   [[nodiscard]] const segment& check_attach(session_id session,
@@ -194,10 +166,12 @@ class domain {
   void publish(session_id session,
                gpushm::generation generation,
                std::span<const std::byte> metadata);
-  /// Answers through the observer, now or later, exactly once unless the session ends first.
+  /// Is answered, now or later, exactly once unless the session ends first.
   void open(session_id session, const open_request& request);
   /// The exporter's answer. One that comes too late, or that nobody asked for, is ignored.
-  void confirmed(session_id exporter, std::uint64_t confirmation, verdict answer);
+  void confirmed(session_id exporter, std::uint64_t confirmation, verdict said);
+  /// There was no memory for the question: its open is refused.
+  void not_asked(const question& what);
   /// A release of what the session does not hold is ignored: it may cross a removal.
   /// `never_mapped`: the memory was not used. Subscribers learn nothing of the end of a lease of
   /// which every part was given back so.
@@ -247,6 +221,16 @@ class domain {
   /// Throws too_many_requests, invalid_argument (a number in use, a prefix that is too long).
   void subscribe(session_id session, std::uint64_t subscription, std::string prefix);
   void unsubscribe(session_id session, std::uint64_t subscription);
+  /// Calls `visit(session, subscription)` for those that hear of the name. It must not change what
+  /// is subscribed.
+  template <typename Visit>
+  void for_each_subscriber(std::string_view name, Visit&& visit) const {
+    for (const subscription& entry : subscriptions_) {
+      if (name.starts_with(entry.prefix)) {
+        visit(entry.session, entry.id);
+      }
+    }
+  }
 
   /// Fails opens whose deadline has come.
   void tick(time_point now);
@@ -269,7 +253,7 @@ class domain {
   [[nodiscard]] const core::budget& budget() const noexcept { return budget_; }
 
  private:
-  using names = std::map<std::string_view, segment*>;  // views into segments_, whose nodes stay put
+  using names = std::map<std::string_view, segment*>;  // views into segments
 
   struct waiting_open {
     session_id session = 0;
@@ -288,6 +272,25 @@ class domain {
     std::uint64_t id = 0;
     std::string prefix;
   };
+  enum class end_kind : std::uint8_t {
+    goodbye,
+    death,
+    given_up,  ///< as a death, but nobody knows whether it writes on
+  };
+  /// A session that is over and still has leases.
+  struct ended_session {
+    session_id session = 0;
+    std::int32_t pid = 0;
+    end_kind how = end_kind::goodbye;
+    std::set<gpushm::generation> left;
+    charges held;  ///< the memory of what is left
+  };
+  /// Opens that wait for one name. Its place among those that are due is made with it, so that
+  /// nothing has to be made when they are.
+  struct name_waiters {
+    std::set<std::uint64_t> ids;
+    std::list<std::string> place;  ///< the name; empty while it is in `due_`
+  };
   struct participant {
     peer who;
     std::set<gpushm::generation> leased;
@@ -296,8 +299,8 @@ class domain {
     std::set<std::uint64_t> confirming;  ///< its opens that wait for an exporter's word
     std::uint32_t subscriptions = 0;
     names unpublished;
-    std::set<std::uint64_t> asked;     ///< confirmations that it has not answered
-    std::deque<std::uint64_t> to_ask;  ///< once it has answered some of those
+    std::list<std::uint64_t> asked;   ///< confirmations that it has not answered
+    std::list<std::uint64_t> to_ask;  ///< once it has answered some of those
     bool is_operator = false;
     charges held;
     /// It ended without a goodbye, and its fence has not come.
@@ -308,19 +311,7 @@ class domain {
     std::optional<loss> lost;
     /// It has resumed another, and says what it keeps of that.
     std::optional<std::set<gpushm::generation>> kept;
-  };
-  enum class end_kind : std::uint8_t {
-    goodbye,
-    death,
-    given_up,  ///< as a death, but nobody knows whether it writes on
-  };
-  /// A session that is over and still has leases.
-  struct ended_session {
-    session_id session = 0;
-    peer who;
-    end_kind how = end_kind::goodbye;
-    std::vector<gpushm::generation> left;
-    charges held;  ///< the memory of what is left
+    std::list<ended_session> over;  ///< one, empty: its place in `ended_`
   };
   /// What a session has resumed and not kept.
   struct unkept {
@@ -341,6 +332,35 @@ class domain {
   std::uint32_t take_slot();
   void give_back_slot(std::uint32_t slot) noexcept;
 
+  /// Whether what ends on `what` surely fits into the room that `pending()` has.
+  [[nodiscard]] bool has_room_to_end(const segment& what) const;
+  [[nodiscard]] bool has_room_to_wake() const noexcept;
+  void make_room(std::size_t changes, std::size_t answers);
+  void answer(session_id session, const open_request& request, const segment& found) noexcept;
+  void refuse(session_id session, const open_request& request, std::optional<error> why) noexcept;
+  /// With the error that `make` makes, as far as there is memory for one.
+  template <typename Make>
+  void refuse_with(session_id session, const open_request& request, Make&& make) noexcept {
+    std::optional<error> why;
+    try {
+      why.emplace(make());
+    } catch (const std::bad_alloc&) {  // told without a text
+    }
+    refuse(session, request, std::move(why));
+  }
+  /// `attempt`, and what it throws as the answer.
+  template <typename Attempt>
+  void or_refuse(session_id session, const open_request& request, Attempt&& attempt) noexcept {
+    try {
+      attempt();
+    } catch (const error& why) {
+      refuse(session, request, why);
+    } catch (const std::bad_alloc&) {
+      refuse(session, request, std::nullopt);
+    }
+  }
+  void set_word(const segment& what, std::optional<segment_state> state);
+
   void take_lease(session_id session, segment& what);
   void end_lease(session_id session, segment& what, std::uint32_t count, bool never_mapped = false);
   void unname(segment& what, segment_state state = segment_state::removed);
@@ -353,32 +373,32 @@ class domain {
   void ask_next(session_id exporter);
   [[nodiscard]] std::size_t leases_a_turn() const noexcept;
   void stop_requests(session_id session, participant& of);
-  void end_next_lease(ended_session& gone);
-  void release_next(unkept& of);
-  void end_lease_of_gone(const ended_session& gone, segment& what);
+  bool end_next_lease(ended_session& gone);
+  bool release_next(unkept& of);
+  void end_lease_of_gone(session_id session, std::int32_t pid, end_kind how, segment& what);
   [[nodiscard]] const participant::loss* loss_of(session_id session) const;
   [[nodiscard]] bool waits_for_fence(const segment& what) const;
   [[nodiscard]] error writer_ending(const segment& what) const;
   static void inherit(segment& what, session_id lost, session_id heir, charges& held) noexcept;
-  void wake_after_fence(const std::string& name);
-  bool wake_some(const segment& published);
+  void wake_after_fence(std::string_view name);
+  bool wake_some(segment& published);
   void end_with_exporter(segment& what, end_kind how);
   [[nodiscard]] static bool stays(const segment& what) noexcept;
   void free_if_unused(segment& what);
   void grant_or_refuse(session_id session, const open_request& request, segment& found);
-  void wait(session_id session, open_request request);
-  void stop_waiting(std::uint64_t id);
+  void wait(session_id session, const open_request& request);
+  waiting_open take_waiting(std::uint64_t id);
   void wake(segment& published);
   void emit(event_kind kind, const segment& what, session_id cause);
-  void emit(const change& what);
+  void emit(event_kind kind, const segment& what, std::size_t leases, std::int32_t peer_pid);
 
   std::string name_;
   std::uint32_t owner_uid_;
   limits limits_;
-  observer& observer_;
+  effects effects_;
   core::budget budget_;  // before all that holds charges
 
-  std::unordered_map<gpushm::generation, segment> segments_;
+  std::unordered_map<gpushm::generation, std::shared_ptr<segment>> segments_;
   // Each segment with a name is in one of them.
   names published_;
   names reserved_;
@@ -386,7 +406,7 @@ class domain {
   std::vector<subscription> subscriptions_;
 
   std::map<std::uint64_t, waiting_open> waiting_;
-  std::map<std::string, std::set<std::uint64_t>, std::less<>> waiting_by_name_;
+  std::map<std::string, name_waiters, std::less<>> waiting_by_name_;
   std::set<std::pair<time_point, std::uint64_t>> waiting_by_deadline_;
   std::uint64_t next_waiting_ = 1;
 
@@ -403,9 +423,9 @@ class domain {
   std::uint32_t unused_slots_from_ = 0;  // slots from here on were never used
   std::size_t lease_count_ = 0;
   std::size_t ending_sessions_ = 0;  ///< of sessions_
-  std::deque<ended_session> ended_;
+  std::list<ended_session> ended_;
   std::deque<unkept> unkept_;
-  std::deque<std::string> to_wake_;  // published names that more opens wait for
+  std::list<std::string> due_;  // published names that more opens wait for
 };
 
 }  // namespace gpushm::core

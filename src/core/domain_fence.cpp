@@ -78,8 +78,8 @@ error domain::writer_ending(const segment& what) const {
 }
 
 /// Answers the opens that waited because the segment could still change.
-void domain::wake_after_fence(const std::string& name) {
-  if (!waiting_by_name_.contains(name)) {
+void domain::wake_after_fence(std::string_view name) {
+  if (waiting_by_name_.find(name) == waiting_by_name_.end()) {
     return;
   }
   if (const auto at = published_.find(name); at != published_.end()) {
@@ -120,12 +120,10 @@ void domain::unfence(session_id session, std::string_view name) {
   const gpushm::generation generation = what.generation;
   const std::string kept_name = what.name;
   if (what.published) {
-    emit({event_kind::unfenced,
-          what.name,
-          generation,
-          static_cast<std::uint32_t>(what.leases.size() -
-                                     std::min(what.leases.size(), holders.size())),
-          sessions_.at(*holders.begin()).who.pid});
+    emit(event_kind::unfenced,
+         what,
+         what.leases.size() - std::min(what.leases.size(), holders.size()),
+         sessions_.at(*holders.begin()).who.pid);
   }
   for (const session_id holder : holders) {
     const auto still = segments_.find(generation);
@@ -133,7 +131,7 @@ void domain::unfence(session_id session, std::string_view name) {
       break;
     }
     participant& gone = sessions_.at(holder);
-    end_lease_of_gone({holder, gone.who, end_kind::given_up, {}, {}}, still->second);
+    end_lease_of_gone(holder, gone.who.pid, end_kind::given_up, *still->second);
     gone.leased.erase(generation);
     gone.created.erase(generation);
     gone.unpublished.erase(kept_name);
@@ -157,18 +155,17 @@ bool domain::resume(session_id lost, session_id session) {
   std::set<std::string> touched;
   for (const auto* const all : {&gone.leased, &gone.created}) {
     for (const gpushm::generation generation : *all) {
-      touched.insert(segments_.at(generation).name);
+      touched.insert(segments_.at(generation)->name);
     }
   }
-  // Questions that it has not answered: it is asked again once it says what it keeps.
-  std::deque<std::uint64_t> questions(gone.asked.begin(), gone.asked.end());
-  questions.insert(questions.end(), gone.to_ask.begin(), gone.to_ask.end());
 
+  heir.kept.emplace();
   heir.leased.merge(gone.leased);
   heir.created.merge(gone.created);
   heir.unpublished.merge(gone.unpublished);
-  heir.kept.emplace();
-  heir.to_ask = std::move(questions);
+  // Questions that it has not answered: it is asked again once it says what it keeps.
+  heir.to_ask.splice(heir.to_ask.end(), gone.asked);
+  heir.to_ask.splice(heir.to_ask.end(), gone.to_ask);
   for (const std::uint64_t id : heir.to_ask) {
     if (const auto question = confirming_.find(id); question != confirming_.end()) {
       question->second.exporter = session;
@@ -176,7 +173,7 @@ bool domain::resume(session_id lost, session_id session) {
   }
   for (const auto* const all : {&heir.created, &heir.leased}) {
     for (const gpushm::generation generation : *all) {
-      inherit(segments_.at(generation), lost, session, heir.held);
+      inherit(*segments_.at(generation), lost, session, heir.held);
     }
   }
   --ending_sessions_;
@@ -214,37 +211,46 @@ void domain::keep(session_id session,
                 "the session has resumed nothing, or has said what it keeps",
                 "send it once, after a welcome that says so");
   }
-  for (std::size_t i = 0; i < std::min(generations.size(), counts.size()); ++i) {
-    const auto found = segments_.find(generations[i]);
-    if (found == segments_.end() || counts[i] == 0) {
-      continue;
+  // All that may fail comes first.
+  const auto lease_of = [&](gpushm::generation generation) -> lease* {
+    const auto found = segments_.find(generation);
+    if (found == segments_.end()) {
+      return nullptr;
     }
-    for (lease& claim : found->second.leases) {
-      if (claim.holder == session) {
-        claim.count = static_cast<std::uint32_t>(std::min<std::uint64_t>(counts[i], claim.count));
-        heir.kept->insert(generations[i]);
-      }
+    auto& leases = found->second->leases;
+    const auto own = std::find_if(
+        leases.begin(), leases.end(), [&](const lease& claim) { return claim.holder == session; });
+    return own == leases.end() ? nullptr : &*own;
+  };
+  const std::size_t named = std::min(generations.size(), counts.size());
+  std::set<gpushm::generation> kept;
+  for (std::size_t i = 0; i < named; ++i) {
+    if (counts[i] != 0 && lease_of(generations[i]) != nullptr) {
+      kept.insert(generations[i]);
     }
-  }
-  if (more) {
-    return;
   }
   unkept left{session, {}};
-  for (const gpushm::generation generation : heir.leased) {
-    if (heir.kept->contains(generation)) {
-      continue;
-    }
-    for (const lease& claim : segments_.at(generation).leases) {
-      if (claim.holder == session) {
-        left.left.emplace_back(generation, claim.count);
+  if (!more) {
+    for (const gpushm::generation generation : heir.leased) {
+      const lease* const own = lease_of(generation);
+      if (own != nullptr && !heir.kept->contains(generation) && !kept.contains(generation)) {
+        left.left.emplace_back(generation, own->count);
       }
     }
+    if (!left.left.empty()) {
+      unkept_.push_back(std::move(left));
+    }
   }
-  heir.kept.reset();
-  if (!left.left.empty()) {
-    unkept_.push_back(std::move(left));
+  for (std::size_t i = 0; i < named; ++i) {
+    if (lease* const own = lease_of(generations[i]); own != nullptr && counts[i] != 0) {
+      own->count = static_cast<std::uint32_t>(std::min<std::uint64_t>(counts[i], own->count));
+    }
   }
-  ask_next(session);
+  heir.kept->merge(kept);
+  if (!more) {
+    heir.kept.reset();
+    ask_next(session);
+  }
 }
 
 }  // namespace gpushm::core

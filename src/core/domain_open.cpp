@@ -61,6 +61,7 @@ void domain::take_lease(session_id session, segment& what) {
   if (what.leases.size() == what.leases.capacity()) {
     what.leases.reserve(what.leases.size() * 2 + 1);
   }
+  make_room(what.leases.capacity(), 0);
   holder.held.take(resource::memory_bytes, cost::lease);
   try {
     holder.leased.insert(what.generation);
@@ -119,45 +120,30 @@ void domain::release(session_id session,
                      std::uint32_t count,
                      bool never_mapped) {
   if (const auto at = segments_.find(generation); at != segments_.end()) {
-    end_lease(session, at->second, count, never_mapped);
+    end_lease(session, *at->second, count, never_mapped);
   }
 }
 
 void domain::grant_or_refuse(session_id session, const open_request& request, segment& found) {
-  if (is_another(request, found)) {
-    observer_.open_failed(session, request, replaced());
-    return;
-  }
-  if (request.expected_size_bytes != 0 && request.expected_size_bytes != found.size_bytes) {
-    observer_.open_failed(
-        session,
-        request,
-        error(errc::size_mismatch,
-              {},
-              {},
-              "the segment has " + std::to_string(found.size_bytes) + " bytes, not the expected " +
-                  std::to_string(request.expected_size_bytes),
-              "expect the size that `gpushm stat` shows"));
-    return;
-  }
-  const auto refuse = [&](const error& why) { observer_.open_failed(session, request, why); };
-  try {
-    take_lease(session, found);
-    try {
-      observer_.opened(session, request, found);
-    } catch (...) {  // no answer, no lease
-      end_lease(session, found, 1, true);
-      throw;
+  or_refuse(session, request, [&] {
+    if (is_another(request, found)) {
+      throw replaced();
     }
-  } catch (const error& why) {
-    refuse(why);
-  } catch (const std::bad_alloc&) {
-    refuse(broker_out_of_memory());
-  }
+    if (request.expected_size_bytes != 0 && request.expected_size_bytes != found.size_bytes) {
+      throw error(errc::size_mismatch,
+                  {},
+                  {},
+                  "the segment has " + std::to_string(found.size_bytes) +
+                      " bytes, not the expected " + std::to_string(request.expected_size_bytes),
+                  "expect the size that `gpushm stat` shows");
+    }
+    take_lease(session, found);
+    answer(session, request, found);
+  });
 }
 
 void domain::open(session_id session, const open_request& request) {
-  try {
+  or_refuse(session, request, [&] {
     base::check_name({}, request.name);
     static_cast<void>(find_session(session));
     const auto at = published_.find(request.name);
@@ -177,9 +163,7 @@ void domain::open(session_id session, const open_request& request) {
       throw no_such_segment(request.name);
     }
     wait(session, request);
-  } catch (const error& why) {
-    observer_.open_failed(session, request, why);
-  }
+  });
 }
 
 // ---- asking the exporter ----
@@ -216,7 +200,9 @@ void domain::ask_exporter(session_id session,
           .first;
   try {
     confirming_by_deadline_.emplace(deadline, id);
-    confirming_by_generation_[found.generation].insert(id);
+    auto& all = confirming_by_generation_[found.generation];
+    all.insert(id);
+    make_room(0, all.size());  // they all end with the exporter
     waiter.confirming.insert(id);
     exporter.to_ask.push_back(id);
   } catch (...) {
@@ -246,11 +232,13 @@ void domain::ask_next(session_id exporter) {
   participant& asked = at->second;
   while (!asked.to_ask.empty() && asked.asked.size() < limits_.max_confirmations) {
     const std::uint64_t id = asked.to_ask.front();
-    asked.to_ask.pop_front();
-    if (const auto question = confirming_.find(id); question != confirming_.end()) {
-      asked.asked.insert(id);
-      observer_.confirm(exporter, id, question->second.generation);
+    const auto question = confirming_.find(id);
+    if (question == confirming_.end()) {
+      asked.to_ask.pop_front();
+      continue;
     }
+    asked.asked.splice(asked.asked.end(), asked.to_ask, asked.to_ask.begin());
+    effects_.questions.push_back({exporter, id, question->second.generation});
   }
 }
 
@@ -271,9 +259,9 @@ domain::waiting_confirmation domain::take_confirmation(std::uint64_t id) {
   return taken;
 }
 
-void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict answer) {
+void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict said) {
   if (const auto who = sessions_.find(exporter);
-      who != sessions_.end() && who->second.asked.erase(confirmation) != 0) {
+      who != sessions_.end() && who->second.asked.remove(confirmation) != 0) {
     ask_next(exporter);
   }
   const auto at = confirming_.find(confirmation);
@@ -281,37 +269,47 @@ void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict 
     return;
   }
   const auto found = segments_.find(at->second.generation);
-  if (found != segments_.end() && found->second.creator_session != exporter) {
+  if (found != segments_.end() && found->second->creator_session != exporter) {
     return;  // not who was asked
   }
   const waiting_confirmation asked = take_confirmation(confirmation);
-  if (found == segments_.end() || found->second.removed) {
+  if (found == segments_.end() || found->second->removed) {
     open(asked.session, asked.request);  // its name may be another's by now, or may be waited for
     return;
   }
-  segment& what = found->second;
-  if (answer == verdict::unchanged) {
+  segment& what = *found->second;
+  if (said == verdict::unchanged) {
     grant_or_refuse(asked.session, asked.request, what);
     return;
   }
-  observer_.open_failed(asked.session,
-                        asked.request,
-                        error(errc::stale,
-                              {},
-                              {},
-                              answer == verdict::changed
-                                  ? "its exporter has freed or replaced the memory without unshare"
-                                  : "its exporter does not share this memory any more",
-                              "unshare before freeing, and share the new memory"));
+  refuse_with(asked.session, asked.request, [&] {
+    return error(errc::stale,
+                 {},
+                 {},
+                 said == verdict::changed
+                     ? "its exporter has freed or replaced the memory without unshare"
+                     : "its exporter does not share this memory any more",
+                 "unshare before freeing, and share the new memory");
+  });
   // Nobody can use it from here on.
   unname(what);
   emit(event_kind::removed, what, exporter);
   free_if_unused(what);
 }
 
+void domain::not_asked(const question& what) {
+  if (const auto exporter = sessions_.find(what.exporter); exporter != sessions_.end()) {
+    exporter->second.asked.remove(what.confirmation);
+  }
+  if (confirming_.contains(what.confirmation)) {
+    const waiting_confirmation open = take_confirmation(what.confirmation);
+    refuse(open.session, open.request, std::nullopt);
+  }
+}
+
 // ---- waiting for a name ----
 
-void domain::wait(session_id session, open_request request) {
+void domain::wait(session_id session, const open_request& request) {
   participant& waiter = find_session(session);
   if (waiter.waiting.size() >= limits_.max_pending_opens) {
     throw error(errc::too_many_requests,
@@ -323,69 +321,82 @@ void domain::wait(session_id session, open_request request) {
   }
   take_place(waiter.held, request);
   const std::uint64_t id = next_waiting_++;
-  const auto kept = waiting_.emplace(id, waiting_open{session, std::move(request)}).first;
-  const open_request& what = kept->second.request;
   try {
+    waiting_.emplace(id, waiting_open{session, request});
     waiter.waiting.insert(id);
-    waiting_by_deadline_.emplace(*what.deadline, id);
-    waiting_by_name_[what.name].insert(id);
+    waiting_by_deadline_.emplace(*request.deadline, id);
+    name_waiters& same = waiting_by_name_[request.name];
+    if (same.ids.empty()) {
+      same.place.assign(1, request.name);
+    }
+    same.ids.insert(id);
   } catch (...) {  // out of memory half-way
-    if (const auto by_name = waiting_by_name_.find(what.name);
-        by_name != waiting_by_name_.end() && by_name->second.empty()) {
+    if (const auto by_name = waiting_by_name_.find(request.name);
+        by_name != waiting_by_name_.end() && by_name->second.ids.empty()) {
       waiting_by_name_.erase(by_name);
     }
-    waiting_by_deadline_.erase({*what.deadline, id});
+    waiting_by_deadline_.erase({*request.deadline, id});
     waiter.waiting.erase(id);
-    give_place(waiter.held, what);
-    waiting_.erase(kept);
+    waiting_.erase(id);
+    give_place(waiter.held, request);
     throw;
   }
 }
 
-void domain::stop_waiting(std::uint64_t id) {
+domain::waiting_open domain::take_waiting(std::uint64_t id) {
   const auto at = waiting_.find(id);
-  const open_request& request = at->second.request;
-  const auto by_name = waiting_by_name_.find(request.name);
-  by_name->second.erase(id);
-  if (by_name->second.empty()) {
+  waiting_open taken = std::move(at->second);
+  waiting_.erase(at);
+  const auto by_name = waiting_by_name_.find(taken.request.name);
+  by_name->second.ids.erase(id);
+  if (by_name->second.ids.empty()) {
     waiting_by_name_.erase(by_name);
   }
-  waiting_by_deadline_.erase({*request.deadline, id});
-  if (const auto waiter = sessions_.find(at->second.session); waiter != sessions_.end()) {
+  waiting_by_deadline_.erase({*taken.request.deadline, id});
+  if (const auto waiter = sessions_.find(taken.session); waiter != sessions_.end()) {
     waiter->second.waiting.erase(id);
-    give_place(waiter->second.held, request);
+    give_place(waiter->second.held, taken.request);
   }
-  waiting_.erase(at);
+  return taken;
 }
 
 void domain::wake(segment& published) {
-  if (wake_some(published)) {
-    to_wake_.push_back(published.name);
+  if (!wake_some(published)) {
+    return;
   }
+  std::list<std::string>& place = waiting_by_name_.find(published.name)->second.place;
+  due_.splice(due_.end(), place);
+}
+
+/// Room for the answers of one turn, for the event of each, and for what an exporter is asked.
+bool domain::has_room_to_wake() const noexcept {
+  const auto has = [](const auto& room, std::size_t more) {
+    return room.capacity() - room.size() >= more;
+  };
+  return has(effects_.answers, opens_a_turn) && has(effects_.changes, opens_a_turn) &&
+         has(effects_.questions, limits_.max_confirmations);
 }
 
 /// Answers some of those that wait for the name; true when more are left.
-bool domain::wake_some(const segment& published) {
+bool domain::wake_some(segment& published) {
   if (waits_for_fence(published)) {
     return false;
   }
-  for (std::size_t left = opens_a_turn; left != 0; --left) {
+  const bool now = has_room_to_wake();
+  for (std::size_t left = now ? opens_a_turn : 0; left != 0; --left) {
     const auto at = waiting_by_name_.find(published.name);
     if (at == waiting_by_name_.end()) {
       return false;
     }
-    const std::uint64_t id = *at->second.begin();
-    const waiting_open woken = waiting_.at(id);
-    stop_waiting(id);
+    const waiting_open woken = take_waiting(*at->second.ids.begin());
     if (!base::is_exporter_bound(published.backend)) {
-      grant_or_refuse(woken.session, woken.request, find(published.generation));
+      grant_or_refuse(woken.session, woken.request, published);
       continue;
     }
-    try {  // it may have been reserved long ago; the open has time until its own deadline
+    // It may have been reserved long ago; the open has time until its own deadline.
+    or_refuse(woken.session, woken.request, [&] {
       ask_exporter(woken.session, woken.request, published, *woken.request.deadline);
-    } catch (const error& why) {
-      observer_.open_failed(woken.session, woken.request, why);
-    }
+    });
   }
   return waiting_by_name_.contains(published.name);
 }
@@ -395,27 +406,25 @@ void domain::tick(time_point now) {
   std::size_t left = opens_a_turn;
   while (!waiting_by_deadline_.empty() && waiting_by_deadline_.begin()->first <= now &&
          left-- != 0) {
-    const std::uint64_t id = waiting_by_deadline_.begin()->second;
-    const waiting_open expired = waiting_.at(id);
-    stop_waiting(id);
+    const waiting_open expired = take_waiting(waiting_by_deadline_.begin()->second);
     const auto at = published_.find(expired.request.name);
-    observer_.open_failed(expired.session,
-                          expired.request,
-                          at != published_.end() && waits_for_fence(*at->second)
-                              ? writer_ending(*at->second)
-                              : no_such_segment(expired.request.name));
+    refuse_with(expired.session, expired.request, [&] {
+      return at != published_.end() && waits_for_fence(*at->second)
+                 ? writer_ending(*at->second)
+                 : no_such_segment(expired.request.name);
+    });
   }
   left = opens_a_turn;
   while (!confirming_by_deadline_.empty() && confirming_by_deadline_.begin()->first <= now &&
          left-- != 0) {
     const waiting_confirmation expired = take_confirmation(confirming_by_deadline_.begin()->second);
-    observer_.open_failed(expired.session,
-                          expired.request,
-                          error(errc::timed_out,
-                                {},
-                                {},
-                                "the process that shares this memory does not answer",
-                                "see whether it is stopped or overloaded"));
+    refuse_with(expired.session, expired.request, [] {
+      return error(errc::timed_out,
+                   {},
+                   {},
+                   "the process that shares this memory does not answer",
+                   "see whether it is stopped or overloaded");
+    });
   }
 }
 

@@ -38,6 +38,7 @@ void domain::connect(session_id id, const peer& who) {
   joined.held.take(resource::connections, 1);
   joined.held.take(resource::descriptors, limits_.descriptors_per_session);
   joined.held.take(resource::memory_bytes, cost::connection);
+  joined.over.emplace_back();
   sessions_.emplace(id, std::move(joined));
 }
 
@@ -60,7 +61,7 @@ void domain::mute(session_id session) {
 /// Nothing can reach the session from here on.
 void domain::stop_requests(session_id id, participant& of) {
   while (!of.waiting.empty()) {
-    stop_waiting(*of.waiting.begin());
+    static_cast<void>(take_waiting(*of.waiting.begin()));
   }
   while (!of.confirming.empty()) {
     static_cast<void>(take_confirmation(*of.confirming.begin()));
@@ -94,26 +95,27 @@ void domain::disconnect(session_id id, bool clean) {
     return;
   }
   stop_requests(id, at->second);
-  // Its leases are worked off from a copy.
-  participant gone = std::move(at->second);
-  sessions_.erase(at);
+  // What is left of it is worked off apart from the living.
+  auto node = sessions_.extract(at);
+  participant& gone = node.mapped();
   ending_sessions_ -= gone.lost ? 1U : 0U;
   for (const resource of : {resource::connections, resource::descriptors}) {
     gone.held.give_back(of, gone.held.held(of));
   }
-
-  std::set<gpushm::generation> touched = std::move(gone.leased);
-  touched.insert(gone.created.begin(), gone.created.end());
-  ended_session over{id,
-                     gone.who,
-                     clean ? end_kind::goodbye : end_kind::death,
-                     {touched.rbegin(), touched.rend()},
-                     std::move(gone.held)};
+  ended_session& over = gone.over.front();
+  over.session = id;
+  over.pid = gone.who.pid;
+  over.how = clean ? end_kind::goodbye : end_kind::death;
+  over.left = std::move(gone.leased);
+  over.left.merge(gone.created);
+  over.held = std::move(gone.held);
   for (std::size_t some = leases_a_turn(); some != 0 && !over.left.empty(); --some) {
-    end_next_lease(over);
+    if (!end_next_lease(over)) {
+      break;
+    }
   }
   if (!over.left.empty()) {
-    ended_.push_back(std::move(over));
+    ended_.splice(ended_.end(), gone.over);
   }
 }
 
@@ -123,10 +125,15 @@ std::size_t domain::leases_a_turn() const noexcept {
 }
 
 bool domain::work() {
-  if (!to_wake_.empty()) {
-    const auto at = published_.find(to_wake_.front());
+  if (!due_.empty()) {
+    const auto at = published_.find(due_.front());
     if (at == published_.end() || !wake_some(*at->second)) {
-      to_wake_.pop_front();
+      const auto same = waiting_by_name_.find(due_.front());
+      if (same == waiting_by_name_.end()) {
+        due_.pop_front();
+      } else {
+        same->second.place.splice(same->second.place.end(), due_, due_.begin());
+      }
     }
   }
   // Of each that is over a part, or nothing when its line is empty.
@@ -134,47 +141,54 @@ bool domain::work() {
     for (std::size_t some = leases_a_turn(); some != 0 && !line.empty(); --some) {
       if (line.front().left.empty()) {
         line.pop_front();
-        continue;
+      } else if (!end_one(line.front())) {
+        return;
       }
-      end_one(line.front());
     }
     if (!line.empty() && line.front().left.empty()) {
       line.pop_front();
     }
   };
-  work_off(ended_, [&](ended_session& gone) { end_next_lease(gone); });
-  work_off(unkept_, [&](unkept& of) { release_next(of); });
+  work_off(ended_, [&](ended_session& gone) { return end_next_lease(gone); });
+  work_off(unkept_, [&](unkept& of) { return release_next(of); });
   return has_work();
 }
 
-void domain::end_next_lease(ended_session& gone) {
-  const auto found = segments_.find(gone.left.back());
-  gone.left.pop_back();
-  if (found != segments_.end()) {
-    const std::string name = found->second.name;
-    end_lease_of_gone(gone, found->second);
-    wake_after_fence(name);
+/// False when it has to wait until there is room for what comes of it.
+bool domain::end_next_lease(ended_session& gone) {
+  const auto found = segments_.find(*gone.left.begin());
+  if (found == segments_.end()) {
+    gone.left.erase(gone.left.begin());
+    return true;
   }
+  const std::shared_ptr<segment> what = found->second;
+  if (!has_room_to_end(*what)) {
+    return false;
+  }
+  gone.left.erase(gone.left.begin());
+  end_lease_of_gone(gone.session, gone.pid, gone.how, *what);
+  wake_after_fence(what->name);
+  return true;
 }
 
-void domain::release_next(unkept& of) {
+bool domain::release_next(unkept& of) {
   const auto [generation, count] = of.left.back();
+  const auto found = segments_.find(generation);
+  if (found != segments_.end() && !has_room_to_end(*found->second)) {
+    return false;
+  }
   of.left.pop_back();
   release(of.session, generation, count);
+  return true;
 }
 
-void domain::end_lease_of_gone(const ended_session& gone, segment& what) {
-  const session_id id = gone.session;
+void domain::end_lease_of_gone(session_id id, std::int32_t pid, end_kind how, segment& what) {
   const bool created = what.creator_session == id;
-  if (gone.how == end_kind::death && what.published) {
+  if (how == end_kind::death && what.published) {
     // The leases that are left are the ones of others.
     const auto left = std::count_if(
         what.leases.begin(), what.leases.end(), [&](const lease& l) { return l.holder != id; });
-    emit({event_kind::peer_died,
-          what.name,
-          what.generation,
-          static_cast<std::uint32_t>(left),
-          gone.who.pid});
+    emit(event_kind::peer_died, what, static_cast<std::size_t>(left), pid);
   }
   const auto own = std::find_if(
       what.leases.begin(), what.leases.end(), [&](const lease& l) { return l.holder == id; });
@@ -189,9 +203,9 @@ void domain::end_lease_of_gone(const ended_session& gone, segment& what) {
     --lease_count_;
   }
   if (base::is_exporter_bound(what.backend)) {
-    end_with_exporter(what, gone.how);
-  } else if (gone.how != end_kind::goodbye && !what.removed && stays(what)) {
-    observer_.slot_changed(what.slot, what.generation, segment_state::exporter_gone);
+    end_with_exporter(what, how);
+  } else if (how != end_kind::goodbye && !what.removed && stays(what)) {
+    set_word(what, segment_state::exporter_gone);
   }
   free_if_unused(what);
 }
@@ -206,19 +220,18 @@ void domain::end_with_exporter(segment& what, end_kind how) {
     }
     unname(what, clean ? segment_state::removed : segment_state::exporter_gone);
     if (what.published) {
-      emit(event_kind::removed, what, 0);
+      emit(event_kind::removed, what, session_id{0});
     }
   }
-  std::vector<std::uint64_t> asked;
-  if (const auto of = confirming_by_generation_.find(what.generation);
-      of != confirming_by_generation_.end()) {
-    asked.assign(of->second.begin(), of->second.end());
-  }
-  for (const std::uint64_t confirmation : asked) {
-    const waiting_confirmation waiting = take_confirmation(confirmation);
-    observer_.open_failed(waiting.session,
-                          waiting.request,
-                          clean ? no_such_segment(waiting.request.name) : exporter_died());
+  for (;;) {
+    const auto of = confirming_by_generation_.find(what.generation);
+    if (of == confirming_by_generation_.end()) {
+      return;
+    }
+    const waiting_confirmation waiting = take_confirmation(*of->second.begin());
+    refuse_with(waiting.session, waiting.request, [&] {
+      return clean ? no_such_segment(waiting.request.name) : exporter_died();
+    });
   }
 }
 
@@ -276,18 +289,13 @@ void domain::unsubscribe(session_id id, std::uint64_t number) {
 
 void domain::emit(event_kind kind, const segment& what, session_id cause) {
   const auto at = sessions_.find(cause);
-  emit({kind,
-        what.name,
-        what.generation,
-        static_cast<std::uint32_t>(what.leases.size()),
-        at == sessions_.end() ? 0 : at->second.who.pid});
+  emit(kind, what, what.leases.size(), at == sessions_.end() ? 0 : at->second.who.pid);
 }
 
-void domain::emit(const change& what) {
-  for (const subscription& entry : subscriptions_) {
-    if (what.name.substr(0, entry.prefix.size()) == entry.prefix) {
-      observer_.notify(entry.session, entry.id, what);
-    }
+void domain::emit(event_kind kind, const segment& what, std::size_t leases, std::int32_t peer_pid) {
+  if (!subscriptions_.empty()) {
+    effects_.changes.push_back(
+        {kind, what.shared_from_this(), static_cast<std::uint32_t>(leases), peer_pid, 0});
   }
 }
 

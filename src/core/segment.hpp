@@ -40,8 +40,17 @@ struct metadata_block {
   std::shared_ptr<const charges> held;
 };
 
-/// What the broker knows of a segment; no descriptors here.
-struct segment {
+/// What the surroundings keep for a segment: descriptors, of which the domain knows nothing. Goes
+/// when the segment is freed.
+struct segment_payload {
+  segment_payload() = default;
+  segment_payload(const segment_payload&) = delete;
+  segment_payload& operator=(const segment_payload&) = delete;
+  virtual ~segment_payload() = default;
+};
+
+/// What the broker knows of a segment.
+struct segment : std::enable_shared_from_this<segment> {
   std::string name;
   gpushm::generation generation = 0;
   std::uint64_t size_bytes = 0;
@@ -64,6 +73,7 @@ struct segment {
   /// Charged to the creator, also after it is gone. Shared with what outlives the segment on its
   /// behalf.
   std::shared_ptr<charges> held;
+  std::shared_ptr<segment_payload> payload;
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return metadata ? metadata->bytes.size() : 0;

@@ -616,17 +616,23 @@ std::vector<std::byte> encode(const message& value) {
   return encoder().finish(value);
 }
 
-std::optional<message> decode(std::span<const std::byte> packet) {
+namespace {
+
+/// Null when it is no message of this protocol.
+const fb::Message* verified(std::span<const std::byte> packet) noexcept {
   if (packet.size() > max_packet_bytes) {
-    return std::nullopt;
+    return nullptr;
   }
   const auto* data = reinterpret_cast<const std::uint8_t*>(packet.data());
   fbs::Verifier verifier(data, packet.size());
-  if (!fb::VerifyMessageBuffer(verifier)) {
-    return std::nullopt;
-  }
-  const fb::Message* root = fb::GetMessage(data);
-  if (root->body() == nullptr) {
+  return fb::VerifyMessageBuffer(verifier) ? fb::GetMessage(data) : nullptr;
+}
+
+}  // namespace
+
+std::optional<message> decode(std::span<const std::byte> packet) {
+  const fb::Message* root = verified(packet);
+  if (root == nullptr || root->body() == nullptr) {
     return std::nullopt;
   }
   try {
@@ -634,6 +640,11 @@ std::optional<message> decode(std::span<const std::byte> packet) {
   } catch (const malformed&) {
     return std::nullopt;
   }
+}
+
+std::uint64_t id_of(std::span<const std::byte> packet) noexcept {
+  const fb::Message* root = verified(packet);
+  return root == nullptr ? 0 : root->id();
 }
 
 }  // namespace gpushm::wire

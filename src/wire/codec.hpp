@@ -23,4 +23,7 @@ namespace gpushm::wire {
 /// memory.
 [[nodiscard]] std::optional<message> decode(std::span<const std::byte> packet);
 
+/// The id of a packet that there was no memory to decode; 0 when it is none. Allocates nothing.
+[[nodiscard]] std::uint64_t id_of(std::span<const std::byte> packet) noexcept;
+
 }  // namespace gpushm::wire

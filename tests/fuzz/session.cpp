@@ -146,7 +146,15 @@ class world final : public broker_detail::outbox {
     GPUSHM_REQUIRE(slots_.empty());
   }
 
-  void send(core::session_id session, outgoing packet) override {
+  void lose_event(core::session_id /*session*/, std::uint64_t /*subscription*/) noexcept override {
+    GPUSHM_REQUIRE(false);  // there is memory
+  }
+  void send(core::session_id session, broker_detail::prepared one) noexcept override {
+    if (one.empty()) {
+      return;
+    }
+    GPUSHM_REQUIRE(one.size() == 1);
+    broker_detail::outgoing& packet = one.front();
     GPUSHM_REQUIRE(dropped_.count(session) == 0);
     const std::vector<std::byte> bytes = packet.encode();
     GPUSHM_REQUIRE(bytes.size() <= wire::max_packet_bytes);
@@ -214,7 +222,7 @@ class world final : public broker_detail::outbox {
   }
   void resumed(core::session_id lost) noexcept override { GPUSHM_REQUIRE(gone_.count(lost) != 0); }
 
-  void drop(core::session_id session, std::string_view /*why*/) override {
+  void drop(core::session_id session, std::string_view /*why*/) noexcept override {
     dropped_.insert(session);
     gone_.insert(session);
     std::replace(sessions_.begin(), sessions_.end(), session, core::session_id{0});

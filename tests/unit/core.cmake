@@ -5,6 +5,6 @@ gpushm_test(gpushm_core_test
   LABEL unit)
 # Programs of their own: they replace operator new.
 gpushm_test(gpushm_core_heap_test
-  SOURCES core_heap_test.cpp core_counting_new.cpp
+  SOURCES core_heap_test.cpp hub_heap_test.cpp core_counting_new.cpp
   MODULES broker core
   LABEL unit SINGLE_THREADED)

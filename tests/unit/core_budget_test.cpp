@@ -233,7 +233,7 @@ constexpr std::uint32_t broker_uid = 42;
 
 class core_share : public testing::Test {
  protected:
-  explicit core_share(const limits& bounds = {}) : domain_("default", broker_uid, bounds, seen_) {}
+  explicit core_share(const limits& bounds = {}) : domain_("default", broker_uid, bounds) {}
 
   session_id join(std::uint32_t uid, std::int32_t pid = 100) {
     domain_.connect(++last_session_, {pid, uid, true});
@@ -256,7 +256,9 @@ class core_share : public testing::Test {
     for (session_id session = 1; session <= last_session_; ++session) {
       domain_.disconnect(session, true);
     }
+    seen_.settle();
     while (domain_.work()) {
+      seen_.settle();
     }
     for (std::size_t i = 0; i < resource_count; ++i) {
       EXPECT_EQ(domain_.budget().used(static_cast<resource>(i)), 0U) << "resource " << i;
@@ -267,8 +269,8 @@ class core_share : public testing::Test {
     EXPECT_EQ(domain_.waiting_count(), 0U);
   }
 
-  recorder seen_;
   domain domain_;
+  recorder seen_{domain_};
   session_id last_session_ = 0;
   std::uint64_t request_ = 0;
 };
@@ -287,20 +289,20 @@ TEST_F(core_share, an_exporter_is_asked_no_more_than_it_has_answered) {
     open(importer, "w");
   }
   const std::size_t most = domain_.bounds().max_confirmations;
-  EXPECT_EQ(seen_.questions.size(), most);
+  EXPECT_EQ(seen_.questions().size(), most);
   // A stopped exporter is not asked again for those that have timed out.
   while (domain_.next_deadline()) {
     domain_.tick(at_ms(60'000));
   }
-  EXPECT_EQ(seen_.answers.size(), 640U);
+  EXPECT_EQ(seen_.answers().size(), 640U);
   open(importer, "w");
-  EXPECT_EQ(seen_.questions.size(), most);
+  EXPECT_EQ(seen_.questions().size(), most);
   // Each answer, also a late one, makes room for a question.
-  for (std::size_t i = 0; i < seen_.questions.size(); ++i) {
-    domain_.confirmed(exporter, seen_.questions[i].confirmation, verdict::unchanged);
+  for (std::size_t i = 0; i < seen_.questions().size(); ++i) {
+    domain_.confirmed(exporter, seen_.questions()[i].confirmation, verdict::unchanged);
   }
-  EXPECT_EQ(seen_.questions.size(), most + 1);
-  EXPECT_EQ(seen_.answers.back().generation, made);
+  EXPECT_EQ(seen_.questions().size(), most + 1);
+  EXPECT_EQ(seen_.answers().back().generation, made);
   expect_nothing_left();
 }
 
@@ -311,12 +313,14 @@ TEST_F(core_share, many_leases_of_a_dead_session_end_bit_by_bit) {
   for (int i = 0; i < 2'000; ++i) {
     make(doomed, "s/" + std::to_string(i));
   }
-  seen_.notices.clear();
+  seen_.notices().clear();
   domain_.disconnect(doomed, false);
   EXPECT_GT(domain_.segment_count(), 1'000U);
   EXPECT_LT(domain_.segment_count(), 2'000U);
   int turns = 0;
+  seen_.settle();
   while (domain_.work()) {
+    seen_.settle();
     ++turns;
     // Others go on meanwhile.
     const auto made = make(watcher, "between");
@@ -325,7 +329,7 @@ TEST_F(core_share, many_leases_of_a_dead_session_end_bit_by_bit) {
   EXPECT_GE(turns, 5);
   EXPECT_EQ(domain_.segment_count(), 0U);
   const auto deaths =
-      std::count_if(seen_.notices.begin(), seen_.notices.end(), [](const notice& each) {
+      std::count_if(seen_.notices().begin(), seen_.notices().end(), [](const notice& each) {
         return each.kind == event_kind::peer_died;
       });
   EXPECT_EQ(deaths, 2'000);
@@ -344,13 +348,13 @@ TEST_F(core_share, the_end_of_leases_tells_no_crowd_of_subscribers_at_once) {
     make(doomed, "s/" + std::to_string(i));
   }
   const std::size_t most = 2 * 2'000;  // a death and a removal of one segment
-  seen_.notices.clear();
+  seen_.notices().clear();
   domain_.disconnect(doomed, false);
-  EXPECT_LE(seen_.notices.size(), most);
+  EXPECT_LE(seen_.notices().size(), most);
   for (bool more = true; more;) {
-    seen_.notices.clear();
+    seen_.notices().clear();
     more = domain_.work();
-    EXPECT_LE(seen_.notices.size(), most);
+    EXPECT_LE(seen_.notices().size(), most);
   }
   expect_nothing_left();
 }
@@ -367,12 +371,14 @@ TEST_F(core_share, many_that_wait_for_one_name_are_answered_bit_by_bit) {
   const session_id creator = join(1);
   const auto made = make(creator, "w", lifetime::persistent);
   EXPECT_GT(domain_.waiting_count(), 1'000U);
-  EXPECT_FALSE(seen_.answers.empty());
+  EXPECT_FALSE(seen_.answers().empty());
+  seen_.settle();
   while (domain_.work()) {
+    seen_.settle();
   }
   EXPECT_EQ(domain_.waiting_count(), 0U);
-  EXPECT_EQ(seen_.answers.size(), 2'000U);
-  EXPECT_TRUE(std::all_of(seen_.answers.begin(), seen_.answers.end(), [&](const answer& each) {
+  EXPECT_EQ(seen_.answers().size(), 2'000U);
+  EXPECT_TRUE(std::all_of(seen_.answers().begin(), seen_.answers().end(), [&](const answer& each) {
     return each.generation == made;
   }));
   domain_.remove(creator, "w");
@@ -386,17 +392,19 @@ TEST_F(core_share, those_that_wait_are_not_given_what_was_removed_meanwhile) {
   }
   const session_id creator = join(1);
   make(creator, "w");
-  const std::size_t answered = seen_.answers.size();
+  const std::size_t answered = seen_.answers().size();
   domain_.remove(creator, "w");
+  seen_.settle();
   while (domain_.work()) {
+    seen_.settle();
   }
-  EXPECT_EQ(seen_.answers.size(), answered);
+  EXPECT_EQ(seen_.answers().size(), answered);
   EXPECT_EQ(domain_.waiting_count(), 1'000U - answered);
   domain_.tick(at_ms(2'000'000));
   while (domain_.next_deadline()) {
     domain_.tick(at_ms(2'000'000));
   }
-  EXPECT_EQ(seen_.answers.size(), 1'000U);
+  EXPECT_EQ(seen_.answers().size(), 1'000U);
   expect_nothing_left();
 }
 
@@ -405,9 +413,9 @@ TEST_F(core_share, a_muted_session_hears_nothing_and_keeps_its_leases) {
   domain_.subscribe(watcher, 1, "");
   const auto made = make(watcher, "mine");
   domain_.mute(watcher);
-  seen_.notices.clear();
+  seen_.notices().clear();
   make(join(2), "w");
-  EXPECT_TRUE(seen_.notices.empty());
+  EXPECT_TRUE(seen_.notices().empty());
   EXPECT_EQ(domain_.held(watcher, made).name, "mine");
   EXPECT_EQ(domain_.budget().used(resource::subscriptions), 0U);
   expect_nothing_left();

@@ -11,9 +11,13 @@ namespace {
 
 std::atomic<std::size_t> in_use{0};
 std::atomic<std::size_t> until_failure{0};
+std::atomic<bool> goes_on{false};
+std::atomic<bool> failed{false};
 
 void* take(std::size_t size) noexcept {
   if (until_failure.load() != 0 && until_failure.fetch_sub(1) == 1) {
+    until_failure = goes_on ? 1 : 0;
+    failed = true;
     return nullptr;
   }
   void* const address = std::malloc(size == 0 ? 1 : size);
@@ -38,7 +42,21 @@ std::size_t heap_bytes_in_use() noexcept {
   return in_use.load();
 }
 void fail_allocation(std::size_t count) noexcept {
+  goes_on = false;
+  failed = false;
   until_failure = count;
+}
+void fail_allocations_from(std::size_t count) noexcept {
+  goes_on = true;
+  failed = false;
+  until_failure = count;
+}
+bool an_allocation_failed() noexcept {
+  return failed;
+}
+no_failures::no_failures() noexcept : left_(until_failure.exchange(0)) {}
+no_failures::~no_failures() {
+  until_failure = left_;
 }
 
 }  // namespace gpushm_testing

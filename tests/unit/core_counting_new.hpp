@@ -9,5 +9,21 @@ namespace gpushm_testing {
 [[nodiscard]] std::size_t heap_bytes_in_use() noexcept;
 /// The `count`-th allocation from now on throws bad_alloc, once; 0: none does.
 void fail_allocation(std::size_t count) noexcept;
+/// That allocation and all that come after it.
+void fail_allocations_from(std::size_t count) noexcept;
+/// One has failed since the last of these calls.
+[[nodiscard]] bool an_allocation_failed() noexcept;
+
+/// No allocation fails, or counts towards one that does, while it exists.
+class no_failures {
+ public:
+  no_failures() noexcept;
+  no_failures(const no_failures&) = delete;
+  no_failures& operator=(const no_failures&) = delete;
+  ~no_failures();
+
+ private:
+  std::size_t left_;
+};
 
 }  // namespace gpushm_testing

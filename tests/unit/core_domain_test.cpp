@@ -19,7 +19,7 @@ constexpr peer nobody_too{0, 65534, false};
 
 class domain_of : public testing::Test {
  protected:
-  explicit domain_of(const limits& bounds = {}) : domain_("default", broker_uid, bounds, seen_) {
+  explicit domain_of(const limits& bounds = {}) : domain_("default", broker_uid, bounds) {
     domain_.connect(1, alice);
     domain_.connect(2, bob);
     domain_.connect(3, alice_too);
@@ -45,7 +45,7 @@ class domain_of : public testing::Test {
             std::uint64_t expected = 0) {
     domain_.open(session, {++request_, 0, name, expected, deadline});
   }
-  [[nodiscard]] const answer& last() const { return seen_.answers.back(); }
+  [[nodiscard]] const answer& last() const { return seen_.answers().back(); }
   [[nodiscard]] bool holds(session_id session, gpushm::generation generation) const {
     try {
       static_cast<void>(domain_.held(session, generation));
@@ -63,11 +63,11 @@ class domain_of : public testing::Test {
     EXPECT_EQ(domain_.waiting_count(), 0U);
     EXPECT_EQ(domain_.allocated_bytes(), 0U);
     EXPECT_EQ(domain_.descriptors(), 0U);
-    EXPECT_TRUE(seen_.slots.empty());
+    EXPECT_TRUE(seen_.slots().empty());
   }
 
-  recorder seen_;
   domain domain_;
+  recorder seen_{domain_};
   std::uint64_t request_ = 0;
 };
 
@@ -122,7 +122,7 @@ TEST_F(reserving, refuses_what_makes_no_segment_and_changes_nothing) {
   }
   EXPECT_EQ(domain_.segment_count(), 0U);
   EXPECT_EQ(domain_.allocated_bytes(), 0U);
-  EXPECT_TRUE(seen_.slots.empty());
+  EXPECT_TRUE(seen_.slots().empty());
 }
 
 TEST_F(reserving, refuses_a_name_in_use_and_says_in_what_use) {
@@ -364,10 +364,10 @@ TEST_F(publishing, is_too_late_once_the_segment_is_removed) {
   EXPECT_EQ(error_of([&] { domain_.publish(1, made, {}); }, &code),
             "the segment was removed before it was published (create it again)");
   EXPECT_EQ(code, errc::segment_removed);
-  EXPECT_TRUE(seen_.answers.empty());
-  EXPECT_TRUE(seen_.notices.empty()) << "nobody was told of it";
+  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_TRUE(seen_.notices().empty()) << "nobody was told of it";
   const auto next = make(3, "kv");
-  ASSERT_EQ(seen_.answers.size(), 1U);
+  ASSERT_EQ(seen_.answers().size(), 1U);
   EXPECT_EQ(last().generation, next);
 }
 
@@ -429,13 +429,13 @@ TEST_F(opening, waits_for_its_name_first_come_first_served) {
   EXPECT_EQ(domain_.next_deadline(), at_ms(20));
   domain_.tick(at_ms(19));
   const auto made = make(1, "kv");
-  ASSERT_EQ(seen_.answers.size(), 3U);
-  EXPECT_EQ(seen_.answers[0].session, 2U);
-  EXPECT_EQ(seen_.answers[0].generation, made);
-  EXPECT_EQ(seen_.answers[1].session, 3U);
-  EXPECT_EQ(seen_.answers[1].generation, made);
-  EXPECT_EQ(seen_.answers[2].session, 5U);
-  EXPECT_EQ(seen_.answers[2].code, errc::size_mismatch);
+  ASSERT_EQ(seen_.answers().size(), 3U);
+  EXPECT_EQ(seen_.answers()[0].session, 2U);
+  EXPECT_EQ(seen_.answers()[0].generation, made);
+  EXPECT_EQ(seen_.answers()[1].session, 3U);
+  EXPECT_EQ(seen_.answers()[1].generation, made);
+  EXPECT_EQ(seen_.answers()[2].session, 5U);
+  EXPECT_EQ(seen_.answers()[2].code, errc::size_mismatch);
   EXPECT_EQ(domain_.next_deadline(), at_ms(40));
   domain_.tick(at_ms(39));
   EXPECT_EQ(domain_.waiting_count(), 1U);
@@ -451,7 +451,7 @@ TEST_F(opening, is_not_answered_once_its_session_is_gone) {
   domain_.disconnect(2, false);
   EXPECT_EQ(domain_.waiting_count(), 1U);
   make(1, "kv");
-  ASSERT_EQ(seen_.answers.size(), 1U);
+  ASSERT_EQ(seen_.answers().size(), 1U);
   EXPECT_EQ(last().session, 3U);
   expect_nothing_left();
 }
@@ -462,7 +462,7 @@ TEST_F(opening, of_a_reserved_name_waits_for_it_to_be_published) {
   open(2, "kv");
   EXPECT_EQ(last().code, errc::no_such_segment);
   open(2, "kv", at_ms(10));
-  EXPECT_EQ(seen_.answers.size(), 1U);
+  EXPECT_EQ(seen_.answers().size(), 1U);
   domain_.publish(1, made, {});
   EXPECT_EQ(last().generation, made);
 }
@@ -471,7 +471,7 @@ TEST_F(opening, of_a_removed_name_waits_for_the_next_one) {
   make(1, "kv");
   domain_.remove(1, "kv");
   open(2, "kv", at_ms(10));
-  EXPECT_TRUE(seen_.answers.empty());
+  EXPECT_TRUE(seen_.answers().empty());
   const auto next = make(3, "kv");
   EXPECT_EQ(last().generation, next);
 }
@@ -484,14 +484,14 @@ class with_few_waiting_opens : public domain_of {
 TEST_F(with_few_waiting_opens, the_one_too_many_fails_at_once) {
   open(2, "a", at_ms(10));
   open(2, "a", at_ms(10));
-  EXPECT_TRUE(seen_.answers.empty());
+  EXPECT_TRUE(seen_.answers().empty());
   open(2, "b", at_ms(10));
   EXPECT_EQ(last().code, errc::too_many_requests);
   EXPECT_EQ(last().text,
             "2 opens of this connection wait for their names, the limit (wait for fewer names at "
             "once)");
   open(3, "b", at_ms(10));
-  EXPECT_EQ(seen_.answers.size(), 1U) << "other connections have their own room";
+  EXPECT_EQ(seen_.answers().size(), 1U) << "other connections have their own room";
   domain_.tick(at_ms(10));
   open(2, "b", at_ms(20));
   EXPECT_EQ(domain_.waiting_count(), 1U);
@@ -531,7 +531,7 @@ TEST_F(releasing, frees_a_leased_segment_with_its_last_lease_and_keeps_a_persist
   EXPECT_EQ(domain_.stat(3, "leased").leases.size(), 1U);
   domain_.release(2, leased, 1);
   EXPECT_THROW(static_cast<void>(domain_.stat(3, "leased")), error);
-  EXPECT_EQ(seen_.freed_generations, (std::vector<gpushm::generation>{leased}));
+  EXPECT_EQ(seen_.freed_generations(), (std::vector<gpushm::generation>{leased}));
   EXPECT_TRUE(domain_.stat(3, "persistent").leases.empty());
   open(2, "persistent");
   EXPECT_EQ(last().generation, persistent);
@@ -554,21 +554,21 @@ TEST_F(releasing, of_what_was_never_published_frees_it_whatever_its_lifetime) {
 TEST_F(releasing, shows_in_the_slots_what_became_of_a_segment) {
   const auto made = make(1, "kv");
   const std::uint32_t slot = domain_.stat(1, "kv").slot;
-  EXPECT_EQ(seen_.slots.at(slot).state, segment_state::live);
+  EXPECT_EQ(seen_.slots().at(slot).state, segment_state::live);
   open(2, "kv");
   domain_.disconnect(1, false);
-  EXPECT_EQ(seen_.slots.at(slot).state, segment_state::exporter_gone);
+  EXPECT_EQ(seen_.slots().at(slot).state, segment_state::exporter_gone);
   domain_.remove(3, "kv");  // the same uid as the creator
-  EXPECT_EQ(seen_.slots.at(slot).state, segment_state::removed);
+  EXPECT_EQ(seen_.slots().at(slot).state, segment_state::removed);
   domain_.release(2, made, 1);
-  EXPECT_EQ(seen_.slots.count(slot), 0U);
+  EXPECT_EQ(seen_.slots().count(slot), 0U);
 }
 
 TEST_F(releasing, a_goodbye_of_the_creator_is_no_death) {
   make(1, "kv", lifetime::persistent);
   const std::uint32_t slot = domain_.stat(1, "kv").slot;
   domain_.disconnect(1, true);
-  EXPECT_EQ(seen_.slots.at(slot).state, segment_state::live);
+  EXPECT_EQ(seen_.slots().at(slot).state, segment_state::live);
 }
 
 // ---- remove
@@ -670,9 +670,9 @@ TEST_F(subscribing, hears_the_life_of_a_segment_in_order) {
       {event_kind::released, 1, 0},
       {event_kind::removed, 1, 301},
   };
-  ASSERT_EQ(seen_.notices.size(), std::size(expected));
+  ASSERT_EQ(seen_.notices().size(), std::size(expected));
   for (std::size_t i = 0; i < std::size(expected); ++i) {
-    const notice& heard = seen_.notices[i];
+    const notice& heard = seen_.notices()[i];
     EXPECT_EQ(heard.session, 4U);
     EXPECT_EQ(heard.subscription, 70U);
     EXPECT_EQ(heard.name, "w/llama");
@@ -688,7 +688,7 @@ TEST_F(subscribing, hears_of_no_release_after_imports_that_failed) {
   const auto made = make(1, "w", lifetime::persistent);
   domain_.subscribe(4, 70, "");
   const auto releases = [&] {
-    return std::count_if(seen_.notices.begin(), seen_.notices.end(), [](const notice& heard) {
+    return std::count_if(seen_.notices().begin(), seen_.notices().end(), [](const notice& heard) {
       return heard.kind == event_kind::released;
     });
   };
@@ -718,12 +718,12 @@ TEST_F(subscribing, hears_nothing_of_an_open_of_another_generation) {
   domain_.subscribe(4, 70, "");
   open_request wanted{9, 0, "w", 0, std::nullopt, at_ms(0), made + 1};
   domain_.open(2, wanted);
-  ASSERT_EQ(seen_.answers.size(), 1U);
-  EXPECT_EQ(seen_.answers.back().code, errc::stale);
-  EXPECT_TRUE(seen_.notices.empty());
+  ASSERT_EQ(seen_.answers().size(), 1U);
+  EXPECT_EQ(seen_.answers().back().code, errc::stale);
+  EXPECT_TRUE(seen_.notices().empty());
   wanted.generation = made;
   domain_.open(2, wanted);
-  EXPECT_EQ(seen_.answers.back().generation, made);
+  EXPECT_EQ(seen_.answers().back().generation, made);
 }
 
 TEST_F(subscribing, tells_nothing_of_what_is_not_published) {
@@ -733,7 +733,7 @@ TEST_F(subscribing, tells_nothing_of_what_is_not_published) {
   reserve(1, host_segment("c"));
   domain_.remove(1, "c");
   domain_.disconnect(1, false);
-  EXPECT_TRUE(seen_.notices.empty());
+  EXPECT_TRUE(seen_.notices().empty());
 }
 
 TEST_F(subscribing, ends_with_unsubscribe_and_with_the_session) {
@@ -744,9 +744,9 @@ TEST_F(subscribing, ends_with_unsubscribe_and_with_the_session) {
   domain_.unsubscribe(2, 99);
   domain_.disconnect(3, true);
   make(1, "kv");
-  ASSERT_EQ(seen_.notices.size(), 1U);
-  EXPECT_EQ(seen_.notices[0].session, 2U);
-  EXPECT_EQ(seen_.notices[0].subscription, 2U);
+  ASSERT_EQ(seen_.notices().size(), 1U);
+  EXPECT_EQ(seen_.notices()[0].session, 2U);
+  EXPECT_EQ(seen_.notices()[0].subscription, 2U);
 }
 
 TEST_F(subscribing, has_limits) {

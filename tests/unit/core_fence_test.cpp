@@ -53,13 +53,15 @@ class fenced : public testing::Test {
   }
   [[nodiscard]] std::vector<event_kind> heard() {
     std::vector<event_kind> kinds;
-    for (const notice& each : std::exchange(seen_.notices, {})) {
+    for (const notice& each : std::exchange(seen_.notices(), {})) {
       kinds.push_back(each.kind);
     }
     return kinds;
   }
   void work() {
+    seen_.settle();
     while (domain_.work()) {
+      seen_.settle();
     }
   }
   void expect_nothing_left() {
@@ -74,11 +76,11 @@ class fenced : public testing::Test {
     EXPECT_EQ(domain_.allocated_bytes(), 0U);
     EXPECT_EQ(domain_.descriptors(), 0U);
     EXPECT_EQ(domain_.budget().used(resource::memory_bytes), 0U);
-    EXPECT_TRUE(seen_.slots.empty());
+    EXPECT_TRUE(seen_.slots().empty());
   }
 
-  recorder seen_;
-  domain domain_{"default", owner, {}, seen_};
+  domain domain_{"default", owner, {}};
+  recorder seen_{domain_};
   std::uint64_t idle_descriptors_ = 0;
   std::uint64_t request_ = 0;
 };
@@ -109,7 +111,7 @@ TEST_F(fenced, keeps_memory_name_quota_and_events_back_until_the_fence) {
   EXPECT_EQ(heard(), (kind{event_kind::peer_died, event_kind::removed}));
   EXPECT_EQ(domain_.segment_count(), 0U);
   EXPECT_EQ(domain_.allocated_bytes(), 0U);
-  EXPECT_EQ(seen_.freed_generations.size(), 1U);
+  EXPECT_EQ(seen_.freed_generations().size(), 1U);
   expect_nothing_left();
 }
 
@@ -128,12 +130,12 @@ TEST_F(fenced, hears_of_nothing_and_waits_for_nothing_more) {
   domain_.subscribe(1, 7, "");
   EXPECT_TRUE(domain_.lose(1, at_ms(0)));
   EXPECT_EQ(domain_.waiting_count(), 0U);
-  seen_.notices.clear();
+  seen_.notices().clear();
   make(2, "later");
-  EXPECT_TRUE(std::all_of(seen_.notices.begin(), seen_.notices.end(), [](const notice& each) {
+  EXPECT_TRUE(std::all_of(seen_.notices().begin(), seen_.notices().end(), [](const notice& each) {
     return each.session == 5;
   }));
-  EXPECT_TRUE(seen_.answers.empty());
+  EXPECT_TRUE(seen_.answers().empty());
   expect_nothing_left();
 }
 
@@ -141,23 +143,23 @@ TEST_F(fenced, open_of_what_only_the_dead_had_waits_or_fails_with_writer_ending)
   const auto generation = make(1, "kv", lifetime::persistent);
   domain_.lose(1, at_ms(0));
   open(2, "kv");
-  ASSERT_EQ(seen_.answers.size(), 1U);
-  EXPECT_EQ(seen_.answers[0].code, errc::writer_ending);
-  EXPECT_EQ(seen_.answers[0].text,
+  ASSERT_EQ(seen_.answers().size(), 1U);
+  EXPECT_EQ(seen_.answers()[0].code, errc::writer_ending);
+  EXPECT_EQ(seen_.answers()[0].text,
             "process 101, which had it last, has gone without a goodbye, and may still write it "
             "(open it with a timeout: it is over tens of milliseconds after the process has ended; "
             "`gpushm stat` shows what it waits for, `gpushm release --unfenced` gives that up)");
   open(2, "kv", at_ms(100));
   open(3, "kv", at_ms(2'000));
-  EXPECT_EQ(seen_.answers.size(), 1U);
+  EXPECT_EQ(seen_.answers().size(), 1U);
   domain_.tick(at_ms(100));
-  ASSERT_EQ(seen_.answers.size(), 2U);
-  EXPECT_EQ(seen_.answers[1].code, errc::writer_ending);
+  ASSERT_EQ(seen_.answers().size(), 2U);
+  EXPECT_EQ(seen_.answers()[1].code, errc::writer_ending);
   domain_.disconnect(1, false);
   work();
-  ASSERT_EQ(seen_.answers.size(), 3U);
-  EXPECT_EQ(seen_.answers[2].session, 3U);
-  EXPECT_EQ(seen_.answers[2].generation, generation);
+  ASSERT_EQ(seen_.answers().size(), 3U);
+  EXPECT_EQ(seen_.answers()[2].session, 3U);
+  EXPECT_EQ(seen_.answers()[2].generation, generation);
   domain_.remove(6, "kv");
   expect_nothing_left();
 }
@@ -168,11 +170,11 @@ TEST_F(fenced, open_that_waits_gets_the_next_of_the_name_when_the_fence_takes_it
   open(2, "kv", at_ms(1'000));
   domain_.disconnect(1, false);
   work();
-  EXPECT_TRUE(seen_.answers.empty());
+  EXPECT_TRUE(seen_.answers().empty());
   const auto next = make(3, "kv");
   work();
-  ASSERT_EQ(seen_.answers.size(), 1U);
-  EXPECT_EQ(seen_.answers[0].generation, next);
+  ASSERT_EQ(seen_.answers().size(), 1U);
+  EXPECT_EQ(seen_.answers()[0].generation, next);
   expect_nothing_left();
 }
 
@@ -181,8 +183,8 @@ TEST_F(fenced, open_of_what_a_living_process_has_too_does_not_wait) {
   open(2, "kv");
   domain_.lose(1, at_ms(0));
   open(3, "kv");
-  ASSERT_EQ(seen_.answers.size(), 2U);
-  EXPECT_EQ(seen_.answers[1].generation, generation);
+  ASSERT_EQ(seen_.answers().size(), 2U);
+  EXPECT_EQ(seen_.answers()[1].generation, generation);
   expect_nothing_left();
 }
 
@@ -212,10 +214,10 @@ TEST_F(fenced, removal_frees_the_name_at_once_and_the_memory_at_the_fence) {
   domain_.lose(1, at_ms(0));
   domain_.remove(2, "kv");  // of the same uid
   EXPECT_EQ(domain_.segment_count(), 1U);
-  EXPECT_TRUE(seen_.freed_generations.empty());
+  EXPECT_TRUE(seen_.freed_generations().empty());
   make(3, "kv");
   domain_.disconnect(1, false);
-  EXPECT_EQ(seen_.freed_generations.size(), 1U);
+  EXPECT_EQ(seen_.freed_generations().size(), 1U);
   expect_nothing_left();
 }
 
@@ -233,19 +235,19 @@ TEST_F(fenced, released_comes_at_the_fence_of_the_last_consumer) {
 TEST_F(fenced, exporters_memory_is_asked_for_and_refused_at_the_fence) {
   share(1, "kv");
   open(2, "kv");  // asked, and not answered
-  ASSERT_EQ(seen_.questions.size(), 1U);
+  ASSERT_EQ(seen_.questions().size(), 1U);
   domain_.lose(1, at_ms(0));
   open(3, "kv", at_ms(5'000));  // nobody can be asked
-  EXPECT_EQ(seen_.questions.size(), 1U);
-  EXPECT_TRUE(seen_.answers.empty());
+  EXPECT_EQ(seen_.questions().size(), 1U);
+  EXPECT_TRUE(seen_.answers().empty());
   domain_.disconnect(1, false);
   work();
-  ASSERT_EQ(seen_.answers.size(), 1U);
-  EXPECT_EQ(seen_.answers[0].session, 2U);
-  EXPECT_EQ(seen_.answers[0].code, errc::peer_died);
+  ASSERT_EQ(seen_.answers().size(), 1U);
+  EXPECT_EQ(seen_.answers()[0].session, 2U);
+  EXPECT_EQ(seen_.answers()[0].code, errc::peer_died);
   domain_.tick(at_ms(5'000));
-  ASSERT_EQ(seen_.answers.size(), 2U);
-  EXPECT_EQ(seen_.answers[1].code, errc::peer_died);
+  ASSERT_EQ(seen_.answers().size(), 2U);
+  EXPECT_EQ(seen_.answers()[1].code, errc::peer_died);
   expect_nothing_left();
 }
 
@@ -260,15 +262,15 @@ TEST_F(fenced, what_is_given_up_ends_without_the_fence_and_says_so) {
   domain_.unfence(6, "kv");
   work();
   EXPECT_EQ(heard(), (kind{event_kind::unfenced, event_kind::opened}));
-  ASSERT_EQ(seen_.answers.size(), 1U);
-  EXPECT_NE(seen_.answers[0].generation, 0U);
+  ASSERT_EQ(seen_.answers().size(), 1U);
+  EXPECT_NE(seen_.answers()[0].generation, 0U);
   EXPECT_TRUE(domain_.is_ending(1));  // for the other one
   EXPECT_TRUE(domain_.ending_of(domain_.stat(2, "other")));
   EXPECT_FALSE(domain_.ending_of(domain_.stat(2, "kv")));
   domain_.unfence(6, "other");
   EXPECT_FALSE(domain_.is_ending(1));
   EXPECT_EQ(heard(), (kind{event_kind::unfenced, event_kind::removed}));
-  EXPECT_EQ(seen_.freed_generations, std::vector<gpushm::generation>{other});
+  EXPECT_EQ(seen_.freed_generations(), std::vector<gpushm::generation>{other});
   domain_.disconnect(1, false);  // the fence comes all the same
   EXPECT_EQ(heard(), kind{});
   domain_.remove(6, "kv");
@@ -359,13 +361,13 @@ TEST_F(fenced, exporter_that_comes_back_is_asked_again) {
   domain_.lose(1, at_ms(0));
   domain_.connect(7, {101, 1000, true});
   EXPECT_TRUE(domain_.resume(1, 7));
-  EXPECT_EQ(seen_.questions.size(), 1U);
+  EXPECT_EQ(seen_.questions().size(), 1U);
   domain_.keep(7, std::vector<std::uint64_t>{generation}, std::vector<std::uint64_t>{1}, false);
-  ASSERT_EQ(seen_.questions.size(), 2U);
-  EXPECT_EQ(seen_.questions[1].exporter, 7U);
-  domain_.confirmed(7, seen_.questions[1].confirmation, verdict::unchanged);
-  ASSERT_EQ(seen_.answers.size(), 1U);
-  EXPECT_EQ(seen_.answers[0].generation, generation);
+  ASSERT_EQ(seen_.questions().size(), 2U);
+  EXPECT_EQ(seen_.questions()[1].exporter, 7U);
+  domain_.confirmed(7, seen_.questions()[1].confirmation, verdict::unchanged);
+  ASSERT_EQ(seen_.answers().size(), 1U);
+  EXPECT_EQ(seen_.answers()[0].generation, generation);
   expect_nothing_left();
 }
 

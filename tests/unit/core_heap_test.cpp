@@ -34,9 +34,7 @@ void print(const char* what, std::size_t count, std::chrono::steady_clock::durat
 
 TEST(core_alone, holds_100000_segments_of_less_than_a_kibibyte_of_heap) {
   constexpr std::size_t count = 100'000;
-  recorder seen;
-  seen.recording = false;
-  core::domain domain("default", 42, {.max_segments = 2 * count}, seen);
+  core::domain domain("default", 42, {.max_segments = 2 * count});
   domain.connect(1, {101, 1000, true});
   domain.connect(2, {201, 2000, true});
   const std::size_t before = heap_bytes_in_use();
@@ -46,6 +44,7 @@ TEST(core_alone, holds_100000_segments_of_less_than_a_kibibyte_of_heap) {
     domain.attach(1, generation, 0, 1);
     domain.publish(1, generation, {});
     domain.open(2, {i, 0, domain.stat(1, usual_segment(i).name).name, 0, {}});
+    domain.pending().clear();
   }
   print("reserve, attach, publish, open", count, std::chrono::steady_clock::now() - start);
   EXPECT_EQ(domain.segment_count(), count);
@@ -56,12 +55,15 @@ TEST(core_alone, holds_100000_segments_of_less_than_a_kibibyte_of_heap) {
   domain.disconnect(2, false);
   domain.disconnect(1, false);
   while (domain.work()) {
+    domain.pending().clear();
   }
+  domain.pending().clear();
   print("disconnect", count, std::chrono::steady_clock::now() - start);
   domain.connect(3, {301, 42, true});
   start = std::chrono::steady_clock::now();
   for (std::size_t i = 0; i < count; ++i) {
     domain.remove(3, usual_segment(i).name);
+    domain.pending().clear();
   }
   print("remove", count, std::chrono::steady_clock::now() - start);
   EXPECT_EQ(domain.segment_count(), 0U);
@@ -107,9 +109,7 @@ template <typename Prepare, typename Work, typename Check>
 std::size_t with_every_allocation_failing(Prepare&& prepare, Work&& work, Check&& check) {
   for (std::size_t k = 1; k < 1'000; ++k) {
     SCOPED_TRACE("allocation " + std::to_string(k));
-    recorder seen;
-    seen.recording = false;
-    core::domain domain("default", 42, {.quota_bytes_per_principal = 10'000}, seen);
+    core::domain domain("default", 42, {.quota_bytes_per_principal = 10'000});
     prepare(domain);
     bool failed = false;
     fail_allocation(k);
@@ -119,6 +119,10 @@ std::size_t with_every_allocation_failing(Prepare&& prepare, Work&& work, Check&
       failed = true;
     }
     fail_allocation(0);
+    for (const core::open_answer& each : domain.pending().answers) {
+      failed = failed || !each.found;
+    }
+    domain.pending().clear();
     check(domain, failed);
     for (core::session_id session = 1; session <= 3; ++session) {
       domain.disconnect(session, false);

@@ -419,7 +419,7 @@ class model {
   std::map<gpushm::generation, model_segment> segments;
   std::vector<model_open> waiting;
   std::vector<model_question> questions;
-  std::vector<recorder::question> asked;
+  std::vector<question> asked;
   std::vector<recorder::loss> losses;
   std::vector<std::string> dead;  // the oldest first
   std::vector<answer> answers;
@@ -643,7 +643,9 @@ class random_world {
       model_.disconnect(session, false);
       domain_.disconnect(session, false);
     }
+    seen_.settle();
     while (domain_.work()) {
+      seen_.settle();
     }
   }
 
@@ -685,9 +687,9 @@ class random_world {
     ASSERT_EQ(domain_.waiting_count(), model_.waiting.size());
     ASSERT_EQ(domain_.allocated_bytes(), model_.bytes());
     ASSERT_EQ(domain_.descriptors(), model_.descriptors());
-    ASSERT_EQ(seen_.slots.size(), model_.segments.size());
+    ASSERT_EQ(seen_.slots().size(), model_.segments.size());
     std::set<gpushm::generation> in_slots;
-    for (const auto& [slot, what] : seen_.slots) {
+    for (const auto& [slot, what] : seen_.slots()) {
       ASSERT_LT(slot, bounds.max_segments);
       ASSERT_TRUE(in_slots.insert(what.generation).second) << "two slots for one generation";
       const auto at = model_.segments.find(what.generation);
@@ -701,13 +703,13 @@ class random_world {
     check_losses();
     check_leases();
     check_answers();
-    for (const notice& heard : seen_.notices) {
+    for (const notice& heard : seen_.notices()) {
       ASSERT_TRUE(was_published_.count(heard.generation) != 0 || published_now(heard.generation))
           << "told of a segment that nobody may see";
       was_published_.insert(heard.generation);
       ASSERT_EQ(model_.sessions.count(heard.session), 1U);
     }
-    seen_.notices.clear();
+    seen_.notices().clear();
   }
 
   void everybody_leaves() {
@@ -717,7 +719,7 @@ class random_world {
     }
     domain_.connect(99, {1, broker_uid, true});
     model_.sessions[99] = {1, broker_uid, true};
-    seen_.notices.clear();
+    seen_.notices().clear();
     check();
     std::vector<std::string> names;
     domain_.list(99, "", "", [&](const segment& what) {
@@ -734,10 +736,10 @@ class random_world {
     EXPECT_EQ(domain_.waiting_count(), 0U);
     EXPECT_EQ(domain_.allocated_bytes(), 0U);
     EXPECT_EQ(domain_.descriptors(), 0U);
-    EXPECT_TRUE(seen_.slots.empty());
-    std::set<gpushm::generation> freed(seen_.freed_generations.begin(),
-                                       seen_.freed_generations.end());
-    EXPECT_EQ(freed.size(), seen_.freed_generations.size()) << "freed twice";
+    EXPECT_TRUE(seen_.slots().empty());
+    std::set<gpushm::generation> freed(seen_.freed_generations().begin(),
+                                       seen_.freed_generations().end());
+    EXPECT_EQ(freed.size(), seen_.freed_generations().size()) << "freed twice";
     EXPECT_EQ(freed.size(), generation_) << "made, but never freed";
   }
 
@@ -802,13 +804,13 @@ class random_world {
   }
 
   void check_questions() {
-    ASSERT_EQ(seen_.questions.size(), model_.asked.size());
-    for (std::size_t i = 0; i < seen_.questions.size(); ++i) {
-      ASSERT_EQ(seen_.questions[i].exporter, model_.asked[i].exporter);
-      ASSERT_EQ(seen_.questions[i].confirmation, model_.asked[i].confirmation);
-      ASSERT_EQ(seen_.questions[i].generation, model_.asked[i].generation);
+    ASSERT_EQ(seen_.questions().size(), model_.asked.size());
+    for (std::size_t i = 0; i < seen_.questions().size(); ++i) {
+      ASSERT_EQ(seen_.questions()[i].exporter, model_.asked[i].exporter);
+      ASSERT_EQ(seen_.questions()[i].confirmation, model_.asked[i].confirmation);
+      ASSERT_EQ(seen_.questions()[i].generation, model_.asked[i].generation);
     }
-    seen_.questions.clear();
+    seen_.questions().clear();
     model_.asked.clear();
   }
 
@@ -816,11 +818,11 @@ class random_world {
     const auto before = [](const recorder::loss& a, const recorder::loss& b) {
       return std::pair(a.generation, a.holder) < std::pair(b.generation, b.holder);
     };
-    std::sort(seen_.losses.begin(), seen_.losses.end(), before);
+    std::sort(seen_.losses().begin(), seen_.losses().end(), before);
     std::sort(model_.losses.begin(), model_.losses.end(), before);
-    ASSERT_EQ(seen_.losses, model_.losses);
-    lost_ += seen_.losses.size();
-    seen_.losses.clear();
+    ASSERT_EQ(seen_.losses(), model_.losses);
+    lost_ += seen_.losses().size();
+    seen_.losses().clear();
     model_.losses.clear();
   }
 
@@ -846,11 +848,11 @@ class random_world {
 
   void check_answers() {
     const auto before = [](const answer& a, const answer& b) { return a.request < b.request; };
-    std::stable_sort(seen_.answers.begin(), seen_.answers.end(), before);
+    std::stable_sort(seen_.answers().begin(), seen_.answers().end(), before);
     std::stable_sort(model_.answers.begin(), model_.answers.end(), before);
-    ASSERT_EQ(seen_.answers.size(), model_.answers.size());
-    for (std::size_t i = 0; i < seen_.answers.size(); ++i) {
-      const answer& one = seen_.answers[i];
+    ASSERT_EQ(seen_.answers().size(), model_.answers.size());
+    for (std::size_t i = 0; i < seen_.answers().size(); ++i) {
+      const answer& one = seen_.answers()[i];
       ASSERT_EQ(one.session, model_.answers[i].session);
       ASSERT_EQ(one.request, model_.answers[i].request);
       ASSERT_EQ(one.generation, model_.answers[i].generation);
@@ -858,7 +860,7 @@ class random_world {
       ASSERT_EQ(asked_.erase({one.session, one.request}), 1U) << "answered twice";
       granted_ += one.generation != 0 ? 1 : 0;
     }
-    seen_.answers.clear();
+    seen_.answers().clear();
     model_.answers.clear();
   }
 
@@ -868,8 +870,8 @@ class random_world {
   }
 
   std::mt19937 random_;
-  recorder seen_;
-  domain domain_{"default", broker_uid, bounds, seen_};
+  domain domain_{"default", broker_uid, bounds};
+  recorder seen_{domain_};
   model model_;
   std::set<std::pair<session_id, std::uint64_t>> asked_;
   std::set<gpushm::generation> was_published_;

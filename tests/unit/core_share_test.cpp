@@ -57,8 +57,7 @@ reservation of_pool(std::string name) {
 
 class shared_memory : public testing::TestWithParam<backend> {
  protected:
-  explicit shared_memory(const limits& bounds = {})
-      : domain_("default", broker_uid, bounds, seen_) {
+  explicit shared_memory(const limits& bounds = {}) : domain_("default", broker_uid, bounds) {
     domain_.connect(exporter, alice);
     domain_.connect(importer, bob);
     domain_.connect(other, carol);
@@ -88,17 +87,17 @@ class shared_memory : public testing::TestWithParam<backend> {
     return request_;
   }
   /// The one question that was asked since the last time.
-  recorder::question question() {
-    EXPECT_EQ(seen_.questions.size(), 1U);
-    const auto asked = seen_.questions.empty() ? recorder::question{} : seen_.questions.front();
-    seen_.questions.clear();
+  question only_question() {
+    EXPECT_EQ(seen_.questions().size(), 1U);
+    const auto asked = seen_.questions().empty() ? question{} : seen_.questions().front();
+    seen_.questions().clear();
     return asked;
   }
   /// The one answer since the last time.
   answer only_answer() {
-    EXPECT_EQ(seen_.answers.size(), 1U);
-    const auto got = seen_.answers.empty() ? answer{} : seen_.answers.front();
-    seen_.answers.clear();
+    EXPECT_EQ(seen_.answers().size(), 1U);
+    const auto got = seen_.answers().empty() ? answer{} : seen_.answers().front();
+    seen_.answers().clear();
     return got;
   }
   void expect_failed(session_id session,
@@ -114,14 +113,14 @@ class shared_memory : public testing::TestWithParam<backend> {
   }
   void expect_failed_at_once(const std::string& name, errc code, const std::string& text) {
     const auto request = open(importer, name);
-    EXPECT_TRUE(seen_.questions.empty());
+    EXPECT_TRUE(seen_.questions().empty());
     expect_failed(importer, request, code, text);
   }
   /// Opens, and the exporter says that nothing has changed.
   void grant(session_id session, const std::string& name) {
     const auto request = open(session, name);
-    const auto asked = question();
-    EXPECT_TRUE(seen_.answers.empty()) << "nobody gets it before the exporter has said so";
+    const auto asked = only_question();
+    EXPECT_TRUE(seen_.answers().empty()) << "nobody gets it before the exporter has said so";
     domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
     const answer got = only_answer();
     EXPECT_EQ(got.session, session);
@@ -138,7 +137,7 @@ class shared_memory : public testing::TestWithParam<backend> {
   }
   /// The segment's word; nothing when its slot is free.
   [[nodiscard]] std::optional<segment_state> state_of(gpushm::generation generation) const {
-    for (const auto& [slot, what] : seen_.slots) {
+    for (const auto& [slot, what] : seen_.slots()) {
       if (what.generation == generation) {
         return what.state;
       }
@@ -146,8 +145,8 @@ class shared_memory : public testing::TestWithParam<backend> {
     return std::nullopt;
   }
   [[nodiscard]] bool was_freed(gpushm::generation generation) const {
-    return std::count(seen_.freed_generations.begin(), seen_.freed_generations.end(), generation) ==
-           1;
+    return std::count(
+               seen_.freed_generations().begin(), seen_.freed_generations().end(), generation) == 1;
   }
   /// No segment and nothing that waits; whoever is still connected stays so.
   void expect_no_segment_left() {
@@ -157,9 +156,9 @@ class shared_memory : public testing::TestWithParam<backend> {
     EXPECT_EQ(domain_.allocated_bytes(), 0U);
     EXPECT_EQ(domain_.descriptors(),
               domain_.session_count() * domain_.bounds().descriptors_per_session);
-    EXPECT_TRUE(seen_.slots.empty());
-    EXPECT_TRUE(seen_.questions.empty());
-    EXPECT_TRUE(seen_.answers.empty());
+    EXPECT_TRUE(seen_.slots().empty());
+    EXPECT_TRUE(seen_.questions().empty());
+    EXPECT_TRUE(seen_.answers().empty());
   }
   void TearDown() override {
     if (HasFailure()) {
@@ -173,8 +172,8 @@ class shared_memory : public testing::TestWithParam<backend> {
     EXPECT_EQ(domain_.descriptors(), 0U);
   }
 
-  recorder seen_;
   domain domain_;
+  recorder seen_{domain_};
   std::uint64_t empty_descriptors_ = 0;
   std::uint64_t request_ = 0;
   int now_ms_ = 0;
@@ -252,8 +251,8 @@ TEST_P(shared_memory, at_offset_0_and_as_a_whole_is_reserved_too) {
 }
 
 TEST(memory_that_travels, takes_no_descriptor_and_an_offset_within_its_chunks) {
-  recorder seen;
-  domain kept("default", broker_uid, {}, seen);
+  domain kept("default", broker_uid, {});
+  recorder seen(kept);
   kept.connect(exporter, alice);
   reservation spoiled = host_segment("kv", 4096);
   spoiled.descriptor.resize(1);
@@ -273,9 +272,9 @@ TEST(memory_that_travels, takes_no_descriptor_and_an_offset_within_its_chunks) {
   kept.publish(exporter, made, {});
   kept.connect(importer, bob);
   kept.open(importer, {1, 0, "kv", 0, std::nullopt, at_ms(0)});
-  ASSERT_EQ(seen.answers.size(), 1U);
-  EXPECT_EQ(seen.answers[0].generation, made) << "nobody has to be asked";
-  EXPECT_TRUE(seen.questions.empty());
+  ASSERT_EQ(seen.answers().size(), 1U);
+  EXPECT_EQ(seen.answers()[0].generation, made) << "nobody has to be asked";
+  EXPECT_TRUE(seen.questions().empty());
 }
 
 TEST_P(shared_memory, counts_its_chunks_and_one_more_descriptor) {
@@ -313,12 +312,12 @@ TEST_P(shared_memory, is_asked_for_at_its_exporter_on_every_open) {
   std::uint64_t former = 0;
   for (int i = 0; i < 3; ++i) {
     const auto request = open(importer, "kv");
-    const auto asked = question();
+    const auto asked = only_question();
     EXPECT_EQ(asked.exporter, exporter);
     EXPECT_EQ(asked.generation, made);
     EXPECT_GT(asked.confirmation, former) << "0 is nobody's, and none is used again";
     former = asked.confirmation;
-    EXPECT_TRUE(seen_.answers.empty());
+    EXPECT_TRUE(seen_.answers().empty());
     EXPECT_EQ(holds(importer, made), i > 0);
     EXPECT_EQ(domain_.next_deadline(), at_ms(2'000));
     domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
@@ -331,7 +330,7 @@ TEST_P(shared_memory, is_asked_for_at_its_exporter_on_every_open) {
   EXPECT_TRUE(holds(importer, made));
   EXPECT_EQ(domain_.held(importer, made).leases.size(), 2U);
   EXPECT_EQ(domain_.held(importer, made).leases[1].count, 3U);
-  EXPECT_TRUE(seen_.losses.empty());
+  EXPECT_TRUE(seen_.losses().empty());
   domain_.release(importer, made, 3);
   EXPECT_FALSE(holds(importer, made));
   EXPECT_EQ(state_of(made), segment_state::live);
@@ -346,7 +345,7 @@ TEST_P(shared_memory, is_asked_for_also_when_its_exporter_opens_it) {
 TEST_P(shared_memory, of_another_size_than_expected_is_refused_after_the_answer) {
   const auto made = share("kv");
   const auto request = open(importer, "kv", std::nullopt, 999);
-  domain_.confirmed(exporter, question().confirmation, verdict::unchanged);
+  domain_.confirmed(exporter, only_question().confirmation, verdict::unchanged);
   expect_failed(importer,
                 request,
                 errc::size_mismatch,
@@ -362,24 +361,24 @@ TEST_P(shared_memory, that_changed_loses_its_name_and_its_holders_hear_of_it) {
     SCOPED_TRACE(text);
     const auto made = share("kv");
     grant(other, "kv");
-    seen_.notices.clear();
-    seen_.losses.clear();
+    seen_.notices().clear();
+    seen_.losses().clear();
     const auto request = open(importer, "kv");
     const auto late_request = open(importer, "kv");
-    ASSERT_EQ(seen_.questions.size(), 2U);
-    const auto asked = seen_.questions;
-    seen_.questions.clear();
+    ASSERT_EQ(seen_.questions().size(), 2U);
+    const auto asked = seen_.questions();
+    seen_.questions().clear();
     domain_.confirmed(exporter, asked[0].confirmation, word);
     expect_failed(importer, request, errc::stale, text);
     EXPECT_EQ(state_of(made), segment_state::removed);
     EXPECT_FALSE(holds(importer, made));
     EXPECT_TRUE(holds(other, made)) << "a mapping stays";
-    EXPECT_EQ(seen_.losses, (std::vector<recorder::loss>{{exporter, made}, {other, made}}));
-    ASSERT_EQ(seen_.notices.size(), 1U);
-    EXPECT_EQ(seen_.notices[0].kind, event_kind::removed);
-    EXPECT_EQ(seen_.notices[0].name, "kv");
-    EXPECT_EQ(seen_.notices[0].leases, 2U);
-    EXPECT_EQ(seen_.notices[0].peer_pid, 101);
+    EXPECT_EQ(seen_.losses(), (std::vector<recorder::loss>{{exporter, made}, {other, made}}));
+    ASSERT_EQ(seen_.notices().size(), 1U);
+    EXPECT_EQ(seen_.notices()[0].kind, event_kind::removed);
+    EXPECT_EQ(seen_.notices()[0].name, "kv");
+    EXPECT_EQ(seen_.notices()[0].leases, 2U);
+    EXPECT_EQ(seen_.notices()[0].peer_pid, 101);
     expect_failed_at_once("kv", errc::no_such_segment, no_name);
 
     // The second question is about what nobody gets any more, whatever the answer.
@@ -400,7 +399,7 @@ TEST_P(shared_memory, that_changed_loses_its_name_and_its_holders_hear_of_it) {
 TEST_P(shared_memory, is_answered_for_by_its_exporter_only_and_once) {
   const auto made = share("kv");
   const auto request = open(importer, "kv");
-  const auto asked = question();
+  const auto asked = only_question();
   for (const auto word : {verdict::unchanged, verdict::changed, verdict::not_shared}) {
     domain_.confirmed(importer, asked.confirmation, word);  // who asks must not say it himself
     domain_.confirmed(other, asked.confirmation, word);
@@ -409,14 +408,14 @@ TEST_P(shared_memory, is_answered_for_by_its_exporter_only_and_once) {
     domain_.confirmed(exporter, asked.confirmation + 1, word);
     domain_.confirmed(exporter, ~std::uint64_t{0}, word);
   }
-  EXPECT_TRUE(seen_.answers.empty());
+  EXPECT_TRUE(seen_.answers().empty());
   EXPECT_FALSE(holds(importer, made));
   EXPECT_EQ(state_of(made), segment_state::live);
   domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
   EXPECT_EQ(only_answer().request, request);
   domain_.confirmed(exporter, asked.confirmation, verdict::changed);
   domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
-  EXPECT_TRUE(seen_.answers.empty());
+  EXPECT_TRUE(seen_.answers().empty());
   EXPECT_EQ(state_of(made), segment_state::live) << "an answer that comes twice changes nothing";
   EXPECT_EQ(domain_.held(importer, made).leases[1].count, 1U);
 }
@@ -425,13 +424,13 @@ TEST_P(shared_memory, whose_exporter_does_not_answer_fails_at_the_deadline) {
   const auto made = share("kv");
   now_ms_ = 500;
   const auto first = open(importer, "kv");
-  const auto asked = question();
+  const auto asked = only_question();
   now_ms_ = 600;
   const auto second = open(other, "kv", at_ms(1'000'000));  // waits for the name, not for this
-  const auto asked_too = question();
+  const auto asked_too = only_question();
   EXPECT_EQ(domain_.next_deadline(), at_ms(2'500));
   domain_.tick(at_ms(2'499));
-  EXPECT_TRUE(seen_.answers.empty());
+  EXPECT_TRUE(seen_.answers().empty());
   domain_.tick(at_ms(2'500));
   expect_failed(importer, first, errc::timed_out, not_answering);
   EXPECT_EQ(domain_.next_deadline(), at_ms(2'600));
@@ -443,7 +442,7 @@ TEST_P(shared_memory, whose_exporter_does_not_answer_fails_at_the_deadline) {
     domain_.confirmed(exporter, asked.confirmation, word);
     domain_.confirmed(exporter, asked_too.confirmation, word);
   }
-  EXPECT_TRUE(seen_.answers.empty());
+  EXPECT_TRUE(seen_.answers().empty());
   EXPECT_FALSE(holds(importer, made));
   EXPECT_FALSE(holds(other, made));
   EXPECT_EQ(state_of(made), segment_state::live);
@@ -457,9 +456,9 @@ TEST_P(shared_memory, is_asked_for_also_for_those_who_waited_for_its_name) {
   EXPECT_EQ(domain_.waiting_count(), 2U);
   const auto made = share("kv");
   EXPECT_EQ(domain_.waiting_count(), 0U);
-  EXPECT_TRUE(seen_.answers.empty()) << "it may have been freed since it was reserved";
-  ASSERT_EQ(seen_.questions.size(), 2U);
-  const auto asked = std::exchange(seen_.questions, {});
+  EXPECT_TRUE(seen_.answers().empty()) << "it may have been freed since it was reserved";
+  ASSERT_EQ(seen_.questions().size(), 2U);
+  const auto asked = std::exchange(seen_.questions(), {});
   EXPECT_EQ(asked[0].exporter, exporter);
   EXPECT_EQ(asked[0].generation, made);
   EXPECT_EQ(domain_.next_deadline(), at_ms(2'050));
@@ -477,23 +476,23 @@ TEST_P(shared_memory, is_asked_for_also_for_those_who_waited_for_its_name) {
 TEST_P(shared_memory, of_a_died_exporter_gives_its_name_free_and_says_so) {
   const auto made = share("kv");
   grant(other, "kv");
-  seen_.notices.clear();
-  seen_.losses.clear();
+  seen_.notices().clear();
+  seen_.losses().clear();
   const auto asking = open(importer, "kv");
-  static_cast<void>(question());
+  static_cast<void>(only_question());
   domain_.disconnect(exporter, false);
   expect_failed(importer, asking, errc::peer_died, died);
   EXPECT_EQ(domain_.next_deadline(), std::nullopt);
   EXPECT_EQ(state_of(made), segment_state::exporter_gone);
   EXPECT_TRUE(holds(other, made));
   EXPECT_EQ(domain_.held(other, made).creator_session, 0U);
-  EXPECT_EQ(seen_.losses, (std::vector<recorder::loss>{{other, made}}));
-  ASSERT_EQ(seen_.notices.size(), 2U);
-  EXPECT_EQ(seen_.notices[0].kind, event_kind::peer_died);
-  EXPECT_EQ(seen_.notices[0].peer_pid, 101);
-  EXPECT_EQ(seen_.notices[0].leases, 1U);
-  EXPECT_EQ(seen_.notices[1].kind, event_kind::removed);
-  EXPECT_EQ(seen_.notices[1].leases, 1U);
+  EXPECT_EQ(seen_.losses(), (std::vector<recorder::loss>{{other, made}}));
+  ASSERT_EQ(seen_.notices().size(), 2U);
+  EXPECT_EQ(seen_.notices()[0].kind, event_kind::peer_died);
+  EXPECT_EQ(seen_.notices()[0].peer_pid, 101);
+  EXPECT_EQ(seen_.notices()[0].leases, 1U);
+  EXPECT_EQ(seen_.notices()[1].kind, event_kind::removed);
+  EXPECT_EQ(seen_.notices()[1].leases, 1U);
 
   expect_failed_at_once("kv", errc::peer_died, died);
   errc code{};
@@ -503,7 +502,7 @@ TEST_P(shared_memory, of_a_died_exporter_gives_its_name_free_and_says_so) {
   expect_failed_at_once("kw", errc::no_such_segment, no_name);
   now_ms_ = 100;
   const auto waiting = open(importer, "kv", at_ms(200));
-  EXPECT_TRUE(seen_.answers.empty()) << "it may be shared anew";
+  EXPECT_TRUE(seen_.answers().empty()) << "it may be shared anew";
   domain_.tick(at_ms(200));
   expect_failed(importer, waiting, errc::peer_died, died);
 
@@ -542,22 +541,22 @@ TEST_P(shared_memory, that_was_not_published_leaves_no_trace_when_its_exporter_d
   domain_.disconnect(exporter, false);
   expect_no_segment_left();
   expect_failed_at_once("kv", errc::no_such_segment, no_name);
-  EXPECT_TRUE(seen_.notices.empty());
+  EXPECT_TRUE(seen_.notices().empty());
 }
 
 TEST_P(shared_memory, is_removed_when_its_exporter_says_goodbye) {
   const auto made = share("kv");
   grant(other, "kv");
-  seen_.notices.clear();
-  seen_.losses.clear();
+  seen_.notices().clear();
+  seen_.losses().clear();
   const auto asking = open(importer, "kv");
-  static_cast<void>(question());
+  static_cast<void>(only_question());
   domain_.disconnect(exporter, true);
   expect_failed(importer, asking, errc::no_such_segment, no_name);
   EXPECT_EQ(state_of(made), segment_state::removed);
-  EXPECT_EQ(seen_.losses, (std::vector<recorder::loss>{{other, made}}));
-  ASSERT_EQ(seen_.notices.size(), 1U);
-  EXPECT_EQ(seen_.notices[0].kind, event_kind::removed);
+  EXPECT_EQ(seen_.losses(), (std::vector<recorder::loss>{{other, made}}));
+  ASSERT_EQ(seen_.notices().size(), 1U);
+  EXPECT_EQ(seen_.notices()[0].kind, event_kind::removed);
   expect_failed_at_once("kv", errc::no_such_segment, no_name);
   EXPECT_TRUE(holds(other, made));
   domain_.release(other, made, 1);
@@ -568,26 +567,26 @@ TEST_P(shared_memory, is_removed_when_its_exporter_ends_its_lease) {
   const auto made = share("kv");
   grant(importer, "kv");
   grant(exporter, "kv");
-  seen_.notices.clear();
-  seen_.losses.clear();
+  seen_.notices().clear();
+  seen_.losses().clear();
   domain_.release(exporter, made, 1);
   EXPECT_EQ(state_of(made), segment_state::live) << "it was granted twice";
   domain_.release(exporter, made, 1);
   EXPECT_EQ(state_of(made), segment_state::removed);
-  EXPECT_EQ(seen_.losses, (std::vector<recorder::loss>{{importer, made}}));
-  ASSERT_EQ(seen_.notices.size(), 1U);
-  EXPECT_EQ(seen_.notices[0].kind, event_kind::removed);
-  EXPECT_EQ(seen_.notices[0].peer_pid, 101);
+  EXPECT_EQ(seen_.losses(), (std::vector<recorder::loss>{{importer, made}}));
+  ASSERT_EQ(seen_.notices().size(), 1U);
+  EXPECT_EQ(seen_.notices()[0].kind, event_kind::removed);
+  EXPECT_EQ(seen_.notices()[0].peer_pid, 101);
   expect_failed_at_once("kv", errc::no_such_segment, no_name);
 
   // What it does from here on is not the segment's any more.
-  seen_.notices.clear();
-  seen_.losses.clear();
+  seen_.notices().clear();
+  seen_.losses().clear();
   const auto again = share("kv");
   domain_.disconnect(exporter, false);
   EXPECT_EQ(state_of(made), segment_state::removed);
   EXPECT_EQ(state_of(again), std::nullopt);
-  EXPECT_TRUE(seen_.losses.empty());
+  EXPECT_TRUE(seen_.losses().empty());
   domain_.release(importer, made, 1);
   expect_no_segment_left();
 }
@@ -596,10 +595,10 @@ TEST_P(shared_memory, of_another_exporter_is_not_touched_by_a_death) {
   share("kv");
   const auto others = share("other", other);
   const auto request = open(importer, "other");
-  const auto asked = question();
+  const auto asked = only_question();
   EXPECT_EQ(asked.exporter, other);
   domain_.disconnect(exporter, false);
-  EXPECT_TRUE(seen_.answers.empty());
+  EXPECT_TRUE(seen_.answers().empty());
   EXPECT_EQ(state_of(others), segment_state::live);
   EXPECT_EQ(domain_.next_deadline(), at_ms(2'000));
   domain_.confirmed(other, asked.confirmation, verdict::unchanged);
@@ -614,14 +613,14 @@ TEST_P(shared_memory, is_not_granted_to_who_left_meanwhile) {
   for (const bool clean : {true, false}) {
     const auto made = share("kv");
     static_cast<void>(open(importer, "kv"));
-    const auto asked = question();
+    const auto asked = only_question();
     const auto request = open(other, "kv");
-    const auto asked_too = question();
+    const auto asked_too = only_question();
     domain_.disconnect(importer, clean);
     EXPECT_EQ(domain_.next_deadline(), at_ms(2'000)) << "the other one still waits";
     domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
     domain_.confirmed(exporter, asked.confirmation, verdict::changed);
-    EXPECT_TRUE(seen_.answers.empty());
+    EXPECT_TRUE(seen_.answers().empty());
     EXPECT_EQ(state_of(made), segment_state::live);
     domain_.confirmed(exporter, asked_too.confirmation, verdict::unchanged);
     EXPECT_EQ(only_answer().request, request);
@@ -638,13 +637,13 @@ TEST_P(shared_memory, is_not_granted_when_it_was_removed_meanwhile) {
     SCOPED_TRACE(held);
     const auto made = share("kv");
     const auto request = open(importer, "kv");
-    const auto asked = question();
+    const auto asked = only_question();
     domain_.remove(exporter, "kv");
     if (!held) {
       domain_.release(exporter, made, 1);
       EXPECT_TRUE(was_freed(made));
     }
-    EXPECT_TRUE(seen_.answers.empty()) << "the exporter's answer, or the deadline, ends it";
+    EXPECT_TRUE(seen_.answers().empty()) << "the exporter's answer, or the deadline, ends it";
     domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
     expect_failed(importer, request, errc::no_such_segment, no_name);
     EXPECT_FALSE(holds(importer, made));
@@ -653,7 +652,7 @@ TEST_P(shared_memory, is_not_granted_when_it_was_removed_meanwhile) {
   }
   const auto made = share("kv");
   const auto request = open(importer, "kv");
-  static_cast<void>(question());
+  static_cast<void>(only_question());
   domain_.remove(exporter, "kv", made);
   domain_.release(exporter, made, 1);
   domain_.tick(at_ms(2'000));
@@ -664,12 +663,12 @@ TEST_P(shared_memory, is_not_granted_when_it_was_removed_meanwhile) {
 TEST_P(shared_memory, of_a_name_that_is_anothers_by_now_is_opened_anew) {
   const auto made = share("kv");
   const auto request = open(importer, "kv");
-  const auto asked = question();
+  const auto asked = only_question();
   domain_.remove(exporter, "kv");
   const auto again = share("kv");
   domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
-  EXPECT_TRUE(seen_.answers.empty());
-  const auto asked_anew = question();
+  EXPECT_TRUE(seen_.answers().empty());
+  const auto asked_anew = only_question();
   EXPECT_EQ(asked_anew.generation, again);
   EXPECT_EQ(domain_.next_deadline(), at_ms(2'000)) << "the second question gets no more time";
   domain_.confirmed(exporter, asked.confirmation, verdict::changed);
@@ -684,10 +683,10 @@ TEST_P(shared_memory, of_a_name_that_is_anothers_by_now_is_opened_anew) {
 TEST_P(shared_memory, that_was_removed_meanwhile_is_waited_for_if_that_was_asked) {
   share("kv");
   const auto request = open(importer, "kv", at_ms(300));
-  const auto asked = question();
+  const auto asked = only_question();
   domain_.remove(exporter, "kv");
   domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
-  EXPECT_TRUE(seen_.answers.empty());
+  EXPECT_TRUE(seen_.answers().empty());
   EXPECT_EQ(domain_.waiting_count(), 1U);
   EXPECT_EQ(domain_.next_deadline(), at_ms(300));
   domain_.tick(at_ms(300));
@@ -765,37 +764,37 @@ TEST_P(bounded_sharing, lets_one_connection_have_so_many_confirmations) {
   std::vector<std::uint64_t> asked;
   for (int i = 0; i < 3; ++i) {
     static_cast<void>(open(importer, "kv"));
-    asked.push_back(question().confirmation);
+    asked.push_back(only_question().confirmation);
   }
   const auto request = open(importer, "kv");
-  EXPECT_TRUE(seen_.questions.empty());
+  EXPECT_TRUE(seen_.questions().empty());
   expect_failed(importer,
                 request,
                 errc::too_many_requests,
                 "3 opens of this connection wait for exporters, the limit (open fewer segments at "
                 "once)");
   static_cast<void>(open(other, "kv"));  // others have their own
-  static_cast<void>(question());
+  static_cast<void>(only_question());
   domain_.confirmed(exporter, asked[1], verdict::unchanged);
   EXPECT_NE(only_answer().generation, 0U);
   static_cast<void>(open(importer, "kv"));
-  static_cast<void>(question());
+  static_cast<void>(only_question());
   domain_.tick(at_ms(70));
-  EXPECT_EQ(std::exchange(seen_.answers, {}).size(), 4U);
+  EXPECT_EQ(std::exchange(seen_.answers(), {}).size(), 4U);
   for (int i = 0; i < 3; ++i) {
     now_ms_ = 70;
     static_cast<void>(open(importer, "kv"));
-    static_cast<void>(question());
+    static_cast<void>(only_question());
   }
   die();
-  ASSERT_EQ(seen_.answers.size(), 3U);
-  for (const answer& each : std::exchange(seen_.answers, {})) {
+  ASSERT_EQ(seen_.answers().size(), 3U);
+  for (const answer& each : std::exchange(seen_.answers(), {})) {
     EXPECT_EQ(to_string(each.code), to_string(errc::peer_died));
     EXPECT_EQ(each.text, died);
   }
   share("kv");
   static_cast<void>(open(importer, "kv"));
-  domain_.confirmed(exporter, question().confirmation, verdict::unchanged);
+  domain_.confirmed(exporter, only_question().confirmation, verdict::unchanged);
   EXPECT_NE(only_answer().generation, 0U) << "the count is back at zero";
 }
 

@@ -35,85 +35,76 @@ struct slot_change {
   std::optional<segment_state> state;
 };
 
-/// Writes down what a domain tells, and how its slots look.
-class recorder final : public observer {
+/// What a domain wants of its surroundings, written down whenever a test looks, and how its slots
+/// look then.
+class recorder final {
  public:
-  void slot_changed(std::uint32_t slot,
-                    gpushm::generation generation,
-                    std::optional<segment_state> state) override {
-    if (!recording) {
-      return;
-    }
-    if (state) {
-      const auto at = slots.find(slot);
-      // A slot in use belongs to one generation until it is free.
-      EXPECT_TRUE(at == slots.end() || at->second.generation == generation);
-      slots[slot] = {generation, state};
-    } else {
-      EXPECT_EQ(slots.erase(slot), 1U);
-    }
-  }
-  void freed(const segment& gone) override {
-    if (recording) {
-      freed_generations.push_back(gone.generation);
-    }
-  }
-  void notify(session_id session, std::uint64_t subscription, const change& what) override {
-    if (recording) {
-      notices.push_back({session,
-                         subscription,
-                         what.kind,
-                         std::string(what.name),
-                         what.generation,
-                         what.leases,
-                         what.peer_pid});
-    }
-  }
-  void opened(session_id session, const open_request& request, const segment& found) override {
-    if (recording) {
-      EXPECT_TRUE(found.published);
-      answers.push_back({session, request.request, request.index, found.generation, {}, {}});
-    }
-  }
-  void open_failed(session_id session, const open_request& request, const error& why) override {
-    if (recording) {
-      EXPECT_FALSE(why.cause().empty());
-      EXPECT_FALSE(why.next_step().empty());
-      answers.push_back({session, request.request, request.index, 0, why.code(), why.what()});
-    }
-  }
-
-  void confirm(session_id exporter,
-               std::uint64_t confirmation,
-               gpushm::generation generation) override {
-    if (recording) {
-      questions.push_back({exporter, confirmation, generation});
-    }
-  }
-  void lost(session_id holder, const change& what) override {
-    if (recording) {
-      losses.push_back({holder, what.generation});
-    }
-  }
-
-  struct question {
-    session_id exporter = 0;
-    std::uint64_t confirmation = 0;
-    gpushm::generation generation = 0;
-  };
   struct loss {
     session_id holder = 0;
     gpushm::generation generation = 0;
     friend bool operator==(const loss&, const loss&) = default;
   };
 
-  bool recording = true;
-  std::vector<question> questions;
-  std::vector<loss> losses;
-  std::map<std::uint32_t, slot_change> slots;
-  std::vector<gpushm::generation> freed_generations;
-  std::vector<notice> notices;
-  std::vector<answer> answers;
+  explicit recorder(domain& of) : of_(of) {}
+
+  std::vector<question>& questions() const { return settle().questions_; }
+  std::vector<loss>& losses() const { return settle().losses_; }
+  std::map<std::uint32_t, slot_change>& slots() const { return settle().slots_; }
+  std::vector<gpushm::generation>& freed_generations() const { return settle().freed_; }
+  std::vector<notice>& notices() const { return settle().notices_; }
+  std::vector<answer>& answers() const { return settle().answers_; }
+
+  const recorder& settle() const {
+    effects& wanted = of_.pending();
+    for (const slot_word& word : wanted.slots) {
+      const auto at = slots_.find(word.slot);
+      // A slot in use belongs to one generation until it is free.
+      EXPECT_TRUE(at == slots_.end() || at->second.generation == word.generation);
+      if (word.state) {
+        slots_[word.slot] = {word.generation, word.state};
+      } else {
+        EXPECT_EQ(slots_.erase(word.slot), 1U);
+        freed_.push_back(word.generation);
+      }
+    }
+    for (const open_answer& each : wanted.answers) {
+      EXPECT_TRUE(!each.found || (each.found->published && !each.why));
+      EXPECT_TRUE(!each.why || (!each.why->cause().empty() && !each.why->next_step().empty()));
+      answers_.push_back({each.session,
+                          each.request,
+                          each.index,
+                          each.found ? each.found->generation : 0,
+                          each.why ? each.why->code() : errc{},
+                          each.why ? each.why->what() : ""});
+    }
+    questions_.insert(questions_.end(), wanted.questions.begin(), wanted.questions.end());
+    for (const change& each : wanted.changes) {
+      if (each.holder != 0) {
+        losses_.push_back({each.holder, each.of->generation});
+        continue;
+      }
+      of_.for_each_subscriber(each.of->name, [&](session_id session, std::uint64_t subscription) {
+        notices_.push_back({session,
+                            subscription,
+                            each.kind,
+                            each.of->name,
+                            each.of->generation,
+                            each.leases,
+                            each.peer_pid});
+      });
+    }
+    wanted.clear();
+    return *this;
+  }
+
+ private:
+  domain& of_;
+  mutable std::vector<question> questions_;
+  mutable std::vector<loss> losses_;
+  mutable std::map<std::uint32_t, slot_change> slots_;
+  mutable std::vector<gpushm::generation> freed_;
+  mutable std::vector<notice> notices_;
+  mutable std::vector<answer> answers_;
 };
 
 inline reservation host_segment(std::string name,

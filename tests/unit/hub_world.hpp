@@ -51,7 +51,12 @@ struct arrived {
 
 class recorded_outbox final : public outbox {
  public:
-  void send(core::session_id session, outgoing packet) override {
+  void send(core::session_id session, prepared one) noexcept override {
+    if (one.empty()) {
+      return;
+    }
+    ASSERT_EQ(one.size(), 1U);
+    outgoing& packet = one.front();
     EXPECT_FALSE(is_dropped(session)) << "sent to a session that was dropped";
     const std::vector<std::byte> bytes = packet.encode();
     EXPECT_LE(bytes.size(), wire::max_packet_bytes);
@@ -67,7 +72,10 @@ class recorded_outbox final : public outbox {
                              std::move(packet.files),
                              packet.subscription});
   }
-  void drop(core::session_id session, std::string_view why) override {
+  void lose_event(core::session_id session, std::uint64_t subscription) noexcept override {
+    lost_events.emplace_back(session, subscription);
+  }
+  void drop(core::session_id session, std::string_view why) noexcept override {
     EXPECT_FALSE(why.empty());
     dropped.push_back(session);
   }
@@ -84,6 +92,7 @@ class recorded_outbox final : public outbox {
   }
 
   std::map<core::session_id, std::vector<arrived>> sent;
+  std::vector<std::pair<core::session_id, std::uint64_t>> lost_events;
   std::vector<core::session_id> dropped;
   std::map<core::session_id, fence> fences;
   std::vector<core::session_id> resumed_sessions;
