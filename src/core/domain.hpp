@@ -395,8 +395,8 @@ class domain {
   std::string name_;
   std::uint32_t owner_uid_;
   limits limits_;
-  effects effects_;
   core::budget budget_;  // before all that holds charges
+  effects effects_;
 
   std::unordered_map<gpushm::generation, std::shared_ptr<segment>> segments_;
   // Each segment with a name is in one of them.
