@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kills writers that use the library, in the middle of the work of their GPU, and looks whether any
 // byte of what they shared changes after the broker has reported their death. Exits with 1 when one
-// did, when a writer did not write, or when a death was reported while somebody could still write.
+// did, when a writer did not write, or when a death was reported while a process could still write.
 //
 //   gpushm_fence_proof [--rounds N] [--jobs N] [--only PREFIX[,PREFIX...]] [--torch] [--json FILE]
 //                      [--list]

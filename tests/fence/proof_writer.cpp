@@ -133,7 +133,7 @@ int be_proof_writer(const std::string& socket_path,
 }
 
 bool has_fake_gpus() {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody sets variables
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread sets variables
   return std::getenv("GPUSHM_FAKE_GPU_ROOT") != nullptr;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures, for each kind of death of a process whose GPU work writes shared memory, when its
-// socket ends, when its pidfd is readable, when nobody has its life pipe any more, and when the
+// socket ends, when its pidfd is readable, when no process has its life pipe any more, and when the
 // memory changes for the last time. Exits with 1 when memory changed after pidfd and life pipe in a
 // case in which they are a fence, or when a victim did not write.
 //

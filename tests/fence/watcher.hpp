@@ -26,7 +26,7 @@ struct sight {
   std::uint64_t changes_before = 0;   ///< sweeps in which its memory had changed before
   std::optional<double> socket_end;   ///< end-of-file on its socket
   std::optional<double> pidfd;        ///< its pidfd was readable
-  std::optional<double> life;         ///< nobody had the life pipe's write end any more
+  std::optional<double> life;         ///< no process had the life pipe's write end any more
   std::optional<double> last_change;  ///< the latest moment at which the memory can have changed
   bool changed_after_pidfd = false;   ///< two looks that began after it differ
   bool changed_after_both = false;    ///< the same, after the pidfd and the life pipe
@@ -38,7 +38,7 @@ struct sight {
 [[nodiscard]] std::vector<sight> run_round(const setting& what);
 
 /// Empty when this process has a CUDA driver; else why not. Call it in a process of its own or
-/// before `run_round`: a victim is not forked off this process's context but executed anew.
+/// before `run_round`: a victim is not forked off this process's context but executed.
 [[nodiscard]] std::string why_no_gpu();
 
 /// How victims are told what to be, and what `main` does with it.
