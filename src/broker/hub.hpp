@@ -65,7 +65,7 @@ class outbox {
   virtual ~outbox() = default;
   /// Of at most one packet.
   virtual void send(core::session_id session, prepared packet) noexcept = 0;
-  /// There was no memory for an event: the subscriber is to read anew what it follows.
+  /// There was no memory for an event: the subscriber has to read again what it follows.
   virtual void lose_event(core::session_id session, std::uint64_t subscription) noexcept = 0;
   /// Close the connection once what was sent before is out. The hub has forgotten the session.
   /// `why` is for the log.

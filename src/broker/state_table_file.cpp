@@ -61,7 +61,7 @@ state_table_file::state_table_file(std::uint32_t slots, const gpushm::epoch& epo
   base::checked("serve", {}, "madvise", [&] {
     return ::madvise(mapping_.get().address, mapping_.get().size_bytes, MADV_DONTFORK);
   });
-  // From here on nobody else, not even this process, can get a mapping that can be written.
+  // From here on no process, not even this one, can get a mapping that can be written.
   base::checked("serve", {}, "fcntl(F_ADD_SEALS)", [&] {
     return ::fcntl(
         fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);

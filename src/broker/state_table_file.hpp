@@ -19,7 +19,7 @@ class state_table_file {
   /// Throws out_of_memory, too_many_descriptors.
   state_table_file(std::uint32_t slots, const gpushm::epoch& epoch);
 
-  /// For clients: whoever has it can map it for reading only.
+  /// For clients, which can map it for reading only.
   [[nodiscard]] int descriptor() const noexcept { return fd_.get(); }
 
   /// Nothing: the slot is free.

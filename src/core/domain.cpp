@@ -497,7 +497,7 @@ void domain::remove(session_id session, std::string_view name, gpushm::generatio
                     : "let its creator, or the broker's user, remove it");
   }
   unname(what);
-  if (what.published) {  // nobody was told of the others
+  if (what.published) {  // no client was told of the others
     emit(event_kind::removed, what, session);
   }
   free_if_unused(what);

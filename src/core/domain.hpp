@@ -168,7 +168,7 @@ class domain {
                std::span<const std::byte> metadata);
   /// Is answered, now or later, exactly once unless the session ends first.
   void open(session_id session, const open_request& request);
-  /// The exporter's answer. One that comes too late, or that nobody asked for, is ignored.
+  /// The exporter's answer. One that comes too late, or that was not asked for, is ignored.
   void confirmed(session_id exporter, std::uint64_t confirmation, verdict said);
   /// There was no memory for the question: its open is refused.
   void not_asked(const question& what);
@@ -275,7 +275,7 @@ class domain {
   enum class end_kind : std::uint8_t {
     goodbye,
     death,
-    given_up,  ///< as a death, but nobody knows whether it writes on
+    given_up,  ///< as a death, but it may write on
   };
   /// A session that is over and still has leases.
   struct ended_session {

@@ -106,7 +106,7 @@ void domain::end_lease(session_id session, segment& what, std::uint32_t count, b
     emit(event_kind::released, what, session);
   }
   if (base::is_exporter_bound(what.backend) && session == what.creator_session && !what.removed) {
-    // Nobody could say any more whether the memory is still the same.
+    // No process could say any more whether the memory is still the same.
     unname(what);
     if (what.published) {
       emit(event_kind::removed, what, session);
@@ -291,7 +291,7 @@ void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict 
                      : "its exporter does not share this memory any more",
                  "unshare before freeing, and share the new memory");
   });
-  // Nobody can use it from here on.
+  // It cannot be used from here on.
   unname(what);
   emit(event_kind::removed, what, exporter);
   free_if_unused(what);

@@ -12,7 +12,7 @@
 
 namespace gpushm::core {
 
-/// A connection, numbered by the broker; 0 is nobody.
+/// A connection, numbered by the broker; 0 is none.
 using session_id = std::uint64_t;
 
 /// Who a connection belongs to. A uid that is not known is never a key.
