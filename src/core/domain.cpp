@@ -107,7 +107,7 @@ domain::domain(std::string name,
       budget_(capacities(bounds), std::move(process)) {
   effects_.slots.reserve(least_room);
   effects_.answers.reserve(least_room);
-  effects_.questions.reserve(least_room);
+  effects_.questions.reserve(std::max<std::size_t>(least_room, bounds.max_confirmations));
   effects_.changes.reserve(least_room);
 }
 
