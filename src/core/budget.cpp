@@ -125,14 +125,14 @@ std::uint64_t process_budget::capacity(resource what) const noexcept {
 }
 
 error broker_out_of_memory() {
-  return error(
-      errc::out_of_memory, {}, {}, "the broker is out of memory", "give the broker more memory");
+  return {
+      errc::out_of_memory, {}, {}, "the broker is out of memory", "give the broker more memory"};
 }
 
 // ---- account ----
 
-account::account(budget& of, const principal& who, std::shared_ptr<account> bucket)
-    : of_(of), who_(who), bucket_(std::move(bucket)) {}
+account::account(budget& of, principal who, std::shared_ptr<account> bucket)
+    : of_(of), who_(std::move(who)), bucket_(std::move(bucket)) {}
 
 account::~account() {
   of_.accounts_.erase(who_.key);

@@ -93,7 +93,7 @@ class budget;
 /// Distinct objects of different budgets: safe. Otherwise unsafe; runs on the broker's strand.
 class account {
  public:
-  account(budget& of, const principal& who, std::shared_ptr<account> bucket);
+  account(budget& of, principal who, std::shared_ptr<account> bucket);
   account(const account&) = delete;
   account& operator=(const account&) = delete;
   ~account();
