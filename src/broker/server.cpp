@@ -195,13 +195,7 @@ class server::impl final : public outbox {
   void resumed(core::session_id lost) noexcept override { fences_.erase(lost); }
 
   void drop(core::session_id session, std::string_view why) noexcept override {
-    if (const connection_ptr gone = find(session)) {
-      gone->closing = true;
-      guarded([&] { log_drop(*gone, why); });
-      if (gone->queue.empty()) {
-        guarded([&] { close(*gone); });
-      }
-    }
+    guarded([&] { end(session, why); });
   }
 
  private:
@@ -259,6 +253,18 @@ class server::impl final : public outbox {
     text += ": ";
     text += why;
     log(text);
+  }
+
+  void end(core::session_id session, std::string_view why) {
+    const connection_ptr gone = find(session);
+    if (!gone) {
+      return;
+    }
+    gone->closing = true;
+    guarded([&] { log_drop(*gone, why); });
+    if (gone->queue.empty()) {
+      close(*gone);
+    }
   }
 
   // ---- turns ----
