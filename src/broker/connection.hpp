@@ -5,12 +5,13 @@
 #include <asio/posix/stream_descriptor.hpp>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "base/guarded_fd.hpp"
 #include "broker/end_watch.hpp"
+#include "broker/fence_watch.hpp"
 #include "broker/hub.hpp"
 #include "broker/turns.hpp"
 #include "core/segment.hpp"
@@ -18,16 +19,16 @@
 
 namespace gpushm::broker_detail {
 
-/// One client's socket, what waits to be sent on it, and what it waits for. Runs on the server's
-/// thread.
-struct connection {
+/// One client's session: its socket, what waits to be sent on it, and what it waits for; once the
+/// connection is gone, the fence that its leases wait for. Runs on the server's thread.
+struct connection final : session, std::enable_shared_from_this<connection> {
   using clock = std::chrono::steady_clock;
 
-  connection(asio::io_context& io, core::session_id number, base::guarded_fd connected)
-      : session(number), socket(std::move(connected)), events(io, socket.get()) {}
+  connection(asio::io_context& io, core::session_id id, base::guarded_fd connected)
+      : session(id), socket(std::move(connected)), events(io, socket.get()) {}
   connection(const connection&) = delete;
   connection& operator=(const connection&) = delete;
-  ~connection() {
+  ~connection() override {
     if (events.is_open()) {  // not closed by the server: it is being destroyed
       events.release();
     }
@@ -35,7 +36,6 @@ struct connection {
     life.stop();
   }
 
-  core::session_id session;
   transport::peer_credentials peer;
   core::principal principal;
   base::guarded_fd socket;
@@ -64,10 +64,10 @@ struct connection {
   std::optional<clock::time_point> at_porter_since;
   std::optional<int> last_packets;  ///< its process is dead: so many more are read, for a goodbye
   bool closing = false;             ///< close once the queue is out
-  std::string closing_why;
   bool closed = false;
   bool muted = false;  ///< hears of no more events: it is about to end
   gpushm::fence fence = gpushm::fence::none;
+  std::unique_ptr<fence_watch> ending;  ///< once closed, where its leases wait for a fence
 };
 
 }  // namespace gpushm::broker_detail

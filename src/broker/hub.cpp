@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -73,6 +74,20 @@ std::optional<core::time_point> deadline_of(std::uint32_t timeout_ms, core::time
   return now + std::chrono::milliseconds(timeout_ms);
 }
 
+/// Names the session, so that it is found, and nobody can guess it.
+wire::session_token new_token(core::session_id number) {
+  wire::session_token token{};
+  base::random_bytes(token);
+  std::memcpy(token.data(), &number, sizeof(number));
+  return token;
+}
+
+core::session_id number_in(const wire::session_token& token) {
+  core::session_id number = 0;
+  std::memcpy(&number, token.data(), sizeof(number));
+  return number;
+}
+
 error wrong_count(std::size_t descriptors, std::size_t announced) {
   return {errc::wrong_descriptor_count,
           {},
@@ -113,9 +128,9 @@ std::uint64_t outgoing::cost() const noexcept {
 }
 
 struct hub::context {
-  core::session_id session = 0;
+  session& from;
+  core::session_id number = 0;  ///< of `from`
   std::uint64_t id = 0;
-  session_state& state;
   std::vector<base::guarded_fd>& descriptors;
   core::time_point now;
   std::size_t foreign = 0;
@@ -130,57 +145,27 @@ hub::hub(config options, outbox& out, slot_listener listener, void* listener_con
       listener_context_(listener_context),
       domain_(config_.domain, config_.owner_uid, config_.limits, config_.process) {}
 
-void hub::accept(core::session_id session, const core::peer& who) {
-  domain_.connect(session, who);
-  try {
-    sessions_[session].who = who;
-  } catch (...) {
-    domain_.disconnect(session, true);
-    throw;
-  }
+void hub::accept(std::shared_ptr<session> made, const core::peer& who) {
+  const core::session_id number = made->number;
+  domain_.connect(number, who, std::move(made));
   counters_.state_of(domain_);
 }
 
-bool hub::is_silent(core::session_id session) const {
-  const auto at = sessions_.find(session);
-  return at != sessions_.end() && !at->second.greeted;
-}
-
-bool hub::lose(core::session_id session, core::time_point now) {
-  const auto at = sessions_.find(session);
-  if (at == sessions_.end()) {
-    return domain_.is_ending(session);  // it was dropped
-  }
-  if (at->second.said_bye) {
-    hang_up(session);
+bool hub::lose(session& gone, core::time_point now) {
+  gone.dropped = true;
+  gone.rest.reset();
+  if (gone.said_bye) {
+    hang_up(gone.number);
     return false;
   }
-  const wire::session_token token = at->second.token;
-  const bool is_ending = domain_.lose(session, now);
-  sessions_.erase(at);
-  if (is_ending && token != wire::session_token{}) {
-    try {
-      lost_tokens_.emplace(session, token);
-      lost_.emplace(token, session);
-    } catch (const std::bad_alloc&) {  // it cannot come back, and ends as it would
-      lost_tokens_.erase(session);
-    }
-  }
+  const bool is_ending = domain_.lose(gone.number, now);
   settle();
   return is_ending;
 }
 
-void hub::hang_up(core::session_id session) {
-  bool clean = false;
-  if (const auto at = sessions_.find(session); at != sessions_.end()) {
-    clean = at->second.said_bye;
-    sessions_.erase(at);
-  } else {
-    if (const auto lost = lost_tokens_.extract(session)) {
-      lost_.erase(lost.mapped());
-    }
-  }
-  domain_.disconnect(session, clean);
+void hub::hang_up(core::session_id number) {
+  const session* const gone = find(number);
+  domain_.disconnect(number, gone != nullptr && gone->said_bye);
   settle();
 }
 
@@ -201,14 +186,13 @@ void hub::close(std::vector<base::guarded_fd> files) noexcept {
   }
 }
 
-void hub::receive(core::session_id session,
+void hub::receive(session& from,
                   std::span<const std::byte> packet,
                   std::vector<base::guarded_fd> descriptors,
                   core::time_point now,
                   std::size_t foreign) {
   now_ = now;
-  const auto at = sessions_.find(session);
-  if (at == sessions_.end()) {
+  if (from.dropped) {
     close(std::move(descriptors));
     return;
   }
@@ -218,16 +202,16 @@ void hub::receive(core::session_id session,
   } catch (const std::bad_alloc&) {
     close(std::move(descriptors));
     if (const std::uint64_t id = wire::id_of(packet); id != 0) {  // what has none has no answer
-      fail(session, id, 0, nullptr);
+      fail(&from, id, 0, nullptr);
     }
     return;
   }
   if (!message) {
     close(std::move(descriptors));
-    violate(session, 0, "the packet is not a message of this protocol");
+    violate(from, 0, "the packet is not a message of this protocol");
     return;
   }
-  const context request{session, message->id, at->second, descriptors, now, foreign};
+  const context request{from, from.number, message->id, descriptors, now, foreign};
   prepared answer;
   std::optional<error> refused;
   bool failed = false;
@@ -238,10 +222,9 @@ void hub::receive(core::session_id session,
       throw wrong_count(request.came(), 0);
     }
     const bool is_hello = std::holds_alternative<wire::hello>(message->body);
-    if (is_hello == request.state.greeted) {
+    if (is_hello == from.greeted) {
       close(std::move(descriptors));
-      violate(
-          session, message->id, is_hello ? "a second hello" : "a request came before the hello");
+      violate(from, message->id, is_hello ? "a second hello" : "a request came before the hello");
       return;
     }
     answer = std::visit([&](const auto& body) { return handle(request, body); }, message->body);
@@ -251,17 +234,17 @@ void hub::receive(core::session_id session,
   } catch (const std::bad_alloc&) {
     failed = true;
   }
-  settle(session, std::move(answer));
+  settle(&from, std::move(answer));
   if (failed) {
-    fail(session, message->id, 0, refused ? &*refused : nullptr);
+    fail(&from, message->id, 0, refused ? &*refused : nullptr);
   }
   close(std::move(descriptors));  // what was not kept
 }
 
-void hub::receive_without_descriptors(core::session_id session, std::span<const std::byte> packet) {
+void hub::receive_without_descriptors(session& from, std::span<const std::byte> packet) {
   const std::optional<wire::message> message = wire::decode(packet);
   if (!message) {
-    violate(session, 0, "the packet is not a message of this protocol");
+    violate(from, 0, "the packet is not a message of this protocol");
     return;
   }
   const error why(errc::too_many_descriptors,
@@ -269,18 +252,30 @@ void hub::receive_without_descriptors(core::session_id session, std::span<const 
                   {},
                   "the broker has no room for the descriptors of this message",
                   "raise the broker's open file limit, or remove segments");
-  fail(session, message->id, 0, &why);
+  fail(&from, message->id, 0, &why);
 }
 
-void hub::receive_truncated(core::session_id session) {
-  violate(session, 0, "a packet or its descriptors did not fit into the broker's limits");
+void hub::receive_truncated(session& from) {
+  violate(from, 0, "a packet or its descriptors did not fit into the broker's limits");
 }
 
-void hub::violate(core::session_id session, std::uint64_t id, std::string_view cause) {
+void hub::violate(session& by, std::uint64_t id, std::string_view cause) {
   const error why(errc::protocol_error, {}, {}, cause, "use a client of protocol version 1");
-  fail(session, id, 0, &why);
-  static_cast<void>(lose(session, now_));
-  out_.drop(session, cause);
+  fail(&by, id, 0, &why);
+  drop(by, cause);
+}
+
+void hub::drop(session& of, std::string_view why) noexcept {
+  if (!std::exchange(of.dropped, true)) {
+    of.rest.reset();
+    out_.drop(of, why);
+  }
+}
+
+void hub::send(session* to, prepared packet) noexcept {
+  if (to != nullptr && !to->dropped) {
+    out_.send(*to, std::move(packet));
+  }
 }
 
 prepared hub::prepare(std::uint64_t id, wire::body body, outgoing packet) const {
@@ -295,12 +290,12 @@ prepared hub::prepare(std::uint64_t id, wire::body body, outgoing packet) const 
   return result;
 }
 
-void hub::fail(core::session_id to,
-               std::uint64_t id,
-               std::uint32_t index,
-               const error* why) noexcept {
+void hub::fail(session* to, std::uint64_t id, std::uint32_t index, const error* why) noexcept {
+  if (to == nullptr) {
+    return;
+  }
   const auto attempt = [&](const error& told) {
-    out_.send(to, prepare(id, wire::failure{index, told.code(), told.cause(), told.next_step()}));
+    send(to, prepare(id, wire::failure{index, told.code(), told.cause(), told.next_step()}));
   };
   if (why != nullptr) {
     try {
@@ -312,13 +307,13 @@ void hub::fail(core::session_id to,
   try {
     attempt(core::broker_out_of_memory());
   } catch (const std::bad_alloc&) {
-    out_.drop(to, "there is no memory for an answer");
+    drop(*to, "there is no memory for an answer");
   }
 }
 
 // ---- what the domain wants ----
 
-void hub::settle(core::session_id session, prepared answer) noexcept {
+void hub::settle(session* from, prepared answer) noexcept {
   counters_.state_of(domain_);  // a client that has its answer finds it counted
   core::effects& wanted = domain_.pending();
   std::size_t slots = 0;
@@ -333,14 +328,14 @@ void hub::settle(core::session_id session, prepared answer) noexcept {
     } else if (answers < wanted.answers.size()) {
       deliver(std::move(wanted.answers[answers++]));
     } else if (!answer.empty()) {
-      out_.send(session, std::exchange(answer, {}));
+      send(from, std::exchange(answer, {}));
     } else if (questions < wanted.questions.size()) {
       const core::question asked = wanted.questions[questions++];
       try {
         outgoing packet;
         packet.is_answer = false;
-        out_.send(asked.exporter,
-                  prepare(asked.confirmation, wire::confirm{asked.generation}, std::move(packet)));
+        send(find(asked.exporter),
+             prepare(asked.confirmation, wire::confirm{asked.generation}, std::move(packet)));
       } catch (const std::bad_alloc&) {
         domain_.not_asked(asked);
       }
@@ -355,11 +350,12 @@ void hub::settle(core::session_id session, prepared answer) noexcept {
 }
 
 void hub::deliver(core::open_answer answer) noexcept {
+  session* const to = find(answer.session);
   if (answer.found) {
     try {
       prepared packet = opened(answer);
       counters_.opened();
-      out_.send(answer.session, std::move(packet));
+      send(to, std::move(packet));
       return;
     } catch (const std::bad_alloc&) {  // no answer, no lease
       domain_.release(answer.session, answer.found->generation, 1, true);
@@ -367,7 +363,7 @@ void hub::deliver(core::open_answer answer) noexcept {
     }
   }
   counters_.open_failed(answer.why ? answer.why->code() : errc::out_of_memory);
-  fail(answer.session, answer.request, answer.index, answer.why ? &*answer.why : nullptr);
+  fail(to, answer.request, answer.index, answer.why ? &*answer.why : nullptr);
 }
 
 prepared hub::opened(const core::open_answer& answer) const {
@@ -385,30 +381,31 @@ prepared hub::opened(const core::open_answer& answer) const {
 
 void hub::tell(const core::change& what) noexcept {
   if (what.holder != 0) {
-    tell(what.holder, 0, what);
+    tell(find(what.holder), 0, what);
     return;
   }
   domain_.for_each_subscriber(what.of->name,
-                              [&](core::session_id session, std::uint64_t subscription) {
-                                tell(session, subscription, what);
+                              [&](core::session_id subscriber, std::uint64_t subscription) {
+                                tell(find(subscriber), subscription, what);
                               });
 }
 
-void hub::tell(core::session_id session,
-               std::uint64_t subscription,
-               const core::change& what) noexcept {
+void hub::tell(session* to, std::uint64_t subscription, const core::change& what) noexcept {
+  if (to == nullptr || to->dropped) {
+    return;
+  }
   try {
     outgoing packet;
     packet.subscription = subscription;
     packet.is_answer = false;
     out_.send(
-        session,
+        *to,
         prepare(
             subscription,
             wire::event{what.kind, what.of->name, what.of->generation, what.leases, what.peer_pid},
             std::move(packet)));
   } catch (const std::bad_alloc&) {
-    out_.lose_event(session, subscription);
+    out_.lose_event(*to, subscription);
   }
 }
 
@@ -418,14 +415,11 @@ prepared hub::handle(const context& at, const wire::hello& message) {
   if (message.version == 0) {
     constexpr std::string_view cause = "protocol version 0 does not exist";
     const error why(errc::unsupported_version, {}, {}, cause, "update the client");
-    const core::session_id session = at.session;
-    fail(session, at.id, 0, &why);
-    static_cast<void>(lose(session, now_));
-    out_.drop(session, cause);
+    fail(&at.from, at.id, 0, &why);
+    drop(at.from, cause);
     return {};
   }
-  wire::session_token token{};
-  base::random_bytes(token);
+  const wire::session_token token = new_token(at.number);
   const auto welcome = [&](bool resumed) {
     outgoing packet;
     if (config_.state_table >= 0) {
@@ -448,9 +442,9 @@ prepared hub::handle(const context& at, const wire::hello& message) {
   prepared fresh = welcome(false);
   prepared again = welcome(true);
   take_fence(at, message);
-  const bool resumed = resume_lost(at.session, message.resume);
-  at.state.greeted = true;
-  at.state.token = token;
+  const bool resumed = resume_lost(at.from, message.resume);
+  at.from.greeted = true;
+  at.from.token = token;
   return resumed ? std::move(again) : std::move(fresh);
 }
 
@@ -469,20 +463,14 @@ void hub::take_fence(const context& at, const wire::hello& message) {
                 "the descriptors of a hello are not a pidfd and a pipe",
                 "send a pidfd of the client and the read end of its life pipe");
   }
-  out_.fence_of(
-      at.session, message.fence, std::move(at.descriptors[0]), std::move(at.descriptors[1]));
+  out_.fence_of(at.from, message.fence, std::move(at.descriptors[0]), std::move(at.descriptors[1]));
   at.descriptors.clear();
 }
 
-bool hub::resume_lost(core::session_id session, const wire::session_token& token) {
-  const auto at = lost_.find(token);
-  if (at == lost_.end() || !domain_.resume(at->second, session)) {
-    return false;
-  }
-  out_.resumed(at->second);
-  lost_tokens_.erase(at->second);
-  lost_.erase(at);
-  return true;
+bool hub::resume_lost(const session& heir, const wire::session_token& token) {
+  const session* const lost = find(number_in(token));
+  return lost != nullptr && lost->greeted && lost->token == token &&
+         domain_.resume(lost->number, heir.number);
 }
 
 wire::segment hub::describe(const core::segment& what) const {
@@ -499,7 +487,7 @@ wire::segment hub::describe(const core::segment& what) const {
 }
 
 prepared hub::handle(const context& at, const wire::reserve& message) {
-  const core::segment& made = domain_.reserve(at.session,
+  const core::segment& made = domain_.reserve(at.number,
                                               {message.name,
                                                message.size_bytes,
                                                message.allocated_bytes,
@@ -523,7 +511,7 @@ prepared hub::handle(const context& at, const wire::reserve& message) {
     domain_.set_payload(generation, std::move(files));
     return answer;
   } catch (...) {
-    domain_.release(at.session, generation, 1);  // its only lease: the reservation is undone
+    domain_.release(at.number, generation, 1);  // its only lease: the reservation is undone
     throw;
   }
 }
@@ -533,7 +521,7 @@ prepared hub::handle(const context& at, const wire::attach& message) {
     throw wrong_count(at.came(), message.chunk_bytes.size());
   }
   const core::segment& what =
-      domain_.check_attach(at.session, message.generation, message.first_chunk, at.came());
+      domain_.check_attach(at.number, message.generation, message.first_chunk, at.came());
   if (at.foreign != 0) {
     throw_wrong_chunk_kind(what.backend);
   }
@@ -562,7 +550,7 @@ prepared hub::handle(const context& at, const wire::attach& message) {
   }
   files.chunks.reserve(files.chunks.size() + at.descriptors.size());
   files.chunk_bytes.reserve(files.chunk_bytes.size() + at.descriptors.size());
-  domain_.attach(at.session, message.generation, message.first_chunk, at.descriptors.size());
+  domain_.attach(at.number, message.generation, message.first_chunk, at.descriptors.size());
   std::move(at.descriptors.begin(), at.descriptors.end(), std::back_inserter(files.chunks));
   at.descriptors.clear();
   files.chunk_bytes.insert(
@@ -573,12 +561,12 @@ prepared hub::handle(const context& at, const wire::attach& message) {
 prepared hub::handle(const context& at, const wire::publish& message) {
   // Those who wait are answered first; the creator hears "done" when they can all see it.
   prepared answer = prepare(at.id, wire::done{});
-  domain_.publish(at.session, message.generation, message.metadata);
+  domain_.publish(at.number, message.generation, message.metadata);
   return answer;
 }
 
 prepared hub::handle(const context& at, const wire::open& message) {
-  domain_.open(at.session,
+  domain_.open(at.number,
                {at.id,
                 0,
                 message.name,
@@ -590,27 +578,21 @@ prepared hub::handle(const context& at, const wire::open& message) {
 }
 
 prepared hub::handle(const context& at, const wire::open_many& message) {
-  at.state.rest = open_rest{at.id, message, 0, deadline_of(message.timeout_ms, at.now), at.now};
-  resume(at.session);
+  at.from.rest = open_rest{at.id, message, 0, deadline_of(message.timeout_ms, at.now), at.now};
+  resume(at.from);
   return {};
 }
 
-bool hub::has_rest(core::session_id session) const {
-  const auto at = sessions_.find(session);
-  return at != sessions_.end() && at->second.rest;
-}
-
-void hub::resume(core::session_id session) {
-  const auto at = sessions_.find(session);
-  if (at == sessions_.end() || !at->second.rest) {
+void hub::resume(session& of) {
+  if (!of.rest) {
     return;
   }
-  open_rest& rest = *at->second.rest;
+  open_rest& rest = *of.rest;
   const std::vector<std::string>& names = rest.request.names;
   for (std::size_t left = opens_a_turn; left != 0 && rest.next < names.size(); --left) {
     const std::uint32_t index = rest.next++;
     try {
-      domain_.open(session,
+      domain_.open(of.number,
                    {rest.id,
                     index,
                     names[index],
@@ -618,17 +600,20 @@ void hub::resume(core::session_id session) {
                     rest.deadline,
                     rest.asked});
     } catch (const std::bad_alloc&) {
-      fail(session, rest.id, index, nullptr);
+      fail(&of, rest.id, index, nullptr);
+      if (of.dropped) {
+        break;
+      }
     }
   }
-  if (rest.next >= names.size()) {
-    at->second.rest.reset();
+  if (of.rest && rest.next >= names.size()) {
+    of.rest.reset();
   }
   settle();
 }
 
 prepared hub::handle(const context& at, const wire::fetch_chunks& message) {
-  const core::segment& what = domain_.held(at.session, message.generation);
+  const core::segment& what = domain_.held(at.number, message.generation);
   const auto files = shared_files_of(what);
   if (message.first_chunk >= files->chunks.size()) {
     throw error(errc::invalid_argument,
@@ -646,20 +631,20 @@ prepared hub::handle(const context& at, const wire::fetch_chunks& message) {
 }
 
 prepared hub::handle(const context& at, const wire::release& message) {
-  domain_.release(at.session, message.generation, message.count, message.never_mapped);
+  domain_.release(at.number, message.generation, message.count, message.never_mapped);
   return {};
 }
 
 prepared hub::handle(const context& at, const wire::remove& message) {
   prepared answer = prepare(at.id, wire::done{});
-  domain_.remove(at.session, message.name, message.generation);
+  domain_.remove(at.number, message.name, message.generation);
   return answer;
 }
 
 prepared hub::handle(const context& at, const wire::list& message) {
   wire::listing page;
   std::size_t used = 0;
-  domain_.list(at.session, message.prefix, message.after, [&](const core::segment& what) {
+  domain_.list(at.number, message.prefix, message.after, [&](const core::segment& what) {
     used += description_bytes + what.name.size();
     if (used > listing_bytes) {
       page.more = true;
@@ -672,28 +657,28 @@ prepared hub::handle(const context& at, const wire::list& message) {
 }
 
 prepared hub::handle(const context& at, const wire::stat& message) {
-  return prepare(at.id, wire::listing{{describe(domain_.stat(at.session, message.name))}, false});
+  return prepare(at.id, wire::listing{{describe(domain_.stat(at.number, message.name))}, false});
 }
 
 prepared hub::handle(const context& at, const wire::subscribe& message) {
   prepared answer = prepare(at.id, wire::done{});
-  domain_.subscribe(at.session, at.id, message.prefix);
+  domain_.subscribe(at.number, at.id, message.prefix);
   return answer;
 }
 
 prepared hub::handle(const context& at, const wire::unsubscribe& message) {
   prepared answer = prepare(at.id, wire::done{});
-  domain_.unsubscribe(at.session, message.subscription);
+  domain_.unsubscribe(at.number, message.subscription);
   return answer;
 }
 
 prepared hub::handle(const context& at, const wire::bye& /*message*/) {
-  at.state.said_bye = true;
+  at.from.said_bye = true;
   return {};
 }
 
 prepared hub::handle(const context& at, const wire::confirmed& message) {
-  domain_.confirmed(at.session, at.id, static_cast<core::verdict>(message.verdict));
+  domain_.confirmed(at.number, at.id, static_cast<core::verdict>(message.verdict));
   return {};
 }
 
@@ -704,11 +689,12 @@ prepared hub::handle(const context& /*at*/, const wire::report& message) {
 
 prepared hub::handle(const context& at, const wire::unfence& message) {
   prepared answer = prepare(at.id, wire::done{});
-  const std::string line =
-      "domain " + config_.domain + ": pid " + std::to_string(at.state.who.pid) +
-      (at.state.who.uid_known ? ", uid " + std::to_string(at.state.who.uid) : "") +
-      " gave up what waited for a fence on segment \"" + base::printable(message.name) + "\"";
-  domain_.unfence(at.session, message.name);
+  const core::peer& who = domain_.peer_of(at.number);
+  const std::string line = "domain " + config_.domain + ": pid " + std::to_string(who.pid) +
+                           (who.uid_known ? ", uid " + std::to_string(who.uid) : "") +
+                           " gave up what waited for a fence on segment \"" +
+                           base::printable(message.name) + "\"";
+  domain_.unfence(at.number, message.name);
   counters_.unfenced();
   base::log(log_level::warning, line);
   return answer;
@@ -716,13 +702,13 @@ prepared hub::handle(const context& at, const wire::unfence& message) {
 
 prepared hub::handle(const context& at, const wire::keep& message) {
   prepared answer = prepare(at.id, wire::done{});
-  domain_.keep(at.session, message.generations, message.counts, message.more);
+  domain_.keep(at.number, message.generations, message.counts, message.more);
   return answer;
 }
 
 template <typename Answer>
 prepared hub::handle(const context& at, const Answer& /*message*/) {
-  violate(at.session, at.id, "a client sent a broker's message");
+  violate(at.from, at.id, "a client sent a broker's message");
   return {};
 }
 

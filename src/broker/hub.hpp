@@ -5,12 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "base/guarded_fd.hpp"
@@ -24,7 +22,7 @@ namespace gpushm::broker_detail {
 
 /// The descriptors of one segment, closed with the last packet that carries them; where `closed_by`
 /// is set, there.
-struct segment_files final : core::segment_payload {
+struct segment_files final : core::payload {
   segment_files() = default;
   segment_files(const segment_files&) = delete;
   segment_files& operator=(const segment_files&) = delete;
@@ -56,6 +54,28 @@ struct outgoing {
 /// One packet in a place that a queue can take over: what is prepared can be sent without memory.
 using prepared = std::list<outgoing>;
 
+/// What is left of an `open_many`.
+struct open_rest {
+  std::uint64_t id = 0;
+  wire::open_many request;
+  std::uint32_t next = 0;
+  std::optional<core::time_point> deadline;
+  core::time_point asked;
+};
+
+/// What the hub knows of a session. The server's connection is one: it lives in the domain's map of
+/// sessions until the session is forgotten, also while it waits for its fence.
+struct session : core::payload {
+  explicit session(core::session_id id) : number(id) {}
+
+  const core::session_id number;
+  bool greeted = false;
+  bool said_bye = false;
+  bool dropped = false;  ///< nothing more is received from it, or sent to it
+  wire::session_token token{};
+  std::optional<open_rest> rest;
+};
+
 /// Where the hub's packets go.
 class outbox {
  public:
@@ -64,20 +84,14 @@ class outbox {
   outbox& operator=(const outbox&) = delete;
   virtual ~outbox() = default;
   /// Of at most one packet.
-  virtual void send(core::session_id session, prepared packet) noexcept = 0;
+  virtual void send(session& to, prepared packet) noexcept = 0;
   /// There was no memory for an event: the subscriber has to read again what it follows.
-  virtual void lose_event(core::session_id session, std::uint64_t subscription) noexcept = 0;
-  /// Close the connection once what was sent before is out. The hub has forgotten the session.
-  /// `why` is for the log.
-  virtual void drop(core::session_id session, std::string_view why) noexcept = 0;
+  virtual void lose_event(session& of, std::uint64_t subscription) noexcept = 0;
+  /// Close the connection once what was sent before is out; then comes `hub::lose`. `why` is for
+  /// the log.
+  virtual void drop(session& of, std::string_view why) noexcept = 0;
   /// What the session gave as its fence. `pidfd` and `life` are empty exactly when there is none.
-  virtual void fence_of(core::session_id session,
-                        fence kind,
-                        base::guarded_fd pidfd,
-                        base::guarded_fd life) = 0;
-  /// The leases of `lost`, whose connection is gone, are another's now: its fence is not waited
-  /// for.
-  virtual void resumed(core::session_id lost) noexcept = 0;
+  virtual void fence_of(session& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life) = 0;
 };
 
 /// The broker without I/O: packets and descriptors in, packets and descriptors out. Decodes,
@@ -110,39 +124,45 @@ class hub final {
   /// `out` must outlive the hub.
   hub(config options, outbox& out, slot_listener listener, void* listener_context);
 
-  /// Throws too_many_connections, too_many_descriptors, out_of_memory, share_exceeded; then there
-  /// is no session.
-  void accept(core::session_id session, const core::peer& who);
+  /// Keeps the session until it is forgotten: by `lose`, `hang_up`, or another that resumes it.
+  /// Throws too_many_connections, too_many_descriptors, out_of_memory, share_exceeded; then it does
+  /// not.
+  void accept(std::shared_ptr<session> made, const core::peer& who);
+  /// Null: it was forgotten.
+  [[nodiscard]] session* find(core::session_id number) const noexcept {
+    return static_cast<session*>(domain_.payload_of(number));
+  }
+  template <typename Visit>
+  void for_each_session(Visit&& visit) const {
+    domain_.for_each_payload([&](core::payload& each) { visit(static_cast<session&>(each)); });
+  }
   /// `foreign`: descriptors that came with the packet, are no chunks by their kind, and were
   /// closed.
-  void receive(core::session_id session,
+  void receive(session& from,
                std::span<const std::byte> packet,
                std::vector<base::guarded_fd> descriptors,
                core::time_point now,
                std::size_t foreign = 0);
   /// The packet is whole, but this process had no room for its descriptors. The request is refused.
-  void receive_without_descriptors(core::session_id session, std::span<const std::byte> packet);
+  void receive_without_descriptors(session& from, std::span<const std::byte> packet);
   /// A packet that did not fit arrived: the session is told and dropped.
-  void receive_truncated(core::session_id session);
-  /// The session has more of its last request to be worked on: call `resume` before it sends
-  /// another.
-  [[nodiscard]] bool has_rest(core::session_id session) const;
-  void resume(core::session_id session);
+  void receive_truncated(session& from);
+  /// Works on `rest`, which must be done before the session's next request is received.
+  void resume(session& of);
   /// See core::domain.
   [[nodiscard]] bool has_work() const noexcept { return domain_.has_work(); }
   void work();
-  void mute(core::session_id session) { domain_.mute(session); }
-  [[nodiscard]] core::charges new_charges(core::session_id session) {
-    return domain_.new_charges(session);
+  void mute(const session& of) { domain_.mute(of.number); }
+  [[nodiscard]] core::charges new_charges(const session& of) {
+    return domain_.new_charges(of.number);
   }
   /// The connection is gone. True: without a goodbye, and it has leases, which stay until its
-  /// process can write nothing any more: call `hang_up` then.
-  [[nodiscard]] bool lose(core::session_id session, core::time_point now);
-  /// The connection is gone, and its process has ended or said goodbye.
-  void hang_up(core::session_id session);
-  void waits_for(core::session_id session, fence_wait what) { domain_.waits_for(session, what); }
-  /// The session has not said hello, though its time is over?
-  [[nodiscard]] bool is_silent(core::session_id session) const;
+  /// process can write nothing any more: call `hang_up` then. False: the session is forgotten.
+  [[nodiscard]] bool lose(session& gone, core::time_point now);
+  /// The connection is gone, and its process has ended or said goodbye. The session is forgotten.
+  /// No effect when it was.
+  void hang_up(core::session_id number);
+  void waits_for(core::session_id number, fence_wait what) { domain_.waits_for(number, what); }
 
   void tick(core::time_point now);
   [[nodiscard]] std::optional<core::time_point> next_deadline() const {
@@ -153,21 +173,6 @@ class hub final {
   [[nodiscard]] broker_statistics statistics() const { return counters_.read(); }
 
  private:
-  /// What is left of an open_many.
-  struct open_rest {
-    std::uint64_t id = 0;
-    wire::open_many request;
-    std::uint32_t next = 0;
-    std::optional<core::time_point> deadline;
-    core::time_point asked;
-  };
-  struct session_state {
-    core::peer who;
-    bool greeted = false;
-    bool said_bye = false;
-    wire::session_token token{};
-    std::optional<open_rest> rest;
-  };
   struct context;  // of one request
 
   // One a message kind that clients send. The result is the answer, as far as it is known by then:
@@ -195,18 +200,18 @@ class hub final {
 
   [[nodiscard]] prepared prepare(std::uint64_t id, wire::body body, outgoing packet = {}) const;
   /// Does what the domain wants, and sends the answer of the request that it comes from.
-  void settle(core::session_id session = 0, prepared answer = {}) noexcept;
+  void settle(session* from = nullptr, prepared answer = {}) noexcept;
+  void send(session* to, prepared packet) noexcept;
   void deliver(core::open_answer answer) noexcept;
   [[nodiscard]] prepared opened(const core::open_answer& answer) const;
   void tell(const core::change& what) noexcept;
-  void tell(core::session_id session,
-            std::uint64_t subscription,
-            const core::change& what) noexcept;
+  void tell(session* to, std::uint64_t subscription, const core::change& what) noexcept;
   /// `why` null: there was no memory.
-  void fail(core::session_id to, std::uint64_t id, std::uint32_t index, const error* why) noexcept;
-  void violate(core::session_id session, std::uint64_t id, std::string_view cause);
+  void fail(session* to, std::uint64_t id, std::uint32_t index, const error* why) noexcept;
+  void drop(session& of, std::string_view why) noexcept;
+  void violate(session& by, std::uint64_t id, std::string_view cause);
   void take_fence(const context& at, const wire::hello& message);
-  [[nodiscard]] bool resume_lost(core::session_id session, const wire::session_token& token);
+  [[nodiscard]] bool resume_lost(const session& heir, const wire::session_token& token);
   [[nodiscard]] wire::segment describe(const core::segment& what) const;
   void close(std::vector<base::guarded_fd> files) noexcept;
 
@@ -216,10 +221,7 @@ class hub final {
   void* listener_context_;
   core::domain domain_;
   counters counters_;
-  std::unordered_map<core::session_id, session_state> sessions_;
-  std::map<wire::session_token, core::session_id> lost_;         ///< those that can be resumed
-  std::map<core::session_id, wire::session_token> lost_tokens_;  ///< the same
-  core::time_point now_{};                                       ///< of the last packet or tick
+  core::time_point now_{};  ///< of the last packet or tick
 };
 
 }  // namespace gpushm::broker_detail

@@ -139,12 +139,14 @@ class server::impl final : public outbox {
     listener_events_.release();
     porter_events_.release();
     // Handlers that wait in `io_` keep connections beyond what those belong to.
-    for (const auto& [session, each] : connections_) {
-      each->process.stop();
-      turns_.leave(each->turn);
-      each->queue.clear();
-      each->held.reset();
-    }
+    hub_.for_each_session([this](session& each) {
+      connection& of = connection_of(each);
+      of.process.stop();
+      of.ending.reset();
+      turns_.leave(of.turn);
+      of.queue.clear();
+      of.held.reset();
+    });
   }
 
   void run(void (*ready)(void*), void* context) {
@@ -164,38 +166,36 @@ class server::impl final : public outbox {
 
   // ---- outbox ----
 
-  void send(core::session_id session, prepared packet) noexcept override {
+  void send(session& to, prepared packet) noexcept override {
     if (!packet.empty()) {
-      guarded([&] { send_or_queue(session, packet); });
+      guarded([&] { send_or_queue(connection_of(to), packet); });
     }
   }
 
-  void lose_event(core::session_id session, std::uint64_t subscription) noexcept override {
-    if (const connection_ptr to = find(session)) {
-      owe_resync(*to, subscription);
-      guarded([&] { ask_for_turn(*to); });
+  void lose_event(session& of, std::uint64_t subscription) noexcept override {
+    connection& to = connection_of(of);
+    owe_resync(to, subscription);
+    guarded([&] { ask_for_turn(to); });
+  }
+
+  void fence_of(session& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life) override {
+    connection& its = connection_of(of);
+    its.fence = kind;
+    its.life = end_watch(io_, std::move(life));
+    if (!its.process || !transport::kernel_names_peers()) {  // the kernel's own is preferred
+      its.process.stop();
+      its.process = end_watch(io_, std::move(pidfd));
+      watch_process(its);
     }
   }
 
-  void fence_of(core::session_id session,
-                fence kind,
-                base::guarded_fd pidfd,
-                base::guarded_fd life) override {
-    if (const connection_ptr of = find(session)) {
-      of->fence = kind;
-      of->life = end_watch(io_, std::move(life));
-      if (!of->process || !transport::kernel_names_peers()) {  // the kernel's own is preferred
-        of->process.stop();
-        of->process = end_watch(io_, std::move(pidfd));
-        watch_process(of);
-      }
+  void drop(session& of, std::string_view why) noexcept override {
+    connection& gone = connection_of(of);
+    gone.closing = true;
+    guarded([&] { log_drop(gone, why); });
+    if (gone.queue.empty()) {
+      guarded([&] { close(gone); });
     }
-  }
-
-  void resumed(core::session_id lost) noexcept override { fences_.erase(lost); }
-
-  void drop(core::session_id session, std::string_view why) noexcept override {
-    guarded([&] { end(session, why); });
   }
 
  private:
@@ -220,9 +220,13 @@ class server::impl final : public outbox {
     static_cast<impl*>(self)->table_.set(slot, generation, state);
   }
 
-  [[nodiscard]] connection_ptr find(core::session_id session) const {
-    const auto at = connections_.find(session);
-    return at == connections_.end() ? nullptr : at->second;
+  [[nodiscard]] static connection& connection_of(session& of) noexcept {
+    return static_cast<connection&>(of);
+  }
+
+  /// Null: it was forgotten.
+  [[nodiscard]] connection* find(core::session_id number) const noexcept {
+    return static_cast<connection*>(hub_.find(number));
   }
 
   /// At most some lines a second: what members do must not fill the log.
@@ -255,18 +259,6 @@ class server::impl final : public outbox {
     log(text);
   }
 
-  void end(core::session_id session, std::string_view why) {
-    const connection_ptr gone = find(session);
-    if (!gone) {
-      return;
-    }
-    gone->closing = true;
-    guarded([&] { log_drop(*gone, why); });
-    if (gone->queue.empty()) {
-      close(*gone);
-    }
-  }
-
   // ---- turns ----
 
   void post_round() {
@@ -295,8 +287,7 @@ class server::impl final : public outbox {
   }
 
   [[nodiscard]] bool may_read(const connection& of) const {
-    return of.readable && !of.closing && !of.at_porter_since && may_answer(of) &&
-           !hub_.has_rest(of.session);
+    return of.readable && !of.closing && !of.at_porter_since && may_answer(of) && !of.rest;
   }
 
   [[nodiscard]] static bool may_flush(const connection& of) noexcept {
@@ -305,7 +296,7 @@ class server::impl final : public outbox {
 
   [[nodiscard]] bool has_something_to_do(const connection& of) const {
     return may_flush(of) || may_read(of) || of.last_packets ||
-           (may_answer(of) && !of.closing && hub_.has_rest(of.session));
+           (may_answer(of) && !of.closing && of.rest);
   }
 
   void take_turns() {
@@ -325,8 +316,8 @@ class server::impl final : public outbox {
           turns_.ask(who);
         }
       } else {
-        kept = find(static_cast<connection*>(who.context())->session);
-        guarded([&] { step(kept); });
+        kept = static_cast<connection*>(who.context())->shared_from_this();
+        guarded([&] { step(*kept); });
         ask_for_turn(*kept);
       }
       now = clock::now();
@@ -364,20 +355,20 @@ class server::impl final : public outbox {
   }
 
   /// A bounded part of what there is to do for a connection.
-  void step(const connection_ptr& of) {
+  void step(connection& of) {
     try {
-      if (may_flush(*of)) {
+      if (may_flush(of)) {
         flush(of);
-      } else if (may_answer(*of) && !of->closing && hub_.has_rest(of->session)) {
-        hub_.resume(of->session);
-      } else if (of->last_packets) {
+      } else if (may_answer(of) && !of.closing && of.rest) {
+        hub_.resume(of);
+      } else if (of.last_packets) {
         read_last(of);
-      } else if (may_read(*of)) {
+      } else if (may_read(of)) {
         read_one(of);
       }
     } catch (const std::exception& why) {
-      log_drop(*of, why.what());
-      close(*of);
+      log_drop(of, why.what());
+      close(of);
     }
   }
 
@@ -462,37 +453,33 @@ class server::impl final : public outbox {
     base::guarded_fd process = transport::pidfd_of_peer(socket.get(), peer);
     const auto payer = transport::principal_of(peer, process.get());
     const core::principal who{payer.key, payer.vouched_for};
-    const core::session_id session = next_session_;
+    const auto made = std::make_shared<connection>(io_, next_session_++, std::move(socket));
     try {
-      hub_.accept(session, {peer.pid, peer.uid, peer.uid_known, who});
+      hub_.accept(made, {peer.pid, peer.uid, peer.uid_known, who});
     } catch (const error& why) {
-      refuse(std::move(socket), who, why);
+      made->events.release();
+      refuse(std::move(made->socket), who, why);
       return;
     }
-    ++next_session_;
-    connection_ptr made;
     try {
-      made = std::make_shared<connection>(io_, session, std::move(socket));
       made->peer = peer;
       made->principal = who;
-      made->held = hub_.new_charges(session);
+      made->held = hub_.new_charges(*made);
       made->accepted = clock::now();
       // And 0: of what it holds.
       made->lost_subscriptions.reserve(hub_.domain().bounds().max_subscriptions + 1);
       turns_.join(made->turn, who.key, made.get());
       made->process = end_watch(io_, std::move(process));
-      connections_.emplace(session, made);
-      silent_.push_back(session);
+      silent_.push_back(made->number);
       keep_house();
       if (peer.pid > 0) {
-        by_pid_.emplace(peer.pid, session);
+        by_pid_.emplace(peer.pid, made.get());
       }
     } catch (...) {
-      connections_.erase(session);
-      hub_.hang_up(session);
+      hub_.hang_up(made->number);
       throw;
     }
-    watch_process(made);
+    watch_process(*made);
     made->readable = true;  // it has probably said hello already
     ask_for_turn(*made);
   }
@@ -508,7 +495,7 @@ class server::impl final : public outbox {
     }
   }
 
-  /// Takes the connection out of the world.
+  /// Closes the socket; the session ends soon after.
   void close(connection& gone) {
     if (gone.closed) {
       return;
@@ -522,15 +509,14 @@ class server::impl final : public outbox {
     close_socket(gone.principal, std::move(gone.socket));
     const auto [first, last] = by_pid_.equal_range(gone.peer.pid);
     for (auto at = first; at != last; ++at) {
-      if (at->second == gone.session) {
+      if (at->second == &gone) {
         by_pid_.erase(at);
         break;
       }
     }
     // The hub may be in the middle of a request of this or another session: tell it afterwards.
-    asio::post(io_, [this, session = gone.session] {
-      guarded([&] { end_session(session); });
-      connections_.erase(session);
+    asio::post(io_, [this, kept = gone.shared_from_this()] {
+      guarded([&] { end_session(*kept); });
       if (hub_.has_work()) {
         ask(work_turn_);
       }
@@ -539,29 +525,27 @@ class server::impl final : public outbox {
   }
 
   /// What the session leaves ends now, or once its process can write nothing any more.
-  void end_session(core::session_id session) {
+  void end_session(connection& gone) {
+    const core::session_id number = gone.number;
     try {
-      if (!hub_.lose(session, clock::now())) {
+      if (!hub_.lose(gone, clock::now())) {
         return;
       }
-      connection& gone = *find(session);
-      auto& fence = fences_[session];
-      fence = std::make_unique<fence_watch>(io_,
-                                            gone.fence,
-                                            std::move(gone.process),
-                                            std::move(gone.life),
-                                            milliseconds(options_.limits.fence_delay_ms));
-      fence->wait([this, session] { fence_reached(session); },
-                  [this, session](fence_wait what) { hub_.waits_for(session, what); });
+      gone.ending = std::make_unique<fence_watch>(io_,
+                                                  gone.fence,
+                                                  std::move(gone.process),
+                                                  std::move(gone.life),
+                                                  milliseconds(options_.limits.fence_delay_ms));
+      gone.ending->wait([this, number] { fence_reached(number); },
+                        [this, number](fence_wait what) { hub_.waits_for(number, what); });
     } catch (...) {
-      fence_reached(session);
+      fence_reached(number);
       throw;
     }
   }
 
-  void fence_reached(core::session_id session) {
-    guarded([&] { hub_.hang_up(session); });
-    fences_.erase(session);
+  void fence_reached(core::session_id number) {
+    guarded([&] { hub_.hang_up(number); });
     if (hub_.has_work()) {
       ask(work_turn_);
     }
@@ -578,7 +562,7 @@ class server::impl final : public outbox {
     std::vector<connection*> owners;
     const auto [first, last] = by_pid_.equal_range(gone.peer.pid);
     for (auto at = first; at != last; ++at) {
-      connection& other = *connections_.at(at->second);
+      connection& other = *at->second;
       if (&other != &gone && !other.closed && !other.muted) {
         sockets.push_back({other.socket.get(), POLLRDHUP, 0});
         owners.push_back(&other);
@@ -590,13 +574,13 @@ class server::impl final : public outbox {
     for (std::size_t i = 0; i < sockets.size(); ++i) {
       if ((sockets[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
         owners[i]->muted = true;
-        hub_.mute(owners[i]->session);
+        hub_.mute(*owners[i]);
       }
     }
   }
 
-  void watch_process(const connection_ptr& of) {
-    of->process.wait([this, weak = std::weak_ptr(of)] {
+  void watch_process(connection& of) {
+    of.process.wait([this, weak = of.weak_from_this()] {
       if (const connection_ptr died = weak.lock(); died && !died->closed) {
         process_died(*died);
       }
@@ -607,76 +591,76 @@ class server::impl final : public outbox {
     // A goodbye may be in the socket still: it makes the difference between an end and a death.
     of.last_packets = last_packets;
     of.muted = true;
-    hub_.mute(of.session);
+    hub_.mute(of);
     ask_for_turn(of);
   }
 
-  void read_last(const connection_ptr& from) {
-    if (--*from->last_packets < 0 || from->closing || from->at_porter_since ||
-        next_has_descriptors(from->socket.get()) || !receive(from)) {
-      close(*from);
+  void read_last(connection& from) {
+    if (--*from.last_packets < 0 || from.closing || from.at_porter_since ||
+        next_has_descriptors(from.socket.get()) || !receive(from)) {
+      close(from);
     }
   }
 
   // ---- receiving ----
 
-  void watch(const connection_ptr& of) {
-    if (of->wait_armed || of->closed) {
+  void watch(connection& of) {
+    if (of.wait_armed || of.closed) {
       return;
     }
-    of->wait_armed = true;
-    of->events.async_wait(asio::posix::stream_descriptor::wait_read,
-                          [this, of](asio::error_code code) {
-                            of->wait_armed = false;
-                            if (code || of->closed) {
-                              return;
-                            }
-                            of->readable = true;
-                            ask_for_turn(*of);
-                          });
+    of.wait_armed = true;
+    of.events.async_wait(asio::posix::stream_descriptor::wait_read,
+                         [this, kept = of.shared_from_this()](asio::error_code code) {
+                           kept->wait_armed = false;
+                           if (code || kept->closed) {
+                             return;
+                           }
+                           kept->readable = true;
+                           ask_for_turn(*kept);
+                         });
   }
 
-  void read_one(const connection_ptr& from) {
-    if (next_has_descriptors(from->socket.get())) {
-      if (porter_.fetch(from->session, from->principal.key, from->socket.get())) {
-        from->at_porter_since = clock::now();
-        at_porter_.insert(from->session);
+  void read_one(connection& from) {
+    if (next_has_descriptors(from.socket.get())) {
+      if (porter_.fetch(from.number, from.principal.key, from.socket.get())) {
+        from.at_porter_since = clock::now();
+        at_porter_.insert(from.number);
         keep_house();
       } else {
-        from->readable = false;  // it has too much to do: look again soon
+        from.readable = false;  // it has too much to do: look again soon
         poll_later(from);
       }
       return;
     }
-    if (!receive(from) && !from->closed) {
-      from->readable = false;
+    if (!receive(from) && !from.closed) {
+      from.readable = false;
       watch(from);
     }
   }
 
   /// One packet without descriptors; false when there is none, or the connection was closed.
-  bool receive(const connection_ptr& from) {
-    auto got = transport::receive_guarded(from->socket.get(), buffer_);
+  bool receive(connection& from) {
+    auto got = transport::receive_guarded(from.socket.get(), buffer_);
     switch (got.status) {
       case transport::receive_status::would_block:
         return false;
       case transport::receive_status::closed:
-        close(*from);
+        close(from);
         return false;
       case transport::receive_status::truncated:
-        hub_.receive_truncated(from->session);
+        hub_.receive_truncated(from);
         return false;
       case transport::receive_status::descriptors_lost:
-        hub_.receive_without_descriptors(from->session, got.packet);
+        hub_.receive_without_descriptors(from, got.packet);
         break;
       case transport::receive_status::packet:
-        hub_.receive(from->session, got.packet, std::move(got.descriptors), clock::now());
+        hub_.receive(from, got.packet, std::move(got.descriptors), clock::now());
         break;
     }
-    if (from->unread_bytes > read_step_bytes) {
-      settle_unread(*from);
+    if (from.unread_bytes > read_step_bytes) {
+      settle_unread(from);
     }
-    return !from->closed;
+    return !from.closed;
   }
 
   void watch_porter() {
@@ -693,44 +677,41 @@ class server::impl final : public outbox {
   }
 
   void take(porter::parcel& parcel) {
-    const connection_ptr from = find(parcel.session);
-    if (!from || from->closed) {
+    connection* const found = find(parcel.session);
+    if (found == nullptr || found->closed) {
       closer_->close(std::move(parcel.descriptors));
       return;
     }
-    from->at_porter_since.reset();
+    connection& from = *found;
+    from.at_porter_since.reset();
     if (parcel.failed) {
-      close(*from);
+      close(from);
       return;
     }
     switch (parcel.status) {
       case transport::receive_status::would_block:
         break;
       case transport::receive_status::closed:
-        close(*from);
+        close(from);
         return;
       case transport::receive_status::truncated:
-        hub_.receive_truncated(from->session);
+        hub_.receive_truncated(from);
         break;
       case transport::receive_status::descriptors_lost:
-        hub_.receive_without_descriptors(from->session, parcel.packet);
+        hub_.receive_without_descriptors(from, parcel.packet);
         break;
       case transport::receive_status::packet:
-        hub_.receive(from->session,
-                     parcel.packet,
-                     std::move(parcel.descriptors),
-                     clock::now(),
-                     parcel.foreign);
+        hub_.receive(
+            from, parcel.packet, std::move(parcel.descriptors), clock::now(), parcel.foreign);
         break;
     }
-    ask_for_turn(*from);
+    ask_for_turn(from);
   }
 
   // ---- sending ----
 
-  void send_or_queue(core::session_id session, prepared& packet) {
-    const connection_ptr to = find(session);
-    if (!to || to->closed) {
+  void send_or_queue(connection& to, prepared& packet) {
+    if (to.closed) {
       return;
     }
     const outgoing& one = packet.front();
@@ -738,28 +719,28 @@ class server::impl final : public outbox {
     if (one.subscription) {
       // An event goes out in the subscriber's own turn, and only within its share: the cause's turn
       // ends soon, however many there are.
-      if (to->queued_events >= max_queued_events ||
-          !to->held.try_take(core::resource::memory_bytes, cost)) {
-        owe_resync(*to, *one.subscription);
-        ask_for_turn(*to);
+      if (to.queued_events >= max_queued_events ||
+          !to.held.try_take(core::resource::memory_bytes, cost)) {
+        owe_resync(to, *one.subscription);
+        ask_for_turn(to);
         return;
       }
-      ++to->queued_events;
+      ++to.queued_events;
     } else {
       try {
-        if (to->queue.empty() && try_send(*to, one)) {
+        if (to.queue.empty() && try_send(to, one)) {
           return;
         }
       } catch (const std::bad_alloc&) {  // tried again in its turn
       }
-      if (to->closed) {
+      if (to.closed) {
         return;
       }
-      to->held.charge(core::resource::memory_bytes, cost);
-      to->queued_answers += one.is_answer ? 1U : 0U;
+      to.held.charge(core::resource::memory_bytes, cost);
+      to.queued_answers += one.is_answer ? 1U : 0U;
     }
-    to->queue.splice(to->queue.end(), packet);
-    ask_for_turn(*to);
+    to.queue.splice(to.queue.end(), packet);
+    ask_for_turn(to);
   }
 
   static void owe_resync(connection& to, std::uint64_t subscription) noexcept {
@@ -831,7 +812,7 @@ class server::impl final : public outbox {
     of.blocked = true;
     if (!of.blocked_since) {
       of.blocked_since = clock::now();
-      stalled_.insert(of.session);
+      stalled_.insert(of.number);
       keep_house();
     }
   }
@@ -845,7 +826,7 @@ class server::impl final : public outbox {
   bool wait_for_room(connection& of) {
     mark_blocked(of);
     of.events.async_wait(asio::posix::stream_descriptor::wait_write,
-                         [this, kept = find(of.session)](asio::error_code code) {
+                         [this, kept = of.shared_from_this()](asio::error_code code) {
                            if (!code && !kept->closed) {
                              unblock(*kept);
                            }
@@ -856,12 +837,12 @@ class server::impl final : public outbox {
   /// And none for descriptors, or memory, that a peer has not read.
   bool wait_for_reader(connection& of) {
     mark_blocked(of);
-    poll_later(find(of.session));
+    poll_later(of);
     return false;
   }
 
-  void poll_later(const connection_ptr& of) {
-    polled_.push_back(of);
+  void poll_later(connection& of) {
+    polled_.push_back(of.shared_from_this());
     if (polled_.size() > 1) {
       return;
     }
@@ -879,28 +860,32 @@ class server::impl final : public outbox {
     });
   }
 
-  void flush(const connection_ptr& to) {
-    for (int i = 0; i < sends_a_turn && !to->queue.empty(); ++i) {
-      outgoing& first = to->queue.front();
+  void flush(connection& to) {
+    for (int i = 0; i < sends_a_turn && !to.queue.empty(); ++i) {
+      outgoing& first = to.queue.front();
       const std::uint64_t cost = first.cost();
-      if (!try_send(*to, first)) {
+      if (!try_send(to, first)) {
         return;
       }
-      to->queued_events -= first.subscription ? 1U : 0U;
-      to->queued_answers -= !first.subscription && first.is_answer ? 1U : 0U;
-      to->held.give_back(core::resource::memory_bytes, cost);
-      to->queue.pop_front();
-      if (to->blocked_since) {
-        to->blocked_since = clock::now();
+      to.queued_events -= first.subscription ? 1U : 0U;
+      to.queued_answers -= !first.subscription && first.is_answer ? 1U : 0U;
+      to.held.give_back(core::resource::memory_bytes, cost);
+      to.queue.pop_front();
+      if (to.blocked_since) {
+        to.blocked_since = clock::now();
       }
     }
-    if (!to->queue.empty()) {
+    if (!to.queue.empty()) {
       return;
     }
-    to->blocked_since.reset();
-    stalled_.erase(to->session);
+    to.blocked_since.reset();
+    stalled_.erase(to.number);
+    if (to.closing) {
+      close(to);
+      return;
+    }
     prepared resyncs;
-    for (const std::uint64_t subscription : to->lost_subscriptions) {
+    for (const std::uint64_t subscription : to.lost_subscriptions) {
       wire::event resync;
       resync.kind = event_kind::resync;
       outgoing packet;
@@ -909,15 +894,12 @@ class server::impl final : public outbox {
       packet.is_answer = false;
       resyncs.push_back(std::move(packet));
     }
-    to->lost_subscriptions.clear();
-    to->queued_events += resyncs.size();
+    to.lost_subscriptions.clear();
+    to.queued_events += resyncs.size();
     for (const outgoing& each : resyncs) {  // one a subscription at most, also beyond its share
-      to->held.charge(core::resource::memory_bytes, each.cost());
+      to.held.charge(core::resource::memory_bytes, each.cost());
     }
-    to->queue.splice(to->queue.end(), resyncs);
-    if (to->closing && to->queue.empty()) {
-      close(*to);
-    }
+    to.queue.splice(to.queue.end(), resyncs);
   }
 
   // ---- deadlines ----
@@ -944,8 +926,8 @@ class server::impl final : public outbox {
     const milliseconds hello(options_.limits.hello_timeout_ms);
     const milliseconds patience(options_.limits.send_timeout_ms);
     while (!silent_.empty()) {
-      const connection_ptr of = find(silent_.front());
-      if (of && !of->closed && hub_.is_silent(of->session)) {
+      connection* const of = find(silent_.front());
+      if (of != nullptr && !of->closed && !of->greeted) {
         if (now - of->accepted < hello) {
           break;
         }
@@ -954,8 +936,8 @@ class server::impl final : public outbox {
       silent_.pop_front();
     }
     for (auto at = at_porter_.begin(); at != at_porter_.end();) {
-      const connection_ptr of = find(*at);
-      if (!of || of->closed || !of->at_porter_since) {
+      connection* const of = find(*at);
+      if (of == nullptr || of->closed || !of->at_porter_since) {
         at = at_porter_.erase(at);
         continue;
       }
@@ -968,8 +950,8 @@ class server::impl final : public outbox {
       }
     }
     for (auto at = stalled_.begin(); at != stalled_.end();) {
-      const connection_ptr of = find(*at);
-      if (!of || of->closed || !of->blocked_since) {
+      connection* const of = find(*at);
+      if (of == nullptr || of->closed || !of->blocked_since) {
         at = stalled_.erase(at);
         continue;
       }
@@ -1004,8 +986,8 @@ class server::impl final : public outbox {
   state_table_file table_;
   std::shared_ptr<closer> closer_;
   porter porter_;
-  hub hub_;  // before the connections, whose packets are charged to its budget
-  asio::io_context io_{1};
+  asio::io_context io_{1};  // before what holds connections
+  hub hub_;
   asio::posix::stream_descriptor listener_events_;
   asio::posix::stream_descriptor porter_events_;
   asio::steady_timer accept_pause_;
@@ -1021,11 +1003,9 @@ class server::impl final : public outbox {
   turns::member work_turn_;
   bool round_posted_ = false;
   bool in_round_ = false;
-  std::unordered_map<core::session_id, connection_ptr> connections_;
-  std::unordered_map<core::session_id, std::unique_ptr<fence_watch>> fences_;
-  std::unordered_multimap<std::int32_t, core::session_id> by_pid_;
-  std::deque<core::session_id> silent_;  ///< in the order in which they came
-  std::set<core::session_id> stalled_;   ///< those with something that cannot go out
+  std::unordered_multimap<std::int32_t, connection*> by_pid_;  ///< those that are not closed
+  std::deque<core::session_id> silent_;                        ///< in the order in which they came
+  std::set<core::session_id> stalled_;  ///< those with something that cannot go out
   std::vector<connection_ptr> polled_;
   std::set<core::session_id> at_porter_;
   bool house_is_kept_ = false;

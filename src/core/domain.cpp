@@ -328,7 +328,7 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
   return made;
 }
 
-void domain::set_payload(gpushm::generation generation, std::shared_ptr<segment_payload> payload) {
+void domain::set_payload(gpushm::generation generation, std::shared_ptr<core::payload> payload) {
   find(generation).payload = std::move(payload);
 }
 

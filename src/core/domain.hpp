@@ -107,8 +107,25 @@ class domain {
   [[nodiscard]] const limits& bounds() const noexcept { return limits_; }
   [[nodiscard]] effects& pending() noexcept { return effects_; }
 
-  /// Throws too_many_connections, too_many_descriptors, out_of_memory, share_exceeded.
-  void connect(session_id session, const peer& who);
+  /// `payload` is found again by `payload_of` until the session is forgotten: by `disconnect`, and
+  /// by `lose` and `resume` where they say so. Throws too_many_connections, too_many_descriptors,
+  /// out_of_memory, share_exceeded.
+  void connect(session_id session,
+               const peer& who,
+               std::shared_ptr<core::payload> payload = nullptr);
+  /// Null: there is no such session, or it was connected without.
+  [[nodiscard]] core::payload* payload_of(session_id session) const noexcept;
+  /// Precondition: it is connected, or ending.
+  [[nodiscard]] const peer& peer_of(session_id session) const;
+  /// Calls `visit(payload&)` for each session that has one. It must not change the domain.
+  template <typename Visit>
+  void for_each_payload(Visit&& visit) const {
+    for (const auto& [id, each] : sessions_) {
+      if (each.payload) {
+        visit(*each.payload);
+      }
+    }
+  }
   /// Ends everything the session has: at once for whatever could reach the session, the first
   /// leases with it, the others by `work`. `clean`: it said goodbye, so no death is reported.
   void disconnect(session_id session, bool clean);
@@ -149,7 +166,7 @@ class domain {
   /// too_many_descriptors.
   const segment& reserve(session_id session, const reservation& wanted);
   /// Precondition: `generation` is a segment's.
-  void set_payload(gpushm::generation generation, std::shared_ptr<segment_payload> payload);
+  void set_payload(gpushm::generation generation, std::shared_ptr<core::payload> payload);
   /// The segment, if `count` chunks may be attached to it behind the `first`. Throws
   /// stale_generation, permission_denied, wrong_descriptor_count.
   [[nodiscard]] const segment& check_attach(session_id session,
@@ -293,6 +310,7 @@ class domain {
   };
   struct participant {
     peer who;
+    std::shared_ptr<core::payload> payload;
     std::set<gpushm::generation> leased;
     std::set<gpushm::generation> created;
     std::set<std::uint64_t> waiting;

@@ -25,7 +25,7 @@ domain::participant& domain::find_session(session_id id) {
   return at->second;
 }
 
-void domain::connect(session_id id, const peer& who) {
+void domain::connect(session_id id, const peer& who, std::shared_ptr<core::payload> payload) {
   core::principal payer = who.principal;
   if (payer.key.empty()) {
     payer = who.uid_known ? core::principal{"uid " + std::to_string(who.uid), true}
@@ -33,6 +33,7 @@ void domain::connect(session_id id, const peer& who) {
   }
   participant joined;
   joined.who = who;
+  joined.payload = std::move(payload);
   joined.is_operator = who.uid_known && who.uid == owner_uid_;
   joined.held = charges(budget_, budget_.account_of(payer), joined.is_operator);
   joined.held.take(resource::connections, 1);
@@ -40,6 +41,15 @@ void domain::connect(session_id id, const peer& who) {
   joined.held.take(resource::memory_bytes, cost::connection);
   joined.over.emplace_back();
   sessions_.emplace(id, std::move(joined));
+}
+
+payload* domain::payload_of(session_id session) const noexcept {
+  const auto at = sessions_.find(session);
+  return at == sessions_.end() ? nullptr : at->second.payload.get();
+}
+
+const peer& domain::peer_of(session_id session) const {
+  return sessions_.at(session).who;
 }
 
 charges domain::new_charges(session_id session) {

@@ -40,13 +40,14 @@ struct metadata_block {
   std::shared_ptr<const charges> held;
 };
 
-/// What the surroundings keep for a segment: descriptors, of which the domain knows nothing. Goes
-/// when the segment is freed.
-struct segment_payload {
-  segment_payload() = default;
-  segment_payload(const segment_payload&) = delete;
-  segment_payload& operator=(const segment_payload&) = delete;
-  virtual ~segment_payload() = default;
+/// What the surroundings keep for a segment or a session, and the domain knows nothing of:
+/// descriptors, a socket. Destroyed when the segment is freed, or the session forgotten, unless
+/// something else has it.
+struct payload {
+  payload() = default;
+  payload(const payload&) = delete;
+  payload& operator=(const payload&) = delete;
+  virtual ~payload() = default;
 };
 
 /// What the broker knows of a segment.
@@ -73,7 +74,7 @@ struct segment : std::enable_shared_from_this<segment> {
   /// Charged to the creator, also after it is gone. Shared with what outlives the segment on its
   /// behalf.
   std::shared_ptr<charges> held;
-  std::shared_ptr<segment_payload> payload;
+  std::shared_ptr<core::payload> payload;
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return metadata ? metadata->bytes.size() : 0;

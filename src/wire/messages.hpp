@@ -27,7 +27,7 @@ inline constexpr std::size_t max_open_many = 1000;
 inline constexpr std::size_t max_keep = 4096;
 
 /// Names a connection to whoever knows it; all zero: none.
-using session_token = std::array<std::uint8_t, 16>;
+using session_token = std::array<std::uint8_t, 24>;
 
 // One struct a table of protocol.fbs, with the same fields; the comments there count.
 

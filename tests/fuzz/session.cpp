@@ -146,13 +146,15 @@ class world final : public broker_detail::outbox {
     GPUSHM_REQUIRE(slots_.empty());
   }
 
-  void lose_event(core::session_id /*session*/, std::uint64_t /*subscription*/) noexcept override {
+  void lose_event(broker_detail::session& /*of*/,
+                  std::uint64_t /*subscription*/) noexcept override {
     GPUSHM_REQUIRE(false);  // there is memory
   }
-  void send(core::session_id session, broker_detail::prepared one) noexcept override {
+  void send(broker_detail::session& to, broker_detail::prepared one) noexcept override {
     if (one.empty()) {
       return;
     }
+    const core::session_id session = to.number;
     GPUSHM_REQUIRE(one.size() == 1);
     broker_detail::outgoing& packet = one.front();
     GPUSHM_REQUIRE(dropped_.count(session) == 0);
@@ -213,19 +215,19 @@ class world final : public broker_detail::outbox {
     }
   }
 
-  void fence_of(core::session_id session,
+  void fence_of(broker_detail::session& of,
                 fence kind,
                 base::guarded_fd pidfd,
                 base::guarded_fd life) override {
-    GPUSHM_REQUIRE(dropped_.count(session) == 0);
+    GPUSHM_REQUIRE(dropped_.count(of.number) == 0);
     GPUSHM_REQUIRE(kind != fence::none && pidfd && life);
   }
-  void resumed(core::session_id lost) noexcept override { GPUSHM_REQUIRE(gone_.count(lost) != 0); }
 
-  void drop(core::session_id session, std::string_view /*why*/) noexcept override {
-    dropped_.insert(session);
-    gone_.insert(session);
-    std::replace(sessions_.begin(), sessions_.end(), session, core::session_id{0});
+  void drop(broker_detail::session& of, std::string_view /*why*/) noexcept override {
+    GPUSHM_REQUIRE(dropped_.insert(of.number).second);
+    to_lose_.push_back(of.number);
+    gone_.insert(of.number);
+    std::replace(sessions_.begin(), sessions_.end(), of.number, core::session_id{0});
   }
 
  private:
@@ -270,7 +272,7 @@ class world final : public broker_detail::outbox {
       }
       questions_.erase(meant);
     }
-    hub_.receive(from, wire::encode({id, said}), {}, now_);
+    receive(from, wire::encode({id, said}), {});
     agreed_.reset();
   }
 
@@ -282,7 +284,8 @@ class world final : public broker_detail::outbox {
           {{11, 1000, true}, {12, 2000, true}, {0, 65534, false}, {13, broker_uid, true}}};
       sessions_[which] = next_session_++;
       try {
-        hub_.accept(sessions_[which], peers[script.pick(peers.size())]);
+        hub_.accept(std::make_shared<broker_detail::session>(sessions_[which]),
+                    peers[script.pick(peers.size())]);
       } catch (const error&) {  // no room for it
         gone_.insert(sessions_[which]);
         sessions_[which] = 0;
@@ -301,7 +304,7 @@ class world final : public broker_detail::outbox {
         if (script.pick(2) == 0) {
           hub_.hang_up(session);
         } else {
-          const bool is_ending = hub_.lose(session, now_);
+          const bool is_ending = hub_.lose(*hub_.find(session), now_);
           GPUSHM_REQUIRE(is_ending == hub_.domain().is_ending(session));
         }
         work();
@@ -317,7 +320,8 @@ class world final : public broker_detail::outbox {
       }
       case 3:
         if (script.byte() < 16) {
-          hub_.receive_truncated(session);
+          hub_.receive_truncated(*hub_.find(session));
+          lose_the_dropped();
         }
         return;
       case 16:
@@ -385,21 +389,39 @@ class world final : public broker_detail::outbox {
     if (const auto* many = std::get_if<wire::open_many>(&body)) {
       names = many->names.size();
     }
-    const bool refused = !fds.empty() || hub_.is_silent(session);
+    const bool refused = !fds.empty() || !hub_.find(session)->greeted;
     if (names != 0 && !refused) {
       opens_.insert({session, id});
       for (std::uint32_t i = 0; i < names; ++i) {
         unanswered_[session].insert({id, i});
       }
     }
-    hub_.receive(session, packet, base::guard_all(std::move(fds)), now_);
+    receive(session, packet, std::move(fds));
     work();
   }
 
+  void receive(core::session_id session,
+               const std::vector<std::byte>& packet,
+               std::vector<base::unique_fd> fds) {
+    if (broker_detail::session* const from = hub_.find(session)) {
+      hub_.receive(*from, packet, base::guard_all(std::move(fds)), now_);
+    }
+    lose_the_dropped();
+  }
+
+  /// As the server does, once what it sent to them is out.
+  void lose_the_dropped() {
+    for (const core::session_id number : std::exchange(to_lose_, {})) {
+      const bool is_ending = hub_.lose(*hub_.find(number), now_);
+      GPUSHM_REQUIRE(is_ending == hub_.domain().is_ending(number));
+    }
+  }
+
   void work() {
-    for (const core::session_id session : sessions_) {
-      while (hub_.has_rest(session)) {
-        hub_.resume(session);
+    for (const core::session_id number : sessions_) {
+      broker_detail::session* const of = hub_.find(number);
+      while (of != nullptr && of->rest) {
+        hub_.resume(*of);
       }
     }
     while (hub_.has_work()) {
@@ -416,13 +438,13 @@ class world final : public broker_detail::outbox {
       return;  // what is said of whom is told in `confirm`
     }
     if (!message || message->id < first_request) {
-      hub_.receive(session, packet, base::guard_all(std::move(fds)), now_);
+      receive(session, packet, std::move(fds));
     }
   }
 
   void remove_what_is_left() {
     const core::session_id owner = next_session_++;
-    hub_.accept(owner, {13, broker_uid, true});
+    hub_.accept(std::make_shared<broker_detail::session>(owner), {13, broker_uid, true});
     send_message(owner, wire::hello{}, {});
     std::vector<std::string> names;
     hub_.domain().list(owner, "", "", [&](const core::segment& what) {
@@ -445,6 +467,7 @@ class world final : public broker_detail::outbox {
   std::vector<wire::session_token> tokens_;
   std::vector<outgoing> packets_;  // their files must stay open until they are gone
   std::set<core::session_id> dropped_;
+  std::vector<core::session_id> to_lose_;  ///< those that were dropped since the last packet
   std::set<core::session_id> gone_;
   std::set<std::pair<core::session_id, std::uint64_t>> opens_;
   std::map<core::session_id, std::set<std::pair<std::uint64_t, std::uint32_t>>> unanswered_;

@@ -16,7 +16,7 @@ class conversation : public hub_test {};
 
 TEST_F(conversation, begins_with_hello_and_welcome) {
   const auto session = accept();
-  EXPECT_TRUE(hub_.is_silent(session));
+  EXPECT_FALSE(hub_.find(session)->greeted);
   const auto answers = ask(session, wire::hello{7, "boot", 1, 2});
   const auto welcome = expect<wire::welcome>(answers);
   EXPECT_EQ(welcome.version, 1U) << "the lower of both";
@@ -25,7 +25,7 @@ TEST_F(conversation, begins_with_hello_and_welcome) {
   EXPECT_EQ(welcome.max_segments, 65'536U);
   EXPECT_EQ(welcome.max_batch, 253U);
   EXPECT_EQ(answers.at(0).descriptors, (std::vector<int>{state_table_.get()}));
-  EXPECT_FALSE(hub_.is_silent(session));
+  EXPECT_TRUE(hub_.find(session)->greeted);
   expect_nothing_left();
 }
 
@@ -48,7 +48,6 @@ TEST_F(conversation, ends_when_a_request_comes_before_the_hello) {
         "protocol_error: a request came before the hello (use a client of protocol version 1)")
         << name;
     EXPECT_TRUE(out_.is_dropped(session)) << name;
-    EXPECT_FALSE(hub_.is_silent(session)) << name;
     EXPECT_TRUE(ask(session, wire::hello{}).empty())
         << "nobody listens to a session that was dropped";
   }
@@ -87,7 +86,7 @@ TEST_F(conversation, ends_with_bytes_that_are_no_message) {
   for (const bool greeted : {false, true}) {
     const auto session = greeted ? greet() : accept();
     const std::vector<std::byte> noise(100, std::byte{0x5A});
-    hub_.receive(session, noise, base::guard_all(descriptors(memfd(4096), memfd(1))), now_);
+    receive(session, noise, descriptors(memfd(4096), memfd(1)));
     const auto answers = take(session);
     ASSERT_EQ(answers.size(), 1U);
     EXPECT_EQ(answers[0].message.id, 0U);
@@ -96,7 +95,7 @@ TEST_F(conversation, ends_with_bytes_that_are_no_message) {
     EXPECT_TRUE(out_.is_dropped(session));
   }
   const auto session = greet();
-  hub_.receive_truncated(session);
+  hub_.receive_truncated(*hub_.find(session));
   const auto answers = take(session);
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).cause,
@@ -135,7 +134,7 @@ TEST_F(conversation, of_one_session_is_not_heard_by_others) {
   const auto first = greet();
   const auto second = greet();
   make(first, "kv");
-  hub_.receive(first, std::vector<std::byte>(3), {}, now_);
+  receive(first, std::vector<std::byte>(3));
   EXPECT_TRUE(take(second).empty());
   EXPECT_FALSE(out_.is_dropped(second));
   hub_.hang_up(first);

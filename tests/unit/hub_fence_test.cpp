@@ -87,10 +87,11 @@ TEST_F(hello_with_fence, a_violation_leaves_what_the_process_may_still_write) {
   const auto other = greet();
   greet_with(session, fence::proven);
   make(session, "kv");
-  hub_.receive(session, std::vector<std::byte>(3), {}, now_ + milliseconds(5));
+  now_ += milliseconds(5);
+  receive(session, std::vector<std::byte>(3));
   EXPECT_TRUE(out_.is_dropped(session));
-  EXPECT_TRUE(hub_.lose(session, now_));  // the connection is gone, too
-  now_ += milliseconds(45);
+  EXPECT_TRUE(lose(session));  // the connection is gone, too
+  now_ += milliseconds(40);
   const auto shown = stat(other, "kv");
   EXPECT_FALSE(shown.creator_alive);
   EXPECT_EQ(shown.ending, 1U);
@@ -111,7 +112,7 @@ TEST_F(hello_with_fence, a_goodbye_ends_everything_at_once) {
   greet_with(session, fence::proven);
   make(session, "kv");
   tell(session, wire::bye{});
-  EXPECT_FALSE(hub_.lose(session, now_));
+  EXPECT_FALSE(lose(session));
   EXPECT_EQ(hub_.domain().segment_count(), 0U);
   expect_nothing_left();
 }
@@ -122,11 +123,15 @@ TEST_F(hello_with_fence, the_token_of_a_lost_connection_takes_its_leases_back_on
   const auto made = make(session, "kv");
   const auto heir = accept();
   EXPECT_FALSE(greet_with(heir, fence::proven, token).resumed);  // it is not lost
-  EXPECT_TRUE(hub_.lose(session, now_));
+  EXPECT_TRUE(lose(session));
+  auto guessed = token;
+  guessed.back() ^= 1U;
+  const auto guesser = accept();
+  EXPECT_FALSE(greet_with(guesser, fence::proven, guessed).resumed);
 
   const auto second = accept();
   EXPECT_TRUE(greet_with(second, fence::proven, token).resumed);
-  EXPECT_EQ(out_.resumed_sessions, std::vector<core::session_id>{session});
+  EXPECT_EQ(hub_.find(session), nullptr) << "its fence is not waited for";
   const auto third = accept();
   EXPECT_FALSE(greet_with(third, fence::proven, token).resumed);
   expect<wire::done>(ask(second, wire::keep{{made}, {1}, false}));
@@ -149,7 +154,7 @@ TEST_F(hello_with_fence, unfence_is_counted) {
             "invalid_argument: nothing of it waits for the end of a process (`gpushm stat` shows "
             "what does)");
   EXPECT_EQ(hub_.statistics().unfenced, 0U);
-  EXPECT_TRUE(hub_.lose(session, now_));
+  EXPECT_TRUE(lose(session));
   expect<wire::done>(ask(operator_, wire::unfence{"kv"}));
   EXPECT_EQ(hub_.statistics().unfenced, 1U);
   EXPECT_EQ(hub_.statistics().ending_connections, 0U);

@@ -29,21 +29,20 @@ constexpr std::size_t most_sessions = 8;
 /// Takes packets over without memory of its own.
 class frugal_outbox final : public outbox {
  public:
-  void send(core::session_id session, prepared packet) noexcept override {
-    prepared& to = sent.at(session);
-    to.splice(to.end(), packet);
+  void send(session& to, prepared packet) noexcept override {
+    prepared& queue = sent.at(to.number);
+    queue.splice(queue.end(), packet);
   }
-  void lose_event(core::session_id session, std::uint64_t /*subscription*/) noexcept override {
-    ++lost_events.at(session);
+  void lose_event(session& of, std::uint64_t /*subscription*/) noexcept override {
+    ++lost_events.at(of.number);
   }
-  void drop(core::session_id session, std::string_view /*why*/) noexcept override {
-    dropped.at(session) = true;
+  void drop(session& of, std::string_view /*why*/) noexcept override {
+    dropped.at(of.number) = true;
   }
-  void fence_of(core::session_id /*session*/,
+  void fence_of(session& /*of*/,
                 fence /*kind*/,
                 base::guarded_fd /*pidfd*/,
                 base::guarded_fd /*life*/) override {}
-  void resumed(core::session_id /*lost*/) noexcept override {}
 
   std::array<prepared, most_sessions> sent;
   std::array<std::size_t, most_sessions> lost_events{};
@@ -103,11 +102,12 @@ class world {
               }
             },
             this) {
-    for (const core::session_id session : {creator, other, watcher, fresh}) {
-      hub_.accept(session, {static_cast<std::int32_t>(100 + session), 1000, true});
-      if (session != fresh) {
-        ask(session, wire::hello{});
-        tokens.at(session) = std::get<wire::welcome>(last(session).body).token;
+    for (const core::session_id number : {creator, other, watcher, fresh}) {
+      hub_.accept(std::make_shared<session>(number),
+                  {static_cast<std::int32_t>(100 + number), 1000, true});
+      if (number != fresh) {
+        ask(number, wire::hello{});
+        tokens.at(number) = std::get<wire::welcome>(last(number).body).token;
       }
     }
     ask(watcher, wire::subscribe{""});
@@ -148,13 +148,17 @@ class world {
     const auto packet = wire::encode({++request, std::move(body)});
     receive(session, packet, base::guard_all(std::move(fds)));
   }
-  void receive(core::session_id session,
+  void receive(core::session_id number,
                const std::vector<std::byte>& packet,
                std::vector<base::guarded_fd> fds) {
-    hub_.receive(session, packet, std::move(fds), core::time_point{});
-    while (hub_.has_rest(session)) {
-      hub_.resume(session);
+    session& from = *hub_.find(number);
+    hub_.receive(from, packet, std::move(fds), core::time_point{});
+    while (from.rest) {
+      hub_.resume(from);
     }
+  }
+  [[nodiscard]] bool lose(core::session_id number) {
+    return hub_.lose(*hub_.find(number), core::time_point{});
   }
   gpushm::generation reserve(const std::string& name, std::uint32_t chunks) {
     ask(creator,
@@ -357,7 +361,7 @@ TEST_P(every_end, needs_no_memory) {
   }
 }
 
-const auto lose_creator = [](world& at) { EXPECT_TRUE(at.hub_.lose(creator, core::time_point{})); };
+const auto lose_creator = [](world& at) { EXPECT_TRUE(at.lose(creator)); };
 const auto lose_and_come_back = [](world& at) {
   lose_creator(at);
   wire::hello again;
@@ -372,9 +376,7 @@ INSTANTIATE_TEST_SUITE_P(
     every_end,
     testing::Values(
         ending{.name = "goodbye_or_death", .work = [](world& at) { at.hub_.hang_up(creator); }},
-        ending{
-            .name = "loss",
-            .work = [](world& at) { static_cast<void>(at.hub_.lose(other, core::time_point{})); }},
+        ending{.name = "loss", .work = [](world& at) { static_cast<void>(at.lose(other)); }},
         ending{.name = "fence",
                .work = [](world& at) { at.hub_.hang_up(creator); },
                .before = lose_creator},

@@ -68,7 +68,7 @@ class shares : public hub_test {
            gpushm::generation generation,
            wire::verdict verdict) {
     const auto packet = wire::encode({id, wire::confirmed{generation, verdict}});
-    hub_.receive(session, packet, {}, now_);
+    receive(session, packet);
   }
   std::string failure_of(const std::vector<arrived>& answers, std::uint64_t request) {
     EXPECT_EQ(answers.size(), 1U);
@@ -398,14 +398,14 @@ class fake_shares : public shares {
                                 wire::body body,
                                 std::vector<base::unique_fd> fds = {}) {
     const auto packet = wire::encode({++request_, std::move(body)});
-    fake_.receive(session, packet, base::guard_all(std::move(fds)), now_);
+    fake_.receive(*fake_.find(session), packet, base::guard_all(std::move(fds)), now_);
     return take(session);
   }
   core::session_id greet_fake() {
-    const auto session = next_session_++;
-    fake_.accept(session, alice);
-    expect<wire::welcome>(ask_fake(session, wire::hello{}));
-    return session;
+    const auto number = next_session_++;
+    fake_.accept(std::make_shared<session>(number), alice);
+    expect<wire::welcome>(ask_fake(number, wire::hello{}));
+    return number;
   }
   hub fake_;
 };
@@ -433,7 +433,7 @@ TEST_F(fake_shares, of_a_pool_travel_with_its_descriptor) {
   EXPECT_TRUE(ask_fake(importer, wire::open{"kv", 0, 0}).empty());
   const auto request = request_;
   const auto asked = question(exporter);
-  fake_.receive(exporter,
+  fake_.receive(*fake_.find(exporter),
                 wire::encode({asked.id, wire::confirmed{made, wire::verdict::unchanged}}),
                 {},
                 now_);

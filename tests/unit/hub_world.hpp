@@ -51,13 +51,13 @@ struct arrived {
 
 class recorded_outbox final : public outbox {
  public:
-  void send(core::session_id session, prepared one) noexcept override {
+  void send(session& to, prepared one) noexcept override {
     if (one.empty()) {
       return;
     }
     ASSERT_EQ(one.size(), 1U);
     outgoing& packet = one.front();
-    EXPECT_FALSE(is_dropped(session)) << "sent to a session that was dropped";
+    EXPECT_FALSE(is_dropped(to.number)) << "sent to a session that was dropped";
     const std::vector<std::byte> bytes = packet.encode();
     EXPECT_LE(bytes.size(), wire::max_packet_bytes);
     EXPECT_GT(packet.cost(), 0U);
@@ -67,35 +67,31 @@ class recorded_outbox final : public outbox {
     }
     auto message = wire::decode(bytes);
     ASSERT_TRUE(message);
-    sent[session].push_back({std::move(*message),
-                             std::move(packet.descriptors),
-                             std::move(packet.files),
-                             packet.subscription});
+    sent[to.number].push_back({std::move(*message),
+                               std::move(packet.descriptors),
+                               std::move(packet.files),
+                               packet.subscription});
   }
-  void lose_event(core::session_id session, std::uint64_t subscription) noexcept override {
-    lost_events.emplace_back(session, subscription);
+  void lose_event(session& of, std::uint64_t subscription) noexcept override {
+    lost_events.emplace_back(of.number, subscription);
   }
-  void drop(core::session_id session, std::string_view why) noexcept override {
+  void drop(session& of, std::string_view why) noexcept override {
     EXPECT_FALSE(why.empty());
-    dropped.push_back(session);
+    EXPECT_FALSE(is_dropped(of.number)) << "twice";
+    dropped.push_back(of.number);
   }
-  void fence_of(core::session_id session,
-                fence kind,
-                base::guarded_fd pidfd,
-                base::guarded_fd life) override {
+  void fence_of(session& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life) override {
     EXPECT_TRUE(pidfd && life);
-    fences[session] = kind;
+    fences[of.number] = kind;
   }
-  void resumed(core::session_id lost) noexcept override { resumed_sessions.push_back(lost); }
-  [[nodiscard]] bool is_dropped(core::session_id session) const {
-    return std::find(dropped.begin(), dropped.end(), session) != dropped.end();
+  [[nodiscard]] bool is_dropped(core::session_id number) const {
+    return std::find(dropped.begin(), dropped.end(), number) != dropped.end();
   }
 
   std::map<core::session_id, std::vector<arrived>> sent;
   std::vector<std::pair<core::session_id, std::uint64_t>> lost_events;
   std::vector<core::session_id> dropped;
   std::map<core::session_id, fence> fences;
-  std::vector<core::session_id> resumed_sessions;
 };
 
 class hub_test : public testing::Test {
@@ -138,7 +134,7 @@ class hub_test : public testing::Test {
   }
 
   core::session_id accept(const core::peer& who = {101, 1000, true}) {
-    hub_.accept(next_session_, who);
+    hub_.accept(std::make_shared<session>(next_session_), who);
     return next_session_++;
   }
   core::session_id greet(const core::peer& who = {101, 1000, true}) {
@@ -159,13 +155,19 @@ class hub_test : public testing::Test {
   std::uint64_t tell(core::session_id session,
                      wire::body body,
                      std::vector<base::unique_fd> fds = {}) {
-    const auto packet = wire::encode({++request_, std::move(body)});
-    hub_.receive(session, packet, base::guard_all(std::move(fds)), now_);
-    while (hub_.has_rest(session)) {
-      hub_.resume(session);
-    }
+    receive(session, wire::encode({++request_, std::move(body)}), std::move(fds));
     return request_;
   }
+  void receive(core::session_id number,
+               const std::vector<std::byte>& packet,
+               std::vector<base::unique_fd> fds = {}) {
+    session& from = *hub_.find(number);
+    hub_.receive(from, packet, base::guard_all(std::move(fds)), now_);
+    while (from.rest) {
+      hub_.resume(from);
+    }
+  }
+  [[nodiscard]] bool lose(core::session_id number) { return hub_.lose(*hub_.find(number), now_); }
   std::vector<arrived> take(core::session_id session) {
     return std::exchange(out_.sent[session], {});
   }
