@@ -26,23 +26,17 @@ constexpr std::size_t listing_bytes = wire::max_packet_bytes / 2;
 constexpr std::size_t opens_a_turn = 32;
 
 wire::segment fields_of(const core::segment& what) {
-  return {what.name,
-          what.generation,
-          what.slot,
-          what.size_bytes,
-          what.allocated_bytes,
-          what.chunk_count,
-          what.device,
-          what.backend,
-          what.lifetime,
-          what.published,
-          what.removed,
-          static_cast<std::uint32_t>(what.leases.size()),
-          what.creator.uid,
-          what.creator.pid,
-          what.creator_session != 0,
-          what.metadata_bytes(),
-          what.offset_bytes};
+  wire::segment result{static_cast<const base::segment_facts&>(what)};
+  result.generation = what.generation;
+  result.slot = what.slot;
+  result.published = what.published;
+  result.removed = what.removed;
+  result.leases = static_cast<std::uint32_t>(what.leases.size());
+  result.creator_uid = what.creator.uid;
+  result.creator_pid = what.creator.pid;
+  result.creator_alive = what.creator_session != 0;
+  result.metadata_bytes = what.metadata_bytes();
+  return result;
 }
 
 segment_files& files_of(const core::segment& what) {
@@ -487,16 +481,7 @@ wire::segment hub::describe(const core::segment& what) const {
 }
 
 prepared hub::handle(const context& at, const wire::reserve& message) {
-  const core::segment& made = domain_.reserve(at.number,
-                                              {message.name,
-                                               message.size_bytes,
-                                               message.allocated_bytes,
-                                               message.chunk_count,
-                                               message.device,
-                                               message.backend,
-                                               message.lifetime,
-                                               message.offset_bytes,
-                                               message.descriptor});
+  const core::segment& made = domain_.reserve(at.number, message);
   const gpushm::generation generation = made.generation;
   const std::uint32_t slot = made.slot;
   try {

@@ -85,17 +85,9 @@ std::shared_ptr<attachment> client_impl::reserve(const std::shared_ptr<connectio
       reserved->generation > max_generation) {
     throw unexpected_answer({operation, wanted.name});
   }
-  wire::segment info;
-  info.name = std::move(wanted.name);
+  wire::segment info{std::move(static_cast<base::segment_facts&>(wanted))};
   info.generation = reserved->generation;
   info.slot = reserved->slot;
-  info.size_bytes = wanted.size_bytes;
-  info.allocated_bytes = wanted.allocated_bytes;
-  info.chunk_count = wanted.chunk_count;
-  info.device = std::move(wanted.device);
-  info.backend = wanted.backend;
-  info.lifetime = wanted.lifetime;
-  info.offset_bytes = wanted.offset_bytes;
   const gpushm::generation generation = info.generation;
   std::shared_ptr<attachment> lease;
   try {
@@ -124,8 +116,8 @@ std::unique_ptr<segment_impl> client_impl::create(std::string_view name,
                              {std::string(name),
                               options.size_bytes,
                               plan.total_bytes(),
-                              plan.count,
                               backend->device(),
+                              plan.count,
                               backend->kind(),
                               options.lifetime,
                               0,
@@ -171,8 +163,8 @@ std::unique_ptr<segment_impl> client_impl::share(std::string_view name,
               {std::string(name),
                size_bytes,
                found->allocated_bytes(),
-               static_cast<std::uint32_t>(found->chunk_bytes().size()),
                found->device(),
+               static_cast<std::uint32_t>(found->chunk_bytes().size()),
                found->kind(),
                options.lifetime,
                found->offset_bytes(),

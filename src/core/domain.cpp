@@ -293,16 +293,8 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
   const auto at = segments_.emplace(generation, std::make_shared<segment>()).first;
   segment& made = *at->second;
   try {
-    made.name = wanted.name;
+    static_cast<reservation&>(made) = wanted;
     made.generation = generation;
-    made.size_bytes = wanted.size_bytes;
-    made.allocated_bytes = wanted.allocated_bytes;
-    made.chunk_count = wanted.chunk_count;
-    made.backend = wanted.backend;
-    made.lifetime = wanted.lifetime;
-    made.device = wanted.device;
-    made.offset_bytes = wanted.offset_bytes;
-    made.descriptor = wanted.descriptor;
     made.creator = creator.who;
     made.creator_session = session;
     made.leases.push_back({session, 1});

@@ -49,18 +49,7 @@ struct limits {
   std::uint32_t max_dead_names = 1'024;  ///< names of died exporters' segments that are remembered
 };
 
-/// What a session asks for when it reserves.
-struct reservation {
-  std::string name;
-  std::uint64_t size_bytes = 0;
-  std::uint64_t allocated_bytes = 0;
-  std::uint32_t chunk_count = 0;
-  device_id device;
-  gpushm::backend backend = gpushm::backend::host;
-  gpushm::lifetime lifetime = gpushm::lifetime::leased;
-  std::uint64_t offset_bytes = 0;
-  std::vector<std::byte> descriptor = {};
-};
+using base::reservation;
 
 /// One open: which answer it is (request and index in it), what it asks for.
 struct open_request {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/segment_facts.hpp"
 #include "core/budget.hpp"
 #include "gpushm/types.hpp"
 
@@ -51,26 +52,17 @@ struct payload {
 };
 
 /// What the broker knows of a segment.
-struct segment : std::enable_shared_from_this<segment> {
-  std::string name;
+struct segment : base::reservation, std::enable_shared_from_this<segment> {
   gpushm::generation generation = 0;
-  std::uint64_t size_bytes = 0;
-  std::uint64_t allocated_bytes = 0;
   std::uint32_t slot = 0;
-  std::uint32_t chunk_count = 0;
   std::uint32_t attached_chunks = 0;
-  gpushm::backend backend = gpushm::backend::host;
-  gpushm::lifetime lifetime = gpushm::lifetime::leased;
   bool published = false;
   bool removed = false;
   bool used = false;  ///< a lease other than the creator's ended since the last `released`
-  device_id device;
   peer creator;
   session_id creator_session = 0;  ///< 0 once that connection is gone
   std::vector<lease> leases;
   std::shared_ptr<const metadata_block> metadata;  ///< null: none
-  std::uint64_t offset_bytes = 0;
-  std::vector<std::byte> descriptor;  ///< not read, only handed on
   /// Charged to the creator, also after it is gone. Shared with what outlives the segment on its
   /// behalf.
   std::shared_ptr<charges> held;

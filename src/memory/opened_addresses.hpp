@@ -31,11 +31,7 @@ class opened_addresses {
   /// Lives while the driver opens.
   class opening {
    public:
-    explicit opening(opened_addresses& all) : all_(all) {
-      const std::lock_guard lock(all_.mutex_);
-      ++all_.openings_;
-      begun_at_ = all_.closed_;
-    }
+    explicit opening(opened_addresses& all) : all_(all), begun_at_(all.begin_opening()) {}
     opening(const opening&) = delete;
     opening& operator=(const opening&) = delete;
     ~opening() {
@@ -48,7 +44,7 @@ class opened_addresses {
    private:
     friend class opened_addresses;
     opened_addresses& all_;
-    std::uint64_t begun_at_ = 0;
+    std::uint64_t begun_at_;  ///< how many had been closed
   };
 
   enum class verdict : unsigned char {
@@ -118,6 +114,13 @@ class opened_addresses {
       }
     }
     return nullptr;
+  }
+
+  /// How many have been closed by now.
+  [[nodiscard]] std::uint64_t begin_opening() {
+    const std::lock_guard lock(mutex_);
+    ++openings_;
+    return closed_;
   }
 
   std::mutex mutex_;

@@ -45,7 +45,7 @@ class shared_table {
     }
     // From here on the end of the value takes the entry away, also when there is no memory for
     // this.
-    const std::shared_ptr<Value> made(owned.release(), ender{this, key});
+    std::shared_ptr<Value> made(owned.release(), ender{this, key});
     {
       const std::lock_guard lock(mutex_);
       entries_.find(key)->second = made;

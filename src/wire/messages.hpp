@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/segment_facts.hpp"
 #include "gpushm/client.hpp"
 #include "gpushm/error.hpp"
 #include "gpushm/types.hpp"
@@ -56,16 +57,7 @@ struct welcome {
   friend bool operator==(const welcome&, const welcome&) = default;
 };
 
-struct reserve {
-  std::string name;
-  std::uint64_t size_bytes = 0;
-  std::uint64_t allocated_bytes = 0;
-  std::uint32_t chunk_count = 0;
-  device_id device;
-  gpushm::backend backend = gpushm::backend::host;
-  gpushm::lifetime lifetime = gpushm::lifetime::leased;
-  std::uint64_t offset_bytes = 0;
-  std::vector<std::byte> descriptor = {};
+struct reserve : base::reservation {
   friend bool operator==(const reserve&, const reserve&) = default;
 };
 
@@ -103,16 +95,9 @@ struct open_many {
   friend bool operator==(const open_many&, const open_many&) = default;
 };
 
-struct segment {
-  std::string name;
+struct segment : base::segment_facts {
   gpushm::generation generation = 0;
   std::uint32_t slot = 0;
-  std::uint64_t size_bytes = 0;
-  std::uint64_t allocated_bytes = 0;
-  std::uint32_t chunk_count = 0;
-  device_id device;
-  gpushm::backend backend = gpushm::backend::host;
-  gpushm::lifetime lifetime = gpushm::lifetime::leased;
   bool published = false;
   bool removed = false;
   std::uint32_t leases = 0;
@@ -120,7 +105,6 @@ struct segment {
   std::int32_t creator_pid = 0;
   bool creator_alive = false;
   std::uint64_t metadata_bytes = 0;
-  std::uint64_t offset_bytes = 0;
   std::uint32_t ending = 0;
   std::int32_t ending_pid = 0;
   std::uint64_t ending_ms = 0;

@@ -128,7 +128,7 @@ class connected : public testing::Test {
   std::shared_ptr<connection> connect() { return connection::establish(path_, patience(10s)); }
   /// Publishes memory that stays its exporter's, so that each open asks `exporter`.
   static gpushm::generation publish_bound(connection& exporter, const std::string& name) {
-    wire::reserve wanted{name, 4096, 4096, 0, {device_kind::gpu, "GPU-x", "", 0}};
+    wire::reserve wanted{name, 4096, 4096, {device_kind::gpu, "GPU-x", "", 0}, 0};
     wanted.backend = backend::cuda_ipc;
     wanted.descriptor = {std::byte{1}};
     const auto got = exporter.request(wanted, {"share", name}, soon());

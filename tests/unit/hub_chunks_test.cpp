@@ -72,7 +72,7 @@ TEST_F(chunks_of, a_host_segment_are_sealed_memfds_of_the_announced_size_and_not
 
 TEST_F(chunks_of, a_gpu_segment_are_no_memfds) {
   const auto session = greet();
-  wire::reserve wanted{"kv", 4096, 4096, 1, {}, backend::cuda_vmm, lifetime::leased};
+  wire::reserve wanted{"kv", 4096, 4096, {}, 1, backend::cuda_vmm, lifetime::leased};
   wanted.device.kind = device_kind::gpu;
   const auto made = expect<wire::reserved>(ask(session, wanted)).generation;
   EXPECT_EQ(failure(ask(session, wire::attach{made, 0, {4096}}, descriptors(memfd(4096)))),
@@ -229,7 +229,7 @@ TEST_F(chunks_of, a_large_segment_are_fetched_in_batches) {
 
 TEST_F(chunks_of, a_segment_come_with_its_own_control_page) {
   const auto session = greet();
-  auto answers = ask(session, wire::reserve{"kv", 4096, 4096, 1, {}, {}, {}});
+  auto answers = ask(session, wire::reserve{"kv", 4096, 4096, {}, 1, {}, {}});
   const auto made = expect<wire::reserved>(answers);
   ASSERT_EQ(answers[0].descriptors.size(), 1U);
   const int fd = answers[0].descriptors[0];

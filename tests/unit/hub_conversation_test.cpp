@@ -107,7 +107,7 @@ TEST_F(conversation, ends_with_bytes_that_are_no_message) {
 TEST_F(conversation, refuses_descriptors_with_messages_that_carry_none_and_goes_on) {
   const auto session = greet();
   const auto made = make(session, "kv");
-  const std::vector<wire::body> bodies{wire::reserve{"x", 1, 1, 1, {}, {}, {}},
+  const std::vector<wire::body> bodies{wire::reserve{"x", 1, 1, {}, 1, {}, {}},
                                        wire::publish{made, {}},
                                        wire::open{"kv", 0, 0},
                                        wire::open_many{{"kv"}, 0, 0},

@@ -117,7 +117,7 @@ class world {
     later = reserve("later", 2);
     ask(creator, wire::attach{later, 0, {4096}}, descriptors(memfd(4096)));
     wire::reserve bound{
-        "bound", 4096, 4096, 0, {device_kind::gpu, "GPU-1", "0000:18:00.0", 0}, backend::cuda_ipc};
+        "bound", 4096, 4096, {device_kind::gpu, "GPU-1", "0000:18:00.0", 0}, 0, backend::cuda_ipc};
     bound.descriptor.resize(64);
     ask(creator, bound);
     shared = std::get<wire::reserved>(last(creator).body).generation;
@@ -162,7 +162,7 @@ class world {
   }
   gpushm::generation reserve(const std::string& name, std::uint32_t chunks) {
     ask(creator,
-        wire::reserve{name, chunks * 4096ULL, chunks * 4096ULL, chunks, {}, backend::host, {}});
+        wire::reserve{name, chunks * 4096ULL, chunks * 4096ULL, {}, chunks, backend::host, {}});
     return std::get<wire::reserved>(last(creator).body).generation;
   }
   [[nodiscard]] wire::message last(core::session_id session) const {
@@ -405,7 +405,7 @@ INSTANTIATE_TEST_SUITE_P(
             .body =
                 [](world&) {
                   return wire::reserve{
-                      std::string(100, 'n'), 4096, 4096, 1, {}, backend::host, lifetime::leased};
+                      std::string(100, 'n'), 4096, 4096, {}, 1, backend::host, lifetime::leased};
                 }},
         request{.name = "attach",
                 .from = creator,

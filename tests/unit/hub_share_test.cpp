@@ -27,7 +27,7 @@ std::vector<std::byte> bytes_of(std::string_view text) {
 }
 
 wire::reserve legacy_handle(std::string name) {
-  wire::reserve wanted{std::move(name), 1000, 4096, 0, {}, backend::cuda_ipc, lifetime::leased};
+  wire::reserve wanted{std::move(name), 1000, 4096, {}, 0, backend::cuda_ipc, lifetime::leased};
   wanted.device = {device_kind::gpu, "GPU-0", "0000:18:00.0", 0};
   wanted.offset_bytes = 3000;
   wanted.descriptor = bytes_of("not read by the broker");

@@ -201,8 +201,8 @@ class hub_test : public testing::Test {
                                       wire::reserve{name,
                                                     chunks * chunk_bytes,
                                                     chunks * chunk_bytes,
-                                                    chunks,
                                                     {},
+                                                    chunks,
                                                     backend::host,
                                                     kept}))
         .generation;

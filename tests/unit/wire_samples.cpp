@@ -89,8 +89,8 @@ std::vector<sample> one_of_each_kind() {
         reserve{"w/llama",
                 1'000'000'007,
                 1'002'438'656,
-                5,
                 some_gpu(),
+                5,
                 backend::cuda_vmm,
                 lifetime::persistent}}},
       {"reserved", {4, reserved{0x00123456789ABCDE, 17}}},
@@ -146,8 +146,8 @@ std::vector<sample> at_the_limits() {
         reserve{longest,
                 max64,
                 max64,
-                max32,
                 longest_segment().device,
+                max32,
                 backend::cuda_pool,
                 lifetime::persistent,
                 max64,
@@ -180,8 +180,8 @@ std::vector<sample> at_the_limits() {
         reserve{"kv",
                 1'000,
                 4'096,
-                0,
                 some_gpu(),
+                0,
                 backend::cuda_ipc,
                 lifetime::leased,
                 24,
@@ -237,7 +237,7 @@ std::vector<sample> past_the_limits() {
       {"a fence", {1, hello{1, "", 0, 0, static_cast<fence>(3)}}},
       {"a verdict", {1, confirmed{1, static_cast<verdict>(3)}}},
   };
-  reserve wanted{"n", 1, 1, 1, some_gpu(), backend::host, lifetime::leased};
+  reserve wanted{"n", 1, 1, some_gpu(), 1, backend::host, lifetime::leased};
   wanted.backend = static_cast<backend>(4);
   result.push_back({"a backend", {1, wanted}});
   wanted.backend = backend::host;
