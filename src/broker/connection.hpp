@@ -63,7 +63,6 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   bool wait_armed = false;  ///< the event loop watches for that
   std::optional<clock::time_point> at_porter_since;
   std::optional<int> last_packets;  ///< its process is dead: so many more are read, for a goodbye
-  bool closing = false;             ///< close once the queue is out
   bool closed = false;
   bool muted = false;  ///< hears of no more events: it is about to end
   gpushm::fence fence = gpushm::fence::none;

@@ -68,7 +68,7 @@ std::optional<core::time_point> deadline_of(std::uint32_t timeout_ms, core::time
   return now + std::chrono::milliseconds(timeout_ms);
 }
 
-/// Names the session, so that it is found, and nobody can guess it.
+/// Its number, by which the session is found, and 16 random bytes.
 wire::session_token new_token(core::session_id number) {
   wire::session_token token{};
   base::random_bytes(token);

@@ -71,7 +71,8 @@ struct session : core::payload {
   const core::session_id number;
   bool greeted = false;
   bool said_bye = false;
-  bool dropped = false;  ///< nothing more is received from it, or sent to it
+  /// Nothing more is received from it, or sent to it; what was sent before still goes out.
+  bool dropped = false;
   wire::session_token token{};
   std::optional<open_rest> rest;
 };

@@ -191,7 +191,6 @@ class server::impl final : public outbox {
 
   void drop(session& of, std::string_view why) noexcept override {
     connection& gone = connection_of(of);
-    gone.closing = true;
     guarded([&] { log_drop(gone, why); });
     if (gone.queue.empty()) {
       guarded([&] { close(gone); });
@@ -287,7 +286,7 @@ class server::impl final : public outbox {
   }
 
   [[nodiscard]] bool may_read(const connection& of) const {
-    return of.readable && !of.closing && !of.at_porter_since && may_answer(of) && !of.rest;
+    return of.readable && !of.dropped && !of.at_porter_since && may_answer(of) && !of.rest;
   }
 
   [[nodiscard]] static bool may_flush(const connection& of) noexcept {
@@ -295,8 +294,7 @@ class server::impl final : public outbox {
   }
 
   [[nodiscard]] bool has_something_to_do(const connection& of) const {
-    return may_flush(of) || may_read(of) || of.last_packets ||
-           (may_answer(of) && !of.closing && of.rest);
+    return may_flush(of) || may_read(of) || of.last_packets || (may_answer(of) && of.rest);
   }
 
   void take_turns() {
@@ -359,7 +357,7 @@ class server::impl final : public outbox {
     try {
       if (may_flush(of)) {
         flush(of);
-      } else if (may_answer(of) && !of.closing && of.rest) {
+      } else if (may_answer(of) && of.rest) {
         hub_.resume(of);
       } else if (of.last_packets) {
         read_last(of);
@@ -596,7 +594,7 @@ class server::impl final : public outbox {
   }
 
   void read_last(connection& from) {
-    if (--*from.last_packets < 0 || from.closing || from.at_porter_since ||
+    if (--*from.last_packets < 0 || from.dropped || from.at_porter_since ||
         next_has_descriptors(from.socket.get()) || !receive(from)) {
       close(from);
     }
@@ -880,7 +878,7 @@ class server::impl final : public outbox {
     }
     to.blocked_since.reset();
     stalled_.erase(to.number);
-    if (to.closing) {
+    if (to.dropped) {
       close(to);
       return;
     }
