@@ -177,7 +177,10 @@ bool domain::end_next_lease(ended_session& gone) {
   }
   gone.left.erase(gone.left.begin());
   end_lease_of_gone(gone.session, gone.pid, gone.how, *what);
-  wake_after_fence(what->name);
+  // Not where another has the name by now, which may be the next in this line.
+  if (!what->removed) {
+    wake_after_fence(what->name);
+  }
   return true;
 }
 

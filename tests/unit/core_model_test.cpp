@@ -752,12 +752,12 @@ class random_world {
   [[nodiscard]] std::size_t resumed() const { return model_.resumptions; }
 
  private:
-  static constexpr peer peers[] = {{11, 1000, true},
-                                   {12, 1000, true},
-                                   {21, 2000, true},
-                                   {0, 65534, false},
-                                   {0, 65534, false},
-                                   {31, broker_uid, true}};
+  static inline const peer peers[] = {{11, 1000, true},
+                                      {12, 1000, true},
+                                      {21, 2000, true},
+                                      {0, 65534, false},
+                                      {0, 65534, false},
+                                      {31, broker_uid, true}};
 
   std::size_t pick(std::size_t count) { return random_() % count; }
   std::string name() { return std::string(1, static_cast<char>('a' + pick(4))); }
@@ -786,10 +786,12 @@ class random_world {
   }
 
   void reserve(session_id session) {
-    auto wanted = host_segment(name(),
-                               4096 * (1 + pick(3)),
-                               pick(3) == 0 ? lifetime::persistent : lifetime::leased,
-                               static_cast<std::uint32_t>(1 + pick(3)));
+    // One after the other: compilers evaluate arguments in different orders.
+    const std::string wanted_name = name();
+    const std::uint64_t size = 4096 * (1 + pick(3));
+    const lifetime life = pick(3) == 0 ? lifetime::persistent : lifetime::leased;
+    const auto chunks = static_cast<std::uint32_t>(1 + pick(3));
+    auto wanted = host_segment(wanted_name, size, life, chunks);
     if (pick(2) == 0) {
       wanted.lifetime = lifetime::leased;
       wanted.chunk_count = static_cast<std::uint32_t>(pick(2));
