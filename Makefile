@@ -38,11 +38,11 @@ deps: ## install what everything below needs (apt, with sudo when not root)
 deps-build:
 	@scripts/deps.sh build
 deps-test:
-	@scripts/deps.sh build agent bench gtest test
+	@scripts/deps.sh build agent bench gtest clang test
 deps-lint:
-	@scripts/deps.sh build agent lint
+	@scripts/deps.sh build agent clang lint
 deps-fuzz:
-	@scripts/deps.sh build agent bench gtest fuzz
+	@scripts/deps.sh build agent bench gtest clang fuzz
 deps-image:
 	@scripts/deps.sh build agent image
 
@@ -51,7 +51,7 @@ deps-install:
 deps-bench:
 	@scripts/deps.sh build agent bench
 deps-dev:
-	@scripts/deps.sh build agent bench gtest
+	@scripts/deps.sh build agent bench gtest clang
 deps-dist:
 	@scripts/deps.sh build agent bench gtest dist
 

@@ -4,16 +4,6 @@
 # property GPUSHM_NO_DIST leaves one out. The target `dist-programs` builds all of it and nothing else.
 include_guard(GLOBAL)
 
-function(gpushm_targets_below directory result)
-  get_property(targets DIRECTORY "${directory}" PROPERTY BUILDSYSTEM_TARGETS)
-  get_property(children DIRECTORY "${directory}" PROPERTY SUBDIRECTORIES)
-  foreach(child IN LISTS children)
-    gpushm_targets_below("${child}" below)
-    list(APPEND targets ${below})
-  endforeach()
-  set(${result} ${targets} PARENT_SCOPE)
-endfunction()
-
 function(gpushm_dist)
   set(packed "")
   get_property(folders DIRECTORY "${PROJECT_SOURCE_DIR}" PROPERTY SUBDIRECTORIES)

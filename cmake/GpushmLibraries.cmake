@@ -26,7 +26,7 @@ function(gpushm_shared_library target)
   # The shared library comes before the archives: what it exports must not be linked in a second time.
   target_link_libraries(${target} PUBLIC ${arg_USES} PRIVATE ${arg_MODULES} gpushm_flags)
   target_link_options(${target} PRIVATE "LINKER:--version-script,${arg_MAP}")
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  if(GPUSHM_MOLD)
     # mold 1.10 exports names that the script lists as local.
     target_link_options(${target} PRIVATE -fuse-ld=bfd)
   endif()

@@ -19,7 +19,7 @@ endif()
 
 # Some ninety programs are linked; mold does each in a fraction of the time.
 find_program(GPUSHM_MOLD mold)
-if(GPUSHM_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+if(GPUSHM_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
@@ -67,6 +67,8 @@ target_compile_options(gpushm_flags INTERFACE
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wduplicated-cond -Wduplicated-branches -Wlogical-op
     -Wimplicit-fallthrough=5 -Wsuggest-override
     $<$<NOT:${is_test_code}>:-Wnull-dereference>>
+  # Of braces that C++ lets out.
+  $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-missing-braces>
   $<$<BOOL:${GPUSHM_WERROR}>:-Werror>
   # GCC 12 finds that text + std::string overlaps itself when it inlines that (its bug 105651).
   $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
@@ -177,4 +179,15 @@ function(gpushm_fuzzer name)
              COMMAND fuzz_${name} -runs=0 "${CMAKE_CURRENT_SOURCE_DIR}/corpus/${name}")
     set_tests_properties(fuzz.${name}.corpus PROPERTIES LABELS unit TIMEOUT 120)
   endif()
+endfunction()
+
+# gpushm_targets_below(DIRECTORY RESULT): all targets of a folder and of what is below it.
+function(gpushm_targets_below directory result)
+  get_property(targets DIRECTORY "${directory}" PROPERTY BUILDSYSTEM_TARGETS)
+  get_property(children DIRECTORY "${directory}" PROPERTY SUBDIRECTORIES)
+  foreach(child IN LISTS children)
+    gpushm_targets_below("${child}" below)
+    list(APPEND targets ${below})
+  endforeach()
+  set(${result} ${targets} PARENT_SCOPE)
 endfunction()

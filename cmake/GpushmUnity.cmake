@@ -4,7 +4,6 @@
 # which are compiled as they were written, and benchmarks, which are measured as such.
 # GPUSHM_UNITY_APART: targets that are compiled file by file all the same.
 include_guard(GLOBAL)
-include(GpushmDist)  # gpushm_targets_below
 
 function(gpushm_unity)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)

@@ -19,8 +19,6 @@ MOST_FILES = 8
 MOST_LINES = 2000
 NOT_DECLARED = set(
     "if for while switch return sizeof static_assert alignas decltype noexcept catch requires operator defined".split())
-# Functions of ours that std has too, for strings: a source that calls one sees none of the headers that bring std's.
-ALSO_IN_STD = {"quoted"}
 
 
 def without_text(source):
@@ -113,8 +111,6 @@ class Source:
 
     def fits(self, other):
         if self.alone or other.alone or self.using != other.using:
-            return False
-        if self.names & ALSO_IN_STD != other.names & ALSO_IN_STD:
             return False
         for one, two in ((self, other), (other, self)):
             for name in one.own.keys() & two.names:

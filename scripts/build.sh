@@ -9,6 +9,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # Another clone of the repository finds what this one compiled.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+# As GpushmPrecompiled.cmake wants it.
+export CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_PCH_EXTSUM=1
 # The trees of CI (dev, asan, tsan, release) of some states of the sources have to fit beside each other.
 export CCACHE_MAXSIZE=${CCACHE_MAXSIZE:-12G}
 dry_run=()
@@ -20,12 +22,14 @@ preset=$1
 jobs=${2:-$(nproc)}
 options=()
 case $preset in
-  fuzz | lint)
+  dev | fuzz | lint)
     # CI's version where there are several.
     if command -v clang++-14 >/dev/null; then
       options+=(-DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14)
     fi
     ;;
+esac
+case $preset in
   dev)
     # CI compiles everything once, a developer one file at a time.
     if [ -n "${CI:-}" ]; then

@@ -3,7 +3,7 @@
 # Installs, with apt, what building, testing and checking need (Debian 12, Ubuntu 24.04). Says what it installs; does
 # nothing, and asks for no password, when everything is there.
 #
-#   scripts/deps.sh [build] [agent] [bench] [gtest] [test] [dist] [lint] [fuzz] [image]        default: all
+#   scripts/deps.sh [build] [agent] [bench] [gtest] [clang] [test] [dist] [lint] [fuzz] [image]        default: all
 set -euo pipefail
 
 # Alternatives are separated by "|"; the first that this distribution has is taken. With "?" at its end an entry is
@@ -23,15 +23,17 @@ test=(
   # Renders the kustomizations. Ubuntu has it as a snap only.
   'kubectl|kubernetes-client?'
 )
+# What build/dev, clang-tidy and the fuzz programs are compiled with.
+clang=('clang-14|clang')
 # Version 14 is what CI checks with; another version formats differently.
-lint=('clang-14|clang' 'clang-format-14|clang-format' 'clang-tidy-14|clang-tidy' cppcheck git ninja-build python3-minimal shellcheck)
+lint=('clang-format-14|clang-format' 'clang-tidy-14|clang-tidy' cppcheck git ninja-build python3-minimal shellcheck)
 dist=(binutils patchelf)
 image=(binutils ca-certificates patchelf 'podman|buildah')
-fuzz=('clang-14|clang' 'libclang-rt-14-dev|libclang-rt-18-dev|libclang-rt-dev')
+fuzz=('libclang-rt-14-dev|libclang-rt-18-dev|libclang-rt-dev')
 
 groups=("$@")
 if [ ${#groups[@]} -eq 0 ]; then
-  groups=(build agent bench gtest test dist lint fuzz image)
+  groups=(build agent bench gtest clang test dist lint fuzz image)
 fi
 wanted=()
 for group in "${groups[@]}"; do
@@ -40,6 +42,7 @@ for group in "${groups[@]}"; do
     agent) wanted+=("${agent[@]}") ;;
     bench) wanted+=("${bench[@]}") ;;
     gtest) wanted+=("${gtest[@]}") ;;
+    clang) wanted+=("${clang[@]}") ;;
     test) wanted+=("${test[@]}") ;;
     dist) wanted+=("${dist[@]}") ;;
     lint) wanted+=("${lint[@]}") ;;

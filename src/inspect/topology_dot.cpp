@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t most_segments = 6;
 
 /// Between quotes of DOT; "\n" of the language is added by the caller.
-std::string quoted(const std::string& text) {
+std::string escaped(const std::string& text) {
   std::string all;
   for (const char c : base::printable(text)) {
     if (c == '"' || c == '\\') {
@@ -24,24 +24,24 @@ std::string quoted(const std::string& text) {
 
 std::string node(const topology& all, std::size_t index) {
   const gpu_facts& gpu = all.machine.gpus[index];
-  std::string label = "GPU " + std::to_string(index) + "\\n" + quoted(gpu_name(gpu));
+  std::string label = "GPU " + std::to_string(index) + "\\n" + escaped(gpu_name(gpu));
   if (gpu_bytes(gpu) > 0) {
     label += "\\n" + base::size_text(gpu_bytes(gpu));
   }
   if (!gpu.pci_address.empty()) {
-    label += "\\n" + quoted(short_address(gpu.pci_address));
+    label += "\\n" + escaped(short_address(gpu.pci_address));
   }
   if (!gpu.sharing.empty() && gpu.sharing != "full") {
-    label += "\\n" + quoted(sharing_text(gpu));
+    label += "\\n" + escaped(sharing_text(gpu));
   }
   if (gpu.nvml) {
     for (const mig_instance_view& each : gpu.nvml->mig_instances) {
-      label += "\\n[" + quoted(instance_name(each)) + "]";
+      label += "\\n[" + escaped(instance_name(each)) + "]";
     }
   }
   const auto own = segments_of(all, index);
   for (std::size_t i = 0; i < own.size() && i < most_segments; ++i) {
-    label += "\\n" + quoted(own[i]->name) + ", " + base::size_text(own[i]->size_bytes);
+    label += "\\n" + escaped(own[i]->name) + ", " + base::size_text(own[i]->size_bytes);
   }
   if (own.size() > most_segments) {
     label += "\\n+" + std::to_string(own.size() - most_segments) + " more";
@@ -83,10 +83,10 @@ std::string edges(const topology& all) {
       continue;
     }
     text += "  gpu" + std::to_string(pair.from) + " -- gpu" + std::to_string(pair.to);
-    text +=
-        pair.links > 0
-            ? " [label=\"" + link_label(all, pair) + "\", penwidth=3, color=\"#4e8a12\"];\n"
-            : " [label=\"" + quoted(pair.pcie_distance) + "\", style=dashed, color=\"#80868f\"];\n";
+    text += pair.links > 0
+                ? " [label=\"" + link_label(all, pair) + "\", penwidth=3, color=\"#4e8a12\"];\n"
+                : " [label=\"" + escaped(pair.pcie_distance) +
+                      "\", style=dashed, color=\"#80868f\"];\n";
   }
   return text;
 }
@@ -95,11 +95,11 @@ std::string edges(const topology& all) {
 
 std::string topology_dot(const topology& all) {
   std::string text = "graph topology {\n  graph [fontname=\"sans-serif\", label=\"" +
-                     quoted(driver_text(all.machine)) +
+                     escaped(driver_text(all.machine)) +
                      "\"];\n  node [shape=box, fontname=\"sans-serif\"];\n"
                      "  edge [fontname=\"sans-serif\", fontsize=10];\n";
   if (all.machine.gpus.empty()) {
-    return text + "  none [label=\"" + quoted(no_gpu_text(all.machine)) + "\"];\n}\n";
+    return text + "  none [label=\"" + escaped(no_gpu_text(all.machine)) + "\"];\n}\n";
   }
   for (const gpu_group& group : numa_groups(all.machine)) {
     const bool known = group.numa_node >= 0;

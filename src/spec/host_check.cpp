@@ -46,7 +46,7 @@ class host_check {
     const bool character = S_ISCHR(status->st_mode);
     if (!character && !S_ISBLK(status->st_mode)) {
       if (node.type != "p" || !S_ISFIFO(status->st_mode)) {
-        tell(path, "not-a-device", quoted(path) + " is no device node on this machine");
+        tell(path, "not-a-device", in_quotes(path) + " is no device node on this machine");
       }
       return;
     }
@@ -56,7 +56,7 @@ class host_check {
     if (numbers && (node.major != major || node.minor != minor)) {
       tell(path,
            "other-numbers",
-           quoted(path) + " has the numbers " + pair(major, minor) +
+           in_quotes(path) + " has the numbers " + pair(major, minor) +
                " on this machine, and the document says " + pair(node.major, node.minor) +
                "; generate it again");
     }
@@ -77,7 +77,7 @@ class host_check {
          "not-on-host",
          std::string(what)
              .append(" ")
-             .append(quoted(path))
+             .append(in_quotes(path))
              .append(" is not on this machine: ")
              .append(base::errno_text(errno)));
     return std::nullopt;

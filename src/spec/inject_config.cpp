@@ -39,7 +39,7 @@ class builder {
   bool number_unsigned(oci_config::number_unsigned_t value) { return add(value); }
   bool number_float(oci_config::number_float_t value, const std::string& token) {
     if (token.find_first_of(".eE") == std::string::npos) {
-      refuse(name_, "the number " + cdi::quoted(token) + " has more than 64 bits");
+      refuse(name_, "the number " + cdi::in_quotes(token) + " has more than 64 bits");
     }
     return add(value);
   }
@@ -56,7 +56,7 @@ class builder {
     level& at = levels_.back();
     auto& members = at.value->get_ref<oci_config::object_t&>();
     if (known(at, members, text)) {
-      refuse(name_, "the key " + cdi::quoted(text) + " comes twice in one object");
+      refuse(name_, "the key " + cdi::in_quotes(text) + " comes twice in one object");
     }
     // Past the map's own insertion, which searches.
     auto& list = static_cast<oci_config::object_t::Container&>(members);

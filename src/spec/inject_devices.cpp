@@ -36,7 +36,7 @@ std::string_view type_of(mode_t mode) {
                          std::string_view cause,
                          std::string_view next) {
   std::string text = "its node ";
-  text += cdi::quoted(host_path);
+  text += cdi::in_quotes(host_path);
   text += cause;
   throw error(code, "inject", device, text, next);
 }
@@ -154,9 +154,9 @@ device_node completed(const device_node& node, const std::string& device) {
   }
   if (complete.type != type) {
     std::string cause = " is of type ";
-    cause += cdi::quoted(type);
+    cause += cdi::in_quotes(type);
     cause += ", the document says ";
-    cause += cdi::quoted(complete.type);
+    cause += cdi::in_quotes(complete.type);
     refuse(errc::invalid_argument, device, host_path, cause, {});
   }
   if (complete.type != fifo && complete.major == 0) {

@@ -54,7 +54,7 @@ void read_device(const parse_context& context, const yaml_node& node, device& ou
   if (const auto why = why_no_device(out.name)) {
     context.in.report(*name_at,
                       "device-name",
-                      "the name of a device cannot be " + quoted(out.name) + ": " + *why);
+                      "the name of a device cannot be " + in_quotes(out.name) + ": " + *why);
   } else if (out.name.front() >= '0' && out.name.front() <= '9') {
     context.since(*name_at, "0.5.0", "a device name that begins with a digit");
   }
@@ -71,7 +71,7 @@ void read_devices(const parse_context& context, const yaml_node& node, std::vect
     if (!one.name.empty() && !seen.insert(one.name).second) {
       context.in.report(*each,
                         "duplicate-device",
-                        "two devices have the name " + quoted(one.name) + "; rename one");
+                        "two devices have the name " + in_quotes(one.name) + "; rename one");
     }
   }
 }
@@ -79,16 +79,16 @@ void read_devices(const parse_context& context, const yaml_node& node, std::vect
 void judge_kind(const parse_context& context, const yaml_node& where, const std::string& kind) {
   const std::size_t slash = kind.find('/');
   if (slash == std::string::npos || slash == 0 || slash + 1 == kind.size()) {
-    context.in.report(where, "kind", "kind must be \"vendor/class\", not " + quoted(kind));
+    context.in.report(where, "kind", "kind must be \"vendor/class\", not " + in_quotes(kind));
     return;
   }
   const std::string vendor = kind.substr(0, slash);
   const std::string type = kind.substr(slash + 1);
   if (const auto why = why_no_vendor(vendor)) {
-    context.in.report(where, "kind", "the vendor cannot be " + quoted(vendor) + ": " + *why);
+    context.in.report(where, "kind", "the vendor cannot be " + in_quotes(vendor) + ": " + *why);
   }
   if (const auto why = why_no_class(type)) {
-    context.in.report(where, "kind", "the class cannot be " + quoted(type) + ": " + *why);
+    context.in.report(where, "kind", "the class cannot be " + in_quotes(type) + ": " + *why);
   } else if (type.find('.') != std::string::npos) {
     context.since(where, "0.6.0", "a dot in the class");
   }
@@ -115,7 +115,7 @@ void read_version(parse_context& context,
     context.in.report(where,
                       "version",
                       (version.empty() ? std::string("cdiVersion is missing")
-                                       : "there is no cdiVersion " + quoted(version)) +
+                                       : "there is no cdiVersion " + in_quotes(version)) +
                           "; write one of " + known);
   }
 }

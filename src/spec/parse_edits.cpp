@@ -37,9 +37,10 @@ void check_env(const parse_context& context,
   for (std::size_t at = 0; at < env.size() && !context.in.full(); ++at) {
     const std::size_t equals = env[at].find('=');
     if (equals == 0 || equals == std::string::npos) {
-      context.in.report(*elements[at],
-                        "env",
-                        "an environment variable must be \"NAME=value\", not " + quoted(env[at]));
+      context.in.report(
+          *elements[at],
+          "env",
+          "an environment variable must be \"NAME=value\", not " + in_quotes(env[at]));
     }
   }
 }
@@ -73,7 +74,7 @@ void read_one(const parse_context& context, const yaml_node& node, device_node& 
         if (context.in.read(value, "type", out.type) && !out.type.empty() && out.type != "b" &&
             out.type != "c" && out.type != "u" && out.type != "p") {
           context.in.report(
-              value, "device-node", "type must be b, c, u or p, not " + quoted(out.type));
+              value, "device-node", "type must be b, c, u or p, not " + in_quotes(out.type));
         }
         break;
       case 3:
@@ -91,7 +92,7 @@ void read_one(const parse_context& context, const yaml_node& node, device_node& 
           context.in.report(value,
                             "device-node",
                             "permissions must be of the letters r, w and m, or \"none\", not " +
-                                quoted(out.permissions));
+                                in_quotes(out.permissions));
         }
         break;
       case 7:
@@ -153,7 +154,7 @@ void read_one(const parse_context& context, const yaml_node& node, hook& out) {
                       "hook",
                       "hookName must be prestart, createRuntime, createContainer, startContainer, "
                       "poststart or poststop, not " +
-                          quoted(out.name));
+                          in_quotes(out.name));
   }
   require(context, readable[1], out.path, *at[1], "hook", "path of a hook");
 }
@@ -214,12 +215,13 @@ void read_net_devices(const parse_context& context, const yaml_node& node, edits
       context.in.report(*elements[at],
                         "net-device",
                         "two network devices have the hostInterfaceName " +
-                            quoted(one.host_interface_name) + "; remove one");
+                            in_quotes(one.host_interface_name) + "; remove one");
     }
     if (!one.name.empty() && !inside.insert(one.name).second) {
-      context.in.report(*elements[at],
-                        "net-device",
-                        "two network devices have the name " + quoted(one.name) + "; rename one");
+      context.in.report(
+          *elements[at],
+          "net-device",
+          "two network devices have the name " + in_quotes(one.name) + "; rename one");
     }
   }
 }
@@ -260,7 +262,7 @@ void read_rdt(const parse_context& context, const yaml_node& node, intel_rdt& ou
           context.in.report(value,
                             "intel-rdt",
                             "closID must be a file name of less than 4096 bytes, or \"/\", not " +
-                                quoted(out.clos_id));
+                                in_quotes(out.clos_id));
         }
         break;
       case 1:

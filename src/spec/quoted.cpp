@@ -53,7 +53,7 @@ void append_quoted(std::string& out, std::string_view text) {
   out += '"';
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   constexpr std::size_t longest = 80;
   std::string out;
   if (text.size() <= longest) {

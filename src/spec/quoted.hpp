@@ -12,6 +12,6 @@ namespace gpushm::cdi {
 void append_quoted(std::string& out, std::string_view text);
 
 /// The same for a message: what is too long is cut.
-[[nodiscard]] std::string quoted(std::string_view text);
+[[nodiscard]] std::string in_quotes(std::string_view text);
 
 }  // namespace gpushm::cdi

@@ -60,7 +60,7 @@ struct definition {
 };
 
 problem conflict(const std::string& name, const source& here, const source& other, bool hidden) {
-  std::string text = "device " + quoted(name) + " is also in " + other.path;
+  std::string text = "device " + in_quotes(name) + " is also in " + other.path;
   text += hidden ? " (neither counts: a directory of higher priority has it too)"
                  : "; remove it from one of them, as none is used";
   return {here.path, 0, 0, "conflict", std::move(text)};
@@ -219,7 +219,7 @@ std::string registry::state::why_not(std::string_view name) const {
   constexpr std::size_t shown = 8;
   const auto wanted = parse_qualified_name(name);
   if (!wanted) {
-    return quoted(name) + " is no name of a device, which is vendor/class=name";
+    return in_quotes(name) + " is no name of a device, which is vendor/class=name";
   }
   if (const auto found = in_conflict.find(name); found != in_conflict.end()) {
     return found->second[0]->path + " and " + found->second[1]->path + " both define it";
@@ -251,7 +251,7 @@ std::string registry::state::why_not(std::string_view name) const {
     listed.append(" and ").append(std::to_string(count - shown)).append(" more");
   }
   if (kind_known) {
-    return wanted->kind + " has no device " + quoted(wanted->device) + ", only " + listed;
+    return wanted->kind + " has no device " + in_quotes(wanted->device) + ", only " + listed;
   }
   std::string where;
   for (const std::string& directory : directories) {

@@ -111,8 +111,8 @@ class lowering {
         throw error(errc::invalid_argument,
                     "write CDI document for version " + std::string(version_),
                     where,
-                    "device node " + quoted(node.path) + " needs its hostPath " +
-                        quoted(node.host_path) + ", which that version has not",
+                    "device node " + in_quotes(node.path) + " needs its hostPath " +
+                        in_quotes(node.host_path) + ", which that version has not",
                     "ask for version 0.5.0 or newer");
       }
       node.host_path.clear();
@@ -125,8 +125,9 @@ class lowering {
       const bool other = !one.type.empty() && one.type != "bind" && one.type != "none";
       if (!one.type.empty()) {
         drop(where,
-             other ? "the mount " + quoted(one.container_path) + " of type " + quoted(one.type)
-                   : "type of the mount " + quoted(one.container_path),
+             other
+                 ? "the mount " + in_quotes(one.container_path) + " of type " + in_quotes(one.type)
+                 : "type of the mount " + in_quotes(one.container_path),
              "0.4.0");
         one.type.clear();
       }

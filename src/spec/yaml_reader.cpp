@@ -73,10 +73,11 @@ void yaml_reader::mismatch(const yaml_node& node, std::string_view what, std::st
   } else if (const auto value = value_of(target)) {
     text.append(kind_of(*value));
     if (value->index() != 0) {
-      text.append(" (").append(quoted(target.value)).append(")");
+      text.append(" (").append(in_quotes(target.value)).append(")");
     }
   } else {
-    report(node, "tag", "the tag of " + quoted(target.value) + " does not fit it; remove the tag");
+    report(
+        node, "tag", "the tag of " + in_quotes(target.value) + " does not fit it; remove the tag");
     return;
   }
   report(node, "type", std::move(text));
@@ -151,7 +152,7 @@ std::optional<std::int64_t> yaml_reader::integer(const yaml_node& node,
                .append(" to ")
                .append(std::to_string(most))
                .append(", not ")
-               .append(quoted(target.value)));
+               .append(in_quotes(target.value)));
     return std::nullopt;
   }
   if (!found) {
@@ -257,7 +258,7 @@ void yaml_reader::drop_duplicates(std::vector<yaml_entry>& found) {
     } else if (again.key == first.key) {
       report(*again.key_node,
              "duplicate-key",
-             quoted(again.key)
+             in_quotes(again.key)
                  .append(" is here twice, first in line ")
                  .append(std::to_string(first.key_node->line))
                  .append("; remove one"));
@@ -286,7 +287,7 @@ std::vector<yaml_reader::field> yaml_reader::fields(const yaml_node& node,
              "unknown-field",
              std::string(what)
                  .append(" has no field ")
-                 .append(quoted(each.key))
+                 .append(in_quotes(each.key))
                  .append("; remove it or correct its name (")
                  .append(list_of(names))
                  .append(")"));
@@ -298,7 +299,7 @@ std::vector<yaml_reader::field> yaml_reader::fields(const yaml_node& node,
     if (same != found.end()) {
       report(*each.key_node,
              "duplicate-key",
-             quoted(each.key)
+             in_quotes(each.key)
                  .append(" is ")
                  .append(*name)
                  .append(" again, which line ")

@@ -207,10 +207,10 @@ class builder {
     const std::string name = text_of(event.data.alias.anchor);
     const auto found = anchors_.find(name);
     if (found == anchors_.end()) {
-      return fail(node, "alias", "nothing before this place has the anchor " + quoted(name));
+      return fail(node, "alias", "nothing before this place has the anchor " + in_quotes(name));
     }
     if (!found->second->complete) {
-      return fail(node, "alias", "what the anchor " + quoted(name) + " names contains itself");
+      return fail(node, "alias", "what the anchor " + in_quotes(name) + " names contains itself");
     }
     node.alias_of = found->second;
     node.nodes = plus(1, found->second->nodes);

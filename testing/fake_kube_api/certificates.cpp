@@ -35,7 +35,7 @@ void done(int result) {
 }
 
 key_pointer new_key() {
-  return made(key_pointer(EVP_EC_gen("P-256")));
+  return made(key_pointer(EVP_PKEY_Q_keygen(nullptr, nullptr, "EC", "P-256")));
 }
 
 /// Valid from yesterday for a year; signed by nobody yet.

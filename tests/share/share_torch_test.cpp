@@ -51,8 +51,6 @@ for line in sys.stdin:
         print("ok", flush=True)
 )py";
 
-constexpr std::uint64_t mib = 1UL << 20U;
-
 class share_torch : public ::testing::Test {
  protected:
   void SetUp() override {

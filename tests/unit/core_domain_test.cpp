@@ -10,12 +10,12 @@ namespace {
 using namespace testing_world;
 
 constexpr std::uint32_t broker_uid = 42;
-constexpr peer alice{101, 1000, true};
-constexpr peer alice_too{102, 1000, true};
-constexpr peer bob{201, 2000, true};
-constexpr peer operator_{301, broker_uid, true};
-constexpr peer nobody{0, 65534, false};
-constexpr peer nobody_too{0, 65534, false};
+const peer alice{101, 1000, true};
+const peer alice_too{102, 1000, true};
+const peer bob{201, 2000, true};
+const peer operator_{301, broker_uid, true};
+const peer nobody{0, 65534, false};
+const peer nobody_too{0, 65534, false};
 
 class domain_of : public testing::Test {
  protected:

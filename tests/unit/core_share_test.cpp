@@ -11,9 +11,9 @@ using namespace testing_world;
 using std::chrono::milliseconds;
 
 constexpr std::uint32_t broker_uid = 42;
-constexpr peer alice{101, 1000, true};
-constexpr peer bob{201, 2000, true};
-constexpr peer carol{202, 2001, true};
+const peer alice{101, 1000, true};
+const peer bob{201, 2000, true};
+const peer carol{202, 2001, true};
 
 constexpr session_id exporter = 1;
 constexpr session_id importer = 2;

@@ -10,8 +10,8 @@ namespace {
 using namespace testing_world;
 using std::chrono::milliseconds;
 
-constexpr core::peer alice{101, 1000, true};
-constexpr core::peer bob{201, 2000, true};
+const core::peer alice{101, 1000, true};
+const core::peer bob{201, 2000, true};
 
 /// As the fake driver's exported pools and allocations: a tmpfs file without a name.
 base::unique_fd unnamed_tmpfs_file() {

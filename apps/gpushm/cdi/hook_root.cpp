@@ -160,10 +160,10 @@ std::optional<std::string> read_open_file(int fd, std::size_t limit_bytes) {
   return text;
 }
 
-void write_all(int fd, std::string_view text, std::string_view operation, std::string_view object) {
+void write_all(int fd, std::string_view text, std::string_view doing, std::string_view object) {
   while (!text.empty()) {
     const auto wrote = base::checked(
-        operation, object, "write", [&] { return ::write(fd, text.data(), text.size()); });
+        doing, object, "write", [&] { return ::write(fd, text.data(), text.size()); });
     text.remove_prefix(static_cast<std::size_t>(wrote));
   }
 }

@@ -436,11 +436,11 @@ void slice_publisher::fetch_own() {
         operation,
         own,
         std::string("a ResourceSlice of node ")
-            .append(cdi::quoted(text_in(*found, "/spec/nodeName")))
+            .append(cdi::in_quotes(text_in(*found, "/spec/nodeName")))
             .append(", pool ")
-            .append(cdi::quoted(text_in(*found, "/spec/pool/name")))
+            .append(cdi::in_quotes(text_in(*found, "/spec/pool/name")))
             .append(" and driver ")
-            .append(cdi::quoted(text_in(*found, "/spec/driver")))
+            .append(cdi::in_quotes(text_in(*found, "/spec/driver")))
             .append(" has this name"),
         std::string("see who made it, and remove it: ")
             .append(looking_at(own))

@@ -16,7 +16,7 @@ void read_version(configuration_reader& in, const node& from, const std::string&
   std::string version;
   if (in.read(from, path, version) && !version.empty() && version != "v1") {
     in.report(from,
-              std::string(path).append(" cannot be ").append(cdi::quoted(version)),
+              std::string(path).append(" cannot be ").append(cdi::in_quotes(version)),
               "write version: v1, the only one there is");
   }
 }
@@ -45,7 +45,7 @@ void read_naming(configuration_reader& in,
                         in.report(value,
                                   std::string(at)
                                       .append(" cannot be ")
-                                      .append(cdi::quoted(out.name))
+                                      .append(cdi::in_quotes(out.name))
                                       .append(": ")
                                       .append(*why),
                                   "write a name like nvidia.com/a100");

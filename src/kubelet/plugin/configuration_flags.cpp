@@ -26,7 +26,7 @@ void read_word(configuration_reader& in,
   out = find(*text);
   if (!out) {
     in.report(from,
-              std::string(path).append(" cannot be ").append(cdi::quoted(*text)),
+              std::string(path).append(" cannot be ").append(cdi::in_quotes(*text)),
               std::string("write ").append(choice));
   }
 }
@@ -49,7 +49,7 @@ void add_strategies(configuration_reader& in,
     const auto value = device_list_strategy_of(base::trim(each));
     if (!value) {
       in.report(from,
-                std::string(path).append(" cannot be ").append(cdi::quoted(base::trim(each))),
+                std::string(path).append(" cannot be ").append(cdi::in_quotes(base::trim(each))),
                 std::string("write ").append(device_list_choice()));
       return;
     }

@@ -63,7 +63,7 @@ void configuration_reader::read_mapping(const node& from,
       warn(*each.key_node,
            name_of(path)
                .append(" has no field ")
-               .append(cdi::quoted(each.key))
+               .append(cdi::in_quotes(each.key))
                .append(" that this plugin knows; it is passed over"));
     } else if (!seen.insert(known->name).second) {
       report(*each.key_node,

@@ -78,7 +78,7 @@ void sharing_reader::read_devices(const node& from,
       }
       if (!names_device(name)) {
         in_.report(each,
-                   std::string(at).append(" cannot be ").append(cdi::quoted(name)),
+                   std::string(at).append(" cannot be ").append(cdi::in_quotes(name)),
                    "write the index of a GPU (0) or MIG instance (\"0:1\"), or a UUID (GPU-..., "
                    "MIG-...)");
         return;
@@ -104,7 +104,7 @@ void sharing_reader::read_devices(const node& from,
       from,
       std::string(path)
           .append(" cannot be ")
-          .append(target.is == node::shape::scalar ? cdi::quoted(target.value) : "a mapping"),
+          .append(target.is == node::shape::scalar ? cdi::in_quotes(target.value) : "a mapping"),
       "write all, how many (1 or more), or a list of indices and UUIDs");
 }
 
@@ -118,10 +118,13 @@ replicated_resource sharing_reader::read_resource(const node& from, const std::s
     }
     to = whole_resource_name(to);
     if (const auto why = why_no_resource(to)) {
-      in_.report(
-          value,
-          std::string(at).append(" cannot be ").append(cdi::quoted(to)).append(": ").append(*why),
-          "write a name like nvidia.com/gpu");
+      in_.report(value,
+                 std::string(at)
+                     .append(" cannot be ")
+                     .append(cdi::in_quotes(to))
+                     .append(": ")
+                     .append(*why),
+                 "write a name like nvidia.com/gpu");
     }
   };
   const std::size_t before = in_.problem_count();
@@ -240,7 +243,7 @@ void sharing_reader::complete(unfinished& each) {
       in_.report(*each.at,
                  std::string(each.path)
                      .append(" cannot be renamed to ")
-                     .append(cdi::quoted(each.resource.rename))
+                     .append(cdi::in_quotes(each.resource.rename))
                      .append(": ")
                      .append(*why),
                  "give it a shorter rename");

@@ -73,13 +73,13 @@ void counted_resource::refuse(std::string_view operation,
 std::size_t counted_resource::usable(std::string_view id, std::string_view operation) const {
   const auto found = find(id);
   if (!found) {
-    refuse(operation, std::string("there is no device ").append(cdi::quoted(id)), stale_list);
+    refuse(operation, std::string("there is no device ").append(cdi::in_quotes(id)), stale_list);
   }
   const std::size_t place = unit_of_[*found];
   if (healthy_[place] == 0) {
     refuse(operation,
            std::string("device ")
-               .append(cdi::quoted(id))
+               .append(cdi::in_quotes(id))
                .append(" is unhealthy: ")
                .append(reasons_[place]),
            stale_list);
@@ -115,7 +115,7 @@ std::vector<allocation> counted_resource::allocate(
         const std::size_t ordinal = usable(id, operation);
         if (seen[ordinal]) {
           refuse(operation,
-                 std::string("device ").append(cdi::quoted(id)).append(" is named twice"),
+                 std::string("device ").append(cdi::in_quotes(id)).append(" is named twice"),
                  "name each device once");
         }
         seen[ordinal] = true;
@@ -164,7 +164,7 @@ std::vector<std::string> counted_resource::prefer(std::span<const std::string> a
       if (marks[ordinal] == mark::absent) {
         refuse(operation,
                std::string("device ")
-                   .append(cdi::quoted(id))
+                   .append(cdi::in_quotes(id))
                    .append(" must be included and is not available"),
                "name it among the available ones");
       }

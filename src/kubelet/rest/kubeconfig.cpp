@@ -105,7 +105,8 @@ class kubeconfig {
   void read_cluster(const yaml_node& cluster, server_access& made) {
     made.url = text(cluster, "server");
     if (!made.url.starts_with("https://") && !made.url.starts_with("http://")) {
-      fail(std::string("server must be an http or https URL, not ").append(cdi::quoted(made.url)));
+      fail(std::string("server must be an http or https URL, not ")
+               .append(cdi::in_quotes(made.url)));
     }
     made.authority_pem = decoded(cluster, "certificate-authority-data");
     made.authority_file =
@@ -122,14 +123,14 @@ class kubeconfig {
   void read_user(const yaml_node& user, const std::string& name, server_access& made) {
     for (const char* plugin : {"exec", "auth-provider"}) {
       if (member(user, plugin) != nullptr) {
-        fail(std::string("user ").append(cdi::quoted(name)).append(" logs in through ") + plugin +
-                 ", and credential plugins are not run",
+        fail(std::string("user ").append(cdi::in_quotes(name)).append(" logs in through ") +
+                 plugin + ", and credential plugins are not run",
              "use a user with a token or a client certificate, as of a service account");
       }
     }
     if (member(user, "username") != nullptr) {
       fail(std::string("user ")
-               .append(cdi::quoted(name))
+               .append(cdi::in_quotes(name))
                .append(" has a password, which API servers have not taken since Kubernetes 1.19"),
            "use a user with a token or a client certificate");
     }
@@ -144,7 +145,7 @@ class kubeconfig {
     const bool has_key = !made.key_file.empty() || !made.key_pem.empty();
     if (has_certificate != has_key) {
       fail(std::string("user ")
-               .append(cdi::quoted(name))
+               .append(cdi::in_quotes(name))
                .append(has_key ? " has a client key and no certificate"
                                : " has a client certificate and no key"));
     }
@@ -226,7 +227,7 @@ class kubeconfigs {
         return {file.get(), node};
       }
     }
-    fail(std::string("it has no ").append(member).append(" ").append(cdi::quoted(name)));
+    fail(std::string("it has no ").append(member).append(" ").append(cdi::in_quotes(name)));
   }
 
   std::string given_;

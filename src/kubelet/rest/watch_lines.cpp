@@ -54,7 +54,7 @@ void watch_lines::take_line(std::string_view line) {
     throw error(errc::protocol_error,
                 what_.operation,
                 what_.path,
-                std::string("there are no events of type ").append(cdi::quoted(event.type)),
+                std::string("there are no events of type ").append(cdi::in_quotes(event.type)),
                 "check that the URL is the API server's");
   }
   on_event_(event);
