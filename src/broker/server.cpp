@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "base/file.hpp"
-#include "base/log.hpp"
 #include "base/memory_limit.hpp"
 #include "base/syscall.hpp"
 #include "broker/closer.hpp"
@@ -27,6 +26,7 @@
 #include "broker/descriptor_limit.hpp"
 #include "broker/fence_watch.hpp"
 #include "broker/hub.hpp"
+#include "broker/member_log.hpp"
 #include "broker/porter.hpp"
 #include "broker/state_table_file.hpp"
 #include "broker/turns.hpp"
@@ -54,15 +54,10 @@ constexpr int accepts_a_turn = 8;
 constexpr int last_packets = 32;
 /// Events that may wait for a slow subscriber before it is owed a resync instead.
 constexpr std::size_t max_queued_events = 1024;
-/// Answers that may wait for a client before its next request is read. Requests without an answer
-/// are always read up to there: an exporter that is asked more than it reads must be able to
-/// answer.
-constexpr std::size_t max_queued_answers = 16;
 /// How often a peer that holds too many unread descriptors is looked at: the kernel has no event
 /// for it.
 constexpr milliseconds inflight_poll{2};
 constexpr milliseconds accept_backoff{50};
-constexpr std::uint64_t log_lines_a_second = 20;
 /// How often deadlines of peers that do not read, or do not say hello, are looked at.
 constexpr milliseconds housekeeping_period{50};
 /// What a sent packet costs besides its bytes until it is read: struct sk_buff and rounding.
@@ -100,24 +95,13 @@ core::limits core_limits(const broker_limits& limits, std::uint64_t available) {
   return result;
 }
 
-std::string describe(const connection& of) {
-  std::string text =
-      of.peer.pid > 0 ? "pid " + std::to_string(of.peer.pid) : "a client of unknown pid";
-  if (of.peer.uid_known) {
-    text += ", uid " + std::to_string(of.peer.uid);
-  }
-  if (!text.ends_with(of.principal.key)) {
-    text += ", " + of.principal.key;
-  }
-  return text;
-}
-
 }  // namespace
 
 class server::impl final : public outbox {
  public:
   explicit impl(const broker_options& options)
       : options_(options),
+        log_(options.domain),
         epoch_(random_epoch()),
         listener_(options.socket_path, options.mode, options.group, options.lock_path),
         table_(options.limits.max_segments, epoch_),
@@ -168,14 +152,14 @@ class server::impl final : public outbox {
 
   void send(session& to, prepared packet) noexcept override {
     if (!packet.empty()) {
-      guarded([&] { send_or_queue(connection_of(to), packet); });
+      log_.guarded([&] { send_or_queue(connection_of(to), packet); });
     }
   }
 
   void lose_event(session& of, std::uint64_t subscription) noexcept override {
     connection& to = connection_of(of);
     owe_resync(to, subscription);
-    guarded([&] { ask_for_turn(to); });
+    log_.guarded([&] { ask_for_turn(to); });
   }
 
   void fence_of(session& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life) override {
@@ -191,9 +175,9 @@ class server::impl final : public outbox {
 
   void drop(session& of, std::string_view why) noexcept override {
     connection& gone = connection_of(of);
-    guarded([&] { log_drop(gone, why); });
+    log_.guarded([&] { log_.dropped(gone, why); });
     if (gone.queue.empty()) {
-      guarded([&] { close(gone); });
+      log_.guarded([&] { close(gone); });
     }
   }
 
@@ -228,36 +212,6 @@ class server::impl final : public outbox {
     return static_cast<connection*>(hub_.find(number));
   }
 
-  /// At most some lines a second: what members do must not fill the log.
-  void log(std::string_view text) {
-    const auto now = clock::now();
-    if (now - log_second_ >= std::chrono::seconds(1)) {
-      log_second_ = now;
-      if (lines_left_out_ != 0) {
-        base::log(log_level::warning,
-                  std::to_string(std::exchange(lines_left_out_, 0)) +
-                      " more lines of this kind were left out");
-      }
-      lines_in_second_ = 0;
-    }
-    if (lines_in_second_ >= log_lines_a_second) {
-      ++lines_left_out_;
-      return;
-    }
-    ++lines_in_second_;
-    base::log(log_level::warning, text);
-  }
-
-  void log_drop(const connection& of, std::string_view why) {
-    std::string text = "dropped ";
-    text += describe(of);
-    text += " in domain ";
-    text += options_.domain;
-    text += ": ";
-    text += why;
-    log(text);
-  }
-
   // ---- turns ----
 
   void post_round() {
@@ -276,25 +230,9 @@ class server::impl final : public outbox {
   }
 
   void ask_for_turn(connection& of) {
-    if (!of.closed && has_something_to_do(of)) {
+    if (!of.closed && of.has_something_to_do()) {
       ask(of.turn);
     }
-  }
-
-  [[nodiscard]] static bool may_answer(const connection& of) noexcept {
-    return of.queued_answers < max_queued_answers;
-  }
-
-  [[nodiscard]] bool may_read(const connection& of) const {
-    return of.readable && !of.dropped && !of.at_porter_since && may_answer(of) && !of.rest;
-  }
-
-  [[nodiscard]] static bool may_flush(const connection& of) noexcept {
-    return !of.blocked && !(of.queue.empty() && of.lost_subscriptions.empty());
-  }
-
-  [[nodiscard]] bool has_something_to_do(const connection& of) const {
-    return may_flush(of) || may_read(of) || of.last_packets || (may_answer(of) && of.rest);
   }
 
   void take_turns() {
@@ -307,15 +245,15 @@ class server::impl final : public outbox {
       // A connection may end in its turn; until then it is needed for the account.
       connection_ptr kept;
       if (&who == &accept_turn_) {
-        guarded([&] { accept_some(); });
+        log_.guarded([&] { accept_some(); });
       } else if (&who == &work_turn_) {
-        guarded([&] { hub_.work(); });
+        log_.guarded([&] { hub_.work(); });
         if (hub_.has_work()) {
           turns_.ask(who);
         }
       } else {
         kept = static_cast<connection*>(who.context())->shared_from_this();
-        guarded([&] { step(*kept); });
+        log_.guarded([&] { step(*kept); });
         ask_for_turn(*kept);
       }
       now = clock::now();
@@ -336,36 +274,20 @@ class server::impl final : public outbox {
     arm_deadline();
   }
 
-  /// One member's misfortune, or a lack of memory, must not end the loop.
-  template <typename Job>
-  void guarded(Job&& job) noexcept {
-    try {
-      job();
-    } catch (const std::bad_alloc&) {
-      ++lines_left_out_;
-    } catch (const std::exception& why) {
-      try {
-        log(why.what());
-      } catch (const std::bad_alloc&) {
-        ++lines_left_out_;
-      }
-    }
-  }
-
   /// A bounded part of what there is to do for a connection.
   void step(connection& of) {
     try {
-      if (may_flush(of)) {
+      if (of.may_flush()) {
         flush(of);
-      } else if (may_answer(of) && of.rest) {
+      } else if (of.may_answer() && of.rest) {
         hub_.resume(of);
       } else if (of.last_packets) {
         read_last(of);
-      } else if (may_read(of)) {
+      } else if (of.may_read()) {
         read_one(of);
       }
     } catch (const std::exception& why) {
-      log_drop(of, why.what());
+      log_.dropped(of, why.what());
       close(of);
     }
   }
@@ -387,7 +309,7 @@ class server::impl final : public outbox {
         return ::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       });
       if (socket) {
-        guarded([&] { welcome(std::move(socket)); });
+        log_.guarded([&] { welcome(std::move(socket)); });
         continue;
       }
       switch (errno) {
@@ -402,7 +324,7 @@ class server::impl final : public outbox {
           refuse_one();
           [[fallthrough]];
         default:
-          log("accept: " + base::errno_text(errno));
+          log_.write("accept: " + base::errno_text(errno));
           accept_pause_.expires_after(accept_backoff);
           accept_pause_.async_wait([this](asio::error_code code) {
             if (!code) {
@@ -514,7 +436,7 @@ class server::impl final : public outbox {
     }
     // The hub may be in the middle of a request of this or another session: tell it afterwards.
     asio::post(io_, [this, kept = gone.shared_from_this()] {
-      guarded([&] { end_session(*kept); });
+      log_.guarded([&] { end_session(*kept); });
       if (hub_.has_work()) {
         ask(work_turn_);
       }
@@ -543,7 +465,7 @@ class server::impl final : public outbox {
   }
 
   void fence_reached(core::session_id number) {
-    guarded([&] { hub_.hang_up(number); });
+    log_.guarded([&] { hub_.hang_up(number); });
     if (hub_.has_work()) {
       ask(work_turn_);
     }
@@ -668,7 +590,7 @@ class server::impl final : public outbox {
                                   return;
                                 }
                                 while (auto parcel = porter_.next()) {
-                                  guarded([&] { take(*parcel); });
+                                  log_.guarded([&] { take(*parcel); });
                                 }
                                 watch_porter();
                               });
@@ -788,7 +710,7 @@ class server::impl final : public outbox {
         return wait_for_reader(
             to);  // the kernel's count for this uid is full: wait like for any slow reader
       }
-      log_drop(to, why.what());
+      log_.dropped(to, why.what());
     }
     close(to);
     return false;
@@ -914,7 +836,7 @@ class server::impl final : public outbox {
       if (code) {
         return;
       }
-      guarded([&] { drop_the_late(); });
+      log_.guarded([&] { drop_the_late(); });
       keep_house();
     });
   }
@@ -941,9 +863,10 @@ class server::impl final : public outbox {
       }
       ++at;
       if (now - *of->at_porter_since >= patience) {
-        log_drop(*of,
-                 "descriptors that it, or another member of its kind, has sent block when they are "
-                 "closed");
+        log_.dropped(
+            *of,
+            "descriptors that it, or another member of its kind, has sent block when they are "
+            "closed");
         close(*of);
       }
     }
@@ -955,7 +878,7 @@ class server::impl final : public outbox {
       }
       ++at;
       if (now - *of->blocked_since >= patience) {
-        log_drop(*of, "it does not read what it is sent");
+        log_.dropped(*of, "it does not read what it is sent");
         close(*of);
       }
     }
@@ -973,12 +896,13 @@ class server::impl final : public outbox {
         return;  // armed for an earlier one
       }
       armed_for_.reset();
-      guarded([&] { hub_.tick(clock::now()); });
+      log_.guarded([&] { hub_.tick(clock::now()); });
       arm_deadline();
     });
   }
 
   broker_options options_;
+  member_log log_;
   gpushm::epoch epoch_;
   transport::listener listener_;
   state_table_file table_;
@@ -1007,9 +931,6 @@ class server::impl final : public outbox {
   std::vector<connection_ptr> polled_;
   std::set<core::session_id> at_porter_;
   bool house_is_kept_ = false;
-  clock::time_point log_second_{};
-  std::uint64_t lines_in_second_ = 0;
-  std::uint64_t lines_left_out_ = 0;
 };
 
 server::server(const broker_options& options) : impl_(std::make_unique<impl>(options)) {}
