@@ -26,10 +26,11 @@
 #include "broker/descriptor_limit.hpp"
 #include "broker/fence_watch.hpp"
 #include "broker/hub.hpp"
+#include "broker/hub_driver.hpp"
 #include "broker/member_log.hpp"
 #include "broker/porter.hpp"
 #include "broker/state_table_file.hpp"
-#include "broker/turns.hpp"
+#include "broker/turn_loop.hpp"
 #include "transport/credentials.hpp"
 #include "transport/listener.hpp"
 #include "transport/packet_socket.hpp"
@@ -44,8 +45,6 @@ using connection_ptr = std::shared_ptr<connection>;
 using clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// How long members take turns before the event loop looks for new arrivals.
-constexpr std::chrono::microseconds round_time{500};
 /// Packets that one member may send in a turn: some hundred microseconds.
 constexpr int sends_a_turn = 32;
 /// Connections that are accepted in a turn.
@@ -112,10 +111,12 @@ class server::impl final : public outbox {
         accept_pause_(io_),
         housekeeping_(io_),
         inflight_timer_(io_),
-        deadline_timer_(io_),
-        spare_(spare_descriptor()) {
-    turns_.join(accept_turn_, "accept", &accept_turn_);
-    turns_.join(work_turn_, "work", &work_turn_);
+        spare_(spare_descriptor()),
+        loop_(
+            io_, log_, [this](connection& of) { step(of); }, [this] { driver_.schedule(); }),
+        driver_(io_, hub_, loop_, log_),
+        accept_([this] { log_.guarded([&] { accept_some(); }); }) {
+    loop_.join(accept_, "accept");
   }
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
@@ -127,7 +128,7 @@ class server::impl final : public outbox {
       connection& of = connection_of(each);
       of.process.stop();
       of.ending.reset();
-      turns_.leave(of.turn);
+      loop_.leave(of);
       of.queue.clear();
       of.held.reset();
     });
@@ -159,7 +160,7 @@ class server::impl final : public outbox {
   void lose_event(session& of, std::uint64_t subscription) noexcept override {
     connection& to = connection_of(of);
     owe_resync(to, subscription);
-    log_.guarded([&] { ask_for_turn(to); });
+    log_.guarded([&] { loop_.ask(to); });
   }
 
   void fence_of(session& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life) override {
@@ -214,66 +215,6 @@ class server::impl final : public outbox {
 
   // ---- turns ----
 
-  void post_round() {
-    round_posted_ = true;
-    asio::post(io_, [this] {
-      round_posted_ = false;
-      take_turns();
-    });
-  }
-
-  void ask(turns::member& who) {
-    turns_.ask(who);
-    if (!in_round_ && !round_posted_) {
-      post_round();
-    }
-  }
-
-  void ask_for_turn(connection& of) {
-    if (!of.closed && of.has_something_to_do()) {
-      ask(of.turn);
-    }
-  }
-
-  void take_turns() {
-    auto now = clock::now();
-    const auto end = now + round_time;
-    in_round_ = true;
-    while (!turns_.empty() && now < end) {
-      turns::member& who = turns_.next();
-      const auto began = now;
-      // A connection may end in its turn; until then it is needed for the account.
-      connection_ptr kept;
-      if (&who == &accept_turn_) {
-        log_.guarded([&] { accept_some(); });
-      } else if (&who == &work_turn_) {
-        log_.guarded([&] { hub_.work(); });
-        if (hub_.has_work()) {
-          turns_.ask(who);
-        }
-      } else {
-        kept = static_cast<connection*>(who.context())->shared_from_this();
-        log_.guarded([&] { step(*kept); });
-        ask_for_turn(*kept);
-      }
-      now = clock::now();
-      if (!kept || !kept->closed) {
-        turns_.charge(
-            who,
-            static_cast<std::uint64_t>(
-                std::chrono::duration_cast<std::chrono::nanoseconds>(now - began).count()));
-      }
-    }
-    if (hub_.has_work()) {
-      turns_.ask(work_turn_);
-    }
-    in_round_ = false;
-    if (!turns_.empty() && !round_posted_) {
-      post_round();
-    }
-    arm_deadline();
-  }
-
   /// A bounded part of what there is to do for a connection.
   void step(connection& of) {
     try {
@@ -298,7 +239,7 @@ class server::impl final : public outbox {
     listener_events_.async_wait(asio::posix::stream_descriptor::wait_read,
                                 [this](asio::error_code code) {
                                   if (!code) {
-                                    ask(accept_turn_);
+                                    loop_.ask(accept_);
                                   }
                                 });
   }
@@ -328,13 +269,13 @@ class server::impl final : public outbox {
           accept_pause_.expires_after(accept_backoff);
           accept_pause_.async_wait([this](asio::error_code code) {
             if (!code) {
-              ask(accept_turn_);
+              loop_.ask(accept_);
             }
           });
           return;
       }
     }
-    turns_.ask(accept_turn_);
+    loop_.ask(accept_);
   }
 
   [[nodiscard]] static base::guarded_fd spare_descriptor() {
@@ -388,7 +329,7 @@ class server::impl final : public outbox {
       made->accepted = clock::now();
       // And 0: of what it holds.
       made->lost_subscriptions.reserve(hub_.domain().bounds().max_subscriptions + 1);
-      turns_.join(made->turn, who.key, made.get());
+      loop_.join(*made);
       made->process = end_watch(io_, std::move(process));
       silent_.push_back(made->number);
       keep_house();
@@ -401,7 +342,7 @@ class server::impl final : public outbox {
     }
     watch_process(*made);
     made->readable = true;  // it has probably said hello already
-    ask_for_turn(*made);
+    loop_.ask(*made);
   }
 
   // ---- ending ----
@@ -424,7 +365,7 @@ class server::impl final : public outbox {
     gone.closed = true;
     gone.queue.clear();
     gone.held.reset();
-    turns_.leave(gone.turn);
+    loop_.leave(gone);
     gone.events.release();
     close_socket(gone.principal, std::move(gone.socket));
     const auto [first, last] = by_pid_.equal_range(gone.peer.pid);
@@ -437,10 +378,7 @@ class server::impl final : public outbox {
     // The hub may be in the middle of a request of this or another session: tell it afterwards.
     asio::post(io_, [this, kept = gone.shared_from_this()] {
       log_.guarded([&] { end_session(*kept); });
-      if (hub_.has_work()) {
-        ask(work_turn_);
-      }
-      arm_deadline();
+      driver_.schedule();
     });
   }
 
@@ -466,10 +404,7 @@ class server::impl final : public outbox {
 
   void fence_reached(core::session_id number) {
     log_.guarded([&] { hub_.hang_up(number); });
-    if (hub_.has_work()) {
-      ask(work_turn_);
-    }
-    arm_deadline();
+    driver_.schedule();
   }
 
   /// A process that dies ends all its connections, one after the other. Those that are as dead as
@@ -512,7 +447,7 @@ class server::impl final : public outbox {
     of.last_packets = last_packets;
     of.muted = true;
     hub_.mute(of);
-    ask_for_turn(of);
+    loop_.ask(of);
   }
 
   void read_last(connection& from) {
@@ -536,7 +471,7 @@ class server::impl final : public outbox {
                              return;
                            }
                            kept->readable = true;
-                           ask_for_turn(*kept);
+                           loop_.ask(*kept);
                          });
   }
 
@@ -625,7 +560,7 @@ class server::impl final : public outbox {
             from, parcel.packet, std::move(parcel.descriptors), clock::now(), parcel.foreign);
         break;
     }
-    ask_for_turn(from);
+    loop_.ask(from);
   }
 
   // ---- sending ----
@@ -642,7 +577,7 @@ class server::impl final : public outbox {
       if (to.queued_events >= max_queued_events ||
           !to.held.try_take(core::resource::memory_bytes, cost)) {
         owe_resync(to, *one.subscription);
-        ask_for_turn(to);
+        loop_.ask(to);
         return;
       }
       ++to.queued_events;
@@ -660,7 +595,7 @@ class server::impl final : public outbox {
       to.queued_answers += one.is_answer ? 1U : 0U;
     }
     to.queue.splice(to.queue.end(), packet);
-    ask_for_turn(to);
+    loop_.ask(to);
   }
 
   static void owe_resync(connection& to, std::uint64_t subscription) noexcept {
@@ -739,7 +674,7 @@ class server::impl final : public outbox {
 
   void unblock(connection& of) {
     of.blocked = false;
-    ask_for_turn(of);
+    loop_.ask(of);
   }
 
   /// There is an event for room in the socket.
@@ -884,23 +819,6 @@ class server::impl final : public outbox {
     }
   }
 
-  void arm_deadline() {
-    const auto next = hub_.next_deadline();
-    if (!next || (armed_for_ && *armed_for_ <= *next)) {
-      return;
-    }
-    armed_for_ = next;
-    deadline_timer_.expires_at(*next);
-    deadline_timer_.async_wait([this](asio::error_code code) {
-      if (code) {
-        return;  // armed for an earlier one
-      }
-      armed_for_.reset();
-      log_.guarded([&] { hub_.tick(clock::now()); });
-      arm_deadline();
-    });
-  }
-
   broker_options options_;
   member_log log_;
   gpushm::epoch epoch_;
@@ -915,16 +833,12 @@ class server::impl final : public outbox {
   asio::steady_timer accept_pause_;
   asio::steady_timer housekeeping_;
   asio::steady_timer inflight_timer_;
-  asio::steady_timer deadline_timer_;
-  std::optional<core::time_point> armed_for_;
   std::array<std::byte, wire::max_packet_bytes> buffer_{};
   base::guarded_fd spare_;  ///< given up to tell a client that there is none
   core::session_id next_session_ = 1;
-  turns turns_;
-  turns::member accept_turn_;
-  turns::member work_turn_;
-  bool round_posted_ = false;
-  bool in_round_ = false;
+  turn_loop loop_;
+  hub_driver driver_;
+  turn_loop::job accept_;
   std::unordered_multimap<std::int32_t, connection*> by_pid_;  ///< those that are not closed
   std::deque<core::session_id> silent_;                        ///< in the order in which they came
   std::set<core::session_id> stalled_;  ///< those with something that cannot go out
