@@ -2,7 +2,6 @@
 #include "broker/server.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,10 +10,8 @@
 #include <array>
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
-#include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 #include <set>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -24,7 +21,7 @@
 #include "broker/closer.hpp"
 #include "broker/connection.hpp"
 #include "broker/descriptor_limit.hpp"
-#include "broker/fence_watch.hpp"
+#include "broker/endings.hpp"
 #include "broker/hub.hpp"
 #include "broker/hub_driver.hpp"
 #include "broker/member_log.hpp"
@@ -49,8 +46,6 @@ using std::chrono::milliseconds;
 constexpr int sends_a_turn = 32;
 /// Connections that are accepted in a turn.
 constexpr int accepts_a_turn = 8;
-/// Packets of a dead process that are still read: a goodbye may be among them (docs/protocol.md).
-constexpr int last_packets = 32;
 /// Events that may wait for a slow subscriber before it is owed a resync instead.
 constexpr std::size_t max_queued_events = 1024;
 /// How often a peer that holds too many unread descriptors is looked at: the kernel has no event
@@ -115,6 +110,8 @@ class server::impl final : public outbox {
         loop_(
             io_, log_, [this](connection& of) { step(of); }, [this] { driver_.schedule(); }),
         driver_(io_, hub_, loop_, log_),
+        endings_(
+            io_, hub_, driver_, loop_, porter_, log_, milliseconds(options.limits.fence_delay_ms)),
         accept_([this] { log_.guarded([&] { accept_some(); }); }) {
     loop_.join(accept_, "accept");
   }
@@ -164,22 +161,11 @@ class server::impl final : public outbox {
   }
 
   void fence_of(session& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life) override {
-    connection& its = connection_of(of);
-    its.fence = kind;
-    its.life = end_watch(io_, std::move(life));
-    if (!its.process || !transport::kernel_names_peers()) {  // the kernel's own is preferred
-      its.process.stop();
-      its.process = end_watch(io_, std::move(pidfd));
-      watch_process(its);
-    }
+    endings_.set_fence(connection_of(of), kind, std::move(pidfd), std::move(life));
   }
 
   void drop(session& of, std::string_view why) noexcept override {
-    connection& gone = connection_of(of);
-    log_.guarded([&] { log_.dropped(gone, why); });
-    if (gone.queue.empty()) {
-      log_.guarded([&] { close(gone); });
-    }
+    endings_.drop(connection_of(of), why);
   }
 
  private:
@@ -229,7 +215,7 @@ class server::impl final : public outbox {
       }
     } catch (const std::exception& why) {
       log_.dropped(of, why.what());
-      close(of);
+      endings_.close(of);
     }
   }
 
@@ -306,7 +292,7 @@ class server::impl final : public outbox {
     const auto packet =
         wire::encode({0, wire::failure{0, why.code(), why.cause(), why.next_step()}});
     static_cast<void>(transport::send_packet(socket.get(), packet, {}));
-    close_socket(who, std::move(socket));
+    endings_.close_socket(who, std::move(socket));
   }
 
   void welcome(base::guarded_fd socket) {
@@ -333,127 +319,20 @@ class server::impl final : public outbox {
       made->process = end_watch(io_, std::move(process));
       silent_.push_back(made->number);
       keep_house();
-      if (peer.pid > 0) {
-        by_pid_.emplace(peer.pid, made.get());
-      }
+      endings_.remember(*made);
     } catch (...) {
       hub_.hang_up(made->number);
       throw;
     }
-    watch_process(*made);
+    endings_.watch_process(*made);
     made->readable = true;  // it has probably said hello already
     loop_.ask(*made);
-  }
-
-  // ---- ending ----
-
-  /// Closes without the risk that the close blocks: there may be descriptors among what was not
-  /// read.
-  void close_socket(const core::principal& who, base::guarded_fd socket) noexcept {
-    ::shutdown(socket.get(), SHUT_RDWR);
-    if (!drain(socket.get())) {
-      porter_.bury(who.key, socket.release());
-    }
-  }
-
-  /// Closes the socket; the session ends soon after.
-  void close(connection& gone) {
-    if (gone.closed) {
-      return;
-    }
-    mute_siblings(gone);
-    gone.closed = true;
-    gone.queue.clear();
-    gone.held.reset();
-    loop_.leave(gone);
-    gone.events.release();
-    close_socket(gone.principal, std::move(gone.socket));
-    const auto [first, last] = by_pid_.equal_range(gone.peer.pid);
-    for (auto at = first; at != last; ++at) {
-      if (at->second == &gone) {
-        by_pid_.erase(at);
-        break;
-      }
-    }
-    // The hub may be in the middle of a request of this or another session: tell it afterwards.
-    asio::post(io_, [this, kept = gone.shared_from_this()] {
-      log_.guarded([&] { end_session(*kept); });
-      driver_.schedule();
-    });
-  }
-
-  /// What the session leaves ends now, or once its process can write nothing any more.
-  void end_session(connection& gone) {
-    const core::session_id number = gone.number;
-    try {
-      if (!hub_.lose(gone, clock::now())) {
-        return;
-      }
-      gone.ending = std::make_unique<fence_watch>(io_,
-                                                  gone.fence,
-                                                  std::move(gone.process),
-                                                  std::move(gone.life),
-                                                  milliseconds(options_.limits.fence_delay_ms));
-      gone.ending->wait([this, number] { fence_reached(number); },
-                        [this, number](fence_wait what) { hub_.waits_for(number, what); });
-    } catch (...) {
-      fence_reached(number);
-      throw;
-    }
-  }
-
-  void fence_reached(core::session_id number) {
-    log_.guarded([&] { hub_.hang_up(number); });
-    driver_.schedule();
-  }
-
-  /// A process that dies ends all its connections, one after the other. Those that are as dead as
-  /// this one hear of nothing any more, or each would be sent what happens to all the others.
-  void mute_siblings(connection& gone) {
-    if (gone.peer.pid <= 0 || by_pid_.count(gone.peer.pid) < 2) {
-      return;
-    }
-    std::vector<pollfd> sockets;
-    std::vector<connection*> owners;
-    const auto [first, last] = by_pid_.equal_range(gone.peer.pid);
-    for (auto at = first; at != last; ++at) {
-      connection& other = *at->second;
-      if (&other != &gone && !other.closed && !other.muted) {
-        sockets.push_back({other.socket.get(), POLLRDHUP, 0});
-        owners.push_back(&other);
-      }
-    }
-    if (sockets.empty() || ::poll(sockets.data(), sockets.size(), 0) <= 0) {
-      return;
-    }
-    for (std::size_t i = 0; i < sockets.size(); ++i) {
-      if ((sockets[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
-        owners[i]->muted = true;
-        hub_.mute(*owners[i]);
-      }
-    }
-  }
-
-  void watch_process(connection& of) {
-    of.process.wait([this, weak = of.weak_from_this()] {
-      if (const connection_ptr died = weak.lock(); died && !died->closed) {
-        process_died(*died);
-      }
-    });
-  }
-
-  void process_died(connection& of) {
-    // A goodbye may be in the socket still: it makes the difference between an end and a death.
-    of.last_packets = last_packets;
-    of.muted = true;
-    hub_.mute(of);
-    loop_.ask(of);
   }
 
   void read_last(connection& from) {
     if (--*from.last_packets < 0 || from.dropped || from.at_porter_since ||
         next_has_descriptors(from.socket.get()) || !receive(from)) {
-      close(from);
+      endings_.close(from);
     }
   }
 
@@ -500,7 +379,7 @@ class server::impl final : public outbox {
       case transport::receive_status::would_block:
         return false;
       case transport::receive_status::closed:
-        close(from);
+        endings_.close(from);
         return false;
       case transport::receive_status::truncated:
         hub_.receive_truncated(from);
@@ -540,14 +419,14 @@ class server::impl final : public outbox {
     connection& from = *found;
     from.at_porter_since.reset();
     if (parcel.failed) {
-      close(from);
+      endings_.close(from);
       return;
     }
     switch (parcel.status) {
       case transport::receive_status::would_block:
         break;
       case transport::receive_status::closed:
-        close(from);
+        endings_.close(from);
         return;
       case transport::receive_status::truncated:
         hub_.receive_truncated(from);
@@ -647,7 +526,7 @@ class server::impl final : public outbox {
       }
       log_.dropped(to, why.what());
     }
-    close(to);
+    endings_.close(to);
     return false;
   }
 
@@ -736,7 +615,7 @@ class server::impl final : public outbox {
     to.blocked_since.reset();
     stalled_.erase(to.number);
     if (to.dropped) {
-      close(to);
+      endings_.close(to);
       return;
     }
     prepared resyncs;
@@ -786,7 +665,7 @@ class server::impl final : public outbox {
         if (now - of->accepted < hello) {
           break;
         }
-        close(*of);
+        endings_.close(*of);
       }
       silent_.pop_front();
     }
@@ -802,7 +681,7 @@ class server::impl final : public outbox {
             *of,
             "descriptors that it, or another member of its kind, has sent block when they are "
             "closed");
-        close(*of);
+        endings_.close(*of);
       }
     }
     for (auto at = stalled_.begin(); at != stalled_.end();) {
@@ -814,7 +693,7 @@ class server::impl final : public outbox {
       ++at;
       if (now - *of->blocked_since >= patience) {
         log_.dropped(*of, "it does not read what it is sent");
-        close(*of);
+        endings_.close(*of);
       }
     }
   }
@@ -838,10 +717,10 @@ class server::impl final : public outbox {
   core::session_id next_session_ = 1;
   turn_loop loop_;
   hub_driver driver_;
+  endings endings_;
   turn_loop::job accept_;
-  std::unordered_multimap<std::int32_t, connection*> by_pid_;  ///< those that are not closed
-  std::deque<core::session_id> silent_;                        ///< in the order in which they came
-  std::set<core::session_id> stalled_;  ///< those with something that cannot go out
+  std::deque<core::session_id> silent_;  ///< in the order in which they came
+  std::set<core::session_id> stalled_;   ///< those with something that cannot go out
   std::vector<connection_ptr> polled_;
   std::set<core::session_id> at_porter_;
   bool house_is_kept_ = false;
