@@ -11,21 +11,22 @@
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/steady_timer.hpp>
-#include <set>
 #include <utility>
-#include <vector>
 
 #include "base/file.hpp"
 #include "base/memory_limit.hpp"
 #include "base/syscall.hpp"
 #include "broker/closer.hpp"
 #include "broker/connection.hpp"
+#include "broker/deadlines.hpp"
 #include "broker/descriptor_limit.hpp"
 #include "broker/endings.hpp"
 #include "broker/hub.hpp"
 #include "broker/hub_driver.hpp"
 #include "broker/member_log.hpp"
 #include "broker/porter.hpp"
+#include "broker/retry_poll.hpp"
+#include "broker/sender.hpp"
 #include "broker/state_table_file.hpp"
 #include "broker/turn_loop.hpp"
 #include "transport/credentials.hpp"
@@ -42,25 +43,9 @@ using connection_ptr = std::shared_ptr<connection>;
 using clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// Packets that one member may send in a turn: some hundred microseconds.
-constexpr int sends_a_turn = 32;
 /// Connections that are accepted in a turn.
 constexpr int accepts_a_turn = 8;
-/// Events that may wait for a slow subscriber before it is owed a resync instead.
-constexpr std::size_t max_queued_events = 1024;
-/// How often a peer that holds too many unread descriptors is looked at: the kernel has no event
-/// for it.
-constexpr milliseconds inflight_poll{2};
 constexpr milliseconds accept_backoff{50};
-/// How often deadlines of peers that do not read, or do not say hello, are looked at.
-constexpr milliseconds housekeeping_period{50};
-/// What a sent packet costs besides its bytes until it is read: struct sk_buff and rounding.
-constexpr std::uint64_t packet_overhead_bytes = 768;
-/// The kernel is asked for what is unread when more than that may be.
-constexpr std::uint64_t unread_step_bytes = 32'768;
-/// The same when a request comes: the client has probably read what was sent before.
-constexpr std::uint64_t read_step_bytes = 4'096;
-
 gpushm::epoch random_epoch() {
   gpushm::epoch value;
   base::random_bytes(value);
@@ -104,14 +89,20 @@ class server::impl final : public outbox {
         listener_events_(io_, listener_.descriptor()),
         porter_events_(io_, porter_.descriptor()),
         accept_pause_(io_),
-        housekeeping_(io_),
-        inflight_timer_(io_),
         spare_(spare_descriptor()),
         loop_(
             io_, log_, [this](connection& of) { step(of); }, [this] { driver_.schedule(); }),
         driver_(io_, hub_, loop_, log_),
         endings_(
             io_, hub_, driver_, loop_, porter_, log_, milliseconds(options.limits.fence_delay_ms)),
+        deadlines_(io_,
+                   hub_,
+                   endings_,
+                   log_,
+                   {milliseconds(options.limits.hello_timeout_ms),
+                    milliseconds(options.limits.send_timeout_ms)}),
+        poll_(io_, loop_),
+        sender_(loop_, deadlines_, poll_, endings_, log_, options.limits.max_inflight_descriptors),
         accept_([this] { log_.guarded([&] { accept_some(); }); }) {
     loop_.join(accept_, "accept");
   }
@@ -149,15 +140,11 @@ class server::impl final : public outbox {
   // ---- outbox ----
 
   void send(session& to, prepared packet) noexcept override {
-    if (!packet.empty()) {
-      log_.guarded([&] { send_or_queue(connection_of(to), packet); });
-    }
+    sender_.send(connection_of(to), std::move(packet));
   }
 
   void lose_event(session& of, std::uint64_t subscription) noexcept override {
-    connection& to = connection_of(of);
-    owe_resync(to, subscription);
-    log_.guarded([&] { loop_.ask(to); });
+    sender_.lose_event(connection_of(of), subscription);
   }
 
   void fence_of(session& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life) override {
@@ -205,7 +192,7 @@ class server::impl final : public outbox {
   void step(connection& of) {
     try {
       if (of.may_flush()) {
-        flush(of);
+        sender_.flush(of);
       } else if (of.may_answer() && of.rest) {
         hub_.resume(of);
       } else if (of.last_packets) {
@@ -312,13 +299,11 @@ class server::impl final : public outbox {
       made->peer = peer;
       made->principal = who;
       made->held = hub_.new_charges(*made);
-      made->accepted = clock::now();
       // And 0: of what it holds.
       made->lost_subscriptions.reserve(hub_.domain().bounds().max_subscriptions + 1);
       loop_.join(*made);
       made->process = end_watch(io_, std::move(process));
-      silent_.push_back(made->number);
-      keep_house();
+      deadlines_.expect_hello(*made, clock::now());
       endings_.remember(*made);
     } catch (...) {
       hub_.hang_up(made->number);
@@ -357,12 +342,10 @@ class server::impl final : public outbox {
   void read_one(connection& from) {
     if (next_has_descriptors(from.socket.get())) {
       if (porter_.fetch(from.number, from.principal.key, from.socket.get())) {
-        from.at_porter_since = clock::now();
-        at_porter_.insert(from.number);
-        keep_house();
+        deadlines_.expect_porter(from, clock::now());
       } else {
         from.readable = false;  // it has too much to do: look again soon
-        poll_later(from);
+        poll_.later(from);
       }
       return;
     }
@@ -391,9 +374,7 @@ class server::impl final : public outbox {
         hub_.receive(from, got.packet, std::move(got.descriptors), clock::now());
         break;
     }
-    if (from.unread_bytes > read_step_bytes) {
-      settle_unread(from);
-    }
+    sender_.settle_after_request(from);
     return !from.closed;
   }
 
@@ -417,7 +398,7 @@ class server::impl final : public outbox {
       return;
     }
     connection& from = *found;
-    from.at_porter_since.reset();
+    deadlines::porter_is_done(from);
     if (parcel.failed) {
       endings_.close(from);
       return;
@@ -442,262 +423,6 @@ class server::impl final : public outbox {
     loop_.ask(from);
   }
 
-  // ---- sending ----
-
-  void send_or_queue(connection& to, prepared& packet) {
-    if (to.closed) {
-      return;
-    }
-    const outgoing& one = packet.front();
-    const std::uint64_t cost = one.cost();
-    if (one.subscription) {
-      // An event goes out in the subscriber's own turn, and only within its share: the cause's turn
-      // ends soon, however many there are.
-      if (to.queued_events >= max_queued_events ||
-          !to.held.try_take(core::resource::memory_bytes, cost)) {
-        owe_resync(to, *one.subscription);
-        loop_.ask(to);
-        return;
-      }
-      ++to.queued_events;
-    } else {
-      try {
-        if (to.queue.empty() && try_send(to, one)) {
-          return;
-        }
-      } catch (const std::bad_alloc&) {  // tried again in its turn
-      }
-      if (to.closed) {
-        return;
-      }
-      to.held.charge(core::resource::memory_bytes, cost);
-      to.queued_answers += one.is_answer ? 1U : 0U;
-    }
-    to.queue.splice(to.queue.end(), packet);
-    loop_.ask(to);
-  }
-
-  static void owe_resync(connection& to, std::uint64_t subscription) noexcept {
-    auto& owed = to.lost_subscriptions;
-    if (std::find(owed.begin(), owed.end(), subscription) == owed.end() &&
-        owed.size() < owed.capacity()) {
-      owed.push_back(subscription);
-    }
-  }
-
-  /// False when the packet must wait, or the connection was closed.
-  bool try_send(connection& to, const outgoing& packet) {
-    const auto count = static_cast<std::uint32_t>(packet.descriptors.size());
-    if (count != 0 && to.inflight_descriptors + count > options_.limits.max_inflight_descriptors) {
-      if (transport::unread_bytes(to.socket.get()) != 0) {
-        return wait_for_reader(to);
-      }
-      to.inflight_descriptors = 0;
-    }
-    if (to.unread_bytes > unread_step_bytes) {
-      settle_unread(to);
-      // What is not read lies in this process's memory.
-      if (to.unread_bytes > unread_step_bytes &&
-          !to.held.within_share(core::resource::memory_bytes)) {
-        return wait_for_reader(to);
-      }
-    }
-    try {
-      const std::vector<std::byte> late =
-          packet.packet.empty() ? packet.encode() : std::vector<std::byte>();
-      const std::vector<std::byte>& bytes = packet.packet.empty() ? late : packet.packet;
-      switch (transport::send_packet(to.socket.get(), bytes, packet.descriptors)) {
-        case transport::send_result::sent: {
-          const std::uint64_t cost = bytes.size() + packet_overhead_bytes;
-          to.inflight_descriptors += count;
-          to.unread_bytes += cost;
-          to.held.charge(core::resource::memory_bytes, cost);
-          return true;
-        }
-        case transport::send_result::would_block:
-          return wait_for_room(to);
-        case transport::send_result::closed:
-          break;
-      }
-    } catch (const error& why) {
-      if (why.code() == errc::too_many_descriptors) {
-        return wait_for_reader(
-            to);  // the kernel's count for this uid is full: wait like for any slow reader
-      }
-      log_.dropped(to, why.what());
-    }
-    endings_.close(to);
-    return false;
-  }
-
-  /// What the peer has read is given back.
-  void settle_unread(connection& of) {
-    if (of.closed || of.unread_bytes == 0) {
-      return;
-    }
-    const auto actual = static_cast<std::uint64_t>(transport::unread_bytes(of.socket.get()));
-    if (actual < of.unread_bytes) {
-      of.held.give_back(core::resource::memory_bytes, of.unread_bytes - actual);
-      of.unread_bytes = actual;
-    }
-  }
-
-  void mark_blocked(connection& of) {
-    of.blocked = true;
-    if (!of.blocked_since) {
-      of.blocked_since = clock::now();
-      stalled_.insert(of.number);
-      keep_house();
-    }
-  }
-
-  void unblock(connection& of) {
-    of.blocked = false;
-    loop_.ask(of);
-  }
-
-  /// There is an event for room in the socket.
-  bool wait_for_room(connection& of) {
-    mark_blocked(of);
-    of.events.async_wait(asio::posix::stream_descriptor::wait_write,
-                         [this, kept = of.shared_from_this()](asio::error_code code) {
-                           if (!code && !kept->closed) {
-                             unblock(*kept);
-                           }
-                         });
-    return false;
-  }
-
-  /// And none for descriptors, or memory, that a peer has not read.
-  bool wait_for_reader(connection& of) {
-    mark_blocked(of);
-    poll_later(of);
-    return false;
-  }
-
-  void poll_later(connection& of) {
-    polled_.push_back(of.shared_from_this());
-    if (polled_.size() > 1) {
-      return;
-    }
-    inflight_timer_.expires_after(inflight_poll);
-    inflight_timer_.async_wait([this](asio::error_code code) {
-      if (code) {
-        return;
-      }
-      for (const connection_ptr& each : std::exchange(polled_, {})) {
-        if (!each->closed) {
-          each->readable = true;
-          unblock(*each);
-        }
-      }
-    });
-  }
-
-  void flush(connection& to) {
-    for (int i = 0; i < sends_a_turn && !to.queue.empty(); ++i) {
-      outgoing& first = to.queue.front();
-      const std::uint64_t cost = first.cost();
-      if (!try_send(to, first)) {
-        return;
-      }
-      to.queued_events -= first.subscription ? 1U : 0U;
-      to.queued_answers -= !first.subscription && first.is_answer ? 1U : 0U;
-      to.held.give_back(core::resource::memory_bytes, cost);
-      to.queue.pop_front();
-      if (to.blocked_since) {
-        to.blocked_since = clock::now();
-      }
-    }
-    if (!to.queue.empty()) {
-      return;
-    }
-    to.blocked_since.reset();
-    stalled_.erase(to.number);
-    if (to.dropped) {
-      endings_.close(to);
-      return;
-    }
-    prepared resyncs;
-    for (const std::uint64_t subscription : to.lost_subscriptions) {
-      wire::event resync;
-      resync.kind = event_kind::resync;
-      outgoing packet;
-      packet.packet = wire::encode({subscription, std::move(resync)});
-      packet.subscription = subscription;
-      packet.is_answer = false;
-      resyncs.push_back(std::move(packet));
-    }
-    to.lost_subscriptions.clear();
-    to.queued_events += resyncs.size();
-    for (const outgoing& each : resyncs) {  // one a subscription at most, also beyond its share
-      to.held.charge(core::resource::memory_bytes, each.cost());
-    }
-    to.queue.splice(to.queue.end(), resyncs);
-  }
-
-  // ---- deadlines ----
-
-  /// Looks at deadlines from time to time while there are any: an idle broker sleeps.
-  void keep_house() {
-    if (house_is_kept_ || (silent_.empty() && stalled_.empty() && at_porter_.empty())) {
-      return;
-    }
-    house_is_kept_ = true;
-    housekeeping_.expires_after(housekeeping_period);
-    housekeeping_.async_wait([this](asio::error_code code) {
-      house_is_kept_ = false;
-      if (code) {
-        return;
-      }
-      log_.guarded([&] { drop_the_late(); });
-      keep_house();
-    });
-  }
-
-  void drop_the_late() {
-    const auto now = clock::now();
-    const milliseconds hello(options_.limits.hello_timeout_ms);
-    const milliseconds patience(options_.limits.send_timeout_ms);
-    while (!silent_.empty()) {
-      connection* const of = find(silent_.front());
-      if (of != nullptr && !of->closed && !of->greeted) {
-        if (now - of->accepted < hello) {
-          break;
-        }
-        endings_.close(*of);
-      }
-      silent_.pop_front();
-    }
-    for (auto at = at_porter_.begin(); at != at_porter_.end();) {
-      connection* const of = find(*at);
-      if (of == nullptr || of->closed || !of->at_porter_since) {
-        at = at_porter_.erase(at);
-        continue;
-      }
-      ++at;
-      if (now - *of->at_porter_since >= patience) {
-        log_.dropped(
-            *of,
-            "descriptors that it, or another member of its kind, has sent block when they are "
-            "closed");
-        endings_.close(*of);
-      }
-    }
-    for (auto at = stalled_.begin(); at != stalled_.end();) {
-      connection* const of = find(*at);
-      if (of == nullptr || of->closed || !of->blocked_since) {
-        at = stalled_.erase(at);
-        continue;
-      }
-      ++at;
-      if (now - *of->blocked_since >= patience) {
-        log_.dropped(*of, "it does not read what it is sent");
-        endings_.close(*of);
-      }
-    }
-  }
-
   broker_options options_;
   member_log log_;
   gpushm::epoch epoch_;
@@ -710,20 +435,16 @@ class server::impl final : public outbox {
   asio::posix::stream_descriptor listener_events_;
   asio::posix::stream_descriptor porter_events_;
   asio::steady_timer accept_pause_;
-  asio::steady_timer housekeeping_;
-  asio::steady_timer inflight_timer_;
   std::array<std::byte, wire::max_packet_bytes> buffer_{};
   base::guarded_fd spare_;  ///< given up to tell a client that there is none
   core::session_id next_session_ = 1;
   turn_loop loop_;
   hub_driver driver_;
   endings endings_;
+  deadlines deadlines_;
+  retry_poll poll_;
+  sender sender_;
   turn_loop::job accept_;
-  std::deque<core::session_id> silent_;  ///< in the order in which they came
-  std::set<core::session_id> stalled_;   ///< those with something that cannot go out
-  std::vector<connection_ptr> polled_;
-  std::set<core::session_id> at_porter_;
-  bool house_is_kept_ = false;
 };
 
 server::server(const broker_options& options) : impl_(std::make_unique<impl>(options)) {}
