@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/server.hpp"
 
-#include <fcntl.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <asio/io_context.hpp>
-#include <asio/posix/stream_descriptor.hpp>
-#include <asio/steady_timer.hpp>
+#include <chrono>
 #include <utility>
 
 #include "base/file.hpp"
 #include "base/memory_limit.hpp"
-#include "base/syscall.hpp"
+#include "broker/admission.hpp"
 #include "broker/closer.hpp"
 #include "broker/connection.hpp"
 #include "broker/deadlines.hpp"
@@ -25,27 +20,19 @@
 #include "broker/hub_driver.hpp"
 #include "broker/member_log.hpp"
 #include "broker/porter.hpp"
+#include "broker/receiver.hpp"
 #include "broker/retry_poll.hpp"
 #include "broker/sender.hpp"
 #include "broker/state_table_file.hpp"
 #include "broker/turn_loop.hpp"
-#include "transport/credentials.hpp"
 #include "transport/listener.hpp"
-#include "transport/packet_socket.hpp"
-#include "transport/principal.hpp"
-#include "wire/codec.hpp"
 
 namespace gpushm::broker_detail {
 
 namespace {
 
-using connection_ptr = std::shared_ptr<connection>;
-using clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// Connections that are accepted in a turn.
-constexpr int accepts_a_turn = 8;
-constexpr milliseconds accept_backoff{50};
 gpushm::epoch random_epoch() {
   gpushm::epoch value;
   base::random_bytes(value);
@@ -86,10 +73,6 @@ class server::impl final : public outbox {
         table_(options.limits.max_segments, epoch_),
         closer_(std::make_shared<closer>()),
         hub_(hub_config(), *this, &impl::on_slot, this),
-        listener_events_(io_, listener_.descriptor()),
-        porter_events_(io_, porter_.descriptor()),
-        accept_pause_(io_),
-        spare_(spare_descriptor()),
         loop_(
             io_, log_, [this](connection& of) { step(of); }, [this] { driver_.schedule(); }),
         driver_(io_, hub_, loop_, log_),
@@ -103,14 +86,11 @@ class server::impl final : public outbox {
                     milliseconds(options.limits.send_timeout_ms)}),
         poll_(io_, loop_),
         sender_(loop_, deadlines_, poll_, endings_, log_, options.limits.max_inflight_descriptors),
-        accept_([this] { log_.guarded([&] { accept_some(); }); }) {
-    loop_.join(accept_, "accept");
-  }
+        receiver_(io_, hub_, porter_, *closer_, loop_, deadlines_, poll_, sender_, endings_, log_),
+        admission_(io_, listener_, hub_, loop_, deadlines_, endings_, log_) {}
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
   ~impl() override {
-    listener_events_.release();
-    porter_events_.release();
     // Handlers that wait in `io_` keep connections beyond what those belong to.
     hub_.for_each_session([this](session& each) {
       connection& of = connection_of(each);
@@ -124,8 +104,8 @@ class server::impl final : public outbox {
 
   void run(void (*ready)(void*), void* context) {
     table_.hold();
-    watch_listener();
-    watch_porter();
+    admission_.start();
+    receiver_.start();
     ready(context);
     io_.run();
     table_.let_go();
@@ -181,13 +161,6 @@ class server::impl final : public outbox {
     return static_cast<connection&>(of);
   }
 
-  /// Null: it was forgotten.
-  [[nodiscard]] connection* find(core::session_id number) const noexcept {
-    return static_cast<connection*>(hub_.find(number));
-  }
-
-  // ---- turns ----
-
   /// A bounded part of what there is to do for a connection.
   void step(connection& of) {
     try {
@@ -196,231 +169,14 @@ class server::impl final : public outbox {
       } else if (of.may_answer() && of.rest) {
         hub_.resume(of);
       } else if (of.last_packets) {
-        read_last(of);
+        receiver_.read_last(of);
       } else if (of.may_read()) {
-        read_one(of);
+        receiver_.read_one(of);
       }
     } catch (const std::exception& why) {
       log_.dropped(of, why.what());
       endings_.close(of);
     }
-  }
-
-  // ---- accepting ----
-
-  void watch_listener() {
-    listener_events_.async_wait(asio::posix::stream_descriptor::wait_read,
-                                [this](asio::error_code code) {
-                                  if (!code) {
-                                    loop_.ask(accept_);
-                                  }
-                                });
-  }
-
-  void accept_some() {
-    for (int i = 0; i < accepts_a_turn; ++i) {
-      base::guarded_fd socket = base::guarded_fd::open([&] {
-        return ::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      });
-      if (socket) {
-        log_.guarded([&] { welcome(std::move(socket)); });
-        continue;
-      }
-      switch (errno) {
-        case EAGAIN:
-          watch_listener();
-          return;
-        case EINTR:
-        case ECONNABORTED:
-          continue;
-        case EMFILE:
-        case ENFILE:
-          refuse_one();
-          [[fallthrough]];
-        default:
-          log_.write("accept: " + base::errno_text(errno));
-          accept_pause_.expires_after(accept_backoff);
-          accept_pause_.async_wait([this](asio::error_code code) {
-            if (!code) {
-              loop_.ask(accept_);
-            }
-          });
-          return;
-      }
-    }
-    loop_.ask(accept_);
-  }
-
-  [[nodiscard]] static base::guarded_fd spare_descriptor() {
-    return base::guarded_fd::open([] { return ::eventfd(0, EFD_CLOEXEC); });
-  }
-
-  /// This process has no descriptor left: the spare one tells one client so.
-  void refuse_one() {
-    const int why = errno;
-    spare_.reset();
-    base::guarded_fd socket = base::guarded_fd::open([&] {
-      return ::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    });
-    if (socket) {
-      refuse(std::move(socket),
-             {"clients of this broker", true},
-             error(errc::too_many_descriptors,
-                   {},
-                   {},
-                   "the broker has no descriptors left for another connection",
-                   "raise the broker's open file limit, or remove segments"));
-    }
-    spare_ = spare_descriptor();
-    errno = why;
-  }
-
-  void refuse(base::guarded_fd socket, const core::principal& who, const error& why) {
-    const auto packet =
-        wire::encode({0, wire::failure{0, why.code(), why.cause(), why.next_step()}});
-    static_cast<void>(transport::send_packet(socket.get(), packet, {}));
-    endings_.close_socket(who, std::move(socket));
-  }
-
-  void welcome(base::guarded_fd socket) {
-    const auto peer = transport::peer_of(socket.get());
-    base::guarded_fd process = transport::pidfd_of_peer(socket.get(), peer);
-    const auto payer = transport::principal_of(peer, process.get());
-    const core::principal who{payer.key, payer.vouched_for};
-    const auto made = std::make_shared<connection>(io_, next_session_++, std::move(socket));
-    try {
-      hub_.accept(made, {peer.pid, peer.uid, peer.uid_known, who});
-    } catch (const error& why) {
-      made->events.release();
-      refuse(std::move(made->socket), who, why);
-      return;
-    }
-    try {
-      made->peer = peer;
-      made->principal = who;
-      made->held = hub_.new_charges(*made);
-      // And 0: of what it holds.
-      made->lost_subscriptions.reserve(hub_.domain().bounds().max_subscriptions + 1);
-      loop_.join(*made);
-      made->process = end_watch(io_, std::move(process));
-      deadlines_.expect_hello(*made, clock::now());
-      endings_.remember(*made);
-    } catch (...) {
-      hub_.hang_up(made->number);
-      throw;
-    }
-    endings_.watch_process(*made);
-    made->readable = true;  // it has probably said hello already
-    loop_.ask(*made);
-  }
-
-  void read_last(connection& from) {
-    if (--*from.last_packets < 0 || from.dropped || from.at_porter_since ||
-        next_has_descriptors(from.socket.get()) || !receive(from)) {
-      endings_.close(from);
-    }
-  }
-
-  // ---- receiving ----
-
-  void watch(connection& of) {
-    if (of.wait_armed || of.closed) {
-      return;
-    }
-    of.wait_armed = true;
-    of.events.async_wait(asio::posix::stream_descriptor::wait_read,
-                         [this, kept = of.shared_from_this()](asio::error_code code) {
-                           kept->wait_armed = false;
-                           if (code || kept->closed) {
-                             return;
-                           }
-                           kept->readable = true;
-                           loop_.ask(*kept);
-                         });
-  }
-
-  void read_one(connection& from) {
-    if (next_has_descriptors(from.socket.get())) {
-      if (porter_.fetch(from.number, from.principal.key, from.socket.get())) {
-        deadlines_.expect_porter(from, clock::now());
-      } else {
-        from.readable = false;  // it has too much to do: look again soon
-        poll_.later(from);
-      }
-      return;
-    }
-    if (!receive(from) && !from.closed) {
-      from.readable = false;
-      watch(from);
-    }
-  }
-
-  /// One packet without descriptors; false when there is none, or the connection was closed.
-  bool receive(connection& from) {
-    auto got = transport::receive_guarded(from.socket.get(), buffer_);
-    switch (got.status) {
-      case transport::receive_status::would_block:
-        return false;
-      case transport::receive_status::closed:
-        endings_.close(from);
-        return false;
-      case transport::receive_status::truncated:
-        hub_.receive_truncated(from);
-        return false;
-      case transport::receive_status::descriptors_lost:
-        hub_.receive_without_descriptors(from, got.packet);
-        break;
-      case transport::receive_status::packet:
-        hub_.receive(from, got.packet, std::move(got.descriptors), clock::now());
-        break;
-    }
-    sender_.settle_after_request(from);
-    return !from.closed;
-  }
-
-  void watch_porter() {
-    porter_events_.async_wait(asio::posix::stream_descriptor::wait_read,
-                              [this](asio::error_code code) {
-                                if (code) {
-                                  return;
-                                }
-                                while (auto parcel = porter_.next()) {
-                                  log_.guarded([&] { take(*parcel); });
-                                }
-                                watch_porter();
-                              });
-  }
-
-  void take(porter::parcel& parcel) {
-    connection* const found = find(parcel.session);
-    if (found == nullptr || found->closed) {
-      closer_->close(std::move(parcel.descriptors));
-      return;
-    }
-    connection& from = *found;
-    deadlines::porter_is_done(from);
-    if (parcel.failed) {
-      endings_.close(from);
-      return;
-    }
-    switch (parcel.status) {
-      case transport::receive_status::would_block:
-        break;
-      case transport::receive_status::closed:
-        endings_.close(from);
-        return;
-      case transport::receive_status::truncated:
-        hub_.receive_truncated(from);
-        break;
-      case transport::receive_status::descriptors_lost:
-        hub_.receive_without_descriptors(from, parcel.packet);
-        break;
-      case transport::receive_status::packet:
-        hub_.receive(
-            from, parcel.packet, std::move(parcel.descriptors), clock::now(), parcel.foreign);
-        break;
-    }
-    loop_.ask(from);
   }
 
   broker_options options_;
@@ -432,19 +188,15 @@ class server::impl final : public outbox {
   porter porter_;
   asio::io_context io_{1};  // before what holds connections
   hub hub_;
-  asio::posix::stream_descriptor listener_events_;
-  asio::posix::stream_descriptor porter_events_;
-  asio::steady_timer accept_pause_;
-  std::array<std::byte, wire::max_packet_bytes> buffer_{};
-  base::guarded_fd spare_;  ///< given up to tell a client that there is none
-  core::session_id next_session_ = 1;
+  // Each knows some of those before it, and none after it.
   turn_loop loop_;
   hub_driver driver_;
   endings endings_;
   deadlines deadlines_;
   retry_poll poll_;
   sender sender_;
-  turn_loop::job accept_;
+  receiver receiver_;
+  admission admission_;
 };
 
 server::server(const broker_options& options) : impl_(std::make_unique<impl>(options)) {}
