@@ -34,6 +34,7 @@ class deadlines {
       : sessions_(sessions), ender_(ender), log_(log), limits_(limit), timer_(io) {}
   deadlines(const deadlines&) = delete;
   deadlines& operator=(const deadlines&) = delete;
+  ~deadlines() = default;
 
   /// `of` was accepted at `now`, not before any other.
   void expect_hello(connection& of, clock::time_point now);

@@ -19,6 +19,7 @@ class hub_driver {
   hub_driver(asio::io_context& io, hub& driven, turn_loop& loop, member_log& log);
   hub_driver(const hub_driver&) = delete;
   hub_driver& operator=(const hub_driver&) = delete;
+  ~hub_driver() = default;
 
   /// After what may have given the hub work, or an earlier deadline. Does nothing of it.
   void schedule();

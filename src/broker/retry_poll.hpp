@@ -20,6 +20,7 @@ class retry_poll {
   retry_poll(asio::io_context& io, turn_loop& loop) : timer_(io), loop_(loop) {}
   retry_poll(const retry_poll&) = delete;
   retry_poll& operator=(const retry_poll&) = delete;
+  ~retry_poll() = default;
 
   /// Lets `of` receive and send once more, in a turn some milliseconds later.
   void later(connection& of);

@@ -25,6 +25,9 @@ class sender {
          connection_ender& ender,
          member_log& log,
          std::uint32_t max_inflight_descriptors);
+  sender(const sender&) = delete;
+  sender& operator=(const sender&) = delete;
+  ~sender() = default;
 
   /// Of at most one packet. An event that finds no room becomes a resync.
   void send(connection& to, prepared packet) noexcept;

@@ -39,6 +39,7 @@ class turn_loop {
       : io_(io), log_(log), step_(std::move(step)), end_round_(std::move(end_round)) {}
   turn_loop(const turn_loop&) = delete;
   turn_loop& operator=(const turn_loop&) = delete;
+  ~turn_loop() = default;
 
   /// Before it asks for turns; `who` must not outlive this object.
   void join(job& who, const std::string& name) { turns_.join(who, name, nullptr); }
