@@ -36,6 +36,22 @@ struct connection final : session, std::enable_shared_from_this<connection> {
     life.stop();
   }
 
+  /// Answers that may wait for a client before its next request is read. Requests without an answer
+  /// are always read up to there: an exporter that is asked more than it reads must be able to
+  /// answer.
+  static constexpr std::size_t max_queued_answers = 16;
+
+  [[nodiscard]] bool may_answer() const noexcept { return queued_answers < max_queued_answers; }
+  [[nodiscard]] bool may_read() const noexcept {
+    return readable && !dropped && !at_porter_since && may_answer() && !rest;
+  }
+  [[nodiscard]] bool may_flush() const noexcept {
+    return !blocked && !(queue.empty() && lost_subscriptions.empty());
+  }
+  [[nodiscard]] bool has_something_to_do() const noexcept {
+    return may_flush() || may_read() || last_packets || (may_answer() && rest);
+  }
+
   transport::peer_credentials peer;
   core::principal principal;
   base::guarded_fd socket;
@@ -67,6 +83,18 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   bool muted = false;  ///< hears of no more events: it is about to end
   gpushm::fence fence = gpushm::fence::none;
   std::unique_ptr<fence_watch> ending;  ///< once closed, where its leases wait for a fence
+};
+
+/// Closes connections: what a part of the server must know that finds a reason to.
+class connection_ender {
+ public:
+  connection_ender() = default;
+  connection_ender(const connection_ender&) = delete;
+  connection_ender& operator=(const connection_ender&) = delete;
+  virtual ~connection_ender() = default;
+  /// Closes the socket; the session ends soon after, not within this call. Does not block. No
+  /// effect the second time. Throws std::bad_alloc.
+  virtual void close(connection& gone) = 0;
 };
 
 }  // namespace gpushm::broker_detail

@@ -1,76 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/server.hpp"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <asio/io_context.hpp>
-#include <asio/posix/stream_descriptor.hpp>
-#include <asio/post.hpp>
-#include <asio/steady_timer.hpp>
-#include <set>
-#include <unordered_map>
+#include <chrono>
 #include <utility>
-#include <vector>
 
 #include "base/file.hpp"
-#include "base/log.hpp"
 #include "base/memory_limit.hpp"
-#include "base/syscall.hpp"
+#include "broker/admission.hpp"
 #include "broker/closer.hpp"
 #include "broker/connection.hpp"
+#include "broker/deadlines.hpp"
 #include "broker/descriptor_limit.hpp"
-#include "broker/fence_watch.hpp"
+#include "broker/endings.hpp"
 #include "broker/hub.hpp"
+#include "broker/hub_driver.hpp"
+#include "broker/member_log.hpp"
 #include "broker/porter.hpp"
+#include "broker/receiver.hpp"
+#include "broker/retry_poll.hpp"
+#include "broker/sender.hpp"
 #include "broker/state_table_file.hpp"
-#include "broker/turns.hpp"
-#include "transport/credentials.hpp"
+#include "broker/turn_loop.hpp"
 #include "transport/listener.hpp"
-#include "transport/packet_socket.hpp"
-#include "transport/principal.hpp"
-#include "wire/codec.hpp"
 
 namespace gpushm::broker_detail {
 
 namespace {
 
-using connection_ptr = std::shared_ptr<connection>;
-using clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-
-/// How long members take turns before the event loop looks for new arrivals.
-constexpr std::chrono::microseconds round_time{500};
-/// Packets that one member may send in a turn: some hundred microseconds.
-constexpr int sends_a_turn = 32;
-/// Connections that are accepted in a turn.
-constexpr int accepts_a_turn = 8;
-/// Packets of a dead process that are still read: a goodbye may be among them (docs/protocol.md).
-constexpr int last_packets = 32;
-/// Events that may wait for a slow subscriber before it is owed a resync instead.
-constexpr std::size_t max_queued_events = 1024;
-/// Answers that may wait for a client before its next request is read. Requests without an answer
-/// are always read up to there: an exporter that is asked more than it reads must be able to
-/// answer.
-constexpr std::size_t max_queued_answers = 16;
-/// How often a peer that holds too many unread descriptors is looked at: the kernel has no event
-/// for it.
-constexpr milliseconds inflight_poll{2};
-constexpr milliseconds accept_backoff{50};
-constexpr std::uint64_t log_lines_a_second = 20;
-/// How often deadlines of peers that do not read, or do not say hello, are looked at.
-constexpr milliseconds housekeeping_period{50};
-/// What a sent packet costs besides its bytes until it is read: struct sk_buff and rounding.
-constexpr std::uint64_t packet_overhead_bytes = 768;
-/// The kernel is asked for what is unread when more than that may be.
-constexpr std::uint64_t unread_step_bytes = 32'768;
-/// The same when a request comes: the client has probably read what was sent before.
-constexpr std::uint64_t read_step_bytes = 4'096;
 
 gpushm::epoch random_epoch() {
   gpushm::epoch value;
@@ -100,50 +61,42 @@ core::limits core_limits(const broker_limits& limits, std::uint64_t available) {
   return result;
 }
 
-std::string describe(const connection& of) {
-  std::string text =
-      of.peer.pid > 0 ? "pid " + std::to_string(of.peer.pid) : "a client of unknown pid";
-  if (of.peer.uid_known) {
-    text += ", uid " + std::to_string(of.peer.uid);
-  }
-  if (!text.ends_with(of.principal.key)) {
-    text += ", " + of.principal.key;
-  }
-  return text;
-}
-
 }  // namespace
 
 class server::impl final : public outbox {
  public:
   explicit impl(const broker_options& options)
       : options_(options),
+        log_(options.domain),
         epoch_(random_epoch()),
         listener_(options.socket_path, options.mode, options.group, options.lock_path),
         table_(options.limits.max_segments, epoch_),
         closer_(std::make_shared<closer>()),
         hub_(hub_config(), *this, &impl::on_slot, this),
-        listener_events_(io_, listener_.descriptor()),
-        porter_events_(io_, porter_.descriptor()),
-        accept_pause_(io_),
-        housekeeping_(io_),
-        inflight_timer_(io_),
-        deadline_timer_(io_),
-        spare_(spare_descriptor()) {
-    turns_.join(accept_turn_, "accept", &accept_turn_);
-    turns_.join(work_turn_, "work", &work_turn_);
-  }
+        loop_(
+            io_, log_, [this](connection& of) { step(of); }, [this] { driver_.schedule(); }),
+        driver_(io_, hub_, loop_, log_),
+        endings_(
+            io_, hub_, driver_, loop_, porter_, log_, milliseconds(options.limits.fence_delay_ms)),
+        deadlines_(io_,
+                   hub_,
+                   endings_,
+                   log_,
+                   {milliseconds(options.limits.hello_timeout_ms),
+                    milliseconds(options.limits.send_timeout_ms)}),
+        poll_(io_, loop_),
+        sender_(loop_, deadlines_, poll_, endings_, log_, options.limits.max_inflight_descriptors),
+        receiver_(io_, hub_, porter_, *closer_, loop_, deadlines_, poll_, sender_, endings_, log_),
+        admission_(io_, listener_, hub_, loop_, deadlines_, endings_, log_) {}
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
   ~impl() override {
-    listener_events_.release();
-    porter_events_.release();
     // Handlers that wait in `io_` keep connections beyond what those belong to.
     hub_.for_each_session([this](session& each) {
       connection& of = connection_of(each);
       of.process.stop();
       of.ending.reset();
-      turns_.leave(of.turn);
+      loop_.leave(of);
       of.queue.clear();
       of.held.reset();
     });
@@ -151,8 +104,8 @@ class server::impl final : public outbox {
 
   void run(void (*ready)(void*), void* context) {
     table_.hold();
-    watch_listener();
-    watch_porter();
+    admission_.start();
+    receiver_.start();
     ready(context);
     io_.run();
     table_.let_go();
@@ -167,34 +120,19 @@ class server::impl final : public outbox {
   // ---- outbox ----
 
   void send(session& to, prepared packet) noexcept override {
-    if (!packet.empty()) {
-      guarded([&] { send_or_queue(connection_of(to), packet); });
-    }
+    sender_.send(connection_of(to), std::move(packet));
   }
 
   void lose_event(session& of, std::uint64_t subscription) noexcept override {
-    connection& to = connection_of(of);
-    owe_resync(to, subscription);
-    guarded([&] { ask_for_turn(to); });
+    sender_.lose_event(connection_of(of), subscription);
   }
 
   void fence_of(session& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life) override {
-    connection& its = connection_of(of);
-    its.fence = kind;
-    its.life = end_watch(io_, std::move(life));
-    if (!its.process || !transport::kernel_names_peers()) {  // the kernel's own is preferred
-      its.process.stop();
-      its.process = end_watch(io_, std::move(pidfd));
-      watch_process(its);
-    }
+    endings_.set_fence(connection_of(of), kind, std::move(pidfd), std::move(life));
   }
 
   void drop(session& of, std::string_view why) noexcept override {
-    connection& gone = connection_of(of);
-    guarded([&] { log_drop(gone, why); });
-    if (gone.queue.empty()) {
-      guarded([&] { close(gone); });
-    }
+    endings_.drop(connection_of(of), why);
   }
 
  private:
@@ -223,762 +161,26 @@ class server::impl final : public outbox {
     return static_cast<connection&>(of);
   }
 
-  /// Null: it was forgotten.
-  [[nodiscard]] connection* find(core::session_id number) const noexcept {
-    return static_cast<connection*>(hub_.find(number));
-  }
-
-  /// At most some lines a second: what members do must not fill the log.
-  void log(std::string_view text) {
-    const auto now = clock::now();
-    if (now - log_second_ >= std::chrono::seconds(1)) {
-      log_second_ = now;
-      if (lines_left_out_ != 0) {
-        base::log(log_level::warning,
-                  std::to_string(std::exchange(lines_left_out_, 0)) +
-                      " more lines of this kind were left out");
-      }
-      lines_in_second_ = 0;
-    }
-    if (lines_in_second_ >= log_lines_a_second) {
-      ++lines_left_out_;
-      return;
-    }
-    ++lines_in_second_;
-    base::log(log_level::warning, text);
-  }
-
-  void log_drop(const connection& of, std::string_view why) {
-    std::string text = "dropped ";
-    text += describe(of);
-    text += " in domain ";
-    text += options_.domain;
-    text += ": ";
-    text += why;
-    log(text);
-  }
-
-  // ---- turns ----
-
-  void post_round() {
-    round_posted_ = true;
-    asio::post(io_, [this] {
-      round_posted_ = false;
-      take_turns();
-    });
-  }
-
-  void ask(turns::member& who) {
-    turns_.ask(who);
-    if (!in_round_ && !round_posted_) {
-      post_round();
-    }
-  }
-
-  void ask_for_turn(connection& of) {
-    if (!of.closed && has_something_to_do(of)) {
-      ask(of.turn);
-    }
-  }
-
-  [[nodiscard]] static bool may_answer(const connection& of) noexcept {
-    return of.queued_answers < max_queued_answers;
-  }
-
-  [[nodiscard]] bool may_read(const connection& of) const {
-    return of.readable && !of.dropped && !of.at_porter_since && may_answer(of) && !of.rest;
-  }
-
-  [[nodiscard]] static bool may_flush(const connection& of) noexcept {
-    return !of.blocked && !(of.queue.empty() && of.lost_subscriptions.empty());
-  }
-
-  [[nodiscard]] bool has_something_to_do(const connection& of) const {
-    return may_flush(of) || may_read(of) || of.last_packets || (may_answer(of) && of.rest);
-  }
-
-  void take_turns() {
-    auto now = clock::now();
-    const auto end = now + round_time;
-    in_round_ = true;
-    while (!turns_.empty() && now < end) {
-      turns::member& who = turns_.next();
-      const auto began = now;
-      // A connection may end in its turn; until then it is needed for the account.
-      connection_ptr kept;
-      if (&who == &accept_turn_) {
-        guarded([&] { accept_some(); });
-      } else if (&who == &work_turn_) {
-        guarded([&] { hub_.work(); });
-        if (hub_.has_work()) {
-          turns_.ask(who);
-        }
-      } else {
-        kept = static_cast<connection*>(who.context())->shared_from_this();
-        guarded([&] { step(*kept); });
-        ask_for_turn(*kept);
-      }
-      now = clock::now();
-      if (!kept || !kept->closed) {
-        turns_.charge(
-            who,
-            static_cast<std::uint64_t>(
-                std::chrono::duration_cast<std::chrono::nanoseconds>(now - began).count()));
-      }
-    }
-    if (hub_.has_work()) {
-      turns_.ask(work_turn_);
-    }
-    in_round_ = false;
-    if (!turns_.empty() && !round_posted_) {
-      post_round();
-    }
-    arm_deadline();
-  }
-
-  /// One member's misfortune, or a lack of memory, must not end the loop.
-  template <typename Job>
-  void guarded(Job&& job) noexcept {
-    try {
-      job();
-    } catch (const std::bad_alloc&) {
-      ++lines_left_out_;
-    } catch (const std::exception& why) {
-      try {
-        log(why.what());
-      } catch (const std::bad_alloc&) {
-        ++lines_left_out_;
-      }
-    }
-  }
-
   /// A bounded part of what there is to do for a connection.
   void step(connection& of) {
     try {
-      if (may_flush(of)) {
-        flush(of);
-      } else if (may_answer(of) && of.rest) {
+      if (of.may_flush()) {
+        sender_.flush(of);
+      } else if (of.may_answer() && of.rest) {
         hub_.resume(of);
       } else if (of.last_packets) {
-        read_last(of);
-      } else if (may_read(of)) {
-        read_one(of);
+        receiver_.read_last(of);
+      } else if (of.may_read()) {
+        receiver_.read_one(of);
       }
     } catch (const std::exception& why) {
-      log_drop(of, why.what());
-      close(of);
+      log_.dropped(of, why.what());
+      endings_.close(of);
     }
-  }
-
-  // ---- accepting ----
-
-  void watch_listener() {
-    listener_events_.async_wait(asio::posix::stream_descriptor::wait_read,
-                                [this](asio::error_code code) {
-                                  if (!code) {
-                                    ask(accept_turn_);
-                                  }
-                                });
-  }
-
-  void accept_some() {
-    for (int i = 0; i < accepts_a_turn; ++i) {
-      base::guarded_fd socket = base::guarded_fd::open([&] {
-        return ::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      });
-      if (socket) {
-        guarded([&] { welcome(std::move(socket)); });
-        continue;
-      }
-      switch (errno) {
-        case EAGAIN:
-          watch_listener();
-          return;
-        case EINTR:
-        case ECONNABORTED:
-          continue;
-        case EMFILE:
-        case ENFILE:
-          refuse_one();
-          [[fallthrough]];
-        default:
-          log("accept: " + base::errno_text(errno));
-          accept_pause_.expires_after(accept_backoff);
-          accept_pause_.async_wait([this](asio::error_code code) {
-            if (!code) {
-              ask(accept_turn_);
-            }
-          });
-          return;
-      }
-    }
-    turns_.ask(accept_turn_);
-  }
-
-  [[nodiscard]] static base::guarded_fd spare_descriptor() {
-    return base::guarded_fd::open([] { return ::eventfd(0, EFD_CLOEXEC); });
-  }
-
-  /// This process has no descriptor left: the spare one tells one client so.
-  void refuse_one() {
-    const int why = errno;
-    spare_.reset();
-    base::guarded_fd socket = base::guarded_fd::open([&] {
-      return ::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    });
-    if (socket) {
-      refuse(std::move(socket),
-             {"clients of this broker", true},
-             error(errc::too_many_descriptors,
-                   {},
-                   {},
-                   "the broker has no descriptors left for another connection",
-                   "raise the broker's open file limit, or remove segments"));
-    }
-    spare_ = spare_descriptor();
-    errno = why;
-  }
-
-  void refuse(base::guarded_fd socket, const core::principal& who, const error& why) {
-    const auto packet =
-        wire::encode({0, wire::failure{0, why.code(), why.cause(), why.next_step()}});
-    static_cast<void>(transport::send_packet(socket.get(), packet, {}));
-    close_socket(who, std::move(socket));
-  }
-
-  void welcome(base::guarded_fd socket) {
-    const auto peer = transport::peer_of(socket.get());
-    base::guarded_fd process = transport::pidfd_of_peer(socket.get(), peer);
-    const auto payer = transport::principal_of(peer, process.get());
-    const core::principal who{payer.key, payer.vouched_for};
-    const auto made = std::make_shared<connection>(io_, next_session_++, std::move(socket));
-    try {
-      hub_.accept(made, {peer.pid, peer.uid, peer.uid_known, who});
-    } catch (const error& why) {
-      made->events.release();
-      refuse(std::move(made->socket), who, why);
-      return;
-    }
-    try {
-      made->peer = peer;
-      made->principal = who;
-      made->held = hub_.new_charges(*made);
-      made->accepted = clock::now();
-      // And 0: of what it holds.
-      made->lost_subscriptions.reserve(hub_.domain().bounds().max_subscriptions + 1);
-      turns_.join(made->turn, who.key, made.get());
-      made->process = end_watch(io_, std::move(process));
-      silent_.push_back(made->number);
-      keep_house();
-      if (peer.pid > 0) {
-        by_pid_.emplace(peer.pid, made.get());
-      }
-    } catch (...) {
-      hub_.hang_up(made->number);
-      throw;
-    }
-    watch_process(*made);
-    made->readable = true;  // it has probably said hello already
-    ask_for_turn(*made);
-  }
-
-  // ---- ending ----
-
-  /// Closes without the risk that the close blocks: there may be descriptors among what was not
-  /// read.
-  void close_socket(const core::principal& who, base::guarded_fd socket) noexcept {
-    ::shutdown(socket.get(), SHUT_RDWR);
-    if (!drain(socket.get())) {
-      porter_.bury(who.key, socket.release());
-    }
-  }
-
-  /// Closes the socket; the session ends soon after.
-  void close(connection& gone) {
-    if (gone.closed) {
-      return;
-    }
-    mute_siblings(gone);
-    gone.closed = true;
-    gone.queue.clear();
-    gone.held.reset();
-    turns_.leave(gone.turn);
-    gone.events.release();
-    close_socket(gone.principal, std::move(gone.socket));
-    const auto [first, last] = by_pid_.equal_range(gone.peer.pid);
-    for (auto at = first; at != last; ++at) {
-      if (at->second == &gone) {
-        by_pid_.erase(at);
-        break;
-      }
-    }
-    // The hub may be in the middle of a request of this or another session: tell it afterwards.
-    asio::post(io_, [this, kept = gone.shared_from_this()] {
-      guarded([&] { end_session(*kept); });
-      if (hub_.has_work()) {
-        ask(work_turn_);
-      }
-      arm_deadline();
-    });
-  }
-
-  /// What the session leaves ends now, or once its process can write nothing any more.
-  void end_session(connection& gone) {
-    const core::session_id number = gone.number;
-    try {
-      if (!hub_.lose(gone, clock::now())) {
-        return;
-      }
-      gone.ending = std::make_unique<fence_watch>(io_,
-                                                  gone.fence,
-                                                  std::move(gone.process),
-                                                  std::move(gone.life),
-                                                  milliseconds(options_.limits.fence_delay_ms));
-      gone.ending->wait([this, number] { fence_reached(number); },
-                        [this, number](fence_wait what) { hub_.waits_for(number, what); });
-    } catch (...) {
-      fence_reached(number);
-      throw;
-    }
-  }
-
-  void fence_reached(core::session_id number) {
-    guarded([&] { hub_.hang_up(number); });
-    if (hub_.has_work()) {
-      ask(work_turn_);
-    }
-    arm_deadline();
-  }
-
-  /// A process that dies ends all its connections, one after the other. Those that are as dead as
-  /// this one hear of nothing any more, or each would be sent what happens to all the others.
-  void mute_siblings(connection& gone) {
-    if (gone.peer.pid <= 0 || by_pid_.count(gone.peer.pid) < 2) {
-      return;
-    }
-    std::vector<pollfd> sockets;
-    std::vector<connection*> owners;
-    const auto [first, last] = by_pid_.equal_range(gone.peer.pid);
-    for (auto at = first; at != last; ++at) {
-      connection& other = *at->second;
-      if (&other != &gone && !other.closed && !other.muted) {
-        sockets.push_back({other.socket.get(), POLLRDHUP, 0});
-        owners.push_back(&other);
-      }
-    }
-    if (sockets.empty() || ::poll(sockets.data(), sockets.size(), 0) <= 0) {
-      return;
-    }
-    for (std::size_t i = 0; i < sockets.size(); ++i) {
-      if ((sockets[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
-        owners[i]->muted = true;
-        hub_.mute(*owners[i]);
-      }
-    }
-  }
-
-  void watch_process(connection& of) {
-    of.process.wait([this, weak = of.weak_from_this()] {
-      if (const connection_ptr died = weak.lock(); died && !died->closed) {
-        process_died(*died);
-      }
-    });
-  }
-
-  void process_died(connection& of) {
-    // A goodbye may be in the socket still: it makes the difference between an end and a death.
-    of.last_packets = last_packets;
-    of.muted = true;
-    hub_.mute(of);
-    ask_for_turn(of);
-  }
-
-  void read_last(connection& from) {
-    if (--*from.last_packets < 0 || from.dropped || from.at_porter_since ||
-        next_has_descriptors(from.socket.get()) || !receive(from)) {
-      close(from);
-    }
-  }
-
-  // ---- receiving ----
-
-  void watch(connection& of) {
-    if (of.wait_armed || of.closed) {
-      return;
-    }
-    of.wait_armed = true;
-    of.events.async_wait(asio::posix::stream_descriptor::wait_read,
-                         [this, kept = of.shared_from_this()](asio::error_code code) {
-                           kept->wait_armed = false;
-                           if (code || kept->closed) {
-                             return;
-                           }
-                           kept->readable = true;
-                           ask_for_turn(*kept);
-                         });
-  }
-
-  void read_one(connection& from) {
-    if (next_has_descriptors(from.socket.get())) {
-      if (porter_.fetch(from.number, from.principal.key, from.socket.get())) {
-        from.at_porter_since = clock::now();
-        at_porter_.insert(from.number);
-        keep_house();
-      } else {
-        from.readable = false;  // it has too much to do: look again soon
-        poll_later(from);
-      }
-      return;
-    }
-    if (!receive(from) && !from.closed) {
-      from.readable = false;
-      watch(from);
-    }
-  }
-
-  /// One packet without descriptors; false when there is none, or the connection was closed.
-  bool receive(connection& from) {
-    auto got = transport::receive_guarded(from.socket.get(), buffer_);
-    switch (got.status) {
-      case transport::receive_status::would_block:
-        return false;
-      case transport::receive_status::closed:
-        close(from);
-        return false;
-      case transport::receive_status::truncated:
-        hub_.receive_truncated(from);
-        return false;
-      case transport::receive_status::descriptors_lost:
-        hub_.receive_without_descriptors(from, got.packet);
-        break;
-      case transport::receive_status::packet:
-        hub_.receive(from, got.packet, std::move(got.descriptors), clock::now());
-        break;
-    }
-    if (from.unread_bytes > read_step_bytes) {
-      settle_unread(from);
-    }
-    return !from.closed;
-  }
-
-  void watch_porter() {
-    porter_events_.async_wait(asio::posix::stream_descriptor::wait_read,
-                              [this](asio::error_code code) {
-                                if (code) {
-                                  return;
-                                }
-                                while (auto parcel = porter_.next()) {
-                                  guarded([&] { take(*parcel); });
-                                }
-                                watch_porter();
-                              });
-  }
-
-  void take(porter::parcel& parcel) {
-    connection* const found = find(parcel.session);
-    if (found == nullptr || found->closed) {
-      closer_->close(std::move(parcel.descriptors));
-      return;
-    }
-    connection& from = *found;
-    from.at_porter_since.reset();
-    if (parcel.failed) {
-      close(from);
-      return;
-    }
-    switch (parcel.status) {
-      case transport::receive_status::would_block:
-        break;
-      case transport::receive_status::closed:
-        close(from);
-        return;
-      case transport::receive_status::truncated:
-        hub_.receive_truncated(from);
-        break;
-      case transport::receive_status::descriptors_lost:
-        hub_.receive_without_descriptors(from, parcel.packet);
-        break;
-      case transport::receive_status::packet:
-        hub_.receive(
-            from, parcel.packet, std::move(parcel.descriptors), clock::now(), parcel.foreign);
-        break;
-    }
-    ask_for_turn(from);
-  }
-
-  // ---- sending ----
-
-  void send_or_queue(connection& to, prepared& packet) {
-    if (to.closed) {
-      return;
-    }
-    const outgoing& one = packet.front();
-    const std::uint64_t cost = one.cost();
-    if (one.subscription) {
-      // An event goes out in the subscriber's own turn, and only within its share: the cause's turn
-      // ends soon, however many there are.
-      if (to.queued_events >= max_queued_events ||
-          !to.held.try_take(core::resource::memory_bytes, cost)) {
-        owe_resync(to, *one.subscription);
-        ask_for_turn(to);
-        return;
-      }
-      ++to.queued_events;
-    } else {
-      try {
-        if (to.queue.empty() && try_send(to, one)) {
-          return;
-        }
-      } catch (const std::bad_alloc&) {  // tried again in its turn
-      }
-      if (to.closed) {
-        return;
-      }
-      to.held.charge(core::resource::memory_bytes, cost);
-      to.queued_answers += one.is_answer ? 1U : 0U;
-    }
-    to.queue.splice(to.queue.end(), packet);
-    ask_for_turn(to);
-  }
-
-  static void owe_resync(connection& to, std::uint64_t subscription) noexcept {
-    auto& owed = to.lost_subscriptions;
-    if (std::find(owed.begin(), owed.end(), subscription) == owed.end() &&
-        owed.size() < owed.capacity()) {
-      owed.push_back(subscription);
-    }
-  }
-
-  /// False when the packet must wait, or the connection was closed.
-  bool try_send(connection& to, const outgoing& packet) {
-    const auto count = static_cast<std::uint32_t>(packet.descriptors.size());
-    if (count != 0 && to.inflight_descriptors + count > options_.limits.max_inflight_descriptors) {
-      if (transport::unread_bytes(to.socket.get()) != 0) {
-        return wait_for_reader(to);
-      }
-      to.inflight_descriptors = 0;
-    }
-    if (to.unread_bytes > unread_step_bytes) {
-      settle_unread(to);
-      // What is not read lies in this process's memory.
-      if (to.unread_bytes > unread_step_bytes &&
-          !to.held.within_share(core::resource::memory_bytes)) {
-        return wait_for_reader(to);
-      }
-    }
-    try {
-      const std::vector<std::byte> late =
-          packet.packet.empty() ? packet.encode() : std::vector<std::byte>();
-      const std::vector<std::byte>& bytes = packet.packet.empty() ? late : packet.packet;
-      switch (transport::send_packet(to.socket.get(), bytes, packet.descriptors)) {
-        case transport::send_result::sent: {
-          const std::uint64_t cost = bytes.size() + packet_overhead_bytes;
-          to.inflight_descriptors += count;
-          to.unread_bytes += cost;
-          to.held.charge(core::resource::memory_bytes, cost);
-          return true;
-        }
-        case transport::send_result::would_block:
-          return wait_for_room(to);
-        case transport::send_result::closed:
-          break;
-      }
-    } catch (const error& why) {
-      if (why.code() == errc::too_many_descriptors) {
-        return wait_for_reader(
-            to);  // the kernel's count for this uid is full: wait like for any slow reader
-      }
-      log_drop(to, why.what());
-    }
-    close(to);
-    return false;
-  }
-
-  /// What the peer has read is given back.
-  void settle_unread(connection& of) {
-    if (of.closed || of.unread_bytes == 0) {
-      return;
-    }
-    const auto actual = static_cast<std::uint64_t>(transport::unread_bytes(of.socket.get()));
-    if (actual < of.unread_bytes) {
-      of.held.give_back(core::resource::memory_bytes, of.unread_bytes - actual);
-      of.unread_bytes = actual;
-    }
-  }
-
-  void mark_blocked(connection& of) {
-    of.blocked = true;
-    if (!of.blocked_since) {
-      of.blocked_since = clock::now();
-      stalled_.insert(of.number);
-      keep_house();
-    }
-  }
-
-  void unblock(connection& of) {
-    of.blocked = false;
-    ask_for_turn(of);
-  }
-
-  /// There is an event for room in the socket.
-  bool wait_for_room(connection& of) {
-    mark_blocked(of);
-    of.events.async_wait(asio::posix::stream_descriptor::wait_write,
-                         [this, kept = of.shared_from_this()](asio::error_code code) {
-                           if (!code && !kept->closed) {
-                             unblock(*kept);
-                           }
-                         });
-    return false;
-  }
-
-  /// And none for descriptors, or memory, that a peer has not read.
-  bool wait_for_reader(connection& of) {
-    mark_blocked(of);
-    poll_later(of);
-    return false;
-  }
-
-  void poll_later(connection& of) {
-    polled_.push_back(of.shared_from_this());
-    if (polled_.size() > 1) {
-      return;
-    }
-    inflight_timer_.expires_after(inflight_poll);
-    inflight_timer_.async_wait([this](asio::error_code code) {
-      if (code) {
-        return;
-      }
-      for (const connection_ptr& each : std::exchange(polled_, {})) {
-        if (!each->closed) {
-          each->readable = true;
-          unblock(*each);
-        }
-      }
-    });
-  }
-
-  void flush(connection& to) {
-    for (int i = 0; i < sends_a_turn && !to.queue.empty(); ++i) {
-      outgoing& first = to.queue.front();
-      const std::uint64_t cost = first.cost();
-      if (!try_send(to, first)) {
-        return;
-      }
-      to.queued_events -= first.subscription ? 1U : 0U;
-      to.queued_answers -= !first.subscription && first.is_answer ? 1U : 0U;
-      to.held.give_back(core::resource::memory_bytes, cost);
-      to.queue.pop_front();
-      if (to.blocked_since) {
-        to.blocked_since = clock::now();
-      }
-    }
-    if (!to.queue.empty()) {
-      return;
-    }
-    to.blocked_since.reset();
-    stalled_.erase(to.number);
-    if (to.dropped) {
-      close(to);
-      return;
-    }
-    prepared resyncs;
-    for (const std::uint64_t subscription : to.lost_subscriptions) {
-      wire::event resync;
-      resync.kind = event_kind::resync;
-      outgoing packet;
-      packet.packet = wire::encode({subscription, std::move(resync)});
-      packet.subscription = subscription;
-      packet.is_answer = false;
-      resyncs.push_back(std::move(packet));
-    }
-    to.lost_subscriptions.clear();
-    to.queued_events += resyncs.size();
-    for (const outgoing& each : resyncs) {  // one a subscription at most, also beyond its share
-      to.held.charge(core::resource::memory_bytes, each.cost());
-    }
-    to.queue.splice(to.queue.end(), resyncs);
-  }
-
-  // ---- deadlines ----
-
-  /// Looks at deadlines from time to time while there are any: an idle broker sleeps.
-  void keep_house() {
-    if (house_is_kept_ || (silent_.empty() && stalled_.empty() && at_porter_.empty())) {
-      return;
-    }
-    house_is_kept_ = true;
-    housekeeping_.expires_after(housekeeping_period);
-    housekeeping_.async_wait([this](asio::error_code code) {
-      house_is_kept_ = false;
-      if (code) {
-        return;
-      }
-      guarded([&] { drop_the_late(); });
-      keep_house();
-    });
-  }
-
-  void drop_the_late() {
-    const auto now = clock::now();
-    const milliseconds hello(options_.limits.hello_timeout_ms);
-    const milliseconds patience(options_.limits.send_timeout_ms);
-    while (!silent_.empty()) {
-      connection* const of = find(silent_.front());
-      if (of != nullptr && !of->closed && !of->greeted) {
-        if (now - of->accepted < hello) {
-          break;
-        }
-        close(*of);
-      }
-      silent_.pop_front();
-    }
-    for (auto at = at_porter_.begin(); at != at_porter_.end();) {
-      connection* const of = find(*at);
-      if (of == nullptr || of->closed || !of->at_porter_since) {
-        at = at_porter_.erase(at);
-        continue;
-      }
-      ++at;
-      if (now - *of->at_porter_since >= patience) {
-        log_drop(*of,
-                 "descriptors that it, or another member of its kind, has sent block when they are "
-                 "closed");
-        close(*of);
-      }
-    }
-    for (auto at = stalled_.begin(); at != stalled_.end();) {
-      connection* const of = find(*at);
-      if (of == nullptr || of->closed || !of->blocked_since) {
-        at = stalled_.erase(at);
-        continue;
-      }
-      ++at;
-      if (now - *of->blocked_since >= patience) {
-        log_drop(*of, "it does not read what it is sent");
-        close(*of);
-      }
-    }
-  }
-
-  void arm_deadline() {
-    const auto next = hub_.next_deadline();
-    if (!next || (armed_for_ && *armed_for_ <= *next)) {
-      return;
-    }
-    armed_for_ = next;
-    deadline_timer_.expires_at(*next);
-    deadline_timer_.async_wait([this](asio::error_code code) {
-      if (code) {
-        return;  // armed for an earlier one
-      }
-      armed_for_.reset();
-      guarded([&] { hub_.tick(clock::now()); });
-      arm_deadline();
-    });
   }
 
   broker_options options_;
+  member_log log_;
   gpushm::epoch epoch_;
   transport::listener listener_;
   state_table_file table_;
@@ -986,30 +188,15 @@ class server::impl final : public outbox {
   porter porter_;
   asio::io_context io_{1};  // before what holds connections
   hub hub_;
-  asio::posix::stream_descriptor listener_events_;
-  asio::posix::stream_descriptor porter_events_;
-  asio::steady_timer accept_pause_;
-  asio::steady_timer housekeeping_;
-  asio::steady_timer inflight_timer_;
-  asio::steady_timer deadline_timer_;
-  std::optional<core::time_point> armed_for_;
-  std::array<std::byte, wire::max_packet_bytes> buffer_{};
-  base::guarded_fd spare_;  ///< given up to tell a client that there is none
-  core::session_id next_session_ = 1;
-  turns turns_;
-  turns::member accept_turn_;
-  turns::member work_turn_;
-  bool round_posted_ = false;
-  bool in_round_ = false;
-  std::unordered_multimap<std::int32_t, connection*> by_pid_;  ///< those that are not closed
-  std::deque<core::session_id> silent_;                        ///< in the order in which they came
-  std::set<core::session_id> stalled_;  ///< those with something that cannot go out
-  std::vector<connection_ptr> polled_;
-  std::set<core::session_id> at_porter_;
-  bool house_is_kept_ = false;
-  clock::time_point log_second_{};
-  std::uint64_t lines_in_second_ = 0;
-  std::uint64_t lines_left_out_ = 0;
+  // Each knows some of those before it, and none after it.
+  turn_loop loop_;
+  hub_driver driver_;
+  endings endings_;
+  deadlines deadlines_;
+  retry_poll poll_;
+  sender sender_;
+  receiver receiver_;
+  admission admission_;
 };
 
 server::server(const broker_options& options) : impl_(std::make_unique<impl>(options)) {}

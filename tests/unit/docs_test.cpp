@@ -177,7 +177,7 @@ TEST_F(docs, protocol_gives_each_limit_with_its_default) {
       {"max_waiting_opens", gpushm::core::limits{}.max_waiting_opens},
       {"max_confirmations", gpushm::core::limits{}.max_confirmations},
       {"largest_segment_bytes", gpushm::core::largest_segment_bytes},
-      {"max_queued_events", constant("src/broker/server.cpp", "max_queued_events")}};
+      {"max_queued_events", constant("src/broker/sender.cpp", "max_queued_events")}};
   EXPECT_EQ(named_numbers(table_rows(limits.substr(fixed_from))), fixed);
 }
 

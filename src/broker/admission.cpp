@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/admission.hpp"
+
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/syscall.hpp"
+#include "transport/credentials.hpp"
+#include "transport/packet_socket.hpp"
+#include "transport/principal.hpp"
+#include "wire/codec.hpp"
+
+namespace gpushm::broker_detail {
+
+namespace {
+
+/// Connections that are accepted in a turn.
+constexpr int accepts_a_turn = 8;
+/// Before the next attempt when none can be accepted.
+constexpr std::chrono::milliseconds accept_backoff{50};
+
+base::guarded_fd spare_descriptor() {
+  return base::guarded_fd::open([] { return ::eventfd(0, EFD_CLOEXEC); });
+}
+
+base::guarded_fd accept_one(const transport::listener& from) {
+  return base::guarded_fd::open(
+      [&] { return ::accept4(from.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
+}
+
+}  // namespace
+
+admission::admission(asio::io_context& io,
+                     const transport::listener& door,
+                     hub& sessions,
+                     turn_loop& loop,
+                     deadlines& late,
+                     endings& ends,
+                     member_log& log)
+    : io_(io),
+      listener_(door),
+      hub_(sessions),
+      loop_(loop),
+      deadlines_(late),
+      endings_(ends),
+      log_(log),
+      accept_([this] { log_.guarded([&] { accept_some(); }); }),
+      events_(io, door.descriptor()),
+      pause_(io),
+      spare_(spare_descriptor()) {
+  loop_.join(accept_, "accept");
+}
+
+void admission::start() {
+  events_.async_wait(asio::posix::stream_descriptor::wait_read, [this](asio::error_code code) {
+    if (!code) {
+      loop_.ask(accept_);
+    }
+  });
+}
+
+void admission::accept_some() {
+  for (int i = 0; i < accepts_a_turn; ++i) {
+    base::guarded_fd socket = accept_one(listener_);
+    if (socket) {
+      log_.guarded([&] { welcome(std::move(socket)); });
+      continue;
+    }
+    switch (errno) {
+      case EAGAIN:
+        start();
+        return;
+      case EINTR:
+      case ECONNABORTED:
+        continue;
+      case EMFILE:
+      case ENFILE:
+        refuse_one();
+        [[fallthrough]];
+      default:
+        log_.write("accept: " + base::errno_text(errno));
+        pause_.expires_after(accept_backoff);
+        pause_.async_wait([this](asio::error_code code) {
+          if (!code) {
+            loop_.ask(accept_);
+          }
+        });
+        return;
+    }
+  }
+  loop_.ask(accept_);
+}
+
+void admission::welcome(base::guarded_fd socket) {
+  const auto peer = transport::peer_of(socket.get());
+  base::guarded_fd process = transport::pidfd_of_peer(socket.get(), peer);
+  const auto payer = transport::principal_of(peer, process.get());
+  const core::principal who{payer.key, payer.vouched_for};
+  const auto made = std::make_shared<connection>(io_, next_session_++, std::move(socket));
+  try {
+    hub_.accept(made, {peer.pid, peer.uid, peer.uid_known, who});
+  } catch (const error& why) {
+    made->events.release();
+    refuse(std::move(made->socket), who, why);
+    return;
+  }
+  try {
+    made->peer = peer;
+    made->principal = who;
+    made->held = hub_.new_charges(*made);
+    // And 0: of what it holds.
+    made->lost_subscriptions.reserve(hub_.domain().bounds().max_subscriptions + 1);
+    loop_.join(*made);
+    made->process = end_watch(io_, std::move(process));
+    deadlines_.expect_hello(*made, std::chrono::steady_clock::now());
+    endings_.remember(*made);  // last: only a close forgets it
+  } catch (...) {
+    hub_.hang_up(made->number);
+    throw;
+  }
+  endings_.watch_process(*made);
+  made->readable = true;  // it has probably said hello already
+  loop_.ask(*made);
+}
+
+/// This process has no descriptor left: the spare one tells one client so. Keeps `errno`.
+void admission::refuse_one() {
+  const int why = errno;
+  spare_.reset();
+  base::guarded_fd socket = accept_one(listener_);
+  if (socket) {
+    refuse(std::move(socket),
+           {"clients of this broker", true},
+           error(errc::too_many_descriptors,
+                 {},
+                 {},
+                 "the broker has no descriptors left for another connection",
+                 "raise the broker's open file limit, or remove segments"));
+  }
+  spare_ = spare_descriptor();
+  errno = why;
+}
+
+void admission::refuse(base::guarded_fd socket, const core::principal& who, const error& why) {
+  const auto packet = wire::encode({0, wire::failure{0, why.code(), why.cause(), why.next_step()}});
+  static_cast<void>(transport::send_packet(socket.get(), packet, {}));
+  endings_.close_socket(who, std::move(socket));
+}
+
+}  // namespace gpushm::broker_detail

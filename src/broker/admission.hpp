@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/steady_timer.hpp>
+
+#include "base/guarded_fd.hpp"
+#include "broker/connection.hpp"
+#include "broker/deadlines.hpp"
+#include "broker/endings.hpp"
+#include "broker/hub.hpp"
+#include "broker/member_log.hpp"
+#include "broker/turn_loop.hpp"
+#include "gpushm/error.hpp"
+#include "transport/listener.hpp"
+
+namespace gpushm::broker_detail {
+
+/// Accepts connections in turns of its own, makes sessions of them, and refuses those that the hub
+/// has no room for; also when this process has no descriptor left.
+///
+/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+class admission {
+ public:
+  admission(asio::io_context& io,
+            const transport::listener& door,
+            hub& sessions,
+            turn_loop& loop,
+            deadlines& late,
+            endings& ends,
+            member_log& log);
+  admission(const admission&) = delete;
+  admission& operator=(const admission&) = delete;
+  ~admission() { events_.release(); }
+
+  /// Accepts what comes, from now on. Does not block.
+  void start();
+
+ private:
+  void accept_some();
+  void welcome(base::guarded_fd socket);
+  void refuse_one();
+  void refuse(base::guarded_fd socket, const core::principal& who, const error& why);
+
+  asio::io_context& io_;
+  const transport::listener& listener_;
+  hub& hub_;
+  turn_loop& loop_;
+  deadlines& deadlines_;
+  endings& endings_;
+  member_log& log_;
+  turn_loop::job accept_;
+  asio::posix::stream_descriptor events_;  ///< of the listener's, which it does not own
+  asio::steady_timer pause_;
+  base::guarded_fd spare_;  ///< given up to tell a client that there is none
+  core::session_id next_session_ = 1;
+};
+
+}  // namespace gpushm::broker_detail

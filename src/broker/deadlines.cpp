@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/deadlines.hpp"
+
+namespace gpushm::broker_detail {
+
+namespace {
+
+/// How often is looked.
+constexpr std::chrono::milliseconds housekeeping_period{50};
+
+}  // namespace
+
+void deadlines::expect_hello(connection& of, clock::time_point now) {
+  of.accepted = now;
+  silent_.push_back(of.number);
+  arm();
+}
+
+void deadlines::expect_reader(connection& of, clock::time_point now) {
+  if (!of.blocked_since) {
+    of.blocked_since = now;
+    stalled_.insert(of.number);
+    arm();
+  }
+}
+
+void deadlines::reader_goes_on(connection& of, clock::time_point now) noexcept {
+  if (of.blocked_since) {
+    of.blocked_since = now;
+  }
+}
+
+void deadlines::reader_is_done(connection& of) noexcept {
+  of.blocked_since.reset();
+  stalled_.erase(of.number);
+}
+
+void deadlines::expect_porter(connection& of, clock::time_point now) {
+  of.at_porter_since = now;
+  at_porter_.insert(of.number);
+  arm();
+}
+
+connection* deadlines::find(core::session_id number) const noexcept {
+  auto* const found = static_cast<connection*>(sessions_.find(number));
+  return found == nullptr || found->closed ? nullptr : found;
+}
+
+void deadlines::arm() {
+  if (is_armed_ || (silent_.empty() && stalled_.empty() && at_porter_.empty())) {
+    return;
+  }
+  is_armed_ = true;
+  timer_.expires_after(housekeeping_period);
+  timer_.async_wait([this](asio::error_code code) {
+    is_armed_ = false;
+    if (code) {
+      return;
+    }
+    log_.guarded([&] { close_the_late(clock::now()); });
+    arm();
+  });
+}
+
+void deadlines::close_the_late(clock::time_point now) {
+  while (!silent_.empty()) {
+    connection* const of = find(silent_.front());
+    if (of != nullptr && !of->greeted) {
+      if (now - of->accepted < limits_.hello) {
+        break;
+      }
+      ender_.close(*of);
+    }
+    silent_.pop_front();
+  }
+  for (auto at = at_porter_.begin(); at != at_porter_.end();) {
+    connection* const of = find(*at);
+    if (of == nullptr || !of->at_porter_since) {
+      at = at_porter_.erase(at);
+      continue;
+    }
+    ++at;
+    if (now - *of->at_porter_since >= limits_.send) {
+      log_.dropped(*of,
+                   "descriptors that it, or another member of its kind, has sent block when they "
+                   "are closed");
+      ender_.close(*of);
+    }
+  }
+  for (auto at = stalled_.begin(); at != stalled_.end();) {
+    connection* const of = find(*at);
+    if (of == nullptr || !of->blocked_since) {
+      at = stalled_.erase(at);
+      continue;
+    }
+    ++at;
+    if (now - *of->blocked_since >= limits_.send) {
+      log_.dropped(*of, "it does not read what it is sent");
+      ender_.close(*of);
+    }
+  }
+}
+
+}  // namespace gpushm::broker_detail

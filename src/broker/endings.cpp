@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/endings.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <asio/post.hpp>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "transport/credentials.hpp"
+
+namespace gpushm::broker_detail {
+
+namespace {
+
+/// Packets of a dead process that are still read: a goodbye may be among them (docs/protocol.md).
+constexpr int last_packets = 32;
+
+}  // namespace
+
+endings::endings(asio::io_context& io,
+                 hub& sessions,
+                 hub_driver& driver,
+                 turn_loop& loop,
+                 porter& doors,
+                 member_log& log,
+                 std::chrono::milliseconds fence_delay)
+    : io_(io),
+      hub_(sessions),
+      driver_(driver),
+      loop_(loop),
+      porter_(doors),
+      log_(log),
+      fence_delay_(fence_delay) {}
+
+void endings::remember(connection& made) {
+  if (made.peer.pid > 0) {
+    by_pid_.emplace(made.peer.pid, &made);
+  }
+}
+
+void endings::watch_process(connection& of) {
+  of.process.wait([this, weak = of.weak_from_this()] {
+    if (const auto died = weak.lock(); died && !died->closed) {
+      process_died(*died);
+    }
+  });
+}
+
+void endings::set_fence(connection& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life) {
+  of.fence = kind;
+  of.life = end_watch(io_, std::move(life));
+  if (!of.process || !transport::kernel_names_peers()) {  // the kernel's own is preferred
+    of.process.stop();
+    of.process = end_watch(io_, std::move(pidfd));
+    watch_process(of);
+  }
+}
+
+void endings::process_died(connection& of) {
+  // A goodbye may be in the socket still: it makes the difference between an end and a death.
+  of.last_packets = last_packets;
+  of.muted = true;
+  hub_.mute(of);
+  loop_.ask(of);
+}
+
+void endings::close_socket(const core::principal& who, base::guarded_fd socket) noexcept {
+  ::shutdown(socket.get(), SHUT_RDWR);
+  if (!drain(socket.get())) {
+    porter_.bury(who.key, socket.release());
+  }
+}
+
+void endings::close(connection& gone) {
+  if (gone.closed) {
+    return;
+  }
+  mute_siblings(gone);
+  gone.closed = true;
+  gone.queue.clear();
+  gone.held.reset();
+  loop_.leave(gone);
+  gone.events.release();
+  close_socket(gone.principal, std::move(gone.socket));
+  const auto [first, last] = by_pid_.equal_range(gone.peer.pid);
+  for (auto at = first; at != last; ++at) {
+    if (at->second == &gone) {
+      by_pid_.erase(at);
+      break;
+    }
+  }
+  // The hub may be in the middle of a request of this or another session: tell it afterwards.
+  asio::post(io_, [this, kept = gone.shared_from_this()] {
+    log_.guarded([&] { end_session(*kept); });
+    driver_.schedule();
+  });
+}
+
+void endings::drop(connection& gone, std::string_view why) noexcept {
+  log_.guarded([&] { log_.dropped(gone, why); });
+  if (gone.queue.empty()) {
+    log_.guarded([&] { close(gone); });
+  }
+}
+
+/// What the session leaves ends now, or once its process can write nothing any more.
+void endings::end_session(connection& gone) {
+  const core::session_id number = gone.number;
+  try {
+    if (!hub_.lose(gone, std::chrono::steady_clock::now())) {
+      return;
+    }
+    gone.ending = std::make_unique<fence_watch>(
+        io_, gone.fence, std::move(gone.process), std::move(gone.life), fence_delay_);
+    gone.ending->wait([this, number] { fence_reached(number); },
+                      [this, number](fence_wait what) { hub_.waits_for(number, what); });
+  } catch (...) {
+    fence_reached(number);
+    throw;
+  }
+}
+
+void endings::fence_reached(core::session_id number) {
+  log_.guarded([&] { hub_.hang_up(number); });
+  driver_.schedule();
+}
+
+/// A process that dies ends all its connections, one after the other. Those that are as dead as
+/// this one hear of nothing any more, or each would be sent what happens to all the others.
+void endings::mute_siblings(connection& gone) {
+  if (gone.peer.pid <= 0 || by_pid_.count(gone.peer.pid) < 2) {
+    return;
+  }
+  std::vector<pollfd> sockets;
+  std::vector<connection*> owners;
+  const auto [first, last] = by_pid_.equal_range(gone.peer.pid);
+  for (auto at = first; at != last; ++at) {
+    connection& other = *at->second;
+    if (&other != &gone && !other.closed && !other.muted) {
+      sockets.push_back({other.socket.get(), POLLRDHUP, 0});
+      owners.push_back(&other);
+    }
+  }
+  if (sockets.empty() || ::poll(sockets.data(), sockets.size(), 0) <= 0) {
+    return;
+  }
+  for (std::size_t i = 0; i < sockets.size(); ++i) {
+    if ((sockets[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
+      owners[i]->muted = true;
+      hub_.mute(*owners[i]);
+    }
+  }
+}
+
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/hub_driver.hpp"
+
+#include <chrono>
+
+namespace gpushm::broker_detail {
+
+hub_driver::hub_driver(asio::io_context& io, hub& driven, turn_loop& loop, member_log& log)
+    : hub_(driven), loop_(loop), log_(log), work_([this] { work(); }), timer_(io) {
+  loop_.join(work_, "work");
+}
+
+void hub_driver::schedule() {
+  if (hub_.has_work()) {
+    loop_.ask(work_);
+  }
+  arm_deadline();
+}
+
+void hub_driver::work() {
+  log_.guarded([&] { hub_.work(); });
+  if (hub_.has_work()) {
+    loop_.ask(work_);
+  }
+}
+
+void hub_driver::arm_deadline() {
+  const auto next = hub_.next_deadline();
+  if (!next || (armed_for_ && *armed_for_ <= *next)) {
+    return;
+  }
+  armed_for_ = next;
+  timer_.expires_at(*next);
+  timer_.async_wait([this](asio::error_code code) {
+    if (code) {
+      return;  // armed for an earlier one
+    }
+    armed_for_.reset();
+    log_.guarded([&] { hub_.tick(std::chrono::steady_clock::now()); });
+    arm_deadline();
+  });
+}
+
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <asio/steady_timer.hpp>
+#include <optional>
+
+#include "broker/hub.hpp"
+#include "broker/member_log.hpp"
+#include "broker/turn_loop.hpp"
+
+namespace gpushm::broker_detail {
+
+/// Gives the hub time: turns while it has work, and a call at its next deadline.
+///
+/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+class hub_driver {
+ public:
+  hub_driver(asio::io_context& io, hub& driven, turn_loop& loop, member_log& log);
+  hub_driver(const hub_driver&) = delete;
+  hub_driver& operator=(const hub_driver&) = delete;
+  ~hub_driver() = default;
+
+  /// After what may have given the hub work, or an earlier deadline. Does nothing of it.
+  void schedule();
+
+ private:
+  void work();
+  void arm_deadline();
+
+  hub& hub_;
+  turn_loop& loop_;
+  member_log& log_;
+  turn_loop::job work_;
+  asio::steady_timer timer_;
+  std::optional<core::time_point> armed_for_;
+};
+
+}  // namespace gpushm::broker_detail

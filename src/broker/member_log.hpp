@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <new>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "broker/connection.hpp"
+
+namespace gpushm::broker_detail {
+
+/// Decides which lines are written to a log: at most `lines_a_second`, and then how many were left
+/// out.
+///
+/// Distinct objects: safe. Shared objects: unsafe.
+class line_limit {
+ public:
+  using clock = std::chrono::steady_clock;
+  static constexpr std::uint64_t lines_a_second = 20;
+
+  struct verdict {
+    bool may_write = false;
+    std::uint64_t left_out = 0;  ///< to be reported before the line, when not 0
+  };
+
+  /// Of one more line at `now`, which never goes back.
+  [[nodiscard]] verdict next(clock::time_point now) noexcept {
+    verdict result;
+    if (now - second_ >= std::chrono::seconds(1)) {
+      second_ = now;
+      result.left_out = std::exchange(left_out_, 0);
+      written_ = 0;
+    }
+    result.may_write = written_ < lines_a_second;
+    ++(result.may_write ? written_ : left_out_);
+    return result;
+  }
+  /// A line could not be made.
+  void leave_out() noexcept { ++left_out_; }
+
+ private:
+  clock::time_point second_{};
+  std::uint64_t written_ = 0;
+  std::uint64_t left_out_ = 0;
+};
+
+/// The broker's log of what members do. Limited in lines a second: members must not fill it.
+///
+/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+class member_log {
+ public:
+  explicit member_log(std::string domain) : domain_(std::move(domain)) {}
+
+  /// Throws std::bad_alloc.
+  void write(std::string_view text);
+  /// Throws std::bad_alloc.
+  void dropped(const connection& of, std::string_view why);
+
+  /// Runs `job`, and logs what it throws: one member's misfortune, or a lack of memory, must not
+  /// end the loop.
+  template <typename Job>
+  void guarded(Job&& job) noexcept {
+    try {
+      job();
+    } catch (const std::bad_alloc&) {
+      limit_.leave_out();
+    } catch (const std::exception& why) {
+      try {
+        write(why.what());
+      } catch (const std::bad_alloc&) {
+        limit_.leave_out();
+      }
+    }
+  }
+
+ private:
+  std::string domain_;
+  line_limit limit_;
+};
+
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <cstddef>
+
+#include "broker/closer.hpp"
+#include "broker/connection.hpp"
+#include "broker/deadlines.hpp"
+#include "broker/hub.hpp"
+#include "broker/member_log.hpp"
+#include "broker/porter.hpp"
+#include "broker/retry_poll.hpp"
+#include "broker/sender.hpp"
+#include "broker/turn_loop.hpp"
+#include "wire/messages.hpp"
+
+namespace gpushm::broker_detail {
+
+/// Receives packets for the hub: those without descriptors here, those with descriptors through the
+/// porter. Never blocks.
+///
+/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+class receiver {
+ public:
+  receiver(asio::io_context& io,
+           hub& sessions,
+           porter& doors,
+           closer& files,
+           turn_loop& loop,
+           deadlines& late,
+           retry_poll& poll,
+           sender& answers,
+           connection_ender& ender,
+           member_log& log);
+  receiver(const receiver&) = delete;
+  receiver& operator=(const receiver&) = delete;
+  ~receiver() { porter_events_.release(); }
+
+  /// Takes from the porter what it has received, from now on.
+  void start();
+  /// Receives one packet, or has the porter receive it. Precondition: `from.may_read()`.
+  void read_one(connection& from);
+  /// The same once the client's process is dead: closes the connection when there is no more, and
+  /// when what comes next cannot be a goodbye.
+  void read_last(connection& from);
+
+ private:
+  void watch(connection& of);
+  [[nodiscard]] bool receive(connection& from);
+  void take(porter::parcel& parcel);
+
+  hub& hub_;
+  porter& porter_;
+  closer& closer_;
+  turn_loop& loop_;
+  deadlines& deadlines_;
+  retry_poll& poll_;
+  sender& sender_;
+  connection_ender& ender_;
+  member_log& log_;
+  asio::posix::stream_descriptor porter_events_;  ///< of the porter's, which it does not own
+  std::array<std::byte, wire::max_packet_bytes> buffer_{};
+};
+
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <asio/steady_timer.hpp>
+#include <memory>
+#include <vector>
+
+#include "broker/connection.hpp"
+#include "broker/turn_loop.hpp"
+
+namespace gpushm::broker_detail {
+
+/// Looks again at connections that wait for what the kernel has no event for: that a peer reads its
+/// descriptors, that its memory is given back, that the porter has room.
+///
+/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+class retry_poll {
+ public:
+  retry_poll(asio::io_context& io, turn_loop& loop) : timer_(io), loop_(loop) {}
+  retry_poll(const retry_poll&) = delete;
+  retry_poll& operator=(const retry_poll&) = delete;
+  ~retry_poll() = default;
+
+  /// Lets `of` receive and send once more, in a turn some milliseconds later.
+  void later(connection& of);
+
+ private:
+  asio::steady_timer timer_;
+  turn_loop& loop_;
+  std::vector<std::shared_ptr<connection>> waiting_;
+};
+
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/sender.hpp"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "gpushm/error.hpp"
+#include "transport/packet_socket.hpp"
+#include "wire/codec.hpp"
+
+namespace gpushm::broker_detail {
+
+namespace {
+
+using clock = std::chrono::steady_clock;
+
+/// Packets that one member may send in a turn: some hundred microseconds.
+constexpr int sends_a_turn = 32;
+/// Events that may wait for a slow subscriber before it is owed a resync instead.
+constexpr std::size_t max_queued_events = 1024;
+/// What a sent packet costs besides its bytes until it is read: struct sk_buff and rounding.
+constexpr std::uint64_t packet_overhead_bytes = 768;
+/// The kernel is asked for what is unread when more than that may be.
+constexpr std::uint64_t unread_step_bytes = 32'768;
+/// The same when a request comes.
+constexpr std::uint64_t read_step_bytes = 4'096;
+
+void owe_resync(connection& to, std::uint64_t subscription) noexcept {
+  auto& owed = to.lost_subscriptions;
+  if (std::find(owed.begin(), owed.end(), subscription) == owed.end() &&
+      owed.size() < owed.capacity()) {
+    owed.push_back(subscription);
+  }
+}
+
+/// What the peer has read is given back.
+void settle_unread(connection& of) {
+  if (of.closed || of.unread_bytes == 0) {
+    return;
+  }
+  const auto actual = static_cast<std::uint64_t>(transport::unread_bytes(of.socket.get()));
+  if (actual < of.unread_bytes) {
+    of.held.give_back(core::resource::memory_bytes, of.unread_bytes - actual);
+    of.unread_bytes = actual;
+  }
+}
+
+}  // namespace
+
+sender::sender(turn_loop& loop,
+               deadlines& late,
+               retry_poll& poll,
+               connection_ender& ender,
+               member_log& log,
+               std::uint32_t max_inflight_descriptors)
+    : loop_(loop),
+      deadlines_(late),
+      poll_(poll),
+      ender_(ender),
+      log_(log),
+      max_inflight_descriptors_(max_inflight_descriptors) {}
+
+void sender::send(connection& to, prepared packet) noexcept {
+  if (!packet.empty()) {
+    log_.guarded([&] { send_or_queue(to, packet); });
+  }
+}
+
+void sender::lose_event(connection& to, std::uint64_t subscription) noexcept {
+  owe_resync(to, subscription);
+  log_.guarded([&] { loop_.ask(to); });
+}
+
+void sender::settle_after_request(connection& from) {
+  if (from.unread_bytes > read_step_bytes) {
+    settle_unread(from);
+  }
+}
+
+void sender::send_or_queue(connection& to, prepared& packet) {
+  if (to.closed) {
+    return;
+  }
+  const outgoing& one = packet.front();
+  const std::uint64_t cost = one.cost();
+  if (one.subscription) {
+    // An event goes out in the subscriber's own turn, and only within its share: the cause's turn
+    // ends soon, however many there are.
+    if (to.queued_events >= max_queued_events ||
+        !to.held.try_take(core::resource::memory_bytes, cost)) {
+      owe_resync(to, *one.subscription);
+      loop_.ask(to);
+      return;
+    }
+    ++to.queued_events;
+  } else {
+    try {
+      if (to.queue.empty() && try_send(to, one)) {
+        return;
+      }
+    } catch (const std::bad_alloc&) {  // tried again in its turn
+    }
+    if (to.closed) {
+      return;
+    }
+    to.held.charge(core::resource::memory_bytes, cost);
+    to.queued_answers += one.is_answer ? 1U : 0U;
+  }
+  to.queue.splice(to.queue.end(), packet);
+  loop_.ask(to);
+}
+
+/// False when the packet must wait, or the connection was closed.
+bool sender::try_send(connection& to, const outgoing& packet) {
+  const auto count = static_cast<std::uint32_t>(packet.descriptors.size());
+  if (count != 0 && to.inflight_descriptors + count > max_inflight_descriptors_) {
+    if (transport::unread_bytes(to.socket.get()) != 0) {
+      return wait_for_reader(to);
+    }
+    to.inflight_descriptors = 0;
+  }
+  if (to.unread_bytes > unread_step_bytes) {
+    settle_unread(to);
+    // What is not read lies in this process's memory.
+    if (to.unread_bytes > unread_step_bytes &&
+        !to.held.within_share(core::resource::memory_bytes)) {
+      return wait_for_reader(to);
+    }
+  }
+  try {
+    const std::vector<std::byte> late =
+        packet.packet.empty() ? packet.encode() : std::vector<std::byte>();
+    const std::vector<std::byte>& bytes = packet.packet.empty() ? late : packet.packet;
+    switch (transport::send_packet(to.socket.get(), bytes, packet.descriptors)) {
+      case transport::send_result::sent: {
+        const std::uint64_t cost = bytes.size() + packet_overhead_bytes;
+        to.inflight_descriptors += count;
+        to.unread_bytes += cost;
+        to.held.charge(core::resource::memory_bytes, cost);
+        return true;
+      }
+      case transport::send_result::would_block:
+        return wait_for_room(to);
+      case transport::send_result::closed:
+        break;
+    }
+  } catch (const error& why) {
+    if (why.code() == errc::too_many_descriptors) {
+      return wait_for_reader(
+          to);  // the kernel's count for this uid is full: wait like for any slow reader
+    }
+    log_.dropped(to, why.what());
+  }
+  ender_.close(to);
+  return false;
+}
+
+void sender::mark_blocked(connection& of) {
+  of.blocked = true;
+  deadlines_.expect_reader(of, clock::now());
+}
+
+/// There is an event for room in the socket.
+bool sender::wait_for_room(connection& of) {
+  mark_blocked(of);
+  of.events.async_wait(asio::posix::stream_descriptor::wait_write,
+                       [this, kept = of.shared_from_this()](asio::error_code code) {
+                         if (!code && !kept->closed) {
+                           kept->blocked = false;
+                           loop_.ask(*kept);
+                         }
+                       });
+  return false;
+}
+
+/// And none for descriptors, or memory, that a peer has not read.
+bool sender::wait_for_reader(connection& of) {
+  mark_blocked(of);
+  poll_.later(of);
+  return false;
+}
+
+void sender::flush(connection& to) {
+  for (int i = 0; i < sends_a_turn && !to.queue.empty(); ++i) {
+    outgoing& first = to.queue.front();
+    const std::uint64_t cost = first.cost();
+    if (!try_send(to, first)) {
+      return;
+    }
+    to.queued_events -= first.subscription ? 1U : 0U;
+    to.queued_answers -= !first.subscription && first.is_answer ? 1U : 0U;
+    to.held.give_back(core::resource::memory_bytes, cost);
+    to.queue.pop_front();
+    deadlines::reader_goes_on(to, clock::now());
+  }
+  if (!to.queue.empty()) {
+    return;
+  }
+  deadlines_.reader_is_done(to);
+  if (to.dropped) {
+    ender_.close(to);
+    return;
+  }
+  prepared resyncs;
+  for (const std::uint64_t subscription : to.lost_subscriptions) {
+    wire::event resync;
+    resync.kind = event_kind::resync;
+    outgoing packet;
+    packet.packet = wire::encode({subscription, std::move(resync)});
+    packet.subscription = subscription;
+    packet.is_answer = false;
+    resyncs.push_back(std::move(packet));
+  }
+  to.lost_subscriptions.clear();
+  to.queued_events += resyncs.size();
+  for (const outgoing& each : resyncs) {  // one a subscription at most, also beyond its share
+    to.held.charge(core::resource::memory_bytes, each.cost());
+  }
+  to.queue.splice(to.queue.end(), resyncs);
+}
+
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "broker/connection.hpp"
+#include "broker/deadlines.hpp"
+#include "broker/member_log.hpp"
+#include "broker/retry_poll.hpp"
+#include "broker/turn_loop.hpp"
+
+namespace gpushm::broker_detail {
+
+/// Sends the hub's packets: an answer at once if it can go, all else from the connection's queue in
+/// its turns. What waits, and what the peer has not read, is charged to the connection. Never
+/// blocks.
+///
+/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+class sender {
+ public:
+  /// `max_inflight_descriptors`: sent to one peer and not read by it.
+  sender(turn_loop& loop,
+         deadlines& late,
+         retry_poll& poll,
+         connection_ender& ender,
+         member_log& log,
+         std::uint32_t max_inflight_descriptors);
+  sender(const sender&) = delete;
+  sender& operator=(const sender&) = delete;
+  ~sender() = default;
+
+  /// Of at most one packet. An event that finds no room becomes a resync.
+  void send(connection& to, prepared packet) noexcept;
+  /// An event is lost: the subscriber gets a resync once all that waits is sent.
+  void lose_event(connection& to, std::uint64_t subscription) noexcept;
+  /// Sends some of what waits, and closes the connection once all is sent if it is dropped.
+  /// Precondition: `to.may_flush()`.
+  void flush(connection& to);
+  /// A request came: the client has probably read what was sent before.
+  void settle_after_request(connection& from);
+
+ private:
+  void send_or_queue(connection& to, prepared& packet);
+  bool try_send(connection& to, const outgoing& packet);
+  bool wait_for_room(connection& of);
+  bool wait_for_reader(connection& of);
+  void mark_blocked(connection& of);
+
+  turn_loop& loop_;
+  deadlines& deadlines_;
+  retry_poll& poll_;
+  connection_ender& ender_;
+  member_log& log_;
+  std::uint32_t max_inflight_descriptors_;
+};
+
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/turn_loop.hpp"
+
+#include <asio/post.hpp>
+#include <chrono>
+#include <memory>
+
+namespace gpushm::broker_detail {
+
+namespace {
+
+/// How long members take turns before the event loop looks for new arrivals.
+constexpr std::chrono::microseconds round_time{500};
+
+}  // namespace
+
+void turn_loop::post_round() {
+  round_posted_ = true;
+  asio::post(io_, [this] {
+    round_posted_ = false;
+    take_turns();
+  });
+}
+
+void turn_loop::ask_member(turns::member& who) {
+  turns_.ask(who);
+  if (!in_round_ && !round_posted_) {
+    post_round();
+  }
+}
+
+void turn_loop::take_turns() {
+  using clock = std::chrono::steady_clock;
+  auto now = clock::now();
+  const auto end = now + round_time;
+  in_round_ = true;
+  while (!turns_.empty() && now < end) {
+    turns::member& who = turns_.next();
+    const auto began = now;
+    // A connection may end in its turn; until then it is needed for the account.
+    std::shared_ptr<connection> kept;
+    if (who.context() == nullptr) {
+      static_cast<const job&>(who).run();
+    } else {
+      kept = static_cast<connection*>(who.context())->shared_from_this();
+      log_.guarded([&] { step_(*kept); });
+      ask(*kept);
+    }
+    now = clock::now();
+    if (!kept || !kept->closed) {
+      turns_.charge(who,
+                    static_cast<std::uint64_t>(
+                        std::chrono::duration_cast<std::chrono::nanoseconds>(now - began).count()));
+    }
+  }
+  end_round_();
+  in_round_ = false;
+  if (!turns_.empty() && !round_posted_) {
+    post_round();
+  }
+}
+
+}  // namespace gpushm::broker_detail

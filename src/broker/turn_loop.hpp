@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "broker/connection.hpp"
+#include "broker/member_log.hpp"
+#include "broker/turns.hpp"
+
+namespace gpushm::broker_detail {
+
+/// Shares the event loop's time among connections and the broker's own jobs, in rounds of turns
+/// (turns.hpp). Between two rounds the loop looks for new arrivals; it sleeps while no one asks for
+/// a turn.
+///
+/// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
+class turn_loop {
+ public:
+  /// A job of the broker itself: each of its turns is one call of `run`, which may throw only what
+  /// is to end the broker.
+  class job final : public turns::member {
+   public:
+    explicit job(std::function<void()> run) : run_(std::move(run)) {}
+    void run() const { run_(); }
+
+   private:
+    std::function<void()> run_;
+  };
+
+  /// `step` does a bounded part of what there is to do for a connection. `end_round` is called
+  /// after each round.
+  turn_loop(asio::io_context& io,
+            member_log& log,
+            std::function<void(connection&)> step,
+            std::function<void()> end_round)
+      : io_(io), log_(log), step_(std::move(step)), end_round_(std::move(end_round)) {}
+  turn_loop(const turn_loop&) = delete;
+  turn_loop& operator=(const turn_loop&) = delete;
+  ~turn_loop() = default;
+
+  /// Before it asks for turns; `who` must not outlive this object.
+  void join(job& who, const std::string& name) { turns_.join(who, name, nullptr); }
+  /// Before it asks for turns, as a member of its principal. It must leave before this object ends.
+  void join(connection& who) { turns_.join(who.turn, who.principal.key, &who); }
+  /// No effect the second time.
+  void leave(connection& who) { turns_.leave(who.turn); }
+
+  /// Does not run the job.
+  void ask(job& who) { ask_member(who); }
+  /// When there is something to do for `who`. Does nothing of it.
+  void ask(connection& who) {
+    if (!who.closed && who.has_something_to_do()) {
+      ask_member(who.turn);
+    }
+  }
+
+ private:
+  void ask_member(turns::member& who);
+  void post_round();
+  void take_turns();
+
+  asio::io_context& io_;
+  member_log& log_;
+  std::function<void(connection&)> step_;
+  std::function<void()> end_round_;
+  turns turns_;
+  bool round_posted_ = false;
+  bool in_round_ = false;
+};
+
+}  // namespace gpushm::broker_detail
