@@ -50,7 +50,7 @@ admission::admission(asio::io_context& io,
       deadlines_(late),
       endings_(ends),
       log_(log),
-      accept_([this] { log_.guarded([&] { accept_some(); }); }),
+      accept_([this] { accept_some(); }),
       events_(io, door.descriptor()),
       pause_(io),
       spare_(spare_descriptor()) {
@@ -84,7 +84,7 @@ void admission::accept_some() {
         refuse_one();
         [[fallthrough]];
       default:
-        log_.write("accept: " + base::errno_text(errno));
+        log_.guarded([why = errno, this] { log_.write("accept: " + base::errno_text(why)); });
         pause_.expires_after(accept_backoff);
         pause_.async_wait([this](asio::error_code code) {
           if (!code) {
@@ -109,6 +109,10 @@ void admission::welcome(base::guarded_fd socket) {
     made->events.release();
     refuse(std::move(made->socket), who, why);
     return;
+  } catch (...) {
+    made->events.release();
+    endings_.close_socket(who, std::move(made->socket));
+    throw;
   }
   try {
     made->peer = peer;
@@ -122,6 +126,8 @@ void admission::welcome(base::guarded_fd socket) {
     endings_.remember(*made);  // last: only a close forgets it
   } catch (...) {
     hub_.hang_up(made->number);
+    made->events.release();
+    endings_.close_socket(who, std::move(made->socket));
     throw;
   }
   endings_.watch_process(*made);
@@ -133,23 +139,28 @@ void admission::welcome(base::guarded_fd socket) {
 void admission::refuse_one() {
   const int why = errno;
   spare_.reset();
-  base::guarded_fd socket = accept_one(listener_);
-  if (socket) {
-    refuse(std::move(socket),
-           {"clients of this broker", true},
-           error(errc::too_many_descriptors,
-                 {},
-                 {},
-                 "the broker has no descriptors left for another connection",
-                 "raise the broker's open file limit, or remove segments"));
-  }
+  log_.guarded([&] {
+    base::guarded_fd socket = accept_one(listener_);
+    if (socket) {
+      refuse(std::move(socket),
+             {"clients of this broker", true},
+             error(errc::too_many_descriptors,
+                   {},
+                   {},
+                   "the broker has no descriptors left for another connection",
+                   "raise the broker's open file limit, or remove segments"));
+    }
+  });
   spare_ = spare_descriptor();
   errno = why;
 }
 
 void admission::refuse(base::guarded_fd socket, const core::principal& who, const error& why) {
-  const auto packet = wire::encode({0, wire::failure{0, why.code(), why.cause(), why.next_step()}});
-  static_cast<void>(transport::send_packet(socket.get(), packet, {}));
+  log_.guarded([&] {
+    const auto packet =
+        wire::encode({0, wire::failure{0, why.code(), why.cause(), why.next_step()}});
+    static_cast<void>(transport::send_packet(socket.get(), packet, {}));
+  });
   endings_.close_socket(who, std::move(socket));
 }
 

@@ -46,7 +46,7 @@ struct connection final : session, std::enable_shared_from_this<connection> {
     return readable && !dropped && !at_porter_since && may_answer() && !rest;
   }
   [[nodiscard]] bool may_flush() const noexcept {
-    return !blocked && !(queue.empty() && lost_subscriptions.empty());
+    return !blocked && (dropped || !(queue.empty() && lost_subscriptions.empty()));
   }
   [[nodiscard]] bool has_something_to_do() const noexcept {
     return may_flush() || may_read() || last_packets || (may_answer() && rest);
@@ -71,8 +71,9 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   std::vector<std::uint64_t> lost_subscriptions;
   std::uint32_t inflight_descriptors = 0;  ///< sent; zeroed when the peer has read all
   std::uint64_t unread_bytes =
-      0;                 ///< sent, and possibly not read: at most so much; charged to `held`
-  bool blocked = false;  ///< the first in the queue cannot go
+      0;                        ///< sent, and possibly not read: at most so much; charged to `held`
+  bool blocked = false;         ///< the first in the queue cannot go
+  bool waits_for_room = false;  ///< the event loop watches for that
   std::optional<clock::time_point> blocked_since;
 
   bool readable = false;    ///< there may be something to receive

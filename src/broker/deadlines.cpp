@@ -18,8 +18,8 @@ void deadlines::expect_hello(connection& of, clock::time_point now) {
 
 void deadlines::expect_reader(connection& of, clock::time_point now) {
   if (!of.blocked_since) {
-    of.blocked_since = now;
     stalled_.insert(of.number);
+    of.blocked_since = now;
     arm();
   }
 }
@@ -36,8 +36,8 @@ void deadlines::reader_is_done(connection& of) noexcept {
 }
 
 void deadlines::expect_porter(connection& of, clock::time_point now) {
-  of.at_porter_since = now;
   at_porter_.insert(of.number);
+  of.at_porter_since = now;
   arm();
 }
 
@@ -50,7 +50,6 @@ void deadlines::arm() {
   if (is_armed_ || (silent_.empty() && stalled_.empty() && at_porter_.empty())) {
     return;
   }
-  is_armed_ = true;
   timer_.expires_after(housekeeping_period);
   timer_.async_wait([this](asio::error_code code) {
     is_armed_ = false;
@@ -60,6 +59,7 @@ void deadlines::arm() {
     log_.guarded([&] { close_the_late(clock::now()); });
     arm();
   });
+  is_armed_ = true;
 }
 
 void deadlines::close_the_late(clock::time_point now) {

@@ -50,11 +50,12 @@ class deadlines {
 
   /// Closes those that are late at `now`. Throws std::bad_alloc; then some may be left.
   void close_the_late(clock::time_point now);
+  /// Where one of the above threw: the times of those that it had taken. Throws std::bad_alloc.
+  void arm();
 
  private:
   /// Null: it was closed, or forgotten.
   [[nodiscard]] connection* find(core::session_id number) const noexcept;
-  void arm();
 
   const hub& sessions_;
   connection_ender& ender_;

@@ -78,7 +78,13 @@ void endings::close(connection& gone) {
   if (gone.closed) {
     return;
   }
-  mute_siblings(gone);
+  log_.guarded([&] { mute_siblings(gone); });
+  // The hub may be in the middle of a request of this or another session: it is told afterwards.
+  asio::post(io_, [this, kept = gone.shared_from_this()] {
+    log_.guarded([&] { end_session(*kept); });
+    driver_.schedule();
+  });
+  // Nothing from here on can fail, or the session would not end.
   gone.closed = true;
   gone.queue.clear();
   gone.held.reset();
@@ -92,11 +98,6 @@ void endings::close(connection& gone) {
       break;
     }
   }
-  // The hub may be in the middle of a request of this or another session: tell it afterwards.
-  asio::post(io_, [this, kept = gone.shared_from_this()] {
-    log_.guarded([&] { end_session(*kept); });
-    driver_.schedule();
-  });
 }
 
 void endings::drop(connection& gone, std::string_view why) noexcept {

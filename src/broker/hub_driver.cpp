@@ -29,7 +29,6 @@ void hub_driver::arm_deadline() {
   if (!next || (armed_for_ && *armed_for_ <= *next)) {
     return;
   }
-  armed_for_ = next;
   timer_.expires_at(*next);
   timer_.async_wait([this](asio::error_code code) {
     if (code) {
@@ -37,8 +36,9 @@ void hub_driver::arm_deadline() {
     }
     armed_for_.reset();
     log_.guarded([&] { hub_.tick(std::chrono::steady_clock::now()); });
-    arm_deadline();
+    schedule();
   });
+  armed_for_ = next;
 }
 
 }  // namespace gpushm::broker_detail

@@ -139,6 +139,7 @@ void receiver::take(porter::parcel& parcel) {
           from, parcel.packet, std::move(parcel.descriptors), clock::now(), parcel.foreign);
       break;
   }
+  sender_.settle_after_request(from);
   loop_.ask(from);
 }
 

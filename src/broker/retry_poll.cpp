@@ -14,22 +14,30 @@ constexpr std::chrono::milliseconds period{2};
 
 void retry_poll::later(connection& of) {
   waiting_.push_back(of.shared_from_this());
-  if (waiting_.size() > 1) {
+  arm();
+}
+
+void retry_poll::arm() {
+  if (is_armed_ || waiting_.empty()) {
     return;
   }
   timer_.expires_after(period);
   timer_.async_wait([this](asio::error_code code) {
+    is_armed_ = false;
     if (code) {
       return;
     }
-    for (const auto& each : std::exchange(waiting_, {})) {
+    while (!waiting_.empty()) {
+      const std::shared_ptr<connection> each = std::move(waiting_.back());
+      waiting_.pop_back();
       if (!each->closed) {
         each->readable = true;
-        each->blocked = false;
+        each->blocked = each->waits_for_room;
         loop_.ask(*each);
       }
     }
   });
+  is_armed_ = true;
 }
 
 }  // namespace gpushm::broker_detail

@@ -24,11 +24,14 @@ class retry_poll {
 
   /// Lets `of` receive and send once more, in a turn some milliseconds later.
   void later(connection& of);
+  /// Where that threw: looks at those that were taken before. Throws std::bad_alloc.
+  void arm();
 
  private:
   asio::steady_timer timer_;
   turn_loop& loop_;
   std::vector<std::shared_ptr<connection>> waiting_;
+  bool is_armed_ = false;
 };
 
 }  // namespace gpushm::broker_detail

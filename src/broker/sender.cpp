@@ -157,28 +157,29 @@ bool sender::try_send(connection& to, const outgoing& packet) {
   return false;
 }
 
-void sender::mark_blocked(connection& of) {
-  of.blocked = true;
-  deadlines_.expect_reader(of, clock::now());
-}
-
 /// There is an event for room in the socket.
 bool sender::wait_for_room(connection& of) {
-  mark_blocked(of);
-  of.events.async_wait(asio::posix::stream_descriptor::wait_write,
-                       [this, kept = of.shared_from_this()](asio::error_code code) {
-                         if (!code && !kept->closed) {
-                           kept->blocked = false;
-                           loop_.ask(*kept);
-                         }
-                       });
+  deadlines_.expect_reader(of, clock::now());
+  if (!of.waits_for_room) {
+    of.events.async_wait(asio::posix::stream_descriptor::wait_write,
+                         [this, kept = of.shared_from_this()](asio::error_code code) {
+                           kept->waits_for_room = false;
+                           if (!code && !kept->closed) {
+                             kept->blocked = false;
+                             loop_.ask(*kept);
+                           }
+                         });
+    of.waits_for_room = true;
+  }
+  of.blocked = true;  // last: what waits for nothing is tried again
   return false;
 }
 
 /// And none for descriptors, or memory, that a peer has not read.
 bool sender::wait_for_reader(connection& of) {
-  mark_blocked(of);
+  deadlines_.expect_reader(of, clock::now());
   poll_.later(of);
+  of.blocked = true;
   return false;
 }
 
@@ -203,6 +204,14 @@ void sender::flush(connection& to) {
     ender_.close(to);
     return;
   }
+  try {
+    queue_resyncs(to);
+  } catch (const std::bad_alloc&) {  // still owed
+    static_cast<void>(wait_for_reader(to));
+  }
+}
+
+void sender::queue_resyncs(connection& to) {
   prepared resyncs;
   for (const std::uint64_t subscription : to.lost_subscriptions) {
     wire::event resync;

@@ -44,7 +44,7 @@ class sender {
   bool try_send(connection& to, const outgoing& packet);
   bool wait_for_room(connection& of);
   bool wait_for_reader(connection& of);
-  void mark_blocked(connection& of);
+  static void queue_resyncs(connection& to);
 
   turn_loop& loop_;
   deadlines& deadlines_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <asio/io_context.hpp>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/file.hpp"
@@ -32,6 +33,9 @@ namespace gpushm::broker_detail {
 namespace {
 
 using std::chrono::milliseconds;
+
+/// Before the event loop goes on after a handler that found no memory.
+constexpr milliseconds pause_without_memory{10};
 
 gpushm::epoch random_epoch() {
   gpushm::epoch value;
@@ -107,7 +111,8 @@ class server::impl final : public outbox {
     admission_.start();
     receiver_.start();
     ready(context);
-    io_.run();
+    while (!run_until_stopped()) {
+    }
     table_.let_go();
   }
 
@@ -136,6 +141,26 @@ class server::impl final : public outbox {
   }
 
  private:
+  /// False when a handler has thrown for want of memory. The chain that it was part of (accept,
+  /// look at the porter, round, timer) is begun again; one too many does no harm.
+  bool run_until_stopped() noexcept {
+    bool ended_early = true;
+    log_.guarded([&] {
+      io_.run();
+      ended_early = false;
+    });
+    if (ended_early) {
+      std::this_thread::sleep_for(pause_without_memory);
+      log_.guarded([&] { loop_.go_on(); });
+      log_.guarded([&] { driver_.schedule(); });
+      log_.guarded([&] { deadlines_.arm(); });
+      log_.guarded([&] { poll_.arm(); });
+      log_.guarded([&] { receiver_.start(); });
+      log_.guarded([&] { admission_.start(); });
+    }
+    return !ended_early;
+  }
+
   [[nodiscard]] hub::config hub_config() const {
     return {options_.domain,
             ::geteuid(),

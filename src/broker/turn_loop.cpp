@@ -15,11 +15,18 @@ constexpr std::chrono::microseconds round_time{500};
 }  // namespace
 
 void turn_loop::post_round() {
-  round_posted_ = true;
   asio::post(io_, [this] {
     round_posted_ = false;
     take_turns();
   });
+  round_posted_ = true;
+}
+
+void turn_loop::go_on() {
+  in_round_ = false;
+  if (!turns_.empty() && !round_posted_) {
+    post_round();
+  }
 }
 
 void turn_loop::ask_member(turns::member& who) {
@@ -54,10 +61,7 @@ void turn_loop::take_turns() {
     }
   }
   end_round_();
-  in_round_ = false;
-  if (!turns_.empty() && !round_posted_) {
-    post_round();
-  }
+  go_on();
 }
 
 }  // namespace gpushm::broker_detail

@@ -48,6 +48,10 @@ class turn_loop {
   /// No effect the second time.
   void leave(connection& who) { turns_.leave(who.turn); }
 
+  /// After a handler of the event loop has thrown: a round may have ended early, or could not be
+  /// asked for. Throws std::bad_alloc.
+  void go_on();
+
   /// Does not run the job.
   void ask(job& who) { ask_member(who); }
   /// When there is something to do for `who`. Does nothing of it.

@@ -40,40 +40,45 @@ class turns {
     std::shared_ptr<line> line_;
     void* context_ = nullptr;
     std::uint64_t spent_ = 0;
-    bool waits_ = false;
+    std::set<std::pair<std::uint64_t, member*>>::node_type place_;  ///< empty while it waits
   };
 
-  /// Before anything else; `context` is what `next` finds it by.
+  /// Before anything else; `context` is what `next` finds it by. Throws std::bad_alloc, and then
+  /// has changed nothing; all else takes no memory.
   void join(member& who, const std::string& principal, void* context) {
-    auto& kept = lines_[principal];
-    who.line_ = kept.lock();
-    if (!who.line_) {
-      kept = who.line_ = std::make_shared<line>();
-      who.line_->name = principal;
+    auto place = node_of<member>();
+    const auto at = lines_.find(principal);
+    auto in = at == lines_.end() ? nullptr : at->second.lock();
+    if (!in) {
+      in = std::make_shared<line>();
+      in->name = principal;
+      in->place = node_of<line>();
+      lines_[principal] = in;
     }
+    who.line_ = std::move(in);
+    who.place_ = std::move(place);
     who.of_ = this;
     who.context_ = context;
   }
 
   /// It has something to do.
-  void ask(member& who) {
-    if (who.waits_ || who.of_ == nullptr) {
+  void ask(member& who) noexcept {
+    if (who.of_ == nullptr || waits(who)) {
       return;
     }
     line& in = *who.line_;
     if (in.waiting.empty()) {
       in.spent = std::max(in.spent, now_);
-      waiting_.insert({in.spent, &in});
+      put(waiting_, in.place, in.spent, in);
     }
     who.spent_ = std::max(who.spent_, in.now);
-    in.waiting.insert({who.spent_, &who});
-    who.waits_ = true;
+    put(in.waiting, who.place_, who.spent_, who);
   }
 
   [[nodiscard]] bool empty() const noexcept { return waiting_.empty(); }
 
   /// The next one, which waits no longer. Precondition: not empty.
-  [[nodiscard]] member& next() {
+  [[nodiscard]] member& next() noexcept {
     line& in = *waiting_.begin()->second;
     member& who = *in.waiting.begin()->second;
     now_ = in.spent;
@@ -83,27 +88,31 @@ class turns {
   }
 
   /// It has used `nanoseconds`.
-  void charge(member& who, std::uint64_t nanoseconds) {
+  void charge(member& who, std::uint64_t nanoseconds) noexcept {
     line& in = *who.line_;
+    const bool who_waits = waits(who);
     if (!in.waiting.empty()) {
-      waiting_.erase({in.spent, &in});
+      in.place = waiting_.extract({in.spent, &in});
     }
     in.spent += nanoseconds;
     if (!in.waiting.empty()) {
-      waiting_.insert({in.spent, &in});
+      put(waiting_, in.place, in.spent, in);
     }
-    const bool waits = who.waits_;
-    if (waits) {
-      in.waiting.erase({who.spent_, &who});
+    if (who_waits) {
+      who.place_ = in.waiting.extract({who.spent_, &who});
     }
     who.spent_ += nanoseconds;
-    if (waits) {
-      in.waiting.insert({who.spent_, &who});
+    if (who_waits) {
+      put(in.waiting, who.place_, who.spent_, who);
     }
   }
 
-  void leave(member& who) {
-    if (who.waits_) {
+  /// No effect on one that has not joined.
+  void leave(member& who) noexcept {
+    if (who.of_ == nullptr) {
+      return;
+    }
+    if (waits(who)) {
       stop_waiting(who);
     }
     const std::shared_ptr<line> last = std::move(who.line_);
@@ -119,14 +128,31 @@ class turns {
     std::uint64_t spent = 0;
     std::uint64_t now = 0;
     std::set<std::pair<std::uint64_t, member*>> waiting;
+    std::set<std::pair<std::uint64_t, line*>>::node_type place;  ///< empty while it waits
   };
 
-  void stop_waiting(member& who) {
+  template <typename Who>
+  static typename std::set<std::pair<std::uint64_t, Who*>>::node_type node_of() {
+    std::set<std::pair<std::uint64_t, Who*>> one;
+    one.insert({0, nullptr});
+    return one.extract(one.begin());
+  }
+  template <typename Who>
+  static void put(std::set<std::pair<std::uint64_t, Who*>>& into,
+                  typename std::set<std::pair<std::uint64_t, Who*>>::node_type& place,
+                  std::uint64_t spent,
+                  Who& who) noexcept {
+    place.value() = {spent, &who};
+    into.insert(std::move(place));
+  }
+
+  [[nodiscard]] static bool waits(const member& who) noexcept { return who.place_.empty(); }
+
+  void stop_waiting(member& who) noexcept {
     line& in = *who.line_;
-    in.waiting.erase({who.spent_, &who});
-    who.waits_ = false;
+    who.place_ = in.waiting.extract({who.spent_, &who});
     if (in.waiting.empty()) {
-      waiting_.erase({in.spent, &in});
+      in.place = waiting_.extract({in.spent, &in});
     }
   }
 

@@ -8,3 +8,8 @@ gpushm_test(gpushm_core_heap_test
   SOURCES core_heap_test.cpp hub_heap_test.cpp core_counting_new.cpp
   MODULES broker core
   LABEL unit SINGLE_THREADED)
+gpushm_test(gpushm_broker_heap_test
+  SOURCES broker_heap_test.cpp core_counting_new.cpp
+  MODULES broker client
+  LIBRARIES gpushm_testing_process
+  LABEL unit)

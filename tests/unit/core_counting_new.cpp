@@ -13,9 +13,20 @@ std::atomic<std::size_t> in_use{0};
 std::atomic<std::size_t> until_failure{0};
 std::atomic<bool> goes_on{false};
 std::atomic<bool> failed{false};
+std::atomic<const void*> only_thread{nullptr};
+
+const void* this_thread() noexcept {
+  static thread_local const char mark = 0;
+  return &mark;
+}
+
+bool is_concerned() noexcept {
+  const void* const only = only_thread.load();
+  return only == nullptr || only == this_thread();
+}
 
 void* take(std::size_t size) noexcept {
-  if (until_failure.load() != 0 && until_failure.fetch_sub(1) == 1) {
+  if (until_failure.load() != 0 && is_concerned() && until_failure.fetch_sub(1) == 1) {
     until_failure = goes_on ? 1 : 0;
     failed = true;
     return nullptr;
@@ -50,6 +61,9 @@ void fail_allocations_from(std::size_t count) noexcept {
   goes_on = true;
   failed = false;
   until_failure = count;
+}
+void fail_in_this_thread(bool alone) noexcept {
+  only_thread = alone ? this_thread() : nullptr;
 }
 bool an_allocation_failed() noexcept {
   return failed;

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// A broker whose own thread finds no memory, at each place once: it serves all the others after
+// that.
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+
+#include "broker/server.hpp"
+#include "core_counting_new.hpp"
+#include "gpushm/gpushm.hpp"
+#include "process/temp_dir.hpp"
+
+namespace gpushm {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// In a thread of its own, the only one in which allocations fail.
+class served {
+ public:
+  explicit served(const broker_options& options) : server_(options) {
+    std::promise<void> ready;
+    thread_ = std::thread([&] {
+      server_.run(
+          [](void* context) {
+            gpushm_testing::fail_in_this_thread(true);
+            static_cast<std::promise<void>*>(context)->set_value();
+          },
+          &ready);
+    });
+    ready.get_future().wait();
+  }
+  served(const served&) = delete;
+  served& operator=(const served&) = delete;
+  ~served() {
+    server_.stop();
+    thread_.join();
+    gpushm_testing::fail_in_this_thread(false);
+  }
+
+ private:
+  broker_detail::server server_;
+  std::thread thread_;
+};
+
+class broker_without_memory : public testing::Test {
+ protected:
+  broker_without_memory() {
+    options_.socket_path = folder_ / "socket";
+    options_.limits.hello_timeout_ms = 100;
+    options_.limits.send_timeout_ms = 200;
+    options_.limits.fence_delay_ms = 10;
+  }
+
+  [[nodiscard]] client connect() const {
+    return client::connect({.socket_path = options_.socket_path, .timeout = 1s, .request_timeout = 1s});
+  }
+
+  /// What clients usually do. What is refused for want of memory is an error here, and no more.
+  void use() const {
+    const auto tried = [](auto&& what) {
+      try {
+        what();
+      } catch (const error& why) {
+        EXPECT_FALSE(why.cause().empty());
+      }
+    };
+    tried([&] {
+      client producer = connect();
+      client consumer = connect();
+      subscription const news = consumer.subscribe("");
+      tried([&] {
+        segment made = producer.create("a", {.size_bytes = 4096, .device = "host"});
+        made.publish();
+        tried([&] { segment const opened = consumer.open("a", {.timeout = 300ms}); });
+        tried([&] { static_cast<void>(consumer.open("b", {.timeout = 10ms})); });
+        tried([&] { static_cast<void>(consumer.list("")); });
+      });
+    });
+  }
+
+  /// All of that, and none of it may fail.
+  void expect_service() const {
+    client producer = connect();
+    client consumer = connect();
+    segment made = producer.create("good", {.size_bytes = 4096, .device = "host"});
+    made.publish();
+    segment const opened = consumer.open("good");
+    EXPECT_EQ(opened.size_bytes(), 4096U);
+    EXPECT_GE(consumer.list("").size(), 1U);
+  }
+
+  gpushm_testing::temp_dir folder_;
+  broker_options options_;
+};
+
+TEST_F(broker_without_memory, serves_everybody_once_it_has_some) {
+  std::size_t failures = 0;
+  bool failed = true;
+  for (std::size_t at = 1; failed; ++at) {
+    SCOPED_TRACE("allocation " + std::to_string(at));
+    served broker(options_);
+    gpushm_testing::fail_allocation(at);
+    use();
+    failed = gpushm_testing::an_allocation_failed();
+    gpushm_testing::fail_allocation(0);
+    failures += failed ? 1 : 0;
+    ASSERT_NO_THROW(expect_service());
+  }
+  EXPECT_GT(failures, 100U);
+}
+
+TEST_F(broker_without_memory, serves_everybody_after_it_had_none_for_a_while) {
+  for (std::size_t at = 1; at < 400; at += 13) {
+    SCOPED_TRACE("from allocation " + std::to_string(at));
+    served broker(options_);
+    gpushm_testing::fail_allocations_from(at);
+    use();
+    gpushm_testing::fail_allocation(0);
+    ASSERT_NO_THROW(expect_service());
+  }
+}
+
+}  // namespace
+}  // namespace gpushm
