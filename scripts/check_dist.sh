@@ -10,7 +10,7 @@ set -euo pipefail
 newest_allowed=2.36
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-tar -C "$scratch" -xzf "$1"
+tar -C "$scratch" -xJf "$1"
 tree=$(echo "$scratch"/gpushm-*)
 failures=0
 too_new=0

@@ -19,7 +19,7 @@ bench=(libbenchmark-dev)
 # What the tests are compiled with, and what they run besides.
 gtest=(libgtest-dev libgmock-dev)
 test=(
-  binutils crun patchelf podman procps python3-minimal runc util-linux
+  binutils crun patchelf podman procps python3-minimal runc util-linux xz-utils
   # Renders the kustomizations. Ubuntu has it as a snap only.
   'kubectl|kubernetes-client?'
 )
@@ -27,7 +27,7 @@ test=(
 clang=('clang-14|clang')
 # Version 14 is what CI checks with; another version formats differently.
 lint=('clang-format-14|clang-format' 'clang-tidy-14|clang-tidy' cppcheck git ninja-build python3-minimal shellcheck)
-dist=(binutils patchelf)
+dist=(binutils patchelf xz-utils)
 image=(binutils ca-certificates patchelf 'podman|buildah')
 fuzz=('libclang-rt-14-dev|libclang-rt-18-dev|libclang-rt-dev')
 

@@ -86,12 +86,12 @@ find "$root/src/driver" "$root/testing" "$root/tests" -type f \
     esac
   done
 
-tar -C "$stage" --sort=name --owner=0 --group=0 --numeric-owner -czf "$output/$name.tar.gz.part" "$name"
+XZ_OPT="-2 -T2" tar -C "$stage" --sort=name --owner=0 --group=0 --numeric-owner -cJf "$output/$name.tar.xz.part" "$name"
 rc=0
-"$root/scripts/check_dist.sh" "$output/$name.tar.gz.part" || rc=$?
+"$root/scripts/check_dist.sh" "$output/$name.tar.xz.part" || rc=$?
 if [ $rc != 0 ] && [ $rc != 77 ]; then
   exit $rc
 fi
-mv "$output/$name.tar.gz.part" "$output/$name.tar.gz"
-size_mib=$(( ($(stat -c %s "$output/$name.tar.gz") + 1048575) / 1048576 ))
-echo "dist: $output/$name.tar.gz, $size_mib MiB"
+mv "$output/$name.tar.xz.part" "$output/$name.tar.xz"
+size_mib=$(( ($(stat -c %s "$output/$name.tar.xz") + 1048575) / 1048576 ))
+echo "dist: $output/$name.tar.xz, $size_mib MiB"

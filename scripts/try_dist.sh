@@ -6,14 +6,14 @@
 #   scripts/try_dist.sh DIRECTORY
 set -euo pipefail
 
-tarball=$(find "$1" -maxdepth 1 -name 'gpushm-*.tar.gz' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d ' ' -f 2-)
+tarball=$(find "$1" -maxdepth 1 -name 'gpushm-*.tar.xz' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d ' ' -f 2-)
 if [ -z "$tarball" ]; then
   echo "try_dist: no tarball in $1 (make dist)" >&2
   exit 1
 fi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-tar -C "$scratch" -xzf "$tarball"
+tar -C "$scratch" -xJf "$tarball"
 bin=$(echo "$scratch"/gpushm-*/bin)
 
 try() {

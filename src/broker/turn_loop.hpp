@@ -19,8 +19,8 @@ namespace gpushm::broker_detail {
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class turn_loop {
  public:
-  /// A job of the broker itself: each of its turns is one call of `run`, which may throw only what
-  /// is to end the broker.
+  /// A job of the broker itself: each of its turns is one call of `run`. What that throws ends the
+  /// round (`go_on`).
   class job final : public turns::member {
    public:
     explicit job(std::function<void()> run) : run_(std::move(run)) {}
