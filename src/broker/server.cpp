@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <asio/io_context.hpp>
 #include <chrono>
-#include <thread>
 #include <utility>
 
 #include "base/file.hpp"
 #include "base/memory_limit.hpp"
+#include "base/syscall.hpp"
 #include "broker/admission.hpp"
 #include "broker/closer.hpp"
 #include "broker/connection.hpp"
@@ -150,7 +150,7 @@ class server::impl final : public outbox {
       ended_early = false;
     });
     if (ended_early) {
-      std::this_thread::sleep_for(pause_without_memory);
+      base::pause_before_retry(pause_without_memory);
       log_.guarded([&] { loop_.go_on(); });
       log_.guarded([&] { driver_.schedule(); });
       log_.guarded([&] { deadlines_.arm(); });

@@ -11,6 +11,8 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <new>
+#include <optional>
 #include <utility>
 
 #include "base/deadline.hpp"
@@ -48,22 +50,31 @@ bool wait_for(int socket, short events, std::chrono::milliseconds timeout) {
   }
 }
 
-std::vector<base::unique_fd> take_descriptors(msghdr& header) {
+/// Nothing: there is no memory for them, and they are closed.
+std::optional<std::vector<base::unique_fd>> take_descriptors(msghdr& header) noexcept {
   std::vector<base::unique_fd> result;
+  bool fits = true;
   for (cmsghdr* entry = CMSG_FIRSTHDR(&header); entry != nullptr;
        entry = CMSG_NXTHDR(&header, entry)) {
     if (entry->cmsg_level != SOL_SOCKET || entry->cmsg_type != SCM_RIGHTS) {
       continue;
     }
     const std::size_t count = (entry->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    result.reserve(result.size() + count);
+    try {
+      result.reserve(result.size() + count);
+    } catch (const std::bad_alloc&) {
+      fits = false;
+    }
     for (std::size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(entry) + i * sizeof(int), sizeof(int));
-      result.emplace_back(fd);
+      int number = -1;
+      std::memcpy(&number, CMSG_DATA(entry) + i * sizeof(int), sizeof(int));
+      base::unique_fd fd(number);
+      if (fits) {
+        result.push_back(std::move(fd));
+      }
     }
   }
-  return result;
+  return fits ? std::optional(std::move(result)) : std::nullopt;
 }
 
 }  // namespace
@@ -141,18 +152,17 @@ received receive_packet(int socket, std::span<std::byte> buffer) {
         base::throw_errno(errno, "receive", {}, "recvmsg");
     }
   }
-  result.descriptors = take_descriptors(header);
+  auto taken = take_descriptors(header);
   if ((header.msg_flags & MSG_TRUNC) != 0) {
-    result.descriptors.clear();
     result.status = receive_status::truncated;
     return result;
   }
-  if ((header.msg_flags & MSG_CTRUNC) != 0) {
-    result.descriptors.clear();
+  if ((header.msg_flags & MSG_CTRUNC) != 0 || !taken) {
     result.status = receive_status::descriptors_lost;
     result.packet = buffer.first(static_cast<std::size_t>(size));
     return result;
   }
+  result.descriptors = std::move(*taken);
   if (size == 0 && result.descriptors.empty()) {
     // End of file; an empty packet looks the same and means as little.
     result.status = receive_status::closed;
@@ -166,7 +176,13 @@ received receive_packet(int socket, std::span<std::byte> buffer) {
 received_guarded receive_guarded(int socket, std::span<std::byte> buffer) {
   const base::fork_section section;
   received got = receive_packet(socket, buffer);
-  return {got.status, got.packet, base::guard_all(std::move(got.descriptors))};
+  received_guarded result{got.status, got.packet, {}};
+  try {
+    result.descriptors = base::guard_all(std::move(got.descriptors));
+  } catch (const std::bad_alloc&) {
+    result.status = receive_status::descriptors_lost;
+  }
+  return result;
 }
 
 bool wait_readable(int socket, std::chrono::milliseconds timeout) {

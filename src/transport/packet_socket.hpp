@@ -32,8 +32,8 @@ enum class receive_status : unsigned char {
   would_block,
   closed,
   truncated,         ///< the packet did not fit: it and its descriptors were dropped
-  descriptors_lost,  ///< the packet is whole, but this process's open file limit left no room for
-                     ///< all of its descriptors: those that came were closed
+  descriptors_lost,  ///< the packet is whole, but this process's open file limit, or its memory,
+                     ///< left no room for all of its descriptors: those that came were closed
 };
 
 struct received {

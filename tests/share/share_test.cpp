@@ -190,7 +190,7 @@ TEST_P(share, a_persistent_share_needs_memory_that_lives_in_descriptors) {
   }
   exporter.ask(order);
   exporter.kill_and_wait();
-  importer.ask("open kv");
+  importer.ask("open-waiting kv");
   EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
   watch().remove("kv");
 }

@@ -2,6 +2,7 @@
 // A broker whose own thread finds no memory, at each place once: it serves all the others after
 // that.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <future>
 #include <thread>
@@ -9,6 +10,8 @@
 #include "broker/server.hpp"
 #include "core_counting_new.hpp"
 #include "gpushm/gpushm.hpp"
+#include "process/deadline.hpp"
+#include "process/proc_counters.hpp"
 #include "process/temp_dir.hpp"
 
 namespace gpushm {
@@ -54,7 +57,8 @@ class broker_without_memory : public testing::Test {
   }
 
   [[nodiscard]] client connect() const {
-    return client::connect({.socket_path = options_.socket_path, .timeout = 1s, .request_timeout = 1s});
+    return client::connect(
+        {.socket_path = options_.socket_path, .timeout = 1s, .request_timeout = 1s});
   }
 
   /// What clients usually do. What is refused for want of memory is an error here, and no more.
@@ -96,6 +100,11 @@ class broker_without_memory : public testing::Test {
 };
 
 TEST_F(broker_without_memory, serves_everybody_once_it_has_some) {
+  {
+    const served broker(options_);  // what a process has once
+    expect_service();
+  }
+  const auto descriptors = gpushm_testing::count_descriptors(::getpid());
   std::size_t failures = 0;
   bool failed = true;
   for (std::size_t at = 1; failed; ++at) {
@@ -109,6 +118,8 @@ TEST_F(broker_without_memory, serves_everybody_once_it_has_some) {
     ASSERT_NO_THROW(expect_service());
   }
   EXPECT_GT(failures, 100U);
+  EXPECT_TRUE(gpushm_testing::eventually(
+      [&] { return gpushm_testing::count_descriptors(::getpid()) == descriptors; }, 5s));
 }
 
 TEST_F(broker_without_memory, serves_everybody_after_it_had_none_for_a_while) {

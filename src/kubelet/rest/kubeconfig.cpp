@@ -70,7 +70,7 @@ class kubeconfig {
     return value;
   }
 
-  const yaml_node& root() const { return *tree_.root; }
+  [[nodiscard]] const yaml_node& root() const { return *tree_.root; }
 
   /// Null, or what `list` has under `member_name` for the element called `name`.
   const yaml_node* named(std::string_view list,
