@@ -29,14 +29,10 @@ case $preset in
     fi
     ;;
 esac
-case $preset in
-  dev)
-    # CI compiles everything once, a developer one file at a time.
-    if [ -n "${CI:-}" ]; then
-      options+=(-DGPUSHM_UNITY=ON)
-    fi
-    ;;
-esac
+# CI compiles everything once, a developer one file at a time.
+if [ "$preset" = dev ] && [ -n "${CI:-}" ]; then
+  options+=(-DGPUSHM_UNITY=ON)
+fi
 # A tree that was configured elsewhere (a copied checkout) is made anew.
 case $preset in
   bench | dist) tree=build/release ;;

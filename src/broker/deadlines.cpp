@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/deadlines.hpp"
 
+#include <optional>
+#include <string_view>
+
 namespace gpushm::broker_detail {
 
 namespace {
@@ -73,32 +76,27 @@ void deadlines::close_the_late(clock::time_point now) {
     }
     silent_.pop_front();
   }
-  for (auto at = at_porter_.begin(); at != at_porter_.end();) {
-    connection* const of = find(*at);
-    if (of == nullptr || !of->at_porter_since) {
-      at = at_porter_.erase(at);
-      continue;
+  const auto close_those = [&](std::set<core::session_id>& all,
+                               std::optional<clock::time_point> connection::*since,
+                               std::string_view why) {
+    for (auto at = all.begin(); at != all.end();) {
+      connection* const of = find(*at);
+      if (of == nullptr || !(of->*since)) {
+        at = all.erase(at);
+        continue;
+      }
+      ++at;
+      if (now - *(of->*since) >= limits_.send) {
+        log_.dropped(*of, why);
+        ender_.close(*of);
+      }
     }
-    ++at;
-    if (now - *of->at_porter_since >= limits_.send) {
-      log_.dropped(*of,
-                   "descriptors that it, or another member of its kind, has sent block when they "
-                   "are closed");
-      ender_.close(*of);
-    }
-  }
-  for (auto at = stalled_.begin(); at != stalled_.end();) {
-    connection* const of = find(*at);
-    if (of == nullptr || !of->blocked_since) {
-      at = stalled_.erase(at);
-      continue;
-    }
-    ++at;
-    if (now - *of->blocked_since >= limits_.send) {
-      log_.dropped(*of, "it does not read what it is sent");
-      ender_.close(*of);
-    }
-  }
+  };
+  close_those(at_porter_,
+              &connection::at_porter_since,
+              "descriptors that it, or another member of its kind, has sent block when they are "
+              "closed");
+  close_those(stalled_, &connection::blocked_since, "it does not read what it is sent");
 }
 
 }  // namespace gpushm::broker_detail

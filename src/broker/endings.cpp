@@ -79,7 +79,7 @@ void endings::close(connection& gone) {
     return;
   }
   log_.guarded([&] { mute_siblings(gone); });
-  // The hub may be in the middle of a request of this or another session: it is told afterwards.
+  // Not now: the hub may be in the middle of a request of this or another session.
   asio::post(io_, [this, kept = gone.shared_from_this()] {
     log_.guarded([&] { end_session(*kept); });
     driver_.schedule();

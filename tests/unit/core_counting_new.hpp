@@ -11,8 +11,8 @@ namespace gpushm_testing {
 void fail_allocation(std::size_t count) noexcept;
 /// That allocation and all that come after it.
 void fail_allocations_from(std::size_t count) noexcept;
-/// Only allocations of the calling thread count and fail from now on, until it is told so with
-/// false.
+/// Only allocations of the calling thread count and fail from now on; with false, those
+/// of all threads again.
 void fail_in_this_thread(bool alone) noexcept;
 /// One has failed since the last of these calls.
 [[nodiscard]] bool an_allocation_failed() noexcept;

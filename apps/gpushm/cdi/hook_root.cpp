@@ -20,7 +20,7 @@ namespace gpushm::cli {
 
 namespace {
 
-constexpr std::string_view operation = "change the container's root";
+constexpr std::string_view root_operation = "change the container's root";
 constexpr mode_t directory_mode = 0755;
 constexpr mode_t file_mode = 0644;
 
@@ -86,18 +86,18 @@ base::unique_fd container_root::make_directory(std::string_view path) const {
     return there;
   }
   if (errno != ENOENT || path.empty() || path == "/") {
-    base::throw_errno(errno, operation, path, "open");
+    base::throw_errno(errno, root_operation, path, "open");
   }
   const base::unique_fd parent = make_directory(discover::directory_of(path));
   const std::string name(discover::name_of(path));
-  base::checked(operation,
+  base::checked(root_operation,
                 path,
                 "mkdir",
                 [&] { return ::mkdirat(parent.get(), name.c_str(), directory_mode); },
                 {EEXIST});
   there = open(path, O_PATH | O_DIRECTORY);
   if (!there) {
-    base::throw_errno(errno, operation, path, "open");
+    base::throw_errno(errno, root_operation, path, "open");
   }
   return there;
 }
@@ -123,17 +123,17 @@ void container_root::write(std::string_view directory,
                            std::string_view text) const {
   const base::unique_fd place = make_directory(directory);
   const std::string temporary = temporary_name(name);
-  const base::unique_fd file(base::checked(operation, name, "open", [&] {
+  const base::unique_fd file(base::checked(root_operation, name, "open", [&] {
     return ::openat(place.get(),
                     temporary.c_str(),
                     O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                     file_mode);
   }));
   try {
-    write_all(file.get(), text, operation, name);
+    write_all(file.get(), text, root_operation, name);
     // The creation mask is the engine's.
-    base::checked(operation, name, "fchmod", [&] { return ::fchmod(file.get(), file_mode); });
-    base::checked(operation, name, "rename", [&] {
+    base::checked(root_operation, name, "fchmod", [&] { return ::fchmod(file.get(), file_mode); });
+    base::checked(root_operation, name, "rename", [&] {
       return ::renameat(place.get(), temporary.c_str(), place.get(), name.c_str());
     });
   } catch (const error&) {
@@ -160,10 +160,10 @@ std::optional<std::string> read_open_file(int fd, std::size_t limit_bytes) {
   return text;
 }
 
-void write_all(int fd, std::string_view text, std::string_view doing, std::string_view object) {
+void write_all(int fd, std::string_view text, std::string_view operation, std::string_view object) {
   while (!text.empty()) {
     const auto wrote = base::checked(
-        doing, object, "write", [&] { return ::write(fd, text.data(), text.size()); });
+        operation, object, "write", [&] { return ::write(fd, text.data(), text.size()); });
     text.remove_prefix(static_cast<std::size_t>(wrote));
   }
 }

@@ -54,6 +54,6 @@ class container_root {
 /// What comes of `fd`, up to its end or `limit_bytes`; nothing when that fails.
 [[nodiscard]] std::optional<std::string> read_open_file(int fd, std::size_t limit_bytes);
 /// Writes all of `text` to `fd`. Throws `error` naming `operation` and `object`.
-void write_all(int fd, std::string_view text, std::string_view doing, std::string_view object);
+void write_all(int fd, std::string_view text, std::string_view operation, std::string_view object);
 
 }  // namespace gpushm::cli
