@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The front door; `make help` lists it. The work is done by CMake presets (CMakePresets.json) and scripts/.
 #
-#   JOBS=N          parallel compilations and tests (default: one a CPU, fewer when memory is short)
+#   JOBS=N          parallel compilations (default: one a CPU, fewer when memory is short); half as many tests more
 #   PREFIX=/usr     where `install` goes (default: /usr/local); DESTDIR is honoured
 #   DEMO_ARGS=...   given to `gpushm demo`
 #   ALL=1           lint: clang-tidy over every file, not only over what changed and a tenth of the rest
@@ -24,9 +24,10 @@ BENCH ?=
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 60
 IMAGE_ARGS ?=
-export CTEST_PARALLEL_LEVEL ?= $(JOBS)
+# Tests wait for a third of their time.
+export CTEST_PARALLEL_LEVEL ?= $(shell echo $$(( $(JOBS) * 3 / 2 )))
 
-.PHONY: help deps deps-build deps-test deps-lint deps-fuzz deps-image build demo test bench format lint asan tsan \
+.PHONY: help deps deps-build deps-test deps-lint deps-sanitize deps-image build demo test bench format lint asan tsan \
         coverage fuzz install dist check-dist image clean
 
 help: ## this list
@@ -41,8 +42,8 @@ deps-test:
 	@scripts/deps.sh build agent bench gtest clang test
 deps-lint:
 	@scripts/deps.sh build agent clang lint
-deps-fuzz:
-	@scripts/deps.sh build agent bench gtest clang fuzz
+deps-sanitize:
+	@scripts/deps.sh build agent bench gtest clang test sanitize
 deps-image:
 	@scripts/deps.sh build agent image
 
@@ -75,11 +76,11 @@ format: deps-lint ## format the sources
 lint: deps-lint ## clang-format, clang-tidy, cppcheck, shellcheck and own rules
 	@ALL='$(ALL)' scripts/lint.sh
 
-asan: deps-test ## unit and process tests under AddressSanitizer and UndefinedBehaviorSanitizer
+asan: deps-sanitize ## unit and process tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@scripts/build.sh asan $(JOBS)
 	@scripts/ctest.sh asan
 
-tsan: deps-test ## unit and process tests under ThreadSanitizer
+tsan: deps-sanitize ## unit and process tests under ThreadSanitizer
 	@scripts/build.sh tsan $(JOBS)
 	@scripts/ctest.sh tsan
 
@@ -87,7 +88,7 @@ coverage: deps-test ## all tests with gcov counters (build/coverage)
 	@scripts/build.sh coverage $(JOBS)
 	@scripts/ctest.sh coverage
 
-fuzz: deps-fuzz ## run every fuzz program for FUZZ_SECONDS
+fuzz: deps-sanitize ## run every fuzz program for FUZZ_SECONDS
 	@scripts/build.sh fuzz $(JOBS)
 	@scripts/fuzz.sh build/fuzz $(FUZZ_SECONDS)
 

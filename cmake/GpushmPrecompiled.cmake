@@ -19,13 +19,14 @@ set(GPUSHM_PRECOMPILED_HEADERS
   <stdexcept> <string> <string_view> <thread> <tuple> <unordered_map> <utility> <variant> <vector>
   <nlohmann/json.hpp>)
 
-# gpushm_precompile(NAME HEADERS header... [LIBRARIES target...])
-# The target NAME: headers, compiled. ${NAME_FILE} of the caller: the path of that.
+# gpushm_precompile(NAME IS_TEST_CODE value HEADERS header... [LIBRARIES target...])
+# The target NAME: headers, compiled as the product is or as the tests are. ${NAME_FILE} of the caller: the path of that.
 function(gpushm_precompile name)
-  cmake_parse_arguments(arg "" "" "HEADERS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "" "IS_TEST_CODE" "HEADERS;LIBRARIES" ${ARGN})
   set(source "${PROJECT_BINARY_DIR}/precompiled/${name}.cpp")
   file(CONFIGURE OUTPUT "${source}" CONTENT "")
   add_library(${name} OBJECT "${source}")
+  set_target_properties(${name} PROPERTIES GPUSHM_IS_TEST_CODE ${arg_IS_TEST_CODE})
   target_link_libraries(${name} PRIVATE gpushm_flags ${arg_LIBRARIES})
   target_precompile_headers(${name} PRIVATE ${arg_HEADERS})
   set(file "${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/${name}.dir/cmake_pch.hxx.pch")
@@ -45,10 +46,10 @@ endfunction()
 # After all targets are there.
 function(gpushm_use_precompiled)
   gpushm_targets_below("${PROJECT_SOURCE_DIR}" below)
-  gpushm_precompile(gpushm_precompiled HEADERS ${GPUSHM_PRECOMPILED_HEADERS})
+  gpushm_precompile(gpushm_precompiled IS_TEST_CODE OFF HEADERS ${GPUSHM_PRECOMPILED_HEADERS})
   if(GPUSHM_BUILD_TESTS)
     find_package(GTest REQUIRED)  # what tests/ finds is known there alone
-    gpushm_precompile(gpushm_precompiled_tests HEADERS ${GPUSHM_PRECOMPILED_HEADERS} <gmock/gmock.h> <gtest/gtest.h>
+    gpushm_precompile(gpushm_precompiled_tests IS_TEST_CODE ON HEADERS ${GPUSHM_PRECOMPILED_HEADERS} <gmock/gmock.h> <gtest/gtest.h>
       LIBRARIES GTest::gtest GTest::gmock)
   endif()
   foreach(target IN LISTS below)

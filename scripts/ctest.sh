@@ -7,9 +7,9 @@
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-# Without intercept_tls_get_addr=0, which the preset asan has, the leak check of GCC 12 now and then takes the thread-local
-# block of a library that was opened at run time for a header of an older glibc, by its address alone, and crashes
-# ("Tracer caught signal 11").
+# Without intercept_tls_get_addr=0, which the preset asan has, the leak check now and then takes the thread-local block of a
+# library that was opened at run time for a header of an older glibc, by its address alone, and crashes ("Tracer caught
+# signal 11"; seen with GCC 12's).
 rc=0
 ctest --preset "$1" "${@:2}" || rc=$?
 echo "tests: $1: $SECONDS s"

@@ -3,7 +3,7 @@
 # Installs, with apt, what building, testing and checking need (Debian 12, Ubuntu 24.04). Says what it installs; does
 # nothing, and asks for no password, when everything is there.
 #
-#   scripts/deps.sh [build] [agent] [bench] [gtest] [clang] [test] [dist] [lint] [fuzz] [image]        default: all
+#   scripts/deps.sh [build] [agent] [bench] [gtest] [clang] [test] [dist] [lint] [sanitize] [image]        default: all
 set -euo pipefail
 
 # Alternatives are separated by "|"; the first that this distribution has is taken. With "?" at its end an entry is
@@ -23,17 +23,18 @@ test=(
   # Renders the kustomizations. Ubuntu has it as a snap only.
   'kubectl|kubernetes-client?'
 )
-# What build/dev, clang-tidy and the fuzz programs are compiled with.
+# What build/dev, the sanitizers, clang-tidy and the fuzz programs are compiled with.
 clang=('clang-14|clang')
 # Version 14 is what CI checks with; another version formats differently.
 lint=('clang-format-14|clang-format' 'clang-tidy-14|clang-tidy' cppcheck git ninja-build python3-minimal shellcheck)
 dist=(binutils patchelf xz-utils)
 image=(binutils ca-certificates patchelf 'podman|buildah')
-fuzz=('libclang-rt-14-dev|libclang-rt-18-dev|libclang-rt-dev')
+# The sanitizers' and the fuzzer's run-time libraries, and what gives functions their names in reports and suppressions.
+sanitize=('libclang-rt-14-dev|libclang-rt-18-dev|libclang-rt-dev' llvm)
 
 groups=("$@")
 if [ ${#groups[@]} -eq 0 ]; then
-  groups=(build agent bench gtest clang test dist lint fuzz image)
+  groups=(build agent bench gtest clang test dist lint sanitize image)
 fi
 wanted=()
 for group in "${groups[@]}"; do
@@ -46,7 +47,7 @@ for group in "${groups[@]}"; do
     test) wanted+=("${test[@]}") ;;
     dist) wanted+=("${dist[@]}") ;;
     lint) wanted+=("${lint[@]}") ;;
-    fuzz) wanted+=("${fuzz[@]}") ;;
+    sanitize) wanted+=("${sanitize[@]}") ;;
     image) wanted+=("${image[@]}") ;;
     *) echo "deps: unknown group $group" >&2; exit 2 ;;
   esac

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/own_table.hpp"
 #include "base/syscall.hpp"
 #include "base/thread.hpp"
 #include "broker/chunk_kinds.hpp"
@@ -34,6 +35,7 @@ using address_text = std::array<std::byte, sizeof(void*)>;
 
 template <typename T>
 address_text text_of(T* address) {
+  address->complete.store(true, std::memory_order_release);
   address_text text{};
   std::memcpy(text.data(), &address, text.size());
   return text;
@@ -43,6 +45,7 @@ template <typename T>
 std::unique_ptr<T> object_at(const address_text& text) {
   T* address = nullptr;
   std::memcpy(&address, text.data(), text.size());
+  static_cast<void>(address->complete.load(std::memory_order_acquire));
   return std::unique_ptr<T>(address);
 }
 
@@ -104,11 +107,14 @@ bool drain(int socket) noexcept {
 /// What travels to the office with the socket. Lives in this process's heap; only its address
 /// travels.
 struct porter::job {
-  std::uint64_t session = 0;
+  job(std::uint64_t number, std::string whose, std::shared_ptr<std::atomic<bool>> copy_closed)
+      : session(number), principal(std::move(whose)), let_go(std::move(copy_closed)) {}
+  std::uint64_t session;
   std::string principal;
   /// Only close the socket, once the broker has closed its copy: the last close is the one that may
   /// block.
-  std::shared_ptr<std::atomic<bool>> let_go = nullptr;
+  std::shared_ptr<std::atomic<bool>> let_go;
+  std::atomic<bool> complete = false;  ///< as of a parcel
 };
 
 /// The threads with the other table. Ends when the broker's end of the socket pair is closed;
@@ -116,6 +122,12 @@ struct porter::job {
 class porter::office : public std::enable_shared_from_this<porter::office> {
  public:
   explicit office(int theirs) : theirs_(theirs) {}
+  office(const office&) = delete;
+  office& operator=(const office&) = delete;
+  ~office() {
+    const base::own_table_scope own;
+    theirs_.reset();
+  }
 
   /// Hands jobs out. Runs on the first thread.
   void run() {
@@ -137,8 +149,7 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
     base::unique_fd socket;
   };
 
-  // ---- What uses the table of descriptors, which ThreadSanitizer takes for the broker's
-  // (scripts/tsan-suppressions.txt).
+  // ---- What uses the table of descriptors.
 
   /// Empty when the broker is gone.
   std::optional<task> receive_job() {
@@ -150,8 +161,10 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
     header.msg_iovlen = 1;
     header.msg_control = control.data();
     header.msg_controllen = control.size();
-    const auto size =
-        base::retry([&] { return ::recvmsg(theirs_.get(), &header, MSG_CMSG_CLOEXEC); });
+    const auto size = base::retry([&] {
+      const base::own_table_scope own;
+      return ::recvmsg(theirs_.get(), &header, MSG_CMSG_CLOEXEC);
+    });
     if (size != static_cast<ssize_t>(address.size())) {
       return std::nullopt;
     }
@@ -168,7 +181,8 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
     std::vector<base::unique_fd> chunks;
     auto made = fetch(what, chunks, foreign);
     // The broker's own copies come with the packet; these are closed when it has them.
-    hand_over(std::move(made), chunks);
+    const base::own_table_scope own;
+    hand_over(std::move(made), std::move(chunks));
   }
 
   /// Descriptors in this table are not the broker's: they are not guarded.
@@ -178,6 +192,7 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
     auto made = std::make_unique<parcel>();
     made->session = what.what->session;
     std::vector<std::byte> buffer(wire::max_packet_bytes);
+    const base::own_table_scope own;
     try {
       auto got = transport::receive_packet(what.socket.get(), buffer);
       made->status = got.status;
@@ -197,7 +212,7 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
     return made;
   }
 
-  void hand_over(std::unique_ptr<parcel> what, const std::vector<base::unique_fd>& chunks) {
+  void hand_over(std::unique_ptr<parcel> what, std::vector<base::unique_fd> chunks) {
     std::vector<int> numbers(chunks.size());
     std::transform(
         chunks.begin(), chunks.end(), numbers.begin(), [](const auto& fd) { return fd.get(); });
@@ -231,6 +246,7 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
 
   /// May block.
   static void close_all(task& what, std::vector<base::unique_fd>& foreign) noexcept {
+    const base::own_table_scope own;
     foreign.clear();
     what.socket.reset();
   }
@@ -352,7 +368,7 @@ porter::porter() {
 porter::~porter() = default;
 
 bool porter::fetch(std::uint64_t session, const std::string& principal, int socket) {
-  auto made = std::make_unique<job>(job{session, principal});
+  auto made = std::make_unique<job>(session, principal, nullptr);
   const address_text text = text_of(made.get());
   const std::array<int, 1> fds{socket};
   try {
@@ -372,7 +388,7 @@ bool porter::fetch(std::uint64_t session, const std::string& principal, int sock
 void porter::bury(const std::string& principal, base::unique_fd socket) noexcept {
   try {
     const auto let_go = std::make_shared<std::atomic<bool>>(false);
-    auto made = std::make_unique<job>(job{0, principal, let_go});
+    auto made = std::make_unique<job>(0, principal, let_go);
     const address_text text = text_of(made.get());
     const std::array<int, 1> fds{socket.get()};
     if (transport::send_packet(ours_.get(), text, fds) == transport::send_result::sent) {

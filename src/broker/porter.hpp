@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -32,6 +33,9 @@ class porter {
     std::vector<base::guarded_fd> descriptors;  ///< of kinds that members have a reason to send
     std::size_t foreign = 0;                    ///< others that came; closed
     bool failed = false;                        ///< the socket said something unexpected
+    /// Set by the thread that filled it, read by the one that takes it: the kernel orders the two,
+    /// of which neither the language nor ThreadSanitizer knows.
+    std::atomic<bool> complete = false;
   };
 
   /// Throws `errc::system_error`.

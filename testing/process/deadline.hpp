@@ -5,21 +5,13 @@
 #include <chrono>
 #include <thread>
 
+#include "process/sanitizers.hpp"
+
 namespace gpushm_testing {
 
 using clock = std::chrono::steady_clock;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr int patience_factor = 5;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-inline constexpr int patience_factor = 5;
-#else
-inline constexpr int patience_factor = 1;
-#endif
-#else
-inline constexpr int patience_factor = 1;
-#endif
+inline constexpr int patience_factor = under_sanitizer ? 5 : 1;
 
 /// `timeout` as it should be in this build: instrumented programs get longer.
 [[nodiscard]] constexpr std::chrono::milliseconds patience(std::chrono::milliseconds timeout) {

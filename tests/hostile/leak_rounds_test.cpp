@@ -21,15 +21,14 @@
 #include "gpushm/gpushm.hpp"
 #include "process/deadline.hpp"
 #include "process/proc_counters.hpp"
+#include "process/sanitizers.hpp"
 #include "process/temp_dir.hpp"
 #include "raw_session/raw_session.hpp"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-// In libasan and libtsan; GCC has the functions and not their header
+// In the libraries of both sanitizers; GCC has the functions and not their header
 // (sanitizer/allocator_interface.h).
 // NOLINTNEXTLINE(bugprone-reserved-identifier,readability-redundant-declaration)
 extern "C" std::size_t __sanitizer_get_current_allocated_bytes();
-#endif
 
 namespace gpushm_tests {
 namespace {
@@ -40,12 +39,12 @@ constexpr std::uint64_t page = 4096;
 constexpr std::size_t heap_slack = 48UL << 10U;
 
 std::size_t heap_bytes() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return __sanitizer_get_current_allocated_bytes();
-#else
-  const auto now = ::mallinfo2();
-  return now.uordblks + now.hblkhd;
-#endif
+  if constexpr (gpushm_testing::under_sanitizer) {
+    return __sanitizer_get_current_allocated_bytes();
+  } else {
+    const auto now = ::mallinfo2();
+    return now.uordblks + now.hblkhd;
+  }
 }
 
 std::size_t rounds() {

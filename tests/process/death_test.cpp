@@ -19,6 +19,7 @@
 #include "process/child.hpp"
 #include "process/harness_error.hpp"
 #include "process/programs.hpp"
+#include "process/sanitizers.hpp"
 #include "process/temp_dir.hpp"
 #include "ptrace/traced_process.hpp"
 #include "support/broker_process.hpp"
@@ -47,11 +48,7 @@ constexpr std::uint64_t too_many_calls = 5'000;
 
 /// Victims are killed at every call. Under a sanitizer only at every seventh: processes take 10
 /// times as long to start there, and the sanitizer adds calls of its own.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t step_between_deaths = 7;
-#else
-constexpr std::uint64_t step_between_deaths = 1;
-#endif
+constexpr std::uint64_t step_between_deaths = gpushm_testing::under_sanitizer ? 7 : 1;
 
 const std::string name = "death/segment";
 
@@ -431,10 +428,10 @@ class death_of_broker : public ::testing::Test {
 };
 
 TEST_F(death_of_broker, at_every_call_leaves_clients_that_go_on_and_nothing_else) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer maps memory for itself in the broker's round: 5,700 calls "
-                  "instead of 228, which take more than 15 minutes";
-#endif
+  if (gpushm_testing::under_thread_sanitizer) {
+    GTEST_SKIP() << "ThreadSanitizer maps memory for itself in the broker's round: 5,700 calls "
+                    "instead of 228, which take more than 15 minutes";
+  }
   std::optional<holdings> before;
   std::uint64_t k = 1;
   for (; k < too_many_calls; k += step_between_deaths) {

@@ -14,6 +14,7 @@
 #include "fake_driver/fake_gpus.hpp"
 #include "machines/machines.hpp"
 #include "process/deadline.hpp"
+#include "process/sanitizers.hpp"
 #include "support/cli.hpp"
 
 namespace gpushm_tests {
@@ -77,9 +78,9 @@ TEST_F(doctor_cli, without_a_gpu_host_memory_is_tried_and_nothing_is_wrong) {
 }
 
 TEST_F(doctor_cli, tries_every_way_on_every_gpu) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
-#endif
+  if (gpushm_testing::under_thread_sanitizer) {
+    GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
+  }
   use_fake_gpus(2);
   const auto ran = doctor({"--json", "--accept-fake-chunks"});
   EXPECT_EQ(ran.status, exited(0)) << ran.out << ran.err;

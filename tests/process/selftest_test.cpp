@@ -13,6 +13,7 @@
 #include "fake_driver/fake_gpus.hpp"
 #include "process/deadline.hpp"
 #include "process/programs.hpp"
+#include "process/sanitizers.hpp"
 #include "process/temp_dir.hpp"
 #include "support/scoped_variable.hpp"
 
@@ -83,9 +84,9 @@ class selftest : public ::testing::Test {
 };
 
 TEST_F(selftest, agrees_with_the_predictions) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
-#endif
+  if (gpushm_testing::under_thread_sanitizer) {
+    GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
+  }
   const auto findings = run_selftest(options());
   if (!findings.front().not_permitted.empty()) {
     GTEST_SKIP() << "no namespaces here: " << findings.front().not_permitted;

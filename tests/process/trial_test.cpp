@@ -20,6 +20,7 @@
 #include "process/child.hpp"
 #include "process/deadline.hpp"
 #include "process/programs.hpp"
+#include "process/sanitizers.hpp"
 #include "process/temp_dir.hpp"
 
 namespace gpushm_tests {
@@ -189,9 +190,9 @@ TEST_F(trial, the_importer_may_use_another_gpu) {
 }
 
 TEST_F(trial, equal_pids_stop_raw_handles_and_nothing_else) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
-#endif
+  if (gpushm_testing::under_thread_sanitizer) {
+    GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
+  }
   if (!may_isolate()) {
     GTEST_SKIP() << "no namespaces of its own for a process here";
   }
@@ -216,9 +217,9 @@ TEST_F(trial, equal_pids_stop_raw_handles_and_nothing_else) {
 }
 
 TEST_F(trial, spare_pids_make_them_differ) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
-#endif
+  if (gpushm_testing::under_thread_sanitizer) {
+    GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
+  }
   if (!may_isolate()) {
     GTEST_SKIP() << "no namespaces of its own for a process here";
   }

@@ -12,6 +12,7 @@
 #include "gpushm/gpushm.hpp"
 #include "process/deadline.hpp"
 #include "process/proc_counters.hpp"
+#include "process/sanitizers.hpp"
 #include "process/temp_dir.hpp"
 
 namespace gpushm {
@@ -49,7 +50,10 @@ class served {
 
 class broker_without_memory : public testing::Test {
  protected:
-  broker_without_memory() {
+  void SetUp() override {
+    if (gpushm_testing::under_thread_sanitizer) {
+      GTEST_SKIP() << "clang's ThreadSanitizer has an operator new that a program cannot replace";
+    }
     options_.socket_path = folder_ / "socket";
     options_.limits.hello_timeout_ms = 100;
     options_.limits.send_timeout_ms = 200;

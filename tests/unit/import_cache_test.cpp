@@ -20,6 +20,7 @@
 #include "process/proc_counters.hpp"
 #include "process/programs.hpp"
 #include "process/quiet_fork.hpp"
+#include "process/sanitizers.hpp"
 #include "process/temp_dir.hpp"
 #include "ptrace/traced_process.hpp"
 
@@ -669,9 +670,9 @@ TEST_F(caching, makes_no_system_call_on_a_hit) {
 }
 
 TEST_F(caching, is_not_used_in_a_forked_child) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "ThreadSanitizer does not support fork in a program with threads";
-#endif
+  if (gpushm_testing::under_thread_sanitizer) {
+    GTEST_SKIP() << "ThreadSanitizer does not support fork in a program with threads";
+  }
   const auto written = make("w");
   make("kept");
   client user = connect();

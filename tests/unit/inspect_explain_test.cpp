@@ -18,6 +18,7 @@
 #include "inspect/explain.hpp"
 #include "inspect/explain_match.hpp"
 #include "inspect/explain_rules.hpp"
+#include "process/sanitizers.hpp"
 
 namespace gpushm::inspect {
 
@@ -462,11 +463,7 @@ TEST(explain, reads_no_more_than_its_limit) {
 }
 
 TEST(explain, ends_soon_for_texts_that_almost_match_everywhere) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  constexpr std::chrono::seconds most{120};
-#else
-  constexpr std::chrono::seconds most{20};
-#endif
+  constexpr std::chrono::seconds most{gpushm_testing::under_sanitizer ? 120 : 20};
   for (const std::string& part : {std::string("xid ("),
                                   std::string("1 "),
                                   std::string("error 1x "),

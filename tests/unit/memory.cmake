@@ -9,3 +9,4 @@ gpushm_test(gpushm_memory_large_pages_test
   SOURCES memory_large_pages_test.cpp
   MODULES memory
   LABEL unit SINGLE_THREADED)
+target_link_options(gpushm_memory_large_pages_test PRIVATE LINKER:--wrap=sysconf)

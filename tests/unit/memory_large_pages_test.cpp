@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 
@@ -13,16 +12,15 @@ namespace {
 constexpr long large_page = 65'536;
 }  // namespace
 
-extern "C" long sysconf(int name) noexcept {
-  if (name == _SC_PAGESIZE) {
-    return large_page;
-  }
-  if (name == _SC_NPROCESSORS_ONLN || name == _SC_NPROCESSORS_CONF) {
-    return 2;
-  }
-  errno = EINVAL;
-  return -1;
+// The linker takes these for sysconf and the C library's own (--wrap).
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
+extern "C" long __real_sysconf(int name) noexcept;
+
+extern "C" long __wrap_sysconf(int name) noexcept;
+long __wrap_sysconf(int name) noexcept {
+  return name == _SC_PAGESIZE ? large_page : __real_sysconf(name);
 }
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 namespace gpushm::memory {
 namespace {
