@@ -9,7 +9,7 @@ its name, the files written and the sources that stay alone. A written file chan
 
 Two sources go together unless one declares, where only it can see it (in an unnamed namespace, or static), a name that
 the other has for anything but a member: what a name means must not depend on the neighbours. Sources with macros,
-headers of the kernel or inline assembly stay alone, and sources with a using-directive go with those of the same.
+headers of the kernel, inline assembly or coroutines stay alone, and sources with a using-directive go with those of the same.
 """
 import os
 import re
@@ -64,7 +64,7 @@ class Source:
         with open(os.path.join(root, path), encoding="utf-8") as file:
             text = file.read()
         self.lines = text.count("\n")
-        self.alone = bool(re.search(r"^\s*#\s*(define|undef)\b|^\s*#\s*include\s*<(linux|asm)/|\basm\b", text, re.M))
+        self.alone = bool(re.search(r"^\s*#\s*(define|undef)\b|^\s*#\s*include\s*<(linux|asm)/|\basm\b|\bco_(await|return|yield)\b", text, re.M))
         text = without_text(text)
         text = re.sub(r"^\s*#[^\n]*", "", text, flags=re.M)
         self.using = frozenset(re.findall(r"^using namespace ([\w:]+)", text, re.M))

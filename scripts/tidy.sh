@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# clang-tidy over the product's sources, several at once: what changed since the last commit that passed, and a tenth of
-# the rest (tidy_files.py); with ALL=1 in the environment all of them. A file that was clean is not looked at again until
-# it, a header that it includes, its compile command, .clang-tidy or clang-tidy itself changes.
+# clang-tidy over the product's sources, in groups and several at once: what changed since the last commit that passed, and a
+# tenth of the rest (tidy_files.py); with ALL=1 in the environment all of them. What was clean is not looked at again until
+# a source, a header that it includes, its compile command, .clang-tidy or clang-tidy itself changes.
 #
 #   scripts/tidy.sh BUILD_DIR CLANG_TIDY [JOBS]
 set -euo pipefail
@@ -39,6 +39,8 @@ one() { # FILE COMMAND
   # The analyzer of clang 14 does not model coroutines: it reports their frames as uninitialised.
   if grep -q 'co_await\|co_return' "$file"; then
     checks=(--checks=-clang-analyzer-*)
+  elif [[ $file == */unity/* ]]; then
+    checks=(--checks=-bugprone-suspicious-include)
   fi
   if output=$("$CLANG_TIDY" -p "$BUILD" --quiet "${checks[@]}" "$file" 2>&1); then
     [ -n "$inputs" ] && : >"$CACHE/$key"

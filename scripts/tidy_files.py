@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Prints what clang-tidy has to look at: "FILE\\0COMMAND\\0" of sources of src/ and apps/.
+"""Prints what clang-tidy has to look at: "FILE\\0COMMAND\\0" of sources of src/ and apps/, or of files that include several of
+them (unity_groups.py): most of its time goes to what they include.
 
   tidy_files.py BUILD_DIR [BASE]
 
 Without BASE all of them. With BASE, a commit: those that changed since then, a tenth of the rest, which the number of
 commits chooses, so that ten commits look at everything, and of those that include what changed as many as fit into MOST:
-one header can be included by all, and a file takes some 13 s.
+one header can be included by all, and a file, or eight together, takes some 15 s.
 """
 import json
 import os
@@ -16,7 +17,7 @@ import sys
 import zlib
 
 PARTS = 10
-MOST = 50
+MOST = 25
 
 
 def git(*words):
@@ -47,27 +48,34 @@ def main():
     build, *base = sys.argv[1:]
     root = os.getcwd()
     sources = {}
+    members = {}
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
         for entry in json.load(file):
             name = os.path.relpath(entry["file"], root)
-            if name.split(os.sep)[0] in ("src", "apps") and name.endswith(".cpp"):
+            together = set()
+            if name.startswith(os.path.join(build, "unity") + os.sep):
+                with open(name, encoding="utf-8") as group:
+                    together = set(re.findall(r'^#include "(.+)"', group.read(), re.M))
+            elif name.endswith(".cpp"):
+                together = {name}
+            if together and all(one.split(os.sep)[0] in ("src", "apps") for one in together):
                 sources[name] = entry
+                members[name] = together
     chosen = set(sources)
     if base:
         changed = set(git("diff", "--name-only", base[0]) + git("ls-files", "--others", "--exclude-standard"))
-        # What decides how every file is looked at.
-        if not changed & {".clang-tidy", "scripts/tidy.sh"}:
-            tracked = [name for name in git("ls-files", "*.cpp", "*.hpp", "*.h") if os.path.exists(name)]
-            turn = int(git("rev-list", "--count", "HEAD")[0]) % PARTS
-            touched = with_includers(changed, tracked)
-            part = {name: zlib.crc32(name.encode()) % PARTS for name in sources}
-            chosen = {name for name in sources if name in changed or part[name] == turn}
-            # The part that comes next first, so that every one has its turn.
-            others = sorted((name for name in sources if name in touched and name not in chosen),
-                            key=lambda name: (part[name] - turn) % PARTS)
-            chosen |= set(others[:max(0, MOST - len(chosen))])
-            print(f"tidy: {len(chosen)} of {len(sources)} files: changed since {base[0][:12]}, and part {turn + 1} of {PARTS} "
-                  "(`make lint ALL=1` takes all)", file=sys.stderr)
+        tracked = [name for name in git("ls-files", "*.cpp", "*.hpp", "*.h") if os.path.exists(name)]
+        turn = int(git("rev-list", "--count", "HEAD")[0]) % PARTS
+        touched = with_includers(changed, tracked)
+        part = {name: zlib.crc32(name.encode()) % PARTS for name in sources}
+        chosen = {name for name in sources if members[name] & changed or part[name] == turn}
+        # The part that comes next first, so that every one has its turn.
+        others = sorted((name for name in sources if members[name] & touched and name not in chosen),
+                        key=lambda name: (part[name] - turn) % PARTS)
+        chosen |= set(others[:max(0, MOST - len(chosen))])
+        count = sum(len(members[name]) for name in chosen)
+        print(f"tidy: {count} of {sum(map(len, members.values()))} files: changed since {base[0][:12]}, and part {turn + 1} of {PARTS} "
+              "(`make lint ALL=1` takes all)", file=sys.stderr)
     for name in sorted(chosen):
         sys.stdout.write(sources[name]["file"] + "\0" + sources[name]["command"] + "\0")
 

@@ -37,8 +37,10 @@ class own_table_scope {
     AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
   }
 #else
-  own_table_scope() noexcept {}  // NOLINT(modernize-use-equals-default): a variable of it is used
-  ~own_table_scope() {}          // NOLINT(modernize-use-equals-default)
+  // NOLINTBEGIN(modernize-use-equals-default): then a variable of it would not be used
+  own_table_scope() noexcept {}
+  ~own_table_scope() {}
+  // NOLINTEND(modernize-use-equals-default)
 #endif
   own_table_scope(const own_table_scope&) = delete;
   own_table_scope& operator=(const own_table_scope&) = delete;

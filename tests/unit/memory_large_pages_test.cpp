@@ -13,14 +13,14 @@ constexpr long large_page = 65'536;
 }  // namespace
 
 // The linker takes these for sysconf and the C library's own (--wrap).
-// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
+// NOLINTBEGIN(bugprone-reserved-identifier): the linker's
 extern "C" long __real_sysconf(int name) noexcept;
 
 extern "C" long __wrap_sysconf(int name) noexcept;
 long __wrap_sysconf(int name) noexcept {
   return name == _SC_PAGESIZE ? large_page : __real_sysconf(name);
 }
-// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
+// NOLINTEND(bugprone-reserved-identifier)
 
 namespace gpushm::memory {
 namespace {
