@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The front door; `make help` lists it. The work is done by CMake presets (CMakePresets.json) and scripts/.
 #
-#   JOBS=N          parallel compilations (default: one a CPU, fewer when memory is short); half as many tests more
+#   JOBS=N          parallel compilations (default: one a CPU, fewer when memory is short)
+#   CTEST_PARALLEL_LEVEL=N  tests at once (default: half as many again as JOBS)
 #   PREFIX=/usr     where `install` goes (default: /usr/local); DESTDIR is honoured
 #   DEMO_ARGS=...   given to `gpushm demo`
 #   ALL=1           lint: clang-tidy over every file, not only over what changed and a tenth of the rest

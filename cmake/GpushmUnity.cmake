@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # GPUSHM_UNITY: sources of a target that do not get in each other's way are compiled as one (unity_groups.py says which);
-# that takes about half as long. ON: all targets, for the builds of CI. TESTS: the tests alone, beside programs that ship,
-# which are compiled as they were written, and benchmarks, which are measured as such.
+# that takes about half as long. For what ships, and for the builds of CI, which so test what ships.
 # GPUSHM_UNITY_APART: targets that are compiled file by file all the same.
 include_guard(GLOBAL)
 
@@ -13,10 +12,6 @@ function(gpushm_unity)
   foreach(target IN LISTS below)
     get_target_property(type ${target} TYPE)
     if(target IN_LIST GPUSHM_UNITY_APART OR NOT type MATCHES "EXECUTABLE|LIBRARY" OR type STREQUAL "INTERFACE_LIBRARY")
-      continue()
-    endif()
-    get_target_property(is_test ${target} GPUSHM_IS_TEST_CODE)
-    if(GPUSHM_UNITY STREQUAL "TESTS" AND (NOT is_test OR target MATCHES "^gpushm_bench"))
       continue()
     endif()
     get_target_property(sources ${target} SOURCES)

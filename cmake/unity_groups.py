@@ -8,8 +8,9 @@ A line of LIST is the name of a target and paths of its sources below ROOT, sepa
 its name, the files written and the sources that stay alone. A written file changes only when its group does.
 
 Two sources go together unless one declares, where only it can see it (in an unnamed namespace, or static), a name that
-the other has for anything but a member: what a name means must not depend on the neighbours. Sources with macros,
-headers of the kernel, inline assembly or coroutines stay alone, and sources with a using-directive go with those of the same.
+the other has for anything but a member or, qualified, something of another scope: what a name means must not depend on
+the neighbours. Sources with macros, headers of the kernel, inline assembly or coroutines stay alone, and sources with a
+using-directive go with those of the same.
 """
 import os
 import re
@@ -69,7 +70,7 @@ class Source:
         text = re.sub(r"^\s*#[^\n]*", "", text, flags=re.M)
         self.using = frozenset(re.findall(r"^using namespace ([\w:]+)", text, re.M))
         self.own = {}
-        self.names = set(re.findall(r"(?<![.>\w])(?<!->)\w+", text))
+        self.names = set(re.findall(r"(?<![.>\w])(?<!::)\w+", text))
         self.scan(text)
 
     def scan(self, text):

@@ -58,7 +58,7 @@ fi
 build() {
   cmake --build --preset "$preset" --parallel "$jobs" "${targets[@]}" "$@"
 }
-if grep -qE '^GPUSHM_UNITY:[A-Z]+=(ON|TESTS)$' "$tree/CMakeCache.txt" && [ ${#dry_run[@]} -eq 0 ]; then
+if grep -qE '^GPUSHM_UNITY:[A-Z]+=ON$' "$tree/CMakeCache.txt" && [ ${#dry_run[@]} -eq 0 ]; then
   apart=
   until build -- -k 0 | tee "$log"; do
     # Sources that cannot be compiled together after all. It costs time, and is to be corrected, but is no failure.

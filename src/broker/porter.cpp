@@ -181,8 +181,7 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
     std::vector<base::unique_fd> chunks;
     auto made = fetch(what, chunks, foreign);
     // The broker's own copies come with the packet; these are closed when it has them.
-    const base::own_table_scope own;
-    hand_over(std::move(made), std::move(chunks));
+    hand_over(std::move(made), chunks);
   }
 
   /// Descriptors in this table are not the broker's: they are not guarded.
@@ -192,7 +191,6 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
     auto made = std::make_unique<parcel>();
     made->session = what.what->session;
     std::vector<std::byte> buffer(wire::max_packet_bytes);
-    const base::own_table_scope own;
     try {
       auto got = transport::receive_packet(what.socket.get(), buffer);
       made->status = got.status;
@@ -212,7 +210,7 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
     return made;
   }
 
-  void hand_over(std::unique_ptr<parcel> what, std::vector<base::unique_fd> chunks) {
+  void hand_over(std::unique_ptr<parcel> what, const std::vector<base::unique_fd>& chunks) {
     std::vector<int> numbers(chunks.size());
     std::transform(
         chunks.begin(), chunks.end(), numbers.begin(), [](const auto& fd) { return fd.get(); });
@@ -246,7 +244,6 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
 
   /// May block.
   static void close_all(task& what, std::vector<base::unique_fd>& foreign) noexcept {
-    const base::own_table_scope own;
     foreign.clear();
     what.socket.reset();
   }
@@ -296,6 +293,7 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
   }
 
   void perform(task& what) noexcept {
+    const base::own_table_scope own;
     std::vector<base::unique_fd> foreign;
     try {
       if (what.what->let_go) {

@@ -5,13 +5,13 @@
 #include <chrono>
 #include <thread>
 
-#include "process/sanitizers.hpp"
+#include "base/sanitizers.hpp"
 
 namespace gpushm_testing {
 
 using clock = std::chrono::steady_clock;
 
-inline constexpr int patience_factor = under_sanitizer ? 5 : 1;
+inline constexpr int patience_factor = gpushm::base::under_sanitizer ? 5 : 1;
 
 /// `timeout` as it should be in this build: instrumented programs get longer.
 [[nodiscard]] constexpr std::chrono::milliseconds patience(std::chrono::milliseconds timeout) {

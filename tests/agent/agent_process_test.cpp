@@ -13,12 +13,12 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/sanitizers.hpp"
 #include "base/text.hpp"
 #include "dra_world.hpp"
 #include "gpushm/gpushm.hpp"
 #include "process/deadline.hpp"
 #include "process/programs.hpp"
-#include "process/sanitizers.hpp"
 #include "support/agent_node.hpp"
 
 namespace gpushm_tests {
@@ -132,7 +132,7 @@ TEST_F(agent_process, stays_small_and_idle_and_makes_no_cuda_context) {
   EXPECT_THAT(maps, Not(HasSubstr("libcuda")));
   const long private_kib = status_kilobytes("RssAnon");
   EXPECT_GT(private_kib, 0);
-  if (!gpushm_testing::under_sanitizer) {
+  if (!gpushm::base::under_sanitizer) {
     EXPECT_LE(private_kib, 8 * 1024);
   }
   RecordProperty("rss_anon_kib", std::to_string(private_kib));

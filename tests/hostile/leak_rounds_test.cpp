@@ -16,12 +16,12 @@
 #include <optional>
 #include <string>
 
+#include "base/sanitizers.hpp"
 #include "base/syscall.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
 #include "process/deadline.hpp"
 #include "process/proc_counters.hpp"
-#include "process/sanitizers.hpp"
 #include "process/temp_dir.hpp"
 #include "raw_session/raw_session.hpp"
 
@@ -39,7 +39,7 @@ constexpr std::uint64_t page = 4096;
 constexpr std::size_t heap_slack = 48UL << 10U;
 
 std::size_t heap_bytes() {
-  if constexpr (gpushm_testing::under_sanitizer) {
+  if constexpr (gpushm::base::under_sanitizer) {
     return __sanitizer_get_current_allocated_bytes();
   } else {
     const auto now = ::mallinfo2();

@@ -14,10 +14,10 @@
 #include <map>
 #include <thread>
 
+#include "base/sanitizers.hpp"
 #include "discover/elf_stub.hpp"
 #include "discover/ld_cache.hpp"
 #include "process/deadline.hpp"
-#include "process/sanitizers.hpp"
 #include "support/cdi_hook_fixture.hpp"
 
 namespace gpushm_tests {
@@ -180,7 +180,7 @@ TEST_P(cdi_hook_ldcache, what_it_makes_is_a_cache_or_does_not_get_into_the_conta
 }
 
 TEST_P(cdi_hook_ldcache, scripts_and_programs_with_a_loader_are_refused) {
-  if (gpushm_testing::under_sanitizer) {
+  if (gpushm::base::under_sanitizer) {
     GTEST_SKIP() << "the sanitizer needs more addresses to say so than the child may have";
   }
   put_file(cli_.directory() / "ldconfig", "#!/bin/sh\ntouch /made\n", 0755);

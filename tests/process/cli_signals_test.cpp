@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "base/sanitizers.hpp"
 #include "process/deadline.hpp"
-#include "process/sanitizers.hpp"
 #include "support/cli.hpp"
 
 namespace gpushm_tests {
@@ -184,7 +184,7 @@ TEST_P(cli_pid_1, every_command_that_waits_ends_at_once) {
     ASSERT_TRUE(eventually([&] { return handles(pid_1, GetParam()); }, seconds(20)))
         << arguments.front();
     ::kill(pid_1, GetParam());
-    if (gpushm_testing::under_thread_sanitizer) {
+    if (gpushm::base::under_thread_sanitizer) {
       // It loses one in some thousand that come while a program starts.
       static_cast<void>(eventually(
           [&] {

@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
+#include "base/sanitizers.hpp"
 #include "gpushm/gpushm.hpp"
 #include "process/child.hpp"
 #include "process/harness_error.hpp"
 #include "process/programs.hpp"
-#include "process/sanitizers.hpp"
 #include "process/temp_dir.hpp"
 #include "ptrace/traced_process.hpp"
 #include "support/broker_process.hpp"
@@ -48,7 +48,7 @@ constexpr std::uint64_t too_many_calls = 5'000;
 
 /// Victims are killed at every call. Under a sanitizer only at every seventh: processes take 10
 /// times as long to start there, and the sanitizer adds calls of its own.
-constexpr std::uint64_t step_between_deaths = gpushm_testing::under_sanitizer ? 7 : 1;
+constexpr std::uint64_t step_between_deaths = gpushm::base::under_sanitizer ? 7 : 1;
 
 const std::string name = "death/segment";
 
@@ -428,7 +428,7 @@ class death_of_broker : public ::testing::Test {
 };
 
 TEST_F(death_of_broker, at_every_call_leaves_clients_that_go_on_and_nothing_else) {
-  if (gpushm_testing::under_thread_sanitizer) {
+  if (gpushm::base::under_thread_sanitizer) {
     GTEST_SKIP() << "ThreadSanitizer maps memory for itself in the broker's round: 5,700 calls "
                     "instead of 228, which take more than 15 minutes";
   }

@@ -11,10 +11,10 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/sanitizers.hpp"
 #include "fake_driver/fake_gpus.hpp"
 #include "machines/machines.hpp"
 #include "process/deadline.hpp"
-#include "process/sanitizers.hpp"
 #include "support/cli.hpp"
 
 namespace gpushm_tests {
@@ -78,7 +78,7 @@ TEST_F(doctor_cli, without_a_gpu_host_memory_is_tried_and_nothing_is_wrong) {
 }
 
 TEST_F(doctor_cli, tries_every_way_on_every_gpu) {
-  if (gpushm_testing::under_thread_sanitizer) {
+  if (gpushm::base::under_thread_sanitizer) {
     GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
   }
   use_fake_gpus(2);

@@ -10,10 +10,10 @@
 
 #include <filesystem>
 
+#include "base/sanitizers.hpp"
 #include "fake_driver/fake_gpus.hpp"
 #include "process/deadline.hpp"
 #include "process/programs.hpp"
-#include "process/sanitizers.hpp"
 #include "process/temp_dir.hpp"
 #include "support/scoped_variable.hpp"
 
@@ -84,7 +84,7 @@ class selftest : public ::testing::Test {
 };
 
 TEST_F(selftest, agrees_with_the_predictions) {
-  if (gpushm_testing::under_thread_sanitizer) {
+  if (gpushm::base::under_thread_sanitizer) {
     GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
   }
   const auto findings = run_selftest(options());

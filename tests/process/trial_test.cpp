@@ -14,13 +14,13 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.hpp"
+#include "base/sanitizers.hpp"
 #include "fake_driver/fake_gpus.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/error.hpp"
 #include "process/child.hpp"
 #include "process/deadline.hpp"
 #include "process/programs.hpp"
-#include "process/sanitizers.hpp"
 #include "process/temp_dir.hpp"
 
 namespace gpushm_tests {
@@ -190,7 +190,7 @@ TEST_F(trial, the_importer_may_use_another_gpu) {
 }
 
 TEST_F(trial, equal_pids_stop_raw_handles_and_nothing_else) {
-  if (gpushm_testing::under_thread_sanitizer) {
+  if (gpushm::base::under_thread_sanitizer) {
     GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
   }
   if (!may_isolate()) {
@@ -217,7 +217,7 @@ TEST_F(trial, equal_pids_stop_raw_handles_and_nothing_else) {
 }
 
 TEST_F(trial, spare_pids_make_them_differ) {
-  if (gpushm_testing::under_thread_sanitizer) {
+  if (gpushm::base::under_thread_sanitizer) {
     GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
   }
   if (!may_isolate()) {

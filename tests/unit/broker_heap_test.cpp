@@ -7,12 +7,12 @@
 #include <future>
 #include <thread>
 
+#include "base/sanitizers.hpp"
 #include "broker/server.hpp"
 #include "core_counting_new.hpp"
 #include "gpushm/gpushm.hpp"
 #include "process/deadline.hpp"
 #include "process/proc_counters.hpp"
-#include "process/sanitizers.hpp"
 #include "process/temp_dir.hpp"
 
 namespace gpushm {
@@ -51,7 +51,7 @@ class served {
 class broker_without_memory : public testing::Test {
  protected:
   void SetUp() override {
-    if (gpushm_testing::under_thread_sanitizer) {
+    if (gpushm::base::under_thread_sanitizer) {
       GTEST_SKIP() << "clang's ThreadSanitizer has an operator new that a program cannot replace";
     }
     options_.socket_path = folder_ / "socket";

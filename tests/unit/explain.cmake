@@ -1,3 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-gpushm_test(inspect_explain_test SOURCES inspect_explain_test.cpp MODULES inspect LABEL unit SINGLE_THREADED
-  LIBRARIES gpushm_testing_process)
+gpushm_test(inspect_explain_test SOURCES inspect_explain_test.cpp MODULES inspect LABEL unit SINGLE_THREADED)

@@ -14,13 +14,13 @@
 #include <thread>
 
 #include "base/fork_guard.hpp"
+#include "base/sanitizers.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
 #include "process/deadline.hpp"
 #include "process/proc_counters.hpp"
 #include "process/programs.hpp"
 #include "process/quiet_fork.hpp"
-#include "process/sanitizers.hpp"
 #include "process/temp_dir.hpp"
 #include "ptrace/traced_process.hpp"
 
@@ -670,7 +670,7 @@ TEST_F(caching, makes_no_system_call_on_a_hit) {
 }
 
 TEST_F(caching, is_not_used_in_a_forked_child) {
-  if (gpushm_testing::under_thread_sanitizer) {
+  if (gpushm::base::under_thread_sanitizer) {
     GTEST_SKIP() << "ThreadSanitizer does not support fork in a program with threads";
   }
   const auto written = make("w");

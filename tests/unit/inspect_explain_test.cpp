@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
+#include "base/sanitizers.hpp"
 #include "driver/cuda_abi.hpp"
 #include "gpushm/error.hpp"
 #include "inspect/explain.hpp"
 #include "inspect/explain_match.hpp"
 #include "inspect/explain_rules.hpp"
-#include "process/sanitizers.hpp"
 
 namespace gpushm::inspect {
 
@@ -463,7 +463,7 @@ TEST(explain, reads_no_more_than_its_limit) {
 }
 
 TEST(explain, ends_soon_for_texts_that_almost_match_everywhere) {
-  constexpr std::chrono::seconds most{gpushm_testing::under_sanitizer ? 120 : 20};
+  constexpr std::chrono::seconds most{gpushm::base::under_sanitizer ? 120 : 20};
   for (const std::string& part : {std::string("xid ("),
                                   std::string("1 "),
                                   std::string("error 1x "),

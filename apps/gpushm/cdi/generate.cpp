@@ -104,14 +104,14 @@ generated_document make_document(const generate_arguments& arguments) {
 
 namespace {
 
-int run(const generate_arguments& arguments) {
+int run_generate_command(const generate_arguments& arguments) {
   const generated_document made = make_document(arguments);
   write_document(made.content, arguments.output);
   tell(made, arguments);
   return exit_ok;
 }
 
-void add(CLI::App& app, generate_arguments& out) {
+void add_generate_arguments(CLI::App& app, generate_arguments& out) {
   add_document_output(app, out.output);
   add_generate_options(app, out);
   app.add_flag("-v,--verbose", out.verbose, "Name everything that was not found");
@@ -124,8 +124,8 @@ void add_cdi_generate(CLI::App& cdi, request& asked) {
                                       asked,
                                       "generate",
                                       "Describe this machine's GPUs and driver as a CDI document",
-                                      add,
-                                      run);
+                                      add_generate_arguments,
+                                      run_generate_command);
 }
 
 }  // namespace gpushm::cli

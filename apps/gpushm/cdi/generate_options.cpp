@@ -13,9 +13,9 @@ namespace {
 
 using why_not = std::optional<std::string> (*)(std::string_view);
 
-[[noreturn]] void refuse(const std::string& option,
-                         const std::string& text,
-                         const std::string& why) {
+[[noreturn]] void refuse_value(const std::string& option,
+                               const std::string& text,
+                               const std::string& why) {
   throw CLI::ValidationError(
       option, std::string("\"").append(text).append("\" is not valid: ").append(why));
 }
@@ -29,7 +29,7 @@ void add_name(CLI::App& app,
          option,
          [&target, option, judge](const std::string& text) {
            if (const auto why = judge(text)) {
-             refuse(option, text, *why);
+             refuse_value(option, text, *why);
            }
            target = text;
          },
@@ -54,7 +54,7 @@ void set_strategies(const std::vector<std::string>& words, generate_arguments& o
   for (const std::string& word : words) {
     const auto strategy = discover::parse_name_strategy(word);
     if (!strategy) {
-      refuse("--device-name-strategy", word, "it must be index, uuid or type-index");
+      refuse_value("--device-name-strategy", word, "it must be index, uuid or type-index");
     }
     out.options.strategies.push_back(*strategy);
   }
@@ -85,7 +85,7 @@ void add_places(CLI::App& app, discover::generate_options& options) {
          "--hook-path,--nvidia-ctk-path,--nvidia-cdi-hook-path",
          [&options](const std::string& path) {
            if (!path.starts_with('/')) {
-             refuse("--hook-path", path, "it must be absolute, as the host sees it");
+             refuse_value("--hook-path", path, "it must be absolute, as the host sees it");
            }
            options.hook_path = path;
          },
@@ -147,7 +147,7 @@ void add_generate_options(CLI::App& app, generate_arguments& out) {
          "--spec-version",
          [&out](const std::string& text) {
            if (text != "auto" && !cdi::version_index(text)) {
-             refuse("--spec-version", text, "it must be 0.3.0 to 1.1.0, or auto");
+             refuse_value("--spec-version", text, "it must be 0.3.0 to 1.1.0, or auto");
            }
            out.spec_version = text == "auto" ? std::string() : text;
          },

@@ -12,7 +12,7 @@ struct hook_arguments {
   std::vector<std::string> words;  ///< the hook's name, then its options
 };
 
-void add(CLI::App& app, hook_arguments& out) {
+void add_hook_arguments(CLI::App& app, hook_arguments& out) {
   // Options of hooks are the hooks' own, known ones or not.
   app.prefix_command();
   app.parse_complete_callback([&app, &out] { out.words = app.remaining(); });
@@ -21,15 +21,19 @@ void add(CLI::App& app, hook_arguments& out) {
       "disable-device-node-modification.");
 }
 
-int run(const hook_arguments& arguments) {
+int run_hook_command(const hook_arguments& arguments) {
   return run_hook(arguments.words);
 }
 
 }  // namespace
 
 void add_cdi_hook(CLI::App& cdi, request& asked) {
-  add_cdi_command<hook_arguments>(
-      cdi, asked, "hook", "Run a hook of a document, in a container engine", add, run);
+  add_cdi_command<hook_arguments>(cdi,
+                                  asked,
+                                  "hook",
+                                  "Run a hook of a document, in a container engine",
+                                  add_hook_arguments,
+                                  run_hook_command);
 }
 
 }  // namespace gpushm::cli

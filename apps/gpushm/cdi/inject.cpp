@@ -22,7 +22,7 @@ struct inject_arguments {
   bool json = false;
 };
 
-void add(CLI::App& app, inject_arguments& out) {
+void add_inject_arguments(CLI::App& app, inject_arguments& out) {
   app.add_option("DEVICE", out.devices, "Qualified names, such as nvidia.com/gpu=0")
       ->required()
       ->type_name("");
@@ -53,7 +53,7 @@ std::vector<cdi::applied_edit> edit(const inject_arguments& arguments, cdi::oci_
   }
 }
 
-int run(const inject_arguments& arguments) {
+int run_inject_command(const inject_arguments& arguments) {
   if (arguments.in_place && arguments.spec == "-") {
     throw usage_error(errc::invalid_argument,
                       "inject",
@@ -87,8 +87,12 @@ int run(const inject_arguments& arguments) {
 }  // namespace
 
 void add_cdi_inject(CLI::App& cdi, request& asked) {
-  add_cdi_command<inject_arguments>(
-      cdi, asked, "inject", "Give an OCI runtime spec its devices", add, run);
+  add_cdi_command<inject_arguments>(cdi,
+                                    asked,
+                                    "inject",
+                                    "Give an OCI runtime spec its devices",
+                                    add_inject_arguments,
+                                    run_inject_command);
 }
 
 }  // namespace gpushm::cli

@@ -20,7 +20,7 @@ struct cdi_list_arguments {
   bool json = false;
 };
 
-void add(CLI::App& app, cdi_list_arguments& out) {
+void add_list_arguments(CLI::App& app, cdi_list_arguments& out) {
   add_spec_directories(app, out.directories);
   add_json(app, out.json);
 }
@@ -49,7 +49,7 @@ std::string joined(const std::vector<std::string>& directories) {
   return all;
 }
 
-int run(const cdi_list_arguments& arguments) {
+int run_list_command(const cdi_list_arguments& arguments) {
   const cdi::registry registry(spec_directories(arguments.directories));
   const auto problems = registry.problems();
   for (const cdi::problem& each : problems) {
@@ -72,8 +72,12 @@ int run(const cdi_list_arguments& arguments) {
 }  // namespace
 
 void add_cdi_list(CLI::App& cdi, request& asked) {
-  add_cdi_command<cdi_list_arguments>(
-      cdi, asked, "list", "List the devices that containers can be given", add, run);
+  add_cdi_command<cdi_list_arguments>(cdi,
+                                      asked,
+                                      "list",
+                                      "List the devices that containers can be given",
+                                      add_list_arguments,
+                                      run_list_command);
 }
 
 }  // namespace gpushm::cli

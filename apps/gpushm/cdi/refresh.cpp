@@ -165,7 +165,7 @@ void watch(refresher& file, const refresh_arguments& arguments) {
   }
 }
 
-void add(CLI::App& app, refresh_arguments& out) {
+void add_refresh_arguments(CLI::App& app, refresh_arguments& out) {
   app.add_option("-o,--output",
                  out.document.output.path,
                  "The document (default: /var/run/cdi/VENDOR-CLASS.yaml)")
@@ -188,7 +188,7 @@ void add(CLI::App& app, refresh_arguments& out) {
   add_document_format(app, out.document.output);
 }
 
-int run(const refresh_arguments& arguments) {
+int run_refresh_command(const refresh_arguments& arguments) {
   refresher file(arguments.document);
   if (arguments.watch) {
     watch(file, arguments);
@@ -201,8 +201,12 @@ int run(const refresh_arguments& arguments) {
 }  // namespace
 
 void add_cdi_refresh(CLI::App& cdi, request& asked) {
-  add_cdi_command<refresh_arguments>(
-      cdi, asked, "refresh", "Write the CDI document when driver or MIG layout changed", add, run);
+  add_cdi_command<refresh_arguments>(cdi,
+                                     asked,
+                                     "refresh",
+                                     "Write the CDI document when driver or MIG layout changed",
+                                     add_refresh_arguments,
+                                     run_refresh_command);
 }
 
 }  // namespace gpushm::cli

@@ -52,7 +52,7 @@ void check_there(const std::string& directory, const std::string& domain) {
   }
 }
 
-void add(CLI::App& app, share_arguments& out) {
+void add_share_arguments(CLI::App& app, share_arguments& out) {
   app.add_option("DOMAIN", out.domains, "Only these (default: every directory there)")
       ->type_name("");
   app.add_option("--directory", out.directory, "Where the domains are (default: /run/gpushm/d)")
@@ -60,7 +60,7 @@ void add(CLI::App& app, share_arguments& out) {
   add_document_output(app, out.output);
 }
 
-int run(const share_arguments& arguments) {
+int run_share_command(const share_arguments& arguments) {
   // Mounted by others, who have another working directory.
   const std::string directory = fs::absolute(arguments.directory).lexically_normal().string();
   for (const std::string& domain : arguments.domains) {
@@ -81,8 +81,8 @@ void add_cdi_share(CLI::App& cdi, request& asked) {
                                    asked,
                                    "share",
                                    "Describe the domains, as devices that lead containers to them",
-                                   add,
-                                   run);
+                                   add_share_arguments,
+                                   run_share_command);
 }
 
 }  // namespace gpushm::cli

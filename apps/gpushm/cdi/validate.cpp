@@ -114,7 +114,7 @@ void print_as_json(const findings& all) {
               {"warnings", to_json(all.warnings)}});
 }
 
-void add(CLI::App& app, validate_arguments& out) {
+void add_validate_arguments(CLI::App& app, validate_arguments& out) {
   auto* files = app.add_option("FILE",
                                out.files,
                                "Documents; - is standard input (default: all of the directories, "
@@ -124,7 +124,7 @@ void add(CLI::App& app, validate_arguments& out) {
   add_json(app, out.json);
 }
 
-int run(const validate_arguments& arguments) {
+int run_validate_command(const validate_arguments& arguments) {
   const findings all = arguments.files.empty()
                            ? look_at_registry(spec_directories(arguments.directories))
                            : look_at_files(arguments.files);
@@ -139,8 +139,12 @@ int run(const validate_arguments& arguments) {
 }  // namespace
 
 void add_cdi_validate(CLI::App& cdi, request& asked) {
-  add_cdi_command<validate_arguments>(
-      cdi, asked, "validate", "Tell every problem of CDI documents", add, run);
+  add_cdi_command<validate_arguments>(cdi,
+                                      asked,
+                                      "validate",
+                                      "Tell every problem of CDI documents",
+                                      add_validate_arguments,
+                                      run_validate_command);
 }
 
 }  // namespace gpushm::cli

@@ -27,7 +27,7 @@ struct watch_arguments {
   bool json = false;
 };
 
-void add(CLI::App& app, watch_arguments& out) {
+void add_watch_arguments(CLI::App& app, watch_arguments& out) {
   add_spec_directories(app, out.directories);
   add_json(app, out.json);
 }
@@ -115,7 +115,7 @@ bool wait_for_change(cdi::registry_watch& watch) {
   }
 }
 
-int run(const watch_arguments& arguments) {
+int run_watch_command(const watch_arguments& arguments) {
   const app::stop_signal stop;
   const teller tell(arguments.json);
   const auto directories = spec_directories(arguments.directories);
@@ -138,8 +138,12 @@ int run(const watch_arguments& arguments) {
 }  // namespace
 
 void add_cdi_watch(CLI::App& cdi, request& asked) {
-  add_cdi_command<watch_arguments>(
-      cdi, asked, "watch", "Print each device and problem that comes or goes", add, run);
+  add_cdi_command<watch_arguments>(cdi,
+                                   asked,
+                                   "watch",
+                                   "Print each device and problem that comes or goes",
+                                   add_watch_arguments,
+                                   run_watch_command);
 }
 
 }  // namespace gpushm::cli

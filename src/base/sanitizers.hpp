@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Which sanitizer this program is compiled with. GCC defines a macro for each, clang answers
-/// `__has_feature`.
+/// Which sanitizer this program is compiled with. GCC before 14 defines a macro for each, others
+/// answer `__has_feature`.
 #pragma once
 
-namespace gpushm_testing {
+namespace gpushm::base {
 
 #if defined(__has_feature)
 inline constexpr bool under_address_sanitizer = __has_feature(address_sanitizer);
@@ -23,4 +23,4 @@ inline constexpr bool under_thread_sanitizer = false;
 
 inline constexpr bool under_sanitizer = under_address_sanitizer || under_thread_sanitizer;
 
-}  // namespace gpushm_testing
+}  // namespace gpushm::base
