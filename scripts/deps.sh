@@ -9,7 +9,7 @@ set -euo pipefail
 # Alternatives are separated by "|"; the first that this distribution has is taken. With "?" at its end an entry is
 # optional: a distribution need not have it, and what needs it says that it is missing.
 build=(
-  cmake ninja-build g++ ccache 'mold?' pkg-config
+  cmake ninja-build g++ ccache 'mold?' pkg-config python3-minimal
   libasio-dev libflatbuffers-dev flatbuffers-compiler
   libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libyaml-dev
 )
@@ -19,14 +19,14 @@ bench=(libbenchmark-dev)
 # What the tests are compiled with, and what they run besides.
 gtest=(libgtest-dev libgmock-dev)
 test=(
-  binutils crun patchelf podman procps python3-minimal runc util-linux xz-utils
+  binutils crun patchelf podman procps python3 runc util-linux xz-utils
   # Renders the kustomizations. Ubuntu has it as a snap only.
   'kubectl|kubernetes-client?'
 )
 # What build/dev, the sanitizers, clang-tidy and the fuzz programs are compiled with.
 clang=('clang-14|clang')
 # Version 14 is what CI checks with; another version formats differently.
-lint=('clang-format-14|clang-format' 'clang-tidy-14|clang-tidy' cppcheck git ninja-build python3-minimal shellcheck)
+lint=('clang-format-14|clang-format' 'clang-tidy-14|clang-tidy' cppcheck git ninja-build python3 shellcheck)
 dist=(binutils patchelf xz-utils)
 image=(binutils ca-certificates patchelf 'podman|buildah')
 # The sanitizers' and the fuzzer's run-time libraries, and what gives functions their names in reports and suppressions.
