@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many open+release rounds a second the broker's one thread does, against a bare epoll loop
-// that answers a packet with two descriptors and takes one more packet: the least work a broker can
-// do for such a round. Clients keep several opens under way each, so that the server is what is
-// busy. A third number, heap a segment, comes from the allocator's own count.
+// with the same system calls for them: it looks whether a packet carries descriptors, takes it,
+// answers it with one descriptor, and does the same, without an answer, for one more packet.
+// Clients keep several opens under way each, so that the server is what is busy. A third number,
+// heap a segment, comes from the allocator's own count.
 #include <benchmark/benchmark.h>
 #include <malloc.h>
 #include <sys/epoll.h>
@@ -19,6 +20,7 @@
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 #include "bench_support.hpp"
+#include "broker/porter.hpp"
 #include "transport/packet_socket.hpp"
 #include "wire/codec.hpp"
 
@@ -95,7 +97,7 @@ class load {
   std::vector<std::byte> buffer_;
 };
 
-/// The floor: answers every odd packet of a connection with `answer` and two descriptors.
+/// The floor: answers every odd packet of a connection with `answer` and a descriptor.
 class bare_loop {
  public:
   explicit bare_loop(std::vector<std::byte> answer) : answer_(std::move(answer)) {
@@ -126,7 +128,7 @@ class bare_loop {
   void serve() {
     const base::unique_fd epoll(::epoll_create1(EPOLL_CLOEXEC));
     const base::unique_fd file(::memfd_create("bench", MFD_CLOEXEC));
-    const std::array<int, 2> descriptors{file.get(), file.get()};
+    const std::array<int, 1> descriptors{file.get()};
     std::vector<std::byte> buffer(wire::max_packet_bytes);
     for (const auto& socket : servers_) {
       epoll_event interest{EPOLLIN, {.fd = socket.get()}};
@@ -142,7 +144,7 @@ class bare_loop {
         if (socket == stop_.get()) {
           return;
         }
-        for (;;) {
+        while (broker_detail::peek_packet(socket) == broker_detail::next_packet::plain) {
           const auto got = transport::receive_packet(socket, buffer);
           if (got.status != transport::receive_status::packet) {
             break;

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// First open of a segment through the broker, against the raw path with no broker at all: receive
-// the descriptor, import, reserve, map, set access, close it. Both in one loop; `ratio` is what
-// counts. Nothing is cached: every open ends before the next begins.
+// First open of a segment through a broker in another process, against the raw path with no broker
+// at all: receive the descriptor, import, reserve, map, set access, close it. `ratio` is against
+// that; `ratio_requested` against the same where another process was first asked for the
+// descriptor. All in one loop, with `idle` between two opens. Nothing is cached: every open ends
+// before the next begins.
 #include <benchmark/benchmark.h>
-#include <sys/socket.h>
 
 #include <array>
+#include <functional>
 #include <memory>
+#include <thread>
 
 #include "base/size_text.hpp"
-#include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 #include "bench_support.hpp"
 #include "memory/backend.hpp"
@@ -19,102 +21,164 @@
 namespace gpushm::bench {
 namespace {
 
-/// Hands out the chunk of a segment over a socket pair, as a program without a broker would. The
-/// same memory as the segment's: two allocations can differ in how they are paged.
+/// Hands out the chunk of a segment as a program without a broker would: another process that
+/// answers each request with the descriptor. The same memory as the segment's: two allocations can
+/// differ in how they are paged.
 class raw_exporter {
  public:
-  raw_exporter(const std::string& broker_socket, const std::string& name) {
-    std::array<int, 2> pair{};
-    base::checked("bench", {}, "socketpair", [&] {
-      return ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data());
-    });
-    near_ = base::unique_fd(pair[0]);
-    far_ = base::unique_fd(pair[1]);
-    broker_ = greeted_socket(broker_socket);
-    auto got = ask(broker_.get(), {1, wire::open{name, 0, 0}});
-    chunk_ = std::move(got.descriptors.at(1));
-    bytes_ = std::get<wire::opened>(got.message.body).segment.allocated_bytes;
-  }
+  raw_exporter()
+      : process_([](int socket) {
+          std::array<std::byte, 16> buffer{};
+          base::unique_fd chunk;
+          for (;;) {
+            static_cast<void>(transport::wait_readable(socket, std::chrono::hours(1)));
+            auto got = transport::receive_packet(socket, buffer);
+            if (got.status != transport::receive_status::packet) {
+              return;
+            }
+            if (!got.descriptors.empty()) {
+              chunk = std::move(got.descriptors.front());
+            } else {
+              const std::array<int, 1> descriptors{chunk.get()};
+              static_cast<void>(transport::send_packet(socket, one_byte, descriptors));
+            }
+          }
+        }) {}
 
-  void send() const {
-    const std::array<std::byte, 1> byte{};
-    const std::array<int, 1> descriptors{chunk_.get()};
-    if (transport::send_packet(near_.get(), byte, descriptors) != transport::send_result::sent) {
-      throw std::runtime_error("the descriptor was not sent");
-    }
+  /// From now on it hands out this segment's.
+  void export_segment(const std::string& broker_socket, const std::string& name) {
+    lease_ = greeted_socket(broker_socket);
+    auto got = ask(lease_.get(), {1, wire::open{name, 0, 0}});
+    bytes_ = std::get<wire::opened>(got.message.body).segment.allocated_bytes;
+    const std::array<int, 1> descriptors{got.descriptors.at(0).get()};
+    send(descriptors);
   }
+  void request() const { send({}); }
   [[nodiscard]] base::unique_fd receive() const {
     std::array<std::byte, 16> buffer{};
-    auto got = transport::receive_packet(far_.get(), buffer);
+    if (!transport::wait_readable(process_.socket(), std::chrono::seconds(5))) {
+      throw std::runtime_error("the other process does not answer");
+    }
+    auto got = transport::receive_packet(process_.socket(), buffer);
     return std::move(got.descriptors.at(0));
+  }
+  /// Until its answer can be received.
+  void wait() const {
+    static_cast<void>(transport::wait_readable(process_.socket(), std::chrono::seconds(5)));
   }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
  private:
+  static constexpr std::array<std::byte, 1> one_byte{};
+  void send(std::span<const int> descriptors) const {
+    if (transport::send_packet(process_.socket(), one_byte, descriptors) !=
+        transport::send_result::sent) {
+      throw std::runtime_error("the request was not sent");
+    }
+  }
+
+  second_process process_;
   std::uint64_t bytes_ = 0;
-  base::unique_fd broker_;  // its lease
-  base::unique_fd chunk_;
-  base::unique_fd near_;
-  base::unique_fd far_;
+  base::unique_fd lease_;
+};
+
+/// Both are forked before this process has threads, and serve all benchmarks.
+struct processes {
+  broker_process broker;
+  raw_exporter exporter;
 };
 
 void first_open(benchmark::State& state,
+                processes& others,
+                std::chrono::microseconds idle,
                 const std::string& home,
                 const std::string& user,
                 std::uint64_t size_bytes) {
   const auto home_backend = memory::backend_for_create(home, false);
   const auto user_backend =
       memory::backend_for_open(home_backend->kind(), home_backend->device(), user);
-  private_broker broker;
-  client producer = broker.connect();
-  client consumer = broker.connect();
-  segment shared = producer.create("bench", {.size_bytes = size_bytes, .device = home});
+  client producer = others.broker.connect();
+  client consumer = others.broker.connect();
+  // The exporter keeps its lease on the segment before.
+  static int made = 0;
+  const std::string name = "bench" + std::to_string(++made);
+  segment shared = producer.create(name, {.size_bytes = size_bytes, .device = home});
   shared.publish();
-  const raw_exporter exporter(broker.socket_path(), "bench");
+  raw_exporter& exporter = others.exporter;
+  exporter.export_segment(others.broker.socket_path(), name);
   const open_options options{.access = access::read_write, .device = user};
 
   samples raw;
+  samples requested;
   samples through_broker;
+  const auto import = [&] {
+    auto importer = user_backend->begin_import({"raw", exporter.bytes(), access::read_write});
+    importer->add(exporter.receive(), exporter.bytes());
+    return importer->finish();
+  };
+  const auto pause = [&] {
+    if (idle.count() != 0) {
+      std::this_thread::sleep_for(idle);
+    }
+  };
   const auto open_raw = [&] {
     std::unique_ptr<memory::region> region;
-    exporter.send();
-    raw.time([&] {
-      auto importer = user_backend->begin_import({"raw", exporter.bytes(), access::read_write});
-      importer->add(exporter.receive(), exporter.bytes());
-      region = importer->finish();
+    exporter.request();
+    exporter.wait();
+    pause();
+    raw.time([&] { region = import(); });
+  };
+  const auto open_requested = [&] {
+    std::unique_ptr<memory::region> region;
+    pause();
+    requested.time([&] {
+      exporter.request();
+      region = import();
     });
   };
   const auto open_through_broker = [&] {
     segment opened;
-    through_broker.time([&] { opened = consumer.open("bench", options); });
+    pause();
+    through_broker.time([&] { opened = consumer.open(name, options); });
   };
-  bool raw_first = false;
+  const std::array<std::function<void()>, 3> ways{open_raw, open_requested, open_through_broker};
+  std::size_t first = 0;
   for (auto _ : state) {
-    raw_first = !raw_first;  // neither is always the one after the other
-    if (raw_first) {
-      open_raw();
-    }
-    open_through_broker();
-    if (!raw_first) {
-      open_raw();
+    ++first;
+    const std::size_t step = first % 2 == 0 ? 1 : ways.size() - 1;  // none always follows another
+    for (std::size_t i = 0; i < ways.size(); ++i) {
+      ways.at((first + i * step) % ways.size())();
     }
   }
   state.counters["raw_us"] = raw.median();
+  state.counters["requested_us"] = requested.median();
   state.counters["gpushm_us"] = through_broker.median();
   state.counters["ratio"] = through_broker.median() / raw.median();
+  state.counters["ratio_requested"] = through_broker.median() / requested.median();
 }
 
 constexpr std::array<std::uint64_t, 3> sizes{2UL << 20U, 1UL << 30U, 64UL << 30U};
 
-void add(const std::string& home, const std::string& user, const std::string& label) {
+constexpr std::array<std::chrono::microseconds, 2> idle_times{std::chrono::microseconds(0),
+                                                              std::chrono::microseconds(1000)};
+
+void add(processes& others,
+         const std::string& home,
+         const std::string& user,
+         const std::string& label) {
   for (const std::uint64_t size : sizes) {
     const bool fits =
         home == "host" ? size <= (1UL << 30U) : size + (1UL << 30U) < free_gpu_bytes(0);
-    if (fits) {
-      benchmark::RegisterBenchmark(("first_open/" + label + "/" + base::size_text(size)).c_str(),
-                                   [=](benchmark::State& s) { first_open(s, home, user, size); })
-          ->Iterations(size <= (2UL << 20U) ? 1000 : 101)
-          ->Unit(benchmark::kMicrosecond);
+    for (const auto idle : idle_times) {
+      if (fits) {
+        const std::string name = "first_open/" + label + "/" + base::size_text(size) +
+                                 "/idle:" + std::to_string(idle.count()) + "us";
+        benchmark::RegisterBenchmark(
+            name.c_str(),
+            [=, &others](benchmark::State& s) { first_open(s, others, idle, home, user, size); })
+            ->Iterations(size <= (2UL << 20U) ? 1000 : 101)
+            ->Unit(benchmark::kMicrosecond);
+      }
     }
   }
 }
@@ -123,13 +187,14 @@ void add(const std::string& home, const std::string& user, const std::string& la
 }  // namespace gpushm::bench
 
 int main(int argc, char** argv) {
+  gpushm::bench::processes others;
   benchmark::Initialize(&argc, argv);
-  gpushm::bench::add("host", "", "host");
+  gpushm::bench::add(others, "host", "", "host");
   if (gpushm::bench::gpu_count() > 0) {
-    gpushm::bench::add("0", "0", "same_gpu");
+    gpushm::bench::add(others, "0", "0", "same_gpu");
   }
   if (gpushm::bench::gpu_count() > 1) {
-    gpushm::bench::add("0", "1", "peer_gpu");
+    gpushm::bench::add(others, "0", "1", "peer_gpu");
   }
   benchmark::RunSpecifiedBenchmarks();
 }

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench_support.hpp"
 
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <stdexcept>
 
+#include "base/syscall.hpp"
 #include "driver/cuda.hpp"
 #include "driver/devices.hpp"
 #include "driver/owners.hpp"
@@ -14,12 +20,70 @@
 
 namespace gpushm::bench {
 
-private_broker::private_broker() {
+namespace {
+
+std::string new_folder() {
   std::string pattern = (std::filesystem::temp_directory_path() / "gpushm-bench-XXXXXX").string();
-  folder_ = ::mkdtemp(pattern.data());
-  options_.socket_path = folder_ + "/socket";
-  options_.raise_descriptor_limit = true;
-  options_.accept_fake_chunks = std::getenv("GPUSHM_FAKE_GPU_ROOT") != nullptr;
+  return ::mkdtemp(pattern.data());
+}
+
+broker_options options_in(const std::string& folder) {
+  broker_options options;
+  options.socket_path = folder + "/socket";
+  options.raise_descriptor_limit = true;
+  options.accept_fake_chunks = std::getenv("GPUSHM_FAKE_GPU_ROOT") != nullptr;
+  return options;
+}
+
+}  // namespace
+
+second_process::second_process(const std::function<void(int)>& work) {
+  std::array<int, 2> pair{};
+  base::checked("bench", {}, "socketpair", [&] {
+    return ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data());
+  });
+  socket_ = base::unique_fd(pair[0]);
+  const base::unique_fd theirs(pair[1]);
+  pid_ = base::checked("bench", {}, "fork", [] { return ::fork(); });
+  if (pid_ == 0) {
+    socket_.reset();
+    try {
+      work(theirs.get());
+    } catch (const std::exception& why) {
+      std::fprintf(stderr, "bench: %s\n", why.what());
+    }
+    ::_exit(0);
+  }
+}
+
+second_process::~second_process() {
+  socket_.reset();
+  static_cast<void>(base::retry([&] { return ::waitpid(pid_, nullptr, 0); }));
+}
+
+broker_process::broker_process() : folder_(new_folder()), options_(options_in(folder_)) {
+  process_.emplace([options = options_](int socket) {
+    const broker running = broker::start(options);
+    const std::array<std::byte, 1> ready{};
+    static_cast<void>(transport::send_packet(socket, ready, {}));
+    std::array<std::byte, 1> none{};
+    static_cast<void>(base::retry([&] { return ::recv(socket, none.data(), none.size(), 0); }));
+  });
+  if (!transport::wait_readable(process_->socket(), std::chrono::seconds(5))) {
+    throw std::runtime_error("the broker does not start");
+  }
+}
+
+broker_process::~broker_process() {
+  process_.reset();
+  std::filesystem::remove_all(folder_);
+}
+
+client broker_process::connect() const {
+  return client::connect({.socket_path = options_.socket_path});
+}
+
+private_broker::private_broker() : folder_(new_folder()), options_(options_in(folder_)) {
   broker_.emplace(broker::start(options_));
 }
 

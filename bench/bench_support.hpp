@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +29,39 @@ class private_broker {
   std::string folder_;
   broker_options options_;
   std::optional<broker> broker_;
+};
+
+/// A process that this one has forked, and a packet socket to it. To be made while this process has
+/// one thread and has not used the driver.
+class second_process {
+ public:
+  /// `work` runs there with its end of the socket, and the process ends with it.
+  explicit second_process(const std::function<void(int)>& work);
+  second_process(const second_process&) = delete;
+  second_process& operator=(const second_process&) = delete;
+  /// Closes the socket and waits for the process.
+  ~second_process();
+  [[nodiscard]] int socket() const { return socket_.get(); }
+
+ private:
+  base::unique_fd socket_;
+  int pid_ = -1;
+};
+
+/// A broker in a process of its own, in a folder of its own.
+class broker_process {
+ public:
+  broker_process();
+  broker_process(const broker_process&) = delete;
+  broker_process& operator=(const broker_process&) = delete;
+  ~broker_process();
+  [[nodiscard]] client connect() const;
+  [[nodiscard]] const std::string& socket_path() const { return options_.socket_path; }
+
+ private:
+  std::string folder_;
+  broker_options options_;
+  std::optional<second_process> process_;
 };
 
 /// Durations of one thing, in microseconds.

@@ -24,8 +24,8 @@ struct broker_limits {
   std::uint64_t quota_bytes = 0;  ///< of the whole domain; 0: no limit
   /// Of one principal (docs/threat-model.md): a pod, a container, or a uid. 0: no limit.
   std::uint64_t quota_bytes_per_principal = 0;
-  /// Memory of this process that members can make it hold: segments' records and control pages,
-  /// metadata, connections, answers that are not read. 0: half of what the process may use (its
+  /// Memory of this process that members can make it hold: segments' records, metadata,
+  /// connections, answers that are not read. 0: half of what the process may use (its
   /// control group, the machine), 16 MiB to 1 GiB.
   std::uint64_t memory_bytes = 0;
   std::uint32_t max_pending_opens = 4'096;  ///< opens of one connection that wait for their names

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -91,91 +90,6 @@ constexpr file_names version_1{
     "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"};
 constexpr file_names version_2{"memory.max", "memory.current", "inactive_file", "active_file"};
 
-/// A memory cgroup of this process, seen from where its hierarchy is mounted.
-struct cgroup_place {
-  std::string mount;  ///< with the root prefix
-  std::string path;   ///< below the mount, with a slash at the front; empty: the mount itself
-  bool is_version_2 = false;
-};
-
-std::vector<std::string> words_of(const std::string& line) {
-  std::istringstream in(line);
-  std::vector<std::string> words;
-  for (std::string word; in >> word;) {
-    words.push_back(std::move(word));
-  }
-  return words;
-}
-
-bool has_option(std::string_view options, std::string_view wanted) {
-  while (!options.empty()) {
-    const std::size_t end = std::min(options.find(','), options.size());
-    if (options.substr(0, end) == wanted) {
-      return true;
-    }
-    options.remove_prefix(std::min(end + 1, options.size()));
-  }
-  return false;
-}
-
-/// Where a cgroup lies below a mount that shows the hierarchy from `mount_root` on. Of one outside
-/// what is mounted the mount itself is the nearest there is to see.
-std::string path_below(const std::string& cgroup, const std::string& mount_root) {
-  if (cgroup.find("/..") != std::string::npos) {
-    return {};
-  }
-  if (mount_root == "/") {
-    return cgroup == "/" ? std::string() : cgroup;
-  }
-  if (cgroup.starts_with(mount_root) &&
-      (cgroup.size() == mount_root.size() || cgroup[mount_root.size()] == '/')) {
-    return cgroup.substr(mount_root.size());
-  }
-  return {};
-}
-
-std::vector<cgroup_place> memory_cgroups(const std::string& root) {
-  const auto memberships = read_small_file(root + "/proc/self/cgroup");
-  const auto mounts = read_small_file(root + "/proc/self/mountinfo", 1U << 20U);
-  if (!memberships || !mounts) {
-    return {};
-  }
-  std::optional<std::string> in_version_1;
-  std::optional<std::string> in_version_2;
-  std::istringstream lines(*memberships);
-  for (std::string line; std::getline(lines, line);) {  // "4:memory,cpu:/path", "0::/path"
-    const std::size_t first = line.find(':');
-    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) {
-      continue;
-    }
-    const std::string_view controllers =
-        std::string_view(line).substr(first + 1, second - first - 1);
-    if (has_option(controllers, "memory")) {
-      in_version_1 = line.substr(second + 1);
-    } else if (controllers.empty()) {
-      in_version_2 = line.substr(second + 1);
-    }
-  }
-  std::vector<cgroup_place> found;
-  std::istringstream table(*mounts);
-  for (std::string line; std::getline(table, line);) {
-    // 32 31 0:29 ROOT MOUNTPOINT options [more…] - type source options
-    const auto words = words_of(line);
-    const auto dash = std::find(words.begin(), words.end(), "-");
-    if (words.size() < 5 || words.end() - dash < 4) {
-      continue;
-    }
-    const std::string& type = dash[1];
-    if (type == "cgroup2" && in_version_2) {
-      found.push_back({root + words[4], path_below(*in_version_2, words[3]), true});
-    } else if (type == "cgroup" && in_version_1 && has_option(dash[3], "memory")) {
-      found.push_back({root + words[4], path_below(*in_version_1, words[3]), false});
-    }
-  }
-  return found;
-}
-
 /// Of a cgroup; nothing when it has none.
 std::optional<std::uint64_t> limit_in(const std::string& directory, bool is_version_2) {
   const file_names& names = is_version_2 ? version_2 : version_1;
@@ -213,18 +127,8 @@ std::optional<std::uint64_t> free_in(const std::string& directory,
 
 }  // namespace
 
-memory_bounds::memory_bounds(std::string root) : root_(std::move(root)) {
-  for (const cgroup_place& place : memory_cgroups(root_)) {
-    std::string path = place.path;
-    for (;;) {
-      groups_.push_back({place.mount + path, path.empty() ? "/" : path, place.is_version_2});
-      if (path.empty()) {
-        break;
-      }
-      path.resize(path.rfind('/'));
-    }
-  }
-}
+memory_bounds::memory_bounds(std::string root)
+    : root_(std::move(root)), groups_(cgroups_of(root_, "memory")) {}
 
 std::vector<memory_bound> memory_bounds::read() const {
   const machine_memory machine = memory_of_machine(root_);
@@ -232,7 +136,7 @@ std::vector<memory_bound> memory_bounds::read() const {
   if (machine.available != 0) {
     found.push_back({machine.total, plus(machine.available, machine.free_swap), {}});
   }
-  for (const group& each : groups_) {
+  for (const cgroup_place& each : groups_) {
     if (const auto limit = limit_in(each.directory, each.is_version_2)) {
       if (const auto left = free_in(each.directory, each.is_version_2, *limit, machine.free_swap)) {
         found.push_back({*limit, *left, each.shown});
@@ -245,7 +149,7 @@ std::vector<memory_bound> memory_bounds::read() const {
 std::uint64_t memory_bounds::least_limit_bytes() const {
   const std::uint64_t total = memory_of_machine(root_).total;
   std::uint64_t least = total == 0 ? unlimited : total;
-  for (const group& each : groups_) {
+  for (const cgroup_place& each : groups_) {
     least = std::min(least, limit_in(each.directory, each.is_version_2).value_or(unlimited));
   }
   return least;

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/cgroups.hpp"
+
 namespace gpushm::base {
 
 /// Something that bounds the memory of this process, as it is now.
@@ -35,14 +37,8 @@ class memory_bounds {
   [[nodiscard]] std::uint64_t least_limit_bytes() const;
 
  private:
-  struct group {
-    std::string directory;
-    std::string shown;
-    bool is_version_2 = false;
-  };
-
   std::string root_;
-  std::vector<group> groups_;
+  std::vector<cgroup_place> groups_;
 };
 
 /// How much memory this process may use. See `memory_bounds::least_limit_bytes`.

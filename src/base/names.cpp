@@ -27,7 +27,7 @@ void check_name(std::string_view operation, std::string_view name) {
                 operation,
                 {},
                 cause,
-                "a name is 1 to 255 bytes of UTF-8 without control or invisible characters");
+                "a name is 1 to 255 bytes of UTF-8 without \"@\", control or invisible characters");
   };
   if (name.empty()) {
     fail("the segment's name is empty");
@@ -45,6 +45,9 @@ void check_name(std::string_view operation, std::string_view name) {
            printable(rest.substr(0, next.length)));
     }
     rest.remove_prefix(next.length);
+  }
+  if (name.find('@') != std::string_view::npos) {
+    fail("the segment's name has an \"@\", which is kept for what may follow a name");
   }
 }
 

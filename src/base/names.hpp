@@ -13,7 +13,8 @@ namespace gpushm::base {
 
 /// Throws `errc::invalid_argument` unless `name` may name a segment: 1 to 255 bytes of UTF-8
 /// without control or invisible characters (`is_control_or_invisible` in base/text.hpp): a name is
-/// shown to people, and two that look the same must be the same. `operation` goes into the error.
+/// shown to people, and two that look the same must be the same. Without "@": what may follow a
+/// name one day begins with it. `operation` goes into the error.
 void check_name(std::string_view operation, std::string_view name);
 
 /// Fewest insertions, deletions, replacements and swaps of neighbours (bytes) that turn `a` into

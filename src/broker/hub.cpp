@@ -11,7 +11,6 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "broker/chunk_kinds.hpp"
-#include "broker/control_page_file.hpp"
 #include "wire/codec.hpp"
 
 namespace gpushm::broker_detail {
@@ -365,8 +364,7 @@ prepared hub::opened(const core::open_answer& answer) const {
   outgoing packet;
   packet.files = shared_files_of(found);
   packet.metadata = found.metadata;
-  packet.descriptors.push_back(packet.files->control_page.get());
-  auto sizes = carry_chunks(*packet.files, 0, wire::max_batch - 1, packet.descriptors);
+  auto sizes = carry_chunks(*packet.files, 0, wire::max_batch, packet.descriptors);
   return prepare(
       answer.request,
       wire::opened{answer.index, fields_of(found), {}, std::move(sizes), found.descriptor},
@@ -488,11 +486,7 @@ prepared hub::handle(const context& at, const wire::reserve& message) {
     auto files = std::make_shared<segment_files>();
     files->held = made.held;
     files->closed_by = config_.closer;
-    files->control_page = make_control_page(config_.epoch, generation);
-    outgoing packet;
-    packet.descriptors = {files->control_page.get()};
-    packet.files = files;
-    prepared answer = prepare(at.id, wire::reserved{generation, slot}, std::move(packet));
+    prepared answer = prepare(at.id, wire::reserved{generation, slot});
     domain_.set_payload(generation, std::move(files));
     return answer;
   } catch (...) {

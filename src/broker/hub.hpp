@@ -28,7 +28,6 @@ struct segment_files final : core::payload {
   segment_files& operator=(const segment_files&) = delete;
   ~segment_files() override;
 
-  base::guarded_fd control_page;
   std::vector<base::guarded_fd> chunks;
   std::vector<std::uint64_t> chunk_bytes;
   std::shared_ptr<const core::charges> held;

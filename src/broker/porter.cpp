@@ -75,13 +75,16 @@ bool leave_table(int kept) noexcept {
 
 }  // namespace
 
-bool next_has_descriptors(int socket) noexcept {
+next_packet peek_packet(int socket) noexcept {
   // Without room for them the kernel only says that there are some (MSG_CTRUNC). Peeking leaves the
   // packet, and with it the references, where they are.
   msghdr header{};
   const auto size =
       base::retry([&] { return ::recvmsg(socket, &header, MSG_PEEK | MSG_DONTWAIT); });
-  return size >= 0 && (header.msg_flags & MSG_CTRUNC) != 0;
+  if (size < 0) {
+    return errno == EAGAIN ? next_packet::none : next_packet::plain;
+  }
+  return (header.msg_flags & MSG_CTRUNC) != 0 ? next_packet::with_descriptors : next_packet::plain;
 }
 
 bool drain(int socket) noexcept {

@@ -62,9 +62,14 @@ class porter {
   base::guarded_fd ours_;
 };
 
-/// True when the next packet on `socket` carries descriptors. Does not take it, and does not
-/// install them.
-[[nodiscard]] bool next_has_descriptors(int socket) noexcept;
+enum class next_packet : unsigned char {
+  none,
+  plain,  ///< or the end of the connection, or an error
+  with_descriptors,
+};
+
+/// What would be received from `socket`. Does not take it, and installs no descriptors.
+[[nodiscard]] next_packet peek_packet(int socket) noexcept;
 
 /// Takes packets without descriptors off a socket that was shut down; true when nothing is left, so
 /// that closing it cannot block.

@@ -37,7 +37,7 @@ receiver::receiver(asio::io_context& io,
 
 void receiver::read_last(connection& from) {
   if (--*from.last_packets < 0 || from.dropped || from.at_porter_since ||
-      next_has_descriptors(from.socket.get()) || !receive(from)) {
+      peek_packet(from.socket.get()) != next_packet::plain || !receive(from)) {
     ender_.close(from);
   }
 }
@@ -59,16 +59,15 @@ void receiver::watch(connection& of) {
 }
 
 void receiver::read_one(connection& from) {
-  if (next_has_descriptors(from.socket.get())) {
+  const next_packet next = peek_packet(from.socket.get());
+  if (next == next_packet::with_descriptors) {
     if (porter_.fetch(from.number, from.principal.key, from.socket.get())) {
       deadlines_.expect_porter(from, clock::now());
     } else {
       from.readable = false;  // it has too much to do: look again soon
       poll_.later(from);
     }
-    return;
-  }
-  if (!receive(from) && !from.closed) {
+  } else if (next == next_packet::none || (!receive(from) && !from.closed)) {
     from.readable = false;
     watch(from);
   }
@@ -93,6 +92,7 @@ bool receiver::receive(connection& from) {
       hub_.receive(from, got.packet, std::move(got.descriptors), clock::now());
       break;
   }
+  ++received_;
   sender_.settle_after_request(from);
   return !from.closed;
 }
@@ -139,6 +139,7 @@ void receiver::take(porter::parcel& parcel) {
           from, parcel.packet, std::move(parcel.descriptors), clock::now(), parcel.foreign);
       break;
   }
+  ++received_;
   sender_.settle_after_request(from);
   loop_.ask(from);
 }

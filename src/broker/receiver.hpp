@@ -5,6 +5,7 @@
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <cstddef>
+#include <cstdint>
 
 #include "broker/closer.hpp"
 #include "broker/connection.hpp"
@@ -46,6 +47,8 @@ class receiver {
   /// The same once the client's process is dead: closes the connection when there is no more, and
   /// when what comes next cannot be a goodbye.
   void read_last(connection& from);
+  /// How many packets there were so far.
+  [[nodiscard]] std::uint64_t received() const noexcept { return received_; }
 
  private:
   void watch(connection& of);
@@ -61,6 +64,7 @@ class receiver {
   sender& sender_;
   connection_ender& ender_;
   member_log& log_;
+  std::uint64_t received_ = 0;
   asio::posix::stream_descriptor porter_events_;  ///< of the porter's, which it does not own
   std::array<std::byte, wire::max_packet_bytes> buffer_{};
 };

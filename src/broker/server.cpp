@@ -8,9 +8,11 @@
 #include <chrono>
 #include <utility>
 
+#include "base/cpu_limit.hpp"
 #include "base/file.hpp"
 #include "base/memory_limit.hpp"
 #include "base/syscall.hpp"
+#include "broker/adaptive_poll.hpp"
 #include "broker/admission.hpp"
 #include "broker/closer.hpp"
 #include "broker/connection.hpp"
@@ -36,6 +38,9 @@ using std::chrono::milliseconds;
 
 /// Before the event loop goes on after a handler that found no memory.
 constexpr milliseconds pause_without_memory{10};
+
+/// With less, looking for requests would take their time from those who make them.
+constexpr double least_cpus_to_poll = 2;
 
 gpushm::epoch random_epoch() {
   gpushm::epoch value;
@@ -88,9 +93,11 @@ class server::impl final : public outbox {
                    log_,
                    {milliseconds(options.limits.hello_timeout_ms),
                     milliseconds(options.limits.send_timeout_ms)}),
-        poll_(io_, loop_),
-        sender_(loop_, deadlines_, poll_, endings_, log_, options.limits.max_inflight_descriptors),
-        receiver_(io_, hub_, porter_, *closer_, loop_, deadlines_, poll_, sender_, endings_, log_),
+        retries_(io_, loop_),
+        sender_(
+            loop_, deadlines_, retries_, endings_, log_, options.limits.max_inflight_descriptors),
+        receiver_(
+            io_, hub_, porter_, *closer_, loop_, deadlines_, retries_, sender_, endings_, log_),
         admission_(io_, listener_, hub_, loop_, deadlines_, endings_, log_) {}
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
@@ -125,6 +132,7 @@ class server::impl final : public outbox {
   // ---- outbox ----
 
   void send(session& to, prepared packet) noexcept override {
+    answered_ = true;
     sender_.send(connection_of(to), std::move(packet));
   }
 
@@ -141,12 +149,44 @@ class server::impl final : public outbox {
   }
 
  private:
+  /// Until stopped.
+  void handle_events() {
+    while (io_.run_one() != 0) {
+      io_.poll();
+      while (look_for_more()) {
+      }
+    }
+  }
+
+  /// Without sleeping, after a request; false when there is nothing to handle.
+  bool look_for_more() {
+    using clock = adaptive_poll::clock;
+    if (std::exchange(seen_requests_, receiver_.received()) == receiver_.received()) {
+      return false;
+    }
+    const auto begin = clock::now();
+    const auto longest =
+        poll_.next(std::exchange(answered_, false) ? adaptive_poll::after::answer
+                                                   : adaptive_poll::after::request_without_answer,
+                   begin);
+    for (auto now = begin; now - begin < longest; now = clock::now()) {
+      if (io_.poll() != 0) {
+        poll_.looked(now - begin, true);
+        return true;
+      }
+    }
+    if (longest.count() != 0) {
+      poll_.looked(longest, false);
+    }
+    return false;
+  }
+
   /// False when a handler has thrown for want of memory. The chain that it was part of (accept,
   /// look at the porter, round, timer) is begun again; one too many does no harm.
   bool run_until_stopped() noexcept {
     bool ended_early = true;
     log_.guarded([&] {
-      io_.run();
+      handle_events();
       ended_early = false;
     });
     if (ended_early) {
@@ -154,7 +194,7 @@ class server::impl final : public outbox {
       log_.guarded([&] { loop_.go_on(); });
       log_.guarded([&] { driver_.schedule(); });
       log_.guarded([&] { deadlines_.arm(); });
-      log_.guarded([&] { poll_.arm(); });
+      log_.guarded([&] { retries_.arm(); });
       log_.guarded([&] { receiver_.start(); });
       log_.guarded([&] { admission_.start(); });
     }
@@ -213,12 +253,15 @@ class server::impl final : public outbox {
   porter porter_;
   asio::io_context io_{1};  // before what holds connections
   hub hub_;
+  adaptive_poll poll_{base::cpu_limit() >= least_cpus_to_poll};
+  bool answered_ = false;            ///< since the last look
+  std::uint64_t seen_requests_ = 0;  ///< before the last look
   // Each knows some of those before it, and none after it.
   turn_loop loop_;
   hub_driver driver_;
   endings endings_;
   deadlines deadlines_;
-  retry_poll poll_;
+  retry_poll retries_;
   sender sender_;
   receiver receiver_;
   admission admission_;

@@ -45,7 +45,7 @@ void check_opened(const wire::opened& answer,
   const bool asked_for =
       answer.segment.name == name &&
       (expected_size_bytes == 0 || expected_size_bytes == answer.segment.size_bytes);
-  if (!asked_for || descriptors != answer.chunk_bytes.size() + 1 ||
+  if (!asked_for || descriptors != answer.chunk_bytes.size() ||
       answer.metadata.size() > max_metadata_bytes || !has_sane_numbers(answer.segment) ||
       !has_fitting_chunks(answer)) {
     throw error(errc::protocol_error,

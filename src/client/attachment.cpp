@@ -1,46 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/attachment.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-
 #include <utility>
 
 #include "client/mapping.hpp"
-#include "gpushm/error.hpp"
-#include "wire/control_page.hpp"
 
 namespace gpushm::detail {
-
-namespace {
-
-/// A page that could shrink would turn the next touch into a SIGBUS.
-base::unique_mapping map_control_page(int fd, const std::string& name) {
-  constexpr int required = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  struct stat info {};
-  const int seals = ::fcntl(fd, F_GET_SEALS);
-  if (seals == -1 || (seals & required) != required || ::fstat(fd, &info) != 0 ||
-      static_cast<std::size_t>(info.st_size) < wire::control_page_bytes) {
-    throw error(errc::wrong_descriptor_kind,
-                "open",
-                name,
-                "the control page is not a sealed memfd",
-                "use a broker of the same version");
-  }
-  return base::map_file("open", fd, wire::control_page_bytes, true);
-}
-
-}  // namespace
 
 attachment::attachment(std::shared_ptr<connection> broker,
                        wire::segment info,
                        std::vector<std::byte> metadata,
-                       std::vector<std::byte> descriptor,
-                       base::guarded_fd control_page)
+                       std::vector<std::byte> descriptor)
     : broker_(std::move(broker)),
       info_(std::move(info)),
       descriptor_(std::move(descriptor)),
-      control_page_(map_control_page(control_page.get(), info_.name)),
       metadata_(std::move(metadata)),
       published_(info_.published) {}
 

@@ -35,8 +35,7 @@ class attachment {
   attachment(std::shared_ptr<connection> broker,
              wire::segment info,
              std::vector<std::byte> metadata,
-             std::vector<std::byte> descriptor,
-             base::guarded_fd control_page);
+             std::vector<std::byte> descriptor);
   attachment(const attachment&) = delete;
   attachment& operator=(const attachment&) = delete;
   ~attachment();
@@ -47,8 +46,6 @@ class attachment {
   [[nodiscard]] segment_state state() const noexcept {
     return broker().state(info_.slot, info_.generation);
   }
-  /// Of `wire::control_page_bytes`; hostile, see wire/control_page.hpp.
-  [[nodiscard]] void* control_page() const noexcept { return control_page_.get().address; }
 
   /// As the creator gave it to the broker; empty for what travels as descriptors.
   [[nodiscard]] const std::vector<std::byte>& descriptor() const noexcept { return descriptor_; }
@@ -96,7 +93,6 @@ class attachment {
   std::shared_ptr<connection> broker_;
   wire::segment info_;
   std::vector<std::byte> descriptor_;
-  base::unique_mapping control_page_;
   mutable std::mutex mutex_;
   std::uint32_t grants_ = 1;
   std::vector<std::byte> metadata_;  ///< does not change once `published_` is true

@@ -19,7 +19,7 @@ namespace {
 
 /// There is no event for a socket that is not there yet.
 constexpr std::chrono::milliseconds connect_poll{10};
-/// Names in one OpenMany. Each has its control page's descriptor until it is imported, and those
+/// Names in one OpenMany. Each has descriptors of chunks until it is imported, and those
 /// must fit into a soft limit of 1,024.
 constexpr std::size_t names_a_batch = 128;
 
@@ -251,8 +251,7 @@ client_impl::granted client_impl::take(const std::shared_ptr<connection>& broker
     throw;
   }
   granted result;
-  result.lease = attach(broker, *opened, std::move(got.descriptors.front()));
-  got.descriptors.erase(got.descriptors.begin());
+  result.lease = attach(broker, *opened);
   result.chunks = std::move(got.descriptors);
   result.chunk_bytes = std::move(opened->chunk_bytes);
   return result;
@@ -327,8 +326,7 @@ std::shared_ptr<mapping> client_impl::map_exporters(const std::shared_ptr<attach
 }
 
 std::shared_ptr<attachment> client_impl::attach(const std::shared_ptr<connection>& broker,
-                                                wire::opened& opened,
-                                                base::guarded_fd control_page) {
+                                                wire::opened& opened) {
   const std::pair key{static_cast<const connection*>(broker.get()), opened.segment.generation};
   const std::lock_guard lock(attachments_mutex_);
   if (broker->has_successor()) {  // what was granted by then is kept already, and this is not
@@ -346,11 +344,8 @@ std::shared_ptr<attachment> client_impl::attach(const std::shared_ptr<connection
     }
   }
   try {
-    auto lease = std::make_shared<attachment>(broker,
-                                              opened.segment,
-                                              std::move(opened.metadata),
-                                              std::move(opened.descriptor),
-                                              std::move(control_page));
+    auto lease = std::make_shared<attachment>(
+        broker, opened.segment, std::move(opened.metadata), std::move(opened.descriptor));
     insert_attachment(lease);
     return lease;
   } catch (...) {

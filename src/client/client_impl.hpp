@@ -101,8 +101,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                                   const open_options& options,
                                                   steady_time begin);
   [[nodiscard]] std::shared_ptr<attachment> attach(const std::shared_ptr<connection>& broker,
-                                                   wire::opened& opened,
-                                                   base::guarded_fd control_page);
+                                                   wire::opened& opened);
   void add_attachment(const std::shared_ptr<attachment>& lease);
   void insert_attachment(const std::shared_ptr<attachment>& lease);
   [[nodiscard]] std::shared_ptr<mapping> map(const std::shared_ptr<attachment>& lease,

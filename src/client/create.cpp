@@ -81,7 +81,7 @@ std::shared_ptr<attachment> client_impl::reserve(const std::shared_ptr<connectio
                                                  steady_time deadline) {
   answer got = ask_for_name(*broker, wanted, {operation, wanted.name}, deadline);
   const auto* reserved = std::get_if<wire::reserved>(&got.body);
-  if (reserved == nullptr || got.descriptors.size() != 1 || reserved->generation == 0 ||
+  if (reserved == nullptr || !got.descriptors.empty() || reserved->generation == 0 ||
       reserved->generation > max_generation) {
     throw unexpected_answer({operation, wanted.name});
   }
@@ -91,11 +91,8 @@ std::shared_ptr<attachment> client_impl::reserve(const std::shared_ptr<connectio
   const gpushm::generation generation = info.generation;
   std::shared_ptr<attachment> lease;
   try {
-    lease = std::make_shared<attachment>(broker,
-                                         std::move(info),
-                                         std::vector<std::byte>{},
-                                         std::move(wanted.descriptor),
-                                         std::move(got.descriptors.front()));
+    lease = std::make_shared<attachment>(
+        broker, std::move(info), std::vector<std::byte>{}, std::move(wanted.descriptor));
   } catch (...) {
     broker->release(generation, 1, true);
     throw;

@@ -18,8 +18,8 @@ namespace gpushm::core {
 /// What members of a domain can use up. Everything that a broker keeps on behalf of a member is
 /// taken from one of these before it is kept.
 enum class resource : std::uint8_t {
-  memory_bytes,  ///< heap, control pages, metadata, queued and unread packets
-  descriptors,   ///< connections, chunks, control pages
+  memory_bytes,  ///< heap, metadata, queued and unread packets
+  descriptors,   ///< connections, chunks
   connections,
   segments,
   segment_bytes,  ///< claimed bytes of segments; the quota
@@ -33,8 +33,7 @@ inline constexpr std::size_t resource_count = 7;
 struct cost {
   static constexpr std::uint64_t connection =
       8'192;  ///< session, its tasks, struct unix_sock, files
-  static constexpr std::uint64_t segment =
-      10'240;  ///< record, memfd and first page of its control page
+  static constexpr std::uint64_t segment = 2'048;
   static constexpr std::uint64_t chunk = 64;
   static constexpr std::uint64_t lease = 256;
   static constexpr std::uint64_t waiting_open = 768;

@@ -281,7 +281,7 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
   held->take(resource::segments, 1);
   check_quota_of(*held->who(), wanted.allocated_bytes);
   held->take(resource::segment_bytes, wanted.allocated_bytes);
-  held->take(resource::descriptors, std::uint64_t{wanted.chunk_count} + 1);
+  held->take(resource::descriptors, std::uint64_t{wanted.chunk_count});
   held->take(resource::memory_bytes,
              cost::segment + cost::lease + wanted.name.size() + wanted.descriptor.size() +
                  cost::chunk * wanted.chunk_count);

@@ -35,10 +35,10 @@ struct limits {
   std::uint32_t max_segments = 65'536;
   std::uint64_t quota_bytes = 0;                ///< 0: no limit
   std::uint64_t quota_bytes_per_principal = 0;  ///< 0: no limit
-  std::uint64_t max_descriptors = 0;   ///< for chunks, control pages and connections; 0: no limit
-  std::uint64_t max_memory_bytes = 0;  ///< that members make the broker hold; 0: no limit
-  std::uint32_t max_connections = 0;   ///< 0: no limit
-  std::uint32_t descriptors_per_session = 3;         ///< its socket, pidfd and life pipe
+  std::uint64_t max_descriptors = 0;            ///< for chunks and connections; 0: no limit
+  std::uint64_t max_memory_bytes = 0;           ///< that members make the broker hold; 0: no limit
+  std::uint32_t max_connections = 0;            ///< 0: no limit
+  std::uint32_t descriptors_per_session = 3;    ///< its socket, pidfd and life pipe
   std::uint32_t descriptors_per_ending_session = 2;  ///< without the socket
   std::uint32_t max_pending_opens = 4'096;           ///< of one session
   std::uint32_t max_waiting_opens = 65'536;          ///< of all

@@ -164,7 +164,7 @@ class world final : public broker_detail::outbox {
     const auto message = wire::decode(bytes);
     GPUSHM_REQUIRE(message);
     if (const auto* made = std::get_if<wire::reserved>(&message->body)) {
-      GPUSHM_REQUIRE(packet.descriptors.size() == 1);
+      GPUSHM_REQUIRE(packet.descriptors.empty());
       generations_.push_back(made->generation);
     }
     if (const auto* greeted = std::get_if<wire::welcome>(&message->body)) {
@@ -174,7 +174,7 @@ class world final : public broker_detail::outbox {
     const auto* found = std::get_if<wire::opened>(&message->body);
     const auto* failed = std::get_if<wire::failure>(&message->body);
     if (found != nullptr) {
-      GPUSHM_REQUIRE(packet.descriptors.size() == found->chunk_bytes.size() + 1);
+      GPUSHM_REQUIRE(packet.descriptors.size() == found->chunk_bytes.size());
       GPUSHM_REQUIRE(found->segment.published && !found->segment.removed);
       const bool bound = base::is_exporter_bound(found->segment.backend);
       GPUSHM_REQUIRE(bound == !found->descriptor.empty());

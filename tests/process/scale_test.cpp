@@ -60,9 +60,8 @@ class scale : public ::testing::Test {
     EXPECT_EQ(refusal->code(), gpushm::errc::too_many_descriptors) << refusal->what();
     const auto used = gpushm_testing::total(gpushm_testing::count_descriptors(broker.pid()));
     EXPECT_LE(used + 32, limit) << "the reserve is gone";
-    // A chunk and a control page each; all but the reserve, the connections and the broker's own
-    // few.
-    EXPECT_GE(made.size() * 2 + 200, limit) << "refused too early";
+    // A chunk each; all but the reserve, the connections and the broker's own few.
+    EXPECT_GE(made.size() + 200, limit) << "refused too early";
 
     EXPECT_EQ(client.list().size(), made.size());
     EXPECT_EQ(client.open("scale/0").size_bytes(), 4096U);

@@ -80,10 +80,15 @@ TEST(segment_names, that_may_be_used) {
 
 TEST(segment_names, that_may_not_say_why) {
   const std::string rule =
-      " (a name is 1 to 255 bytes of UTF-8 without control or invisible characters)";
+      " (a name is 1 to 255 bytes of UTF-8 without \"@\", control or invisible characters)";
   EXPECT_EQ(refusal(""), "create: the segment's name is empty" + rule);
   EXPECT_EQ(refusal(std::string(256, 'n')), "create: the segment's name has 256 bytes" + rule);
   EXPECT_EQ(refusal("\xff"), "create: the segment's name is not UTF-8" + rule);
+  for (const char* name : {"@", "a@b", "w/llama@7"}) {
+    EXPECT_EQ(
+        refusal(name),
+        "create: the segment's name has an \"@\", which is kept for what may follow a name" + rule);
+  }
   const std::pair<std::string, std::string> hidden[] = {
       {"\x00"s, "\\x00"},
       {"a\nb"s, "\\x0a"},

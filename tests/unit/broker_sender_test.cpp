@@ -130,6 +130,18 @@ TEST_F(broker_sender, turns_the_events_that_find_no_room_into_one_resync_behind_
   EXPECT_EQ(to.queued_events, 0U);
 }
 
+TEST_F(broker_sender, tells_of_a_lost_event_though_nothing_else_waits) {
+  connection& to = connect();
+  sender_.lose_event(to, 7);
+  sender_.lose_event(to, 7);
+  poll();
+  const auto all = read(to);
+  ASSERT_EQ(ids(all), std::vector<std::uint64_t>{7});
+  const auto* what = std::get_if<wire::event>(&all.front().body);
+  ASSERT_NE(what, nullptr);
+  EXPECT_EQ(what->kind, event_kind::resync);
+}
+
 TEST_F(broker_sender, waits_until_descriptors_are_read_when_too_many_are_under_way) {
   connection& to = connect();
   const base::unique_fd file = testing_world::memfd(4096);

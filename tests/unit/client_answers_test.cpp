@@ -12,7 +12,6 @@
 #include "gpushm/gpushm.hpp"
 #include "process/temp_dir.hpp"
 #include "scripted_broker.hpp"
-#include "wire/control_page.hpp"
 
 namespace gpushm {
 namespace {
@@ -42,7 +41,6 @@ wire::opened sound_answer() {
 std::optional<errc> open_answered_by(const wire::opened& answer, std::size_t chunks) {
   scripted_broker broker([&](const wire::message& asked) {
     scripted_broker::reply reply{{asked.id, answer}};
-    reply.descriptors.push_back(scripted_broker::sealed_file(wire::control_page_bytes));
     for (std::size_t i = 0; i < chunks; ++i) {
       reply.descriptors.push_back(scripted_broker::sealed_file(page));
     }

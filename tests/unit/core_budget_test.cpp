@@ -520,7 +520,7 @@ TEST_F(core_small, reservations_that_attach_nothing_are_bounded_by_memory) {
     code = why.code();
   }
   EXPECT_EQ(code, errc::share_exceeded);
-  EXPECT_LT(made, 8'000);
+  EXPECT_LT(static_cast<std::uint64_t>(made), 64 * mib / cost::segment);
   make(join(2), "mine");
   expect_nothing_left();
 }

@@ -89,7 +89,7 @@ TEST_F(reserving, refuses_what_makes_no_segment_and_changes_nothing) {
   } const cases[] = {
       {"name",
        [](reservation& r) { r.name.clear(); },
-       "the segment's name is empty (a name is 1 to 255 bytes of UTF-8 without control "
+       "the segment's name is empty (a name is 1 to 255 bytes of UTF-8 without \"@\", control "
        "or invisible characters)"},
       {"size",
        [](reservation& r) { r.size_bytes = 0; },
@@ -244,18 +244,18 @@ class with_few_descriptors : public domain_of {
   with_few_descriptors() : domain_of({.max_descriptors = 22, .descriptors_per_session = 2}) {}
 };
 
-TEST_F(with_few_descriptors, a_segment_needs_its_chunks_and_one_more) {
-  reserve(1, host_segment("a", 4096, lifetime::leased, 5));
+TEST_F(with_few_descriptors, a_segment_needs_one_for_each_chunk) {
+  reserve(1, host_segment("a", 4096, lifetime::leased, 6));
   EXPECT_EQ(domain_.descriptors(), 18U);
   errc code{};
-  EXPECT_EQ(error_of([&] { reserve(1, host_segment("b", 4096, lifetime::leased, 4)); }, &code),
+  EXPECT_EQ(error_of([&] { reserve(1, host_segment("b", 4096, lifetime::leased, 5)); }, &code),
             "no room for 5 more descriptors: 18 of 22 are in use (use fewer, larger chunks, remove "
             "segments, or raise the broker's open file limit)");
   EXPECT_EQ(code, errc::too_many_descriptors);
   EXPECT_EQ(error_of([&] { reserve(1, host_segment("b", 4096, lifetime::leased, UINT32_MAX)); }),
-            "no room for 4294967296 more descriptors: 18 of 22 are in use (use fewer, larger "
+            "no room for 4294967295 more descriptors: 18 of 22 are in use (use fewer, larger "
             "chunks, remove segments, or raise the broker's open file limit)");
-  reserve(1, host_segment("b", 4096, lifetime::leased, 3));
+  reserve(1, host_segment("b", 4096, lifetime::leased, 4));
   EXPECT_EQ(error_of([&] { domain_.connect(7, alice); }, &code),
             "no room for 2 more descriptors: 22 of 22 are in use (use fewer, larger chunks, remove "
             "segments, or raise the broker's open file limit)");

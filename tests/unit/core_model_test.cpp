@@ -178,7 +178,7 @@ class model {
     if (bytes_of(sessions[session]) + wanted.allocated_bytes > bounds.quota_bytes_per_principal) {
       return errc::quota_exceeded;
     }
-    if (descriptors() + wanted.chunk_count + 1 > bounds.max_descriptors) {
+    if (descriptors() + wanted.chunk_count > bounds.max_descriptors) {
       return errc::too_many_descriptors;
     }
     segments[generation] = {wanted.name,
@@ -407,7 +407,7 @@ class model {
   [[nodiscard]] std::uint64_t descriptors() const {
     std::uint64_t sum = 2 * (sessions.size() + lost.size());
     for (const auto& [generation, segment] : segments) {
-      sum += segment.chunks + 1;
+      sum += segment.chunks;
     }
     return sum;
   }

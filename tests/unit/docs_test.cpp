@@ -13,7 +13,6 @@
 #include "core/domain.hpp"
 #include "docs_text.hpp"
 #include "gpushm/error.hpp"
-#include "wire/control_page.hpp"
 #include "wire/descriptor.hpp"
 #include "wire/messages.hpp"
 #include "wire/state_table.hpp"
@@ -201,26 +200,6 @@ TEST_F(docs, protocol_gives_the_layouts_of_shared_memory) {
                                                   {"owner_futex", offsetof(table, owner_futex)},
                                                   {"owner_rest", offsetof(table, owner_rest)},
                                                   {"words", wire::state_table_words_offset}}));
-  using page = wire::control_page_header;
-  EXPECT_EQ(
-      offsets("## Control page"),
-      (std::map<std::string, std::uint64_t>{{"magic", offsetof(page, magic)},
-                                            {"version", offsetof(page, version)},
-                                            {"timelines", offsetof(page, timelines)},
-                                            {"epoch", offsetof(page, epoch)},
-                                            {"generation", offsetof(page, generation)},
-                                            {"timelines_offset", offsetof(page, timelines_offset)},
-                                            {"channels_offset", offsetof(page, channels_offset)},
-                                            {"size_bytes", offsetof(page, size_bytes)}}));
-  std::map<std::string, std::string> page_values;
-  for (const auto& row : table_rows(section(protocol(), "## Control page"))) {
-    page_values[row.at(2)] = row.at(3);
-  }
-  EXPECT_EQ(page_values["version"], std::to_string(wire::control_page_version));
-  EXPECT_EQ(page_values["timelines"], std::to_string(wire::timeline_count));
-  EXPECT_EQ(page_values["timelines_offset"], std::to_string(wire::timelines_offset));
-  EXPECT_EQ(page_values["channels_offset"], std::to_string(wire::channels_offset));
-  EXPECT_EQ(page_values["size_bytes"], std::to_string(wire::control_page_bytes));
 }
 
 // ---- descriptor.md

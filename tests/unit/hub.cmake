@@ -9,3 +9,8 @@ gpushm_test(gpushm_hub_test
 # Parts of the server are made with Asio, as the broker is.
 target_include_directories(gpushm_hub_test SYSTEM PRIVATE "${GPUSHM_ASIO_INCLUDE}")
 target_compile_definitions(gpushm_hub_test PRIVATE $<TARGET_PROPERTY:gpushm_broker,COMPILE_DEFINITIONS>)
+gpushm_test(gpushm_broker_poll_test
+  SOURCES broker_poll_test.cpp
+  MODULES broker client
+  LIBRARIES gpushm_testing_process
+  LABEL unit)

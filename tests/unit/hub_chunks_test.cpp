@@ -3,10 +3,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "broker/control_page_file.hpp"
 #include "broker/state_table_file.hpp"
 #include "hub_world.hpp"
-#include "wire/control_page.hpp"
 
 namespace gpushm::broker_detail {
 namespace {
@@ -150,7 +148,7 @@ TEST_F(chunks_of, a_segment_are_closed_when_its_creator_dies_in_the_middle) {
   expect<wire::done>(
       ask(session, wire::attach{made, 0, {4096, 4096}}, descriptors(memfd(4096), memfd(4096))));
   take(session);
-  EXPECT_EQ(open_descriptors(), before + 3);  // two chunks, the control page
+  EXPECT_EQ(open_descriptors(), before + 2);
   hub_.hang_up(session);
   EXPECT_EQ(open_descriptors(), before);
   EXPECT_EQ(hub_.domain().segment_count(), 0U);
@@ -167,11 +165,9 @@ TEST_F(chunks_of, a_removed_segment_stay_open_while_a_packet_carries_them) {
   hub_.hang_up(creator);
   hub_.hang_up(reader);
   EXPECT_EQ(hub_.domain().segment_count(), 0U);
-  ASSERT_EQ(answers[0].descriptors.size(), 2U);
-  for (const int fd : answers[0].descriptors) {
-    EXPECT_NE(::fcntl(fd, F_GETFD), -1);
-  }
-  const int chunk = answers[0].descriptors[1];
+  ASSERT_EQ(answers[0].descriptors.size(), 1U);
+  const int chunk = answers[0].descriptors[0];
+  EXPECT_NE(::fcntl(chunk, F_GETFD), -1);
   answers.clear();
   EXPECT_EQ(::fcntl(chunk, F_GETFD), -1);
   expect_nothing_left();
@@ -197,8 +193,8 @@ TEST_F(chunks_of, a_large_segment_are_fetched_in_batches) {
   const auto reader = greet();
   auto answers = ask(reader, wire::open{"kv", 0, 0});
   auto sizes = expect<wire::opened>(answers).chunk_bytes;
-  EXPECT_EQ(sizes.size(), 252U) << "and the control page";
-  std::vector<int> fds(answers[0].descriptors.begin() + 1, answers[0].descriptors.end());
+  EXPECT_EQ(sizes.size(), 253U);
+  std::vector<int> fds = answers[0].descriptors;
   while (sizes.size() < count) {
     const auto more =
         ask(reader, wire::fetch_chunks{made, static_cast<std::uint32_t>(sizes.size())});
@@ -227,23 +223,11 @@ TEST_F(chunks_of, a_large_segment_are_fetched_in_batches) {
   expect_nothing_left();
 }
 
-TEST_F(chunks_of, a_segment_come_with_its_own_control_page) {
+TEST_F(chunks_of, a_reservation_are_none_and_its_slot_is_live) {
   const auto session = greet();
-  auto answers = ask(session, wire::reserve{"kv", 4096, 4096, {}, 1, {}, {}});
+  const auto answers = ask(session, wire::reserve{"kv", 4096, 4096, {}, 1, {}, {}});
   const auto made = expect<wire::reserved>(answers);
-  ASSERT_EQ(answers[0].descriptors.size(), 1U);
-  const int fd = answers[0].descriptors[0];
-  wire::control_page_header header{};
-  ASSERT_EQ(::pread(fd, &header, sizeof header, 0), static_cast<ssize_t>(sizeof header));
-  EXPECT_EQ(header.magic, wire::control_page_magic);
-  EXPECT_EQ(header.generation, made.generation);
-  EXPECT_EQ(header.epoch, (gpushm::epoch{1, 2, 3}));
-  struct stat info {};
-  ASSERT_EQ(::fstat(fd, &info), 0);
-  EXPECT_EQ(static_cast<std::size_t>(info.st_size), wire::control_page_bytes);
-  EXPECT_EQ(::fcntl(fd, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-  EXPECT_EQ(::ftruncate(fd, 0), -1);
-  answers.clear();  // they hold the page
+  EXPECT_TRUE(answers[0].descriptors.empty());
   EXPECT_EQ(slots_.at(made.slot), std::make_pair(made.generation, segment_state::live));
   expect_nothing_left();
 }

@@ -20,7 +20,6 @@
 #include "process/temp_dir.hpp"
 #include "transport/packet_socket.hpp"
 #include "wire/codec.hpp"
-#include "wire/control_page.hpp"
 
 namespace gpushm::detail {
 namespace {
@@ -93,14 +92,8 @@ class cache_of : public testing::Test {
       info.device = {device_kind::gpu, home, "0000:18:00.0", 0};
     }
     info.allocated_bytes = bytes;
-    base::unique_fd page(::memfd_create("test-control", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    EXPECT_EQ(::ftruncate(page.get(), wire::control_page_bytes), 0);
-    EXPECT_EQ(::fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
-    const auto lease = std::make_shared<attachment>(connection_,
-                                                    std::move(info),
-                                                    std::vector<std::byte>{},
-                                                    std::vector<std::byte>{},
-                                                    std::move(page));
+    const auto lease = std::make_shared<attachment>(
+        connection_, std::move(info), std::vector<std::byte>{}, std::vector<std::byte>{});
     const auto mapped =
         std::make_shared<mapping>(lease,
                                   std::make_shared<counted_region>(alive_, std::move(on_end)),

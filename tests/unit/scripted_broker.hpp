@@ -33,7 +33,7 @@ class scripted_broker {
 
   [[nodiscard]] const std::string& socket_path() const noexcept { return socket_path_; }
 
-  /// A sealed memfd as chunks and control pages are.
+  /// A sealed memfd as chunks are.
   [[nodiscard]] static gpushm::base::unique_fd sealed_file(std::size_t bytes);
 
  private:

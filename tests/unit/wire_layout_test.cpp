@@ -8,7 +8,6 @@
 #include <cstring>
 #include <memory>
 
-#include "wire/control_page.hpp"
 #include "wire/state_table.hpp"
 
 namespace gpushm::wire {
@@ -35,34 +34,6 @@ TEST(state_table_layout, has_states_with_fixed_numbers) {
   EXPECT_EQ(make_slot_word(1, slot_state::removed), 0x102U);
   EXPECT_EQ(make_slot_word(1, slot_state::exporter_gone), 0x103U);
   EXPECT_EQ(make_slot_word(max_generation, slot_state::live), 0xFFFF'FFFF'FFFF'FF01U);
-}
-
-TEST(control_page_layout, never_changes) {
-  EXPECT_EQ(offsetof(control_page_header, magic), 0U);
-  EXPECT_EQ(offsetof(control_page_header, version), 8U);
-  EXPECT_EQ(offsetof(control_page_header, timelines), 12U);
-  EXPECT_EQ(offsetof(control_page_header, epoch), 16U);
-  EXPECT_EQ(offsetof(control_page_header, generation), 32U);
-  EXPECT_EQ(offsetof(control_page_header, timelines_offset), 40U);
-  EXPECT_EQ(offsetof(control_page_header, channels_offset), 48U);
-  EXPECT_EQ(offsetof(control_page_header, size_bytes), 56U);
-  EXPECT_EQ(sizeof(control_page_header), 64U);
-  EXPECT_EQ(sizeof(timeline_cell), 64U);
-  const std::uint64_t magic = control_page_magic;
-  EXPECT_EQ(std::memcmp(&magic, "GSMCTRL1", 8), 0);
-}
-
-TEST(control_page_layout, is_told_by_its_header) {
-  const gpushm::epoch epoch{1, 2, 3};
-  const control_page_header header = make_control_page_header(epoch, 77);
-  EXPECT_EQ(header.magic, control_page_magic);
-  EXPECT_EQ(header.version, 1U);
-  EXPECT_EQ(header.timelines, 64U);
-  EXPECT_EQ(header.epoch, epoch);
-  EXPECT_EQ(header.generation, 77U);
-  EXPECT_EQ(header.timelines_offset, 4096U);
-  EXPECT_EQ(header.channels_offset, 8192U);
-  EXPECT_EQ(header.size_bytes, 16384U);
 }
 
 class state_table : public testing::Test {
