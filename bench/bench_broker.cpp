@@ -40,9 +40,7 @@ double seconds(clockid_t clock) {
 /// Sends `request` and `release` rounds over several sockets, with one thread.
 class load {
  public:
-  load(std::vector<base::unique_fd> sockets,
-       std::vector<std::byte> request,
-       std::vector<std::byte> release)
+  load(std::vector<greeted> sockets, std::vector<std::byte> request, std::vector<std::byte> release)
       : sockets_(std::move(sockets)),
         request_(std::move(request)),
         release_(std::move(release)),
@@ -90,7 +88,7 @@ class load {
     }
   }
 
-  std::vector<base::unique_fd> sockets_;
+  std::vector<greeted> sockets_;
   std::vector<std::byte> request_;
   std::vector<std::byte> release_;
   base::unique_fd epoll_;
@@ -117,7 +115,13 @@ class bare_loop {
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto told = ::write(stop_.get(), &one, sizeof one);
   }
-  [[nodiscard]] std::vector<base::unique_fd> take_clients() { return std::move(clients_); }
+  [[nodiscard]] std::vector<greeted> take_clients() {
+    std::vector<greeted> all;
+    for (base::unique_fd& each : clients_) {
+      all.push_back({std::move(each)});
+    }
+    return all;
+  }
   [[nodiscard]] double cpu_seconds() {
     clockid_t clock{};
     ::pthread_getcpuclockid(thread_.native_handle(), &clock);
@@ -175,7 +179,7 @@ void open_release(benchmark::State& state) {
   segment shared = producer.create("bench", {.size_bytes = 4096, .device = "host"});
   shared.publish();
 
-  std::vector<base::unique_fd> sockets;
+  std::vector<greeted> sockets;
   for (int i = 0; i < connections; ++i) {
     sockets.push_back(greeted_socket(broker.socket_path()));
   }

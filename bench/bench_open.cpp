@@ -79,7 +79,7 @@ class raw_exporter {
 
   second_process process_;
   std::uint64_t bytes_ = 0;
-  base::unique_fd lease_;
+  greeted lease_;
 };
 
 /// Both are forked before this process has threads, and serve all benchmarks.

@@ -230,7 +230,7 @@ class raw_chunks {
   }
 
  private:
-  base::unique_fd broker_;  // its lease
+  greeted broker_;  // its lease
   base::unique_fd near_;
   base::unique_fd far_;
   std::vector<base::unique_fd> chunks_;

@@ -120,10 +120,10 @@ received_message ask(int socket, const wire::message& request) {
   return {std::move(*message), std::move(got.descriptors)};
 }
 
-base::unique_fd greeted_socket(const std::string& path) {
-  auto socket = transport::connect_packet_socket(path, std::chrono::seconds(5));
-  static_cast<void>(ask(socket.get(), {0, wire::hello{}}));
-  return socket;
+greeted greeted_socket(const std::string& path) {
+  greeted made{transport::connect_packet_socket(path, std::chrono::seconds(5)), {}};
+  made.events = std::move(ask(made.get(), {0, wire::hello{}}).descriptors.at(1));
+  return made;
 }
 
 int gpu_count() {

@@ -88,7 +88,12 @@ struct received_message {
   std::vector<base::unique_fd> descriptors;
 };
 /// A connection to a broker that has said hello, without the client library.
-[[nodiscard]] base::unique_fd greeted_socket(const std::string& path);
+struct greeted {
+  base::unique_fd requests;
+  base::unique_fd events = {};
+  [[nodiscard]] int get() const noexcept { return requests.get(); }
+};
+[[nodiscard]] greeted greeted_socket(const std::string& path);
 /// Sends a request and returns what comes back.
 [[nodiscard]] received_message ask(int socket, const wire::message& request);
 

@@ -106,12 +106,10 @@ void admission::welcome(base::guarded_fd socket) {
   try {
     hub_.accept(made, {peer.pid, peer.uid, peer.uid_known, who});
   } catch (const error& why) {
-    made->events.release();
-    refuse(std::move(made->socket), who, why);
+    refuse(made->requests.take_socket(), who, why);
     return;
   } catch (...) {
-    made->events.release();
-    endings_.close_socket(who, std::move(made->socket));
+    endings_.close_socket(who, made->requests.take_socket());
     throw;
   }
   try {
@@ -126,12 +124,11 @@ void admission::welcome(base::guarded_fd socket) {
     endings_.remember(*made);  // last: only a close forgets it
   } catch (...) {
     hub_.hang_up(made->number);
-    made->events.release();
-    endings_.close_socket(who, std::move(made->socket));
+    endings_.close_socket(who, made->requests.take_socket());
     throw;
   }
   endings_.watch_process(*made);
-  made->readable = true;  // it has probably said hello already
+  made->requests.readable = true;  // it has probably said hello already
   loop_.ask(*made);
 }
 

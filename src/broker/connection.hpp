@@ -2,7 +2,6 @@
 #pragma once
 
 #include <asio/io_context.hpp>
-#include <asio/posix/stream_descriptor.hpp>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -13,25 +12,23 @@
 #include "broker/end_watch.hpp"
 #include "broker/fence_watch.hpp"
 #include "broker/hub.hpp"
+#include "broker/lane.hpp"
 #include "broker/turns.hpp"
 #include "core/segment.hpp"
 #include "transport/credentials.hpp"
 
 namespace gpushm::broker_detail {
 
-/// One client's session: its socket, what waits to be sent on it, and what it waits for; once the
-/// connection is gone, the fence that its leases wait for. Runs on the server's thread.
+/// One client's session: its two sockets, and what it waits for; once the connection is gone, the
+/// fence that its leases wait for. Runs on the server's thread.
 struct connection final : session, std::enable_shared_from_this<connection> {
   using clock = std::chrono::steady_clock;
 
   connection(asio::io_context& io, core::session_id id, base::guarded_fd connected)
-      : session(id), socket(std::move(connected)), events(io, socket.get()) {}
+      : session(id), requests(io, *this, lane_kind::requests, std::move(connected)) {}
   connection(const connection&) = delete;
   connection& operator=(const connection&) = delete;
   ~connection() override {
-    if (events.is_open()) {  // not closed by the server: it is being destroyed
-      events.release();
-    }
     process.stop();
     life.stop();
   }
@@ -43,42 +40,54 @@ struct connection final : session, std::enable_shared_from_this<connection> {
 
   [[nodiscard]] bool may_answer() const noexcept { return queued_answers < max_queued_answers; }
   [[nodiscard]] bool may_read() const noexcept {
-    return readable && !dropped && !at_porter_since && may_answer() && !rest;
+    return requests.readable && !dropped && !requests.at_porter_since && may_answer() && !rest;
+  }
+  [[nodiscard]] bool may_read_events() const noexcept {
+    return events && events->readable && !dropped;
+  }
+  [[nodiscard]] bool has_queued() const noexcept {
+    return !requests.queue.empty() || (events && !events->queue.empty());
+  }
+  [[nodiscard]] bool may_resync() const noexcept {
+    return events && !events->blocked && !dropped && !lost_subscriptions.empty();
   }
   [[nodiscard]] bool may_flush() const noexcept {
-    return !blocked && (dropped || !(queue.empty() && lost_subscriptions.empty()));
+    return requests.may_send() || (events && events->may_send()) || may_resync() ||
+           (dropped && !has_queued());
+  }
+  /// The client has closed a lane, and sent no more on the other.
+  [[nodiscard]] bool is_over() const noexcept {
+    return (requests.over || (events && events->over)) && !requests.readable &&
+           !(events && events->readable) && !requests.at_porter_since;
   }
   [[nodiscard]] bool has_something_to_do() const noexcept {
-    return may_flush() || may_read() || last_packets || (may_answer() && rest);
+    return may_flush() || may_read() || may_read_events() || last_packets || is_over() ||
+           (may_answer() && rest);
+  }
+  template <typename Visit>
+  void for_each_lane(Visit&& visit) {
+    visit(requests);
+    if (events) {
+      visit(*events);
+    }
   }
 
   transport::peer_credentials peer;
   core::principal principal;
-  base::guarded_fd socket;
-  asio::posix::stream_descriptor events;  ///< of `socket`, which it does not own
+  lane requests;
+  std::optional<lane> events;  ///< once it is greeted
   /// The client's process may die while a child of it keeps the socket open.
   end_watch process;
   end_watch life;  ///< of its life pipe, which it gave with its hello
   turns::member turn;
   clock::time_point accepted;
 
-  // What waits to be sent.
-  prepared queue;
-  core::charges held;  ///< for `queue` and for what the peer has not read
+  core::charges held;  ///< for what waits to be sent, and for what the peer has not read
   std::size_t queued_answers = 0;
   std::size_t queued_events = 0;
   /// Owed a resync once the queue is empty. Has room for all that a session may have.
   std::vector<std::uint64_t> lost_subscriptions;
-  std::uint32_t inflight_descriptors = 0;  ///< sent; zeroed when the peer has read all
-  std::uint64_t unread_bytes =
-      0;                        ///< sent, and possibly not read: at most so much; charged to `held`
-  bool blocked = false;         ///< the first in the queue cannot go
-  bool waits_for_room = false;  ///< the event loop watches for that
-  std::optional<clock::time_point> blocked_since;
 
-  bool readable = false;    ///< there may be something to receive
-  bool wait_armed = false;  ///< the event loop watches for that
-  std::optional<clock::time_point> at_porter_since;
   std::optional<int> last_packets;  ///< its process is dead: so many more are read, for a goodbye
   bool closed = false;
   bool muted = false;  ///< hears of no more events: it is about to end
@@ -93,7 +102,7 @@ class connection_ender {
   connection_ender(const connection_ender&) = delete;
   connection_ender& operator=(const connection_ender&) = delete;
   virtual ~connection_ender() = default;
-  /// Closes the socket; the session ends soon after, not within this call. Does not block. No
+  /// Closes the sockets; the session ends soon after, not within this call. Does not block. No
   /// effect the second time. Throws std::bad_alloc.
   virtual void close(connection& gone) = 0;
 };

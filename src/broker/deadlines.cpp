@@ -19,28 +19,32 @@ void deadlines::expect_hello(connection& of, clock::time_point now) {
   arm();
 }
 
-void deadlines::expect_reader(connection& of, clock::time_point now) {
-  if (!of.blocked_since) {
-    stalled_.insert(of.number);
-    of.blocked_since = now;
+void deadlines::expect_reader(lane& on, clock::time_point now) {
+  if (!on.blocked_since) {
+    stalled_.insert(on.of.number);
+    on.blocked_since = now;
     arm();
   }
 }
 
-void deadlines::reader_goes_on(connection& of, clock::time_point now) noexcept {
-  if (of.blocked_since) {
-    of.blocked_since = now;
+void deadlines::reader_goes_on(lane& on, clock::time_point now) noexcept {
+  if (on.blocked_since) {
+    on.blocked_since = now;
   }
 }
 
-void deadlines::reader_is_done(connection& of) noexcept {
-  of.blocked_since.reset();
-  stalled_.erase(of.number);
+void deadlines::reader_is_done(lane& on) noexcept {
+  on.blocked_since.reset();
+  bool other = false;
+  on.of.for_each_lane([&](lane& each) { other = other || each.blocked_since; });
+  if (!other) {
+    stalled_.erase(on.of.number);
+  }
 }
 
-void deadlines::expect_porter(connection& of, clock::time_point now) {
-  at_porter_.insert(of.number);
-  of.at_porter_since = now;
+void deadlines::expect_porter(lane& from, clock::time_point now) {
+  at_porter_.insert(from.of.number);
+  from.at_porter_since = now;
   arm();
 }
 
@@ -77,26 +81,34 @@ void deadlines::close_the_late(clock::time_point now) {
     silent_.pop_front();
   }
   const auto close_those = [&](std::set<core::session_id>& all,
-                               std::optional<clock::time_point> connection::*since,
+                               std::optional<clock::time_point> lane::*since,
                                std::string_view why) {
     for (auto at = all.begin(); at != all.end();) {
       connection* const of = find(*at);
-      if (of == nullptr || !(of->*since)) {
+      std::optional<clock::time_point> oldest;
+      if (of != nullptr) {
+        of->for_each_lane([&](lane& each) {
+          if (each.*since && (!oldest || *(each.*since) < *oldest)) {
+            oldest = each.*since;
+          }
+        });
+      }
+      if (!oldest) {
         at = all.erase(at);
         continue;
       }
       ++at;
-      if (now - *(of->*since) >= limits_.send) {
+      if (now - *oldest >= limits_.send) {
         log_.dropped(*of, why);
         ender_.close(*of);
       }
     }
   };
   close_those(at_porter_,
-              &connection::at_porter_since,
+              &lane::at_porter_since,
               "descriptors that it, or another member of its kind, has sent block when they are "
               "closed");
-  close_those(stalled_, &connection::blocked_since, "it does not read what it is sent");
+  close_those(stalled_, &lane::blocked_since, "it does not read what it is sent");
 }
 
 }  // namespace gpushm::broker_detail

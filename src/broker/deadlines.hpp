@@ -38,15 +38,15 @@ class deadlines {
 
   /// `of` was accepted at `now`, not before any other.
   void expect_hello(connection& of, clock::time_point now);
-  /// What is to be sent to `of` waits for its peer. No effect while it does already.
-  void expect_reader(connection& of, clock::time_point now);
+  /// What is to be sent on `on` waits for the peer. No effect while it does already.
+  void expect_reader(lane& on, clock::time_point now);
   /// The peer has read something: it has all the time again.
-  static void reader_goes_on(connection& of, clock::time_point now) noexcept;
+  static void reader_goes_on(lane& on, clock::time_point now) noexcept;
   /// Nothing waits for the peer any more.
-  void reader_is_done(connection& of) noexcept;
-  /// The porter has a packet of `of`, whose descriptors may block it.
-  void expect_porter(connection& of, clock::time_point now);
-  static void porter_is_done(connection& of) noexcept { of.at_porter_since.reset(); }
+  void reader_is_done(lane& on) noexcept;
+  /// The porter has a packet of `from`, whose descriptors may block it.
+  void expect_porter(lane& from, clock::time_point now);
+  static void porter_is_done(lane& from) noexcept { from.at_porter_since.reset(); }
 
   /// Closes those that are late at `now`. Throws std::bad_alloc; then some may be left.
   void close_the_late(clock::time_point now);

@@ -86,11 +86,10 @@ void endings::close(connection& gone) {
   });
   // Nothing from here on can fail, or the session would not end.
   gone.closed = true;
-  gone.queue.clear();
+  gone.for_each_lane([](lane& each) { each.queue.clear(); });
   gone.held.reset();
   loop_.leave(gone);
-  gone.events.release();
-  close_socket(gone.principal, std::move(gone.socket));
+  gone.for_each_lane([&](lane& each) { close_socket(gone.principal, each.take_socket()); });
   const auto [first, last] = by_pid_.equal_range(gone.peer.pid);
   for (auto at = first; at != last; ++at) {
     if (at->second == &gone) {
@@ -102,7 +101,7 @@ void endings::close(connection& gone) {
 
 void endings::drop(connection& gone, std::string_view why) noexcept {
   log_.guarded([&] { log_.dropped(gone, why); });
-  if (gone.queue.empty()) {
+  if (!gone.has_queued()) {
     log_.guarded([&] { close(gone); });
   }
 }
@@ -141,7 +140,7 @@ void endings::mute_siblings(connection& gone) {
   for (auto at = first; at != last; ++at) {
     connection& other = *at->second;
     if (&other != &gone && !other.closed && !other.muted) {
-      sockets.push_back({other.socket.get(), POLLRDHUP, 0});
+      sockets.push_back({other.requests.socket.get(), POLLRDHUP, 0});
       owners.push_back(&other);
     }
   }

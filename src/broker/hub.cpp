@@ -183,7 +183,8 @@ void hub::receive(session& from,
                   std::span<const std::byte> packet,
                   std::vector<base::guarded_fd> descriptors,
                   core::time_point now,
-                  std::size_t foreign) {
+                  std::size_t foreign,
+                  lane_kind on) {
   now_ = now;
   if (from.dropped) {
     close(std::move(descriptors));
@@ -202,6 +203,11 @@ void hub::receive(session& from,
   if (!message) {
     close(std::move(descriptors));
     violate(from, 0, "the packet is not a message of this protocol");
+    return;
+  }
+  if ((on == lane_kind::events) != wire::is_sent_on_event_lane(message->body)) {
+    close(std::move(descriptors));
+    violate(from, message->id, "a message came on the other lane than its own");
     return;
   }
   const context request{from, from.number, message->id, descriptors, now, foreign};
@@ -253,7 +259,7 @@ void hub::receive_truncated(session& from) {
 }
 
 void hub::violate(session& by, std::uint64_t id, std::string_view cause) {
-  const error why(errc::protocol_error, {}, {}, cause, "use a client of protocol version 1");
+  const error why(errc::protocol_error, {}, {}, cause, "use a client of protocol version 2");
   fail(&by, id, 0, &why);
   drop(by, cause);
 }
@@ -283,12 +289,18 @@ prepared hub::prepare(std::uint64_t id, wire::body body, outgoing packet) const 
   return result;
 }
 
-void hub::fail(session* to, std::uint64_t id, std::uint32_t index, const error* why) noexcept {
+void hub::fail(
+    session* to, std::uint64_t id, std::uint32_t index, const error* why, lane_kind on) noexcept {
   if (to == nullptr) {
     return;
   }
   const auto attempt = [&](const error& told) {
-    send(to, prepare(id, wire::failure{index, told.code(), told.cause(), told.next_step()}));
+    outgoing packet;
+    packet.on_event_lane = on == lane_kind::events;
+    send(to,
+         prepare(id,
+                 wire::failure{index, told.code(), told.cause(), told.next_step()},
+                 std::move(packet)));
   };
   if (why != nullptr) {
     try {
@@ -310,6 +322,7 @@ void hub::settle(session* from, prepared answer) noexcept {
   counters_.state_of(domain_);  // a client that has its answer finds it counted
   core::effects& wanted = domain_.pending();
   std::size_t slots = 0;
+  std::size_t waits = 0;
   std::size_t answers = 0;
   std::size_t questions = 0;
   std::size_t changes = 0;
@@ -318,6 +331,8 @@ void hub::settle(session* from, prepared answer) noexcept {
     if (slots < wanted.slots.size()) {
       const core::slot_word word = wanted.slots[slots++];
       listener_(listener_context_, word.slot, word.generation, word.state);
+    } else if (waits < wanted.waits.size()) {
+      say_that_it_waits(core::open_waits(wanted.waits[waits++]));
     } else if (answers < wanted.answers.size()) {
       deliver(std::move(wanted.answers[answers++]));
     } else if (!answer.empty()) {
@@ -327,6 +342,7 @@ void hub::settle(session* from, prepared answer) noexcept {
       try {
         outgoing packet;
         packet.is_answer = false;
+        packet.on_event_lane = true;
         send(find(asked.exporter),
              prepare(asked.confirmation, wire::confirm{asked.generation}, std::move(packet)));
       } catch (const std::bad_alloc&) {
@@ -340,6 +356,19 @@ void hub::settle(session* from, prepared answer) noexcept {
   }
   wanted.clear();
   counters_.state_of(domain_);
+}
+
+/// Without memory for that it does not wait: its one answer is that failure.
+void hub::say_that_it_waits(const core::open_waits& what) noexcept {
+  session* const to = find(what.session);
+  try {
+    send(to, prepare(what.request, wire::waiting{what.index}));
+  } catch (const std::bad_alloc&) {
+    if (domain_.cancel(what.session, what.request, what.index)) {
+      counters_.open_failed(errc::out_of_memory);
+    }
+    fail(to, what.request, what.index, nullptr);
+  }
 }
 
 void hub::deliver(core::open_answer answer) noexcept {
@@ -356,7 +385,11 @@ void hub::deliver(core::open_answer answer) noexcept {
     }
   }
   counters_.open_failed(answer.why ? answer.why->code() : errc::out_of_memory);
-  fail(to, answer.request, answer.index, answer.why ? &*answer.why : nullptr);
+  fail(to,
+       answer.request,
+       answer.index,
+       answer.why ? &*answer.why : nullptr,
+       answer.late ? lane_kind::events : lane_kind::requests);
 }
 
 prepared hub::opened(const core::open_answer& answer) const {
@@ -364,6 +397,7 @@ prepared hub::opened(const core::open_answer& answer) const {
   outgoing packet;
   packet.files = shared_files_of(found);
   packet.metadata = found.metadata;
+  packet.on_event_lane = answer.late;
   auto sizes = carry_chunks(*packet.files, 0, wire::max_batch, packet.descriptors);
   return prepare(
       answer.request,
@@ -390,6 +424,7 @@ void hub::tell(session* to, std::uint64_t subscription, const core::change& what
     outgoing packet;
     packet.subscription = subscription;
     packet.is_answer = false;
+    packet.on_event_lane = true;
     out_.send(
         *to,
         prepare(
@@ -404,21 +439,31 @@ void hub::tell(session* to, std::uint64_t subscription, const core::change& what
 // ---- requests ----
 
 prepared hub::handle(const context& at, const wire::hello& message) {
-  if (message.version == 0) {
-    constexpr std::string_view cause = "protocol version 0 does not exist";
+  if (message.version < wire::protocol_version) {
+    const std::string cause =
+        "this broker does not speak protocol version " + std::to_string(message.version);
     const error why(errc::unsupported_version, {}, {}, cause, "update the client");
     fail(&at.from, at.id, 0, &why);
     drop(at.from, cause);
     return {};
   }
+  if (at.from.has_event_lane) {
+    violate(at.from, at.id, "a second hello");
+    return {};
+  }
+  take_fence(at, message);
   const wire::session_token token = new_token(at.number);
+  const auto lane = std::make_shared<const base::guarded_fd>(out_.open_event_lane(at.from));
+  at.from.has_event_lane = true;
   const auto welcome = [&](bool resumed) {
     outgoing packet;
     if (config_.state_table >= 0) {
       packet.descriptors = {config_.state_table};
     }
+    packet.descriptors.push_back(lane->get());
+    packet.own = lane;
     return prepare(at.id,
-                   wire::welcome{std::min(message.version, wire::protocol_version),
+                   wire::welcome{wire::protocol_version,
                                  config_.domain,
                                  config_.epoch,
                                  domain_.bounds().max_segments,
@@ -433,7 +478,6 @@ prepared hub::handle(const context& at, const wire::hello& message) {
   };
   prepared fresh = welcome(false);
   prepared again = welcome(true);
-  take_fence(at, message);
   const bool resumed = resume_lost(at.from, message.resume);
   at.from.greeted = true;
   at.from.token = token;
@@ -621,9 +665,15 @@ prepared hub::handle(const context& at, const wire::remove& message) {
 }
 
 prepared hub::handle(const context& at, const wire::list& message) {
+  return prepare(at.id, list_page(at.number, message.prefix, message.after));
+}
+
+wire::listing hub::list_page(core::session_id number,
+                             const std::string& prefix,
+                             const std::string& after) const {
   wire::listing page;
   std::size_t used = 0;
-  domain_.list(at.number, message.prefix, message.after, [&](const core::segment& what) {
+  domain_.list(number, prefix, after, [&](const core::segment& what) {
     used += description_bytes + what.name.size();
     if (used > listing_bytes) {
       page.more = true;
@@ -632,7 +682,7 @@ prepared hub::handle(const context& at, const wire::list& message) {
     page.segments.push_back(describe(what));
     return true;
   });
-  return prepare(at.id, std::move(page));
+  return page;
 }
 
 prepared hub::handle(const context& at, const wire::stat& message) {
@@ -640,7 +690,9 @@ prepared hub::handle(const context& at, const wire::stat& message) {
 }
 
 prepared hub::handle(const context& at, const wire::subscribe& message) {
-  prepared answer = prepare(at.id, wire::done{});
+  wire::listing page = list_page(at.number, message.prefix, {});
+  prepared answer = prepare(
+      at.id, wire::subscribed{std::move(page.segments), page.more, out_.events_queued(at.from)});
   domain_.subscribe(at.number, at.id, message.prefix);
   return answer;
 }
@@ -683,6 +735,12 @@ prepared hub::handle(const context& at, const wire::keep& message) {
   prepared answer = prepare(at.id, wire::done{});
   domain_.keep(at.number, message.generations, message.counts, message.more);
   return answer;
+}
+
+prepared hub::handle(const context& at, const wire::cancel& message) {
+  prepared cancelled = prepare(at.id, wire::cancelled{});
+  prepared too_late = prepare(at.id, wire::too_late{out_.events_queued(at.from)});
+  return domain_.cancel(at.number, message.request) ? std::move(cancelled) : std::move(too_late);
 }
 
 template <typename Answer>

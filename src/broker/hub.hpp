@@ -44,6 +44,8 @@ struct outgoing {
   std::shared_ptr<const segment_files> files;            ///< keeps `descriptors` open
   std::optional<std::uint64_t> subscription;  ///< an event's: may be dropped for a resync
   bool is_answer = true;                      ///< false: the session did not ask for it
+  bool on_event_lane = false;
+  std::shared_ptr<const base::guarded_fd> own;  ///< one of `descriptors` that only this has
 
   [[nodiscard]] std::vector<std::byte> encode() const;
   /// What it is charged while it waits.
@@ -52,6 +54,9 @@ struct outgoing {
 
 /// One packet in a place that a queue can take over: what is prepared can be sent without memory.
 using prepared = std::list<outgoing>;
+
+/// The socket that a packet came on.
+enum class lane_kind : unsigned char { requests, events };
 
 /// What is left of an `open_many`.
 struct open_rest {
@@ -72,6 +77,7 @@ struct session : core::payload {
   bool said_bye = false;
   /// Nothing more is received from it, or sent to it; what was sent before still goes out.
   bool dropped = false;
+  bool has_event_lane = false;
   wire::session_token token{};
   std::optional<open_rest> rest;
 };
@@ -90,6 +96,10 @@ class outbox {
   /// Close the connection once what was sent before is out; then comes `hub::lose`. `why` is for
   /// the log.
   virtual void drop(session& of, std::string_view why) noexcept = 0;
+  /// Makes the session's second socket; the result is the client's end. Throws.
+  [[nodiscard]] virtual base::guarded_fd open_event_lane(session& of) = 0;
+  /// Packets that were queued there so far.
+  [[nodiscard]] virtual std::uint64_t events_queued(const session& of) const noexcept = 0;
   /// What the session gave as its fence. `pidfd` and `life` are empty exactly when there is none.
   virtual void fence_of(session& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life) = 0;
 };
@@ -142,11 +152,14 @@ class hub final {
                std::span<const std::byte> packet,
                std::vector<base::guarded_fd> descriptors,
                core::time_point now,
-               std::size_t foreign = 0);
+               std::size_t foreign = 0,
+               lane_kind on = lane_kind::requests);
   /// The packet is whole, but this process had no room for its descriptors. The request is refused.
   void receive_without_descriptors(session& from, std::span<const std::byte> packet);
   /// A packet that did not fit arrived: the session is told and dropped.
   void receive_truncated(session& from);
+  /// The session is told what it did, and dropped.
+  void violate(session& by, std::uint64_t id, std::string_view cause);
   /// Works on `rest`, which must be done before the session's next request is received.
   void resume(session& of);
   /// See core::domain.
@@ -195,6 +208,7 @@ class hub final {
   prepared handle(const context& at, const wire::report& message);
   prepared handle(const context& at, const wire::unfence& message);
   prepared handle(const context& at, const wire::keep& message);
+  prepared handle(const context& at, const wire::cancel& message);
   template <typename Answer>
   prepared handle(const context& at, const Answer& message);
 
@@ -203,16 +217,23 @@ class hub final {
   void settle(session* from = nullptr, prepared answer = {}) noexcept;
   void send(session* to, prepared packet) noexcept;
   void deliver(core::open_answer answer) noexcept;
+  void say_that_it_waits(const core::open_waits& what) noexcept;
   [[nodiscard]] prepared opened(const core::open_answer& answer) const;
   void tell(const core::change& what) noexcept;
   void tell(session* to, std::uint64_t subscription, const core::change& what) noexcept;
   /// `why` null: there was no memory.
-  void fail(session* to, std::uint64_t id, std::uint32_t index, const error* why) noexcept;
+  void fail(session* to,
+            std::uint64_t id,
+            std::uint32_t index,
+            const error* why,
+            lane_kind on = lane_kind::requests) noexcept;
   void drop(session& of, std::string_view why) noexcept;
-  void violate(session& by, std::uint64_t id, std::string_view cause);
   void take_fence(const context& at, const wire::hello& message);
   [[nodiscard]] bool resume_lost(const session& heir, const wire::session_token& token);
   [[nodiscard]] wire::segment describe(const core::segment& what) const;
+  [[nodiscard]] wire::listing list_page(core::session_id number,
+                                        const std::string& prefix,
+                                        const std::string& after) const;
   void close(std::vector<base::guarded_fd> files) noexcept;
 
   config config_;

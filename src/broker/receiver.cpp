@@ -36,51 +36,61 @@ receiver::receiver(asio::io_context& io,
       porter_events_(io, doors.descriptor()) {}
 
 void receiver::read_last(connection& from) {
-  if (--*from.last_packets < 0 || from.dropped || from.at_porter_since ||
-      peek_packet(from.socket.get()) != next_packet::plain || !receive(from)) {
+  lane& on = from.requests;
+  if (--*from.last_packets < 0 || from.dropped || on.at_porter_since ||
+      peek_packet(on.socket.get()) != next_packet::plain || !receive(on)) {
     ender_.close(from);
   }
 }
 
-void receiver::watch(connection& of) {
-  if (of.wait_armed || of.closed) {
+void receiver::watch(lane& on) {
+  if (on.wait_armed || on.of.closed) {
     return;
   }
-  of.wait_armed = true;
-  of.events.async_wait(asio::posix::stream_descriptor::wait_read,
-                       [this, kept = of.shared_from_this()](asio::error_code code) {
-                         kept->wait_armed = false;
+  on.wait_armed = true;
+  on.events.async_wait(asio::posix::stream_descriptor::wait_read,
+                       [this, &on, kept = on.of.shared_from_this()](asio::error_code code) {
+                         on.wait_armed = false;
                          if (code || kept->closed) {
                            return;
                          }
-                         kept->readable = true;
+                         on.readable = true;
                          loop_.ask(*kept);
                        });
 }
 
-void receiver::read_one(connection& from) {
-  const next_packet next = peek_packet(from.socket.get());
-  if (next == next_packet::with_descriptors) {
-    if (porter_.fetch(from.number, from.principal.key, from.socket.get())) {
-      deadlines_.expect_porter(from, clock::now());
+void receiver::read_one(lane& on) {
+  connection& from = on.of;
+  const next_packet next = peek_packet(on.socket.get());
+  if (next == next_packet::with_descriptors && on.kind == lane_kind::events) {
+    on.readable = false;  // they are buried with it
+    hub_.violate(from, 0, "descriptors came on the event lane");
+  } else if (next == next_packet::with_descriptors) {
+    if (porter_.fetch(from.number, from.principal.key, on.socket.get())) {
+      deadlines_.expect_porter(on, clock::now());
     } else {
-      from.readable = false;  // it has too much to do: look again soon
+      on.readable = false;  // it has too much to do: look again soon
       poll_.later(from);
     }
-  } else if (next == next_packet::none || (!receive(from) && !from.closed)) {
-    from.readable = false;
-    watch(from);
+  } else if (next == next_packet::none || (!receive(on) && !from.closed)) {
+    on.readable = false;
+    if (!on.over) {
+      watch(on);
+    }
   }
 }
 
 /// One packet without descriptors; false when there is none, or the connection was closed.
-bool receiver::receive(connection& from) {
-  auto got = transport::receive_guarded(from.socket.get(), buffer_);
+bool receiver::receive(lane& on) {
+  connection& from = on.of;
+  auto got = transport::receive_guarded(on.socket.get(), buffer_);
   switch (got.status) {
     case transport::receive_status::would_block:
       return false;
     case transport::receive_status::closed:
-      ender_.close(from);
+      if (!std::exchange(on.over, true)) {  // there may be a last packet on the other
+        from.for_each_lane([](lane& each) { each.readable = each.readable || !each.over; });
+      }
       return false;
     case transport::receive_status::truncated:
       hub_.receive_truncated(from);
@@ -89,7 +99,7 @@ bool receiver::receive(connection& from) {
       hub_.receive_without_descriptors(from, got.packet);
       break;
     case transport::receive_status::packet:
-      hub_.receive(from, got.packet, std::move(got.descriptors), clock::now());
+      hub_.receive(from, got.packet, std::move(got.descriptors), clock::now(), 0, on.kind);
       break;
   }
   ++received_;
@@ -117,7 +127,7 @@ void receiver::take(porter::parcel& parcel) {
     return;
   }
   connection& from = *found;
-  deadlines::porter_is_done(from);
+  deadlines::porter_is_done(from.requests);
   if (parcel.failed) {
     ender_.close(from);
     return;

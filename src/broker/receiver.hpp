@@ -42,8 +42,9 @@ class receiver {
 
   /// Takes from the porter what it has received, from now on.
   void start();
-  /// Receives one packet, or has the porter receive it. Precondition: `from.may_read()`.
-  void read_one(connection& from);
+  /// Receives one packet, or has the porter receive it. Precondition: `may_read` of the connection,
+  /// or `may_read_events`.
+  void read_one(lane& on);
   /// The same once the client's process is dead: closes the connection when there is no more, and
   /// when what comes next cannot be a goodbye.
   void read_last(connection& from);
@@ -51,8 +52,8 @@ class receiver {
   [[nodiscard]] std::uint64_t received() const noexcept { return received_; }
 
  private:
-  void watch(connection& of);
-  [[nodiscard]] bool receive(connection& from);
+  void watch(lane& on);
+  [[nodiscard]] bool receive(lane& from);
   void take(porter::parcel& parcel);
 
   hub& hub_;

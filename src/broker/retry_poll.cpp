@@ -31,8 +31,10 @@ void retry_poll::arm() {
       const std::shared_ptr<connection> each = std::move(waiting_.back());
       waiting_.pop_back();
       if (!each->closed) {
-        each->readable = true;
-        each->blocked = each->waits_for_room;
+        each->for_each_lane([](lane& on) {
+          on.readable = on.readable || on.kind == lane_kind::requests;
+          on.blocked = on.waits_for_room;
+        });
         loop_.ask(*each);
       }
     }

@@ -36,14 +36,14 @@ void owe_resync(connection& to, std::uint64_t subscription) noexcept {
 }
 
 /// What the peer has read is given back.
-void settle_unread(connection& of) {
-  if (of.closed || of.unread_bytes == 0) {
+void settle_unread(lane& on) {
+  if (on.of.closed || on.unread_bytes == 0) {
     return;
   }
-  const auto actual = static_cast<std::uint64_t>(transport::unread_bytes(of.socket.get()));
-  if (actual < of.unread_bytes) {
-    of.held.give_back(core::resource::memory_bytes, of.unread_bytes - actual);
-    of.unread_bytes = actual;
+  const auto actual = static_cast<std::uint64_t>(transport::unread_bytes(on.socket.get()));
+  if (actual < on.unread_bytes) {
+    on.of.held.give_back(core::resource::memory_bytes, on.unread_bytes - actual);
+    on.unread_bytes = actual;
   }
 }
 
@@ -74,9 +74,11 @@ void sender::lose_event(connection& to, std::uint64_t subscription) noexcept {
 }
 
 void sender::settle_after_request(connection& from) {
-  if (from.unread_bytes > read_step_bytes) {
-    settle_unread(from);
-  }
+  from.for_each_lane([](lane& each) {
+    if (each.unread_bytes > read_step_bytes) {
+      settle_unread(each);
+    }
+  });
 }
 
 void sender::send_or_queue(connection& to, prepared& packet) {
@@ -84,6 +86,7 @@ void sender::send_or_queue(connection& to, prepared& packet) {
     return;
   }
   const outgoing& one = packet.front();
+  lane& on = one.on_event_lane && to.events ? *to.events : to.requests;
   const std::uint64_t cost = one.cost();
   if (one.subscription) {
     // An event goes out in the subscriber's own turn, and only within its share: the cause's turn
@@ -97,7 +100,8 @@ void sender::send_or_queue(connection& to, prepared& packet) {
     ++to.queued_events;
   } else {
     try {
-      if (to.queue.empty() && try_send(to, one)) {
+      if (on.queue.empty() && try_send(on, one)) {
+        ++on.queued;
         return;
       }
     } catch (const std::bad_alloc&) {  // tried again in its turn
@@ -108,106 +112,120 @@ void sender::send_or_queue(connection& to, prepared& packet) {
     to.held.charge(core::resource::memory_bytes, cost);
     to.queued_answers += one.is_answer ? 1U : 0U;
   }
-  to.queue.splice(to.queue.end(), packet);
+  on.queue.splice(on.queue.end(), packet);
+  ++on.queued;
   loop_.ask(to);
 }
 
 /// False when the packet must wait, or the connection was closed.
-bool sender::try_send(connection& to, const outgoing& packet) {
+bool sender::try_send(lane& on, const outgoing& packet) {
   const auto count = static_cast<std::uint32_t>(packet.descriptors.size());
-  if (count != 0 && to.inflight_descriptors + count > max_inflight_descriptors_) {
-    if (transport::unread_bytes(to.socket.get()) != 0) {
-      return wait_for_reader(to);
+  if (count != 0 && on.inflight_descriptors + count > max_inflight_descriptors_) {
+    if (transport::unread_bytes(on.socket.get()) != 0) {
+      return wait_for_reader(on);
     }
-    to.inflight_descriptors = 0;
+    on.inflight_descriptors = 0;
   }
-  if (to.unread_bytes > unread_step_bytes) {
-    settle_unread(to);
+  if (on.unread_bytes > unread_step_bytes) {
+    settle_unread(on);
     // What is not read lies in this process's memory.
-    if (to.unread_bytes > unread_step_bytes &&
-        !to.held.within_share(core::resource::memory_bytes)) {
-      return wait_for_reader(to);
+    if (on.unread_bytes > unread_step_bytes &&
+        !on.of.held.within_share(core::resource::memory_bytes)) {
+      return wait_for_reader(on);
     }
   }
   try {
     const std::vector<std::byte> late =
         packet.packet.empty() ? packet.encode() : std::vector<std::byte>();
     const std::vector<std::byte>& bytes = packet.packet.empty() ? late : packet.packet;
-    switch (transport::send_packet(to.socket.get(), bytes, packet.descriptors)) {
+    switch (transport::send_packet(on.socket.get(), bytes, packet.descriptors)) {
       case transport::send_result::sent: {
         const std::uint64_t cost = bytes.size() + packet_overhead_bytes;
-        to.inflight_descriptors += count;
-        to.unread_bytes += cost;
-        to.held.charge(core::resource::memory_bytes, cost);
+        on.inflight_descriptors += count;
+        on.unread_bytes += cost;
+        on.of.held.charge(core::resource::memory_bytes, cost);
         return true;
       }
       case transport::send_result::would_block:
-        return wait_for_room(to);
+        return wait_for_room(on);
       case transport::send_result::closed:
         break;
     }
   } catch (const error& why) {
     if (why.code() == errc::too_many_descriptors) {
       return wait_for_reader(
-          to);  // the kernel's count for this uid is full: wait like for any slow reader
+          on);  // the kernel's count for this uid is full: wait like for any slow reader
     }
-    log_.dropped(to, why.what());
+    log_.dropped(on.of, why.what());
   }
-  ender_.close(to);
+  ender_.close(on.of);
   return false;
 }
 
 /// There is an event for room in the socket.
-bool sender::wait_for_room(connection& of) {
-  deadlines_.expect_reader(of, clock::now());
-  if (!of.waits_for_room) {
-    of.events.async_wait(asio::posix::stream_descriptor::wait_write,
-                         [this, kept = of.shared_from_this()](asio::error_code code) {
-                           kept->waits_for_room = false;
+bool sender::wait_for_room(lane& on) {
+  deadlines_.expect_reader(on, clock::now());
+  if (!on.waits_for_room) {
+    on.events.async_wait(asio::posix::stream_descriptor::wait_write,
+                         [this, &on, kept = on.of.shared_from_this()](asio::error_code code) {
+                           on.waits_for_room = false;
                            if (!code && !kept->closed) {
-                             kept->blocked = false;
+                             on.blocked = false;
                              loop_.ask(*kept);
                            }
                          });
-    of.waits_for_room = true;
+    on.waits_for_room = true;
   }
-  of.blocked = true;  // last: what waits for nothing is tried again
+  on.blocked = true;  // last: what waits for nothing is tried again
   return false;
 }
 
 /// And none for descriptors, or memory, that a peer has not read.
-bool sender::wait_for_reader(connection& of) {
-  deadlines_.expect_reader(of, clock::now());
-  poll_.later(of);
-  of.blocked = true;
+bool sender::wait_for_reader(lane& on) {
+  deadlines_.expect_reader(on, clock::now());
+  poll_.later(on.of);
+  on.blocked = true;
   return false;
 }
 
 void sender::flush(connection& to) {
-  for (int i = 0; i < sends_a_turn && !to.queue.empty(); ++i) {
-    outgoing& first = to.queue.front();
+  to.for_each_lane([&](lane& each) {
+    if (!to.closed && each.may_send()) {
+      flush_lane(each);
+    }
+  });
+  if (to.closed) {
+    return;
+  }
+  if (to.dropped && !to.has_queued()) {
+    ender_.close(to);
+    return;
+  }
+  if (to.may_resync() && to.events->queue.empty()) {
+    try {
+      queue_resyncs(to);
+    } catch (const std::bad_alloc&) {  // still owed
+      static_cast<void>(wait_for_reader(*to.events));
+    }
+  }
+}
+
+void sender::flush_lane(lane& on) {
+  connection& to = on.of;
+  for (int i = 0; i < sends_a_turn && !on.queue.empty(); ++i) {
+    outgoing& first = on.queue.front();
     const std::uint64_t cost = first.cost();
-    if (!try_send(to, first)) {
+    if (!try_send(on, first)) {
       return;
     }
     to.queued_events -= first.subscription ? 1U : 0U;
     to.queued_answers -= !first.subscription && first.is_answer ? 1U : 0U;
     to.held.give_back(core::resource::memory_bytes, cost);
-    to.queue.pop_front();
-    deadlines::reader_goes_on(to, clock::now());
+    on.queue.pop_front();
+    deadlines::reader_goes_on(on, clock::now());
   }
-  if (!to.queue.empty()) {
-    return;
-  }
-  deadlines_.reader_is_done(to);
-  if (to.dropped) {
-    ender_.close(to);
-    return;
-  }
-  try {
-    queue_resyncs(to);
-  } catch (const std::bad_alloc&) {  // still owed
-    static_cast<void>(wait_for_reader(to));
+  if (on.queue.empty()) {
+    deadlines_.reader_is_done(on);
   }
 }
 
@@ -220,6 +238,7 @@ void sender::queue_resyncs(connection& to) {
     packet.packet = wire::encode({subscription, std::move(resync)});
     packet.subscription = subscription;
     packet.is_answer = false;
+    packet.on_event_lane = true;
     resyncs.push_back(std::move(packet));
   }
   to.lost_subscriptions.clear();
@@ -227,7 +246,8 @@ void sender::queue_resyncs(connection& to) {
   for (const outgoing& each : resyncs) {  // one a subscription at most, also beyond its share
     to.held.charge(core::resource::memory_bytes, each.cost());
   }
-  to.queue.splice(to.queue.end(), resyncs);
+  to.events->queued += resyncs.size();
+  to.events->queue.splice(to.events->queue.end(), resyncs);
 }
 
 }  // namespace gpushm::broker_detail

@@ -41,9 +41,10 @@ class sender {
 
  private:
   void send_or_queue(connection& to, prepared& packet);
-  bool try_send(connection& to, const outgoing& packet);
-  bool wait_for_room(connection& of);
-  bool wait_for_reader(connection& of);
+  void flush_lane(lane& on);
+  bool try_send(lane& on, const outgoing& packet);
+  bool wait_for_room(lane& on);
+  bool wait_for_reader(lane& on);
   static void queue_resyncs(connection& to);
 
   turn_loop& loop_;

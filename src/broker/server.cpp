@@ -29,6 +29,7 @@
 #include "broker/state_table_file.hpp"
 #include "broker/turn_loop.hpp"
 #include "transport/listener.hpp"
+#include "transport/packet_socket.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -108,7 +109,7 @@ class server::impl final : public outbox {
       of.process.stop();
       of.ending.reset();
       loop_.leave(of);
-      of.queue.clear();
+      of.for_each_lane([](lane& one) { one.queue.clear(); });
       of.held.reset();
     });
   }
@@ -142,6 +143,19 @@ class server::impl final : public outbox {
 
   void fence_of(session& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life) override {
     endings_.set_fence(connection_of(of), kind, std::move(pidfd), std::move(life));
+  }
+
+  [[nodiscard]] base::guarded_fd open_event_lane(session& of) override {
+    connection& to = connection_of(of);
+    auto pair = transport::connected_pair();
+    to.events.emplace(io_, to, lane_kind::events, std::move(pair.first));
+    to.events->readable = true;  // looked at, and watched, in its turn
+    return std::move(pair.second);
+  }
+
+  [[nodiscard]] std::uint64_t events_queued(const session& of) const noexcept override {
+    const auto& lane = static_cast<const connection&>(of).events;
+    return lane ? lane->queued : 0;
   }
 
   void drop(session& of, std::string_view why) noexcept override {
@@ -235,8 +249,12 @@ class server::impl final : public outbox {
         hub_.resume(of);
       } else if (of.last_packets) {
         receiver_.read_last(of);
+      } else if (of.may_read_events()) {
+        receiver_.read_one(*of.events);
       } else if (of.may_read()) {
-        receiver_.read_one(of);
+        receiver_.read_one(of.requests);
+      } else if (of.is_over()) {
+        endings_.close(of);
       }
     } catch (const std::exception& why) {
       log_.dropped(of, why.what());

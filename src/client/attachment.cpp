@@ -51,12 +51,12 @@ std::uint32_t attachment::grants() const {
 
 void attachment::answer_again() {
   if (const auto memory = shared_memory()) {
-    broker().answer_for(info_.generation, [memory] { return memory->unchanged(); });
+    broker().worker().answer_for(info_.generation, [memory] { return memory->unchanged(); });
   }
 }
 
 void attachment::share(std::shared_ptr<const memory::source> memory) {
-  broker().answer_for(info_.generation, [memory] { return memory->unchanged(); });
+  broker().worker().answer_for(info_.generation, [memory] { return memory->unchanged(); });
   const std::lock_guard lock(mutex_);
   shared_ = std::move(memory);
 }
@@ -68,7 +68,7 @@ void attachment::stop_sharing() noexcept {
     ended.swap(shared_);
   }
   if (ended) {
-    broker().stop_answering(info_.generation);
+    broker().worker().stop_answering(info_.generation);
   }
 }
 

@@ -40,7 +40,7 @@ client_impl::client_impl(connect_options options)
     options_.socket_path = default_socket_path();
   }
   connection_ = connect_until(base::deadline_after(options_.timeout));
-  connection_->set_lease_listener(cache_.get());
+  connection_->worker().set_listener(cache_.get());
 }
 
 client_impl::~client_impl() {
@@ -49,7 +49,7 @@ client_impl::~client_impl() {
     keep_for_ever(cache_);
     return;
   }
-  connection_->set_lease_listener(nullptr);
+  connection_->worker().set_listener(nullptr);
   cache_->close();
 }
 
@@ -92,12 +92,12 @@ std::shared_ptr<connection> client_impl::broker() {
     std::shared_ptr<connection> successor;
     try {
       successor = connect_until(connect_deadline, connection_.get());
-      connection_->set_lease_listener(nullptr);
+      connection_->worker().set_listener(nullptr);
       if (successor->resumed()) {
         hand_over(connection_, successor);
       }
       cache_->lease_lost(connection_->current(), 0);
-      successor->set_lease_listener(cache_.get());
+      successor->worker().set_listener(cache_.get());
     } catch (...) {
       lock.lock();
       if (connection_->has_successor()) {  // which did not hear what is kept: that stays too
@@ -173,14 +173,12 @@ client_impl::asked client_impl::ask_to_open(std::string_view name,
     const auto timeout = options.timeout <= std::chrono::milliseconds(0)
                              ? std::chrono::milliseconds(0)
                              : std::min(time_left(give_up), longest_wait);
-    const auto call = connected->start(wire::open{std::string(name),
-                                                  options.expected_size_bytes,
-                                                  static_cast<std::uint32_t>(timeout.count()),
-                                                  generation},
-                                       {},
-                                       {"open", name},
-                                       request_deadline());
-    answer got = call->next_raw(base::later(request_deadline(), timeout));
+    answer got = connected->open(wire::open{std::string(name),
+                                            options.expected_size_bytes,
+                                            static_cast<std::uint32_t>(timeout.count()),
+                                            generation},
+                                 {"open", name},
+                                 base::later(request_deadline(), timeout));
     const auto* failure = std::get_if<wire::failure>(&got.body);
     if (failure != nullptr && failure->code == errc::no_such_segment && timeout == longest_wait) {
       continue;  // the caller waits longer than one request can
@@ -244,16 +242,10 @@ client_impl::granted client_impl::take(const std::shared_ptr<connection>& broker
   if (opened == nullptr) {
     throw unexpected_answer({"open", name});
   }
-  try {
-    check_opened(*opened, got.descriptors.size(), name, options.expected_size_bytes);
-  } catch (...) {
-    broker->release(opened->segment.generation, 1, true);
-    throw;
-  }
+  check_opened(*opened, got.descriptors.size(), name, options.expected_size_bytes);
   granted result;
-  result.lease = attach(broker, *opened);
-  result.chunks = std::move(got.descriptors);
-  result.chunk_bytes = std::move(opened->chunk_bytes);
+  result.lease = attach(broker, *opened, got.granted);
+  result.first = {std::move(opened->chunk_bytes), std::move(got.descriptors)};
   return result;
 }
 
@@ -264,9 +256,9 @@ std::unique_ptr<segment_impl> client_impl::use(granted taken,
   try {
     std::unique_ptr<segment_impl> user;
     if (base::is_exporter_bound(lease->info().backend)) {
-      user = user_of(map_exporters(lease, std::move(taken.chunks), options));
+      user = user_of(map_exporters(lease, std::move(taken.first), options));
     } else {
-      const auto mapped = map(lease, taken.chunk_bytes, std::move(taken.chunks), options);
+      const auto mapped = map(lease, std::move(taken.first), options);
       user = user_of(mapped);
       cache_->remember(mapped, options.device);
     }
@@ -279,24 +271,20 @@ std::unique_ptr<segment_impl> client_impl::use(granted taken,
 }
 
 std::shared_ptr<mapping> client_impl::map(const std::shared_ptr<attachment>& lease,
-                                          const std::vector<std::uint64_t>& chunk_bytes,
-                                          std::vector<base::guarded_fd> chunks,
+                                          chunk_batch first,
                                           const open_options& options) {
   const wire::segment& info = lease->info();
   const auto backend = memory::backend_for_open(info.backend, info.device, options.device);
   const std::string device = backend->device().text();
   return lease->find_or_map(device, options.access, [&] {
     return std::make_shared<mapping>(
-        lease,
-        import(*lease, chunk_bytes, std::move(chunks), *backend, options.access),
-        options.access,
-        device);
+        lease, import(*lease, std::move(first), *backend, options.access), options.access, device);
   });
 }
 
 /// Memory that stays its exporter's; the broker has asked it whether that is still the same.
 std::shared_ptr<mapping> client_impl::map_exporters(const std::shared_ptr<attachment>& lease,
-                                                    std::vector<base::guarded_fd> chunks,
+                                                    chunk_batch first,
                                                     const open_options& options) {
   const wire::segment& info = lease->info();
   const wire::descriptor described = wire::decode_descriptor(lease->descriptor());
@@ -317,7 +305,11 @@ std::shared_ptr<mapping> client_impl::map_exporters(const std::shared_ptr<attach
   const driver::gpu& user = memory::gpu_for_open(memory->device, options.device);
   const std::string device = user.id.text();
   return lease->find_or_map(device, options.access, [&] {
-    base::guarded_fd pool = chunks.empty() ? base::guarded_fd() : std::move(chunks.front());
+    if (first.files.empty() && info.chunk_count != 0) {
+      first = fetch_chunks(*lease, 0);
+    }
+    base::guarded_fd pool =
+        first.files.empty() ? base::guarded_fd() : std::move(first.files.front());
     return std::make_shared<mapping>(lease,
                                      memory::open_remote(info.name, *memory, std::move(pool), user),
                                      options.access,
@@ -326,7 +318,8 @@ std::shared_ptr<mapping> client_impl::map_exporters(const std::shared_ptr<attach
 }
 
 std::shared_ptr<attachment> client_impl::attach(const std::shared_ptr<connection>& broker,
-                                                wire::opened& opened) {
+                                                wire::opened& opened,
+                                                grant& granted) {
   const std::pair key{static_cast<const connection*>(broker.get()), opened.segment.generation};
   const std::lock_guard lock(attachments_mutex_);
   if (broker->has_successor()) {  // what was granted by then is kept already, and this is not
@@ -339,19 +332,16 @@ std::shared_ptr<attachment> client_impl::attach(const std::shared_ptr<connection
   if (const auto at = attachments_.find(key); at != attachments_.end()) {
     if (auto lease = at->second.lock()) {
       lease->add_grant();
+      granted.keep();
       lease->set_published(std::move(opened.metadata));
       return lease;
     }
   }
-  try {
-    auto lease = std::make_shared<attachment>(
-        broker, opened.segment, std::move(opened.metadata), std::move(opened.descriptor));
-    insert_attachment(lease);
-    return lease;
-  } catch (...) {
-    broker->release(key.second, 1, true);
-    throw;
-  }
+  auto lease = std::make_shared<attachment>(
+      broker, opened.segment, std::move(opened.metadata), std::move(opened.descriptor));
+  granted.keep();  // from here on it is the attachment's
+  insert_attachment(lease);
+  return lease;
 }
 
 void client_impl::add_attachment(const std::shared_ptr<attachment>& lease) {
@@ -369,40 +359,37 @@ void client_impl::insert_attachment(const std::shared_ptr<attachment>& lease) {
   attachments_[{&lease->broker(), lease->info().generation}] = lease;
 }
 
-/// The next batch is asked for before the one at hand is imported: the broker works meanwhile.
+/// Chunks from `first` on, which did not come with the answer.
+client_impl::chunk_batch client_impl::fetch_chunks(const attachment& lease, std::uint32_t first) {
+  const wire::segment& info = lease.info();
+  answer more = lease.broker().request(
+      wire::fetch_chunks{info.generation, first}, {"open", info.name}, request_deadline());
+  auto* batch = std::get_if<wire::chunks>(&more.body);
+  if (batch == nullptr || batch->generation != info.generation || batch->first_chunk != first ||
+      more.descriptors.empty() || more.descriptors.size() != batch->chunk_bytes.size()) {
+    throw unexpected_answer({"open", info.name});
+  }
+  return {std::move(batch->chunk_bytes), std::move(more.descriptors)};
+}
+
 std::unique_ptr<memory::region> client_impl::import(const attachment& lease,
-                                                    std::vector<std::uint64_t> chunk_bytes,
-                                                    std::vector<base::guarded_fd> chunks,
+                                                    chunk_batch first,
                                                     const memory::backend& backend,
                                                     gpushm::access access) {
   const wire::segment& info = lease.info();
-  connection& broker = lease.broker();
   const auto importer =
       backend.begin_import({info.name, info.allocated_bytes, access, info.offset_bytes});
-  std::size_t arrived = chunks.size();
+  std::size_t arrived = 0;
+  chunk_batch batch = std::move(first);
   for (;;) {
-    std::unique_ptr<connection::call> next;
-    if (arrived < info.chunk_count) {
-      next = broker.start(wire::fetch_chunks{info.generation, static_cast<std::uint32_t>(arrived)},
-                          {},
-                          {"open", info.name},
-                          request_deadline());
+    for (std::size_t i = 0; i < batch.files.size(); ++i) {
+      importer->add(std::move(batch.files[i]), batch.bytes[i]);
     }
-    for (std::size_t i = 0; i < chunks.size(); ++i) {
-      importer->add(std::move(chunks[i]), chunk_bytes[i]);
-    }
-    if (!next) {
+    arrived += batch.files.size();
+    if (arrived >= info.chunk_count) {
       return importer->finish();
     }
-    answer more = next->next(request_deadline());
-    auto* batch = std::get_if<wire::chunks>(&more.body);
-    if (batch == nullptr || batch->generation != info.generation || batch->first_chunk != arrived ||
-        more.descriptors.empty() || more.descriptors.size() != batch->chunk_bytes.size()) {
-      throw unexpected_answer({"open", info.name});
-    }
-    chunks = std::move(more.descriptors);
-    chunk_bytes = std::move(batch->chunk_bytes);
-    arrived += chunks.size();
+    batch = fetch_chunks(lease, static_cast<std::uint32_t>(arrived));
   }
 }
 
@@ -433,10 +420,8 @@ std::vector<client_impl::open_outcome> client_impl::open_many(std::span<const st
   return results;
 }
 
-/// Opens those of `names` whose indices are in `wanted`. An answer holds descriptors until its
-/// segment is imported, and the answers come one behind the other. So segments whose chunks do not
-/// fit into their answer wait until all answers have been taken: asking for more chunks before that
-/// would have to take in all answers, with all their descriptors, first.
+/// Opens those of `names` whose indices are in `wanted`. All answers are there before the first is
+/// mapped: whoever maps may have to ask for chunks, and to wait for others who do.
 void client_impl::open_batch(std::span<const std::string> names,
                              std::span<const std::size_t> wanted,
                              const open_options& options,
@@ -449,47 +434,27 @@ void client_impl::open_batch(std::span<const std::string> names,
   const auto connected = broker();
   const auto deadline =
       base::later(request_deadline(), std::clamp(options.timeout, {}, longest_wait));
-  const auto call = connected->start(std::move(request), {}, {"open", {}}, deadline);
-  std::vector<std::pair<open_outcome*, granted>> large;
+  std::vector<answer> answers = connected->open_many(std::move(request), {"open", {}}, deadline);
   std::vector<bool> answered(wanted.size());
-  const auto outcome_of = [&](std::uint32_t index) -> open_outcome& {
+  for (answer& got : answers) {
+    const auto* failure = std::get_if<wire::failure>(&got.body);
+    const auto* opened = std::get_if<wire::opened>(&got.body);
+    const std::uint32_t index = failure != nullptr  ? failure->index
+                                : opened != nullptr ? opened->index
+                                                    : static_cast<std::uint32_t>(wanted.size());
     if (index >= wanted.size() || answered[index]) {
       throw unexpected_answer({"open", {}});
     }
     answered[index] = true;
-    return results[wanted[index]];
-  };
-  for (std::size_t left = wanted.size(); left > 0; --left) {
-    answer got = call->next_raw(deadline);
-    if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
-      open_outcome& result = outcome_of(failure->index);
-      result.failure = error(
-          failure->code, "open", names[wanted[failure->index]], failure->cause, failure->next_step);
-      continue;
-    }
-    const auto* opened = std::get_if<wire::opened>(&got.body);
-    if (opened == nullptr) {
-      throw unexpected_answer({"open", {}});
-    }
-    open_outcome& result = outcome_of(opened->index);
+    open_outcome& result = results[wanted[index]];
+    const std::string& name = names[wanted[index]];
     try {
-      granted taken = take(connected, std::move(got), names[wanted[opened->index]], options);
-      if (taken.chunk_bytes.size() < taken.lease->info().chunk_count) {
-        taken.chunks.clear();
-        taken.chunk_bytes.clear();
-        large.emplace_back(&result, std::move(taken));
-      } else {
-        result.opened = use(std::move(taken), options, begin);
+      if (failure != nullptr) {
+        throw from_wire(*failure, {"open", name});
       }
+      result.opened = use(take(connected, std::move(got), name, options), options, begin);
     } catch (const error& why) {
       result.failure = why;
-    }
-  }
-  for (auto& [result, taken] : large) {
-    try {
-      result->opened = use(std::move(taken), options, begin);
-    } catch (const error& why) {
-      result->failure = why;
     }
   }
 }

@@ -86,11 +86,14 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                                     std::string_view operation,
                                                     steady_time deadline);
   [[nodiscard]] std::unique_ptr<segment_impl> user_of(const std::shared_ptr<mapping>& mapped);
+  struct chunk_batch {
+    std::vector<std::uint64_t> bytes;  ///< of `files`
+    std::vector<base::guarded_fd> files;
+  };
   /// What one `Opened` gave.
   struct granted {
     std::shared_ptr<attachment> lease;
-    std::vector<std::uint64_t> chunk_bytes;  ///< of `chunks`
-    std::vector<base::guarded_fd> chunks;    ///< the first ones; may be none
+    chunk_batch first;  ///< may be empty
   };
   [[nodiscard]] granted take(const std::shared_ptr<connection>& broker,
                              answer got,
@@ -101,19 +104,19 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                                   const open_options& options,
                                                   steady_time begin);
   [[nodiscard]] std::shared_ptr<attachment> attach(const std::shared_ptr<connection>& broker,
-                                                   wire::opened& opened);
+                                                   wire::opened& opened,
+                                                   grant& granted);
   void add_attachment(const std::shared_ptr<attachment>& lease);
   void insert_attachment(const std::shared_ptr<attachment>& lease);
   [[nodiscard]] std::shared_ptr<mapping> map(const std::shared_ptr<attachment>& lease,
-                                             const std::vector<std::uint64_t>& chunk_bytes,
-                                             std::vector<base::guarded_fd> chunks,
+                                             chunk_batch first,
                                              const open_options& options);
   [[nodiscard]] std::shared_ptr<mapping> map_exporters(const std::shared_ptr<attachment>& lease,
-                                                       std::vector<base::guarded_fd> chunks,
+                                                       chunk_batch first,
                                                        const open_options& options);
+  [[nodiscard]] chunk_batch fetch_chunks(const attachment& lease, std::uint32_t first);
   [[nodiscard]] std::unique_ptr<memory::region> import(const attachment& lease,
-                                                       std::vector<std::uint64_t> chunk_bytes,
-                                                       std::vector<base::guarded_fd> chunks,
+                                                       chunk_batch first,
                                                        const memory::backend& backend,
                                                        gpushm::access access);
   void open_batch(std::span<const std::string> names,

@@ -3,10 +3,7 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,13 +12,18 @@
 #include <string_view>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/deadline.hpp"
 #include "base/file.hpp"
 #include "base/guarded_fd.hpp"
+#include "client/answer.hpp"
 #include "client/fork_guard.hpp"
+#include "client/late_answers.hpp"
+#include "client/lease_worker.hpp"
 #include "client/open_reports.hpp"
+#include "client/request_lane.hpp"
 #include "client/send_queue.hpp"
 #include "gpushm/client.hpp"
 #include "wire/messages.hpp"
@@ -29,15 +31,7 @@
 
 namespace gpushm::detail {
 
-using steady_time = std::chrono::steady_clock::time_point;
-
 using base::time_left;
-
-/// An answer with its descriptors.
-struct answer {
-  wire::body body;
-  std::vector<base::guarded_fd> descriptors;
-};
 
 /// Who an error is told about.
 struct subject {
@@ -61,33 +55,13 @@ class event_sink {
   virtual void broker_gone() = 0;
 };
 
-class connection;
-
-/// Hears of segments that this process holds and that lost their name or exporter. Called on the
-/// connection's thread.
-class lease_listener {
- public:
-  lease_listener() = default;
-  lease_listener(const lease_listener&) = delete;
-  lease_listener& operator=(const lease_listener&) = delete;
-  virtual ~lease_listener() = default;
-  /// Ends at most one mapping, which takes as long as the driver does; true: call again, there may
-  /// be more. `generation` 0: any of them may have lost it; also when the broker is gone.
-  [[nodiscard]] virtual bool end_lost(const connection& broker,
-                                      gpushm::generation generation) noexcept = 0;
-};
-
-/// Says whether memory that this process shares is still the same. Called by whoever reads the
-/// socket: must not block and not throw.
-using confirm_answer = std::function<bool()>;
-
-/// One connection to one broker: sends requests, routes answers to who waits for them, and events
-/// to their subscriptions. A thread of its own reads the socket while nobody waits for an answer;
-/// who does wait reads for everybody, which saves a change of threads on every request. It never
-/// comes back once the broker is gone.
+/// One connection to one broker, on two sockets: a thread asks on the request lane and receives its
+/// answer there; a thread of this object reads the event lane, where events, questions and late
+/// answers come; what takes as long as the driver does has a worker (docs/adr/0025). It never comes
+/// back once the broker is gone: the end of either socket ends both.
 ///
 /// Distinct objects: safe. Shared objects: safe.
-class connection {
+class connection final : public lease_giver {
  public:
   /// Connects and says hello. Blocks for `timeout` at most. `predecessor`, which the broker has
   /// ended: its leases are asked for. Throws broker_unreachable, permission_denied,
@@ -98,57 +72,36 @@ class connection {
   connection(const connection&) = delete;
   connection& operator=(const connection&) = delete;
   /// Says goodbye; ends leases and subscriptions with it.
-  ~connection();
+  ~connection() override;
 
-  /// A request whose answers (one, or several for open_many) are waited for.
-  class call {
-   public:
-    ~call();
-    call(const call&) = delete;
-    call& operator=(const call&) = delete;
-    /// The next answer. Throws what a Failure says, broker_gone, or timed_out at `deadline`.
-    [[nodiscard]] answer next(steady_time deadline);
-    /// The same, but a Failure is an answer too: one name's of several.
-    [[nodiscard]] answer next_raw(steady_time deadline);
-
-   private:
-    friend class connection;
-    call(connection& owner, std::uint64_t id, const subject& about);
-    connection& owner_;
-    std::uint64_t id_;
-    std::string operation_;
-    std::string object_;
-  };
-
-  /// Sends a request; blocks until it is sent, at most until `deadline`. `descriptors` stay the
-  /// caller's.
-  [[nodiscard]] std::unique_ptr<call> start(wire::body body,
-                                            std::span<const int> descriptors,
-                                            const subject& about,
-                                            steady_time deadline);
-  /// Sends a request and waits for its one answer.
+  /// Sends a request and waits for its one answer. `descriptors` stay the caller's. Throws what a
+  /// Failure says, broker_gone, and timed_out at `deadline`; an answer that comes after that is
+  /// dropped, and what it granted goes back.
   [[nodiscard]] answer request(wire::body body,
                                const subject& about,
                                steady_time deadline,
                                std::span<const int> descriptors = {});
+  /// The same; a Failure is an answer, too. Waits for a late one.
+  [[nodiscard]] answer open(wire::open wanted, const subject& about, steady_time deadline);
+  /// One answer a name, in the order in which they came. Those of which too many descriptors would
+  /// be held come without: `FetchChunks` has them.
+  [[nodiscard]] std::vector<answer> open_many(wire::open_many wanted,
+                                              const subject& about,
+                                              steady_time deadline);
   /// Subscribes `sink`, which must stay until `unsubscribe`. Returns the subscription's number.
   [[nodiscard]] std::uint64_t subscribe(const std::string& prefix,
                                         event_sink& sink,
                                         steady_time deadline);
   void unsubscribe(std::uint64_t subscription) noexcept;
 
-  /// `listener` must stay until it is replaced; null: nobody. When it returns, the former one is
-  /// not called any more. Not from within `end_lost`.
-  void set_lease_listener(lease_listener* listener);
-  /// The broker's questions about `generation` are answered with `answer` until `stop_answering`.
-  void answer_for(gpushm::generation generation, confirm_answer answer);
-  void stop_answering(gpushm::generation generation) noexcept;
+  /// What has to ask the driver.
+  [[nodiscard]] lease_worker& worker() noexcept { return worker_; }
 
   /// Gives answers' leases back. Never throws and never blocks: what the socket does not take now,
   /// the connection's thread sends.
-  /// `never_mapped`: of none of what was granted was used, so no exporter should take it for the
-  /// end of a consumer.
-  void release(gpushm::generation generation, std::uint32_t count, bool never_mapped) noexcept;
+  void release(gpushm::generation generation,
+               std::uint32_t count,
+               bool never_mapped) noexcept override;
 
   /// For the broker's counters, told within a second by the connection's thread. `took`: from the
   /// call to the mapping. Not of what `cached` answered.
@@ -159,7 +112,7 @@ class connection {
   /// call.
   void opened_from_cache() noexcept { reports_.add_cached(); }
 
-  /// The end of the socket was seen. No system call.
+  /// The end of a socket was seen. No system call.
   [[nodiscard]] bool broken() const noexcept;
   /// Not broken, and the state table says that the broker lives: that is known before the socket's
   /// end is. No system call.
@@ -183,44 +136,41 @@ class connection {
   [[nodiscard]] connection& current() noexcept;
 
  private:
-  struct pending {
-    std::deque<answer> answers;
-    std::condition_variable arrived;
-    bool waited_for = false;  ///< a thread sleeps on `arrived`
+  /// What the broker gave with its welcome.
+  struct lanes {
+    base::guarded_fd requests;
+    base::guarded_fd events;
   };
+  class exchange;
 
-  connection(const std::string& path, std::chrono::milliseconds timeout);
-  void greet(const wire::session_token& resume, const subject& about, steady_time deadline);
-  bool try_greet(std::span<const std::byte> hello,
-                 std::span<const int> descriptors,
-                 const subject& about,
-                 steady_time deadline);
-  void read_until_stopped();
+  connection(lanes sockets,
+             const wire::welcome& welcome,
+             broker_info info,
+             base::unique_mapping table,
+             wire::state_table_view view);
+  static void greet(int socket,
+                    const wire::session_token& resume,
+                    const subject& about,
+                    steady_time deadline);
+
+  [[nodiscard]] answer to_answer(packet got);
+  void bound_descriptors(answer& got);
+  [[nodiscard]] answer wait_for_late(late_answers::waiter& late,
+                                     const subject& about,
+                                     steady_time deadline);
+  void read_events();
+  bool read_available();
+  void dispatch(packet got);
   void wake_thread() noexcept;
   void send_report() noexcept;
-  void push(const wire::message& message) noexcept;
-  void flush_queue() noexcept;
-  [[nodiscard]] bool caller_has_begun();
-  bool read_available(const pending* wanted);
-  void read_for_everybody(const pending& wanted, steady_time deadline);
-  void stop_reading();
-  void resume_reading();
-  void took(const answer& taken);
-  [[nodiscard]] bool holds_too_much() const noexcept { return held_descriptors_ >= most_held_; }
-  void dispatch(wire::message message, std::vector<base::guarded_fd> descriptors, bool lost);
-  void answer_confirm(std::uint64_t id, gpushm::generation generation) noexcept;
-  void tell_listener(bool all) noexcept;
-  void break_down() noexcept;
+  void flush(send_queue& queue) noexcept;
+  void push_event(const wire::message& message) noexcept;
   void note_dropped(const wire::failure& why);
-  void send(std::span<const std::byte> packet,
-            std::span<const int> descriptors,
-            const subject& about,
-            steady_time deadline);
-  [[nodiscard]] error hung_up(const subject& about);
-  /// With `mutex_` held.
+  void drop_abandoned() noexcept;
+  void read_why() noexcept;
+  void break_down() noexcept;
   [[nodiscard]] error gone(const subject& about) const;
 
-  base::guarded_fd socket_;
   std::uint64_t forks_ = fork_count();
   broker_info info_;
   base::unique_mapping table_mapping_;
@@ -233,30 +183,25 @@ class connection {
   std::shared_ptr<connection> successor_;
   std::atomic<connection*> current_successor_{nullptr};  ///< the same; set after it
   open_reports reports_;
-  send_queue queue_{socket_.get()};
 
-  std::mutex listener_mutex_;  // held while the listener runs; taken before the others
-  lease_listener* listener_ = nullptr;
-  // Held from receiving a packet until it is dispatched: keeps their order.
-  std::mutex receive_mutex_;
+  request_lane requests_;
+  base::guarded_fd events_;  ///< read by the thread alone
   std::vector<std::byte> buffer_;
-  mutable std::mutex mutex_;  // of all below; taken after the others
-  std::unordered_map<std::uint64_t, std::shared_ptr<pending>> pending_;
+  send_queue event_queue_{events_.get()};
+  std::atomic<std::uint64_t> next_id_{1};
+  held_descriptors held_;
+  /// Answers on the request lane that nobody waits for any more. The thread looks for them.
+  std::atomic<int> abandoned_{0};
+  late_answers late_;
+
+  mutable std::mutex mutex_;  // of all below; taken after others
   std::unordered_map<std::uint64_t, event_sink*> sinks_;
-  std::uint64_t next_id_ = 1;
-  std::unordered_map<gpushm::generation, std::shared_ptr<const confirm_answer>> answers_;
-  std::deque<gpushm::generation> lost_;  // not told to the listener yet
   /// Why the broker hangs up, as it said before it did; empty: it said nothing.
   std::string dropped_because_;
-  std::size_t held_descriptors_ = 0;  ///< of answers that arrived and were not taken
-  /// Nobody reads while so many are held: the rest waits in the socket, and then in the broker.
-  std::size_t most_held_ = 0;
   bool stopping_ = false;
-  bool caller_reads_ = false;
-  /// The thread leaves the socket alone until it is woken: a caller reads, or too much is held.
-  bool parked_ = false;
-  bool torn_down_ = false;  ///< everybody was told that the broker is gone
   std::atomic<bool> broken_{false};
+
+  lease_worker worker_;
   std::jthread thread_;
 };
 

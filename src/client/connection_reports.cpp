@@ -36,7 +36,7 @@ void connection::open_failed(errc why) noexcept {
 void connection::send_report() noexcept {
   try {
     if (auto report = reports_.take()) {
-      static_cast<void>(queue_.try_send(wire::encode({0, std::move(*report)}), {}));
+      static_cast<void>(event_queue_.try_send(wire::encode({0, std::move(*report)}), {}));
     }
   } catch (const std::exception& why) {
     base::log(log_level::debug, why.what());

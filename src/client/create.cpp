@@ -88,15 +88,9 @@ std::shared_ptr<attachment> client_impl::reserve(const std::shared_ptr<connectio
   wire::segment info{std::move(static_cast<base::segment_facts&>(wanted))};
   info.generation = reserved->generation;
   info.slot = reserved->slot;
-  const gpushm::generation generation = info.generation;
-  std::shared_ptr<attachment> lease;
-  try {
-    lease = std::make_shared<attachment>(
-        broker, std::move(info), std::vector<std::byte>{}, std::move(wanted.descriptor));
-  } catch (...) {
-    broker->release(generation, 1, true);
-    throw;
-  }
+  auto lease = std::make_shared<attachment>(
+      broker, std::move(info), std::vector<std::byte>{}, std::move(wanted.descriptor));
+  got.granted.keep();  // from here on it is the attachment's
   add_attachment(lease);
   return lease;
 }

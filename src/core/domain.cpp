@@ -106,6 +106,7 @@ domain::domain(std::string name,
       limits_(bounds),
       budget_(capacities(bounds), std::move(process)) {
   effects_.slots.reserve(least_room);
+  effects_.waits.reserve(least_room);
   effects_.answers.reserve(least_room);
   effects_.questions.reserve(std::max<std::size_t>(least_room, bounds.max_confirmations));
   effects_.changes.reserve(least_room);
@@ -135,14 +136,19 @@ bool domain::has_room_to_end(const segment& what) const {
 void domain::answer(session_id session,
                     const open_request& request,
                     const segment& found) noexcept {
-  effects_.answers.push_back(
-      {session, request.request, request.index, found.shared_from_this(), std::nullopt});
+  effects_.answers.push_back({session,
+                              request.request,
+                              request.index,
+                              found.shared_from_this(),
+                              std::nullopt,
+                              request.waits});
 }
 
 void domain::refuse(session_id session,
                     const open_request& request,
                     std::optional<error> why) noexcept {
-  effects_.answers.push_back({session, request.request, request.index, nullptr, std::move(why)});
+  effects_.answers.push_back(
+      {session, request.request, request.index, nullptr, std::move(why), request.waits});
 }
 
 void domain::set_word(const segment& what, std::optional<segment_state> state) {

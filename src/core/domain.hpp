@@ -38,8 +38,8 @@ struct limits {
   std::uint64_t max_descriptors = 0;            ///< for chunks and connections; 0: no limit
   std::uint64_t max_memory_bytes = 0;           ///< that members make the broker hold; 0: no limit
   std::uint32_t max_connections = 0;            ///< 0: no limit
-  std::uint32_t descriptors_per_session = 3;    ///< its socket, pidfd and life pipe
-  std::uint32_t descriptors_per_ending_session = 2;  ///< without the socket
+  std::uint32_t descriptors_per_session = 4;    ///< its two sockets, pidfd and life pipe
+  std::uint32_t descriptors_per_ending_session = 2;  ///< without the sockets
   std::uint32_t max_pending_opens = 4'096;           ///< of one session
   std::uint32_t max_waiting_opens = 65'536;          ///< of all
   std::uint32_t max_subscriptions = 64;              ///< of one session
@@ -60,6 +60,7 @@ struct open_request {
   std::optional<time_point> deadline;  ///< wait for the name until then; nothing: do not wait
   time_point asked{};                  ///< when
   gpushm::generation generation = 0;   ///< only this one; 0: whichever has the name
+  bool waits = false;                  ///< whoever asks was told that it waits
 };
 
 /// What an exporter says of memory that stays its own.
@@ -172,8 +173,14 @@ class domain {
   void publish(session_id session,
                gpushm::generation generation,
                std::span<const std::byte> metadata);
-  /// Is answered, now or later, exactly once unless the session ends first.
+  /// Is answered, now or later, exactly once unless the session ends or it is cancelled first.
+  /// Later: `effects::waits` has it now.
   void open(session_id session, const open_request& request);
+  /// What still waits of that request of the session (`index`: of that name of it) is not answered
+  /// any more. False: nothing does.
+  bool cancel(session_id session,
+              std::uint64_t request,
+              std::optional<std::uint32_t> index = {}) noexcept;
   /// The exporter's answer. One that comes too late, or that was not asked for, is ignored.
   void confirmed(session_id exporter, std::uint64_t confirmation, verdict said);
   /// There was no memory for the question: its open is refused.
@@ -373,11 +380,11 @@ class domain {
   void unname(segment& what, segment_state state = segment_state::removed);
   void remember_dead(const std::string& name);
   void ask_exporter(session_id session,
-                    const open_request& request,
+                    open_request request,
                     const segment& found,
                     time_point since);
   waiting_confirmation take_confirmation(std::uint64_t id);
-  void ask_next(session_id exporter);
+  void ask_next(session_id exporter) noexcept;
   [[nodiscard]] std::size_t leases_a_turn() const noexcept;
   void stop_requests(session_id session, participant& of);
   bool end_next_lease(ended_session& gone);
@@ -393,7 +400,7 @@ class domain {
   [[nodiscard]] static bool stays(const segment& what) noexcept;
   void free_if_unused(segment& what);
   void grant_or_refuse(session_id session, const open_request& request, segment& found);
-  void wait(session_id session, const open_request& request);
+  void wait(session_id session, open_request request);
   waiting_open take_waiting(std::uint64_t id);
   void wake(segment& published);
   void emit(event_kind kind, const segment& what, session_id cause);

@@ -169,7 +169,7 @@ void domain::open(session_id session, const open_request& request) {
 // ---- asking the exporter ----
 
 void domain::ask_exporter(session_id session,
-                          const open_request& request,
+                          open_request request,
                           const segment& found,
                           time_point since) {
   if (is_another(request, found)) {
@@ -191,14 +191,14 @@ void domain::ask_exporter(session_id session,
   participant& exporter = creator->second;
   const std::uint64_t id = next_confirmation_++;
   const time_point deadline = since + limits_.confirm_timeout;
+  effects_.waits.reserve(effects_.waits.size() + 1);
+  effects_.questions.reserve(effects_.questions.size() + 1);
   take_place(waiter.held, request);
-  const auto at =
-      confirming_
-          .emplace(id,
-                   waiting_confirmation{
-                       session, request, found.generation, deadline, found.creator_session})
-          .first;
+  const bool waited_before = std::exchange(request.waits, true);
   try {
+    confirming_.emplace(
+        id,
+        waiting_confirmation{session, request, found.generation, deadline, found.creator_session});
     confirming_by_deadline_.emplace(deadline, id);
     auto& all = confirming_by_generation_[found.generation];
     all.insert(id);
@@ -215,16 +215,20 @@ void domain::ask_exporter(session_id session,
         confirming_by_generation_.erase(of);
       }
     }
-    confirming_.erase(at);
+    confirming_.erase(id);
     give_place(waiter.held, request);
     throw;
+  }
+  if (!waited_before) {
+    effects_.waits.push_back({session, request.request, request.index});
   }
   ask_next(found.creator_session);
 }
 
 /// No exporter gets more questions than fit into its socket: it may be busy, or stopped. Those that
-/// it never answers keep their place, so that a stopped one is not asked without end.
-void domain::ask_next(session_id exporter) {
+/// it never answers keep their place, so that a stopped one is not asked without end. Those that
+/// there is no memory for now are asked at the next occasion, or time out.
+void domain::ask_next(session_id exporter) noexcept {
   const auto at = sessions_.find(exporter);
   if (at == sessions_.end()) {
     return;
@@ -236,6 +240,11 @@ void domain::ask_next(session_id exporter) {
     if (question == confirming_.end()) {
       asked.to_ask.pop_front();
       continue;
+    }
+    try {
+      effects_.questions.reserve(effects_.questions.size() + 1);
+    } catch (const std::bad_alloc&) {
+      return;
     }
     asked.asked.splice(asked.asked.end(), asked.to_ask, asked.to_ask.begin());
     effects_.questions.push_back({exporter, id, question->second.generation});
@@ -309,7 +318,7 @@ void domain::not_asked(const question& what) {
 
 // ---- waiting for a name ----
 
-void domain::wait(session_id session, const open_request& request) {
+void domain::wait(session_id session, open_request request) {
   participant& waiter = find_session(session);
   if (waiter.waiting.size() >= limits_.max_pending_opens) {
     throw error(errc::too_many_requests,
@@ -319,7 +328,9 @@ void domain::wait(session_id session, const open_request& request) {
                     " opens of this connection wait for their names, the limit",
                 "wait for fewer names at once");
   }
+  effects_.waits.reserve(effects_.waits.size() + 1);
   take_place(waiter.held, request);
+  const bool waited_before = std::exchange(request.waits, true);
   const std::uint64_t id = next_waiting_++;
   try {
     waiting_.emplace(id, waiting_open{session, request});
@@ -341,6 +352,35 @@ void domain::wait(session_id session, const open_request& request) {
     give_place(waiter.held, request);
     throw;
   }
+  if (!waited_before) {
+    effects_.waits.push_back({session, request.request, request.index});
+  }
+}
+
+bool domain::cancel(session_id session,
+                    std::uint64_t request,
+                    std::optional<std::uint32_t> index) noexcept {
+  const auto of = sessions_.find(session);
+  if (of == sessions_.end()) {
+    return false;
+  }
+  bool any = false;
+  const auto take_all = [&](const std::set<std::uint64_t>& ids, const auto& opens, auto&& take) {
+    for (auto at = ids.begin(); at != ids.end();) {
+      const std::uint64_t id = *at++;  // taking it erases it
+      const open_request& waits = opens.find(id)->second.request;
+      if (waits.request == request && (!index || waits.index == *index)) {
+        take(id);
+        any = true;
+      }
+    }
+  };
+  take_all(
+      of->second.waiting, waiting_, [&](std::uint64_t id) { static_cast<void>(take_waiting(id)); });
+  take_all(of->second.confirming, confirming_, [&](std::uint64_t id) {
+    static_cast<void>(take_confirmation(id));
+  });
+  return any;
 }
 
 domain::waiting_open domain::take_waiting(std::uint64_t id) {

@@ -21,6 +21,13 @@ struct slot_word {
   std::optional<segment_state> state;
 };
 
+/// An open that will be answered later, unless it is cancelled.
+struct open_waits {
+  session_id session = 0;
+  std::uint64_t request = 0;
+  std::uint32_t index = 0;
+};
+
 /// The one answer of an open.
 struct open_answer {
   session_id session = 0;
@@ -28,6 +35,7 @@ struct open_answer {
   std::uint32_t index = 0;
   std::shared_ptr<const segment> found;  ///< null: refused
   std::optional<error> why;              ///< of a refusal; nothing: there was no memory for a text
+  bool late = false;                     ///< it was in `effects::waits` before
 };
 
 /// The exporter is to say whether the segment's memory is still the one that it shared; its answer
@@ -53,6 +61,7 @@ struct change {
 /// others hear of them; each kind in the order in which it came up.
 struct effects {
   std::vector<slot_word> slots;
+  std::vector<open_waits> waits;
   std::vector<open_answer> answers;
   std::vector<question> questions;
   std::vector<change> changes;
@@ -60,6 +69,7 @@ struct effects {
   /// Keeps the room.
   void clear() noexcept {
     slots.clear();
+    waits.clear();
     answers.clear();
     questions.clear();
     changes.clear();

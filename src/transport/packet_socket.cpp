@@ -252,6 +252,26 @@ base::guarded_fd connect_packet_socket(const std::string& path, std::chrono::mil
   }
 }
 
+packet_socket_pair connected_pair() {
+  std::array<int, 2> ends{};
+  packet_socket_pair result;
+  result.first = base::guarded_fd::open([&] {
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) == 0) {
+      result.second = base::guarded_fd(base::unique_fd(ends[1]));
+      return ends[0];
+    }
+    if (errno == EMFILE || errno == ENFILE) {
+      throw error(errc::too_many_descriptors,
+                  {},
+                  {},
+                  "there is no room for a connection's second socket",
+                  "raise the open file limit");
+    }
+    base::throw_errno(errno, {}, {}, "socketpair");
+  });
+  return result;
+}
+
 int unread_bytes(int socket) noexcept {
   int count = 0;
   return ::ioctl(socket, SIOCOUTQ, &count) == 0 ? count : 0;

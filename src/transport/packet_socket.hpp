@@ -66,6 +66,14 @@ struct received_guarded {
 [[nodiscard]] base::guarded_fd connect_packet_socket(const std::string& path,
                                                      std::chrono::milliseconds timeout);
 
+/// Two ends that are connected to each other, both non-blocking and close-on-exec. Throws
+/// `errc::system_error`, and too_many_descriptors where this process has no more.
+struct packet_socket_pair {
+  base::guarded_fd first;
+  base::guarded_fd second;
+};
+[[nodiscard]] packet_socket_pair connected_pair();
+
 /// Bytes that were sent on `socket` and that the peer has not read.
 [[nodiscard]] int unread_bytes(int socket) noexcept;
 

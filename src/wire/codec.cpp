@@ -243,13 +243,16 @@ class encoder {
     const auto after = text(v.after);
     return {fb::Body::List, fb::CreateList(builder_, prefix, after).Union()};
   }
-  added add(const listing& v) {
+  fbs::Offset<fbs::Vector<fbs::Offset<fb::Segment>>> describe(const std::vector<segment>& values) {
     std::vector<fbs::Offset<fb::Segment>> segments;
-    segments.reserve(v.segments.size());
-    for (const segment& info : v.segments) {
+    segments.reserve(values.size());
+    for (const segment& info : values) {
       segments.push_back(describe(info));
     }
-    const auto vector = builder_.CreateVector(segments);
+    return builder_.CreateVector(segments);
+  }
+  added add(const listing& v) {
+    const auto vector = describe(v.segments);
     return {fb::Body::Listing, fb::CreateListing(builder_, vector, v.more).Union()};
   }
   added add(const stat& v) {
@@ -310,6 +313,22 @@ class encoder {
     const auto generations = builder_.CreateVector(v.generations);
     const auto counts = builder_.CreateVector(v.counts);
     return {fb::Body::Keep, fb::CreateKeep(builder_, generations, counts, v.more).Union()};
+  }
+  added add(const waiting& v) {
+    return {fb::Body::Waiting, fb::CreateWaiting(builder_, v.index).Union()};
+  }
+  added add(const cancel& v) {
+    return {fb::Body::Cancel, fb::CreateCancel(builder_, v.request).Union()};
+  }
+  added add(const cancelled& /*v*/) {
+    return {fb::Body::Cancelled, fb::CreateCancelled(builder_).Union()};
+  }
+  added add(const too_late& v) {
+    return {fb::Body::TooLate, fb::CreateTooLate(builder_, v.after).Union()};
+  }
+  added add(const subscribed& v) {
+    const auto vector = describe(v.segments);
+    return {fb::Body::Subscribed, fb::CreateSubscribed(builder_, vector, v.more, v.after).Union()};
   }
 
   fbs::FlatBufferBuilder builder_;
@@ -392,8 +411,10 @@ class decoder {
         const auto& v = *m.body_as_List();
         return list{text(v.prefix()), text(v.after())};
       }
-      case fb::Body::Listing:
-        return read(*m.body_as_Listing());
+      case fb::Body::Listing: {
+        const auto& v = *m.body_as_Listing();
+        return listing{describe(v.segments()), v.more()};
+      }
       case fb::Body::Stat:
         return stat{text(m.body_as_Stat()->name())};
       case fb::Body::Subscribe:
@@ -438,6 +459,18 @@ class decoder {
           throw malformed{};
         }
         return result;
+      }
+      case fb::Body::Waiting:
+        return waiting{m.body_as_Waiting()->index()};
+      case fb::Body::Cancel:
+        return cancel{m.body_as_Cancel()->request()};
+      case fb::Body::Cancelled:
+        return cancelled{};
+      case fb::Body::TooLate:
+        return too_late{m.body_as_TooLate()->after()};
+      case fb::Body::Subscribed: {
+        const auto& v = *m.body_as_Subscribed();
+        return subscribed{describe(v.segments()), v.more(), v.after()};
       }
       case fb::Body::NONE:
         break;
@@ -592,16 +625,16 @@ class decoder {
     return result;
   }
 
-  listing read(const fb::Listing& v) {
-    listing result{{}, v.more()};
-    if (v.segments() != nullptr) {
-      if (v.segments()->size() > left_ / smallest_segment_bytes) {
+  std::vector<segment> describe(const fbs::Vector<fbs::Offset<fb::Segment>>* values) {
+    std::vector<segment> result;
+    if (values != nullptr) {
+      if (values->size() > left_ / smallest_segment_bytes) {
         throw malformed{};
       }
-      result.segments.reserve(v.segments()->size());
-      for (const fb::Segment* info : *v.segments()) {
+      result.reserve(values->size());
+      for (const fb::Segment* info : *values) {
         charge(smallest_segment_bytes);
-        result.segments.push_back(describe(info));
+        result.push_back(describe(info));
       }
     }
     return result;

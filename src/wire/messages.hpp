@@ -16,7 +16,7 @@
 namespace gpushm::wire {
 
 /// The highest version this code speaks; there is only one so far.
-inline constexpr std::uint32_t protocol_version = 1;
+inline constexpr std::uint32_t protocol_version = 2;
 /// Most descriptors in one packet: SCM_MAX_FD of Linux.
 inline constexpr std::size_t max_batch = 253;
 /// Largest packet either side sends or accepts. A default socket buffer (net.core.wmem_default,
@@ -236,6 +236,32 @@ struct keep {
   friend bool operator==(const keep&, const keep&) = default;
 };
 
+struct waiting {
+  std::uint32_t index = 0;
+  friend bool operator==(const waiting&, const waiting&) = default;
+};
+
+struct cancel {
+  std::uint64_t request = 0;
+  friend bool operator==(const cancel&, const cancel&) = default;
+};
+
+struct cancelled {
+  friend bool operator==(const cancelled&, const cancelled&) = default;
+};
+
+struct too_late {
+  std::uint64_t after = 0;
+  friend bool operator==(const too_late&, const too_late&) = default;
+};
+
+struct subscribed {
+  std::vector<wire::segment> segments;
+  bool more = false;
+  std::uint64_t after = 0;
+  friend bool operator==(const subscribed&, const subscribed&) = default;
+};
+
 using body = std::variant<hello,
                           welcome,
                           reserve,
@@ -262,7 +288,17 @@ using body = std::variant<hello,
                           confirmed,
                           report,
                           unfence,
-                          keep>;
+                          keep,
+                          waiting,
+                          cancel,
+                          cancelled,
+                          too_late,
+                          subscribed>;
+
+/// Whether a client sends it on the event lane; all else goes on the request lane.
+[[nodiscard]] inline bool is_sent_on_event_lane(const body& what) noexcept {
+  return std::holds_alternative<confirmed>(what) || std::holds_alternative<report>(what);
+}
 
 struct message {
   std::uint64_t id = 0;

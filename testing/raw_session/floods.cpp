@@ -74,12 +74,12 @@ void open_existing(const std::string& socket, clock::time_point until) {
   pump_body(socket, until, wire::open{good_name, 0, 0}, Connections);
 }
 void report(const std::string& socket, clock::time_point until) {
-  pump_body(socket,
-            until,
-            wire::report{std::vector<std::uint64_t>(wire::max_batch, 123'456'789),
-                         std::vector<std::uint64_t>(wire::max_batch, 9),
-                         1},
-            1);
+  pump(socket,
+       {.packet = packet_of(wire::report{std::vector<std::uint64_t>(wire::max_batch, 123'456'789),
+                                         std::vector<std::uint64_t>(wire::max_batch, 9),
+                                         1}),
+        .on_event_lane = true},
+       until);
 }
 void release_forged(const std::string& socket, clock::time_point until) {
   pump_body(socket, until, wire::release{12'345, 1}, 1);

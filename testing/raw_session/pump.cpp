@@ -77,7 +77,9 @@ class pumping {
     }
     bool busy = false;
     for (int i = 0; i < burst && of.sent < options_.packets_each; ++i) {
-      const auto result = of.session->try_send(options_.packet, descriptors_);
+      const auto result = options_.on_event_lane
+                              ? of.session->try_send_event(options_.packet)
+                              : of.session->try_send(options_.packet, descriptors_);
       if (result == send_result::closed) {
         of.session.reset();
         return true;
@@ -94,18 +96,21 @@ class pumping {
 
   bool read_all(line& of) {
     bool busy = false;
-    while (true) {
-      const auto got = transport::receive_packet(of.session->socket(), buffer_);
-      if (got.status == receive_status::would_block) {
-        return busy;
+    for (const int socket : {of.session->socket(), of.session->events()}) {
+      while (true) {
+        const auto got = transport::receive_packet(socket, buffer_);
+        if (got.status == receive_status::would_block) {
+          break;
+        }
+        if (got.status == receive_status::closed) {
+          of.session.reset();
+          return true;
+        }
+        ++counts_.answers;
+        busy = true;
       }
-      if (got.status == receive_status::closed) {
-        of.session.reset();
-        return true;
-      }
-      ++counts_.answers;
-      busy = true;
     }
+    return busy;
   }
 
   std::string socket_path_;

@@ -19,6 +19,8 @@ struct pump_options {
   unsigned descriptors = 0;
   /// False: answers stay unread.
   bool reads = true;
+  /// Without descriptors.
+  bool on_event_lane = false;
   /// Packets on each connection, at most.
   std::uint64_t packets_each = std::numeric_limits<std::uint64_t>::max();
 };

@@ -2,9 +2,12 @@
 #include "raw_session/raw_session.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
+#include <limits>
 
 #include "base/syscall.hpp"
 #include "process/deadline.hpp"
@@ -23,31 +26,54 @@ raw_session::raw_session(const std::string& socket_path)
 
 raw_session raw_session::greeted(const std::string& socket_path) {
   raw_session made(socket_path);
-  auto answer = made.ask(wire::hello{});
-  if (!answer.message || !std::holds_alternative<wire::welcome>(answer.message->body) ||
-      answer.descriptors.size() != 1) {
-    throw harness_error("the broker did not welcome the raw session");
-  }
-  made.state_table_ = std::move(answer.descriptors.front());
+  made.greet(wire::hello{});
   return made;
 }
 
-bool raw_session::send(wire::body body, std::span<const int> descriptors) {
-  return send_bytes(wire::encode({++last_id_, std::move(body)}), descriptors);
+void raw_session::greet(const wire::hello& hello, std::span<const int> descriptors) {
+  auto answer = ask(hello, descriptors);
+  if (!answer.message || !std::holds_alternative<wire::welcome>(answer.message->body) ||
+      answer.descriptors.size() != 2) {
+    throw harness_error("the broker did not welcome the raw session");
+  }
+  state_table_ = std::move(answer.descriptors[0]);
+  events_ = std::move(answer.descriptors[1]);
 }
 
-bool raw_session::send_bytes(std::span<const std::byte> packet, std::span<const int> descriptors) {
+namespace {
+
+/// Blocks at most five seconds.
+bool send_on(int socket, std::span<const std::byte> packet, std::span<const int> descriptors) {
   const auto deadline = deadline_after(std::chrono::seconds(5));
   while (true) {
-    const auto result = transport::send_packet(socket_.get(), packet, descriptors);
+    const auto result = transport::send_packet(socket, packet, descriptors);
     if (result != transport::send_result::would_block) {
       return result == transport::send_result::sent;
     }
     const std::chrono::milliseconds left(milliseconds_until(deadline));
-    if (!transport::wait_writable(socket_.get(), left)) {
+    if (!transport::wait_writable(socket, left)) {
       return false;
     }
   }
+}
+
+}  // namespace
+
+bool raw_session::send(wire::body body, std::span<const int> descriptors) {
+  return send_as(++last_id_, std::move(body), descriptors);
+}
+
+bool raw_session::send_as(std::uint64_t id, wire::body body, std::span<const int> descriptors) {
+  const int socket = wire::is_sent_on_event_lane(body) ? events_.get() : socket_.get();
+  return send_on(socket, wire::encode({id, std::move(body)}), descriptors);
+}
+
+bool raw_session::send_bytes(std::span<const std::byte> packet, std::span<const int> descriptors) {
+  return send_on(socket_.get(), packet, descriptors);
+}
+
+transport::send_result raw_session::try_send_event(std::span<const std::byte> packet) {
+  return transport::send_packet(events_.get(), packet, {});
 }
 
 transport::send_result raw_session::try_send(std::span<const std::byte> packet,
@@ -64,11 +90,19 @@ transport::send_result raw_session::try_send(std::span<const std::byte> packet,
 
 raw_answer raw_session::receive(std::chrono::milliseconds timeout) {
   raw_answer answer;
-  if (!transport::wait_readable(socket_.get(), patience(timeout))) {
+  std::array<pollfd, 2> waits{{{socket_.get(), POLLIN, 0}, {events_.get(), POLLIN, 0}}};
+  const auto deadline = deadline_after(patience(timeout));
+  const int count = gpushm::base::retry([&] {
+    constexpr std::int64_t longest = std::numeric_limits<int>::max();
+    const auto left = std::clamp<std::int64_t>(milliseconds_until(deadline), 0, longest);
+    return ::poll(waits.data(), waits.size(), static_cast<int>(left));
+  });
+  if (count <= 0) {
     return answer;
   }
   std::vector<std::byte> buffer(wire::max_packet_bytes);
-  auto got = transport::receive_packet(socket_.get(), buffer);
+  const int ready = waits[0].revents != 0 ? socket_.get() : events_.get();
+  auto got = transport::receive_packet(ready, buffer);
   answer.closed = got.status == transport::receive_status::closed;
   answer.descriptors = std::move(got.descriptors);
   if (got.status == transport::receive_status::packet) {
@@ -84,8 +118,8 @@ raw_answer raw_session::ask(wire::body body, std::span<const int> descriptors) {
   send(std::move(body), descriptors);
   while (true) {
     auto answer = receive();
-    const auto* event = body_of<wire::event>(answer);
-    if (event == nullptr || answer.message->id != 0) {
+    const bool of_a_lease = body_of<wire::event>(answer) != nullptr && answer.message->id == 0;
+    if (!of_a_lease && body_of<wire::waiting>(answer) == nullptr) {
       return answer;
     }
   }

@@ -23,7 +23,7 @@ struct raw_answer {
 };
 
 /// A connection to a broker that sends any message or bytes with any descriptors, well-formed or
-/// not. It reads only when asked to. Move-only.
+/// not. It reads only when asked to: the request lane first, then the event lane. Move-only.
 /// Distinct objects: safe. Shared objects: unsafe.
 class raw_session {
  public:
@@ -31,31 +31,44 @@ class raw_session {
   explicit raw_session(const std::string& socket_path);
   /// Connects and greets; throws `harness_error` when the broker does not welcome.
   [[nodiscard]] static raw_session greeted(const std::string& socket_path);
+  /// The same, on a session that is connected, with this hello and its descriptors.
+  void greet(const gpushm::wire::hello& hello, std::span<const int> descriptors = {});
 
-  /// Sends a message; its id is counted up. Blocks at most five seconds. False when the broker has
-  /// hung up or does not read.
+  /// Sends a message, on the lane that it belongs to; its id is counted up. Blocks at most five
+  /// seconds. False when the broker has hung up or does not read.
   bool send(gpushm::wire::body body, std::span<const int> descriptors = {});
-  /// Sends bytes as they are; as `send` otherwise.
+  /// The same with an id.
+  bool send_as(std::uint64_t id, gpushm::wire::body body, std::span<const int> descriptors = {});
+  /// Sends bytes as they are on the request lane; as `send` otherwise.
   bool send_bytes(std::span<const std::byte> packet, std::span<const int> descriptors = {});
   /// Sends once and does not block. Too many descriptors in flight read as `would_block`.
   gpushm::transport::send_result try_send(std::span<const std::byte> packet,
                                           std::span<const int> descriptors = {});
+  /// The same on the event lane.
+  gpushm::transport::send_result try_send_event(std::span<const std::byte> packet);
 
   /// The next packet. Blocks at most `timeout`.
   [[nodiscard]] raw_answer receive(std::chrono::milliseconds timeout = std::chrono::seconds(5));
-  /// Sends, then receives the next packet that is not an event of a lease (those have the id 0),
-  /// whatever it answers.
+  /// Sends, then receives the next packet, whatever it answers; not events of leases (those have
+  /// the id 0), and not that an open waits: what comes of that is received.
   [[nodiscard]] raw_answer ask(gpushm::wire::body body, std::span<const int> descriptors = {});
   /// Reads and drops packets until the broker hangs up (true) or `timeout` passes.
   [[nodiscard]] bool closed_within(std::chrono::milliseconds timeout);
 
   [[nodiscard]] int socket() const noexcept { return socket_.get(); }
+  /// The event lane; -1 before the welcome.
+  [[nodiscard]] int events() const noexcept { return events_.get(); }
   /// The state table that came with the welcome; empty before it.
   [[nodiscard]] int state_table() const noexcept { return state_table_.get(); }
-  void hang_up() { socket_.reset(); }
+  void hang_up() {
+    socket_.reset();
+    events_.reset();
+  }
+  void hang_up_events() { events_.reset(); }
 
  private:
   gpushm::base::unique_fd socket_;
+  gpushm::base::unique_fd events_;
   gpushm::base::unique_fd state_table_;
   std::uint64_t last_id_ = 0;
 };

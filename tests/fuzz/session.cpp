@@ -11,6 +11,7 @@
 #include <array>
 #include <map>
 #include <set>
+#include <tuple>
 #include <vector>
 
 #include "base/exporter_bound.hpp"
@@ -210,11 +211,37 @@ class world final : public broker_detail::outbox {
         pending.erase({message->id, index});
       }
     }
+    if (const auto* later = std::get_if<wire::waiting>(&message->body)) {
+      GPUSHM_REQUIRE(!packet.on_event_lane);
+      GPUSHM_REQUIRE(waits_.insert({session, message->id, later->index}).second);
+    }
+    if (found != nullptr || (failed != nullptr && packet.on_event_lane)) {
+      // Late exactly where it was said that it waits.
+      const std::uint32_t index = found != nullptr ? found->index : failed->index;
+      GPUSHM_REQUIRE(packet.on_event_lane == (waits_.erase({session, message->id, index}) == 1));
+    }
+    if (std::holds_alternative<wire::cancelled>(message->body)) {
+      const std::uint64_t request = cancels_.at({session, message->id});
+      auto& pending = unanswered_[session];
+      const auto count = std::erase_if(pending, [&](const auto& each) {
+        return each.first == request && waits_.erase({session, request, each.second}) == 1;
+      });
+      GPUSHM_REQUIRE(count != 0);
+    }
+    events_[session] += packet.on_event_lane ? 1U : 0U;
     if (packet.files) {
       packets_.push_back(std::move(packet));
     }
   }
 
+  base::guarded_fd open_event_lane(broker_detail::session& of) override {
+    GPUSHM_REQUIRE(!of.has_event_lane);
+    return {};
+  }
+  std::uint64_t events_queued(const broker_detail::session& of) const noexcept override {
+    const auto at = events_.find(of.number);
+    return at == events_.end() ? 0 : at->second;
+  }
   void fence_of(broker_detail::session& of,
                 fence kind,
                 base::guarded_fd pidfd,
@@ -272,7 +299,7 @@ class world final : public broker_detail::outbox {
       }
       questions_.erase(meant);
     }
-    receive(from, wire::encode({id, said}), {});
+    receive(from, wire::encode({id, said}), {}, broker_detail::lane_kind::events);
     agreed_.reset();
   }
 
@@ -341,8 +368,31 @@ class world final : public broker_detail::outbox {
           count += script.pick(4);
         }
         auto fds = some_descriptors(script, count, of_gpu);
-        send_message(session, std::move(body), std::move(fds));
+        if (auto* const cancels = std::get_if<wire::cancel>(&body)) {
+          cancels->request = some_open_of(session, cancels->request);
+        }
+        // Rarely on the other lane than its own, which ends the session.
+        const bool right = script.pick(64) != 63;
+        send_message(session,
+                     body,
+                     std::move(fds),
+                     wire::is_sent_on_event_lane(body) == right
+                         ? broker_detail::lane_kind::events
+                         : broker_detail::lane_kind::requests);
         return;
+      }
+    }
+  }
+
+  /// The request of one of the latest opens of `session`, or none's.
+  std::uint64_t some_open_of(core::session_id session, std::uint64_t back) const {
+    auto at = opens_.lower_bound({session + 1, 0});
+    for (;;) {
+      if (at == opens_.begin() || (--at)->first != session) {
+        return 0;
+      }
+      if (back-- % 8 == 0) {
+        return at->second;
       }
     }
   }
@@ -376,7 +426,10 @@ class world final : public broker_detail::outbox {
     return result;
   }
 
-  void send_message(core::session_id session, wire::body body, std::vector<base::unique_fd> fds) {
+  void send_message(core::session_id session,
+                    const wire::body& body,
+                    std::vector<base::unique_fd> fds,
+                    broker_detail::lane_kind on = broker_detail::lane_kind::requests) {
     const std::uint64_t id = next_request_++;
     std::vector<std::byte> packet;
     try {
@@ -389,22 +442,28 @@ class world final : public broker_detail::outbox {
     if (const auto* many = std::get_if<wire::open_many>(&body)) {
       names = many->names.size();
     }
-    const bool refused = !fds.empty() || !hub_.find(session)->greeted;
+    const bool refused =
+        !fds.empty() || !hub_.find(session)->greeted ||
+        (on == broker_detail::lane_kind::events) != wire::is_sent_on_event_lane(body);
+    if (const auto* cancels = std::get_if<wire::cancel>(&body)) {
+      cancels_[{session, id}] = cancels->request;
+    }
     if (names != 0 && !refused) {
       opens_.insert({session, id});
       for (std::uint32_t i = 0; i < names; ++i) {
         unanswered_[session].insert({id, i});
       }
     }
-    receive(session, packet, std::move(fds));
+    receive(session, packet, std::move(fds), on);
     work();
   }
 
   void receive(core::session_id session,
                const std::vector<std::byte>& packet,
-               std::vector<base::unique_fd> fds) {
+               std::vector<base::unique_fd> fds,
+               broker_detail::lane_kind on = broker_detail::lane_kind::requests) {
     if (broker_detail::session* const from = hub_.find(session)) {
-      hub_.receive(*from, packet, base::guard_all(std::move(fds)), now_);
+      hub_.receive(*from, packet, base::guard_all(std::move(fds)), now_, 0, on);
     }
     lose_the_dropped();
   }
@@ -473,7 +532,11 @@ class world final : public broker_detail::outbox {
   std::map<core::session_id, std::set<std::pair<std::uint64_t, std::uint32_t>>> unanswered_;
   /// Confirmations that were asked for: of whom, and of what.
   std::map<std::uint64_t, std::pair<core::session_id, gpushm::generation>> questions_;
-  std::optional<gpushm::generation> agreed_;  // by the exporter, in the packet at hand
+  /// Names of opens of which it was said that they wait.
+  std::set<std::tuple<core::session_id, std::uint64_t, std::uint32_t>> waits_;
+  std::map<std::pair<core::session_id, std::uint64_t>, std::uint64_t> cancels_;
+  std::map<core::session_id, std::uint64_t> events_;  ///< packets on the event lane
+  std::optional<gpushm::generation> agreed_;          // by the exporter, in the packet at hand
   std::map<std::uint32_t, gpushm::generation> slots_;
   hub hub_;
 };

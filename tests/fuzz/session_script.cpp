@@ -190,7 +190,8 @@ gpushm::wire::body some_body(script& from, const std::vector<gpushm::generation>
     case 21:
       return wire::opened{};
     case 22:
-      return wire::listing{};
+      return from.pick(4) == 0 ? wire::body{wire::listing{}}
+                               : wire::body{wire::cancel{from.byte()}};
     case 23:
       return from.pick(2) == 0 ? wire::body{wire::event{}} : wire::body{wire::confirm{1}};
     case 24:

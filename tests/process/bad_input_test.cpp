@@ -93,7 +93,7 @@ TEST_F(bad_input, one_wrong_chunk_among_good_ones_changes_nothing) {
   const auto generation = reserve(client, "one-wrong", 3);
   const std::array<unique_fd, 3> files{make_chunk(4096), make_chunk(4096, false), make_chunk(4096)};
   const std::array<int, 3> numbers{files[0].get(), files[1].get(), files[2].get()};
-  const auto holding = holdings_of({broker_.pid()});
+  const auto holding = settled_holdings_of({broker_.pid()});
   EXPECT_EQ(failure_of(client.ask(wire::attach{generation, 0, {4096, 4096, 4096}}, numbers)),
             errc::wrong_descriptor_kind);
   EXPECT_TRUE(back_to(holding, {broker_.pid()}));

@@ -113,7 +113,7 @@ class death_of_client : public ::testing::Test {
 };
 
 TEST_F(death_of_client, a_dead_producer_of_a_leased_segment_leaves_nothing) {
-  const auto before = holdings_of(survivors());
+  const auto before = settled_holdings_of(survivors());
   kill_at_every_call(
       {"produce", socket(), name, "leased"},
       [] {},
@@ -124,7 +124,7 @@ TEST_F(death_of_client, a_dead_producer_of_a_leased_segment_leaves_nothing) {
 }
 
 TEST_F(death_of_client, a_process_that_shares_its_memory_leaves_nothing) {
-  const auto before = holdings_of(survivors());
+  const auto before = settled_holdings_of(survivors());
   kill_at_every_call(
       {"share", socket(), name},
       [] {},
@@ -135,7 +135,7 @@ TEST_F(death_of_client, a_process_that_shares_its_memory_leaves_nothing) {
 }
 
 TEST_F(death_of_client, a_persistent_segment_survives_its_producer_once_published) {
-  const auto before = holdings_of(survivors());
+  const auto before = settled_holdings_of(survivors());
   std::size_t survived = 0;
   std::size_t vanished = 0;
   kill_at_every_call(
@@ -177,7 +177,7 @@ TEST_F(death_of_client, a_dead_consumer_leaves_no_lease) {
       name, {.size_bytes = round_size_bytes, .device = "host", .chunk_bytes = round_chunk_bytes});
   made.fill(round_pattern);
   made.publish(round_metadata);
-  const auto before = holdings_of(survivors());
+  const auto before = settled_holdings_of(survivors());
   kill_at_every_call(
       {"consume", socket(), name},
       [] {},
@@ -190,7 +190,7 @@ TEST_F(death_of_client, a_dead_consumer_leaves_no_lease) {
 }
 
 TEST_F(death_of_client, consumers_keep_their_mapping_when_the_producer_dies) {
-  const auto before = holdings_of(survivors());
+  const auto before = settled_holdings_of(survivors());
   spawn_options options;
   options.argv = {own_program("fork_parent"), socket(), name, "none"};
   {
@@ -238,7 +238,7 @@ class death_of_parent : public death_of_client,
                         public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(death_of_parent, counts_though_a_forked_child_lives) {
-  const auto before = holdings_of(survivors());
+  const auto before = settled_holdings_of(survivors());
   spawn_options options;
   options.argv = {own_program("fork_parent"), socket(), name, GetParam()};
   auto parent = child::start(options);
@@ -277,7 +277,7 @@ INSTANTIATE_TEST_SUITE_P(,
                          [](const auto& how) { return std::string(how.param); });
 
 TEST_F(death_of_client, a_forked_child_gets_errors_and_changes_nothing) {
-  const auto before = holdings_of(survivors());
+  const auto before = settled_holdings_of(survivors());
   {
     spawn_options options;
     options.argv = {own_program("fork_parent"), socket(), name, "fork"};
@@ -438,7 +438,7 @@ TEST_F(death_of_broker, at_every_call_leaves_clients_that_go_on_and_nothing_else
     const bool killed = kill_broker_at(k);
     // The first round also makes what the libraries keep for good.
     if (!before) {
-      before = holdings_of({::getpid()});
+      before = settled_holdings_of({::getpid()});
     }
     ASSERT_TRUE(back_to(*before, {::getpid()})) << "after the death at call " << k;
     if (HasFatalFailure() || HasNonfatalFailure() || !killed) {

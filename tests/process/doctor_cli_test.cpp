@@ -170,7 +170,7 @@ TEST_F(doctor_cli, says_what_a_broker_serves) {
   const json about = json::parse(ran.out).at("facts").at("broker");
   EXPECT_EQ(about.at("reachable"), true);
   EXPECT_EQ(about.at("domain"), "team");
-  EXPECT_EQ(about.at("protocol"), 1);
+  EXPECT_EQ(about.at("protocol"), 2);
 }
 
 TEST_F(doctor_cli, compares_with_a_peer) {

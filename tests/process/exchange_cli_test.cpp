@@ -248,7 +248,7 @@ TEST_P(exchange_of, nothing_is_left_when_it_is_stopped) {
 
 TEST_P(exchange_of, importers_leave_nothing_in_the_exporter) {
   auto exporter = ready_export("3");
-  const auto before = holdings_of({exporter.pid()});
+  const auto before = settled_holdings_of({exporter.pid()});
   for (int i = 0; i < 10; ++i) {
     EXPECT_EQ(checksum(), filled(3));
   }

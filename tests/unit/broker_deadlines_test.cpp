@@ -44,10 +44,10 @@ TEST_F(broker_deadlines, those_that_do_not_say_hello_are_closed_in_their_order) 
 TEST_F(broker_deadlines, one_that_does_not_read_is_closed_when_it_has_not_for_that_long) {
   connection& slow = connect();
   connection& silent = connect();
-  deadlines_.expect_reader(slow, begin_);
-  deadlines_.expect_reader(silent, begin_);
-  deadlines::reader_goes_on(slow, begin_ + seconds(6));
-  deadlines_.expect_reader(silent, begin_ + seconds(6));  // no new beginning
+  deadlines_.expect_reader(slow.requests, begin_);
+  deadlines_.expect_reader(silent.requests, begin_);
+  deadlines::reader_goes_on(slow.requests, begin_ + seconds(6));
+  deadlines_.expect_reader(silent.requests, begin_ + seconds(6));  // no new beginning
   EXPECT_EQ(late_at(seconds(7)), closed{});
   EXPECT_EQ(late_at(seconds(8)), closed{silent.number});
   EXPECT_EQ(late_at(seconds(13)), closed{});
@@ -56,11 +56,11 @@ TEST_F(broker_deadlines, one_that_does_not_read_is_closed_when_it_has_not_for_th
 
 TEST_F(broker_deadlines, one_that_has_read_all_has_nothing_to_be_late_with) {
   connection& of = connect();
-  deadlines_.expect_reader(of, begin_);
-  deadlines_.reader_is_done(of);
-  deadlines::reader_goes_on(of, begin_ + seconds(1));
+  deadlines_.expect_reader(of.requests, begin_);
+  deadlines_.reader_is_done(of.requests);
+  deadlines::reader_goes_on(of.requests, begin_ + seconds(1));
   EXPECT_EQ(late_at(seconds(100)), closed{});
-  deadlines_.expect_reader(of, begin_ + seconds(100));
+  deadlines_.expect_reader(of.requests, begin_ + seconds(100));
   EXPECT_EQ(late_at(seconds(107)), closed{});
   EXPECT_EQ(late_at(seconds(108)), closed{of.number});
 }
@@ -68,9 +68,9 @@ TEST_F(broker_deadlines, one_that_has_read_all_has_nothing_to_be_late_with) {
 TEST_F(broker_deadlines, one_whose_packet_stays_at_the_porter_is_closed) {
   connection& stuck = connect();
   connection& quick = connect();
-  deadlines_.expect_porter(stuck, begin_);
-  deadlines_.expect_porter(quick, begin_);
-  deadlines::porter_is_done(quick);
+  deadlines_.expect_porter(stuck.requests, begin_);
+  deadlines_.expect_porter(quick.requests, begin_);
+  deadlines::porter_is_done(quick.requests);
   EXPECT_EQ(late_at(seconds(7)), closed{});
   EXPECT_EQ(late_at(seconds(8)), closed{stuck.number});
 }
@@ -79,8 +79,8 @@ TEST_F(broker_deadlines, of_sessions_that_are_forgotten_mean_nothing) {
   connection& gone = connect();
   const core::session_id number = gone.number;
   deadlines_.expect_hello(gone, begin_);
-  deadlines_.expect_reader(gone, begin_);
-  deadlines_.expect_porter(gone, begin_);
+  deadlines_.expect_reader(gone.requests, begin_);
+  deadlines_.expect_porter(gone.requests, begin_);
   loop_.leave(gone);
   hub_.hang_up(number);
   ASSERT_EQ(hub_.find(number), nullptr);

@@ -33,6 +33,7 @@ prepared event(std::uint64_t subscription) {
   outgoing packet;
   packet.packet = wire::encode({subscription, std::move(what)});
   packet.subscription = subscription;
+  packet.on_event_lane = true;
   packet.is_answer = false;
   prepared result;
   result.push_back(std::move(packet));
@@ -55,7 +56,7 @@ class broker_sender : public testing_world::connection_test {
     if (of.may_flush()) {
       sender_.flush(of);
     } else {
-      of.readable = false;  // nothing is received here
+      of.requests.readable = false;  // nothing is received here
     }
   }
   /// Lets the peer read until it has so many messages.
@@ -98,12 +99,12 @@ TEST_F(broker_sender, keeps_the_order_when_the_peer_reads_late_and_gives_back_wh
     expected.push_back(expected.size() + 1);
     sender_.send(to, answer(expected.back(), 50'000));
   }
-  EXPECT_TRUE(to.blocked);
-  EXPECT_TRUE(to.blocked_since);
+  EXPECT_TRUE(to.requests.blocked);
+  EXPECT_TRUE(to.requests.blocked_since);
   EXPECT_EQ(to.queued_answers, connection::max_queued_answers);
   EXPECT_GT(held(to), expected.size() * 50'000);
   EXPECT_EQ(ids(read_all(to, expected.size())), expected);
-  EXPECT_FALSE(to.blocked_since);
+  EXPECT_FALSE(to.requests.blocked_since);
   EXPECT_EQ(to.queued_answers, 0U);
   sender_.settle_after_request(to);
   EXPECT_EQ(held(to), 0U);
@@ -150,11 +151,11 @@ TEST_F(broker_sender, waits_until_descriptors_are_read_when_too_many_are_under_w
     packet.front().descriptors = {file.get(), file.get()};
     sender_.send(to, std::move(packet));
   }
-  EXPECT_EQ(to.inflight_descriptors, max_inflight);
-  EXPECT_TRUE(to.blocked);
+  EXPECT_EQ(to.requests.inflight_descriptors, max_inflight);
+  EXPECT_TRUE(to.requests.blocked);
   EXPECT_EQ(ids(read(to)), (std::vector<std::uint64_t>{1, 2}));
   EXPECT_EQ(ids(read_all(to, 1)), std::vector<std::uint64_t>{3});
-  EXPECT_EQ(to.inflight_descriptors, 2U);
+  EXPECT_EQ(to.requests.inflight_descriptors, 2U);
 }
 
 TEST_F(broker_sender, closes_a_dropped_connection_once_what_was_sent_before_is_out) {
@@ -173,7 +174,7 @@ TEST_F(broker_sender, closes_a_connection_whose_peer_is_gone) {
   sender_.send(to, answer(1));
   EXPECT_EQ(closed_, std::vector<core::session_id>{to.number});
   sender_.send(to, answer(2));
-  EXPECT_TRUE(to.queue.empty());
+  EXPECT_TRUE(to.requests.queue.empty());
 }
 
 /// The domain has memory for little more than the connection itself.
@@ -228,7 +229,7 @@ TEST_F(broker_turn_loop, a_connection_with_nothing_to_do_or_closed_has_no_turn) 
   connection& idle = connect();
   loop_.ask(idle);
   connection& gone = connect();
-  gone.readable = true;
+  gone.requests.readable = true;
   close(gone);
   loop_.ask(gone);
   poll();

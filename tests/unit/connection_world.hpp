@@ -35,7 +35,7 @@ class connection_test : public testing::Test, protected connection_ender {
     hub_.for_each_session([this](session& each) {
       auto& of = static_cast<connection&>(each);
       loop_.leave(of);
-      of.queue.clear();
+      of.for_each_lane([](lane& each) { each.queue.clear(); });
       of.held.reset();
     });
   }
@@ -57,6 +57,9 @@ class connection_test : public testing::Test, protected connection_ender {
     const core::session_id number = next_++;
     const auto made = std::make_shared<connection>(io_, number, base::unique_fd(ends[0]));
     peers_[number] = base::unique_fd(ends[1]);
+    auto lane = transport::connected_pair();
+    made->events.emplace(io_, *made, lane_kind::events, std::move(lane.first));
+    event_peers_[number] = std::move(lane.second);
     const core::principal who{"uid 1000", true};
     hub_.accept(made, {101, 1000, true, who});
     made->principal = who;
@@ -66,17 +69,19 @@ class connection_test : public testing::Test, protected connection_ender {
     return *made;
   }
 
-  /// What the peer has not read, or as much of it as is asked for.
+  /// What the peer has not read, answers before events, or as much of it as is asked for.
   std::vector<wire::message> read(const connection& of, std::size_t most = 1'000'000) {
     std::vector<wire::message> result;
-    while (result.size() < most) {
-      auto got = transport::receive_packet(peers_[of.number].get(), buffer_);
-      if (got.status != transport::receive_status::packet) {
-        break;
+    for (const int socket : {peers_[of.number].get(), event_peers_[of.number].get()}) {
+      while (result.size() < most) {
+        auto got = transport::receive_packet(socket, buffer_);
+        if (got.status != transport::receive_status::packet) {
+          break;
+        }
+        auto message = wire::decode(got.packet);
+        EXPECT_TRUE(message);
+        result.push_back(std::move(message).value_or(wire::message{}));
       }
-      auto message = wire::decode(got.packet);
-      EXPECT_TRUE(message);
-      result.push_back(std::move(message).value_or(wire::message{}));
     }
     return result;
   }
@@ -92,6 +97,7 @@ class connection_test : public testing::Test, protected connection_ender {
   turn_loop loop_;
   int rounds_ = 0;
   std::map<core::session_id, base::unique_fd> peers_;
+  std::map<core::session_id, base::unique_fd> event_peers_;
   std::vector<core::session_id> closed_;
   core::session_id next_ = 1;
   std::array<std::byte, wire::max_packet_bytes> buffer_{};

@@ -445,6 +445,42 @@ TEST_F(opening, waits_for_its_name_first_come_first_served) {
   EXPECT_EQ(domain_.next_deadline(), std::nullopt);
 }
 
+TEST_F(opening, says_at_once_that_it_waits) {
+  open(2, "kv", at_ms(10));
+  EXPECT_EQ(seen_.waits().size(), 1U);
+  EXPECT_TRUE(seen_.waits().contains({2, request_, 0}));
+  make(1, "kv");
+  EXPECT_TRUE(seen_.waits().empty());
+  open(2, "kv", at_ms(10));  // is answered at once
+  EXPECT_TRUE(seen_.waits().empty());
+  EXPECT_EQ(seen_.answers().size(), 2U);
+}
+
+TEST_F(opening, that_waits_can_be_cancelled_and_is_not_answered_then) {
+  for (std::uint32_t index = 0; index < 3; ++index) {
+    domain_.open(2, {7, index, "kv" + std::to_string(index), 0, at_ms(10)});
+  }
+  domain_.open(2, {8, 0, "kv0", 0, at_ms(10)});
+  domain_.open(3, {7, 0, "kv0", 0, at_ms(10)});
+  const auto first = make(1, "kv1");
+  EXPECT_EQ(last().generation, first);
+  EXPECT_TRUE(domain_.cancel(2, 7));
+  EXPECT_EQ(domain_.waiting_count(), 2U);
+  EXPECT_FALSE(domain_.cancel(2, 7)) << "nothing waits any more";
+  EXPECT_FALSE(domain_.cancel(2, 9)) << "was never asked";
+  EXPECT_FALSE(domain_.cancel(77, 7)) << "there is no such session";
+  make(1, "kv0");
+  make(1, "kv2");
+  ASSERT_EQ(seen_.answers().size(), 3U);
+  EXPECT_EQ(seen_.answers()[1].request, 8U);
+  EXPECT_EQ(last().session, 3U);
+  EXPECT_FALSE(domain_.cancel(2, 8)) << "was answered";
+  domain_.release(2, first, 1);
+  domain_.release(2, seen_.answers()[1].generation, 1);
+  domain_.release(3, last().generation, 1);
+  expect_nothing_left();
+}
+
 TEST_F(opening, is_not_answered_once_its_session_is_gone) {
   open(2, "kv", at_ms(10));
   open(3, "kv", at_ms(10));

@@ -167,6 +167,17 @@ class model {
     wake(names);
   }
 
+  bool cancel(session_id session, std::uint64_t request) {
+    const auto is_meant = [&](const model_open& open) {
+      return open.session == session && open.request == request;
+    };
+    const auto waited = std::erase_if(waiting, is_meant);
+    const auto was_asked =
+        std::erase_if(questions, [&](const model_question& q) { return is_meant(q.open); });
+    cancelled += waited + was_asked;
+    return waited + was_asked != 0;
+  }
+
   outcome reserve(session_id session, const reservation& wanted, gpushm::generation generation) {
     if (const model_segment* other = named(wanted.name)) {
       return waits(*other) && !(other->persistent && other->published) ? errc::writer_ending
@@ -425,6 +436,7 @@ class model {
   std::vector<answer> answers;
   std::size_t confirmations = 0;  // answers that counted
   std::size_t deaths = 0;         // names that were remembered
+  std::size_t cancelled = 0;      // opens that waited
 
  private:
   [[nodiscard]] errc no_such(const std::string& name) const {
@@ -528,7 +540,7 @@ class random_world {
       }
       return;
     }
-    switch (pick(19)) {
+    switch (pick(20)) {
       case 0: {
         if (pick(2) != 0) {
           break;
@@ -627,6 +639,26 @@ class random_world {
                                             : verdict::not_shared;
         model_.confirmed(session, id, word);
         domain_.confirmed(session, id, word);
+        break;
+      }
+      case 18: {
+        std::uint64_t request = pick(request_ + 2);
+        const bool of_a_name = pick(2) == 0;
+        if (of_a_name && !model_.waiting.empty()) {
+          const model_open& some = model_.waiting[pick(model_.waiting.size())];
+          request = some.request;
+          session = pick(6) == 0 ? session : some.session;
+        } else if (!of_a_name && !model_.questions.empty()) {
+          const model_open& some = model_.questions[pick(model_.questions.size())].open;
+          request = some.request;
+          session = pick(6) == 0 ? session : some.session;
+        }
+        const bool waited = model_.cancel(session, request);
+        EXPECT_EQ(domain_.cancel(session, request), waited);
+        if (waited) {
+          asked_.erase({session, request});
+          seen_.waits().erase({session, request, 0});
+        }
         break;
       }
       default:
@@ -748,6 +780,7 @@ class random_world {
   [[nodiscard]] std::size_t lost() const { return lost_; }
   [[nodiscard]] std::size_t confirmed() const { return model_.confirmations; }
   [[nodiscard]] std::size_t died() const { return model_.deaths; }
+  [[nodiscard]] std::size_t cancelled() const { return model_.cancelled; }
   [[nodiscard]] std::size_t ended_without_goodbye() const { return model_.losses_of_connections; }
   [[nodiscard]] std::size_t resumed() const { return model_.resumptions; }
 
@@ -890,6 +923,7 @@ TEST(domain_and_model, agree_after_every_random_step) {
   std::size_t lost = 0;
   std::size_t confirmed = 0;
   std::size_t died = 0;
+  std::size_t cancelled = 0;
   std::size_t lost_connections = 0;
   std::size_t resumed = 0;
   for (std::uint32_t seed = 1; seed <= 40; ++seed) {
@@ -909,6 +943,7 @@ TEST(domain_and_model, agree_after_every_random_step) {
     lost += world.lost();
     confirmed += world.confirmed();
     died += world.died();
+    cancelled += world.cancelled();
     lost_connections += world.ended_without_goodbye();
     resumed += world.resumed();
   }
@@ -918,6 +953,7 @@ TEST(domain_and_model, agree_after_every_random_step) {
   EXPECT_GT(lost, 400U);
   EXPECT_GT(confirmed, 300U);
   EXPECT_GT(died, 15U);
+  EXPECT_GT(cancelled, 100U);
   EXPECT_GT(lost_connections, 100U);
   EXPECT_GT(resumed, 10U);
   RecordProperty("made", std::to_string(made));

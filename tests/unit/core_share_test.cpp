@@ -450,6 +450,21 @@ TEST_P(shared_memory, whose_exporter_does_not_answer_fails_at_the_deadline) {
   grant(importer, "kv");
 }
 
+TEST_P(shared_memory, whose_open_is_cancelled_is_not_granted_whatever_its_exporter_says) {
+  const auto made = share("kv");
+  const auto request = open(importer, "kv");
+  const auto asked = only_question();
+  EXPECT_TRUE(seen_.waits().contains({importer, request, 0}));
+  EXPECT_TRUE(domain_.cancel(importer, request));
+  EXPECT_FALSE(domain_.cancel(importer, request));
+  EXPECT_EQ(domain_.next_deadline(), std::nullopt);
+  domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
+  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_FALSE(holds(importer, made));
+  seen_.waits().clear();
+  grant(importer, "kv");
+}
+
 TEST_P(shared_memory, is_asked_for_also_for_those_who_waited_for_its_name) {
   const auto request = open(importer, "kv", at_ms(50));
   const auto request_too = open(other, "kv", at_ms(60));

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/domain.hpp"
@@ -53,6 +55,10 @@ class recorder final {
   std::vector<gpushm::generation>& freed_generations() const { return settle().freed_; }
   std::vector<notice>& notices() const { return settle().notices_; }
   std::vector<answer>& answers() const { return settle().answers_; }
+  /// Session, request and index of what was said to wait, and was not answered since.
+  std::set<std::tuple<session_id, std::uint64_t, std::uint32_t>>& waits() const {
+    return settle().waits_;
+  }
 
   const recorder& settle() const {
     effects& wanted = of_.pending();
@@ -67,7 +73,11 @@ class recorder final {
         freed_.push_back(word.generation);
       }
     }
+    for (const open_waits& each : wanted.waits) {
+      EXPECT_TRUE(waits_.insert({each.session, each.request, each.index}).second) << "said twice";
+    }
     for (const open_answer& each : wanted.answers) {
+      EXPECT_EQ(each.late, waits_.erase({each.session, each.request, each.index}) != 0);
       EXPECT_TRUE(!each.found || (each.found->published && !each.why));
       EXPECT_TRUE(!each.why || (!each.why->cause().empty() && !each.why->next_step().empty()));
       answers_.push_back({each.session,
@@ -105,6 +115,7 @@ class recorder final {
   mutable std::vector<gpushm::generation> freed_;
   mutable std::vector<notice> notices_;
   mutable std::vector<answer> answers_;
+  mutable std::set<std::tuple<session_id, std::uint64_t, std::uint32_t>> waits_;
 };
 
 inline reservation host_segment(std::string name,

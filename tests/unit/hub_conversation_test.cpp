@@ -17,23 +17,30 @@ class conversation : public hub_test {};
 TEST_F(conversation, begins_with_hello_and_welcome) {
   const auto session = accept();
   EXPECT_FALSE(hub_.find(session)->greeted);
-  const auto answers = ask(session, wire::hello{7, "boot", 1, 2});
+  auto answers = ask(session, wire::hello{7, "boot", 1, 2});
   const auto welcome = expect<wire::welcome>(answers);
-  EXPECT_EQ(welcome.version, 1U) << "the lower of both";
+  EXPECT_EQ(welcome.version, wire::protocol_version) << "the lower of both";
   EXPECT_EQ(welcome.domain, "default");
   EXPECT_EQ(welcome.epoch, (gpushm::epoch{1, 2, 3}));
   EXPECT_EQ(welcome.max_segments, 65'536U);
   EXPECT_EQ(welcome.max_batch, 253U);
-  EXPECT_EQ(answers.at(0).descriptors, (std::vector<int>{state_table_.get()}));
+  const arrived& first = answers.at(0);
+  ASSERT_TRUE(first.own);
+  EXPECT_EQ(first.descriptors, (std::vector<int>{state_table_.get(), first.own->get()}));
+  EXPECT_FALSE(first.on_event_lane);
   EXPECT_TRUE(hub_.find(session)->greeted);
+  answers.clear();  // they hold the lane
   expect_nothing_left();
 }
 
-TEST_F(conversation, refuses_version_0) {
-  const auto session = accept();
-  EXPECT_EQ(failure(ask(session, wire::hello{0, {}, 0, 0})),
-            "unsupported_version: protocol version 0 does not exist (update the client)");
-  EXPECT_TRUE(out_.is_dropped(session));
+TEST_F(conversation, refuses_versions_before_its_own) {
+  for (std::uint32_t version = 0; version < wire::protocol_version; ++version) {
+    const auto session = accept();
+    EXPECT_EQ(failure(ask(session, wire::hello{version, {}, 0, 0})),
+              "unsupported_version: this broker does not speak protocol version " +
+                  std::to_string(version) + " (update the client)");
+    EXPECT_TRUE(out_.is_dropped(session));
+  }
   expect_nothing_left();
 }
 
@@ -45,7 +52,7 @@ TEST_F(conversation, ends_when_a_request_comes_before_the_hello) {
     const auto session = accept();
     EXPECT_EQ(
         failure(ask(session, message.body)),
-        "protocol_error: a request came before the hello (use a client of protocol version 1)")
+        "protocol_error: a request came before the hello (use a client of protocol version 2)")
         << name;
     EXPECT_TRUE(out_.is_dropped(session)) << name;
     EXPECT_TRUE(ask(session, wire::hello{}).empty())
@@ -57,7 +64,7 @@ TEST_F(conversation, ends_when_a_request_comes_before_the_hello) {
 TEST_F(conversation, ends_with_a_second_hello) {
   const auto session = greet();
   EXPECT_EQ(failure(ask(session, wire::hello{})),
-            "protocol_error: a second hello (use a client of protocol version 1)");
+            "protocol_error: a second hello (use a client of protocol version 2)");
   EXPECT_TRUE(out_.is_dropped(session));
   expect_nothing_left();
 }
@@ -65,8 +72,18 @@ TEST_F(conversation, ends_with_a_second_hello) {
 TEST_F(conversation, ends_when_a_client_speaks_like_a_broker) {
   std::size_t kinds = 0;
   for (const auto& [name, message] : wire::samples::one_of_each_kind()) {
-    const std::set<std::string> brokers{
-        "welcome", "reserved", "opened", "chunks", "listing", "event", "failure", "done"};
+    const std::set<std::string> brokers{"welcome",
+                                        "reserved",
+                                        "opened",
+                                        "chunks",
+                                        "listing",
+                                        "event",
+                                        "failure",
+                                        "done",
+                                        "waiting",
+                                        "cancelled",
+                                        "too_late",
+                                        "subscribed"};
     if (brokers.count(name) == 0) {
       continue;
     }
@@ -74,11 +91,11 @@ TEST_F(conversation, ends_when_a_client_speaks_like_a_broker) {
     const auto session = greet();
     EXPECT_EQ(
         failure(ask(session, message.body)),
-        "protocol_error: a client sent a broker's message (use a client of protocol version 1)")
+        "protocol_error: a client sent a broker's message (use a client of protocol version 2)")
         << name;
     EXPECT_TRUE(out_.is_dropped(session)) << name;
   }
-  EXPECT_EQ(kinds, 8U);
+  EXPECT_EQ(kinds, 12U);
   expect_nothing_left();
 }
 
@@ -168,7 +185,8 @@ TEST_F(with_few_descriptors, a_connection_too_many_is_refused_and_leaves_nothing
 TEST_F(conversation, tells_a_death_from_a_goodbye) {
   const auto watcher = greet({301, 2000, true});
   const auto subscription = tell(watcher, wire::subscribe{"kv"});
-  expect<wire::done>(take(watcher));
+  const auto begun = expect<wire::subscribed>(take(watcher));
+  EXPECT_TRUE(begun.segments.empty() && !begun.more);
   for (const bool goodbye : {true, false}) {
     const auto creator = greet();
     make(creator, "kv", lifetime::persistent);
@@ -201,11 +219,16 @@ TEST_F(conversation, answers_waiting_opens_before_the_publisher_and_at_their_dea
   const auto reader = greet({201, 2000, true});
   const auto first = tell(reader, wire::open{"kv", 0, 100});
   const auto many = tell(reader, wire::open_many{{"other", "kv"}, 0, 50});
-  EXPECT_TRUE(take(reader).empty());
+  const auto told = take(reader);
+  ASSERT_EQ(told.size(), 3U);
+  for (const arrived& each : told) {
+    EXPECT_TRUE(std::holds_alternative<wire::waiting>(each.message.body) && !each.on_event_lane);
+  }
   EXPECT_EQ(hub_.next_deadline(), now_ + std::chrono::milliseconds(50));
   const auto made = make(creator, "kv");
   auto answers = take(reader);
   ASSERT_EQ(answers.size(), 2U);
+  EXPECT_TRUE(answers[0].on_event_lane && answers[1].on_event_lane);
   EXPECT_EQ(answers[0].message.id, first);
   EXPECT_EQ(std::get<wire::opened>(answers[0].message.body).index, 0U);
   EXPECT_EQ(answers[1].message.id, many);
@@ -215,9 +238,68 @@ TEST_F(conversation, answers_waiting_opens_before_the_publisher_and_at_their_dea
   hub_.tick(now_ + std::chrono::milliseconds(50));
   const auto late = take(reader);
   ASSERT_EQ(late.size(), 1U);
+  EXPECT_TRUE(late[0].on_event_lane);
   EXPECT_EQ(late[0].message.id, many);
   EXPECT_EQ(std::get<wire::failure>(late[0].message.body).index, 0U);
   EXPECT_EQ(std::get<wire::failure>(late[0].message.body).code, errc::no_such_segment);
+  expect_nothing_left();
+}
+
+TEST_F(conversation, cancels_what_waits_or_says_that_it_is_too_late) {
+  const auto creator = greet();
+  const auto reader = greet({201, 2000, true});
+  const auto waits = tell(reader, wire::open{"kv", 0, 100});
+  const auto both = tell(reader, wire::open_many{{"kv", "other"}, 0, 100});
+  take(reader);
+  expect<wire::cancelled>(ask(reader, wire::cancel{waits}));
+  EXPECT_EQ(expect<wire::too_late>(ask(reader, wire::cancel{waits})).after, 0U) << "not twice";
+  EXPECT_EQ(expect<wire::too_late>(ask(creator, wire::cancel{both})).after, 0U)
+      << "another session's";
+  make(creator, "kv");
+  const auto answers = take(reader);
+  ASSERT_EQ(answers.size(), 1U) << "the first does not wait any more";
+  EXPECT_EQ(answers[0].message.id, both);
+  expect<wire::cancelled>(ask(reader, wire::cancel{both}));
+  hub_.tick(now_ + std::chrono::milliseconds(100));
+  EXPECT_TRUE(take(reader).empty());
+  EXPECT_EQ(expect<wire::too_late>(ask(reader, wire::cancel{both})).after, 1U)
+      << "as many packets are on the event lane";
+  take(reader);
+  EXPECT_EQ(hub_.domain().waiting_count(), 0U);
+}
+
+TEST_F(conversation, begins_a_subscription_with_what_is_there) {
+  const auto creator = greet();
+  make(creator, "kv/a");
+  make(creator, "kv/b");
+  make(creator, "other");
+  const auto watcher = greet({301, 2000, true});
+  const auto begun = expect<wire::subscribed>(ask(watcher, wire::subscribe{"kv/"}));
+  ASSERT_EQ(begun.segments.size(), 2U);
+  EXPECT_EQ(begun.segments[0].name, "kv/a");
+  EXPECT_EQ(begun.segments[1].name, "kv/b");
+  EXPECT_FALSE(begun.more);
+  EXPECT_EQ(begun.after, 0U);
+  make(creator, "kv/c");
+  EXPECT_EQ(take(watcher).size(), 1U);
+  const auto again = expect<wire::subscribed>(ask(watcher, wire::subscribe{"kv/"}));
+  EXPECT_EQ(again.segments.size(), 3U);
+  EXPECT_EQ(again.after, 1U) << "the event of kv/c came before";
+}
+
+TEST_F(conversation, ends_when_a_message_comes_on_the_other_lane) {
+  for (const auto& [name, message] : wire::samples::one_of_each_kind()) {
+    const auto session = greet();
+    const auto wrong =
+        wire::is_sent_on_event_lane(message.body) ? lane_kind::requests : lane_kind::events;
+    receive(session, wire::encode(message), {}, wrong);
+    const auto answers = take(session);
+    ASSERT_EQ(answers.size(), 1U) << name;
+    EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).cause,
+              "a message came on the other lane than its own")
+        << name;
+    EXPECT_TRUE(out_.is_dropped(session)) << name;
+  }
   expect_nothing_left();
 }
 

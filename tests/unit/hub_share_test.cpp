@@ -50,6 +50,15 @@ class shares : public hub_test {
     expect<wire::done>(ask(session, wire::publish{made, {}}));
     return made;
   }
+  /// The broker says that it waits, at once.
+  std::uint64_t tell_waiting(core::session_id session, wire::body body) {
+    const std::uint64_t request = tell(session, std::move(body));
+    const auto packets = take(session);
+    EXPECT_EQ(packets.size(), 1U);
+    EXPECT_TRUE(!packets.empty() && !packets[0].on_event_lane &&
+                std::holds_alternative<wire::waiting>(packets[0].message.body));
+    return request;
+  }
   /// The one question to that session; its id is the broker's.
   wire::message question(core::session_id exporter) {
     auto packets = take(exporter);
@@ -68,7 +77,7 @@ class shares : public hub_test {
            gpushm::generation generation,
            wire::verdict verdict) {
     const auto packet = wire::encode({id, wire::confirmed{generation, verdict}});
-    receive(session, packet);
+    receive(session, packet, {}, lane_kind::events);
   }
   std::string failure_of(const std::vector<arrived>& answers, std::uint64_t request) {
     EXPECT_EQ(answers.size(), 1U);
@@ -79,6 +88,7 @@ class shares : public hub_test {
       return {};
     }
     EXPECT_EQ(answers[0].message.id, request);
+    EXPECT_TRUE(answers[0].on_event_lane);
     return std::string(to_string(why->code)) + ": " + why->cause + " (" + why->next_step + ")";
   }
   /// The event that holders of a lease get.
@@ -103,7 +113,7 @@ TEST_F(shares, are_confirmed_before_they_are_opened_and_come_with_descriptor_and
   const auto made = share(exporter, "kv");
   std::vector<std::uint64_t> ids;
   for (int i = 0; i < 2; ++i) {
-    const auto request = tell(importer, wire::open{"kv", 0, 0});
+    const auto request = tell_waiting(importer, wire::open{"kv", 0, 0});
     EXPECT_TRUE(take(importer).empty());
     const auto asked = question(exporter);
     EXPECT_EQ(std::get<wire::confirm>(asked.body).generation, made);
@@ -114,6 +124,7 @@ TEST_F(shares, are_confirmed_before_they_are_opened_and_come_with_descriptor_and
     const auto answers = take(importer);
     ASSERT_EQ(answers.size(), 1U);
     EXPECT_EQ(answers[0].message.id, request);
+    EXPECT_TRUE(answers[0].on_event_lane);
     const auto* found = std::get_if<wire::opened>(&answers[0].message.body);
     ASSERT_NE(found, nullptr);
     EXPECT_EQ(found->segment.generation, made);
@@ -146,9 +157,12 @@ TEST_F(shares, are_asked_for_once_a_name_of_open_many) {
   make(exporter, "host");
   const auto request = tell(importer, wire::open_many{{"b", "host", "a", "c"}, 0, 0});
   auto answers = take(importer);
-  ASSERT_EQ(answers.size(), 2U) << "what needs no question does not wait for it";
-  EXPECT_EQ(std::get<wire::opened>(answers[0].message.body).index, 1U);
-  EXPECT_EQ(std::get<wire::failure>(answers[1].message.body).index, 3U);
+  ASSERT_EQ(answers.size(), 4U) << "what needs no question does not wait for it";
+  EXPECT_EQ(std::get<wire::waiting>(answers[0].message.body).index, 0U);
+  EXPECT_EQ(std::get<wire::waiting>(answers[1].message.body).index, 2U);
+  EXPECT_EQ(std::get<wire::opened>(answers[2].message.body).index, 1U);
+  EXPECT_EQ(std::get<wire::failure>(answers[3].message.body).index, 3U);
+  EXPECT_FALSE(answers[2].on_event_lane || answers[3].on_event_lane);
   const auto asked = take(exporter);
   ASSERT_EQ(asked.size(), 2U);
   EXPECT_EQ(std::get<wire::confirm>(asked[0].message.body).generation, b);
@@ -175,12 +189,12 @@ TEST_F(shares, that_changed_lose_their_name_and_every_holder_hears_of_it) {
   const auto importer = greet(bob);
   const auto bystander = greet(bob);
   const auto made = share(exporter, "kv");
-  tell(holder, wire::open{"kv", 0, 0});
+  tell_waiting(holder, wire::open{"kv", 0, 0});
   say(exporter, question(exporter).id, made, wire::verdict::unchanged);
   take(holder);
-  expect<wire::done>(ask(bystander, wire::subscribe{""}));
+  expect<wire::subscribed>(ask(bystander, wire::subscribe{""}));
   const auto subscription = request_;
-  const auto request = tell(importer, wire::open{"kv", 0, 0});
+  const auto request = tell_waiting(importer, wire::open{"kv", 0, 0});
   say(exporter, question(exporter).id, made, wire::verdict::changed);
   EXPECT_EQ(failure_of(take(importer), request),
             "stale: its exporter has freed or replaced the memory without unshare (unshare before "
@@ -216,10 +230,10 @@ TEST_F(shares, of_a_died_exporter_are_lost_and_their_names_free) {
   const auto holder = greet(bob);
   const auto importer = greet(bob);
   const auto made = share(exporter, "kv");
-  tell(holder, wire::open{"kv", 0, 0});
+  tell_waiting(holder, wire::open{"kv", 0, 0});
   say(exporter, question(exporter).id, made, wire::verdict::unchanged);
   take(holder);
-  const auto request = tell(importer, wire::open{"kv", 0, 0});
+  const auto request = tell_waiting(importer, wire::open{"kv", 0, 0});
   static_cast<void>(question(exporter));
   hub_.hang_up(exporter);
   const std::string died =
@@ -242,7 +256,7 @@ TEST_F(shares, whose_exporter_said_goodbye_are_removed) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
   share(exporter, "kv");
-  const auto request = tell(importer, wire::open{"kv", 0, 0});
+  const auto request = tell_waiting(importer, wire::open{"kv", 0, 0});
   static_cast<void>(question(exporter));
   tell(exporter, wire::bye{});
   hub_.hang_up(exporter);
@@ -258,7 +272,7 @@ TEST_F(shares, whose_exporter_does_not_answer_time_out) {
   const auto importer = greet(bob);
   now_ += milliseconds(10'000);
   const auto made = share(exporter, "kv");
-  const auto request = tell(importer, wire::open{"kv", 0, 60'000});
+  const auto request = tell_waiting(importer, wire::open{"kv", 0, 60'000});
   const auto asked = question(exporter);
   EXPECT_EQ(hub_.next_deadline(), now_ + milliseconds(2'000));
   hub_.tick(now_ + milliseconds(1'999));
@@ -277,7 +291,7 @@ TEST_F(shares, are_confirmed_by_who_was_asked_alone) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
   const auto made = share(exporter, "kv");
-  tell(importer, wire::open{"kv", 0, 0});
+  tell_waiting(importer, wire::open{"kv", 0, 0});
   const auto asked = question(exporter);
   for (const auto word :
        {wire::verdict::unchanged, wire::verdict::changed, wire::verdict::not_shared}) {
@@ -304,11 +318,11 @@ TEST_F(shares, a_confirmation_carries_no_descriptors_and_comes_after_hello) {
   EXPECT_TRUE(out_.dropped.empty());
   const auto silent = accept(bob);
   EXPECT_EQ(failure(ask(silent, wire::confirmed{1, wire::verdict::unchanged})),
-            "protocol_error: a request came before the hello (use a client of protocol version 1)");
+            "protocol_error: a request came before the hello (use a client of protocol version 2)");
   EXPECT_TRUE(out_.is_dropped(silent));
   EXPECT_EQ(failure(ask(exporter, wire::confirm{1})),
             "protocol_error: a client sent a broker's message (use a client of protocol version "
-            "1)");
+            "2)");
   EXPECT_TRUE(out_.is_dropped(exporter));
   expect_nothing_left();
 }
@@ -428,15 +442,17 @@ TEST_F(fake_shares, of_a_pool_travel_with_its_descriptor) {
   expect<wire::done>(
       ask_fake(exporter, wire::attach{made, 0, {4096}}, descriptors(unnamed_tmpfs_file())));
   expect<wire::done>(ask_fake(exporter, wire::publish{made, {}}));
-  EXPECT_EQ(fake_.domain().descriptors(), 2U * 3U + 1U);
+  EXPECT_EQ(fake_.domain().descriptors(), 2U * 4U + 1U);
 
-  EXPECT_TRUE(ask_fake(importer, wire::open{"kv", 0, 0}).empty());
+  expect<wire::waiting>(ask_fake(importer, wire::open{"kv", 0, 0}));
   const auto request = request_;
   const auto asked = question(exporter);
   fake_.receive(*fake_.find(exporter),
                 wire::encode({asked.id, wire::confirmed{made, wire::verdict::unchanged}}),
                 {},
-                now_);
+                now_,
+                0,
+                lane_kind::events);
   auto answers = take(importer);
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0].message.id, request);
@@ -472,10 +488,14 @@ TEST_F(bounded_shares, let_one_connection_wait_for_so_many_exporters) {
   const auto request = request_;
   EXPECT_EQ(take(exporter).size(), 2U);
   const auto answers = take(importer);
-  EXPECT_EQ(failure_of(answers, request),
+  ASSERT_EQ(answers.size(), 3U) << "two wait";
+  const auto why = std::get<wire::failure>(answers[2].message.body);
+  EXPECT_EQ(answers[2].message.id, request);
+  EXPECT_FALSE(answers[2].on_event_lane);
+  EXPECT_EQ(std::string(to_string(why.code)) + ": " + why.cause + " (" + why.next_step + ")",
             "too_many_requests: 2 opens of this connection wait for exporters, the limit (open "
             "fewer segments at once)");
-  EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).index, 2U);
+  EXPECT_EQ(why.index, 2U);
   expect_nothing_left();
 }
 

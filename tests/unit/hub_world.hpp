@@ -46,6 +46,8 @@ struct arrived {
   wire::message message;
   std::vector<int> descriptors;  ///< open as long as `files`
   std::shared_ptr<const segment_files> files;
+  std::shared_ptr<const base::guarded_fd> own;
+  bool on_event_lane = false;
   std::optional<std::uint64_t> subscription;
 };
 
@@ -70,7 +72,18 @@ class recorded_outbox final : public outbox {
     sent[to.number].push_back({std::move(*message),
                                std::move(packet.descriptors),
                                std::move(packet.files),
+                               std::move(packet.own),
+                               packet.on_event_lane,
                                packet.subscription});
+    events[to.number] += packet.on_event_lane ? 1U : 0U;
+  }
+  /// No socket: any file stands for the client's end.
+  base::guarded_fd open_event_lane(session& /*of*/) override {
+    return base::guarded_fd::open([] { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); });
+  }
+  std::uint64_t events_queued(const session& of) const noexcept override {
+    const auto at = events.find(of.number);
+    return at == events.end() ? 0 : at->second;
   }
   void lose_event(session& of, std::uint64_t subscription) noexcept override {
     lost_events.emplace_back(of.number, subscription);
@@ -89,6 +102,7 @@ class recorded_outbox final : public outbox {
   }
 
   std::map<core::session_id, std::vector<arrived>> sent;
+  std::map<core::session_id, std::uint64_t> events;
   std::vector<std::pair<core::session_id, std::uint64_t>> lost_events;
   std::vector<core::session_id> dropped;
   std::map<core::session_id, fence> fences;
@@ -155,14 +169,16 @@ class hub_test : public testing::Test {
   std::uint64_t tell(core::session_id session,
                      wire::body body,
                      std::vector<base::unique_fd> fds = {}) {
-    receive(session, wire::encode({++request_, std::move(body)}), std::move(fds));
+    const auto lane = wire::is_sent_on_event_lane(body) ? lane_kind::events : lane_kind::requests;
+    receive(session, wire::encode({++request_, std::move(body)}), std::move(fds), lane);
     return request_;
   }
   void receive(core::session_id number,
                const std::vector<std::byte>& packet,
-               std::vector<base::unique_fd> fds = {}) {
+               std::vector<base::unique_fd> fds = {},
+               lane_kind on = lane_kind::requests) {
     session& from = *hub_.find(number);
-    hub_.receive(from, packet, base::guard_all(std::move(fds)), now_);
+    hub_.receive(from, packet, base::guard_all(std::move(fds)), now_, 0, on);
     while (from.rest) {
       hub_.resume(from);
     }

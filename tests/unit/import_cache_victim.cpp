@@ -3,6 +3,7 @@
 //   import_cache_victim SOCKET
 #include <unistd.h>
 
+#include <array>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
@@ -16,8 +17,8 @@
 
 namespace {
 
-/// Every other thread of this process sleeps in poll(2) without a timeout: the client's own reads
-/// the socket then, after it has left it to the last request for a millisecond.
+/// Every other thread of this process sleeps without a timeout: the client's own in poll(2), its
+/// worker in futex(2).
 bool others_wait_for_ever() {
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     if (task.path().filename() == std::to_string(::getpid())) {
@@ -25,11 +26,14 @@ bool others_wait_for_ever() {
     }
     std::ifstream in(task.path() / "syscall");
     std::string number;
-    std::string set;
-    std::string count;
-    std::string timeout;
-    in >> number >> set >> count >> timeout;
-    if (number != "7" || timeout.size() < 8 || timeout.substr(timeout.size() - 8) != "ffffffff") {
+    std::array<std::string, 4> arguments;
+    in >> number;
+    for (std::string& each : arguments) {
+      in >> each;
+    }
+    const bool polls = number == "7" && arguments[2].ends_with("ffffffff");
+    const bool waits = number == "202" && arguments[3] == "0x0";
+    if (!polls && !waits) {
       return false;
     }
   }

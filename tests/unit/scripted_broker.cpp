@@ -75,8 +75,9 @@ unique_fd scripted_broker::sealed_file(std::size_t bytes) {
   return file;
 }
 
-scripted_broker::scripted_broker(script answers)
+scripted_broker::scripted_broker(script answers, bool hears_releases)
     : answers_(std::move(answers)),
+      hears_releases_(hears_releases),
       listener_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)),
       stop_(::eventfd(0, EFD_CLOEXEC)) {
   const sockaddr_un address = transport::unix_address("bind", socket_path_);
@@ -107,12 +108,15 @@ void scripted_broker::serve() {
 
 void scripted_broker::talk_to(int socket) {
   std::vector<std::byte> buffer(wire::max_packet_bytes);
+  unique_fd events;
   for (;;) {
-    std::array<pollfd, 2> waits{{{socket, POLLIN, 0}, {stop_.get(), POLLIN, 0}}};
+    std::array<pollfd, 3> waits{
+        {{socket, POLLIN, 0}, {stop_.get(), POLLIN, 0}, {events.get(), POLLIN, 0}}};
     if (::poll(waits.data(), waits.size(), -1) < 0 || waits[1].revents != 0) {
       return;
     }
-    const auto got = transport::receive_packet(socket, buffer);
+    const int ready = waits[0].revents != 0 ? socket : events.get();
+    const auto got = transport::receive_packet(ready, buffer);
     if (got.status == transport::receive_status::would_block) {
       continue;
     }
@@ -126,14 +130,20 @@ void scripted_broker::talk_to(int socket) {
       reply welcome{
           {0, wire::welcome{wire::protocol_version, "scripted", {}, slots, 0, 253, true}}};
       welcome.descriptors.push_back(state_table());
+      auto pair = transport::connected_pair();
+      events = std::move(pair.first);
+      welcome.descriptors.push_back(std::move(pair.second));
       replies.push_back(std::move(welcome));
     } else if (!std::holds_alternative<wire::bye>(message->body) &&
-               !std::holds_alternative<wire::release>(message->body) &&
+               (hears_releases_ || !std::holds_alternative<wire::release>(message->body)) &&
                !std::holds_alternative<wire::report>(message->body)) {
       replies = answers_(*message);
     }
     for (const reply& each : replies) {
-      if (!send(socket, each.message, each.descriptors) || each.then_hang_up) {
+      const bool is_late = each.late || std::holds_alternative<wire::event>(each.message.body) ||
+                           std::holds_alternative<wire::confirm>(each.message.body);
+      if (!send(is_late ? events.get() : socket, each.message, each.descriptors) ||
+          each.then_hang_up) {
         return;
       }
     }

@@ -22,11 +22,13 @@ class scripted_broker {
     gpushm::wire::message message;
     std::vector<gpushm::base::unique_fd> descriptors = {};
     bool then_hang_up = false;
+    bool late = false;  ///< on the event lane, as events and questions always are
   };
-  /// Runs on the broker's thread. `Bye`, `Release` and `Report` are not handed to it.
+  /// Runs on the broker's thread. `Bye` and `Report` are not handed to it, and `Release` only where
+  /// the broker hears of releases.
   using script = std::function<std::vector<reply>(const gpushm::wire::message&)>;
 
-  explicit scripted_broker(script answers);
+  explicit scripted_broker(script answers, bool hears_releases = false);
   scripted_broker(const scripted_broker&) = delete;
   scripted_broker& operator=(const scripted_broker&) = delete;
   ~scripted_broker();
@@ -43,6 +45,7 @@ class scripted_broker {
   gpushm_testing::temp_dir directory_;
   std::string socket_path_ = directory_ / "socket";
   script answers_;
+  bool hears_releases_;
   gpushm::base::unique_fd listener_;
   gpushm::base::unique_fd stop_;
   std::jthread thread_;

@@ -19,7 +19,7 @@ target_include_directories(import_cache_victim PRIVATE "${PROJECT_SOURCE_DIR}/te
 target_link_libraries(import_cache_victim PRIVATE gpushm_flags gpushm_client)
 add_dependencies(gpushm_import_cache_test import_cache_victim)
 gpushm_test(gpushm_client_connection_test
-  SOURCES client_answers_test.cpp client_connection_test.cpp scripted_broker.cpp
+  SOURCES client_answers_test.cpp client_connection_test.cpp client_lanes_test.cpp scripted_broker.cpp
   MODULES client broker
   LIBRARIES gpushm_testing_process
   LABEL process)

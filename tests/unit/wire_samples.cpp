@@ -118,6 +118,11 @@ std::vector<sample> one_of_each_kind() {
       {"report", {25, report{{61'000, 2'000'000}, {17, 10}, 12}}},
       {"unfence", {26, unfence{"w/llama"}}},
       {"keep", {27, keep{{0x00123456789ABCDE, 3}, {2, 1}, true}}},
+      {"waiting", {28, waiting{2}}},
+      {"cancel", {29, cancel{7}}},
+      {"cancelled", {30, cancelled{}}},
+      {"too_late", {31, too_late{4'711}}},
+      {"subscribed", {32, subscribed{{some_segment(), longest_segment()}, true, 4'711}}},
   };
 }
 
@@ -199,6 +204,11 @@ std::vector<sample> at_the_limits() {
              std::vector<std::uint64_t>(max_keep, max64),
              true}}},
       {"largest unfence", {max64, unfence{longest}}},
+      {"largest waiting", {max64, waiting{max32}}},
+      {"largest cancel", {max64, cancel{max64}}},
+      {"largest too_late", {max64, too_late{max64}}},
+      {"empty subscribed", {0, subscribed{}}},
+      {"largest after in subscribed", {max64, subscribed{{}, true, max64}}},
       {"largest unsubscribe", {max64, unsubscribe{max64}}},
       {"failure of a code to come", {0, failure{0, static_cast<errc>(65'535), "", ""}}},
   };
@@ -232,6 +242,10 @@ std::vector<sample> past_the_limits() {
       {"metadata", {1, publish{1, some_bytes(max_packet_bytes)}}},
       {"a listing",
        {1, listing{std::vector<segment>(max_packet_bytes / 512, longest_ending_segment()), true}}},
+      {"a snapshot",
+       {1,
+        subscribed{
+            std::vector<segment>(max_packet_bytes / 512, longest_ending_segment()), true, 0}}},
       {"event kind 0", {1, event{static_cast<event_kind>(0), "n", 1, 0, 0}}},
       {"event kind 8", {1, event{static_cast<event_kind>(8), "n", 1, 0, 0}}},
       {"a fence", {1, hello{1, "", 0, 0, static_cast<fence>(3)}}},

@@ -37,7 +37,7 @@ class bad_input : public ::testing::Test {
   explicit bad_input(const std::vector<std::string>& limits = {})
       : broker_(directory_ / "socket", limits) {}
 
-  void SetUp() override { before_ = holdings_of(everybody()); }
+  void SetUp() override { before_ = settled_holdings_of(everybody()); }
 
   /// What every test here ends with: the broker lives, serves, and holds what it held at the start.
   void TearDown() override {

@@ -3,6 +3,9 @@
 
 #include <unistd.h>
 
+#include <thread>
+#include <utility>
+
 #include "process/deadline.hpp"
 
 namespace gpushm_tests {
@@ -26,6 +29,19 @@ holdings holdings_of(const std::vector<pid_t>& pids) {
   }
   sum.bytes = gpushm_testing::shared_memory_bytes(pids, our_files);
   return sum;
+}
+
+holdings settled_holdings_of(const std::vector<pid_t>& pids) {
+  constexpr int looks = 10;
+  holdings last = holdings_of(pids);
+  for (int same = 0; same < looks; ++same) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    if (holdings now = holdings_of(pids); now != last) {
+      last = std::move(now);
+      same = 0;
+    }
+  }
+  return last;
 }
 
 std::string to_text(const holdings& value) {

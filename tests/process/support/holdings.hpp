@@ -23,6 +23,9 @@ struct holdings {
 };
 
 [[nodiscard]] holdings holdings_of(const std::vector<pid_t>& pids);
+/// The same once nothing has changed for a tenth of a second: who has just answered may still have
+/// to close what it sent.
+[[nodiscard]] holdings settled_holdings_of(const std::vector<pid_t>& pids);
 [[nodiscard]] std::string to_text(const holdings& value);
 
 /// Passes when the processes hold exactly `expected` again within `timeout`; else tells both.

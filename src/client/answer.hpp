@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "base/guarded_fd.hpp"
+#include "gpushm/types.hpp"
+#include "wire/messages.hpp"
+
+namespace gpushm::detail {
+
+/// Takes back leases that nobody uses.
+class lease_giver {
+ public:
+  lease_giver() = default;
+  lease_giver(const lease_giver&) = delete;
+  lease_giver& operator=(const lease_giver&) = delete;
+  virtual ~lease_giver() = default;
+  /// `never_mapped`: of none of what was granted was used, so no exporter should take it for the
+  /// end of a consumer.
+  virtual void release(gpushm::generation generation,
+                       std::uint32_t count,
+                       bool never_mapped) noexcept = 0;
+};
+
+/// One lease that an answer of the broker granted. It goes back unless it is kept. Move-only.
+/// Distinct objects: safe. Shared objects: unsafe.
+class grant {
+ public:
+  grant() = default;
+  /// `by` must outlive it.
+  grant(lease_giver& by, gpushm::generation generation) noexcept
+      : by_(&by), generation_(generation) {}
+  grant(grant&& other) noexcept
+      : by_(std::exchange(other.by_, nullptr)), generation_(other.generation_) {}
+  grant& operator=(grant&& other) noexcept {
+    std::swap(by_, other.by_);
+    std::swap(generation_, other.generation_);
+    return *this;
+  }
+  grant(const grant&) = delete;
+  grant& operator=(const grant&) = delete;
+  ~grant() {
+    if (by_ != nullptr) {
+      by_->release(generation_, 1, true);
+    }
+  }
+
+  /// It is an attachment's from now on.
+  void keep() noexcept { by_ = nullptr; }
+
+ private:
+  lease_giver* by_ = nullptr;
+  gpushm::generation generation_ = 0;
+};
+
+/// Descriptors that answers hold until somebody maps what they are of; at most so many, because
+/// what is being imported, and the user's own, need room too.
+///
+/// Distinct objects: safe. Shared objects: safe.
+class held_descriptors {
+ public:
+  explicit held_descriptors(std::size_t most) noexcept : most_(most) {}
+
+  /// What one answer holds. Move-only.
+  class part {
+   public:
+    part() = default;
+    part(part&& other) noexcept : of_(std::exchange(other.of_, nullptr)), count_(other.count_) {}
+    part& operator=(part&& other) noexcept {
+      std::swap(of_, other.of_);
+      std::swap(count_, other.count_);
+      return *this;
+    }
+    part(const part&) = delete;
+    part& operator=(const part&) = delete;
+    ~part() {
+      if (of_ != nullptr) {
+        of_->now_.fetch_sub(count_, std::memory_order_relaxed);
+      }
+    }
+    explicit operator bool() const noexcept { return of_ != nullptr; }
+
+   private:
+    friend class held_descriptors;
+    part(held_descriptors& of, std::size_t count) noexcept : of_(&of), count_(count) {}
+    held_descriptors* of_ = nullptr;
+    std::size_t count_ = 0;
+  };
+
+  /// Empty: there is no room.
+  [[nodiscard]] part try_hold(std::size_t count) noexcept {
+    if (now_.fetch_add(count, std::memory_order_relaxed) + count > most_) {
+      now_.fetch_sub(count, std::memory_order_relaxed);
+      return {};
+    }
+    return {*this, count};
+  }
+
+ private:
+  std::size_t most_;
+  std::atomic<std::size_t> now_{0};
+};
+
+/// An answer with its descriptors and the lease that it grants.
+struct answer {
+  wire::body body;
+  std::vector<base::guarded_fd> descriptors = {};
+  grant granted = {};
+  held_descriptors::part held = {};
+};
+
+}  // namespace gpushm::detail

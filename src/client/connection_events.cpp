@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// The event lane, which the connection's thread reads.
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/syscall.hpp"
+#include "client/connection.hpp"
+#include "transport/packet_socket.hpp"
+#include "wire/codec.hpp"
+
+namespace gpushm::detail {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+/// After the kernel had no memory for a packet.
+constexpr milliseconds pause_without_memory{1};
+/// For whoever reads the request lane at its end: they see that at once.
+constexpr milliseconds patience_at_the_end{100};
+
+}  // namespace
+
+void connection::wake_thread() noexcept {
+  const std::uint64_t one = 1;
+  static_cast<void>(base::retry([&] { return ::write(wake_.get(), &one, sizeof one); }));
+}
+
+void connection::push_event(const wire::message& message) noexcept {
+  try {
+    if (!broken() && event_queue_.push(wire::encode(message))) {
+      wake_thread();
+    }
+  } catch (const std::exception& why) {
+    base::log(log_level::warning, why.what());
+  }
+}
+
+void connection::read_events() {
+  for (;;) {
+    base::held_log_lines lines;
+    std::array<pollfd, 3> waits{{{events_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}, {-1, 0, 0}}};
+    if (event_queue_.pending()) {
+      waits[0].events = POLLIN | POLLOUT;
+    }
+    const bool abandoned = abandoned_.load(std::memory_order_relaxed) > 0;
+    if (requests_.queue().pending() || abandoned) {
+      waits[2].fd = requests_.socket();
+      waits[2].events = static_cast<short>((requests_.queue().pending() ? POLLOUT : 0) |
+                                           (abandoned ? POLLIN : 0));
+    }
+    int timeout = -1;
+    if (const auto due = takes_reports_ ? reports_.due() : std::nullopt) {
+      if (*due <= std::chrono::steady_clock::now()) {
+        send_report();
+        continue;
+      }
+      timeout = static_cast<int>(time_left(*due).count());
+    }
+    const int count = ::poll(waits.data(), waits.size(), timeout);
+    if (count < 0 && errno != EINTR) {
+      break;
+    }
+    if (count <= 0) {
+      continue;
+    }
+    if (waits[1].revents != 0) {
+      std::uint64_t drained = 0;
+      static_cast<void>(base::retry([&] { return ::read(wake_.get(), &drained, sizeof drained); }));
+      const std::lock_guard lock(mutex_);
+      if (stopping_) {
+        return;
+      }
+    }
+    if ((waits[0].revents & ~POLLIN) != 0) {
+      flush(event_queue_);
+    }
+    if ((waits[2].revents & ~POLLIN) != 0) {
+      flush(requests_.queue());
+    }
+    if (waits[2].revents != 0 && abandoned) {
+      drop_abandoned();
+    }
+    try {
+      if (waits[0].revents != 0 && !read_available()) {
+        break;
+      }
+    } catch (const std::exception& why) {
+      base::log(log_level::warning, why.what());
+      break;
+    }
+    if (broken()) {  // the request lane has ended
+      break;
+    }
+  }
+  base::held_log_lines lines;
+  break_down();
+}
+
+/// The kernel may be short of memory for a packet: that is no end of the connection.
+void connection::flush(send_queue& queue) noexcept {
+  try {
+    static_cast<void>(queue.flush());
+  } catch (const std::exception& why) {
+    base::log(log_level::warning, why.what());
+    base::pause_before_retry(pause_without_memory);
+  }
+}
+
+/// Receives and dispatches what is there. False at the end of the lane.
+bool connection::read_available() {
+  for (;;) {
+    received_packet got = receive_one(events_.get(), buffer_);
+    switch (got.what) {
+      case received_packet::kind::nothing:
+        return true;
+      case received_packet::kind::malformed:
+        note_dropped({0, errc::protocol_error, "its packet is not a message", {}});
+        return false;
+      case received_packet::kind::closed:
+        return false;
+      case received_packet::kind::packet:
+        dispatch(std::move(*got.one));
+    }
+  }
+}
+
+void connection::dispatch(packet got) {
+  const std::uint64_t id = got.message.id;
+  if (const auto* asked = std::get_if<wire::confirm>(&got.message.body)) {
+    worker_.confirm(id, asked->generation);
+    return;
+  }
+  if (auto* what = std::get_if<wire::event>(&got.message.body)) {
+    if (id == 0) {  // of a lease, not of a subscription; a resync has generation 0
+      worker_.lost(what->generation);
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    if (const auto sink = sinks_.find(id); sink != sinks_.end()) {
+      sink->second->deliver(
+          {what->kind, std::move(what->name), what->generation, what->leases, what->peer_pid});
+    }
+    return;
+  }
+  answer late = to_answer(std::move(got));
+  bound_descriptors(late);
+  static_cast<void>(late_.deliver(id, late));  // else nobody waits any more, and it goes back
+}
+
+/// The broker says why it is about to hang up.
+void connection::note_dropped(const wire::failure& why) {
+  const std::lock_guard lock(mutex_);
+  dropped_because_ = why.cause;
+  if (!why.next_step.empty()) {
+    dropped_because_ += " (" + why.next_step + ")";
+  }
+}
+
+/// What they grant goes back. Whoever has the turn drops them, too: they come before its own.
+void connection::drop_abandoned() noexcept {
+  try {
+    const auto turn = requests_.take_turn(steady_time{});
+    while (turn) {
+      received_packet got = turn.receive(steady_time{});
+      if (!got.one) {
+        if (got.what != received_packet::kind::nothing) {
+          broken_.store(true, std::memory_order_release);
+        }
+        return;
+      }
+      abandoned_.fetch_sub(1, std::memory_order_relaxed);
+      static_cast<void>(to_answer(std::move(*got.one)));
+    }
+    abandoned_.store(0, std::memory_order_relaxed);
+  } catch (const std::exception& why) {
+    base::log(log_level::debug, why.what());
+  }
+}
+
+/// At the end: that comes on the request lane, which perhaps nobody reads.
+void connection::read_why() noexcept {
+  try {
+    const auto turn = requests_.take_turn(std::chrono::steady_clock::now() + patience_at_the_end);
+    while (turn) {
+      const received_packet got = turn.receive(steady_time{});
+      if (!got.one) {
+        return;
+      }
+      if (const auto* failure = std::get_if<wire::failure>(&got.one->message.body)) {
+        note_dropped(*failure);
+      }
+    }
+  } catch (const std::exception& why) {
+    base::log(log_level::debug, why.what());
+  }
+}
+
+void connection::break_down() noexcept {
+  broken_.store(true, std::memory_order_release);
+  ::shutdown(events_.get(), SHUT_RDWR);
+  read_why();
+  ::shutdown(requests_.socket(), SHUT_RDWR);  // whoever waits there sees the end
+  late_.end();
+  worker_.all_lost();
+  std::string log_line;
+  log_level level = log_level::info;
+  try {
+    log_line = gone({}).what();
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): then nothing is logged
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (!dropped_because_.empty() || table_.broker_alive()) {
+      level = log_level::warning;  // it lives and has hung up
+    }
+    for (const auto& [id, sink] : sinks_) {
+      sink->broker_gone();
+    }
+  }
+  base::log(level, log_line);
+}
+
+}  // namespace gpushm::detail

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/late_answers.hpp"
+
+#include <utility>
+
+namespace gpushm::detail {
+
+late_answers::waiter::waiter(late_answers& all, std::uint64_t id)
+    : all_(all), id_(id), mine_(std::make_shared<place>()) {
+  const std::lock_guard lock(all_.mutex_);
+  all_.waiting_.emplace(id, mine_);
+}
+
+late_answers::waiter::~waiter() {
+  const std::lock_guard lock(all_.mutex_);
+  all_.waiting_.erase(id_);
+}
+
+std::optional<answer> late_answers::waiter::next(steady_time deadline) {
+  std::unique_lock lock(all_.mutex_);
+  static_cast<void>(mine_->changed.wait_until(
+      lock, deadline, [&] { return !mine_->arrived.empty() || all_.ended_; }));
+  if (mine_->arrived.empty()) {
+    return std::nullopt;
+  }
+  answer first = std::move(mine_->arrived.front());
+  mine_->arrived.pop_front();
+  return first;
+}
+
+bool late_answers::deliver(std::uint64_t id, answer& what) {
+  const std::lock_guard lock(mutex_);
+  const auto at = waiting_.find(id);
+  if (at == waiting_.end()) {
+    return false;
+  }
+  at->second->arrived.push_back(std::move(what));
+  at->second->changed.notify_one();
+  return true;
+}
+
+void late_answers::end() noexcept {
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  for (const auto& [id, each] : waiting_) {
+    each->changed.notify_all();
+  }
+}
+
+}  // namespace gpushm::detail

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/lease_worker.hpp"
+
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/thread.hpp"
+
+namespace gpushm::detail {
+
+lease_worker::lease_worker(const connection& of, reply answer_with)
+    : of_(of), reply_(std::move(answer_with)) {}
+
+lease_worker::~lease_worker() {
+  const std::lock_guard lock(mutex_);
+  stopping_ = true;
+  changed_.notify_one();
+}
+
+void lease_worker::start() {
+  thread_ = base::start_thread("gpushm-leases", [this] { run(); });
+}
+
+void lease_worker::set_listener(lease_listener* listener) {
+  const std::lock_guard lock(listener_mutex_);
+  listener_ = listener;
+}
+
+void lease_worker::answer_for(gpushm::generation generation, confirm_answer answer) {
+  auto kept = std::make_shared<const confirm_answer>(std::move(answer));
+  const std::lock_guard lock(mutex_);
+  answers_[generation] = std::move(kept);
+}
+
+void lease_worker::stop_answering(gpushm::generation generation) noexcept {
+  const std::lock_guard lock(mutex_);
+  answers_.erase(generation);
+}
+
+void lease_worker::confirm(std::uint64_t id, gpushm::generation generation) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (questions_.size() < max_questions) {
+      questions_.push_back({id, generation});
+      changed_.notify_one();
+    }
+  } catch (const std::exception& why) {  // the broker's deadline tells who waits
+    base::log(log_level::warning, why.what());
+  }
+}
+
+void lease_worker::lost(gpushm::generation generation) noexcept {
+  const std::lock_guard lock(mutex_);
+  try {
+    lost_.push_back(generation);
+  } catch (const std::bad_alloc&) {  // then it looks at all of them
+    lost_.clear();
+    all_lost_ = true;
+  }
+  changed_.notify_one();
+}
+
+void lease_worker::all_lost() noexcept {
+  const std::lock_guard lock(mutex_);
+  all_lost_ = true;
+  changed_.notify_one();
+}
+
+/// Questions come first: another process waits for each. Mappings end one at a time in between.
+void lease_worker::run() {
+  for (;;) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock,
+                  [&] { return stopping_ || all_lost_ || !questions_.empty() || !lost_.empty(); });
+    if (stopping_) {
+      return;
+    }
+    base::held_log_lines lines;
+    if (!questions_.empty()) {
+      const question next = questions_.front();
+      questions_.pop_front();
+      lock.unlock();
+      answer_one(next);
+    } else if (!lost_.empty()) {
+      const gpushm::generation next = lost_.front();
+      lost_.pop_front();
+      lock.unlock();
+      end_one(next);
+    } else {
+      all_lost_ = false;
+      lock.unlock();
+      end_one(0);
+    }
+  }
+}
+
+void lease_worker::answer_one(const question& asked) noexcept {
+  try {
+    std::shared_ptr<const confirm_answer> answer;
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto at = answers_.find(asked.generation); at != answers_.end()) {
+        answer = at->second;
+      }
+    }
+    wire::confirmed said{asked.generation, wire::verdict::not_shared};
+    if (answer) {
+      said.verdict = (*answer)() ? wire::verdict::unchanged : wire::verdict::changed;
+    }
+    reply_(asked.id, said);
+  } catch (const std::exception& why) {  // the broker's deadline tells who waits
+    base::log(log_level::warning, why.what());
+  }
+}
+
+/// One mapping; what is left of `generation` comes after the questions that came meanwhile.
+void lease_worker::end_one(gpushm::generation generation) noexcept {
+  bool more = false;
+  {
+    const std::lock_guard lock(listener_mutex_);
+    more = listener_ != nullptr && listener_->end_lost(of_, generation);
+  }
+  if (!more) {
+    return;
+  }
+  if (generation == 0) {
+    all_lost();
+  } else {
+    lost(generation);
+  }
+}
+
+}  // namespace gpushm::detail

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/guarded_fd.hpp"
+#include "client/send_queue.hpp"
+#include "wire/messages.hpp"
+
+namespace gpushm::detail {
+
+using steady_time = std::chrono::steady_clock::time_point;
+
+/// A packet as it came.
+struct packet {
+  wire::message message;
+  std::vector<base::guarded_fd> descriptors;
+  bool descriptors_lost = false;  ///< this process had no room for them
+};
+
+/// What was received from a socket.
+struct received_packet {
+  enum class kind : unsigned char { packet, nothing, closed, malformed };
+  kind what = kind::nothing;
+  std::optional<detail::packet> one;  ///< of a `packet`
+};
+
+/// Receives one packet without blocking. `buffer` holds `wire::max_packet_bytes`. Throws
+/// `errc::system_error`.
+[[nodiscard]] received_packet receive_one(int socket, std::vector<std::byte>& buffer);
+
+/// The socket on which a client's requests go and their immediate answers come. One thread has the
+/// turn: it sends its request and receives until the answer is there; nobody else reads the socket.
+/// What needs no answer may be sent by any thread at any time (`queue`).
+///
+/// Distinct objects: safe. Shared objects: safe.
+class request_lane {
+ public:
+  explicit request_lane(base::guarded_fd socket);
+
+  [[nodiscard]] int socket() const noexcept { return socket_.get(); }
+  [[nodiscard]] send_queue& queue() noexcept { return queue_; }
+
+  /// The right to receive. Move-only.
+  class turn {
+   public:
+    turn() = default;
+    turn(turn&& other) noexcept : of_(std::exchange(other.of_, nullptr)) {}
+    turn(const turn&) = delete;
+    turn& operator=(const turn&) = delete;
+    turn& operator=(turn&&) = delete;
+    ~turn() {
+      if (of_ != nullptr) {
+        of_->end_turn();
+      }
+    }
+    explicit operator bool() const noexcept { return of_ != nullptr; }
+    /// The next packet, within a moment without sleeping, else until `deadline`; then `nothing`.
+    /// Throws `errc::system_error`.
+    [[nodiscard]] received_packet receive(steady_time deadline) const {
+      return of_->receive(deadline);
+    }
+
+   private:
+    friend class request_lane;
+    explicit turn(request_lane& of) noexcept : of_(&of) {}
+    request_lane* of_ = nullptr;
+  };
+  /// Blocks until `deadline` while another thread has it; empty: it has it still.
+  [[nodiscard]] turn take_turn(steady_time deadline);
+
+ private:
+  [[nodiscard]] received_packet receive(steady_time deadline);
+  void end_turn() noexcept;
+
+  base::guarded_fd socket_;
+  send_queue queue_{socket_.get()};
+  std::vector<std::byte> buffer_;  ///< whoever has the turn uses it
+  std::mutex mutex_;
+  std::condition_variable free_;
+  bool taken_ = false;
+};
+
+}  // namespace gpushm::detail

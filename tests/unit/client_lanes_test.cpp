@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client between two sockets that have no order: a model of a broker sends what it may send, on
+// both, in orders that the seed decides. Every request has its answer, and every lease that was
+// granted is kept by somebody or given back.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "client/connection.hpp"
+#include "process/deadline.hpp"
+#include "scripted_broker.hpp"
+
+namespace gpushm::detail {
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm_testing::eventually;
+using gpushm_testing::patience;
+using gpushm_tests::scripted_broker;
+
+steady_time soon() {
+  return std::chrono::steady_clock::now() + patience(20s);
+}
+
+/// Answers at once, late, or late and before it says that it will be late; asks and tells in
+/// between. The name of an open says what comes of it: "o…" is opened, "f…" refused.
+class model {
+ public:
+  explicit model(unsigned seed) : random_(seed) {}
+
+  std::vector<scripted_broker::reply> answer(const wire::message& asked) {
+    std::vector<scripted_broker::reply> out;
+    const std::lock_guard lock(mutex_);
+    if (const auto* one = std::get_if<wire::open>(&asked.body)) {
+      answer_name(asked.id, 0, one->name, out);
+    } else if (const auto* many = std::get_if<wire::open_many>(&asked.body)) {
+      for (std::uint32_t i = 0; i < many->names.size(); ++i) {
+        answer_name(asked.id, i, many->names[i], out);
+      }
+    } else if (const auto* back = std::get_if<wire::release>(&asked.body)) {
+      released_ += back->count;
+    } else if (const auto* said = std::get_if<wire::confirmed>(&asked.body)) {
+      EXPECT_EQ(questions_.erase(asked.id), 1U) << "answered twice, or never asked";
+      EXPECT_EQ(said->verdict,
+                said->generation % 2 == 0 ? wire::verdict::unchanged : wire::verdict::not_shared);
+    } else if (std::holds_alternative<wire::list>(asked.body)) {
+      out.push_back({{asked.id, wire::listing{}}});
+    }
+    if (!quiet_) {
+      disturb(out);
+    }
+    // Late ones come out whenever something is sent, in any order.
+    while (!late_.empty() && (chance(3) || std::holds_alternative<wire::list>(asked.body))) {
+      const std::size_t which = random_() % late_.size();
+      const auto place = late_.begin() + static_cast<std::ptrdiff_t>(which);
+      const auto at = out.begin() + static_cast<std::ptrdiff_t>(random_() % (out.size() + 1));
+      out.insert(at, std::move(*place));
+      late_.erase(place);
+    }
+    return out;
+  }
+
+  /// From now on it only answers.
+  void be_quiet() { quiet_ = true; }
+  [[nodiscard]] std::uint64_t granted() const { return granted_; }
+  [[nodiscard]] std::uint64_t released() const { return released_; }
+  [[nodiscard]] std::size_t open_questions() {
+    const std::lock_guard lock(mutex_);
+    return questions_.size();
+  }
+
+ private:
+  bool chance(unsigned of) { return random_() % of == 0; }
+
+  wire::body outcome(std::uint32_t index, const std::string& name) {
+    if (name.starts_with('f')) {
+      return wire::failure{index, errc::no_such_segment, "not there", {}};
+    }
+    ++granted_;
+    wire::opened found;
+    found.index = index;
+    found.segment.name = name;
+    found.segment.generation = 7;
+    return found;
+  }
+
+  void answer_name(std::uint64_t id,
+                   std::uint32_t index,
+                   const std::string& name,
+                   std::vector<scripted_broker::reply>& out) {
+    wire::body result = outcome(index, name);
+    if (chance(2)) {
+      out.push_back({{id, std::move(result)}});
+      return;
+    }
+    scripted_broker::reply late{{id, std::move(result)}, {}, false, true};
+    if (chance(3)) {
+      out.push_back(std::move(late));  // before the word that it waits
+    } else {
+      late_.push_back(std::move(late));
+    }
+    out.push_back({{id, wire::waiting{index}}});
+  }
+
+  void disturb(std::vector<scripted_broker::reply>& out) {
+    if (chance(4)) {
+      const std::uint64_t question = ++last_question_;
+      questions_.insert(question);
+      out.push_back({{question, wire::confirm{question % 4}}});
+    }
+    if (chance(4)) {
+      out.push_back({{0, wire::event{event_kind::removed, "gone", 7, 0, 0}}});
+    }
+    if (chance(5)) {  // an answer that nobody waits for any more, with a lease
+      ++granted_;
+      wire::opened stale;
+      stale.segment.generation = 9;
+      out.push_back({{1'000'000, std::move(stale)}, {}, false, chance(2)});
+    }
+  }
+
+  std::mutex mutex_;
+  std::mt19937 random_;
+  std::deque<scripted_broker::reply> late_;
+  std::set<std::uint64_t> questions_;
+  std::uint64_t last_question_ = 0;
+  std::atomic<bool> quiet_{false};
+  std::atomic<std::uint64_t> granted_{0};
+  std::atomic<std::uint64_t> released_{0};
+};
+
+class lanes : public testing::TestWithParam<unsigned> {};
+
+TEST_P(lanes, give_every_request_its_answer_and_every_lease_back) {
+  model broker(GetParam());
+  scripted_broker served([&](const wire::message& asked) { return broker.answer(asked); }, true);
+  const auto client = connection::establish(served.socket_path(), patience(10s));
+  client->worker().answer_for(2, [] { return true; });
+  client->worker().answer_for(0, [] { return true; });
+  std::atomic<std::uint64_t> kept{0};
+  std::atomic<bool> over{false};
+  // Whatever is late comes when somebody asks for something.
+  std::jthread asks_on([&] {
+    while (!over) {
+      static_cast<void>(client->request(wire::list{}, {"list", {}}, soon()));
+      std::this_thread::sleep_for(200us);
+    }
+  });
+  {
+    std::vector<std::jthread> all;
+    for (unsigned thread = 0; thread < 4; ++thread) {
+      all.emplace_back([&, thread] {
+        std::mt19937 random(GetParam() * 4 + thread);
+        const auto check = [&](answer got, const std::string& name) {
+          const bool refused = std::holds_alternative<wire::failure>(got.body);
+          EXPECT_EQ(refused, name.starts_with('f')) << name;
+          if (!refused) {
+            EXPECT_EQ(std::get<wire::opened>(got.body).segment.name, name);
+            if (random() % 2 == 0) {
+              got.granted.keep();
+              ++kept;
+            }
+          }
+        };
+        const auto some_name = [&] {
+          return std::string(random() % 3 == 0 ? "f" : "o") + std::to_string(random());
+        };
+        for (int i = 0; i < 100; ++i) {
+          if (random() % 2 == 0) {
+            const std::string name = some_name();
+            check(client->open({name, 0, 0}, {"open", name}, soon()), name);
+            continue;
+          }
+          wire::open_many wanted{{some_name(), some_name(), some_name()}, 0, 0};
+          const auto names = wanted.names;
+          std::set<std::uint32_t> seen;
+          for (answer& got : client->open_many(std::move(wanted), {"open", {}}, soon())) {
+            const auto* refused = std::get_if<wire::failure>(&got.body);
+            const std::uint32_t index =
+                refused != nullptr ? refused->index : std::get<wire::opened>(got.body).index;
+            EXPECT_TRUE(seen.insert(index).second);
+            check(std::move(got), names.at(index));
+          }
+          EXPECT_EQ(seen.size(), names.size());
+        }
+      });
+    }
+  }
+  over = true;
+  asks_on.join();
+  broker.be_quiet();
+  static_cast<void>(client->request(wire::list{}, {"list", {}}, soon()));
+  EXPECT_TRUE(eventually([&] { return broker.granted() == broker.released() + kept; }, 5s))
+      << broker.granted() << " granted, " << broker.released() << " given back, " << kept
+      << " kept";
+  EXPECT_TRUE(eventually([&] { return broker.open_questions() == 0; }, 5s));
+}
+INSTANTIATE_TEST_SUITE_P(seeds, lanes, testing::Range(1U, 21U));
+
+// Its answer grants a lease that nobody waits for, and nobody asks for anything else.
+TEST(lanes_late, what_comes_after_the_deadline_is_given_back_at_once) {
+  std::atomic<std::uint64_t> released{0};
+  scripted_broker served(
+      [&](const wire::message& what) {
+        std::vector<scripted_broker::reply> replies;
+        if (const auto* back = std::get_if<wire::release>(&what.body)) {
+          released += back->count;
+        } else {
+          std::this_thread::sleep_for(300ms);
+          wire::opened found;
+          found.segment.generation = 7;
+          replies.push_back({{what.id, std::move(found)}});
+        }
+        return replies;
+      },
+      true);
+  const auto client = connection::establish(served.socket_path(), patience(10s));
+  EXPECT_THROW(static_cast<void>(client->open(
+                   {"kv", 0, 0}, {"open", "kv"}, std::chrono::steady_clock::now() + 50ms)),
+               error);
+  EXPECT_TRUE(eventually([&] { return released == 1; }, 5s));
+}
+
+// Whoever waits for a late answer hears of the end.
+TEST(lanes_end, reaches_who_waits_on_either_lane) {
+  for (const bool says_that_it_waits : {true, false}) {
+    std::atomic<bool> asked{false};
+    auto served = std::make_unique<scripted_broker>([&](const wire::message& what) {
+      asked = true;
+      std::vector<scripted_broker::reply> replies;
+      if (says_that_it_waits) {
+        replies.push_back({{what.id, wire::waiting{0}}});
+      }
+      return replies;
+    });
+    const auto client = connection::establish(served->socket_path(), patience(10s));
+    std::jthread waiting([&] {
+      try {
+        static_cast<void>(client->open({"kv", 0, 0}, {"open", "kv"}, soon()));
+        ADD_FAILURE() << "answered";
+      } catch (const error& why) {
+        EXPECT_EQ(why.code(), errc::broker_gone);
+      }
+    });
+    EXPECT_TRUE(eventually([&] { return asked.load(); }, 5s));
+    served.reset();
+  }
+}
+
+}  // namespace
+}  // namespace gpushm::detail
