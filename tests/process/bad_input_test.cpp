@@ -212,6 +212,45 @@ TEST_F(bad_input, messages_of_a_broker_end_the_connection) {
   }
 }
 
+TEST_F(bad_input, the_end_of_the_event_lane_ends_the_connection_and_a_goodbye_before_it_counts) {
+  for (const bool says_goodbye : {true, false}) {
+    auto client = greeted();
+    auto wanted = gpushm_testing::reserve_pages("kv", 1);
+    wanted.lifetime = gpushm::lifetime::persistent;
+    ASSERT_NE(gpushm_testing::publish_segment(client, wanted), 0U);
+    for (int i = 0; i < 300; ++i) {  // they come first
+      client.send(wire::release{12'345, 1});
+    }
+    if (says_goodbye) {
+      client.send(wire::bye{});
+    }
+    client.hang_up_events();
+    EXPECT_TRUE(client.closed_within(seconds(5)));
+    auto other = greeted();
+    EXPECT_TRUE(gpushm_testing::eventually(
+        [&] {
+          const auto told = other.ask(wire::stat{"kv"});
+          const auto* all = gpushm_testing::body_of<wire::listing>(told);
+          return all != nullptr && !all->segments.front().creator_alive &&
+                 all->segments.front().ending == (says_goodbye ? 0U : 1U);
+        },
+        seconds(5)))
+        << "goodbye: " << says_goodbye;
+    EXPECT_EQ(failure_of(other.ask(wire::remove{"kv", 0})), std::nullopt);
+  }
+}
+
+TEST_F(bad_input, descriptors_on_the_event_lane_end_the_connection) {
+  auto client = greeted();
+  const auto file = gpushm_testing::make_chunk(4096);
+  const std::array<int, 1> descriptors{file.get()};
+  EXPECT_EQ(gpushm::transport::send_packet(
+                client.events(), gpushm::wire::encode({0, wire::report{}}), descriptors),
+            gpushm::transport::send_result::sent);
+  EXPECT_EQ(failure_of(client.receive()), errc::protocol_error);
+  EXPECT_TRUE(client.closed_within(seconds(5)));
+}
+
 TEST_F(bad_input, flipped_bits_are_rejected_or_do_what_they_now_say) {
   std::mt19937 random(20240611);  // NOLINT(cert-msc51-cpp): the same packets in every run
   const auto bodies = every_request();
