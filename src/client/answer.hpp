@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <utility>
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/guarded_fd.hpp"
@@ -33,29 +33,17 @@ class grant {
  public:
   grant() = default;
   /// `by` must outlive it.
-  grant(lease_giver& by, gpushm::generation generation) noexcept
-      : by_(&by), generation_(generation) {}
-  grant(grant&& other) noexcept
-      : by_(std::exchange(other.by_, nullptr)), generation_(other.generation_) {}
-  grant& operator=(grant&& other) noexcept {
-    std::swap(by_, other.by_);
-    std::swap(generation_, other.generation_);
-    return *this;
-  }
-  grant(const grant&) = delete;
-  grant& operator=(const grant&) = delete;
-  ~grant() {
-    if (by_ != nullptr) {
-      by_->release(generation_, 1, true);
-    }
-  }
+  grant(lease_giver& by, gpushm::generation generation) noexcept : by_(&by, {generation}) {}
 
   /// It is an attachment's from now on.
-  void keep() noexcept { by_ = nullptr; }
+  void keep() noexcept { static_cast<void>(by_.release()); }
 
  private:
-  lease_giver* by_ = nullptr;
-  gpushm::generation generation_ = 0;
+  struct give_back {
+    gpushm::generation generation;
+    void operator()(lease_giver* by) const noexcept { by->release(generation, 1, true); }
+  };
+  std::unique_ptr<lease_giver, give_back> by_;
 };
 
 /// Descriptors that answers hold until somebody maps what they are of; at most so many, because
@@ -70,26 +58,18 @@ class held_descriptors {
   class part {
    public:
     part() = default;
-    part(part&& other) noexcept : of_(std::exchange(other.of_, nullptr)), count_(other.count_) {}
-    part& operator=(part&& other) noexcept {
-      std::swap(of_, other.of_);
-      std::swap(count_, other.count_);
-      return *this;
-    }
-    part(const part&) = delete;
-    part& operator=(const part&) = delete;
-    ~part() {
-      if (of_ != nullptr) {
-        of_->now_.fetch_sub(count_, std::memory_order_relaxed);
-      }
-    }
     explicit operator bool() const noexcept { return of_ != nullptr; }
 
    private:
     friend class held_descriptors;
-    part(held_descriptors& of, std::size_t count) noexcept : of_(&of), count_(count) {}
-    held_descriptors* of_ = nullptr;
-    std::size_t count_ = 0;
+    part(held_descriptors& of, std::size_t count) noexcept : of_(&of, {count}) {}
+    struct let_go {
+      std::size_t count;
+      void operator()(held_descriptors* of) const noexcept {
+        of->now_.fetch_sub(count, std::memory_order_relaxed);
+      }
+    };
+    std::unique_ptr<held_descriptors, let_go> of_;
   };
 
   /// Empty: there is no room.

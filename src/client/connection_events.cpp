@@ -11,7 +11,6 @@
 #include "base/log.hpp"
 #include "base/syscall.hpp"
 #include "client/connection.hpp"
-#include "transport/packet_socket.hpp"
 #include "wire/codec.hpp"
 
 namespace gpushm::detail {

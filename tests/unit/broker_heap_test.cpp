@@ -4,16 +4,16 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <future>
-#include <thread>
+#include <optional>
+#include <utility>
 
 #include "base/sanitizers.hpp"
-#include "broker/server.hpp"
 #include "core_counting_new.hpp"
 #include "gpushm/gpushm.hpp"
 #include "process/deadline.hpp"
 #include "process/proc_counters.hpp"
 #include "process/temp_dir.hpp"
+#include "served_broker.hpp"
 
 namespace gpushm {
 namespace {
@@ -23,29 +23,17 @@ using namespace std::chrono_literals;
 /// In a thread of its own, the only one in which allocations fail.
 class served {
  public:
-  explicit served(const broker_options& options) : server_(options) {
-    std::promise<void> ready;
-    thread_ = std::thread([&] {
-      server_.run(
-          [](void* context) {
-            gpushm_testing::fail_in_this_thread(true);
-            static_cast<std::promise<void>*>(context)->set_value();
-          },
-          &ready);
-    });
-    ready.get_future().wait();
-  }
+  explicit served(const broker_options& options)
+      : broker_(std::in_place, options, [] { gpushm_testing::fail_in_this_thread(true); }) {}
   served(const served&) = delete;
   served& operator=(const served&) = delete;
   ~served() {
-    server_.stop();
-    thread_.join();
+    broker_.reset();
     gpushm_testing::fail_in_this_thread(false);
   }
 
  private:
-  broker_detail::server server_;
-  std::thread thread_;
+  std::optional<broker_detail::testing_world::served_broker> broker_;
 };
 
 class broker_without_memory : public testing::Test {

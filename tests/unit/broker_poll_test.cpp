@@ -2,18 +2,15 @@
 // How long the broker looks for the next request before it sleeps: by its own sums, and by the CPU
 // time of its thread.
 #include <gtest/gtest.h>
-#include <pthread.h>
-#include <time.h>
 
 #include <deque>
-#include <future>
 #include <thread>
 
 #include "broker/adaptive_poll.hpp"
-#include "broker/server.hpp"
 #include "gpushm/gpushm.hpp"
 #include "process/deadline.hpp"
 #include "process/temp_dir.hpp"
+#include "served_broker.hpp"
 
 namespace gpushm::broker_detail {
 namespace {
@@ -120,41 +117,11 @@ TEST(adaptive_poll, does_not_look_where_it_is_off) {
   EXPECT_EQ(off.next(adaptive_poll::after::answer, adaptive_poll::clock::time_point(1h)), 0s);
 }
 
-/// A broker, and the CPU time of its thread.
-class served {
- public:
-  explicit served(const broker_options& options) : server_(options) {
-    std::promise<void> ready;
-    thread_ = std::thread([&] {
-      server_.run([](void* context) { static_cast<std::promise<void>*>(context)->set_value(); },
-                  &ready);
-    });
-    ready.get_future().wait();
-  }
-  served(const served&) = delete;
-  served& operator=(const served&) = delete;
-  ~served() {
-    server_.stop();
-    thread_.join();
-  }
-  [[nodiscard]] std::chrono::nanoseconds cpu_time() {
-    clockid_t clock{};
-    EXPECT_EQ(::pthread_getcpuclockid(thread_.native_handle(), &clock), 0);
-    timespec used{};
-    EXPECT_EQ(::clock_gettime(clock, &used), 0);
-    return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
-  }
-
- private:
-  server server_;
-  std::thread thread_;
-};
-
 TEST(polling_broker, uses_no_cpu_when_idle_and_little_between_requests) {
   const gpushm_testing::temp_dir folder;
   broker_options options;
   options.socket_path = folder / "socket";
-  served broker(options);
+  testing_world::served_broker broker(options);
   client asking = client::connect({.socket_path = options.socket_path});
 
   // What it would use if it looked all the time: half a second.

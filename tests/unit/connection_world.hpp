@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 
 #include <array>
 #include <chrono>
@@ -51,12 +50,10 @@ class connection_test : public testing::Test, protected connection_ender {
   }
 
   connection& connect() {
-    std::array<int, 2> ends{-1, -1};
-    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()),
-              0);
+    auto pair = transport::connected_pair();
     const core::session_id number = next_++;
-    const auto made = std::make_shared<connection>(io_, number, base::unique_fd(ends[0]));
-    peers_[number] = base::unique_fd(ends[1]);
+    const auto made = std::make_shared<connection>(io_, number, std::move(pair.first));
+    peers_[number] = std::move(pair.second);
     auto lane = transport::connected_pair();
     made->events.emplace(io_, *made, lane_kind::events, std::move(lane.first));
     event_peers_[number] = std::move(lane.second);

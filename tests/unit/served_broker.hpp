@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <time.h>
+
+#include <chrono>
+#include <functional>
+#include <future>
+#include <thread>
+#include <utility>
+
+#include "broker/server.hpp"
+
+namespace gpushm::broker_detail::testing_world {
+
+/// A broker on a thread of this process, which a test can tell from the others. It serves from the
+/// constructor to the destructor.
+class served_broker {
+ public:
+  /// `begins` runs on that thread before it serves.
+  explicit served_broker(
+      const broker_options& options, std::function<void()> begins = [] {})
+      : server_(options) {
+    start what{std::move(begins), {}};
+    thread_ = std::thread([&] {
+      server_.run(
+          [](void* context) {
+            auto& begun = *static_cast<start*>(context);
+            begun.begins();
+            begun.ready.set_value();
+          },
+          &what);
+    });
+    what.ready.get_future().wait();
+  }
+  served_broker(const served_broker&) = delete;
+  served_broker& operator=(const served_broker&) = delete;
+  ~served_broker() {
+    server_.stop();
+    thread_.join();
+  }
+  /// Of its thread.
+  [[nodiscard]] std::chrono::nanoseconds cpu_time() {
+    clockid_t clock{};
+    EXPECT_EQ(::pthread_getcpuclockid(thread_.native_handle(), &clock), 0);
+    timespec used{};
+    EXPECT_EQ(::clock_gettime(clock, &used), 0);
+    return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
+  }
+
+ private:
+  struct start {
+    std::function<void()> begins;
+    std::promise<void> ready;
+  };
+  server server_;
+  std::thread thread_;
+};
+
+}  // namespace gpushm::broker_detail::testing_world
