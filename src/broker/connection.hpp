@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/guarded_fd.hpp"
@@ -49,7 +50,7 @@ struct connection final : session, std::enable_shared_from_this<connection> {
     return !requests.queue.empty() || (events && !events->queue.empty());
   }
   [[nodiscard]] bool may_resync() const noexcept {
-    return events && !events->blocked && !dropped && !lost_subscriptions.empty();
+    return events && !events->blocked && !events->deaf && !dropped && !lost_subscriptions.empty();
   }
   [[nodiscard]] bool may_flush() const noexcept {
     return requests.may_send() || (events && events->may_send()) || may_resync() ||
@@ -63,6 +64,13 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   [[nodiscard]] bool has_something_to_do() const noexcept {
     return may_flush() || may_read() || may_read_events() || last_packets || is_over() ||
            (may_answer() && rest);
+  }
+  /// The client has closed a lane: that ends both, once what it sent before, perhaps a goodbye, is
+  /// read.
+  void end(lane& one) noexcept {
+    if (!std::exchange(one.over, true)) {
+      for_each_lane([](lane& each) { each.readable = true; });
+    }
   }
   template <typename Visit>
   void for_each_lane(Visit&& visit) {

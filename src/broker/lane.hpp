@@ -50,10 +50,11 @@ struct lane {
   std::uint64_t unread_bytes = 0;
   bool blocked = false;         ///< the first in the queue cannot go
   bool waits_for_room = false;  ///< the event loop watches for that
+  bool deaf = false;            ///< the client receives nothing any more
   std::optional<clock::time_point> blocked_since;
 
   bool readable = false;    ///< there may be something to receive
-  bool over = false;        ///< the client has closed it
+  bool over = false;        ///< the client has closed it, in one direction at least
   bool wait_armed = false;  ///< the event loop watches for that
   std::optional<clock::time_point> at_porter_since;
 };

@@ -88,9 +88,7 @@ bool receiver::receive(lane& on) {
     case transport::receive_status::would_block:
       return false;
     case transport::receive_status::closed:
-      if (!std::exchange(on.over, true)) {  // there may be a last packet on the other
-        from.for_each_lane([](lane& each) { each.readable = each.readable || !each.over; });
-      }
+      from.end(on);
       return false;
     case transport::receive_status::truncated:
       hub_.receive_truncated(from);

@@ -82,11 +82,11 @@ void sender::settle_after_request(connection& from) {
 }
 
 void sender::send_or_queue(connection& to, prepared& packet) {
-  if (to.closed) {
-    return;
-  }
   const outgoing& one = packet.front();
   lane& on = one.on_event_lane && to.events ? *to.events : to.requests;
+  if (to.closed || on.deaf) {
+    return;
+  }
   const std::uint64_t cost = one.cost();
   if (one.subscription) {
     // An event goes out in the subscriber's own turn, and only within its share: the cause's turn
@@ -106,7 +106,7 @@ void sender::send_or_queue(connection& to, prepared& packet) {
       }
     } catch (const std::bad_alloc&) {  // tried again in its turn
     }
-    if (to.closed) {
+    if (to.closed || on.deaf) {
       return;
     }
     to.held.charge(core::resource::memory_bytes, cost);
@@ -117,7 +117,7 @@ void sender::send_or_queue(connection& to, prepared& packet) {
   loop_.ask(to);
 }
 
-/// False when the packet must wait, or the connection was closed.
+/// False when the packet must wait, or nothing more is sent on the lane.
 bool sender::try_send(lane& on, const outgoing& packet) {
   const auto count = static_cast<std::uint32_t>(packet.descriptors.size());
   if (count != 0 && on.inflight_descriptors + count > max_inflight_descriptors_) {
@@ -149,7 +149,8 @@ bool sender::try_send(lane& on, const outgoing& packet) {
       case transport::send_result::would_block:
         return wait_for_room(on);
       case transport::send_result::closed:
-        break;
+        end_sending(on);
+        return false;
     }
   } catch (const error& why) {
     if (why.code() == errc::too_many_descriptors) {
@@ -160,6 +161,27 @@ bool sender::try_send(lane& on, const outgoing& packet) {
   }
   ender_.close(on.of);
   return false;
+}
+
+void sender::forget_first(lane& on) {
+  connection& to = on.of;
+  const outgoing& first = on.queue.front();
+  to.queued_events -= first.subscription ? 1U : 0U;
+  to.queued_answers -= !first.subscription && first.is_answer ? 1U : 0U;
+  to.held.give_back(core::resource::memory_bytes, first.cost());
+  on.queue.pop_front();
+}
+
+/// The client has closed the lane. It may have said goodbye before it did: what it has sent is
+/// still read.
+void sender::end_sending(lane& on) {
+  on.deaf = true;
+  while (!on.queue.empty()) {
+    forget_first(on);
+  }
+  deadlines_.reader_is_done(on);
+  on.of.end(on);
+  loop_.ask(on.of);
 }
 
 /// There is an event for room in the socket.
@@ -211,17 +233,11 @@ void sender::flush(connection& to) {
 }
 
 void sender::flush_lane(lane& on) {
-  connection& to = on.of;
   for (int i = 0; i < sends_a_turn && !on.queue.empty(); ++i) {
-    outgoing& first = on.queue.front();
-    const std::uint64_t cost = first.cost();
-    if (!try_send(on, first)) {
+    if (!try_send(on, on.queue.front())) {
       return;
     }
-    to.queued_events -= first.subscription ? 1U : 0U;
-    to.queued_answers -= !first.subscription && first.is_answer ? 1U : 0U;
-    to.held.give_back(core::resource::memory_bytes, cost);
-    on.queue.pop_front();
+    forget_first(on);
     deadlines::reader_goes_on(on, clock::now());
   }
   if (on.queue.empty()) {

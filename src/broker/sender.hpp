@@ -43,6 +43,8 @@ class sender {
   void send_or_queue(connection& to, prepared& packet);
   void flush_lane(lane& on);
   bool try_send(lane& on, const outgoing& packet);
+  static void forget_first(lane& on);
+  void end_sending(lane& on);
   bool wait_for_room(lane& on);
   bool wait_for_reader(lane& on);
   static void queue_resyncs(connection& to);

@@ -30,6 +30,7 @@ namespace {
 
 using gpushm::errc;
 using gpushm_testing::patience;
+namespace wire = gpushm::wire;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -114,6 +115,26 @@ TEST_F(stopped_broker, does_not_hold_up_the_end_of_segments) {
   go_on();
   EXPECT_TRUE(gpushm_testing::eventually(
       [&] { return bystander_.list().empty() && client.list().empty(); }, seconds(10)));
+}
+
+TEST_F(stopped_broker, reads_the_goodbye_of_a_client_that_hears_nothing_any_more) {
+  for (const bool says_goodbye : {true, false}) {
+    {
+      auto client = greeted();
+      auto wanted = gpushm_testing::reserve_pages("kv", 1);
+      wanted.lifetime = gpushm::lifetime::persistent;
+      ASSERT_NE(gpushm_testing::publish_segment(client, wanted), 0U);
+      client.send(wire::subscribe{""});
+      stop();
+      client.send(wire::list{"", ""});  // the answer finds nobody
+      if (says_goodbye) {
+        client.send(wire::bye{});
+      }
+    }
+    go_on();
+    EXPECT_EQ(ending_when_its_creator_went("kv"), says_goodbye ? 0U : 1U);
+    bystander_.remove("kv");
+  }
 }
 
 TEST_F(stopped_broker, does_not_make_a_client_wait_longer_than_it_was_allowed_to) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,6 +51,23 @@ class bad_input : public ::testing::Test {
 
   [[nodiscard]] raw_client greeted() const { return raw_client::greeted(broker_.socket_path()); }
   [[nodiscard]] std::vector<pid_t> everybody() const { return {broker_.pid(), ::getpid()}; }
+  /// The sessions that are ending with leases on `name`, when its creator is first seen gone.
+  [[nodiscard]] std::optional<std::uint32_t> ending_when_its_creator_went(
+      const std::string& name) const {
+    auto asking = greeted();
+    std::optional<std::uint32_t> ending;
+    static_cast<void>(gpushm_testing::eventually(
+        [&] {
+          const auto told = asking.ask(gpushm::wire::stat{name});
+          const auto* all = gpushm_testing::body_of<gpushm::wire::listing>(told);
+          if (all != nullptr && !all->segments.front().creator_alive) {
+            ending = all->segments.front().ending;
+          }
+          return ending.has_value();
+        },
+        std::chrono::seconds(5)));
+    return ending;
+  }
   [[nodiscard]] gpushm::client connect() const {
     return gpushm::client::connect({.socket_path = broker_.socket_path()});
   }
