@@ -168,13 +168,19 @@ TEST_F(broker_sender, closes_a_dropped_connection_once_what_was_sent_before_is_o
   EXPECT_EQ(closed_, std::vector<core::session_id>{to.number});
 }
 
-TEST_F(broker_sender, closes_a_connection_whose_peer_is_gone) {
+TEST_F(broker_sender, sends_no_more_to_a_peer_that_is_gone_and_has_what_it_sent_read) {
   connection& to = connect();
   peers_.erase(to.number);
-  sender_.send(to, answer(1));
-  EXPECT_EQ(closed_, std::vector<core::session_id>{to.number});
-  sender_.send(to, answer(2));
-  EXPECT_TRUE(to.requests.queue.empty());
+  for (int i = 0; i < 3; ++i) {
+    sender_.send(to, answer(1));
+    EXPECT_TRUE(to.requests.queue.empty());
+    EXPECT_EQ(to.queued_answers, 0U);
+  }
+  EXPECT_EQ(held(to), 0U);
+  EXPECT_TRUE(closed_.empty());  // once all is read
+  EXPECT_TRUE(to.may_read());
+  to.for_each_lane([](lane& each) { each.readable = false; });
+  EXPECT_TRUE(to.is_over());
 }
 
 /// The domain has memory for little more than the connection itself.
