@@ -83,6 +83,22 @@ class raw_exporter {
 };
 
 /// Both are forked before this process has threads, and serve all benchmarks.
+/// The one chunk of what the raw exporter made.
+class received_chunk final : public memory::chunk_source {
+ public:
+  explicit received_chunk(const raw_exporter& from) : from_(from) {}
+  [[nodiscard]] std::optional<chunk> next() override {
+    if (std::exchange(received_, true)) {
+      return std::nullopt;
+    }
+    return chunk{from_.receive(), from_.bytes()};
+  }
+
+ private:
+  const raw_exporter& from_;
+  bool received_ = false;
+};
+
 struct processes {
   broker_process broker;
   raw_exporter exporter;
@@ -112,9 +128,8 @@ void first_open(benchmark::State& state,
   samples requested;
   samples through_broker;
   const auto import = [&] {
-    auto importer = user_backend->begin_import({"raw", exporter.bytes(), access::read_write});
-    importer->add(exporter.receive(), exporter.bytes());
-    return importer->finish();
+    received_chunk chunk(exporter);
+    return user_backend->import({"raw", exporter.bytes(), access::read_write}, chunk);
   };
   const auto pause = [&] {
     if (idle.count() != 0) {

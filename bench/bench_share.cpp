@@ -217,19 +217,34 @@ class raw_chunks {
   }
   /// Receives, imports, maps, and closes each batch; one set-access at the end.
   [[nodiscard]] std::unique_ptr<memory::region> attach(const memory::backend& backend) const {
-    auto importer = backend.begin_import({"raw", total_bytes_, access::read_write});
-    std::array<std::byte, 16> buffer{};
-    for (std::size_t done = 0; done < chunks_.size();) {
-      auto got = transport::receive_packet(far_.get(), buffer);
-      done += got.descriptors.size();
-      for (auto& chunk : got.descriptors) {
-        importer->add(std::move(chunk), chunk_bytes_);
-      }
-    }
-    return importer->finish();
+    received_chunks chunks(*this);
+    return backend.import({"raw", total_bytes_, access::read_write}, chunks);
   }
 
  private:
+  class received_chunks final : public memory::chunk_source {
+   public:
+    explicit received_chunks(const raw_chunks& of) : of_(of) {}
+    [[nodiscard]] std::optional<chunk> next() override {
+      if (done_ == of_.chunks_.size()) {
+        return std::nullopt;
+      }
+      if (taken_ == batch_.size()) {
+        batch_ = transport::receive_packet(of_.far_.get(), buffer_).descriptors;
+        taken_ = 0;
+      }
+      ++done_;
+      return chunk{std::move(batch_.at(taken_++)), of_.chunk_bytes_};
+    }
+
+   private:
+    const raw_chunks& of_;
+    std::array<std::byte, 16> buffer_{};
+    std::vector<base::unique_fd> batch_;
+    std::size_t taken_ = 0;
+    std::size_t done_ = 0;
+  };
+
   greeted broker_;  // its lease
   base::unique_fd near_;
   base::unique_fd far_;

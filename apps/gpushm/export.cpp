@@ -91,7 +91,7 @@ class exported_memory {
   ~exported_memory() {
     if (memory_) {
       try {
-        out_.client().unshare(name_);  // from here on nobody new gets what is freed below
+        segment_.unshare();  // from here on nobody new gets what is freed below
       } catch (const error& why) {
         note(why.what());
       }

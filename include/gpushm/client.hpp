@@ -182,10 +182,10 @@ class GPUSHM_API client {
   /// allocator's. Finish the writes that readers rely on first.
   ///
   /// Virtual memory and memfds live on in the broker. cudaMalloc and pool memory stays this
-  /// process's: call `unshare` before it is freed. The segment ends with its last `segment` here,
-  /// with this process (`errc::peer_died` for who comes later), or when an importer comes and the
-  /// memory is found to be freed (`errc::stale`). Legacy handles give importers the whole
-  /// allocation, not only this range.
+  /// process's: call `segment::unshare` before it is freed. The segment ends with its last
+  /// `segment` here, with this process (`errc::peer_died` for who comes later), or when an importer
+  /// comes and the memory is found to be freed (`errc::stale`). Legacy handles give importers the
+  /// whole allocation, not only this range.
   ///
   /// Throws `error`: invalid_argument, not_exportable (naming the allocator and the remedy), and as
   /// `create`.
@@ -193,11 +193,6 @@ class GPUSHM_API client {
                               void* pointer,
                               std::uint64_t size_bytes,
                               const share_options& options = {});
-
-  /// Ends what `share` began: when it returns, nobody new gets the memory, and it may be freed. Who
-  /// has it mapped keeps it. Segment objects of it stay valid until the memory is freed. Throws
-  /// no_such_segment (this client shares nothing under that name), broker_gone, timed_out, forked.
-  void unshare(std::string_view name);
 
   /// Opens a published segment. Blocks while the name is not there, at most `options.timeout`.
   /// Throws `error`: no_such_segment (not there in time), size_mismatch, device_not_visible,

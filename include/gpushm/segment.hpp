@@ -83,6 +83,12 @@ class GPUSHM_API segment {
   void publish(std::span<const std::byte> metadata = {});
   void publish(std::string_view metadata);
 
+  /// Ends what `client::share` began: when it returns, nobody new gets the memory, and it may be
+  /// freed. Who has it mapped keeps it. Segment objects of it stay valid until the memory is freed.
+  /// Blocks for one round trip to the broker. Throws `error`: invalid_argument (this process does
+  /// not share it, or not any more), timed_out, forked.
+  void unshare();
+
   /// Copies between this segment and host memory; works for every device and returns when done.
   /// `offset_bytes + size` must lie within `size_bytes()`.
   /// Throws `error`: invalid_argument (out of range, or writing through `access::read`),

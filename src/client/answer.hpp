@@ -35,7 +35,7 @@ class grant {
   /// `by` must outlive it.
   grant(lease_giver& by, gpushm::generation generation) noexcept : by_(&by, {generation}) {}
 
-  /// It is an attachment's from now on.
+  /// It is a lease's from now on.
   void keep() noexcept { static_cast<void>(by_.release()); }
 
  private:

@@ -101,11 +101,6 @@ segment client::share(std::string_view name,
   return segment(usable(impl_, "share", name).share(name, pointer, size_bytes, options));
 }
 
-void client::unshare(std::string_view name) {
-  base::held_log_lines lines;
-  usable(impl_, "unshare", name).unshare(name);
-}
-
 segment client::open(std::string_view name, const open_options& options) {
   base::held_log_lines lines;
   return segment(usable(impl_, "open", name).open(name, options));
@@ -193,12 +188,12 @@ broker_info client::broker() const {
 }
 
 gpushm::cache_stats client::cache_stats() const {
-  return usable(impl_, "cache_stats").cache().stats();
+  return usable(impl_, "cache_stats").leases().stats();
 }
 
 void client::trim() {
   base::held_log_lines lines;
-  usable(impl_, "trim").cache().trim();
+  usable(impl_, "trim").leases().trim();
 }
 
 }  // namespace gpushm

@@ -2,18 +2,15 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "client/attachment.hpp"
+#include "client/broker_link.hpp"
 #include "client/connection.hpp"
 #include "client/fork_guard.hpp"
-#include "client/import_cache.hpp"
+#include "client/lease_table.hpp"
 #include "client/mapping.hpp"
 #include "gpushm/client.hpp"
 
@@ -31,7 +28,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   ~client_impl();
 
   /// The connection; a new one when the broker had died. Throws as `client::connect`.
-  [[nodiscard]] std::shared_ptr<connection> broker();
+  [[nodiscard]] std::shared_ptr<connection> broker() { return link_.get(); }
   [[nodiscard]] bool forked() const noexcept { return forks_ != fork_count(); }
   void check_usable(std::string_view operation, std::string_view object) const {
     check_not_forked(forks_, operation, object);
@@ -56,8 +53,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                                     void* pointer,
                                                     std::uint64_t size_bytes,
                                                     const share_options& options);
-  void unshare(std::string_view name);
-  [[nodiscard]] import_cache& cache() const noexcept { return *cache_; }
+  [[nodiscard]] lease_table& leases() const noexcept { return *leases_; }
 
   struct open_outcome {
     std::unique_ptr<segment_impl> opened;
@@ -67,78 +63,45 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                                     const open_options& options);
 
  private:
-  /// Asks the broker until it answers with a segment or a failure. `generation` 0: any.
   struct asked {
     std::shared_ptr<connection> broker;
     answer got;
   };
+
+  // The steps of an open (open.cpp).
+  [[nodiscard]] std::unique_ptr<segment_impl> find(std::string_view name,
+                                                   const open_options& options);
+  /// Until the broker answers with a segment or a failure. `generation` 0: any.
   [[nodiscard]] asked ask_to_open(std::string_view name,
                                   gpushm::generation generation,
                                   const open_options& options);
-  [[nodiscard]] std::shared_ptr<connection> connect_until(steady_time deadline,
-                                                          const connection* predecessor = nullptr);
-  void hand_over(const std::shared_ptr<connection>& from, const std::shared_ptr<connection>& to);
-  [[nodiscard]] std::unique_ptr<segment_impl> find_cached(std::string_view name,
-                                                          const open_options& options);
-  /// Sends the reservation; the lease that it gives ends with the result.
-  [[nodiscard]] std::shared_ptr<attachment> reserve(const std::shared_ptr<connection>& broker,
-                                                    wire::reserve wanted,
-                                                    std::string_view operation,
-                                                    steady_time deadline);
-  [[nodiscard]] std::unique_ptr<segment_impl> user_of(const std::shared_ptr<mapping>& mapped);
-  struct chunk_batch {
-    std::vector<std::uint64_t> bytes;  ///< of `files`
-    std::vector<base::guarded_fd> files;
-  };
-  /// What one `Opened` gave.
-  struct granted {
-    std::shared_ptr<attachment> lease;
-    chunk_batch first;  ///< may be empty
-  };
-  [[nodiscard]] granted take(const std::shared_ptr<connection>& broker,
-                             answer got,
-                             std::string_view name,
-                             const open_options& options);
-  /// Maps it, and fetches the chunks that are missing.
-  [[nodiscard]] std::unique_ptr<segment_impl> use(granted taken,
+  /// Takes what is granted, maps it, and keeps it. Throws a failure.
+  [[nodiscard]] std::unique_ptr<segment_impl> use(asked answered,
+                                                  std::string_view name,
                                                   const open_options& options,
                                                   steady_time begin);
-  [[nodiscard]] std::shared_ptr<attachment> attach(const std::shared_ptr<connection>& broker,
-                                                   wire::opened& opened,
-                                                   grant& granted);
-  void add_attachment(const std::shared_ptr<attachment>& lease);
-  void insert_attachment(const std::shared_ptr<attachment>& lease);
-  [[nodiscard]] std::shared_ptr<mapping> map(const std::shared_ptr<attachment>& lease,
-                                             chunk_batch first,
-                                             const open_options& options);
-  [[nodiscard]] std::shared_ptr<mapping> map_exporters(const std::shared_ptr<attachment>& lease,
-                                                       chunk_batch first,
-                                                       const open_options& options);
-  [[nodiscard]] chunk_batch fetch_chunks(const attachment& lease, std::uint32_t first);
-  [[nodiscard]] std::unique_ptr<memory::region> import(const attachment& lease,
-                                                       chunk_batch first,
-                                                       const memory::backend& backend,
-                                                       gpushm::access access);
   void open_batch(std::span<const std::string> names,
                   std::span<const std::size_t> wanted,
                   const open_options& options,
                   steady_time begin,
                   std::span<open_outcome> results);
 
+  /// Sends the reservation; the lease that it gives ends with the result.
+  [[nodiscard]] std::shared_ptr<segment_lease> reserve(wire::reserve wanted,
+                                                       std::string_view operation,
+                                                       steady_time deadline);
+  /// Of memory that is mapped already, for reading and writing.
+  [[nodiscard]] std::unique_ptr<segment_impl> first_user(
+      const std::shared_ptr<segment_lease>& lease,
+      std::shared_ptr<memory::region> memory,
+      const device_id& device);
+  /// One use of it has been counted.
+  [[nodiscard]] std::unique_ptr<segment_impl> user_of(std::shared_ptr<mapping> used);
+
   connect_options options_;
   std::uint64_t forks_ = fork_count();
-  std::shared_ptr<import_cache> cache_;
-
-  std::mutex connect_mutex_;
-  std::condition_variable connected_;
-  bool connecting_ = false;  ///< one thread connects; others wait for it, each as long as it may
-  std::shared_ptr<connection> connection_;
-
-  std::mutex attachments_mutex_;
-  std::map<std::pair<const connection*, gpushm::generation>, std::weak_ptr<attachment>>
-      attachments_;
-  std::map<std::string, std::weak_ptr<attachment>, std::less<>> shares_;
-  std::size_t sweep_at_ = 64;  // size at which expired entries are swept
+  std::shared_ptr<lease_table> leases_;
+  broker_link link_;
 };
 
 }  // namespace gpushm::detail

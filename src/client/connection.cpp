@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/connection.hpp"
 
-#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "base/log.hpp"
-#include "base/process.hpp"
 #include "base/syscall.hpp"
 #include "base/thread.hpp"
-#include "client/fence_proof.hpp"
-#include "transport/credentials.hpp"
 #include "transport/packet_socket.hpp"
 #include "wire/codec.hpp"
 
@@ -23,9 +18,6 @@ namespace gpushm::detail {
 namespace {
 
 using std::chrono::milliseconds;
-
-/// How often the kernel is asked again to take descriptors that it has refused.
-constexpr milliseconds inflight_poll{2};
 
 /// Descriptors that answers may hold before somebody takes them: a share of what this process may
 /// open.
@@ -37,26 +29,6 @@ std::size_t most_held_descriptors() {
     return fewest;
   }
   return std::clamp(limit.rlim_cur / 4, fewest, most);
-}
-
-/// False: the kernel takes no more descriptors now.
-bool try_greet(int socket,
-               std::span<const std::byte> hello,
-               std::span<const int> descriptors,
-               const subject& about,
-               steady_time deadline) {
-  try {
-    if (transport::send_packet(socket, hello, descriptors) == transport::send_result::closed) {
-      // It may have said why before it closed: that is read next.
-      base::log(log_level::debug, "the broker closed the connection before the hello");
-    }
-    return true;
-  } catch (const error& why) {
-    if (why.code() != errc::too_many_descriptors || std::chrono::steady_clock::now() >= deadline) {
-      throw why.in(about.operation, about.object);
-    }
-    return false;
-  }
 }
 
 /// What a packet grants; 0: nothing.
@@ -87,143 +59,29 @@ base::guarded_fd new_eventfd(const std::string& path) {
 
 }  // namespace
 
-error from_wire(const wire::failure& failure, const subject& about) {
-  return {failure.code, about.operation, about.object, failure.cause, failure.next_step};
-}
-
-error unexpected_answer(const subject& about) {
-  return {errc::protocol_error,
-          about.operation,
-          about.object,
-          "the broker's answer is not one to this request",
-          "use a broker of the same version"};
-}
-
 // ---- beginning and end ----
 
-connection::connection(lanes sockets,
-                       const wire::welcome& welcome,
-                       broker_info info,
-                       base::unique_mapping table,
-                       wire::state_table_view view)
-    : info_(std::move(info)),
-      table_mapping_(std::move(table)),
-      table_(view),
+connection::connection(handshake&& done)
+    : info_(std::move(done.info)),
+      table_mapping_(std::move(done.table)),
+      table_(done.view),
       wake_(new_eventfd(info_.socket_path)),
-      takes_reports_(welcome.takes_reports),
-      resumed_(welcome.resumed),
-      token_(welcome.token),
-      requests_(std::move(sockets.requests)),
-      events_(std::move(sockets.events)),
+      takes_reports_(done.welcome.takes_reports),
+      resumed_(done.welcome.resumed),
+      token_(done.welcome.token),
+      requests_(std::move(done.requests)),
+      events_(std::move(done.events)),
       buffer_(wire::max_packet_bytes),
       held_(most_held_descriptors()),
-      worker_(*this, [this](std::uint64_t id, const wire::confirmed& said) {
+      worker_([this](std::uint64_t id, const wire::confirmed& said) {
         push_event({id, said});
       }) {}
-
-/// Sends the hello, with what shows the end of this process.
-void connection::greet(int socket,
-                       const wire::session_token& resume,
-                       const subject& about,
-                       steady_time deadline) {
-  const fence_proof proof;
-  const auto self = base::this_process();
-  const auto hello = wire::encode({0,
-                                   wire::hello{wire::protocol_version,
-                                               self.boot_id,
-                                               self.pid_namespace,
-                                               self.pid,
-                                               proof.kind(),
-                                               resume}});
-  while (!try_greet(socket, hello, proof.descriptors(), about, deadline)) {
-    base::pause_before_retry(inflight_poll);
-  }
-}
 
 std::shared_ptr<connection> connection::establish(const std::string& path,
                                                   milliseconds timeout,
                                                   const connection* predecessor) {
-  const auto deadline = base::deadline_after(timeout);
-  const subject about{"connect", path};
-  lanes sockets;
-  sockets.requests = transport::connect_packet_socket(path, timeout);
-  const int socket = sockets.requests.get();
-
-  greet(socket,
-        predecessor == nullptr ? wire::session_token{} : predecessor->token_,
-        about,
-        deadline);
-  if (!transport::wait_readable(socket, time_left(deadline))) {
-    throw error(errc::timed_out,
-                about.operation,
-                about.object,
-                "the broker does not answer",
-                "see whether it is stopped or overloaded, or use a longer timeout");
-  }
-  std::vector<std::byte> buffer(wire::max_packet_bytes);
-  received_packet got = receive_one(socket, buffer);
-  if (got.what == received_packet::kind::malformed) {
-    throw unexpected_answer(about);
-  }
-  if (!got.one) {
-    throw error(errc::broker_unreachable,
-                about.operation,
-                about.object,
-                "the broker closed the connection at once",
-                "see the broker's log");
-  }
-  if (got.one->descriptors_lost) {
-    throw error(errc::too_many_descriptors,
-                about.operation,
-                about.object,
-                "this process has no descriptors left for the broker's state table and event lane",
-                "raise its open file limit (ulimit -n)");
-  }
-  if (const auto* failure = std::get_if<wire::failure>(&got.one->message.body)) {
-    throw from_wire(*failure, about);
-  }
-  const auto* welcome = std::get_if<wire::welcome>(&got.one->message.body);
-  if (welcome == nullptr) {
-    throw unexpected_answer(about);
-  }
-  if (welcome->version != wire::protocol_version) {
-    throw error(errc::unsupported_version,
-                about.operation,
-                about.object,
-                "the broker speaks protocol version " + std::to_string(welcome->version) +
-                    ", this client version " + std::to_string(wire::protocol_version),
-                "update whichever is older");
-  }
-  if (got.one->descriptors.size() != 2) {
-    throw unexpected_answer(about);
-  }
-  const int table_file = got.one->descriptors[0].get();
-  sockets.events = std::move(got.one->descriptors[1]);
-  broker_info info{path,
-                   welcome->domain,
-                   welcome->epoch,
-                   welcome->version,
-                   transport::peer_of(socket).pid,
-                   welcome->max_segments,
-                   welcome->quota_bytes,
-                   welcome->fence,
-                   milliseconds(welcome->fence_delay_ms)};
-
-  struct stat table {};
-  base::checked("connect", path, "fstat", [&] { return ::fstat(table_file, &table); });
-  const auto table_bytes = static_cast<std::size_t>(table.st_size);
-  // A table that could shrink would turn a look at it into a SIGBUS.
-  const int seals = ::fcntl(table_file, F_GET_SEALS);
-  if (seals == -1 || (seals & F_SEAL_SHRINK) == 0 || table_bytes < wire::state_table_words_offset) {
-    throw unexpected_answer(about);
-  }
-  auto mapping = base::map_file("connect", table_file, table_bytes, false);
-  const wire::state_table_view view(mapping.get().address, table_bytes, welcome->epoch);
-  if (!view) {
-    throw unexpected_answer(about);
-  }
-  std::shared_ptr<connection> made(
-      new connection(std::move(sockets), *welcome, std::move(info), std::move(mapping), view));
+  std::shared_ptr<connection> made(new connection(shake_hands(
+      path, timeout, predecessor == nullptr ? wire::session_token{} : predecessor->token_)));
   made->worker_.start();
   made->thread_ = base::start_thread("gpushm-client", [raw = made.get()] { raw->read_events(); });
   return made;
@@ -291,34 +149,58 @@ error connection::gone(const subject& about) const {
 
 // ---- requests ----
 
-/// One request and its immediate answers: the turn of the request lane, from before it is sent.
+/// The turn of the request lane. Throws broker_gone, and timed_out at `deadline`.
+class connection::held_turn {
+ public:
+  held_turn(connection& of, const subject& about, steady_time deadline)
+      : of_(of), turn_(of.requests_.take_turn(deadline)) {
+    if (of_.broken()) {
+      throw of_.gone(about);
+    }
+    if (!turn_) {
+      throw timed_out(about);
+    }
+  }
+  held_turn(const held_turn&) = delete;
+  held_turn& operator=(const held_turn&) = delete;
+  ~held_turn() {
+    turn_.end();
+    if (of_.late_.any_abandoned()) {
+      of_.wake_thread();  // which looks for them in its own turn
+    }
+  }
+  [[nodiscard]] received_packet receive(steady_time deadline) const {
+    return turn_.receive(deadline);
+  }
+
+ private:
+  connection& of_;
+  request_lane::turn turn_;
+};
+
+/// One request and its immediate answers, in a turn that begins before it is sent.
 class connection::exchange {
  public:
-  /// `answers`: how many there will be.
-  exchange(connection& of, const subject& about, steady_time deadline, int answers = 1)
+  exchange(connection& of, const subject& about, steady_time deadline)
       : of_(of),
         about_(about),
         deadline_(deadline),
-        turn_(of.requests_.take_turn(deadline)),
-        id_(of.next_id_.fetch_add(1, std::memory_order_relaxed)),
-        left_(answers) {
-    if (of_.broken()) {
-      throw of_.gone(about_);
-    }
-    if (!turn_) {
-      throw timed_out(about_);
-    }
-  }
+        turn_(of, about, deadline),
+        id_(of.next_id_.fetch_add(1, std::memory_order_relaxed)) {}
+  exchange(const exchange&) = delete;
+  exchange& operator=(const exchange&) = delete;
+  ~exchange() { of_.late_.abandon(id_, left_); }
 
   [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
 
-  /// Blocks until it is sent.
-  void send(wire::body body, std::span<const int> descriptors) {
+  /// Blocks until it is sent. `answers`: how many there will be.
+  void send(wire::body body, std::span<const int> descriptors, std::size_t answers = 1) {
     const std::vector<std::byte> packet = wire::encode({id_, std::move(body)});
     for (;;) {
       try {
         switch (of_.requests_.queue().try_send(packet, descriptors)) {
           case transport::send_result::sent:
+            left_ = answers;
             return;
           case transport::send_result::closed:
             end();
@@ -343,63 +225,122 @@ class connection::exchange {
     }
   }
 
-  /// The next answer to it. What answers requests that nobody waits for any more is dropped.
+  /// The next answer to it.
   [[nodiscard]] answer next() {
-    for (;;) {
-      received_packet got = turn_.receive(deadline_);
-      switch (got.what) {
-        case received_packet::kind::nothing:
-          of_.abandoned_.fetch_add(left_, std::memory_order_relaxed);
-          of_.wake_thread();
-          throw timed_out(about_);
-        case received_packet::kind::malformed:
-          of_.note_dropped({0, errc::protocol_error, "its packet is not a message", {}});
-          [[fallthrough]];
-        case received_packet::kind::closed:
-          of_.broken_.store(true, std::memory_order_release);
-          of_.wake_thread();
-          throw of_.gone(about_);
-        case received_packet::kind::packet:
-          break;
-      }
-      const std::uint64_t id = got.one->message.id;
-      if (const auto* failure = std::get_if<wire::failure>(&got.one->message.body);
-          failure != nullptr && (id == 0 || failure->code == errc::protocol_error)) {
-        of_.note_dropped(*failure);
-      }
-      answer one = of_.to_answer(std::move(*got.one));
-      if (id == id_) {
-        --left_;
-        return one;
-      }
-      of_.abandoned_.fetch_sub(1, std::memory_order_relaxed);
-    }
+    answer one = of_.receive_answer(turn_, id_, about_, deadline_);
+    --left_;
+    return one;
   }
+
+  /// Nobody waits for its answers here any more: they are delivered to who waits elsewhere.
+  void leave() noexcept { left_ = 0; }
 
  private:
   /// The socket takes nothing any more; the broker may have said why.
   [[noreturn]] void end() {
     try {
       for (;;) {
-        static_cast<void>(next());
+        static_cast<void>(of_.receive_answer(turn_, id_, about_, deadline_));
       }
     } catch (const error& why) {
       if (why.code() == errc::broker_gone) {
         throw;
       }
     }
-    of_.broken_.store(true, std::memory_order_release);
-    of_.wake_thread();
+    of_.lose_lane();
     throw of_.gone(about_);
   }
 
   connection& of_;
   const subject& about_;
   steady_time deadline_;
-  request_lane::turn turn_;
+  held_turn turn_;
   std::uint64_t id_;
-  int left_;
+  std::size_t left_ = 0;  ///< answers that will come
 };
+
+void connection::lose_lane() noexcept {
+  broken_.store(true, std::memory_order_release);
+  wake_thread();
+}
+
+/// The next answer to that request. What answers others is delivered to who waits for it.
+answer connection::receive_answer(const held_turn& turn,
+                                  std::uint64_t id,
+                                  const subject& about,
+                                  steady_time deadline) {
+  for (;;) {
+    received_packet got = turn.receive(deadline);
+    switch (got.what) {
+      case received_packet::kind::nothing:
+        throw timed_out(about);
+      case received_packet::kind::malformed:
+        note_dropped({0, errc::protocol_error, "its packet is not a message", {}});
+        [[fallthrough]];
+      case received_packet::kind::closed:
+        lose_lane();
+        throw gone(about);
+      case received_packet::kind::packet:
+        break;
+    }
+    const std::uint64_t of = got.one->message.id;
+    if (const auto* failure = std::get_if<wire::failure>(&got.one->message.body);
+        failure != nullptr && (of == 0 || failure->code == errc::protocol_error)) {
+      note_dropped(*failure);
+    }
+    answer one = to_answer(std::move(*got.one));
+    if (of == id) {
+      return one;
+    }
+    // Whoever asked ahead has it; where nobody waits for it any more, what it grants goes back.
+    static_cast<void>(late_.deliver(of, one));
+  }
+}
+
+// ---- asked ahead ----
+
+connection::ahead::ahead(connection& of,
+                         wire::body body,
+                         const subject& about,
+                         steady_time deadline)
+    : of_(of) {
+  exchange asked(of, about, deadline);
+  place_.emplace(of.late_, asked.id());
+  asked.send(std::move(body), {});
+  asked.leave();
+  is_under_way_ = true;
+}
+
+connection::ahead::~ahead() {
+  if (is_under_way_) {
+    place_->abandon();
+    of_.wake_thread();
+  }
+}
+
+answer connection::ahead::get(const subject& about, steady_time deadline) {
+  auto got = place_->poll();
+  if (!got) {
+    const held_turn turn(of_, about, deadline);
+    got = place_->poll();  // whoever had the turn may have received it
+    if (!got) {
+      got = of_.receive_answer(turn, place_->id(), about, deadline);
+    }
+  }
+  is_under_way_ = false;
+  if (const auto* failure = std::get_if<wire::failure>(&got->body)) {
+    throw from_wire(*failure, about);
+  }
+  return std::move(*got);
+}
+
+std::unique_ptr<connection::ahead> connection::ask_ahead(wire::body body,
+                                                         const subject& about,
+                                                         steady_time deadline) {
+  return std::unique_ptr<ahead>(new ahead(*this, std::move(body), about, deadline));
+}
+
+// ---- answers ----
 
 /// Where this process had no room for its descriptors, it is a refusal, and grants nothing.
 answer connection::to_answer(packet got) {
@@ -457,9 +398,9 @@ std::vector<answer> connection::open_many(wire::open_many wanted,
   const std::size_t count = wanted.names.size();
   std::vector<answer> all;
   all.reserve(count);
-  std::optional<exchange> asked(std::in_place, *this, about, deadline, static_cast<int>(count));
+  std::optional<exchange> asked(std::in_place, *this, about, deadline);
   late_answers::waiter late(late_, asked->id());
-  asked->send(std::move(wanted), {});
+  asked->send(std::move(wanted), {}, count);
   for (std::size_t i = 0; i < count; ++i) {
     answer got = asked->next();
     if (!std::holds_alternative<wire::waiting>(got.body)) {
@@ -512,19 +453,6 @@ void connection::keep(std::span<const std::pair<gpushm::generation, std::uint32_
   } while (!what.empty());
 }
 
-void connection::set_successor(std::shared_ptr<connection> heir) {
-  successor_ = std::move(heir);
-  current_successor_.store(successor_.get(), std::memory_order_release);
-}
-
-connection& connection::current() noexcept {
-  connection* at = this;
-  while (connection* const next = at->current_successor_.load(std::memory_order_acquire)) {
-    at = next;
-  }
-  return *at;
-}
-
 // ---- subscriptions ----
 
 std::uint64_t connection::subscribe(const std::string& prefix,
@@ -562,7 +490,7 @@ void connection::unsubscribe(std::uint64_t subscription) noexcept {
   try {  // nobody waits for the answer
     const std::uint64_t id = next_id_.fetch_add(1, std::memory_order_relaxed);
     if (!broken()) {
-      abandoned_.fetch_add(1, std::memory_order_relaxed);
+      late_.abandon(id, 1);
       static_cast<void>(
           requests_.queue().push(wire::encode({id, wire::unsubscribe{subscription}})));
       wake_thread();

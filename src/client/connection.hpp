@@ -9,7 +9,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -20,11 +19,13 @@
 #include "base/guarded_fd.hpp"
 #include "client/answer.hpp"
 #include "client/fork_guard.hpp"
+#include "client/handshake.hpp"
 #include "client/late_answers.hpp"
 #include "client/lease_worker.hpp"
 #include "client/open_reports.hpp"
 #include "client/request_lane.hpp"
 #include "client/send_queue.hpp"
+#include "client/subject.hpp"
 #include "gpushm/client.hpp"
 #include "wire/messages.hpp"
 #include "wire/state_table.hpp"
@@ -32,17 +33,6 @@
 namespace gpushm::detail {
 
 using base::time_left;
-
-/// Who an error is told about.
-struct subject {
-  std::string_view operation;
-  std::string_view object;
-};
-
-/// The error for an answer that does not belong to its request.
-[[nodiscard]] error unexpected_answer(const subject& about);
-/// What a broker's `Failure` says of `about`.
-[[nodiscard]] error from_wire(const wire::failure& failure, const subject& about);
 
 /// Receives the events of one subscription. Called on the connection's thread.
 class event_sink {
@@ -88,6 +78,28 @@ class connection final : public lease_giver {
   [[nodiscard]] std::vector<answer> open_many(wire::open_many wanted,
                                               const subject& about,
                                               steady_time deadline);
+  /// A request whose answer is waited for later; the lane is free for others meanwhile.
+  class ahead {
+   public:
+    ahead(const ahead&) = delete;
+    ahead& operator=(const ahead&) = delete;
+    /// An answer that nobody has waited for is dropped when it comes.
+    ~ahead();
+    /// Once. Throws as `request`.
+    [[nodiscard]] answer get(const subject& about, steady_time deadline);
+
+   private:
+    friend class connection;
+    ahead(connection& of, wire::body body, const subject& about, steady_time deadline);
+
+    connection& of_;
+    std::optional<late_answers::waiter> place_;
+    bool is_under_way_ = false;
+  };
+  /// Sends it. This object must outlive the result.
+  [[nodiscard]] std::unique_ptr<ahead> ask_ahead(wire::body body,
+                                                 const subject& about,
+                                                 steady_time deadline);
   /// Subscribes `sink`, which must stay until `unsubscribe`. Returns the subscription's number.
   [[nodiscard]] std::uint64_t subscribe(const std::string& prefix,
                                         event_sink& sink,
@@ -127,32 +139,23 @@ class connection final : public lease_giver {
   /// Says what is kept of those, with the count of answers of each.
   void keep(std::span<const std::pair<gpushm::generation, std::uint32_t>> what,
             steady_time deadline);
-  /// Who has this connection's leases; once.
-  void set_successor(std::shared_ptr<connection> heir);
-  [[nodiscard]] bool has_successor() const noexcept {
-    return current_successor_.load(std::memory_order_acquire) != nullptr;
+  /// Its leases are a successor's from now on: what it grants from here on nobody knows of.
+  void hand_over() noexcept { handed_over_.store(true, std::memory_order_relaxed); }
+  [[nodiscard]] bool handed_over() const noexcept {
+    return handed_over_.load(std::memory_order_relaxed);
   }
-  /// The last of its successors, else itself. As long-lived as this object.
-  [[nodiscard]] connection& current() noexcept;
 
  private:
-  /// What the broker gave with its welcome.
-  struct lanes {
-    base::guarded_fd requests;
-    base::guarded_fd events;
-  };
+  class held_turn;
   class exchange;
 
-  connection(lanes sockets,
-             const wire::welcome& welcome,
-             broker_info info,
-             base::unique_mapping table,
-             wire::state_table_view view);
-  static void greet(int socket,
-                    const wire::session_token& resume,
-                    const subject& about,
-                    steady_time deadline);
+  explicit connection(handshake&& done);
 
+  void lose_lane() noexcept;
+  [[nodiscard]] answer receive_answer(const held_turn& turn,
+                                      std::uint64_t id,
+                                      const subject& about,
+                                      steady_time deadline);
   [[nodiscard]] answer to_answer(packet got);
   void bound_descriptors(answer& got);
   [[nodiscard]] answer wait_for_late(late_answers::waiter& late,
@@ -166,7 +169,7 @@ class connection final : public lease_giver {
   void flush(send_queue& queue) noexcept;
   void push_event(const wire::message& message) noexcept;
   void note_dropped(const wire::failure& why);
-  void drop_abandoned() noexcept;
+  [[nodiscard]] bool drop_abandoned() noexcept;
   void read_why() noexcept;
   void break_down() noexcept;
   [[nodiscard]] error gone(const subject& about) const;
@@ -179,9 +182,8 @@ class connection final : public lease_giver {
 
   bool takes_reports_ = false;
   bool resumed_ = false;
+  std::atomic<bool> handed_over_{false};
   wire::session_token token_{};
-  std::shared_ptr<connection> successor_;
-  std::atomic<connection*> current_successor_{nullptr};  ///< the same; set after it
   open_reports reports_;
 
   request_lane requests_;
@@ -190,8 +192,6 @@ class connection final : public lease_giver {
   send_queue event_queue_{events_.get()};
   std::atomic<std::uint64_t> next_id_{1};
   held_descriptors held_;
-  /// Answers on the request lane that nobody waits for any more. The thread looks for them.
-  std::atomic<int> abandoned_{0};
   late_answers late_;
 
   mutable std::mutex mutex_;  // of all below; taken after others

@@ -42,13 +42,14 @@ void connection::push_event(const wire::message& message) noexcept {
 }
 
 void connection::read_events() {
+  bool others_look = false;  // for abandoned answers; who ends a turn wakes this thread
   for (;;) {
     base::held_log_lines lines;
     std::array<pollfd, 3> waits{{{events_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}, {-1, 0, 0}}};
     if (event_queue_.pending()) {
       waits[0].events = POLLIN | POLLOUT;
     }
-    const bool abandoned = abandoned_.load(std::memory_order_relaxed) > 0;
+    const bool abandoned = !others_look && late_.any_abandoned();
     if (requests_.queue().pending() || abandoned) {
       waits[2].fd = requests_.socket();
       waits[2].events = static_cast<short>((requests_.queue().pending() ? POLLOUT : 0) |
@@ -72,6 +73,7 @@ void connection::read_events() {
     if (waits[1].revents != 0) {
       std::uint64_t drained = 0;
       static_cast<void>(base::retry([&] { return ::read(wake_.get(), &drained, sizeof drained); }));
+      others_look = false;
       const std::lock_guard lock(mutex_);
       if (stopping_) {
         return;
@@ -84,7 +86,7 @@ void connection::read_events() {
       flush(requests_.queue());
     }
     if (waits[2].revents != 0 && abandoned) {
-      drop_abandoned();
+      others_look = !drop_abandoned();
     }
     try {
       if (waits[0].revents != 0 && !read_available()) {
@@ -162,25 +164,30 @@ void connection::note_dropped(const wire::failure& why) {
   }
 }
 
-/// What they grant goes back. Whoever has the turn drops them, too: they come before its own.
-void connection::drop_abandoned() noexcept {
+/// What they grant goes back. False: somebody has the turn, and drops those that come before its
+/// own.
+bool connection::drop_abandoned() noexcept {
   try {
     const auto turn = requests_.take_turn(steady_time{});
-    while (turn) {
+    if (!turn) {
+      return false;
+    }
+    for (;;) {
       received_packet got = turn.receive(steady_time{});
       if (!got.one) {
         if (got.what != received_packet::kind::nothing) {
           broken_.store(true, std::memory_order_release);
         }
-        return;
+        return true;
       }
-      abandoned_.fetch_sub(1, std::memory_order_relaxed);
-      static_cast<void>(to_answer(std::move(*got.one)));
+      const std::uint64_t id = got.one->message.id;
+      answer one = to_answer(std::move(*got.one));
+      static_cast<void>(late_.deliver(id, one));
     }
-    abandoned_.store(0, std::memory_order_relaxed);
   } catch (const std::exception& why) {
     base::log(log_level::debug, why.what());
   }
+  return true;
 }
 
 /// At the end: that comes on the request lane, which perhaps nobody reads.

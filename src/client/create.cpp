@@ -21,7 +21,7 @@ namespace {
 /// that a process with few descriptors can share many chunks. `Exporter` has `export_chunk(index)`,
 /// `size_of(index)`.
 template <typename Exporter, typename SizeOf>
-void attach_chunks(const attachment& lease,
+void attach_chunks(const segment_lease& lease,
                    Exporter& memory,
                    std::uint32_t count,
                    SizeOf&& size_of,
@@ -75,11 +75,11 @@ answer ask_for_name(connection& broker,
 
 }  // namespace
 
-std::shared_ptr<attachment> client_impl::reserve(const std::shared_ptr<connection>& broker,
-                                                 wire::reserve wanted,
-                                                 std::string_view operation,
-                                                 steady_time deadline) {
-  answer got = ask_for_name(*broker, wanted, {operation, wanted.name}, deadline);
+std::shared_ptr<segment_lease> client_impl::reserve(wire::reserve wanted,
+                                                    std::string_view operation,
+                                                    steady_time deadline) {
+  const auto connected = broker();
+  answer got = ask_for_name(*connected, wanted, {operation, wanted.name}, deadline);
   const auto* reserved = std::get_if<wire::reserved>(&got.body);
   if (reserved == nullptr || !got.descriptors.empty() || reserved->generation == 0 ||
       reserved->generation > max_generation) {
@@ -88,11 +88,8 @@ std::shared_ptr<attachment> client_impl::reserve(const std::shared_ptr<connectio
   wire::segment info{std::move(static_cast<base::segment_facts&>(wanted))};
   info.generation = reserved->generation;
   info.slot = reserved->slot;
-  auto lease = std::make_shared<attachment>(
-      broker, std::move(info), std::vector<std::byte>{}, std::move(wanted.descriptor));
-  got.granted.keep();  // from here on it is the attachment's
-  add_attachment(lease);
-  return lease;
+  return leases_->take(
+      connected, {std::move(info), {}, std::move(wanted.descriptor)}, got.granted, operation);
 }
 
 std::unique_ptr<segment_impl> client_impl::create(std::string_view name,
@@ -103,8 +100,8 @@ std::unique_ptr<segment_impl> client_impl::create(std::string_view name,
   const auto plan =
       memory::plan_chunks(options.size_bytes, options.chunk_bytes, backend->granularity());
   const auto deadline = request_deadline();
-  const auto lease = reserve(broker(),
-                             {std::string(name),
+  // From here on an exception gives the lease back, and the reservation ends with it.
+  const auto lease = reserve({std::string(name),
                               options.size_bytes,
                               plan.total_bytes(),
                               backend->device(),
@@ -115,20 +112,26 @@ std::unique_ptr<segment_impl> client_impl::create(std::string_view name,
                               {}},
                              "create",
                              deadline);
-  // From here on an exception gives the lease back, and the reservation ends with it.
-  const std::string device = backend->device().text();
-  return user_of(lease->find_or_map(device, access::read_write, [&] {
-    auto memory = backend->allocate(name, plan, deadline);
-    attach_chunks(
-        *lease,
-        *memory,
-        plan.count,
-        [&](std::uint32_t index) { return plan.size_of(index); },
-        "create",
-        deadline);
-    memory->finish_exports();
-    return std::make_shared<mapping>(lease, std::move(memory), access::read_write, device);
-  }));
+  auto memory = backend->allocate(name, plan, deadline);
+  attach_chunks(
+      *lease,
+      *memory,
+      plan.count,
+      [&](std::uint32_t index) { return plan.size_of(index); },
+      "create",
+      deadline);
+  memory->finish_exports();
+  return first_user(lease, std::move(memory), backend->device());
+}
+
+std::unique_ptr<segment_impl> client_impl::first_user(const std::shared_ptr<segment_lease>& lease,
+                                                      std::shared_ptr<memory::region> memory,
+                                                      const device_id& device) {
+  auto mapped =
+      std::make_shared<mapping>(lease, std::move(memory), access::read_write, device.text());
+  lease->put(mapped);
+  leases_->use(mapped);
+  return user_of(std::move(mapped));
 }
 
 // ---- memory that exists ----
@@ -150,8 +153,7 @@ std::unique_ptr<segment_impl> client_impl::share(std::string_view name,
   }
   const auto deadline = request_deadline();
   const auto lease =
-      reserve(broker(),
-              {std::string(name),
+      reserve({std::string(name),
                size_bytes,
                found->allocated_bytes(),
                found->device(),
@@ -170,57 +172,13 @@ std::unique_ptr<segment_impl> client_impl::share(std::string_view name,
       "share",
       deadline);
   lease->share(found);
-  const std::string device = found->device().text();
-  auto shared = user_of(lease->find_or_map(device, access::read_write, [&] {
-    return std::make_shared<mapping>(
-        lease,
-        memory::own_memory(name, found->address(), size_bytes, found->device()),
-        access::read_write,
-        device);
-  }));
+  auto shared = first_user(lease,
+                           memory::own_memory(name, found->address(), size_bytes, found->device()),
+                           found->device());
   if (options.publish) {
-    static_cast<void>(lease->broker().request(
-        wire::publish{lease->info().generation, {options.metadata.begin(), options.metadata.end()}},
-        {"share", name},
-        deadline));
-    lease->set_published({options.metadata.begin(), options.metadata.end()});
+    lease->publish(std::as_bytes(std::span(options.metadata)), "share", deadline);
   }
-  const std::lock_guard lock(attachments_mutex_);
-  std::erase_if(shares_, [](const auto& entry) { return entry.second.expired(); });
-  shares_[std::string(name)] = lease;
   return shared;
-}
-
-void client_impl::unshare(std::string_view name) {
-  check_usable("unshare", name);
-  std::shared_ptr<attachment> lease;
-  {
-    const std::lock_guard lock(attachments_mutex_);
-    const auto at = shares_.find(name);
-    if (at != shares_.end()) {
-      lease = at->second.lock();
-    }
-  }
-  if (!lease || !lease->shared_memory()) {
-    throw error(errc::no_such_segment,
-                "unshare",
-                name,
-                "this client shares nothing under this name",
-                "unshare with the client that shared, once");
-  }
-  try {
-    static_cast<void>(
-        lease->broker().request(wire::remove{std::string(name), lease->info().generation},
-                                {"unshare", name},
-                                request_deadline()));
-  } catch (const error& why) {
-    // Removed by somebody, or gone with its broker: nobody new gets it, which is what was asked.
-    if (why.code() != errc::no_such_segment && why.code() != errc::peer_died &&
-        why.code() != errc::broker_gone) {
-      throw;
-    }
-  }
-  lease->stop_sharing();
 }
 
 }  // namespace gpushm::detail

@@ -3,13 +3,13 @@
 
 #include <deque>
 #include <filesystem>
-#include <map>
 #include <mutex>
 #include <utility>
 
 #include "base/fork_guard.hpp"
 #include "base/log.hpp"
 #include "client/client_impl.hpp"
+#include "client/client_registry.hpp"
 #include "client/remote_descriptor.hpp"
 #include "client/segment_access.hpp"
 #include "memory/source.hpp"
@@ -18,7 +18,7 @@ namespace gpushm {
 
 namespace {
 
-using detail::client_impl;
+using detail::client_registry;
 using detail::segment_access;
 using detail::segment_impl;
 
@@ -46,52 +46,8 @@ void remember_export(std::shared_ptr<const memory::source> exported) {
   }
 }
 
-/// One connection for all descriptors of one broker, as long as anything imported through it lives.
-class shared_clients {
- public:
-  /// Blocks while it connects, and others with it only for the same broker's answer.
-  [[nodiscard]] std::shared_ptr<client_impl> get(const std::string& socket_path) {
-    if (auto found = find(socket_path)) {
-      return found;
-    }
-    connect_options options;
-    options.socket_path = socket_path;
-    auto made = std::make_shared<client_impl>(std::move(options));
-    const std::lock_guard lock(mutex_);
-    all_[socket_path] = made;
-    return made;
-  }
-
- private:
-  [[nodiscard]] std::shared_ptr<client_impl> find(const std::string& socket_path) {
-    std::shared_ptr<client_impl> found;
-    {
-      const std::lock_guard lock(mutex_);
-      std::erase_if(all_, [](const auto& entry) { return entry.second.expired(); });
-      const auto at = all_.find(socket_path);
-      if (at != all_.end()) {
-        found = at->second.lock();
-      }
-    }
-    return found && !found->forked() ? found : nullptr;
-  }
-
-  base::fork_safe_mutex mutex_;
-  std::map<std::string, std::weak_ptr<client_impl>> all_;
-};
-
-shared_clients& clients() {
-  static auto* const made = new shared_clients;  // NOLINT(cppcoreguidelines-owning-memory): kept
-  return *made;
-}
-
 // Made when the library is loaded: a forked child must not find them half made.
 [[maybe_unused]] const export_list& exports_made_at_load = exports();
-[[maybe_unused]] const shared_clients& clients_made_at_load = clients();
-
-std::shared_ptr<client_impl> client_for(const std::string& socket_path) {
-  return clients().get(socket_path);
-}
 
 std::string socket_of(const wire::broker_reference& broker, const std::string& directory) {
   if (broker.socket_path.find('/') != std::string::npos || directory.empty()) {
@@ -112,7 +68,7 @@ segment import_through_broker(const wire::descriptor& described, const import_op
   memory::check_same_machine({}, described.exporter);
   const wire::broker_reference& broker = *described.broker;
   const std::string socket = socket_of(broker, options.directory);
-  const auto client = client_for(socket);
+  const auto client = client_registry::instance().get(socket);
   if (client->broker()->broker().epoch != broker.epoch) {
     throw exporter_is_gone(broker.name, "another broker answers at " + socket);
   }
@@ -177,7 +133,7 @@ std::vector<std::byte> export_memory(void* pointer, std::uint64_t size_bytes) {
 std::vector<std::byte> export_segment(const segment& what, std::string_view socket_path) {
   const segment_impl& impl = segment_access::impl(what);
   detail::check_not_forked(impl.forks(), "export", impl.info().name);
-  const detail::attachment& lease = impl.lease("export");
+  const detail::segment_lease& lease = impl.lease("export");
   const wire::segment& info = impl.info();
   wire::descriptor described;
   if (const auto shared = lease.shared_memory()) {

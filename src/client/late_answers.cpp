@@ -16,10 +16,27 @@ late_answers::waiter::~waiter() {
   all_.waiting_.erase(id_);
 }
 
+void late_answers::waiter::abandon() noexcept {
+  const std::lock_guard lock(all_.mutex_);
+  all_.waiting_.erase(id_);
+  if (mine_->arrived.empty()) {
+    all_.abandon_locked(id_, 1);
+  }
+}
+
+std::optional<answer> late_answers::waiter::poll() {
+  const std::lock_guard lock(all_.mutex_);
+  return take();
+}
+
 std::optional<answer> late_answers::waiter::next(steady_time deadline) {
   std::unique_lock lock(all_.mutex_);
   static_cast<void>(mine_->changed.wait_until(
       lock, deadline, [&] { return !mine_->arrived.empty() || all_.ended_; }));
+  return take();
+}
+
+std::optional<answer> late_answers::waiter::take() {
   if (mine_->arrived.empty()) {
     return std::nullopt;
   }
@@ -32,11 +49,31 @@ bool late_answers::deliver(std::uint64_t id, answer& what) {
   const std::lock_guard lock(mutex_);
   const auto at = waiting_.find(id);
   if (at == waiting_.end()) {
+    if (const auto left = abandoned_.find(id); left != abandoned_.end() && --left->second == 0) {
+      abandoned_.erase(left);
+      any_abandoned_.store(!abandoned_.empty(), std::memory_order_relaxed);
+    }
     return false;
   }
   at->second->arrived.push_back(std::move(what));
   at->second->changed.notify_one();
   return true;
+}
+
+void late_answers::abandon(std::uint64_t id, std::size_t answers) noexcept {
+  const std::lock_guard lock(mutex_);
+  abandon_locked(id, answers);
+}
+
+void late_answers::abandon_locked(std::uint64_t id, std::size_t answers) noexcept {
+  if (answers == 0) {
+    return;
+  }
+  try {
+    abandoned_[id] += answers;
+    any_abandoned_.store(true, std::memory_order_relaxed);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the next turn drops them
+  }
 }
 
 void late_answers::end() noexcept {

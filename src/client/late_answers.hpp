@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -14,8 +16,9 @@
 
 namespace gpushm::detail {
 
-/// Answers of opens that wait for their names or their exporters: they come on the event lane, and
-/// threads wait for them here. Distinct objects: safe. Shared objects: safe.
+/// Answers that others receive than those who wait for them: of opens that wait for their names or
+/// their exporters, which come on the event lane, and of requests that were sent ahead.
+/// Distinct objects: safe. Shared objects: safe.
 class late_answers {
  private:
   struct place {
@@ -32,10 +35,17 @@ class late_answers {
     waiter(const waiter&) = delete;
     waiter& operator=(const waiter&) = delete;
     ~waiter();
+    [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
+    /// The next one, if it has come.
+    [[nodiscard]] std::optional<answer> poll();
+    /// Ends it; nobody waits any more for the one answer that is to come on the request lane.
+    void abandon() noexcept;
     /// The next one. Nothing: `deadline` came first, or the connection ended.
     [[nodiscard]] std::optional<answer> next(steady_time deadline);
 
    private:
+    [[nodiscard]] std::optional<answer> take();  // with the lock held
+
     late_answers& all_;
     std::uint64_t id_;
     std::shared_ptr<place> mine_;
@@ -43,13 +53,23 @@ class late_answers {
 
   /// False: nobody waits for it any more, and `what` is as before.
   [[nodiscard]] bool deliver(std::uint64_t id, answer& what);
+  /// So many answers will still come on the request lane, and nobody waits for them.
+  void abandon(std::uint64_t id, std::size_t answers) noexcept;
+  /// Some of those are to come still. No lock.
+  [[nodiscard]] bool any_abandoned() const noexcept {
+    return any_abandoned_.load(std::memory_order_relaxed);
+  }
   /// No more will come: whoever waits has what has come so far.
   void end() noexcept;
 
  private:
+  void abandon_locked(std::uint64_t id, std::size_t answers) noexcept;
+
   std::mutex mutex_;
   bool ended_ = false;
   std::unordered_map<std::uint64_t, std::shared_ptr<place>> waiting_;
+  std::unordered_map<std::uint64_t, std::size_t> abandoned_;
+  std::atomic<bool> any_abandoned_{false};
 };
 
 }  // namespace gpushm::detail

@@ -8,8 +8,7 @@
 
 namespace gpushm::detail {
 
-lease_worker::lease_worker(const connection& of, reply answer_with)
-    : of_(of), reply_(std::move(answer_with)) {}
+lease_worker::lease_worker(reply answer_with) : reply_(std::move(answer_with)) {}
 
 lease_worker::~lease_worker() {
   const std::lock_guard lock(mutex_);
@@ -118,7 +117,7 @@ void lease_worker::end_one(gpushm::generation generation) noexcept {
   bool more = false;
   {
     const std::lock_guard lock(listener_mutex_);
-    more = listener_ != nullptr && listener_->end_lost(of_, generation);
+    more = listener_ != nullptr && listener_->end_lost(generation);
   }
   if (!more) {
     return;

@@ -16,8 +16,6 @@
 
 namespace gpushm::detail {
 
-class connection;
-
 /// Hears of segments that this process holds and that lost their name or exporter. Called on the
 /// connection's worker.
 class lease_listener {
@@ -28,8 +26,7 @@ class lease_listener {
   virtual ~lease_listener() = default;
   /// Ends at most one mapping, which takes as long as the driver does; true: call again, there may
   /// be more. `generation` 0: any of them may have lost it; also when the broker is gone.
-  [[nodiscard]] virtual bool end_lost(const connection& broker,
-                                      gpushm::generation generation) noexcept = 0;
+  [[nodiscard]] virtual bool end_lost(gpushm::generation generation) noexcept = 0;
 };
 
 /// Says whether memory that this process shares is still the same. Called on the connection's
@@ -48,7 +45,7 @@ class lease_worker {
   using reply = std::function<void(std::uint64_t id, const wire::confirmed& said)>;
 
   /// `reply` is called on the worker; it must not block and not throw.
-  lease_worker(const connection& of, reply answer_with);
+  explicit lease_worker(reply answer_with);
   lease_worker(const lease_worker&) = delete;
   lease_worker& operator=(const lease_worker&) = delete;
   /// Waits for what it does at the moment.
@@ -79,7 +76,6 @@ class lease_worker {
   void answer_one(const question& asked) noexcept;
   void end_one(gpushm::generation generation) noexcept;
 
-  const connection& of_;
   reply reply_;
 
   std::mutex listener_mutex_;  // held while the listener runs; taken before the other

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "client/attachment.hpp"
+#include "client/segment_lease.hpp"
 #include "gpushm/types.hpp"
 #include "memory/backend.hpp"
 #include "wire/messages.hpp"
@@ -17,12 +17,12 @@
 namespace gpushm::detail {
 
 /// Memory mapped into this process for one device and access, and the lease that it stands on.
-/// Shared by all its users here; what the import cache keeps.
+/// Shared by all its users here; what the table keeps.
 ///
-/// Distinct objects: safe. Shared objects: safe; `cache` belongs to the cache that holds it.
+/// Distinct objects: safe. Shared objects: safe.
 class mapping {
  public:
-  mapping(std::shared_ptr<attachment> lease,
+  mapping(std::shared_ptr<segment_lease> lease,
           std::shared_ptr<memory::region> region,
           gpushm::access access,
           std::string device)
@@ -40,8 +40,10 @@ class mapping {
   [[nodiscard]] const wire::segment& info() const noexcept {
     return lease_ ? lease_->info() : *facts_;
   }
-  [[nodiscard]] attachment* lease() const noexcept { return lease_.get(); }
-  [[nodiscard]] const std::shared_ptr<attachment>& shared_lease() const noexcept { return lease_; }
+  [[nodiscard]] segment_lease* lease() const noexcept { return lease_.get(); }
+  [[nodiscard]] const std::shared_ptr<segment_lease>& shared_lease() const noexcept {
+    return lease_;
+  }
   [[nodiscard]] memory::region& region() const noexcept { return *region_; }
   [[nodiscard]] gpushm::access access() const noexcept { return access_; }
   /// The device that uses it, as `device_id::text`.
@@ -50,22 +52,23 @@ class mapping {
     return lease_ ? lease_->state() : segment_state::unknown;
   }
 
-  /// The import cache's notes; with its lock held.
-  struct cache_notes {
+ private:
+  friend class lease_table;
+  /// The table's notes; with its lock held.
+  struct notes {
     std::size_t users = 0;
     bool opened = false;  ///< by name; a creator's own mapping is not kept for nobody
-    bool known = false;   ///< counted in the cache's groups
+    bool known = false;   ///< counted in the table's groups
     bool unused = false;  ///< in the list of those that nobody uses
     std::list<std::shared_ptr<mapping>>::iterator place;
   };
-  cache_notes cache;
 
- private:
   std::optional<wire::segment> facts_;
-  std::shared_ptr<attachment> lease_;
+  std::shared_ptr<segment_lease> lease_;
   std::shared_ptr<memory::region> region_;  // goes before the lease: a broker that frees finds it
   gpushm::access access_;                   // unmapped
   std::string device_;
+  notes notes_;
 };
 
 }  // namespace gpushm::detail

@@ -55,9 +55,10 @@ class request_lane {
     turn(const turn&) = delete;
     turn& operator=(const turn&) = delete;
     turn& operator=(turn&&) = delete;
-    ~turn() {
-      if (of_ != nullptr) {
-        of_->end_turn();
+    ~turn() { end(); }
+    void end() noexcept {
+      if (request_lane* const ended = std::exchange(of_, nullptr)) {
+        ended->end_turn();
       }
     }
     explicit operator bool() const noexcept { return of_ != nullptr; }

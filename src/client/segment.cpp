@@ -10,7 +10,7 @@
 
 namespace gpushm {
 
-detail::attachment& detail::segment_impl::lease(std::string_view operation) const {
+detail::segment_lease& detail::segment_impl::lease(std::string_view operation) const {
   if (mapping_->lease() == nullptr) {
     throw error(errc::invalid_argument,
                 operation,
@@ -79,12 +79,12 @@ gpushm::generation segment::generation() const {
 }
 const gpushm::epoch& segment::epoch() const {
   static constexpr gpushm::epoch none{};
-  const detail::attachment* lease = impl().mapped().lease();
+  const detail::segment_lease* lease = impl().mapped().lease();
   return lease == nullptr ? none : lease->broker().broker().epoch;
 }
 std::span<const std::byte> segment::metadata() const {
   detail::check_not_forked(impl().forks(), "metadata", name());
-  const detail::attachment* lease = impl().mapped().lease();
+  const detail::segment_lease* lease = impl().mapped().lease();
   return lease == nullptr ? std::span<const std::byte>() : lease->metadata();
 }
 segment_state segment::state() const {
@@ -97,16 +97,18 @@ segment_view segment::view() const {
 void segment::publish(std::span<const std::byte> metadata) {
   base::held_log_lines lines;
   detail::check_not_forked(impl().forks(), "publish", name());
-  detail::attachment& lease = impl().lease("publish");
-  static_cast<void>(
-      lease.broker().request(wire::publish{generation(), {metadata.begin(), metadata.end()}},
-                             {"publish", name()},
-                             base::deadline_after(impl().request_timeout())));
-  lease.set_published({metadata.begin(), metadata.end()});
+  impl().lease("publish").publish(
+      metadata, "publish", base::deadline_after(impl().request_timeout()));
 }
 
 void segment::publish(std::string_view metadata) {
   publish(std::as_bytes(std::span(metadata.data(), metadata.size())));
+}
+
+void segment::unshare() {
+  base::held_log_lines lines;
+  detail::check_not_forked(impl().forks(), "unshare", name());
+  impl().lease("unshare").unshare(base::deadline_after(impl().request_timeout()));
 }
 
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "client/fork_guard.hpp"
-#include "client/import_cache.hpp"
+#include "client/lease_table.hpp"
 #include "client/mapping.hpp"
 
 namespace gpushm::detail {
@@ -16,19 +16,19 @@ class segment_impl {
  public:
   /// Takes over one use of `mapped` that was counted in `cache`; without a cache (null), nothing is
   /// counted.
-  segment_impl(std::shared_ptr<import_cache> cache,
+  segment_impl(std::shared_ptr<lease_table> cache,
                std::shared_ptr<mapping> mapped,
                std::chrono::milliseconds timeout)
-      : cache_(std::move(cache)), mapping_(std::move(mapped)), request_timeout_(timeout) {}
+      : leases_(std::move(cache)), mapping_(std::move(mapped)), request_timeout_(timeout) {}
   segment_impl(const segment_impl&) = delete;
   segment_impl& operator=(const segment_impl&) = delete;
   ~segment_impl() {
     if (forks_ != fork_count()) {
       keep_for_ever(mapping_);
-      keep_for_ever(cache_);
+      keep_for_ever(leases_);
       keep_for_ever(client_);
-    } else if (cache_) {
-      cache_->release(std::move(mapping_));
+    } else if (leases_) {
+      leases_->release(std::move(mapping_));
     }
   }
 
@@ -38,7 +38,7 @@ class segment_impl {
   [[nodiscard]] memory::region& region() const noexcept { return mapping_->region(); }
   [[nodiscard]] const wire::segment& info() const noexcept { return mapping_->info(); }
   /// Throws invalid_argument for memory that was imported without a broker.
-  [[nodiscard]] attachment& lease(std::string_view operation) const;
+  [[nodiscard]] segment_lease& lease(std::string_view operation) const;
   [[nodiscard]] std::uint64_t forks() const noexcept { return forks_; }
   [[nodiscard]] std::chrono::milliseconds request_timeout() const noexcept {
     return request_timeout_;
@@ -46,7 +46,7 @@ class segment_impl {
 
  private:
   std::shared_ptr<const void> client_;  // goes last
-  std::shared_ptr<import_cache> cache_;
+  std::shared_ptr<lease_table> leases_;
   std::shared_ptr<mapping> mapping_;
   std::chrono::milliseconds request_timeout_;
   std::uint64_t forks_ = fork_count();

@@ -114,31 +114,24 @@ std::shared_ptr<const backend> backend_for_open(gpushm::backend kind,
 
 // ---- imports ----
 
-importer::importer(const import_request& wanted)
-    : name_(wanted.name), missing_bytes_(wanted.total_bytes) {}
-
-void importer::add(base::guarded_fd chunk, std::uint64_t chunk_bytes) {
-  // Sizes are what others claim: addresses behind the announced total are not the importer's.
-  if (chunk_bytes == 0 || chunk_bytes > missing_bytes_) {
-    throw error(errc::protocol_error,
-                "open",
-                name_,
-                "the chunks are larger than the segment",
-                "report this as a bug");
+std::unique_ptr<region> backend::import(const import_request& wanted, chunk_source& chunks) const {
+  const auto mismatch = [&](std::string_view what) {
+    return error(errc::protocol_error, "open", wanted.name, what, "report this as a bug");
+  };
+  const auto under_way = begin_import(wanted);
+  std::uint64_t missing_bytes = wanted.total_bytes;
+  while (auto next = chunks.next()) {
+    // Sizes are what others claim: addresses behind the announced total are not the importer's.
+    if (next->size_bytes == 0 || next->size_bytes > missing_bytes) {
+      throw mismatch("the chunks are larger than the segment");
+    }
+    missing_bytes -= next->size_bytes;
+    under_way->add(std::move(next->file), next->size_bytes);
   }
-  append(std::move(chunk), chunk_bytes);
-  missing_bytes_ -= chunk_bytes;
-}
-
-std::unique_ptr<region> importer::finish() {
-  if (missing_bytes_ != 0) {
-    throw error(errc::protocol_error,
-                "open",
-                name_,
-                "the chunks are smaller than the segment",
-                "report this as a bug");
+  if (missing_bytes != 0) {
+    throw mismatch("the chunks are smaller than the segment");
   }
-  return complete();
+  return under_way->finish();
 }
 
 }  // namespace gpushm::memory

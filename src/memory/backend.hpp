@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -58,31 +59,35 @@ struct import_request {
   std::uint64_t offset_bytes = 0;  ///< where in them the region is to begin
 };
 
-/// An import under way: chunks are added in order, as they arrive, then the region is finished.
-/// What was added is undone when the importer is destroyed before `finish`.
+/// Where an import gets a segment's chunks from, in their order.
+class chunk_source {
+ public:
+  struct chunk {
+    base::guarded_fd file;
+    std::uint64_t size_bytes = 0;
+  };
+  chunk_source() = default;
+  chunk_source(const chunk_source&) = delete;
+  chunk_source& operator=(const chunk_source&) = delete;
+  virtual ~chunk_source() = default;
+  /// The next one; nothing after the last. May block. Throws what keeps it from coming.
+  [[nodiscard]] virtual std::optional<chunk> next() = 0;
+};
+
+/// An import under way. What was added is undone when it is destroyed before `finish`.
 ///
 /// Distinct objects: safe. Shared objects: unsafe.
 class importer {
  public:
+  importer() = default;
   importer(const importer&) = delete;
   importer& operator=(const importer&) = delete;
   virtual ~importer() = default;
 
-  /// Takes the descriptor, and closes it once imported. Throws wrong_descriptor_kind, driver_error,
-  /// protocol_error (more than the announced total).
-  void add(base::guarded_fd chunk, std::uint64_t chunk_bytes);
-  /// Throws protocol_error (bytes are missing), driver_error.
-  [[nodiscard]] std::unique_ptr<region> finish();
-
- protected:
-  explicit importer(const import_request& wanted);
-
- private:
-  virtual void append(base::guarded_fd chunk, std::uint64_t chunk_bytes) = 0;
-  virtual std::unique_ptr<region> complete() = 0;
-
-  std::string name_;
-  std::uint64_t missing_bytes_;
+  /// Takes the descriptor, and closes it once imported. Throws wrong_descriptor_kind, driver_error.
+  virtual void add(base::guarded_fd chunk, std::uint64_t chunk_bytes) = 0;
+  /// Throws driver_error.
+  [[nodiscard]] virtual std::unique_ptr<region> finish() = 0;
 };
 
 /// How memory of one kind, on one device as this process sees it, is made and mapped.
@@ -108,7 +113,13 @@ class backend {
       std::string_view name,
       const chunk_plan& plan,
       std::chrono::steady_clock::time_point deadline) const = 0;
-  /// Begins to map memory made elsewhere. Throws driver_error, out_of_memory.
+  /// Maps memory made elsewhere. Blocks while `chunks` does, and while the driver maps. Throws what
+  /// `chunks` throws, wrong_descriptor_kind, protocol_error (the chunks are not as large as was
+  /// announced), driver_error, out_of_memory; then nothing is mapped.
+  [[nodiscard]] std::unique_ptr<region> import(const import_request& wanted,
+                                               chunk_source& chunks) const;
+
+ private:
   [[nodiscard]] virtual std::unique_ptr<importer> begin_import(
       const import_request& wanted) const = 0;
 };

@@ -107,13 +107,11 @@ class device_allocation final : public device_region<allocation, owned_mapping> 
 class device_importer final : public importer {
  public:
   device_importer(const import_request& wanted, const driver::gpu& gpu)
-      : importer(wanted),
-        access_(wanted.access),
+      : access_(wanted.access),
         offset_bytes_(wanted.offset_bytes),
         mapping_(std::make_unique<device_mapping>("open", wanted.name, gpu, wanted.total_bytes)) {}
 
- private:
-  void append(base::guarded_fd chunk, std::uint64_t chunk_bytes) override {
+  void add(base::guarded_fd chunk, std::uint64_t chunk_bytes) override {
     cuda::CUmemGenericAllocationHandle handle = 0;
     // The driver takes the descriptor's number in place of a pointer.
     auto* const number = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): see above
@@ -127,7 +125,7 @@ class device_importer final : public importer {
     mapping_->append(imported.get(), chunk_bytes);
   }
 
-  std::unique_ptr<region> complete() override {
+  [[nodiscard]] std::unique_ptr<region> finish() override {
     mapping_->allow(access_);
     device_bytes bytes = mapping_->bytes_from(offset_bytes_);
     const std::uint64_t mapped_bytes = mapping_->mapped_bytes() - offset_bytes_;
@@ -135,6 +133,7 @@ class device_importer final : public importer {
         std::move(mapping_), std::move(bytes), mapped_bytes);
   }
 
+ private:
   gpushm::access access_;
   std::uint64_t offset_bytes_;
   owned_mapping mapping_;

@@ -28,9 +28,10 @@ class cuda_vmm_backend final : public backend {
       std::string_view name,
       const chunk_plan& plan,
       std::chrono::steady_clock::time_point deadline) const override;
-  [[nodiscard]] std::unique_ptr<importer> begin_import(const import_request& wanted) const override;
 
  private:
+  [[nodiscard]] std::unique_ptr<importer> begin_import(const import_request& wanted) const override;
+
   driver::gpu gpu_;
   std::uint64_t granularity_ = 0;
 };

@@ -211,14 +211,12 @@ class host_allocator {
 class host_importer final : public importer {
  public:
   explicit host_importer(const import_request& wanted)
-      : importer(wanted),
-        name_(wanted.name),
+      : name_(wanted.name),
         access_(wanted.access),
         offset_bytes_(wanted.offset_bytes),
         range_("open", wanted.name, wanted.total_bytes) {}
 
- private:
-  void append(base::guarded_fd chunk, std::uint64_t chunk_bytes) override {
+  void add(base::guarded_fd chunk, std::uint64_t chunk_bytes) override {
     // Whoever made it could otherwise truncate it under us, and the next touch would be a SIGBUS.
     if (!is_sealed_memfd(chunk.get(), chunk_bytes)) {
       throw error(errc::wrong_descriptor_kind,
@@ -229,13 +227,14 @@ class host_importer final : public importer {
     }
     range_.append(chunk.get(), chunk_bytes, access_);
   }
-  std::unique_ptr<region> complete() override {
+  [[nodiscard]] std::unique_ptr<region> finish() override {
     std::byte* const first = range_.data() + offset_bytes_;
     const std::uint64_t mapped_bytes = range_.mapped_bytes() - offset_bytes_;
     return std::make_unique<host_region<region, host_range>>(
         std::move(range_), first, mapped_bytes);
   }
 
+ private:
   std::string name_;
   gpushm::access access_;
   std::uint64_t offset_bytes_;

@@ -21,9 +21,10 @@ class host_backend final : public backend {
       std::string_view name,
       const chunk_plan& plan,
       std::chrono::steady_clock::time_point deadline) const override;
-  [[nodiscard]] std::unique_ptr<importer> begin_import(const import_request& wanted) const override;
 
  private:
+  [[nodiscard]] std::unique_ptr<importer> begin_import(const import_request& wanted) const override;
+
   device_id device_;
   bool huge_pages_;
 };

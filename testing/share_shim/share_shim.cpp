@@ -61,8 +61,9 @@ __attribute__((visibility("default"))) int share_shim_unshare(const char* name,
                                                               char* text,
                                                               std::size_t text_bytes) {
   return run(text, text_bytes, [&] {
-    state().client->unshare(name);
-    state().all.erase(name);
+    const auto at = state().all.find(name);
+    at->second.unshare();
+    state().all.erase(at);
     return std::string();
   });
 }

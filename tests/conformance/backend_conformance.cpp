@@ -22,6 +22,7 @@
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
 #include "memory/backend.hpp"
+#include "process/given_chunks.hpp"
 #include "process/proc_counters.hpp"
 #include "process/temp_dir.hpp"
 
@@ -286,14 +287,15 @@ TEST_P(backend_conformance, too_much_memory_is_an_error_and_leaves_nothing) {
 TEST_P(backend_conformance, what_cannot_be_imported_is_an_error_and_leaks_nothing) {
   const auto backend = user();
   const std::uint64_t step = home()->granularity();
-  static_cast<void>(backend->begin_import({"w", step, access::read}));
+  const auto import = [&](gpushm_testing::given_chunks& chunks) {
+    return code_of([&] { static_cast<void>(backend->import({"w", step, access::read}, chunks)); });
+  };
+  gpushm_testing::given_chunks none;
+  EXPECT_EQ(import(none), errc::protocol_error);
   const auto before = count_descriptors(::getpid());
-  {
-    const auto importer = backend->begin_import({"w", step, access::read});
-    base::unique_fd nothing(::memfd_create("not a chunk", MFD_CLOEXEC));
-    const errc code = code_of([&] { importer->add(std::move(nothing), step); });
-    EXPECT_EQ(code, on_gpu() ? errc::driver_error : errc::wrong_descriptor_kind);
-  }
+  gpushm_testing::given_chunks wrong;
+  wrong.add(base::unique_fd(::memfd_create("not a chunk", MFD_CLOEXEC)), step);
+  EXPECT_EQ(import(wrong), on_gpu() ? errc::driver_error : errc::wrong_descriptor_kind);
   EXPECT_TRUE(soon([&] { return total(count_descriptors(::getpid())) <= total(before); }));
 }
 
@@ -301,16 +303,17 @@ TEST_P(backend_conformance, an_import_is_exactly_as_long_as_announced) {
   const auto source = home();
   const std::uint64_t step = source->granularity();
   const auto plan = memory::plan_chunks(2 * step, step, step);
-  const auto made = source->allocate("w", plan, std::chrono::steady_clock::time_point::max());
-  {
-    const auto importer = user()->begin_import({"w", step, access::read});
-    importer->add(made->export_chunk(0), step);
-    EXPECT_EQ(code_of([&] { importer->add(made->export_chunk(1), step); }), errc::protocol_error);
-  }
-  const auto again = source->allocate("w", plan, std::chrono::steady_clock::time_point::max());
-  const auto importer = user()->begin_import({"w", 2 * step, access::read});
-  importer->add(again->export_chunk(0), step);
-  EXPECT_EQ(code_of([&] { static_cast<void>(importer->finish()); }), errc::protocol_error);
+  const auto import = [&](std::uint64_t announced_bytes, std::uint32_t chunks) {
+    const auto made = source->allocate("w", plan, std::chrono::steady_clock::time_point::max());
+    gpushm_testing::given_chunks given;
+    for (std::uint32_t i = 0; i < chunks; ++i) {
+      given.add(made->export_chunk(i), step);
+    }
+    return user()->import({"w", announced_bytes, access::read}, given)->mapped_bytes();
+  };
+  EXPECT_EQ(code_of([&] { static_cast<void>(import(step, 2)); }), errc::protocol_error);
+  EXPECT_EQ(code_of([&] { static_cast<void>(import(2 * step, 1)); }), errc::protocol_error);
+  EXPECT_EQ(import(2 * step, 2), 2 * step);
 }
 
 TEST_P(backend_conformance, memory_is_free_again_after_the_last_lease) {

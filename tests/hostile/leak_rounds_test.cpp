@@ -101,8 +101,8 @@ constexpr operation operations[] = {
      }},
     {"share_and_unshare",
      [](world& in) {
-       const auto shared = in.producer.share(in.name(), in.mapped, page);
-       in.producer.unshare(in.name());
+       auto shared = in.producer.share(in.name(), in.mapped, page);
+       shared.unshare();
      }},
     {"share_and_destroy", [](world& in) { (void)in.producer.share(in.name(), in.mapped, page); }},
     {"open_and_release", [](world& in) { (void)in.consumer.open("kept"); }},

@@ -100,7 +100,7 @@ class agent {
       return std::to_string(address);
     }
     if (order == "unshare") {
-      client_->unshare(word());
+      shared_.at(word()).unshare();
       return {};
     }
     if (order == "drop") {

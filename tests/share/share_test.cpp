@@ -99,9 +99,10 @@ TEST_P(share, unshared_memory_goes_to_nobody_new) {
   EXPECT_EQ(late.code("open kv"), "no_such_segment");
   EXPECT_EQ(importer.ask("state"), "removed");
   EXPECT_EQ(exporter.ask("shared-state kv"), "removed");
-  EXPECT_EQ(exporter.fails("unshare kv"),
-            "no_such_segment unshare \"kv\": this client shares nothing under this name (unshare "
-            "with the client that shared, once)");
+  EXPECT_EQ(
+      exporter.fails("unshare kv"),
+      "invalid_argument unshare \"kv\": this process does not share this memory, or not any more "
+      "(unshare what `client::share` gave, once)");
   exporter.ask("drop kv");
   exporter.ask("free");
   EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");

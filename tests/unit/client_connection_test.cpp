@@ -392,7 +392,7 @@ INSTANTIATE_TEST_SUITE_P(both,
 /// Mappings whose end takes the driver 100 ms each.
 class slow_listener final : public lease_listener {
  public:
-  bool end_lost(const connection& /*broker*/, gpushm::generation /*of*/) noexcept override {
+  bool end_lost(gpushm::generation /*of*/) noexcept override {
     std::this_thread::sleep_for(100ms);
     return ++ended_ % 40 != 0;
   }

@@ -49,6 +49,8 @@ class model {
       EXPECT_EQ(questions_.erase(asked.id), 1U) << "answered twice, or never asked";
       EXPECT_EQ(said->verdict,
                 said->generation % 2 == 0 ? wire::verdict::unchanged : wire::verdict::not_shared);
+    } else if (const auto* fetch = std::get_if<wire::fetch_chunks>(&asked.body)) {
+      out.push_back({{asked.id, wire::chunks{fetch->generation, fetch->first_chunk, {}}}});
     } else if (std::holds_alternative<wire::list>(asked.body)) {
       out.push_back({{asked.id, wire::listing{}}});
     }
@@ -171,7 +173,27 @@ TEST_P(lanes, give_every_request_its_answer_and_every_lease_back) {
         const auto some_name = [&] {
           return std::string(random() % 3 == 0 ? "f" : "o") + std::to_string(random());
         };
-        for (int i = 0; i < 100; ++i) {
+        std::deque<std::pair<std::uint32_t, std::unique_ptr<connection::ahead>>> asked;
+        const auto ask_ahead = [&](std::uint32_t number) {
+          asked.emplace_back(
+              number, client->ask_ahead(wire::fetch_chunks{thread, number}, {"open", {}}, soon()));
+          if (random() % 4 == 0) {  // nobody waits for that one
+            asked.erase(asked.begin() + static_cast<std::ptrdiff_t>(random() % asked.size()));
+          }
+        };
+        const auto take_one = [&] {
+          const auto [number, pending] = std::move(asked.front());
+          asked.pop_front();
+          const answer got = pending->get({"open", {}}, soon());
+          EXPECT_EQ(got.body, wire::body(wire::chunks{thread, number, {}}));
+        };
+        for (std::uint32_t i = 0; i < 100; ++i) {
+          if (random() % 2 == 0) {
+            ask_ahead(i);
+          }
+          if (!asked.empty() && random() % 2 == 0) {
+            take_one();
+          }
           if (random() % 2 == 0) {
             const std::string name = some_name();
             check(client->open({name, 0, 0}, {"open", name}, soon()), name);
@@ -225,6 +247,35 @@ TEST(lanes_late, what_comes_after_the_deadline_is_given_back_at_once) {
                    {"kv", 0, 0}, {"open", "kv"}, std::chrono::steady_clock::now() + 50ms)),
                error);
   EXPECT_TRUE(eventually([&] { return released == 1; }, 5s));
+}
+
+// While the second waits for its answer, nobody else looks for the first one's.
+TEST(lanes_late, answers_of_requests_that_ended_one_behind_the_other_are_given_back) {
+  std::atomic<std::uint64_t> released{0};
+  std::atomic<int> asked{0};
+  scripted_broker served(
+      [&](const wire::message& what) {
+        std::vector<scripted_broker::reply> replies;
+        if (const auto* back = std::get_if<wire::release>(&what.body)) {
+          released += back->count;
+          return replies;
+        }
+        if (++asked == 1) {
+          std::this_thread::sleep_for(600ms);
+        }
+        wire::opened found;
+        found.segment.generation = 7;
+        replies.push_back({{what.id, std::move(found)}});
+        return replies;
+      },
+      true);
+  const auto client = connection::establish(served.socket_path(), patience(10s));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THROW(static_cast<void>(client->open(
+                     {"kv", 0, 0}, {"open", "kv"}, std::chrono::steady_clock::now() + 100ms)),
+                 error);
+  }
+  EXPECT_TRUE(eventually([&] { return released == 3; }, 5s)) << released;
 }
 
 // Whoever waits for a late answer hears of the end.

@@ -13,9 +13,12 @@
 #include "gpushm/error.hpp"
 #include "memory/backend.hpp"
 #include "memory/host_backend.hpp"
+#include "process/given_chunks.hpp"
 
 namespace gpushm::memory {
 namespace {
+
+using gpushm_testing::given_chunks;
 
 constexpr std::uint64_t page = 4096;
 constexpr auto no_deadline = std::chrono::steady_clock::time_point::max();
@@ -77,6 +80,10 @@ class host_memory_of : public testing::Test {
     return {};
   }
 
+  void import(std::uint64_t total_bytes, chunk_source& chunks) const {
+    static_cast<void>(backend_.import({"kv", total_bytes, access::read}, chunks));
+  }
+
   std::size_t descriptors_;
   std::size_t mappings_;
   host_backend backend_{false};
@@ -93,7 +100,7 @@ TEST_F(host_memory_of, several_chunks_is_one_range_that_others_map_too) {
       ASSERT_EQ(bytes[i], 0);
       bytes[i] = static_cast<unsigned char>(i / 7);
     }
-    auto import = backend_.begin_import({"kv", plan.total_bytes(), access::read_write});
+    given_chunks chunks;
     for (std::uint32_t i = 0; i < plan.count; ++i) {
       auto chunk = made->export_chunk(i);
       EXPECT_EQ(::fcntl(chunk.get(), F_GET_SEALS) & all_seals, all_seals);
@@ -101,11 +108,10 @@ TEST_F(host_memory_of, several_chunks_is_one_range_that_others_map_too) {
       ASSERT_EQ(::fstat(chunk.get(), &info), 0);
       EXPECT_EQ(static_cast<std::uint64_t>(info.st_blocks) * 512, plan.size_of(i))
           << "promised only";
-      import->add(std::move(chunk), plan.size_of(i));
+      chunks.add(std::move(chunk), plan.size_of(i));
     }
     made->finish_exports();
-    auto seen = import->finish();
-    import.reset();
+    auto seen = backend_.import({"kv", plan.total_bytes(), access::read_write}, chunks);
     EXPECT_EQ(open_descriptors(), descriptors_) << "a mapping needs no descriptor";
     EXPECT_EQ(seen->mapped_bytes(), 10 * page);
     EXPECT_NE(seen->data(), made->data());
@@ -139,9 +145,9 @@ TEST_F(host_memory_of, an_allocation_that_is_dropped_leaves_nothing) {
 
 TEST_F(host_memory_of, a_reader_cannot_be_written_to) {
   auto made = backend_.allocate("kv", plan_chunks(page, 0, page), no_deadline);
-  auto import = backend_.begin_import({"kv", page, access::read});
-  import->add(made->export_chunk(0), page);
-  const auto seen = import->finish();
+  given_chunks chunks;
+  chunks.add(made->export_chunk(0), page);
+  const auto seen = backend_.import({"kv", page, access::read}, chunks);
   auto* bytes = static_cast<volatile unsigned char*>(seen->data());
   EXPECT_EQ(bytes[0], 0);
   // The kernel writes as this process does: EFAULT instead of a signal.
@@ -164,35 +170,63 @@ TEST_F(host_memory_of, an_import_refuses_chunks_that_could_change_under_it) {
                      {"larger", 2 * page, all_seals},
                      {"empty", 0, all_seals}};
   for (const auto& each : cases) {
-    auto import = backend_.begin_import({"kv", 2 * page, access::read});
-    import->add(memfd(page), page);
-    EXPECT_EQ(error_of([&] { import->add(memfd(each.bytes, each.seals), page); },
-                       errc::wrong_descriptor_kind),
+    given_chunks chunks;
+    chunks.add(memfd(page), page);
+    chunks.add(memfd(each.bytes, each.seals), page);
+    EXPECT_EQ(error_of([&] { import(2 * page, chunks); }, errc::wrong_descriptor_kind),
               "open \"kv\": a chunk is not a sealed memfd of the announced size (the broker or the "
               "creator is broken or hostile; report it)")
         << each.what;
-    import.reset();
     expect_nothing_left();
   }
-  auto import = backend_.begin_import({"kv", page, access::read});
-  error_of([&] { import->add(base::unique_fd(::open("/dev/null", O_RDWR | O_CLOEXEC)), page); },
-           errc::wrong_descriptor_kind);
-  error_of([&] { import->add(base::unique_fd(), page); }, errc::wrong_descriptor_kind);
-  import.reset();
+  given_chunks chunks;
+  chunks.add(base::unique_fd(::open("/dev/null", O_RDWR | O_CLOEXEC)), page);
+  chunks.add(base::unique_fd(), page);
+  for (int i = 0; i < 2; ++i) {
+    error_of([&] { import(page, chunks); }, errc::wrong_descriptor_kind);
+  }
   expect_nothing_left();
 }
 
 TEST_F(host_memory_of, an_import_counts_its_bytes) {
-  {
-    auto import = backend_.begin_import({"kv", 2 * page, access::read});
-    import->add(memfd(page), page);
-    EXPECT_EQ(error_of([&] { static_cast<void>(import->finish()); }, errc::protocol_error),
-              "open \"kv\": the chunks are smaller than the segment (report this as a bug)");
-    EXPECT_EQ(error_of([&] { import->add(memfd(2 * page), 2 * page); }, errc::protocol_error),
-              "open \"kv\": the chunks are larger than the segment (report this as a bug)");
-    EXPECT_EQ(error_of([&] { import->add(memfd(0), 0); }, errc::protocol_error),
-              "open \"kv\": the chunks are larger than the segment (report this as a bug)");
+  const auto refusal = [&](std::initializer_list<std::uint64_t> sizes) {
+    given_chunks chunks;
+    for (const std::uint64_t bytes : sizes) {
+      chunks.add(memfd(bytes), bytes);
+    }
+    return error_of([&] { import(2 * page, chunks); }, errc::protocol_error);
+  };
+  const std::string smaller =
+      "open \"kv\": the chunks are smaller than the segment (report this as a bug)";
+  const std::string larger =
+      "open \"kv\": the chunks are larger than the segment (report this as a bug)";
+  EXPECT_EQ(refusal({}), smaller);
+  EXPECT_EQ(refusal({page}), smaller);
+  EXPECT_EQ(refusal({page, 2 * page}), larger);
+  EXPECT_EQ(refusal({page, page, page}), larger);
+  EXPECT_EQ(refusal({page, 0, page}), larger);
+  expect_nothing_left();
+}
+
+/// A source that fails after the first chunk.
+class broken_source final : public chunk_source {
+ public:
+  explicit broken_source(chunk first) : first_(std::move(first)) {}
+  [[nodiscard]] std::optional<chunk> next() override {
+    if (!first_.file) {
+      throw error(errc::broker_gone, "open", "kv", "the broker is gone", "open it again");
+    }
+    return std::move(first_);
   }
+
+ private:
+  chunk first_;
+};
+
+TEST_F(host_memory_of, an_import_whose_chunks_do_not_come_leaves_nothing) {
+  broken_source chunks({memfd(page), page});
+  EXPECT_EQ(error_of([&] { import(2 * page, chunks); }, errc::broker_gone),
+            "open \"kv\": the broker is gone (open it again)");
   expect_nothing_left();
 }
 
@@ -201,11 +235,8 @@ TEST_F(host_memory_of, an_import_counts_its_bytes) {
 TEST_F(host_memory_of, an_import_larger_than_the_address_space_is_out_of_memory) {
   for (const std::uint64_t total :
        {UINT64_MAX, UINT64_MAX - page + 1, UINT64_MAX - (2 << 20U) + 1}) {
-    error_of(
-        [&] {
-          static_cast<void>(backend_.begin_import({"kv", total, access::read}));
-        },
-        errc::out_of_memory);
+    given_chunks none;
+    error_of([&] { import(total, none); }, errc::out_of_memory);
   }
   expect_nothing_left();
 }

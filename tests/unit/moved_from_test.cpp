@@ -45,7 +45,6 @@ TEST_F(moved_from, client_says_so) {
   // NOLINTBEGIN(bugprone-use-after-move): what is tested
   expect_empty("client", "create", [&] { (void)moved.create("a", {.size_bytes = 1}); });
   expect_empty("client", "share", [&] { (void)moved.share("a", bytes.data(), bytes.size()); });
-  expect_empty("client", "unshare", [&] { moved.unshare("a"); });
   expect_empty("client", "open", [&] { (void)moved.open("a"); });
   expect_empty("client", "try_open", [&] { (void)moved.try_open("a"); });
   expect_empty("client", "open_many", [&] { (void)moved.open_many(names); });

@@ -209,7 +209,7 @@ class shared_memory final : public segment_memory {
   shared_memory& operator=(const shared_memory&) = delete;
   ~shared_memory() override {
     try {
-      client_.unshare(name_);  // from here on nobody new gets what is freed below
+      segment_.unshare();  // from here on nobody new gets what is freed below
     } catch (const error&) {
       // The broker is gone, and with it the way to anybody new.
     }

@@ -79,7 +79,7 @@ void share(const std::string& socket, const std::string& name) {
   auto client = gpushm::client::connect({.socket_path = socket});
   auto shared = client.share(name, memory, round_size_bytes);
   say("published");
-  client.unshare(name);
+  shared.unshare();
   say("releasing");
   shared.reset();
 }

@@ -90,7 +90,6 @@ class child_calls {
     });
     std::array<std::byte, 8> bytes{};
     throws_forked("share", [&] { (void)of_.connected->share("x", bytes.data(), bytes.size()); });
-    throws_forked("unshare", [&] { of_.connected->unshare("x"); });
     throws_forked("open", [&] { (void)of_.connected->open("hammer/made"); });
     throws_forked("try_open", [&] { (void)of_.connected->try_open("hammer/made"); });
     const std::array<std::string, 1> names{"hammer/made"};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/import_cache.hpp"
+#include "client/lease_table.hpp"
 
 #include <charconv>
 #include <cstdlib>
@@ -28,11 +28,6 @@ bool is_current(const mapping& of) {
   const segment_state state = of.state();
   return state == segment_state::live ||
          (state == segment_state::exporter_gone && !base::is_exporter_bound(of.info().backend));
-}
-
-bool is_worth_keeping(const mapping& of) {
-  return of.info().lifetime == lifetime::persistent && of.cache.opened && of.lease() != nullptr &&
-         of.lease()->published() && is_current(of);
 }
 
 const char* environment(const char* variable) {
@@ -71,24 +66,93 @@ cache_bounds bounds_from(const cache_options& options) {
           limit_from("GPUSHM_CACHE_MAX_ENTRIES", options.max_entries, default_cache_entries)};
 }
 
-std::size_t import_cache::hash::operator()(const words_view& key) const noexcept {
+std::size_t lease_table::hash::operator()(const words_view& key) const noexcept {
   const std::hash<std::string_view> of_text;
   constexpr std::size_t odd = 0x9E3779B97F4A7C15ULL;  // 2^64 over the golden ratio
   return (of_text(key.name) * odd + of_text(key.device)) * odd +
          static_cast<std::size_t>(key.access);
 }
 
+// ---- leases ----
+
+std::shared_ptr<segment_lease> lease_table::take(const std::shared_ptr<connection>& broker,
+                                                 segment_lease::facts what,
+                                                 grant& granted,
+                                                 std::string_view operation) {
+  std::shared_ptr<segment_lease> lease;  // does not end with the lock held
+  const std::pair key{static_cast<const connection*>(broker.get()), what.segment.generation};
+  const std::lock_guard lock(mutex_);
+  if (broker->handed_over()) {
+    throw error(errc::broker_gone,
+                operation,
+                what.segment.name,
+                "the broker has ended the connection that asked for it",
+                "try again: this process has connected again");
+  }
+  if (const auto at = leases_.find(key); at != leases_.end()) {
+    lease = at->second.lock();
+  }
+  if (lease) {
+    lease->add_grant();
+    granted.keep();
+    if (what.segment.published) {
+      lease->set_published(std::move(what.metadata));
+    }
+  } else {
+    auto& place = leases_[key];
+    lease = std::make_shared<segment_lease>(weak_from_this(), broker, std::move(what));
+    granted.keep();
+    place = lease;
+  }
+  return lease;
+}
+
+void lease_table::hand_over(connection& from,
+                            const std::shared_ptr<connection>& to,
+                            steady_time deadline) {
+  std::vector<std::shared_ptr<segment_lease>> kept;  // none ends before the broker knows
+  {
+    const std::lock_guard lock(mutex_);
+    from.hand_over();
+    for (auto at = leases_.lower_bound({&from, 0});
+         at != leases_.end() && at->first.first == &from;) {
+      if (auto lease = at->second.lock()) {
+        lease->move_to(to);
+        leases_[{to.get(), at->first.second}] = lease;
+        kept.push_back(std::move(lease));
+      }
+      at = leases_.erase(at);
+    }
+  }
+  std::vector<std::pair<gpushm::generation, std::uint32_t>> counts;
+  counts.reserve(kept.size());
+  for (const auto& lease : kept) {
+    counts.emplace_back(lease->info().generation, lease->grants());
+  }
+  to->keep(counts, deadline);
+}
+
+void lease_table::forget_lease(const segment_lease& ended) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto at = leases_.find({&ended.broker(), ended.info().generation});
+  if (at != leases_.end() && at->second.expired()) {
+    leases_.erase(at);
+  }
+}
+
 // ---- users ----
 
-std::shared_ptr<mapping> import_cache::find(std::string_view name,
-                                            std::string_view device,
-                                            gpushm::access access,
-                                            std::uint64_t expected_size_bytes) {
+std::shared_ptr<mapping> lease_table::find(std::string_view name,
+                                           std::string_view device,
+                                           gpushm::access access,
+                                           std::uint64_t expected_size_bytes) {
   ended out;
+  std::shared_ptr<mapping> found;  // this may be its last owner: not under the lock
   const std::lock_guard lock(mutex_);
   const auto at = by_words_.find(words_view{name, device, access});
   if (at != by_words_.end()) {
-    if (auto found = at->second.lock()) {
+    found = at->second.lock();
+    if (found) {
       const bool current = is_current(*found);
       const bool fits = expected_size_bytes == 0 || expected_size_bytes == found->info().size_bytes;
       if (current && fits) {
@@ -96,10 +160,9 @@ std::shared_ptr<mapping> import_cache::find(std::string_view name,
         ++stats_.hits;
         return found;
       }
-      if (!current && found->cache.unused) {
+      if (!current && found->notes_.unused) {
         forget(found, out);
       }
-      out.push_back(std::move(found));  // this may be its last owner: not under the lock
       if (current) {
         ++stats_.misses;  // the broker says what is wrong
         return nullptr;
@@ -111,39 +174,45 @@ std::shared_ptr<mapping> import_cache::find(std::string_view name,
   return nullptr;
 }
 
-void import_cache::use(const std::shared_ptr<mapping>& of) {
+void lease_table::use(const std::shared_ptr<mapping>& of) {
   const std::lock_guard lock(mutex_);
   add_user(of);
 }
 
-void import_cache::add_user(const std::shared_ptr<mapping>& of) {
-  if (of->cache.unused) {
+void lease_table::add_user(const std::shared_ptr<mapping>& of) {
+  if (of->notes_.unused) {
     leave_unused(*of);
   }
-  if (is_peers(*of) && !std::exchange(of->cache.known, true)) {
+  if (is_peers(*of) && !std::exchange(of->notes_.known, true)) {
     ++groups_[{of->info().device.text(), of->info().allocated_bytes >= large_peer_bytes}];
   }
-  if (of->cache.users++ == 0) {
+  if (of->notes_.users++ == 0) {
     ++stats_.used_entries;
     stats_.used_bytes += of->info().allocated_bytes;
   }
 }
 
-void import_cache::remember(const std::shared_ptr<mapping>& of, std::string_view device) {
+void lease_table::keep(const std::shared_ptr<mapping>& of, std::string_view device) {
   const std::lock_guard lock(mutex_);
   if (by_words_.size() >= sweep_at_) {
     std::erase_if(by_words_, [](const auto& entry) { return entry.second.expired(); });
     sweep_at_ = by_words_.size() * 2 + 64;
   }
   by_words_[words{of->info().name, std::string(device), of->access()}] = of;
-  of->cache.opened = true;
+  of->notes_.opened = true;
+  add_user(of);
 }
 
-void import_cache::release(std::shared_ptr<mapping> of) noexcept {
+bool lease_table::is_worth_keeping(const mapping& of) {
+  return of.info().lifetime == lifetime::persistent && of.notes_.opened && of.lease() != nullptr &&
+         of.lease()->published() && is_current(of);
+}
+
+void lease_table::release(std::shared_ptr<mapping> of) noexcept {
   ended out;
   try {
     const std::lock_guard lock(mutex_);
-    if (--of->cache.users != 0) {
+    if (--of->notes_.users != 0) {
       return;
     }
     --stats_.used_entries;
@@ -152,8 +221,8 @@ void import_cache::release(std::shared_ptr<mapping> of) noexcept {
     const bool fits = of->info().allocated_bytes <= bounds_.max_bytes;
     stats_.evictions += worth_keeping && !fits ? 1 : 0;
     if (worth_keeping && fits) {  // else it would only throw out the others
-      of->cache.place = unused_.insert(unused_.end(), of);
-      of->cache.unused = true;
+      of->notes_.place = unused_.insert(unused_.end(), of);
+      of->notes_.unused = true;
       ++stats_.kept_entries;
       stats_.kept_bytes += of->info().allocated_bytes;
       evict(out);
@@ -167,20 +236,20 @@ void import_cache::release(std::shared_ptr<mapping> of) noexcept {
 
 // ---- ending ----
 
-void import_cache::leave_unused(mapping& of) {
-  of.cache.unused = false;
+void lease_table::leave_unused(mapping& of) {
+  of.notes_.unused = false;
   --stats_.kept_entries;
   stats_.kept_bytes -= of.info().allocated_bytes;
-  unused_.erase(of.cache.place);
+  unused_.erase(of.notes_.place);
 }
 
-/// The words stay, and lead nowhere once the mapping is gone; they are swept in `remember`.
-void import_cache::forget(const std::shared_ptr<mapping>& of, ended& out) {
+/// The words stay, and lead nowhere once the mapping is gone; they are swept in `keep`.
+void lease_table::forget(const std::shared_ptr<mapping>& of, ended& out) {
   out.push_back(of);
-  if (of->cache.unused) {
+  if (of->notes_.unused) {
     leave_unused(*of);
   }
-  if (std::exchange(of->cache.known, false)) {
+  if (std::exchange(of->notes_.known, false)) {
     const auto at =
         groups_.find({of->info().device.text(), of->info().allocated_bytes >= large_peer_bytes});
     if (--at->second == 0) {
@@ -189,12 +258,12 @@ void import_cache::forget(const std::shared_ptr<mapping>& of, ended& out) {
   }
 }
 
-bool import_cache::is_last_of_group(const mapping& of) const {
+bool lease_table::is_last_of_group(const mapping& of) const {
   return is_peers(of) &&
          groups_.at({of.info().device.text(), of.info().allocated_bytes >= large_peer_bytes}) == 1;
 }
 
-void import_cache::evict(ended& out) {
+void lease_table::evict(ended& out) {
   while (!unused_.empty() &&
          (stats_.kept_bytes > bounds_.max_bytes || stats_.kept_entries > bounds_.max_entries)) {
     auto victim = unused_.begin();
@@ -206,7 +275,7 @@ void import_cache::evict(ended& out) {
   }
 }
 
-void import_cache::trim() noexcept {
+void lease_table::trim() noexcept {
   try {
     ended out;
     const std::lock_guard lock(mutex_);
@@ -218,7 +287,7 @@ void import_cache::trim() noexcept {
   }
 }
 
-void import_cache::close() noexcept {
+void lease_table::close() noexcept {
   {
     const std::lock_guard lock(mutex_);
     bounds_ = {0, 0};
@@ -226,13 +295,13 @@ void import_cache::close() noexcept {
   trim();
 }
 
-bool import_cache::end_lost(const connection& broker, gpushm::generation generation) noexcept {
+bool lease_table::end_lost(gpushm::generation generation) noexcept {
   try {
     ended out;
     const std::lock_guard lock(mutex_);
     for (const std::shared_ptr<mapping>& each : unused_) {
       const bool meant = generation == 0 || each->info().generation == generation;
-      if (meant && &each->lease()->broker() == &broker && !is_current(*each)) {
+      if (meant && !is_current(*each)) {
         forget(std::shared_ptr<mapping>(each), out);
         return true;
       }
@@ -243,7 +312,7 @@ bool import_cache::end_lost(const connection& broker, gpushm::generation generat
   return false;
 }
 
-gpushm::cache_stats import_cache::stats() const {
+gpushm::cache_stats lease_table::stats() const {
   const std::lock_guard lock(mutex_);
   return stats_;
 }

@@ -15,6 +15,7 @@
 
 #include "client/connection.hpp"
 #include "client/mapping.hpp"
+#include "client/segment_lease.hpp"
 #include "gpushm/client.hpp"
 
 namespace gpushm::detail {
@@ -23,20 +24,40 @@ namespace gpushm::detail {
 /// invalid_argument for an environment variable that is no size or number.
 [[nodiscard]] cache_bounds bounds_from(const cache_options& options);
 
-/// The mappings that a client has, by what they were opened with, and those that it keeps though
-/// nobody uses them: of persistent segments, least recently used ones go first, those in use never.
-/// Kept mappings go at once when their segment is removed or the broker dies. The last one of each
-/// peer GPU and size class goes last of all: it makes later opens from that GPU a hundred times
-/// cheaper.
+/// The leases of a client, and what is mapped of them: the one table that opens, creates and shares
+/// put into, and the import cache. It finds mappings by what they were opened with, and keeps some
+/// though nobody uses them: of persistent segments, least recently used ones go first, those in use
+/// never. Kept mappings go at once when their segment is removed or the broker dies. The last one
+/// of each peer GPU and size class goes last of all: it makes later opens from that GPU a hundred
+/// times cheaper.
 ///
-/// No lock is held while a mapping is made or ended: a hit never waits for the driver.
+/// Leases live as long as somebody uses them or a mapping of them is kept, and leave the table when
+/// they end. No lock is held while a mapping is made or ended: a hit never waits for the driver.
 /// Distinct objects: safe. Shared objects: safe.
-class import_cache final : public lease_listener {
+class lease_table final : public lease_listener, public std::enable_shared_from_this<lease_table> {
  public:
-  explicit import_cache(cache_bounds bounds) : bounds_(bounds) {}
-  import_cache(const import_cache&) = delete;
-  import_cache& operator=(const import_cache&) = delete;
-  ~import_cache() override = default;
+  explicit lease_table(cache_bounds bounds) : bounds_(bounds) {}
+  lease_table(const lease_table&) = delete;
+  lease_table& operator=(const lease_table&) = delete;
+  ~lease_table() override = default;
+
+  // ---- leases ----
+
+  /// The lease that an answer of `broker` granted: one that is there counts one more grant, else a
+  /// new one. `granted` is the lease's then. Throws broker_gone when the leases of `broker` were
+  /// handed over before this one was known; then `granted` is as before.
+  [[nodiscard]] std::shared_ptr<segment_lease> take(const std::shared_ptr<connection>& broker,
+                                                    segment_lease::facts what,
+                                                    grant& granted,
+                                                    std::string_view operation);
+  /// The broker has ended `from`, and `to` has its leases: those that live are `to`'s from now on.
+  /// Tells the broker which those are, and with how many grants; the others end there. Throws as a
+  /// request.
+  void hand_over(connection& from, const std::shared_ptr<connection>& to, steady_time deadline);
+  /// It ends. No effect where there is a new one of that generation.
+  void forget_lease(const segment_lease& ended) noexcept;
+
+  // ---- mappings ----
 
   /// What `open(name, device, access)` would give, as one more user of it; null when that is not
   /// known, not valid any more, or of another size than expected (0: any). Counts a hit or a miss.
@@ -47,8 +68,9 @@ class import_cache final : public lease_listener {
                                               std::uint64_t expected_size_bytes = 0);
   /// One more user of `of`.
   void use(const std::shared_ptr<mapping>& of);
-  /// From now on `find` gives `of` for these words. `device` is what the caller of open wrote.
-  void remember(const std::shared_ptr<mapping>& of, std::string_view device);
+  /// The same, and from now on `find` gives `of` for these words. `device` is what the caller of
+  /// open wrote.
+  void keep(const std::shared_ptr<mapping>& of, std::string_view device);
   /// One user less. May end mappings: this one, or older ones that nobody uses.
   void release(std::shared_ptr<mapping> of) noexcept;
 
@@ -58,11 +80,10 @@ class import_cache final : public lease_listener {
   void close() noexcept;
   [[nodiscard]] gpushm::cache_stats stats() const;
 
-  [[nodiscard]] bool end_lost(const connection& broker,
-                              gpushm::generation generation) noexcept override;
+  [[nodiscard]] bool end_lost(gpushm::generation generation) noexcept override;
   /// All of them.
-  void lease_lost(const connection& broker, gpushm::generation generation) noexcept {
-    while (end_lost(broker, generation)) {
+  void end_all_lost() noexcept {
+    while (end_lost(0)) {
     }
   }
 
@@ -100,10 +121,12 @@ class import_cache final : public lease_listener {
   void leave_unused(mapping& of);
   void forget(const std::shared_ptr<mapping>& of, ended& out);
   void evict(ended& out);
+  [[nodiscard]] static bool is_worth_keeping(const mapping& of);
   [[nodiscard]] bool is_last_of_group(const mapping& of) const;
 
-  cache_bounds bounds_;
   mutable std::mutex mutex_;
+  std::map<std::pair<const connection*, gpushm::generation>, std::weak_ptr<segment_lease>> leases_;
+  cache_bounds bounds_;
   std::unordered_map<words, std::weak_ptr<mapping>, hash, equal> by_words_;
   std::size_t sweep_at_ = 64;                   // size at which expired words are swept
   std::list<std::shared_ptr<mapping>> unused_;  // the least recently used first

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+
+#include "client/connection.hpp"
+#include "client/lease_table.hpp"
+#include "gpushm/client.hpp"
+
+namespace gpushm::detail {
+
+/// A client's way to its broker: a connection, and when the broker has ended that or has died, the
+/// next one, with the leases where the broker still has them.
+///
+/// Distinct objects: safe. Shared objects: safe.
+class broker_link {
+ public:
+  /// Connects. Throws as `client::connect`. `options.socket_path` is not empty.
+  broker_link(const connect_options& options, std::shared_ptr<lease_table> leases);
+  broker_link(const broker_link&) = delete;
+  broker_link& operator=(const broker_link&) = delete;
+  ~broker_link();
+  /// What the connection hears of leases is not told to the table any more.
+  void stop_listening() noexcept;
+
+  /// The connection; a new one when the former has ended. Blocks while this or another thread
+  /// connects, for the timeouts of the options. Throws as `client::connect`.
+  [[nodiscard]] std::shared_ptr<connection> get();
+
+ private:
+  [[nodiscard]] std::shared_ptr<connection> connect_until(steady_time deadline,
+                                                          const connection* predecessor) const;
+  void succeed(connection& former, const std::shared_ptr<connection>& next);
+
+  connect_options options_;
+  std::shared_ptr<lease_table> leases_;
+  std::mutex mutex_;
+  std::condition_variable connected_;
+  bool connecting_ = false;  ///< one thread connects; others wait for it, each as long as it may
+  std::shared_ptr<connection> connection_;
+};
+
+}  // namespace gpushm::detail

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/chunk_stream.hpp"
+
+#include <utility>
+
+#include "base/deadline.hpp"
+
+namespace gpushm::detail {
+
+std::optional<memory::chunk_source::chunk> chunk_stream::next() {
+  const std::uint32_t count = lease_->info().chunk_count;
+  if (taken_ == now_.files.size()) {
+    if (before_ + taken_ >= count) {
+      return std::nullopt;
+    }
+    receive();
+  }
+  if (!asked_ && before_ + now_.files.size() < count) {
+    ask();
+  }
+  chunk one{std::move(now_.files[taken_]), now_.bytes[taken_]};
+  ++taken_;
+  return one;
+}
+
+void chunk_stream::ask() {
+  const wire::segment& info = lease_->info();
+  const auto first = static_cast<std::uint32_t>(before_ + now_.files.size());
+  asked_ = lease_->broker().ask_ahead(wire::fetch_chunks{info.generation, first},
+                                      {"open", info.name},
+                                      base::deadline_after(timeout_));
+}
+
+void chunk_stream::receive() {
+  if (!asked_) {
+    ask();
+  }
+  const wire::segment& info = lease_->info();
+  answer got = asked_->get({"open", info.name}, base::deadline_after(timeout_));
+  asked_.reset();
+  const auto first = static_cast<std::uint32_t>(before_ + now_.files.size());
+  auto* came = std::get_if<wire::chunks>(&got.body);
+  if (came == nullptr || came->generation != info.generation || came->first_chunk != first ||
+      got.descriptors.empty() || got.descriptors.size() != came->chunk_bytes.size() ||
+      got.descriptors.size() > info.chunk_count - first) {
+    throw unexpected_answer({"open", info.name});
+  }
+  now_ = {std::move(came->chunk_bytes), std::move(got.descriptors)};
+  before_ = first;
+  taken_ = 0;
+}
+
+}  // namespace gpushm::detail

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/guarded_fd.hpp"
+#include "client/connection.hpp"
+#include "client/segment_lease.hpp"
+#include "memory/backend.hpp"
+
+namespace gpushm::detail {
+
+/// The chunks of a segment that this process leases: those that came with the answer, and further
+/// ones from the broker. The next batch is asked for before the chunks of one are handed out, so
+/// that it comes while they are mapped.
+///
+/// Distinct objects: safe. Shared objects: unsafe.
+class chunk_stream final : public memory::chunk_source {
+ public:
+  struct batch {
+    std::vector<std::uint64_t> bytes;  ///< of `files`
+    std::vector<base::guarded_fd> files;
+  };
+  /// `first` may be empty. `timeout`: of one batch.
+  chunk_stream(std::shared_ptr<segment_lease> lease, batch first, std::chrono::milliseconds timeout)
+      : lease_(std::move(lease)), timeout_(timeout), now_(std::move(first)) {}
+
+  /// Throws what the broker says, protocol_error, broker_gone, timed_out.
+  [[nodiscard]] std::optional<chunk> next() override;
+
+ private:
+  void ask();
+  void receive();
+
+  std::shared_ptr<segment_lease> lease_;
+  std::chrono::milliseconds timeout_;
+  batch now_;
+  std::size_t taken_ = 0;                     ///< of `now_`
+  std::uint32_t before_ = 0;                  ///< chunks that came before those of `now_`
+  std::unique_ptr<connection::ahead> asked_;  // goes before the lease, which keeps its connection
+};
+
+}  // namespace gpushm::detail

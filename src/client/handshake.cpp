@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/handshake.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/log.hpp"
+#include "base/process.hpp"
+#include "base/syscall.hpp"
+#include "client/answer.hpp"
+#include "client/fence_proof.hpp"
+#include "client/request_lane.hpp"
+#include "client/subject.hpp"
+#include "transport/credentials.hpp"
+#include "transport/packet_socket.hpp"
+#include "wire/codec.hpp"
+
+namespace gpushm::detail {
+
+namespace {
+
+using base::time_left;
+using std::chrono::milliseconds;
+
+/// False: the kernel takes no more descriptors now.
+bool try_greet(int socket,
+               std::span<const std::byte> hello,
+               std::span<const int> descriptors,
+               const subject& about,
+               steady_time deadline) {
+  try {
+    if (transport::send_packet(socket, hello, descriptors) == transport::send_result::closed) {
+      // It may have said why before it closed: that is read next.
+      base::log(log_level::debug, "the broker closed the connection before the hello");
+    }
+    return true;
+  } catch (const error& why) {
+    if (why.code() != errc::too_many_descriptors || std::chrono::steady_clock::now() >= deadline) {
+      throw why.in(about.operation, about.object);
+    }
+    return false;
+  }
+}
+
+/// Sends the hello, with what shows the end of this process.
+void greet(int socket,
+           const wire::session_token& resume,
+           const subject& about,
+           steady_time deadline) {
+  const fence_proof proof;
+  const auto self = base::this_process();
+  const auto hello = wire::encode({0,
+                                   wire::hello{wire::protocol_version,
+                                               self.boot_id,
+                                               self.pid_namespace,
+                                               self.pid,
+                                               proof.kind(),
+                                               resume}});
+  while (!try_greet(socket, hello, proof.descriptors(), about, deadline)) {
+    base::pause_before_retry(inflight_poll);
+  }
+}
+
+}  // namespace
+
+handshake shake_hands(const std::string& path,
+                      milliseconds timeout,
+                      const wire::session_token& resume) {
+  const auto deadline = base::deadline_after(timeout);
+  const subject about{"connect", path};
+  handshake done;
+  done.requests = transport::connect_packet_socket(path, timeout);
+  const int socket = done.requests.get();
+  greet(socket, resume, about, deadline);
+  if (!transport::wait_readable(socket, time_left(deadline))) {
+    throw error(errc::timed_out,
+                about.operation,
+                about.object,
+                "the broker does not answer",
+                "see whether it is stopped or overloaded, or use a longer timeout");
+  }
+  std::vector<std::byte> buffer(wire::max_packet_bytes);
+  received_packet got = receive_one(socket, buffer);
+  if (got.what == received_packet::kind::malformed) {
+    throw unexpected_answer(about);
+  }
+  if (!got.one) {
+    throw error(errc::broker_unreachable,
+                about.operation,
+                about.object,
+                "the broker closed the connection at once",
+                "see the broker's log");
+  }
+  if (got.one->descriptors_lost) {
+    throw error(errc::too_many_descriptors,
+                about.operation,
+                about.object,
+                "this process has no descriptors left for the broker's state table and event lane",
+                "raise its open file limit (ulimit -n)");
+  }
+  if (const auto* failure = std::get_if<wire::failure>(&got.one->message.body)) {
+    throw from_wire(*failure, about);
+  }
+  auto* const welcome = std::get_if<wire::welcome>(&got.one->message.body);
+  if (welcome == nullptr) {
+    throw unexpected_answer(about);
+  }
+  if (welcome->version != wire::protocol_version) {
+    throw error(errc::unsupported_version,
+                about.operation,
+                about.object,
+                "the broker speaks protocol version " + std::to_string(welcome->version) +
+                    ", this client version " + std::to_string(wire::protocol_version),
+                "update whichever is older");
+  }
+  if (got.one->descriptors.size() != 2) {
+    throw unexpected_answer(about);
+  }
+  const int table_file = got.one->descriptors[0].get();
+  done.events = std::move(got.one->descriptors[1]);
+  done.info = {path,
+               welcome->domain,
+               welcome->epoch,
+               welcome->version,
+               transport::peer_of(socket).pid,
+               welcome->max_segments,
+               welcome->quota_bytes,
+               welcome->fence,
+               milliseconds(welcome->fence_delay_ms)};
+
+  struct stat table {};
+  base::checked("connect", path, "fstat", [&] { return ::fstat(table_file, &table); });
+  const auto table_bytes = static_cast<std::size_t>(table.st_size);
+  // A table that could shrink would turn a look at it into a SIGBUS.
+  const int seals = ::fcntl(table_file, F_GET_SEALS);
+  if (seals == -1 || (seals & F_SEAL_SHRINK) == 0 || table_bytes < wire::state_table_words_offset) {
+    throw unexpected_answer(about);
+  }
+  done.table = base::map_file("connect", table_file, table_bytes, false);
+  done.view = wire::state_table_view(done.table.get().address, table_bytes, welcome->epoch);
+  if (!done.view) {
+    throw unexpected_answer(about);
+  }
+  done.welcome = std::move(*welcome);
+  return done;
+}
+
+}  // namespace gpushm::detail

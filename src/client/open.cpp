@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// The walk of an open: find what this process has, else ask the broker, take what it grants, map
+// it, and keep it where the next open finds it.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/exporter_bound.hpp"
+#include "base/names.hpp"
+#include "client/answer_check.hpp"
+#include "client/chunk_stream.hpp"
+#include "client/client_impl.hpp"
+#include "client/remote_descriptor.hpp"
+#include "client/segment_impl.hpp"
+#include "memory/backend.hpp"
+
+namespace gpushm::detail {
+
+namespace {
+
+/// Names in one OpenMany. Each has descriptors of chunks until it is imported, and those
+/// must fit into a soft limit of 1,024.
+constexpr std::size_t names_a_batch = 128;
+
+/// What a request can say: 49 days.
+constexpr std::chrono::milliseconds longest_wait{std::numeric_limits<std::uint32_t>::max()};
+
+std::uint32_t milliseconds_on_wire(std::chrono::milliseconds timeout) {
+  return static_cast<std::uint32_t>(
+      std::clamp(timeout, std::chrono::milliseconds(0), longest_wait).count());
+}
+
+/// What one `Opened` gave.
+struct granted {
+  std::shared_ptr<segment_lease> lease;
+  chunk_stream chunks;
+};
+
+/// Memory that travels as descriptors.
+std::shared_ptr<mapping> map_chunks(granted& what, const open_options& options) {
+  const wire::segment& info = what.lease->info();
+  const auto backend = memory::backend_for_open(info.backend, info.device, options.device);
+  const std::string device = backend->device().text();
+  return what.lease->find_or_map(device, options.access, [&] {
+    return std::make_shared<mapping>(
+        what.lease,
+        backend->import({info.name, info.allocated_bytes, options.access, info.offset_bytes},
+                        what.chunks),
+        options.access,
+        device);
+  });
+}
+
+/// Memory that stays its exporter's; the broker has asked it whether that is still the same.
+std::shared_ptr<mapping> map_exporters(granted& what, const open_options& options) {
+  const auto& lease = what.lease;
+  const wire::segment& info = lease->info();
+  const wire::descriptor described = wire::decode_descriptor(lease->descriptor());
+  const auto memory = remote_of(described);
+  if (!memory || memory->kind != info.backend || memory->size_bytes != info.size_bytes) {
+    throw error(errc::invalid_descriptor,
+                "open",
+                info.name,
+                "the exporter's descriptor does not fit its segment",
+                "the exporter is broken or hostile; report it");
+  }
+  if (memory::is_own(*memory)) {
+    return lease->find_or_map("own", options.access, [&] {
+      return std::make_shared<mapping>(
+          lease, memory::open_own(info.name, *memory), options.access, info.device.text());
+    });
+  }
+  const driver::gpu& user = memory::gpu_for_open(memory->device, options.device);
+  const std::string device = user.id.text();
+  return lease->find_or_map(device, options.access, [&] {
+    auto pool = what.chunks.next();  // a pool's descriptor
+    return std::make_shared<mapping>(
+        lease,
+        memory::open_remote(
+            info.name, *memory, pool ? std::move(pool->file) : base::guarded_fd(), user),
+        options.access,
+        device);
+  });
+}
+
+}  // namespace
+
+// ---- find ----
+
+/// What is in use or kept is opened without the broker, as long as the state table shows that
+/// nothing has changed.
+std::unique_ptr<segment_impl> client_impl::find(std::string_view name,
+                                                const open_options& options) {
+  auto found = leases_->find(name, options.device, options.access, options.expected_size_bytes);
+  if (!found) {
+    return nullptr;
+  }
+  if (found->lease() != nullptr) {
+    found->lease()->broker().opened_from_cache();
+  }
+  return user_of(std::move(found));
+}
+
+// ---- ask ----
+
+client_impl::asked client_impl::ask_to_open(std::string_view name,
+                                            gpushm::generation generation,
+                                            const open_options& options) {
+  base::check_name("open", name);
+  const auto give_up = base::deadline_after(options.timeout);
+  for (;;) {
+    auto connected = broker();
+    const auto timeout = options.timeout <= std::chrono::milliseconds(0)
+                             ? std::chrono::milliseconds(0)
+                             : std::min(time_left(give_up), longest_wait);
+    answer got = connected->open(wire::open{std::string(name),
+                                            options.expected_size_bytes,
+                                            static_cast<std::uint32_t>(timeout.count()),
+                                            generation},
+                                 {"open", name},
+                                 base::later(request_deadline(), timeout));
+    const auto* failure = std::get_if<wire::failure>(&got.body);
+    if (failure != nullptr && failure->code == errc::no_such_segment && timeout == longest_wait) {
+      continue;  // the caller waits longer than one request can
+    }
+    return {std::move(connected), std::move(got)};
+  }
+}
+
+// ---- take, map, keep ----
+
+std::unique_ptr<segment_impl> client_impl::use(asked answered,
+                                               std::string_view name,
+                                               const open_options& options,
+                                               steady_time begin) {
+  answer& got = answered.got;
+  if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
+    throw from_wire(*failure, {"open", name});
+  }
+  auto* const opened = std::get_if<wire::opened>(&got.body);
+  if (opened == nullptr) {
+    throw unexpected_answer({"open", name});
+  }
+  check_opened(*opened, got.descriptors.size(), name, options.expected_size_bytes);
+  const auto lease = leases_->take(
+      answered.broker,
+      {std::move(opened->segment), std::move(opened->metadata), std::move(opened->descriptor)},
+      got.granted,
+      "open");
+  granted what{lease,
+               {lease,
+                {std::move(opened->chunk_bytes), std::move(got.descriptors)},
+                options_.request_timeout}};
+  try {
+    std::shared_ptr<mapping> mapped;
+    if (base::is_exporter_bound(lease->info().backend)) {
+      mapped = map_exporters(what, options);
+      leases_->use(mapped);  // the next open asks again: only its exporter knows
+    } else {
+      mapped = map_chunks(what, options);
+      leases_->keep(mapped, options.device);
+    }
+    auto user = user_of(std::move(mapped));
+    lease->broker().opened_in(std::chrono::steady_clock::now() - begin);
+    return user;
+  } catch (const error& why) {
+    lease->broker().open_failed(why.code());
+    throw why.in("open", lease->info().name);
+  }
+}
+
+// ---- the walks ----
+
+std::unique_ptr<segment_impl> client_impl::open(std::string_view name,
+                                                const open_options& options) {
+  return open_generation(name, 0, options);
+}
+
+std::unique_ptr<segment_impl> client_impl::try_open(std::string_view name,
+                                                    const open_options& options) {
+  check_usable("open", name);
+  if (auto found = find(name, options)) {
+    return found;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  asked answered = ask_to_open(name, 0, options);
+  if (const auto* failure = std::get_if<wire::failure>(&answered.got.body);
+      failure != nullptr &&
+      (failure->code == errc::no_such_segment || failure->code == errc::peer_died ||
+       failure->code == errc::writer_ending)) {
+    return nullptr;
+  }
+  return use(std::move(answered), name, options, begin);
+}
+
+std::unique_ptr<segment_impl> client_impl::open_generation(std::string_view name,
+                                                           gpushm::generation generation,
+                                                           const open_options& options) {
+  check_usable("open", name);
+  auto opened = find(name, options);
+  if (!opened) {
+    const auto begin = std::chrono::steady_clock::now();
+    opened = use(ask_to_open(name, generation, options), name, options, begin);
+  }
+  // A broker that does not know the field of `Open` answers with whatever has the name.
+  if (generation != 0 && opened->info().generation != generation) {
+    throw error(errc::stale,
+                "open",
+                name,
+                "the exporter shares other memory under this name by now",
+                "use the exporter's newest descriptor");
+  }
+  return opened;
+}
+
+// ---- open_many ----
+
+std::vector<client_impl::open_outcome> client_impl::open_many(std::span<const std::string> names,
+                                                              const open_options& options) {
+  check_usable("open", {});
+  for (const std::string& name : names) {
+    base::check_name("open", name);
+  }
+  std::vector<open_outcome> results(names.size());
+  std::vector<std::size_t> missing;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    results[i].opened = find(names[i], options);
+    if (!results[i].opened) {
+      missing.push_back(i);
+    }
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const auto give_up = base::later(begin, options.timeout);
+  for (std::size_t first = 0; first < missing.size(); first += names_a_batch) {
+    const std::size_t count = std::min(names_a_batch, missing.size() - first);
+    open_options batch = options;
+    batch.timeout = time_left(give_up);
+    open_batch(names, std::span(missing).subspan(first, count), batch, begin, results);
+  }
+  return results;
+}
+
+/// Opens those of `names` whose indices are in `wanted`. All answers are there before the first is
+/// mapped: whoever maps may have to ask for chunks, and to wait for others who do.
+void client_impl::open_batch(std::span<const std::string> names,
+                             std::span<const std::size_t> wanted,
+                             const open_options& options,
+                             steady_time begin,
+                             std::span<open_outcome> results) {
+  wire::open_many request{{}, options.expected_size_bytes, milliseconds_on_wire(options.timeout)};
+  for (const std::size_t index : wanted) {
+    request.names.push_back(names[index]);
+  }
+  const auto connected = broker();
+  const auto deadline =
+      base::later(request_deadline(), std::clamp(options.timeout, {}, longest_wait));
+  std::vector<answer> answers = connected->open_many(std::move(request), {"open", {}}, deadline);
+  std::vector<bool> answered(wanted.size());
+  for (answer& got : answers) {
+    const auto* failure = std::get_if<wire::failure>(&got.body);
+    const auto* opened = std::get_if<wire::opened>(&got.body);
+    const std::uint32_t index = failure != nullptr  ? failure->index
+                                : opened != nullptr ? opened->index
+                                                    : static_cast<std::uint32_t>(wanted.size());
+    if (index >= wanted.size() || answered[index]) {
+      throw unexpected_answer({"open", {}});
+    }
+    answered[index] = true;
+    open_outcome& result = results[wanted[index]];
+    const std::string& name = names[wanted[index]];
+    try {
+      result.opened = use({connected, std::move(got)}, name, options, begin);
+    } catch (const error& why) {
+      result.failure = why;
+    }
+  }
+}
+
+}  // namespace gpushm::detail

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/subject.hpp"
+
+namespace gpushm::detail {
+
+error from_wire(const wire::failure& failure, const subject& about) {
+  return {failure.code, about.operation, about.object, failure.cause, failure.next_step};
+}
+
+error unexpected_answer(const subject& about) {
+  return {errc::protocol_error,
+          about.operation,
+          about.object,
+          "the broker's answer is not one to this request",
+          "use a broker of the same version"};
+}
+
+}  // namespace gpushm::detail
