@@ -138,6 +138,8 @@ void fake_gpus::make(const fake_gpus_options& options) {
     gpu.minor = number;
     gpu.size_bytes = options.size_bytes;
     gpu.peer = options.peer;
+    gpu.rdma = options.rdma;
+    gpu.rdma_vmm = options.rdma && options.rdma_vmm;
     gpus_.push_back(gpu);
   }
   for (int number = 0; number < options.mig_instances && !gpus_.empty(); ++number) {

@@ -15,6 +15,8 @@ struct fake_gpus_options {
   std::uint64_t size_bytes = 256UL << 20U;  ///< of each GPU; with MIG, of each instance
   int mig_instances = 0;  ///< of the first GPU; CUDA then lists them instead of it
   bool peer = true;       ///< GPUs may reach each other
+  bool rdma = true;       ///< GPUDirect RDMA may use their memory
+  bool rdma_vmm = true;   ///< and also that of cuMemCreate, where it is asked for
   /// Where to make the root directory; empty: $TMPDIR or /tmp, or /dev/shm where tmpfs cannot be
   /// mounted.
   std::string parent_directory;

@@ -45,6 +45,12 @@ void set(gpu_properties& gpu, const std::string& key, const std::string& value) 
     gpu.mig_parent = value;
   } else if (key == "peer") {
     gpu.peer = value != "0";
+  } else if (key == "rdma") {
+    gpu.rdma = value != "0";
+  } else if (key == "rdma_vmm") {
+    gpu.rdma_vmm = value != "0";
+  } else if (key == "rdma_ignored") {
+    gpu.rdma_ignored = value == "1";
   } else if (key == "mig_enabled") {
     gpu.mig_enabled = value == "1";
   } else if (key == "gpu_instance") {
@@ -71,10 +77,14 @@ std::string format_config(const std::vector<gpu_properties>& gpus) {
   for (const gpu_properties& gpu : gpus) {
     text << '[' << gpu.section << "]\nuuid=" << gpu.uuid << "\nname=" << gpu.name
          << "\npci=" << gpu.pci << "\nminor=" << gpu.minor << "\nnuma=" << gpu.numa
-         << "\nsize_bytes=" << gpu.size_bytes << "\npeer=" << (gpu.peer ? 1 : 0) << '\n';
+         << "\nsize_bytes=" << gpu.size_bytes << "\npeer=" << (gpu.peer ? 1 : 0)
+         << "\nrdma=" << (gpu.rdma ? 1 : 0) << "\nrdma_vmm=" << (gpu.rdma_vmm ? 1 : 0) << '\n';
     if (!gpu.mig_parent.empty()) {
       text << "mig_parent=" << gpu.mig_parent << "\ngpu_instance=" << gpu.gpu_instance
            << "\ncompute_instance=" << gpu.compute_instance << '\n';
+    }
+    if (gpu.rdma_ignored) {
+      text << "rdma_ignored=1\n";
     }
     if (gpu.mig_enabled) {
       text << "mig_enabled=1\n";

@@ -22,11 +22,14 @@ struct gpu_properties {
   int numa = 0;
   std::uint64_t size_bytes = 0;  ///< device memory; 0: whatever the file system holds
   std::string
-      mig_parent;    ///< section of the board that a MIG instance is part of; empty for a board
-  bool peer = true;  ///< may reach and be reached by other GPUs
-  bool mig_enabled = false;  ///< a board: MIG is on, even when it has no instances
-  int gpu_instance = -1;     ///< of a MIG instance; -1: N + 1 of "migN"
-  int compute_instance = 0;  ///< of a MIG instance
+      mig_parent;        ///< section of the board that a MIG instance is part of; empty for a board
+  bool peer = true;      ///< may reach and be reached by other GPUs
+  bool rdma = true;      ///< GPUDirect RDMA may use its memory
+  bool rdma_vmm = true;  ///< and also that of cuMemCreate, where it is asked for
+  bool rdma_ignored = false;  ///< cuMemCreate takes gpuDirectRDMACapable, and makes memory without
+  bool mig_enabled = false;   ///< a board: MIG is on, even when it has no instances
+  int gpu_instance = -1;      ///< of a MIG instance; -1: N + 1 of "migN"
+  int compute_instance = 0;   ///< of a MIG instance
 };
 
 [[nodiscard]] std::string format_config(const std::vector<gpu_properties>& gpus);

@@ -26,6 +26,7 @@ std::size_t width_of(CUpointer_attribute attribute) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_MAPPED:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       return sizeof(bool);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
@@ -48,6 +49,20 @@ CUmemAllocationHandleType handle_types_of(const fake::range& found) {
       return fake::pool_handle_types(found);
     default:
       return CU_MEM_HANDLE_TYPE_NONE;
+  }
+}
+
+// Whether GPUDirect RDMA may use it: plain allocations wherever the device can, chunks as they were
+// made.
+bool is_rdma_capable(const fake::range& found) {
+  switch (found.kind) {
+    case range_kind::vmm:
+      return static_cast<const fake::chunk*>(found.owner.get())->rdma;
+    case range_kind::legacy:
+    case range_kind::opened:
+      return state().gpus[found.gpu].properties.rdma;
+    default:
+      return false;
   }
 }
 
@@ -94,6 +109,8 @@ CUresult attribute_of(const fake::range& found,
       return put(data, true);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return put(data, handle_types_of(found));
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      return put(data, is_rdma_capable(found));
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return put(data, found.kind == range_kind::pool ? fake::pool_of(found) : nullptr);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:

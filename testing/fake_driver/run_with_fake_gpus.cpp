@@ -34,7 +34,8 @@ extern "C" void forward(int number) {
 
 int usage() {
   std::fputs(
-      "usage: run-with-fake-gpus [--gpus N] [--size BYTES] [--mig N] [--no-peer] -- command...\n"
+      "usage: run-with-fake-gpus [--gpus N] [--size BYTES] [--mig N] [--no-peer] [--no-rdma]\n"
+      "                          [--no-rdma-vmm] -- command...\n"
       "Runs command with N fake GPUs (default 1) of BYTES each (default 256MiB), of which the "
       "first is\n"
       "split into MIG instances on request. Returns its status, or 128 plus the signal that ended "
@@ -77,6 +78,14 @@ int main(int argc, char** argv) {
     const std::string_view flag = argv[at];
     if (flag == "--no-peer") {
       options.peer = false;
+      continue;
+    }
+    if (flag == "--no-rdma") {
+      options.rdma = false;
+      continue;
+    }
+    if (flag == "--no-rdma-vmm") {
+      options.rdma_vmm = false;
       continue;
     }
     if (at + 1 >= argc) {

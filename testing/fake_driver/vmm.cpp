@@ -157,10 +157,18 @@ CUresult cuda::cuMemCreate(CUmemGenericAllocationHandle* handle,
     }
     auto made = std::make_shared<chunk>();
     made->gpu = now.gpu_of(prop->location.id);
+    made->rdma = prop->allocFlags.gpuDirectRDMACapable != 0;
+    if (made->rdma && !now.gpus[made->gpu].properties.rdma_vmm) {
+      // As a GB10 with driver 580.95 was reported to (github.com/modular/modular/issues/6961). The
+      // documentation says only that the device's attribute is to be asked first.
+      return CUDA_ERROR_INVALID_DEVICE;
+    }
+    made->rdma = made->rdma && !now.gpus[made->gpu].properties.rdma_ignored;
     if (size > now.free_bytes(made->gpu)) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    base::unique_fd fd = fake::make_gpu_file(now.gpus[made->gpu], fake::file_kind::chunk, size);
+    base::unique_fd fd =
+        fake::make_gpu_file(now.gpus[made->gpu], fake::file_kind::chunk, size, made->rdma);
     if (!fd) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -390,6 +398,7 @@ CUresult cuda::cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* hand
     auto imported = std::make_shared<chunk>();
     imported->gpu = gpu;
     imported->size_bytes = header->size_bytes;
+    imported->rdma = header->rdma != 0;
     imported->view = fake::map_gpu_file(fd, 0, header->size_bytes, PROT_NONE, nullptr);
     if (imported->view == nullptr) {
       return CUDA_ERROR_OUT_OF_MEMORY;
@@ -430,6 +439,7 @@ CUresult cuda::cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
     *prop = {};
     prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
     prop->requestedHandleTypes = memory->handle_types;
+    prop->allocFlags.gpuDirectRDMACapable = memory->rdma ? 1 : 0;
     // A GPU that CUDA_VISIBLE_DEVICES hides reads as device -2 (I5).
     prop->location = {CU_MEM_LOCATION_TYPE_DEVICE, state().device_of(memory->gpu)};
     return CUDA_SUCCESS;

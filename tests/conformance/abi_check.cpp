@@ -108,6 +108,7 @@ GPUSHM_CHECK_FIELD(CUmemAllocationProp, requestedHandleTypes);
 GPUSHM_CHECK_FIELD(CUmemAllocationProp, location);
 GPUSHM_CHECK_FIELD(CUmemAllocationProp, win32HandleMetaData);
 GPUSHM_CHECK_FIELD(CUmemAllocationProp, allocFlags);
+GPUSHM_CHECK_FIELD(CUmemAllocationProp, allocFlags.gpuDirectRDMACapable);
 GPUSHM_CHECK_SIZE(CUmemAccessDesc);
 GPUSHM_CHECK_FIELD(CUmemAccessDesc, location);
 GPUSHM_CHECK_FIELD(CUmemAccessDesc, flags);

@@ -22,7 +22,9 @@ enum class order : std::uint32_t {
   /// number: ordinal. Loads the driver, makes the primary context current. value: its own PID,
   /// value2: how many devices, bytes[0]: whether devices 0 and 1 are peers
   init,
-  create,  ///< number: bytes, number2: chunks. VMM, exportable, mapped read-write in one range
+  create,       ///< number: bytes, number2: chunks. VMM, exportable, mapped read-write in one range
+  create_rdma,  ///< number: bytes. The same of one chunk, with gpuDirectRDMACapable
+  chunk_rdma,   ///< value: gpuDirectRDMACapable in the properties of the first chunk
   export_chunk,  ///< number: which. Answers with a descriptor
   import_chunk,  ///< with a descriptor. value: location id of its properties
   map_imported,  ///< number: CUmemAccess_flags, number2: ordinal whose access is set
@@ -62,27 +64,28 @@ enum class order : std::uint32_t {
   host_alloc,     ///< number: bytes, cuMemHostAlloc. value: address
   host_free,      ///< number: address, cuMemFreeHost
   host_register,  ///< number: address, number2: bytes
-  host_unregister,  ///< number: address
-  default_alloc,    ///< number: bytes, cuMemAllocAsync. value: address, value2: the default pool
-  pool_make,        ///< number: CUmemAllocationHandleType. value: the pool
-  pool_alloc,       ///< number: bytes, number2: pool. value: address
-  pool_descriptor,  ///< number: pool. Answers with a descriptor
-  pool_pointer,     ///< number: address. bytes: its export data
-  pool_open,        ///< with a descriptor. value: the pool
-  pool_take,        ///< number: pool; bytes: the pointer's export data. value: address
-  pool_take_wrong,  ///< as pool_take, with data that may crash: a signal ends the agent then
-  pool_access,      ///< number: pool, number2: CUmemAccess_flags of the agent's device
-  pool_trim,        ///< number: pool
-  pool_destroy,     ///< number: pool
-  pool_free,        ///< number: address, cuMemFreeAsync
-  device_free,      ///< number: address, cuMemFree
-  use_context,      ///< number: whether the primary context is made current, or none
-  push_context,     ///< makes the primary context current with cuCtxPushCurrent
-  retain_context,   ///< value: the CUcontext
-  reset_context,    ///< cuDevicePrimaryCtxReset
-  context_active,   ///< value: whether cuDevicePrimaryCtxGetState says active
-  context_id,       ///< value: cuCtxGetId of the primary context
-  end,              ///< exits with status 0
+  host_unregister,   ///< number: address
+  default_alloc,     ///< number: bytes, cuMemAllocAsync. value: address, value2: the default pool
+  pool_make,         ///< number: CUmemAllocationHandleType. value: the pool
+  pool_alloc,        ///< number: bytes, number2: pool. value: address
+  pool_descriptor,   ///< number: pool. Answers with a descriptor
+  pool_pointer,      ///< number: address. bytes: its export data
+  pool_open,         ///< with a descriptor. value: the pool
+  pool_take,         ///< number: pool; bytes: the pointer's export data. value: address
+  pool_take_wrong,   ///< as pool_take, with data that may crash: a signal ends the agent then
+  pool_access,       ///< number: pool, number2: CUmemAccess_flags of the agent's device
+  pool_trim,         ///< number: pool
+  pool_destroy,      ///< number: pool
+  pool_free,         ///< number: address, cuMemFreeAsync
+  device_free,       ///< number: address, cuMemFree
+  use_context,       ///< number: whether the primary context is made current, or none
+  push_context,      ///< makes the primary context current with cuCtxPushCurrent
+  retain_context,    ///< value: the CUcontext
+  reset_context,     ///< cuDevicePrimaryCtxReset
+  context_active,    ///< value: whether cuDevicePrimaryCtxGetState says active
+  device_attribute,  ///< number: CUdevice_attribute. value
+  context_id,        ///< value: cuCtxGetId of the primary context
+  end,               ///< exits with status 0
 };
 
 /// What `attributes` asks for at once; each is 8 bytes wide but the first, which is 4.

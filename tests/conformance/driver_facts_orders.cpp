@@ -32,7 +32,7 @@ class worker {
  private:
   CUmemAllocationProp properties() const;
   void init(message& said);
-  void create(std::size_t bytes, std::size_t chunks);
+  void create(std::size_t bytes, std::size_t chunks, bool rdma = false);
   void import_chunk(message& said, int fd);
   void map(CUmemAccess_flags flags, int ordinal);
   void unmap();
@@ -75,8 +75,9 @@ void worker::init(message& said) {
   said.bytes[0] = static_cast<char>(peers);
 }
 
-void worker::create(std::size_t bytes, std::size_t chunks) {
-  const CUmemAllocationProp prop = properties();
+void worker::create(std::size_t bytes, std::size_t chunks, bool rdma) {
+  CUmemAllocationProp prop = properties();
+  prop.allocFlags.gpuDirectRDMACapable = rdma ? 1 : 0;
   for (std::size_t i = 0; i < chunks; ++i) {
     CUmemGenericAllocationHandle handle = 0;
     must(cu()->cuMemCreate(&handle, bytes, &prop, 0));
@@ -212,6 +213,22 @@ base::unique_fd worker::obey(message& said, base::unique_fd fd) {
     case order::create:
       create(said.number, said.number2);
       break;
+    case order::create_rdma:
+      create(said.number, 1, true);
+      break;
+    case order::chunk_rdma: {
+      CUmemAllocationProp prop{};
+      must(cu()->cuMemGetAllocationPropertiesFromHandle(&prop, chunks_.at(0)));
+      said.number = prop.allocFlags.gpuDirectRDMACapable;
+      break;
+    }
+    case order::device_attribute: {
+      int value = 0;
+      must(cu()->cuDeviceGetAttribute(
+          &value, static_cast<CUdevice_attribute>(said.number), device_));
+      said.number = static_cast<std::uint64_t>(value);
+      break;
+    }
     case order::export_chunk:
       must(cu()->cuMemExportToShareableHandle(
           &number, chunks_.at(said.number), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which memory GPUDirect RDMA may use (D). After CUDA's documentation and reports of others; not
+// yet compared with a real driver.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "driver_facts_fixture.hpp"
+
+namespace gpushm::conformance {
+namespace {
+
+using namespace gpushm::cuda;
+
+std::uint64_t device_attribute(agent& of, CUdevice_attribute which) {
+  const answer said = of.ask(order::device_attribute, which);
+  EXPECT_OK(said) << "attribute " << which;
+  return said.value;
+}
+
+void expect_rdma(agent& of, std::uint64_t address, std::uint64_t wanted, const std::string& what) {
+  const answer said = attribute_in(of, address, CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE);
+  EXPECT_OK(said) << what;
+  EXPECT_EQ(said.value, wanted) << what;
+}
+
+TEST_F(driver_facts, D1_plain_allocations_are_as_the_device_says) {
+  agent maker;
+  const std::uint64_t rdma = device_attribute(maker, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
+  EXPECT_LE(device_attribute(maker, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED),
+            rdma);
+  ASSERT_OK(maker.ask(order::alloc, small));
+  expect_rdma(maker, address_in(maker), rdma, "cuMemAlloc");
+}
+
+TEST_F(driver_facts, D2_a_chunk_is_only_made_for_rdma_when_asked) {
+  agent maker;
+  ASSERT_OK(maker.ask(order::create, small, 1));
+  EXPECT_EQ(maker.ask(order::chunk_rdma).value, 0U);
+  expect_rdma(maker, address_in(maker), 0, "made without the flag");
+}
+
+TEST_F(driver_facts, D3_a_chunk_made_for_rdma_says_so_everywhere) {
+  agent maker;
+  if (device_attribute(maker, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) == 0) {
+    EXPECT_EQ(maker.ask(order::create_rdma, small).result, CUDA_ERROR_INVALID_DEVICE);
+    ASSERT_OK(maker.ask(order::create, small, 1)) << "without the flag";
+    return;
+  }
+  ASSERT_OK(maker.ask(order::create_rdma, small));
+  const answer made = maker.ask(order::chunk_rdma);
+  ASSERT_OK(made);
+  EXPECT_EQ(made.value, 1U);
+  expect_rdma(maker, address_in(maker), 1, "where it was made");
+  const answer exported = maker.ask(order::export_chunk, 0);
+  ASSERT_OK(exported);
+  agent user;
+  import_and_map(user, exported.fd);
+  const answer imported = user.ask(order::chunk_rdma);
+  ASSERT_OK(imported);
+  EXPECT_EQ(imported.value, 1U);
+  expect_rdma(user, address_in(user), 1, "where it was imported");
+}
+
+}  // namespace
+}  // namespace gpushm::conformance
