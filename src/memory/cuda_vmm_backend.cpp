@@ -11,6 +11,7 @@
 #include "driver/cuda.hpp"
 #include "driver/owners.hpp"
 #include "driver/primary_context.hpp"
+#include "driver/shareable_memory.hpp"
 #include "gpushm/error.hpp"
 #include "memory/device_bytes.hpp"
 
@@ -19,14 +20,6 @@ namespace gpushm::memory {
 namespace {
 
 using driver::cuda_driver;
-
-cuda::CUmemAllocationProp properties(cuda::CUdevice device) {
-  cuda::CUmemAllocationProp prop{};
-  prop.type = cuda::CU_MEM_ALLOCATION_TYPE_PINNED;
-  prop.requestedHandleTypes = cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  prop.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, device};
-  return prop;
-}
 
 /// An address range of one GPU's, into which chunks are mapped one behind the other; one set-access
 /// for all.
@@ -176,10 +169,9 @@ cuda_vmm_backend::cuda_vmm_backend(driver::gpu device) : gpu_(std::move(device))
                 "this GPU cannot share memory as file descriptors",
                 "use another GPU, or a driver newer than 450");
   }
-  const cuda::CUmemAllocationProp prop = properties(gpu_.handle);
+  properties_ = driver::shareable_properties(gpu_.handle);
   std::size_t granularity = 0;
-  cuda_driver::check(cu->cuMemGetAllocationGranularity(
-                         &granularity, &prop, cuda::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+  cuda_driver::check(driver::shareable_granularity(gpu_, properties_, &granularity),
                      "create",
                      gpu_.id.uuid,
                      "cuMemGetAllocationGranularity");
@@ -192,12 +184,13 @@ std::unique_ptr<allocation> cuda_vmm_backend::allocate(
     std::chrono::steady_clock::time_point /*deadline*/) const {
   const cuda_driver& cu = cuda_driver::instance();
   auto mapping = std::make_unique<device_mapping>("create", name, gpu_, plan.total_bytes());
-  const cuda::CUmemAllocationProp prop = properties(gpu_.handle);
+  cuda::CUmemAllocationProp properties = properties_;
   std::vector<driver::unique_allocation> chunks;
   chunks.reserve(plan.count);
   for (std::uint32_t i = 0; i < plan.count; ++i) {
-    cuda::CUmemGenericAllocationHandle handle = 0;
-    const cuda::CUresult result = cu->cuMemCreate(&handle, plan.size_of(i), &prop, 0);
+    driver::unique_allocation& chunk = chunks.emplace_back();
+    const cuda::CUresult result =
+        driver::create_shareable(gpu_, properties, plan.size_of(i), chunk);
     if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY) {
       std::size_t free_bytes = 0;
       std::size_t total_bytes = 0;
@@ -213,8 +206,7 @@ std::unique_ptr<allocation> cuda_vmm_backend::allocate(
                   "remove segments that nobody needs, use a smaller size, or another GPU");
     }
     cuda_driver::check(result, "create", name, "cuMemCreate");
-    chunks.emplace_back(handle);
-    mapping->append(handle, plan.size_of(i));
+    mapping->append(chunk.get(), plan.size_of(i));
   }
   mapping->allow(access::read_write);
   device_bytes bytes = mapping->bytes_from(0);

@@ -14,8 +14,9 @@ namespace gpushm::memory {
                                                  std::string_view operation,
                                                  std::string_view name);
 
-/// cuMemCreate allocations that travel as POSIX descriptors. Uses the primary context of its GPU,
-/// as the runtime API does, and leaves the thread's current context as it was.
+/// cuMemCreate allocations that travel as POSIX descriptors, made for GPUDirect RDMA where the GPU
+/// supports that. Uses the primary context of its GPU, as the runtime API does, and leaves the
+/// thread's current context as it was.
 class cuda_vmm_backend final : public backend {
  public:
   /// Throws driver_error when the GPU cannot share memory by descriptor.
@@ -33,6 +34,7 @@ class cuda_vmm_backend final : public backend {
   [[nodiscard]] std::unique_ptr<importer> begin_import(const import_request& wanted) const override;
 
   driver::gpu gpu_;
+  cuda::CUmemAllocationProp properties_{};
   std::uint64_t granularity_ = 0;
 };
 

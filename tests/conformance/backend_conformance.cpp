@@ -175,6 +175,34 @@ TEST_P(backend_conformance, both_sides_see_what_the_other_writes) {
   EXPECT_TRUE(got == back);
 }
 
+/// Whether the driver says that GPUDirect RDMA may use `memory`.
+bool is_rdma_capable(const void* memory) {
+  std::uint64_t capable = 0;  // more than the driver writes
+  EXPECT_EQ(driver::cuda_driver::instance()->cuPointerGetAttribute(
+                &capable,
+                cuda::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE,
+                reinterpret_cast<cuda::CUdeviceptr>(memory)),
+            cuda::CUDA_SUCCESS);
+  return capable != 0;
+}
+
+TEST_P(backend_conformance, memory_is_rdma_capable_where_the_gpu_can) {
+  if (!on_gpu()) {
+    GTEST_SKIP() << "host memory is registered as it is";
+  }
+  int supported = 0;
+  ASSERT_EQ(driver::cuda_driver::instance()->cuDeviceGetAttribute(
+                &supported,
+                cuda::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+                driver::find_device(GetParam().home).handle),
+            cuda::CUDA_SUCCESS);
+  segment written = producer_->create("w", make(mib));
+  EXPECT_EQ(is_rdma_capable(written.data()), supported != 0);
+  written.publish();
+  const segment seen = consumer_->open("w", use());
+  EXPECT_EQ(is_rdma_capable(seen.data()), supported != 0);
+}
+
 TEST_P(backend_conformance, several_chunks_are_one_range) {
   const std::uint64_t step = home()->granularity();
   segment written = producer_->create("w", make(5 * step - 100, step));

@@ -20,8 +20,10 @@
 #include "driver/devices.hpp"
 #include "driver/nvml.hpp"
 #include "driver/owners.hpp"
+#include "driver/shareable_memory.hpp"
 #include "driver/visibility.hpp"
 #include "fake_driver/fake_gpus.hpp"
+#include "gpushm/client.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::driver {
@@ -324,6 +326,111 @@ TEST_F(driver_fake, memory_is_limited_and_comes_back) {
     ASSERT_EQ(cu->cuMemGetInfo_v2(&free_bytes, &total_bytes), CUDA_SUCCESS);
     EXPECT_EQ(free_bytes, gpu_bytes);
     EXPECT_EQ(total_bytes, gpu_bytes);
+  });
+}
+
+/// gpus.conf with a change of one GPU; as it was at the end.
+class changed_gpu {
+ public:
+  changed_gpu(std::size_t which, const std::function<void(fake::gpu_properties&)>& change)
+      : root_(std::getenv("GPUSHM_FAKE_GPU_ROOT")), before_(fake::read_config(root_)) {
+    auto changed = before_;
+    change(changed.at(which));
+    write(changed);
+  }
+  changed_gpu(const changed_gpu&) = delete;
+  changed_gpu& operator=(const changed_gpu&) = delete;
+  ~changed_gpu() { write(before_); }
+
+ private:
+  void write(const std::vector<fake::gpu_properties>& gpus) const {
+    std::ofstream(root_ + "/gpus.conf") << fake::format_config(gpus);
+  }
+  std::string root_;
+  std::vector<fake::gpu_properties> before_;
+};
+
+/// Makes a chunk on GPU `ordinal` twice, as segments do. `capable`: what its properties say.
+void expect_chunks(int ordinal, bool capable) {
+  const gpu& on = visible_gpus().at(static_cast<std::size_t>(ordinal));
+  for (int round = 0; round < 2; ++round) {
+    CUmemAllocationProp properties = shareable_properties(on.handle);
+    std::size_t granularity = 0;
+    ASSERT_EQ(shareable_granularity(on, properties, &granularity), CUDA_SUCCESS);
+    EXPECT_EQ(granularity, step);
+    unique_allocation memory;
+    ASSERT_EQ(create_shareable(on, properties, step, memory), CUDA_SUCCESS);
+    CUmemAllocationProp made{};
+    ASSERT_EQ(cuda_driver::instance()->cuMemGetAllocationPropertiesFromHandle(&made, memory.get()),
+              CUDA_SUCCESS);
+    EXPECT_EQ(made.allocFlags.gpuDirectRDMACapable, capable ? 1 : 0) << ordinal;
+  }
+}
+
+std::vector<std::string>& log_lines() {
+  static std::vector<std::string> lines;
+  set_log_sink([](log_level, std::string_view text) { lines.emplace_back(text); });
+  return lines;
+}
+
+TEST_F(driver_fake, chunks_are_made_for_rdma_on_the_gpus_that_can) {
+  const changed_gpu second(1, [](fake::gpu_properties& gpu) { gpu.rdma_vmm = false; });
+  in_child([] {
+    const auto& lines = log_lines();
+    expect_chunks(0, true);
+    expect_chunks(1, false);
+    EXPECT_TRUE(lines.empty()) << lines.front();
+    CUmemAllocationProp prop = on_device(1);
+    prop.allocFlags.gpuDirectRDMACapable = 1;
+    CUmemGenericAllocationHandle handle = 0;
+    EXPECT_EQ(cuda_driver::instance()->cuMemCreate(&handle, step, &prop, 0),
+              CUDA_ERROR_INVALID_DEVICE);
+  });
+}
+
+TEST_F(driver_fake, chunks_are_made_without_rdma_where_the_driver_refuses_it) {
+  in_child([] {
+    ::setenv("GPUSHM_FAKE_FAIL", "cuMemCreate:1=1,cuMemCreate:3=801", 1);
+    const auto& lines = log_lines();
+    expect_chunks(0, false);
+    const gpu& on = visible_gpus().front();
+    ASSERT_EQ(lines.size(), 1U) << "once a process";
+    EXPECT_EQ(lines.front(),
+              on.id.uuid +
+                  ": memory is made without GPUDirect RDMA, though the GPU says that it supports "
+                  "it: cuMemCreate: CUDA_ERROR_INVALID_VALUE (1)");
+    CUmemAllocationProp properties = shareable_properties(on.handle);
+    unique_allocation memory;
+    EXPECT_EQ(create_shareable(on, properties, gpu_bytes + step, memory), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(memory.get(), 0U);
+  });
+}
+
+TEST_F(driver_fake, a_granularity_is_asked_without_rdma_where_the_driver_refuses_it) {
+  in_child([] {
+    ::setenv("GPUSHM_FAKE_FAIL", "cuMemGetAllocationGranularity:1=1", 1);
+    const auto& lines = log_lines();
+    const gpu& on = visible_gpus().front();
+    CUmemAllocationProp properties = shareable_properties(on.handle);
+    EXPECT_EQ(properties.allocFlags.gpuDirectRDMACapable, 1);
+    std::size_t granularity = 0;
+    EXPECT_EQ(shareable_granularity(on, properties, &granularity), CUDA_SUCCESS);
+    EXPECT_EQ(granularity, step);
+    EXPECT_EQ(properties.allocFlags.gpuDirectRDMACapable, 0);
+    EXPECT_EQ(lines.size(), 1U);
+  });
+}
+
+TEST_F(driver_fake, memory_made_without_rdma_in_spite_of_the_flag_is_logged_once) {
+  const changed_gpu first(0, [](fake::gpu_properties& gpu) { gpu.rdma_ignored = true; });
+  in_child([] {
+    const auto& lines = log_lines();
+    expect_chunks(0, false);
+    ASSERT_EQ(lines.size(), 1U);
+    EXPECT_EQ(lines.front(),
+              visible_gpus().front().id.uuid +
+                  ": memory is made without GPUDirect RDMA, though the GPU says that it supports "
+                  "it: cuMemCreate made other memory than it was asked for");
   });
 }
 
