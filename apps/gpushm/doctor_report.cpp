@@ -88,10 +88,16 @@ std::string device_text(const doctor_report& report, const std::string& uuid) {
   return uuid;
 }
 
+/// What gpushm itself made in a trial and RDMA libraries would be given.
+std::optional<bool> made_for_rdma(const selftest_finding& each) {
+  return each.how == inspect::way::vmm ? each.outcome.exporter_rdma : std::nullopt;
+}
+
 std::string outcome_text(const selftest_finding& each) {
   const std::string how(to_string(each.how));
   if (each.outcome.result == trial_result::works) {
-    return how + " works";
+    const auto rdma = made_for_rdma(each);
+    return how + " works" + (rdma ? (*rdma ? " (RDMA capable)" : " (not RDMA capable)") : "");
   }
   if (each.outcome.result == trial_result::not_run) {
     return how + " not run: " + each.outcome.failure;
@@ -100,8 +106,18 @@ std::string outcome_text(const selftest_finding& each) {
          (each.as_expected() ? ", as predicted" : "");
 }
 
+/// Whether CUDA says of the device that it makes memory for RDMA on request.
+bool promises_rdma(const doctor_report& report, const std::string& uuid) {
+  for (const inspect::cuda_gpu_view& each : report.facts.driver.cuda.gpus) {
+    if (each.uuid == uuid) {
+      return each.rdma_vmm == true;
+    }
+  }
+  return false;
+}
+
 /// Trials on one device with the same kind of PIDs, as one check.
-check trials_check(const std::vector<const selftest_finding*>& trials) {
+check trials_check(const std::vector<const selftest_finding*>& trials, bool rdma_promised) {
   check made;
   made.result = verdict::ok;
   if (!trials.front()->not_permitted.empty()) {
@@ -131,6 +147,11 @@ check trials_check(const std::vector<const selftest_finding*>& trials) {
       made.result = verdict::warning;
       made.why = "what could not be tried is not known to work";
     }
+    if (rdma_promised && made_for_rdma(*each) == false && made.result == verdict::ok) {
+      made.result = verdict::warning;
+      made.why = "the GPU supports RDMA capable memory, and cuMemCreate did not make any";
+      made.remedy = "use a newer NVIDIA driver if RDMA libraries are to use segments";
+    }
     lesson = lesson || (each->as_expected() && each->outcome.result != trial_result::works);
   }
   if (lesson && made.result == verdict::ok) {
@@ -158,7 +179,7 @@ std::vector<trial_group> group_trials(const doctor_report& report) {
   made.reserve(groups.size());
   for (const auto& [key, trials] : groups) {
     made.push_back({device_text(report, key.first) + (key.second ? ", PIDs =" : ", PIDs !="),
-                    trials_check(trials)});
+                    trials_check(trials, promises_rdma(report, key.first))});
   }
   return made;
 }
@@ -216,6 +237,8 @@ json selftest_json(const selftest_finding& each) {
           {"exporter_pid", each.outcome.exporter_pid},
           {"importer_pid", each.outcome.importer_pid},
           {"open_ns", each.outcome.open_time.count()},
+          {"exporter_rdma", json_or_null(each.outcome.exporter_rdma)},
+          {"importer_rdma", json_or_null(each.outcome.importer_rdma)},
           {"predicted_to_work", each.expected.works},
           {"predicted_failure", each.expected.failure},
           {"as_predicted", each.as_expected()},

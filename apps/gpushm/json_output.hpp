@@ -4,6 +4,7 @@
 // Included by few files: the JSON library is large.
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "gpushm/error.hpp"
 #include "gpushm/segment.hpp"
@@ -18,6 +19,10 @@ using json = nlohmann::ordered_json;
 /// become U+FFFD.
 void print_json(const json& document);
 
+template <typename Value>
+[[nodiscard]] json json_or_null(const std::optional<Value>& value) {
+  return value ? json(*value) : json(nullptr);
+}
 [[nodiscard]] json to_json(const error& failure);
 [[nodiscard]] json to_json(const segment_info& info);
 /// A mapped segment, as `create` and `open` show it.

@@ -45,6 +45,7 @@ constexpr auto every =
                          {"cdi", "devices", rules::cdi},
                          {"gpus", "GPUs", rules::gpus},
                          {"vmm-support", "GPUs", rules::vmm_support},
+                         {"rdma", "GPUs", rules::rdma},
                          {"mig", "GPUs", rules::mig},
                          {"compute-mode", "GPUs", rules::compute_mode},
                          {"mps", "GPUs", rules::mps},

@@ -268,6 +268,44 @@ check vmm_support(const facts& all) {
   return made;
 }
 
+check rdma(const facts& all) {
+  check made;
+  if (none_known(all, made, [](const gpu_facts& gpu) {
+        return has_cuda(gpu) && gpu.cuda.front().rdma_vmm.has_value();
+      })) {
+    return made;
+  }
+  std::string with;
+  std::string without;
+  bool only_plain = false;
+  for (const gpu_facts& gpu : all.gpus) {
+    if (!has_cuda(gpu)) {
+      continue;
+    }
+    // Instances are alike: they are one board's.
+    const cuda_gpu_view& cuda = gpu.cuda.front();
+    std::string& list = cuda.rdma_vmm == true ? with : without;
+    list += (list.empty() ? "" : ", ") + short_name(gpu);
+    if (cuda.rdma_vmm != true) {
+      list += !cuda.rdma_vmm ? " (unknown)" : cuda.rdma == true ? " (cudaMalloc memory only)" : "";
+      only_plain = only_plain || cuda.rdma == true;
+    }
+  }
+  if (without.empty()) {
+    made.result = verdict::ok;
+    made.seen = "memory made by gpushm is RDMA capable on every GPU: " + with;
+    return made;
+  }
+  made.result = verdict::note;
+  made.seen = "memory made by gpushm is not RDMA capable on " + without +
+              (with.empty() ? "" : "; it is on " + with);
+  made.why = "RDMA libraries (verbs, UCX, NVSHMEM, gdrcopy) refuse it; sharing does not need it";
+  made.remedy = only_plain ? "share cudaMalloc memory: client::share, backend cuda-ipc"
+                           : "use device host, whose memory can be registered with the NIC, or "
+                             "another GPU";
+  return made;
+}
+
 check peer_access(const facts& all) {
   check made;
   std::size_t known = 0;

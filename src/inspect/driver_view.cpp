@@ -60,6 +60,8 @@ cuda_gpu_view look_at_gpu(const cuda_driver& cu, const driver::gpu& gpu) {
     view.pool_file_handles =
         (static_cast<unsigned int>(kinds) & cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
   }
+  view.rdma = yes(cuda::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
+  view.rdma_vmm = yes(cuda::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
   return view;
 }
 

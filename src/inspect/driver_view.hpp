@@ -33,6 +33,8 @@ struct cuda_gpu_view {
   std::optional<bool> fabric_handles;
   std::optional<bool> pools;              ///< memory pools
   std::optional<bool> pool_file_handles;  ///< pools that can be exported as descriptors
+  std::optional<bool> rdma;               ///< GPUDirect RDMA
+  std::optional<bool> rdma_vmm;           ///< and also of virtual memory, made for it
 };
 
 /// What CUDA says of GPU `from` using memory of GPU `to`; ordinals.

@@ -49,7 +49,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(cuda_gpu_view,
                                                 file_handles,
                                                 fabric_handles,
                                                 pools,
-                                                pool_file_handles)
+                                                pool_file_handles,
+                                                rdma,
+                                                rdma_vmm)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(
     cuda_pair_view, from, to, access, native_atomics, performance_rank)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(

@@ -33,6 +33,7 @@ namespace gpushm::inspect::rules {
 [[nodiscard]] check persistence(const facts& all);
 [[nodiscard]] check xid(const facts& all);
 [[nodiscard]] check vmm_support(const facts& all);
+[[nodiscard]] check rdma(const facts& all);
 [[nodiscard]] check peer_access(const facts& all);
 [[nodiscard]] check imex(const facts& all);
 

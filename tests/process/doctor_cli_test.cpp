@@ -43,6 +43,11 @@ class doctor_cli : public ::testing::Test {
     fake_.emplace(options);
     environment_ = fake_->environment();
   }
+  void change_fake_gpu(std::size_t which, void (*change)(gpushm::fake::gpu_properties&)) {
+    auto gpus = fake_->gpus();
+    change(gpus.at(which));
+    std::ofstream(fake_->root() + "/gpus.conf") << gpushm::fake::format_config(gpus);
+  }
   static std::map<std::string, std::string> verdicts(const json& document) {
     std::map<std::string, std::string> found;
     for (const auto& each : document.at("checks")) {
@@ -117,6 +122,32 @@ TEST_F(doctor_cli, tries_every_way_on_every_gpu) {
   after.erase("broker");
   EXPECT_EQ(after, before);
   EXPECT_TRUE(json::parse(replayed.out).at("selftest").is_null());
+}
+
+TEST_F(doctor_cli, says_of_each_gpu_whether_memory_is_made_for_rdma) {
+  use_fake_gpus(2);
+  EXPECT_EQ(verdicts(json::parse(doctor({"--json", "--no-selftest"}).out)).at("rdma"), "ok");
+  change_fake_gpu(1, [](auto& gpu) { gpu.rdma_vmm = false; });
+  const auto ran = doctor({"--json", "--no-selftest"});
+  EXPECT_EQ(ran.status, exited(0));
+  const json document = json::parse(ran.out);
+  EXPECT_EQ(verdicts(document).at("rdma"), "note");
+  for (const std::size_t which : {0U, 1U}) {
+    const json said = document.at("facts").at("gpus").at(which).at("cuda").at(0);
+    EXPECT_EQ(said.at("rdma"), true);
+    EXPECT_EQ(said.at("rdma_vmm"), which == 0);
+  }
+}
+
+TEST_F(doctor_cli, tries_whether_memory_is_made_for_rdma) {
+  use_fake_gpus(1);
+  EXPECT_THAT(doctor({"--accept-fake-chunks"}).out, HasSubstr("cuda-vmm works (RDMA capable)"));
+  change_fake_gpu(0, [](auto& gpu) { gpu.rdma_ignored = true; });
+  const auto ran = doctor({"--accept-fake-chunks"});
+  EXPECT_EQ(ran.status, exited(0)) << ran.out;
+  EXPECT_THAT(ran.out, HasSubstr("cuda-vmm works (not RDMA capable)"));
+  EXPECT_THAT(ran.out,
+              HasSubstr("why: the GPU supports RDMA capable memory, and cuMemCreate did not\n"));
 }
 
 TEST_F(doctor_cli, a_driver_that_fails_is_a_finding) {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "base/sanitizers.hpp"
 #include "fake_driver/fake_gpus.hpp"
@@ -87,6 +88,9 @@ TEST_F(selftest, agrees_with_the_predictions) {
   if (gpushm::base::under_thread_sanitizer) {
     GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
   }
+  auto changed = gpus_.gpus();
+  changed[1].rdma_vmm = false;
+  std::ofstream(gpus_.root() + "/gpus.conf") << gpushm::fake::format_config(changed);
   const auto findings = run_selftest(options());
   if (!findings.front().not_permitted.empty()) {
     GTEST_SKIP() << "no namespaces here: " << findings.front().not_permitted;
@@ -102,6 +106,13 @@ TEST_F(selftest, agrees_with_the_predictions) {
     const bool fails = each.how == way::raw_legacy && each.equal_pids;
     EXPECT_EQ(each.outcome.result, fails ? trial_result::fails : trial_result::works)
         << each.outcome.text;
+    if (each.how == way::vmm) {
+      EXPECT_EQ(each.outcome.exporter_rdma, each.device == gpus_.gpus()[0].uuid);
+      EXPECT_EQ(each.outcome.importer_rdma, each.outcome.exporter_rdma);
+    } else if (each.how == way::host) {
+      EXPECT_EQ(each.outcome.exporter_rdma, std::nullopt);
+      EXPECT_EQ(each.outcome.importer_rdma, std::nullopt);
+    }
     EXPECT_EQ(each.outcome.failure, fails ? "CUDA_ERROR_INVALID_CONTEXT (201)" : "");
   }
   EXPECT_TRUE(!gpus_.mounted() || gpus_.used_bytes(0) + gpus_.used_bytes(1) == 0);

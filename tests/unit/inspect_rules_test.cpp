@@ -352,6 +352,44 @@ const rule_case cases[] = {
      "GPU-000000a3 cannot export",
      "client::share"},
 
+    {"rdma", "recorded_before_it_was_asked", "dgx-h100", as_it_is, none, "unknown (", ""},
+    {"rdma",
+     "all",
+     "dgx-h100",
+     [](facts& all) {
+       for (auto& gpu : all.gpus) {
+         gpu.cuda[0].rdma = gpu.cuda[0].rdma_vmm = true;
+       }
+     },
+     ok,
+     "memory made by gpushm is RDMA capable on every GPU: GPU-000000a0, GPU-000000a1",
+     ""},
+    {"rdma",
+     "not_of_virtual_memory",
+     "dgx-h100",
+     [](facts& all) {
+       for (auto& gpu : all.gpus) {
+         gpu.cuda[0].rdma = gpu.cuda[0].rdma_vmm = true;
+       }
+       all.gpus[3].cuda[0].rdma_vmm = false;
+     },
+     note,
+     "not RDMA capable on GPU-000000a3 (cudaMalloc memory only); it is on GPU-000000a0",
+     "client::share"},
+    {"rdma",
+     "none",
+     "h200-one-of-two",
+     [](facts& all) {
+       for (auto& gpu : all.gpus) {
+         for (auto& each : gpu.cuda) {
+           each.rdma = each.rdma_vmm = false;
+         }
+       }
+     },
+     note,
+     "memory made by gpushm is not RDMA capable on GPU-",
+     "device host"},
+
     {"mig", "off", "dgx-h100", as_it_is, ok, "off", ""},
     {"mig", "instances", "mig-a100", as_it_is, ok, "3 instances", ""},
     {"mig",

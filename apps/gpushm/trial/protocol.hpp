@@ -7,9 +7,9 @@
 //
 // Orders, each with "way" and "order":
 //   hello   the worker itself answers "ready" with the PID of the child that does this way
-//   export  device, socket, name, size_bytes, seed: "exported" with device and handle
+//   export  device, socket, name, size_bytes, seed: "exported" with device, handle and rdma
 //   open    device, socket, name, size_bytes, seed, answer_seed, handle, memory_device:
-//           "answered" with open_ns
+//           "answered" with open_ns and rdma
 //   check   seed: "checked"
 //   end     the child tidies up and ends
 //   kill    the worker kills the child

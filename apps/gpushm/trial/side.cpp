@@ -96,8 +96,10 @@ class side {
     if (what == "export") {
       memory_ = export_memory_for(request);
       fill(seed);
-      return json{
-          {"event", "exported"}, {"device", memory_->device()}, {"handle", memory_->handle()}};
+      return json{{"event", "exported"},
+                  {"device", memory_->device()},
+                  {"handle", memory_->handle()},
+                  {"rdma", json_or_null(memory_->rdma())}};
     }
     request.memory_device = order.at("memory_device").get<std::string>();
     request.handle = order.at("handle").get<std::string>();
@@ -107,6 +109,7 @@ class side {
     if (answered["event"] == "answered") {
       fill(order.at("answer_seed").get<std::uint64_t>());
       answered["open_ns"] = open_time.count();
+      answered["rdma"] = json_or_null(memory_->rdma());
     }
     return answered;
   }

@@ -202,6 +202,12 @@ class trial_side {
   bool hung_ = false;
 };
 
+std::optional<bool> rdma_in(const json& event) {
+  const auto said = event.find("rdma");
+  return said != event.end() && said->is_boolean() ? std::optional(said->get<bool>())
+                                                   : std::nullopt;
+}
+
 void share(trial_side& exporter,
            trial_side& importer,
            const trial_setup& setup,
@@ -219,6 +225,7 @@ void share(trial_side& exporter,
   json order = common;
   order["device"] = setup.exporter_device;
   const json exported = exporter.ask("export", "exported", std::move(order));
+  outcome.exporter_rdma = rdma_in(exported);
   order = common;
   order["device"] = setup.importer_device;
   order["memory_device"] = exported.at("device");
@@ -226,6 +233,7 @@ void share(trial_side& exporter,
   order["answer_seed"] = answer_seed;
   const json answered = importer.ask("open", "answered", std::move(order));
   outcome.open_time = std::chrono::nanoseconds(answered.value("open_ns", std::int64_t{0}));
+  outcome.importer_rdma = rdma_in(answered);
   exporter.ask("check", "checked", json{{"seed", answer_seed}});
 }
 

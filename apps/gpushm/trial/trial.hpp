@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "inspect/predict.hpp"
@@ -34,6 +35,10 @@ struct trial_outcome {
   std::int32_t exporter_pid = 0;  ///< as each side's own PID namespace numbers it
   std::int32_t importer_pid = 0;
   std::chrono::nanoseconds open_time{0};  ///< of the importer's open alone
+  /// Whether the driver says there that GPUDirect RDMA may use the memory; nothing: it is the
+  /// host's, or that is not known.
+  std::optional<bool> exporter_rdma;
+  std::optional<bool> importer_rdma;
 };
 
 /// Runs one trial between two programs `gpushm trial-worker`, started in whatever way as processes

@@ -47,6 +47,16 @@ cuda::CUipcMemHandle handle_of(const std::string& text) {
   return handle;
 }
 
+std::optional<bool> rdma_of(cuda::CUdeviceptr address) {
+  std::uint64_t capable = 0;  // the driver writes one byte or more
+  if (cuda_driver::instance()->cuPointerGetAttribute(
+          &capable, cuda::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, address) !=
+      cuda::CUDA_SUCCESS) {
+    return std::nullopt;
+  }
+  return capable != 0;
+}
+
 /// Device memory without gpushm, in a context that stays current.
 class raw_memory : public trial_memory {
  public:
@@ -70,6 +80,7 @@ class raw_memory : public trial_memory {
         "cuMemcpyDtoH");
   }
   [[nodiscard]] std::string device() const override { return uuid_; }
+  [[nodiscard]] std::optional<bool> rdma() const override { return rdma_of(address_); }
 
  protected:
   cuda::CUdeviceptr address_ = 0;  ///< set by the two kinds below
@@ -178,6 +189,10 @@ class segment_memory : public trial_memory {
   void write(std::span<const std::byte> source) override { segment_.write(0, source); }
   void read(std::span<std::byte> destination) const override { segment_.read(0, destination); }
   [[nodiscard]] std::string device() const override { return segment_.device().text(); }
+  [[nodiscard]] std::optional<bool> rdma() const override {
+    return segment_.backend() == backend::host ? std::nullopt
+                                               : rdma_of(as_address(segment_.data()));
+  }
 
  protected:
   client client_;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -37,6 +38,9 @@ class trial_memory {
   virtual void read(std::span<std::byte> destination) const = 0;
   /// UUID of the GPU that it is on; "host".
   [[nodiscard]] virtual std::string device() const = 0;
+  /// Whether the driver says that GPUDirect RDMA may use it, where it is mapped here; nothing for
+  /// host memory and where the driver does not say.
+  [[nodiscard]] virtual std::optional<bool> rdma() const { return std::nullopt; }
   /// Exporter, raw_legacy: what the importer is to be given.
   [[nodiscard]] virtual std::string handle() const { return {}; }
 };
