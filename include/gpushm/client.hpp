@@ -72,7 +72,9 @@ struct create_options {
   /// visible GPU, else the host.
   std::string device = "auto";
   gpushm::lifetime lifetime = gpushm::lifetime::leased;
-  /// Size of one physical allocation, rounded up to the device's granularity; 0: one chunk for all.
+  /// Size of one physical allocation, rounded up to the device's granularity; 0: one for all. Keep
+  /// 0 for memory that other libraries get: many ask the driver for the range of an address
+  /// (`cuMemGetAddressRange`) and see the first chunk only.
   std::uint64_t chunk_bytes = 0;
   /// Host segments only: use 2 MiB huge pages (errc::out_of_memory when the node has none free).
   bool huge_pages = false;

@@ -203,6 +203,28 @@ TEST_P(backend_conformance, memory_is_rdma_capable_where_the_gpu_can) {
   EXPECT_EQ(is_rdma_capable(seen.data()), supported != 0);
 }
 
+// Libraries that ask for the range of an address see the first chunk alone.
+TEST_P(backend_conformance, a_segment_is_one_chunk_by_default) {
+  constexpr std::uint64_t size = 256 * mib + 1;
+  segment written = producer_->create("w", make(size));
+  written.publish();
+  EXPECT_EQ(consumer_->stat("w").chunks, 1U);
+  const segment seen = consumer_->open("w", use());
+  if (!on_gpu()) {
+    return;
+  }
+  for (const segment* each : {&std::as_const(written), &seen}) {
+    const auto first = reinterpret_cast<cuda::CUdeviceptr>(each->data());
+    cuda::CUdeviceptr base = 0;
+    std::size_t bytes = 0;
+    ASSERT_EQ(
+        driver::cuda_driver::instance()->cuMemGetAddressRange_v2(&base, &bytes, first + size - 1),
+        cuda::CUDA_SUCCESS);
+    EXPECT_EQ(base, first);
+    EXPECT_GE(bytes, size);
+  }
+}
+
 TEST_P(backend_conformance, several_chunks_are_one_range) {
   const std::uint64_t step = home()->granularity();
   segment written = producer_->create("w", make(5 * step - 100, step));
