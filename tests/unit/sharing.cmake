@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 gpushm_test(gpushm_client_test
-  SOURCES client_broker_test.cpp broker_statistics_test.cpp
+  SOURCES client_broker_test.cpp client_registry_test.cpp broker_statistics_test.cpp
   MODULES client broker
   LABEL unit)
 gpushm_test(gpushm_moved_from_test
