@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "base/device_files.hpp"
+#include "base/page_size.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 
@@ -210,7 +211,7 @@ namespace {
 
 /// Before main, or while the library is loaded: a child never finds it half done.
 [[maybe_unused]] const bool handlers_are_set = []() noexcept {
-  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t page = host_page_bytes();
   void* const memory =
       ::mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory != MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the system's macro

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/file.hpp"
+#include "base/page_size.hpp"
 #include "base/size_text.hpp"
 #include "base/syscall.hpp"
 #include "gpushm/error.hpp"
@@ -251,8 +252,7 @@ bool is_sealed_memfd(int fd, std::uint64_t size_bytes) noexcept {
 }
 
 std::uint64_t host_backend::granularity() const {
-  // 4 KiB on most machines, 64 KiB on others.
-  return huge_pages_ ? huge_page_bytes : static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return huge_pages_ ? huge_page_bytes : base::host_page_bytes();
 }
 
 std::unique_ptr<allocation> host_backend::allocate(

@@ -45,7 +45,7 @@ base::unique_fd make_gpu_file(const gpu_view& gpu,
   const bool made =
       fd && ::fchmod(fd.get(), 0666) == 0 &&
       base::retry([&] {
-        return ::fallocate(fd.get(), 0, 0, static_cast<off_t>(header_bytes + size_bytes));
+        return ::fallocate(fd.get(), 0, 0, static_cast<off_t>(header_bytes() + size_bytes));
       }) == 0 &&
       ::pwrite(fd.get(), &header, sizeof(header), 0) == ssize_t{sizeof(header)};
   return made ? std::move(fd) : base::unique_fd();
@@ -55,7 +55,7 @@ bool allocate_range(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes
   return base::retry([&] {
            return ::fallocate(fd,
                               0,
-                              static_cast<off_t>(header_bytes + offset_bytes),
+                              static_cast<off_t>(header_bytes() + offset_bytes),
                               static_cast<off_t>(size_bytes));
          }) == 0;
 }
@@ -73,7 +73,7 @@ std::optional<file_header> read_header(int fd) {
   header.uuid[sizeof(header.uuid) - 1] = '\0';
   // A file that somebody cut short would kill its users with SIGBUS.
   const auto whole = static_cast<std::uint64_t>(status.st_size);
-  if (whole < header_bytes || whole - header_bytes < header.size_bytes) {
+  if (whole < header_bytes() || whole - header_bytes() < header.size_bytes) {
     return std::nullopt;
   }
   return header;
@@ -93,7 +93,7 @@ void* map_gpu_file(
                               protection,
                               MAP_SHARED | (address == nullptr ? 0 : MAP_FIXED),
                               fd,
-                              static_cast<off_t>(header_bytes + offset_bytes));
+                              static_cast<off_t>(header_bytes() + offset_bytes));
   return mapped == MAP_FAILED ? nullptr : mapped;
 }
 

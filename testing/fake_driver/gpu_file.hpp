@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "base/page_size.hpp"
 #include "base/unique_fd.hpp"
 #include "fake_driver/gpu_config.hpp"
 
@@ -24,7 +25,10 @@ struct file_header {
   std::uint64_t size_bytes = 0;   ///< of the memory behind the header
   std::uint32_t rdma = 0;         ///< a chunk: made with gpuDirectRDMACapable
 };
-inline constexpr std::uint64_t header_bytes = 4096;
+/// The memory is mapped from there on.
+[[nodiscard]] inline std::uint64_t header_bytes() noexcept {
+  return base::host_page_bytes();
+}
 
 /// An unnamed file of `size_bytes` of really allocated memory on `gpu`; empty when that is out of
 /// memory.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plain allocations, host registration, copies and sets.
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
+#include "base/page_size.hpp"
 #include "fake_driver/gpu_file.hpp"
 #include "fake_driver/legacy.hpp"
 #include "fake_driver/pool.hpp"
@@ -94,7 +94,7 @@ CUresult set_bytes(
 }
 
 bool is_mapped(void* address, std::size_t size) {
-  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::uint64_t page = gpushm::base::host_page_bytes();
   const CUdeviceptr first = as_address(address) / page * page;
   return ::msync(as_pointer(first), as_address(address) + size - first, MS_ASYNC) == 0;
 }

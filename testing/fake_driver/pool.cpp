@@ -93,7 +93,7 @@ struct flock lock_of(short type, std::size_t begin, std::size_t end) {
   struct flock lock {};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
-  lock.l_start = static_cast<off_t>(fake::header_bytes + begin);
+  lock.l_start = static_cast<off_t>(fake::header_bytes() + begin);
   lock.l_len = static_cast<off_t>(end - begin);
   return lock;
 }
@@ -104,7 +104,7 @@ void punch(const pool& from, std::size_t begin, std::size_t end) {
   if (begin < end && ::fcntl(from.fd.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK) {
     ::fallocate(from.fd.get(),
                 FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                static_cast<off_t>(fake::header_bytes + begin),
+                static_cast<off_t>(fake::header_bytes() + begin),
                 static_cast<off_t>(end - begin));
   }
 }
@@ -119,7 +119,7 @@ void trim(const pool& from) {
     punch(from, at, offset);
     at = offset + bytes;
   }
-  punch(from, at, static_cast<std::size_t>(status.st_size) - fake::header_bytes);
+  punch(from, at, static_cast<std::size_t>(status.st_size) - fake::header_bytes());
 }
 
 struct pool_memory {
@@ -552,7 +552,7 @@ CUresult cuda::cuMemPoolImportPointer(CUdeviceptr* pointer,
     struct stat status {};
     if (::fstat(found->fd.get(), &status) != 0 || layout.asked_bytes > layout.size_bytes ||
         layout.offset_bytes + layout.size_bytes >
-            static_cast<std::uint64_t>(status.st_size) - fake::header_bytes) {
+            static_cast<std::uint64_t>(status.st_size) - fake::header_bytes()) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (import_again(*found, layout, pointer)) {
