@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 
+#include "base/page_size.hpp"
 #include "base/sanitizers.hpp"
 #include "base/syscall.hpp"
 #include "gpushm/broker.hpp"
@@ -33,7 +34,7 @@ extern "C" std::size_t __sanitizer_get_current_allocated_bytes();
 namespace gpushm_tests {
 namespace {
 
-constexpr std::uint64_t page = 4096;
+const std::uint64_t page = gpushm::base::host_page_bytes();
 /// A client sweeps its table of segments that have ended when 64 have (some 34 KiB), so what is
 /// seen depends on where the count is.
 constexpr std::size_t heap_slack = 48UL << 10U;

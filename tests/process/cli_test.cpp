@@ -15,6 +15,8 @@
 #include <random>
 #include <set>
 
+#include "base/page_size.hpp"
+
 namespace gpushm_tests {
 namespace {
 
@@ -453,7 +455,8 @@ TEST_F(cli_test, json_documents_have_exactly_their_documented_fields) {
   const auto& entry = list.at("segments").at(0);
   EXPECT_EQ(keys(entry), info);
   EXPECT_EQ(entry.at("size_bytes"), 5000);
-  EXPECT_EQ(entry.at("allocated_bytes"), 8192);
+  const std::uint64_t page = gpushm::base::host_page_bytes();
+  EXPECT_EQ(entry.at("allocated_bytes"), (5000 + page - 1) / page * page);
   EXPECT_EQ(entry.at("generation"), created.at("generation"));
   EXPECT_EQ(keys(entry.at("creator")), (std::set<std::string>{"uid", "pid", "alive"}));
   EXPECT_EQ(keys(entry.at("device")),

@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/page_size.hpp"
 #include "base/unique_fd.hpp"
 #include "gpushm/gpushm.hpp"
 #include "process/deadline.hpp"
@@ -59,13 +60,14 @@ class open_many_of_chunks : public bad_input, public testing::WithParamInterface
 // All answers together hold many times the descriptors that this process may have.
 TEST_P(open_many_of_chunks, succeeds_with_1024_descriptors) {
   const auto [names, chunks] = GetParam();
+  const std::uint64_t page = gpushm::base::host_page_bytes();
   auto producer = connect();
   std::vector<gpushm::segment> made;
   std::vector<std::string> wanted;
   for (std::size_t i = 0; i < names; ++i) {
     wanted.push_back("t/" + std::to_string(i));
     made.push_back(producer.create(
-        wanted.back(), {.size_bytes = chunks * 4096, .device = "host", .chunk_bytes = 4096}));
+        wanted.back(), {.size_bytes = chunks * page, .device = "host", .chunk_bytes = page}));
     made.back().fill(static_cast<std::byte>(i));
     made.back().publish();
   }

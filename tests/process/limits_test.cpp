@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/page_size.hpp"
 #include "gpushm/gpushm.hpp"
 #include "process/deadline.hpp"
 #include "support/bad_input.hpp"
@@ -65,8 +66,9 @@ class short_send : public bad_input {
                    std::to_string(gpushm_testing::patience(milliseconds(300)).count())}) {}
 
   void publish_chunks(gpushm::client& client, const std::string& name, std::uint64_t chunks) {
+    const std::uint64_t page = gpushm::base::host_page_bytes();
     kept_.push_back(
-        client.create(name, {.size_bytes = chunks * 4096U, .device = "host", .chunk_bytes = 4096}));
+        client.create(name, {.size_bytes = chunks * page, .device = "host", .chunk_bytes = page}));
     kept_.back().publish();
   }
   void TearDown() override {
@@ -109,7 +111,7 @@ TEST_F(short_send, a_client_that_lets_descriptors_pile_up_is_held_back_then_drop
   // Others still get theirs: descriptors in flight are counted by the kernel for all of a user's
   // sockets.
   auto other = connect();
-  EXPECT_EQ(other.open("many-chunks").size_bytes(), 252U * 4096U);
+  EXPECT_EQ(other.open("many-chunks").size_bytes(), 252U * gpushm::base::host_page_bytes());
   // Some answers are in its socket already; behind them comes the end, within the deadline for
   // readers.
   std::size_t packets = 0;

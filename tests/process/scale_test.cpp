@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/page_size.hpp"
 #include "base/sanitizers.hpp"
 #include "gpushm/gpushm.hpp"
 #include "process/child.hpp"
@@ -100,7 +101,7 @@ TEST_F(scale, slow_holds_as_many_segments_as_the_machine_gives_descriptors) {
 
 TEST_F(scale, a_segment_of_four_thousand_chunks) {
   constexpr std::uint64_t chunks = 4'000;
-  constexpr std::uint64_t chunk_bytes = 4096;
+  const std::uint64_t chunk_bytes = gpushm::base::host_page_bytes();
   if (hard_limit_of_descriptors() < chunks + 200) {
     GTEST_SKIP() << "the hard limit of descriptors is " << hard_limit_of_descriptors();
   }

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/deadline.hpp"
+#include "base/page_size.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
 #include "process/temp_dir.hpp"
@@ -21,7 +22,7 @@ using gpushm_tests::scripted_broker;
 
 // ---- answers that contradict themselves ----
 
-constexpr std::uint64_t page = 4096;
+const std::uint64_t page = base::host_page_bytes();
 
 /// One host segment of two chunks of a page each.
 wire::opened sound_answer() {

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/page_size.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
 #include "transport/packet_socket.hpp"
@@ -146,17 +147,18 @@ TEST_F(sharing, open_of_a_name_that_does_not_come_says_how_to_see_what_there_is)
 TEST_F(sharing, a_segment_of_many_chunks_is_one_range) {
   client producer = connect();
   client consumer = connect();
-  create_options options = host(700UL * 4096 + 1);
-  options.chunk_bytes = 4096;
+  const std::uint64_t page = base::host_page_bytes();
+  create_options options = host(700 * page + 1);
+  options.chunk_bytes = page;
   segment written = producer.create("many", options);
   for (std::size_t i = 0; i < 701; ++i) {
-    static_cast<unsigned char*>(written.data())[i * 4096] = static_cast<unsigned char>(i % 251);
+    static_cast<unsigned char*>(written.data())[i * page] = static_cast<unsigned char>(i % 251);
   }
   written.publish();
   EXPECT_EQ(consumer.stat("many").chunks, 701U);
   segment seen = consumer.open("many");
   for (std::size_t i = 0; i < 701; ++i) {
-    ASSERT_EQ(static_cast<const unsigned char*>(seen.data())[i * 4096], i % 251);
+    ASSERT_EQ(static_cast<const unsigned char*>(seen.data())[i * page], i % 251);
   }
 }
 

@@ -8,6 +8,7 @@ namespace gpushm::memory {
 namespace {
 
 constexpr std::uint64_t page = 4096;
+constexpr std::uint64_t large_page = 65'536;
 constexpr std::uint64_t mib = 1024 * 1024;
 constexpr std::uint64_t half = std::uint64_t{1} << 63U;
 
@@ -23,6 +24,12 @@ TEST(chunk_plan, cuts_a_size_into_multiples_of_the_granularity) {
       {page, 1, page, page, page, 1},
       {3 * page, 1, page, page, page, 3},
       {3 * page - 1, page, page, page, page, 3},
+      {1, 0, large_page, large_page, large_page, 1},
+      {page, page, large_page, large_page, large_page, 1},
+      {700 * page + 1, page, large_page, large_page, large_page, 44},
+      {large_page + 1, 0, large_page, 2 * large_page, 2 * large_page, 1},
+      {3 * large_page, large_page + 1, large_page, 2 * large_page, large_page, 2},
+      {UINT64_MAX - large_page + 1, half, large_page, half, half - large_page, 2},
       {10 * mib, 4 * mib, 2 * mib, 4 * mib, 2 * mib, 3},
       {10 * mib, 3 * mib, 2 * mib, 4 * mib, 2 * mib, 3},
       {10 * mib, 10 * mib, 2 * mib, 10 * mib, 10 * mib, 1},
@@ -56,6 +63,10 @@ TEST(chunk_plan, refuses_what_it_cannot_count) {
       {UINT64_MAX,
        0,
        page,
+       "create: the size does not fit into 64 bits once rounded up (give a smaller size)"},
+      {UINT64_MAX - large_page + 2,
+       0,
+       large_page,
        "create: the size does not fit into 64 bits once rounded up (give a smaller size)"},
       {1,
        UINT64_MAX,

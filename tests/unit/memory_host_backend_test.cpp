@@ -10,6 +10,7 @@
 #include <fstream>
 #include <string>
 
+#include "base/page_size.hpp"
 #include "gpushm/error.hpp"
 #include "memory/backend.hpp"
 #include "memory/host_backend.hpp"
@@ -20,7 +21,7 @@ namespace {
 
 using gpushm_testing::given_chunks;
 
-constexpr std::uint64_t page = 4096;
+const std::uint64_t page = base::host_page_bytes();
 constexpr auto no_deadline = std::chrono::steady_clock::time_point::max();
 constexpr int all_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 

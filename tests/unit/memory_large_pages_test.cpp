@@ -33,6 +33,14 @@ TEST(large_pages, cut_segments_into_chunks_that_can_be_mapped) {
   EXPECT_EQ(plan.count, 3U);
   const auto made = host->allocate("kv", plan, std::chrono::steady_clock::time_point::max());
   std::memset(made->data(), 1, made->mapped_bytes());
+
+  const auto import = host->begin_import({"kv", plan.total_bytes(), access::read});
+  for (std::uint32_t i = 0; i < plan.count; ++i) {
+    import->add(made->export_chunk(i), plan.size_of(i));
+  }
+  const auto seen = import->finish();
+  EXPECT_EQ(seen->mapped_bytes(), 3U * large_page);
+  EXPECT_EQ(std::memcmp(seen->data(), made->data(), made->mapped_bytes()), 0);
 }
 
 }  // namespace

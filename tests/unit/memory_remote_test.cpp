@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/file.hpp"
+#include "base/page_size.hpp"
 #include "driver/cuda.hpp"
 #include "gpushm/error.hpp"
 #include "memory/proc_maps.hpp"
@@ -31,7 +32,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint64_t page = 4096;
+const std::uint64_t page = base::host_page_bytes();
 constexpr int all_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 std::size_t open_descriptors() {
@@ -444,7 +445,7 @@ TEST_F(host_sources, are_memfds_and_not_what_a_process_has_for_itself) {
   std::string name = path;
   const base::unique_fd file(::mkostemp(name.data(), O_CLOEXEC));
   ::unlink(name.c_str());
-  ASSERT_EQ(::ftruncate(file.get(), page), 0);
+  ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(page)), 0);
   expect_not_exportable(bytes_of(map(file, page)), page, private_text_);
 }
 
@@ -504,7 +505,7 @@ TEST_F(host_sources, may_be_mapped_in_pieces) {
                    PROT_READ | PROT_WRITE,
                    MAP_SHARED | MAP_FIXED,
                    other.get(),
-                   page),
+                   static_cast<off_t>(page)),
             MAP_FAILED);
   expect_not_exportable(bytes_of(mapped), 3 * page, private_text_);
   EXPECT_EQ(find_source("kv", bytes_of(mapped), page)->offset_bytes(), 0U);
@@ -549,8 +550,8 @@ TEST_F(host_sources, end_where_their_file_ends) {
   const auto fd = memfd(page + 100);
   const auto mapped = map(fd, 2 * page);
   EXPECT_TRUE(find_source("kv", bytes_of(mapped), page + 100));
-  const std::string text =
-      "the range reaches beyond the memfd, which has 4196 bytes (share only what is there)";
+  const std::string text = "the range reaches beyond the memfd, which has " +
+                           std::to_string(page + 100) + " bytes (share only what is there)";
   expect_not_exportable(bytes_of(mapped), page + 101, text);
   expect_not_exportable(bytes_of(mapped) + page + 100, 1, text);
 }

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/page_size.hpp"
 #include "gpushm/gpushm.hpp"
 
 namespace {
@@ -24,9 +25,9 @@ namespace {
 using gpushm::client;
 
 /// In several batches, each of which is in flight for a while.
-constexpr std::uint64_t chunk_bytes = 4096;
+const std::uint64_t chunk_bytes = gpushm::base::host_page_bytes();
 constexpr std::uint64_t chunks = 400;
-constexpr gpushm::create_options of_many_chunks() {
+gpushm::create_options of_many_chunks() {
   return {.size_bytes = chunks * chunk_bytes, .device = "host", .chunk_bytes = chunk_bytes};
 }
 
