@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checksum.hpp"
 
+#if defined(__aarch64__) && !defined(__clang__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #include <array>
 #include <cstring>
 
@@ -34,7 +39,7 @@ constexpr slice_tables make_tables() {
 constexpr slice_tables tables = make_tables();
 
 #if defined(__x86_64__)
-__attribute__((target("sse4.2"))) std::uint32_t crc32c_sse42(
+__attribute__((target("sse4.2"))) std::uint32_t crc32c_instruction(
     std::uint32_t state, std::span<const std::byte> bytes) noexcept {
   std::uint64_t wide = state;
   std::size_t i = 0;
@@ -48,6 +53,34 @@ __attribute__((target("sse4.2"))) std::uint32_t crc32c_sse42(
     narrow = __builtin_ia32_crc32qi(narrow, std::to_integer<std::uint8_t>(bytes[i]));
   }
   return narrow;
+}
+bool has_crc32c_instruction() noexcept {
+  return __builtin_cpu_supports("sse4.2") != 0;
+}
+#elif defined(__aarch64__) && !defined(__clang__)
+// clang 14 calls these builtins otherwise; what ships is compiled by g++.
+__attribute__((target("+crc"))) std::uint32_t crc32c_instruction(
+    std::uint32_t state, std::span<const std::byte> bytes) noexcept {
+  std::size_t i = 0;
+  for (; i + sizeof(std::uint64_t) <= bytes.size(); i += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + i, sizeof word);
+    state = __builtin_aarch64_crc32cx(state, word);
+  }
+  for (; i < bytes.size(); ++i) {
+    state = __builtin_aarch64_crc32cb(state, std::to_integer<std::uint8_t>(bytes[i]));
+  }
+  return state;
+}
+bool has_crc32c_instruction() noexcept {
+  return (::getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
+}
+#else
+std::uint32_t crc32c_instruction(std::uint32_t state, std::span<const std::byte> bytes) noexcept {
+  return detail::crc32c_portable(state, bytes);
+}
+bool has_crc32c_instruction() noexcept {
+  return false;
 }
 #endif
 
@@ -71,14 +104,9 @@ std::uint32_t detail::crc32c_portable(std::uint32_t state,
 }
 
 void crc32c::add(std::span<const std::byte> bytes) noexcept {
-#if defined(__x86_64__)
-  static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
-  if (has_instruction) {
-    state_ = crc32c_sse42(state_, bytes);
-    return;
-  }
-#endif
-  state_ = detail::crc32c_portable(state_, bytes);
+  static const bool has_instruction = has_crc32c_instruction();
+  state_ =
+      has_instruction ? crc32c_instruction(state_, bytes) : detail::crc32c_portable(state_, bytes);
 }
 
 }  // namespace gpushm::cli

@@ -6,7 +6,7 @@
 
 namespace gpushm_testing {
 
-/// "sendmsg"; "system call 999" for one that the build machine's headers do not know. x86-64.
+/// "sendmsg"; "system call 999" for one that the build machine's headers do not know.
 [[nodiscard]] std::string syscall_name(std::uint64_t number);
 
 }  // namespace gpushm_testing

@@ -15,7 +15,6 @@ namespace gpushm_testing {
 
 /// A program that is started under ptrace and, if wanted, killed at the entry of its k-th system
 /// call between the marks of ptrace/marker.hpp. Needs no help from the program but the marks.
-/// x86-64 only.
 ///
 /// A thread of this object is the program's parent and tracer. The program dies with the object.
 /// Distinct objects: safe. Shared objects: unsafe.

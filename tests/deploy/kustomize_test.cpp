@@ -194,7 +194,8 @@ void overlay::switches_on_what_it_is_for() const {
     if (wanted().per_gpu) {
       variables["GPUSHMD_PER_GPU_RESOURCES"] = "on";
     }
-    variables["LD_LIBRARY_PATH"] = "/usr/lib/x86_64-linux-gnu:/usr/lib64:/usr/lib";
+    variables["LD_LIBRARY_PATH"] =
+        "/usr/lib/x86_64-linux-gnu:/usr/lib/aarch64-linux-gnu:/usr/lib64:/usr/lib";
   }
   EXPECT_EQ(environment(), variables);
   const auto first = elements(find(container(), {"env"}));

@@ -3,9 +3,19 @@
 
 namespace gpushm::app::oci {
 
+namespace {
+#if defined(__x86_64__)
+constexpr const char* this_architecture = "SCMP_ARCH_X86_64";
+#elif defined(__aarch64__)
+constexpr const char* this_architecture = "SCMP_ARCH_AARCH64";
+#else
+#error "how does an OCI runtime spec name this architecture?"
+#endif
+}  // namespace
+
 nlohmann::json default_seccomp() {
   return {{"defaultAction", "SCMP_ACT_ALLOW"},
-          {"architectures", {"SCMP_ARCH_X86_64"}},
+          {"architectures", {this_architecture}},
           {"syscalls",
            {{{"names",
               {"acct",
