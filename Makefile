@@ -28,11 +28,11 @@ IMAGE_ARGS ?=
 # Tests wait for a third of their time.
 export CTEST_PARALLEL_LEVEL ?= $(shell echo $$(( $(JOBS) * 3 / 2 )))
 
-.PHONY: help deps deps-build deps-test deps-lint deps-sanitize deps-image build demo test bench format lint asan tsan \
-        coverage fuzz install dist check-dist image clean
+.PHONY: help deps deps-build deps-test deps-lint deps-sanitize deps-image deps-aarch64 build demo test bench format lint asan \
+        tsan aarch64 coverage fuzz install dist check-dist image clean
 
 help: ## this list
-	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 deps: ## install what everything below needs (apt, with sudo when not root)
 	@scripts/deps.sh
@@ -47,6 +47,9 @@ deps-sanitize:
 	@scripts/deps.sh build agent bench gtest clang test sanitize
 deps-image:
 	@scripts/deps.sh build agent image
+deps-aarch64:
+	@scripts/deps.sh build gtest aarch64
+	@scripts/foreign_packages.sh arm64 build/aarch64-packages libyaml-dev
 
 deps-install:
 	@scripts/deps.sh build agent
@@ -84,6 +87,10 @@ asan: deps-sanitize ## unit and process tests under AddressSanitizer and Undefin
 tsan: deps-sanitize ## unit and process tests under ThreadSanitizer
 	@scripts/build.sh tsan $(JOBS)
 	@scripts/ctest.sh tsan
+
+aarch64: deps-aarch64 ## cross-compile for aarch64, and run some unit tests in an emulator, with 64 KiB pages
+	@scripts/build.sh aarch64 $(JOBS)
+	@scripts/ctest.sh aarch64
 
 coverage: deps-test ## all tests with gcov counters (build/coverage)
 	@scripts/build.sh coverage $(JOBS)

@@ -9,7 +9,7 @@ set -euo pipefail
 
 cd "$(dirname "$0")/.."
 # What .ci/run makes, directly or as part of another, and what changes no build: removal, formatting, the list itself.
-run=(deps build test lint asan tsan dist check-dist install bench)
+run=(deps build test lint asan tsan aarch64 dist check-dist install bench)
 plain=(help format clean)
 # Configured only: PRESET:TARGET... for each. `make demo` is the command of another preset; image_test runs scripts/image.sh.
 declare -A presets=([demo]=demo:gpushm [coverage]=coverage:all [fuzz]=fuzz:all
@@ -26,11 +26,11 @@ while read -r target; do
     *" $target "*) ;;
     *) fail "nothing checks \`make $target\`: add it to .ci/run or to this script" ;;
   esac
-done < <(sed -n 's/^\([a-z][a-z-]*\):.*## .*/\1/p' Makefile)
+done < <(sed -n 's/^\([a-z][a-z0-9-]*\):.*## .*/\1/p' Makefile)
 # shellcheck disable=SC2016  # a backquote of Markdown
 while read -r target; do
   grep -q "^$target:" Makefile || fail "the documents name \`make $target\`, which there is not"
-done < <(grep -rhoE '(^    |`)make [a-z][a-z-]*' ./*.md docs --include='*.md' | awk '{print $NF}' | sort -u)
+done < <(grep -rhoE '(^    |`)make [a-z][a-z0-9-]*' ./*.md docs --include='*.md' | awk '{print $NF}' | sort -u)
 
 for target in "${!presets[@]}"; do
   preset=${presets[$target]%%:*}

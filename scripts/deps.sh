@@ -3,7 +3,7 @@
 # Installs, with apt, what building, testing and checking need (Debian 12, Ubuntu 24.04). Says what it installs; does
 # nothing, and asks for no password, when everything is there.
 #
-#   scripts/deps.sh [build] [agent] [bench] [gtest] [clang] [test] [dist] [lint] [sanitize] [image]        default: all
+#   scripts/deps.sh [build] [agent] [bench] [gtest] [clang] [test] [dist] [lint] [sanitize] [image] [aarch64]   default: all
 set -euo pipefail
 
 # Alternatives are separated by "|"; the first that this distribution has is taken. With "?" at its end an entry is
@@ -31,10 +31,12 @@ dist=(binutils patchelf xz-utils)
 image=(binutils ca-certificates patchelf 'podman|buildah')
 # The sanitizers' and the fuzzer's run-time libraries, and what gives functions their names in reports and suppressions.
 sanitize=('libclang-rt-14-dev|libclang-rt-18-dev|libclang-rt-dev' llvm)
+# The cross compiler and what runs its programs. Libraries of that architecture: scripts/foreign_packages.sh.
+aarch64=(g++-aarch64-linux-gnu qemu-user)
 
 groups=("$@")
 if [ ${#groups[@]} -eq 0 ]; then
-  groups=(build agent bench gtest clang test dist lint sanitize image)
+  groups=(build agent bench gtest clang test dist lint sanitize image aarch64)
 fi
 wanted=()
 for group in "${groups[@]}"; do
@@ -49,6 +51,7 @@ for group in "${groups[@]}"; do
     lint) wanted+=("${lint[@]}") ;;
     sanitize) wanted+=("${sanitize[@]}") ;;
     image) wanted+=("${image[@]}") ;;
+    aarch64) wanted+=("${aarch64[@]}") ;;
     *) echo "deps: unknown group $group" >&2; exit 2 ;;
   esac
 done
