@@ -10,7 +10,7 @@ set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
 set(native_cmake "/usr/lib/${CMAKE_HOST_SYSTEM_PROCESSOR}-linux-gnu/cmake")
 set(spdlog_DIR "${native_cmake}/spdlog")
 set(fmt_DIR "${native_cmake}/fmt")
-# libyaml, the one library with objects (scripts/deps.sh aarch64).
+# libyaml, the one library with objects (scripts/foreign_packages.sh).
 list(APPEND CMAKE_LIBRARY_PATH "${CMAKE_CURRENT_LIST_DIR}/../build/aarch64-packages/usr/lib/aarch64-linux-gnu")
 
 # The cross compiler's glibc.

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pure parts of the command: checksum, durations, the demo's pattern and size.
+// The pure parts of the command: checksum, durations, the demo's pattern and size, the profile of
+// its containers.
 #include <gtest/gtest.h>
+#include <sys/utsname.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <chrono>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -13,6 +18,7 @@
 #include "demo/demo_size.hpp"
 #include "demo/pattern.hpp"
 #include "support/duration.hpp"
+#include "support/oci/seccomp.hpp"
 
 namespace gpushm::cli {
 namespace {
@@ -67,6 +73,17 @@ TEST(duration, is_read_with_its_unit) {
   for (const auto& [text, expected] : table) {
     EXPECT_EQ(app::parse_duration(text), expected) << text;
   }
+}
+
+TEST(seccomp_profile, is_for_this_architecture) {
+  utsname machine{};
+  ASSERT_EQ(::uname(&machine), 0);
+  std::string name = static_cast<const char*>(machine.machine);
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
+    return static_cast<char>(std::toupper(c));
+  });
+  const auto architectures = app::oci::default_seccomp().at("architectures");
+  EXPECT_EQ(architectures, nlohmann::json::array({"SCMP_ARCH_" + name}));
 }
 
 TEST(pattern, every_byte_counts) {

@@ -63,6 +63,16 @@ TEST(elf, other_machines_are_told_apart) {
   EXPECT_EQ(facts_of(""), std::nullopt);
 }
 
+TEST(elf, of_x86_64_and_aarch64_one_is_this_machine) {
+  int native = 0;
+  for (const auto machine : {Elf64_Half{EM_X86_64}, Elf64_Half{EM_AARCH64}}) {
+    std::string file = elf_stub("libcuda.so.1");
+    std::memcpy(file.data() + offsetof(Elf64_Ehdr, e_machine), &machine, sizeof machine);
+    native += facts_of(file)->native ? 1 : 0;
+  }
+  EXPECT_EQ(native, 1);
+}
+
 TEST(elf, a_soname_never_names_a_file_elsewhere) {
   for (const char* name : {"../../etc/passwd", "/etc/passwd", "..", "."}) {
     EXPECT_EQ(facts_of(elf_stub(name)), (elf_facts{true, ""})) << name;
@@ -120,6 +130,16 @@ TEST(ld_cache, other_architectures_and_relative_paths_are_left_out) {
   EXPECT_EQ(cache_of(cache)->size(), 1U);
   cache[48 + 1] = 0x08;  // x32
   EXPECT_THAT(*cache_of(cache), IsEmpty());
+}
+
+TEST(ld_cache, of_entries_for_x86_64_and_aarch64_one_is_for_this_machine) {
+  std::string cache = ld_cache_file({"/usr/lib/libcuda.so.1"}, false);
+  std::size_t found = 0;
+  for (const char architecture : {'\x03', '\x0a'}) {  // FLAG_X8664_LIB64, FLAG_AARCH64_LIB64
+    cache[48 + 1] = architecture;
+    found += cache_of(cache)->size();
+  }
+  EXPECT_EQ(found, 1U);
 }
 
 TEST(ld_cache, what_is_no_cache_is_said) {
