@@ -21,7 +21,7 @@ void produce(std::span<const std::byte> weights) {
   auto broker = gpushm::client::connect({.timeout = 10s});
   auto made = broker.create(
       "w/llama", {.size_bytes = weights.size(), .lifetime = gpushm::lifetime::persistent});
-  made.write(0, weights);     // or a kernel of yours, on made.data()
+  made.write(0, weights);     // or a kernel of yours, on made.mutable_data()
   made.publish("version 7");  // from here on others see it
 }  // the memory stays: it is persistent
 

@@ -9,6 +9,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "gpushm/error.hpp"
@@ -144,10 +146,29 @@ class GPUSHM_API subscription {
   std::shared_ptr<detail::subscription_impl> impl_;
 };
 
-/// One name's outcome of `open_many`: a segment, or why not.
-struct open_result {
-  segment opened;
-  std::optional<error> failure;
+/// One name's outcome of `open_many`: a segment, or why not; never both, never neither. Move-only.
+class open_result {
+ public:
+  /// Precondition: `opened` is not empty.
+  explicit open_result(segment opened) noexcept : outcome_(std::move(opened)) {}
+  explicit open_result(error failure) noexcept : outcome_(std::move(failure)) {}
+
+  /// A segment?
+  explicit operator bool() const noexcept { return outcome_.index() == 0; }
+  /// Throws the failure where there is one.
+  [[nodiscard]] segment& value() & {
+    if (const error* const why = failure()) {
+      throw error(*why);
+    }
+    return std::get<segment>(outcome_);
+  }
+  [[nodiscard]] const segment& value() const& { return const_cast<open_result&>(*this).value(); }
+  [[nodiscard]] segment&& value() && { return std::move(value()); }
+  /// Null where there is a segment.
+  [[nodiscard]] const error* failure() const noexcept { return std::get_if<error>(&outcome_); }
+
+ private:
+  std::variant<segment, error> outcome_;
 };
 
 /// A connection to a broker. Move-only; segments and subscriptions made with it stay usable after

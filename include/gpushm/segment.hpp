@@ -17,30 +17,42 @@ class segment_impl;
 struct segment_access;
 }  // namespace detail
 
-/// A mapping that somebody else keeps alive: what `segment::view()` returns. Valid as long as that
-/// segment is. Copyable; owns nothing.
+/// A share of a mapping: what `segment::view()` returns, for libraries that keep memory for as long
+/// as they use it (a DLPack capsule, a tensor's deleter). The mapping and its lease stay as long as
+/// a copy of it lives, also after the segment that it came from. Copyable. Ends on any thread.
 ///
 /// Distinct objects: safe. Shared objects: safe (immutable).
 class segment_view {
  public:
   segment_view() = default;
-  segment_view(void* data, std::uint64_t size_bytes, device_id where)
-      : data_(data), size_bytes_(size_bytes), device_(std::move(where)) {}
 
-  [[nodiscard]] void* data() const noexcept { return data_; }
+  /// The first byte; null for an empty view.
+  [[nodiscard]] const void* data() const noexcept { return data_; }
+  /// The same; null where the segment was opened with `access::read`.
+  [[nodiscard]] void* mutable_data() const noexcept {
+    return access_ == access::read_write ? data_ : nullptr;
+  }
   [[nodiscard]] std::uint64_t size_bytes() const noexcept { return size_bytes_; }
+  /// Where the memory is.
   [[nodiscard]] const device_id& device() const noexcept { return device_; }
+  /// See `segment::ordinal`.
+  [[nodiscard]] int ordinal() const noexcept { return ordinal_; }
+  [[nodiscard]] gpushm::access access() const noexcept { return access_; }
 
  private:
+  friend class segment;
+  std::shared_ptr<const detail::segment_impl> owner_;
   void* data_ = nullptr;
   std::uint64_t size_bytes_ = 0;
   device_id device_;
+  int ordinal_ = -1;
+  gpushm::access access_ = gpushm::access::read;
 };
 
 /// A segment mapped into this process, with its lease. Move-only; the lease and the mapping go with
-/// the last `segment` of that generation in the process. A moved-from or default-constructed
-/// segment is empty: `operator bool` is false, `data()` is null, everything else throws
-/// `errc::invalid_argument`.
+/// the last `segment` and `segment_view` of that generation in the process. A moved-from or
+/// default-constructed segment is empty: `operator bool` is false, `data()` is null, everything
+/// else throws `errc::invalid_argument`.
 ///
 /// The destructor does not wait for GPU work that still uses the memory: synchronize first.
 ///
@@ -58,13 +70,19 @@ class GPUSHM_API segment {
   explicit operator bool() const noexcept;
 
   /// The first byte: a device pointer (also a `CUdeviceptr`) for GPU segments, a CPU pointer for
-  /// host ones.
-  [[nodiscard]] void* data() const noexcept;
+  /// host ones. Null for an empty segment.
+  [[nodiscard]] const void* data() const noexcept;
+  /// The same, for writing. Throws `error`: invalid_argument where it was opened with
+  /// `access::read` (the hardware refuses writes there, too), or for an empty segment.
+  [[nodiscard]] void* mutable_data() const;
   /// Bytes asked for at creation; the mapping may be longer.
   [[nodiscard]] std::uint64_t size_bytes() const;
   [[nodiscard]] const std::string& name() const;
   /// Where the memory is.
   [[nodiscard]] const device_id& device() const;
+  /// The device that uses the mapping, as CUDA numbers it in this process (CUDA_VISIBLE_DEVICES
+  /// decides); -1 for the host. Another one than `device()`'s where a peer has opened the segment.
+  [[nodiscard]] int ordinal() const;
   [[nodiscard]] gpushm::backend backend() const;
   [[nodiscard]] gpushm::access access() const;
   [[nodiscard]] gpushm::lifetime lifetime() const;
@@ -74,6 +92,7 @@ class GPUSHM_API segment {
   [[nodiscard]] std::span<const std::byte> metadata() const;
   /// Reads shared memory only: no system call, never blocks.
   [[nodiscard]] segment_state state() const;
+  /// A share that may outlive this object.
   [[nodiscard]] segment_view view() const;
 
   /// Makes a created segment visible to others, with up to 64 KiB of metadata. Does not synchronize
@@ -104,9 +123,9 @@ class GPUSHM_API segment {
  private:
   friend class client;
   friend struct detail::segment_access;
-  explicit segment(std::unique_ptr<detail::segment_impl> impl) noexcept;
+  explicit segment(std::shared_ptr<detail::segment_impl> impl) noexcept;
   [[nodiscard]] const detail::segment_impl& impl() const;
-  std::unique_ptr<detail::segment_impl> impl_;
+  std::shared_ptr<detail::segment_impl> impl_;
 };
 
 }  // namespace gpushm

@@ -33,8 +33,8 @@ client_impl::~client_impl() {
   leases_->close();
 }
 
-std::unique_ptr<segment_impl> client_impl::user_of(std::shared_ptr<mapping> used) {
-  return std::make_unique<segment_impl>(leases_, std::move(used), options_.request_timeout);
+std::shared_ptr<segment_impl> client_impl::user_of(std::shared_ptr<mapping> used) {
+  return std::make_shared<segment_impl>(leases_, std::move(used), options_.request_timeout);
 }
 
 }  // namespace gpushm::detail

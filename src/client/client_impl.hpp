@@ -37,26 +37,26 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
     return base::deadline_after(options_.request_timeout);
   }
 
-  [[nodiscard]] std::unique_ptr<segment_impl> create(std::string_view name,
+  [[nodiscard]] std::shared_ptr<segment_impl> create(std::string_view name,
                                                      const create_options& options);
-  [[nodiscard]] std::unique_ptr<segment_impl> open(std::string_view name,
+  [[nodiscard]] std::shared_ptr<segment_impl> open(std::string_view name,
                                                    const open_options& options);
   /// The same; null when the name is not there (in time), was a dead exporter's, or may still be
   /// written by a dead process.
-  [[nodiscard]] std::unique_ptr<segment_impl> try_open(std::string_view name,
+  [[nodiscard]] std::shared_ptr<segment_impl> try_open(std::string_view name,
                                                        const open_options& options);
   /// Opens exactly this generation. Throws stale when the name is another's by now.
-  [[nodiscard]] std::unique_ptr<segment_impl> open_generation(std::string_view name,
+  [[nodiscard]] std::shared_ptr<segment_impl> open_generation(std::string_view name,
                                                               gpushm::generation generation,
                                                               const open_options& options);
-  [[nodiscard]] std::unique_ptr<segment_impl> share(std::string_view name,
+  [[nodiscard]] std::shared_ptr<segment_impl> share(std::string_view name,
                                                     void* pointer,
                                                     std::uint64_t size_bytes,
                                                     const share_options& options);
   [[nodiscard]] lease_table& leases() const noexcept { return *leases_; }
 
   struct open_outcome {
-    std::unique_ptr<segment_impl> opened;
+    std::shared_ptr<segment_impl> opened;
     std::optional<error> failure;
   };
   [[nodiscard]] std::vector<open_outcome> open_many(std::span<const std::string> names,
@@ -69,14 +69,14 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   };
 
   // The steps of an open (open.cpp).
-  [[nodiscard]] std::unique_ptr<segment_impl> find(std::string_view name,
+  [[nodiscard]] std::shared_ptr<segment_impl> find(std::string_view name,
                                                    const open_options& options);
   /// Until the broker answers with a segment or a failure. `generation` 0: any.
   [[nodiscard]] asked ask_to_open(std::string_view name,
                                   gpushm::generation generation,
                                   const open_options& options);
   /// Takes what is granted, maps it, and keeps it. Throws a failure.
-  [[nodiscard]] std::unique_ptr<segment_impl> use(asked answered,
+  [[nodiscard]] std::shared_ptr<segment_impl> use(asked answered,
                                                   std::string_view name,
                                                   const open_options& options,
                                                   steady_time begin);
@@ -91,12 +91,12 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                                        std::string_view operation,
                                                        steady_time deadline);
   /// Of memory that is mapped already, for reading and writing.
-  [[nodiscard]] std::unique_ptr<segment_impl> first_user(
+  [[nodiscard]] std::shared_ptr<segment_impl> first_user(
       const std::shared_ptr<segment_lease>& lease,
       std::shared_ptr<memory::region> memory,
       const device_id& device);
   /// One use of it has been counted.
-  [[nodiscard]] std::unique_ptr<segment_impl> user_of(std::shared_ptr<mapping> used);
+  [[nodiscard]] std::shared_ptr<segment_impl> user_of(std::shared_ptr<mapping> used);
 
   connect_options options_;
   std::uint64_t forks_ = fork_count();

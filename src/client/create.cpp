@@ -92,7 +92,7 @@ std::shared_ptr<segment_lease> client_impl::reserve(wire::reserve wanted,
       connected, {std::move(info), {}, std::move(wanted.descriptor)}, got.granted, operation);
 }
 
-std::unique_ptr<segment_impl> client_impl::create(std::string_view name,
+std::shared_ptr<segment_impl> client_impl::create(std::string_view name,
                                                   const create_options& options) {
   check_usable("create", name);
   base::check_name("create", name);
@@ -124,11 +124,10 @@ std::unique_ptr<segment_impl> client_impl::create(std::string_view name,
   return first_user(lease, std::move(memory), backend->device());
 }
 
-std::unique_ptr<segment_impl> client_impl::first_user(const std::shared_ptr<segment_lease>& lease,
+std::shared_ptr<segment_impl> client_impl::first_user(const std::shared_ptr<segment_lease>& lease,
                                                       std::shared_ptr<memory::region> memory,
                                                       const device_id& device) {
-  auto mapped =
-      std::make_shared<mapping>(lease, std::move(memory), access::read_write, device.text());
+  auto mapped = std::make_shared<mapping>(lease, std::move(memory), access::read_write, device);
   lease->put(mapped);
   leases_->use(mapped);
   return user_of(std::move(mapped));
@@ -136,7 +135,7 @@ std::unique_ptr<segment_impl> client_impl::first_user(const std::shared_ptr<segm
 
 // ---- memory that exists ----
 
-std::unique_ptr<segment_impl> client_impl::share(std::string_view name,
+std::shared_ptr<segment_impl> client_impl::share(std::string_view name,
                                                  void* pointer,
                                                  std::uint64_t size_bytes,
                                                  const share_options& options) {

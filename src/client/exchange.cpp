@@ -96,6 +96,7 @@ segment import_by_handle(const wire::descriptor& described, const import_options
   facts.device = described.device;
   facts.backend = described.backend;
   std::shared_ptr<memory::region> region;
+  device_id user = facts.device;
   if (memory::is_own(*memory)) {
     region = memory::open_own({}, *memory);
   } else {
@@ -103,12 +104,13 @@ segment import_by_handle(const wire::descriptor& described, const import_options
       throw exporter_is_gone({},
                              "its process " + std::to_string(memory->exporter.pid) + " has ended");
     }
-    region =
-        memory::open_remote({}, *memory, {}, memory::gpu_for_open(memory->device, options.device));
+    const driver::gpu& gpu = memory::gpu_for_open(memory->device, options.device);
+    region = memory::open_remote({}, *memory, {}, gpu);
+    user = gpu.id;
   }
   auto mapped =
-      std::make_shared<detail::mapping>(std::move(facts), std::move(region), options.access);
-  return segment_access::make(std::make_unique<segment_impl>(
+      std::make_shared<detail::mapping>(std::move(facts), std::move(region), options.access, user);
+  return segment_access::make(std::make_shared<segment_impl>(
       nullptr, std::move(mapped), connect_options().request_timeout));
 }
 

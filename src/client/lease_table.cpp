@@ -221,8 +221,14 @@ void lease_table::release(std::shared_ptr<mapping> of) noexcept {
     const bool fits = of->info().allocated_bytes <= bounds_.max_bytes;
     stats_.evictions += worth_keeping && !fits ? 1 : 0;
     if (worth_keeping && fits) {  // else it would only throw out the others
-      of->notes_.place = unused_.insert(unused_.end(), of);
-      of->notes_.unused = true;
+      mapping::notes& notes = of->notes_;
+      if (notes.node.empty()) {
+        notes.node.emplace_back();
+      }
+      notes.place = notes.node.begin();
+      *notes.place = of;
+      unused_.splice(unused_.end(), notes.node);
+      notes.unused = true;
       ++stats_.kept_entries;
       stats_.kept_bytes += of->info().allocated_bytes;
       evict(out);
@@ -240,7 +246,8 @@ void lease_table::leave_unused(mapping& of) {
   of.notes_.unused = false;
   --stats_.kept_entries;
   stats_.kept_bytes -= of.info().allocated_bytes;
-  unused_.erase(of.notes_.place);
+  of.notes_.node.splice(of.notes_.node.end(), unused_, of.notes_.place);
+  of.notes_.place->reset();
 }
 
 /// The words stay, and lead nowhere once the mapping is gone; they are swept in `keep`.

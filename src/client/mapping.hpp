@@ -25,14 +25,22 @@ class mapping {
   mapping(std::shared_ptr<segment_lease> lease,
           std::shared_ptr<memory::region> region,
           gpushm::access access,
-          std::string device)
+          const device_id& user)
       : lease_(std::move(lease)),
         region_(std::move(region)),
         access_(access),
-        device_(std::move(device)) {}
+        device_(user.text()),
+        ordinal_(memory::local_ordinal(user)) {}
   /// Imported without a broker: nobody leases it.
-  mapping(wire::segment facts, std::shared_ptr<memory::region> region, gpushm::access access)
-      : facts_(std::move(facts)), region_(std::move(region)), access_(access) {}
+  mapping(wire::segment facts,
+          std::shared_ptr<memory::region> region,
+          gpushm::access access,
+          const device_id& user)
+      : facts_(std::move(facts)),
+        region_(std::move(region)),
+        access_(access),
+        device_(user.text()),
+        ordinal_(memory::local_ordinal(user)) {}
   mapping(const mapping&) = delete;
   mapping& operator=(const mapping&) = delete;
   ~mapping() = default;
@@ -48,6 +56,8 @@ class mapping {
   [[nodiscard]] gpushm::access access() const noexcept { return access_; }
   /// The device that uses it, as `device_id::text`.
   [[nodiscard]] const std::string& device() const noexcept { return device_; }
+  /// The same, as CUDA numbers it here; -1: the host.
+  [[nodiscard]] int ordinal() const noexcept { return ordinal_; }
   [[nodiscard]] segment_state state() const noexcept {
     return lease_ ? lease_->state() : segment_state::unknown;
   }
@@ -60,6 +70,7 @@ class mapping {
     bool opened = false;  ///< by name; a creator's own mapping is not kept for nobody
     bool known = false;   ///< counted in the table's groups
     bool unused = false;  ///< in the list of those that nobody uses
+    std::list<std::shared_ptr<mapping>> node;  ///< its place, empty, while it is not there
     std::list<std::shared_ptr<mapping>>::iterator place;
   };
 
@@ -68,6 +79,7 @@ class mapping {
   std::shared_ptr<memory::region> region_;  // goes before the lease: a broker that frees finds it
   gpushm::access access_;                   // unmapped
   std::string device_;
+  int ordinal_;
   notes notes_;
 };
 

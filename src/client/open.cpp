@@ -40,14 +40,14 @@ struct granted {
 std::shared_ptr<mapping> map_chunks(granted& what, const open_options& options) {
   const wire::segment& info = what.lease->info();
   const auto backend = memory::backend_for_open(info.backend, info.device, options.device);
-  const std::string device = backend->device().text();
-  return what.lease->find_or_map(device, options.access, [&] {
+  const device_id& user = backend->device();
+  return what.lease->find_or_map(user.text(), options.access, [&] {
     return std::make_shared<mapping>(
         what.lease,
         backend->import({info.name, info.allocated_bytes, options.access, info.offset_bytes},
                         what.chunks),
         options.access,
-        device);
+        user);
   });
 }
 
@@ -67,19 +67,18 @@ std::shared_ptr<mapping> map_exporters(granted& what, const open_options& option
   if (memory::is_own(*memory)) {
     return lease->find_or_map("own", options.access, [&] {
       return std::make_shared<mapping>(
-          lease, memory::open_own(info.name, *memory), options.access, info.device.text());
+          lease, memory::open_own(info.name, *memory), options.access, info.device);
     });
   }
   const driver::gpu& user = memory::gpu_for_open(memory->device, options.device);
-  const std::string device = user.id.text();
-  return lease->find_or_map(device, options.access, [&] {
+  return lease->find_or_map(user.id.text(), options.access, [&] {
     auto pool = what.chunks.next();  // a pool's descriptor
     return std::make_shared<mapping>(
         lease,
         memory::open_remote(
             info.name, *memory, pool ? std::move(pool->file) : base::guarded_fd(), user),
         options.access,
-        device);
+        user.id);
   });
 }
 
@@ -89,7 +88,7 @@ std::shared_ptr<mapping> map_exporters(granted& what, const open_options& option
 
 /// What is in use or kept is opened without the broker, as long as the state table shows that
 /// nothing has changed.
-std::unique_ptr<segment_impl> client_impl::find(std::string_view name,
+std::shared_ptr<segment_impl> client_impl::find(std::string_view name,
                                                 const open_options& options) {
   auto found = leases_->find(name, options.device, options.access, options.expected_size_bytes);
   if (!found) {
@@ -129,7 +128,7 @@ client_impl::asked client_impl::ask_to_open(std::string_view name,
 
 // ---- take, map, keep ----
 
-std::unique_ptr<segment_impl> client_impl::use(asked answered,
+std::shared_ptr<segment_impl> client_impl::use(asked answered,
                                                std::string_view name,
                                                const open_options& options,
                                                steady_time begin) {
@@ -171,12 +170,12 @@ std::unique_ptr<segment_impl> client_impl::use(asked answered,
 
 // ---- the walks ----
 
-std::unique_ptr<segment_impl> client_impl::open(std::string_view name,
+std::shared_ptr<segment_impl> client_impl::open(std::string_view name,
                                                 const open_options& options) {
   return open_generation(name, 0, options);
 }
 
-std::unique_ptr<segment_impl> client_impl::try_open(std::string_view name,
+std::shared_ptr<segment_impl> client_impl::try_open(std::string_view name,
                                                     const open_options& options) {
   check_usable("open", name);
   if (auto found = find(name, options)) {
@@ -193,7 +192,7 @@ std::unique_ptr<segment_impl> client_impl::try_open(std::string_view name,
   return use(std::move(answered), name, options, begin);
 }
 
-std::unique_ptr<segment_impl> client_impl::open_generation(std::string_view name,
+std::shared_ptr<segment_impl> client_impl::open_generation(std::string_view name,
                                                            gpushm::generation generation,
                                                            const open_options& options) {
   check_usable("open", name);

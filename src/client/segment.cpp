@@ -21,6 +21,20 @@ detail::segment_lease& detail::segment_impl::lease(std::string_view operation) c
   return *mapping_->lease();
 }
 
+namespace {
+
+void check_writable(std::string_view operation, const segment& of) {
+  if (of.access() == access::read) {
+    throw error(errc::invalid_argument,
+                operation,
+                of.name(),
+                "the segment is mapped for reading only",
+                "open it with access::read_write");
+  }
+}
+
+}  // namespace
+
 segment::segment() noexcept = default;
 segment::segment(segment&&) noexcept = default;
 segment& segment::operator=(segment&& other) noexcept {
@@ -31,7 +45,7 @@ segment& segment::operator=(segment&& other) noexcept {
 segment::~segment() {
   reset();
 }
-segment::segment(std::unique_ptr<detail::segment_impl> impl) noexcept : impl_(std::move(impl)) {}
+segment::segment(std::shared_ptr<detail::segment_impl> impl) noexcept : impl_(std::move(impl)) {}
 
 segment::operator bool() const noexcept {
   return impl_ != nullptr;
@@ -53,8 +67,15 @@ void segment::reset() noexcept {
   impl_.reset();
 }
 
-void* segment::data() const noexcept {
+const void* segment::data() const noexcept {
   return impl_ ? impl_->region().data() : nullptr;
+}
+void* segment::mutable_data() const {
+  check_writable("mutable_data", *this);
+  return impl().region().data();
+}
+int segment::ordinal() const {
+  return impl().mapped().ordinal();
 }
 std::uint64_t segment::size_bytes() const {
   return impl().info().size_bytes;
@@ -91,7 +112,14 @@ segment_state segment::state() const {
   return impl().mapped().state();
 }
 segment_view segment::view() const {
-  return {data(), size_bytes(), device()};
+  segment_view made;
+  made.data_ = impl().region().data();
+  made.size_bytes_ = size_bytes();
+  made.device_ = device();
+  made.ordinal_ = ordinal();
+  made.access_ = access();
+  made.owner_ = impl_;
+  return made;
 }
 
 void segment::publish(std::span<const std::byte> metadata) {
@@ -131,16 +159,6 @@ void check_range(std::string_view operation,
 void check_reachable(std::string_view operation, const segment& of, std::uint64_t made_in) {
   if (of.device().kind != device_kind::host) {
     detail::check_not_forked(made_in, operation, of.name());
-  }
-}
-
-void check_writable(std::string_view operation, const segment& of) {
-  if (of.access() == access::read) {
-    throw error(errc::invalid_argument,
-                operation,
-                of.name(),
-                "the segment is mapped for reading only",
-                "open it with access::read_write");
   }
 }
 

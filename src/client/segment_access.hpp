@@ -11,7 +11,7 @@ namespace gpushm::detail {
 
 /// The inside of public segment objects, for functions of the library that are not members.
 struct segment_access {
-  [[nodiscard]] static segment make(std::unique_ptr<segment_impl> impl) {
+  [[nodiscard]] static segment make(std::shared_ptr<segment_impl> impl) {
     return segment(std::move(impl));
   }
   /// Throws invalid_argument for an empty segment.

@@ -112,6 +112,22 @@ std::shared_ptr<const backend> backend_for_open(gpushm::backend kind,
   return host(false);
 }
 
+int local_ordinal(const device_id& device) noexcept {
+  if (device.kind == device_kind::host) {
+    return -1;
+  }
+  try {
+    for (const driver::gpu& each : driver::visible_gpus()) {
+      if (each.id.uuid == device.uuid) {
+        return each.ordinal;
+      }
+    }
+  } catch (const std::exception& why) {
+    base::log(log_level::debug, why.what());
+  }
+  return -1;
+}
+
 // ---- imports ----
 
 std::unique_ptr<region> backend::import(const import_request& wanted, chunk_source& chunks) const {

@@ -142,4 +142,8 @@ class backend {
                                                               const device_id& home,
                                                               std::string_view device);
 
+/// `device` as CUDA numbers it in this process; -1 for the host, and for what CUDA does not show
+/// here.
+[[nodiscard]] int local_ordinal(const device_id& device) noexcept;
+
 }  // namespace gpushm::memory

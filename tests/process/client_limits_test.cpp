@@ -76,11 +76,10 @@ TEST_P(open_many_of_chunks, succeeds_with_1024_descriptors) {
   const auto results = consumer.open_many(wanted);
   ASSERT_EQ(results.size(), names);
   for (std::size_t i = 0; i < names; ++i) {
-    ASSERT_FALSE(results[i].failure) << i << ": " << results[i].failure->what();
-    ASSERT_TRUE(results[i].opened) << i << " has neither a segment nor a failure";
-    ASSERT_EQ(results[i].opened.name(), wanted[i]);
+    ASSERT_TRUE(results[i]) << i << ": " << results[i].failure()->what();
+    ASSERT_EQ(results[i].value().name(), wanted[i]);
     std::vector<std::byte> last(1);
-    results[i].opened.read(chunks * 4096 - 1, last);
+    results[i].value().read(chunks * 4096 - 1, last);
     ASSERT_EQ(last[0], static_cast<std::byte>(i));
   }
 }

@@ -266,7 +266,7 @@ TEST_P(long_wait, waits) {
   });
   EXPECT_EQ(waiter.open("w", {.timeout = GetParam()}).size_bytes(), 4096U);
   const std::vector<std::string> names{"w"};
-  EXPECT_TRUE(waiter.open_many(names, {.timeout = GetParam()}).at(0).opened);
+  EXPECT_TRUE(waiter.open_many(names, {.timeout = GetParam()}).at(0));
   late.join();
   auto events = waiter.subscribe();
   std::jthread later([&] {

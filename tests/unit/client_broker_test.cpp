@@ -13,12 +13,14 @@
 #include "base/page_size.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
+#include "process/deadline.hpp"
 #include "transport/packet_socket.hpp"
 
 namespace gpushm {
 namespace {
 
 using namespace std::chrono_literals;
+using gpushm_testing::eventually;
 
 class sharing : public testing::Test {
  protected:
@@ -71,7 +73,7 @@ TEST_F(sharing, a_reader_sees_what_the_creator_wrote) {
   EXPECT_EQ(seen.metadata().size(), 5U);
   EXPECT_EQ(static_cast<const unsigned char*>(seen.data())[99'999], 7);
   EXPECT_NE(seen.data(), written.data());
-  static_cast<unsigned char*>(written.data())[5] = 9;
+  static_cast<unsigned char*>(written.mutable_data())[5] = 9;
   EXPECT_EQ(static_cast<const unsigned char*>(seen.data())[5], 9);
   EXPECT_EQ(seen.state(), segment_state::live);
 }
@@ -152,7 +154,8 @@ TEST_F(sharing, a_segment_of_many_chunks_is_one_range) {
   options.chunk_bytes = page;
   segment written = producer.create("many", options);
   for (std::size_t i = 0; i < 701; ++i) {
-    static_cast<unsigned char*>(written.data())[i * page] = static_cast<unsigned char>(i % 251);
+    static_cast<unsigned char*>(written.mutable_data())[i * page] =
+        static_cast<unsigned char>(i % 251);
   }
   written.publish();
   EXPECT_EQ(consumer.stat("many").chunks, 701U);
@@ -160,6 +163,54 @@ TEST_F(sharing, a_segment_of_many_chunks_is_one_range) {
   for (std::size_t i = 0; i < 701; ++i) {
     ASSERT_EQ(static_cast<const unsigned char*>(seen.data())[i * page], i % 251);
   }
+}
+
+TEST_F(sharing, only_what_may_be_written_gives_a_pointer_for_writing) {
+  client producer = connect();
+  segment written = producer.create("kv", host(4096));
+  EXPECT_EQ(written.mutable_data(), written.data());
+  EXPECT_EQ(written.ordinal(), -1);
+  written.publish();
+  client consumer = connect();
+  const segment seen = consumer.open("kv");
+  EXPECT_NE(seen.data(), nullptr);
+  try {
+    static_cast<void>(seen.mutable_data());
+    ADD_FAILURE() << "writable";
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::invalid_argument);
+    EXPECT_EQ(why.next_step(), "open it with access::read_write");
+  }
+  const segment_view view = seen.view();
+  EXPECT_EQ(view.data(), seen.data());
+  EXPECT_EQ(view.mutable_data(), nullptr);
+  EXPECT_EQ(written.view().mutable_data(), written.data());
+  EXPECT_EQ(segment_view().data(), nullptr);
+}
+
+// As a tensor's deleter does, on any thread.
+TEST_F(sharing, a_view_keeps_mapping_and_lease_when_the_segment_and_the_client_are_gone) {
+  client producer = connect();
+  segment written = producer.create("kv", host(4096));
+  written.fill(std::byte{7});
+  written.publish();
+  segment_view view;
+  {
+    client consumer = connect();
+    view = consumer.open("kv").view();
+  }
+  EXPECT_EQ(producer.stat("kv").leases, 2U);
+  EXPECT_EQ(static_cast<const unsigned char*>(view.data())[4095], 7);
+  EXPECT_EQ(view.size_bytes(), 4096U);
+  EXPECT_EQ(view.ordinal(), -1);
+  EXPECT_EQ(view.device().text(), "host");
+  segment_view copy = view;
+  view = {};
+  written.write(0, std::array{std::byte{9}});
+  EXPECT_EQ(static_cast<const unsigned char*>(copy.data())[0], 9);
+  std::thread([last = std::move(copy)] {}).join();
+  copy = {};
+  EXPECT_TRUE(eventually([&] { return producer.stat("kv").leases == 1; }, 5s));
 }
 
 TEST_F(sharing, open_many_gives_a_result_for_each_name) {
@@ -177,8 +228,18 @@ TEST_F(sharing, open_many_gives_a_result_for_each_name) {
   const auto results = consumer.open_many(names);
   ASSERT_EQ(results.size(), names.size());
   for (std::size_t i = 0; i < results.size(); ++i) {
-    EXPECT_EQ(bool(results[i].opened), i % 3 != 0);
-    EXPECT_EQ(results[i].failure.has_value(), i % 3 == 0);
+    EXPECT_EQ(bool(results[i]), i % 3 != 0);
+    EXPECT_EQ(results[i].failure() != nullptr, i % 3 == 0);
+    if (const error* const why = results[i].failure()) {
+      try {
+        static_cast<void>(results[i].value());
+        ADD_FAILURE() << "no error";
+      } catch (const error& thrown) {
+        EXPECT_EQ(thrown.what(), std::string(why->what()));
+      }
+    } else {
+      EXPECT_EQ(results[i].value().name(), names[i]);
+    }
   }
 }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The clients that this process has because of bytes that it imports.
+#include "client/client_registry.hpp"
+
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -7,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "client/client_registry.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
 #include "process/deadline.hpp"

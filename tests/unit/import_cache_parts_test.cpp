@@ -94,11 +94,11 @@ class cache_of : public testing::Test {
     info.allocated_bytes = bytes;
     grant nothing;  // was counted: leases are the test's here
     const auto lease = cache_->take(connection_, {std::move(info)}, nothing, "open");
-    const auto mapped =
-        std::make_shared<mapping>(lease,
-                                  std::make_shared<counted_region>(alive_, std::move(on_end)),
-                                  access::read,
-                                  user.empty() ? "host" : user);
+    const auto mapped = std::make_shared<mapping>(
+        lease,
+        std::make_shared<counted_region>(alive_, std::move(on_end)),
+        access::read,
+        user.empty() ? device_id{} : device_id{device_kind::gpu, user, {}, 0});
     cache_->keep(mapped, user);
     return mapped;
   }

@@ -100,7 +100,7 @@ class caching : public testing::Test {
     segment made = producer_->create(
         name, {.size_bytes = size, .device = "host", .lifetime = lifetime::persistent});
     const gpushm::generation generation = made.generation();
-    std::memcpy(made.data(), &generation, sizeof generation);
+    std::memcpy(made.mutable_data(), &generation, sizeof generation);
     made.publish();
     return generation;
   }
@@ -250,19 +250,19 @@ TEST_F(caching, serves_open_many_name_by_name) {
   for (std::size_t i = 0; i < results.size(); ++i) {
     SCOPED_TRACE(names[i]);
     if (expected[i] == 0) {
-      ASSERT_TRUE(results[i].failure);
-      EXPECT_STREQ(results[i].failure->what(),
+      ASSERT_FALSE(results[i]);
+      EXPECT_STREQ(results[i].failure()->what(),
                    "open \"missing\": no such segment in domain default (`gpushm ls` shows what "
                    "there is; a timeout waits for the name)");
       continue;
     }
-    ASSERT_FALSE(results[i].failure) << results[i].failure->what();
-    EXPECT_EQ(results[i].opened.name(), names[i]);
-    EXPECT_EQ(results[i].opened.generation(), expected[i]);
-    EXPECT_EQ(written_in(results[i].opened), expected[i]);
+    ASSERT_TRUE(results[i]) << results[i].failure()->what();
+    EXPECT_EQ(results[i].value().name(), names[i]);
+    EXPECT_EQ(results[i].value().generation(), expected[i]);
+    EXPECT_EQ(written_in(results[i].value()), expected[i]);
   }
-  EXPECT_EQ(results[1].opened.data(), used.data());
-  EXPECT_EQ(results[0].opened.data(), results[4].opened.data());
+  EXPECT_EQ(results[1].value().data(), used.data());
+  EXPECT_EQ(results[0].value().data(), results[4].value().data());
   const auto stats = user.cache_stats();
   EXPECT_EQ(stats.hits, 3U);         // b, c, b
   EXPECT_EQ(stats.misses, 2U + 3U);  // the opens above; a, missing, a
@@ -357,7 +357,7 @@ TEST_F(caching, keeps_everything_when_there_is_no_limit_and_256_entries_otherwis
   {
     client user = connect({.max_bytes = unlimited, .max_entries = unlimited});
     for (const auto& result : user.open_many(names)) {
-      ASSERT_FALSE(result.failure) << result.failure->what();
+      ASSERT_TRUE(result) << result.failure()->what();
     }
     EXPECT_EQ(user.cache_stats().kept_entries, 300U);
     EXPECT_EQ(user.cache_stats().evictions, 0U);

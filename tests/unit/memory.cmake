@@ -8,5 +8,6 @@ gpushm_test(gpushm_memory_test
 gpushm_test(gpushm_memory_large_pages_test
   SOURCES memory_large_pages_test.cpp
   MODULES memory
+  LIBRARIES gpushm_testing_process
   LABEL unit SINGLE_THREADED)
 target_link_options(gpushm_memory_large_pages_test PRIVATE LINKER:--wrap=sysconf)

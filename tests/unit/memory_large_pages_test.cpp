@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "memory/backend.hpp"
+#include "process/given_chunks.hpp"
 
 namespace {
 constexpr long large_page = 65'536;
@@ -34,11 +35,11 @@ TEST(large_pages, cut_segments_into_chunks_that_can_be_mapped) {
   const auto made = host->allocate("kv", plan, std::chrono::steady_clock::time_point::max());
   std::memset(made->data(), 1, made->mapped_bytes());
 
-  const auto import = host->begin_import({"kv", plan.total_bytes(), access::read});
+  gpushm_testing::given_chunks chunks;
   for (std::uint32_t i = 0; i < plan.count; ++i) {
-    import->add(made->export_chunk(i), plan.size_of(i));
+    chunks.add(made->export_chunk(i), plan.size_of(i));
   }
-  const auto seen = import->finish();
+  const auto seen = host->import({"kv", plan.total_bytes(), access::read}, chunks);
   EXPECT_EQ(seen->mapped_bytes(), 3U * large_page);
   EXPECT_EQ(std::memcmp(seen->data(), made->data(), made->mapped_bytes()), 0);
 }

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 gpushm_test(gpushm_client_test
   SOURCES client_broker_test.cpp client_registry_test.cpp broker_statistics_test.cpp
-  MODULES client broker
+  MODULES exchange client broker
+  LIBRARIES gpushm_testing_process
   LABEL unit)
 gpushm_test(gpushm_moved_from_test
   SOURCES moved_from_test.cpp

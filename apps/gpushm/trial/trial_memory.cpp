@@ -28,7 +28,7 @@ void* as_pointer(cuda::CUdeviceptr address) {
       static_cast<std::uintptr_t>(address));
 }
 
-cuda::CUdeviceptr as_address(void* pointer) {
+cuda::CUdeviceptr as_address(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
