@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -59,12 +60,14 @@ struct connect_options {
   /// `/run/gpushm/d` (several: `errc::ambiguous_domain`); else `/run/gpushm/d/default/socket`.
   std::string socket_path = {};
   /// How long to wait for a broker that is not there yet, its welcome included. Zero: do not wait
-  /// for it to appear, and `request_timeout` for its welcome. This and every other timeout of the
-  /// library: `milliseconds::max()` has no end, negative ones are zero.
+  /// for it to appear, and `request_timeout` for its welcome. `forever`: without an end.
   std::chrono::milliseconds timeout{0};
   /// How long any one request may take, waiting for names excluded.
   std::chrono::milliseconds request_timeout{30'000};
   cache_options cache = {};
+  /// Ends the wait for a broker, also one that a later call of the client connects to again: that
+  /// call throws `errc::cancelled`.
+  std::stop_token stop = {};
 };
 
 struct create_options {
@@ -100,6 +103,9 @@ struct open_options {
   std::string device = {};
   /// When not 0: `errc::size_mismatch` unless the segment has exactly this size.
   std::uint64_t expected_size_bytes = 0;
+  /// Ends the wait for the name at once: `errc::cancelled`. A name that is there is opened all the
+  /// same.
+  std::stop_token stop = {};
 };
 
 /// What `subscribe` reports. Values travel on the wire: never renumber.
@@ -134,11 +140,12 @@ class GPUSHM_API subscription {
   subscription& operator=(const subscription&) = delete;
   ~subscription();
 
-  /// The next event, or nothing when `timeout` passes first. At most 1,024 unread events are kept;
-  /// then the oldest are dropped and a `resync` says so. Throws `errc::broker_gone` once, when the
-  /// broker is gone and everything before has been read; later calls resume on the new broker after
-  /// a `resync`.
-  [[nodiscard]] std::optional<event> next(std::chrono::milliseconds timeout);
+  /// The next event, or nothing when `timeout` passes, or `stop` is asked to, first. At most 1,024
+  /// unread events are kept; then the oldest are dropped and a `resync` says so. Throws
+  /// `errc::broker_gone` once, when the broker is gone and everything before has been read; later
+  /// calls resume on the new broker after a `resync`.
+  [[nodiscard]] std::optional<event> next(std::chrono::milliseconds timeout,
+                                          const std::stop_token& stop = {});
 
  private:
   friend class client;

@@ -52,6 +52,7 @@ enum class errc : std::uint16_t {
   unreachable = 37,
   share_exceeded = 38,
   writer_ending = 39,
+  cancelled = 40,
 };
 
 /// The stable name of `code`, as in `docs/errors.md` ("no_such_segment"); "unknown" for a value

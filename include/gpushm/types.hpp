@@ -83,6 +83,9 @@ struct device_id {
 /// for ever.
 using epoch = std::array<std::uint8_t, 16>;
 
+/// A timeout without an end, of every call that has one. Negative ones are zero.
+inline constexpr std::chrono::milliseconds forever = std::chrono::milliseconds::max();
+
 /// 56 bits, never 0, never used twice by one broker.
 using generation = std::uint64_t;
 

@@ -86,6 +86,8 @@ std::string_view to_string(errc code) noexcept {
       return "share_exceeded";
     case errc::writer_ending:
       return "writer_ending";
+    case errc::cancelled:
+      return "cancelled";
   }
   return "unknown";
 }

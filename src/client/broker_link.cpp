@@ -50,6 +50,9 @@ std::shared_ptr<connection> broker_link::connect_until(steady_time deadline,
         throw;
       }
     }
+    if (options_.stop.stop_requested()) {
+      throw cancelled({"connect", options_.socket_path});
+    }
     base::pause_before_retry(connect_poll);
   }
 }

@@ -382,19 +382,29 @@ answer connection::request(wire::body body,
   return got;
 }
 
-answer connection::open(wire::open wanted, const subject& about, steady_time deadline) {
+answer connection::open(wire::open wanted,
+                        const subject& about,
+                        steady_time deadline,
+                        const std::stop_token& stop) {
   std::optional<exchange> asked(std::in_place, *this, about, deadline);
   late_answers::waiter late(late_, asked->id());
   asked->send(std::move(wanted), {});
   answer got = asked->next();
   asked.reset();
-  return std::holds_alternative<wire::waiting>(got.body) ? wait_for_late(late, about, deadline)
-                                                         : std::move(got);
+  if (!std::holds_alternative<wire::waiting>(got.body)) {
+    return got;
+  }
+  auto waited = wait_for_late(late, about, deadline, stop);
+  if (!waited) {
+    throw cancelled(about);
+  }
+  return std::move(*waited);
 }
 
 std::vector<answer> connection::open_many(wire::open_many wanted,
                                           const subject& about,
-                                          steady_time deadline) {
+                                          steady_time deadline,
+                                          const std::stop_token& stop) {
   const std::size_t count = wanted.names.size();
   std::vector<answer> all;
   all.reserve(count);
@@ -410,19 +420,47 @@ std::vector<answer> connection::open_many(wire::open_many wanted,
   }
   asked.reset();
   while (all.size() < count) {
-    all.push_back(wait_for_late(late, about, deadline));
+    auto waited = wait_for_late(late, about, deadline, stop);
+    if (!waited) {
+      break;
+    }
+    all.push_back(std::move(*waited));
   }
   return all;
 }
 
-answer connection::wait_for_late(late_answers::waiter& late,
-                                 const subject& about,
-                                 steady_time deadline) {
-  auto got = late.next(deadline);
-  if (!got) {
-    throw broken() ? gone(about) : timed_out(about);
+/// Nothing: it was stopped, and the broker is told. Nobody waits for what it says to that, or
+/// grants until it knows: a stopped broker must not keep anybody waiting.
+std::optional<answer> connection::wait_for_late(late_answers::waiter& late,
+                                                const subject& about,
+                                                steady_time deadline,
+                                                const std::stop_token& stop) {
+  auto got = late.next(deadline, stop);
+  if (got) {
+    return got;
   }
-  return std::move(*got);
+  if (broken()) {
+    throw gone(about);
+  }
+  if (!stop.stop_requested()) {
+    throw timed_out(about);
+  }
+  send_unawaited(wire::cancel{late.id()});
+  return std::nullopt;
+}
+
+/// A request whose answer nobody waits for. Does not block.
+void connection::send_unawaited(wire::body body) noexcept {
+  try {
+    if (!broken()) {
+      const std::uint64_t id = next_id_.fetch_add(1, std::memory_order_relaxed);
+      late_.abandon(id, 1);
+      static_cast<void>(requests_.queue().push(wire::encode({id, std::move(body)})));
+      wake_thread();
+    }
+  } catch (const std::exception& why) {
+    base::log(log_level::warning, why.what());
+  }
 }
 
 void connection::release(gpushm::generation generation,
@@ -487,17 +525,7 @@ void connection::unsubscribe(std::uint64_t subscription) noexcept {
     const std::lock_guard lock(mutex_);
     sinks_.erase(subscription);
   }
-  try {  // nobody waits for the answer
-    const std::uint64_t id = next_id_.fetch_add(1, std::memory_order_relaxed);
-    if (!broken()) {
-      late_.abandon(id, 1);
-      static_cast<void>(
-          requests_.queue().push(wire::encode({id, wire::unsubscribe{subscription}})));
-      wake_thread();
-    }
-  } catch (const std::exception& why) {
-    base::log(log_level::warning, why.what());
-  }
+  send_unawaited(wire::unsubscribe{subscription});
 }
 
 }  // namespace gpushm::detail

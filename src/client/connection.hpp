@@ -71,13 +71,18 @@ class connection final : public lease_giver {
                                const subject& about,
                                steady_time deadline,
                                std::span<const int> descriptors = {});
-  /// The same; a Failure is an answer, too. Waits for a late one.
-  [[nodiscard]] answer open(wire::open wanted, const subject& about, steady_time deadline);
-  /// One answer a name, in the order in which they came. Those of which too many descriptors would
-  /// be held come without: `FetchChunks` has them.
+  /// The same; a Failure is an answer, too. Waits for a late one, unless `stop` is asked to: then
+  /// the broker is told, and cancelled thrown.
+  [[nodiscard]] answer open(wire::open wanted,
+                            const subject& about,
+                            steady_time deadline,
+                            const std::stop_token& stop = {});
+  /// One answer a name, in the order in which they came; none of those whose wait was stopped.
+  /// Those of which too many descriptors would be held come without: `FetchChunks` has them.
   [[nodiscard]] std::vector<answer> open_many(wire::open_many wanted,
                                               const subject& about,
-                                              steady_time deadline);
+                                              steady_time deadline,
+                                              const std::stop_token& stop = {});
   /// A request whose answer is waited for later; the lane is free for others meanwhile.
   class ahead {
    public:
@@ -158,9 +163,11 @@ class connection final : public lease_giver {
                                       steady_time deadline);
   [[nodiscard]] answer to_answer(packet got);
   void bound_descriptors(answer& got);
-  [[nodiscard]] answer wait_for_late(late_answers::waiter& late,
-                                     const subject& about,
-                                     steady_time deadline);
+  [[nodiscard]] std::optional<answer> wait_for_late(late_answers::waiter& late,
+                                                    const subject& about,
+                                                    steady_time deadline,
+                                                    const std::stop_token& stop);
+  void send_unawaited(wire::body body) noexcept;
   void read_events();
   bool read_available();
   void dispatch(packet got);

@@ -29,10 +29,11 @@ std::optional<answer> late_answers::waiter::poll() {
   return take();
 }
 
-std::optional<answer> late_answers::waiter::next(steady_time deadline) {
+std::optional<answer> late_answers::waiter::next(steady_time deadline,
+                                                 const std::stop_token& stop) {
   std::unique_lock lock(all_.mutex_);
   static_cast<void>(mine_->changed.wait_until(
-      lock, deadline, [&] { return !mine_->arrived.empty() || all_.ended_; }));
+      lock, stop, deadline, [&] { return !mine_->arrived.empty() || all_.ended_; }));
   return take();
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <unordered_map>
 
 #include "client/answer.hpp"
@@ -23,7 +24,7 @@ class late_answers {
  private:
   struct place {
     std::deque<answer> arrived;
-    std::condition_variable changed;
+    std::condition_variable_any changed;
   };
 
  public:
@@ -40,8 +41,9 @@ class late_answers {
     [[nodiscard]] std::optional<answer> poll();
     /// Ends it; nobody waits any more for the one answer that is to come on the request lane.
     void abandon() noexcept;
-    /// The next one. Nothing: `deadline` came first, or the connection ended.
-    [[nodiscard]] std::optional<answer> next(steady_time deadline);
+    /// The next one. Nothing: `deadline` or `stop` came first, or the connection ended.
+    [[nodiscard]] std::optional<answer> next(steady_time deadline,
+                                             const std::stop_token& stop = {});
 
    private:
     [[nodiscard]] std::optional<answer> take();  // with the lock held

@@ -117,7 +117,8 @@ client_impl::asked client_impl::ask_to_open(std::string_view name,
                                             static_cast<std::uint32_t>(timeout.count()),
                                             generation},
                                  {"open", name},
-                                 base::later(request_deadline(), timeout));
+                                 base::later(request_deadline(), timeout),
+                                 options.stop);
     const auto* failure = std::get_if<wire::failure>(&got.body);
     if (failure != nullptr && failure->code == errc::no_such_segment && timeout == longest_wait) {
       continue;  // the caller waits longer than one request can
@@ -253,7 +254,8 @@ void client_impl::open_batch(std::span<const std::string> names,
   const auto connected = broker();
   const auto deadline =
       base::later(request_deadline(), std::clamp(options.timeout, {}, longest_wait));
-  std::vector<answer> answers = connected->open_many(std::move(request), {"open", {}}, deadline);
+  std::vector<answer> answers =
+      connected->open_many(std::move(request), {"open", {}}, deadline, options.stop);
   std::vector<bool> answered(wanted.size());
   for (answer& got : answers) {
     const auto* failure = std::get_if<wire::failure>(&got.body);
@@ -271,6 +273,11 @@ void client_impl::open_batch(std::span<const std::string> names,
       result.opened = use({connected, std::move(got)}, name, options, begin);
     } catch (const error& why) {
       result.failure = why;
+    }
+  }
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (!answered[i]) {
+      results[wanted[i]].failure = cancelled({"open", names[wanted[i]]});
     }
   }
 }

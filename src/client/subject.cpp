@@ -15,4 +15,12 @@ error unexpected_answer(const subject& about) {
           "use a broker of the same version"};
 }
 
+error cancelled(const subject& about) {
+  return {errc::cancelled,
+          about.operation,
+          about.object,
+          "the stop token of this wait was asked to stop",
+          "call again with another token"};
+}
+
 }  // namespace gpushm::detail

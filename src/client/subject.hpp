@@ -19,4 +19,7 @@ struct subject {
 /// What a broker's `Failure` says of `about`.
 [[nodiscard]] error from_wire(const wire::failure& failure, const subject& about);
 
+/// For a wait whose stop token was asked to stop.
+[[nodiscard]] error cancelled(const subject& about);
+
 }  // namespace gpushm::detail

@@ -46,7 +46,8 @@ void subscription_impl::broker_gone() {
   arrived_.notify_one();
 }
 
-std::optional<event> subscription_impl::next(std::chrono::milliseconds timeout) {
+std::optional<event> subscription_impl::next(std::chrono::milliseconds timeout,
+                                             const std::stop_token& stop) {
   client_->check_usable("subscription", prefix_);
   if (orphaned_) {
     begin();
@@ -55,7 +56,7 @@ std::optional<event> subscription_impl::next(std::chrono::milliseconds timeout) 
   }
   std::unique_lock lock(mutex_);
   if (!arrived_.wait_until(
-          lock, base::deadline_after(timeout), [&] { return !unread_.empty() || gone_; })) {
+          lock, stop, base::deadline_after(timeout), [&] { return !unread_.empty() || gone_; })) {
     return std::nullopt;
   }
   if (!unread_.empty()) {
@@ -87,7 +88,8 @@ subscription::~subscription() {
   impl_.reset();
 }
 
-std::optional<event> subscription::next(std::chrono::milliseconds timeout) {
+std::optional<event> subscription::next(std::chrono::milliseconds timeout,
+                                        const std::stop_token& stop) {
   base::held_log_lines lines;
   if (!impl_) {
     throw error(errc::invalid_argument,
@@ -96,7 +98,7 @@ std::optional<event> subscription::next(std::chrono::milliseconds timeout) {
                 "this subscription object is empty",
                 "subscribe first; a moved-from object is empty");
   }
-  return impl_->next(timeout);
+  return impl_->next(timeout, stop);
 }
 
 }  // namespace gpushm

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 
 #include "client/connection.hpp"
@@ -28,7 +29,8 @@ class subscription_impl final : public event_sink {
   subscription_impl& operator=(const subscription_impl&) = delete;
   ~subscription_impl() override;
 
-  [[nodiscard]] std::optional<event> next(std::chrono::milliseconds timeout);
+  [[nodiscard]] std::optional<event> next(std::chrono::milliseconds timeout,
+                                          const std::stop_token& stop);
 
   void deliver(event what) override;
   void broker_gone() override;
@@ -42,7 +44,7 @@ class subscription_impl final : public event_sink {
   std::uint64_t number_ = 0;
 
   std::mutex mutex_;
-  std::condition_variable arrived_;
+  std::condition_variable_any arrived_;
   std::deque<event> unread_;
   bool gone_ = false;      ///< the broker is; not yet told
   bool orphaned_ = false;  ///< told; the next call subscribes anew

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 
 #include "base/page_size.hpp"
@@ -186,6 +188,103 @@ TEST_F(sharing, only_what_may_be_written_gives_a_pointer_for_writing) {
   EXPECT_EQ(view.mutable_data(), nullptr);
   EXPECT_EQ(written.view().mutable_data(), written.data());
   EXPECT_EQ(segment_view().data(), nullptr);
+}
+
+// ---- waits that are stopped ----
+
+errc code_of_stopped(const std::function<void(std::stop_token)>& wait) {
+  std::stop_source source;
+  std::jthread stops([&] {
+    std::this_thread::sleep_for(50ms);
+    source.request_stop();
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  errc code = errc::system_error;
+  try {
+    wait(source.get_token());
+  } catch (const error& why) {
+    code = why.code();
+    EXPECT_FALSE(why.next_step().empty());
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, gpushm_testing::patience(5s));
+  return code;
+}
+
+TEST_F(sharing, every_wait_ends_when_it_is_asked_to_stop) {
+  client user = connect();
+  EXPECT_EQ(code_of_stopped([&](std::stop_token stop) {
+              static_cast<void>(user.open("kv", {.timeout = forever, .stop = std::move(stop)}));
+            }),
+            errc::cancelled);
+  EXPECT_EQ(code_of_stopped([&](std::stop_token stop) {
+              static_cast<void>(user.try_open("kv", {.timeout = forever, .stop = std::move(stop)}));
+            }),
+            errc::cancelled);
+  EXPECT_EQ(
+      code_of_stopped([&](std::stop_token stop) {
+        static_cast<void>(client::connect(
+            {.socket_path = folder_ + "/nobody", .timeout = forever, .stop = std::move(stop)}));
+      }),
+      errc::cancelled);
+  auto events = user.subscribe();
+  static_cast<void>(code_of_stopped([&](std::stop_token stop) {
+    EXPECT_EQ(events.next(forever, stop), std::nullopt);
+    EXPECT_TRUE(stop.stop_requested());
+  }));
+  // The broker hears of it, and the client goes on.
+  EXPECT_TRUE(eventually([&] { return broker_->statistics().waiting_opens == 0; }, 5s));
+  segment made = user.create("kv", host(4096));
+  made.publish();
+  std::stop_source stopped;
+  stopped.request_stop();
+  EXPECT_EQ(user.open("kv", {.stop = stopped.get_token()}).size_bytes(), 4096U) << "it is there";
+  EXPECT_TRUE(events.next(5s));
+}
+
+TEST_F(sharing, open_many_gives_what_was_there_when_it_was_stopped) {
+  client producer = connect();
+  segment made = producer.create("there", host(4096));
+  made.publish();
+  client user = connect();
+  const std::vector<std::string> names{"there", "not/there", "nor/there"};
+  static_cast<void>(code_of_stopped([&](std::stop_token stop) {
+    const auto results = user.open_many(names, {.timeout = forever, .stop = std::move(stop)});
+    ASSERT_EQ(results.size(), 3U);
+    EXPECT_TRUE(results[0]);
+    for (std::size_t i = 1; i < 3; ++i) {
+      ASSERT_NE(results[i].failure(), nullptr);
+      EXPECT_EQ(results[i].failure()->code(), errc::cancelled);
+      EXPECT_EQ(results[i].failure()->object(), names[i]);
+    }
+  }));
+  EXPECT_TRUE(eventually([&] { return broker_->statistics().waiting_opens == 0; }, 5s));
+}
+
+// Whichever comes first, an open has a segment or was cancelled, and no lease is left over.
+TEST_F(sharing, stops_and_answers_that_cross_leave_nothing) {
+  client producer = connect();
+  client user = connect();
+  int opened = 0;
+  for (int round = 0; round < 300; ++round) {
+    const std::string name = "kv/" + std::to_string(round);
+    segment made = producer.create(name, host(4096));
+    std::stop_source source;
+    std::jthread publishes([&] { made.publish(); });
+    std::jthread stops([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(round % 60));
+      source.request_stop();
+    });
+    try {
+      EXPECT_EQ(user.open(name, {.timeout = forever, .stop = source.get_token()}).name(), name);
+      ++opened;
+    } catch (const error& why) {
+      EXPECT_EQ(why.code(), errc::cancelled) << why.what();
+    }
+    publishes.join();
+    EXPECT_TRUE(eventually([&] { return producer.stat(name).leases == 1; }, 5s)) << name;
+  }
+  EXPECT_GT(opened, 0);
+  EXPECT_EQ(broker_->statistics().waiting_opens, 0U);
 }
 
 // As a tensor's deleter does, on any thread.
