@@ -25,8 +25,8 @@
 #include "driver/primary_context.hpp"
 #include "memory/backend.hpp"
 #include "transport/packet_socket.hpp"
-#include "wire/descriptor.hpp"
 #include "wire/messages.hpp"
+#include "wire/ticket.hpp"
 
 namespace gpushm::bench {
 namespace {
@@ -35,7 +35,7 @@ namespace {
 
 constexpr std::string_view exporter_flag = "--exporter";
 
-/// Allocates with cuMemAlloc on GPU 0, shares it as "bench", writes its descriptor, and stays.
+/// Allocates with cuMemAlloc on GPU 0, shares it as "bench", writes its ticket, and stays.
 int run_exporter(const std::string& socket, std::uint64_t size_bytes) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const auto& gpu = driver::find_device("0");
@@ -72,14 +72,14 @@ class exporter_process {
       ::_exit(127);
     }
     ::close(ends[1]);
-    std::array<std::byte, wire::max_descriptor_bytes> buffer{};
+    std::array<std::byte, wire::max_ticket_bytes> buffer{};
     for (;;) {
       const auto count =
           base::retry([&] { return ::read(output.get(), buffer.data(), buffer.size()); });
       if (count <= 0) {
         break;
       }
-      descriptor_.insert(descriptor_.end(), buffer.begin(), buffer.begin() + count);
+      ticket_.insert(ticket_.end(), buffer.begin(), buffer.begin() + count);
     }
   }
   exporter_process(const exporter_process&) = delete;
@@ -88,11 +88,11 @@ class exporter_process {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
-  [[nodiscard]] const std::vector<std::byte>& descriptor() const { return descriptor_; }
+  [[nodiscard]] const std::vector<std::byte>& ticket() const { return ticket_; }
 
  private:
   pid_t pid_ = -1;
-  std::vector<std::byte> descriptor_;
+  std::vector<std::byte> ticket_;
 };
 
 // ---- opens from the cache ----
@@ -122,7 +122,7 @@ void legacy_open(benchmark::State& state, std::uint64_t size_bytes) {
   private_broker broker;
   const exporter_process exporter(broker.socket_path(), size_bytes);
   client consumer = broker.connect();
-  const auto described = wire::decode_descriptor(exporter.descriptor());
+  const auto described = wire::decode_ticket(exporter.ticket());
   cuda::CUipcMemHandle handle{};
   std::memcpy(&handle, described.legacy->bytes.data(), sizeof handle);
   const auto& cu = driver::cuda_driver::instance();
@@ -145,7 +145,7 @@ void legacy_open(benchmark::State& state, std::uint64_t size_bytes) {
   };
   const auto open_by_bytes = [&] {
     segment opened;
-    by_bytes.time([&] { opened = import_memory(exporter.descriptor()); });
+    by_bytes.time([&] { opened = import_memory(exporter.ticket()); });
   };
   const auto open_by_name = [&] {
     segment opened;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The handshake that many programs have: one puts a CUDA IPC handle and a flag into POSIX shared
-// memory, the other polls the flag. With a descriptor instead of the 64 raw bytes it also works
+// memory, the other polls the flag. With a ticket instead of the 64 raw bytes it also works
 // when both are PID 1 of their containers, when the tensor lies in the middle of an allocation, and
 // when the exporter has died: the importer is told so and does not map something else.
 //
@@ -42,8 +42,8 @@ constexpr unsigned char value = 5;
 struct mailbox {
   enum : std::uint32_t { empty, ready, done };
   std::atomic<std::uint32_t> flag;
-  std::uint32_t length;  // of the descriptor, which is not always as long
-  std::array<std::byte, 4096> descriptor;
+  std::uint32_t length;  // of the ticket, which is not always as long
+  std::array<std::byte, 4096> ticket;
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);  // else not between processes
 
@@ -94,9 +94,9 @@ int export_as(const char* name) {
   }
   const mapped_mailbox box(fd);  // zero: empty
 
-  const auto descriptor = gpushm::export_memory(tensor->data(), size_bytes);
-  std::copy(descriptor.begin(), descriptor.end(), box->descriptor.begin());
-  box->length = static_cast<std::uint32_t>(descriptor.size());
+  const auto ticket = gpushm::export_memory(tensor->data(), size_bytes);
+  std::copy(ticket.begin(), ticket.end(), box->ticket.begin());
+  box->length = static_cast<std::uint32_t>(ticket.size());
   box->flag.store(mailbox::ready, std::memory_order_release);
   std::printf("exported %zu bytes\n", size_bytes);
   std::fflush(stdout);
@@ -110,7 +110,7 @@ int export_as(const char* name) {
 int import_as(const char* name) {
   // Opened anew each time: what is there may be a dead exporter's, which a living one replaces.
   std::optional<mapped_mailbox> box;
-  wait_until("the exporter's descriptor", [&] {
+  wait_until("the exporter's ticket", [&] {
     const int fd = ::shm_open(name, O_RDWR, 0);
     struct stat status {};
     if (fd < 0 || ::fstat(fd, &status) != 0 || status.st_size != sizeof(mailbox)) {
@@ -121,13 +121,13 @@ int import_as(const char* name) {
     return (*box)->flag.load(std::memory_order_acquire) == mailbox::ready;
   });
   const std::size_t length = (*box)->length;
-  if (length > (*box)->descriptor.size()) {
-    throw std::runtime_error("this is no descriptor");
+  if (length > (*box)->ticket.size()) {
+    throw std::runtime_error("this is no ticket");
   }
-  const std::vector<std::byte> descriptor((*box)->descriptor.begin(),
-                                          (*box)->descriptor.begin() + static_cast<long>(length));
+  const std::vector<std::byte> ticket((*box)->ticket.begin(),
+                                      (*box)->ticket.begin() + static_cast<long>(length));
   {
-    const auto found = gpushm::import_memory(descriptor);
+    const auto found = gpushm::import_memory(ticket);
     std::vector<std::byte> bytes(found.size_bytes());
     found.read(0, bytes);  // or a kernel of yours, on found.data()
     const auto sum =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two ranks that read each other's GPU memory. Each exports its buffer, all gather the descriptors,
+// Two ranks that read each other's GPU memory. Each exports its buffer, all gather the tickets,
 // each imports the other's. The Unix socket stands for whatever your ranks talk over (MPI, gRPC,
-// ZeroMQ, torch.distributed): a descriptor is bytes, and any of them carries bytes.
+// ZeroMQ, torch.distributed): a ticket is bytes, and any of them carries bytes.
 //
 //   exchange_ranks 0 SOCKET
 //   exchange_ranks 1 SOCKET
@@ -54,7 +54,7 @@ class peer {
     std::uint32_t other_length = 0;
     receive(std::as_writable_bytes(std::span(&other_length, 1)));
     if (other_length > 4096) {
-      throw std::runtime_error("this is no descriptor");
+      throw std::runtime_error("this is no ticket");
     }
     std::vector<std::byte> other(other_length);
     receive(other);
@@ -141,9 +141,9 @@ int run(int rank, const std::string& path) {
   mine->fill(value_of(rank));  // done before the other can read
 
   peer other(rank, path);
-  const auto descriptor = other.exchange(gpushm::export_memory(mine->data(), size_bytes));
+  const auto ticket = other.exchange(gpushm::export_memory(mine->data(), size_bytes));
 
-  auto theirs = gpushm::import_memory(descriptor);
+  auto theirs = gpushm::import_memory(ticket);
   std::vector<std::byte> bytes(theirs.size_bytes());
   theirs.read(0, bytes);  // or a kernel of yours, on theirs.data()
   const auto right = std::count(bytes.begin(), bytes.end(), std::byte{value_of(1 - rank)});

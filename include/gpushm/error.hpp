@@ -48,7 +48,7 @@ enum class errc : std::uint16_t {
   not_exportable = 33,
   pid_collision = 34,
   stale = 35,
-  invalid_descriptor = 36,
+  invalid_ticket = 36,
   unreachable = 37,
   share_exceeded = 38,
   writer_ending = 39,

@@ -14,9 +14,9 @@
 #include "gpushm/segment.hpp"
 #include "gpushm/types.hpp"
 
-/// Sharing without a broker of the node: a descriptor is bytes (at most 4,096) that another process
+/// Sharing without a broker of the node: a ticket is bytes (at most 4,096) that another process
 /// on the machine imports, brought there by a file, a message or a rank exchange.
-/// docs/descriptor.md is their format, docs/sharing.md says which way is for whom.
+/// docs/ticket.md is their format, docs/sharing.md says which way is for whom.
 namespace gpushm {
 
 /// Describes memory of this process that bytes alone can carry: cudaMalloc memory, as a legacy
@@ -33,7 +33,7 @@ namespace gpushm {
 
 /// Describes a published segment: importers connect to its broker, which has what travels as file
 /// descriptors. `socket_path` is how importers reach the broker's socket; empty: its absolute path
-/// here; a name without a slash: beside the descriptor's file. The segment must live until they
+/// here; a name without a slash: beside the ticket's file. The segment must live until they
 /// have imported it. Throws `error`: invalid_argument (an empty segment, one without a broker).
 [[nodiscard]] GPUSHM_API std::vector<std::byte> export_segment(const segment& what,
                                                                std::string_view socket_path = {});
@@ -44,21 +44,21 @@ struct import_options {
   std::string device = {};
   /// `import_file`: how long to wait for the file of a living exporter. Zero: do not wait.
   std::chrono::milliseconds timeout{0};
-  /// Where a socket lies that the descriptor names without a slash; empty: the working directory.
+  /// Where a socket lies that the ticket names without a slash; empty: the working directory.
   /// `import_file` uses the file's.
   std::string directory = {};
 };
 
-/// Maps what a descriptor describes: through its broker when it names one, else by the handle that
+/// Maps what a ticket describes: through its broker when it names one, else by the handle that
 /// it carries. In the process that exported a handle, the result is the pointer itself. A segment
 /// that was imported by its handle has no name, its state is `unknown`, and access is always
-/// read-write in the driver. Throws `error`: invalid_descriptor, unsupported_version, unreachable,
+/// read-write in the driver. Throws `error`: invalid_ticket, unsupported_version, unreachable,
 /// peer_died, stale, pid_collision, device_not_visible, and as `client::open`.
-[[nodiscard]] GPUSHM_API segment import_memory(std::span<const std::byte> descriptor,
+[[nodiscard]] GPUSHM_API segment import_memory(std::span<const std::byte> ticket,
                                                const import_options& options = {});
 
-/// What a descriptor says.
-struct descriptor_info {
+/// What a ticket says.
+struct ticket_info {
   gpushm::backend backend = gpushm::backend::host;
   std::uint64_t size_bytes = 0;
   std::uint64_t allocated_bytes = 0;
@@ -69,10 +69,10 @@ struct descriptor_info {
   std::string name;               ///< of the broker's segment
   gpushm::generation generation = 0;
 };
-/// Throws `error`: invalid_descriptor, unsupported_version.
-[[nodiscard]] GPUSHM_API descriptor_info describe_descriptor(std::span<const std::byte> descriptor);
+/// Throws `error`: invalid_ticket, unsupported_version.
+[[nodiscard]] GPUSHM_API ticket_info describe_ticket(std::span<const std::byte> ticket);
 
-/// A descriptor in a file. Readers see the whole file or none: it is written under another name and
+/// A ticket in a file. Readers see the whole file or none: it is written under another name and
 /// renamed. As long as this object lives the file is locked (an open file description lock), which
 /// is how readers in any container tell a living exporter from a dead one. Removes the file at its
 /// end; in a forked child the object does nothing, and neither keeps the lock. Move-only; a
@@ -80,20 +80,18 @@ struct descriptor_info {
 /// `errc::invalid_argument`.
 ///
 /// Distinct objects: safe. Shared objects: unsafe.
-class GPUSHM_API descriptor_file {
+class GPUSHM_API ticket_file {
  public:
   /// A dead exporter's file is replaced; of several processes that try at once, one wins. `mode` is
   /// the file's, whatever the umask. Blocks for at most two seconds, while another process replaces
   /// the file. Throws `error`: address_in_use (a living exporter's file), permission_denied,
   /// system_error.
-  descriptor_file(const std::string& path,
-                  std::span<const std::byte> descriptor,
-                  unsigned int mode = 0644);
-  descriptor_file(descriptor_file&&) noexcept;
-  descriptor_file& operator=(descriptor_file&&) noexcept;
-  descriptor_file(const descriptor_file&) = delete;
-  descriptor_file& operator=(const descriptor_file&) = delete;
-  ~descriptor_file();
+  ticket_file(const std::string& path, std::span<const std::byte> ticket, unsigned int mode = 0644);
+  ticket_file(ticket_file&&) noexcept;
+  ticket_file& operator=(ticket_file&&) noexcept;
+  ticket_file(const ticket_file&) = delete;
+  ticket_file& operator=(const ticket_file&) = delete;
+  ~ticket_file();
 
   [[nodiscard]] const std::string& path() const;
 
@@ -108,8 +106,8 @@ class GPUSHM_API descriptor_file {
 [[nodiscard]] GPUSHM_API segment import_file(const std::string& path,
                                              const import_options& options = {});
 
-/// Reads the descriptor in the file of a living exporter; waits and throws as `import_file`.
-[[nodiscard]] GPUSHM_API std::vector<std::byte> read_descriptor_file(
+/// Reads the ticket in the file of a living exporter; waits and throws as `import_file`.
+[[nodiscard]] GPUSHM_API std::vector<std::byte> read_ticket_file(
     const std::string& path, std::chrono::milliseconds timeout = {});
 
 }  // namespace gpushm

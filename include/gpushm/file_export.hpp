@@ -45,7 +45,7 @@ class GPUSHM_API file_export {
   /// Connected to the broker of this export.
   [[nodiscard]] gpushm::client& client();
   /// Writes the file, or replaces it: it describes `what`, a published segment of `client()`.
-  /// Throws as `export_segment` and `descriptor_file`.
+  /// Throws as `export_segment` and `ticket_file`.
   void write(const segment& what);
   [[nodiscard]] const std::string& path() const;
 

@@ -26,7 +26,7 @@ struct segment_facts {
 
 /// What a creator asks for.
 struct reservation : segment_facts {
-  std::vector<std::byte> descriptor = {};  ///< not read by the broker, only handed on
+  std::vector<std::byte> ticket = {};  ///< not read by the broker, only handed on
   friend bool operator==(const reservation&, const reservation&) = default;
 };
 

@@ -78,8 +78,8 @@ std::string_view to_string(errc code) noexcept {
       return "pid_collision";
     case errc::stale:
       return "stale";
-    case errc::invalid_descriptor:
-      return "invalid_descriptor";
+    case errc::invalid_ticket:
+      return "invalid_ticket";
     case errc::unreachable:
       return "unreachable";
     case errc::share_exceeded:

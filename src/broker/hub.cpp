@@ -115,7 +115,7 @@ std::uint64_t outgoing::cost() const noexcept {
   std::uint64_t text = packet.size();
   if (const auto* answer = std::get_if<wire::opened>(&late.body);
       packet.empty() && answer != nullptr) {
-    text += sizeof(wire::opened) + answer->segment.name.size() + answer->descriptor.size();
+    text += sizeof(wire::opened) + answer->segment.name.size() + answer->ticket.size();
   }
   return core::cost::packet + text + descriptors.size() * bytes_a_descriptor;
 }
@@ -399,10 +399,9 @@ prepared hub::opened(const core::open_answer& answer) const {
   packet.metadata = found.metadata;
   packet.on_event_lane = answer.late;
   auto sizes = carry_chunks(*packet.files, 0, wire::max_batch, packet.descriptors);
-  return prepare(
-      answer.request,
-      wire::opened{answer.index, fields_of(found), {}, std::move(sizes), found.descriptor},
-      std::move(packet));
+  return prepare(answer.request,
+                 wire::opened{answer.index, fields_of(found), {}, std::move(sizes), found.ticket},
+                 std::move(packet));
 }
 
 void hub::tell(const core::change& what) noexcept {

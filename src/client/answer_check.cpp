@@ -22,7 +22,7 @@ bool has_fitting_chunks(const wire::opened& answer) {
   if (bound ? what.chunk_count != bound_chunks : what.chunk_count == 0) {
     return false;
   }
-  if (bound == answer.descriptor.empty() || answer.chunk_bytes.size() > what.chunk_count) {
+  if (bound == answer.ticket.empty() || answer.chunk_bytes.size() > what.chunk_count) {
     return false;
   }
   std::uint64_t left = what.allocated_bytes;

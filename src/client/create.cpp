@@ -9,7 +9,7 @@
 #include "base/names.hpp"
 #include "base/syscall.hpp"
 #include "client/client_impl.hpp"
-#include "client/remote_descriptor.hpp"
+#include "client/remote_ticket.hpp"
 #include "client/segment_impl.hpp"
 #include "memory/source.hpp"
 
@@ -89,7 +89,7 @@ std::shared_ptr<segment_lease> client_impl::reserve(wire::reserve wanted,
   info.generation = reserved->generation;
   info.slot = reserved->slot;
   return leases_->take(
-      connected, {std::move(info), {}, std::move(wanted.descriptor)}, got.granted, operation);
+      connected, {std::move(info), {}, std::move(wanted.ticket)}, got.granted, operation);
 }
 
 std::shared_ptr<segment_impl> client_impl::create(std::string_view name,
@@ -160,7 +160,7 @@ std::shared_ptr<segment_impl> client_impl::share(std::string_view name,
                found->kind(),
                options.lifetime,
                found->offset_bytes(),
-               bound ? wire::encode_descriptor(describe(*found)) : std::vector<std::byte>()},
+               bound ? wire::encode_ticket(describe(*found)) : std::vector<std::byte>()},
               "share",
               deadline);
   attach_chunks(

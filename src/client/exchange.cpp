@@ -10,7 +10,7 @@
 #include "base/log.hpp"
 #include "client/client_impl.hpp"
 #include "client/client_registry.hpp"
-#include "client/remote_descriptor.hpp"
+#include "client/remote_ticket.hpp"
 #include "client/segment_access.hpp"
 #include "memory/source.hpp"
 
@@ -64,7 +64,7 @@ error exporter_is_gone(const std::string& name, const std::string& cause) {
           "export it again from a living process"};
 }
 
-segment import_through_broker(const wire::descriptor& described, const import_options& options) {
+segment import_through_broker(const wire::ticket& described, const import_options& options) {
   memory::check_same_machine({}, described.exporter);
   const wire::broker_reference& broker = *described.broker;
   const std::string socket = socket_of(broker, options.directory);
@@ -80,13 +80,13 @@ segment import_through_broker(const wire::descriptor& described, const import_op
   return segment_access::make(std::move(opened));
 }
 
-segment import_by_handle(const wire::descriptor& described, const import_options& options) {
+segment import_by_handle(const wire::ticket& described, const import_options& options) {
   const auto memory = detail::remote_of(described);
   if (!memory || memory->kind != backend::cuda_ipc) {
-    throw error(errc::invalid_descriptor,
+    throw error(errc::invalid_ticket,
                 "import",
                 {},
-                "this memory travels as file descriptors, and the descriptor names no broker",
+                "this memory travels as file descriptors, and the ticket names no broker",
                 "export it through a broker (export_segment)");
   }
   wire::segment facts;
@@ -127,7 +127,7 @@ std::vector<std::byte> export_memory(void* pointer, std::uint64_t size_bytes) {
                 "share it through a broker and export the segment (client::share, "
                 "export_segment), or through a file (file_export)");
   }
-  auto bytes = wire::encode_descriptor(detail::describe(*found));
+  auto bytes = wire::encode_ticket(detail::describe(*found));
   remember_export(found);
   return bytes;
 }
@@ -137,11 +137,11 @@ std::vector<std::byte> export_segment(const segment& what, std::string_view sock
   detail::check_not_forked(impl.forks(), "export", impl.info().name);
   const detail::segment_lease& lease = impl.lease("export");
   const wire::segment& info = impl.info();
-  wire::descriptor described;
+  wire::ticket described;
   if (const auto shared = lease.shared_memory()) {
     described = detail::describe(*shared);
-  } else if (!lease.descriptor().empty()) {  // somebody else's: what it says of itself
-    described = wire::decode_descriptor(lease.descriptor());
+  } else if (!lease.ticket().empty()) {  // somebody else's: what it says of itself
+    described = wire::decode_ticket(lease.ticket());
   } else {
     described.backend = info.backend;
     described.size_bytes = info.size_bytes;
@@ -157,12 +157,12 @@ std::vector<std::byte> export_segment(const segment& what, std::string_view sock
       broker.epoch,
       info.name,
       info.generation};
-  return wire::encode_descriptor(described);
+  return wire::encode_ticket(described);
 }
 
-segment import_memory(std::span<const std::byte> descriptor, const import_options& options) {
+segment import_memory(std::span<const std::byte> ticket, const import_options& options) {
   base::held_log_lines lines;
-  const wire::descriptor described = wire::decode_descriptor(descriptor);
+  const wire::ticket described = wire::decode_ticket(ticket);
   if (!described.broker) {
     return import_by_handle(described, options);
   }
@@ -182,9 +182,9 @@ segment import_memory(std::span<const std::byte> descriptor, const import_option
   return import_by_handle(described, options);
 }
 
-descriptor_info describe_descriptor(std::span<const std::byte> descriptor) {
-  const wire::descriptor described = wire::decode_descriptor(descriptor);
-  descriptor_info info;
+ticket_info describe_ticket(std::span<const std::byte> ticket) {
+  const wire::ticket described = wire::decode_ticket(ticket);
+  ticket_info info;
   info.backend = described.backend;
   info.size_bytes = described.size_bytes;
   info.allocated_bytes = described.allocated_bytes;

@@ -10,7 +10,7 @@
 #include "client/answer_check.hpp"
 #include "client/chunk_stream.hpp"
 #include "client/client_impl.hpp"
-#include "client/remote_descriptor.hpp"
+#include "client/remote_ticket.hpp"
 #include "client/segment_impl.hpp"
 #include "memory/backend.hpp"
 
@@ -55,13 +55,13 @@ std::shared_ptr<mapping> map_chunks(granted& what, const open_options& options) 
 std::shared_ptr<mapping> map_exporters(granted& what, const open_options& options) {
   const auto& lease = what.lease;
   const wire::segment& info = lease->info();
-  const wire::descriptor described = wire::decode_descriptor(lease->descriptor());
+  const wire::ticket described = wire::decode_ticket(lease->ticket());
   const auto memory = remote_of(described);
   if (!memory || memory->kind != info.backend || memory->size_bytes != info.size_bytes) {
-    throw error(errc::invalid_descriptor,
+    throw error(errc::invalid_ticket,
                 "open",
                 info.name,
-                "the exporter's descriptor does not fit its segment",
+                "the exporter's ticket does not fit its segment",
                 "the exporter is broken or hostile; report it");
   }
   if (memory::is_own(*memory)) {
@@ -144,7 +144,7 @@ std::shared_ptr<segment_impl> client_impl::use(asked answered,
   check_opened(*opened, got.descriptors.size(), name, options.expected_size_bytes);
   const auto lease = leases_->take(
       answered.broker,
-      {std::move(opened->segment), std::move(opened->metadata), std::move(opened->descriptor)},
+      {std::move(opened->segment), std::move(opened->metadata), std::move(opened->ticket)},
       got.granted,
       "open");
   granted what{lease,
@@ -208,7 +208,7 @@ std::shared_ptr<segment_impl> client_impl::open_generation(std::string_view name
                 "open",
                 name,
                 "the exporter shares other memory under this name by now",
-                "use the exporter's newest descriptor");
+                "use the exporter's newest ticket");
   }
   return opened;
 }

@@ -14,7 +14,7 @@ segment_lease::segment_lease(std::weak_ptr<lease_table> table,
                              facts what)
     : table_(std::move(table)),
       info_(std::move(what.segment)),
-      descriptor_(std::move(what.descriptor)),
+      ticket_(std::move(what.ticket)),
       broker_(broker.get()),
       connections_({std::move(broker)}),
       metadata_(std::move(what.metadata)),

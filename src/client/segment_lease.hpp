@@ -36,7 +36,7 @@ class segment_lease {
   struct facts {
     wire::segment segment;
     std::vector<std::byte> metadata = {};
-    std::vector<std::byte> descriptor = {};
+    std::vector<std::byte> ticket = {};
   };
   /// Takes over what one answer granted. `table`: that it leaves when it ends.
   segment_lease(std::weak_ptr<lease_table> table, std::shared_ptr<connection> broker, facts what);
@@ -56,7 +56,7 @@ class segment_lease {
   }
 
   /// As the creator gave it to the broker; empty for what travels as descriptors.
-  [[nodiscard]] const std::vector<std::byte>& descriptor() const noexcept { return descriptor_; }
+  [[nodiscard]] const std::vector<std::byte>& ticket() const noexcept { return ticket_; }
 
   /// Empty until published; what it shows stays until the lease ends.
   [[nodiscard]] std::span<const std::byte> metadata() const;
@@ -112,7 +112,7 @@ class segment_lease {
 
   std::weak_ptr<lease_table> table_;
   wire::segment info_;
-  std::vector<std::byte> descriptor_;
+  std::vector<std::byte> ticket_;
   std::atomic<connection*> broker_;
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<connection>> connections_;  ///< all that had it

@@ -42,7 +42,7 @@ error stale(gpushm::generation generation) {
           "open the segment again by name"};
 }
 
-constexpr std::size_t longest_descriptor_bytes = 4096;
+constexpr std::size_t longest_ticket_bytes = 4096;
 
 /// Effects of each kind that always find room: those of a turn, and of one segment.
 constexpr std::size_t least_room = 1'024;
@@ -72,9 +72,9 @@ void check_reservation(const reservation& wanted) {
         bound ? "memory of this kind has another number of chunks" : "the segment has no chunks",
         "report this as a bug");
   }
-  if (bound ? wanted.descriptor.empty() || wanted.descriptor.size() > longest_descriptor_bytes
-            : !wanted.descriptor.empty()) {
-    invalid("the descriptor is missing, too long, or not for this kind of memory",
+  if (bound ? wanted.ticket.empty() || wanted.ticket.size() > longest_ticket_bytes
+            : !wanted.ticket.empty()) {
+    invalid("the ticket is missing, too long, or not for this kind of memory",
             "report this as a bug");
   }
   if (bound && wanted.lifetime != lifetime::leased) {
@@ -289,7 +289,7 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
   held->take(resource::segment_bytes, wanted.allocated_bytes);
   held->take(resource::descriptors, std::uint64_t{wanted.chunk_count});
   held->take(resource::memory_bytes,
-             cost::segment + cost::lease + wanted.name.size() + wanted.descriptor.size() +
+             cost::segment + cost::lease + wanted.name.size() + wanted.ticket.size() +
                  cost::chunk * wanted.chunk_count);
 
   const gpushm::generation generation = next_generation_;

@@ -20,7 +20,7 @@ error replaced() {
           {},
           {},
           "the exporter shares other memory under this name by now",
-          "use the exporter's newest descriptor"};
+          "use the exporter's newest ticket"};
 }
 
 }  // namespace

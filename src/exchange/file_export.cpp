@@ -23,7 +23,7 @@ broker_options options_for(const std::string& path, const file_export_options& o
 
 bool is_exported(const std::string& path) {
   try {
-    static_cast<void>(read_descriptor_file(path));
+    static_cast<void>(read_ticket_file(path));
     return true;
   } catch (const error&) {
     return false;
@@ -75,7 +75,7 @@ class file_export::impl {
   unsigned int file_mode_;
   broker broker_;
   gpushm::client client_;
-  std::optional<descriptor_file> file_;  // goes first: who still finds it, finds the broker
+  std::optional<ticket_file> file_;  // goes first: who still finds it, finds the broker
 };
 
 file_export::file_export(std::unique_ptr<impl> made) noexcept : impl_(std::move(made)) {}

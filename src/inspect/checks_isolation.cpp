@@ -254,7 +254,7 @@ check broker(const facts& all) {
   }
   made.result = verdict::warning;
   made.seen = all.broker->problem;
-  made.why = "without a broker memory is shared by descriptors and files only (gpushm export)";
+  made.why = "without a broker memory is shared by tickets and files only (gpushm export)";
   made.remedy = in_container(all.self)
                     ? "mount the domain's directory at /run/gpushm/d/<domain>: --device "
                       "gpushm.dev/share=<domain>, or -v"

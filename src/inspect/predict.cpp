@@ -131,7 +131,7 @@ prediction predict(way how, const party& exporter, const party& importer, int gp
     made.why = "both processes have PID " + std::to_string(importer.pid) +
                " in their namespaces: the driver takes the handle for one of the importer's own";
     made.remedy =
-        "open it through gpushm (client::share and open, or descriptors); hostPID and "
+        "open it through gpushm (client::share and open, or tickets); hostPID and "
         "shareProcessNamespace only make the numbers differ";
     return made;
   }

@@ -15,7 +15,7 @@
 
 namespace gpushm::memory {
 
-/// Memory that stays its exporter's: a legacy handle or an allocation of a pool. What a descriptor
+/// Memory that stays its exporter's: a legacy handle or an allocation of a pool. What a ticket
 /// says of it.
 struct remote_memory {
   gpushm::backend kind = gpushm::backend::cuda_ipc;  ///< cuda_ipc or cuda_pool
@@ -53,7 +53,7 @@ void check_same_machine(std::string_view name, const base::process_identity& exp
 /// not share it any more).
 [[nodiscard]] std::shared_ptr<region> open_own(std::string_view name, const remote_memory& memory);
 
-/// While it lives, descriptors that name this very process and this memory are believed: without
+/// While it lives, tickets that name this very process and this memory are believed: without
 /// it, bytes from outside could point anywhere into this process. Thread-safe.
 class own_export {
  public:

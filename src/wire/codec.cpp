@@ -175,7 +175,7 @@ class encoder {
   added add(const reserve& v) {
     const auto name = text(v.name);
     const auto where = device(v.device);
-    const auto descriptor = bytes_if_any(v.descriptor);
+    const auto ticket = bytes_if_any(v.ticket);
     return {fb::Body::Reserve,
             fb::CreateReserve(builder_,
                               name,
@@ -186,7 +186,7 @@ class encoder {
                               number_of(v.backend),
                               number_of(v.lifetime),
                               v.offset_bytes,
-                              descriptor)
+                              ticket)
                 .Union()};
   }
   added add(const reserved& v) {
@@ -217,9 +217,9 @@ class encoder {
     const auto info = describe(v.segment);
     const auto metadata = bytes(v.metadata);
     const auto chunk_sizes = sizes("chunk_bytes", v.chunk_bytes);
-    const auto descriptor = bytes_if_any(v.descriptor);
+    const auto ticket = bytes_if_any(v.ticket);
     return {fb::Body::Opened,
-            fb::CreateOpened(builder_, v.index, info, metadata, chunk_sizes, descriptor).Union()};
+            fb::CreateOpened(builder_, v.index, info, metadata, chunk_sizes, ticket).Union()};
   }
   added add(const fetch_chunks& v) {
     return {fb::Body::FetchChunks,
@@ -363,7 +363,7 @@ class decoder {
                        read_backend(v.backend()),
                        read_lifetime(v.lifetime()),
                        v.offset_bytes(),
-                       bytes(v.descriptor())};
+                       bytes(v.ticket())};
       }
       case fb::Body::Reserved: {
         const auto& v = *m.body_as_Reserved();
@@ -389,7 +389,7 @@ class decoder {
                       describe(v.segment()),
                       bytes(v.metadata()),
                       sizes(v.chunk_bytes()),
-                      bytes(v.descriptor())};
+                      bytes(v.ticket())};
       }
       case fb::Body::FetchChunks: {
         const auto& v = *m.body_as_FetchChunks();

@@ -117,7 +117,7 @@ struct opened {
   wire::segment segment;
   std::vector<std::byte> metadata;
   std::vector<std::uint64_t> chunk_bytes;
-  std::vector<std::byte> descriptor = {};
+  std::vector<std::byte> ticket = {};
   friend bool operator==(const opened&, const opened&) = default;
 };
 

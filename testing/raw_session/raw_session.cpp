@@ -169,7 +169,7 @@ wire::reserve reserve_exported(const std::string& name) {
   wanted.device.uuid = "GPU-00000000-0000-0000-0000-000000000000";
   wanted.device.pci_address = "0000:00:00.0";
   wanted.backend = gpushm::backend::cuda_ipc;
-  wanted.descriptor = {std::byte{'x'}};
+  wanted.ticket = {std::byte{'x'}};
   return wanted;
 }
 

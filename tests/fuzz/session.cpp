@@ -178,7 +178,7 @@ class world final : public broker_detail::outbox {
       GPUSHM_REQUIRE(packet.descriptors.size() == found->chunk_bytes.size());
       GPUSHM_REQUIRE(found->segment.published && !found->segment.removed);
       const bool bound = base::is_exporter_bound(found->segment.backend);
-      GPUSHM_REQUIRE(bound == !found->descriptor.empty());
+      GPUSHM_REQUIRE(bound == !found->ticket.empty());
       GPUSHM_REQUIRE(!bound || found->segment.lifetime == lifetime::leased);
       // Nobody gets it unless its exporter has just said so, and that for each open.
       GPUSHM_REQUIRE(!bound || (agreed_ && *agreed_ == found->segment.generation));

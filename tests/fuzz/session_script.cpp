@@ -78,7 +78,7 @@ wire::reserve some_bound_reserve(script& from) {
   result.lifetime = from.pick(8) == 7 ? lifetime::persistent : lifetime::leased;
   // 255: past the limit; 0: missing.
   const std::uint8_t size = from.byte();
-  result.descriptor.assign(size == 255 ? 4097 : size, std::byte{size});
+  result.ticket.assign(size == 255 ? 4097 : size, std::byte{size});
   return result;
 }
 

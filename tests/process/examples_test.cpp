@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The programs of examples/ that exchange descriptors, each role a process of its own: in one PID
+// The programs of examples/ that exchange tickets, each role a process of its own: in one PID
 // namespace, and in two where both are PID 1, which is where raw CUDA IPC handles fail.
 
 #include <gmock/gmock.h>

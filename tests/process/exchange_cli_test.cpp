@@ -389,7 +389,7 @@ TEST_F(exchange, readers_see_a_whole_file_or_none) {
     while (!done) {
       const int before = current;
       try {
-        const auto bytes = gpushm::read_descriptor_file(file());
+        const auto bytes = gpushm::read_ticket_file(file());
         const int after = current;
         bool whole = false;
         for (int round = std::max(before, 0); round <= after + 1; ++round) {
@@ -407,7 +407,7 @@ TEST_F(exchange, readers_see_a_whole_file_or_none) {
     }
   });
   for (int round = 0; round < rounds && wrong == 0; ++round) {
-    const gpushm::descriptor_file written(file(), contents(round));
+    const gpushm::ticket_file written(file(), contents(round));
     current = round;
     ASSERT_TRUE(eventually([&] { return seen == round || wrong != 0; }, seconds(10))) << round;
   }
@@ -418,27 +418,27 @@ TEST_F(exchange, readers_see_a_whole_file_or_none) {
   EXPECT_EQ(names_in(cli_.directory().path()), std::set<std::string>());
 }
 
-TEST_F(exchange, a_living_holders_file_that_is_no_descriptor_is_told) {
+TEST_F(exchange, a_living_holders_file_that_is_no_ticket_is_told) {
   std::mt19937 random(7);  // NOLINT(cert-msc51-cpp): the same bytes in every run
   std::vector<std::byte> garbage(100);
   std::generate(garbage.begin(), garbage.end(), [&] { return static_cast<std::byte>(random()); });
   {
-    const gpushm::descriptor_file holder(file(), garbage);
+    const gpushm::ticket_file holder(file(), garbage);
     expect_error(run(import_arguments({})),
                  "import \"" + file() +
-                     "\": it does not begin as a descriptor does (transfer the exporter's bytes "
+                     "\": it does not begin as a ticket does (transfer the exporter's bytes "
                      "whole and unchanged)");
     const auto told = run(import_arguments({"--json"}));
-    EXPECT_EQ(json::parse(told.out).at("error").at("code"), "invalid_descriptor");
+    EXPECT_EQ(json::parse(told.out).at("error").at("code"), "invalid_ticket");
     // A wait does not help against that.
     EXPECT_EQ(run(import_arguments({"--timeout", "60s"})).status, exited(1));
   }
   {
-    const gpushm::descriptor_file holder(file(), {});
+    const gpushm::ticket_file holder(file(), {});
     EXPECT_EQ(run(import_arguments({})).status, exited(1));
   }
   // Too long by one byte.
-  const gpushm::descriptor_file holder(file(), std::vector<std::byte>(4'097));
+  const gpushm::ticket_file holder(file(), std::vector<std::byte>(4'097));
   EXPECT_EQ(run(import_arguments({})).status, exited(1));
 }
 

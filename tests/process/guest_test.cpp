@@ -329,7 +329,7 @@ int winners_of(const std::string& path, int count) {
       char byte = 0;
       (void)!::read(begin[0], &byte, 1);
       try {
-        const gpushm::descriptor_file mine(path, std::as_bytes(std::span(said)));
+        const gpushm::ticket_file mine(path, std::as_bytes(std::span(said)));
         outcome = 'w';
         (void)!::write(results[1], &outcome, 1);
         (void)!::read(end[0], &byte, 1);
@@ -352,7 +352,7 @@ int winners_of(const std::string& path, int count) {
     EXPECT_TRUE(outcome == 'w' || outcome == 'l') << outcome;
     won += outcome == 'w' ? 1 : 0;
   }
-  EXPECT_FALSE(gpushm::read_descriptor_file(path).empty()) << "a whole file of a living exporter";
+  EXPECT_FALSE(gpushm::read_ticket_file(path).empty()) << "a whole file of a living exporter";
   ::close(end[1]);
   for (const pid_t racer : racers) {
     EXPECT_EQ(::waitpid(racer, nullptr, 0), racer);
@@ -362,7 +362,7 @@ int winners_of(const std::string& path, int count) {
   return won;
 }
 
-TEST(descriptor_file_race, one_of_many_wins_where_no_file_is_and_where_a_dead_one_is) {
+TEST(ticket_file_race, one_of_many_wins_where_no_file_is_and_where_a_dead_one_is) {
   const temp_dir directory;
   const std::string path = directory / "file";
   for (int round = 0; round < 60; ++round) {

@@ -19,7 +19,7 @@
 #include "gpushm/gpushm.hpp"
 #include "process/quiet_fork.hpp"
 #include "wire/crc32.hpp"
-#include "wire/descriptor.hpp"
+#include "wire/ticket.hpp"
 
 namespace {
 
@@ -130,9 +130,9 @@ class agent {
       return keep(import_memory(bytes, {.access = access::read_write, .device = word()}));
     }
     if (order == "import-elsewhere") {  // as if it had been made on another machine
-      auto described = wire::decode_descriptor(from_hex(word()));
+      auto described = wire::decode_ticket(from_hex(word()));
       described.exporter.boot_id = "00000000-0000-4000-8000-000000000000";
-      return keep(import_memory(wire::encode_descriptor(described)));
+      return keep(import_memory(wire::encode_ticket(described)));
     }
     if (order == "import-random") {
       const std::uint64_t count = number();
@@ -211,13 +211,13 @@ class agent {
         std::copy_n(
             valid.begin(), std::min<std::size_t>(bytes.size(), random() % 24), bytes.begin());
       } else {
-        auto described = wire::decode_descriptor(valid);
+        auto described = wire::decode_ticket(valid);
         for (std::byte& each : described.legacy->bytes) {
           each = static_cast<std::byte>(random());
         }
         described.legacy->pid_offset.reset();
         described.buffer_id = random();
-        bytes = wire::encode_descriptor(described);
+        bytes = wire::encode_ticket(described);
       }
       try {
         static_cast<void>(import_memory(bytes));

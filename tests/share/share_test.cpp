@@ -415,7 +415,7 @@ TEST_P(share, random_bytes_are_refused_one_by_one) {
   const std::string codes = importer.answer(seconds(240));
   EXPECT_THAT(codes, StartsWith("ok "));
   EXPECT_THAT(codes, ::testing::Not(HasSubstr("accepted"))) << codes;
-  EXPECT_THAT(codes, HasSubstr("invalid_descriptor=50000")) << codes;
+  EXPECT_THAT(codes, HasSubstr("invalid_ticket=50000")) << codes;
   importer.ask("import " + bytes);  // and none of it has harmed the importer
 }
 

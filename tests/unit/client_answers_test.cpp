@@ -121,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(
         contradiction{"generation", [](auto& a) { a.segment.generation = most; }},
         contradiction{"backend", [](auto& a) { a.segment.backend = backend::cuda_vmm; }},
         contradiction{"device", [](auto& a) { a.segment.device.kind = device_kind::gpu; }},
-        contradiction{"bound_without_descriptor",
+        contradiction{"bound_without_ticket",
                       [](auto& a) {
                         a.segment.backend = backend::cuda_ipc;
                         a.segment.device.kind = device_kind::gpu;
@@ -129,8 +129,7 @@ INSTANTIATE_TEST_SUITE_P(
                         a.chunk_bytes.clear();
                       },
                       0},
-        contradiction{"descriptor_of_a_host_segment",
-                      [](auto& a) { a.descriptor = {std::byte{1}}; }}),
+        contradiction{"ticket_of_a_host_segment", [](auto& a) { a.ticket = {std::byte{1}}; }}),
     [](const auto& each) { return std::string(each.param.name); });
 
 TEST(answer, to_one_of_many_names_comes_once) {

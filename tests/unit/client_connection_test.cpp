@@ -131,7 +131,7 @@ class connected : public testing::Test {
   static gpushm::generation publish_bound(connection& exporter, const std::string& name) {
     wire::reserve wanted{name, 4096, 4096, {device_kind::gpu, "GPU-x", "", 0}, 0};
     wanted.backend = backend::cuda_ipc;
-    wanted.descriptor = {std::byte{1}};
+    wanted.ticket = {std::byte{1}};
     auto got = exporter.request(wanted, {"share", name}, soon());
     got.granted.keep();
     const auto made = std::get<wire::reserved>(got.body).generation;

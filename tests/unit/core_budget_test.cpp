@@ -281,7 +281,7 @@ TEST_F(core_share, an_exporter_is_asked_no_more_than_it_has_answered) {
   legacy.backend = backend::cuda_ipc;
   legacy.device.kind = device_kind::gpu;
   legacy.chunk_count = 0;
-  legacy.descriptor.assign(8, std::byte{1});
+  legacy.ticket.assign(8, std::byte{1});
   const auto made = domain_.reserve(exporter, legacy).generation;
   domain_.publish(exporter, made, {});
   const session_id importer = join(2);

@@ -41,7 +41,7 @@ class fenced : public testing::Test {
     wanted.backend = backend::cuda_ipc;
     wanted.device = {device_kind::gpu, "GPU-0", "0000:00:00.0", 0};
     wanted.chunk_count = 0;
-    wanted.descriptor.resize(8);
+    wanted.ticket.resize(8);
     const auto generation = domain_.reserve(session, wanted).generation;
     domain_.publish(session, generation, {});
     return generation;

@@ -830,7 +830,7 @@ class random_world {
       wanted.chunk_count = static_cast<std::uint32_t>(pick(2));
       wanted.backend = wanted.chunk_count == 0 ? backend::cuda_ipc : backend::cuda_pool;
       wanted.device = {device_kind::gpu, "GPU-0", "0000:18:00.0", 0};
-      wanted.descriptor.resize(1);
+      wanted.ticket.resize(1);
     }
     const outcome expected = model_.reserve(session, wanted, generation_ + 1);
     expect_same(expected,

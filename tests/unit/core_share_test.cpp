@@ -44,7 +44,7 @@ reservation of_legacy_handle(std::string name) {
   wanted.device = {device_kind::gpu, "GPU-0", "0000:18:00.0", 0};
   wanted.backend = backend::cuda_ipc;
   wanted.offset_bytes = 3096;
-  wanted.descriptor.assign(200, std::byte{7});
+  wanted.ticket.assign(200, std::byte{7});
   return wanted;
 }
 
@@ -189,9 +189,9 @@ INSTANTIATE_TEST_SUITE_P(kinds,
 
 // ---- reserve ----
 
-TEST_P(shared_memory, is_reserved_with_its_descriptor_and_what_travels_of_it_only) {
-  const std::string descriptor_text =
-      "the descriptor is missing, too long, or not for this kind of memory (report this as a bug)";
+TEST_P(shared_memory, is_reserved_with_its_ticket_and_what_travels_of_it_only) {
+  const std::string ticket_text =
+      "the ticket is missing, too long, or not for this kind of memory (report this as a bug)";
   const std::string chunks_text =
       "memory of this kind has another number of chunks (report this as a bug)";
   const struct {
@@ -202,10 +202,8 @@ TEST_P(shared_memory, is_reserved_with_its_descriptor_and_what_travels_of_it_onl
       {"one chunk more", [](reservation& r) { ++r.chunk_count; }, chunks_text},
       {"many chunks", [](reservation& r) { r.chunk_count = 0xFFFF'FFFF; }, chunks_text},
       {"the other kind's number", [](reservation& r) { r.chunk_count ^= 1U; }, chunks_text},
-      {"no descriptor", [](reservation& r) { r.descriptor.clear(); }, descriptor_text},
-      {"a descriptor of 4,097 bytes",
-       [](reservation& r) { r.descriptor.resize(4097); },
-       descriptor_text},
+      {"no ticket", [](reservation& r) { r.ticket.clear(); }, ticket_text},
+      {"a ticket of 4,097 bytes", [](reservation& r) { r.ticket.resize(4097); }, ticket_text},
       {"persistent",
        [](reservation& r) { r.lifetime = lifetime::persistent; },
        "this memory stays its exporter's and cannot be persistent (share it as leased, or create "
@@ -236,9 +234,9 @@ TEST_P(shared_memory, is_reserved_with_its_descriptor_and_what_travels_of_it_onl
     expect_no_segment_left();
   }
   reservation longest = wanted("kv");
-  longest.descriptor.resize(4096);
+  longest.ticket.resize(4096);
   const auto& made = domain_.reserve(exporter, longest);
-  EXPECT_EQ(made.descriptor.size(), 4096U);
+  EXPECT_EQ(made.ticket.size(), 4096U);
   EXPECT_EQ(made.offset_bytes, 3096U);
   EXPECT_EQ(state_of(made.generation), segment_state::live);
 }
@@ -250,15 +248,15 @@ TEST_P(shared_memory, at_offset_0_and_as_a_whole_is_reserved_too) {
   EXPECT_EQ(domain_.reserve(exporter, whole).size_bytes, 4096U);
 }
 
-TEST(memory_that_travels, takes_no_descriptor_and_an_offset_within_its_chunks) {
+TEST(memory_that_travels, takes_no_ticket_and_an_offset_within_its_chunks) {
   domain kept("default", broker_uid, {});
   recorder seen(kept);
   kept.connect(exporter, alice);
   reservation spoiled = host_segment("kv", 4096);
-  spoiled.descriptor.resize(1);
+  spoiled.ticket.resize(1);
   EXPECT_EQ(
       error_of([&] { kept.reserve(exporter, spoiled); }),
-      "the descriptor is missing, too long, or not for this kind of memory (report this as a bug)");
+      "the ticket is missing, too long, or not for this kind of memory (report this as a bug)");
   spoiled = host_segment("kv", 4096);
   spoiled.offset_bytes = 1;
   EXPECT_EQ(error_of([&] { kept.reserve(exporter, spoiled); }),

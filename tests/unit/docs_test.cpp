@@ -13,9 +13,9 @@
 #include "core/domain.hpp"
 #include "docs_text.hpp"
 #include "gpushm/error.hpp"
-#include "wire/descriptor.hpp"
 #include "wire/messages.hpp"
 #include "wire/state_table.hpp"
+#include "wire/ticket.hpp"
 
 namespace gpushm_tests {
 namespace {
@@ -202,21 +202,21 @@ TEST_F(docs, protocol_gives_the_layouts_of_shared_memory) {
                                                   {"words", wire::state_table_words_offset}}));
 }
 
-// ---- descriptor.md
+// ---- ticket.md
 // ---------------------------------------------------------------------------------
 
-TEST_F(docs, descriptor_gives_its_limits_and_versions) {
-  const std::string text = source_file("docs/descriptor.md");
+TEST_F(docs, ticket_gives_its_limits_and_versions) {
+  const std::string text = source_file("docs/ticket.md");
   const auto said = [&](const char* pattern) {
     std::smatch found;
     EXPECT_TRUE(std::regex_search(text, found, std::regex(pattern))) << pattern;
     return found.empty() ? 0 : number(found[1]);
   };
-  EXPECT_EQ(said("A descriptor is at most ([0-9,]+) bytes"), wire::max_descriptor_bytes);
-  EXPECT_EQ(said("what is there, and at most ([0-9,]+)\\)"), wire::max_descriptor_bytes);
-  EXPECT_EQ(said("\\| version of the writer, ([0-9]+) \\|"), wire::descriptor_version);
+  EXPECT_EQ(said("A ticket is at most ([0-9,]+) bytes"), wire::max_ticket_bytes);
+  EXPECT_EQ(said("what is there, and at most ([0-9,]+)\\)"), wire::max_ticket_bytes);
+  EXPECT_EQ(said("\\| version of the writer, ([0-9]+) \\|"), wire::ticket_version);
   EXPECT_EQ(said("\\| oldest version of a reader that can read it, ([0-9]+) \\|"),
-            wire::oldest_descriptor_reader);
+            wire::oldest_ticket_reader);
 
   std::string kinds;
   for (const auto& [value, name] :

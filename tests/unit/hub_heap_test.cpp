@@ -120,7 +120,7 @@ class world {
     ask(creator, wire::attach{later, 0, {4096}}, descriptors(memfd(4096)));
     wire::reserve bound{
         "bound", 4096, 4096, {device_kind::gpu, "GPU-1", "0000:18:00.0", 0}, 0, backend::cuda_ipc};
-    bound.descriptor.resize(64);
+    bound.ticket.resize(64);
     ask(creator, bound);
     shared = std::get<wire::reserved>(last(creator).body).generation;
     ask(creator, wire::publish{shared, {}});

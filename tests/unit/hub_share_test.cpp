@@ -30,7 +30,7 @@ wire::reserve legacy_handle(std::string name) {
   wire::reserve wanted{std::move(name), 1000, 4096, {}, 0, backend::cuda_ipc, lifetime::leased};
   wanted.device = {device_kind::gpu, "GPU-0", "0000:18:00.0", 0};
   wanted.offset_bytes = 3000;
-  wanted.descriptor = bytes_of("not read by the broker");
+  wanted.ticket = bytes_of("not read by the broker");
   return wanted;
 }
 
@@ -107,7 +107,7 @@ class shares : public hub_test {
   }
 };
 
-TEST_F(shares, are_confirmed_before_they_are_opened_and_come_with_descriptor_and_offset) {
+TEST_F(shares, are_confirmed_before_they_are_opened_and_come_with_ticket_and_offset) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
   const auto made = share(exporter, "kv");
@@ -135,7 +135,7 @@ TEST_F(shares, are_confirmed_before_they_are_opened_and_come_with_descriptor_and
     EXPECT_EQ(found->segment.chunk_count, 0U);
     EXPECT_EQ(found->segment.device.uuid, "GPU-0");
     EXPECT_EQ(found->segment.creator_pid, 101);
-    EXPECT_EQ(found->descriptor, bytes_of("not read by the broker"));
+    EXPECT_EQ(found->ticket, bytes_of("not read by the broker"));
     EXPECT_TRUE(found->chunk_bytes.empty());
     EXPECT_TRUE(answers[0].descriptors.empty());
   }
@@ -362,9 +362,9 @@ TEST_F(shares, of_a_pool_take_no_files_but_the_drivers) {
 TEST_F(shares, are_reserved_with_what_the_domain_allows) {
   const auto exporter = greet(alice);
   auto wanted = legacy_handle("kv");
-  wanted.descriptor.clear();
+  wanted.ticket.clear();
   EXPECT_EQ(failure(ask(exporter, wanted)),
-            "invalid_argument: the descriptor is missing, too long, or not for this kind of memory "
+            "invalid_argument: the ticket is missing, too long, or not for this kind of memory "
             "(report this as a bug)");
   wanted = legacy_handle("kv");
   wanted.lifetime = lifetime::persistent;
@@ -461,7 +461,7 @@ TEST_F(fake_shares, of_a_pool_travel_with_its_descriptor) {
   EXPECT_EQ(found.segment.backend, backend::cuda_pool);
   EXPECT_EQ(found.segment.size_bytes, 1000U);
   EXPECT_EQ(found.segment.offset_bytes, 3000U);
-  EXPECT_EQ(found.descriptor, bytes_of("not read by the broker"));
+  EXPECT_EQ(found.ticket, bytes_of("not read by the broker"));
   EXPECT_EQ(answers[0].descriptors.size(), 1U) << "the pool";
 
   fake_.hang_up(exporter);

@@ -209,7 +209,7 @@ TEST(usable_handles, are_rewritten_where_they_bear_this_processs_number_only) {
 
 TEST(usable_handles, go_by_the_number_in_the_handle_once_its_place_is_proved) {
   auto memory = legacy(4, 99);
-  memory.exporter.pid = own_pid;  // what the descriptor says besides does not count
+  memory.exporter.pid = own_pid;  // what the ticket says besides does not count
   EXPECT_EQ(usable_handle("kv", memory, own_pid), memory.handle);
   memory = legacy(4, own_pid);
   memory.exporter.pid = 99;

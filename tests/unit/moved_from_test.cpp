@@ -106,12 +106,12 @@ TEST_F(moved_from, broker_says_so) {
   // NOLINTEND(bugprone-use-after-move)
 }
 
-TEST_F(moved_from, descriptor_file_says_so) {
+TEST_F(moved_from, ticket_file_says_so) {
   const std::array<std::byte, 1> bytes{};
-  descriptor_file moved(directory_ / "file", bytes);
-  const descriptor_file taken = std::move(moved);
+  ticket_file moved(directory_ / "file", bytes);
+  const ticket_file taken = std::move(moved);
   // NOLINTNEXTLINE(bugprone-use-after-move): what is tested
-  expect_empty("descriptor_file", "path", [&] { (void)moved.path(); });
+  expect_empty("ticket_file", "path", [&] { (void)moved.path(); });
 }
 
 TEST_F(moved_from, file_export_says_so) {

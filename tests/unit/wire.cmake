@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 gpushm_test(gpushm_wire_test
-  SOURCES wire_codec_test.cpp wire_descriptor_hostile_test.cpp wire_descriptor_samples.cpp
-          wire_descriptor_test.cpp wire_hostile_test.cpp wire_layout_test.cpp wire_samples.cpp
+  SOURCES wire_codec_test.cpp wire_hostile_test.cpp wire_layout_test.cpp wire_samples.cpp
+          wire_ticket_hostile_test.cpp wire_ticket_samples.cpp wire_ticket_test.cpp
   MODULES wire
   LABEL unit SINGLE_THREADED)
 target_compile_definitions(gpushm_wire_test PRIVATE

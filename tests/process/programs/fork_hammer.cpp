@@ -43,7 +43,7 @@ struct objects {
   std::optional<segment> made;
   std::optional<segment> opened;
   std::optional<gpushm::subscription> events;
-  std::vector<std::byte> descriptor;
+  std::vector<std::byte> ticket;
 };
 
 client connect(const std::string& socket) {
@@ -68,7 +68,7 @@ void work(objects& of, const std::atomic<bool>& stop, int number) {
       all.trim();
       (void)all.broker();
       (void)gpushm::export_segment(*of.made);
-      (void)gpushm::import_memory(of.descriptor);
+      (void)gpushm::import_memory(of.ticket);
       gpushm_tests::log_to_standard_error();
       if (round % 8 == number) {
         (void)connect(of.socket).list();
@@ -129,7 +129,7 @@ class child_calls {
       made.publish();
       (void)own.open("hammer/made");
       (void)own.list();
-      auto imported = gpushm::import_memory(of_.descriptor);
+      auto imported = gpushm::import_memory(of_.ticket);
       (void)imported.state();
     });
     return failed_ ? 1 : 0;
@@ -178,7 +178,7 @@ int hammer(const std::string& socket, int rounds, shared_note& note) {
   of.made->publish("metadata");
   of.opened = of.connected->open("hammer/made");
   of.events = of.connected->subscribe("nothing");
-  of.descriptor = gpushm::export_segment(*of.made);
+  of.ticket = gpushm::export_segment(*of.made);
   std::atomic<bool> stop{false};
   std::vector<std::jthread> busy;
   for (int i = 0; i < threads; ++i) {

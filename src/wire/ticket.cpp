@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "wire/descriptor.hpp"
+#include "wire/ticket.hpp"
 
 #include <algorithm>
 #include <string_view>
@@ -7,15 +7,15 @@
 #include "base/names.hpp"
 #include "gpushm/error.hpp"
 #include "wire/crc32.hpp"
-#include "wire/descriptor_fields.hpp"
+#include "wire/ticket_fields.hpp"
 
 namespace gpushm::wire {
 
-using namespace descriptor_detail;
+using namespace ticket_detail;
 
 namespace {
 
-// ---- the layout, as docs/descriptor.md has it: never renumber ----
+// ---- the layout, as docs/ticket.md has it: never renumber ----
 
 constexpr std::array<std::uint8_t, 8> magic{'G', 'P', 'U', 'S', 'H', 'M', 'D', '\n'};
 constexpr std::size_t version_at = 8;
@@ -77,17 +77,17 @@ constexpr std::string_view broker = "the broker reference";
 
 constexpr std::size_t max_device_text_bytes = 128;
 constexpr std::size_t max_boot_id_bytes = 64;
-constexpr std::size_t no_limit = std::string::npos;  // but the descriptor's
+constexpr std::size_t no_limit = std::string::npos;  // but the ticket's
 constexpr std::uint16_t max_pid_offset = 60;
 
 // ---- what is wrong ----
 
 [[noreturn]] void unsupported(std::string_view cause) {
   throw error(errc::unsupported_version,
-              "read descriptor",
+              "read ticket",
               {},
               cause,
-              "update gpushm here, or export with version " + std::to_string(descriptor_version));
+              "update gpushm here, or export with version " + std::to_string(ticket_version));
 }
 
 /// What is wrong with a text, or nothing.
@@ -153,7 +153,7 @@ std::string device_problem(const device_id& value) {
 }
 
 /// What is wrong with the values, whichever way they come: a reader and a writer refuse the same.
-std::string problem(const descriptor& value) {
+std::string problem(const ticket& value) {
   if (value.size_bytes == 0) {
     return "the size is 0";
   }
@@ -236,7 +236,7 @@ field_writer written(const broker_reference& value) {
   return out;
 }
 
-field_writer written(const descriptor& value) {
+field_writer written(const ticket& value) {
   constexpr std::uint64_t none = 0;
   field_writer out;
   out.number(field::kind, static_cast<std::uint8_t>(value.backend));
@@ -317,15 +317,15 @@ broker_reference read_broker(const field_reader& in) {
 void check_header(std::span<const std::byte> bytes) {
   const auto same = [](std::uint8_t ours, std::byte theirs) { return std::byte{ours} == theirs; };
   if (bytes.size() < magic.size() || !std::equal(magic.begin(), magic.end(), bytes.begin(), same)) {
-    invalid("it does not begin as a descriptor does");
+    invalid("it does not begin as a ticket does");
   }
   if (bytes.size() < header_bytes) {
     invalid("it is " + bytes_long(bytes.size()) + ", its header alone has " +
             std::to_string(header_bytes));
   }
-  if (bytes.size() > max_descriptor_bytes) {
+  if (bytes.size() > max_ticket_bytes) {
     invalid("it is " + bytes_long(bytes.size()) + ", the limit is " +
-            std::to_string(max_descriptor_bytes));
+            std::to_string(max_ticket_bytes));
   }
   if (const auto length = number_at<std::uint32_t>(bytes, length_at); length != bytes.size()) {
     invalid("it is " + bytes_long(bytes.size()) + ", its header says " + std::to_string(length));
@@ -334,40 +334,40 @@ void check_header(std::span<const std::byte> bytes) {
     invalid("the checksum does not fit");
   }
   const auto oldest = number_at<std::uint16_t>(bytes, oldest_reader_at);
-  if (oldest > descriptor_version) {
+  if (oldest > ticket_version) {
     unsupported("its version is " + std::to_string(number_at<std::uint16_t>(bytes, version_at)) +
                 ", which a reader of version " + std::to_string(oldest) +
-                " or newer can read; this one is of version " + std::to_string(descriptor_version));
+                " or newer can read; this one is of version " + std::to_string(ticket_version));
   }
 }
 
 }  // namespace
 
-std::vector<std::byte> encode_descriptor(const descriptor& value) {
+std::vector<std::byte> encode_ticket(const ticket& value) {
   if (const std::string cause = problem(value); !cause.empty()) {
     throw error(errc::invalid_argument,
-                "write descriptor",
+                "write ticket",
                 {},
                 cause,
-                "docs/descriptor.md says what a descriptor can hold");
+                "docs/ticket.md says what a ticket can hold");
   }
   const field_writer fields = written(value);
   const std::size_t length = header_bytes + fields.written().size();
-  if (length > max_descriptor_bytes) {
-    throw error(errc::message_too_large,
-                "write descriptor",
-                {},
-                "it would be " + bytes_long(length) + ", the limit is " +
-                    std::to_string(max_descriptor_bytes),
-                "use a shorter socket path");
+  if (length > max_ticket_bytes) {
+    throw error(
+        errc::message_too_large,
+        "write ticket",
+        {},
+        "it would be " + bytes_long(length) + ", the limit is " + std::to_string(max_ticket_bytes),
+        "use a shorter socket path");
   }
   std::vector<std::byte> bytes;
   bytes.reserve(length);
   for (const std::uint8_t each : magic) {
     bytes.push_back(std::byte{each});
   }
-  append(bytes, descriptor_version);
-  append(bytes, oldest_descriptor_reader);
+  append(bytes, ticket_version);
+  append(bytes, oldest_ticket_reader);
   append(bytes, static_cast<std::uint32_t>(length));
   const std::uint32_t crc = crc32(fields.written(), crc32(bytes));
   append(bytes, crc);
@@ -375,14 +375,14 @@ std::vector<std::byte> encode_descriptor(const descriptor& value) {
   return bytes;
 }
 
-descriptor decode_descriptor(std::span<const std::byte> bytes) {
+ticket decode_ticket(std::span<const std::byte> bytes) {
   check_header(bytes);
   const field_reader in(bytes.subspan(header_bytes), place::top);
   const auto kind = in.required_number<std::uint8_t>(field::kind);
   if (kind > static_cast<std::uint8_t>(backend::cuda_pool)) {
     unsupported("the memory is of kind " + std::to_string(kind) + ", which is not known here");
   }
-  descriptor result;
+  ticket result;
   result.backend = static_cast<gpushm::backend>(kind);
   result.size_bytes = in.required_number<std::uint64_t>(field::size);
   result.offset_bytes = in.number<std::uint64_t>(field::offset);

@@ -14,7 +14,7 @@
 #include "base/syscall.hpp"
 #include "gpushm/error.hpp"
 #include "gpushm/exchange.hpp"
-#include "wire/descriptor.hpp"
+#include "wire/ticket.hpp"
 
 namespace gpushm {
 
@@ -201,7 +201,7 @@ file_status look(const std::string& path, std::vector<std::byte>& bytes) {
     return file_status::of_the_dead;
   }
   // One byte more than is allowed, so that too much is seen by the decoder.
-  bytes.resize(wire::max_descriptor_bytes + 1);
+  bytes.resize(wire::max_ticket_bytes + 1);
   const auto count = base::checked(
       "import", path, "read", [&] { return ::pread(fd.get(), bytes.data(), bytes.size(), 0); });
   bytes.resize(static_cast<std::size_t>(count));
@@ -231,9 +231,9 @@ bool is_end_of_exporter(errc code) {
 
 }  // namespace
 
-class descriptor_file::impl {
+class ticket_file::impl {
  public:
-  impl(std::string path, std::span<const std::byte> descriptor, unsigned int mode)
+  impl(std::string path, std::span<const std::byte> ticket, unsigned int mode)
       : path_(std::move(path)) {
     temporary_file file(path_);
     base::checked("export", path_, "fchmod", [&] { return ::fchmod(file.fd(), mode); });
@@ -241,7 +241,7 @@ class descriptor_file::impl {
     base::checked("export", path_, "fcntl(F_OFD_SETLK)", [&] {
       return ::fcntl(file.fd(), F_OFD_SETLK, &lock);
     });
-    write_all(file.fd(), descriptor, path_);
+    write_all(file.fd(), ticket, path_);
     put_in_place(file, path_);
     file_ = file.take();
   }
@@ -261,26 +261,26 @@ class descriptor_file::impl {
   base::guarded_fd file_;  // holds the lock
 };
 
-descriptor_file::descriptor_file(const std::string& path,
-                                 std::span<const std::byte> descriptor,
-                                 unsigned int mode)
-    : impl_(std::make_unique<impl>(path, descriptor, mode)) {}
-descriptor_file::descriptor_file(descriptor_file&&) noexcept = default;
-descriptor_file& descriptor_file::operator=(descriptor_file&&) noexcept = default;
-descriptor_file::~descriptor_file() = default;
+ticket_file::ticket_file(const std::string& path,
+                         std::span<const std::byte> ticket,
+                         unsigned int mode)
+    : impl_(std::make_unique<impl>(path, ticket, mode)) {}
+ticket_file::ticket_file(ticket_file&&) noexcept = default;
+ticket_file& ticket_file::operator=(ticket_file&&) noexcept = default;
+ticket_file::~ticket_file() = default;
 
-const std::string& descriptor_file::path() const {
+const std::string& ticket_file::path() const {
   if (!impl_) {
     throw error(errc::invalid_argument,
-                "descriptor_file",
+                "ticket_file",
                 {},
-                "this descriptor_file object is empty",
+                "this ticket_file object is empty",
                 "export first; a moved-from object is empty");
   }
   return impl_->path();
 }
 
-std::vector<std::byte> read_descriptor_file(const std::string& path, milliseconds timeout) {
+std::vector<std::byte> read_ticket_file(const std::string& path, milliseconds timeout) {
   const auto deadline = base::deadline_after(timeout);
   std::vector<std::byte> bytes;
   for (;;) {
@@ -303,7 +303,7 @@ segment import_file(const std::string& path, const import_options& options) {
     here.directory = parent.empty() ? "." : parent.string();
   }
   for (;;) {
-    const auto bytes = read_descriptor_file(path, base::time_left(deadline));
+    const auto bytes = read_ticket_file(path, base::time_left(deadline));
     try {
       return import_memory(bytes, here);
     } catch (const error& why) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "wire_descriptor_samples.hpp"
+#include "wire_ticket_samples.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 #include "wire/crc32.hpp"
 
-namespace gpushm::wire::descriptor_samples {
+namespace gpushm::wire::ticket_samples {
 
 // ---- bytes by hand ----
 
@@ -106,15 +106,15 @@ place parts::all() const {
 }
 
 bytes parts::whole() const {
-  return descriptor_samples::whole(all().flat());
+  return ticket_samples::whole(all().flat());
 }
 
 // ---- samples ----
 
 namespace {
 
-descriptor with_device(gpushm::backend backend) {
-  descriptor value;
+ticket with_device(gpushm::backend backend) {
+  ticket value;
   value.backend = backend;
   value.size_bytes = 0x1234;
   value.offset_bytes = 0x200;
@@ -154,7 +154,7 @@ std::vector<named> of_each_kind() {
   vmm.device.uuid = "MIG-01234567-89ab-cdef-0123-456789abcdef";
   vmm.broker = reference();
   result.push_back({"vmm_broker", vmm});
-  descriptor host;
+  ticket host;
   host.size_bytes = host.allocated_bytes = 4096;
   host.exporter.epoch = counting<std::uint8_t, 16>(0x55);
   host.broker = {"socket", counting<std::uint8_t, 16>(0x10), "table", 1};
@@ -188,7 +188,7 @@ parts every_field() {
   return p;
 }
 
-descriptor value_of_every_field() {
+ticket value_of_every_field() {
   auto value = with_device(backend::cuda_ipc);
   value.legacy = {counting<std::byte, 64>(1), std::uint16_t{8}};
   value.pool = {counting<std::byte, 64>(0x80), 7};
@@ -220,16 +220,16 @@ bytes too_new() {
 
 // ---- helpers ----
 
-descriptor decode_exactly(std::span<const std::byte> data) {
+ticket decode_exactly(std::span<const std::byte> data) {
   const bytes copy(data.begin(), data.end());
-  return decode_descriptor(copy);
+  return decode_ticket(copy);
 }
 
 std::optional<error> refusal(std::span<const std::byte> data) {
   try {
     static_cast<void>(decode_exactly(data));
   } catch (const error& why) {
-    EXPECT_EQ(why.operation(), "read descriptor");
+    EXPECT_EQ(why.operation(), "read ticket");
     EXPECT_EQ(why.object(), "");
     return why;
   }
@@ -248,20 +248,19 @@ void expect_refused(std::span<const std::byte> data, errc code, const std::strin
 }  // namespace
 
 void expect_invalid(std::span<const std::byte> data, const std::string& cause) {
-  expect_refused(
-      data,
-      errc::invalid_descriptor,
-      "read descriptor: " + cause + " (transfer the exporter's bytes whole and unchanged)");
+  expect_refused(data,
+                 errc::invalid_ticket,
+                 "read ticket: " + cause + " (transfer the exporter's bytes whole and unchanged)");
 }
 
 void expect_unsupported(std::span<const std::byte> data, const std::string& cause) {
   expect_refused(data,
                  errc::unsupported_version,
-                 "read descriptor: " + cause + " (update gpushm here, or export with version 1)");
+                 "read ticket: " + cause + " (update gpushm here, or export with version 1)");
 }
 
 std::string golden_path(const std::string& name) {
-  return std::string(GPUSHM_GOLDEN_DIR) + "/descriptors/" + name + ".bin";
+  return std::string(GPUSHM_GOLDEN_DIR) + "/tickets/" + name + ".bin";
 }
 
 bytes golden(const std::string& name) {
@@ -278,4 +277,4 @@ std::vector<std::string> golden_names() {
   return result;
 }
 
-}  // namespace gpushm::wire::descriptor_samples
+}  // namespace gpushm::wire::ticket_samples

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes are no descriptor, or one that survives being written again. Each input is tried as it is
+// Bytes are no ticket, or one that survives being written again. Each input is tried as it is
 // and with a header that fits, or nothing would ever get behind the checksum.
-#include "wire/descriptor.hpp"
+#include "wire/ticket.hpp"
 
 #include <array>
 #include <cstddef>
@@ -37,19 +37,18 @@ void fit_header(std::vector<std::byte>& bytes) {
 }
 
 void try_to_read(const std::vector<std::byte>& bytes) {
-  wire::descriptor value;
+  wire::ticket value;
   try {
-    value = wire::decode_descriptor(bytes);
+    value = wire::decode_ticket(bytes);
   } catch (const error& why) {
-    GPUSHM_REQUIRE(why.code() == errc::invalid_descriptor ||
-                   why.code() == errc::unsupported_version);
-    GPUSHM_REQUIRE(why.operation() == "read descriptor");
+    GPUSHM_REQUIRE(why.code() == errc::invalid_ticket || why.code() == errc::unsupported_version);
+    GPUSHM_REQUIRE(why.operation() == "read ticket");
     GPUSHM_REQUIRE(!why.cause().empty());
     return;
   }
-  const auto again = wire::encode_descriptor(value);
+  const auto again = wire::encode_ticket(value);
   GPUSHM_REQUIRE(again.size() <= bytes.size());
-  GPUSHM_REQUIRE(wire::decode_descriptor(again) == value);
+  GPUSHM_REQUIRE(wire::decode_ticket(again) == value);
 }
 
 }  // namespace

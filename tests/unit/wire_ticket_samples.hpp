@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "gpushm/error.hpp"
-#include "wire/descriptor.hpp"
+#include "wire/ticket.hpp"
 
-/// Descriptors, and their bytes made by hand from docs/descriptor.md: nothing here uses the code
+/// Tickets, and their bytes made by hand from docs/ticket.md: nothing here uses the code
 /// that is tested, but for the checksum, which has a test of its own.
-namespace gpushm::wire::descriptor_samples {
+namespace gpushm::wire::ticket_samples {
 
 using bytes = std::vector<std::byte>;
 
@@ -70,14 +70,14 @@ struct parts {
 
 struct named {
   const char* name;
-  descriptor value;
+  ticket value;
 };
 /// Of all that this version writes. Never change one: the golden files hold their bytes.
 [[nodiscard]] std::vector<named> of_each_kind();
 
 /// Every field of the specification, and what it says.
 [[nodiscard]] parts every_field();
-[[nodiscard]] descriptor value_of_every_field();
+[[nodiscard]] ticket value_of_every_field();
 
 /// Of a later version that this one can read as `value_of_every_field()`: fields that it does not
 /// know, in another order.
@@ -92,11 +92,11 @@ struct named {
 // ---- reading ----
 
 /// From a copy without room behind it, so that a sanitizer sees a read past the end.
-[[nodiscard]] descriptor decode_exactly(std::span<const std::byte> data);
+[[nodiscard]] ticket decode_exactly(std::span<const std::byte> data);
 /// Of refusing `data`; nothing when it is read.
 [[nodiscard]] std::optional<error> refusal(std::span<const std::byte> data);
 /// The whole text is compared, with the next step that belongs to the code.
 void expect_invalid(std::span<const std::byte> data, const std::string& cause);
 void expect_unsupported(std::span<const std::byte> data, const std::string& cause);
 
-}  // namespace gpushm::wire::descriptor_samples
+}  // namespace gpushm::wire::ticket_samples

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/remote_descriptor.hpp"
+#include "client/remote_ticket.hpp"
 
 namespace gpushm::detail {
 
-std::optional<memory::remote_memory> remote_of(const wire::descriptor& described) {
+std::optional<memory::remote_memory> remote_of(const wire::ticket& described) {
   memory::remote_memory result;
   result.kind = described.backend;
   result.size_bytes = described.size_bytes;
@@ -26,8 +26,8 @@ std::optional<memory::remote_memory> remote_of(const wire::descriptor& described
   return std::nullopt;
 }
 
-wire::descriptor describe(const memory::source& found) {
-  wire::descriptor result;
+wire::ticket describe(const memory::source& found) {
+  wire::ticket result;
   result.backend = found.kind();
   result.size_bytes = found.size_bytes();
   result.offset_bytes = found.offset_bytes();

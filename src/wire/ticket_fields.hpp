@@ -12,11 +12,11 @@
 #include <type_traits>
 #include <vector>
 
-/// The parts that docs/descriptor.md builds descriptors from: little-endian numbers, and fields of
-/// a number, a length and bytes. What they mean is in descriptor.cpp.
-namespace gpushm::wire::descriptor_detail {
+/// The parts that docs/ticket.md builds tickets from: little-endian numbers, and fields of
+/// a number, a length and bytes. What they mean is in ticket.cpp.
+namespace gpushm::wire::ticket_detail {
 
-/// Throws invalid_descriptor for operation "read descriptor".
+/// Throws invalid_ticket for operation "read ticket".
 [[noreturn]] void invalid(std::string_view cause);
 
 /// "field 5", "field 5 of the device".
@@ -77,7 +77,7 @@ class field_writer {
  private:
   void begin(std::uint16_t number, std::size_t length) {
     append(bytes_, number);
-    // A length that does not fit is also far above a descriptor's limit, which is checked.
+    // A length that does not fit is also far above a ticket's limit, which is checked.
     append(bytes_, static_cast<std::uint32_t>(length));
   }
 
@@ -85,12 +85,12 @@ class field_writer {
 };
 
 /// Finds the fields of one place before any is looked at: their order means nothing. Refers to the
-/// bytes. Functions throw invalid_descriptor for what the place lacks or has in another length.
+/// bytes. Functions throw invalid_ticket for what the place lacks or has in another length.
 /// Distinct objects: safe.
 class field_reader {
  public:
   /// `where` goes into errors ("the device"; empty: not in another field) and must outlive this.
-  /// Throws invalid_descriptor when `bytes` are not fields, each with a number of its own.
+  /// Throws invalid_ticket when `bytes` are not fields, each with a number of its own.
   field_reader(std::span<const std::byte> bytes, std::string_view where);
 
   [[nodiscard]] bool has(std::uint16_t number) const { return find(number) != nullptr; }
@@ -129,4 +129,4 @@ class field_reader {
   std::vector<one> found_;
 };
 
-}  // namespace gpushm::wire::descriptor_detail
+}  // namespace gpushm::wire::ticket_detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptors that were cut off, changed, made up, or come from a later version.
+// Tickets that were cut off, changed, made up, or come from a later version.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,17 +9,17 @@
 #include <string>
 
 #include "gpushm/error.hpp"
-#include "wire/descriptor.hpp"
-#include "wire_descriptor_samples.hpp"
+#include "wire/ticket.hpp"
+#include "wire_ticket_samples.hpp"
 
 namespace gpushm::wire {
 namespace {
 
-using namespace descriptor_samples;
+using namespace ticket_samples;
 
 // ---- what is refused ----
 
-TEST(invalid_descriptor, differs_in_one_bit) {
+TEST(invalid_ticket, differs_in_one_bit) {
   if (!std::filesystem::exists(GPUSHM_GOLDEN_DIR)) {
     GTEST_SKIP() << "the golden files are not on this machine";
   }
@@ -32,7 +32,7 @@ TEST(invalid_descriptor, differs_in_one_bit) {
       data[bit / 8] ^= mask;
       const auto why = refusal(data);
       ASSERT_TRUE(why) << name << " bit " << bit;
-      ASSERT_EQ(why->code(), errc::invalid_descriptor) << name << " bit " << bit;
+      ASSERT_EQ(why->code(), errc::invalid_ticket) << name << " bit " << bit;
       // Magic and length are looked at first.
       const bool first = bit < 8 * 8 || (bit >= 12 * 8 && bit < 16 * 8);
       ASSERT_EQ(why->cause() == "the checksum does not fit", !first) << name << " bit " << bit;
@@ -43,7 +43,7 @@ TEST(invalid_descriptor, differs_in_one_bit) {
   EXPECT_GT(by_checksum, 10'000U);
 }
 
-TEST(invalid_descriptor, is_cut_off_anywhere) {
+TEST(invalid_ticket, is_cut_off_anywhere) {
   if (!std::filesystem::exists(GPUSHM_GOLDEN_DIR)) {
     GTEST_SKIP() << "the golden files are not on this machine";
   }
@@ -51,7 +51,7 @@ TEST(invalid_descriptor, is_cut_off_anywhere) {
     const bytes data = golden(name);
     for (std::size_t size = 0; size < data.size(); ++size) {
       const std::string cause =
-          size < 8 ? "it does not begin as a descriptor does"
+          size < 8 ? "it does not begin as a ticket does"
           : size < header_bytes
               ? "it is " + std::to_string(size) + " bytes long, its header alone has 20"
               : "it is " + std::to_string(size) + " bytes long, its header says " +
@@ -61,7 +61,7 @@ TEST(invalid_descriptor, is_cut_off_anywhere) {
   }
 }
 
-TEST(invalid_descriptor, has_bytes_behind_it) {
+TEST(invalid_ticket, has_bytes_behind_it) {
   if (!std::filesystem::exists(GPUSHM_GOLDEN_DIR)) {
     GTEST_SKIP() << "the golden files are not on this machine";
   }
@@ -79,12 +79,12 @@ TEST(invalid_descriptor, has_bytes_behind_it) {
   }
 }
 
-TEST(invalid_descriptor, has_another_header) {
+TEST(invalid_ticket, has_another_header) {
   const bytes good = every_field().whole();
   bytes data = good;
   put(data, 0, of("GPUSHMD\r"));
-  expect_invalid(data, "it does not begin as a descriptor does");
-  expect_invalid({}, "it does not begin as a descriptor does");
+  expect_invalid(data, "it does not begin as a ticket does");
+  expect_invalid({}, "it does not begin as a ticket does");
   expect_invalid(whole({}), "field 1 is missing");
   data = good;
   put(data, 16, little(slow_crc(good), 4));
@@ -92,14 +92,14 @@ TEST(invalid_descriptor, has_another_header) {
 
   // The limit counts before what the header says.
   parts longest = every_field();
-  longest.broker.fields[1] = bytes(max_descriptor_bytes - good.size() + 28, std::byte{'s'});
-  ASSERT_EQ(longest.whole().size(), max_descriptor_bytes);
+  longest.broker.fields[1] = bytes(max_ticket_bytes - good.size() + 28, std::byte{'s'});
+  ASSERT_EQ(longest.whole().size(), max_ticket_bytes);
   EXPECT_FALSE(refusal(longest.whole()));
   longest.broker.fields[1].push_back(std::byte{'s'});
   expect_invalid(longest.whole(), "it is 4097 bytes long, the limit is 4096");
 }
 
-TEST(invalid_descriptor, breaks_a_rule) {
+TEST(invalid_ticket, breaks_a_rule) {
   struct broken {
     std::function<void(parts&)> change;
     std::string cause;
@@ -243,7 +243,7 @@ TEST(invalid_descriptor, breaks_a_rule) {
   }
 }
 
-TEST(unsupported_descriptor, is_of_a_kind_that_is_not_known) {
+TEST(unsupported_ticket, is_of_a_kind_that_is_not_known) {
   parts p = every_field();
   p.top.fields[1] = little(4, 1);
   p.top.fields[2] = {};  // may mean something to whoever knows the kind
@@ -264,15 +264,14 @@ struct outcomes {
   void see(const bytes& data) {
     const auto why = refusal(data);
     if (why) {
-      ASSERT_TRUE(why->code() == errc::invalid_descriptor ||
-                  why->code() == errc::unsupported_version)
+      ASSERT_TRUE(why->code() == errc::invalid_ticket || why->code() == errc::unsupported_version)
           << why->what();
-      (why->code() == errc::invalid_descriptor ? invalid : unsupported) += 1;
+      (why->code() == errc::invalid_ticket ? invalid : unsupported) += 1;
       return;
     }
     ++read;
-    const descriptor value = decode_descriptor(data);
-    const bytes again = encode_descriptor(value);
+    const ticket value = decode_ticket(data);
+    const bytes again = encode_ticket(value);
     ASSERT_LE(again.size(), data.size());
     ASSERT_EQ(decode_exactly(again), value);
   }
@@ -289,7 +288,7 @@ bytes noise(std::mt19937_64& random, std::size_t size) {
   return result;
 }
 
-TEST(random_bytes, are_no_descriptor_or_one_that_can_be_written_again) {
+TEST(random_bytes, are_no_ticket_or_one_that_can_be_written_again) {
   std::mt19937_64 random(20'240'501);
   outcomes seen;
   for (int i = 0; i < 100'000; ++i) {
@@ -303,11 +302,11 @@ TEST(random_bytes, are_no_descriptor_or_one_that_can_be_written_again) {
   EXPECT_EQ(seen.read + seen.invalid + seen.unsupported, 100'000U);
 }
 
-TEST(random_mutations, are_no_descriptor_or_one_that_can_be_written_again) {
+TEST(random_mutations, are_no_ticket_or_one_that_can_be_written_again) {
   std::mt19937_64 random(20'240'502);
   std::vector<bytes> originals{future()};
   for (const auto& each : of_each_kind()) {
-    originals.push_back(encode_descriptor(each.value));
+    originals.push_back(encode_ticket(each.value));
   }
   outcomes seen;
   for (int i = 0; i < 100'000; ++i) {

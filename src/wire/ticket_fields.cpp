@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "wire/descriptor_fields.hpp"
+#include "wire/ticket_fields.hpp"
 
 #include <iterator>
 
 #include "gpushm/error.hpp"
 
-namespace gpushm::wire::descriptor_detail {
+namespace gpushm::wire::ticket_detail {
 
 namespace {
 
-// Of a field, as docs/descriptor.md has it.
+// Of a field, as docs/ticket.md has it.
 constexpr std::size_t number_offset = 0;
 constexpr std::size_t length_offset = 2;
 constexpr std::size_t bytes_offset = 6;
@@ -17,8 +17,8 @@ constexpr std::size_t bytes_offset = 6;
 }  // namespace
 
 void invalid(std::string_view cause) {
-  throw error(errc::invalid_descriptor,
-              "read descriptor",
+  throw error(errc::invalid_ticket,
+              "read ticket",
               {},
               cause,
               "transfer the exporter's bytes whole and unchanged");
@@ -92,4 +92,4 @@ std::span<const std::byte> field_reader::of_length(std::size_t length, std::uint
   return bytes;
 }
 
-}  // namespace gpushm::wire::descriptor_detail
+}  // namespace gpushm::wire::ticket_detail

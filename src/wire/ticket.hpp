@@ -13,16 +13,16 @@
 #include "gpushm/types.hpp"
 
 /// The bytes that describe shared memory to another process: in a file, a message, a rank exchange,
-/// or through a broker that passes them on unread. docs/descriptor.md specifies them; never change
+/// or through a broker that passes them on unread. docs/ticket.md specifies them; never change
 /// a field's number or meaning.
 namespace gpushm::wire {
 
 /// The version that this code writes.
-inline constexpr std::uint16_t descriptor_version = 1;
+inline constexpr std::uint16_t ticket_version = 1;
 /// The oldest version whose readers understand what this code writes.
-inline constexpr std::uint16_t oldest_descriptor_reader = 1;
-/// Longest descriptor that is written or read.
-inline constexpr std::size_t max_descriptor_bytes = 4096;
+inline constexpr std::uint16_t oldest_ticket_reader = 1;
+/// Longest ticket that is written or read.
+inline constexpr std::size_t max_ticket_bytes = 4096;
 
 /// What cuIpcGetMemHandle gave, with what makes it safe in another PID namespace.
 struct legacy_handle {
@@ -42,7 +42,7 @@ struct pool_pointer {
 
 /// A segment of a broker, which also has what travels as file descriptors.
 struct broker_reference {
-  /// A path, or a file name without a slash: beside the file that the descriptor was read from.
+  /// A path, or a file name without a slash: beside the file that the ticket was read from.
   std::string socket_path;
   gpushm::epoch epoch{};
   std::string name;
@@ -51,7 +51,7 @@ struct broker_reference {
 };
 
 /// Memory of one process, and the ways that lead to it; an importer takes the one it can use.
-struct descriptor {
+struct ticket {
   gpushm::backend backend = gpushm::backend::host;
   std::uint64_t size_bytes = 0;       ///< of what is shared; not 0
   std::uint64_t offset_bytes = 0;     ///< of that within the allocation
@@ -63,17 +63,17 @@ struct descriptor {
   std::optional<legacy_handle> legacy;
   std::optional<pool_pointer> pool;
   std::optional<broker_reference> broker;
-  friend bool operator==(const descriptor&, const descriptor&) = default;
+  friend bool operator==(const ticket&, const ticket&) = default;
 };
 
-/// Throws `error` for operation "write descriptor": invalid_argument for a value that
-/// `decode_descriptor` would refuse, message_too_large when a text makes it longer than
-/// `max_descriptor_bytes`. Whatever was decoded can be encoded. Thread-safe.
-[[nodiscard]] std::vector<std::byte> encode_descriptor(const descriptor& value);
+/// Throws `error` for operation "write ticket": invalid_argument for a value that
+/// `decode_ticket` would refuse, message_too_large when a text makes it longer than
+/// `max_ticket_bytes`. Whatever was decoded can be encoded. Thread-safe.
+[[nodiscard]] std::vector<std::byte> encode_ticket(const ticket& value);
 
 /// Reads bytes of this version and of later ones that say that this version can read them, leaving
-/// out what it does not know. Safe on any bytes. Throws `error` for operation "read descriptor":
-/// invalid_descriptor, unsupported_version. Thread-safe.
-[[nodiscard]] descriptor decode_descriptor(std::span<const std::byte> bytes);
+/// out what it does not know. Safe on any bytes. Throws `error` for operation "read ticket":
+/// invalid_ticket, unsupported_version. Thread-safe.
+[[nodiscard]] ticket decode_ticket(std::span<const std::byte> bytes);
 
 }  // namespace gpushm::wire
