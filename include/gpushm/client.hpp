@@ -214,8 +214,8 @@ class GPUSHM_API client {
   /// Virtual memory and memfds live on in the broker. cudaMalloc and pool memory stays this
   /// process's: call `segment::unshare` before it is freed. The segment ends with its last
   /// `segment` here, with this process (`errc::peer_died` for who comes later), or when an importer
-  /// comes and the memory is found to be freed (`errc::stale`). Legacy handles give importers the
-  /// whole allocation, not only this range.
+  /// comes and the memory is found to be freed (`errc::gone_or_replaced`). Legacy handles give
+  /// importers the whole allocation, not only this range.
   ///
   /// Throws `error`: invalid_argument, not_exportable (naming the allocator and the remedy), and as
   /// `create`.
@@ -227,7 +227,8 @@ class GPUSHM_API client {
   /// Opens a published segment. Blocks while the name is not there, at most `options.timeout`.
   /// Throws `error`: no_such_segment (not there in time), size_mismatch, device_not_visible,
   /// device_not_found, driver_unavailable, driver_error, too_many_descriptors, broker_gone, forked;
-  /// for memory that stays its exporter's also peer_died, stale, pid_collision, unreachable.
+  /// for memory that stays its exporter's also peer_died, gone_or_replaced, pid_collision,
+  /// peer_unreachable.
   [[nodiscard]] segment open(std::string_view name, const open_options& options = {});
 
   /// As `open`, but a name that is not there (in time), whose exporter has died, or that only dead

@@ -52,8 +52,8 @@ struct import_options {
 /// Maps what a ticket describes: through its broker when it names one, else by the handle that
 /// it carries. In the process that exported a handle, the result is the pointer itself. A segment
 /// that was imported by its handle has no name, its state is `unknown`, and access is always
-/// read-write in the driver. Throws `error`: invalid_ticket, unsupported_version, unreachable,
-/// peer_died, stale, pid_collision, device_not_visible, and as `client::open`.
+/// read-write in the driver. Throws `error`: invalid_ticket, unsupported_version, peer_unreachable,
+/// peer_died, gone_or_replaced, pid_collision, device_not_visible, and as `client::open`.
 [[nodiscard]] GPUSHM_API segment import_memory(std::span<const std::byte> ticket,
                                                const import_options& options = {});
 

@@ -76,12 +76,12 @@ std::string_view to_string(errc code) noexcept {
       return "not_exportable";
     case errc::pid_collision:
       return "pid_collision";
-    case errc::stale:
-      return "stale";
+    case errc::gone_or_replaced:
+      return "gone_or_replaced";
     case errc::invalid_ticket:
       return "invalid_ticket";
-    case errc::unreachable:
-      return "unreachable";
+    case errc::peer_unreachable:
+      return "peer_unreachable";
     case errc::share_exceeded:
       return "share_exceeded";
     case errc::writer_ending:

@@ -45,7 +45,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   /// written by a dead process.
   [[nodiscard]] std::shared_ptr<segment_impl> try_open(std::string_view name,
                                                        const open_options& options);
-  /// Opens exactly this generation. Throws stale when the name is another's by now.
+  /// Opens exactly this generation. Throws gone_or_replaced when the name is another's by now.
   [[nodiscard]] std::shared_ptr<segment_impl> open_generation(std::string_view name,
                                                               gpushm::generation generation,
                                                               const open_options& options);

@@ -204,7 +204,7 @@ std::shared_ptr<segment_impl> client_impl::open_generation(std::string_view name
   }
   // A broker that does not know the field of `Open` answers with whatever has the name.
   if (generation != 0 && opened->info().generation != generation) {
-    throw error(errc::stale,
+    throw error(errc::gone_or_replaced,
                 "open",
                 name,
                 "the exporter shares other memory under this name by now",

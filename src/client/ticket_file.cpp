@@ -210,8 +210,8 @@ file_status look(const std::string& path, std::vector<std::byte>& bytes) {
 
 /// What an import may meet while the exporter goes: no segment any more, no process any more.
 bool is_end_of_exporter(errc code) {
-  return code == errc::peer_died || code == errc::no_such_segment || code == errc::stale ||
-         code == errc::broker_gone;
+  return code == errc::peer_died || code == errc::no_such_segment ||
+         code == errc::gone_or_replaced || code == errc::broker_gone;
 }
 
 [[noreturn]] void throw_status(file_status status, const std::string& path) {

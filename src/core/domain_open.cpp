@@ -16,7 +16,7 @@ bool is_another(const open_request& request, const segment& found) {
 }
 
 error replaced() {
-  return {errc::stale,
+  return {errc::gone_or_replaced,
           {},
           {},
           "the exporter shares other memory under this name by now",
@@ -292,7 +292,7 @@ void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict 
     return;
   }
   refuse_with(asked.session, asked.request, [&] {
-    return error(errc::stale,
+    return error(errc::gone_or_replaced,
                  {},
                  {},
                  said == verdict::changed

@@ -152,7 +152,7 @@ std::unique_ptr<opened_handle> open_checked(std::string_view name,
     opened.reset();
     if (verdict == address_table::verdict::another) {
       // FACTS L4: handles can repeat.
-      throw error(errc::stale,
+      throw error(errc::gone_or_replaced,
                   "open",
                   name,
                   "the driver still maps freed memory of the same exporter at this handle",

@@ -111,7 +111,7 @@ std::array<std::byte, 64> usable_handle(std::string_view name,
 void check_same_machine(std::string_view name, const base::process_identity& exporter) {
   const std::string here = base::this_process().boot_id;
   if (!exporter.boot_id.empty() && exporter.boot_id != here) {
-    throw error(errc::unreachable,
+    throw error(errc::peer_unreachable,
                 "open",
                 name,
                 "it was shared on another machine, or before this one was started again (boot id " +
@@ -138,7 +138,7 @@ std::shared_ptr<region> open_own(std::string_view name, const remote_memory& mem
   {
     const std::lock_guard lock(registry().mutex);
     if (!registry().shared.contains(registry_key(memory))) {
-      throw error(errc::stale,
+      throw error(errc::gone_or_replaced,
                   "open",
                   name,
                   "this process does not share that memory any more",

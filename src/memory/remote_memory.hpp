@@ -36,21 +36,21 @@ struct remote_memory {
 /// that this process may use the GPU that the memory is on (`gpu_for_open`): importing a pool of
 /// another one crashes inside the driver. Read-only access cannot be asked of these kinds.
 ///
-/// Throws `error`: unreachable (another machine or boot), pid_collision, peer_died (the driver does
-/// not know the handle any more), stale (the driver still maps what was at the handle before),
-/// size_mismatch, forked, driver_unavailable, driver_error, out_of_memory.
+/// Throws `error`: peer_unreachable (another machine or boot), pid_collision, peer_died (the driver
+/// does not know the handle any more), gone_or_replaced (the driver still maps what was at the
+/// handle before), size_mismatch, forked, driver_unavailable, driver_error, out_of_memory.
 [[nodiscard]] std::shared_ptr<region> open_remote(std::string_view name,
                                                   const remote_memory& memory,
                                                   base::guarded_fd pool,
                                                   const driver::gpu& user);
 
-/// Throws `errc::unreachable` when `exporter` is of another machine or boot.
+/// Throws `errc::peer_unreachable` when `exporter` is of another machine or boot.
 void check_same_machine(std::string_view name, const base::process_identity& exporter);
 
 /// Was it exported by this very process?
 [[nodiscard]] bool is_own(const remote_memory& memory);
-/// The pointer itself, for memory that this process exported; no driver call. Throws stale (it does
-/// not share it any more).
+/// The pointer itself, for memory that this process exported; no driver call. Throws
+/// gone_or_replaced (it does not share it any more).
 [[nodiscard]] std::shared_ptr<region> open_own(std::string_view name, const remote_memory& memory);
 
 /// While it lives, tickets that name this very process and this memory are believed: without

@@ -34,7 +34,8 @@ class source {
   [[nodiscard]] virtual std::uint64_t offset_bytes() const noexcept = 0;
   /// What travels as descriptors, in order; empty for legacy handles.
   [[nodiscard]] virtual const std::vector<std::uint64_t>& chunk_bytes() const noexcept = 0;
-  /// A descriptor of chunk `index`; the caller's. Throws too_many_descriptors, driver_error, stale.
+  /// A descriptor of chunk `index`; the caller's. Throws too_many_descriptors, driver_error,
+  /// gone_or_replaced.
   [[nodiscard]] virtual base::guarded_fd export_chunk(std::uint32_t index) = 0;
   /// The whole allocation or all chunks.
   [[nodiscard]] virtual std::uint64_t allocated_bytes() const noexcept = 0;

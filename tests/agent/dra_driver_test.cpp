@@ -201,7 +201,7 @@ TEST_F(dra_driver, several_claims_in_a_call_have_errors_of_their_own) {
     EXPECT_EQ(answer.error, "") << uid;
   }
   EXPECT_THAT(names_in(run_), IsEmpty());
-  EXPECT_EQ(observer_.count("dra NodePrepareResources stale"), 1U);
+  EXPECT_EQ(observer_.count("dra NodePrepareResources gone_or_replaced"), 1U);
 }
 
 TEST_F(dra_driver, calls_in_parallel_are_all_answered) {

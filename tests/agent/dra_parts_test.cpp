@@ -80,7 +80,7 @@ TEST(dra_allocation, another_claim_of_the_name_is_told_by_its_uid) {
   json object = claim_object(claim);
   object["metadata"]["uid"] = uid_of(9);
   const error failure = failure_of([&] { (void)read_allocation(object, claim, owner); });
-  EXPECT_EQ(failure.code(), errc::stale);
+  EXPECT_EQ(failure.code(), errc::gone_or_replaced);
   EXPECT_STREQ(failure.what(),
                ("prepare claim \"default/claim-1\": the kubelet asks for the claim with UID " +
                 uid_of(1) + ", but the claim of that name has " + uid_of(9) +

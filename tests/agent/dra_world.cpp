@@ -37,7 +37,7 @@ memory_cluster::memory_cluster(std::vector<std::string> versions) : versions_(st
 
 void memory_cluster::may_fail(const std::string& operation, const std::string& path) const {
   if (away) {
-    throw error(errc::unreachable, operation, path, "connection refused", "start the server");
+    throw error(errc::peer_unreachable, operation, path, "connection refused", "start the server");
   }
   if (const int status = refuses; status != 0) {
     // 404 as a server answers that has no such version of the API.

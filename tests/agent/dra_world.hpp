@@ -47,7 +47,7 @@ class memory_cluster : public gpushm::dra::cluster {
   [[nodiscard]] std::vector<std::string> paths(const std::string& prefix) const;
   void set_versions(std::vector<std::string> versions);
 
-  /// While true every request fails with `unreachable`.
+  /// While true every request fails with `peer_unreachable`.
   std::atomic<bool> away{false};
   /// Not 0: requests are answered with this status.
   std::atomic<int> refuses{0};

@@ -80,7 +80,7 @@ TEST_F(rest_client, an_old_version_of_an_object_replaces_nothing) {
     FAIL() << "replaced";
   } catch (const api_error& failure) {
     EXPECT_TRUE(failure.conflict());
-    EXPECT_EQ(failure.code(), errc::stale);
+    EXPECT_EQ(failure.code(), errc::gone_or_replaced);
     EXPECT_EQ(failure.reason(), "Conflict");
     EXPECT_STREQ(failure.what(),
                  "update \"/apis/resource.k8s.io/v1/resourceslices/s1\": the API server answered "
@@ -326,7 +326,7 @@ TEST_F(rest_client, a_server_that_is_not_there_is_named) {
     (void)client_.list(nodes);
     FAIL() << "answered";
   } catch (const gpushm::error& failure) {
-    EXPECT_EQ(failure.code(), errc::unreachable);
+    EXPECT_EQ(failure.code(), errc::peer_unreachable);
     EXPECT_EQ(failure.what(),
               "list \"/api/v1/nodes\": cannot connect to " + server_.url() +
                   ": Connection refused (ECONNREFUSED) (check that the API server runs and that "
@@ -500,7 +500,7 @@ TEST_F(rest_client, each_operation_is_counted_with_its_outcome) {
                           "kubernetes_api LIST ok",
                           "kubernetes_api UPDATE ok",
                           "kubernetes_api DELETE ok",
-                          "kubernetes_api GET stale"));
+                          "kubernetes_api GET gone_or_replaced"));
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ TEST(server_status, has_the_code_that_tells_whether_to_try_again) {
   EXPECT_EQ(code(errc::timed_out), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_EQ(code(errc::out_of_memory), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(code(errc::driver_unavailable), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(code(errc::stale), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(code(errc::gone_or_replaced), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_EQ(code(errc::system_error), grpc::StatusCode::INTERNAL);
   const auto failed = gpushm::kubelet::failed_call_of(
       std::make_exception_ptr(error(errc::quota_exceeded, "do", "it", "cannot", "stop")));

@@ -129,8 +129,8 @@ TEST_P(share, freed_and_allocated_anew_is_never_taken_for_what_it_was) {
     EXPECT_EQ(again, address) << "the allocator did not give the address again";
   }
   EXPECT_EQ(late.fails("open old"),
-            "stale open \"old\": its exporter has freed or replaced the memory without unshare "
-            "(unshare before freeing, and share the new memory)");
+            "gone_or_replaced open \"old\": its exporter has freed or replaced the memory without "
+            "unshare (unshare before freeing, and share the new memory)");
   // The name is gone with that.
   EXPECT_EQ(late.code("open old"), "no_such_segment");
   EXPECT_EQ(importer.ask("state"), "removed");
@@ -163,7 +163,7 @@ TEST_P(share, freed_and_allocated_anew_with_nobody_looking) {
   if (GetParam().real) {  // the fake driver's addresses are the kernel's; its handles do repeat
     ASSERT_EQ(again, address) << "the allocator did not give the address again";
   }
-  EXPECT_EQ(late.code("open old"), "stale");
+  EXPECT_EQ(late.code("open old"), "gone_or_replaced");
 }
 
 TEST_P(share, one_process_gets_its_own_pointer_back) {
@@ -364,7 +364,7 @@ TEST_P(share, bytes_alone_carry_cuda_malloc_memory) {
   EXPECT_EQ(importer.ask("state"), "unknown");
   EXPECT_EQ(first_number(exporter.ask("import " + bytes)), first_number(address) + 3 * mib);
   EXPECT_EQ(importer.fails("import-elsewhere " + bytes)
-                .find("unreachable open: it was shared on "
+                .find("peer_unreachable open: it was shared on "
                       "another machine, or before this one "
                       "was started again (boot id "
                       "00000000-0000-4000-8000-000000000000, "
@@ -400,7 +400,7 @@ TEST_P(share, a_segments_bytes_lead_to_its_broker) {
   agent late = start();
   EXPECT_EQ(late.code("import " + bytes), "no_such_segment");
   exporter.ask("share kv " + numbers({0, mib}));
-  EXPECT_EQ(late.code("import " + bytes), "stale");
+  EXPECT_EQ(late.code("import " + bytes), "gone_or_replaced");
 }
 
 TEST_P(share, random_bytes_are_refused_one_by_one) {

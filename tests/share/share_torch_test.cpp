@@ -109,7 +109,7 @@ TEST_F(share_torch, a_tensor_of_the_default_allocator_travels_as_a_legacy_handle
   EXPECT_EQ(opener.ask("check 0 1000000 4"), "0");
   // The caching allocator keeps the block, so the buffer is the same; empty_cache gives it back.
   EXPECT_EQ(ask(torch_process, "free"), "ok");
-  EXPECT_EQ(importer().code("open whole"), "stale");
+  EXPECT_EQ(importer().code("open whole"), "gone_or_replaced");
   EXPECT_EQ(opener.ask("check 0 1000000 4"), "0");
 }
 

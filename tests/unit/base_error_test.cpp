@@ -2,8 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <set>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/log.hpp"
 #include "base/syscall.hpp"
@@ -77,6 +81,23 @@ TEST(errc_names, are_all_there_and_all_different) {
   EXPECT_EQ(to_string(static_cast<errc>(0)), "unknown");
   EXPECT_EQ(to_string(static_cast<errc>(40)), "unknown");
   EXPECT_EQ(to_string(static_cast<errc>(65535)), "unknown");
+}
+
+TEST(errc_names, are_not_another_ones_with_words_in_front_or_behind) {
+  std::vector<std::string> names;
+  for (std::uint16_t value = 1; value <= 1000; ++value) {
+    std::string name(to_string(static_cast<errc>(value)));
+    if (name != "unknown") {
+      names.push_back(std::move(name));
+    }
+  }
+  ASSERT_GE(names.size(), 38U);
+  for (const std::string& shorter : names) {
+    for (const std::string& longer : names) {
+      EXPECT_FALSE(longer.starts_with(shorter + '_') || longer.ends_with('_' + shorter))
+          << shorter << " and " << longer;
+    }
+  }
 }
 
 TEST(errno_mapping, keeps_what_a_caller_can_act_on) {

@@ -158,7 +158,7 @@ TEST_F(connected, threads_that_report_at_once_are_not_taken_for_a_violation) {
           if (t % 2 == 0) {
             client->opened_in(1us);
           } else {
-            client->open_failed(errc::stale);
+            client->open_failed(errc::gone_or_replaced);
           }
           if (i % 1000 == 0) {
             static_cast<void>(client->request(wire::list{}, {"list", {}}, soon()));

@@ -755,7 +755,7 @@ TEST_F(subscribing, hears_nothing_of_an_open_of_another_generation) {
   open_request wanted{9, 0, "w", 0, std::nullopt, at_ms(0), made + 1};
   domain_.open(2, wanted);
   ASSERT_EQ(seen_.answers().size(), 1U);
-  EXPECT_EQ(seen_.answers().back().code, errc::stale);
+  EXPECT_EQ(seen_.answers().back().code, errc::gone_or_replaced);
   EXPECT_TRUE(seen_.notices().empty());
   wanted.generation = made;
   domain_.open(2, wanted);

@@ -335,7 +335,7 @@ class model {
     } else if (answer == verdict::unchanged) {
       answer_now(question.open, question.generation);
     } else {
-      fail(question.open, errc::stale);
+      fail(question.open, errc::gone_or_replaced);
       unname(question.generation, found->second);
       sweep();
     }

@@ -367,7 +367,7 @@ TEST_P(shared_memory, that_changed_loses_its_name_and_its_holders_hear_of_it) {
     const auto asked = seen_.questions();
     seen_.questions().clear();
     domain_.confirmed(exporter, asked[0].confirmation, word);
-    expect_failed(importer, request, errc::stale, text);
+    expect_failed(importer, request, errc::gone_or_replaced, text);
     EXPECT_EQ(state_of(made), segment_state::removed);
     EXPECT_FALSE(holds(importer, made));
     EXPECT_TRUE(holds(other, made)) << "a mapping stays";
@@ -481,7 +481,7 @@ TEST_P(shared_memory, is_asked_for_also_for_those_who_waited_for_its_name) {
   EXPECT_EQ(got.generation, made);
   EXPECT_EQ(domain_.next_deadline(), at_ms(2'060));
   domain_.confirmed(exporter, asked[1].confirmation, verdict::changed);
-  expect_failed(other, request_too, errc::stale, changed);
+  expect_failed(other, request_too, errc::gone_or_replaced, changed);
 }
 
 // ---- the exporter's end ----

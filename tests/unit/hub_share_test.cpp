@@ -175,8 +175,8 @@ TEST_F(shares, are_asked_for_once_a_name_of_open_many) {
   say(exporter, asked[0].message.id, b, wire::verdict::not_shared);
   answers = take(importer);
   EXPECT_EQ(failure_of(answers, request),
-            "stale: its exporter does not share this memory any more (unshare before freeing, and "
-            "share the new memory)");
+            "gone_or_replaced: its exporter does not share this memory any more (unshare before "
+            "freeing, and share the new memory)");
   EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).index, 0U);
   expect_lost(exporter, b, "b");
   answers.clear();
@@ -197,8 +197,8 @@ TEST_F(shares, that_changed_lose_their_name_and_every_holder_hears_of_it) {
   const auto request = tell_waiting(importer, wire::open{"kv", 0, 0});
   say(exporter, question(exporter).id, made, wire::verdict::changed);
   EXPECT_EQ(failure_of(take(importer), request),
-            "stale: its exporter has freed or replaced the memory without unshare (unshare before "
-            "freeing, and share the new memory)");
+            "gone_or_replaced: its exporter has freed or replaced the memory without unshare "
+            "(unshare before freeing, and share the new memory)");
   expect_lost(exporter, made, "kv");
   expect_lost(holder, made, "kv");
   const auto told = take(bystander);

@@ -574,7 +574,7 @@ TEST(own_exports, are_the_pointer_itself_as_long_as_they_are_shared) {
   const std::string text =
       "open \"kv\": this process does not share that memory any more (share it again)";
   const auto open = [&](const remote_memory& what) { return open_own("kv", what); };
-  EXPECT_EQ(error_of([&] { static_cast<void>(open(memory)); }, errc::stale), text);
+  EXPECT_EQ(error_of([&] { static_cast<void>(open(memory)); }, errc::gone_or_replaced), text);
   {
     const own_export shared(memory);
     const auto opened = open(memory);
@@ -593,10 +593,10 @@ TEST(own_exports, are_the_pointer_itself_as_long_as_they_are_shared) {
                               exported(bytes.data(), bytes.size() + 1, 7),
                               exported(bytes.data(), bytes.size() - 1, 7),
                               exported(bytes.data(), bytes.size(), 8)}) {
-      EXPECT_EQ(error_of([&] { static_cast<void>(open(wrong)); }, errc::stale), text);
+      EXPECT_EQ(error_of([&] { static_cast<void>(open(wrong)); }, errc::gone_or_replaced), text);
     }
   }
-  EXPECT_EQ(error_of([&] { static_cast<void>(open(memory)); }, errc::stale), text);
+  EXPECT_EQ(error_of([&] { static_cast<void>(open(memory)); }, errc::gone_or_replaced), text);
   EXPECT_EQ(bytes[2], std::byte{9}) << "the memory stays its owner's";
 }
 
@@ -608,7 +608,7 @@ TEST(own_exports, are_counted) {
   first.reset();
   EXPECT_EQ(open_own("kv", memory)->data(), &one);
   second.reset();
-  EXPECT_EQ(error_of([&] { static_cast<void>(open_own("kv", memory)); }, errc::stale),
+  EXPECT_EQ(error_of([&] { static_cast<void>(open_own("kv", memory)); }, errc::gone_or_replaced),
             "open \"kv\": this process does not share that memory any more (share it again)");
 }
 
@@ -628,7 +628,7 @@ TEST(other_machines, are_told_by_their_boot) {
   ASSERT_FALSE(exporter.boot_id.empty()) << "/proc is not mounted";
   EXPECT_NO_THROW(check_same_machine("kv", exporter));
   const std::string here = std::exchange(exporter.boot_id, "another");
-  EXPECT_EQ(error_of([&] { check_same_machine("kv", exporter); }, errc::unreachable),
+  EXPECT_EQ(error_of([&] { check_same_machine("kv", exporter); }, errc::peer_unreachable),
             "open \"kv\": it was shared on another machine, or before this one was started again "
             "(boot id another, here " +
                 here + ") (share and open memory on one machine)");

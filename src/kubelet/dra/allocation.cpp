@@ -133,7 +133,7 @@ prepared_claim read_allocation(const nlohmann::json& object,
   if (const std::string uid = uid_in(object); uid != claim.uid) {
     std::string cause("the kubelet asks for the claim with UID ");
     cause.append(claim.uid).append(", but the claim of that name has ").append(uid);
-    throw error(errc::stale,
+    throw error(errc::gone_or_replaced,
                 operation,
                 to_string(claim),
                 cause,

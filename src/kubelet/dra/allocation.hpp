@@ -21,8 +21,9 @@ struct result_owner {
 
 /// What the ResourceClaim `object` (of any version that has been served since v1beta1: the parts
 /// read here are the same) gives of our devices to `claim`, with the names of their CDI devices.
-/// Throws `error`: stale when the object is another claim of the same name, invalid_argument when
-/// it is not allocated or nothing of ours is in it, protocol_error when it is no ResourceClaim.
+/// Throws `error`: gone_or_replaced when the object is another claim of the same name,
+/// invalid_argument when it is not allocated or nothing of ours is in it, protocol_error when it is
+/// no ResourceClaim.
 [[nodiscard]] prepared_claim read_allocation(const nlohmann::json& object,
                                              const claim_reference& claim,
                                              const result_owner& owner);

@@ -18,7 +18,7 @@ bool is_told(const error& failure, const claim_reference& claim) {
   if (const auto* answer = dynamic_cast<const kube::api_error*>(&failure)) {
     return answer->object_is_missing(claim.name);
   }
-  return failure.code() == errc::stale || failure.code() == errc::invalid_argument;
+  return failure.code() == errc::gone_or_replaced || failure.code() == errc::invalid_argument;
 }
 
 }  // namespace
@@ -64,7 +64,7 @@ prepared_claim claims::allocation_of(const claim_reference& claim,
     }
     const bool answered = dynamic_cast<const kube::api_error*>(&failure) != nullptr;
     if (answered && told) {
-      throw error(errc::stale,
+      throw error(errc::gone_or_replaced,
                   operation,
                   to_string(claim),
                   "the API server has no such claim any more",

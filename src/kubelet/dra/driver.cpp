@@ -259,7 +259,7 @@ void driver::impl::sweep() {
     base::log(log_level::info, std::string("freed ").append(freed).append(": its claim is gone"));
   }
   if (!result.failure.empty()) {
-    operation.failed(error(errc::unreachable, "sweep claims", "", result.failure));
+    operation.failed(error(errc::peer_unreachable, "sweep claims", "", result.failure));
   }
   // Only one sweep runs at a time.
   const std::string before = std::exchange(sweep_failure_, result.failure);

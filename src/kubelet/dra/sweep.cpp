@@ -52,7 +52,7 @@ claims::sweep_result claims::sweep() {
     } catch (const error& failure) {
       result.failure = failure.in("sweep claim", to_string(claim->claim)).what();
       // The others would have to wait as long for the same answer.
-      if (failure.code() == errc::unreachable || failure.code() == errc::timed_out) {
+      if (failure.code() == errc::peer_unreachable || failure.code() == errc::timed_out) {
         return result;
       }
     }

@@ -21,7 +21,7 @@ server_access in_cluster_access(const std::string& directory) {
   const std::string host = variable("KUBERNETES_SERVICE_HOST");
   const std::string port = variable("KUBERNETES_SERVICE_PORT");
   if (host.empty() || port.empty()) {
-    throw error(errc::unreachable,
+    throw error(errc::peer_unreachable,
                 "find the API server",
                 {},
                 "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this is no pod",
@@ -36,7 +36,7 @@ server_access in_cluster_access(const std::string& directory) {
   access.authority_file = directory + "/ca.crt";
   for (const std::string& file : {access.token_file, access.authority_file}) {
     if (::access(file.c_str(), R_OK) != 0) {
-      throw error(errc::unreachable,
+      throw error(errc::peer_unreachable,
                   "find the API server",
                   {},
                   std::string("there is no ").append(file),

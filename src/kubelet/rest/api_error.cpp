@@ -16,7 +16,7 @@ errc code_of(int status, const std::string& reason) {
     case 404:
     case 409:
     case 410:
-      return errc::stale;
+      return errc::gone_or_replaced;
     case 408:
     case 504:
       return errc::timed_out;
@@ -25,7 +25,7 @@ errc code_of(int status, const std::string& reason) {
     case 500:
     case 502:
     case 503:
-      return errc::unreachable;
+      return errc::peer_unreachable;
     default:
       return status >= 400 && status < 500 ? errc::invalid_argument : errc::protocol_error;
   }

@@ -20,9 +20,9 @@ namespace gpushm::kube {
 class api_error : public error {
  public:
   /// `status` is HTTP's; `reason` the Status object's ("Conflict", "Expired"), else empty. The
-  /// errc: permission_denied (401, 403), stale (404, 409, 410), already_exists, too_many_requests
-  /// (429), timed_out (408, 504), unreachable (500, 502, 503), invalid_argument (other 4xx),
-  /// protocol_error.
+  /// errc: permission_denied (401, 403), gone_or_replaced (404, 409, 410), already_exists,
+  /// too_many_requests (429), timed_out (408, 504), peer_unreachable (500, 502, 503),
+  /// invalid_argument (other 4xx), protocol_error.
   api_error(int status,
             std::string reason,
             std::string_view operation,
@@ -73,7 +73,7 @@ struct server_access {
 };
 
 /// Of a pod: $KUBERNETES_SERVICE_HOST, _PORT and the files `token` and `ca.crt` of `directory`.
-/// Throws `error` (unreachable) outside of one.
+/// Throws `error` (peer_unreachable) outside of one.
 [[nodiscard]] server_access in_cluster_access(
     const std::string& directory = "/var/run/secrets/kubernetes.io/serviceaccount");
 /// Of a kubeconfig (YAML or JSON); an empty `context`: its current one. Credential plugins are not
@@ -107,7 +107,7 @@ struct watch_event {
 /// into a kept connection which the server had closed meanwhile. Redirects are not followed.
 ///
 /// Every function blocks, at most for the request timeout (a list: for each page), and throws
-/// `api_error`, or `error` (unreachable, timed_out, protocol_error, message_too_large; of the
+/// `api_error`, or `error` (peer_unreachable, timed_out, protocol_error, message_too_large; of the
 /// token's file permission_denied and invalid_argument). Paths begin with '/', are put together by
 /// the caller and name one resource or a collection ("/apis/resource.k8s.io/v1/…").
 ///

@@ -41,7 +41,7 @@ struct stream_handlers {
 /// Sends a request and collects its answer; with `streamed` the body of an answer of status 200
 /// goes to its handlers instead, which may throw. Blocks until the end of the answer, at most
 /// `options.request_timeout` (streamed: for its head). Throws `error`: timed_out (also after
-/// `stop`), unreachable, protocol_error, message_too_large.
+/// `stop`), peer_unreachable, protocol_error, message_too_large.
 [[nodiscard]] http_response exchange(connection& over,
                                      const dialled_url& server,
                                      const client_options& options,

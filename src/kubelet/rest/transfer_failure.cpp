@@ -50,18 +50,18 @@ explanation unverified(CURL* easy, const dialled_url& server) {
   curl_easy_getinfo(easy, CURLINFO_SSL_VERIFYRESULT, &result);
   // Names are compared before libcurl takes over OpenSSL's result: what it started with is there.
   if (result == 0 || result == 1) {
-    return {errc::unreachable,
+    return {errc::peer_unreachable,
             named("the certificate of ", server, " is for another name"),
             "use a name that it has, or give that name (tls-server-name)"};
   }
-  return {errc::unreachable,
+  return {errc::peer_unreachable,
           named("the certificate of ", server, " ").append(verification_text(result)),
           result == 9 || result == 10 ? "renew it, and check the clocks of both machines"
                                       : "give the authority of this cluster (ca.crt)"};
 }
 
 explanation foreign(const dialled_url& server) {
-  return {errc::unreachable,
+  return {errc::peer_unreachable,
           named("the certificate of ", server, " ").append(verification_text(20)),
           "give the authority of this cluster (ca.crt)"};
 }
@@ -73,7 +73,9 @@ explanation not_connected(CURL* easy, const dialled_url& server) {
   if (number != 0) {
     cause.append(": ").append(base::errno_text(static_cast<int>(number)));
   }
-  return {errc::unreachable, cause, "check that the API server runs and that its address is right"};
+  return {errc::peer_unreachable,
+          cause,
+          "check that the API server runs and that its address is right"};
 }
 
 explanation late(CURL* easy, const dialled_url& server, const client_options& options) {
@@ -100,7 +102,7 @@ explanation explain(CURLcode failure,
       return {errc::invalid_argument, named("not a URL: ", server, ""), "write https://HOST:PORT"};
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_RESOLVE_PROXY:
-      return {errc::unreachable,
+      return {errc::peer_unreachable,
               named("the name in ", server, " is not known"),
               "check the server's name, and the DNS that this machine or pod uses"};
     case CURLE_COULDNT_CONNECT:
@@ -110,7 +112,7 @@ explanation explain(CURLcode failure,
     case CURLE_PEER_FAILED_VERIFICATION:
       return unverified(easy, server);
     case CURLE_SSL_CACERT_BADFILE:
-      return {errc::unreachable,
+      return {errc::peer_unreachable,
               "the file of the authority cannot be used: it is missing, or has no certificate",
               "give the authority of this cluster (ca.crt)"};
     case CURLE_SSL_CERTPROBLEM:
@@ -121,14 +123,14 @@ explanation explain(CURLcode failure,
       if (is_wrong_signature(detail)) {
         return foreign(server);
       }
-      return {errc::unreachable,
+      return {errc::peer_unreachable,
               named("no TLS with ", server, ": ").append(detail),
               "check that the port is the API server's"};
     case CURLE_GOT_NOTHING:
     case CURLE_RECV_ERROR:
     case CURLE_SEND_ERROR:
     case CURLE_PARTIAL_FILE:
-      return {errc::unreachable,
+      return {errc::peer_unreachable,
               named("the connection to ", server, " broke before the answer was complete"),
               "try again; see the API server's log"};
     case CURLE_WEIRD_SERVER_REPLY:
@@ -139,7 +141,7 @@ explanation explain(CURLcode failure,
               named("what answers at ", server, " does not speak HTTP/1.1"),
               "check that the URL is the API server's"};
     default:
-      return {errc::unreachable,
+      return {errc::peer_unreachable,
               named("the request to ", server, " failed: ")
                   .append(detail.empty() ? curl_easy_strerror(failure) : detail),
               "see the API server's log"};

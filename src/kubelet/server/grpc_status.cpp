@@ -29,10 +29,10 @@ grpc::StatusCode code_of(errc code) {
     case errc::broker_unreachable:
     case errc::broker_gone:
     case errc::driver_unavailable:
-    case errc::unreachable:
+    case errc::peer_unreachable:
       return grpc::StatusCode::UNAVAILABLE;
     case errc::device_not_visible:
-    case errc::stale:
+    case errc::gone_or_replaced:
       return grpc::StatusCode::FAILED_PRECONDITION;
     default:
       return grpc::StatusCode::INTERNAL;
@@ -77,7 +77,7 @@ error error_of(const grpc::Status& status,
   errc code = errc::protocol_error;
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
-      code = errc::unreachable;
+      code = errc::peer_unreachable;
       cause.append(" cannot be reached");
       break;
     case grpc::StatusCode::DEADLINE_EXCEEDED:

@@ -124,7 +124,7 @@ void served_resource::notice_changes(clock::time_point now, const surroundings& 
       backoff_.reset();
     }
     due_ = at_once ? now : now + backoff_.next();
-    tell({errc::unreachable,
+    tell({errc::peer_unreachable,
           "serve",
           name_,
           "its socket was removed",
@@ -146,7 +146,7 @@ void served_resource::notice_changes(clock::time_point now, const surroundings& 
 void served_resource::serve(clock::time_point now, const surroundings& around) {
   if (!around.directory) {
     due_ = never;
-    tell({errc::unreachable,
+    tell({errc::peer_unreachable,
           "serve",
           name_,
           std::string("there is no directory ").append(options_.directory),
@@ -193,7 +193,7 @@ void served_resource::begin_register(clock::time_point now, const surroundings& 
   kubelet.append("/kubelet.sock");
   if (!around.kubelet) {
     due_ = never;
-    tell({errc::unreachable,
+    tell({errc::peer_unreachable,
           "register",
           name_,
           std::string("there is no ").append(kubelet),
@@ -269,7 +269,7 @@ void served_resource::watch_registration(clock::time_point now) {
     }
     try_again(now,
               phase::ready,
-              {errc::unreachable,
+              {errc::peer_unreachable,
                "serve",
                name_,
                "the kubelet ended the list of devices",

@@ -124,7 +124,7 @@ void service::fill(v1beta1::ListAndWatchResponse& list) {
 void service::sent(const grpc::Status& how, std::chrono::nanoseconds took) noexcept {
   if (observer_ != nullptr) {
     observer_->finished(
-        service_name, "ListAndWatch", how.ok() ? "ok" : to_string(errc::unreachable), took);
+        service_name, "ListAndWatch", how.ok() ? "ok" : to_string(errc::peer_unreachable), took);
   }
 }
 
