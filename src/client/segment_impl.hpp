@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/log.hpp"
 #include "client/fork_guard.hpp"
 #include "client/lease_table.hpp"
 #include "client/mapping.hpp"
@@ -22,14 +23,21 @@ class segment_impl {
       : leases_(std::move(cache)), mapping_(std::move(mapped)), request_timeout_(timeout) {}
   segment_impl(const segment_impl&) = delete;
   segment_impl& operator=(const segment_impl&) = delete;
+  /// On whatever thread the last user ends, also a library's that has a view.
   ~segment_impl() {
     if (forks_ != fork_count()) {
       keep_for_ever(mapping_);
       keep_for_ever(leases_);
       keep_for_ever(client_);
-    } else if (leases_) {
+      return;
+    }
+    base::held_log_lines lines;
+    if (leases_) {
       leases_->release(std::move(mapping_));
     }
+    mapping_.reset();
+    leases_.reset();
+    client_.reset();
   }
 
   /// Keeps `client`, which it came through, as long as it lives.

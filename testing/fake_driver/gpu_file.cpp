@@ -27,10 +27,7 @@ std::uint64_t process_number() {
 }
 }  // namespace
 
-base::unique_fd make_gpu_file(const gpu_view& gpu,
-                              file_kind kind,
-                              std::uint64_t size_bytes,
-                              bool rdma) {
+base::unique_fd make_gpu_file(const gpu_view& gpu, file_kind kind, std::uint64_t size_bytes) {
   base::unique_fd fd(base::retry(
       [&] { return ::open(gpu.directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666); }));
   file_header header;
@@ -40,7 +37,6 @@ base::unique_fd make_gpu_file(const gpu_view& gpu,
   header.exporter = process_number();
   gpu.properties.uuid.copy(header.uuid, sizeof(header.uuid) - 1);
   header.size_bytes = size_bytes;
-  header.rdma = rdma ? 1 : 0;
   // Opened later by name, under any uid.
   const bool made =
       fd && ::fchmod(fd.get(), 0666) == 0 &&

@@ -23,7 +23,6 @@ struct file_header {
   std::uint64_t exporter = 0;     ///< random, of the process; the driver's client handle
   char uuid[48] = {};             ///< of the GPU
   std::uint64_t size_bytes = 0;   ///< of the memory behind the header
-  std::uint32_t rdma = 0;         ///< a chunk: made with gpuDirectRDMACapable
 };
 /// The memory is mapped from there on.
 [[nodiscard]] inline std::uint64_t header_bytes() noexcept {
@@ -34,8 +33,7 @@ struct file_header {
 /// memory.
 [[nodiscard]] base::unique_fd make_gpu_file(const gpu_view& gpu,
                                             file_kind kind,
-                                            std::uint64_t size_bytes,
-                                            bool rdma = false);
+                                            std::uint64_t size_bytes);
 /// Really allocates [offset, offset + size) of the memory in `fd`; false when that is out of
 /// memory.
 [[nodiscard]] bool allocate_range(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes);

@@ -167,8 +167,7 @@ CUresult cuda::cuMemCreate(CUmemGenericAllocationHandle* handle,
     if (size > now.free_bytes(made->gpu)) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    base::unique_fd fd =
-        fake::make_gpu_file(now.gpus[made->gpu], fake::file_kind::chunk, size, made->rdma);
+    base::unique_fd fd = fake::make_gpu_file(now.gpus[made->gpu], fake::file_kind::chunk, size);
     if (!fd) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -398,7 +397,6 @@ CUresult cuda::cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* hand
     auto imported = std::make_shared<chunk>();
     imported->gpu = gpu;
     imported->size_bytes = header->size_bytes;
-    imported->rdma = header->rdma != 0;
     imported->view = fake::map_gpu_file(fd, 0, header->size_bytes, PROT_NONE, nullptr);
     if (imported->view == nullptr) {
       return CUDA_ERROR_OUT_OF_MEMORY;

@@ -26,7 +26,7 @@ struct chunk {
   base::unique_fd exportable;  ///< of chunks made here with a handle type
   /// An imported chunk has none, and is not exported again.
   cuda::CUmemAllocationHandleType handle_types = cuda::CU_MEM_HANDLE_TYPE_NONE;
-  bool rdma = false;     ///< made with gpuDirectRDMACapable; travels with the memory
+  bool rdma = false;     ///< made here with gpuDirectRDMACapable; an import is without
   bool counted = false;  ///< in driver_state::own_bytes
   /// Rights of each GPU (index into driver_state::gpus) by the base of the mapping.
   std::map<cuda::CUdeviceptr, std::map<std::size_t, cuda::CUmemAccess_flags>> access;

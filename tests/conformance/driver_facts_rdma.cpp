@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which memory GPUDirect RDMA may use (D). After CUDA's documentation and reports of others; not
-// yet compared with a real driver.
+// Which memory GPUDirect RDMA may use (D). Measured on an H200, driver 580; what a GPU without
+// support for virtual memory says is after reports of others.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -40,7 +40,7 @@ TEST_F(driver_facts, D2_a_chunk_is_only_made_for_rdma_when_asked) {
   expect_rdma(maker, address_in(maker), 0, "made without the flag");
 }
 
-TEST_F(driver_facts, D3_a_chunk_made_for_rdma_says_so_everywhere) {
+TEST_F(driver_facts, D3_a_chunk_made_for_rdma_says_so_where_it_was_made_alone) {
   agent maker;
   if (device_attribute(maker, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) == 0) {
     EXPECT_EQ(maker.ask(order::create_rdma, small).result, CUDA_ERROR_INVALID_DEVICE);
@@ -58,8 +58,8 @@ TEST_F(driver_facts, D3_a_chunk_made_for_rdma_says_so_everywhere) {
   import_and_map(user, exported.fd);
   const answer imported = user.ask(order::chunk_rdma);
   ASSERT_OK(imported);
-  EXPECT_EQ(imported.value, 1U);
-  expect_rdma(user, address_in(user), 1, "where it was imported");
+  EXPECT_EQ(imported.value, 0U);
+  expect_rdma(user, address_in(user), 0, "where it was imported");
 }
 
 }  // namespace
