@@ -158,7 +158,7 @@ class open_result {
  public:
   /// Precondition: `opened` is not empty.
   explicit open_result(segment opened) noexcept : outcome_(std::move(opened)) {}
-  explicit open_result(error failure) noexcept : outcome_(std::move(failure)) {}
+  explicit open_result(const error& failure) noexcept : outcome_(failure) {}
 
   /// A segment?
   explicit operator bool() const noexcept { return outcome_.index() == 0; }

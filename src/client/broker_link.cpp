@@ -15,8 +15,8 @@ constexpr std::chrono::milliseconds connect_poll{10};
 
 }  // namespace
 
-broker_link::broker_link(const connect_options& options, std::shared_ptr<lease_table> leases)
-    : options_(options),
+broker_link::broker_link(connect_options options, std::shared_ptr<lease_table> leases)
+    : options_(std::move(options)),
       leases_(std::move(leases)),
       connection_(connect_until(base::deadline_after(options_.timeout), nullptr)) {
   connection_->worker().set_listener(leases_.get());

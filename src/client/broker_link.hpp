@@ -18,7 +18,7 @@ namespace gpushm::detail {
 class broker_link {
  public:
   /// Connects. Throws as `client::connect`. `options.socket_path` is not empty.
-  broker_link(const connect_options& options, std::shared_ptr<lease_table> leases);
+  broker_link(connect_options options, std::shared_ptr<lease_table> leases);
   broker_link(const broker_link&) = delete;
   broker_link& operator=(const broker_link&) = delete;
   ~broker_link();

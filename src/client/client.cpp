@@ -117,7 +117,7 @@ std::vector<open_result> client::open_many(std::span<const std::string> names,
   base::held_log_lines lines;
   std::vector<open_result> results;
   for (auto& outcome : usable(impl_, "open").open_many(names, options)) {
-    results.push_back(outcome.failure ? open_result(std::move(*outcome.failure))
+    results.push_back(outcome.failure ? open_result(*outcome.failure)
                                       : open_result(segment(std::move(outcome.opened))));
   }
   return results;

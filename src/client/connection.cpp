@@ -299,13 +299,9 @@ answer connection::receive_answer(const held_turn& turn,
 
 // ---- asked ahead ----
 
-connection::ahead::ahead(connection& of,
-                         wire::body body,
-                         const subject& about,
-                         steady_time deadline)
-    : of_(of) {
-  exchange asked(of, about, deadline);
-  place_.emplace(of.late_, asked.id());
+void connection::ahead::ask(wire::body body, const subject& about, steady_time deadline) {
+  exchange asked(of_, about, deadline);
+  place_.emplace(of_.late_, asked.id());
   asked.send(std::move(body), {});
   asked.leave();
   is_under_way_ = true;
@@ -337,7 +333,9 @@ answer connection::ahead::get(const subject& about, steady_time deadline) {
 std::unique_ptr<connection::ahead> connection::ask_ahead(wire::body body,
                                                          const subject& about,
                                                          steady_time deadline) {
-  return std::unique_ptr<ahead>(new ahead(*this, std::move(body), about, deadline));
+  std::unique_ptr<ahead> made(new ahead(*this));
+  made->ask(std::move(body), about, deadline);
+  return made;
 }
 
 // ---- answers ----

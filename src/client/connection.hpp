@@ -95,7 +95,8 @@ class connection final : public lease_giver {
 
    private:
     friend class connection;
-    ahead(connection& of, wire::body body, const subject& about, steady_time deadline);
+    explicit ahead(connection& of) noexcept : of_(of) {}
+    void ask(wire::body body, const subject& about, steady_time deadline);
 
     connection& of_;
     std::optional<late_answers::waiter> place_;

@@ -11,7 +11,7 @@ namespace gpushm::detail {
 
 segment_lease::segment_lease(std::weak_ptr<lease_table> table,
                              std::shared_ptr<connection> broker,
-                             facts what)
+                             facts&& what)
     : table_(std::move(table)),
       info_(std::move(what.segment)),
       ticket_(std::move(what.ticket)),

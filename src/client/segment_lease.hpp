@@ -39,7 +39,7 @@ class segment_lease {
     std::vector<std::byte> ticket = {};
   };
   /// Takes over what one answer granted. `table`: that it leaves when it ends.
-  segment_lease(std::weak_ptr<lease_table> table, std::shared_ptr<connection> broker, facts what);
+  segment_lease(std::weak_ptr<lease_table> table, std::shared_ptr<connection> broker, facts&& what);
   segment_lease(const segment_lease&) = delete;
   segment_lease& operator=(const segment_lease&) = delete;
   ~segment_lease();
