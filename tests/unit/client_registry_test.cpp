@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <list>
 #include <string>
 #include <vector>
 
@@ -46,43 +45,30 @@ class exporter {
   std::vector<std::byte> bytes_;
 };
 
-TEST(client_registry, importing_again_neither_connects_nor_opens_anew) {
+TEST(client_registry, imports_of_one_broker_share_a_client_and_its_mapping) {
   const exporter from;
-  for (int i = 0; i < 5; ++i) {
-    const segment got = from.import();
-    std::byte first{};
-    got.read(0, std::span(&first, 1));
-    EXPECT_EQ(first, std::byte{7});
-    EXPECT_EQ(from.importers(), 1U);
+  {
+    const segment kept = from.import();
+    for (int i = 0; i < 5; ++i) {
+      const segment got = from.import();
+      EXPECT_EQ(got.data(), kept.data());
+      EXPECT_EQ(static_cast<const unsigned char*>(got.data())[4095], 7);
+      EXPECT_EQ(from.importers(), 1U);
+    }
+    EXPECT_EQ(from.opens(), 1U);
   }
+  EXPECT_TRUE(eventually([&] { return from.importers() == 0; }, 5s));
+}
+
+TEST(client_registry, a_view_keeps_the_client_and_the_next_import_finds_it) {
+  const exporter from;
+  segment_view view = from.import().view();
+  EXPECT_EQ(from.importers(), 1U);
+  static_cast<void>(from.import());
+  EXPECT_EQ(from.importers(), 1U);
   EXPECT_EQ(from.opens(), 1U);
-}
-
-TEST(client_registry, few_clients_stay_that_nothing_uses_and_the_latest_are_those) {
-  std::list<exporter> all;
-  for (std::size_t i = 0; i < detail::client_registry::most_idle + 2; ++i) {
-    all.emplace_back();
-    static_cast<void>(all.back().import());
-  }
-  auto at = all.begin();
-  for (std::size_t i = 0; i < all.size(); ++i, ++at) {
-    const std::uint64_t expected = i < 2 ? 0 : 1;
-    EXPECT_TRUE(eventually([&] { return at->importers() == expected; }, 5s)) << i;
-  }
-}
-
-TEST(client_registry, a_client_that_is_used_stays_whatever_comes_after_it) {
-  const exporter first;
-  const segment used = first.import();
-  std::list<exporter> others;
-  for (std::size_t i = 0; i < detail::client_registry::most_idle + 1; ++i) {
-    others.emplace_back();
-    static_cast<void>(others.back().import());
-  }
-  EXPECT_EQ(first.importers(), 1U);
-  EXPECT_EQ(used.state(), segment_state::live);
-  static_cast<void>(first.import());
-  EXPECT_EQ(first.importers(), 1U);
+  view = {};
+  EXPECT_TRUE(eventually([&] { return from.importers() == 0; }, 5s));
 }
 
 }  // namespace
