@@ -28,11 +28,8 @@ broker_link::~broker_link() {
     keep_for_ever(leases_);
     return;
   }
-  stop_listening();
-}
-
-void broker_link::stop_listening() noexcept {
   connection_->worker().set_listener(nullptr);
+  leases_->close();
 }
 
 /// A caller that has named a time to wait has it kept by the handshake too: a stopped broker's

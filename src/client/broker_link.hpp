@@ -21,9 +21,8 @@ class broker_link {
   broker_link(connect_options options, std::shared_ptr<lease_table> leases);
   broker_link(const broker_link&) = delete;
   broker_link& operator=(const broker_link&) = delete;
+  /// The table hears of no lost lease any more, and keeps nothing that is not used.
   ~broker_link();
-  /// What the connection hears of leases is not told to the table any more.
-  void stop_listening() noexcept;
 
   /// The connection; a new one when the former has ended. Blocks while this or another thread
   /// connects, for the timeouts of the options. Throws as `client::connect`.

@@ -10,12 +10,12 @@ namespace gpushm::detail {
 std::optional<memory::chunk_source::chunk> chunk_stream::next() {
   const std::uint32_t count = lease_->info().chunk_count;
   if (taken_ == now_.files.size()) {
-    if (before_ + taken_ >= count) {
+    if (arrived() >= count) {
       return std::nullopt;
     }
     receive();
   }
-  if (!asked_ && before_ + now_.files.size() < count) {
+  if (!asked_ && arrived() < count) {
     ask();
   }
   chunk one{std::move(now_.files[taken_]), now_.bytes[taken_]};
@@ -25,8 +25,7 @@ std::optional<memory::chunk_source::chunk> chunk_stream::next() {
 
 void chunk_stream::ask() {
   const wire::segment& info = lease_->info();
-  const auto first = static_cast<std::uint32_t>(before_ + now_.files.size());
-  asked_ = lease_->broker().ask_ahead(wire::fetch_chunks{info.generation, first},
+  asked_ = lease_->broker().ask_ahead(wire::fetch_chunks{info.generation, arrived()},
                                       {"open", info.name},
                                       base::deadline_after(timeout_));
 }
@@ -38,7 +37,7 @@ void chunk_stream::receive() {
   const wire::segment& info = lease_->info();
   answer got = asked_->get({"open", info.name}, base::deadline_after(timeout_));
   asked_.reset();
-  const auto first = static_cast<std::uint32_t>(before_ + now_.files.size());
+  const std::uint32_t first = arrived();
   auto* came = std::get_if<wire::chunks>(&got.body);
   if (came == nullptr || came->generation != info.generation || came->first_chunk != first ||
       got.descriptors.empty() || got.descriptors.size() != came->chunk_bytes.size() ||

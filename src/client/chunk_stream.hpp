@@ -34,6 +34,10 @@ class chunk_stream final : public memory::chunk_source {
   [[nodiscard]] std::optional<chunk> next() override;
 
  private:
+  /// Chunks that have come.
+  [[nodiscard]] std::uint32_t arrived() const noexcept {
+    return before_ + static_cast<std::uint32_t>(now_.files.size());
+  }
   void ask();
   void receive();
 

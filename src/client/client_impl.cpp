@@ -24,15 +24,6 @@ client_impl::client_impl(connect_options options)
       leases_(std::make_shared<lease_table>(bounds_from(options_.cache))),
       link_(options_, leases_) {}
 
-client_impl::~client_impl() {
-  if (forked()) {
-    keep_for_ever(leases_);
-    return;
-  }
-  link_.stop_listening();
-  leases_->close();
-}
-
 std::shared_ptr<segment_impl> client_impl::user_of(std::shared_ptr<mapping> used) {
   return std::make_shared<segment_impl>(leases_, std::move(used), options_.request_timeout);
 }

@@ -25,7 +25,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   explicit client_impl(connect_options options);
   client_impl(const client_impl&) = delete;
   client_impl& operator=(const client_impl&) = delete;
-  ~client_impl();
+  ~client_impl() = default;
 
   /// The connection; a new one when the broker had died. Throws as `client::connect`.
   [[nodiscard]] std::shared_ptr<connection> broker() { return link_.get(); }

@@ -74,7 +74,7 @@ connection::connection(handshake&& done)
       buffer_(wire::max_packet_bytes),
       held_(most_held_descriptors()),
       worker_([this](std::uint64_t id, const wire::confirmed& said) {
-        push_event({id, said});
+        push(event_queue_, {id, said});
       }) {}
 
 std::shared_ptr<connection> connection::establish(const std::string& path,
@@ -447,18 +447,12 @@ std::optional<answer> connection::wait_for_late(late_answers::waiter& late,
   return std::nullopt;
 }
 
-/// A request whose answer nobody waits for. Does not block.
+/// A request whose answer nobody waits for: the thread drops it. Does not block.
 void connection::send_unawaited(wire::body body) noexcept {
-  try {
-    if (!broken()) {
-      const std::uint64_t id = next_id_.fetch_add(1, std::memory_order_relaxed);
-      late_.abandon(id, 1);
-      static_cast<void>(requests_.queue().push(wire::encode({id, std::move(body)})));
-      wake_thread();
-    }
-  } catch (const std::exception& why) {
-    base::log(log_level::warning, why.what());
-  }
+  const std::uint64_t id = next_id_.fetch_add(1, std::memory_order_relaxed);
+  late_.abandon(id, 1);
+  push(requests_.queue(), {id, std::move(body)});
+  wake_thread();
 }
 
 void connection::release(gpushm::generation generation,

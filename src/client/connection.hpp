@@ -175,7 +175,7 @@ class connection final : public lease_giver {
   void wake_thread() noexcept;
   void send_report() noexcept;
   void flush(send_queue& queue) noexcept;
-  void push_event(const wire::message& message) noexcept;
+  void push(send_queue& to, const wire::message& message) noexcept;
   void note_dropped(const wire::failure& why);
   [[nodiscard]] bool drop_abandoned() noexcept;
   void read_why() noexcept;

@@ -31,9 +31,10 @@ void connection::wake_thread() noexcept {
   static_cast<void>(base::retry([&] { return ::write(wake_.get(), &one, sizeof one); }));
 }
 
-void connection::push_event(const wire::message& message) noexcept {
+/// Does not block: what the socket does not take now, this connection's thread sends.
+void connection::push(send_queue& to, const wire::message& message) noexcept {
   try {
-    if (!broken() && event_queue_.push(wire::encode(message))) {
+    if (!broken() && to.push(wire::encode(message))) {
       wake_thread();
     }
   } catch (const std::exception& why) {

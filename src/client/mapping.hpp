@@ -26,21 +26,13 @@ class mapping {
           std::shared_ptr<memory::region> region,
           gpushm::access access,
           const device_id& user)
-      : lease_(std::move(lease)),
-        region_(std::move(region)),
-        access_(access),
-        device_(user.text()),
-        ordinal_(memory::local_ordinal(user)) {}
+      : mapping(std::nullopt, std::move(lease), std::move(region), access, user) {}
   /// Imported without a broker: nobody leases it.
   mapping(wire::segment facts,
           std::shared_ptr<memory::region> region,
           gpushm::access access,
           const device_id& user)
-      : facts_(std::move(facts)),
-        region_(std::move(region)),
-        access_(access),
-        device_(user.text()),
-        ordinal_(memory::local_ordinal(user)) {}
+      : mapping(std::optional(std::move(facts)), nullptr, std::move(region), access, user) {}
   mapping(const mapping&) = delete;
   mapping& operator=(const mapping&) = delete;
   ~mapping() = default;
@@ -64,6 +56,18 @@ class mapping {
 
  private:
   friend class lease_table;
+  mapping(std::optional<wire::segment> facts,
+          std::shared_ptr<segment_lease> lease,
+          std::shared_ptr<memory::region> region,
+          gpushm::access access,
+          const device_id& user)
+      : facts_(std::move(facts)),
+        lease_(std::move(lease)),
+        region_(std::move(region)),
+        access_(access),
+        device_(user.text()),
+        ordinal_(memory::local_ordinal(user)) {}
+
   /// The table's notes; with its lock held.
   struct notes {
     std::size_t users = 0;

@@ -117,15 +117,12 @@ int local_ordinal(const device_id& device) noexcept {
     return -1;
   }
   try {
-    for (const driver::gpu& each : driver::visible_gpus()) {
-      if (each.id.uuid == device.uuid) {
-        return each.ordinal;
-      }
-    }
+    const driver::gpu* const here = driver::find_visible(device);
+    return here == nullptr ? -1 : here->ordinal;
   } catch (const std::exception& why) {
     base::log(log_level::debug, why.what());
+    return -1;
   }
-  return -1;
 }
 
 // ---- imports ----

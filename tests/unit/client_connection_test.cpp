@@ -27,13 +27,10 @@ namespace gpushm::detail {
 namespace {
 
 using namespace std::chrono_literals;
+using gpushm_testing::deadline_after;
 using gpushm_testing::eventually;
 using gpushm_testing::patience;
 using gpushm_tests::scripted_broker;
-
-steady_time soon() {
-  return std::chrono::steady_clock::now() + patience(20s);
-}
 
 /// The lines that the library logs while it lives.
 class logged_lines {
@@ -132,10 +129,11 @@ class connected : public testing::Test {
     wire::reserve wanted{name, 4096, 4096, {device_kind::gpu, "GPU-x", "", 0}, 0};
     wanted.backend = backend::cuda_ipc;
     wanted.ticket = {std::byte{1}};
-    auto got = exporter.request(wanted, {"share", name}, soon());
+    auto got = exporter.request(wanted, {"share", name}, deadline_after(20s));
     got.granted.keep();
     const auto made = std::get<wire::reserved>(got.body).generation;
-    static_cast<void>(exporter.request(wire::publish{made, {}}, {"share", name}, soon()));
+    static_cast<void>(
+        exporter.request(wire::publish{made, {}}, {"share", name}, deadline_after(20s)));
     return made;
   }
 
@@ -161,21 +159,21 @@ TEST_F(connected, threads_that_report_at_once_are_not_taken_for_a_violation) {
             client->open_failed(errc::gone_or_replaced);
           }
           if (i % 1000 == 0) {
-            static_cast<void>(client->request(wire::list{}, {"list", {}}, soon()));
+            static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
           }
         }
       });
     }
   }
   EXPECT_FALSE(client->broken());
-  static_cast<void>(client->request(wire::list{}, {"list", {}}, soon()));
+  static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
 }
 
 TEST_F(connected, what_ended_it_is_in_the_errors_and_in_the_log) {
   logged_lines lines;
   const auto client = connect();
   try {
-    static_cast<void>(client->request(wire::done{}, {"test", "x"}, soon()));
+    static_cast<void>(client->request(wire::done{}, {"test", "x"}, deadline_after(20s)));
     FAIL() << "a client may not say done";
   } catch (const error& why) {
     EXPECT_EQ(why.code(), errc::protocol_error);
@@ -185,7 +183,7 @@ TEST_F(connected, what_ended_it_is_in_the_errors_and_in_the_log) {
                              " has ended this connection: a client sent a broker's message (use "
                              "a client of protocol version 2)";
   try {
-    static_cast<void>(client->request(wire::list{}, {"list", {}}, soon()));
+    static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
     FAIL() << "the connection is over";
   } catch (const error& why) {
     EXPECT_EQ(why.code(), errc::broker_gone);
@@ -211,7 +209,7 @@ TEST(dropped, by_a_broker_that_names_no_request_still_says_why) {
   });
   const auto client = connection::establish(broker.socket_path(), patience(10s));
   try {
-    static_cast<void>(client->request(wire::list{}, {"list", {}}, soon()));
+    static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
     FAIL();
   } catch (const error& why) {
     EXPECT_EQ(why.code(), errc::broker_gone);
@@ -324,12 +322,13 @@ TEST_F(connected, log_lines_come_to_a_sink_that_asks_the_same_connection) {
   std::promise<std::size_t> heard;
   set_log_sink([&](log_level, std::string_view text) {
     if (text == "this answer is odd") {
-      const auto got = exporter->request(wire::list{}, {"list", {}}, soon());
+      const auto got = exporter->request(wire::list{}, {"list", {}}, deadline_after(20s));
       heard.set_value(std::get<wire::listing>(got.body).segments.size());
     }
   });
   const auto asking = std::async(std::launch::async, [&] {
-    static_cast<void>(importer->open(wire::open{"bound", 0, 0, 0}, {"open", "bound"}, soon()));
+    static_cast<void>(
+        importer->open(wire::open{"bound", 0, 0, 0}, {"open", "bound"}, deadline_after(20s)));
   });
   EXPECT_EQ(heard.get_future().get(), 1U);
   set_log_sink({});
@@ -367,7 +366,7 @@ TEST_P(confirmations, of_many_opens_at_once_all_arrive) {
       return importer->open_many(
           wire::open_many{std::vector<std::string>(GetParam().names, "kv"), 0, 0},
           {"open", {}},
-          soon());
+          deadline_after(20s));
     }));
   }
   std::size_t opened = 0;
@@ -382,7 +381,8 @@ TEST_P(confirmations, of_many_opens_at_once_all_arrive) {
   EXPECT_EQ(opened, answered);
   // And it goes on answering.
   const auto begin = std::chrono::steady_clock::now();
-  static_cast<void>(importers.front()->open(wire::open{"kv", 0, 0}, {"open", "kv"}, soon()));
+  static_cast<void>(
+      importers.front()->open(wire::open{"kv", 0, 0}, {"open", "kv"}, deadline_after(20s)));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, patience(1s));
 }
 INSTANTIATE_TEST_SUITE_P(both,
@@ -409,10 +409,11 @@ TEST_F(connected, an_exporter_confirms_while_its_mappings_end) {
   exporter->worker().set_listener(&listener);
   exporter->worker().answer_for(publish_bound(*exporter, "kv"), [] { return true; });
   const auto doomed = publish_bound(*exporter, "doomed");
-  static_cast<void>(importer->request(wire::remove{"doomed", doomed}, {"rm", "doomed"}, soon()));
+  static_cast<void>(
+      importer->request(wire::remove{"doomed", doomed}, {"rm", "doomed"}, deadline_after(20s)));
   ASSERT_TRUE(eventually([&] { return listener.ended() > 0; }, 5s));
   const auto begin = std::chrono::steady_clock::now();
-  static_cast<void>(importer->open(wire::open{"kv", 0, 0}, {"open", "kv"}, soon()));
+  static_cast<void>(importer->open(wire::open{"kv", 0, 0}, {"open", "kv"}, deadline_after(20s)));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, patience(1500ms));
   EXPECT_LT(listener.ended(), 40) << "the test looked too late";
   exporter->worker().set_listener(nullptr);
@@ -437,7 +438,8 @@ std::uint64_t sleeps_of_threads() {
 TEST_F(connected, its_thread_does_not_poll_while_a_caller_waits) {
   const auto client = connect();
   auto waiting = std::async(std::launch::async, [&] {
-    const answer got = client->open(wire::open{"late", 0, 1500}, {"open", "late"}, soon());
+    const answer got =
+        client->open(wire::open{"late", 0, 1500}, {"open", "late"}, deadline_after(20s));
     EXPECT_TRUE(std::holds_alternative<wire::failure>(got.body));
   });
   std::this_thread::sleep_for(100ms);
@@ -462,12 +464,12 @@ TEST_F(connected, events_arrive_while_callers_ask) {
   } sink;
   const auto client = connect();
   const auto other = connect();
-  const auto subscription = client->subscribe("", sink, soon());
+  const auto subscription = client->subscribe("", sink, deadline_after(20s));
   for (int i = 0; i < 50; ++i) {
     const std::string name = "n" + std::to_string(i);
     std::jthread asking([&] {
       for (int k = 0; k < 20; ++k) {
-        static_cast<void>(client->request(wire::list{}, {"list", {}}, soon()));
+        static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
       }
     });
     publish_bound(*other, name);

@@ -11,6 +11,8 @@
 #include <random>
 #include <set>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "client/connection.hpp"
 #include "process/deadline.hpp"
@@ -20,13 +22,10 @@ namespace gpushm::detail {
 namespace {
 
 using namespace std::chrono_literals;
+using gpushm_testing::deadline_after;
 using gpushm_testing::eventually;
 using gpushm_testing::patience;
 using gpushm_tests::scripted_broker;
-
-steady_time soon() {
-  return std::chrono::steady_clock::now() + patience(20s);
-}
 
 /// Answers at once, late, or late and before it says that it will be late; asks and tells in
 /// between. The name of an open says what comes of it: "o…" is opened, "f…" refused.
@@ -150,7 +149,7 @@ TEST_P(lanes, give_every_request_its_answer_and_every_lease_back) {
   // Whatever is late comes when somebody asks for something.
   std::jthread asks_on([&] {
     while (!over) {
-      static_cast<void>(client->request(wire::list{}, {"list", {}}, soon()));
+      static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
       std::this_thread::sleep_for(200us);
     }
   });
@@ -176,7 +175,9 @@ TEST_P(lanes, give_every_request_its_answer_and_every_lease_back) {
         std::deque<std::pair<std::uint32_t, std::unique_ptr<connection::ahead>>> asked;
         const auto ask_ahead = [&](std::uint32_t number) {
           asked.emplace_back(
-              number, client->ask_ahead(wire::fetch_chunks{thread, number}, {"open", {}}, soon()));
+              number,
+              client->ask_ahead(
+                  wire::fetch_chunks{thread, number}, {"open", {}}, deadline_after(20s)));
           if (random() % 4 == 0) {  // nobody waits for that one
             asked.erase(asked.begin() + static_cast<std::ptrdiff_t>(random() % asked.size()));
           }
@@ -184,7 +185,7 @@ TEST_P(lanes, give_every_request_its_answer_and_every_lease_back) {
         const auto take_one = [&] {
           const auto [number, pending] = std::move(asked.front());
           asked.pop_front();
-          const answer got = pending->get({"open", {}}, soon());
+          const answer got = pending->get({"open", {}}, deadline_after(20s));
           EXPECT_EQ(got.body, wire::body(wire::chunks{thread, number, {}}));
         };
         for (std::uint32_t i = 0; i < 100; ++i) {
@@ -196,13 +197,14 @@ TEST_P(lanes, give_every_request_its_answer_and_every_lease_back) {
           }
           if (random() % 2 == 0) {
             const std::string name = some_name();
-            check(client->open({name, 0, 0}, {"open", name}, soon()), name);
+            check(client->open({name, 0, 0}, {"open", name}, deadline_after(20s)), name);
             continue;
           }
           wire::open_many wanted{{some_name(), some_name(), some_name()}, 0, 0};
           const auto names = wanted.names;
           std::set<std::uint32_t> seen;
-          for (answer& got : client->open_many(std::move(wanted), {"open", {}}, soon())) {
+          for (answer& got :
+               client->open_many(std::move(wanted), {"open", {}}, deadline_after(20s))) {
             const auto* refused = std::get_if<wire::failure>(&got.body);
             const std::uint32_t index =
                 refused != nullptr ? refused->index : std::get<wire::opened>(got.body).index;
@@ -217,7 +219,7 @@ TEST_P(lanes, give_every_request_its_answer_and_every_lease_back) {
   over = true;
   asks_on.join();
   broker.be_quiet();
-  static_cast<void>(client->request(wire::list{}, {"list", {}}, soon()));
+  static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
   EXPECT_TRUE(eventually([&] { return broker.granted() == broker.released() + kept; }, 5s))
       << broker.granted() << " granted, " << broker.released() << " given back, " << kept
       << " kept";
@@ -225,57 +227,59 @@ TEST_P(lanes, give_every_request_its_answer_and_every_lease_back) {
 }
 INSTANTIATE_TEST_SUITE_P(seeds, lanes, testing::Range(1U, 21U));
 
+/// Grants whatever is asked for, the first time after `late`, and counts what comes back.
+class late_granter {
+ public:
+  explicit late_granter(std::chrono::milliseconds late)
+      : broker_([this, late](const wire::message& what) { return answer(what, late); }, true) {}
+
+  [[nodiscard]] const std::string& socket_path() const noexcept { return broker_.socket_path(); }
+  [[nodiscard]] std::uint64_t released() const { return released_; }
+
+ private:
+  std::vector<scripted_broker::reply> answer(const wire::message& what,
+                                             std::chrono::milliseconds late) {
+    std::vector<scripted_broker::reply> replies;
+    if (const auto* back = std::get_if<wire::release>(&what.body)) {
+      released_ += back->count;
+      return replies;
+    }
+    if (!std::exchange(answered_, true)) {
+      std::this_thread::sleep_for(late);
+    }
+    wire::opened found;
+    found.segment.generation = 7;
+    replies.push_back({{what.id, std::move(found)}});
+    return replies;
+  }
+
+  std::atomic<std::uint64_t> released_{0};
+  bool answered_ = false;
+  scripted_broker broker_;
+};
+
+void open_too_late(connection& client, std::chrono::milliseconds timeout) {
+  EXPECT_THROW(static_cast<void>(client.open(
+                   {"kv", 0, 0}, {"open", "kv"}, std::chrono::steady_clock::now() + timeout)),
+               error);
+}
+
 // Its answer grants a lease that nobody waits for, and nobody asks for anything else.
 TEST(lanes_late, what_comes_after_the_deadline_is_given_back_at_once) {
-  std::atomic<std::uint64_t> released{0};
-  scripted_broker served(
-      [&](const wire::message& what) {
-        std::vector<scripted_broker::reply> replies;
-        if (const auto* back = std::get_if<wire::release>(&what.body)) {
-          released += back->count;
-        } else {
-          std::this_thread::sleep_for(300ms);
-          wire::opened found;
-          found.segment.generation = 7;
-          replies.push_back({{what.id, std::move(found)}});
-        }
-        return replies;
-      },
-      true);
+  const late_granter served(300ms);
   const auto client = connection::establish(served.socket_path(), patience(10s));
-  EXPECT_THROW(static_cast<void>(client->open(
-                   {"kv", 0, 0}, {"open", "kv"}, std::chrono::steady_clock::now() + 50ms)),
-               error);
-  EXPECT_TRUE(eventually([&] { return released == 1; }, 5s));
+  open_too_late(*client, 50ms);
+  EXPECT_TRUE(eventually([&] { return served.released() == 1; }, 5s));
 }
 
 // While the second waits for its answer, nobody else looks for the first one's.
 TEST(lanes_late, answers_of_requests_that_ended_one_behind_the_other_are_given_back) {
-  std::atomic<std::uint64_t> released{0};
-  std::atomic<int> asked{0};
-  scripted_broker served(
-      [&](const wire::message& what) {
-        std::vector<scripted_broker::reply> replies;
-        if (const auto* back = std::get_if<wire::release>(&what.body)) {
-          released += back->count;
-          return replies;
-        }
-        if (++asked == 1) {
-          std::this_thread::sleep_for(600ms);
-        }
-        wire::opened found;
-        found.segment.generation = 7;
-        replies.push_back({{what.id, std::move(found)}});
-        return replies;
-      },
-      true);
+  const late_granter served(600ms);
   const auto client = connection::establish(served.socket_path(), patience(10s));
   for (int i = 0; i < 3; ++i) {
-    EXPECT_THROW(static_cast<void>(client->open(
-                     {"kv", 0, 0}, {"open", "kv"}, std::chrono::steady_clock::now() + 100ms)),
-                 error);
+    open_too_late(*client, 100ms);
   }
-  EXPECT_TRUE(eventually([&] { return released == 3; }, 5s)) << released;
+  EXPECT_TRUE(eventually([&] { return served.released() == 3; }, 5s)) << served.released();
 }
 
 // Whoever waits for a late answer hears of the end.
@@ -293,7 +297,7 @@ TEST(lanes_end, reaches_who_waits_on_either_lane) {
     const auto client = connection::establish(served->socket_path(), patience(10s));
     std::jthread waiting([&] {
       try {
-        static_cast<void>(client->open({"kv", 0, 0}, {"open", "kv"}, soon()));
+        static_cast<void>(client->open({"kv", 0, 0}, {"open", "kv"}, deadline_after(20s)));
         ADD_FAILURE() << "answered";
       } catch (const error& why) {
         EXPECT_EQ(why.code(), errc::broker_gone);
