@@ -3,8 +3,10 @@
 include_guard(GLOBAL)
 include(CMakePackageConfigHelpers)
 
-# Before 1.0 a minor version may change the interface, so it is part of the library's name.
-set(GPUSHM_SOVERSION "${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")
+# The version of the interface: gpushm.h, broker.h. What was compiled for it runs with all that have the number.
+set(GPUSHM_SOVERSION 1)
+# Grows with each function or option that is added to that version.
+set(GPUSHM_SO_REVISION 0)
 
 # gpushm_shared_library(TARGET OUTPUT_NAME name EXPORT_NAME name MAP file OBJECTS_OF target... [USES target]
 #                       [MODULES target...])
@@ -19,7 +21,7 @@ function(gpushm_shared_library target)
   add_library(${target} SHARED ${objects})
   set_target_properties(${target} PROPERTIES
     OUTPUT_NAME ${arg_OUTPUT_NAME} EXPORT_NAME ${arg_EXPORT_NAME} LINKER_LANGUAGE CXX
-    VERSION ${PROJECT_VERSION} SOVERSION ${GPUSHM_SOVERSION} LINK_DEPENDS "${arg_MAP}")
+    VERSION ${GPUSHM_SOVERSION}.${GPUSHM_SO_REVISION}.0 SOVERSION ${GPUSHM_SOVERSION} LINK_DEPENDS "${arg_MAP}")
   target_compile_features(${target} INTERFACE cxx_std_20)
   target_include_directories(${target} INTERFACE
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
@@ -52,10 +54,10 @@ endif()
 if(TARGET gpushm_client)
   gpushm_shared_library(gpushm_shared OUTPUT_NAME gpushm EXPORT_NAME gpushm
     MAP "${PROJECT_SOURCE_DIR}/cmake/gpushm.map"
-    OBJECTS_OF gpushm_client gpushm_base
+    OBJECTS_OF gpushm_client gpushm_base gpushm_once
     MODULES gpushm_client)
   install(TARGETS gpushm_shared EXPORT gpushm LIBRARY NAMELINK_COMPONENT Development)
-  install(DIRECTORY include/gpushm TYPE INCLUDE FILES_MATCHING PATTERN "*.hpp")
+  install(DIRECTORY include/gpushm TYPE INCLUDE FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
   gpushm_install_pkgconfig(gpushm)
 
   if(TARGET gpushm_broker)

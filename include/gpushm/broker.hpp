@@ -9,13 +9,13 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 
+#include "gpushm/broker.h"
 #include "gpushm/error.hpp"
-#include "gpushm/export.hpp"
 #include "gpushm/types.hpp"
 
 namespace gpushm {
+inline namespace v1 {
 
 /// Limits of one broker; the defaults are the documented ones (docs/protocol.md, "Limits").
 struct broker_limits {
@@ -40,28 +40,30 @@ struct broker_limits {
   std::uint32_t fence_delay_ms = 5'000;
 };
 
-namespace core {
-class process_budget;
-}
-
 /// Memory and descriptors that several brokers of one process share, so that a full domain leaves
 /// room for the others.
 ///
 /// Thread-safe.
-class GPUSHM_API broker_budget {
+class broker_budget {
  public:
   /// 0: no limit. Blocks on nothing. Throws `errc::out_of_memory`.
-  broker_budget(std::uint64_t memory_bytes, std::uint64_t descriptors);
-  [[nodiscard]] std::uint64_t used_memory_bytes() const noexcept;
-  [[nodiscard]] std::uint64_t used_descriptors() const noexcept;
-
-  /// For brokers only.
-  [[nodiscard]] const std::shared_ptr<core::process_budget>& budget() const noexcept {
-    return budget_;
+  broker_budget(std::uint64_t memory_bytes, std::uint64_t descriptors) {
+    gpushm_broker_budget* made = nullptr;
+    glue::check(gpushm_broker_budget_create(memory_bytes, descriptors, &made));
+    handle_.reset(made);
+  }
+  [[nodiscard]] std::uint64_t used_memory_bytes() const noexcept {
+    return gpushm_broker_budget_used_memory_bytes(handle_.get());
+  }
+  [[nodiscard]] std::uint64_t used_descriptors() const noexcept {
+    return gpushm_broker_budget_used_descriptors(handle_.get());
   }
 
+  /// This object's still.
+  [[nodiscard]] const gpushm_broker_budget* handle() const noexcept { return handle_.get(); }
+
  private:
-  std::shared_ptr<core::process_budget> budget_;
+  std::unique_ptr<gpushm_broker_budget, glue::ender<&gpushm_broker_budget_free>> handle_;
 };
 
 struct broker_options {
@@ -71,7 +73,7 @@ struct broker_options {
   /// directory mounted name a file that they do not see.
   std::string lock_path = {};
   std::string domain = "default";
-  mode_t mode = 0660;  ///< of the socket
+  mode_t mode = 0660;  ///< of the socket; 0: that too
   std::optional<gid_t> group = {};
   broker_limits limits = {};
   /// Null: this broker is alone in its process.
@@ -83,25 +85,26 @@ struct broker_options {
 };
 
 /// Upper bounds of the classes of `broker_statistics::open_latency`, in nanoseconds: 10 µs to 10 s.
-inline constexpr std::array<std::uint64_t, 19> open_latency_bounds_ns{10'000,
-                                                                      20'000,
-                                                                      50'000,
-                                                                      100'000,
-                                                                      200'000,
-                                                                      500'000,
-                                                                      1'000'000,
-                                                                      2'000'000,
-                                                                      5'000'000,
-                                                                      10'000'000,
-                                                                      20'000'000,
-                                                                      50'000'000,
-                                                                      100'000'000,
-                                                                      200'000'000,
-                                                                      500'000'000,
-                                                                      1'000'000'000,
-                                                                      2'000'000'000,
-                                                                      5'000'000'000,
-                                                                      10'000'000'000};
+inline constexpr std::array<std::uint64_t, GPUSHM_OPEN_LATENCY_BOUNDS> open_latency_bounds_ns{
+    10'000,
+    20'000,
+    50'000,
+    100'000,
+    200'000,
+    500'000,
+    1'000'000,
+    2'000'000,
+    5'000'000,
+    10'000'000,
+    20'000'000,
+    50'000'000,
+    100'000'000,
+    200'000'000,
+    500'000'000,
+    1'000'000'000,
+    2'000'000'000,
+    5'000'000'000,
+    10'000'000'000};
 
 /// What a broker holds now, and what it did since its start: for metrics.
 struct broker_statistics {
@@ -132,27 +135,85 @@ struct broker_statistics {
 /// `errc::invalid_argument`.
 ///
 /// Distinct objects: safe. Shared objects: unsafe, except `statistics`.
-class GPUSHM_API broker {
+class broker {
  public:
   /// Returns once clients can connect. Throws `error`: address_in_use, permission_denied,
   /// system_error.
-  [[nodiscard]] static broker start(const broker_options& options);
-  broker(broker&&) noexcept;
-  broker& operator=(broker&&) noexcept;
-  broker(const broker&) = delete;
-  broker& operator=(const broker&) = delete;
-  ~broker();
+  [[nodiscard]] static broker start(const broker_options& options) {
+    const broker_limits& from = options.limits;
+    auto limits = glue::sized<gpushm_broker_limits>();
+    limits.max_segments = from.max_segments;
+    limits.max_connections = from.max_connections;
+    limits.quota_bytes = from.quota_bytes;
+    limits.quota_bytes_per_principal = from.quota_bytes_per_principal;
+    limits.memory_bytes = from.memory_bytes;
+    limits.max_descriptors = from.max_descriptors;
+    limits.max_pending_opens = from.max_pending_opens;
+    limits.reserved_descriptors = from.reserved_descriptors;
+    limits.hello_timeout_ms = from.hello_timeout_ms;
+    limits.send_timeout_ms = from.send_timeout_ms;
+    limits.max_inflight_descriptors = from.max_inflight_descriptors;
+    limits.fence_delay_ms = from.fence_delay_ms;
+    auto wanted = glue::sized<gpushm_broker_options>();
+    wanted.socket_path = glue::text(options.socket_path);
+    wanted.lock_path = glue::text(options.lock_path);
+    wanted.domain = glue::text(options.domain);
+    wanted.limits = &limits;
+    wanted.shared = options.shared ? options.shared->handle() : nullptr;
+    wanted.mode = options.mode;
+    wanted.group = options.group.value_or(0);
+    wanted.has_group = options.group.has_value();
+    wanted.raise_descriptor_limit = options.raise_descriptor_limit;
+    wanted.accept_fake_chunks = options.accept_fake_chunks;
+    gpushm_broker* made = nullptr;
+    glue::check(gpushm_broker_start(&wanted, &made));
+    return broker(made);
+  }
+  /// Takes `handle` over.
+  explicit broker(gpushm_broker* handle) noexcept : handle_(handle) {}
 
-  [[nodiscard]] const std::string& socket_path() const;
-  [[nodiscard]] const gpushm::epoch& epoch() const;
+  [[nodiscard]] std::string socket_path() const {
+    gpushm_string path{};
+    glue::check(gpushm_broker_socket_path(handle_.get(), &path));
+    return std::string(glue::view(path));
+  }
+  [[nodiscard]] gpushm::epoch epoch() const {
+    gpushm_epoch epoch{};
+    glue::check(gpushm_broker_epoch(handle_.get(), &epoch));
+    return glue::epoch_from(epoch);
+  }
   /// Does not block. The numbers need not be of one moment.
-  [[nodiscard]] broker_statistics statistics() const;
+  [[nodiscard]] broker_statistics statistics() const {
+    auto got = glue::sized<gpushm_broker_statistics>();
+    glue::check(gpushm_broker_get_statistics(handle_.get(), &got));
+    broker_statistics made;
+    made.segments = got.segments;
+    made.allocated_bytes = got.allocated_bytes;
+    made.leases = got.leases;
+    made.connections = got.connections;
+    made.ending_connections = got.ending_connections;
+    made.unfenced = got.unfenced;
+    made.waiting_opens = got.waiting_opens;
+    made.opens = got.opens;
+    made.cached_opens = got.cached_opens;
+    for (std::uint16_t code = 0; code < GPUSHM_ERRC_LIMIT; ++code) {
+      if (got.open_failures[code] != 0) {
+        made.open_failures.emplace(static_cast<errc>(code), got.open_failures[code]);
+      }
+    }
+    for (std::size_t at = 0; at < made.open_latency.size(); ++at) {
+      made.open_latency[at] = got.open_latency[at];
+    }
+    made.open_latency_sum_ns = got.open_latency_sum_ns;
+    return made;
+  }
+
+  /// This object's still; null for an empty one.
+  [[nodiscard]] gpushm_broker* handle() const noexcept { return handle_.get(); }
 
  private:
-  class impl;
-  explicit broker(std::unique_ptr<impl> made) noexcept;
-  [[nodiscard]] const impl& usable(std::string_view operation) const;
-  std::unique_ptr<impl> impl_;
+  std::unique_ptr<gpushm_broker, glue::ender<&gpushm_broker_stop>> handle_;
 };
 
+}  // namespace v1
 }  // namespace gpushm

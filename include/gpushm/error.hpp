@@ -2,90 +2,145 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <stdexcept>
+#include <exception>
+#include <new>
 #include <string>
 #include <string_view>
+#include <utility>
 
-#include "gpushm/export.hpp"
+#include "gpushm/gpushm.h"
+#include "gpushm/types.hpp"
 
 namespace gpushm {
+inline namespace v1 {
 
 /// Why an operation failed. The values travel on the wire and in scripts: never renumber, only
 /// append. `docs/errors.md` lists each with its causes and remedies.
 enum class errc : std::uint16_t {
-  invalid_argument = 1,
-  no_such_segment = 2,
-  already_exists = 3,
-  permission_denied = 4,
-  timed_out = 5,
-  broker_unreachable = 6,
-  broker_gone = 7,
-  protocol_error = 8,
-  unsupported_version = 9,
-  quota_exceeded = 10,
-  out_of_memory = 11,
-  too_many_segments = 12,
-  too_many_descriptors = 13,
-  too_many_connections = 14,
-  too_many_requests = 15,
-  device_not_found = 16,
-  device_not_visible = 17,
-  driver_unavailable = 18,
-  driver_error = 19,
-  wrong_descriptor_kind = 20,
-  wrong_descriptor_count = 21,
-  size_mismatch = 22,
-  forked = 23,
-  peer_died = 24,
-  stale_generation = 25,
-  message_too_large = 26,
-  address_in_use = 27,
-  ambiguous_domain = 28,
-  already_published = 30,
-  segment_removed = 31,
-  system_error = 32,
-  not_exportable = 33,
-  pid_collision = 34,
-  gone_or_replaced = 35,
-  invalid_ticket = 36,
-  peer_unreachable = 37,
-  share_exceeded = 38,
-  writer_ending = 39,
-  cancelled = 40,
+  invalid_argument = GPUSHM_ERRC_INVALID_ARGUMENT,
+  no_such_segment = GPUSHM_ERRC_NO_SUCH_SEGMENT,
+  already_exists = GPUSHM_ERRC_ALREADY_EXISTS,
+  permission_denied = GPUSHM_ERRC_PERMISSION_DENIED,
+  timed_out = GPUSHM_ERRC_TIMED_OUT,
+  broker_unreachable = GPUSHM_ERRC_BROKER_UNREACHABLE,
+  broker_gone = GPUSHM_ERRC_BROKER_GONE,
+  protocol_error = GPUSHM_ERRC_PROTOCOL_ERROR,
+  unsupported_version = GPUSHM_ERRC_UNSUPPORTED_VERSION,
+  quota_exceeded = GPUSHM_ERRC_QUOTA_EXCEEDED,
+  out_of_memory = GPUSHM_ERRC_OUT_OF_MEMORY,
+  too_many_segments = GPUSHM_ERRC_TOO_MANY_SEGMENTS,
+  too_many_descriptors = GPUSHM_ERRC_TOO_MANY_DESCRIPTORS,
+  too_many_connections = GPUSHM_ERRC_TOO_MANY_CONNECTIONS,
+  too_many_requests = GPUSHM_ERRC_TOO_MANY_REQUESTS,
+  device_not_found = GPUSHM_ERRC_DEVICE_NOT_FOUND,
+  device_not_visible = GPUSHM_ERRC_DEVICE_NOT_VISIBLE,
+  driver_unavailable = GPUSHM_ERRC_DRIVER_UNAVAILABLE,
+  driver_error = GPUSHM_ERRC_DRIVER_ERROR,
+  wrong_descriptor_kind = GPUSHM_ERRC_WRONG_DESCRIPTOR_KIND,
+  wrong_descriptor_count = GPUSHM_ERRC_WRONG_DESCRIPTOR_COUNT,
+  size_mismatch = GPUSHM_ERRC_SIZE_MISMATCH,
+  forked = GPUSHM_ERRC_FORKED,
+  peer_died = GPUSHM_ERRC_PEER_DIED,
+  stale_generation = GPUSHM_ERRC_STALE_GENERATION,
+  message_too_large = GPUSHM_ERRC_MESSAGE_TOO_LARGE,
+  address_in_use = GPUSHM_ERRC_ADDRESS_IN_USE,
+  ambiguous_domain = GPUSHM_ERRC_AMBIGUOUS_DOMAIN,
+  already_published = GPUSHM_ERRC_ALREADY_PUBLISHED,
+  segment_removed = GPUSHM_ERRC_SEGMENT_REMOVED,
+  system_error = GPUSHM_ERRC_SYSTEM_ERROR,
+  not_exportable = GPUSHM_ERRC_NOT_EXPORTABLE,
+  pid_collision = GPUSHM_ERRC_PID_COLLISION,
+  gone_or_replaced = GPUSHM_ERRC_GONE_OR_REPLACED,
+  invalid_ticket = GPUSHM_ERRC_INVALID_TICKET,
+  peer_unreachable = GPUSHM_ERRC_PEER_UNREACHABLE,
+  share_exceeded = GPUSHM_ERRC_SHARE_EXCEEDED,
+  writer_ending = GPUSHM_ERRC_WRITER_ENDING,
+  cancelled = GPUSHM_ERRC_CANCELLED,
 };
 
 /// The stable name of `code`, as in `docs/errors.md` ("no_such_segment"); "unknown" for a value
 /// this version does not know. Never throws.
-[[nodiscard]] GPUSHM_API std::string_view to_string(errc code) noexcept;
+[[nodiscard]] inline std::string_view to_string(errc code) noexcept {
+  return glue::view(gpushm_errc_name(static_cast<gpushm_errc>(code)));
+}
 
 /// The one exception type of gpushm. `what()` reads
 /// `OPERATION "OBJECT": CAUSE (NEXT STEP)`; parts that are empty are left out.
 ///
+/// Its type is the same in every library of a process, whatever compiled it, so that one can catch
+/// what another throws.
+///
 /// Distinct objects: safe. Shared objects: safe (immutable). Copying does not throw.
-class GPUSHM_API error : public std::runtime_error {
+class GPUSHM_API error : public std::exception {
  public:
+  /// Throws `std::bad_alloc`.
   error(errc code,
         std::string_view operation,
         std::string_view object,
         std::string_view cause,
-        std::string_view next_step = {});
-  error(const error&) noexcept;
-  error& operator=(const error&) noexcept;
-  ~error() override;
+        std::string_view next_step = {})
+      : handle_(gpushm_error_create(static_cast<gpushm_errc>(code),
+                                    glue::text(operation),
+                                    glue::text(object),
+                                    glue::text(cause),
+                                    glue::text(next_step))) {
+    if (handle_ == nullptr) {
+      throw std::bad_alloc();
+    }
+  }
+  /// Takes `handle` over; not null.
+  explicit error(gpushm_error* handle) noexcept : handle_(handle) {}
+  error(const error& other) noexcept : handle_(gpushm_error_dup(other.handle_)) {}
+  error& operator=(const error& other) noexcept {
+    error copy(other);
+    std::swap(handle_, copy.handle_);
+    return *this;
+  }
+  ~error() override { gpushm_error_free(handle_); }
 
-  [[nodiscard]] errc code() const noexcept;
-  [[nodiscard]] const std::string& operation() const noexcept;
-  [[nodiscard]] const std::string& object() const noexcept;
-  [[nodiscard]] const std::string& cause() const noexcept;
-  [[nodiscard]] const std::string& next_step() const noexcept;
+  [[nodiscard]] const char* what() const noexcept override {
+    return gpushm_error_message(handle_).data;
+  }
+  [[nodiscard]] errc code() const noexcept { return static_cast<errc>(gpushm_error_code(handle_)); }
+  [[nodiscard]] std::string operation() const {
+    return std::string(glue::view(gpushm_error_operation(handle_)));
+  }
+  [[nodiscard]] std::string object() const {
+    return std::string(glue::view(gpushm_error_object(handle_)));
+  }
+  [[nodiscard]] std::string cause() const {
+    return std::string(glue::view(gpushm_error_cause(handle_)));
+  }
+  [[nodiscard]] std::string next_step() const {
+    return std::string(glue::view(gpushm_error_next_step(handle_)));
+  }
 
   /// The same error told from the point of view of another operation and object.
-  [[nodiscard]] error in(std::string_view operation, std::string_view object) const;
+  [[nodiscard]] error in(std::string_view operation, std::string_view object) const {
+    return {code(),
+            operation,
+            object,
+            glue::view(gpushm_error_cause(handle_)),
+            glue::view(gpushm_error_next_step(handle_))};
+  }
+
+  /// This object's still.
+  [[nodiscard]] const gpushm_error* handle() const noexcept { return handle_; }
 
  private:
-  struct parts;
-  std::shared_ptr<const parts> parts_;
+  gpushm_error* handle_;
 };
 
+namespace glue {
+
+/// Throws what a function of C has just returned, unless that is GPUSHM_OK.
+inline void check(gpushm_errc code) {
+  if (code != GPUSHM_OK) {
+    throw error(gpushm_error_dup(gpushm_last_error()));
+  }
+}
+
+}  // namespace glue
+
+}  // namespace v1
 }  // namespace gpushm

@@ -2,13 +2,16 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
+#include "gpushm/broker.h"
 #include "gpushm/client.hpp"
 #include "gpushm/exchange.hpp"
-#include "gpushm/export.hpp"
 
 namespace gpushm {
+inline namespace v1 {
 
 struct file_export_options {
   /// Who may read the file and connect to the socket beside it.
@@ -29,31 +32,71 @@ struct file_export_options {
 ///     out.write(shared);
 ///
 /// Distinct objects: safe. Shared objects: unsafe.
-class GPUSHM_API file_export {
+class file_export {
  public:
   /// Starts the broker; the file comes with `write`. Throws `error`: address_in_use (a living
   /// exporter's), permission_denied, invalid_argument (a path that no socket address can hold),
   /// system_error.
   [[nodiscard]] static file_export begin(const std::string& path,
-                                         const file_export_options& options = {});
-  file_export(file_export&&) noexcept;
-  file_export& operator=(file_export&&) noexcept;
+                                         const file_export_options& options = {}) {
+    auto wanted = glue::sized<gpushm_file_export_options>();
+    wanted.file_mode = options.file_mode;
+    wanted.socket_mode = options.socket_mode;
+    wanted.accept_fake_chunks = options.accept_fake_chunks;
+    gpushm_file_export* made = nullptr;
+    glue::check(gpushm_file_export_begin(glue::text(path), &wanted, &made));
+    file_export result(made, path);
+    gpushm_client* client = nullptr;
+    glue::check(gpushm_client_dup(gpushm_file_export_client(made), &client));
+    result.client_.emplace(client);
+    return result;
+  }
+
+  file_export(file_export&&) noexcept = default;
+  file_export& operator=(file_export&& other) noexcept {
+    file_export taken(std::move(other));
+    client_.swap(taken.client_);
+    handle_.swap(taken.handle_);
+    path_.swap(taken.path_);
+    return *this;  // what was here goes as it does at its end
+  }
   file_export(const file_export&) = delete;
   file_export& operator=(const file_export&) = delete;
-  ~file_export();
+  ~file_export() = default;
 
   /// Connected to the broker of this export.
-  [[nodiscard]] gpushm::client& client();
+  [[nodiscard]] gpushm::client& client() {
+    static_cast<void>(filled());
+    return *client_;
+  }
   /// Writes the file, or replaces it: it describes `what`, a published segment of `client()`.
   /// Throws as `export_segment` and `ticket_file`.
-  void write(const segment& what);
-  [[nodiscard]] const std::string& path() const;
+  void write(const segment& what) {
+    glue::check(gpushm_file_export_write(filled(), what.handle()));
+  }
+  [[nodiscard]] const std::string& path() const {
+    static_cast<void>(filled());
+    return path_;
+  }
 
  private:
-  class impl;
-  explicit file_export(std::unique_ptr<impl> made) noexcept;
-  [[nodiscard]] impl& filled() const;
-  std::unique_ptr<impl> impl_;
+  file_export(gpushm_file_export* handle, std::string path)
+      : path_(std::move(path)), handle_(handle) {}
+  [[nodiscard]] gpushm_file_export* filled() const {
+    if (!handle_) {
+      throw error(errc::invalid_argument,
+                  "file_export",
+                  {},
+                  "this file_export object is empty",
+                  "begin an export first; a moved-from object is empty");
+    }
+    return handle_.get();
+  }
+
+  std::string path_;
+  std::unique_ptr<gpushm_file_export, glue::ender<&gpushm_file_export_end>> handle_;
+  std::optional<gpushm::client> client_;  // goes first: its broker has nobody then
 };
 
+}  // namespace v1
 }  // namespace gpushm

@@ -6,16 +6,15 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 
-#include "gpushm/export.hpp"
+#include "gpushm/error.hpp"
+#include "gpushm/gpushm.h"
 #include "gpushm/types.hpp"
 
 namespace gpushm {
-
-namespace detail {
-class segment_impl;
-struct segment_access;
-}  // namespace detail
+inline namespace v1 {
 
 /// A share of a mapping: what `segment::view()` returns, for libraries that keep memory for as long
 /// as they use it (a DLPack capsule, a tensor's deleter). The mapping and its lease stay as long as
@@ -41,7 +40,20 @@ class segment_view {
 
  private:
   friend class segment;
-  std::shared_ptr<const detail::segment_impl> owner_;
+  /// `of` is not null.
+  explicit segment_view(const gpushm_segment* of)
+      : owner_(gpushm_segment_dup(of), &gpushm_segment_close),
+        // The pointer of C is one to what may be written where it may be.
+        data_(const_cast<void*>(gpushm_segment_data(of))),
+        size_bytes_(gpushm_segment_size_bytes(of)),
+        ordinal_(gpushm_segment_ordinal(of)),
+        access_(static_cast<gpushm::access>(gpushm_segment_access(of))) {
+    gpushm_device device{};
+    glue::check(gpushm_segment_device(of, &device));
+    device_ = glue::device_from(device);
+  }
+
+  std::shared_ptr<gpushm_segment> owner_;
   void* data_ = nullptr;
   std::uint64_t size_bytes_ = 0;
   device_id device_;
@@ -57,75 +69,131 @@ class segment_view {
 /// The destructor does not wait for GPU work that still uses the memory: synchronize first.
 ///
 /// Distinct objects: safe. Shared objects: const members safe, others unsafe.
-class GPUSHM_API segment {
+class segment {
  public:
-  segment() noexcept;
-  segment(segment&&) noexcept;
-  segment& operator=(segment&&) noexcept;
-  segment(const segment&) = delete;
-  segment& operator=(const segment&) = delete;
-  ~segment();
+  segment() noexcept = default;
+  /// Takes `handle` over; null: an empty segment.
+  explicit segment(gpushm_segment* handle) noexcept : handle_(handle) {}
 
   /// Not empty?
-  explicit operator bool() const noexcept;
+  explicit operator bool() const noexcept { return handle_ != nullptr; }
 
   /// The first byte: a device pointer (also a `CUdeviceptr`) for GPU segments, a CPU pointer for
   /// host ones. Null for an empty segment.
-  [[nodiscard]] const void* data() const noexcept;
+  [[nodiscard]] const void* data() const noexcept { return gpushm_segment_data(handle_.get()); }
   /// The same, for writing. Throws `error`: invalid_argument where it was opened with
   /// `access::read` (the hardware refuses writes there, too), or for an empty segment.
-  [[nodiscard]] void* mutable_data() const;
+  [[nodiscard]] void* mutable_data() const {
+    void* const pointer = gpushm_segment_mutable_data(filled());
+    if (pointer == nullptr) {
+      throw error(errc::invalid_argument,
+                  "mutable_data",
+                  name(),
+                  "the segment is mapped for reading only",
+                  "open it with access::read_write");
+    }
+    return pointer;
+  }
   /// Bytes asked for at creation; the mapping may be longer.
-  [[nodiscard]] std::uint64_t size_bytes() const;
-  [[nodiscard]] const std::string& name() const;
+  [[nodiscard]] std::uint64_t size_bytes() const { return gpushm_segment_size_bytes(filled()); }
+  [[nodiscard]] std::string name() const {
+    return std::string(glue::view(gpushm_segment_name(filled())));
+  }
   /// Where the memory is.
-  [[nodiscard]] const device_id& device() const;
+  [[nodiscard]] device_id device() const {
+    gpushm_device device{};
+    glue::check(gpushm_segment_device(filled(), &device));
+    return glue::device_from(device);
+  }
   /// The device that uses the mapping, as CUDA numbers it in this process (CUDA_VISIBLE_DEVICES
   /// decides); -1 for the host. Another one than `device()`'s where a peer has opened the segment.
-  [[nodiscard]] int ordinal() const;
-  [[nodiscard]] gpushm::backend backend() const;
-  [[nodiscard]] gpushm::access access() const;
-  [[nodiscard]] gpushm::lifetime lifetime() const;
-  [[nodiscard]] gpushm::generation generation() const;
-  [[nodiscard]] const gpushm::epoch& epoch() const;
-  /// What the creator gave to `publish`; empty before it. Throws `errc::forked` in a forked child.
-  [[nodiscard]] std::span<const std::byte> metadata() const;
+  [[nodiscard]] int ordinal() const { return gpushm_segment_ordinal(filled()); }
+  [[nodiscard]] gpushm::backend backend() const {
+    return static_cast<gpushm::backend>(gpushm_segment_backend(filled()));
+  }
+  [[nodiscard]] gpushm::access access() const {
+    return static_cast<gpushm::access>(gpushm_segment_access(filled()));
+  }
+  [[nodiscard]] gpushm::lifetime lifetime() const {
+    return static_cast<gpushm::lifetime>(gpushm_segment_lifetime(filled()));
+  }
+  [[nodiscard]] gpushm::generation generation() const {
+    return gpushm_segment_generation(filled());
+  }
+  /// Zeros for memory that was imported without a broker.
+  [[nodiscard]] gpushm::epoch epoch() const {
+    gpushm_epoch epoch{};
+    glue::check(gpushm_segment_epoch(filled(), &epoch));
+    return glue::epoch_from(epoch);
+  }
+  /// What the creator gave to `publish`, as long as the mapping; empty before it. Throws
+  /// `errc::forked` in a forked child.
+  [[nodiscard]] std::span<const std::byte> metadata() const {
+    const void* data = nullptr;
+    std::size_t size = 0;
+    glue::check(gpushm_segment_metadata(filled(), &data, &size));
+    return {static_cast<const std::byte*>(data), size};
+  }
   /// Reads shared memory only: no system call, never blocks.
-  [[nodiscard]] segment_state state() const;
+  [[nodiscard]] segment_state state() const {
+    return static_cast<segment_state>(gpushm_segment_current_state(filled()));
+  }
   /// A share that may outlive this object.
-  [[nodiscard]] segment_view view() const;
+  [[nodiscard]] segment_view view() const { return segment_view(filled()); }
 
   /// Makes a created segment visible to others, with up to 64 KiB of metadata. Does not synchronize
   /// any stream: finish the writes that readers rely on first. Blocks for one round trip to the
   /// broker (at most the client's request timeout). Throws `error`: already_published,
   /// message_too_large, permission_denied, broker_gone, timed_out, forked.
-  void publish(std::span<const std::byte> metadata = {});
-  void publish(std::string_view metadata);
+  void publish(std::span<const std::byte> metadata = {}) {
+    glue::check(gpushm_segment_publish(handle_.get(), metadata.data(), metadata.size()));
+  }
+  void publish(std::string_view metadata) {
+    glue::check(gpushm_segment_publish(handle_.get(), metadata.data(), metadata.size()));
+  }
 
   /// Ends what `client::share` began: when it returns, nobody new gets the memory, and it may be
   /// freed. Who has it mapped keeps it. Segment objects of it stay valid until the memory is freed.
   /// Blocks for one round trip to the broker. Throws `error`: invalid_argument (this process does
   /// not share it, or not any more), timed_out, forked.
-  void unshare();
+  void unshare() { glue::check(gpushm_segment_unshare(handle_.get())); }
 
   /// Copies between this segment and host memory; works for every device and returns when done.
   /// `offset_bytes + size` must lie within `size_bytes()`.
   /// Throws `error`: invalid_argument (out of range, or writing through `access::read`),
   /// driver_error, forked (memory of a GPU, in a forked child).
-  void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const;
-  void write(std::uint64_t offset_bytes, std::span<const std::byte> source);
+  void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const {
+    glue::check(
+        gpushm_segment_read(handle_.get(), offset_bytes, destination.data(), destination.size()));
+  }
+  void write(std::uint64_t offset_bytes, std::span<const std::byte> source) {
+    glue::check(gpushm_segment_write(handle_.get(), offset_bytes, source.data(), source.size()));
+  }
   /// Sets every byte to `value`; returns when done. Errors as `write`.
-  void fill(std::byte value);
+  void fill(std::byte value) {
+    glue::check(gpushm_segment_fill(handle_.get(), std::to_integer<std::uint8_t>(value)));
+  }
 
-  /// Ends this object's use of the segment now instead of at destruction. Never throws.
-  void reset() noexcept;
+  /// Ends this object's use of the segment now instead of at destruction.
+  void reset() noexcept { handle_.reset(); }
+
+  /// This object's still; null for an empty one.
+  [[nodiscard]] gpushm_segment* handle() const noexcept { return handle_.get(); }
 
  private:
-  friend class client;
-  friend struct detail::segment_access;
-  explicit segment(std::shared_ptr<detail::segment_impl> impl) noexcept;
-  [[nodiscard]] const detail::segment_impl& impl() const;
-  std::shared_ptr<detail::segment_impl> impl_;
+  [[nodiscard]] const gpushm_segment* filled() const {
+    if (!handle_) {
+      throw error(errc::invalid_argument,
+                  "segment",
+                  {},
+                  "this segment object is empty",
+                  "open or create a segment first; a moved-from object is empty");
+    }
+    return handle_.get();
+  }
+
+  std::unique_ptr<gpushm_segment, glue::ender<&gpushm_segment_close>> handle_;
 };
 
+}  // namespace v1
 }  // namespace gpushm

@@ -8,63 +8,103 @@
 #include <string>
 #include <string_view>
 
-#include "gpushm/export.hpp"
+#include "gpushm/gpushm.h"
 
+// The C++ interface is a layer over gpushm/gpushm.h, compiled into who includes it: nothing of a
+// C++ library crosses the boundary of libgpushm.so. Programs and libraries that have different
+// versions of these headers can live in one process: each version is a namespace.
 namespace gpushm {
+inline namespace v1 {
+
+/// For these headers only.
+namespace glue {
+
+[[nodiscard]] constexpr std::string_view view(gpushm_string text) noexcept {
+  return {text.data, text.size};
+}
+[[nodiscard]] constexpr gpushm_string text(std::string_view view) noexcept {
+  return {view.data(), view.size()};
+}
+
+}  // namespace glue
 
 /// How a mapping may be used. A promise of the importer that guards against mistakes, not against
 /// attackers: whoever holds the descriptor can map it read-write (docs/threat-model.md).
-enum class access : std::uint8_t { read = 0, read_write = 1 };
+enum class access : std::uint8_t {
+  read = GPUSHM_ACCESS_READ,
+  read_write = GPUSHM_ACCESS_READ_WRITE,
+};
 
-/// When the broker frees a segment. Values travel on the wire: never renumber.
+/// When the broker frees a segment. The values of this and of the enumerations below travel on the
+/// wire.
 enum class lifetime : std::uint8_t {
-  leased = 0,      ///< when its last lease ends, also if nobody but its creator ever had one
-  persistent = 1,  ///< when it is removed
+  leased = GPUSHM_LIFETIME_LEASED,          ///< when its last lease ends, its creator's included
+  persistent = GPUSHM_LIFETIME_PERSISTENT,  ///< when it is removed
 };
 
 /// What a mapped segment's owner can learn without a system call.
 enum class segment_state : std::uint8_t {
-  live = 0,
-  removed = 1,        ///< the name is gone; this mapping stays valid
-  exporter_gone = 2,  ///< the exporting process died; this mapping stays valid
-  broker_gone = 3,    ///< the broker died; this mapping stays valid, the lease is gone
-  unknown = 4,        ///< imported without a broker: nobody watches the exporter
+  live = GPUSHM_SEGMENT_LIVE,
+  removed = GPUSHM_SEGMENT_REMOVED,  ///< the name is gone; this mapping stays valid
+  /// The exporting process died; this mapping stays valid.
+  exporter_gone = GPUSHM_SEGMENT_EXPORTER_GONE,
+  /// The broker died; this mapping stays valid, the lease is gone.
+  broker_gone = GPUSHM_SEGMENT_BROKER_GONE,
+  unknown = GPUSHM_SEGMENT_UNKNOWN,  ///< imported without a broker: nobody watches the exporter
 };
 
-/// How a segment's memory is made and travels. Values travel on the wire: never renumber.
+/// How a segment's memory is made and travels.
 enum class backend : std::uint8_t {
-  host = 0,      ///< sealed memfds
-  cuda_vmm = 1,  ///< cuMemCreate chunks, as descriptors
-  cuda_ipc = 2,  ///< cudaMalloc memory, as a legacy handle; bound to its exporter
-  cuda_pool = 3  ///< memory of an exportable pool; bound to its exporter
+  host = GPUSHM_BACKEND_HOST,          ///< sealed memfds
+  cuda_vmm = GPUSHM_BACKEND_CUDA_VMM,  ///< cuMemCreate chunks, as descriptors
+  /// cudaMalloc memory, as a legacy handle; bound to its exporter.
+  cuda_ipc = GPUSHM_BACKEND_CUDA_IPC,
+  cuda_pool = GPUSHM_BACKEND_CUDA_POOL,  ///< memory of an exportable pool; bound to its exporter
 };
 
-/// Kind of device. Values travel on the wire: never renumber.
-enum class device_kind : std::uint8_t { host = 0, gpu = 1, mig = 2 };
+enum class device_kind : std::uint8_t {
+  host = GPUSHM_DEVICE_HOST,
+  gpu = GPUSHM_DEVICE_GPU,
+  mig = GPUSHM_DEVICE_MIG,
+};
 
 /// How a broker knows that a process can write nothing any more, its GPU work included
-/// (docs/sharing.md, "The fence"). Values travel on the wire: never renumber.
+/// (docs/sharing.md, "The fence").
 enum class fence : std::uint8_t {
-  none = 0,      ///< it cannot: it waits for a documented time instead
-  proven = 1,    ///< the process has ended, and no child can have its driver files
-  unproven = 2,  ///< the process has ended; a child of it may have them
+  none = GPUSHM_FENCE_NONE,      ///< it cannot: it waits for a documented time instead
+  proven = GPUSHM_FENCE_PROVEN,  ///< the process has ended, and no child can have its driver files
+  unproven = GPUSHM_FENCE_UNPROVEN,  ///< the process has ended; a child of it may have them
 };
 
-/// What the leases of a connection that ended without a goodbye wait for. Values travel on the
-/// wire: never renumber.
+/// What the leases of a connection that ended without a goodbye wait for.
 enum class fence_wait : std::uint8_t {
-  process = 0,     ///< for the end of the process
-  descendant = 1,  ///< the process has ended; a descendant may have its driver files
-  delay = 2,       ///< for the documented time to pass
+  process = GPUSHM_FENCE_WAIT_PROCESS,  ///< for the end of the process
+  /// The process has ended; a descendant may have its driver files.
+  descendant = GPUSHM_FENCE_WAIT_DESCENDANT,
+  delay = GPUSHM_FENCE_WAIT_DELAY,  ///< for the documented time to pass
 };
 
-[[nodiscard]] GPUSHM_API std::string_view to_string(access value) noexcept;
-[[nodiscard]] GPUSHM_API std::string_view to_string(lifetime value) noexcept;
-[[nodiscard]] GPUSHM_API std::string_view to_string(segment_state value) noexcept;
-[[nodiscard]] GPUSHM_API std::string_view to_string(backend value) noexcept;
-[[nodiscard]] GPUSHM_API std::string_view to_string(device_kind value) noexcept;
-[[nodiscard]] GPUSHM_API std::string_view to_string(fence value) noexcept;
-[[nodiscard]] GPUSHM_API std::string_view to_string(fence_wait value) noexcept;
+[[nodiscard]] inline std::string_view to_string(access value) noexcept {
+  return glue::view(gpushm_access_name(static_cast<gpushm_access>(value)));
+}
+[[nodiscard]] inline std::string_view to_string(lifetime value) noexcept {
+  return glue::view(gpushm_lifetime_name(static_cast<gpushm_lifetime>(value)));
+}
+[[nodiscard]] inline std::string_view to_string(segment_state value) noexcept {
+  return glue::view(gpushm_segment_state_name(static_cast<gpushm_segment_state>(value)));
+}
+[[nodiscard]] inline std::string_view to_string(backend value) noexcept {
+  return glue::view(gpushm_backend_name(static_cast<gpushm_backend>(value)));
+}
+[[nodiscard]] inline std::string_view to_string(device_kind value) noexcept {
+  return glue::view(gpushm_device_kind_name(static_cast<gpushm_device_kind>(value)));
+}
+[[nodiscard]] inline std::string_view to_string(fence value) noexcept {
+  return glue::view(gpushm_fence_name(static_cast<gpushm_fence>(value)));
+}
+[[nodiscard]] inline std::string_view to_string(fence_wait value) noexcept {
+  return glue::view(gpushm_fence_wait_name(static_cast<gpushm_fence_wait>(value)));
+}
 
 /// Where a segment's memory lives. Same meaning in every process: ordinals, which
 /// CUDA_VISIBLE_DEVICES changes, are not part of it.
@@ -89,8 +129,11 @@ inline constexpr std::chrono::milliseconds forever = std::chrono::milliseconds::
 /// 56 bits, never 0, never used twice by one broker.
 using generation = std::uint64_t;
 
-inline constexpr std::size_t max_name_bytes = 255;              ///< of a segment's name, UTF-8
-inline constexpr std::size_t max_metadata_bytes = 64UL * 1024;  ///< given to publish
+inline constexpr std::size_t max_name_bytes =
+    GPUSHM_MAX_NAME_BYTES;  ///< of a segment's name, UTF-8
+inline constexpr std::size_t max_metadata_bytes = GPUSHM_MAX_METADATA_BYTES;  ///< given to publish
+inline constexpr std::size_t max_ticket_bytes = GPUSHM_MAX_TICKET_BYTES;
+inline constexpr std::size_t max_device_text_bytes = GPUSHM_MAX_DEVICE_TEXT_BYTES;
 inline constexpr std::uint64_t max_generation = (std::uint64_t{1} << 56U) - 1;
 
 /// What a broker says of a segment.
@@ -132,4 +175,82 @@ struct broker_info {
   std::chrono::milliseconds fence_delay{0};  ///< what it waits for where there is none
 };
 
+namespace glue {
+
+/// The same, of C and of C++.
+[[nodiscard]] inline device_id device_from(const gpushm_device& from) {
+  device_id made;
+  made.kind = static_cast<device_kind>(from.kind);
+  made.uuid.assign(from.uuid, from.uuid_size);
+  made.pci_address.assign(from.pci_address, from.pci_address_size);
+  made.minor = from.minor;
+  return made;
+}
+
+[[nodiscard]] inline epoch epoch_from(const gpushm_epoch& from) noexcept {
+  epoch made{};
+  for (std::size_t at = 0; at < made.size(); ++at) {
+    made[at] = from.bytes[at];
+  }
+  return made;
+}
+
+[[nodiscard]] inline segment_info info_from(const gpushm_segment_info& from) {
+  segment_info made;
+  made.name.assign(from.name, from.name_size);
+  made.generation = from.generation;
+  made.size_bytes = from.size_bytes;
+  made.allocated_bytes = from.allocated_bytes;
+  made.chunks = from.chunks;
+  made.backend = static_cast<gpushm::backend>(from.backend);
+  made.lifetime = static_cast<gpushm::lifetime>(from.lifetime);
+  made.device = device_from(from.device);
+  made.published = from.published;
+  made.state = static_cast<segment_state>(from.state);
+  made.leases = from.leases;
+  made.creator_uid = from.creator_uid;
+  made.creator_pid = from.creator_pid;
+  made.creator_alive = from.creator_alive;
+  made.metadata_bytes = from.metadata_bytes;
+  made.ending = from.ending;
+  made.ending_pid = from.ending_pid;
+  made.ending_for = std::chrono::milliseconds(from.ending_for_ms);
+  made.ending_waits = static_cast<fence_wait>(from.ending_waits);
+  return made;
+}
+
+[[nodiscard]] inline broker_info info_from(const gpushm_broker_info& from) {
+  broker_info made;
+  made.socket_path.assign(from.socket_path, from.socket_path_size);
+  made.domain.assign(from.domain, from.domain_size);
+  made.epoch = epoch_from(from.epoch);
+  made.protocol_version = from.protocol_version;
+  made.pid = from.pid;
+  made.max_segments = from.max_segments;
+  made.quota_bytes = from.quota_bytes;
+  made.fence = static_cast<gpushm::fence>(from.fence);
+  made.fence_delay = std::chrono::milliseconds(from.fence_delay_ms);
+  return made;
+}
+
+/// A structure of C, all zero but its size.
+template <typename Structure>
+[[nodiscard]] Structure sized() noexcept {
+  Structure made{};
+  made.struct_size = sizeof made;
+  return made;
+}
+
+/// Deletes a handle of C.
+template <auto End>
+struct ender {
+  template <typename Handle>
+  void operator()(Handle* handle) const noexcept {
+    End(handle);
+  }
+};
+
+}  // namespace glue
+
+}  // namespace v1
 }  // namespace gpushm

@@ -1,7 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
+// The handles of errors, and the last error of each thread.
 #include "gpushm/error.hpp"
 
+#include <atomic>
+#include <new>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/c_interface.hpp"
 #include "base/text.hpp"
+
+/// Immutable, and counted by its handles.
+struct gpushm_error {
+  mutable std::atomic<std::uint32_t> handles{1};
+  gpushm_errc code;
+  std::string operation;
+  std::string object;
+  std::string cause;
+  std::string next_step;
+  std::string message;
+};
 
 namespace gpushm {
 
@@ -33,50 +52,96 @@ std::string compose(std::string_view operation,
   return base::printable(text);
 }
 
+/// Made when the library is loaded, and never destroyed.
+gpushm_error* no_memory() {
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): see above
+  static auto* const made = new gpushm_error{{1},
+                                             GPUSHM_ERRC_OUT_OF_MEMORY,
+                                             {},
+                                             {},
+                                             "this process has no memory left",
+                                             "give it more",
+                                             "this process has no memory left (give it more)"};
+  return made;
+}
+[[maybe_unused]] const gpushm_error* const made_at_load = no_memory();
+
+/// A thread's; ends with it.
+struct last_error {
+  gpushm_error* latest = nullptr;
+  last_error() = default;
+  last_error(const last_error&) = delete;
+  last_error& operator=(const last_error&) = delete;
+  ~last_error() { gpushm_error_free(latest); }
+};
+thread_local last_error last;
+
 }  // namespace
 
-struct error::parts {
-  errc code;
-  std::string operation;
-  std::string object;
-  std::string cause;
-  std::string next_step;
-};
-
-error::error(errc code,
-             std::string_view operation,
-             std::string_view object,
-             std::string_view cause,
-             std::string_view next_step)
-    : std::runtime_error(compose(operation, object, cause, next_step)),
-      parts_(std::make_shared<const parts>(parts{code,
-                                                 std::string(operation),
-                                                 std::string(object),
-                                                 std::string(cause),
-                                                 std::string(next_step)})) {}
-
-error::error(const error&) noexcept = default;
-error& error::operator=(const error&) noexcept = default;
-error::~error() = default;
-
-errc error::code() const noexcept {
-  return parts_->code;
-}
-const std::string& error::operation() const noexcept {
-  return parts_->operation;
-}
-const std::string& error::object() const noexcept {
-  return parts_->object;
-}
-const std::string& error::cause() const noexcept {
-  return parts_->cause;
-}
-const std::string& error::next_step() const noexcept {
-  return parts_->next_step;
-}
-
-error error::in(std::string_view operation, std::string_view object) const {
-  return {parts_->code, operation, object, parts_->cause, parts_->next_step};
-}
-
 }  // namespace gpushm
+
+using gpushm::base::c_text;
+
+void gpushm_private_failed(gpushm_error* failure) noexcept {
+  if (failure == nullptr) {
+    failure = gpushm_error_dup(gpushm::no_memory());
+  }
+  gpushm_error_free(std::exchange(gpushm::last.latest, failure));
+}
+
+const gpushm_error* gpushm_last_error() {
+  return gpushm::last.latest;
+}
+
+gpushm_error* gpushm_error_create(gpushm_errc code,
+                                  gpushm_string operation,
+                                  gpushm_string object,
+                                  gpushm_string cause,
+                                  gpushm_string next_step) {
+  using gpushm::glue::view;
+  try {
+    // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): a handle
+    return new gpushm_error{
+        {1},
+        code,
+        std::string(view(operation)),
+        std::string(view(object)),
+        std::string(view(cause)),
+        std::string(view(next_step)),
+        gpushm::compose(view(operation), view(object), view(cause), view(next_step))};
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+gpushm_error* gpushm_error_dup(const gpushm_error* error) {
+  if (error != nullptr) {
+    error->handles.fetch_add(1, std::memory_order_relaxed);
+  }
+  return const_cast<gpushm_error*>(error);
+}
+
+void gpushm_error_free(gpushm_error* error) {
+  if (error != nullptr && error->handles.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    delete error;  // NOLINT(cppcoreguidelines-owning-memory): a handle
+  }
+}
+
+gpushm_errc gpushm_error_code(const gpushm_error* error) {
+  return error == nullptr ? GPUSHM_OK : error->code;
+}
+gpushm_string gpushm_error_operation(const gpushm_error* error) {
+  return error == nullptr ? gpushm_string{} : c_text(error->operation);
+}
+gpushm_string gpushm_error_object(const gpushm_error* error) {
+  return error == nullptr ? gpushm_string{} : c_text(error->object);
+}
+gpushm_string gpushm_error_cause(const gpushm_error* error) {
+  return error == nullptr ? gpushm_string{} : c_text(error->cause);
+}
+gpushm_string gpushm_error_next_step(const gpushm_error* error) {
+  return error == nullptr ? gpushm_string{} : c_text(error->next_step);
+}
+gpushm_string gpushm_error_message(const gpushm_error* error) {
+  return error == nullptr ? gpushm_string{} : c_text(error->message);
+}

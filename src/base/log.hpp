@@ -7,14 +7,20 @@
 #include <vector>
 
 #include "gpushm/client.hpp"
-#include "gpushm/export.hpp"
+#include "gpushm/gpushm.h"
+
+extern "C" {
+/// Not an interface: what libgpushm-broker.so logs goes to the sink that the user installed in
+/// libgpushm.so of the same version. Hands over one line, at once.
+GPUSHM_API void gpushm_private_log(gpushm_log_level level, gpushm_string text) noexcept;
+}
 
 namespace gpushm::base {
 
-/// Hands `text` to the sink that `gpushm::set_log_sink` installed, without characters that command
+/// Hands `text` to the sink that `gpushm_set_log_sink` installed, without characters that command
 /// a terminal or cannot be seen (`printable_lines` in base/text.hpp); nothing when there is none.
 /// While a `held_log_lines` of this thread lives, when that ends. Never throws. Thread-safe.
-GPUSHM_API void log(log_level level, std::string_view text) noexcept;
+void log(log_level level, std::string_view text) noexcept;
 
 /// Keeps this thread's log lines while it lives, and then hands them to the sink. The sink is
 /// foreign code: called with a lock held, it deadlocks when it calls the library, or waits for a

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpushm/types.hpp"
 
+#include <string_view>
+
+#include "base/c_interface.hpp"
 #include "gpushm/client.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm {
 
+namespace {
+
 // Switches without default: the compiler names what a new enumerator forgets.
 
-std::string_view to_string(errc code) noexcept {
+std::string_view name_of(errc code) noexcept {
   switch (code) {
     case errc::invalid_argument:
       return "invalid_argument";
@@ -92,7 +97,7 @@ std::string_view to_string(errc code) noexcept {
   return "unknown";
 }
 
-std::string_view to_string(access value) noexcept {
+std::string_view name_of(access value) noexcept {
   switch (value) {
     case access::read:
       return "read";
@@ -102,7 +107,7 @@ std::string_view to_string(access value) noexcept {
   return "unknown";
 }
 
-std::string_view to_string(lifetime value) noexcept {
+std::string_view name_of(lifetime value) noexcept {
   switch (value) {
     case lifetime::leased:
       return "leased";
@@ -112,7 +117,7 @@ std::string_view to_string(lifetime value) noexcept {
   return "unknown";
 }
 
-std::string_view to_string(segment_state value) noexcept {
+std::string_view name_of(segment_state value) noexcept {
   switch (value) {
     case segment_state::live:
       return "live";
@@ -128,7 +133,7 @@ std::string_view to_string(segment_state value) noexcept {
   return "unknown";
 }
 
-std::string_view to_string(backend value) noexcept {
+std::string_view name_of(backend value) noexcept {
   switch (value) {
     case backend::host:
       return "host";
@@ -142,7 +147,7 @@ std::string_view to_string(backend value) noexcept {
   return "unknown";
 }
 
-std::string_view to_string(device_kind value) noexcept {
+std::string_view name_of(device_kind value) noexcept {
   switch (value) {
     case device_kind::host:
       return "host";
@@ -154,7 +159,7 @@ std::string_view to_string(device_kind value) noexcept {
   return "unknown";
 }
 
-std::string_view to_string(fence value) noexcept {
+std::string_view name_of(fence value) noexcept {
   switch (value) {
     case fence::none:
       return "none";
@@ -166,7 +171,7 @@ std::string_view to_string(fence value) noexcept {
   return "unknown";
 }
 
-std::string_view to_string(fence_wait value) noexcept {
+std::string_view name_of(fence_wait value) noexcept {
   switch (value) {
     case fence_wait::process:
       return "process";
@@ -178,7 +183,7 @@ std::string_view to_string(fence_wait value) noexcept {
   return "unknown";
 }
 
-std::string_view to_string(event_kind value) noexcept {
+std::string_view name_of(event_kind value) noexcept {
   switch (value) {
     case event_kind::published:
       return "published";
@@ -198,4 +203,45 @@ std::string_view to_string(event_kind value) noexcept {
   return "unknown";
 }
 
+/// Of a value of C, which may be any number.
+template <typename Enum>
+gpushm_string name_of_any(int value) noexcept {
+  const auto known = static_cast<Enum>(value);
+  return base::c_text(static_cast<int>(known) == value ? name_of(known) : "unknown");
+}
+
+}  // namespace
+
 }  // namespace gpushm
+
+gpushm_string gpushm_errc_name(gpushm_errc value) {
+  return gpushm::name_of_any<gpushm::errc>(value);
+}
+gpushm_string gpushm_access_name(gpushm_access value) {
+  return gpushm::name_of_any<gpushm::access>(value);
+}
+gpushm_string gpushm_lifetime_name(gpushm_lifetime value) {
+  return gpushm::name_of_any<gpushm::lifetime>(value);
+}
+gpushm_string gpushm_segment_state_name(gpushm_segment_state value) {
+  return gpushm::name_of_any<gpushm::segment_state>(value);
+}
+gpushm_string gpushm_backend_name(gpushm_backend value) {
+  return gpushm::name_of_any<gpushm::backend>(value);
+}
+gpushm_string gpushm_device_kind_name(gpushm_device_kind value) {
+  return gpushm::name_of_any<gpushm::device_kind>(value);
+}
+gpushm_string gpushm_fence_name(gpushm_fence value) {
+  return gpushm::name_of_any<gpushm::fence>(value);
+}
+gpushm_string gpushm_fence_wait_name(gpushm_fence_wait value) {
+  return gpushm::name_of_any<gpushm::fence_wait>(value);
+}
+gpushm_string gpushm_event_kind_name(gpushm_event_kind value) {
+  return gpushm::name_of_any<gpushm::event_kind>(value);
+}
+
+uint32_t gpushm_version() {
+  return GPUSHM_VERSION_MAJOR << 16U | GPUSHM_VERSION_MINOR << 8U | GPUSHM_VERSION_PATCH;
+}

@@ -1,100 +1,234 @@
 // SPDX-License-Identifier: Apache-2.0
+// The functions of broker.h for brokers.
 #include "gpushm/broker.hpp"
 
+#include <algorithm>
+#include <memory>
 #include <semaphore>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
 
+#include "base/c_interface.hpp"
 #include "base/fork_guard.hpp"
 #include "base/thread.hpp"
 #include "broker/server.hpp"
 #include "core/budget.hpp"
 #include "gpushm/error.hpp"
 
-namespace gpushm {
+using gpushm::base::c_call;
+using gpushm::base::c_text;
+using gpushm::base::out;
 
-broker_budget::broker_budget(std::uint64_t memory_bytes, std::uint64_t descriptors)
-    : budget_(std::make_shared<core::process_budget>(memory_bytes, descriptors)) {}
-std::uint64_t broker_budget::used_memory_bytes() const noexcept {
-  return budget_->used(core::resource::memory_bytes);
-}
-std::uint64_t broker_budget::used_descriptors() const noexcept {
-  return budget_->used(core::resource::descriptors);
-}
+struct gpushm_broker_budget {
+  std::shared_ptr<gpushm::core::process_budget> budget;
+};
 
-class broker::impl {
+struct gpushm_broker {
  public:
-  explicit impl(const broker_options& options) : server_(options) {
-    thread_ = base::start_thread("gpushm-broker", [this] { server_.run(&impl::on_ready, this); });
+  gpushm_broker(const gpushm::broker_options& options,
+                std::shared_ptr<gpushm::core::process_budget> shared)
+      : server_(options, std::move(shared)) {
+    thread_ = gpushm::base::start_thread("gpushm-broker",
+                                         [this] { server_.run(&gpushm_broker::on_ready, this); });
     ready_.acquire();
   }
-  impl(const impl&) = delete;
-  impl& operator=(const impl&) = delete;
-  ~impl() { server_.stop(); }
+  gpushm_broker(const gpushm_broker&) = delete;
+  gpushm_broker& operator=(const gpushm_broker&) = delete;
+  ~gpushm_broker() { server_.stop(); }
 
-  [[nodiscard]] const broker_detail::server& server() const noexcept { return server_; }
-  [[nodiscard]] bool forked() const noexcept { return base::is_forked_child_of(made_in_); }
+  [[nodiscard]] const gpushm::broker_detail::server& server() const noexcept { return server_; }
+  [[nodiscard]] bool forked() const noexcept { return gpushm::base::is_forked_child_of(made_in_); }
 
  private:
-  static void on_ready(void* self) { static_cast<impl*>(self)->ready_.release(); }
+  static void on_ready(void* self) { static_cast<gpushm_broker*>(self)->ready_.release(); }
 
-  std::uint64_t made_in_ = base::fork_generation();
-  broker_detail::server server_;
+  std::uint64_t made_in_ = gpushm::base::fork_generation();
+  gpushm::broker_detail::server server_;
   std::binary_semaphore ready_{0};
   std::jthread thread_;  // joined before the server goes
 };
 
-broker::broker(std::unique_ptr<impl> made) noexcept : impl_(std::move(made)) {}
-broker::broker(broker&&) noexcept = default;
-broker& broker::operator=(broker&& other) noexcept {
-  broker ended(std::move(other));
-  ended.impl_.swap(impl_);
-  return *this;
-}
-broker::~broker() {
-  if (impl_ && impl_->forked()) {
-    // The child has no thread to stop, and socket, lock and memory are the parent's: the copy stays
-    // as it is.
-    static_cast<void>(impl_.release());
-  }
-}
+namespace gpushm {
 
-broker broker::start(const broker_options& options) {
-  broker_options complete = options;
-  if (complete.socket_path.empty()) {
-    complete.socket_path = "/run/gpushm/d/" + complete.domain + "/socket";
-  }
-  return broker(std::make_unique<impl>(complete));
-}
+namespace {
 
-const broker::impl& broker::usable(std::string_view operation) const {
-  if (!impl_) {
+const gpushm_broker& usable(const gpushm_broker* broker, std::string_view operation) {
+  if (broker == nullptr) {
     throw error(errc::invalid_argument,
                 "broker",
                 {},
                 "this broker object is empty",
                 "start a broker first; a moved-from object is empty");
   }
-  if (impl_->forked()) {
+  if (broker->forked()) {
     throw error(errc::forked,
                 operation,
-                impl_->server().socket_path(),
+                broker->server().socket_path(),
                 "this process was forked from the one that serves",
                 "ask in the process that started the broker");
   }
-  return *impl_;
+  return *broker;
 }
 
-const std::string& broker::socket_path() const {
-  return usable("socket_path").server().socket_path();
+gpushm_broker_limits limits_out(const broker_limits& from) noexcept {
+  gpushm_broker_limits made{};
+  made.struct_size = sizeof made;
+  made.max_segments = from.max_segments;
+  made.max_connections = from.max_connections;
+  made.quota_bytes = from.quota_bytes;
+  made.quota_bytes_per_principal = from.quota_bytes_per_principal;
+  made.memory_bytes = from.memory_bytes;
+  made.max_descriptors = from.max_descriptors;
+  made.max_pending_opens = from.max_pending_opens;
+  made.reserved_descriptors = from.reserved_descriptors;
+  made.hello_timeout_ms = from.hello_timeout_ms;
+  made.send_timeout_ms = from.send_timeout_ms;
+  made.max_inflight_descriptors = from.max_inflight_descriptors;
+  made.fence_delay_ms = from.fence_delay_ms;
+  return made;
 }
-broker_statistics broker::statistics() const {
-  return usable("statistics").server().statistics();
+
+/// Of a structure that may be shorter or longer than this version's.
+broker_limits limits_from(const gpushm_broker_limits* given) {
+  gpushm_broker_limits from = limits_out({});
+  if (given != nullptr) {
+    const gpushm_broker_limits known = base::options_in(given, "broker");
+    std::memcpy(&from, &known, std::min(given->struct_size, sizeof from));
+  }
+  broker_limits made;
+  made.max_segments = from.max_segments;
+  made.max_connections = from.max_connections;
+  made.quota_bytes = from.quota_bytes;
+  made.quota_bytes_per_principal = from.quota_bytes_per_principal;
+  made.memory_bytes = from.memory_bytes;
+  made.max_descriptors = from.max_descriptors;
+  made.max_pending_opens = from.max_pending_opens;
+  made.reserved_descriptors = from.reserved_descriptors;
+  made.hello_timeout_ms = from.hello_timeout_ms;
+  made.send_timeout_ms = from.send_timeout_ms;
+  made.max_inflight_descriptors = from.max_inflight_descriptors;
+  made.fence_delay_ms = from.fence_delay_ms;
+  return made;
 }
-const gpushm::epoch& broker::epoch() const {
-  return usable("epoch").server().epoch();
+
+broker_options options_from(const gpushm_broker_options& from) {
+  broker_options made;
+  made.socket_path = base::text_in(from.socket_path, "broker");
+  made.lock_path = base::text_in(from.lock_path, "broker");
+  if (const auto domain = base::text_in(from.domain, "broker"); !domain.empty()) {
+    made.domain = domain;
+  }
+  if (made.domain.size() > max_name_bytes) {
+    base::throw_invalid("broker",
+                        "the domain's name has " + std::to_string(made.domain.size()) + " bytes",
+                        "give at most " + std::to_string(max_name_bytes));
+  }
+  if (made.socket_path.empty()) {
+    made.socket_path = "/run/gpushm/d/" + made.domain + "/socket";
+  }
+  if (from.mode != 0) {
+    made.mode = from.mode;
+  }
+  if (from.has_group) {
+    made.group = from.group;
+  }
+  made.limits = limits_from(from.limits);
+  made.raise_descriptor_limit = from.raise_descriptor_limit;
+  made.accept_fake_chunks = from.accept_fake_chunks;
+  return made;
 }
+
+}  // namespace
 
 }  // namespace gpushm
+
+// ---- budgets and limits ----
+
+gpushm_errc gpushm_broker_budget_create(uint64_t memory_bytes,
+                                        uint64_t descriptors,
+                                        gpushm_broker_budget** budget) {
+  return c_call([&] {
+    gpushm_broker_budget*& made = out(budget, "broker");
+    made = std::make_unique<gpushm_broker_budget>(
+               gpushm_broker_budget{
+                   std::make_shared<gpushm::core::process_budget>(memory_bytes, descriptors)})
+               .release();
+  });
+}
+uint64_t gpushm_broker_budget_used_memory_bytes(const gpushm_broker_budget* budget) {
+  return budget == nullptr ? 0 : budget->budget->used(gpushm::core::resource::memory_bytes);
+}
+uint64_t gpushm_broker_budget_used_descriptors(const gpushm_broker_budget* budget) {
+  return budget == nullptr ? 0 : budget->budget->used(gpushm::core::resource::descriptors);
+}
+void gpushm_broker_budget_free(gpushm_broker_budget* budget) {
+  const std::unique_ptr<gpushm_broker_budget> ended(budget);
+}
+
+gpushm_errc gpushm_broker_limits_default(gpushm_broker_limits* limits) {
+  return c_call([&] { gpushm::base::result_out(gpushm::limits_out({}), limits, "broker"); });
+}
+
+// ---- brokers ----
+
+gpushm_errc gpushm_broker_start(const gpushm_broker_options* options, gpushm_broker** broker) {
+  return c_call([&] {
+    gpushm_broker*& made = out(broker, "broker");
+    const gpushm_broker_options from = gpushm::base::options_in(options, "broker");
+    made = std::make_unique<gpushm_broker>(gpushm::options_from(from),
+                                           from.shared == nullptr ? nullptr : from.shared->budget)
+               .release();
+  });
+}
+
+void gpushm_broker_stop(gpushm_broker* broker) {
+  // A forked child has no thread to stop, and socket, lock and memory are the parent's: the copy
+  // stays as it is.
+  if (broker == nullptr || broker->forked()) {
+    return;
+  }
+  const gpushm::base::held_log_lines lines;
+  const std::unique_ptr<gpushm_broker> ended(broker);
+}
+
+gpushm_errc gpushm_broker_socket_path(const gpushm_broker* broker, gpushm_string* path) {
+  return c_call([&] {
+    const auto& server = gpushm::usable(broker, "socket_path").server();
+    out(path, "broker") = c_text(server.socket_path());
+  });
+}
+
+gpushm_errc gpushm_broker_epoch(const gpushm_broker* broker, gpushm_epoch* epoch) {
+  return c_call([&] {
+    const gpushm::epoch& from = gpushm::usable(broker, "epoch").server().epoch();
+    std::copy(from.begin(), from.end(), std::begin(out(epoch, "broker").bytes));
+  });
+}
+
+gpushm_errc gpushm_broker_get_statistics(const gpushm_broker* broker,
+                                         gpushm_broker_statistics* statistics) {
+  return c_call([&] {
+    const gpushm::broker_statistics from =
+        gpushm::usable(broker, "statistics").server().statistics();
+    gpushm_broker_statistics made{};
+    made.segments = from.segments;
+    made.allocated_bytes = from.allocated_bytes;
+    made.leases = from.leases;
+    made.connections = from.connections;
+    made.ending_connections = from.ending_connections;
+    made.unfenced = from.unfenced;
+    made.waiting_opens = from.waiting_opens;
+    made.opens = from.opens;
+    made.cached_opens = from.cached_opens;
+    for (const auto& [code, count] : from.open_failures) {
+      if (static_cast<int>(code) < GPUSHM_ERRC_LIMIT) {
+        made.open_failures[static_cast<int>(code)] = count;
+      }
+    }
+    std::copy(from.open_latency.begin(), from.open_latency.end(), std::begin(made.open_latency));
+    made.open_latency_sum_ns = from.open_latency_sum_ns;
+    gpushm::base::result_out(made, statistics, "broker");
+  });
+}

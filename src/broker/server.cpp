@@ -75,8 +75,9 @@ core::limits core_limits(const broker_limits& limits, std::uint64_t available) {
 
 class server::impl final : public outbox {
  public:
-  explicit impl(const broker_options& options)
+  impl(const broker_options& options, std::shared_ptr<core::process_budget> shared)
       : options_(options),
+        shared_(std::move(shared)),
         log_(options.domain),
         epoch_(random_epoch()),
         listener_(options.socket_path, options.mode, options.group, options.lock_path),
@@ -224,7 +225,7 @@ class server::impl final : public outbox {
                                                 options_.raise_descriptor_limit)),
             options_.accept_fake_chunks,
             table_.descriptor(),
-            options_.shared ? options_.shared->budget() : nullptr,
+            shared_,
             closer_,
             milliseconds(options_.limits.fence_delay_ms)};
   }
@@ -263,6 +264,7 @@ class server::impl final : public outbox {
   }
 
   broker_options options_;
+  std::shared_ptr<core::process_budget> shared_;
   member_log log_;
   gpushm::epoch epoch_;
   transport::listener listener_;
@@ -285,7 +287,8 @@ class server::impl final : public outbox {
   admission admission_;
 };
 
-server::server(const broker_options& options) : impl_(std::make_unique<impl>(options)) {}
+server::server(const broker_options& options, std::shared_ptr<core::process_budget> shared)
+    : impl_(std::make_unique<impl>(options, std::move(shared))) {}
 server::~server() = default;
 void server::run(void (*ready)(void*), void* context) {
   impl_->run(ready, context);

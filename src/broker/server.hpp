@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "core/budget.hpp"
 #include "gpushm/broker.hpp"
 
 namespace gpushm::broker_detail {
@@ -12,8 +13,9 @@ namespace gpushm::broker_detail {
 /// Distinct objects: safe. Shared objects: unsafe, except `stop` and `statistics`.
 class server {
  public:
-  /// Binds the socket. Throws address_in_use, permission_denied, invalid_argument, system_error.
-  explicit server(const broker_options& options);
+  /// Binds the socket. `shared`: what the brokers of the process have together; null: this one is
+  /// alone. Throws address_in_use, permission_denied, invalid_argument, system_error.
+  server(const broker_options& options, std::shared_ptr<core::process_budget> shared);
   server(const server&) = delete;
   server& operator=(const server&) = delete;
   ~server();

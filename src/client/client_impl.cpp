@@ -24,8 +24,8 @@ client_impl::client_impl(connect_options options)
       leases_(std::make_shared<lease_table>(bounds_from(options_.cache))),
       link_(options_, leases_) {}
 
-std::shared_ptr<segment_impl> client_impl::user_of(std::shared_ptr<mapping> used) {
-  return std::make_shared<segment_impl>(leases_, std::move(used), options_.request_timeout);
+segment_ptr client_impl::user_of(std::shared_ptr<mapping> used) {
+  return segment_ptr(new gpushm_segment(leases_, std::move(used), options_.request_timeout));
 }
 
 }  // namespace gpushm::detail

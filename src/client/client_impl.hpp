@@ -12,11 +12,10 @@
 #include "client/fork_guard.hpp"
 #include "client/lease_table.hpp"
 #include "client/mapping.hpp"
+#include "client/segment_impl.hpp"
 #include "gpushm/client.hpp"
 
 namespace gpushm::detail {
-
-class segment_impl;
 
 /// What a client, its segments and its subscriptions share.
 /// Distinct objects: safe. Shared objects: safe.
@@ -37,30 +36,37 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
     return base::deadline_after(options_.request_timeout);
   }
 
-  [[nodiscard]] std::shared_ptr<segment_impl> create(std::string_view name,
-                                                     const create_options& options);
-  [[nodiscard]] std::shared_ptr<segment_impl> open(std::string_view name,
-                                                   const open_options& options);
+  [[nodiscard]] segment_ptr create(std::string_view name, const create_options& options);
+  [[nodiscard]] segment_ptr open(std::string_view name, const open_options& options);
   /// The same; null when the name is not there (in time), was a dead exporter's, or may still be
   /// written by a dead process.
-  [[nodiscard]] std::shared_ptr<segment_impl> try_open(std::string_view name,
-                                                       const open_options& options);
+  [[nodiscard]] segment_ptr try_open(std::string_view name, const open_options& options);
   /// Opens exactly this generation. Throws gone_or_replaced when the name is another's by now.
-  [[nodiscard]] std::shared_ptr<segment_impl> open_generation(std::string_view name,
-                                                              gpushm::generation generation,
-                                                              const open_options& options);
-  [[nodiscard]] std::shared_ptr<segment_impl> share(std::string_view name,
-                                                    void* pointer,
-                                                    std::uint64_t size_bytes,
-                                                    const share_options& options);
+  [[nodiscard]] segment_ptr open_generation(std::string_view name,
+                                            gpushm::generation generation,
+                                            const open_options& options);
+  [[nodiscard]] segment_ptr share(std::string_view name,
+                                  void* pointer,
+                                  std::uint64_t size_bytes,
+                                  const share_options& options);
   [[nodiscard]] lease_table& leases() const noexcept { return *leases_; }
 
   struct open_outcome {
-    std::shared_ptr<segment_impl> opened;
+    segment_ptr opened;
     std::optional<error> failure;
   };
   [[nodiscard]] std::vector<open_outcome> open_many(std::span<const std::string> names,
                                                     const open_options& options);
+
+  /// Published segments, and own unpublished ones, sorted by name.
+  [[nodiscard]] std::vector<wire::segment> list(std::string_view prefix);
+  /// Appends those that come after the last of `all`.
+  void list_after(connection& asked,
+                  std::string_view prefix,
+                  std::vector<wire::segment>& all) const;
+  [[nodiscard]] wire::segment stat(std::string_view name);
+  void remove(std::string_view name);
+  void unfence(std::string_view name);
 
  private:
   struct asked {
@@ -69,17 +75,16 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   };
 
   // The steps of an open (open.cpp).
-  [[nodiscard]] std::shared_ptr<segment_impl> find(std::string_view name,
-                                                   const open_options& options);
+  [[nodiscard]] segment_ptr find(std::string_view name, const open_options& options);
   /// Until the broker answers with a segment or a failure. `generation` 0: any.
   [[nodiscard]] asked ask_to_open(std::string_view name,
                                   gpushm::generation generation,
                                   const open_options& options);
   /// Takes what is granted, maps it, and keeps it. Throws a failure.
-  [[nodiscard]] std::shared_ptr<segment_impl> use(asked answered,
-                                                  std::string_view name,
-                                                  const open_options& options,
-                                                  steady_time begin);
+  [[nodiscard]] segment_ptr use(asked answered,
+                                std::string_view name,
+                                const open_options& options,
+                                steady_time begin);
   void open_batch(std::span<const std::string> names,
                   std::span<const std::size_t> wanted,
                   const open_options& options,
@@ -91,12 +96,11 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                                        std::string_view operation,
                                                        steady_time deadline);
   /// Of memory that is mapped already, for reading and writing.
-  [[nodiscard]] std::shared_ptr<segment_impl> first_user(
-      const std::shared_ptr<segment_lease>& lease,
-      std::shared_ptr<memory::region> memory,
-      const device_id& device);
+  [[nodiscard]] segment_ptr first_user(const std::shared_ptr<segment_lease>& lease,
+                                       std::shared_ptr<memory::region> memory,
+                                       const device_id& device);
   /// One use of it has been counted.
-  [[nodiscard]] std::shared_ptr<segment_impl> user_of(std::shared_ptr<mapping> used);
+  [[nodiscard]] segment_ptr user_of(std::shared_ptr<mapping> used);
 
   connect_options options_;
   std::uint64_t forks_ = fork_count();

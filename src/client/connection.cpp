@@ -487,6 +487,7 @@ void connection::keep(std::span<const std::pair<gpushm::generation, std::uint32_
 
 std::uint64_t connection::subscribe(const std::string& prefix,
                                     event_sink& sink,
+                                    wire::subscribed& present,
                                     steady_time deadline) {
   const subject about{"subscribe", prefix};
   exchange asked(*this, about, deadline);
@@ -497,13 +498,15 @@ std::uint64_t connection::subscribe(const std::string& prefix,
   }
   try {
     asked.send(wire::subscribe{prefix}, {});
-    const answer got = asked.next();
+    answer got = asked.next();
     if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
       throw from_wire(*failure, about);
     }
-    if (!std::holds_alternative<wire::subscribed>(got.body)) {
+    auto* const subscribed = std::get_if<wire::subscribed>(&got.body);
+    if (subscribed == nullptr) {
       throw unexpected_answer(about);
     }
+    present = std::move(*subscribed);
   } catch (...) {
     const std::lock_guard lock(mutex_);
     sinks_.erase(id);

@@ -106,9 +106,11 @@ class connection final : public lease_giver {
   [[nodiscard]] std::unique_ptr<ahead> ask_ahead(wire::body body,
                                                  const subject& about,
                                                  steady_time deadline);
-  /// Subscribes `sink`, which must stay until `unsubscribe`. Returns the subscription's number.
+  /// Subscribes `sink`, which must stay until `unsubscribe`; `present` gets what is there already.
+  /// Returns the subscription's number.
   [[nodiscard]] std::uint64_t subscribe(const std::string& prefix,
                                         event_sink& sink,
+                                        wire::subscribed& present,
                                         steady_time deadline);
   void unsubscribe(std::uint64_t subscription) noexcept;
 

@@ -92,8 +92,7 @@ std::shared_ptr<segment_lease> client_impl::reserve(wire::reserve wanted,
       connected, {std::move(info), {}, std::move(wanted.ticket)}, got.granted, operation);
 }
 
-std::shared_ptr<segment_impl> client_impl::create(std::string_view name,
-                                                  const create_options& options) {
+segment_ptr client_impl::create(std::string_view name, const create_options& options) {
   check_usable("create", name);
   base::check_name("create", name);
   const auto backend = memory::backend_for_create(options.device, options.huge_pages);
@@ -124,9 +123,9 @@ std::shared_ptr<segment_impl> client_impl::create(std::string_view name,
   return first_user(lease, std::move(memory), backend->device());
 }
 
-std::shared_ptr<segment_impl> client_impl::first_user(const std::shared_ptr<segment_lease>& lease,
-                                                      std::shared_ptr<memory::region> memory,
-                                                      const device_id& device) {
+segment_ptr client_impl::first_user(const std::shared_ptr<segment_lease>& lease,
+                                    std::shared_ptr<memory::region> memory,
+                                    const device_id& device) {
   auto mapped = std::make_shared<mapping>(lease, std::move(memory), access::read_write, device);
   lease->put(mapped);
   leases_->use(mapped);
@@ -135,10 +134,10 @@ std::shared_ptr<segment_impl> client_impl::first_user(const std::shared_ptr<segm
 
 // ---- memory that exists ----
 
-std::shared_ptr<segment_impl> client_impl::share(std::string_view name,
-                                                 void* pointer,
-                                                 std::uint64_t size_bytes,
-                                                 const share_options& options) {
+segment_ptr client_impl::share(std::string_view name,
+                               void* pointer,
+                               std::uint64_t size_bytes,
+                               const share_options& options) {
   check_usable("share", name);
   base::check_name("share", name);
   const std::shared_ptr<memory::source> found = memory::find_source(name, pointer, size_bytes);

@@ -1,26 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpushm/exchange.hpp"
+#include "client/exchange.hpp"
 
 #include <deque>
 #include <filesystem>
 #include <mutex>
 #include <utility>
 
+#include "base/c_interface.hpp"
 #include "base/fork_guard.hpp"
 #include "base/log.hpp"
-#include "client/client_impl.hpp"
+#include "client/c_handles.hpp"
 #include "client/client_registry.hpp"
 #include "client/remote_ticket.hpp"
-#include "client/segment_access.hpp"
 #include "memory/source.hpp"
 
-namespace gpushm {
+namespace gpushm::detail {
 
 namespace {
-
-using detail::client_registry;
-using detail::segment_access;
-using detail::segment_impl;
 
 /// How many exports by `export_memory` this process believes when their bytes come back to it.
 constexpr std::size_t max_remembered_exports = 4'096;
@@ -64,7 +60,7 @@ error exporter_is_gone(const std::string& name, const std::string& cause) {
           "export it again from a living process"};
 }
 
-segment import_through_broker(const wire::ticket& described, const import_options& options) {
+segment_ptr import_through_broker(const wire::ticket& described, const import_options& options) {
   memory::check_same_machine({}, described.exporter);
   const wire::broker_reference& broker = *described.broker;
   const std::string socket = socket_of(broker, options.directory);
@@ -77,11 +73,11 @@ segment import_through_broker(const wire::ticket& described, const import_option
   wanted.device = options.device;
   auto opened = client->open_generation(broker.name, broker.generation, wanted);
   opened->keep(client);
-  return segment_access::make(std::move(opened));
+  return opened;
 }
 
-segment import_by_handle(const wire::ticket& described, const import_options& options) {
-  const auto memory = detail::remote_of(described);
+segment_ptr import_by_handle(const wire::ticket& described, const import_options& options) {
+  const auto memory = remote_of(described);
   if (!memory || memory->kind != backend::cuda_ipc) {
     throw error(errc::invalid_ticket,
                 "import",
@@ -109,15 +105,19 @@ segment import_by_handle(const wire::ticket& described, const import_options& op
     user = gpu.id;
   }
   auto mapped =
-      std::make_shared<detail::mapping>(std::move(facts), std::move(region), options.access, user);
-  return segment_access::make(std::make_shared<segment_impl>(
-      nullptr, std::move(mapped), connect_options().request_timeout));
+      std::make_shared<mapping>(std::move(facts), std::move(region), options.access, user);
+  return segment_ptr(
+      new gpushm_segment(nullptr, std::move(mapped), connect_options().request_timeout));
 }
 
-}  // namespace
+gpushm_ticket ticket_out(std::span<const std::byte> bytes) {
+  gpushm_ticket made{};
+  made.size = bytes.size();  // encoding ends at max_ticket_bytes
+  std::memcpy(made.bytes, bytes.data(), bytes.size());
+  return made;
+}
 
 std::vector<std::byte> export_memory(void* pointer, std::uint64_t size_bytes) {
-  base::held_log_lines lines;
   const std::shared_ptr<const memory::source> found = memory::find_source({}, pointer, size_bytes);
   if (found->kind() != backend::cuda_ipc) {
     throw error(errc::not_exportable,
@@ -127,19 +127,18 @@ std::vector<std::byte> export_memory(void* pointer, std::uint64_t size_bytes) {
                 "share it through a broker and export the segment (client::share, "
                 "export_segment), or through a file (file_export)");
   }
-  auto bytes = wire::encode_ticket(detail::describe(*found));
+  auto bytes = wire::encode_ticket(describe(*found));
   remember_export(found);
   return bytes;
 }
 
-std::vector<std::byte> export_segment(const segment& what, std::string_view socket_path) {
-  const segment_impl& impl = segment_access::impl(what);
-  detail::check_not_forked(impl.forks(), "export", impl.info().name);
-  const detail::segment_lease& lease = impl.lease("export");
-  const wire::segment& info = impl.info();
+std::vector<std::byte> export_segment(const gpushm_segment& what, std::string_view socket_path) {
+  check_not_forked(what.forks(), "export", what.info().name);
+  const segment_lease& lease = what.lease("export");
+  const wire::segment& info = what.info();
   wire::ticket described;
   if (const auto shared = lease.shared_memory()) {
-    described = detail::describe(*shared);
+    described = describe(*shared);
   } else if (!lease.ticket().empty()) {  // somebody else's: what it says of itself
     described = wire::decode_ticket(lease.ticket());
   } else {
@@ -160,8 +159,20 @@ std::vector<std::byte> export_segment(const segment& what, std::string_view sock
   return wire::encode_ticket(described);
 }
 
-segment import_memory(std::span<const std::byte> ticket, const import_options& options) {
-  base::held_log_lines lines;
+import_options options_from(const gpushm_import_options* given) {
+  const auto from = base::options_in(given, "import");
+  import_options made;
+  made.access = base::enum_in(from.access, access::read_write, "import");
+  made.device = base::text_in(from.device, "import");
+  made.timeout = std::chrono::milliseconds(from.timeout_ms);
+  made.directory = base::text_in(from.directory, "import");
+  made.stop = token_of(from.stop);
+  return made;
+}
+
+}  // namespace
+
+segment_ptr import_ticket(std::span<const std::byte> ticket, const import_options& options) {
   const wire::ticket described = wire::decode_ticket(ticket);
   if (!described.broker) {
     return import_by_handle(described, options);
@@ -182,21 +193,86 @@ segment import_memory(std::span<const std::byte> ticket, const import_options& o
   return import_by_handle(described, options);
 }
 
-ticket_info describe_ticket(std::span<const std::byte> ticket) {
-  const wire::ticket described = wire::decode_ticket(ticket);
-  ticket_info info;
-  info.backend = described.backend;
-  info.size_bytes = described.size_bytes;
-  info.allocated_bytes = described.allocated_bytes;
-  info.device = described.device;
-  info.exporter_pid = described.exporter.pid;
-  info.has_handle = described.legacy.has_value();
-  if (described.broker) {
-    info.socket_path = described.broker->socket_path;
-    info.name = described.broker->name;
-    info.generation = described.broker->generation;
-  }
-  return info;
+}  // namespace gpushm::detail
+
+using gpushm::base::bytes_in;
+using gpushm::base::c_call;
+using gpushm::base::out;
+using gpushm::base::text_in;
+using gpushm::base::text_out;
+
+gpushm_errc gpushm_export_memory(void* pointer, uint64_t size_bytes, gpushm_ticket* ticket) {
+  return c_call([&] {
+    gpushm_ticket& made = out(ticket, "export");
+    made = gpushm::detail::ticket_out(gpushm::detail::export_memory(pointer, size_bytes));
+  });
 }
 
-}  // namespace gpushm
+gpushm_errc gpushm_export_segment(const gpushm_segment* segment,
+                                  gpushm_string socket_path,
+                                  gpushm_ticket* ticket) {
+  return c_call([&] {
+    const gpushm_segment& what = gpushm::detail::filled(segment);
+    gpushm_ticket& made = out(ticket, "export");
+    made = gpushm::detail::ticket_out(
+        gpushm::detail::export_segment(what, text_in(socket_path, "export")));
+  });
+}
+
+gpushm_errc gpushm_import_memory(const void* ticket,
+                                 size_t ticket_size,
+                                 const gpushm_import_options* options,
+                                 gpushm_segment** segment) {
+  return c_call([&] {
+    gpushm_segment*& imported = out(segment, "import");
+    imported = gpushm::detail::import_ticket(bytes_in(ticket, ticket_size, "import"),
+                                             gpushm::detail::options_from(options))
+                   .release();
+  });
+}
+
+gpushm_errc gpushm_import_file(gpushm_string path,
+                               const gpushm_import_options* options,
+                               gpushm_segment** segment) {
+  return c_call([&] {
+    gpushm_segment*& imported = out(segment, "import");
+    imported = gpushm::detail::import_ticket_file(std::string(text_in(path, "import")),
+                                                  gpushm::detail::options_from(options))
+                   .release();
+  });
+}
+
+gpushm_errc gpushm_describe_ticket(const void* ticket,
+                                   size_t ticket_size,
+                                   gpushm_ticket_info* info) {
+  return c_call([&] {
+    const gpushm::wire::ticket described =
+        gpushm::wire::decode_ticket(bytes_in(ticket, ticket_size, "describe"));
+    gpushm_ticket_info made{};
+    made.backend = static_cast<gpushm_backend>(described.backend);
+    made.size_bytes = described.size_bytes;
+    made.allocated_bytes = described.allocated_bytes;
+    made.device = gpushm::detail::device_out(described.device);
+    made.exporter_pid = described.exporter.pid;
+    made.has_handle = described.legacy.has_value();
+    if (described.broker) {
+      text_out(described.broker->socket_path, made.socket_path, made.socket_path_size);
+      text_out(described.broker->name, made.name, made.name_size);
+      made.generation = described.broker->generation;
+    }
+    gpushm::base::result_out(made, info, "describe");
+  });
+}
+
+gpushm_errc gpushm_read_ticket_file(gpushm_string path,
+                                    int64_t timeout_ms,
+                                    gpushm_stop* stop,
+                                    gpushm_ticket* ticket) {
+  return c_call([&] {
+    gpushm_ticket& made = out(ticket, "import");
+    made = gpushm::detail::ticket_out(
+        gpushm::detail::read_ticket(std::string(text_in(path, "import")),
+                                    std::chrono::milliseconds(timeout_ms),
+                                    gpushm::detail::token_of(stop)));
+  });
+}

@@ -88,8 +88,7 @@ std::shared_ptr<mapping> map_exporters(granted& what, const open_options& option
 
 /// What is in use or kept is opened without the broker, as long as the state table shows that
 /// nothing has changed.
-std::shared_ptr<segment_impl> client_impl::find(std::string_view name,
-                                                const open_options& options) {
+segment_ptr client_impl::find(std::string_view name, const open_options& options) {
   auto found = leases_->find(name, options.device, options.access, options.expected_size_bytes);
   if (!found) {
     return nullptr;
@@ -129,10 +128,10 @@ client_impl::asked client_impl::ask_to_open(std::string_view name,
 
 // ---- take, map, keep ----
 
-std::shared_ptr<segment_impl> client_impl::use(asked answered,
-                                               std::string_view name,
-                                               const open_options& options,
-                                               steady_time begin) {
+segment_ptr client_impl::use(asked answered,
+                             std::string_view name,
+                             const open_options& options,
+                             steady_time begin) {
   answer& got = answered.got;
   if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
     throw from_wire(*failure, {"open", name});
@@ -171,13 +170,11 @@ std::shared_ptr<segment_impl> client_impl::use(asked answered,
 
 // ---- the walks ----
 
-std::shared_ptr<segment_impl> client_impl::open(std::string_view name,
-                                                const open_options& options) {
+segment_ptr client_impl::open(std::string_view name, const open_options& options) {
   return open_generation(name, 0, options);
 }
 
-std::shared_ptr<segment_impl> client_impl::try_open(std::string_view name,
-                                                    const open_options& options) {
+segment_ptr client_impl::try_open(std::string_view name, const open_options& options) {
   check_usable("open", name);
   if (auto found = find(name, options)) {
     return found;
@@ -193,9 +190,9 @@ std::shared_ptr<segment_impl> client_impl::try_open(std::string_view name,
   return use(std::move(answered), name, options, begin);
 }
 
-std::shared_ptr<segment_impl> client_impl::open_generation(std::string_view name,
-                                                           gpushm::generation generation,
-                                                           const open_options& options) {
+segment_ptr client_impl::open_generation(std::string_view name,
+                                         gpushm::generation generation,
+                                         const open_options& options) {
   check_usable("open", name);
   auto opened = find(name, options);
   if (!opened) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -9,29 +11,49 @@
 #include "client/fork_guard.hpp"
 #include "client/lease_table.hpp"
 #include "client/mapping.hpp"
+#include "gpushm/gpushm.h"
 
-namespace gpushm::detail {
-
-/// One user of a mapping.
-class segment_impl {
+/// One use of a mapping, counted by its handles: what users of the C interface hold.
+struct gpushm_segment {
  public:
   /// Takes over one use of `mapped` that was counted in `cache`; without a cache (null), nothing is
   /// counted.
-  segment_impl(std::shared_ptr<lease_table> cache,
-               std::shared_ptr<mapping> mapped,
-               std::chrono::milliseconds timeout)
+  gpushm_segment(std::shared_ptr<gpushm::detail::lease_table> cache,
+                 std::shared_ptr<gpushm::detail::mapping> mapped,
+                 std::chrono::milliseconds timeout)
       : leases_(std::move(cache)), mapping_(std::move(mapped)), request_timeout_(timeout) {}
-  segment_impl(const segment_impl&) = delete;
-  segment_impl& operator=(const segment_impl&) = delete;
-  /// On whatever thread the last user ends, also a library's that has a view.
-  ~segment_impl() {
-    if (forks_ != fork_count()) {
-      keep_for_ever(mapping_);
-      keep_for_ever(leases_);
-      keep_for_ever(client_);
+  gpushm_segment(const gpushm_segment&) = delete;
+  gpushm_segment& operator=(const gpushm_segment&) = delete;
+
+  void take_handle() const noexcept { handles_.fetch_add(1, std::memory_order_relaxed); }
+  void end_handle() const noexcept {
+    if (handles_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      delete this;  // NOLINT(cppcoreguidelines-owning-memory): the last handle has it
+    }
+  }
+
+  /// Keeps `client`, which it came through, as long as it lives.
+  void keep(std::shared_ptr<const void> client) noexcept { client_ = std::move(client); }
+  [[nodiscard]] const gpushm::detail::mapping& mapped() const noexcept { return *mapping_; }
+  [[nodiscard]] gpushm::memory::region& region() const noexcept { return mapping_->region(); }
+  [[nodiscard]] const gpushm::wire::segment& info() const noexcept { return mapping_->info(); }
+  /// Throws invalid_argument for memory that was imported without a broker.
+  [[nodiscard]] gpushm::detail::segment_lease& lease(std::string_view operation) const;
+  [[nodiscard]] std::uint64_t forks() const noexcept { return forks_; }
+  [[nodiscard]] std::chrono::milliseconds request_timeout() const noexcept {
+    return request_timeout_;
+  }
+
+ private:
+  /// On whatever thread the last handle ends, also a library's that has one.
+  ~gpushm_segment() {
+    if (forks_ != gpushm::detail::fork_count()) {
+      gpushm::detail::keep_for_ever(mapping_);
+      gpushm::detail::keep_for_ever(leases_);
+      gpushm::detail::keep_for_ever(client_);
       return;
     }
-    base::held_log_lines lines;
+    const gpushm::base::held_log_lines lines;
     if (leases_) {
       leases_->release(std::move(mapping_));
     }
@@ -40,24 +62,20 @@ class segment_impl {
     client_.reset();
   }
 
-  /// Keeps `client`, which it came through, as long as it lives.
-  void keep(std::shared_ptr<const void> client) noexcept { client_ = std::move(client); }
-  [[nodiscard]] const mapping& mapped() const noexcept { return *mapping_; }
-  [[nodiscard]] memory::region& region() const noexcept { return mapping_->region(); }
-  [[nodiscard]] const wire::segment& info() const noexcept { return mapping_->info(); }
-  /// Throws invalid_argument for memory that was imported without a broker.
-  [[nodiscard]] segment_lease& lease(std::string_view operation) const;
-  [[nodiscard]] std::uint64_t forks() const noexcept { return forks_; }
-  [[nodiscard]] std::chrono::milliseconds request_timeout() const noexcept {
-    return request_timeout_;
-  }
-
- private:
   std::shared_ptr<const void> client_;  // goes last
-  std::shared_ptr<lease_table> leases_;
-  std::shared_ptr<mapping> mapping_;
+  std::shared_ptr<gpushm::detail::lease_table> leases_;
+  std::shared_ptr<gpushm::detail::mapping> mapping_;
   std::chrono::milliseconds request_timeout_;
-  std::uint64_t forks_ = fork_count();
+  std::uint64_t forks_ = gpushm::detail::fork_count();
+  mutable std::atomic<std::uint32_t> handles_{1};
 };
+
+namespace gpushm::detail {
+
+struct handle_ender {
+  void operator()(const gpushm_segment* handle) const noexcept { handle->end_handle(); }
+};
+/// A handle.
+using segment_ptr = std::unique_ptr<gpushm_segment, handle_ender>;
 
 }  // namespace gpushm::detail

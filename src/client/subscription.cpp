@@ -6,13 +6,13 @@
 #include "client/subscription_impl.hpp"
 #include "gpushm/client.hpp"
 
-namespace gpushm {
+namespace gpushm::detail {
 
-namespace detail {
-
-subscription_impl::subscription_impl(std::shared_ptr<client_impl> client, std::string prefix)
+subscription_impl::subscription_impl(std::shared_ptr<client_impl> client,
+                                     std::string prefix,
+                                     std::vector<wire::segment>* present)
     : client_(std::move(client)), prefix_(std::move(prefix)) {
-  begin();
+  begin(present);
 }
 
 subscription_impl::~subscription_impl() {
@@ -24,10 +24,22 @@ subscription_impl::~subscription_impl() {
   }
 }
 
-void subscription_impl::begin() {
+void subscription_impl::begin(std::vector<wire::segment>* present) {
   auto broker = client_->broker();
-  number_ = broker->subscribe(prefix_, *this, client_->request_deadline());
+  wire::subscribed first;
+  number_ = broker->subscribe(prefix_, *this, first, client_->request_deadline());
   broker_ = std::move(broker);
+  if (present != nullptr) {
+    *present = std::move(first.segments);
+    if (first.more) {
+      try {
+        client_->list_after(*broker_, prefix_, *present);
+      } catch (...) {
+        broker_->unsubscribe(number_);
+        throw;
+      }
+    }
+  }
 }
 
 void subscription_impl::deliver(event what) {
@@ -37,20 +49,45 @@ void subscription_impl::deliver(event what) {
     unread_.front() = event{};  // a resync, in the place of the oldest that is left
   }
   unread_.push_back(std::move(what));
-  arrived_.notify_one();
+  tell();
 }
 
 void subscription_impl::broker_gone() {
   const std::lock_guard lock(mutex_);
   gone_ = true;
+  tell();
+}
+
+void subscription_impl::tell() {
   arrived_.notify_one();
+  if (wakeup_) {
+    wakeup_->signal();
+  }
+}
+
+int subscription_impl::descriptor() {
+  client_->check_usable("subscription", prefix_);
+  const std::lock_guard lock(mutex_);
+  if (!wakeup_) {
+    wakeup_.emplace("subscription");
+    if (!unread_.empty() || gone_) {
+      wakeup_->signal();
+    }
+  }
+  return wakeup_->fd();
+}
+
+void subscription_impl::taken() {
+  if (wakeup_ && unread_.empty() && !gone_) {
+    static_cast<void>(wakeup_->take());
+  }
 }
 
 std::optional<event> subscription_impl::next(std::chrono::milliseconds timeout,
                                              const std::stop_token& stop) {
   client_->check_usable("subscription", prefix_);
   if (orphaned_) {
-    begin();
+    begin(nullptr);
     orphaned_ = false;
     return event{};  // a resync: whatever happened in between was missed
   }
@@ -62,10 +99,12 @@ std::optional<event> subscription_impl::next(std::chrono::milliseconds timeout,
   if (!unread_.empty()) {
     event first = std::move(unread_.front());
     unread_.pop_front();
+    taken();
     return first;
   }
   gone_ = false;
   orphaned_ = true;
+  taken();
   throw error(errc::broker_gone,
               "subscription",
               prefix_,
@@ -73,32 +112,4 @@ std::optional<event> subscription_impl::next(std::chrono::milliseconds timeout,
               "call next again: it subscribes to the broker's successor");
 }
 
-}  // namespace detail
-
-subscription::subscription(std::shared_ptr<detail::subscription_impl> impl) noexcept
-    : impl_(std::move(impl)) {}
-subscription::subscription(subscription&&) noexcept = default;
-subscription& subscription::operator=(subscription&& other) noexcept {
-  base::held_log_lines lines;
-  impl_ = std::move(other.impl_);
-  return *this;
-}
-subscription::~subscription() {
-  base::held_log_lines lines;
-  impl_.reset();
-}
-
-std::optional<event> subscription::next(std::chrono::milliseconds timeout,
-                                        const std::stop_token& stop) {
-  base::held_log_lines lines;
-  if (!impl_) {
-    throw error(errc::invalid_argument,
-                "subscription",
-                {},
-                "this subscription object is empty",
-                "subscribe first; a moved-from object is empty");
-  }
-  return impl_->next(timeout, stop);
-}
-
-}  // namespace gpushm
+}  // namespace gpushm::detail

@@ -6,17 +6,19 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <utility>
 
+#include "base/c_interface.hpp"
 #include "base/deadline.hpp"
 #include "base/guarded_fd.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
+#include "client/exchange.hpp"
 #include "gpushm/error.hpp"
-#include "gpushm/exchange.hpp"
 #include "wire/ticket.hpp"
 
-namespace gpushm {
+namespace gpushm::detail {
 
 namespace {
 
@@ -229,73 +231,42 @@ bool is_end_of_exporter(errc code) {
               "start the exporter again; a timeout waits for its file");
 }
 
-}  // namespace
-
-class ticket_file::impl {
- public:
-  impl(std::string path, std::span<const std::byte> ticket, unsigned int mode)
-      : path_(std::move(path)) {
-    temporary_file file(path_);
-    base::checked("export", path_, "fchmod", [&] { return ::fchmod(file.fd(), mode); });
-    struct flock lock = whole_file(F_WRLCK);
-    base::checked("export", path_, "fcntl(F_OFD_SETLK)", [&] {
-      return ::fcntl(file.fd(), F_OFD_SETLK, &lock);
-    });
-    write_all(file.fd(), ticket, path_);
-    put_in_place(file, path_);
-    file_ = file.take();
+/// After a look in vain.
+void pause_before_look(const std::string& path, const std::stop_token& stop) {
+  if (stop.stop_requested()) {
+    throw error(
+        errc::cancelled, "import", path, "the wait for its exporter was stopped", "ask again");
   }
-  impl(const impl&) = delete;
-  impl& operator=(const impl&) = delete;
-  ~impl() {
-    // A forked child's copy has no lock, and the file is its parent's.
-    if (file_ && is_same_file(file_.get(), path_) && ::unlink(path_.c_str()) != 0) {
-      base::log(log_level::warning, "remove " + path_ + ": " + base::errno_text(errno));
-    }
-  }
-
-  [[nodiscard]] const std::string& path() const noexcept { return path_; }
-
- private:
-  std::string path_;
-  base::guarded_fd file_;  // holds the lock
-};
-
-ticket_file::ticket_file(const std::string& path,
-                         std::span<const std::byte> ticket,
-                         unsigned int mode)
-    : impl_(std::make_unique<impl>(path, ticket, mode)) {}
-ticket_file::ticket_file(ticket_file&&) noexcept = default;
-ticket_file& ticket_file::operator=(ticket_file&&) noexcept = default;
-ticket_file::~ticket_file() = default;
-
-const std::string& ticket_file::path() const {
-  if (!impl_) {
-    throw error(errc::invalid_argument,
-                "ticket_file",
-                {},
-                "this ticket_file object is empty",
-                "export first; a moved-from object is empty");
-  }
-  return impl_->path();
+  base::pause_before_retry(file_poll);
 }
 
-std::vector<std::byte> read_ticket_file(const std::string& path, milliseconds timeout) {
+}  // namespace
+
+std::vector<std::byte> read_ticket(const std::string& path,
+                                   milliseconds timeout,
+                                   const std::stop_token& stop) {
   const auto deadline = base::deadline_after(timeout);
   std::vector<std::byte> bytes;
   for (;;) {
     const file_status status = look(path, bytes);
     if (status == file_status::of_the_living) {
+      if (bytes.size() > wire::max_ticket_bytes) {
+        throw error(errc::invalid_ticket,
+                    "import",
+                    path,
+                    "the file has more than " + std::to_string(wire::max_ticket_bytes) + " bytes",
+                    "name a file that an exporter has written");
+      }
       return bytes;
     }
     if (clock::now() + file_poll > deadline) {
       throw_status(status, path);
     }
-    base::pause_before_retry(file_poll);
+    pause_before_look(path, stop);
   }
 }
 
-segment import_file(const std::string& path, const import_options& options) {
+segment_ptr import_ticket_file(const std::string& path, const import_options& options) {
   const auto deadline = base::deadline_after(options.timeout);
   import_options here = options;
   if (here.directory.empty()) {
@@ -303,17 +274,68 @@ segment import_file(const std::string& path, const import_options& options) {
     here.directory = parent.empty() ? "." : parent.string();
   }
   for (;;) {
-    const auto bytes = read_ticket_file(path, base::time_left(deadline));
+    const auto bytes = read_ticket(path, base::time_left(deadline), options.stop);
     try {
-      return import_memory(bytes, here);
+      return import_ticket(bytes, here);
     } catch (const error& why) {
       // It ended between our look at the file and the import: its successor may come in time.
       if (!is_end_of_exporter(why.code()) || clock::now() + file_poll > deadline) {
         throw why.in("import", path);
       }
     }
-    base::pause_before_retry(file_poll);
+    pause_before_look(path, options.stop);
   }
 }
 
-}  // namespace gpushm
+}  // namespace gpushm::detail
+
+struct gpushm_ticket_file {
+ public:
+  gpushm_ticket_file(std::string path, std::span<const std::byte> ticket, unsigned int mode)
+      : path_(std::move(path)) {
+    namespace base = gpushm::base;
+    gpushm::detail::temporary_file file(path_);
+    base::checked("export", path_, "fchmod", [&] { return ::fchmod(file.fd(), mode); });
+    struct flock lock = gpushm::detail::whole_file(F_WRLCK);
+    base::checked("export", path_, "fcntl(F_OFD_SETLK)", [&] {
+      return ::fcntl(file.fd(), F_OFD_SETLK, &lock);
+    });
+    gpushm::detail::write_all(file.fd(), ticket, path_);
+    gpushm::detail::put_in_place(file, path_);
+    file_ = file.take();
+  }
+  gpushm_ticket_file(const gpushm_ticket_file&) = delete;
+  gpushm_ticket_file& operator=(const gpushm_ticket_file&) = delete;
+  ~gpushm_ticket_file() {
+    // A forked child's copy has no lock, and the file is its parent's.
+    if (file_ && gpushm::detail::is_same_file(file_.get(), path_) && ::unlink(path_.c_str()) != 0) {
+      gpushm::base::log(gpushm::log_level::warning,
+                        "remove " + path_ + ": " + gpushm::base::errno_text(errno));
+    }
+  }
+
+ private:
+  std::string path_;
+  gpushm::base::guarded_fd file_;  // holds the lock
+};
+
+gpushm_errc gpushm_ticket_file_create(gpushm_string path,
+                                      const void* ticket,
+                                      size_t ticket_size,
+                                      uint32_t mode,
+                                      gpushm_ticket_file** file) {
+  using gpushm::base::bytes_in;
+  using gpushm::base::out;
+  using gpushm::base::text_in;
+  return gpushm::base::c_call([&] {
+    gpushm_ticket_file*& made = out(file, "export");
+    made = std::make_unique<gpushm_ticket_file>(
+               std::string(text_in(path, "export")), bytes_in(ticket, ticket_size, "export"), mode)
+               .release();
+  });
+}
+
+void gpushm_ticket_file_close(gpushm_ticket_file* file) {
+  const gpushm::base::held_log_lines lines;
+  const std::unique_ptr<gpushm_ticket_file> ended(file);
+}

@@ -2,9 +2,12 @@
 #include "gpushm/file_export.hpp"
 
 #include <filesystem>
+#include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "base/c_interface.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/error.hpp"
 
@@ -53,59 +56,74 @@ connect_options connect_to(const broker& to) {
 
 }  // namespace
 
-class file_export::impl {
+}  // namespace gpushm
+
+struct gpushm_file_export {
  public:
-  impl(std::string path, const file_export_options& options)
+  gpushm_file_export(std::string path, const gpushm::file_export_options& options)
       : path_(std::move(path)),
         file_mode_(options.file_mode),
-        broker_(start_broker(path_, options)),
-        client_(client::connect(connect_to(broker_))) {}
+        broker_(gpushm::start_broker(path_, options)),
+        client_(gpushm::client::connect(gpushm::connect_to(broker_))) {}
 
-  void write(const segment& what) {
+  void write(const gpushm_segment* what) {
     const std::string socket = std::filesystem::path(broker_.socket_path()).filename().string();
-    const auto bytes = export_segment(what, socket);
+    gpushm_ticket ticket;
+    gpushm::glue::check(gpushm_export_segment(what, gpushm::glue::text(socket), &ticket));
     file_.reset();  // its lock would make the path look like somebody else's
-    file_.emplace(path_, bytes, file_mode_);
+    file_.emplace(path_, gpushm::glue::bytes_of(ticket), file_mode_);
   }
-  [[nodiscard]] gpushm::client& client() noexcept { return client_; }
-  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] gpushm_client* client() const noexcept { return client_.handle(); }
 
  private:
   std::string path_;
   unsigned int file_mode_;
-  broker broker_;
+  gpushm::broker broker_;
   gpushm::client client_;
-  std::optional<ticket_file> file_;  // goes first: who still finds it, finds the broker
+  std::optional<gpushm::ticket_file> file_;  // goes first: who still finds it, finds the broker
 };
 
-file_export::file_export(std::unique_ptr<impl> made) noexcept : impl_(std::move(made)) {}
-file_export::file_export(file_export&&) noexcept = default;
-file_export& file_export::operator=(file_export&&) noexcept = default;
-file_export::~file_export() = default;
+using gpushm::base::c_call;
+using gpushm::base::out;
+using gpushm::base::text_in;
 
-file_export file_export::begin(const std::string& path, const file_export_options& options) {
-  return file_export(std::make_unique<impl>(path, options));
-}
-
-file_export::impl& file_export::filled() const {
-  if (!impl_) {
-    throw error(errc::invalid_argument,
-                "file_export",
-                {},
-                "this file_export object is empty",
-                "begin an export first; a moved-from object is empty");
-  }
-  return *impl_;
-}
-
-client& file_export::client() {
-  return filled().client();
-}
-void file_export::write(const segment& what) {
-  filled().write(what);
-}
-const std::string& file_export::path() const {
-  return filled().path();
+gpushm_errc gpushm_file_export_begin(gpushm_string path,
+                                     const gpushm_file_export_options* options,
+                                     gpushm_file_export** file_export) {
+  return c_call([&] {
+    gpushm_file_export*& made = out(file_export, "export");
+    const auto from = gpushm::base::options_in(options, "export");
+    gpushm::file_export_options wanted;
+    if (from.file_mode != 0) {
+      wanted.file_mode = from.file_mode;
+    }
+    if (from.socket_mode != 0) {
+      wanted.socket_mode = from.socket_mode;
+    }
+    wanted.accept_fake_chunks = from.accept_fake_chunks;
+    made = std::make_unique<gpushm_file_export>(std::string(text_in(path, "export")), wanted)
+               .release();
+  });
 }
 
-}  // namespace gpushm
+void gpushm_file_export_end(gpushm_file_export* file_export) {
+  const gpushm::base::held_log_lines lines;
+  const std::unique_ptr<gpushm_file_export> ended(file_export);
+}
+
+gpushm_client* gpushm_file_export_client(const gpushm_file_export* file_export) {
+  return file_export == nullptr ? nullptr : file_export->client();
+}
+
+gpushm_errc gpushm_file_export_write(gpushm_file_export* file_export, const gpushm_segment* what) {
+  return c_call([&] {
+    if (file_export == nullptr) {
+      throw gpushm::error(gpushm::errc::invalid_argument,
+                          "file_export",
+                          {},
+                          "this file_export object is empty",
+                          "begin an export first; a moved-from object is empty");
+    }
+    file_export->write(what);
+  });
+}

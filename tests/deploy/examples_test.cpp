@@ -149,7 +149,7 @@ TEST_P(restricted_example, is_restricted) {
     EXPECT_THAT(not_restricted(*each), IsEmpty());
     EXPECT_EQ(text_at(*pod_spec(*each), {"automountServiceAccountToken"}), "false");
     for (const yaml_node* container : containers(*pod_spec(*each))) {
-      EXPECT_EQ(text_at(*container, {"image"}), "localhost/gpushm:0.1.0");
+      EXPECT_EQ(text_at(*container, {"image"}), "localhost/gpushm:0.2.0");
     }
   }
 }

@@ -150,17 +150,17 @@ TEST_F(image_script, makes_an_image_whose_programs_run) {
 
   const auto entry = run_inside("", {"--version"});
   EXPECT_EQ(entry.status, exited(0)) << entry.err;
-  EXPECT_THAT(entry.out, HasSubstr("0.1.0"));
+  EXPECT_THAT(entry.out, HasSubstr("0.2.0"));
   const auto command = run_inside("gpushm", {"version"});
-  EXPECT_EQ(command.out, "gpushm 0.1.0\n") << command.err;
+  EXPECT_EQ(command.out, "gpushm 0.2.0\n") << command.err;
   const auto pair = run_inside("gpushm-pair", {"--version"});
-  EXPECT_EQ(pair.out, "gpushm-pair 0.1.0\n") << pair.err;
+  EXPECT_EQ(pair.out, "gpushm-pair 0.2.0\n") << pair.err;
   // The agent has the node's /usr in place of the image's.
   fs::create_directory(directory_ / "nothing");
   const auto bare = run_program(
       inside("gpushm", {"--volume", (directory_ / "nothing") + ":/usr:ro"}, {"version"}),
       patience(seconds(120)));
-  EXPECT_EQ(bare.out, "gpushm 0.1.0\n") << bare.err;
+  EXPECT_EQ(bare.out, "gpushm 0.2.0\n") << bare.err;
   // Nothing for whoever gets in to start with.
   EXPECT_NE(run_inside("/bin/sh", {"-c", ":"}).status, exited(0));
 }

@@ -8,6 +8,13 @@ set -euo pipefail
 include=$1
 header=$2
 shift 2
+# C's headers are C++'s too.
+if [[ $header == *.h ]]; then
+  echo "cc $header"
+  printf '#include "%s"\n#include "%s"\nint main(void) { return 0; }\n' "$header" "$header" |
+    cc -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Werror -fsyntax-only \
+       -I "$include" -x c -
+fi
 for compiler in "$@"; do
   echo "$compiler $header"
   # Twice: a header without an include guard fails, too.

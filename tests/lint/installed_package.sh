@@ -21,7 +21,7 @@ libdir=$(dirname "$pkgconfig")
 
 for library in libgpushm libgpushm-broker; do
   soname=$(readelf -d "$libdir/$library.so" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
-  if [[ ! $soname =~ ^$library\.so\.[0-9]+\.[0-9]+$ ]] || [ ! -e "$libdir/$soname" ]; then
+  if [[ ! $soname =~ ^$library\.so\.[0-9]+$ ]] || [ ! -e "$libdir/$soname" ]; then
     echo "$library.so has the name \"$soname\"" >&2
     exit 1
   fi
@@ -43,6 +43,10 @@ eval "flags=($(pkg-config --cflags --libs gpushm))"
 eval "flags=($(pkg-config --cflags --libs gpushm-broker))"
 "$compiler" -std=c++20 "$here/consumer/broker_consumer.cpp" "${flags[@]}" -o "$scratch/broker_consumer"
 "$scratch/broker_consumer" "$scratch/socket"
+
+echo "== C"
+cc -std=c11 -Wall -Wextra -Wpedantic -Werror "$here/consumer/consumer.c" "${flags[@]}" -o "$scratch/c_consumer"
+"$scratch/c_consumer" "$scratch/socket"
 
 echo "== the command"
 env -u LD_LIBRARY_PATH "$prefix/bin/gpushm" --version

@@ -464,7 +464,8 @@ TEST_F(connected, events_arrive_while_callers_ask) {
   } sink;
   const auto client = connect();
   const auto other = connect();
-  const auto subscription = client->subscribe("", sink, deadline_after(20s));
+  wire::subscribed present;
+  const auto subscription = client->subscribe("", sink, present, deadline_after(20s));
   for (int i = 0; i < 50; ++i) {
     const std::string name = "n" + std::to_string(i);
     std::jthread asking([&] {

@@ -161,11 +161,28 @@ std::vector<std::string> local_links(const std::string& text) {
   return targets;
 }
 
+namespace {
+
+/// The number itself, or what gpushm.h gives for an enumerator of C.
+std::string value_in_c(const std::string& text) {
+  if (!text.starts_with("GPUSHM_")) {
+    return text;
+  }
+  const auto found = matches(without_comments(source_file("include/gpushm/gpushm.h")),
+                             "\\b" + text + R"( = (\d+))");
+  if (found.size() != 1) {
+    throw std::runtime_error("gpushm.h has no number for " + text);
+  }
+  return found.front().front();
+}
+
+}  // namespace
+
 std::vector<numbered_name> enumerators(const std::string& source, const std::string& name) {
   std::vector<numbered_name> found;
   const std::string body = braces_behind(without_comments(source), "enum class " + name);
-  for (const auto& each : matches(body, R"((\w+) = (\d+))")) {
-    found.emplace_back(number(each[1]), each[0]);
+  for (const auto& each : matches(body, R"((\w+) = (\w+))")) {
+    found.emplace_back(number(value_in_c(each[1])), each[0]);
   }
   if (found.size() != matches(body, R"((\w+)\s*(=\s*\w+\s*)?(,|$))").size()) {
     throw std::runtime_error("an enumerator of " + name + " has no value");

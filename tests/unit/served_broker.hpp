@@ -22,7 +22,7 @@ class served_broker {
   /// `begins` runs on that thread before it serves.
   explicit served_broker(
       const broker_options& options, std::function<void()> begins = [] {})
-      : server_(options) {
+      : server_(options, nullptr) {
     start what{std::move(begins), {}};
     thread_ = std::thread([&] {
       server_.run(

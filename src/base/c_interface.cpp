@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/c_interface.hpp"
+
+#include <new>
+
+namespace gpushm::base {
+
+gpushm_errc failed() noexcept {
+  gpushm_error* made = nullptr;
+  try {
+    throw;
+  } catch (const error& why) {
+    made = gpushm_error_dup(why.handle());
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): null stands for it
+  } catch (const std::exception& why) {
+    made = gpushm_error_create(
+        GPUSHM_ERRC_SYSTEM_ERROR, {}, {}, c_text(why.what()), c_text("report it"));
+  }
+  const gpushm_errc code = made == nullptr ? GPUSHM_ERRC_OUT_OF_MEMORY : gpushm_error_code(made);
+  gpushm_private_failed(made);
+  return code;
+}
+
+}  // namespace gpushm::base

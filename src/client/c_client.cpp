@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions of gpushm.h for clients and what a broker says.
+#include <chrono>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/c_interface.hpp"
+#include "client/c_handles.hpp"
+#include "gpushm/client.hpp"
+#include "gpushm/gpushm.h"
+
+using gpushm::base::bytes_in;
+using gpushm::base::c_call;
+using gpushm::base::enum_in;
+using gpushm::base::options_in;
+using gpushm::base::out;
+using gpushm::base::result_out;
+using gpushm::base::text_in;
+using gpushm::base::text_out;
+
+namespace gpushm::detail {
+
+namespace {
+
+/// The one check before everything else: no lock is taken in a forked child.
+client_impl& usable(const gpushm_client* client,
+                    std::string_view operation,
+                    std::string_view object = {}) {
+  if (client == nullptr) {
+    throw error(errc::invalid_argument,
+                "client",
+                {},
+                "this client object is empty",
+                "connect first; a moved-from object is empty");
+  }
+  client->impl->check_usable(operation, object);
+  return *client->impl;
+}
+
+connect_options options_from(const gpushm_connect_options* given) {
+  const auto from = options_in(given, "connect");
+  connect_options made;
+  made.socket_path = text_in(from.socket_path, "connect");
+  made.timeout = std::chrono::milliseconds(from.timeout_ms);
+  if (from.request_timeout_ms != 0) {
+    made.request_timeout = std::chrono::milliseconds(from.request_timeout_ms);
+  }
+  made.stop = token_of(from.stop);
+  if (from.has_cache_max_bytes) {
+    made.cache.max_bytes = from.cache_max_bytes;
+  }
+  if (from.has_cache_max_entries) {
+    made.cache.max_entries = from.cache_max_entries;
+  }
+  return made;
+}
+
+open_options options_from(const gpushm_open_options* given) {
+  const auto from = options_in(given, "open");
+  open_options made;
+  made.access = enum_in(from.access, access::read_write, "open");
+  made.timeout = std::chrono::milliseconds(from.timeout_ms);
+  made.device = text_in(from.device, "open");
+  made.expected_size_bytes = from.expected_size_bytes;
+  made.stop = token_of(from.stop);
+  return made;
+}
+
+create_options options_from(const gpushm_create_options* given) {
+  const auto from = options_in(given, "create");
+  create_options made;
+  made.size_bytes = from.size_bytes;
+  if (const auto device = text_in(from.device, "create"); !device.empty()) {
+    made.device = device;
+  }
+  made.chunk_bytes = from.chunk_bytes;
+  made.lifetime = enum_in(from.lifetime, lifetime::persistent, "create");
+  made.huge_pages = from.huge_pages;
+  return made;
+}
+
+share_options options_from(const gpushm_share_options* given) {
+  const auto from = options_in(given, "share");
+  share_options made;
+  made.lifetime = enum_in(from.lifetime, lifetime::persistent, "share");
+  made.publish = !from.unpublished;
+  made.metadata = bytes_in(from.metadata, from.metadata_size, "share");
+  return made;
+}
+
+void info_out(const wire::segment& from, gpushm_segment_info* where, std::string_view operation) {
+  /// A broker's number beyond that is no time: 10,000 days.
+  constexpr std::uint64_t longest_ms = 10'000ULL * 24 * 3'600 * 1'000;
+  gpushm_segment_info made{};
+  made.generation = from.generation;
+  made.size_bytes = from.size_bytes;
+  made.allocated_bytes = from.allocated_bytes;
+  made.metadata_bytes = from.metadata_bytes;
+  made.ending_for_ms =
+      static_cast<std::int64_t>(std::min<std::uint64_t>(from.ending_ms, longest_ms));
+  made.chunks = from.chunk_count;
+  made.leases = from.leases;
+  made.ending = from.ending;
+  made.ending_pid = from.ending_pid;
+  made.ending_waits = static_cast<gpushm_fence_wait>(from.ending_waits);
+  made.creator_uid = from.creator_uid;
+  made.creator_pid = from.creator_pid;
+  made.backend = static_cast<gpushm_backend>(from.backend);
+  made.lifetime = static_cast<gpushm_lifetime>(from.lifetime);
+  made.state = from.removed ? GPUSHM_SEGMENT_REMOVED : GPUSHM_SEGMENT_LIVE;
+  made.published = from.published;
+  made.creator_alive = from.creator_alive;
+  text_out(from.name, made.name, made.name_size);
+  made.device = device_out(from.device);
+  result_out(made, where, operation);
+}
+
+}  // namespace
+
+gpushm_device device_out(const device_id& device) {
+  gpushm_device made{};
+  made.kind = static_cast<gpushm_device_kind>(device.kind);
+  made.minor = device.minor;
+  text_out(device.uuid, made.uuid, made.uuid_size);
+  text_out(device.pci_address, made.pci_address, made.pci_address_size);
+  return made;
+}
+
+}  // namespace gpushm::detail
+
+using gpushm::detail::info_out;
+using gpushm::detail::options_from;
+using gpushm::detail::usable;
+
+// ---- cancellation ----
+
+gpushm_errc gpushm_stop_create(gpushm_stop** stop) {
+  return c_call([&] { out(stop, "stop") = std::make_unique<gpushm_stop>().release(); });
+}
+void gpushm_stop_request(gpushm_stop* stop) {
+  if (stop != nullptr) {
+    stop->source.request_stop();
+  }
+}
+void gpushm_stop_free(gpushm_stop* stop) {
+  const std::unique_ptr<gpushm_stop> ended(stop);
+}
+
+// ---- connections ----
+
+gpushm_errc gpushm_client_connect(const gpushm_connect_options* options, gpushm_client** client) {
+  return c_call([&] {
+    gpushm_client*& made = out(client, "connect");
+    made = std::make_unique<gpushm_client>(
+               gpushm_client{std::make_shared<gpushm::detail::client_impl>(options_from(options))})
+               .release();
+  });
+}
+
+gpushm_errc gpushm_client_dup(const gpushm_client* client, gpushm_client** dup) {
+  return c_call([&] {
+    static_cast<void>(usable(client, "dup"));
+    out(dup, "dup") = std::make_unique<gpushm_client>(*client).release();
+  });
+}
+
+void gpushm_client_close(gpushm_client* client) {
+  const std::unique_ptr<gpushm_client> ended(client);
+  if (!ended) {
+    return;
+  }
+  const gpushm::base::held_log_lines lines;
+  if (ended->impl->forked()) {
+    gpushm::detail::keep_for_ever(ended->impl);
+  }
+  ended->impl.reset();
+}
+
+gpushm_errc gpushm_client_broker(gpushm_client* client, gpushm_broker_info* info) {
+  return c_call([&] {
+    const auto connected = usable(client, "broker").broker();
+    const gpushm::broker_info& from = connected->broker();
+    gpushm_broker_info made{};
+    made.max_segments = from.max_segments;
+    made.quota_bytes = from.quota_bytes;
+    made.fence_delay_ms = from.fence_delay.count();
+    made.protocol_version = from.protocol_version;
+    made.pid = from.pid;
+    made.fence = static_cast<gpushm_fence>(from.fence);
+    std::copy(from.epoch.begin(), from.epoch.end(), std::begin(made.epoch.bytes));
+    text_out(from.socket_path, made.socket_path, made.socket_path_size);
+    text_out(from.domain, made.domain, made.domain_size);
+    result_out(made, info, "broker");
+  });
+}
+
+gpushm_errc gpushm_client_cache_stats(const gpushm_client* client, gpushm_cache_stats* stats) {
+  return c_call([&] {
+    const gpushm::cache_stats from = usable(client, "cache_stats").leases().stats();
+    gpushm_cache_stats made{};
+    made.hits = from.hits;
+    made.misses = from.misses;
+    made.evictions = from.evictions;
+    made.kept_entries = from.kept_entries;
+    made.kept_bytes = from.kept_bytes;
+    made.used_entries = from.used_entries;
+    made.used_bytes = from.used_bytes;
+    result_out(made, stats, "cache_stats");
+  });
+}
+
+gpushm_errc gpushm_client_trim(gpushm_client* client) {
+  return c_call([&] { usable(client, "trim").leases().trim(); });
+}
+
+// ---- segments ----
+
+gpushm_errc gpushm_client_create(gpushm_client* client,
+                                 gpushm_string name,
+                                 const gpushm_create_options* options,
+                                 gpushm_segment** segment) {
+  return c_call([&] {
+    const auto called = text_in(name, "create");
+    auto& impl = usable(client, "create", called);
+    gpushm_segment*& made = out(segment, "create");
+    made = impl.create(called, options_from(options)).release();
+  });
+}
+
+gpushm_errc gpushm_client_share(gpushm_client* client,
+                                gpushm_string name,
+                                void* pointer,
+                                uint64_t size_bytes,
+                                const gpushm_share_options* options,
+                                gpushm_segment** segment) {
+  return c_call([&] {
+    const auto called = text_in(name, "share");
+    auto& impl = usable(client, "share", called);
+    gpushm_segment*& made = out(segment, "share");
+    made = impl.share(called, pointer, size_bytes, options_from(options)).release();
+  });
+}
+
+gpushm_errc gpushm_client_open(gpushm_client* client,
+                               gpushm_string name,
+                               const gpushm_open_options* options,
+                               gpushm_segment** segment) {
+  return c_call([&] {
+    const auto called = text_in(name, "open");
+    auto& impl = usable(client, "open", called);
+    gpushm_segment*& opened = out(segment, "open");
+    opened = impl.open(called, options_from(options)).release();
+  });
+}
+
+gpushm_errc gpushm_client_try_open(gpushm_client* client,
+                                   gpushm_string name,
+                                   const gpushm_open_options* options,
+                                   gpushm_segment** segment) {
+  return c_call([&] {
+    const auto called = text_in(name, "open");
+    auto& impl = usable(client, "open", called);
+    gpushm_segment*& opened = out(segment, "open");
+    opened = impl.try_open(called, options_from(options)).release();
+  });
+}
+
+gpushm_errc gpushm_client_open_many(gpushm_client* client,
+                                    const gpushm_string* names,
+                                    size_t count,
+                                    const gpushm_open_options* options,
+                                    gpushm_open_result* results) {
+  return c_call([&] {
+    auto& impl = usable(client, "open");
+    if (count == 0) {
+      return;
+    }
+    std::vector<std::string> called;
+    called.reserve(count);
+    for (const gpushm_string& name : std::span(&out(names, "open"), count)) {
+      called.emplace_back(text_in(name, "open"));
+    }
+    gpushm_open_result* next = &out(results, "open");
+    for (auto& outcome : impl.open_many(called, options_from(options))) {
+      next->failure = outcome.failure ? gpushm_error_dup(outcome.failure->handle()) : nullptr;
+      next->segment = outcome.opened.release();
+      ++next;
+    }
+  });
+}
+
+gpushm_errc gpushm_client_remove(gpushm_client* client, gpushm_string name) {
+  return c_call([&] {
+    const auto called = text_in(name, "remove");
+    usable(client, "remove", called).remove(called);
+  });
+}
+
+gpushm_errc gpushm_client_unfence(gpushm_client* client, gpushm_string name) {
+  return c_call([&] {
+    const auto called = text_in(name, "unfence");
+    usable(client, "unfence", called).unfence(called);
+  });
+}
+
+gpushm_errc gpushm_client_stat(gpushm_client* client,
+                               gpushm_string name,
+                               gpushm_segment_info* info) {
+  return c_call([&] {
+    const auto called = text_in(name, "stat");
+    info_out(usable(client, "stat", called).stat(called), info, "stat");
+  });
+}
+
+// ---- lists ----
+
+gpushm_errc gpushm_client_list(gpushm_client* client,
+                               gpushm_string prefix,
+                               gpushm_segment_list** list) {
+  return c_call([&] {
+    const auto begin = text_in(prefix, "list");
+    auto& impl = usable(client, "list", begin);
+    gpushm_segment_list*& made = out(list, "list");
+    made = std::make_unique<gpushm_segment_list>(gpushm_segment_list{impl.list(begin)}).release();
+  });
+}
+
+size_t gpushm_segment_list_size(const gpushm_segment_list* list) {
+  return list == nullptr ? 0 : list->segments.size();
+}
+
+gpushm_errc gpushm_segment_list_get(const gpushm_segment_list* list,
+                                    size_t index,
+                                    gpushm_segment_info* info) {
+  return c_call([&] {
+    if (index >= gpushm_segment_list_size(list)) {
+      gpushm::base::throw_invalid("list",
+                                  "there is no segment " + std::to_string(index),
+                                  "stay below gpushm_segment_list_size");
+    }
+    info_out(list->segments[index], info, "list");
+  });
+}
+
+void gpushm_segment_list_free(gpushm_segment_list* list) {
+  const std::unique_ptr<gpushm_segment_list> ended(list);
+}
+
+// ---- subscriptions ----
+
+gpushm_errc gpushm_client_subscribe(gpushm_client* client,
+                                    gpushm_string prefix,
+                                    gpushm_segment_list** present,
+                                    gpushm_subscription** subscription) {
+  return c_call([&] {
+    const auto begin = text_in(prefix, "subscribe");
+    static_cast<void>(usable(client, "subscribe", begin));
+    gpushm_subscription*& made = out(subscription, "subscribe");
+    auto list = present == nullptr ? nullptr : std::make_unique<gpushm_segment_list>();
+    // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): a handle
+    auto* const subscribed = new gpushm_subscription{
+        {client->impl, std::string(begin), list ? &list->segments : nullptr}};
+    made = subscribed;
+    if (list) {
+      *present = list.release();
+    }
+  });
+}
+
+void gpushm_subscription_close(gpushm_subscription* subscription) {
+  const gpushm::base::held_log_lines lines;
+  const std::unique_ptr<gpushm_subscription> ended(subscription);
+}
+
+namespace gpushm::detail {
+
+namespace {
+
+subscription_impl& subscribed(gpushm_subscription* subscription) {
+  if (subscription == nullptr) {
+    throw error(errc::invalid_argument,
+                "subscription",
+                {},
+                "this subscription object is empty",
+                "subscribe first; a moved-from object is empty");
+  }
+  return subscription->impl;
+}
+
+gpushm_event event_from(const event& from) {
+  gpushm_event made{};
+  made.struct_size = sizeof made;
+  made.generation = from.generation;
+  made.kind = static_cast<gpushm_event_kind>(from.kind);
+  made.leases = from.leases;
+  made.peer_pid = from.peer_pid;
+  text_out(from.name, made.name, made.name_size);
+  return made;
+}
+
+}  // namespace
+
+}  // namespace gpushm::detail
+
+gpushm_errc gpushm_subscription_next(gpushm_subscription* subscription,
+                                     int64_t timeout_ms,
+                                     gpushm_stop* stop,
+                                     gpushm_event* event,
+                                     bool* arrived) {
+  return c_call([&] {
+    auto& impl = gpushm::detail::subscribed(subscription);
+    bool& got = out(arrived, "subscription");
+    gpushm::base::check_struct_size(out(event, "subscription").struct_size, "subscription");
+    const auto next =
+        impl.next(std::chrono::milliseconds(timeout_ms), gpushm::detail::token_of(stop));
+    if (next) {
+      result_out(gpushm::detail::event_from(*next), event, "subscription");
+    }
+    got = next.has_value();
+  });
+}
+
+gpushm_errc gpushm_subscription_descriptor(gpushm_subscription* subscription, int* descriptor) {
+  return c_call([&] {
+    out(descriptor, "subscription") = gpushm::detail::subscribed(subscription).descriptor();
+  });
+}
+
+gpushm_errc gpushm_subscription_dispatch(gpushm_subscription* subscription,
+                                         gpushm_event_handler handler,
+                                         void* user,
+                                         size_t* count) {
+  size_t dispatched = 0;
+  const gpushm_errc code = c_call([&] {
+    auto& impl = gpushm::detail::subscribed(subscription);
+    if (handler == nullptr) {
+      gpushm::base::throw_invalid("subscription", "there is no handler", "give a function");
+    }
+    // No more than could wait, so that this ends however fast they come.
+    while (dispatched < gpushm::detail::max_unread_events) {
+      const auto next = impl.next(std::chrono::milliseconds(0), {});
+      if (!next) {
+        return;
+      }
+      const gpushm_event event = gpushm::detail::event_from(*next);
+      ++dispatched;
+      if (!handler(user, &event)) {
+        return;
+      }
+    }
+  });
+  if (count != nullptr) {
+    *count = dispatched;
+  }
+  return code;
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <stop_token>
+#include <string_view>
+#include <vector>
+
+#include "base/c_interface.hpp"
+#include "client/client_impl.hpp"
+#include "client/segment_impl.hpp"
+#include "client/subscription_impl.hpp"
+
+// Behind the handles of gpushm.h; a segment's is in segment_impl.hpp.
+
+struct gpushm_client {
+  std::shared_ptr<gpushm::detail::client_impl> impl;
+};
+struct gpushm_subscription {
+  gpushm::detail::subscription_impl impl;
+};
+struct gpushm_stop {
+  std::stop_source source;
+};
+struct gpushm_segment_list {
+  std::vector<gpushm::wire::segment> segments;
+};
+
+namespace gpushm::detail {
+
+[[nodiscard]] inline std::stop_token token_of(const gpushm_stop* stop) {
+  return stop == nullptr ? std::stop_token() : stop->source.get_token();
+}
+
+/// Throws `errc::invalid_argument` for null.
+[[nodiscard]] inline const gpushm_segment& filled(const gpushm_segment* segment) {
+  if (segment == nullptr) {
+    throw error(errc::invalid_argument,
+                "segment",
+                {},
+                "this segment object is empty",
+                "open or create a segment first; a moved-from object is empty");
+  }
+  return *segment;
+}
+
+/// The memory's, of C.
+[[nodiscard]] gpushm_device device_out(const device_id& device);
+
+}  // namespace gpushm::detail

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions of gpushm.h for segments.
+#include <algorithm>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/c_interface.hpp"
+#include "client/c_handles.hpp"
+#include "gpushm/gpushm.h"
+
+using gpushm::base::bytes_in;
+using gpushm::base::c_call;
+using gpushm::base::c_text;
+using gpushm::base::out;
+using gpushm::detail::filled;
+
+gpushm::detail::segment_lease& gpushm_segment::lease(std::string_view operation) const {
+  if (mapping_->lease() == nullptr) {
+    throw gpushm::error(gpushm::errc::invalid_argument,
+                        operation,
+                        info().name,
+                        "this memory was imported without a broker",
+                        "do it where the memory is shared");
+  }
+  return *mapping_->lease();
+}
+
+namespace gpushm::detail {
+
+namespace {
+
+void check_writable(std::string_view operation, const gpushm_segment& of) {
+  if (of.mapped().access() == access::read) {
+    throw error(errc::invalid_argument,
+                operation,
+                of.info().name,
+                "the segment is mapped for reading only",
+                "open it with access::read_write");
+  }
+}
+
+void check_range(std::string_view operation,
+                 const gpushm_segment& of,
+                 std::uint64_t offset_bytes,
+                 std::uint64_t size_bytes) {
+  const std::uint64_t whole = of.info().size_bytes;
+  if (offset_bytes > whole || size_bytes > whole - offset_bytes) {
+    throw error(errc::invalid_argument,
+                operation,
+                of.info().name,
+                std::to_string(size_bytes) + " bytes at offset " + std::to_string(offset_bytes) +
+                    " lie outside the segment's " + std::to_string(whole),
+                "stay within size_bytes()");
+  }
+}
+
+/// A child inherits mappings of host memory, and nothing of the driver.
+void check_reachable(std::string_view operation, const gpushm_segment& of) {
+  if (of.info().device.kind != device_kind::host) {
+    check_not_forked(of.forks(), operation, of.info().name);
+  }
+}
+
+}  // namespace
+
+}  // namespace gpushm::detail
+
+// ---- handles ----
+
+gpushm_segment* gpushm_segment_dup(const gpushm_segment* segment) {
+  if (segment != nullptr) {
+    segment->take_handle();
+  }
+  return const_cast<gpushm_segment*>(segment);
+}
+
+void gpushm_segment_close(gpushm_segment* segment) {
+  if (segment != nullptr) {
+    segment->end_handle();
+  }
+}
+
+// ---- what it is: nothing here blocks or fails ----
+
+const void* gpushm_segment_data(const gpushm_segment* segment) {
+  return segment == nullptr ? nullptr : segment->region().data();
+}
+void* gpushm_segment_mutable_data(const gpushm_segment* segment) {
+  return segment == nullptr || segment->mapped().access() == gpushm::access::read
+             ? nullptr
+             : segment->region().data();
+}
+uint64_t gpushm_segment_size_bytes(const gpushm_segment* segment) {
+  return segment == nullptr ? 0 : segment->info().size_bytes;
+}
+gpushm_string gpushm_segment_name(const gpushm_segment* segment) {
+  return segment == nullptr ? gpushm_string{} : c_text(segment->info().name);
+}
+int32_t gpushm_segment_ordinal(const gpushm_segment* segment) {
+  return segment == nullptr ? 0 : segment->mapped().ordinal();
+}
+gpushm_backend gpushm_segment_backend(const gpushm_segment* segment) {
+  return segment == nullptr ? GPUSHM_BACKEND_HOST
+                            : static_cast<gpushm_backend>(segment->info().backend);
+}
+gpushm_access gpushm_segment_access(const gpushm_segment* segment) {
+  return segment == nullptr ? GPUSHM_ACCESS_READ
+                            : static_cast<gpushm_access>(segment->mapped().access());
+}
+gpushm_lifetime gpushm_segment_lifetime(const gpushm_segment* segment) {
+  return segment == nullptr ? GPUSHM_LIFETIME_LEASED
+                            : static_cast<gpushm_lifetime>(segment->info().lifetime);
+}
+uint64_t gpushm_segment_generation(const gpushm_segment* segment) {
+  return segment == nullptr ? 0 : segment->info().generation;
+}
+gpushm_segment_state gpushm_segment_current_state(const gpushm_segment* segment) {
+  return segment == nullptr ? GPUSHM_SEGMENT_LIVE
+                            : static_cast<gpushm_segment_state>(segment->mapped().state());
+}
+
+gpushm_errc gpushm_segment_device(const gpushm_segment* segment, gpushm_device* device) {
+  return c_call(
+      [&] { out(device, "device") = gpushm::detail::device_out(filled(segment).info().device); });
+}
+
+gpushm_errc gpushm_segment_epoch(const gpushm_segment* segment, gpushm_epoch* epoch) {
+  return c_call([&] {
+    gpushm_epoch made{};
+    if (const auto* lease = filled(segment).mapped().lease(); lease != nullptr) {
+      const gpushm::epoch& from = lease->broker().broker().epoch;
+      std::copy(from.begin(), from.end(), std::begin(made.bytes));
+    }
+    out(epoch, "epoch") = made;
+  });
+}
+
+gpushm_errc gpushm_segment_metadata(const gpushm_segment* segment,
+                                    const void** data,
+                                    size_t* size) {
+  return c_call([&] {
+    const gpushm_segment& of = filled(segment);
+    gpushm::detail::check_not_forked(of.forks(), "metadata", of.info().name);
+    const void*& where = out(data, "metadata");
+    std::size_t& length = out(size, "metadata");
+    const auto* lease = of.mapped().lease();
+    const auto bytes = lease == nullptr ? std::span<const std::byte>() : lease->metadata();
+    where = bytes.data();
+    length = bytes.size();
+  });
+}
+
+// ---- what is done with it ----
+
+gpushm_errc gpushm_segment_publish(gpushm_segment* segment,
+                                   const void* metadata,
+                                   size_t metadata_size) {
+  return c_call([&] {
+    const gpushm_segment& of = filled(segment);
+    gpushm::detail::check_not_forked(of.forks(), "publish", of.info().name);
+    of.lease("publish").publish(bytes_in(metadata, metadata_size, "publish"),
+                                "publish",
+                                gpushm::base::deadline_after(of.request_timeout()));
+  });
+}
+
+gpushm_errc gpushm_segment_unshare(gpushm_segment* segment) {
+  return c_call([&] {
+    const gpushm_segment& of = filled(segment);
+    gpushm::detail::check_not_forked(of.forks(), "unshare", of.info().name);
+    of.lease("unshare").unshare(gpushm::base::deadline_after(of.request_timeout()));
+  });
+}
+
+gpushm_errc gpushm_segment_read(const gpushm_segment* segment,
+                                uint64_t offset_bytes,
+                                void* destination,
+                                size_t size) {
+  return c_call([&] {
+    const gpushm_segment& of = filled(segment);
+    static_cast<void>(bytes_in(destination, size, "read"));
+    gpushm::detail::check_reachable("read", of);
+    gpushm::detail::check_range("read", of, offset_bytes, size);
+    of.region().read(offset_bytes, {static_cast<std::byte*>(destination), size});
+  });
+}
+
+gpushm_errc gpushm_segment_write(gpushm_segment* segment,
+                                 uint64_t offset_bytes,
+                                 const void* source,
+                                 size_t size) {
+  return c_call([&] {
+    const gpushm_segment& of = filled(segment);
+    const auto bytes = bytes_in(source, size, "write");
+    gpushm::detail::check_reachable("write", of);
+    gpushm::detail::check_writable("write", of);
+    gpushm::detail::check_range("write", of, offset_bytes, size);
+    of.region().write(offset_bytes, bytes);
+  });
+}
+
+gpushm_errc gpushm_segment_fill(gpushm_segment* segment, uint8_t value) {
+  return c_call([&] {
+    const gpushm_segment& of = filled(segment);
+    gpushm::detail::check_reachable("fill", of);
+    gpushm::detail::check_writable("fill", of);
+    of.region().fill(0, of.info().size_bytes, std::byte{value});
+  });
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a client asks of segments without opening them.
+#include <utility>
+
+#include "base/names.hpp"
+#include "client/client_impl.hpp"
+
+namespace gpushm::detail {
+
+namespace {
+
+wire::listing listing_of(answer got, std::string_view operation, std::string_view object) {
+  auto* page = std::get_if<wire::listing>(&got.body);
+  if (page == nullptr) {
+    throw unexpected_answer({operation, object});
+  }
+  return std::move(*page);
+}
+
+}  // namespace
+
+std::vector<wire::segment> client_impl::list(std::string_view prefix) {
+  check_usable("list", prefix);
+  std::vector<wire::segment> all;
+  list_after(*broker(), prefix, all);
+  return all;
+}
+
+void client_impl::list_after(connection& asked,
+                             std::string_view prefix,
+                             std::vector<wire::segment>& all) const {
+  for (;;) {
+    const std::string after = all.empty() ? std::string() : all.back().name;
+    wire::listing page = listing_of(
+        asked.request(wire::list{std::string(prefix), after}, {"list", prefix}, request_deadline()),
+        "list",
+        prefix);
+    if (!page.segments.empty() && page.segments.back().name <= after) {  // it would never end
+      throw unexpected_answer({"list", prefix});
+    }
+    const bool is_last = !page.more || page.segments.empty();
+    all.insert(all.end(),
+               std::move_iterator(page.segments.begin()),
+               std::move_iterator(page.segments.end()));
+    if (is_last) {
+      return;
+    }
+  }
+}
+
+wire::segment client_impl::stat(std::string_view name) {
+  check_usable("stat", name);
+  base::check_name("stat", name);
+  wire::listing page = listing_of(
+      broker()->request(wire::stat{std::string(name)}, {"stat", name}, request_deadline()),
+      "stat",
+      name);
+  if (page.segments.size() != 1) {
+    throw unexpected_answer({"stat", name});
+  }
+  return std::move(page.segments.front());
+}
+
+void client_impl::remove(std::string_view name) {
+  check_usable("remove", name);
+  base::check_name("remove", name);
+  static_cast<void>(
+      broker()->request(wire::remove{std::string(name), 0}, {"remove", name}, request_deadline()));
+}
+
+void client_impl::unfence(std::string_view name) {
+  check_usable("unfence", name);
+  base::check_name("unfence", name);
+  static_cast<void>(
+      broker()->request(wire::unfence{std::string(name)}, {"unfence", name}, request_deadline()));
+}
+
+}  // namespace gpushm::detail
