@@ -58,6 +58,7 @@ if(TARGET gpushm_client)
     MODULES gpushm_client)
   install(TARGETS gpushm_shared EXPORT gpushm LIBRARY NAMELINK_COMPONENT Development)
   install(DIRECTORY include/gpushm TYPE INCLUDE FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
+  install(FILES docs/man/gpushm.3 TYPE MAN RENAME man3/gpushm.3)
   gpushm_install_pkgconfig(gpushm)
 
   if(TARGET gpushm_broker)

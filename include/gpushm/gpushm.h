@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * gpushm: shared memory for GPUs. This is what libgpushm.so.1 exports; the C++ headers of this
- * folder are a layer over it. gpushm/broker.h has a broker inside a process. gpushm(3) and
- * docs/c-interface.md begin with examples.
+ * folder are a layer over it. gpushm/broker.h has a broker inside a process. gpushm(3) is
+ * an overview, examples/c has programs.
  *
  * What holds for every function, unless it says otherwise:
  *

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Client and broker in one process, host memory: what the public interface promises.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -403,6 +404,91 @@ TEST_F(sharing, a_dropped_client_leaves_a_line_that_says_who_and_why) {
       << found;
   EXPECT_TRUE(found.ends_with(" in domain default: the packet is not a message of this protocol"))
       << found;
+}
+
+/// Readable within that time?
+bool is_readable(int descriptor, std::chrono::milliseconds within) {
+  pollfd waits{descriptor, POLLIN, 0};
+  return ::poll(&waits, 1, static_cast<int>(within.count())) == 1;
+}
+
+TEST_F(sharing, an_event_loop_never_waits_inside) {
+  client user = connect();
+  segment there = user.create("w/there", host(1));
+  there.publish();
+  std::vector<segment_info> present;
+  subscription events = user.subscribe("w/", present);
+  ASSERT_EQ(present.size(), 1U);
+  EXPECT_EQ(present.front().name, "w/there");
+  const int descriptor = events.descriptor();
+  EXPECT_EQ(events.descriptor(), descriptor);
+  EXPECT_FALSE(is_readable(descriptor, 0ms));
+
+  client producer = connect();
+  segment made = producer.create("w/new", host(1));
+  made.publish();
+  ASSERT_TRUE(is_readable(descriptor, 20s));
+  std::vector<std::string> opened;
+  const auto open_what_comes = [&](const event& what) {
+    if (what.kind == event_kind::published) {
+      opened.push_back(user.open(what.name).name());  // which may call the library
+    }
+  };
+  EXPECT_GE(events.dispatch(open_what_comes), 1U);
+  EXPECT_EQ(opened, std::vector<std::string>{"w/new"});
+}
+
+TEST_F(sharing, what_a_handler_throws_is_thrown_on_and_the_others_stay) {
+  client user = connect();
+  subscription events = user.subscribe();
+  const int descriptor = events.descriptor();
+  for (const char* name : {"a", "b"}) {
+    user.create(name, host(1)).publish();
+  }
+  std::vector<std::string> published;
+  const auto refuse = [&](const event& what) {
+    published.push_back(what.name);
+    throw std::out_of_range(what.name);
+  };
+  ASSERT_TRUE(is_readable(descriptor, 20s));
+  EXPECT_THROW(static_cast<void>(events.dispatch(refuse)), std::out_of_range);
+  ASSERT_TRUE(is_readable(descriptor, 20s));
+  EXPECT_THROW(static_cast<void>(events.dispatch(refuse)), std::out_of_range);
+  EXPECT_EQ(published.size(), 2U);
+}
+
+TEST_F(sharing, the_end_of_the_broker_wakes_an_event_loop_once) {
+  client user = connect();
+  subscription events = user.subscribe();
+  const int descriptor = events.descriptor();
+  broker_.reset();
+  ASSERT_TRUE(is_readable(descriptor, 20s));
+  const auto ignore = [](const event&) {};
+  EXPECT_EQ(code_of([&] {
+              while (is_readable(descriptor, 20s)) {
+                static_cast<void>(events.dispatch(ignore));
+              }
+            }),
+            errc::broker_gone);
+  EXPECT_FALSE(is_readable(descriptor, 0ms));
+}
+
+TEST_F(sharing, what_is_there_is_told_whole_with_a_subscription) {
+  client user = connect();
+  std::vector<segment> made;
+  std::vector<std::string> names;
+  for (int at = 0; at < 1'500; ++at) {  // more than fit into one answer
+    names.push_back("w/" + std::to_string(10'000 + at));
+    made.push_back(user.create(names.back(), host(1)));
+    made.back().publish();
+  }
+  std::vector<segment_info> present;
+  const subscription events = user.subscribe("w/", present);
+  std::vector<std::string> told;
+  for (const segment_info& each : present) {
+    told.push_back(each.name);
+  }
+  EXPECT_EQ(told, names);
 }
 
 TEST_F(sharing, bad_input_is_an_error_and_changes_nothing) {

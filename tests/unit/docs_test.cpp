@@ -72,6 +72,34 @@ TEST_F(docs, errors_lists_each_errc_and_no_other) {
   EXPECT_EQ(documented, expected);
 }
 
+// ---- gpushm(3)
+// -----------------------------------------------------------------------------------
+
+TEST_F(docs, the_man_page_names_each_function_and_no_other) {
+  std::set<std::string> declared;
+  const std::regex declaration(R"(GPUSHM_API [^;(]*?\b(gpushm_\w+)\()");
+  for (const char* path : {"include/gpushm/gpushm.h", "include/gpushm/broker.h"}) {
+    const std::string header = source_file(path);
+    for (std::sregex_iterator at(header.begin(), header.end(), declaration);
+         at != std::sregex_iterator();
+         ++at) {
+      declared.insert((*at)[1].str());
+    }
+  }
+  ASSERT_GT(declared.size(), 80U);
+  const std::string page = source_file("docs/man/gpushm.3");
+  const std::string functions =
+      page.substr(page.find(".SH FUNCTIONS"), page.find(".SH ENVIRONMENT") - page.find(".SH FUNC"));
+  std::set<std::string> named;
+  const std::regex name(R"(\bgpushm_\w+)");
+  for (std::sregex_iterator at(functions.begin(), functions.end(), name);
+       at != std::sregex_iterator();
+       ++at) {
+    named.insert(at->str());
+  }
+  EXPECT_EQ(named, declared);
+}
+
 // ---- protocol.md
 // -----------------------------------------------------------------------------------
 

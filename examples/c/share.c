@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * share.cpp, in C: one process publishes bytes, any number of others read them.
+ *
+ *   share produce TEXT    publishes the text and exits; the memory stays
+ *   share consume         prints it
+ *
+ * Both find the broker by $GPUSHM_SOCKET and may be started in any order. */
+#include <gpushm/gpushm.h>
+#include <stdio.h>
+#include <string.h>
+
+static int failed(void) {
+  fprintf(stderr, "share: %s\n", gpushm_error_message(gpushm_last_error()).data);
+  return 1;
+}
+
+static int produce(gpushm_client* client, const char* text) {
+  gpushm_create_options options = GPUSHM_INIT(options);
+  gpushm_segment* segment = NULL;
+  int status = 0;
+  options.size_bytes = strlen(text);
+  options.device = gpushm_text("host"); /* left out: the first GPU that is visible */
+  options.lifetime = GPUSHM_LIFETIME_PERSISTENT;
+  if (gpushm_client_create(client, gpushm_text("w/text"), &options, &segment) != GPUSHM_OK ||
+      gpushm_segment_write(segment, 0, text, strlen(text)) != GPUSHM_OK ||
+      gpushm_segment_publish(segment, NULL, 0) != GPUSHM_OK) { /* from here on others see it */
+    status = failed();
+  }
+  gpushm_segment_close(segment);
+  return status;
+}
+
+static int consume(gpushm_client* client) {
+  gpushm_open_options options = GPUSHM_INIT(options);
+  gpushm_segment* segment = NULL;
+  options.timeout_ms = 10000;
+  if (gpushm_client_open(client, gpushm_text("w/text"), &options, &segment) != GPUSHM_OK) {
+    return failed();
+  }
+  /* In place: no copy was made. Memory of a GPU is for its kernels, or gpushm_segment_read. */
+  printf(
+      "%.*s\n", (int)gpushm_segment_size_bytes(segment), (const char*)gpushm_segment_data(segment));
+  gpushm_segment_close(segment);
+  return 0;
+}
+
+int main(int argc, char** argv) {
+  gpushm_connect_options options = GPUSHM_INIT(options);
+  gpushm_client* client = NULL;
+  const int is_producer = argc == 3 && strcmp(argv[1], "produce") == 0;
+  int status;
+  if (!is_producer && !(argc == 2 && strcmp(argv[1], "consume") == 0)) {
+    fputs("usage: share produce TEXT | share consume\n", stderr);
+    return 2;
+  }
+  options.timeout_ms = 10000;
+  if (gpushm_client_connect(&options, &client) != GPUSHM_OK) {
+    return failed();
+  }
+  status = is_producer ? produce(client, argv[2]) : consume(client);
+  gpushm_client_close(client);
+  return status;
+}

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs the examples in C with a broker of their own.
+#
+#   c_examples.sh GPUSHM SHARE EVENT_LOOP
+set -euo pipefail
+
+gpushm=$1
+share=$2
+event_loop=$3
+scratch=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null || true; wait; rm -rf "$scratch"' EXIT
+export GPUSHM_SOCKET=$scratch/socket
+
+expect() {
+  if ! grep -qxF "$1" "$2"; then
+    echo "no line \"$1\" in:" >&2
+    cat "$2" >&2
+    exit 1
+  fi
+}
+
+if "$event_loop" w/ </dev/null 2>"$scratch/err"; then
+  echo "event_loop ran without a broker" >&2
+  exit 1
+fi
+grep -q '^event_loop: connect ".*": .* (start a broker' "$scratch/err"
+
+# A consumer that comes first waits for broker and name.
+"$share" consume >"$scratch/consumed" &
+consumer=$!
+"$gpushm" serve >"$scratch/serve" 2>&1 &
+mkfifo "$scratch/input"
+for _ in $(seq 500); do
+  [ -S "$GPUSHM_SOCKET" ] && break
+  sleep 0.02
+done
+"$event_loop" w/ <"$scratch/input" >"$scratch/events" &
+loop=$!
+exec 9>"$scratch/input"
+"$share" produce "as C has it"
+wait "$consumer"
+expect "as C has it" "$scratch/consumed"
+"$gpushm" rm w/text >/dev/null
+for _ in $(seq 500); do
+  grep -q '^removed w/text$' "$scratch/events" && break
+  sleep 0.02
+done
+expect "removed w/text" "$scratch/events"
+expect "opened w/text: 11 bytes" "$scratch/events"
+# The end of its input ends it; so does a signal.
+exec 9>&-
+wait "$loop"
+"$share" produce again
+"$event_loop" w/ <>"$scratch/input" >"$scratch/events" &
+loop=$!
+for _ in $(seq 500); do
+  grep -q opened "$scratch/events" && break
+  sleep 0.02
+done
+expect "opened w/text: 5 bytes" "$scratch/events"
+kill -TERM "$loop"
+wait "$loop"
+echo "c_examples: all of it"

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds the libraries of a commit of this repository, its tests of the C interface and its tests/frozen/peer.c, as a
+# user of that version would have them, into DIRECTORY/COMMIT; once, for as long as that is there.
+#
+#   build.sh SOURCES COMMIT_FILE DIRECTORY
+#
+# Ends with 77 where the history is not there (an archive, a clone without depth).
+set -euo pipefail
+
+sources=$1
+commit=$(grep -v '^#' "$2")
+tree=$3/$commit
+if ! git -C "$sources" cat-file -e "$commit^{commit}" 2>/dev/null; then
+  echo "frozen: skipped: commit $commit is not in the history of $sources"
+  exit 77
+fi
+if ! [ -e "$tree/complete" ]; then
+  rm -rf "$tree"
+  mkdir -p "$tree/source"
+  git -C "$sources" archive "$commit" | tar -x -C "$tree/source"
+  export CCACHE_BASEDIR=$tree/source CCACHE_NOHASHDIR=1
+  cmake -S "$tree/source" -B "$tree/build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DGPUSHM_BUILD_TESTS=OFF \
+        -DGPUSHM_BUILD_BENCH=OFF -DGPUSHM_BUILD_AGENT=OFF -DGPUSHM_UNITY=ON >"$tree/log" 2>&1 ||
+    { cat "$tree/log" >&2; exit 1; }
+  cmake --build "$tree/build" --parallel "$(nproc)" --target gpushm_shared gpushm_broker_shared >"$tree/log" 2>&1 ||
+    { tail -50 "$tree/log" >&2; exit 1; }
+  mkdir "$tree/lib"
+  cp -a "$tree/build"/libgpushm*.so* "$tree/lib"
+  for program in frozen/peer c/c_interface_test; do
+    cc -std=c11 -D_GNU_SOURCE -pthread -I"$tree/source/include" "$tree/source/tests/$program.c" \
+       -o "$tree/$(basename "$program")" -L"$tree/lib" -lgpushm-broker -lgpushm
+  done
+  rm -rf "$tree/build"
+  touch "$tree/complete"
+fi
+echo "frozen: $commit, version $(LD_LIBRARY_PATH=$tree/lib "$tree/peer" version)"

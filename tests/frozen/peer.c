@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A process of a share between versions of gpushm: what it is compiled for is interface 1, and
+ * which libraries it runs with the caller says (LD_LIBRARY_PATH).
+ *
+ *   peer serve SOCKET              a broker, until the end of its input
+ *   peer produce SOCKET FILE       creates, shares and exports; ends when it has heard of the other
+ * two peer consume SOCKET FILE       opens all of it, waiting for it to come peer die SOCKET opens,
+ * and is killed peer version                   that of the libraries */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <gpushm/broker.h>
+#include <gpushm/gpushm.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { chunk = 65536, chunks = 300, wait_ms = 20000 };
+static const uint64_t size_bytes = (uint64_t)chunk * chunks;
+
+static void check(int is_so, const char* what) {
+  if (!is_so) {
+    fprintf(stderr, "peer: not so: %s\n", what);
+    exit(1);
+  }
+}
+
+static void works(gpushm_errc code, const char* what) {
+  if (code != GPUSHM_OK) {
+    fprintf(stderr, "peer: %s: %s\n", what, gpushm_error_message(gpushm_last_error()).data);
+    exit(1);
+  }
+}
+#define WORKS(call) works((call), #call)
+#define CHECK(condition) check((condition), #condition)
+
+static gpushm_client* connected(const char* socket) {
+  gpushm_connect_options options = GPUSHM_INIT(options);
+  gpushm_client* client = NULL;
+  options.socket_path = gpushm_text(socket);
+  options.timeout_ms = wait_ms;
+  WORKS(gpushm_client_connect(&options, &client));
+  return client;
+}
+
+static int serve(const char* socket) {
+  gpushm_broker_options options = GPUSHM_INIT(options);
+  gpushm_broker* broker = NULL;
+  char byte;
+  options.socket_path = gpushm_text(socket);
+  WORKS(gpushm_broker_start(&options, &broker));
+  while (read(STDIN_FILENO, &byte, 1) > 0) {
+  }
+  gpushm_broker_stop(broker);
+  return 0;
+}
+
+/* Everything that comes, until the event that is waited for. */
+static void hear(gpushm_subscription* events, gpushm_event_kind kind, const char* name) {
+  for (;;) {
+    gpushm_event event = GPUSHM_INIT(event);
+    bool arrived = false;
+    WORKS(gpushm_subscription_next(events, wait_ms, NULL, &event, &arrived));
+    if (!arrived) {
+      fprintf(stderr, "peer: no event \"%s\" of %s\n", gpushm_event_kind_name(kind).data, name);
+      exit(1);
+    }
+    if (event.kind == kind && strcmp(event.name, name) == 0) {
+      return;
+    }
+  }
+}
+
+static int produce(const char* socket, const char* file) {
+  gpushm_client* client = connected(socket);
+  gpushm_create_options options = GPUSHM_INIT(options);
+  gpushm_share_options sharing = GPUSHM_INIT(sharing);
+  gpushm_subscription* events = NULL;
+  gpushm_segment* leased = NULL;
+  gpushm_segment* persistent = NULL;
+  gpushm_segment* shared = NULL;
+  gpushm_ticket ticket;
+  gpushm_ticket_file* ticket_file = NULL;
+  unsigned char* memory;
+  const int descriptor = memfd_create("shared", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+  WORKS(gpushm_client_subscribe(client, gpushm_text("f/"), NULL, &events));
+  options.device = gpushm_text("host");
+  options.size_bytes = size_bytes;
+  options.chunk_bytes = chunk; /* more than one packet's descriptors */
+  WORKS(gpushm_client_create(client, gpushm_text("f/leased"), &options, &leased));
+  WORKS(gpushm_segment_fill(leased, 1));
+  WORKS(gpushm_segment_publish(leased, "of the leased", 13));
+  options.chunk_bytes = 0;
+  options.lifetime = GPUSHM_LIFETIME_PERSISTENT;
+  WORKS(gpushm_client_create(client, gpushm_text("f/persistent"), &options, &persistent));
+  WORKS(gpushm_segment_fill(persistent, 2));
+  WORKS(gpushm_export_segment(persistent, gpushm_text(""), &ticket));
+  WORKS(gpushm_segment_publish(persistent, NULL, 0));
+  WORKS(
+      gpushm_ticket_file_create(gpushm_text(file), ticket.bytes, ticket.size, 0600, &ticket_file));
+
+  CHECK(descriptor >= 0 && ftruncate(descriptor, chunk) == 0);
+  memory = mmap(NULL, chunk, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  CHECK(memory != MAP_FAILED);
+  CHECK(fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
+  memset(memory, 3, chunk);
+  sharing.metadata = "of the shared";
+  sharing.metadata_size = 13;
+  WORKS(gpushm_client_share(client, gpushm_text("f/shared"), memory, chunk, &sharing, &shared));
+
+  hear(events, GPUSHM_EVENT_RELEASED, "f/leased");
+  hear(events, GPUSHM_EVENT_PEER_DIED, "f/persistent");
+  WORKS(gpushm_segment_unshare(shared));
+  WORKS(gpushm_client_remove(client, gpushm_text("f/persistent")));
+  hear(events, GPUSHM_EVENT_REMOVED, "f/persistent");
+  CHECK(gpushm_segment_current_state(persistent) == GPUSHM_SEGMENT_REMOVED);
+  gpushm_ticket_file_close(ticket_file);
+  gpushm_segment_close(shared);
+  gpushm_segment_close(persistent);
+  gpushm_segment_close(leased);
+  gpushm_subscription_close(events);
+  gpushm_client_close(client);
+  munmap(memory, chunk);
+  close(descriptor);
+  return 0;
+}
+
+static void has(const gpushm_segment* segment, unsigned char value, const char* metadata) {
+  const unsigned char* data = gpushm_segment_data(segment);
+  const void* said = NULL;
+  size_t said_size = 0;
+  CHECK(data[0] == value && data[gpushm_segment_size_bytes(segment) - 1] == value);
+  WORKS(gpushm_segment_metadata(segment, &said, &said_size));
+  CHECK(said_size == strlen(metadata) && memcmp(said, metadata, said_size) == 0);
+}
+
+static int consume(const char* socket, const char* file) {
+  gpushm_client* client = connected(socket);
+  gpushm_open_options options = GPUSHM_INIT(options);
+  gpushm_import_options importing = GPUSHM_INIT(importing);
+  gpushm_segment_info info = GPUSHM_INIT(info);
+  gpushm_segment_list* list = NULL;
+  gpushm_segment* opened = NULL;
+  gpushm_segment* again = NULL;
+  gpushm_open_result results[3];
+  const gpushm_string names[3] = {
+      gpushm_text("f/persistent"), gpushm_text("f/shared"), gpushm_text("f/none")};
+  gpushm_error* why;
+
+  options.timeout_ms = wait_ms; /* it is there before the producer */
+  WORKS(gpushm_client_open(client, gpushm_text("f/shared"), &options, &opened));
+  has(opened, 3, "of the shared");
+  gpushm_segment_close(opened);
+  options.timeout_ms = 0;
+  options.expected_size_bytes = size_bytes;
+  WORKS(gpushm_client_open(client, gpushm_text("f/leased"), &options, &opened));
+  CHECK(gpushm_segment_size_bytes(opened) == size_bytes);
+  has(opened, 1, "of the leased");
+  WORKS(gpushm_client_open(client, gpushm_text("f/leased"), NULL, &again)); /* from the cache */
+  CHECK(gpushm_segment_data(again) == gpushm_segment_data(opened));
+  gpushm_segment_close(again);
+  WORKS(gpushm_client_open_many(client, names, 3, NULL, results));
+  CHECK(results[0].segment != NULL && results[1].segment != NULL && results[2].segment == NULL);
+  CHECK(gpushm_error_code(results[2].failure) == GPUSHM_ERRC_NO_SUCH_SEGMENT);
+  gpushm_error_free(results[2].failure);
+  has(results[0].segment, 2, "");
+  WORKS(gpushm_client_stat(client, gpushm_text("f/leased"), &info));
+  CHECK(info.chunks == chunks && info.leases == 2 && info.published);
+  WORKS(gpushm_client_list(client, gpushm_text("f/"), &list));
+  CHECK(gpushm_segment_list_size(list) == 3);
+  gpushm_segment_list_free(list);
+  importing.timeout_ms = wait_ms;
+  WORKS(gpushm_import_file(gpushm_text(file), &importing, &again));
+  has(again, 2, "");
+  gpushm_segment_close(again);
+  options.expected_size_bytes = 1;
+  CHECK(gpushm_client_open(client, names[0], &options, &again) == GPUSHM_ERRC_SIZE_MISMATCH);
+  why = gpushm_error_dup(gpushm_last_error());
+  CHECK(gpushm_error_cause(why).size != 0 && gpushm_error_next_step(why).size != 0);
+  gpushm_error_free(why);
+  gpushm_segment_close(results[0].segment);
+  gpushm_segment_close(results[1].segment);
+  gpushm_segment_close(opened);
+  gpushm_client_close(client);
+  return 0;
+}
+
+static int die(const char* socket) {
+  gpushm_client* client = connected(socket);
+  gpushm_segment* opened = NULL;
+  WORKS(gpushm_client_open(client, gpushm_text("f/persistent"), NULL, &opened));
+  raise(SIGKILL);
+  return 1;
+}
+
+int main(int argc, char** argv) {
+  const char* role = argc > 1 ? argv[1] : "";
+  if (argc == 2 && strcmp(role, "version") == 0) {
+    const uint32_t version = gpushm_version();
+    printf("%u.%u.%u\n", version >> 16, version >> 8 & 255U, version & 255U);
+    return 0;
+  }
+  if (argc == 3 && strcmp(role, "serve") == 0) {
+    return serve(argv[2]);
+  }
+  if (argc == 3 && strcmp(role, "die") == 0) {
+    return die(argv[2]);
+  }
+  if (argc == 4 && strcmp(role, "produce") == 0) {
+    return produce(argv[2], argv[3]);
+  }
+  if (argc == 4 && strcmp(role, "consume") == 0) {
+    return consume(argv[2], argv[3]);
+  }
+  fputs("usage: peer serve|die SOCKET | peer produce|consume SOCKET FILE | peer version\n", stderr);
+  return 2;
+}

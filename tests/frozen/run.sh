@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs what build.sh has built against the libraries of this tree: each mixture of broker, producer and consumer, and
+# programs compiled for the frozen interface.
+#
+#   run.sh COMMIT_FILE DIRECTORY HEAD_PEER HEAD_LIBRARIES
+#
+# Ends with 77 where nothing was built.
+set -euo pipefail
+
+tree=$2/$(grep -v '^#' "$1")
+if ! [ -e "$tree/complete" ]; then
+  echo "frozen: skipped: $tree was not built"
+  exit 77
+fi
+frozen_peer=$tree/peer
+frozen_lib=$tree/lib
+head_peer=$3
+head_lib=$4
+scratch=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$scratch"' EXIT
+
+# as WHICH PROGRAM ARGUMENT...: with the libraries of that version
+as() {
+  local lib=${1}_lib
+  LD_LIBRARY_PATH=${!lib} "${@:2}"
+}
+
+# share BROKER PRODUCER CONSUMER: whose libraries each has
+share() {
+  local socket=$scratch/socket status=0
+  mkfifo "$scratch/input"
+  as "$1" "$peer" serve "$socket" <"$scratch/input" &
+  local broker=$!
+  exec 9>"$scratch/input"
+  as "$3" "$peer" consume "$socket" "$scratch/ticket" &
+  local consumer=$!
+  as "$2" "$peer" produce "$socket" "$scratch/ticket" &
+  local producer=$!
+  wait "$consumer" || { status=$?; echo "consumer: exit status $status" >&2; }
+  if [ "$status" = 0 ]; then
+    as "$3" "$peer" die "$socket" || true
+    wait "$producer" || { status=$?; echo "producer: exit status $status" >&2; }
+  fi
+  exec 9>&-
+  kill "$producer" 2>/dev/null || true
+  wait "$broker" || { status=$?; echo "broker: exit status $status" >&2; }
+  rm -rf "$scratch/input" "$socket"*
+  if [ "$status" != 0 ]; then
+    echo "frozen: broker $1, producer $2, consumer $3: failed" >&2
+    exit 1
+  fi
+  echo "frozen: broker $1, producer $2, consumer $3: works"
+}
+
+for peer in "$head_peer" "$frozen_peer"; do
+  for broker in head frozen; do
+    for producer in head frozen; do
+      for consumer in head frozen; do
+        share "$broker" "$producer" "$consumer" 2>"$scratch/errors" || { cat "$scratch/errors" >&2; exit 1; }
+      done
+    done
+  done
+done
+# What was compiled for the frozen interface runs with the libraries of today.
+as head "$tree/c_interface_test"
+echo "frozen: all of it"
