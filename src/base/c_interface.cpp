@@ -8,6 +8,7 @@ namespace gpushm::base {
 gpushm_errc failed() noexcept {
   gpushm_error* made = nullptr;
   try {
+    // cppcheck-suppress rethrowNoCurrentException: called while one is handled
     throw;
   } catch (const error& why) {
     made = gpushm_error_dup(why.handle());

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
@@ -115,18 +116,18 @@ void result_out(const Result& made, Result* where, std::string_view operation) {
               std::min(size, sizeof made) - head);
 }
 
-/// A text that goes out in a structure. Throws `errc::protocol_error` for one that does not fit.
-template <std::size_t size>
-void text_out(std::string_view text, char (&where)[size], std::uint32_t& length) {
-  if (text.size() >= size) {
+/// A text that goes out in a structure, whose member for it is an array. Throws
+/// `errc::protocol_error` for one that does not fit.
+template <typename Array>
+void text_out(std::string_view text, Array& where, std::uint32_t& length) {
+  if (text.size() >= std::size(where)) {
     throw error(errc::protocol_error,
                 {},
                 {},
                 "the broker says a text of " + std::to_string(text.size()) + " bytes",
-                "at most " + std::to_string(size - 1) + " are allowed; report it");
+                "at most " + std::to_string(std::size(where) - 1) + " are allowed; report it");
   }
-  std::memcpy(where, text.data(), text.size());
-  where[text.size()] = '\0';
+  *std::copy(text.begin(), text.end(), std::begin(where)) = '\0';
   length = static_cast<std::uint32_t>(text.size());
 }
 

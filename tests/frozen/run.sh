@@ -13,17 +13,14 @@ if ! [ -e "$tree/complete" ]; then
   echo "frozen: skipped: $tree was not built"
   exit 77
 fi
-frozen_peer=$tree/peer
-frozen_lib=$tree/lib
 head_peer=$3
-head_lib=$4
+declare -A libraries=([head]=$4 [frozen]=$tree/lib)
 scratch=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$scratch"' EXIT
 
 # as WHICH PROGRAM ARGUMENT...: with the libraries of that version
 as() {
-  local lib=${1}_lib
-  LD_LIBRARY_PATH=${!lib} "${@:2}"
+  LD_LIBRARY_PATH=${libraries[$1]} "${@:2}"
 }
 
 # share BROKER PRODUCER CONSUMER: whose libraries each has
@@ -53,7 +50,7 @@ share() {
   echo "frozen: broker $1, producer $2, consumer $3: works"
 }
 
-for peer in "$head_peer" "$frozen_peer"; do
+for peer in "$head_peer" "$tree/peer"; do
   for broker in head frozen; do
     for producer in head frozen; do
       for consumer in head frozen; do
