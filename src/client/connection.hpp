@@ -129,7 +129,7 @@ class connection final : public lease_giver {
   /// After the broker had answered with a segment.
   void open_failed(errc why) noexcept;
   /// The import cache answered an open; told with the next of the above, or at the end. No system
-  /// call.
+  /// call. One caller at a time.
   void opened_from_cache() noexcept { reports_.add_cached(); }
 
   /// The end of a socket was seen. No system call.

@@ -5,14 +5,12 @@
 
 namespace gpushm::detail {
 
-void check_not_forked(std::uint64_t made_in, std::string_view operation, std::string_view object) {
-  if (base::is_forked_child_of(made_in)) {
-    throw error(errc::forked,
-                operation,
-                object,
-                "this process was forked from the one that connected",
-                "connect in the child, and open what it needs there");
-  }
+void throw_forked(std::string_view operation, std::string_view object) {
+  throw error(errc::forked,
+              operation,
+              object,
+              "this process was forked from the one that connected",
+              "connect in the child, and open what it needs there");
 }
 
 }  // namespace gpushm::detail

@@ -18,9 +18,17 @@ using base::is_forked_child_of;
   return base::fork_generation();
 }
 
+[[noreturn]] void throw_forked(std::string_view operation, std::string_view object);
+
 /// Throws `errc::forked` when this process was forked off after `made_in` was taken from
 /// `fork_count`. Call it before any lock is taken: a child may find every lock taken.
-void check_not_forked(std::uint64_t made_in, std::string_view operation, std::string_view object);
+inline void check_not_forked(std::uint64_t made_in,
+                             std::string_view operation,
+                             std::string_view object) {
+  if (is_forked_child_of(made_in)) {
+    throw_forked(operation, object);
+  }
+}
 
 /// In a forked child, objects with threads and locks can neither be used nor destroyed: the copy in
 /// `object` is kept for ever.

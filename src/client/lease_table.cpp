@@ -18,11 +18,6 @@ namespace {
 /// smaller ones.
 constexpr std::uint64_t large_peer_bytes = 512ULL << 20U;
 
-/// Of memory that another GPU than its own uses.
-bool is_peers(const mapping& of) {
-  return of.device() != of.info().device.text();
-}
-
 /// Valid for one more user: the memory is what the name stands for.
 bool is_current(const mapping& of) {
   const segment_state state = of.state();
@@ -66,11 +61,16 @@ cache_bounds bounds_from(const cache_options& options) {
           limit_from("GPUSHM_CACHE_MAX_ENTRIES", options.max_entries, default_cache_entries)};
 }
 
-std::size_t lease_table::hash::operator()(const words_view& key) const noexcept {
+lease_table::words_view::words_view(std::string_view for_name,
+                                    std::string_view for_device,
+                                    gpushm::access for_access) noexcept
+    : name(for_name), device(for_device), access(for_access) {
   const std::hash<std::string_view> of_text;
   constexpr std::size_t odd = 0x9E3779B97F4A7C15ULL;  // 2^64 over the golden ratio
-  return (of_text(key.name) * odd + of_text(key.device)) * odd +
-         static_cast<std::size_t>(key.access);
+  hash = of_text(name) * odd + static_cast<std::size_t>(access);
+  if (!device.empty()) {
+    hash = hash * odd + of_text(device);
+  }
 }
 
 // ---- leases ----
@@ -146,32 +146,33 @@ std::shared_ptr<mapping> lease_table::find(std::string_view name,
                                            std::string_view device,
                                            gpushm::access access,
                                            std::uint64_t expected_size_bytes) {
+  const words_view words(name, device, access);
   ended out;
-  std::shared_ptr<mapping> found;  // this may be its last owner: not under the lock
   const std::lock_guard lock(mutex_);
-  const auto at = by_words_.find(words_view{name, device, access});
-  if (at != by_words_.end()) {
-    found = at->second.lock();
-    if (found) {
-      const bool current = is_current(*found);
-      const bool fits = expected_size_bytes == 0 || expected_size_bytes == found->info().size_bytes;
-      if (current && fits) {
-        add_user(found);
-        ++stats_.hits;
-        return found;
-      }
-      if (!current && found->notes_.unused) {
-        forget(found, out);
-      }
-      if (current) {
-        ++stats_.misses;  // the broker says what is wrong
-        return nullptr;
-      }
-    }
-    by_words_.erase(at);
+  const auto at = by_words_.find(words);
+  if (at == by_words_.end()) {
+    ++stats_.misses;
+    return nullptr;
   }
-  ++stats_.misses;
-  return nullptr;
+  mapping& found = *at->second;
+  if (!is_current(found)) {
+    ++stats_.misses;
+    if (found.notes_.unused) {
+      forget(found, out);
+    } else {
+      std::erase(found.notes_.found_by, &at->first);
+      by_words_.erase(at);
+    }
+    return nullptr;
+  }
+  if (expected_size_bytes != 0 && expected_size_bytes != found.info().size_bytes) {
+    ++stats_.misses;  // the broker says what is wrong
+    return nullptr;
+  }
+  count_user(found);
+  ++stats_.hits;
+  found.lease()->broker().opened_from_cache();
+  return {std::shared_ptr<mapping>(), &found};
 }
 
 void lease_table::use(const std::shared_ptr<mapping>& of) {
@@ -180,27 +181,57 @@ void lease_table::use(const std::shared_ptr<mapping>& of) {
 }
 
 void lease_table::add_user(const std::shared_ptr<mapping>& of) {
-  if (of->notes_.unused) {
-    leave_unused(*of);
+  mapping::notes& notes = of->notes_;
+  const bool is_known = notes.unused || !notes.owner.empty();
+  ended owner(is_known ? 0 : 1, of);
+  if (of->is_peers() && !notes.group) {
+    notes.group =
+        groups_
+            .try_emplace({of->info().device.text(), of->info().allocated_bytes >= large_peer_bytes})
+            .first;
+    ++(*notes.group)->second;
   }
-  if (is_peers(*of) && !std::exchange(of->notes_.known, true)) {
-    ++groups_[{of->info().device.text(), of->info().allocated_bytes >= large_peer_bytes}];
+  if (!is_known) {
+    notes.owner.swap(owner);
+    notes.place = notes.owner.begin();
   }
-  if (of->notes_.users++ == 0) {
+  count_user(*of);
+}
+
+void lease_table::count_user(mapping& of) noexcept {
+  if (of.notes_.unused) {
+    leave_unused(of);
+  }
+  if (of.notes_.users++ == 0) {
     ++stats_.used_entries;
-    stats_.used_bytes += of->info().allocated_bytes;
+    stats_.used_bytes += of.info().allocated_bytes;
   }
 }
 
 void lease_table::keep(const std::shared_ptr<mapping>& of, std::string_view device) {
+  const words_view words(of->info().name, device, of->access());
+  ended out;
   const std::lock_guard lock(mutex_);
-  if (by_words_.size() >= sweep_at_) {
-    std::erase_if(by_words_, [](const auto& entry) { return entry.second.expired(); });
-    sweep_at_ = by_words_.size() * 2 + 64;
+  std::vector<const open_words*>& found_by = of->notes_.found_by;
+  found_by.reserve(found_by.size() + 1);
+  auto at = by_words_.find(words);
+  if (at == by_words_.end()) {
+    at = by_words_
+             .emplace(open_words{words.hash, of->info().name, std::string(device), words.access},
+                      nullptr)
+             .first;
+  } else {
+    std::erase(at->second->notes_.found_by, &at->first);
   }
-  by_words_[words{of->info().name, std::string(device), of->access()}] = of;
+  at->second = of.get();
+  found_by.push_back(&at->first);
   of->notes_.opened = true;
-  add_user(of);
+  try {
+    add_user(of);
+  } catch (...) {
+    forget(*of, out);
+    throw;
+  }
 }
 
 bool lease_table::is_worth_keeping(const mapping& of) {
@@ -210,67 +241,60 @@ bool lease_table::is_worth_keeping(const mapping& of) {
 
 void lease_table::release(std::shared_ptr<mapping> of) noexcept {
   ended out;
-  try {
-    const std::lock_guard lock(mutex_);
-    if (--of->notes_.users != 0) {
-      return;
-    }
-    --stats_.used_entries;
-    stats_.used_bytes -= of->info().allocated_bytes;
-    const bool worth_keeping = is_worth_keeping(*of);
-    const bool fits = of->info().allocated_bytes <= bounds_.max_bytes;
-    stats_.evictions += worth_keeping && !fits ? 1 : 0;
-    if (worth_keeping && fits) {  // else it would only throw out the others
-      mapping::notes& notes = of->notes_;
-      if (notes.node.empty()) {
-        notes.node.emplace_back();
-      }
-      notes.place = notes.node.begin();
-      *notes.place = of;
-      unused_.splice(unused_.end(), notes.node);
-      notes.unused = true;
-      ++stats_.kept_entries;
-      stats_.kept_bytes += of->info().allocated_bytes;
-      evict(out);
-    } else {
-      forget(of, out);
-    }
-  } catch (const std::exception& why) {  // out of memory: `of` just goes
-    base::log(log_level::warning, why.what());
+  const std::lock_guard lock(mutex_);
+  mapping::notes& notes = of->notes_;
+  if (--notes.users != 0) {
+    return;
+  }
+  --stats_.used_entries;
+  stats_.used_bytes -= of->info().allocated_bytes;
+  const bool worth_keeping = is_worth_keeping(*of);
+  const bool fits = of->info().allocated_bytes <= bounds_.max_bytes;
+  stats_.evictions += worth_keeping && !fits ? 1 : 0;
+  if (worth_keeping && fits) {  // else it would only throw out the others
+    unused_.splice(unused_.end(), notes.owner);
+    notes.unused = true;
+    ++stats_.kept_entries;
+    stats_.kept_bytes += of->info().allocated_bytes;
+    evict(out);
+  } else {
+    forget(*of, out);
   }
 }
 
 // ---- ending ----
 
-void lease_table::leave_unused(mapping& of) {
+void lease_table::leave_unused(mapping& of) noexcept {
   of.notes_.unused = false;
   --stats_.kept_entries;
   stats_.kept_bytes -= of.info().allocated_bytes;
-  of.notes_.node.splice(of.notes_.node.end(), unused_, of.notes_.place);
-  of.notes_.place->reset();
+  of.notes_.owner.splice(of.notes_.owner.end(), unused_, of.notes_.place);
 }
 
-/// The words stay, and lead nowhere once the mapping is gone; they are swept in `keep`.
-void lease_table::forget(const std::shared_ptr<mapping>& of, ended& out) {
-  out.push_back(of);
-  if (of->notes_.unused) {
-    leave_unused(*of);
+/// Nothing finds it here any more.
+void lease_table::forget(mapping& of, ended& out) noexcept {
+  mapping::notes& notes = of.notes_;
+  if (notes.unused) {
+    leave_unused(of);
   }
-  if (std::exchange(of->notes_.known, false)) {
-    const auto at =
-        groups_.find({of->info().device.text(), of->info().allocated_bytes >= large_peer_bytes});
-    if (--at->second == 0) {
-      groups_.erase(at);
+  out.splice(out.end(), notes.owner);
+  for (const open_words* const each : notes.found_by) {
+    by_words_.erase(by_words_.find(*each));
+  }
+  notes.found_by.clear();
+  if (notes.group) {
+    if (--(*notes.group)->second == 0) {
+      groups_.erase(*notes.group);
     }
+    notes.group.reset();
   }
 }
 
-bool lease_table::is_last_of_group(const mapping& of) const {
-  return is_peers(of) &&
-         groups_.at({of.info().device.text(), of.info().allocated_bytes >= large_peer_bytes}) == 1;
+bool lease_table::is_last_of_group(const mapping& of) noexcept {
+  return of.notes_.group && (*of.notes_.group)->second == 1;
 }
 
-void lease_table::evict(ended& out) {
+void lease_table::evict(ended& out) noexcept {
   while (!unused_.empty() &&
          (stats_.kept_bytes > bounds_.max_bytes || stats_.kept_entries > bounds_.max_entries)) {
     auto victim = unused_.begin();
@@ -278,19 +302,15 @@ void lease_table::evict(ended& out) {
       ++victim;
     }
     ++stats_.evictions;
-    forget(std::shared_ptr<mapping>(victim == unused_.end() ? unused_.front() : *victim), out);
+    forget(victim == unused_.end() ? *unused_.front() : **victim, out);
   }
 }
 
 void lease_table::trim() noexcept {
-  try {
-    ended out;
-    const std::lock_guard lock(mutex_);
-    while (!unused_.empty()) {
-      forget(std::shared_ptr<mapping>(unused_.front()), out);
-    }
-  } catch (const std::exception& why) {
-    base::log(log_level::warning, why.what());
+  ended out;
+  const std::lock_guard lock(mutex_);
+  while (!unused_.empty()) {
+    forget(*unused_.front(), out);
   }
 }
 
@@ -303,18 +323,14 @@ void lease_table::close() noexcept {
 }
 
 bool lease_table::end_lost(gpushm::generation generation) noexcept {
-  try {
-    ended out;
-    const std::lock_guard lock(mutex_);
-    for (const std::shared_ptr<mapping>& each : unused_) {
-      const bool meant = generation == 0 || each->info().generation == generation;
-      if (meant && !is_current(*each)) {
-        forget(std::shared_ptr<mapping>(each), out);
-        return true;
-      }
+  ended out;
+  const std::lock_guard lock(mutex_);
+  for (const std::shared_ptr<mapping>& each : unused_) {
+    const bool meant = generation == 0 || each->info().generation == generation;
+    if (meant && !is_current(*each)) {
+      forget(*each, out);
+      return true;
     }
-  } catch (const std::exception& why) {
-    base::log(log_level::warning, why.what());
   }
   return false;
 }

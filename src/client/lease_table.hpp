@@ -31,8 +31,9 @@ namespace gpushm::detail {
 /// of each peer GPU and size class goes last of all: it makes later opens from that GPU a hundred
 /// times cheaper.
 ///
-/// Leases live as long as somebody uses them or a mapping of them is kept, and leave the table when
-/// they end. No lock is held while a mapping is made or ended: a hit never waits for the driver.
+/// Mappings that are used or kept are the table's; each use is counted. So a hit counts no
+/// references. Leases live as long as a mapping of them, and leave the table when they end. No lock
+/// is held while a mapping is made or ended: a hit never waits for the driver.
 /// Distinct objects: safe. Shared objects: safe.
 class lease_table final : public lease_listener, public std::enable_shared_from_this<lease_table> {
  public:
@@ -60,8 +61,8 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   // ---- mappings ----
 
   /// What `open(name, device, access)` would give, as one more user of it; null when that is not
-  /// known, not valid any more, or of another size than expected (0: any). Counts a hit or a miss.
-  /// No system call.
+  /// known, not valid any more, or of another size than expected (0: any). The result owns nothing:
+  /// it lives until `release`. Counts a hit or a miss, also for the broker. No system call.
   [[nodiscard]] std::shared_ptr<mapping> find(std::string_view name,
                                               std::string_view device,
                                               gpushm::access access,
@@ -71,7 +72,8 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   /// The same, and from now on `find` gives `of` for these words. `device` is what the caller of
   /// open wrote.
   void keep(const std::shared_ptr<mapping>& of, std::string_view device);
-  /// One user less. May end mappings: this one, or older ones that nobody uses.
+  /// One user less. `of` is used by nobody else afterwards. May end mappings: this one, or older
+  /// ones that nobody uses.
   void release(std::shared_ptr<mapping> of) noexcept;
 
   /// Ends every mapping that nobody uses.
@@ -88,49 +90,46 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   }
 
  private:
-  struct words {
-    std::string name;
-    std::string device;
-    gpushm::access access;
-  };
   struct words_view {
+    words_view(std::string_view name, std::string_view device, gpushm::access access) noexcept;
+    std::size_t hash;
     std::string_view name;
     std::string_view device;
     gpushm::access access;
   };
   struct hash {
     using is_transparent = void;
-    std::size_t operator()(const words_view& key) const noexcept;
-    std::size_t operator()(const words& key) const noexcept {
-      return (*this)(words_view{key.name, key.device, key.access});
+    template <typename Key>
+    std::size_t operator()(const Key& key) const noexcept {
+      return key.hash;
     }
   };
   struct equal {
     using is_transparent = void;
     template <typename A, typename B>
     bool operator()(const A& a, const B& b) const noexcept {
-      return a.access == b.access && std::string_view(a.name) == std::string_view(b.name) &&
+      return a.hash == b.hash && a.access == b.access &&
+             std::string_view(a.name) == std::string_view(b.name) &&
              std::string_view(a.device) == std::string_view(b.device);
     }
   };
-  using group = std::pair<std::string, bool>;  // the GPU of peers' memory, and: 512 MiB or more
-  using ended = std::vector<std::shared_ptr<mapping>>;
+  using ended = std::list<std::shared_ptr<mapping>>;
 
   // With the lock held. What is to be ended is collected, and ended without it.
   void add_user(const std::shared_ptr<mapping>& of);
-  void leave_unused(mapping& of);
-  void forget(const std::shared_ptr<mapping>& of, ended& out);
-  void evict(ended& out);
+  void count_user(mapping& of) noexcept;
+  void leave_unused(mapping& of) noexcept;
+  void forget(mapping& of, ended& out) noexcept;
+  void evict(ended& out) noexcept;
   [[nodiscard]] static bool is_worth_keeping(const mapping& of);
-  [[nodiscard]] bool is_last_of_group(const mapping& of) const;
+  [[nodiscard]] static bool is_last_of_group(const mapping& of) noexcept;
 
   mutable std::mutex mutex_;
   std::map<std::pair<const connection*, gpushm::generation>, std::weak_ptr<segment_lease>> leases_;
   cache_bounds bounds_;
-  std::unordered_map<words, std::weak_ptr<mapping>, hash, equal> by_words_;
-  std::size_t sweep_at_ = 64;                   // size at which expired words are swept
+  std::unordered_map<open_words, mapping*, hash, equal> by_words_;
   std::list<std::shared_ptr<mapping>> unused_;  // the least recently used first
-  std::map<group, std::size_t> groups_;         // mappings for other GPUs, used or not
+  peer_groups groups_;                          // used or not
   gpushm::cache_stats stats_;
 };
 

@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "client/segment_lease.hpp"
 #include "gpushm/types.hpp"
@@ -15,6 +17,17 @@
 #include "wire/messages.hpp"
 
 namespace gpushm::detail {
+
+/// How many mappings there are of a GPU's memory for other GPUs, of 512 MiB or more, and of less.
+using peer_groups = std::map<std::pair<std::string, bool>, std::size_t>;
+
+/// What an open says that may find a mapping.
+struct open_words {
+  std::size_t hash;  ///< of the others
+  std::string name;
+  std::string device;  ///< as the caller of open wrote it
+  gpushm::access access;
+};
 
 /// Memory mapped into this process for one device and access, and the lease that it stands on.
 /// Shared by all its users here; what the table keeps.
@@ -48,7 +61,9 @@ class mapping {
   [[nodiscard]] gpushm::access access() const noexcept { return access_; }
   /// The device that uses it, as `device_id::text`.
   [[nodiscard]] const std::string& device() const noexcept { return device_; }
-  /// The same, as CUDA numbers it here; -1: the host.
+  /// Of memory that another GPU than its own uses.
+  [[nodiscard]] bool is_peers() const noexcept { return is_peers_; }
+  /// The device that uses it, as CUDA numbers it here; -1: the host.
   [[nodiscard]] int ordinal() const noexcept { return ordinal_; }
   [[nodiscard]] segment_state state() const noexcept {
     return lease_ ? lease_->state() : segment_state::unknown;
@@ -66,16 +81,20 @@ class mapping {
         region_(std::move(region)),
         access_(access),
         device_(user.text()),
+        is_peers_(device_ != info().device.text()),
         ordinal_(memory::local_ordinal(user)) {}
 
   /// The table's notes; with its lock held.
   struct notes {
     std::size_t users = 0;
     bool opened = false;  ///< by name; a creator's own mapping is not kept for nobody
-    bool known = false;   ///< counted in the table's groups
     bool unused = false;  ///< in the list of those that nobody uses
-    std::list<std::shared_ptr<mapping>> node;  ///< its place, empty, while it is not there
-    std::list<std::shared_ptr<mapping>>::iterator place;
+    /// The table's share, which is here while somebody uses the mapping, and in that list while
+    /// nobody does. One, or none: the table does not have it.
+    std::list<std::shared_ptr<mapping>> owner;
+    std::list<std::shared_ptr<mapping>>::iterator place;  ///< of that one
+    std::vector<const open_words*> found_by;
+    std::optional<peer_groups::iterator> group;  ///< where it is counted
   };
 
   std::optional<wire::segment> facts_;
@@ -83,6 +102,7 @@ class mapping {
   std::shared_ptr<memory::region> region_;  // goes before the lease: a broker that frees finds it
   gpushm::access access_;                   // unmapped
   std::string device_;
+  bool is_peers_;
   int ordinal_;
   notes notes_;
 };

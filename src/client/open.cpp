@@ -90,13 +90,7 @@ std::shared_ptr<mapping> map_exporters(granted& what, const open_options& option
 /// nothing has changed.
 segment_ptr client_impl::find(std::string_view name, const open_options& options) {
   auto found = leases_->find(name, options.device, options.access, options.expected_size_bytes);
-  if (!found) {
-    return nullptr;
-  }
-  if (found->lease() != nullptr) {
-    found->lease()->broker().opened_from_cache();
-  }
-  return user_of(std::move(found));
+  return found ? user_of(std::move(found)) : nullptr;
 }
 
 // ---- ask ----

@@ -16,7 +16,7 @@ namespace gpushm::detail {
 
 /// How opens went, until it is sent: any number of threads add, the connection's thread takes.
 ///
-/// Distinct objects: safe. Shared objects: safe.
+/// Distinct objects: safe. Shared objects: safe, but for `add_cached`.
 class open_reports {
  public:
   using time_point = std::chrono::steady_clock::time_point;
@@ -28,8 +28,10 @@ class open_reports {
   /// True when `due` is earlier now than before.
   bool add_latency(std::uint64_t nanoseconds) { return add(open_ns_, nanoseconds); }
   bool add_failure(std::uint64_t code) { return add(failures_, code); }
-  /// No lock. Is part of the next report but does not make one due.
-  void add_cached() noexcept { cached_.fetch_add(1, std::memory_order_relaxed); }
+  /// No lock. Is part of the next report but does not make one due. One caller at a time.
+  void add_cached() noexcept {
+    cached_.store(cached_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
 
   /// When the next report should be sent; nothing when there is nothing to report.
   [[nodiscard]] std::optional<time_point> due() const {
@@ -42,7 +44,8 @@ class open_reports {
   [[nodiscard]] std::optional<wire::report> take() {
     const std::lock_guard lock(mutex_);
     wire::report taken{first_of(open_ns_), first_of(failures_), 0};
-    taken.cached = cached_.exchange(0, std::memory_order_relaxed);
+    taken.cached = cached_.load(std::memory_order_relaxed) - told_cached_;
+    told_cached_ += taken.cached;
     if (open_ns_.empty() && failures_.empty()) {
       due_.reset();
     }
@@ -86,6 +89,7 @@ class open_reports {
   std::vector<std::uint64_t> failures_;
   std::optional<time_point> due_;
   std::atomic<std::uint64_t> cached_{0};
+  std::uint64_t told_cached_ = 0;
 };
 
 }  // namespace gpushm::detail

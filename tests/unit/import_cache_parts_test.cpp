@@ -246,6 +246,34 @@ TEST_F(cache_of, words_of_mappings_that_are_gone_lead_nowhere) {
   EXPECT_TRUE(has("w/199", ""));
 }
 
+TEST_F(cache_of, words_are_the_latest_mappings_also_once_the_former_ends) {
+  limit(~0ULL, 8);
+  const auto former = use("w", "GPU-0", "GPU-1");
+  producer_->remove("w");
+  EXPECT_FALSE(has("w", "GPU-1")) << "it is removed";
+  const auto latest = use("w", "GPU-0", "GPU-1");
+  cache_->release(former);
+  EXPECT_TRUE(has("w", "GPU-1"));
+  cache_->keep(former, "GPU-1");  // a user that was under way all the time
+  cache_->keep(latest, "GPU-1");
+  cache_->release(former);
+  EXPECT_TRUE(has("w", "GPU-1"));
+  cache_->release(latest);
+  cache_->release(latest);
+  EXPECT_EQ(cache_->stats().kept_entries, 1U);
+}
+
+TEST_F(cache_of, words_may_be_longer_than_any_name) {
+  limit(~0ULL, 8);
+  keep("w", "GPU-0", "GPU-1");
+  const std::string device(5'000, 'd');
+  const auto mapped = cache_->find("w", "GPU-1", access::read);
+  ASSERT_NE(mapped, nullptr);
+  EXPECT_EQ(mapped.use_count(), 0) << "a hit counts uses, not references";
+  EXPECT_FALSE(has("w", device));
+  cache_->release(mapped);
+}
+
 // ---- slow drivers ----
 
 TEST_F(cache_of, slow_drivers_keeps_no_hit_waiting_while_a_mapping_ends) {
