@@ -198,6 +198,10 @@ void hub::receive(session& from,
     if (const std::uint64_t id = wire::id_of(packet); id != 0) {  // what has none has no answer
       fail(&from, id, 0, nullptr);
     }
+    if (on == lane_kind::events) {
+      domain_.ask_again(from.number);  // its answers may be what was lost
+      settle();
+    }
     return;
   }
   if (!message) {
@@ -338,16 +342,7 @@ void hub::settle(session* from, prepared answer) noexcept {
     } else if (!answer.empty()) {
       send(from, std::exchange(answer, {}));
     } else if (questions < wanted.questions.size()) {
-      const core::question asked = wanted.questions[questions++];
-      try {
-        outgoing packet;
-        packet.is_answer = false;
-        packet.on_event_lane = true;
-        send(find(asked.exporter),
-             prepare(asked.confirmation, wire::confirm{asked.generation}, std::move(packet)));
-      } catch (const std::bad_alloc&) {
-        domain_.not_asked(asked);
-      }
+      questions += ask(std::span(wanted.questions).subspan(questions));
     } else if (changes < wanted.changes.size()) {
       tell(core::change(wanted.changes[changes++]));
     } else {
@@ -356,6 +351,33 @@ void hub::settle(session* from, prepared answer) noexcept {
   }
   wanted.clear();
   counters_.state_of(domain_);
+}
+
+/// Those at the beginning that one packet asks; how many they are. Without memory for it, nothing
+/// of it is asked.
+std::size_t hub::ask(std::span<const core::question> questions) noexcept {
+  const core::session_id exporter = questions.front().exporter;
+  const auto end = std::find_if(questions.begin(), questions.end(), [&](const auto& each) {
+    return each.exporter != exporter;
+  });
+  const auto now = questions.first(
+      std::min<std::size_t>(static_cast<std::size_t>(end - questions.begin()), wire::max_batch));
+  try {
+    wire::confirm list;
+    for (const core::question& each : now) {
+      list.questions.push_back(each.confirmation);
+      list.generations.push_back(each.generation);
+    }
+    outgoing packet;
+    packet.is_answer = false;
+    packet.on_event_lane = true;
+    send(find(exporter), prepare(0, std::move(list), std::move(packet)));
+  } catch (const std::bad_alloc&) {
+    for (const core::question& each : now) {
+      domain_.not_asked(each);  // which asks nothing
+    }
+  }
+  return now.size();
 }
 
 /// Without memory for that it does not wait: its one answer is that failure.
@@ -708,7 +730,12 @@ prepared hub::handle(const context& at, const wire::bye& /*message*/) {
 }
 
 prepared hub::handle(const context& at, const wire::confirmed& message) {
-  domain_.confirmed(at.number, at.id, static_cast<core::verdict>(message.verdict));
+  for (std::size_t i = 0; i < message.questions.size() && !at.from.dropped; ++i) {
+    domain_.confirmed(
+        at.number, message.questions[i], static_cast<core::verdict>(message.verdicts[i]));
+    settle();  // of one at a time is there room for what comes of it
+  }
+  domain_.ask_more(at.number);  // all in one packet
   return {};
 }
 

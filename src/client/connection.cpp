@@ -73,8 +73,8 @@ connection::connection(handshake&& done)
       events_(std::move(done.events)),
       buffer_(wire::max_packet_bytes),
       held_(most_held_descriptors()),
-      worker_([this](std::uint64_t id, const wire::confirmed& said) {
-        push(event_queue_, {id, said});
+      worker_([this](wire::confirmed said) {
+        push(event_queue_, {0, std::move(said)});
       }) {}
 
 std::shared_ptr<connection> connection::establish(const std::string& path,

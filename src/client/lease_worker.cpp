@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/lease_worker.hpp"
 
+#include <chrono>
+#include <unordered_map>
 #include <utility>
 
 #include "base/log.hpp"
 #include "base/thread.hpp"
 
 namespace gpushm::detail {
+
+namespace {
+
+/// How long an answer waits for others that go in the same list.
+constexpr std::chrono::milliseconds longest_list{5};
+
+}  // namespace
 
 lease_worker::lease_worker(reply answer_with) : reply_(std::move(answer_with)) {}
 
@@ -36,11 +45,13 @@ void lease_worker::stop_answering(gpushm::generation generation) noexcept {
   answers_.erase(generation);
 }
 
-void lease_worker::confirm(std::uint64_t id, gpushm::generation generation) noexcept {
+void lease_worker::confirm(wire::confirm asked) noexcept {
   try {
     const std::lock_guard lock(mutex_);
-    if (questions_.size() < max_questions) {
-      questions_.push_back({id, generation});
+    const std::size_t count = asked.questions.size();
+    if (waiting_questions_ + count <= max_questions) {
+      questions_.push_back(std::move(asked));
+      waiting_questions_ += count;
       changed_.notify_one();
     }
   } catch (const std::exception& why) {  // the broker's deadline tells who waits
@@ -76,10 +87,11 @@ void lease_worker::run() {
     }
     base::held_log_lines lines;
     if (!questions_.empty()) {
-      const question next = questions_.front();
+      const wire::confirm next = std::move(questions_.front());
       questions_.pop_front();
+      waiting_questions_ -= next.questions.size();
       lock.unlock();
-      answer_one(next);
+      answer_all(next);
     } else if (!lost_.empty()) {
       const gpushm::generation next = lost_.front();
       lost_.pop_front();
@@ -93,20 +105,42 @@ void lease_worker::run() {
   }
 }
 
-void lease_worker::answer_one(const question& asked) noexcept {
+wire::verdict lease_worker::verdict_on(gpushm::generation generation) {
+  std::shared_ptr<const confirm_answer> answer;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto at = answers_.find(generation); at != answers_.end()) {
+      answer = at->second;
+    }
+  }
+  if (!answer) {
+    return wire::verdict::not_shared;
+  }
+  return (*answer)() ? wire::verdict::unchanged : wire::verdict::changed;
+}
+
+/// In one list, as long as the driver is fast. It is asked once for questions about the same
+/// memory: they all came before.
+void lease_worker::answer_all(const wire::confirm& asked) noexcept {
   try {
-    std::shared_ptr<const confirm_answer> answer;
-    {
-      const std::lock_guard lock(mutex_);
-      if (const auto at = answers_.find(asked.generation); at != answers_.end()) {
-        answer = at->second;
+    std::unordered_map<gpushm::generation, wire::verdict> known;
+    wire::confirmed said;
+    auto send_at = std::chrono::steady_clock::now() + longest_list;
+    for (std::size_t i = 0; i < asked.questions.size(); ++i) {
+      const auto [at, is_new] = known.try_emplace(asked.generations[i], wire::verdict::not_shared);
+      if (is_new) {
+        at->second = verdict_on(asked.generations[i]);
+      }
+      said.questions.push_back(asked.questions[i]);
+      said.verdicts.push_back(at->second);
+      if (const auto now = std::chrono::steady_clock::now(); now >= send_at) {
+        reply_(std::exchange(said, {}));
+        send_at = now + longest_list;
       }
     }
-    wire::confirmed said{asked.generation, wire::verdict::not_shared};
-    if (answer) {
-      said.verdict = (*answer)() ? wire::verdict::unchanged : wire::verdict::changed;
+    if (!said.questions.empty()) {
+      reply_(std::move(said));
     }
-    reply_(asked.id, said);
   } catch (const std::exception& why) {  // the broker's deadline tells who waits
     base::log(log_level::warning, why.what());
   }

@@ -40,9 +40,10 @@ using confirm_answer = std::function<bool()>;
 /// Distinct objects: safe. Shared objects: safe.
 class lease_worker {
  public:
-  /// Questions that wait; the broker's deadline tells those who asked further ones.
+  /// Questions that wait; the broker's deadline tells those who asked further ones. A list is taken
+  /// whole or not at all.
   static constexpr std::size_t max_questions = 65'536;
-  using reply = std::function<void(std::uint64_t id, const wire::confirmed& said)>;
+  using reply = std::function<void(wire::confirmed said)>;
 
   /// `reply` is called on the worker; it must not block and not throw.
   explicit lease_worker(reply answer_with);
@@ -61,19 +62,15 @@ class lease_worker {
   void stop_answering(gpushm::generation generation) noexcept;
 
   // From the thread that receives: none of these blocks.
-  void confirm(std::uint64_t id, gpushm::generation generation) noexcept;
+  void confirm(wire::confirm asked) noexcept;
   void lost(gpushm::generation generation) noexcept;
   /// The broker is gone.
   void all_lost() noexcept;
 
  private:
-  struct question {
-    std::uint64_t id;
-    gpushm::generation generation;
-  };
-
   void run();
-  void answer_one(const question& asked) noexcept;
+  void answer_all(const wire::confirm& asked) noexcept;
+  [[nodiscard]] wire::verdict verdict_on(gpushm::generation generation);
   void end_one(gpushm::generation generation) noexcept;
 
   reply reply_;
@@ -83,7 +80,8 @@ class lease_worker {
   std::mutex mutex_;  // of all below
   std::condition_variable changed_;
   std::unordered_map<gpushm::generation, std::shared_ptr<const confirm_answer>> answers_;
-  std::deque<question> questions_;
+  std::deque<wire::confirm> questions_;
+  std::size_t waiting_questions_ = 0;  ///< in those lists
   std::deque<gpushm::generation> lost_;
   bool all_lost_ = false;
   bool stopping_ = false;

@@ -181,8 +181,13 @@ class domain {
   bool cancel(session_id session,
               std::uint64_t request,
               std::optional<std::uint32_t> index = {}) noexcept;
-  /// The exporter's answer. One that comes too late, or that was not asked for, is ignored.
+  /// The exporter's answer. One that comes too late, or that was not asked for, is ignored. After
+  /// one or several, `ask_more`.
   void confirmed(session_id exporter, std::uint64_t confirmation, verdict said);
+  /// Questions for which there was no room before. They have room now by answers.
+  void ask_more(session_id exporter) noexcept;
+  /// What it has said was lost: it is asked anew whatever it has not answered.
+  void ask_again(session_id exporter) noexcept;
   /// There was no memory for the question: its open is refused.
   void not_asked(const question& what);
   /// A release of what the session does not hold is ignored: it may cross a removal.
@@ -384,7 +389,6 @@ class domain {
                     const segment& found,
                     time_point since);
   waiting_confirmation take_confirmation(std::uint64_t id);
-  void ask_next(session_id exporter) noexcept;
   [[nodiscard]] std::size_t leases_a_turn() const noexcept;
   void stop_requests(session_id session, participant& of);
   bool end_next_lease(ended_session& gone);

@@ -249,7 +249,7 @@ void domain::keep(session_id session,
   heir.kept->merge(kept);
   if (!more) {
     heir.kept.reset();
-    ask_next(session);
+    ask_more(session);
   }
 }
 

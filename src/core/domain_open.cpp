@@ -222,13 +222,13 @@ void domain::ask_exporter(session_id session,
   if (!waited_before) {
     effects_.waits.push_back({session, request.request, request.index});
   }
-  ask_next(found.creator_session);
+  ask_more(found.creator_session);
 }
 
 /// No exporter gets more questions than fit into its socket: it may be busy, or stopped. Those that
 /// it never answers keep their place, so that a stopped one is not asked without end. Those that
 /// there is no memory for now are asked at the next occasion, or time out.
-void domain::ask_next(session_id exporter) noexcept {
+void domain::ask_more(session_id exporter) noexcept {
   const auto at = sessions_.find(exporter);
   if (at == sessions_.end()) {
     return;
@@ -251,6 +251,14 @@ void domain::ask_next(session_id exporter) noexcept {
   }
 }
 
+void domain::ask_again(session_id exporter) noexcept {
+  if (const auto at = sessions_.find(exporter); at != sessions_.end()) {
+    participant& asked = at->second;
+    asked.to_ask.splice(asked.to_ask.begin(), asked.asked);
+    ask_more(exporter);
+  }
+}
+
 domain::waiting_confirmation domain::take_confirmation(std::uint64_t id) {
   const auto at = confirming_.find(id);
   waiting_confirmation taken = std::move(at->second);
@@ -269,9 +277,8 @@ domain::waiting_confirmation domain::take_confirmation(std::uint64_t id) {
 }
 
 void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict said) {
-  if (const auto who = sessions_.find(exporter);
-      who != sessions_.end() && who->second.asked.remove(confirmation) != 0) {
-    ask_next(exporter);
+  if (const auto who = sessions_.find(exporter); who != sessions_.end()) {
+    who->second.asked.remove(confirmation);
   }
   const auto at = confirming_.find(confirmation);
   if (at == confirming_.end()) {

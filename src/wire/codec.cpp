@@ -288,15 +288,23 @@ class encoder {
   added add(const done& /*v*/) { return {fb::Body::Done, fb::CreateDone(builder_).Union()}; }
   added add(const bye& /*v*/) { return {fb::Body::Bye, fb::CreateBye(builder_).Union()}; }
   added add(const confirm& v) {
-    return {fb::Body::Confirm, fb::CreateConfirm(builder_, v.generation).Union()};
+    check_count("questions", v.questions.size(), max_batch, 1);
+    check_count("generations", v.generations.size(), v.questions.size(), v.questions.size());
+    const auto questions = builder_.CreateVector(v.questions);
+    const auto generations = builder_.CreateVector(v.generations);
+    return {fb::Body::Confirm, fb::CreateConfirm(builder_, questions, generations).Union()};
   }
   added add(const confirmed& v) {
-    return {fb::Body::Confirmed,
-            fb::CreateConfirmed(
-                builder_,
-                v.generation,
-                enumerator("verdict", v.verdict, verdict::unchanged, verdict::not_shared))
-                .Union()};
+    check_count("questions", v.questions.size(), max_batch, 1);
+    check_count("verdicts", v.verdicts.size(), v.questions.size(), v.questions.size());
+    const auto questions = builder_.CreateVector(v.questions);
+    std::uint8_t* target = nullptr;
+    const auto verdicts =
+        builder_.CreateUninitializedVector<std::uint8_t>(v.verdicts.size(), &target);
+    for (const verdict each : v.verdicts) {
+      *target++ = enumerator("verdict", each, verdict::unchanged, verdict::not_shared);
+    }
+    return {fb::Body::Confirmed, fb::CreateConfirmed(builder_, questions, verdicts).Union()};
   }
   added add(const report& v) {
     const auto open_ns = sizes("open_ns", v.open_ns);
@@ -439,12 +447,21 @@ class decoder {
         return done{};
       case fb::Body::Bye:
         return bye{};
-      case fb::Body::Confirm:
-        return confirm{m.body_as_Confirm()->generation()};
+      case fb::Body::Confirm: {
+        const auto& v = *m.body_as_Confirm();
+        confirm result{sizes(v.questions()), sizes(v.generations())};
+        check_one_each(result.questions, result.generations.size());
+        return result;
+      }
       case fb::Body::Confirmed: {
         const auto& v = *m.body_as_Confirmed();
-        return confirmed{v.generation(),
-                         enumerator(v.verdict(), verdict::unchanged, verdict::not_shared)};
+        confirmed result{sizes(v.questions()), {}};
+        check_one_each(result.questions, v.verdicts() == nullptr ? 0 : v.verdicts()->size());
+        result.verdicts.reserve(result.questions.size());
+        for (const std::uint8_t each : *v.verdicts()) {
+          result.verdicts.push_back(enumerator(each, verdict::unchanged, verdict::not_shared));
+        }
+        return result;
       }
       case fb::Body::Report: {
         const auto& v = *m.body_as_Report();
@@ -536,6 +553,13 @@ class decoder {
   }
 
   /// An enumerator whose values run from `first` to `last` without gaps.
+  /// At least one question, and as much of what it is about.
+  static void check_one_each(const std::vector<std::uint64_t>& questions, std::size_t others) {
+    if (questions.empty() || questions.size() != others) {
+      throw malformed{};
+    }
+  }
+
   template <typename Enum>
   static Enum enumerator(std::uint64_t value, Enum first, Enum last) {
     if (value < static_cast<std::uint64_t>(first) || value > static_cast<std::uint64_t>(last)) {

@@ -203,14 +203,17 @@ struct bye {
 /// never renumber.
 enum class verdict : std::uint8_t { unchanged = 0, changed = 1, not_shared = 2 };
 
+/// 1 to `max_batch` questions, and as many generations.
 struct confirm {
-  gpushm::generation generation = 0;
+  std::vector<std::uint64_t> questions;
+  std::vector<std::uint64_t> generations;
   friend bool operator==(const confirm&, const confirm&) = default;
 };
 
+/// 1 to `max_batch` questions, and as many verdicts.
 struct confirmed {
-  gpushm::generation generation = 0;
-  wire::verdict verdict = wire::verdict::not_shared;
+  std::vector<std::uint64_t> questions;
+  std::vector<wire::verdict> verdicts;
   friend bool operator==(const confirmed&, const confirmed&) = default;
 };
 

@@ -181,19 +181,25 @@ class world final : public broker_detail::outbox {
       GPUSHM_REQUIRE(bound == !found->ticket.empty());
       GPUSHM_REQUIRE(!bound || found->segment.lifetime == lifetime::leased);
       // Nobody gets it unless its exporter has just said so, and that for each open.
-      GPUSHM_REQUIRE(!bound || (agreed_ && *agreed_ == found->segment.generation));
-      agreed_.reset();
+      const auto agreed = agreed_.find(found->segment.generation);
+      GPUSHM_REQUIRE(!bound || agreed != agreed_.end());
+      if (bound) {
+        agreed_.erase(agreed);
+      }
     }
     if (const auto* asked = std::get_if<wire::confirm>(&message->body)) {
       GPUSHM_REQUIRE(packet.descriptors.empty() && !packet.subscription);
-      GPUSHM_REQUIRE(message->id != 0);
-      const auto* what = segment_of(session, asked->generation);
-      GPUSHM_REQUIRE(what != nullptr && base::is_exporter_bound(what->backend));
-      GPUSHM_REQUIRE(what->creator_session == session);
-      // Asked again only of who has resumed.
-      const auto [at, is_new] = questions_.insert({message->id, {session, asked->generation}});
-      GPUSHM_REQUIRE(is_new || at->second.first != session);
-      at->second.first = session;
+      GPUSHM_REQUIRE(message->id == 0);
+      for (std::size_t i = 0; i < asked->questions.size(); ++i) {
+        const gpushm::generation generation = asked->generations[i];
+        const auto* what = segment_of(session, generation);
+        GPUSHM_REQUIRE(what != nullptr && base::is_exporter_bound(what->backend));
+        GPUSHM_REQUIRE(what->creator_session == session && asked->questions[i] != 0);
+        // Asked again only of who has resumed.
+        const auto [at, is_new] = questions_.insert({asked->questions[i], {session, generation}});
+        GPUSHM_REQUIRE(is_new || at->second.first != session);
+        at->second.first = session;
+      }
     }
     if (const auto* told = std::get_if<wire::event>(&message->body); told && message->id == 0) {
       GPUSHM_REQUIRE(told->kind == event_kind::removed && told->generation != 0);
@@ -287,20 +293,22 @@ class world final : public broker_detail::outbox {
     }
     const std::size_t back = 1 + script.pick(std::min<std::size_t>(questions_.size(), 8));
     const auto asked = *std::prev(questions_.end(), static_cast<std::ptrdiff_t>(back));
-    const auto [exporter, generation] = asked.second;
+    const core::session_id exporter = asked.second.first;
     const bool right = script.pick(8) != 7 && gone_.count(exporter) == 0;
     const core::session_id from = right ? exporter : session;
     const std::uint64_t id = script.pick(16) == 15 ? script.number() : asked.first;
-    const auto said = gpushm_fuzz::some_confirmed(script, generation);
-    if (const auto meant = questions_.find(id);
-        meant != questions_.end() && meant->second.first == from) {
-      if (said.verdict == wire::verdict::unchanged) {
-        agreed_ = meant->second.second;
+    const auto said = gpushm_fuzz::some_confirmed(script, id);
+    for (std::size_t i = 0; i < said.questions.size(); ++i) {
+      if (const auto meant = questions_.find(said.questions[i]);
+          meant != questions_.end() && meant->second.first == from) {
+        if (said.verdicts[i] == wire::verdict::unchanged) {
+          agreed_.insert(meant->second.second);
+        }
+        questions_.erase(meant);
       }
-      questions_.erase(meant);
     }
-    receive(from, wire::encode({id, said}), {}, broker_detail::lane_kind::events);
-    agreed_.reset();
+    receive(from, wire::encode({0, said}), {}, broker_detail::lane_kind::events);
+    agreed_.clear();
   }
 
   void step(gpushm_fuzz::script& script) {
@@ -536,7 +544,7 @@ class world final : public broker_detail::outbox {
   std::set<std::tuple<core::session_id, std::uint64_t, std::uint32_t>> waits_;
   std::map<std::pair<core::session_id, std::uint64_t>, std::uint64_t> cancels_;
   std::map<core::session_id, std::uint64_t> events_;  ///< packets on the event lane
-  std::optional<gpushm::generation> agreed_;          // by the exporter, in the packet at hand
+  std::multiset<gpushm::generation> agreed_;          // by the exporter, in the packet at hand
   std::map<std::uint32_t, gpushm::generation> slots_;
   hub hub_;
 };

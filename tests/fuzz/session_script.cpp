@@ -193,7 +193,7 @@ gpushm::wire::body some_body(script& from, const std::vector<gpushm::generation>
       return from.pick(4) == 0 ? wire::body{wire::listing{}}
                                : wire::body{wire::cancel{from.byte()}};
     case 23:
-      return from.pick(2) == 0 ? wire::body{wire::event{}} : wire::body{wire::confirm{1}};
+      return from.pick(2) == 0 ? wire::body{wire::event{}} : wire::body{wire::confirm{{1}, {1}}};
     case 24:
       return wire::report{{from.number(), from.number()}, {from.number()}, from.number()};
     case 26: {
@@ -212,8 +212,13 @@ gpushm::wire::body some_body(script& from, const std::vector<gpushm::generation>
   }
 }
 
-gpushm::wire::confirmed some_confirmed(script& from, gpushm::generation generation) {
-  return {from.pick(8) == 7 ? from.number() : generation, some_verdict(from)};
+gpushm::wire::confirmed some_confirmed(script& from, std::uint64_t question) {
+  wire::confirmed result{{question}, {some_verdict(from)}};
+  while (from.pick(8) == 7 && result.questions.size() < wire::max_batch) {
+    result.questions.push_back(from.pick(2) == 0 ? question : from.number());
+    result.verdicts.push_back(some_verdict(from));
+  }
+  return result;
 }
 
 }  // namespace gpushm_fuzz

@@ -34,7 +34,7 @@ class script {
 [[nodiscard]] gpushm::wire::body some_body(script& from,
                                            const std::vector<gpushm::generation>& generations);
 
-/// What an exporter says of `generation`; a good word more often than not.
-[[nodiscard]] gpushm::wire::confirmed some_confirmed(script& from, gpushm::generation generation);
+/// What an exporter says to `question`, and perhaps to others; a good word more often than not.
+[[nodiscard]] gpushm::wire::confirmed some_confirmed(script& from, std::uint64_t question);
 
 }  // namespace gpushm_fuzz

@@ -41,8 +41,9 @@ class volume : public hostile {
           if (std::exchange(first, false)) {
             gpushm_testing::sleep_for(pause);
           }
-          session.send_as(asked.message->id,
-                          wire::confirmed{confirm->generation, wire::verdict::unchanged});
+          session.send(
+              wire::confirmed{confirm->questions,
+                              std::vector(confirm->questions.size(), wire::verdict::unchanged)});
         }
       }
     });

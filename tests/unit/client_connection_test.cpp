@@ -389,6 +389,82 @@ INSTANTIATE_TEST_SUITE_P(both,
                          confirmations,
                          testing::Values(flood{5, 128}, flood{8, 128}, flood{4, many_names}));
 
+/// What a worker says of lists.
+class answering : public testing::Test {
+ protected:
+  answering()
+      : worker_([this](wire::confirmed said) {
+          const std::lock_guard lock(mutex_);
+          said_.push_back(std::move(said));
+        }) {
+    worker_.start();
+  }
+  std::vector<wire::confirmed> said() {
+    const std::lock_guard lock(mutex_);
+    return said_;
+  }
+  bool has_said(std::size_t lists) {
+    return eventually([&] { return said().size() == lists; }, 5s);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<wire::confirmed> said_;
+
+ protected:
+  lease_worker worker_;
+};
+
+TEST_F(answering, is_one_list_for_a_list_and_asks_once_for_each_memory) {
+  std::atomic<int> asked{0};
+  worker_.answer_for(7, [&] { return ++asked != 0; });
+  worker_.answer_for(8, [] { return false; });
+  worker_.confirm({{1, 2, 3, 4}, {7, 8, 7, 9}});
+  ASSERT_TRUE(has_said(1));
+  using enum wire::verdict;
+  EXPECT_EQ(said()[0],
+            (wire::confirmed{{1, 2, 3, 4}, {unchanged, changed, unchanged, not_shared}}));
+  EXPECT_EQ(asked, 1);
+  worker_.confirm({{5}, {7}});
+  ASSERT_TRUE(has_said(2));
+  EXPECT_EQ(asked, 2) << "it may have changed since";
+}
+
+TEST_F(answering, does_not_wait_for_a_slow_driver) {
+  worker_.answer_for(7, [] { return true; });
+  worker_.answer_for(8, [] {
+    std::this_thread::sleep_for(20ms);
+    return true;
+  });
+  worker_.answer_for(9, [] { return true; });
+  worker_.confirm({{1, 2, 3}, {7, 8, 9}});
+  ASSERT_TRUE(has_said(2));
+  EXPECT_EQ(said()[0].questions, (std::vector<std::uint64_t>{1, 2}));
+  EXPECT_EQ(said()[1].questions, std::vector<std::uint64_t>{3});
+}
+
+TEST_F(answering, is_bounded_by_lists_that_are_taken_whole_or_not_at_all) {
+  std::promise<void> go;
+  worker_.answer_for(1, [busy = go.get_future().share()] {
+    busy.wait();
+    return true;
+  });
+  worker_.confirm({{1}, {1}});
+  const std::vector<std::uint64_t> full(wire::max_batch, 2);
+  for (std::size_t i = 0; i < lease_worker::max_questions / wire::max_batch + 10; ++i) {
+    worker_.confirm({full, full});
+  }
+  go.set_value();
+  const auto taken = lease_worker::max_questions / wire::max_batch;
+  EXPECT_TRUE(eventually([&] { return said().size() >= taken; }, 5s));
+  std::size_t answers = 0;
+  for (const auto& each : said()) {
+    answers += each.questions.size();
+  }
+  EXPECT_LE(answers, lease_worker::max_questions + 1);
+  EXPECT_GE(answers, taken * wire::max_batch);
+}
+
 /// Mappings whose end takes the driver 100 ms each.
 class slow_listener final : public lease_listener {
  public:

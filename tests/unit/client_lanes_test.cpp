@@ -45,9 +45,12 @@ class model {
     } else if (const auto* back = std::get_if<wire::release>(&asked.body)) {
       released_ += back->count;
     } else if (const auto* said = std::get_if<wire::confirmed>(&asked.body)) {
-      EXPECT_EQ(questions_.erase(asked.id), 1U) << "answered twice, or never asked";
-      EXPECT_EQ(said->verdict,
-                said->generation % 2 == 0 ? wire::verdict::unchanged : wire::verdict::not_shared);
+      for (std::size_t i = 0; i < said->questions.size(); ++i) {
+        EXPECT_EQ(questions_.erase(said->questions[i]), 1U) << "answered twice, or never asked";
+        EXPECT_EQ(
+            said->verdicts[i],
+            said->questions[i] % 2 == 0 ? wire::verdict::unchanged : wire::verdict::not_shared);
+      }
     } else if (const auto* fetch = std::get_if<wire::fetch_chunks>(&asked.body)) {
       out.push_back({{asked.id, wire::chunks{fetch->generation, fetch->first_chunk, {}}}});
     } else if (std::holds_alternative<wire::list>(asked.body)) {
@@ -111,9 +114,13 @@ class model {
 
   void disturb(std::vector<scripted_broker::reply>& out) {
     if (chance(4)) {
-      const std::uint64_t question = ++last_question_;
-      questions_.insert(question);
-      out.push_back({{question, wire::confirm{question % 4}}});
+      wire::confirm list;
+      do {
+        list.questions.push_back(++last_question_);
+        list.generations.push_back(last_question_ % 4);
+        questions_.insert(last_question_);
+      } while (chance(2));
+      out.push_back({{0, std::move(list)}});
     }
     if (chance(4)) {
       out.push_back({{0, wire::event{event_kind::removed, "gone", 7, 0, 0}}});

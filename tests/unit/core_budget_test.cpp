@@ -300,6 +300,7 @@ TEST_F(core_share, an_exporter_is_asked_no_more_than_it_has_answered) {
   // Each answer, also a late one, makes room for a question.
   for (std::size_t i = 0; i < seen_.questions().size(); ++i) {
     domain_.confirmed(exporter, seen_.questions()[i].confirmation, verdict::unchanged);
+    domain_.ask_more(exporter);
   }
   EXPECT_EQ(seen_.questions().size(), most + 1);
   EXPECT_EQ(seen_.answers().back().generation, made);

@@ -172,6 +172,7 @@ class world {
   [[nodiscard]] wire::message last(core::session_id session) const {
     return *wire::decode(out_.sent.at(session).back().encode());
   }
+  std::uint64_t question = 0;  ///< to the creator
   void forget() {
     out_.sent = {};
     out_.lost_events = {};
@@ -243,7 +244,8 @@ class every_request : public testing::TestWithParam<request> {
     std::size_t refused_opens = 0;  ///< of others
     std::size_t events = 0;         ///< that the subscriber has, or knows that it has lost
     bool dropped = false;
-    bool failed = false;  ///< an allocation has failed
+    bool failed = false;       ///< an allocation has failed
+    bool asked_again = false;  ///< what the exporter said was lost
   };
 
   /// The request, while the `nth` allocation fails; 0: none.
@@ -269,6 +271,11 @@ class every_request : public testing::TestWithParam<request> {
     result.failed = gpushm_testing::an_allocation_failed();
     fail_allocation(0);
     result.after = at.now();
+    for (const outgoing& each : at.out_.sent.at(creator)) {
+      result.asked_again = result.asked_again ||
+                           std::holds_alternative<wire::confirm>(wire::decode(each.encode())->body);
+    }
+    result.asked_again = result.asked_again && std::holds_alternative<wire::confirmed>(body);
     result.answers = answers_in(at.out_.sent.at(answered));
     result.dropped = at.out_.dropped.at(answered);
     for (const core::session_id session : {creator, other, watcher}) {
@@ -307,6 +314,11 @@ TEST_P(every_request, is_done_or_refused_whatever_allocation_fails) {
         continue;  // there was not even memory for a refusal
       }
       EXPECT_FALSE(got.dropped);
+      if (got.asked_again) {
+        EXPECT_TRUE(got.answers.empty());
+        EXPECT_EQ(got.after, got.before);
+        continue;
+      }
       if (std::count(got.answers.begin(), got.answers.end(), errc::out_of_memory) == 0) {
         EXPECT_EQ(got.answers, good.answers);
         EXPECT_EQ(got.after.segments, good.after.segments);
@@ -471,25 +483,27 @@ INSTANTIATE_TEST_SUITE_P(
                 .from = creator,
                 .body =
                     [](world& at) {
-                      return wire::confirmed{at.shared, wire::verdict::unchanged};
+                      return wire::confirmed{{at.question}, {wire::verdict::unchanged}};
                     },
                 .before =
                     [](world& at) {
                       at.ask(other, wire::open{"bound", 0, 0});
+                      at.question = std::get<wire::confirm>(at.last(creator).body).questions.at(0);
                     },
                 .answered = other,
-                .id = [](world& at) { return at.last(creator).id; }},
+                .id = [](world&) { return std::uint64_t{0}; }},
         request{.name = "confirmed_as_changed",
                 .from = creator,
                 .body =
                     [](world& at) {
-                      return wire::confirmed{at.shared, wire::verdict::changed};
+                      return wire::confirmed{{at.question}, {wire::verdict::changed}};
                     },
                 .before =
                     [](world& at) {
                       at.ask(other, wire::open{"bound", 0, 0});
+                      at.question = std::get<wire::confirm>(at.last(creator).body).questions.at(0);
                     },
-                .id = [](world& at) { return at.last(creator).id; },
+                .id = [](world&) { return std::uint64_t{0}; },
                 .answers = 0},
         request{.name = "open_many",
                 .from = other,

@@ -59,25 +59,34 @@ class shares : public hub_test {
                 std::holds_alternative<wire::waiting>(packets[0].message.body));
     return request;
   }
-  /// The one question to that session; its id is the broker's.
-  wire::message question(core::session_id exporter) {
+  struct one_question {
+    std::uint64_t id = 0;
+    gpushm::generation generation = 0;
+  };
+  /// The one packet to that session, which is a list of questions.
+  wire::confirm questions(core::session_id exporter) {
     auto packets = take(exporter);
     EXPECT_EQ(packets.size(), 1U);
     if (packets.size() != 1 || !std::holds_alternative<wire::confirm>(packets[0].message.body)) {
       ADD_FAILURE() << "no question";
-      return {0, wire::confirm{}};
+      return {{0}, {0}};
     }
-    EXPECT_TRUE(packets[0].descriptors.empty());
+    EXPECT_EQ(packets[0].message.id, 0U);
+    EXPECT_TRUE(packets[0].on_event_lane && packets[0].descriptors.empty());
     EXPECT_FALSE(packets[0].subscription) << "a question must never be dropped for a resync";
-    return packets[0].message;
+    return std::get<wire::confirm>(packets[0].message.body);
+  }
+  one_question question(core::session_id exporter) {
+    const auto list = questions(exporter);
+    EXPECT_EQ(list.questions.size(), 1U);
+    return {list.questions.at(0), list.generations.at(0)};
   }
   /// Not answered, whatever it says.
-  void say(core::session_id session,
-           std::uint64_t id,
-           gpushm::generation generation,
-           wire::verdict verdict) {
-    const auto packet = wire::encode({id, wire::confirmed{generation, verdict}});
-    receive(session, packet, {}, lane_kind::events);
+  void say(core::session_id session, const wire::confirmed& said) {
+    receive(session, wire::encode({0, said}), {}, lane_kind::events);
+  }
+  void say(core::session_id session, std::uint64_t id, wire::verdict verdict) {
+    say(session, {{id}, {verdict}});
   }
   std::string failure_of(const std::vector<arrived>& answers, std::uint64_t request) {
     EXPECT_EQ(answers.size(), 1U);
@@ -116,10 +125,10 @@ TEST_F(shares, are_confirmed_before_they_are_opened_and_come_with_ticket_and_off
     const auto request = tell_waiting(importer, wire::open{"kv", 0, 0});
     EXPECT_TRUE(take(importer).empty());
     const auto asked = question(exporter);
-    EXPECT_EQ(std::get<wire::confirm>(asked.body).generation, made);
+    EXPECT_EQ(asked.generation, made);
     EXPECT_NE(asked.id, 0U);
     ids.push_back(asked.id);
-    say(exporter, asked.id, made, wire::verdict::unchanged);
+    say(exporter, asked.id, wire::verdict::unchanged);
     EXPECT_TRUE(take(exporter).empty()) << "not answered";
     const auto answers = take(importer);
     ASSERT_EQ(answers.size(), 1U);
@@ -163,16 +172,14 @@ TEST_F(shares, are_asked_for_once_a_name_of_open_many) {
   EXPECT_EQ(std::get<wire::opened>(answers[2].message.body).index, 1U);
   EXPECT_EQ(std::get<wire::failure>(answers[3].message.body).index, 3U);
   EXPECT_FALSE(answers[2].on_event_lane || answers[3].on_event_lane);
-  const auto asked = take(exporter);
-  ASSERT_EQ(asked.size(), 2U);
-  EXPECT_EQ(std::get<wire::confirm>(asked[0].message.body).generation, b);
-  EXPECT_EQ(std::get<wire::confirm>(asked[1].message.body).generation, a);
-  say(exporter, asked[1].message.id, a, wire::verdict::unchanged);
+  const auto asked = questions(exporter);
+  ASSERT_EQ(asked.generations, (std::vector<gpushm::generation>{b, a})) << "in one packet";
+  say(exporter, asked.questions[1], wire::verdict::unchanged);
   answers = take(importer);
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0].message.id, request);
   EXPECT_EQ(std::get<wire::opened>(answers[0].message.body).index, 2U);
-  say(exporter, asked[0].message.id, b, wire::verdict::not_shared);
+  say(exporter, asked.questions[0], wire::verdict::not_shared);
   answers = take(importer);
   EXPECT_EQ(failure_of(answers, request),
             "gone_or_replaced: its exporter does not share this memory any more (unshare before "
@@ -190,12 +197,12 @@ TEST_F(shares, that_changed_lose_their_name_and_every_holder_hears_of_it) {
   const auto bystander = greet(bob);
   const auto made = share(exporter, "kv");
   tell_waiting(holder, wire::open{"kv", 0, 0});
-  say(exporter, question(exporter).id, made, wire::verdict::unchanged);
+  say(exporter, question(exporter).id, wire::verdict::unchanged);
   take(holder);
   expect<wire::subscribed>(ask(bystander, wire::subscribe{""}));
   const auto subscription = request_;
   const auto request = tell_waiting(importer, wire::open{"kv", 0, 0});
-  say(exporter, question(exporter).id, made, wire::verdict::changed);
+  say(exporter, question(exporter).id, wire::verdict::changed);
   EXPECT_EQ(failure_of(take(importer), request),
             "gone_or_replaced: its exporter has freed or replaced the memory without unshare "
             "(unshare before freeing, and share the new memory)");
@@ -231,7 +238,7 @@ TEST_F(shares, of_a_died_exporter_are_lost_and_their_names_free) {
   const auto importer = greet(bob);
   const auto made = share(exporter, "kv");
   tell_waiting(holder, wire::open{"kv", 0, 0});
-  say(exporter, question(exporter).id, made, wire::verdict::unchanged);
+  say(exporter, question(exporter).id, wire::verdict::unchanged);
   take(holder);
   const auto request = tell_waiting(importer, wire::open{"kv", 0, 0});
   static_cast<void>(question(exporter));
@@ -281,7 +288,7 @@ TEST_F(shares, whose_exporter_does_not_answer_time_out) {
   EXPECT_EQ(failure_of(take(importer), request),
             "timed_out: the process that shares this memory does not answer (see whether it is "
             "stopped or overloaded)");
-  say(exporter, asked.id, made, wire::verdict::changed);
+  say(exporter, asked.id, wire::verdict::changed);
   EXPECT_TRUE(take(importer).empty());
   EXPECT_EQ(slots_.begin()->second, std::pair(made, segment_state::live));
   expect_nothing_left();
@@ -295,32 +302,92 @@ TEST_F(shares, are_confirmed_by_who_was_asked_alone) {
   const auto asked = question(exporter);
   for (const auto word :
        {wire::verdict::unchanged, wire::verdict::changed, wire::verdict::not_shared}) {
-    say(importer, asked.id, made, word);
-    say(exporter, asked.id + 1, made, word);
-    say(exporter, 0, made, word);
+    say(importer, asked.id, word);
+    say(exporter, asked.id + 1, word);
+    say(exporter, 0, word);
   }
   EXPECT_TRUE(take(importer).empty());
   EXPECT_TRUE(take(exporter).empty());
   EXPECT_TRUE(out_.dropped.empty()) << "it may have been late, which is no violation";
   EXPECT_EQ(slots_.begin()->second, std::pair(made, segment_state::live));
-  say(exporter, asked.id, made, wire::verdict::unchanged);
+  say(exporter, asked.id, wire::verdict::unchanged);
   EXPECT_EQ(take(importer).size(), 1U);
+  expect_nothing_left();
+}
+
+TEST_F(shares, are_confirmed_by_lists_of_which_what_is_not_asked_is_ignored) {
+  const auto exporter = greet(alice);
+  const auto importer = greet(bob);
+  const auto a = share(exporter, "a");
+  const auto b = share(exporter, "b");
+  const auto request = tell(importer, wire::open_many{{"a", "b", "a"}, 0, 0});
+  EXPECT_EQ(take(importer).size(), 3U);
+  const auto asked = questions(exporter);
+  ASSERT_EQ(asked.generations, (std::vector<gpushm::generation>{a, b, a}));
+  const auto [first, second, third] =
+      std::tuple(asked.questions[0], asked.questions[1], asked.questions[2]);
+  say(exporter,
+      {{third + 1, second, second, first, 0},
+       {wire::verdict::changed,
+        wire::verdict::unchanged,
+        wire::verdict::changed,
+        wire::verdict::changed,
+        wire::verdict::unchanged}});
+  auto answers = take(importer);
+  ASSERT_EQ(answers.size(), 2U);
+  EXPECT_EQ(std::get<wire::opened>(answers[0].message.body).segment.generation, b);
+  EXPECT_EQ(std::get<wire::failure>(answers[1].message.body).code, errc::gone_or_replaced);
+  say(exporter, {{third, third}, {wire::verdict::unchanged, wire::verdict::unchanged}});
+  answers = take(importer);
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].message.id, request);
+  EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).code, errc::no_such_segment)
+      << "its name is gone since the first was said to have changed";
+  EXPECT_TRUE(out_.dropped.empty());
+  expect_nothing_left();
+}
+
+TEST_F(shares, are_asked_for_in_few_packets) {
+  constexpr std::size_t count = 1'000;
+  const auto exporter = greet(alice);
+  const auto importer = greet(bob);
+  share(exporter, "kv");
+  tell(importer, wire::open_many{std::vector<std::string>(count, "kv"), 0, 0});
+  EXPECT_EQ(take(importer).size(), count);
+  std::size_t packets = 0;
+  std::size_t answered = 0;
+  while (answered < count) {
+    const auto some = take(exporter);
+    ASSERT_FALSE(some.empty());
+    packets += some.size();
+    for (const arrived& each : some) {
+      const auto& list = std::get<wire::confirm>(each.message.body);
+      say(exporter,
+          {list.questions,
+           std::vector<wire::verdict>(list.questions.size(), wire::verdict::unchanged)});
+      const auto answers = take(importer);
+      EXPECT_EQ(answers.size(), list.questions.size());
+      answered += answers.size();
+    }
+  }
+  EXPECT_EQ(answered, count);
+  EXPECT_LE(packets, 40U);
   expect_nothing_left();
 }
 
 TEST_F(shares, a_confirmation_carries_no_descriptors_and_comes_after_hello) {
   const auto exporter = greet(alice);
   EXPECT_EQ(failure(ask(exporter,
-                        wire::confirmed{1, wire::verdict::unchanged},
+                        wire::confirmed{{1}, {wire::verdict::unchanged}},
                         descriptors(unnamed_tmpfs_file()))),
             "wrong_descriptor_count: 1 descriptors came with a message that announces 0 (send "
             "exactly the announced descriptors)");
   EXPECT_TRUE(out_.dropped.empty());
   const auto silent = accept(bob);
-  EXPECT_EQ(failure(ask(silent, wire::confirmed{1, wire::verdict::unchanged})),
+  EXPECT_EQ(failure(ask(silent, wire::confirmed{{1}, {wire::verdict::unchanged}})),
             "protocol_error: a request came before the hello (use a client of protocol version 2)");
   EXPECT_TRUE(out_.is_dropped(silent));
-  EXPECT_EQ(failure(ask(exporter, wire::confirm{1})),
+  EXPECT_EQ(failure(ask(exporter, wire::confirm{{1}, {1}})),
             "protocol_error: a client sent a broker's message (use a client of protocol version "
             "2)");
   EXPECT_TRUE(out_.is_dropped(exporter));
@@ -448,7 +515,7 @@ TEST_F(fake_shares, of_a_pool_travel_with_its_descriptor) {
   const auto request = request_;
   const auto asked = question(exporter);
   fake_.receive(*fake_.find(exporter),
-                wire::encode({asked.id, wire::confirmed{made, wire::verdict::unchanged}}),
+                wire::encode({0, wire::confirmed{{asked.id}, {wire::verdict::unchanged}}}),
                 {},
                 now_,
                 0,
@@ -486,7 +553,7 @@ TEST_F(bounded_shares, let_one_connection_wait_for_so_many_exporters) {
   share(exporter, "kv");
   tell(importer, wire::open_many{{"kv", "kv", "kv"}, 0, 0});
   const auto request = request_;
-  EXPECT_EQ(take(exporter).size(), 2U);
+  EXPECT_EQ(questions(exporter).questions.size(), 2U);
   const auto answers = take(importer);
   ASSERT_EQ(answers.size(), 3U) << "two wait";
   const auto why = std::get<wire::failure>(answers[2].message.body);
