@@ -19,6 +19,8 @@ class adaptive_poll {
 
   /// A client takes 5 to 20 microseconds from an answer to its next request (docs/results).
   static constexpr std::chrono::microseconds longest_look{30};
+  /// An exporter that is asked wakes two threads and asks the driver, while its importer maps.
+  static constexpr std::chrono::microseconds longest_look_for_exporters{100};
   /// What may be looked in any second: what has been saved up, and what a second adds to it.
   static constexpr std::chrono::milliseconds most_saved{10};
   static constexpr double added_a_second = 0.04;
@@ -27,7 +29,7 @@ class adaptive_poll {
 
   /// What a look comes after. Each has misses of its own: who was given memory maps it first, and
   /// who has released some asks for the next at once.
-  enum class after : unsigned char { answer, request_without_answer };
+  enum class after : unsigned char { answer, request_without_answer, question };
 
   /// `enabled`: false where looking would keep the others of this CPU from running.
   explicit adaptive_poll(bool enabled) noexcept : enabled_(enabled) {}
@@ -45,7 +47,9 @@ class adaptive_poll {
     const auto added = std::chrono::duration<double>(now - last_added_) * added_a_second;
     saved_ = std::min<std::chrono::duration<double>>(saved_ + added, most_saved);
     last_added_ = now;
-    return saved_ < longest_look ? clock::duration::zero() : clock::duration(longest_look);
+    const clock::duration longest =
+        what == after::question ? longest_look_for_exporters : longest_look;
+    return saved_ < longest ? clock::duration::zero() : longest;
   }
 
   /// What that took until there was something, or in all.
@@ -62,13 +66,22 @@ class adaptive_poll {
     std::uint32_t skip = 0;
   };
   [[nodiscard]] misses& misses_of(after what) noexcept {
-    return what == after::answer ? after_answer_ : after_request_;
+    switch (what) {
+      case after::answer:
+        return after_answer_;
+      case after::question:
+        return after_question_;
+      case after::request_without_answer:
+        break;
+    }
+    return after_request_;
   }
 
   bool enabled_;
   after last_ = after::answer;
   misses after_answer_;
   misses after_request_;
+  misses after_question_;
   std::chrono::duration<double> saved_{most_saved};
   clock::time_point last_added_;
 };

@@ -384,7 +384,15 @@ std::size_t hub::ask(std::span<const core::question> questions) noexcept {
 void hub::say_that_it_waits(const core::open_waits& what) noexcept {
   session* const to = find(what.session);
   try {
-    send(to, prepare(what.request, wire::waiting{what.index}));
+    wire::waiting word{what.index};
+    outgoing packet;
+    if (what.offered) {
+      packet.files = shared_files_of(*what.offered);
+      word.segment = fields_of(*what.offered);
+      word.chunk_bytes = carry_chunks(*packet.files, 0, wire::max_batch, packet.descriptors);
+      word.ticket = what.offered->ticket;
+    }
+    send(to, prepare(what.request, std::move(word), std::move(packet)));
   } catch (const std::bad_alloc&) {
     if (domain_.cancel(what.session, what.request, what.index)) {
       counters_.open_failed(errc::out_of_memory);

@@ -134,7 +134,11 @@ class server::impl final : public outbox {
   // ---- outbox ----
 
   void send(session& to, prepared packet) noexcept override {
-    answered_ = true;
+    const bool is_question =
+        !packet.empty() && !packet.front().is_answer && !packet.front().subscription;
+    if (is_question || last_sent_ != adaptive_poll::after::question) {
+      last_sent_ = is_question ? adaptive_poll::after::question : adaptive_poll::after::answer;
+    }
     sender_.send(connection_of(to), std::move(packet));
   }
 
@@ -181,9 +185,7 @@ class server::impl final : public outbox {
     }
     const auto begin = clock::now();
     const auto longest =
-        poll_.next(std::exchange(answered_, false) ? adaptive_poll::after::answer
-                                                   : adaptive_poll::after::request_without_answer,
-                   begin);
+        poll_.next(std::exchange(last_sent_, adaptive_poll::after::request_without_answer), begin);
     for (auto now = begin; now - begin < longest; now = clock::now()) {
       if (io_.poll() != 0) {
         poll_.looked(now - begin, true);
@@ -274,7 +276,8 @@ class server::impl final : public outbox {
   asio::io_context io_{1};  // before what holds connections
   hub hub_;
   adaptive_poll poll_{base::cpu_limit() >= least_cpus_to_poll};
-  bool answered_ = false;            ///< since the last look
+  /// Since the last look.
+  adaptive_poll::after last_sent_ = adaptive_poll::after::request_without_answer;
   std::uint64_t seen_requests_ = 0;  ///< before the last look
   // Each knows some of those before it, and none after it.
   turn_loop loop_;

@@ -17,6 +17,8 @@
 
 namespace gpushm::detail {
 
+class offers;
+
 /// What a client, its segments and its subscriptions share.
 /// Distinct objects: safe. Shared objects: safe.
 class client_impl : public std::enable_shared_from_this<client_impl> {
@@ -79,12 +81,14 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   /// Until the broker answers with a segment or a failure. `generation` 0: any.
   [[nodiscard]] asked ask_to_open(std::string_view name,
                                   gpushm::generation generation,
-                                  const open_options& options);
+                                  const open_options& options,
+                                  offers& offered);
   /// Takes what is granted, maps it, and keeps it. Throws a failure.
   [[nodiscard]] segment_ptr use(asked answered,
-                                std::string_view name,
-                                const open_options& options,
-                                steady_time begin);
+                                                  std::string_view name,
+                                                  const open_options& options,
+                                                  offers& offered,
+                                                  steady_time begin);
   void open_batch(std::span<const std::string> names,
                   std::span<const std::size_t> wanted,
                   const open_options& options,

@@ -383,14 +383,20 @@ answer connection::request(wire::body body,
 answer connection::open(wire::open wanted,
                         const subject& about,
                         steady_time deadline,
-                        const std::stop_token& stop) {
+                        const std::stop_token& stop,
+                        const offer_taker& taker) {
   std::optional<exchange> asked(std::in_place, *this, about, deadline);
   late_answers::waiter late(late_, asked->id());
   asked->send(std::move(wanted), {});
   answer got = asked->next();
   asked.reset();
-  if (!std::holds_alternative<wire::waiting>(got.body)) {
+  const auto* const waits = std::get_if<wire::waiting>(&got.body);
+  if (waits == nullptr) {
     return got;
+  }
+  if (waits->segment && taker) {
+    taker(std::move(got));
+    late.look();
   }
   auto waited = wait_for_late(late, about, deadline, stop);
   if (!waited) {
@@ -402,21 +408,32 @@ answer connection::open(wire::open wanted,
 std::vector<answer> connection::open_many(wire::open_many wanted,
                                           const subject& about,
                                           steady_time deadline,
-                                          const std::stop_token& stop) {
+                                          const std::stop_token& stop,
+                                          const offer_taker& taker) {
   const std::size_t count = wanted.names.size();
   std::vector<answer> all;
   all.reserve(count);
+  std::vector<answer> offers;
   std::optional<exchange> asked(std::in_place, *this, about, deadline);
   late_answers::waiter late(late_, asked->id());
   asked->send(std::move(wanted), {}, count);
   for (std::size_t i = 0; i < count; ++i) {
     answer got = asked->next();
-    if (!std::holds_alternative<wire::waiting>(got.body)) {
+    const auto* const waits = std::get_if<wire::waiting>(&got.body);
+    if (waits == nullptr) {
       bound_descriptors(got);
       all.push_back(std::move(got));
+    } else if (waits->segment && taker) {
+      got.held = held_.try_hold(got.descriptors.size());
+      if (got.held) {
+        offers.push_back(std::move(got));
+      }
     }
   }
   asked.reset();
+  for (answer& offer : offers) {
+    taker(std::move(offer));
+  }
   while (all.size() < count) {
     auto waited = wait_for_late(late, about, deadline, stop);
     if (!waited) {

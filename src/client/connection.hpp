@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -71,18 +72,22 @@ class connection final : public lease_giver {
                                const subject& about,
                                steady_time deadline,
                                std::span<const int> descriptors = {});
+  /// Is given a `Waiting` with what its exporter is asked about; must not throw.
+  using offer_taker = std::function<void(answer offer)>;
   /// The same; a Failure is an answer, too. Waits for a late one, unless `stop` is asked to: then
-  /// the broker is told, and cancelled thrown.
+  /// the broker is told, and cancelled thrown. Before it waits, `taker` has what the answer may be.
   [[nodiscard]] answer open(wire::open wanted,
                             const subject& about,
                             steady_time deadline,
-                            const std::stop_token& stop = {});
+                            const std::stop_token& stop = {},
+                            const offer_taker& taker = {});
   /// One answer a name, in the order in which they came; none of those whose wait was stopped.
   /// Those of which too many descriptors would be held come without: `FetchChunks` has them.
   [[nodiscard]] std::vector<answer> open_many(wire::open_many wanted,
                                               const subject& about,
                                               steady_time deadline,
-                                              const std::stop_token& stop = {});
+                                              const std::stop_token& stop = {},
+                                              const offer_taker& taker = {});
   /// A request whose answer is waited for later; the lane is free for others meanwhile.
   class ahead {
    public:

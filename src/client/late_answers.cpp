@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/late_answers.hpp"
 
+#include <chrono>
 #include <utility>
 
 namespace gpushm::detail {
@@ -29,6 +30,14 @@ std::optional<answer> late_answers::waiter::poll() {
   return take();
 }
 
+void late_answers::waiter::look() const noexcept {
+  constexpr std::chrono::microseconds moment{30};  // less than it takes to sleep and wake
+  const auto end = std::chrono::steady_clock::now() + moment;
+  while (!mine_->any_arrived.load(std::memory_order_relaxed) &&
+         std::chrono::steady_clock::now() < end) {
+  }
+}
+
 std::optional<answer> late_answers::waiter::next(steady_time deadline,
                                                  const std::stop_token& stop) {
   std::unique_lock lock(all_.mutex_);
@@ -43,6 +52,7 @@ std::optional<answer> late_answers::waiter::take() {
   }
   answer first = std::move(mine_->arrived.front());
   mine_->arrived.pop_front();
+  mine_->any_arrived.store(!mine_->arrived.empty(), std::memory_order_relaxed);
   return first;
 }
 
@@ -57,6 +67,7 @@ bool late_answers::deliver(std::uint64_t id, answer& what) {
     return false;
   }
   at->second->arrived.push_back(std::move(what));
+  at->second->any_arrived.store(true, std::memory_order_relaxed);
   at->second->changed.notify_one();
   return true;
 }

@@ -24,6 +24,7 @@ class late_answers {
  private:
   struct place {
     std::deque<answer> arrived;
+    std::atomic<bool> any_arrived{false};  ///< of `arrived`, for who looks without the lock
     std::condition_variable_any changed;
   };
 
@@ -41,6 +42,8 @@ class late_answers {
     [[nodiscard]] std::optional<answer> poll();
     /// Ends it; nobody waits any more for the one answer that is to come on the request lane.
     void abandon() noexcept;
+    /// Looks for it for a moment without sleeping: it is expected any time now.
+    void look() const noexcept;
     /// The next one. Nothing: `deadline` or `stop` came first, or the connection ended.
     [[nodiscard]] std::optional<answer> next(steady_time deadline,
                                              const std::stop_token& stop = {});

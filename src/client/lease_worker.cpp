@@ -47,13 +47,16 @@ void lease_worker::stop_answering(gpushm::generation generation) noexcept {
 
 void lease_worker::confirm(wire::confirm asked) noexcept {
   try {
-    const std::lock_guard lock(mutex_);
-    const std::size_t count = asked.questions.size();
-    if (waiting_questions_ + count <= max_questions) {
+    {
+      const std::lock_guard lock(mutex_);
+      const std::size_t count = asked.questions.size();
+      if (waiting_questions_ + count > max_questions) {
+        return;
+      }
       questions_.push_back(std::move(asked));
       waiting_questions_ += count;
-      changed_.notify_one();
     }
+    changed_.notify_one();  // without the lock: another process waits for whoever wakes
   } catch (const std::exception& why) {  // the broker's deadline tells who waits
     base::log(log_level::warning, why.what());
   }

@@ -10,6 +10,7 @@
 #include "client/answer_check.hpp"
 #include "client/chunk_stream.hpp"
 #include "client/client_impl.hpp"
+#include "client/offers.hpp"
 #include "client/remote_ticket.hpp"
 #include "client/segment_impl.hpp"
 #include "memory/backend.hpp"
@@ -51,34 +52,48 @@ std::shared_ptr<mapping> map_chunks(granted& what, const open_options& options) 
   });
 }
 
+/// What was offered, or else what the driver maps now.
+std::shared_ptr<memory::region> map_remote(granted& what,
+                                           const memory::remote_memory& memory,
+                                           const driver::gpu& user,
+                                           offers& offered,
+                                           steady_time deadline) {
+  for (;;) {
+    try {
+      if (auto ready = offered.take(*what.lease, user)) {
+        return ready;
+      }
+      auto pool = what.chunks.next();  // a pool's descriptor
+      return memory::open_remote(
+          what.lease->info().name, memory, pool ? std::move(pool->file) : base::guarded_fd(), user);
+    } catch (const error& why) {
+      const bool may_pass =
+          why.code() == errc::gone_or_replaced && memory.kind == backend::cuda_ipc;
+      if (!may_pass || !offers::wait_for_others(deadline)) {
+        throw;
+      }
+    }
+  }
+}
+
 /// Memory that stays its exporter's; the broker has asked it whether that is still the same.
-std::shared_ptr<mapping> map_exporters(granted& what, const open_options& options) {
+std::shared_ptr<mapping> map_exporters(granted& what,
+                                       const open_options& options,
+                                       offers& offered,
+                                       steady_time deadline) {
   const auto& lease = what.lease;
   const wire::segment& info = lease->info();
-  const wire::ticket described = wire::decode_ticket(lease->ticket());
-  const auto memory = remote_of(described);
-  if (!memory || memory->kind != info.backend || memory->size_bytes != info.size_bytes) {
-    throw error(errc::invalid_ticket,
-                "open",
-                info.name,
-                "the exporter's ticket does not fit its segment",
-                "the exporter is broken or hostile; report it");
-  }
-  if (memory::is_own(*memory)) {
+  const auto memory = remote_for(info, lease->ticket());
+  if (memory::is_own(memory)) {
     return lease->find_or_map("own", options.access, [&] {
       return std::make_shared<mapping>(
-          lease, memory::open_own(info.name, *memory), options.access, info.device);
+          lease, memory::open_own(info.name, memory), options.access, info.device);
     });
   }
-  const driver::gpu& user = memory::gpu_for_open(memory->device, options.device);
+  const driver::gpu& user = memory::gpu_for_open(memory.device, options.device);
   return lease->find_or_map(user.id.text(), options.access, [&] {
-    auto pool = what.chunks.next();  // a pool's descriptor
     return std::make_shared<mapping>(
-        lease,
-        memory::open_remote(
-            info.name, *memory, pool ? std::move(pool->file) : base::guarded_fd(), user),
-        options.access,
-        user.id);
+        lease, map_remote(what, memory, user, offered, deadline), options.access, user.id);
   });
 }
 
@@ -97,7 +112,8 @@ segment_ptr client_impl::find(std::string_view name, const open_options& options
 
 client_impl::asked client_impl::ask_to_open(std::string_view name,
                                             gpushm::generation generation,
-                                            const open_options& options) {
+                                            const open_options& options,
+                                            offers& offered) {
   base::check_name("open", name);
   const auto give_up = base::deadline_after(options.timeout);
   for (;;) {
@@ -111,7 +127,11 @@ client_impl::asked client_impl::ask_to_open(std::string_view name,
                                             generation},
                                  {"open", name},
                                  base::later(request_deadline(), timeout),
-                                 options.stop);
+                                 options.stop,
+                                 [&](answer offer) { offered.map(std::move(offer), name); });
+    const auto* opened = std::get_if<wire::opened>(&got.body);
+    offered.settle(opened == nullptr ? std::vector<gpushm::generation>()
+                                     : std::vector{opened->segment.generation});
     const auto* failure = std::get_if<wire::failure>(&got.body);
     if (failure != nullptr && failure->code == errc::no_such_segment && timeout == longest_wait) {
       continue;  // the caller waits longer than one request can
@@ -123,9 +143,10 @@ client_impl::asked client_impl::ask_to_open(std::string_view name,
 // ---- take, map, keep ----
 
 segment_ptr client_impl::use(asked answered,
-                             std::string_view name,
-                             const open_options& options,
-                             steady_time begin) {
+                                               std::string_view name,
+                                               const open_options& options,
+                                               offers& offered,
+                                               steady_time begin) {
   answer& got = answered.got;
   if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
     throw from_wire(*failure, {"open", name});
@@ -147,7 +168,7 @@ segment_ptr client_impl::use(asked answered,
   try {
     std::shared_ptr<mapping> mapped;
     if (base::is_exporter_bound(lease->info().backend)) {
-      mapped = map_exporters(what, options);
+      mapped = map_exporters(what, options, offered, request_deadline());
       leases_->use(mapped);  // the next open asks again: only its exporter knows
     } else {
       mapped = map_chunks(what, options);
@@ -174,14 +195,15 @@ segment_ptr client_impl::try_open(std::string_view name, const open_options& opt
     return found;
   }
   const auto begin = std::chrono::steady_clock::now();
-  asked answered = ask_to_open(name, 0, options);
+  offers offered(options);
+  asked answered = ask_to_open(name, 0, options, offered);
   if (const auto* failure = std::get_if<wire::failure>(&answered.got.body);
       failure != nullptr &&
       (failure->code == errc::no_such_segment || failure->code == errc::peer_died ||
        failure->code == errc::writer_ending)) {
     return nullptr;
   }
-  return use(std::move(answered), name, options, begin);
+  return use(std::move(answered), name, options, offered, begin);
 }
 
 segment_ptr client_impl::open_generation(std::string_view name,
@@ -191,7 +213,8 @@ segment_ptr client_impl::open_generation(std::string_view name,
   auto opened = find(name, options);
   if (!opened) {
     const auto begin = std::chrono::steady_clock::now();
-    opened = use(ask_to_open(name, generation, options), name, options, begin);
+    offers offered(options);
+    opened = use(ask_to_open(name, generation, options, offered), name, options, offered, begin);
   }
   // A broker that does not know the field of `Open` answers with whatever has the name.
   if (generation != 0 && opened->info().generation != generation) {
@@ -245,8 +268,21 @@ void client_impl::open_batch(std::span<const std::string> names,
   const auto connected = broker();
   const auto deadline =
       base::later(request_deadline(), std::clamp(options.timeout, {}, longest_wait));
-  std::vector<answer> answers =
-      connected->open_many(std::move(request), {"open", {}}, deadline, options.stop);
+  offers offered(options);
+  std::vector<answer> answers = connected->open_many(
+      std::move(request), {"open", {}}, deadline, options.stop, [&](answer offer) {
+        const std::uint32_t index = std::get<wire::waiting>(offer.body).index;
+        if (index < wanted.size()) {
+          offered.map(std::move(offer), names[wanted[index]]);
+        }
+      });
+  std::vector<gpushm::generation> granted_ones;
+  for (const answer& got : answers) {
+    if (const auto* opened = std::get_if<wire::opened>(&got.body)) {
+      granted_ones.push_back(opened->segment.generation);
+    }
+  }
+  offered.settle(granted_ones);
   std::vector<bool> answered(wanted.size());
   for (answer& got : answers) {
     const auto* failure = std::get_if<wire::failure>(&got.body);
@@ -261,7 +297,7 @@ void client_impl::open_batch(std::span<const std::string> names,
     open_outcome& result = results[wanted[index]];
     const std::string& name = names[wanted[index]];
     try {
-      result.opened = use({connected, std::move(got)}, name, options, begin);
+      result.opened = use({connected, std::move(got)}, name, options, offered, begin);
     } catch (const error& why) {
       result.failure = why;
     }

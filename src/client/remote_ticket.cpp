@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/remote_ticket.hpp"
 
+#include <utility>
+
+#include "gpushm/error.hpp"
+
 namespace gpushm::detail {
 
 std::optional<memory::remote_memory> remote_of(const wire::ticket& described) {
@@ -24,6 +28,18 @@ std::optional<memory::remote_memory> remote_of(const wire::ticket& described) {
     return result;
   }
   return std::nullopt;
+}
+
+memory::remote_memory remote_for(const wire::segment& what, std::span<const std::byte> ticket) {
+  auto found = remote_of(wire::decode_ticket(ticket));
+  if (!found || found->kind != what.backend || found->size_bytes != what.size_bytes) {
+    throw error(errc::invalid_ticket,
+                "open",
+                what.name,
+                "the exporter's ticket does not fit its segment",
+                "the exporter is broken or hostile; report it");
+  }
+  return *std::move(found);
 }
 
 wire::ticket describe(const memory::source& found) {

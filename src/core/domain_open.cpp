@@ -220,7 +220,10 @@ void domain::ask_exporter(session_id session,
     throw;
   }
   if (!waited_before) {
-    effects_.waits.push_back({session, request.request, request.index});
+    const bool fits =
+        request.expected_size_bytes == 0 || request.expected_size_bytes == found.size_bytes;
+    effects_.waits.push_back(
+        {session, request.request, request.index, fits ? found.shared_from_this() : nullptr});
   }
   ask_more(found.creator_session);
 }

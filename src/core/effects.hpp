@@ -26,6 +26,9 @@ struct open_waits {
   session_id session = 0;
   std::uint64_t request = 0;
   std::uint32_t index = 0;
+  /// What it will be answered with if the exporter says that it is unchanged; null: it waits for
+  /// the name.
+  std::shared_ptr<const segment> offered = nullptr;
 };
 
 /// The one answer of an open.

@@ -323,7 +323,12 @@ class encoder {
     return {fb::Body::Keep, fb::CreateKeep(builder_, generations, counts, v.more).Union()};
   }
   added add(const waiting& v) {
-    return {fb::Body::Waiting, fb::CreateWaiting(builder_, v.index).Union()};
+    const auto info = v.segment ? describe(*v.segment) : fbs::Offset<fb::Segment>();
+    const auto chunk_sizes = v.chunk_bytes.empty() ? fbs::Offset<fbs::Vector<std::uint64_t>>()
+                                                   : sizes("chunk_bytes", v.chunk_bytes);
+    const auto ticket = bytes_if_any(v.ticket);
+    return {fb::Body::Waiting,
+            fb::CreateWaiting(builder_, v.index, info, chunk_sizes, ticket).Union()};
   }
   added add(const cancel& v) {
     return {fb::Body::Cancel, fb::CreateCancel(builder_, v.request).Union()};
@@ -477,8 +482,14 @@ class decoder {
         }
         return result;
       }
-      case fb::Body::Waiting:
-        return waiting{m.body_as_Waiting()->index()};
+      case fb::Body::Waiting: {
+        const auto& v = *m.body_as_Waiting();
+        waiting result{v.index(), {}, sizes(v.chunk_bytes()), bytes(v.ticket())};
+        if (v.segment() != nullptr) {
+          result.segment = describe(v.segment());
+        }
+        return result;
+      }
       case fb::Body::Cancel:
         return cancel{m.body_as_Cancel()->request()};
       case fb::Body::Cancelled:

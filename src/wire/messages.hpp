@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -241,6 +242,9 @@ struct keep {
 
 struct waiting {
   std::uint32_t index = 0;
+  std::optional<wire::segment> segment = {};  ///< nothing: it waits for the name
+  std::vector<std::uint64_t> chunk_bytes = {};
+  std::vector<std::byte> ticket = {};
   friend bool operator==(const waiting&, const waiting&) = default;
 };
 

@@ -29,12 +29,33 @@ struct failure {
   std::uint64_t count = 0;  // 0: every call
   unsigned int result = 0;
   bool crash = false;
-  std::chrono::milliseconds delay{0};  ///< and then the call does what it does
+  std::chrono::microseconds delay{0};  ///< and then the call does what it does
 };
+
+/// "2500": milliseconds; "70us": microseconds.
+std::chrono::microseconds delay_in(const char* text) {
+  char* unit = nullptr;
+  const long count = std::strtol(text, &unit, 10);
+  return std::string_view(unit) == "us" ? std::chrono::microseconds(count)
+                                        : std::chrono::milliseconds(count);
+}
+
+/// Short ones without sleeping, which would take longer.
+void take(std::chrono::microseconds delay) {
+  constexpr std::chrono::milliseconds shortest_sleep{1};
+  if (delay >= shortest_sleep) {
+    std::this_thread::sleep_for(delay);
+    return;
+  }
+  const auto end = std::chrono::steady_clock::now() + delay;
+  while (std::chrono::steady_clock::now() < end) {
+  }
+}
 
 // GPUSHM_FAKE_FAIL="cuMemMap:3=2,cuMemCreate:*=2,cuInit:1=crash": the 3rd cuMemMap of this process
 // returns 2, each cuMemCreate too, and the first cuInit ends the process as a broken driver would.
-// "cuInit:1=after2500": it takes 2.5 s, as where GPUs have to be woken.
+// "cuInit:1=after2500": it takes 2.5 s, as where GPUs have to be woken; "after70us" 70
+// microseconds.
 std::vector<failure> read_failures() {
   std::vector<failure> failures;
   const char* const text = std::getenv("GPUSHM_FAKE_FAIL");
@@ -47,14 +68,13 @@ std::vector<failure> read_failures() {
       std::fprintf(stderr, "fake libcuda: GPUSHM_FAKE_FAIL: cannot read \"%s\"\n", item.c_str());
       std::abort();
     }
-    failures.push_back(
-        {item.substr(0, colon),
-         std::strtoull(item.c_str() + colon + 1, nullptr, 10),
-         static_cast<unsigned int>(std::atoi(item.c_str() + equals + 1)),
-         item.compare(equals + 1, std::string::npos, "crash") == 0,
-         std::chrono::milliseconds(item.compare(equals + 1, after.size(), after) == 0
-                                       ? std::atoi(item.c_str() + equals + 1 + after.size())
-                                       : 0)});
+    failures.push_back({item.substr(0, colon),
+                        std::strtoull(item.c_str() + colon + 1, nullptr, 10),
+                        static_cast<unsigned int>(std::atoi(item.c_str() + equals + 1)),
+                        item.compare(equals + 1, std::string::npos, "crash") == 0,
+                        item.compare(equals + 1, after.size(), after) == 0
+                            ? delay_in(item.c_str() + equals + 1 + after.size())
+                            : std::chrono::microseconds(0)});
   }
   return failures;
 }
@@ -75,7 +95,7 @@ CUresult injected_failure(std::string_view name) {
         std::raise(SIGSEGV);
       }
       if (each.delay.count() != 0) {
-        std::this_thread::sleep_for(each.delay);
+        take(each.delay);
         continue;
       }
       return static_cast<CUresult>(each.result);

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "process/proc_counters.hpp"
@@ -479,6 +480,65 @@ TEST_P(share_watched, an_import_that_fails_leaves_nothing_and_the_next_one_works
     importer.ask("open kv");
     EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0") << call;
   }
+}
+
+TEST_P(share_watched, an_open_takes_as_long_as_the_driver_or_the_exporter_and_not_as_both) {
+  const std::map<std::string, std::string> opens = {{"malloc", "cuIpcOpenMemHandle_v2"},
+                                                    {"pool", "cuMemPoolImportPointer"}};
+  if (!opens.contains(kind())) {
+    GTEST_SKIP() << "the exporter of this memory is not asked";
+  }
+  constexpr std::chrono::milliseconds slow{500};
+  const std::string after = ":*=after" + std::to_string(slow.count());
+  agent exporter = start();
+  agent importer = start_with("GPUSHM_FAKE_FAIL", opens.at(kind()) + after);
+  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.ask("fill " + numbers({0, 4 * mib, 5}));
+  exporter.ask("share kv " + numbers({0, 4 * mib}));
+  for (int i = 0; i < 2; ++i) {
+    exporter.stop();
+    std::jthread answers([&] {
+      std::this_thread::sleep_for(slow);
+      exporter.kill(SIGCONT);
+    });
+    const auto begin = gpushm_testing::clock::now();
+    importer.ask("open kv");
+    EXPECT_LT(gpushm_testing::clock::now() - begin,
+              gpushm_testing::patience(2 * slow - std::chrono::milliseconds(100)));
+    EXPECT_GE(gpushm_testing::clock::now() - begin, slow);
+    EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
+    importer.ask("close");
+  }
+}
+
+TEST_P(share_watched, what_its_exporter_does_not_confirm_is_unmapped) {
+  const std::map<std::string, std::pair<std::string, std::string>> calls = {
+      {"malloc", {"cuIpcOpenMemHandle_v2", "cuIpcCloseMemHandle"}},
+      {"pool", {"cuMemPoolImportPointer", "cuMemFree_v2"}}};
+  if (!calls.contains(kind())) {
+    GTEST_SKIP() << "the exporter of this memory is not asked";
+  }
+  const std::string trace = folder_ / "trace";
+  const auto count = [&](const std::string& call) {
+    std::ifstream file(trace);
+    std::size_t found = 0;
+    for (std::string line; std::getline(file, line);) {
+      found += line.find(" " + call + " ") != std::string::npos ? 1U : 0U;
+    }
+    return found;
+  };
+  agent exporter = start();
+  agent importer = start_with("GPUSHM_FAKE_TRACE", trace);
+  exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
+  exporter.ask("share kv " + numbers({0, 4 * mib}));
+  exporter.stop();
+  EXPECT_EQ(importer.code("open kv"), "timed_out");
+  EXPECT_EQ(count(calls.at(kind()).first), 1U) << "it was mapped meanwhile";
+  EXPECT_EQ(count(calls.at(kind()).second), 1U);
+  EXPECT_EQ(watch().stat("kv").leases, 1U);
+  exporter.kill(SIGCONT);
+  importer.ask("open kv");
+  EXPECT_EQ(count(calls.at(kind()).first), 2U) << "once an open";
 }
 
 TEST_P(share_watched, its_own_handle_costs_a_process_no_driver_call) {

@@ -16,6 +16,7 @@
 
 #include "base/sanitizers.hpp"
 #include "client/connection.hpp"
+#include "client/offers.hpp"
 #include "client/open_reports.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
@@ -388,6 +389,26 @@ TEST_P(confirmations, of_many_opens_at_once_all_arrive) {
 INSTANTIATE_TEST_SUITE_P(both,
                          confirmations,
                          testing::Values(flood{5, 128}, flood{8, 128}, flood{4, many_names}));
+
+// Of nonsense: nothing is mapped, and yet it is under way.
+TEST(offers_under_way, are_waited_for_until_they_are_settled) {
+  const auto soon = [] { return std::chrono::steady_clock::now() + 50ms; };
+  EXPECT_FALSE(offers::wait_for_others(soon()));
+  const open_options options;
+  auto first = std::make_unique<offers>(options);
+  offers second(options);
+  const auto nonsense = [] { return answer{wire::waiting{0, wire::segment{}, {}, {}}}; };
+  first->map(nonsense(), "kv");
+  EXPECT_FALSE(offers::wait_for_others(soon())) << "not by then";
+  auto waits =
+      std::async(std::launch::async, [] { return offers::wait_for_others(deadline_after(20s)); });
+  EXPECT_EQ(waits.wait_for(50ms), std::future_status::timeout);
+  second.map(nonsense(), "kv");
+  first.reset();
+  second.settle({});
+  EXPECT_TRUE(waits.get());
+  EXPECT_FALSE(offers::wait_for_others(soon())) << "there are none";
+}
 
 /// What a worker says of lists.
 class answering : public testing::Test {

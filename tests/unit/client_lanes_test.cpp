@@ -74,6 +74,7 @@ class model {
   void be_quiet() { quiet_ = true; }
   [[nodiscard]] std::uint64_t granted() const { return granted_; }
   [[nodiscard]] std::uint64_t released() const { return released_; }
+  [[nodiscard]] std::uint64_t offered() const { return offered_; }
   [[nodiscard]] std::size_t open_questions() {
     const std::lock_guard lock(mutex_);
     return questions_.size();
@@ -109,7 +110,13 @@ class model {
     } else {
       late_.push_back(std::move(late));
     }
-    out.push_back({{id, wire::waiting{index}}});
+    wire::waiting word{index};
+    if (chance(2)) {
+      word.segment.emplace().name = name;
+      word.segment->generation = 7;
+      ++offered_;
+    }
+    out.push_back({{id, std::move(word)}});
   }
 
   void disturb(std::vector<scripted_broker::reply>& out) {
@@ -141,6 +148,7 @@ class model {
   std::atomic<bool> quiet_{false};
   std::atomic<std::uint64_t> granted_{0};
   std::atomic<std::uint64_t> released_{0};
+  std::atomic<std::uint64_t> offered_{0};
 };
 
 class lanes : public testing::TestWithParam<unsigned> {};
@@ -152,6 +160,11 @@ TEST_P(lanes, give_every_request_its_answer_and_every_lease_back) {
   client->worker().answer_for(2, [] { return true; });
   client->worker().answer_for(0, [] { return true; });
   std::atomic<std::uint64_t> kept{0};
+  std::atomic<std::uint64_t> offers{0};
+  const auto take_offer = [&](const answer& offer) {
+    EXPECT_EQ(std::get<wire::waiting>(offer.body).segment->generation, 7U);
+    ++offers;
+  };
   std::atomic<bool> over{false};
   // Whatever is late comes when somebody asks for something.
   std::jthread asks_on([&] {
@@ -204,14 +217,15 @@ TEST_P(lanes, give_every_request_its_answer_and_every_lease_back) {
           }
           if (random() % 2 == 0) {
             const std::string name = some_name();
-            check(client->open({name, 0, 0}, {"open", name}, deadline_after(20s)), name);
+            check(client->open({name, 0, 0}, {"open", name}, deadline_after(20s), {}, take_offer),
+                  name);
             continue;
           }
           wire::open_many wanted{{some_name(), some_name(), some_name()}, 0, 0};
           const auto names = wanted.names;
           std::set<std::uint32_t> seen;
-          for (answer& got :
-               client->open_many(std::move(wanted), {"open", {}}, deadline_after(20s))) {
+          for (answer& got : client->open_many(
+                   std::move(wanted), {"open", {}}, deadline_after(20s), {}, take_offer)) {
             const auto* refused = std::get_if<wire::failure>(&got.body);
             const std::uint32_t index =
                 refused != nullptr ? refused->index : std::get<wire::opened>(got.body).index;
@@ -225,6 +239,7 @@ TEST_P(lanes, give_every_request_its_answer_and_every_lease_back) {
   }
   over = true;
   asks_on.join();
+  EXPECT_EQ(offers, broker.offered());
   broker.be_quiet();
   static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
   EXPECT_TRUE(eventually([&] { return broker.granted() == broker.released() + kept; }, 5s))

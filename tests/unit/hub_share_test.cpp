@@ -315,6 +315,34 @@ TEST_F(shares, are_confirmed_by_who_was_asked_alone) {
   expect_nothing_left();
 }
 
+TEST_F(shares, are_offered_to_who_waits_for_their_exporter_and_for_nobody_else) {
+  const auto exporter = greet(alice);
+  const auto importer = greet(bob);
+  const auto made = share(exporter, "kv");
+  const auto word = expect<wire::waiting>(ask(importer, wire::open{"kv", 1000, 0}));
+  ASSERT_TRUE(word.segment);
+  EXPECT_EQ(word.segment->generation, made);
+  EXPECT_EQ(word.segment->size_bytes, 1000U);
+  EXPECT_EQ(word.segment->offset_bytes, 3000U);
+  EXPECT_EQ(word.ticket, bytes_of("not read by the broker"));
+  EXPECT_TRUE(word.chunk_bytes.empty());
+  EXPECT_EQ(expect<wire::listing>(ask(importer, wire::stat{"kv"})).segments.at(0).leases, 1U)
+      << "it is no lease";
+  EXPECT_FALSE(expect<wire::waiting>(ask(importer, wire::open{"kv", 999, 0})).segment)
+      << "it will be refused";
+  EXPECT_FALSE(expect<wire::waiting>(ask(importer, wire::open{"later", 0, 1'000})).segment);
+  const auto all = ask(importer, wire::open_many{{"later", "kv"}, 0, 1'000});
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_FALSE(std::get<wire::waiting>(all[0].message.body).segment);
+  EXPECT_EQ(std::get<wire::waiting>(all[1].message.body).segment->generation, made);
+  take(exporter);
+  const auto later = expect<wire::reserved>(ask(exporter, legacy_handle("later"))).generation;
+  tell(exporter, wire::publish{later, {}});
+  EXPECT_EQ(take(exporter).size(), 2U) << "done, and the questions";
+  EXPECT_TRUE(take(importer).empty()) << "that it waits was said already";
+  expect_nothing_left();
+}
+
 TEST_F(shares, are_confirmed_by_lists_of_which_what_is_not_asked_is_ignored) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
@@ -511,7 +539,11 @@ TEST_F(fake_shares, of_a_pool_travel_with_its_descriptor) {
   expect<wire::done>(ask_fake(exporter, wire::publish{made, {}}));
   EXPECT_EQ(fake_.domain().descriptors(), 2U * 4U + 1U);
 
-  expect<wire::waiting>(ask_fake(importer, wire::open{"kv", 0, 0}));
+  auto offers = ask_fake(importer, wire::open{"kv", 0, 0});
+  const auto offer = expect<wire::waiting>(offers);
+  EXPECT_EQ(offer.chunk_bytes, std::vector<std::uint64_t>{4096});
+  EXPECT_EQ(offers.at(0).descriptors.size(), 1U) << "the pool";
+  offers.clear();
   const auto request = request_;
   const auto asked = question(exporter);
   fake_.receive(*fake_.find(exporter),
