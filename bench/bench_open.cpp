@@ -3,7 +3,8 @@
 // at all: receive the descriptor, import, reserve, map, set access, close it. `ratio` is against
 // that; `ratio_requested` against the same where another process was first asked for the
 // descriptor. All in one loop, with `idle` between two opens. Nothing is cached: every open ends
-// before the next begins.
+// before the next begins. The rows `prefetched_open` are of opens whose lease and descriptors were
+// prefetched, against the first raw path.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -14,6 +15,8 @@
 #include "base/size_text.hpp"
 #include "base/unique_fd.hpp"
 #include "bench_support.hpp"
+#include "client/client_impl.hpp"
+#include "client/segment_impl.hpp"
 #include "memory/backend.hpp"
 #include "transport/packet_socket.hpp"
 #include "wire/messages.hpp"
@@ -172,6 +175,73 @@ void first_open(benchmark::State& state,
   state.counters["ratio_requested"] = through_broker.median() / requested.median();
 }
 
+void prefetched_open(benchmark::State& state,
+                     processes& others,
+                     std::chrono::microseconds idle,
+                     const std::string& home,
+                     const std::string& user,
+                     std::uint64_t size_bytes) {
+  const auto home_backend = memory::backend_for_create(home, false);
+  const auto user_backend =
+      memory::backend_for_open(home_backend->kind(), home_backend->device(), user);
+  client producer = others.broker.connect();
+  const auto consumer = std::make_shared<detail::client_impl>(
+      connect_options{.socket_path = others.broker.socket_path()});
+  static int made = 0;
+  const std::string name = "prefetched" + std::to_string(++made);
+  segment shared = producer.create(
+      name, {.size_bytes = size_bytes, .device = home, .lifetime = lifetime::persistent});
+  shared.publish();
+  raw_exporter& exporter = others.exporter;
+  exporter.export_segment(others.broker.socket_path(), name);
+  const open_options options{.access = access::read_write, .device = user};
+
+  samples raw;
+  samples prefetched;
+  const auto pause = [&] {
+    if (idle.count() != 0) {
+      std::this_thread::sleep_for(idle);
+    }
+  };
+  const auto open_raw = [&] {
+    std::unique_ptr<memory::region> region;
+    exporter.request();
+    exporter.wait();
+    pause();
+    raw.time([&] {
+      received_chunk chunk(exporter);
+      region = user_backend->import({"raw", exporter.bytes(), access::read_write}, chunk);
+    });
+  };
+  const auto open_prefetched = [&] {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    if (consumer->prefetch(name, deadline) != 1) {
+      throw std::runtime_error("the segment was not prefetched");
+    }
+    pause();
+    {
+      std::shared_ptr<detail::segment_impl> opened;
+      prefetched.time([&] { opened = consumer->open(name, options); });
+    }
+    consumer->leases().trim();
+  };
+  bool raw_first = false;
+  for (auto _ : state) {
+    raw_first = !raw_first;
+    for (const bool is_raw : {raw_first, !raw_first}) {
+      if (is_raw) {
+        open_raw();
+      } else {
+        open_prefetched();
+      }
+    }
+  }
+  producer.remove(name);
+  state.counters["raw_us"] = raw.median();
+  state.counters["gpushm_us"] = prefetched.median();
+  state.counters["ratio"] = prefetched.median() / raw.median();
+}
+
 constexpr std::array<std::uint64_t, 3> sizes{2UL << 20U, 1UL << 30U, 64UL << 30U};
 
 constexpr std::array<std::chrono::microseconds, 2> idle_times{std::chrono::microseconds(0),
@@ -185,15 +255,20 @@ void add(processes& others,
     const bool fits =
         home == "host" ? size <= (1UL << 30U) : size + (1UL << 30U) < free_gpu_bytes(0);
     for (const auto idle : idle_times) {
-      if (fits) {
-        const std::string name = "first_open/" + label + "/" + base::size_text(size) +
-                                 "/idle:" + std::to_string(idle.count()) + "us";
+      if (!fits) {
+        continue;
+      }
+      const std::string name =
+          label + "/" + base::size_text(size) + "/idle:" + std::to_string(idle.count()) + "us";
+      const auto add_one = [&](const std::string& what, auto measure) {
         benchmark::RegisterBenchmark(
-            name.c_str(),
-            [=, &others](benchmark::State& s) { first_open(s, others, idle, home, user, size); })
+            (what + "/" + name).c_str(),
+            [=, &others](benchmark::State& s) { measure(s, others, idle, home, user, size); })
             ->Iterations(size <= (2UL << 20U) ? 1000 : 101)
             ->Unit(benchmark::kMicrosecond);
-      }
+      };
+      add_one("first_open", first_open);
+      add_one("prefetched_open", prefetched_open);
     }
   }
 }

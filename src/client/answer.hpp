@@ -46,6 +46,10 @@ class grant {
   std::unique_ptr<lease_giver, give_back> by_;
 };
 
+/// How many descriptors wait for their mapping at most, of one kind: a share of what this process
+/// may open.
+[[nodiscard]] std::size_t most_held_descriptors();
+
 /// Descriptors that answers hold until somebody maps what they are of; at most so many, because
 /// what is being imported, and the user's own, need room too.
 ///
@@ -73,6 +77,9 @@ class held_descriptors {
   };
 
   /// Empty: there is no room.
+  [[nodiscard]] bool has_room(std::size_t count) const noexcept {
+    return now_.load(std::memory_order_relaxed) + count <= most_;
+  }
   [[nodiscard]] part try_hold(std::size_t count) noexcept {
     if (now_.fetch_add(count, std::memory_order_relaxed) + count > most_) {
       now_.fetch_sub(count, std::memory_order_relaxed);

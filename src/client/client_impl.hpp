@@ -18,6 +18,7 @@
 namespace gpushm::detail {
 
 class offers;
+struct granted;
 
 /// What a client, its segments and its subscriptions share.
 /// Distinct objects: safe. Shared objects: safe.
@@ -70,6 +71,15 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   void remove(std::string_view name);
   void unfence(std::string_view name);
 
+  /// Asks for what opens of persistent segments under `prefix` will need of the broker: the next
+  /// open of each then asks nobody, and only maps. Their leases are this client's from now on, and
+  /// go back with `trim`, with the end of their segment, of this client, or of the broker. Leaves
+  /// out what this client has already, memory that stays its exporter's, and what has more than 253
+  /// chunks; stops where there is no room (`lease_table::most_prefetched`, a quarter of the
+  /// descriptors that this process may open, the broker's limits). Returns how many there are more.
+  /// Throws as a request; what has come by then stays.
+  std::size_t prefetch(std::string_view prefix, steady_time deadline);
+
  private:
   struct asked {
     std::shared_ptr<connection> broker;
@@ -89,6 +99,19 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                                   const open_options& options,
                                                   offers& offered,
                                                   steady_time begin);
+  /// The same of what was prefetched; null: nothing was.
+  [[nodiscard]] segment_ptr use_prefetched(std::string_view name,
+                                                             gpushm::generation generation,
+                                                             const open_options& options);
+  [[nodiscard]] segment_ptr map_and_keep(granted& what,
+                                                           const open_options& options,
+                                                           offers& offered,
+                                                           steady_time begin);
+  [[nodiscard]] bool prefetch_batch(const std::shared_ptr<connection>& connected,
+                                    const std::vector<std::string>& names,
+                                    const subject& about,
+                                    steady_time deadline,
+                                    std::size_t& count);
   void open_batch(std::span<const std::string> names,
                   std::span<const std::size_t> wanted,
                   const open_options& options,

@@ -19,18 +19,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Descriptors that answers may hold before somebody takes them: a share of what this process may
-/// open.
-std::size_t most_held_descriptors() {
-  rlimit limit{};
-  constexpr rlim_t fewest = 64;
-  constexpr rlim_t most = 16'384;
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
-    return fewest;
-  }
-  return std::clamp(limit.rlim_cur / 4, fewest, most);
-}
-
 /// What a packet grants; 0: nothing.
 gpushm::generation granted_by(const wire::body& body) noexcept {
   if (const auto* opened = std::get_if<wire::opened>(&body)) {
@@ -58,6 +46,16 @@ base::guarded_fd new_eventfd(const std::string& path) {
 }
 
 }  // namespace
+
+std::size_t most_held_descriptors() {
+  rlimit limit{};
+  constexpr rlim_t fewest = 64;
+  constexpr rlim_t most = 16'384;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return fewest;
+  }
+  return std::clamp(limit.rlim_cur / 4, fewest, most);
+}
 
 // ---- beginning and end ----
 

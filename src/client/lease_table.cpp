@@ -19,10 +19,13 @@ namespace {
 constexpr std::uint64_t large_peer_bytes = 512ULL << 20U;
 
 /// Valid for one more user: the memory is what the name stands for.
-bool is_current(const mapping& of) {
+bool is_current(const segment_lease& of) {
   const segment_state state = of.state();
   return state == segment_state::live ||
          (state == segment_state::exporter_gone && !base::is_exporter_bound(of.info().backend));
+}
+bool is_current(const mapping& of) {
+  return of.lease() != nullptr && is_current(*of.lease());
 }
 
 const char* environment(const char* variable) {
@@ -138,6 +141,71 @@ void lease_table::forget_lease(const segment_lease& ended) noexcept {
   if (at != leases_.end() && at->second.expired()) {
     leases_.erase(at);
   }
+}
+
+// ---- prefetched ----
+
+bool lease_table::wants(const connection& broker,
+                        gpushm::generation generation,
+                        std::size_t chunks) const {
+  const std::lock_guard lock(mutex_);
+  if (bounds_.max_entries == 0 || prefetched_.size() >= most_prefetched ||
+      !prefetched_files_.has_room(chunks)) {
+    return false;
+  }
+  const auto at = leases_.find({&broker, generation});
+  return at == leases_.end() || at->second.expired();
+}
+
+bool lease_table::put(prefetched what) {
+  std::string name = what.lease->info().name;
+  prefetched former;  // neither ends with the lock held
+  const std::lock_guard lock(mutex_);
+  if (bounds_.max_entries == 0) {
+    return false;
+  }
+  what.held = prefetched_files_.try_hold(what.files.size());
+  const auto at = prefetched_.find(name);
+  if (!what.held || (at == prefetched_.end() && prefetched_.size() >= most_prefetched)) {
+    return false;
+  }
+  // Now that the end of its segment would be told to this table.
+  if (!is_current(*what.lease)) {
+    return false;
+  }
+  if (at == prefetched_.end()) {
+    prefetched_.emplace(std::move(name), std::move(what));
+  } else {
+    former = std::exchange(at->second, std::move(what));
+  }
+  return true;
+}
+
+std::optional<lease_table::prefetched> lease_table::take_prefetched(
+    std::string_view name, std::uint64_t expected_size_bytes, gpushm::generation generation) {
+  prefetched lost;  // does not end with the lock held
+  const std::lock_guard lock(mutex_);
+  const auto at = prefetched_.find(name);
+  if (at == prefetched_.end()) {
+    return std::nullopt;
+  }
+  const wire::segment& info = at->second.lease->info();
+  if ((expected_size_bytes != 0 && expected_size_bytes != info.size_bytes) ||
+      (generation != 0 && generation != info.generation)) {
+    return std::nullopt;  // the broker says what is wrong
+  }
+  auto node = prefetched_.extract(at);
+  if (!is_current(*node.mapped().lease)) {
+    lost = std::move(node.mapped());
+    return std::nullopt;
+  }
+  node.mapped().held = {};
+  return std::move(node.mapped());
+}
+
+std::size_t lease_table::prefetched_count() const {
+  const std::lock_guard lock(mutex_);
+  return prefetched_.size();
 }
 
 // ---- users ----
@@ -308,7 +376,9 @@ void lease_table::evict(ended& out) noexcept {
 
 void lease_table::trim() noexcept {
   ended out;
+  prefetched_by_name given_back;
   const std::lock_guard lock(mutex_);
+  prefetched_.swap(given_back);
   while (!unused_.empty()) {
     forget(*unused_.front(), out);
   }
@@ -324,7 +394,15 @@ void lease_table::close() noexcept {
 
 bool lease_table::end_lost(gpushm::generation generation) noexcept {
   ended out;
+  prefetched_by_name::node_type lost;  // does not end with the lock held
   const std::lock_guard lock(mutex_);
+  for (auto at = prefetched_.begin(); at != prefetched_.end(); ++at) {
+    const segment_lease& lease = *at->second.lease;
+    if ((generation == 0 || lease.info().generation == generation) && !is_current(lease)) {
+      lost = prefetched_.extract(at);
+      return true;
+    }
+  }
   for (const std::shared_ptr<mapping>& each : unused_) {
     const bool meant = generation == 0 || each->info().generation == generation;
     if (meant && !is_current(*each)) {

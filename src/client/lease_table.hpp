@@ -3,16 +3,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/guarded_fd.hpp"
+#include "client/answer.hpp"
 #include "client/connection.hpp"
 #include "client/mapping.hpp"
 #include "client/segment_lease.hpp"
@@ -58,6 +62,31 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   /// It ends. No effect where there is a new one of that generation.
   void forget_lease(const segment_lease& ended) noexcept;
 
+  // ---- prefetched ----
+
+  /// What an open needs of the broker, before it is asked for: a lease, and all its chunks.
+  struct prefetched {
+    std::shared_ptr<segment_lease> lease;
+    std::vector<std::uint64_t> bytes;  ///< of `files`
+    std::vector<base::guarded_fd> files;
+    held_descriptors::part held = {};
+  };
+  /// Segments that are prefetched at most; none where the cache keeps nothing (`max_entries` 0).
+  static constexpr std::size_t most_prefetched = 4'096;
+  /// Nobody here has the segment, and there is room for so many chunks of it.
+  [[nodiscard]] bool wants(const connection& broker,
+                           gpushm::generation generation,
+                           std::size_t chunks) const;
+  /// Keeps it for the next open of its name, in the place of what was there for that. False: it is
+  /// not what the name stands for any more, or there is no room; then it ends.
+  bool put(prefetched what);
+  /// What is kept for that name, and is still what it stands for, of that size (0: any) and
+  /// generation (0: any). It is the caller's.
+  [[nodiscard]] std::optional<prefetched> take_prefetched(std::string_view name,
+                                                          std::uint64_t expected_size_bytes,
+                                                          gpushm::generation generation);
+  [[nodiscard]] std::size_t prefetched_count() const;
+
   // ---- mappings ----
 
   /// What `open(name, device, access)` would give, as one more user of it; null when that is not
@@ -76,7 +105,7 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   /// ones that nobody uses.
   void release(std::shared_ptr<mapping> of) noexcept;
 
-  /// Ends every mapping that nobody uses.
+  /// Ends every mapping that nobody uses, and what is prefetched.
   void trim() noexcept;
   /// The same, and keeps none any more: nobody would hear that their segments are removed.
   void close() noexcept;
@@ -113,6 +142,14 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
              std::string_view(a.device) == std::string_view(b.device);
     }
   };
+  struct text_hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const noexcept {
+      return std::hash<std::string_view>()(text);
+    }
+  };
+  using prefetched_by_name =
+      std::unordered_map<std::string, prefetched, text_hash, std::equal_to<>>;
   using ended = std::list<std::shared_ptr<mapping>>;
 
   // With the lock held. What is to be ended is collected, and ended without it.
@@ -130,6 +167,8 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   std::unordered_map<open_words, mapping*, hash, equal> by_words_;
   std::list<std::shared_ptr<mapping>> unused_;  // the least recently used first
   peer_groups groups_;                          // used or not
+  held_descriptors prefetched_files_{most_held_descriptors()};
+  prefetched_by_name prefetched_;  // ends before what counts its descriptors
   gpushm::cache_stats stats_;
 };
 

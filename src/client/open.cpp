@@ -31,11 +31,15 @@ std::uint32_t milliseconds_on_wire(std::chrono::milliseconds timeout) {
       std::clamp(timeout, std::chrono::milliseconds(0), longest_wait).count());
 }
 
+}  // namespace
+
 /// What one `Opened` gave.
 struct granted {
   std::shared_ptr<segment_lease> lease;
   chunk_stream chunks;
 };
+
+namespace {
 
 /// Memory that travels as descriptors.
 std::shared_ptr<mapping> map_chunks(granted& what, const open_options& options) {
@@ -165,6 +169,14 @@ segment_ptr client_impl::use(asked answered,
                {lease,
                 {std::move(opened->chunk_bytes), std::move(got.descriptors)},
                 options_.request_timeout}};
+  return map_and_keep(what, options, offered, begin);
+}
+
+segment_ptr client_impl::map_and_keep(granted& what,
+                                                        const open_options& options,
+                                                        offers& offered,
+                                                        steady_time begin) {
+  const auto& lease = what.lease;
   try {
     std::shared_ptr<mapping> mapped;
     if (base::is_exporter_bound(lease->info().backend)) {
@@ -183,6 +195,21 @@ segment_ptr client_impl::use(asked answered,
   }
 }
 
+segment_ptr client_impl::use_prefetched(std::string_view name,
+                                                          gpushm::generation generation,
+                                                          const open_options& options) {
+  auto ready = leases_->take_prefetched(name, options.expected_size_bytes, generation);
+  if (!ready) {
+    return nullptr;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  granted what{
+      ready->lease,
+      {ready->lease, {std::move(ready->bytes), std::move(ready->files)}, options_.request_timeout}};
+  offers none(options);
+  return map_and_keep(what, options, none, begin);
+}
+
 // ---- the walks ----
 
 segment_ptr client_impl::open(std::string_view name, const open_options& options) {
@@ -193,6 +220,9 @@ segment_ptr client_impl::try_open(std::string_view name, const open_options& opt
   check_usable("open", name);
   if (auto found = find(name, options)) {
     return found;
+  }
+  if (auto ready = use_prefetched(name, 0, options)) {
+    return ready;
   }
   const auto begin = std::chrono::steady_clock::now();
   offers offered(options);
@@ -211,6 +241,9 @@ segment_ptr client_impl::open_generation(std::string_view name,
                                          const open_options& options) {
   check_usable("open", name);
   auto opened = find(name, options);
+  if (!opened) {
+    opened = use_prefetched(name, generation, options);
+  }
   if (!opened) {
     const auto begin = std::chrono::steady_clock::now();
     offers offered(options);
@@ -238,9 +271,16 @@ std::vector<client_impl::open_outcome> client_impl::open_many(std::span<const st
   std::vector<open_outcome> results(names.size());
   std::vector<std::size_t> missing;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    results[i].opened = find(names[i], options);
-    if (!results[i].opened) {
-      missing.push_back(i);
+    try {
+      results[i].opened = find(names[i], options);
+      if (!results[i].opened) {
+        results[i].opened = use_prefetched(names[i], 0, options);
+      }
+      if (!results[i].opened) {
+        missing.push_back(i);
+      }
+    } catch (const error& why) {
+      results[i].failure = why;
     }
   }
   const auto begin = std::chrono::steady_clock::now();

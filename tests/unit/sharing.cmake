@@ -10,7 +10,7 @@ gpushm_test(gpushm_moved_from_test
   LIBRARIES gpushm_testing_process
   LABEL unit)
 gpushm_test(gpushm_import_cache_test
-  SOURCES import_cache_test.cpp import_cache_parts_test.cpp
+  SOURCES import_cache_test.cpp import_cache_parts_test.cpp prefetch_test.cpp scripted_broker.cpp
   MODULES client broker
   LIBRARIES gpushm_testing_process gpushm_testing_ptrace
   LABEL process)

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// What opens will need of the broker, asked for before they do.
+#include <string>
+#include <utility>
+
+#include "base/exporter_bound.hpp"
+#include "client/answer_check.hpp"
+#include "client/client_impl.hpp"
+
+namespace gpushm::detail {
+
+namespace {
+
+/// Names in one OpenMany, and their chunks: those come at once, and are the process's until they
+/// are mapped.
+constexpr std::size_t names_a_batch = 128;
+constexpr std::size_t chunks_a_batch = wire::max_batch;
+
+/// An open of it maps what comes in one packet, and the cache keeps it.
+bool can_be_prefetched(const wire::segment& what) {
+  return what.published && !what.removed && what.lifetime == lifetime::persistent &&
+         !base::is_exporter_bound(what.backend) && what.chunk_count <= chunks_a_batch;
+}
+
+/// The broker has no room: more requests would be refused, too.
+bool is_full(errc why) {
+  return why == errc::share_exceeded || why == errc::out_of_memory ||
+         why == errc::too_many_requests || why == errc::too_many_descriptors;
+}
+
+}  // namespace
+
+std::size_t client_impl::prefetch(std::string_view prefix, steady_time deadline) {
+  check_usable("prefetch", prefix);
+  const subject about{"prefetch", prefix};
+  const auto connected = broker();
+  std::size_t count = 0;
+  std::vector<std::string> batch;
+  std::size_t chunks = 0;
+  bool is_over = false;
+  const auto fetch = [&] {
+    if (!batch.empty()) {
+      is_over = !prefetch_batch(connected, std::exchange(batch, {}), about, deadline, count);
+      chunks = 0;
+    }
+  };
+  for (std::string after; !is_over;) {
+    const answer got = connected->request(wire::list{std::string(prefix), after}, about, deadline);
+    const auto* page = std::get_if<wire::listing>(&got.body);
+    if (page == nullptr ||
+        (page->more && (page->segments.empty() || page->segments.back().name <= after))) {
+      throw unexpected_answer(about);  // it would never end
+    }
+    for (const wire::segment& each : page->segments) {
+      if (is_over || !can_be_prefetched(each)) {
+        continue;
+      }
+      if (batch.size() == names_a_batch || chunks + each.chunk_count > chunks_a_batch) {
+        fetch();
+      }
+      if (leases_->wants(*connected, each.generation, chunks + each.chunk_count)) {
+        batch.push_back(each.name);
+        chunks += each.chunk_count;
+      }
+    }
+    if (!page->more) {
+      break;
+    }
+    after = page->segments.back().name;
+  }
+  if (!is_over) {
+    fetch();
+  }
+  return count;
+}
+
+/// False: there is no room for more.
+bool client_impl::prefetch_batch(const std::shared_ptr<connection>& connected,
+                                 const std::vector<std::string>& names,
+                                 const subject& about,
+                                 steady_time deadline,
+                                 std::size_t& count) {
+  bool has_room = true;
+  for (answer& got : connected->open_many({names, 0, 0}, about, deadline)) {
+    if (const auto* refused = std::get_if<wire::failure>(&got.body)) {
+      has_room = has_room && !is_full(refused->code);  // else it went meanwhile
+      continue;
+    }
+    auto* const opened = std::get_if<wire::opened>(&got.body);
+    if (opened == nullptr || opened->index >= names.size()) {
+      throw unexpected_answer(about);
+    }
+    check_opened(*opened, got.descriptors.size(), names[opened->index], 0);
+    // The name may be another's since the list was made, and not all descriptors may have come.
+    if (!can_be_prefetched(opened->segment) ||
+        got.descriptors.size() != opened->segment.chunk_count) {
+      continue;
+    }
+    lease_table::prefetched made;
+    made.lease = leases_->take(
+        connected,
+        {std::move(opened->segment), std::move(opened->metadata), std::move(opened->ticket)},
+        got.granted,
+        about.operation);
+    made.bytes = std::move(opened->chunk_bytes);
+    made.files = std::move(got.descriptors);
+    count += leases_->put(std::move(made)) ? 1U : 0U;
+  }
+  return has_room;
+}
+
+}  // namespace gpushm::detail
