@@ -101,6 +101,17 @@ function(gpushm_module name)
   target_link_libraries(gpushm_${name} PUBLIC ${arg_LIBRARIES})
 endfunction()
 
+# gpushm_interface_sources(file...)
+# Sources of this folder that define functions of gpushm.h or broker.h. build/dev describes their types for abidiff
+# (tests/lint/abi_guard.sh): all of them, in a version of DWARF of which libabigail 2.2 knows in clang's output, too, which
+# header declares what.
+function(gpushm_interface_sources)
+  if(GPUSHM_BUILD_TESTS AND CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT GPUSHM_SANITIZE AND NOT GPUSHM_COVERAGE)
+    set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS
+      -g2 -gdwarf-4 $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-fstandalone-debug>)
+  endif()
+endfunction()
+
 # gpushm_test(NAME LABEL label [SINGLE_THREADED] [TIMEOUT seconds] SOURCES file... [MODULES module...] [LIBRARIES target...])
 # A GoogleTest executable; every case becomes a CTest test with the label: unit, process, container or gpu, with "-grpc"
 # after it where gRPC runs, which ThreadSanitizer leaves out (the distribution's gRPC isn't instrumented). One word,

@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# That abi_guard.sh finds what it is there for: changes a copy of the headers and of one source, builds a library of that
+# source, and compares it with the library of the source as it was.
+#
+#   abi_guard_test.sh SOURCE_DIRECTORY COMPILER
+set -euo pipefail
+
+root=$1
+compiler=$2
+here=$(cd "$(dirname "$0")" && pwd)
+if ! command -v abidw >/dev/null; then
+  echo "abi_guard: skipped: there is no abidw here (package abigail-tools; make deps)"
+  exit 0
+fi
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+copy=$scratch/copy
+unset UPDATE
+
+options=(-std=c++20 -O0 -g2 -gdwarf-4 -fPIC -fvisibility=hidden -w)
+if [[ $("$compiler" --version) == *clang* ]]; then
+  options+=(-fstandalone-debug)
+fi
+
+fresh() {
+  rm -rf "$copy"
+  mkdir "$copy"
+  cp -r "$root/include" "$root/src" "$copy"
+}
+
+change() { # FILE PERL_EXPRESSION: of the copy; it must change something
+  perl -0777 -pe "$2" "$copy/$1" >"$scratch/changed"
+  if cmp -s "$copy/$1" "$scratch/changed"; then
+    echo "abi_guard_test: '$2' changes nothing in $1: correct this test" >&2
+    exit 1
+  fi
+  cp "$scratch/changed" "$copy/$1"
+}
+
+# Its functions alone, with nothing that they call: they are not called.
+build() {
+  "$compiler" "${options[@]}" -I "$copy/include" -I "$copy/src" -c "$copy/src/client/c_client.cpp" -o "$scratch/c_client.o"
+  "$compiler" -shared -fuse-ld=bfd "-Wl,--version-script=$root/cmake/gpushm.map,-soname,libgpushm.so.1" "$scratch/c_client.o" \
+    -o "$scratch/libgpushm.so"
+}
+
+guard() {
+  "$here/abi_guard.sh" "$scratch/libgpushm.so" "$scratch/frozen.xml" "$copy/include" >"$scratch/log" 2>&1
+}
+
+refused() { # WHAT PATTERN: what the guard says of it
+  build
+  if guard || ! grep -q 'UPDATE=1 ' "$scratch/log" || ! grep -qE "$2" "$scratch/log"; then
+    cat "$scratch/log" >&2
+    echo "abi_guard_test: $1: not refused, or not for \"$2\"" >&2
+    exit 1
+  fi
+  echo "refused: $1"
+  fresh
+}
+
+accepted() { # WHAT
+  build
+  if ! guard; then
+    cat "$scratch/log" >&2
+    echo "abi_guard_test: $1: refused" >&2
+    exit 1
+  fi
+  echo "accepted: $1"
+  fresh
+}
+
+fresh
+build
+UPDATE=1 guard
+guard
+
+# shellcheck disable=SC2016  # Perl's variables
+{
+  change include/gpushm/gpushm.h 's/(gpushm_client_trim\(gpushm_client\* client)\)/$1, uint32_t flags)/'
+  change include/gpushm/client.hpp 's/gpushm_client_trim\(handle_.get\(\)\)/gpushm_client_trim(handle_.get(), 0)/'
+  change src/client/c_client.cpp 's/(gpushm_client_trim\(gpushm_client\* client)\)/$1, uint32_t)/'
+  refused "a parameter more" 'gpushm_client_trim'
+
+  change include/gpushm/gpushm.h 's/(GPUSHM_LIFETIME_LEASED =) 0/$1 1/; s/(GPUSHM_LIFETIME_PERSISTENT =) 1/$1 0/'
+  refused "an enumeration in another order" 'GPUSHM_LIFETIME_PERSISTENT'
+
+  change include/gpushm/gpushm.h 's/(bool has_cache_max_entries;)\n/$1\n  uint64_t more;\n/'
+  refused "a structure that grows" 'more'
+
+  change include/gpushm/gpushm.h 's/  int64_t timeout_ms;\n(.*?)  int64_t request_timeout_ms;\n/  int64_t request_timeout_ms;\n$1  int64_t timeout_ms;\n/s'
+  refused "two options of a type that change places" 'request_timeout_ms'
+
+  change include/gpushm/gpushm.h 's/GPUSHM_API gpushm_errc gpushm_client_trim[^;]*;//'
+  change include/gpushm/client.hpp 's/glue::check\(gpushm_client_trim\(handle_.get\(\)\)\);//'
+  change src/client/c_client.cpp 's/^gpushm_errc gpushm_client_trim\(.*?^}\n//ms'
+  refused "a function less" 'gpushm_client_trim'
+
+  change include/gpushm/gpushm.h 's/(GPUSHM_API gpushm_errc gpushm_client_trim)/GPUSHM_API uint32_t gpushm_client_more(void);\n$1/'
+  change src/client/c_client.cpp 's/^(gpushm_errc gpushm_client_trim)/uint32_t gpushm_client_more() { return 0; }\n$1/m'
+  refused "a function more" 'gpushm_client_more'
+
+  change include/gpushm/gpushm.h 's/(typedef struct gpushm_connect_options)/\/* Said in other words. *\/\n\n$1/'
+  change src/client/c_client.cpp 's/\A/\/\/ Said in other words.\n\n/'
+  change include/gpushm/gpushm.h 's/(gpushm_client_trim\(gpushm_client\* )client\)/$1connection)/'
+  accepted "comments and names of parameters"
+
+  change src/client/client_impl.hpp 's/(class client_impl\b[^;{]*\{\n)/$1  unsigned long more_ = 0;\n/'
+  change src/client/c_handles.hpp 's/(struct gpushm_client \{.*?)\};/$1  int more = 0;\n};/s'
+  accepted "members behind a handle"
+}
