@@ -19,7 +19,7 @@ bench=(libbenchmark-dev)
 # What the tests are compiled with, and what they run besides.
 gtest=(libgtest-dev libgmock-dev)
 test=(
-  abigail-tools binutils crun patchelf podman procps python3 runc util-linux xz-utils
+  abigail-tools binutils 'bindgen?' crun patchelf podman procps python3 runc rustc util-linux xz-utils
   # Renders the kustomizations. Ubuntu has it as a snap only.
   'kubectl|kubernetes-client?'
 )

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds share.rs with rustc (1.63 or newer) and bindgen, without cargo and crates. The declarations are made of the C header
+# each time.
+#
+#   build.sh OUTPUT_DIRECTORY [INCLUDE_DIRECTORY LIBRARY_DIRECTORY]      else pkg-config says where gpushm is
+#
+# RUSTC: which rustc; RUSTFLAGS: more of its options.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+out=$1
+rustc=${RUSTC:-rustc}
+read -ra flags <<<"${RUSTFLAGS:-}"
+include=${2:-$(pkg-config --variable=includedir gpushm)}
+libraries=${3:-$(pkg-config --variable=libdir gpushm)}
+mkdir -p "$out"
+
+bindgen "$include/gpushm/gpushm.h" -o "$out/gpushm_sys.rs" --default-enum-style newtype \
+  --allowlist-function 'gpushm_.*' --allowlist-type 'gpushm_.*' --allowlist-var 'GPUSHM_.*' -- -I "$include" -std=c11
+common=(--edition 2021 -C debuginfo=0)
+# The compiler's remarks on the style of C are not about this program.
+"$rustc" "${common[@]}" --cap-lints allow --crate-type rlib --crate-name gpushm_sys "$out/gpushm_sys.rs" \
+  -o "$out/libgpushm_sys.rlib"
+"$rustc" "${common[@]}" "${flags[@]}" "$here/share.rs" --extern "gpushm_sys=$out/libgpushm_sys.rlib" \
+  -L "native=$libraries" -l dylib=gpushm -C link-arg="-Wl,-rpath,$libraries" -o "$out/share"
