@@ -15,8 +15,6 @@
 #include "base/size_text.hpp"
 #include "base/unique_fd.hpp"
 #include "bench_support.hpp"
-#include "client/client_impl.hpp"
-#include "client/segment_impl.hpp"
 #include "memory/backend.hpp"
 #include "transport/packet_socket.hpp"
 #include "wire/messages.hpp"
@@ -185,8 +183,7 @@ void prefetched_open(benchmark::State& state,
   const auto user_backend =
       memory::backend_for_open(home_backend->kind(), home_backend->device(), user);
   client producer = others.broker.connect();
-  const auto consumer = std::make_shared<detail::client_impl>(
-      connect_options{.socket_path = others.broker.socket_path()});
+  client consumer = others.broker.connect();
   static int made = 0;
   const std::string name = "prefetched" + std::to_string(++made);
   segment shared = producer.create(
@@ -214,16 +211,15 @@ void prefetched_open(benchmark::State& state,
     });
   };
   const auto open_prefetched = [&] {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    if (consumer->prefetch(name, deadline) != 1) {
+    if (consumer.prefetch(name) != 1) {
       throw std::runtime_error("the segment was not prefetched");
     }
     pause();
     {
-      std::shared_ptr<detail::segment_impl> opened;
-      prefetched.time([&] { opened = consumer->open(name, options); });
+      segment opened;
+      prefetched.time([&] { opened = consumer.open(name, options); });
     }
-    consumer->leases().trim();
+    consumer.trim();
   };
   bool raw_first = false;
   for (auto _ : state) {
@@ -258,11 +254,12 @@ void add(processes& others,
       if (!fits) {
         continue;
       }
-      const std::string name =
-          label + "/" + base::size_text(size) + "/idle:" + std::to_string(idle.count()) + "us";
-      const auto add_one = [&](const std::string& what, auto measure) {
+      const std::string name = "/" + label + "/" + base::size_text(size) +
+                               "/idle:" + std::to_string(idle.count()) + "us";
+      const auto add_one = [&](std::string what, auto measure) {
+        what += name;
         benchmark::RegisterBenchmark(
-            (what + "/" + name).c_str(),
+            what.c_str(),
             [=, &others](benchmark::State& s) { measure(s, others, idle, home, user, size); })
             ->Iterations(size <= (2UL << 20U) ? 1000 : 101)
             ->Unit(benchmark::kMicrosecond);

@@ -408,6 +408,20 @@ class client {
     return results;
   }
 
+  /// Asks for what opens of persistent segments under `prefix` will need of the broker: the next
+  /// open of each then asks nobody, and only maps. Each is a lease of this client from now on,
+  /// which goes back with `trim`, with the end of the segment, of the client, or of the broker, and
+  /// holds its descriptors. Leaves out what this client has already, memory that stays its
+  /// exporter's, and what has more than 253 chunks; keeps at most 4,096 segments and a quarter of
+  /// the descriptors that the process may open, and nothing where the cache keeps nothing. Blocks
+  /// for some round trips, at most one request timeout. Returns how many there are more. Throws
+  /// broker_gone, timed_out, forked; what has come by then stays.
+  std::size_t prefetch(std::string_view prefix = {}) {
+    std::size_t count = 0;
+    glue::check(gpushm_client_prefetch(handle_.get(), glue::text(prefix), &count));
+    return count;
+  }
+
   /// Published segments, and own unpublished ones, whose names start with `prefix`, sorted by name.
   [[nodiscard]] std::vector<segment_info> list(std::string_view prefix = {}) {
     gpushm_segment_list* list = nullptr;

@@ -440,6 +440,18 @@ GPUSHM_API gpushm_errc gpushm_client_open_many(gpushm_client* client,
                                                const gpushm_open_options* options,
                                                gpushm_open_result* results);
 
+/* Asks for what opens of persistent segments under `prefix` will need of the broker: the next open
+ * of each then asks nobody, and only maps. Each is a lease of this client from now on, which goes
+ * back with gpushm_client_trim, with the end of the segment, of the client, or of the broker, and
+ * holds its descriptors. Leaves out what this client has already, memory that stays its exporter's,
+ * and what has more than 253 chunks; keeps at most 4,096 segments and a quarter of the descriptors
+ * that the process may open, and nothing where the cache keeps nothing. Blocks for some round
+ * trips, at most one request timeout. `count`, unless it is NULL, gets how many there are more.
+ * Fails with broker_gone, timed_out, forked; what has come by then stays. */
+GPUSHM_API gpushm_errc gpushm_client_prefetch(gpushm_client* client,
+                                              gpushm_string prefix,
+                                              size_t* count);
+
 /* What a broker says of a segment. */
 typedef struct gpushm_segment_info {
   size_t struct_size;

@@ -292,6 +292,17 @@ gpushm_errc gpushm_client_open_many(gpushm_client* client,
   });
 }
 
+gpushm_errc gpushm_client_prefetch(gpushm_client* client, gpushm_string prefix, size_t* count) {
+  return c_call([&] {
+    const auto begin = text_in(prefix, "prefetch");
+    auto& impl = usable(client, "prefetch", begin);
+    const std::size_t more = impl.prefetch(begin, impl.request_deadline());
+    if (count != nullptr) {
+      *count = more;
+    }
+  });
+}
+
 gpushm_errc gpushm_client_remove(gpushm_client* client, gpushm_string name) {
   return c_call([&] {
     const auto called = text_in(name, "remove");

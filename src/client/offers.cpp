@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "base/exporter_bound.hpp"
+#include "base/fork_guard.hpp"
 #include "client/answer_check.hpp"
 #include "client/remote_ticket.hpp"
 #include "memory/remote_memory.hpp"
@@ -17,18 +19,32 @@ namespace gpushm::detail {
 
 namespace {
 
+/// How soon the end of others' offers is seen. A condition variable has a lock that a forked child
+/// may find taken.
+constexpr std::chrono::milliseconds look_again{1};
+
 /// The offers of this process that are mapped and not settled.
 struct offers_under_way {
-  std::mutex mutex;
-  std::condition_variable changed;
+  base::fork_safe_mutex mutex;
   std::set<std::uint64_t> numbers;
   std::uint64_t last = 0;
+  std::uint64_t made_in = base::fork_generation();
+
+  /// With the lock. What was under way in the parent is not in a forked child.
+  void forget_the_parents() {
+    if (base::is_forked_child_of(made_in)) {
+      numbers.clear();
+      made_in = base::fork_generation();
+    }
+  }
 };
 offers_under_way& under_way() {
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, opens may outlive main
   static auto* const made = new offers_under_way;
   return *made;
 }
+// Made when the library is loaded: a forked child must not find it half made.
+[[maybe_unused]] const offers_under_way& made_at_load = under_way();
 
 }  // namespace
 
@@ -37,6 +53,7 @@ void offers::map(answer offer, std::string_view name) noexcept {
     if (under_way_ == 0) {
       offers_under_way& all = under_way();
       const std::lock_guard lock(all.mutex);
+      all.forget_the_parents();
       all.numbers.insert(all.last + 1);
       under_way_ = ++all.last;
     }
@@ -88,7 +105,6 @@ void offers::settle(const std::vector<gpushm::generation>& granted) noexcept {
     offers_under_way& all = under_way();
     const std::lock_guard lock(all.mutex);
     all.numbers.erase(std::exchange(under_way_, 0));
-    all.changed.notify_all();
   }
 }
 
@@ -109,13 +125,23 @@ std::shared_ptr<memory::region> offers::take(const segment_lease& lease, const d
 
 bool offers::wait_for_others(steady_time deadline) {
   offers_under_way& all = under_way();
-  std::unique_lock lock(all.mutex);
-  const std::uint64_t last = all.last;
-  if (all.numbers.empty() || std::chrono::steady_clock::now() >= deadline) {
-    return false;
+  std::optional<std::uint64_t> last;
+  for (;;) {
+    {
+      const std::lock_guard lock(all.mutex);
+      all.forget_the_parents();
+      if (all.numbers.empty() || (last && *all.numbers.begin() > *last)) {
+        return last.has_value();  // there was something to wait for
+      }
+      if (!last) {
+        last = all.last;
+      }
+    }
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return false;
+    }
+    base::pause_before_retry(look_again);
   }
-  return all.changed.wait_until(
-      lock, deadline, [&] { return all.numbers.empty() || *all.numbers.begin() > last; });
 }
 
 }  // namespace gpushm::detail

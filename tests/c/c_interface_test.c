@@ -343,6 +343,28 @@ static void segments(gpushm_client* client, gpushm_segment* made) {
   WORKS(gpushm_client_trim(client));
 }
 
+static void prefetched(gpushm_client* client) {
+  gpushm_create_options options = GPUSHM_INIT(options);
+  gpushm_segment* made = NULL;
+  gpushm_segment* opened = NULL;
+  gpushm_client* other = connected();
+  size_t count = 9;
+  FAILS(gpushm_client_prefetch(NULL, gpushm_text(""), &count), GPUSHM_ERRC_INVALID_ARGUMENT);
+  options.size_bytes = 1;
+  options.device = gpushm_text("host");
+  options.lifetime = GPUSHM_LIFETIME_PERSISTENT;
+  WORKS(gpushm_client_create(client, gpushm_text("p/one"), &options, &made));
+  WORKS(gpushm_segment_publish(made, NULL, 0));
+  WORKS(gpushm_client_prefetch(other, gpushm_text("p/"), &count));
+  EXPECT(count == 1);
+  WORKS(gpushm_client_prefetch(other, gpushm_text("p/"), NULL));
+  WORKS(gpushm_client_open(other, gpushm_text("p/one"), NULL, &opened));
+  gpushm_segment_close(opened);
+  WORKS(gpushm_client_remove(client, gpushm_text("p/one")));
+  gpushm_segment_close(made);
+  gpushm_client_close(other);
+}
+
 static void many_and_lists(gpushm_client* client) {
   enum { count = 2 };
   gpushm_string names[count] = {gpushm_text("c/one"), gpushm_text("c/none")};
@@ -726,6 +748,7 @@ int main(void) {
   nothing_given(client, made);
   structures_of_other_versions(client);
   many_and_lists(client);
+  prefetched(client);
   waits_are_stopped(client);
   tickets(client, made);
   shared_memory(client);

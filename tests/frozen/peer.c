@@ -172,6 +172,16 @@ static int consume(const char* socket, const char* file) {
   WORKS(gpushm_client_list(client, gpushm_text("f/"), &list));
   CHECK(gpushm_segment_list_size(list) == 3);
   gpushm_segment_list_free(list);
+  {
+    gpushm_client* other = connected(socket);
+    size_t count = 0;
+    WORKS(gpushm_client_prefetch(other, gpushm_text("f/"), &count));
+    CHECK(count == 1);
+    WORKS(gpushm_client_open(other, names[0], NULL, &again));
+    has(again, 2, "");
+    gpushm_segment_close(again);
+    gpushm_client_close(other);
+  }
   importing.timeout_ms = wait_ms;
   WORKS(gpushm_import_file(gpushm_text(file), &importing, &again));
   has(again, 2, "");

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Compares the binary interface of a shared library, functions and the types that they use, with the committed one. Any
-# change is an error, also one that old programs would not notice. With UPDATE=1 in the environment it writes the file.
+# change is an error, also one that old programs would not notice. With UPDATE=1 in the environment it writes the file. What
+# it cannot see, abi_header.sh does.
 #
 #   abi_guard.sh LIBRARY FROZEN INCLUDE_DIRECTORY
 #

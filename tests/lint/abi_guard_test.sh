@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# That abi_guard.sh finds what it is there for: changes a copy of the headers and of one source, builds a library of that
-# source, and compares it with the library of the source as it was.
+# That abi_guard.sh and abi_header.sh find what they are there for: changes a copy of the headers and of one source, builds a
+# library of that source, and compares it with the library of the source as it was.
 #
 #   abi_guard_test.sh SOURCE_DIRECTORY COMPILER
 set -euo pipefail
@@ -9,10 +9,6 @@ set -euo pipefail
 root=$1
 compiler=$2
 here=$(cd "$(dirname "$0")" && pwd)
-if ! command -v abidw >/dev/null; then
-  echo "abi_guard: skipped: there is no abidw here (package abigail-tools; make deps)"
-  exit 0
-fi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 copy=$scratch/copy
@@ -71,7 +67,48 @@ accepted() { # WHAT
   fresh
 }
 
+header() {
+  "$here/abi_header.sh" "$copy/include/gpushm/gpushm.h" "$scratch/frozen.txt" >"$scratch/log" 2>&1
+}
+
+refused_in_header() { # WHAT PATTERN: what the guard says of it
+  if header || ! grep -q 'UPDATE=1 ' "$scratch/log" || ! grep -qE "$2" "$scratch/log"; then
+    cat "$scratch/log" >&2
+    echo "abi_guard_test: $1: not refused, or not for \"$2\"" >&2
+    exit 1
+  fi
+  echo "refused: $1"
+  fresh
+}
+
 fresh
+UPDATE=1 header
+header
+# shellcheck disable=SC2016  # Perl's variables
+{
+  change include/gpushm/gpushm.h 's/(GPUSHM_MAX_METADATA_BYTES) 65536/$1 65535/'
+  refused_in_header "another constant" '^\+#define GPUSHM_MAX_METADATA_BYTES 65535$'
+
+  change include/gpushm/gpushm.h 's/const (void\* metadata;)/$1/'
+  refused_in_header "a pointer to void that may be written" '^\+void\* metadata;$'
+
+  change include/gpushm/gpushm.h 's/(gpushm_string) operation,(\s+)(gpushm_string) object/$1 object,$2$3 operation/'
+  refused_in_header "parameters of one type in another order" '^\+.*gpushm_string object, gpushm_string operation'
+
+  change include/gpushm/gpushm.h 's/(typedef struct gpushm_connect_options)/\/* Said in other words. *\/\n\n$1/; s/,\s+gpushm_string object/, gpushm_string object/'
+  if ! header; then
+    cat "$scratch/log" >&2
+    echo "abi_guard_test: comments and line breaks: refused" >&2
+    exit 1
+  fi
+  echo "accepted: comments and line breaks"
+  fresh
+}
+
+if ! command -v abidw >/dev/null; then
+  echo "abi_guard: skipped: there is no abidw here (package abigail-tools; make deps)"
+  exit 0
+fi
 build
 UPDATE=1 guard
 guard

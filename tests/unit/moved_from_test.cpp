@@ -48,6 +48,7 @@ TEST_F(moved_from, client_says_so) {
   expect_empty("client", "open", [&] { (void)moved.open("a"); });
   expect_empty("client", "try_open", [&] { (void)moved.try_open("a"); });
   expect_empty("client", "open_many", [&] { (void)moved.open_many(names); });
+  expect_empty("client", "prefetch", [&] { (void)moved.prefetch(); });
   expect_empty("client", "list", [&] { (void)moved.list(); });
   expect_empty("client", "stat", [&] { (void)moved.stat("a"); });
   expect_empty("client", "remove", [&] { moved.remove("a"); });

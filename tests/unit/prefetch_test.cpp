@@ -82,7 +82,7 @@ class prefetching : public testing::Test {
   std::size_t prefetch(const std::string& prefix) {
     return user_->prefetch(prefix, deadline_after(20s));
   }
-  static gpushm::generation written_in(const segment_impl& opened) {
+  static gpushm::generation written_in(const gpushm_segment& opened) {
     gpushm::generation found = 0;
     std::memcpy(&found, opened.region().data(), sizeof found);
     return found;
