@@ -174,6 +174,17 @@ function(gpushm_test_selected label result)
   set(${result} ${selected} PARENT_SCOPE)
 endfunction()
 
+# gpushm_c_user(TARGET): a program in C11 that uses the shared libraries. What they have of the sanitizers' C++ parts is
+# the program's to bring.
+function(gpushm_c_user target)
+  set_target_properties(${target} PROPERTIES C_STANDARD 11 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF GPUSHM_NO_DIST ON)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wundef
+    -Wstrict-prototypes -Wmissing-prototypes $<$<BOOL:${GPUSHM_WERROR}>:-Werror>)
+  if(GPUSHM_SANITIZE)
+    set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+  endif()
+endfunction()
+
 # gpushm_test_programs(TARGET...): what the target `test-programs` builds: the programs that are tests, and so whatever
 # those depend on.
 add_custom_target(test-programs)

@@ -138,7 +138,10 @@ using gpushm::detail::usable;
 // ---- cancellation ----
 
 gpushm_errc gpushm_stop_create(gpushm_stop** stop) {
-  return c_call([&] { out(stop, "stop") = std::make_unique<gpushm_stop>().release(); });
+  return c_call([&] {
+    gpushm_stop*& made = out(stop, "stop");
+    made = std::make_unique<gpushm_stop>().release();
+  });
 }
 void gpushm_stop_request(gpushm_stop* stop) {
   if (stop != nullptr) {
@@ -163,7 +166,8 @@ gpushm_errc gpushm_client_connect(const gpushm_connect_options* options, gpushm_
 gpushm_errc gpushm_client_dup(const gpushm_client* client, gpushm_client** dup) {
   return c_call([&] {
     static_cast<void>(usable(client, "dup"));
-    out(dup, "dup") = std::make_unique<gpushm_client>(*client).release();
+    gpushm_client*& made = out(dup, "dup");
+    made = std::make_unique<gpushm_client>(*client).release();
   });
 }
 

@@ -207,7 +207,15 @@ static void nothing_given(gpushm_client* client, gpushm_segment* segment) {
   gpushm_file_export_end(NULL);
 
   FAILS(gpushm_client_connect(NULL, NULL), invalid);
+  FAILS(gpushm_client_dup(client, NULL), invalid);
   FAILS(gpushm_client_create(client, name, NULL, NULL), invalid);
+  FAILS(gpushm_client_share(client, name, &byte, 1, NULL, NULL), invalid);
+  FAILS(gpushm_client_try_open(client, name, NULL, NULL), invalid);
+  FAILS(gpushm_broker_budget_create(0, 0, NULL), invalid);
+  FAILS(gpushm_import_memory(&byte, 1, NULL, NULL), invalid);
+  FAILS(gpushm_import_file(name, NULL, NULL), invalid);
+  FAILS(gpushm_ticket_file_create(name, &byte, 1, 0600, NULL), invalid);
+  FAILS(gpushm_file_export_begin(name, NULL, NULL), invalid);
   FAILS(gpushm_client_open(client, name, NULL, NULL), invalid);
   FAILS(gpushm_client_list(client, name, NULL), invalid);
   FAILS(gpushm_client_stat(client, gpushm_text("c/one"), NULL), invalid);
