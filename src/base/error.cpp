@@ -72,7 +72,8 @@ struct last_error {
   last_error() = default;
   last_error(const last_error&) = delete;
   last_error& operator=(const last_error&) = delete;
-  ~last_error() { gpushm_error_free(latest); }
+  /// What fails on this thread after that leaves what it left here.
+  ~last_error() { gpushm_error_free(std::exchange(latest, nullptr)); }
 };
 thread_local last_error last;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/client_impl.hpp"
 
+#include <new>
 #include <utility>
 
 #include "client/segment_impl.hpp"
@@ -25,7 +26,12 @@ client_impl::client_impl(connect_options options)
       link_(options_, leases_) {}
 
 segment_ptr client_impl::user_of(std::shared_ptr<mapping> used) {
-  return segment_ptr(new gpushm_segment(leases_, std::move(used), options_.request_timeout));
+  try {
+    return segment_ptr(new gpushm_segment(leases_, used, options_.request_timeout));
+  } catch (const std::bad_alloc&) {
+    leases_->release(std::move(used));
+    throw;
+  }
 }
 
 }  // namespace gpushm::detail

@@ -95,18 +95,18 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                   offers& offered);
   /// Takes what is granted, maps it, and keeps it. Throws a failure.
   [[nodiscard]] segment_ptr use(asked answered,
-                                                  std::string_view name,
-                                                  const open_options& options,
-                                                  offers& offered,
-                                                  steady_time begin);
+                                std::string_view name,
+                                const open_options& options,
+                                offers& offered,
+                                steady_time begin);
   /// The same of what was prefetched; null: nothing was.
   [[nodiscard]] segment_ptr use_prefetched(std::string_view name,
-                                                             gpushm::generation generation,
-                                                             const open_options& options);
+                                           gpushm::generation generation,
+                                           const open_options& options);
   [[nodiscard]] segment_ptr map_and_keep(granted& what,
-                                                           const open_options& options,
-                                                           offers& offered,
-                                                           steady_time begin);
+                                         const open_options& options,
+                                         offers& offered,
+                                         steady_time begin);
   [[nodiscard]] bool prefetch_batch(const std::shared_ptr<connection>& connected,
                                     const std::vector<std::string>& names,
                                     const subject& about,

@@ -147,10 +147,10 @@ client_impl::asked client_impl::ask_to_open(std::string_view name,
 // ---- take, map, keep ----
 
 segment_ptr client_impl::use(asked answered,
-                                               std::string_view name,
-                                               const open_options& options,
-                                               offers& offered,
-                                               steady_time begin) {
+                             std::string_view name,
+                             const open_options& options,
+                             offers& offered,
+                             steady_time begin) {
   answer& got = answered.got;
   if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
     throw from_wire(*failure, {"open", name});
@@ -173,9 +173,9 @@ segment_ptr client_impl::use(asked answered,
 }
 
 segment_ptr client_impl::map_and_keep(granted& what,
-                                                        const open_options& options,
-                                                        offers& offered,
-                                                        steady_time begin) {
+                                      const open_options& options,
+                                      offers& offered,
+                                      steady_time begin) {
   const auto& lease = what.lease;
   try {
     std::shared_ptr<mapping> mapped;
@@ -196,8 +196,8 @@ segment_ptr client_impl::map_and_keep(granted& what,
 }
 
 segment_ptr client_impl::use_prefetched(std::string_view name,
-                                                          gpushm::generation generation,
-                                                          const open_options& options) {
+                                        gpushm::generation generation,
+                                        const open_options& options) {
   auto ready = leases_->take_prefetched(name, options.expected_size_bytes, generation);
   if (!ready) {
     return nullptr;

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -15,7 +16,7 @@
 #include "gpushm/broker.h"
 #include "gpushm/gpushm.h"
 
-static int failures = 0;
+static atomic_int failures = 0;
 
 #define EXPECT(condition)                                                     \
   do {                                                                        \
@@ -518,7 +519,7 @@ static void waits_are_stopped(gpushm_client* client) {
   gpushm_stop_free(stop);
 }
 
-static int lines = 0;
+static atomic_int lines = 0;
 static int destroyed = 0;
 static void counts_lines(void* user, gpushm_log_level level, gpushm_string text) {
   EXPECT(user == &lines && level <= GPUSHM_LOG_ERROR && text.size != 0);
