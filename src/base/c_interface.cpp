@@ -8,7 +8,7 @@ namespace gpushm::base {
 gpushm_errc failed() noexcept {
   gpushm_error* made = nullptr;
   try {
-    // cppcheck-suppress rethrowNoCurrentException: called while one is handled
+    // cppcheck-suppress rethrowNoCurrentException ; one is handled when this is called
     throw;
   } catch (const error& why) {
     made = gpushm_error_dup(why.handle());
