@@ -200,7 +200,8 @@ std::optional<lease_table::prefetched> lease_table::take_prefetched(
     return std::nullopt;
   }
   node.mapped().held = {};
-  return std::move(node.mapped());
+  prefetched taken = std::move(node.mapped());
+  return taken;
 }
 
 std::size_t lease_table::prefetched_count() const {
