@@ -135,9 +135,9 @@ void lease_table::hand_over(connection& from,
   to->keep(counts, deadline);
 }
 
-void lease_table::forget_lease(const segment_lease& ended) noexcept {
+void lease_table::forget_lease(const segment_lease& gone) noexcept {
   const std::lock_guard lock(mutex_);
-  const auto at = leases_.find({&ended.broker(), ended.info().generation});
+  const auto at = leases_.find({&gone.broker(), gone.info().generation});
   if (at != leases_.end() && at->second.expired()) {
     leases_.erase(at);
   }

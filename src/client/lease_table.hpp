@@ -60,7 +60,7 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   /// request.
   void hand_over(connection& from, const std::shared_ptr<connection>& to, steady_time deadline);
   /// It ends. No effect where there is a new one of that generation.
-  void forget_lease(const segment_lease& ended) noexcept;
+  void forget_lease(const segment_lease& gone) noexcept;
 
   // ---- prefetched ----
 

@@ -26,13 +26,13 @@ std::vector<wire::segment> client_impl::list(std::string_view prefix) {
   return all;
 }
 
-void client_impl::list_after(connection& asked,
+void client_impl::list_after(connection& to,
                              std::string_view prefix,
                              std::vector<wire::segment>& all) const {
   for (;;) {
     const std::string after = all.empty() ? std::string() : all.back().name;
     wire::listing page = listing_of(
-        asked.request(wire::list{std::string(prefix), after}, {"list", prefix}, request_deadline()),
+        to.request(wire::list{std::string(prefix), after}, {"list", prefix}, request_deadline()),
         "list",
         prefix);
     if (!page.segments.empty() && page.segments.back().name <= after) {  // it would never end

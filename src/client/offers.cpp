@@ -11,6 +11,7 @@
 #include "base/deadline.hpp"
 #include "base/exporter_bound.hpp"
 #include "base/fork_guard.hpp"
+#include "base/syscall.hpp"
 #include "client/answer_check.hpp"
 #include "client/remote_ticket.hpp"
 #include "memory/remote_memory.hpp"

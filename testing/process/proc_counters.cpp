@@ -134,6 +134,9 @@ std::uint64_t shared_memory_bytes(const std::vector<pid_t>& pids, std::string_vi
     for (const std::string_view table : {"fd", "map_files"}) {
       const auto directory = proc_path(pid, table);
       for (const auto& name : entries(directory)) {
+        if (table == "fd" && (name == "0" || name == "1" || name == "2")) {
+          continue;  // what it writes may go to a file that is deleted, too
+        }
         const auto path = directory + "/" + name;
         struct stat status {};
         if (is_shared_memory(link_target(path), part) && ::stat(path.c_str(), &status) == 0 &&
