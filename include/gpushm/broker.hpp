@@ -40,6 +40,27 @@ struct broker_limits {
   std::uint32_t fence_delay_ms = 5'000;
 };
 
+namespace glue {
+
+/// From a structure of C++ to one of C, or back.
+template <typename From, typename To>
+void copy_limits(const From& from, To& to) noexcept {
+  to.max_segments = from.max_segments;
+  to.max_connections = from.max_connections;
+  to.quota_bytes = from.quota_bytes;
+  to.quota_bytes_per_principal = from.quota_bytes_per_principal;
+  to.memory_bytes = from.memory_bytes;
+  to.max_descriptors = from.max_descriptors;
+  to.max_pending_opens = from.max_pending_opens;
+  to.reserved_descriptors = from.reserved_descriptors;
+  to.hello_timeout_ms = from.hello_timeout_ms;
+  to.send_timeout_ms = from.send_timeout_ms;
+  to.max_inflight_descriptors = from.max_inflight_descriptors;
+  to.fence_delay_ms = from.fence_delay_ms;
+}
+
+}  // namespace glue
+
 /// Memory and descriptors that several brokers of one process share, so that a full domain leaves
 /// room for the others.
 ///
@@ -140,20 +161,8 @@ class broker {
   /// Returns once clients can connect. Throws `error`: address_in_use, permission_denied,
   /// system_error.
   [[nodiscard]] static broker start(const broker_options& options) {
-    const broker_limits& from = options.limits;
     auto limits = glue::sized<gpushm_broker_limits>();
-    limits.max_segments = from.max_segments;
-    limits.max_connections = from.max_connections;
-    limits.quota_bytes = from.quota_bytes;
-    limits.quota_bytes_per_principal = from.quota_bytes_per_principal;
-    limits.memory_bytes = from.memory_bytes;
-    limits.max_descriptors = from.max_descriptors;
-    limits.max_pending_opens = from.max_pending_opens;
-    limits.reserved_descriptors = from.reserved_descriptors;
-    limits.hello_timeout_ms = from.hello_timeout_ms;
-    limits.send_timeout_ms = from.send_timeout_ms;
-    limits.max_inflight_descriptors = from.max_inflight_descriptors;
-    limits.fence_delay_ms = from.fence_delay_ms;
+    glue::copy_limits(options.limits, limits);
     auto wanted = glue::sized<gpushm_broker_options>();
     wanted.socket_path = glue::text(options.socket_path);
     wanted.lock_path = glue::text(options.lock_path);

@@ -75,18 +75,7 @@ const gpushm_broker& usable(const gpushm_broker* broker, std::string_view operat
 gpushm_broker_limits limits_out(const broker_limits& from) noexcept {
   gpushm_broker_limits made{};
   made.struct_size = sizeof made;
-  made.max_segments = from.max_segments;
-  made.max_connections = from.max_connections;
-  made.quota_bytes = from.quota_bytes;
-  made.quota_bytes_per_principal = from.quota_bytes_per_principal;
-  made.memory_bytes = from.memory_bytes;
-  made.max_descriptors = from.max_descriptors;
-  made.max_pending_opens = from.max_pending_opens;
-  made.reserved_descriptors = from.reserved_descriptors;
-  made.hello_timeout_ms = from.hello_timeout_ms;
-  made.send_timeout_ms = from.send_timeout_ms;
-  made.max_inflight_descriptors = from.max_inflight_descriptors;
-  made.fence_delay_ms = from.fence_delay_ms;
+  glue::copy_limits(from, made);
   return made;
 }
 
@@ -98,18 +87,7 @@ broker_limits limits_from(const gpushm_broker_limits* given) {
     std::memcpy(&from, &known, std::min(given->struct_size, sizeof from));
   }
   broker_limits made;
-  made.max_segments = from.max_segments;
-  made.max_connections = from.max_connections;
-  made.quota_bytes = from.quota_bytes;
-  made.quota_bytes_per_principal = from.quota_bytes_per_principal;
-  made.memory_bytes = from.memory_bytes;
-  made.max_descriptors = from.max_descriptors;
-  made.max_pending_opens = from.max_pending_opens;
-  made.reserved_descriptors = from.reserved_descriptors;
-  made.hello_timeout_ms = from.hello_timeout_ms;
-  made.send_timeout_ms = from.send_timeout_ms;
-  made.max_inflight_descriptors = from.max_inflight_descriptors;
-  made.fence_delay_ms = from.fence_delay_ms;
+  glue::copy_limits(from, made);
   return made;
 }
 

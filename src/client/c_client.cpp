@@ -40,6 +40,21 @@ client_impl& usable(const gpushm_client* client,
   return *client->impl;
 }
 
+/// What `make` gives, which is called with the client and the name, becomes the caller's.
+template <typename Make>
+gpushm_errc segment_out(const gpushm_client* client,
+                        gpushm_string name,
+                        std::string_view operation,
+                        gpushm_segment** where,
+                        Make&& make) noexcept {
+  return c_call([&] {
+    const auto called = text_in(name, operation);
+    auto& impl = usable(client, operation, called);
+    gpushm_segment*& made = out(where, operation);
+    made = make(impl, called).release();
+  });
+}
+
 connect_options options_from(const gpushm_connect_options* given) {
   const auto from = options_in(given, "connect");
   connect_options made;
@@ -133,6 +148,7 @@ gpushm_device device_out(const device_id& device) {
 
 using gpushm::detail::info_out;
 using gpushm::detail::options_from;
+using gpushm::detail::segment_out;
 using gpushm::detail::usable;
 
 // ---- cancellation ----
@@ -226,11 +242,8 @@ gpushm_errc gpushm_client_create(gpushm_client* client,
                                  gpushm_string name,
                                  const gpushm_create_options* options,
                                  gpushm_segment** segment) {
-  return c_call([&] {
-    const auto called = text_in(name, "create");
-    auto& impl = usable(client, "create", called);
-    gpushm_segment*& made = out(segment, "create");
-    made = impl.create(called, options_from(options)).release();
+  return segment_out(client, name, "create", segment, [&](auto& impl, std::string_view called) {
+    return impl.create(called, options_from(options));
   });
 }
 
@@ -240,11 +253,8 @@ gpushm_errc gpushm_client_share(gpushm_client* client,
                                 uint64_t size_bytes,
                                 const gpushm_share_options* options,
                                 gpushm_segment** segment) {
-  return c_call([&] {
-    const auto called = text_in(name, "share");
-    auto& impl = usable(client, "share", called);
-    gpushm_segment*& made = out(segment, "share");
-    made = impl.share(called, pointer, size_bytes, options_from(options)).release();
+  return segment_out(client, name, "share", segment, [&](auto& impl, std::string_view called) {
+    return impl.share(called, pointer, size_bytes, options_from(options));
   });
 }
 
@@ -252,11 +262,8 @@ gpushm_errc gpushm_client_open(gpushm_client* client,
                                gpushm_string name,
                                const gpushm_open_options* options,
                                gpushm_segment** segment) {
-  return c_call([&] {
-    const auto called = text_in(name, "open");
-    auto& impl = usable(client, "open", called);
-    gpushm_segment*& opened = out(segment, "open");
-    opened = impl.open(called, options_from(options)).release();
+  return segment_out(client, name, "open", segment, [&](auto& impl, std::string_view called) {
+    return impl.open(called, options_from(options));
   });
 }
 
@@ -264,11 +271,8 @@ gpushm_errc gpushm_client_try_open(gpushm_client* client,
                                    gpushm_string name,
                                    const gpushm_open_options* options,
                                    gpushm_segment** segment) {
-  return c_call([&] {
-    const auto called = text_in(name, "open");
-    auto& impl = usable(client, "open", called);
-    gpushm_segment*& opened = out(segment, "open");
-    opened = impl.try_open(called, options_from(options)).release();
+  return segment_out(client, name, "open", segment, [&](auto& impl, std::string_view called) {
+    return impl.try_open(called, options_from(options));
   });
 }
 

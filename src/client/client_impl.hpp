@@ -64,9 +64,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   /// Published segments, and own unpublished ones, sorted by name.
   [[nodiscard]] std::vector<wire::segment> list(std::string_view prefix);
   /// Appends those that come after the last of `all`.
-  void list_after(connection& to,
-                  std::string_view prefix,
-                  std::vector<wire::segment>& all) const;
+  void list_after(connection& to, std::string_view prefix, std::vector<wire::segment>& all) const;
   [[nodiscard]] wire::segment stat(std::string_view name);
   void remove(std::string_view name);
   void unfence(std::string_view name);
