@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kubelet/plugin/plan.hpp"
+#include "kubelet/plugin/plan/plan.hpp"
 
 namespace gpushm::bench {
 namespace {

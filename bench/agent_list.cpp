@@ -9,10 +9,10 @@
 #include <mutex>
 #include <vector>
 
+#include "apps/support/temp_directory.hpp"
 #include "kubelet/api/unix_server.hpp"
 #include "kubelet/server/messages.hpp"
 #include "kubelet/server/service.hpp"
-#include "support/temp_directory.hpp"
 
 namespace {
 

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "base/text.hpp"
-#include "dra_world.hpp"
-#include "fake_kube_api/fake_kube_api.hpp"
-#include "fake_kubelet/dra_kubelet.hpp"
 #include "kubelet/dra/driver.hpp"
-#include "process/temp_dir.hpp"
+#include "testing/fake_kube_api/fake_kube_api.hpp"
+#include "testing/fake_kubelet/dra_kubelet.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/kubelet/dra/world.hpp"
 
 namespace {
 

@@ -19,7 +19,7 @@
 
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
-#include "bench_support.hpp"
+#include "bench/bench_support.hpp"
 #include "broker/porter.hpp"
 #include "transport/packet_socket.hpp"
 #include "wire/codec.hpp"

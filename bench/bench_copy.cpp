@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "bench_support.hpp"
+#include "bench/bench_support.hpp"
 #include "driver/cuda.hpp"
 #include "driver/devices.hpp"
 #include "driver/owners.hpp"

@@ -21,15 +21,15 @@
 #include <string>
 #include <vector>
 
-#include "process/child.hpp"
-#include "process/deadline.hpp"
-#include "process/harness_error.hpp"
-#include "process/proc_counters.hpp"
-#include "process/programs.hpp"
-#include "process/temp_dir.hpp"
-#include "raw_session/floods.hpp"
-#include "raw_session/forked_process.hpp"
-#include "raw_session/good_client.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/harness_error.hpp"
+#include "testing/process/proc_counters.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "testing/raw_session/floods.hpp"
+#include "testing/raw_session/forked_process.hpp"
+#include "testing/raw_session/good_client.hpp"
 
 namespace {
 

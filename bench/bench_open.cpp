@@ -14,7 +14,7 @@
 
 #include "base/size_text.hpp"
 #include "base/unique_fd.hpp"
-#include "bench_support.hpp"
+#include "bench/bench_support.hpp"
 #include "memory/backend.hpp"
 #include "transport/packet_socket.hpp"
 #include "wire/messages.hpp"

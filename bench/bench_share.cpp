@@ -19,7 +19,7 @@
 #include "base/size_text.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
-#include "bench_support.hpp"
+#include "bench/bench_support.hpp"
 #include "driver/cuda.hpp"
 #include "driver/owners.hpp"
 #include "driver/primary_context.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench_support.hpp"
+#include "bench/bench_support.hpp"
 
 #include <sys/socket.h>
 #include <sys/wait.h>

@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "support/child_process.hpp"
-#include "support/temp_directory.hpp"
+#include "apps/support/temp_directory.hpp"
+#include "base/child_process.hpp"
 
 namespace gpushm::bench {
 namespace {
@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 /// Beside this program, or where the build has it.
 std::string program(const std::string& name, const std::string& folder) {
-  const fs::path own = fs::path(app::executable_path()).parent_path();
+  const fs::path own = fs::path(base::executable_path()).parent_path();
   for (const fs::path& candidate : {own / name, own / ".." / folder / name}) {
     if (fs::is_regular_file(candidate)) {
       return candidate.lexically_normal().string();

@@ -7,9 +7,9 @@
 #include <fstream>
 #include <string>
 
-#include "spec/registry.hpp"
-#include "spec/write.hpp"
-#include "support/temp_directory.hpp"
+#include "apps/support/temp_directory.hpp"
+#include "cdi/document/write.hpp"
+#include "cdi/registry/registry.hpp"
 
 namespace {
 

@@ -83,18 +83,40 @@ target_compile_definitions(gpushm_flags INTERFACE
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:ASIO_HAS_CO_AWAIT=1>
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:ASIO_HAS_STD_COROUTINE=1>)
 target_link_options(gpushm_flags INTERFACE LINKER:--gc-sections)
-target_include_directories(gpushm_flags INTERFACE
-  "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src" "${PROJECT_BINARY_DIR}/generated")
+target_include_directories(gpushm_flags INTERFACE "${PROJECT_SOURCE_DIR}/include")
 target_link_libraries(gpushm_flags INTERFACE Threads::Threads)
 
+# gpushm_include_root(TARGET ROOT PREFIX DIRECTORY)
+# Users of the INTERFACE library TARGET find the files of DIRECTORY, and no others, as "PREFIX/file": a folder of the build tree
+# has a symbolic link with that name and nothing else. This is how the compiler enforces the layers.
+function(gpushm_include_root target root prefix directory)
+  set(base "${PROJECT_BINARY_DIR}/roots/${root}")
+  cmake_path(GET prefix PARENT_PATH parent)
+  file(MAKE_DIRECTORY "${base}/${parent}")
+  file(CREATE_LINK "${directory}" "${base}/${prefix}" SYMBOLIC)
+  target_include_directories(${target} INTERFACE "${base}")
+endfunction()
+
 # gpushm_module(NAME SOURCES file... [DEPENDS module...] [LIBRARIES target...])
-# Makes the static target gpushm_NAME (alias gpushm::NAME). DEPENDS names the other folders whose headers this one
-# may use; the layering of the design is exactly these lists.
+# Makes the static target gpushm_NAME (alias gpushm::NAME). A module and the modules that link it include its headers by their
+# path below src/. DEPENDS names the modules that this one uses; it finds the headers of those, and of what those use, and no
+# others: the layering of the design is exactly these lists. gpushm_NAME_headers gives the headers without the library.
 function(gpushm_module name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
+  cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY "${PROJECT_SOURCE_DIR}/src" OUTPUT_VARIABLE room)
+  string(REPLACE "/" "_" room_name "${room}")
+  set(headers gpushm_${room_name}_headers)
+  if(NOT TARGET ${headers})
+    add_library(${headers} INTERFACE)
+    target_link_libraries(${headers} INTERFACE gpushm_flags)
+    gpushm_include_root(${headers} ${room_name} "${room}" "${CMAKE_CURRENT_SOURCE_DIR}")
+    foreach(dep IN LISTS arg_DEPENDS)
+      target_link_libraries(${headers} INTERFACE gpushm_${dep}_headers)
+    endforeach()
+  endif()
   add_library(gpushm_${name} STATIC ${arg_SOURCES})
   add_library(gpushm::${name} ALIAS gpushm_${name})
-  target_link_libraries(gpushm_${name} PUBLIC gpushm_flags)
+  target_link_libraries(gpushm_${name} PUBLIC ${headers})
   foreach(dep IN LISTS arg_DEPENDS)
     target_link_libraries(gpushm_${name} PUBLIC gpushm_${dep})
   endforeach()
@@ -137,7 +159,7 @@ function(gpushm_test name)
     endif()
   endif()
   set_property(GLOBAL APPEND_STRING PROPERTY GPUSHM_TEST_LABELS "${name} ${arg_LABEL}\n")
-  target_link_libraries(${name} PRIVATE gpushm_flags GTest::gtest GTest::gmock GTest::gtest_main ${arg_LIBRARIES})
+  target_link_libraries(${name} PRIVATE gpushm_test_code GTest::gtest GTest::gmock GTest::gtest_main ${arg_LIBRARIES})
   foreach(dep IN LISTS arg_MODULES)
     target_link_libraries(${name} PRIVATE gpushm_${dep})
   endforeach()
@@ -185,6 +207,17 @@ function(gpushm_c_user target)
   endif()
 endfunction()
 
+# Headers of the programs by their path ("apps/support/table.hpp"), and of the tests and what they stand on ("testing/…",
+# "tests/…", "bench/…").
+add_library(gpushm_apps_headers INTERFACE)
+target_link_libraries(gpushm_apps_headers INTERFACE gpushm_flags)
+gpushm_include_root(gpushm_apps_headers apps apps "${PROJECT_SOURCE_DIR}/apps")
+add_library(gpushm_test_code INTERFACE)
+target_link_libraries(gpushm_test_code INTERFACE gpushm_apps_headers)
+foreach(folder testing tests bench)
+  gpushm_include_root(gpushm_test_code tests ${folder} "${PROJECT_SOURCE_DIR}/${folder}")
+endforeach()
+
 # gpushm_test_programs(TARGET...): what the target `test-programs` builds: the programs that are tests, and so whatever
 # those depend on.
 add_custom_target(test-programs)
@@ -193,23 +226,38 @@ function(gpushm_test_programs)
 endfunction()
 
 # gpushm_fuzzer(NAME SOURCES file... [MODULES module...])
-# The libFuzzer program fuzz_NAME, with its corpus in corpus/NAME beside the calling CMakeLists.txt (`make fuzz`
-# runs every program fuzz_*). Does nothing unless GPUSHM_FUZZ is on.
+# With GPUSHM_FUZZ (clang): the libFuzzer program fuzz_NAME; `make fuzz` runs every program fuzz_*. Without: a program that
+# replays the committed corpus, corpus/NAME.tar.xz beside the calling CMakeLists.txt (scripts/fuzz_corpus.sh changes it). The
+# corpus is unpacked into corpus/NAME of the build tree.
 function(gpushm_fuzzer name)
-  if(NOT GPUSHM_FUZZ)
-    return()
-  endif()
   cmake_parse_arguments(arg "" "" "SOURCES;MODULES" ${ARGN})
-  add_executable(fuzz_${name} ${arg_SOURCES})
-  target_link_libraries(fuzz_${name} PRIVATE gpushm_flags)
-  target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  set(archive "${CMAKE_CURRENT_SOURCE_DIR}/corpus/${name}.tar.xz")
+  set(corpus "${CMAKE_CURRENT_BINARY_DIR}/corpus/${name}")
+  if("${archive}" IS_NEWER_THAN "${corpus}.unpacked")
+    file(REMOVE_RECURSE "${corpus}")
+    file(ARCHIVE_EXTRACT INPUT "${archive}" DESTINATION "${CMAKE_CURRENT_BINARY_DIR}/corpus")
+    file(TOUCH "${corpus}.unpacked")
+  endif()
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${archive}")
+  if(GPUSHM_FUZZ)
+    set(program fuzz_${name})
+    add_executable(${program} ${arg_SOURCES})
+    target_link_options(${program} PRIVATE -fsanitize=fuzzer)
+    set(command ${program} -runs=0)
+  else()
+    set(program gpushm_fuzz_replay_${name})
+    add_executable(${program} ${arg_SOURCES} replay.cpp)
+    set_target_properties(${program} PROPERTIES GPUSHM_NO_DIST ON)
+    gpushm_test_programs(${program})
+    set(command ${program})
+  endif()
+  target_link_libraries(${program} PRIVATE gpushm_test_code)
   foreach(dep IN LISTS arg_MODULES)
-    target_link_libraries(fuzz_${name} PRIVATE gpushm_${dep})
+    target_link_libraries(${program} PRIVATE gpushm_${dep})
   endforeach()
   if(GPUSHM_BUILD_TESTS)
-    add_test(NAME fuzz.${name}.corpus
-             COMMAND fuzz_${name} -runs=0 "${CMAKE_CURRENT_SOURCE_DIR}/corpus/${name}")
-    set_tests_properties(fuzz.${name}.corpus PROPERTIES LABELS unit TIMEOUT 120)
+    add_test(NAME fuzz_corpus.${name} COMMAND ${command} "${corpus}")
+    set_tests_properties(fuzz_corpus.${name} PROPERTIES LABELS unit TIMEOUT 120)
   endif()
 endfunction()
 

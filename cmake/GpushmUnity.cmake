@@ -64,7 +64,5 @@ function(gpushm_unity)
     set_source_files_properties(${grouped} TARGET_DIRECTORY ${target} PROPERTIES COMPILE_OPTIONS
       "-Wno-shadow;$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>")
     set_target_properties(${target} PROPERTIES SOURCES "${files};${rest_of_${target}}")
-    # The files name the sources from the root on: the same text in every clone.
-    target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
   endforeach()
 endfunction()

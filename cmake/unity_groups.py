@@ -144,7 +144,9 @@ def main():
                 written.append(group[0].path)
                 continue
             file_name = os.path.join(output, f"{target}_{number}.cpp")
-            text = "".join(f'#include "{each.path}"\n' for each in group)
+            # By a path from the file on: the same text in every clone, and no include root that would show all folders.
+            up = os.path.relpath(root, output)
+            text = "".join(f'#include "{up}/{each.path}"\n' for each in group)
             if not os.path.exists(file_name) or open(file_name, encoding="utf-8").read() != text:
                 with open(file_name, "w", encoding="utf-8") as file:
                     file.write(text)

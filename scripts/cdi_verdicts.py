@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Asks others about the documents of tests/cdi/documents/cases.json, and writes down what they say.
+"""Asks others about the documents of tests/data/cdi/documents/cases.json, and writes down what they say.
 
     scripts/cdi_verdicts.py LOADER SCHEMA_DIRECTORY [CASES]
 
@@ -84,7 +84,7 @@ def main():
     if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
     root = pathlib.Path(__file__).resolve().parent.parent
-    index = pathlib.Path(sys.argv[3]) if len(sys.argv) == 4 else root / "tests/cdi/documents/cases.json"
+    index = pathlib.Path(sys.argv[3]) if len(sys.argv) == 4 else root / "tests/data/cdi/documents/cases.json"
     cases = json.loads(index.read_text())
     schema = validator(sys.argv[2])
     with tempfile.TemporaryDirectory() as directory:

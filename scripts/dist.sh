@@ -69,7 +69,7 @@ for folder in docs examples; do
   fi
 done
 mkdir -p "$tree/share/machines"
-cp "$root"/tests/machines/*.json "$tree/share/machines/"
+cp "$root"/tests/data/machines/*.json "$tree/share/machines/"
 for file in README.md LICENSE CHANGELOG.md; do
   if [ -e "$root/$file" ]; then
     cp "$root/$file" "$tree/"

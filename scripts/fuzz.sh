@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs every fuzz program for a while. New inputs go below the build tree; the committed corpus is only read.
-# To keep what was found: fuzz_NAME -merge=1 tests/fuzz/corpus/NAME BUILD_DIR/corpus/NAME
+# To keep what was found: fuzz_NAME -merge=1 NEW_FOLDER BUILD_DIR/tests/fuzz/corpus/NAME BUILD_DIR/corpus/NAME, and then
+# scripts/fuzz_corpus.sh add NAME NEW_FOLDER/*
 #
 #   scripts/fuzz.sh BUILD_DIR SECONDS
 set -euo pipefail
 
-root=$(cd "$(dirname "$0")/.." && pwd)
 build=$(cd "$1" && pwd)
 seconds=$2
 found=0
@@ -15,8 +15,8 @@ while IFS= read -r program; do
   name=${program##*/fuzz_}
   mkdir -p "$build/corpus/$name" "$build/crashes/$name"
   corpora=("$build/corpus/$name")
-  if [ -d "$root/tests/fuzz/corpus/$name" ]; then
-    corpora+=("$root/tests/fuzz/corpus/$name")
+  if [ -d "$build/tests/fuzz/corpus/$name" ]; then
+    corpora+=("$build/tests/fuzz/corpus/$name")
   fi
   echo "fuzz: $name for $seconds s"
   "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \

@@ -55,7 +55,8 @@ def main():
             together = set()
             if name.startswith(os.path.join(build, "unity") + os.sep):
                 with open(name, encoding="utf-8") as group:
-                    together = set(re.findall(r'^#include "(.+)"', group.read(), re.M))
+                    together = {os.path.normpath(os.path.join(os.path.dirname(name), one)) for one in
+                                re.findall(r'^#include "(.+)"', group.read(), re.M)}
             elif name.endswith(".cpp"):
                 together = {name}
             if together and all(one.split(os.sep)[0] in ("src", "apps") for one in together):

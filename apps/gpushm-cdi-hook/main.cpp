@@ -5,19 +5,19 @@
 #include <string>
 #include <vector>
 
-#include "cdi/hook.hpp"
-#include "commands.hpp"
-#include "output.hpp"
+#include "apps/gpushm-cdi-hook/run_hook.hpp"
+#include "apps/gpushm/exit_status.hpp"
+#include "hook/hook.hpp"
 
 int main(int argc, char** argv) {
   const std::span<char*> words(argv, static_cast<std::size_t>(argc));
   try {
-    return gpushm::cli::run_hook({words.begin() + (words.empty() ? 0 : 1), words.end()});
+    return gpushm::cdi_hook::run_hook({words.begin() + (words.empty() ? 0 : 1), words.end()});
   } catch (const gpushm::cli::usage_error& failure) {
-    gpushm::cli::note(failure.what());
+    gpushm::hook::warn(failure.what());
     return gpushm::cli::exit_usage;
   } catch (const std::exception& failure) {
-    gpushm::cli::note(failure.what());
+    gpushm::hook::warn(failure.what());
     return gpushm::cli::exit_failed;
   }
 }

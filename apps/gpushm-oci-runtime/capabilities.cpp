@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "capabilities.hpp"
+#include "apps/gpushm-oci-runtime/capabilities.hpp"
 
 #include <algorithm>
 #include <array>

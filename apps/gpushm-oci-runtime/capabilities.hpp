@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "settings.hpp"
-#include "spec/document.hpp"
+#include "apps/gpushm-oci-runtime/settings.hpp"
+#include "cdi/document/document.hpp"
 
 namespace gpushm::oci_runtime {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "command_line.hpp"
+#include "apps/gpushm-oci-runtime/command_line.hpp"
 
 #include <algorithm>
 #include <array>

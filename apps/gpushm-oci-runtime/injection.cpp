@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "injection.hpp"
+#include "apps/gpushm-oci-runtime/injection.hpp"
 
+#include "apps/gpushm-oci-runtime/request.hpp"
+#include "apps/gpushm-oci-runtime/selection.hpp"
+#include "apps/gpushm-oci-runtime/text_diff.hpp"
 #include "gpushm/error.hpp"
-#include "request.hpp"
-#include "selection.hpp"
-#include "text_diff.hpp"
 
 namespace gpushm::oci_runtime {
 

@@ -3,10 +3,10 @@
 
 #include <string>
 
-#include "command_line.hpp"
-#include "journal.hpp"
-#include "settings.hpp"
-#include "spec/inject.hpp"
+#include "apps/gpushm-oci-runtime/command_line.hpp"
+#include "apps/gpushm-oci-runtime/journal.hpp"
+#include "apps/gpushm-oci-runtime/settings.hpp"
+#include "cdi/inject/inject.hpp"
 
 namespace gpushm::oci_runtime {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "journal.hpp"
+#include "apps/gpushm-oci-runtime/journal.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>

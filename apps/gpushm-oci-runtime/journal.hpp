@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "command_line.hpp"
-#include "settings.hpp"
+#include "apps/gpushm-oci-runtime/command_line.hpp"
+#include "apps/gpushm-oci-runtime/settings.hpp"
 
 namespace gpushm::oci_runtime {
 

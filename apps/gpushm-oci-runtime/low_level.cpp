@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "low_level.hpp"
+#include "apps/gpushm-oci-runtime/low_level.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "apps/support/oci/runtime.hpp"
 #include "base/syscall.hpp"
-#include "support/oci/runtime.hpp"
 
 namespace gpushm::oci_runtime {
 

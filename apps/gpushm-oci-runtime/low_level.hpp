@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "settings.hpp"
+#include "apps/gpushm-oci-runtime/settings.hpp"
 
 namespace gpushm::oci_runtime {
 

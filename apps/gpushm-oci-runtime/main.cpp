@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "command_line.hpp"
-#include "injection.hpp"
-#include "journal.hpp"
-#include "low_level.hpp"
-#include "settings.hpp"
+#include "apps/gpushm-oci-runtime/command_line.hpp"
+#include "apps/gpushm-oci-runtime/injection.hpp"
+#include "apps/gpushm-oci-runtime/journal.hpp"
+#include "apps/gpushm-oci-runtime/low_level.hpp"
+#include "apps/gpushm-oci-runtime/settings.hpp"
 
 namespace gpushm::oci_runtime {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "request.hpp"
+#include "apps/gpushm-oci-runtime/request.hpp"
 
 #include <algorithm>
 #include <filesystem>
 #include <map>
 
 #include "base/text.hpp"
+#include "cdi/document/name.hpp"
 #include "gpushm/error.hpp"
-#include "spec/name.hpp"
 
 namespace gpushm::oci_runtime {
 

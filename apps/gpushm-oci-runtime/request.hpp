@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "settings.hpp"
-#include "spec/inject_config.hpp"
+#include "apps/gpushm-oci-runtime/settings.hpp"
+#include "cdi/inject/config.hpp"
 
 namespace gpushm::oci_runtime {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "selection.hpp"
+#include "apps/gpushm-oci-runtime/selection.hpp"
 
 #include <algorithm>
 #include <optional>
 
+#include "apps/gpushm-oci-runtime/capabilities.hpp"
 #include "base/text.hpp"
-#include "capabilities.hpp"
+#include "cdi/document/name.hpp"
 #include "gpushm/error.hpp"
-#include "spec/name.hpp"
 
 namespace gpushm::oci_runtime {
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "request.hpp"
-#include "settings.hpp"
-#include "spec/inject.hpp"
+#include "apps/gpushm-oci-runtime/request.hpp"
+#include "apps/gpushm-oci-runtime/settings.hpp"
+#include "cdi/inject/inject.hpp"
 
 namespace gpushm::oci_runtime {
 

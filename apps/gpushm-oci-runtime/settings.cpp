@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "settings.hpp"
+#include "apps/gpushm-oci-runtime/settings.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 
 #include "base/file.hpp"
 #include "base/syscall.hpp"
-#include "spec/yaml_reader.hpp"
+#include "yaml/reader.hpp"
 
 namespace gpushm::oci_runtime {
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view operation = "read settings";
 
-[[noreturn]] void refuse(const cdi::problem& found) {
+[[noreturn]] void refuse(const yaml::problem& found) {
   std::string cause;
   if (found.line > 0) {
     cause = "line ";
@@ -34,7 +34,7 @@ constexpr std::string_view operation = "read settings";
 class reading {
  public:
   reading(std::string_view text, const std::string& file) : file_(file), reader_(file, problems_) {
-    cdi::read_yaml(text, tree_);
+    yaml::read_yaml(text, tree_);
     if (tree_.failure) {
       refuse(place(*tree_.failure));
     }
@@ -47,14 +47,14 @@ class reading {
     if (tree_.root == nullptr) {
       return;
     }
-    for (const cdi::yaml_entry& each : reader_.entries(*tree_.root, "the settings")) {
+    for (const yaml::entry& each : reader_.entries(*tree_.root, "the settings")) {
       read(each, out);
     }
     check();
   }
 
  private:
-  [[nodiscard]] cdi::problem place(const cdi::yaml_failure& failure) const {
+  [[nodiscard]] yaml::problem place(const yaml::failure& failure) const {
     return {file_, failure.line, failure.column, failure.rule, failure.text};
   }
   void check() const {
@@ -63,7 +63,7 @@ class reading {
     }
   }
 
-  void read(const cdi::yaml_entry& entry, settings& out) {
+  void read(const yaml::entry& entry, settings& out) {
     const std::string& key = entry.key;
     const auto set = [&](auto& target) {
       std::remove_reference_t<decltype(target)> fresh{};
@@ -107,9 +107,9 @@ class reading {
   }
 
   std::string file_;
-  std::vector<cdi::problem> problems_;
-  cdi::yaml_tree tree_;
-  cdi::yaml_reader reader_;
+  std::vector<yaml::problem> problems_;
+  yaml::tree tree_;
+  yaml::reader reader_;
 };
 
 }  // namespace

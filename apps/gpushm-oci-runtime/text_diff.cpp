@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Myers' algorithm: the shortest way from one text to the other, by how far each diagonal gets with
 // one difference more.
-#include "text_diff.hpp"
+#include "apps/gpushm-oci-runtime/text_diff.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "abi_check.hpp"
+#include "apps/gpushm-selftest/abi_check.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 
-#include "program_run.hpp"
+#include "apps/gpushm-selftest/program_run.hpp"
 
 namespace gpushm::selftest {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "check.hpp"
-#include "program_tree.hpp"
+#include "apps/gpushm-selftest/check.hpp"
+#include "apps/gpushm-selftest/program_tree.hpp"
 
 namespace gpushm::selftest {
 

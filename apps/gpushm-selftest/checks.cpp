@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checks.hpp"
+#include "apps/gpushm-selftest/checks.hpp"
 
 #include <unistd.h>
 
@@ -7,10 +7,10 @@
 #include <array>
 #include <chrono>
 
-#include "abi_check.hpp"
-#include "demo_check.hpp"
-#include "gtest_check.hpp"
-#include "program_run.hpp"
+#include "apps/gpushm-selftest/abi_check.hpp"
+#include "apps/gpushm-selftest/demo_check.hpp"
+#include "apps/gpushm-selftest/gtest_check.hpp"
+#include "apps/gpushm-selftest/program_run.hpp"
 
 namespace gpushm::selftest {
 

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "check.hpp"
-#include "program_tree.hpp"
+#include "apps/gpushm-selftest/check.hpp"
+#include "apps/gpushm-selftest/program_tree.hpp"
 
 namespace gpushm::selftest {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "demo_check.hpp"
+#include "apps/gpushm-selftest/demo_check.hpp"
 
 #include <chrono>
 #include <fstream>
 
-#include "program_run.hpp"
-#include "support/duration.hpp"
-#include "support/temp_directory.hpp"
+#include "apps/gpushm-selftest/program_run.hpp"
+#include "apps/support/duration.hpp"
+#include "apps/support/temp_directory.hpp"
 
 namespace gpushm::selftest {
 

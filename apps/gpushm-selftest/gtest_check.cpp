@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gtest_check.hpp"
+#include "apps/gpushm-selftest/gtest_check.hpp"
 
 #include <fstream>
 
-#include "program_run.hpp"
-#include "support/temp_directory.hpp"
+#include "apps/gpushm-selftest/program_run.hpp"
+#include "apps/support/temp_directory.hpp"
 
 namespace gpushm::selftest {
 

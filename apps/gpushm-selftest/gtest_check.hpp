@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "check.hpp"
+#include "apps/gpushm-selftest/check.hpp"
 
 namespace gpushm::selftest {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "machine_facts.hpp"
+#include "apps/gpushm-selftest/machine_facts.hpp"
 
 #include <gnu/libc-version.h>
 #include <sys/utsname.h>

@@ -10,14 +10,14 @@
 #include <optional>
 #include <thread>
 
-#include "checks.hpp"
-#include "machine_facts.hpp"
-#include "program_run.hpp"
-#include "repeat.hpp"
-#include "results.hpp"
-#include "support/child_process.hpp"
-#include "support/duration.hpp"
-#include "support/stop_signal.hpp"
+#include "apps/gpushm-selftest/checks.hpp"
+#include "apps/gpushm-selftest/machine_facts.hpp"
+#include "apps/gpushm-selftest/program_run.hpp"
+#include "apps/gpushm-selftest/repeat.hpp"
+#include "apps/gpushm-selftest/results.hpp"
+#include "apps/support/duration.hpp"
+#include "apps/support/stop_signal.hpp"
+#include "base/child_process.hpp"
 
 namespace gpushm::selftest {
 
@@ -47,7 +47,7 @@ struct arguments {
 // In a process of its own: a driver that hangs must not hang the whole test.
 json facts_of_machine() {
   const program_result ended =
-      run_program({app::executable_path(), "--facts"}, {}, std::chrono::minutes(2));
+      run_program({base::executable_path(), "--facts"}, {}, std::chrono::minutes(2));
   const std::size_t start = ended.output.find('{');
   json facts = start == std::string::npos ? json(nullptr)
                                           : json::parse(ended.output.substr(start), nullptr, false);

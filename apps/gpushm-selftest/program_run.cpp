@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "program_run.hpp"
+#include "apps/gpushm-selftest/program_run.hpp"
 
 #include <unistd.h>
 
 #include <cstdlib>
 #include <sstream>
 
+#include "apps/support/duration.hpp"
+#include "apps/support/stop_signal.hpp"
+#include "base/child_process.hpp"
 #include "gpushm/error.hpp"
-#include "support/child_process.hpp"
-#include "support/duration.hpp"
-#include "support/stop_signal.hpp"
 
 namespace gpushm::selftest {
 
 std::string program_result::text() const {
-  return wait_status ? app::status_text(*wait_status) : problem;
+  return wait_status ? base::status_text(*wait_status) : problem;
 }
 
 program_result run_program(const std::vector<std::string>& argv,
                            const std::vector<std::pair<std::string, std::string>>& environment,
                            std::chrono::milliseconds timeout) {
   program_result result;
-  const auto until = app::deadline_in(timeout);
-  app::child_options options;
+  const auto until = base::deadline_in(timeout);
+  base::child_options options;
   options.argv = argv;
   options.environment = environment;
   options.merge_stderr = true;
   options.cancel_fd = app::stop_signal::fd();
   try {
-    app::child_process child = app::child_process::start(options);
+    base::child_process child = base::child_process::start(options);
     child.close_input();
     if (child.read_all(result.output, until)) {
       result.wait_status = child.wait(until);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "program_tree.hpp"
+#include "apps/gpushm-selftest/program_tree.hpp"
 
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "support/child_process.hpp"
+#include "base/child_process.hpp"
 
 namespace gpushm::selftest {
 
@@ -27,7 +27,7 @@ bool is_program(const fs::directory_entry& entry) {
 }  // namespace
 
 program_tree::program_tree() {
-  fs::path path = app::executable_path();
+  fs::path path = base::executable_path();
   unpacked_ = path.parent_path().filename() == "bin";
   for (int level = 0; level < (unpacked_ ? 2 : levels_in_build_tree); ++level) {
     path = path.parent_path();

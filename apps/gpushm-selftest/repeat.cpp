@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "repeat.hpp"
+#include "apps/gpushm-selftest/repeat.hpp"
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <thread>
 
-#include "support/stop_signal.hpp"
+#include "apps/support/stop_signal.hpp"
 
 namespace gpushm::selftest {
 

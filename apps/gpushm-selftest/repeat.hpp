@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "check.hpp"
+#include "apps/gpushm-selftest/check.hpp"
 
 namespace gpushm::selftest {
 

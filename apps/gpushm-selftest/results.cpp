@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "results.hpp"
+#include "apps/gpushm-selftest/results.hpp"
 
 #include <cerrno>
 #include <cstdio>

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "arguments.hpp"
+#include "apps/gpushm/arguments.hpp"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 
+#include "apps/gpushm/cdi/cdi_arguments.hpp"
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/inspect/arguments.hpp"
+#include "apps/gpushm/k8s/k8s_arguments.hpp"
+#include "apps/gpushm/options.hpp"
+#include "apps/gpushm/output.hpp"
+#include "apps/support/duration.hpp"
 #include "base/names.hpp"
-#include "cdi/cdi_arguments.hpp"
-#include "commands.hpp"
-#include "inspect_arguments.hpp"
-#include "k8s/k8s_arguments.hpp"
-#include "options.hpp"
-#include "output.hpp"
-#include "support/duration.hpp"
 
 namespace gpushm::cli {
 

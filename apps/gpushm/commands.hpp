@@ -12,23 +12,13 @@
 #include <string>
 #include <vector>
 
+#include "apps/gpushm/exit_status.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/client.hpp"
-#include "gpushm/error.hpp"
 #include "gpushm/exchange.hpp"
 #include "gpushm/file_export.hpp"
 
 namespace gpushm::cli {
-
-inline constexpr int exit_ok = 0;
-inline constexpr int exit_failed = 1;
-inline constexpr int exit_usage = 2;
-
-/// Options that contradict each other: nothing was tried.
-class usage_error : public error {
- public:
-  using error::error;
-};
 
 /// What every command that talks to a broker takes.
 struct connection_arguments {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "file_error.hpp"
+#include "apps/gpushm/file_error.hpp"
 
 namespace gpushm::cli {
 

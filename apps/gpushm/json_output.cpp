@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "json_output.hpp"
+#include "apps/gpushm/json_output.hpp"
 
+#include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/describe.hpp"
 #include "base/names.hpp"
-#include "describe.hpp"
-#include "output.hpp"
 
 namespace gpushm::cli {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <exception>
 
-#include "arguments.hpp"
-#include "commands.hpp"
-#include "json_output.hpp"
-#include "output.hpp"
-#include "support/end_signal.hpp"
+#include "apps/gpushm/arguments.hpp"
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/output.hpp"
+#include "apps/support/end_signal.hpp"
 
 namespace gpushm::cli {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "options.hpp"
+#include "apps/gpushm/options.hpp"
 
+#include "apps/support/duration.hpp"
 #include "base/size_text.hpp"
-#include "support/duration.hpp"
 
 namespace gpushm::cli {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "commands.hpp"
+#include "apps/gpushm/commands.hpp"
 
 namespace gpushm::cli {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "output.hpp"
+#include "apps/gpushm/output.hpp"
 
 #include <cerrno>
 #include <cstdio>
 
+#include "apps/gpushm/file_error.hpp"
 #include "base/size_text.hpp"
 #include "base/text.hpp"
-#include "file_error.hpp"
 
 namespace gpushm::cli {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "commands.hpp"
-#include "json_output.hpp"
-#include "output.hpp"
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/output.hpp"
 
 namespace gpushm::cli {
 

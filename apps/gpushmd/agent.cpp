@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent.hpp"
+#include "apps/gpushmd/agent.hpp"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,19 +11,19 @@
 #include <memory>
 #include <utility>
 
+#include "apps/gpushmd/metrics/agent_metrics.hpp"
+#include "apps/gpushmd/brokers.hpp"
+#include "apps/gpushmd/config_watch.hpp"
+#include "apps/gpushmd/device_plugin.hpp"
+#include "apps/gpushmd/dra_presence.hpp"
+#include "apps/gpushmd/logging.hpp"
+#include "apps/gpushmd/signals.hpp"
+#include "apps/gpushmd/web_server.hpp"
 #include "base/log.hpp"
 #include "base/memory_limit.hpp"
 #include "base/syscall.hpp"
-#include "brokers.hpp"
-#include "config_watch.hpp"
-#include "device_plugin.hpp"
-#include "dra_presence.hpp"
 #include "kubelet/dra/driver.hpp"
 #include "kubelet/rest/client.hpp"
-#include "logging.hpp"
-#include "metrics/agent_metrics.hpp"
-#include "signals.hpp"
-#include "web_server.hpp"
 
 namespace gpushm::agent {
 

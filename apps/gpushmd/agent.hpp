@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "settings.hpp"
+#include "apps/gpushmd/settings.hpp"
 
 namespace gpushm::agent {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "brokers.hpp"
+#include "apps/gpushmd/brokers.hpp"
 
 #include <fcntl.h>
 #include <sys/file.h>

@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
+#include "apps/gpushmd/metrics/agent_metrics.hpp"
 #include "base/unique_fd.hpp"
 #include "gpushm/broker.hpp"
 #include "kubelet/dra/domains.hpp"
-#include "metrics/agent_metrics.hpp"
 
 namespace gpushm::agent {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "config_watch.hpp"
+#include "apps/gpushmd/config_watch.hpp"
 
 #include <algorithm>
 #include <filesystem>
 #include <utility>
 
+#include "apps/gpushmd/settings.hpp"
 #include "base/log.hpp"
-#include "settings.hpp"
 
 namespace gpushm::agent {
 

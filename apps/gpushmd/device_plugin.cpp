@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device_plugin.hpp"
+#include "apps/gpushmd/device_plugin.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
+#include "apps/gpushmd/hook_file.hpp"
 #include "base/log.hpp"
 #include "discover/generate.hpp"
 #include "driver/nvml.hpp"
 #include "gpushm/error.hpp"
-#include "hook_file.hpp"
-#include "kubelet/plugin/inventory.hpp"
+#include "kubelet/plugin/plan/inventory.hpp"
 
 namespace gpushm::agent {
 
@@ -165,7 +165,7 @@ void device_plugin::run(const std::stop_token& stop) {
 
 plugin::inventory device_plugin::take_inventory(const device_plugin_settings& offered) {
   inventory_->start();
-  if (auto found = inventory_->wait(app::deadline_in(shares_wait))) {
+  if (auto found = inventory_->wait(base::deadline_in(shares_wait))) {
     return std::move(*found);
   }
   if (!anything_offered_ && !shares_offered_) {
@@ -175,7 +175,7 @@ plugin::inventory device_plugin::take_inventory(const device_plugin_settings& of
     make_offer(offered, {}, true);
     shares_offered_ = true;
   }
-  if (auto found = inventory_->wait(app::deadline_in(inventory_patience - shares_wait))) {
+  if (auto found = inventory_->wait(base::deadline_in(inventory_patience - shares_wait))) {
     return std::move(*found);
   }
   inventory_->stop();

@@ -9,13 +9,13 @@
 #include <thread>
 #include <vector>
 
+#include "apps/gpushmd/metrics/agent_metrics.hpp"
+#include "apps/gpushmd/inventory_child.hpp"
+#include "apps/gpushmd/settings.hpp"
 #include "base/operations.hpp"
-#include "inventory_child.hpp"
-#include "kubelet/plugin/health_monitor.hpp"
-#include "kubelet/plugin/plan.hpp"
+#include "kubelet/plugin/health/monitor.hpp"
+#include "kubelet/plugin/plan/plan.hpp"
 #include "kubelet/server/manager.hpp"
-#include "metrics/agent_metrics.hpp"
-#include "settings.hpp"
 
 namespace gpushm::agent {
 

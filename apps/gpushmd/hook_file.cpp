@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hook_file.hpp"
+#include "apps/gpushmd/hook_file.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/file.hpp"
+#include "base/file_beside.hpp"
 #include "base/syscall.hpp"
 #include "gpushm/error.hpp"
-#include "spec/file_beside.hpp"
 
 namespace gpushm::agent {
 
@@ -72,7 +72,7 @@ std::string install_hook(const std::string& source, const std::string& directory
   std::string path = directory + "/" + name;
   remove_unfinished(directory);
   if (!is_installed(path, program)) {
-    cdi::file_beside written(operation, path);
+    base::file_beside written(operation, path);
     written.write(program);
     base::checked(operation, path, "fchmod", [&] { return ::fchmod(written.fd(), 0755); });
     written.commit();

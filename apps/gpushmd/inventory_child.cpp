@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "inventory_child.hpp"
+#include "apps/gpushmd/inventory_child.hpp"
 
 #include <csignal>
 #include <cstdio>
@@ -135,19 +135,19 @@ void inventory_child::start() {
                 "see the kernel's log for Xid lines; the node may need a reboot");
   }
   text_.clear();
-  app::child_options options;
+  base::child_options options;
   // The same program, also when its file was replaced meanwhile.
   options.argv = {"/proc/self/exe", inventory_argument, library_};
   options.cancel_fd = cancelled_.fd();
-  child_.emplace(app::child_process::start(options));
+  child_.emplace(base::child_process::start(options));
   child_->close_input();
 }
 
-std::optional<plugin::inventory> inventory_child::wait(app::deadline until) {
+std::optional<plugin::inventory> inventory_child::wait(base::deadline until) {
   if (!child_->read_all(text_, until)) {
     return std::nullopt;
   }
-  const auto status = child_->wait(app::deadline_in(end_patience));
+  const auto status = child_->wait(base::deadline_in(end_patience));
   if (status) {
     child_.reset();
   }
@@ -158,7 +158,7 @@ std::optional<plugin::inventory> inventory_child::wait(app::deadline until) {
               operation,
               {},
               "the process that asks NVML ended without an answer: " +
-                  (status ? app::status_text(*status) : std::string("it is still there")),
+                  (status ? base::status_text(*status) : std::string("it is still there")),
               "check that nvidia-smi works here");
 }
 
@@ -168,7 +168,7 @@ void inventory_child::stop() noexcept {
   }
   child_->kill(SIGKILL);
   try {
-    if (child_->wait(app::deadline_in(end_patience))) {
+    if (child_->wait(base::deadline_in(end_patience))) {
       child_.reset();
     }
   } catch (const std::exception& why) {  // cancelled: the agent ends, and does not wait for it

@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
+#include "base/child_process.hpp"
 #include "base/wakeup.hpp"
-#include "kubelet/plugin/inventory.hpp"
-#include "support/child_process.hpp"
+#include "kubelet/plugin/plan/inventory.hpp"
 
 namespace gpushm::agent {
 
@@ -36,7 +36,7 @@ class inventory_child {
   void start();
   /// What came of it; nothing when `until` comes first: then wait again, or `stop`. Throws `error`:
   /// driver_error when the child ended without an answer, timed_out after `cancel`.
-  [[nodiscard]] std::optional<plugin::inventory> wait(app::deadline until);
+  [[nodiscard]] std::optional<plugin::inventory> wait(base::deadline until);
   /// Kills the child. Blocks for at most a second.
   void stop() noexcept;
   /// `wait` ends, now and from now on.
@@ -45,7 +45,7 @@ class inventory_child {
  private:
   std::string library_;
   base::wakeup cancelled_;
-  std::optional<app::child_process> child_;
+  std::optional<base::child_process> child_;
   std::string text_;  // what came so far
 };
 

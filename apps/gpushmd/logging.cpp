@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "logging.hpp"
+#include "apps/gpushmd/logging.hpp"
 
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_color_sinks.h>

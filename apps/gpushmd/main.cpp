@@ -8,11 +8,11 @@
 #include <exception>
 #include <string>
 
-#include "agent.hpp"
+#include "apps/gpushmd/agent.hpp"
+#include "apps/gpushmd/inventory_child.hpp"
+#include "apps/gpushmd/logging.hpp"
+#include "apps/gpushmd/settings.hpp"
 #include "gpushm/error.hpp"
-#include "inventory_child.hpp"
-#include "logging.hpp"
-#include "settings.hpp"
 
 namespace gpushm::agent {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "settings.hpp"
+#include "apps/gpushmd/settings.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

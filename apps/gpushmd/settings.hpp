@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "gpushm/broker.hpp"
-#include "kubelet/plugin/configuration.hpp"
-#include "kubelet/plugin/health_monitor.hpp"
+#include "kubelet/plugin/configuration/configuration.hpp"
+#include "kubelet/plugin/health/monitor.hpp"
 
 namespace gpushm::agent {
 

@@ -2,9 +2,9 @@
 // The `agent:` part of the settings' file.
 #include <algorithm>
 
+#include "apps/gpushmd/settings.hpp"
 #include "gpushm/error.hpp"
-#include "settings.hpp"
-#include "spec/yaml_reader.hpp"
+#include "yaml/reader.hpp"
 
 namespace gpushm::agent {
 
@@ -17,7 +17,7 @@ class section_reader {
                  settings& out,
                  std::vector<settings_problem>& problems)
       : file_(file), reader_(file, found_), out_(out), problems_(problems) {
-    cdi::read_yaml(text, tree_);
+    yaml::read_yaml(text, tree_);
   }
 
   void read() {
@@ -28,12 +28,12 @@ class section_reader {
     if (tree_.root == nullptr) {
       return;
     }
-    for (const cdi::yaml_entry& each : reader_.entries(*tree_.root, "the settings")) {
+    for (const yaml::entry& each : reader_.entries(*tree_.root, "the settings")) {
       if (each.key == "agent") {
         read_mapping(*each.value, {});
       }
     }
-    for (const cdi::problem& each : found_) {
+    for (const yaml::problem& each : found_) {
       report(each.line, each.column, each.text);
     }
   }
@@ -45,14 +45,14 @@ class section_reader {
     problems_.push_back({std::move(place), std::move(text), std::move(next_step)});
   }
 
-  void read_mapping(const cdi::yaml_node& node, const std::string& path) {
-    for (const cdi::yaml_entry& each :
+  void read_mapping(const yaml::node& node, const std::string& path) {
+    for (const yaml::entry& each :
          reader_.entries(node, path.empty() ? "agent" : "agent." + path)) {
       read_entry(each, path.empty() ? each.key : std::string(path).append(".").append(each.key));
     }
   }
 
-  void read_entry(const cdi::yaml_entry& entry, const std::string& path) {
+  void read_entry(const yaml::entry& entry, const std::string& path) {
     const auto all = all_settings();
     const auto exact =
         std::find_if(all.begin(), all.end(), [&](const setting& s) { return s.key == path; });
@@ -72,19 +72,19 @@ class section_reader {
            "see: gpushmd --help");
   }
 
-  void take(const setting& what, const cdi::yaml_node& node) {
+  void take(const setting& what, const yaml::node& node) {
     if (reader_.is_null(node)) {
       return;
     }
     std::string text;
-    if (cdi::followed(node).is == cdi::yaml_node::shape::sequence) {
+    if (yaml::followed(node).is == yaml::node::shape::sequence) {
       std::vector<std::string> parts;
       reader_.read(node, what.key, parts);
       for (const std::string& part : parts) {
         text.append(text.empty() ? "" : ",").append(part);
       }
-    } else if (cdi::followed(node).is == cdi::yaml_node::shape::scalar) {
-      text = cdi::followed(node).value;
+    } else if (yaml::followed(node).is == yaml::node::shape::scalar) {
+      text = yaml::followed(node).value;
     }
     try {
       what.take(out_, text);
@@ -97,9 +97,9 @@ class section_reader {
   }
 
   std::string file_;
-  std::vector<cdi::problem> found_;
-  cdi::yaml_tree tree_;
-  cdi::yaml_reader reader_;
+  std::vector<yaml::problem> found_;
+  yaml::tree tree_;
+  yaml::reader reader_;
   settings& out_;
   std::vector<settings_problem>& problems_;
 };

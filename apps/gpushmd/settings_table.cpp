@@ -3,11 +3,11 @@
 #include <array>
 #include <cctype>
 
+#include "apps/gpushmd/settings.hpp"
+#include "apps/gpushmd/web_server.hpp"
+#include "base/quoted.hpp"
 #include "base/text.hpp"
 #include "gpushm/error.hpp"
-#include "settings.hpp"
-#include "spec/quoted.hpp"
-#include "web_server.hpp"
 
 namespace gpushm::agent {
 
@@ -24,7 +24,7 @@ bool truth(std::string_view text) {
     return true;
   }
   if (std::find(no.begin(), no.end(), text) == no.end()) {
-    refuse(cdi::in_quotes(text).append(" is neither on nor off"), "say on or off");
+    refuse(base::in_quotes(text).append(" is neither on nor off"), "say on or off");
   }
   return false;
 }
@@ -33,7 +33,7 @@ template <typename Value>
 Value number(std::string_view text, Value least, Value most) {
   const auto value = base::number<Value>(text);
   if (!value || *value < least || *value > most) {
-    std::string cause = cdi::in_quotes(text);
+    std::string cause = base::in_quotes(text);
     cause += " is no number from ";
     cause += std::to_string(least);
     cause += " to ";
@@ -45,7 +45,7 @@ Value number(std::string_view text, Value least, Value most) {
 
 std::string absolute(std::string_view text) {
   if (!text.starts_with('/')) {
-    refuse(cdi::in_quotes(text).append(" is no absolute path"), "say it from / on");
+    refuse(base::in_quotes(text).append(" is no absolute path"), "say it from / on");
   }
   return std::string(text);
 }
@@ -56,7 +56,7 @@ std::string web_address(std::string_view text) {
     return {};
   }
   if (!is_web_address(text)) {
-    refuse(cdi::in_quotes(text).append(" is no IP address with a port"),
+    refuse(base::in_quotes(text).append(" is no IP address with a port"),
            "say it as 0.0.0.0:9410 or [::]:9410, or off");
   }
   return std::string(text);
@@ -71,16 +71,16 @@ std::vector<std::string> domain_names(std::string_view text) {
     if (name.empty() || name.size() > 40 || !std::all_of(name.begin(), name.end(), fits) ||
         std::isalnum(static_cast<unsigned char>(name.front())) == 0 ||
         std::isalnum(static_cast<unsigned char>(name.back())) == 0) {
-      refuse(cdi::in_quotes(name).append(" is no name for a domain"),
+      refuse(base::in_quotes(name).append(" is no name for a domain"),
              "use up to 40 letters, digits, '-' and '_', beginning and ending with a letter or "
              "digit");
     }
     if (name.starts_with("claim-")) {
-      refuse(cdi::in_quotes(name).append(" is a name of the domains of claims"),
+      refuse(base::in_quotes(name).append(" is a name of the domains of claims"),
              "use another name");
     }
     if (std::find(names.begin(), names.end(), name) != names.end()) {
-      refuse(cdi::in_quotes(name).append(" is named twice"), "name each domain once");
+      refuse(base::in_quotes(name).append(" is named twice"), "name each domain once");
     }
     names.emplace_back(name);
   }
@@ -90,7 +90,7 @@ std::vector<std::string> domain_names(std::string_view text) {
 std::string resource_name(std::string_view text) {
   std::string whole = plugin::whole_resource_name(text);
   if (const auto why = plugin::why_no_resource(whole)) {
-    refuse(cdi::in_quotes(text).append(" is no resource name: ").append(*why));
+    refuse(base::in_quotes(text).append(" is no resource name: ").append(*why));
   }
   return whole;
 }
@@ -98,7 +98,7 @@ std::string resource_name(std::string_view text) {
 std::string level_name(std::string_view text) {
   constexpr std::array<std::string_view, 4> levels{"debug", "info", "warning", "error"};
   if (std::find(levels.begin(), levels.end(), text) == levels.end()) {
-    refuse(cdi::in_quotes(text).append(" is no level"), "say debug, info, warning or error");
+    refuse(base::in_quotes(text).append(" is no level"), "say debug, info, warning or error");
   }
   return std::string(text);
 }
@@ -367,7 +367,7 @@ constexpr auto table = std::to_array<setting>({
      "Of the log on standard error",
      [](settings& s, std::string_view v) {
        if (v != "text" && v != "json") {
-         refuse(cdi::in_quotes(v).append(" is neither text nor json"), "say text or json");
+         refuse(base::in_quotes(v).append(" is neither text nor json"), "say text or json");
        }
        s.log_as = v == "json" ? log_format::json : log_format::text;
      },

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "signals.hpp"
+#include "apps/gpushmd/signals.hpp"
 
 #include <poll.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Our own few lines of HTTP: cpp-httplib 0.11 serves as many connections at a time as it has
 // threads, and a hundred that said nothing kept a probe waiting for three minutes.
-#include "web_server.hpp"
+#include "apps/gpushmd/web_server.hpp"
 
 #include <array>
 #include <asio/awaitable.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/duration.hpp"
+#include "apps/support/duration.hpp"
 
 #include <array>
 #include <cstdint>

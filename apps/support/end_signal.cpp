@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/end_signal.hpp"
+#include "apps/support/end_signal.hpp"
 
 #include <unistd.h>
 

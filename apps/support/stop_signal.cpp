@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/stop_signal.hpp"
+#include "apps/support/stop_signal.hpp"
 
 #include <poll.h>
 #include <sys/eventfd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/style.hpp"
+#include "apps/support/style.hpp"
 
 #include <unistd.h>
 

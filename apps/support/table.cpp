@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/table.hpp"
+#include "apps/support/table.hpp"
 
 #include <algorithm>
 

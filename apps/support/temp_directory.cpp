@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/temp_directory.hpp"
+#include "apps/support/temp_directory.hpp"
 
 #include <cstdlib>
 #include <filesystem>

@@ -99,4 +99,16 @@ std::string printable_lines(std::string_view text) {
   return escaped(text, true);
 }
 
+std::string_view directory_of(std::string_view path) {
+  const auto slash = path.find_last_of('/');
+  if (slash == std::string_view::npos) {
+    return "/";
+  }
+  return slash == 0 ? path.substr(0, 1) : path.substr(0, slash);
+}
+
+std::string_view name_of(std::string_view path) {
+  return path.substr(path.find_last_of('/') + 1);  // npos + 1 is 0
+}
+
 }  // namespace gpushm::base

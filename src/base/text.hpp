@@ -101,4 +101,9 @@ struct character {
 /// The same, but line feeds stay: for text that has lines on purpose.
 [[nodiscard]] std::string printable_lines(std::string_view text);
 
+/// The directory of an absolute path: "/a/b/c" → "/a/b".
+[[nodiscard]] std::string_view directory_of(std::string_view path);
+/// The last part of a path: "/a/b/c" → "c".
+[[nodiscard]] std::string_view name_of(std::string_view path);
+
 }  // namespace gpushm::base

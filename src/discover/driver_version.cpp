@@ -5,8 +5,8 @@
 #include "base/file.hpp"
 #include "base/text.hpp"
 #include "discover/driver_files.hpp"
-#include "discover/elf_facts.hpp"
-#include "discover/ld_cache.hpp"
+#include "elf/facts.hpp"
+#include "elf/ld_cache.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::discover {
@@ -71,13 +71,13 @@ std::vector<std::string> candidates(const root_view& root, const driver_places& 
           ? root.outside(root.resolve("/etc/ld.so.cache").value_or("/etc/ld.so.cache"))
           : places.ld_cache_path;
   const std::string cache = read_ld_cache(cache_path);
-  for (const ld_cache_entry& entry :
-       parse_ld_cache(std::as_bytes(std::span(cache))).value_or(std::vector<ld_cache_entry>())) {
+  for (const elf::ld_cache_entry& entry : elf::parse_ld_cache(std::as_bytes(std::span(cache)))
+                                              .value_or(std::vector<elf::ld_cache_entry>())) {
     // The others are where these are.
     if (entry.name == "libcuda.so.1" || entry.name == "libnvidia-ml.so.1" ||
         entry.name == "libGLX_nvidia.so.0") {
       if (const auto real = root.resolve(entry.path)) {
-        add_once(found, std::string(directory_of(*real)));
+        add_once(found, std::string(base::directory_of(*real)));
       }
     }
   }
@@ -101,14 +101,14 @@ std::vector<version_place> versions_of(const root_view& root,
         continue;
       }
       const auto real = root.resolve(join(directory, name));
-      if (!real || !name_of(*real).starts_with(stem)) {
+      if (!real || !base::name_of(*real).starts_with(stem)) {
         continue;
       }
       // "libcuda.so.1.1" is a link to the real one on some machines.
-      const std::string_view version = name_of(*real).substr(stem.size());
-      const auto facts = read_elf(root.outside(*real));
+      const std::string_view version = base::name_of(*real).substr(stem.size());
+      const auto facts = elf::read_elf(root.outside(*real));
       if (is_version(version) && facts && facts->native) {
-        found.push_back({std::string(version), std::string(directory_of(*real))});
+        found.push_back({std::string(version), std::string(base::directory_of(*real))});
       }
     }
   }
@@ -118,7 +118,7 @@ std::vector<version_place> versions_of(const root_view& root,
 bool holds_driver(const root_view& root, const std::string& directory, const std::string& suffix) {
   for (const std::string& name : root.names(directory)) {
     if (name.starts_with("lib") && name.ends_with(suffix)) {
-      const auto facts = read_elf(root.outside(join(directory, name)));
+      const auto facts = elf::read_elf(root.outside(join(directory, name)));
       if (facts && facts->native) {
         return true;
       }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "spec/document.hpp"
+#include "cdi/document/document.hpp"
 
 namespace gpushm::discover {
 

@@ -8,11 +8,11 @@
 
 #include "base/file.hpp"
 #include "base/text.hpp"
+#include "cdi/document/write.hpp"
 #include "discover/driver_files.hpp"
 #include "discover/hooks.hpp"
 #include "discover/nodes.hpp"
 #include "gpushm/error.hpp"
-#include "spec/write.hpp"
 
 namespace gpushm::discover {
 

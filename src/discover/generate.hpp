@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "cdi/document/document.hpp"
 #include "discover/findings.hpp"
 #include "discover/inventory.hpp"
 #include "discover/name_strategy.hpp"
-#include "spec/document.hpp"
 
 namespace gpushm::discover {
 

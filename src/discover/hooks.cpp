@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/text.hpp"
 #include "discover/hooks.hpp"
 
 #include "discover/root_view.hpp"
@@ -9,7 +10,7 @@ namespace {
 
 // Programs of the NVIDIA container toolkit understand the same hooks under other words.
 std::vector<std::string> words_before_name(const std::string& program) {
-  const std::string name(name_of(program));
+  const std::string name(base::name_of(program));
   if (name == "nvidia-cdi-hook" || name == "gpushm-cdi-hook") {
     return {name};
   }

@@ -3,8 +3,9 @@
 #include <array>
 #include <set>
 
+#include "base/text.hpp"
 #include "discover/driver_files.hpp"
-#include "discover/elf_facts.hpp"
+#include "elf/facts.hpp"
 
 namespace gpushm::discover {
 
@@ -67,7 +68,7 @@ class library_search {
       return;
     }
     if (const auto real = add_file(join(directory, extension))) {
-      link(extension, directory_of(*real), "libglxserver_nvidia.so");
+      link(extension, base::directory_of(*real), "libglxserver_nvidia.so");
     }
   }
 
@@ -97,7 +98,7 @@ class library_search {
     if (!real || !seen_.insert(*real).second) {
       return std::nullopt;
     }
-    facts_ = read_elf(root_.outside(*real)).value_or(elf_facts());
+    facts_ = elf::read_elf(root_.outside(*real)).value_or(elf::elf_facts());
     if (!facts_.native) {
       return std::nullopt;
     }
@@ -110,8 +111,8 @@ class library_search {
     if (!real) {
       return;
     }
-    const std::string_view directory = directory_of(*real);
-    const std::string_view name = name_of(*real);
+    const std::string_view directory = base::directory_of(*real);
+    const std::string_view name = base::name_of(*real);
     if (name.starts_with("lib") &&
         std::find(folders_.begin(), folders_.end(), directory) == folders_.end()) {
       folders_.emplace_back(directory);
@@ -155,7 +156,7 @@ class library_search {
   std::string suffix_;
   std::vector<std::string>& folders_;
   findings result_;
-  elf_facts facts_;  ///< of the file added last
+  elf::elf_facts facts_;  ///< of the file added last
   std::set<std::string> seen_;
   std::set<std::string> linked_;
   std::set<std::string_view> other_found_;

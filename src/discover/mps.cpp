@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/text.hpp"
 #include "base/file.hpp"
 #include "discover/driver_files.hpp"
 #include "discover/trusted_path.hpp"
@@ -78,7 +79,7 @@ findings find_mps(const root_view& root,
   if (about.st_uid != 0 && about.st_uid != ::geteuid()) {
     return leave_out(outside + " belongs to uid " + std::to_string(about.st_uid));
   }
-  if (const auto who = who_may_replace(std::string(directory_of(outside)))) {
+  if (const auto who = who_may_replace(std::string(base::directory_of(outside)))) {
     return leave_out(*who);
   }
   if (!daemon_runs(proc_root, about.st_uid)) {

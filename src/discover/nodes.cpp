@@ -142,10 +142,11 @@ std::vector<std::string> node_finder::by_path_links(const gpu_entry& gpu,
     const std::string target = std::filesystem::read_symlink(outside(link), failed).string();
     const bool given = std::any_of(
         edits.device_nodes.begin(), edits.device_nodes.end(), [&](const cdi::device_node& each) {
-          return each.path.starts_with("/dev/dri/") && name_of(each.path) == name_of(target);
+          return each.path.starts_with("/dev/dri/") &&
+                 base::name_of(each.path) == base::name_of(target);
         });
     if (!failed && given) {
-      links.push_back(std::string("../").append(name_of(target)).append("::").append(link));
+      links.push_back(std::string("../").append(base::name_of(target)).append("::").append(link));
     }
   }
   return links;
@@ -194,7 +195,7 @@ cdi::edits node_finder::common(std::string_view majors, findings& report) const 
       add(edits, *found);
       continue;
     }
-    const std::string_view name = name_of(path);
+    const std::string_view name = base::name_of(path);
     if (name == "nvidia-uvm" || name == "nvidiactl") {
       report.incomplete.push_back(
           std::string("there is no device node ")

@@ -92,12 +92,12 @@ std::optional<std::string> root_view::walk(std::string_view inside, bool follow_
 }
 
 std::optional<std::string> root_view::resolve_parent(std::string_view inside) const {
-  const std::string_view directory = directory_of(inside);
+  const std::string_view directory = base::directory_of(inside);
   auto known = resolved_.find(directory);
   if (known == resolved_.end()) {
     known = resolved_.emplace(directory, walk(directory, true)).first;
   }
-  return known->second ? std::optional(join(*known->second, name_of(inside))) : std::nullopt;
+  return known->second ? std::optional(join(*known->second, base::name_of(inside))) : std::nullopt;
 }
 
 std::optional<std::string> root_view::resolve(std::string_view inside) const {
@@ -137,18 +137,6 @@ bool root_view::has(std::string_view directory, std::string_view name) const {
 void push_parts(std::vector<std::string>& parts, std::string_view path) {
   const auto more = base::split(path, "/");
   parts.insert(parts.end(), more.rbegin(), more.rend());
-}
-
-std::string_view directory_of(std::string_view path) {
-  const auto slash = path.find_last_of('/');
-  if (slash == std::string_view::npos) {
-    return "/";
-  }
-  return slash == 0 ? path.substr(0, 1) : path.substr(0, slash);
-}
-
-std::string_view name_of(std::string_view path) {
-  return path.substr(path.find_last_of('/') + 1);  // npos + 1 is 0
 }
 
 std::string join(std::string_view directory, std::string_view name) {

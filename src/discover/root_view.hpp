@@ -46,9 +46,6 @@ class root_view {
 
 /// Appends the parts of a path, last one first, so that they can be taken from the end.
 void push_parts(std::vector<std::string>& parts, std::string_view path);
-/// "/a/b" and "/a/b/c" → "/a/b" and "c".
-[[nodiscard]] std::string_view directory_of(std::string_view path);
-[[nodiscard]] std::string_view name_of(std::string_view path);
 /// "a" and "b" → "a/b", with one slash between them.
 [[nodiscard]] std::string join(std::string_view directory, std::string_view name);
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "container/container.hpp"
+#include "testing/container/container.hpp"
 
 #include <iostream>
 
-#include "container/support.hpp"
-#include "process/harness_error.hpp"
-#include "process/programs.hpp"
+#include "testing/container/support.hpp"
+#include "testing/process/harness_error.hpp"
+#include "testing/process/programs.hpp"
 
 namespace gpushm_testing {
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "container/options.hpp"
-#include "process/child.hpp"
-#include "support/oci/bundle.hpp"
+#include "apps/support/oci/bundle.hpp"
+#include "testing/container/options.hpp"
+#include "testing/process/child.hpp"
 
 namespace gpushm_testing {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "container/options.hpp"
+#include "testing/container/options.hpp"
 
 namespace gpushm_testing {
 

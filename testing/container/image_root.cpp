@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "container/image_root.hpp"
+#include "testing/container/image_root.hpp"
 
 #include <filesystem>
 #include <fstream>
 #include <regex>
 #include <set>
 
-#include "process/child.hpp"
-#include "process/programs.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/programs.hpp"
 
 namespace gpushm_testing {
 namespace {

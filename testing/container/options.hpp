@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "support/oci/options.hpp"
+#include "apps/support/oci/options.hpp"
 
 namespace gpushm_testing {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "container/podman.hpp"
+#include "testing/container/podman.hpp"
 
 #include <unistd.h>
 
@@ -7,12 +7,12 @@
 #include <filesystem>
 #include <fstream>
 
-#include "container/image_root.hpp"
-#include "container/support.hpp"
-#include "process/child.hpp"
-#include "process/deadline.hpp"
-#include "process/harness_error.hpp"
-#include "process/programs.hpp"
+#include "testing/container/image_root.hpp"
+#include "testing/container/support.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/harness_error.hpp"
+#include "testing/process/programs.hpp"
 
 namespace gpushm_testing {
 namespace {

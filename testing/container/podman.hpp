@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "container/options.hpp"
-#include "process/spawn.hpp"
-#include "process/temp_dir.hpp"
+#include "testing/container/options.hpp"
+#include "testing/process/spawn.hpp"
+#include "testing/process/temp_dir.hpp"
 
 namespace gpushm_testing {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "container/support.hpp"
+#include "testing/container/support.hpp"
 
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 
-#include "container/container.hpp"
+#include "testing/container/container.hpp"
 
 namespace gpushm_testing {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "support/oci/runtime.hpp"
+#include "apps/support/oci/runtime.hpp"
 
 namespace gpushm_testing {
 

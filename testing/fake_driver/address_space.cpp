@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_driver/address_space.hpp"
+#include "testing/fake_driver/address_space.hpp"
 
 #include <algorithm>
 #include <utility>

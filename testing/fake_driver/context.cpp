@@ -2,8 +2,8 @@
 // Primary contexts and each thread's stack of current ones.
 #include <vector>
 
-#include "fake_driver/state.hpp"
-#include "fake_driver/streams.hpp"
+#include "testing/fake_driver/state.hpp"
+#include "testing/fake_driver/streams.hpp"
 
 using namespace gpushm;
 using namespace gpushm::cuda;

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "fake_driver/state.hpp"
+#include "testing/fake_driver/state.hpp"
 
 using namespace gpushm;
 using namespace gpushm::cuda;

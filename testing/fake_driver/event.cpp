@@ -15,8 +15,8 @@
 #include <thread>
 
 #include "base/unique_fd.hpp"
-#include "fake_driver/state.hpp"
-#include "fake_driver/streams.hpp"
+#include "testing/fake_driver/state.hpp"
+#include "testing/fake_driver/streams.hpp"
 
 using namespace gpushm;
 using namespace gpushm::cuda;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_driver/fake_gpus.hpp"
+#include "testing/fake_driver/fake_gpus.hpp"
 
 #include <fcntl.h>
 #include <sys/mount.h>

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "fake_driver/gpu_config.hpp"
+#include "testing/fake_driver/gpu_config.hpp"
 
 namespace gpushm::fake {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_driver/gpu_config.hpp"
+#include "testing/fake_driver/gpu_config.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

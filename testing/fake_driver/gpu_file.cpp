@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_driver/gpu_file.hpp"
+#include "testing/fake_driver/gpu_file.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -10,7 +10,7 @@
 
 #include "base/page_size.hpp"
 #include "base/unique_fd.hpp"
-#include "fake_driver/gpu_config.hpp"
+#include "testing/fake_driver/gpu_config.hpp"
 
 namespace gpushm::fake {
 

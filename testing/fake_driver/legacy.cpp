@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Legacy handles (cuIpc*MemHandle): a name in the GPU's directory that the opener finds again.
-#include "fake_driver/legacy.hpp"
+#include "testing/fake_driver/legacy.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -12,8 +12,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "fake_driver/gpu_file.hpp"
-#include "fake_driver/state.hpp"
+#include "testing/fake_driver/gpu_file.hpp"
+#include "testing/fake_driver/state.hpp"
 
 using namespace gpushm;
 using namespace gpushm::cuda;

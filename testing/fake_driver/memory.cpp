@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "base/page_size.hpp"
-#include "fake_driver/gpu_file.hpp"
-#include "fake_driver/legacy.hpp"
-#include "fake_driver/pool.hpp"
-#include "fake_driver/state.hpp"
-#include "fake_driver/streams.hpp"
+#include "testing/fake_driver/gpu_file.hpp"
+#include "testing/fake_driver/legacy.hpp"
+#include "testing/fake_driver/pool.hpp"
+#include "testing/fake_driver/state.hpp"
+#include "testing/fake_driver/streams.hpp"
 
 using namespace gpushm;
 using namespace gpushm::cuda;

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "driver/nvml_abi.hpp"
-#include "fake_driver/gpu_config.hpp"
-#include "fake_driver/nvml_events.hpp"
+#include "testing/fake_driver/gpu_config.hpp"
+#include "testing/fake_driver/nvml_events.hpp"
 
 namespace gpushm::nvml {
 extern "C" {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_driver/nvml_events.hpp"
+#include "testing/fake_driver/nvml_events.hpp"
 
 #include <sys/stat.h>
 

@@ -2,10 +2,10 @@
 // What pointers say of themselves.
 #include <cstring>
 
-#include "fake_driver/legacy.hpp"
-#include "fake_driver/pool.hpp"
-#include "fake_driver/state.hpp"
-#include "fake_driver/vmm.hpp"
+#include "testing/fake_driver/legacy.hpp"
+#include "testing/fake_driver/pool.hpp"
+#include "testing/fake_driver/state.hpp"
+#include "testing/fake_driver/vmm.hpp"
 
 using namespace gpushm;
 using namespace gpushm::cuda;

@@ -3,7 +3,7 @@
 // locks what it maps, so that the exporter does not give back to the device what it frees there: as
 // with the real driver the importer sees the old contents until the pool hands the memory out
 // again.
-#include "fake_driver/pool.hpp"
+#include "testing/fake_driver/pool.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -15,9 +15,9 @@
 #include <memory>
 #include <utility>
 
-#include "fake_driver/gpu_file.hpp"
-#include "fake_driver/state.hpp"
-#include "fake_driver/streams.hpp"
+#include "testing/fake_driver/gpu_file.hpp"
+#include "testing/fake_driver/state.hpp"
+#include "testing/fake_driver/streams.hpp"
 
 using namespace gpushm;
 using namespace gpushm::cuda;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "driver/cuda_abi.hpp"
-#include "fake_driver/address_space.hpp"
+#include "testing/fake_driver/address_space.hpp"
 
 // The caller of each holds the state's mutex.
 namespace gpushm::fake {

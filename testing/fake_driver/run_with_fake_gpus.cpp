@@ -17,7 +17,7 @@
 #include <string_view>
 
 #include "base/size_text.hpp"
-#include "fake_driver/fake_gpus.hpp"
+#include "testing/fake_driver/fake_gpus.hpp"
 
 namespace {
 

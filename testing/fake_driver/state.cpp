@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_driver/state.hpp"
+#include "testing/fake_driver/state.hpp"
 
 #include <fcntl.h>
 #include <pthread.h>

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "driver/cuda_abi.hpp"
-#include "fake_driver/address_space.hpp"
-#include "fake_driver/gpu_config.hpp"
+#include "testing/fake_driver/address_space.hpp"
+#include "testing/fake_driver/gpu_config.hpp"
 
 // Every entry point, declared from the one list, so that a definition with other parameters does
 // not compile.

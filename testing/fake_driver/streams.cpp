@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_driver/streams.hpp"
+#include "testing/fake_driver/streams.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "fake_driver/state.hpp"
+#include "testing/fake_driver/state.hpp"
 
 using namespace gpushm;
 using namespace gpushm::cuda;

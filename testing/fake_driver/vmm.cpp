@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Virtual memory management: chunks, reservations, mappings, access.
-#include "fake_driver/vmm.hpp"
+#include "testing/fake_driver/vmm.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "fake_driver/state.hpp"
+#include "testing/fake_driver/state.hpp"
 
 using namespace gpushm;
 using namespace gpushm::cuda;

@@ -8,7 +8,7 @@
 
 #include "base/unique_fd.hpp"
 #include "driver/cuda_abi.hpp"
-#include "fake_driver/gpu_file.hpp"
+#include "testing/fake_driver/gpu_file.hpp"
 
 namespace gpushm::fake {
 

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "fake_kube_api/fake_kube_api.hpp"
-#include "fake_kube_api/http_server.hpp"
-#include "fake_kube_api/paths.hpp"
+#include "testing/fake_kube_api/fake_kube_api.hpp"
+#include "testing/fake_kube_api/http_server.hpp"
+#include "testing/fake_kube_api/paths.hpp"
 
 namespace gpushm::testing {
 

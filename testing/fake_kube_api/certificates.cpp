@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_kube_api/certificates.hpp"
+#include "testing/fake_kube_api/certificates.hpp"
 
 #include <arpa/inet.h>
 #include <openssl/bio.h>
@@ -12,7 +12,7 @@
 #include <array>
 #include <stdexcept>
 
-#include "fake_kube_api/openssl_owners.hpp"
+#include "testing/fake_kube_api/openssl_owners.hpp"
 
 namespace gpushm::testing {
 

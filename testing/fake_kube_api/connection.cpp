@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_kube_api/connection.hpp"
+#include "testing/fake_kube_api/connection.hpp"
 
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
@@ -11,7 +11,7 @@
 #include <stdexcept>
 
 #include "base/syscall.hpp"
-#include "fake_kube_api/openssl_owners.hpp"
+#include "testing/fake_kube_api/openssl_owners.hpp"
 
 namespace gpushm::testing {
 

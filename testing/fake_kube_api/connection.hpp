@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/unique_fd.hpp"
-#include "fake_kube_api/certificates.hpp"
+#include "testing/fake_kube_api/certificates.hpp"
 
 namespace gpushm::testing {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_kube_api/convert.hpp"
+#include "testing/fake_kube_api/convert.hpp"
 
 #include <initializer_list>
 #include <string_view>

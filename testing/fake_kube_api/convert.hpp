@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "fake_kube_api/paths.hpp"
+#include "testing/fake_kube_api/paths.hpp"
 
 namespace gpushm::testing {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "fake_kube_api/reply.hpp"
+#include "testing/fake_kube_api/reply.hpp"
 
 namespace gpushm::testing {
 

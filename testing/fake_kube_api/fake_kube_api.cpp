@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_kube_api/fake_kube_api.hpp"
+#include "testing/fake_kube_api/fake_kube_api.hpp"
 
 #include <algorithm>
 #include <stdexcept>
 
-#include "fake_kube_api/certificates.hpp"
-#include "fake_kube_api/convert.hpp"
-#include "fake_kube_api/http_server.hpp"
-#include "fake_kube_api/routes.hpp"
-#include "fake_kube_api/store.hpp"
+#include "testing/fake_kube_api/certificates.hpp"
+#include "testing/fake_kube_api/convert.hpp"
+#include "testing/fake_kube_api/http_server.hpp"
+#include "testing/fake_kube_api/routes.hpp"
+#include "testing/fake_kube_api/store.hpp"
 
 namespace gpushm::testing {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_kube_api/http_server.hpp"
+#include "testing/fake_kube_api/http_server.hpp"
 
 #include <netdb.h>
 #include <netinet/in.h>

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "fake_kube_api/connection.hpp"
+#include "testing/fake_kube_api/connection.hpp"
 
 namespace gpushm::testing {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_kube_api/objects.hpp"
+#include "testing/fake_kube_api/objects.hpp"
 
 #include <algorithm>
 #include <array>
 
 #include "base/file.hpp"
 #include "base/text.hpp"
-#include "fake_kube_api/admission.hpp"
-#include "fake_kube_api/convert.hpp"
-#include "fake_kube_api/validate.hpp"
+#include "testing/fake_kube_api/admission.hpp"
+#include "testing/fake_kube_api/convert.hpp"
+#include "testing/fake_kube_api/validate.hpp"
 
 namespace gpushm::testing {
 

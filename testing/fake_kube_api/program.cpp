@@ -10,7 +10,7 @@
 #include <stdexcept>
 
 #include "base/text.hpp"
-#include "fake_kube_api/fake_kube_api.hpp"
+#include "testing/fake_kube_api/fake_kube_api.hpp"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "fake_kube_api/paths.hpp"
+#include "testing/fake_kube_api/paths.hpp"
 
 namespace gpushm::testing {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_kube_api/routes.hpp"
+#include "testing/fake_kube_api/routes.hpp"
 
 #include <algorithm>
 
-#include "fake_kube_api/discovery.hpp"
-#include "fake_kube_api/objects.hpp"
-#include "fake_kube_api/watch_stream.hpp"
+#include "testing/fake_kube_api/discovery.hpp"
+#include "testing/fake_kube_api/objects.hpp"
+#include "testing/fake_kube_api/watch_stream.hpp"
 
 namespace gpushm::testing {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fake_kube_api/http_server.hpp"
-#include "fake_kube_api/store.hpp"
+#include "testing/fake_kube_api/http_server.hpp"
+#include "testing/fake_kube_api/store.hpp"
 
 namespace gpushm::testing {
 

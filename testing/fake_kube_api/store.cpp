@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_kube_api/store.hpp"
+#include "testing/fake_kube_api/store.hpp"
 
 #include <algorithm>
 #include <array>

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "fake_kube_api/fake_kube_api.hpp"
-#include "fake_kube_api/paths.hpp"
+#include "testing/fake_kube_api/fake_kube_api.hpp"
+#include "testing/fake_kube_api/paths.hpp"
 
 namespace gpushm::testing {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_kube_api/watch_stream.hpp"
+#include "testing/fake_kube_api/watch_stream.hpp"
 
 #include "base/text.hpp"
-#include "fake_kube_api/convert.hpp"
+#include "testing/fake_kube_api/convert.hpp"
 
 namespace gpushm::testing {
 

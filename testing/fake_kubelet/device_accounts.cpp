@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_kubelet/device_accounts.hpp"
+#include "testing/fake_kubelet/device_accounts.hpp"
 
 #include <algorithm>
 

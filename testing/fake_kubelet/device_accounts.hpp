@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kubelet/plugin/resource.hpp"
+#include "kubelet/plugin/resources/resource.hpp"
 
 namespace gpushm_testing {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_kubelet/dra_calls.hpp"
+#include "testing/fake_kubelet/dra_calls.hpp"
 
 #include <grpcpp/client_context.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_kubelet/dra_kubelet.hpp"
+#include "testing/fake_kubelet/dra_kubelet.hpp"
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>

@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "fake_kubelet/dra_calls.hpp"
-#include "fake_kubelet/dra_plugin.hpp"
+#include "testing/fake_kubelet/dra_calls.hpp"
+#include "testing/fake_kubelet/dra_plugin.hpp"
 
 namespace gpushm_testing {
 

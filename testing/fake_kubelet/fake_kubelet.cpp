@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_kubelet/fake_kubelet.hpp"
+#include "testing/fake_kubelet/fake_kubelet.hpp"
 
 #include <algorithm>
 #include <filesystem>
 #include <thread>
 #include <utility>
 
-#include "process/deadline.hpp"
+#include "testing/process/deadline.hpp"
 
 namespace gpushm_testing {
 

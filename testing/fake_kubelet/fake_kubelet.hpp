@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "fake_kubelet/device_accounts.hpp"
-#include "fake_kubelet/plugin_client.hpp"
 #include "kubelet/api/unix_server.hpp"
+#include "testing/fake_kubelet/device_accounts.hpp"
+#include "testing/fake_kubelet/plugin_client.hpp"
 
 namespace gpushm_testing {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
-#include "fake_kubelet/fake_kubelet.hpp"
+#include "testing/fake_kubelet/fake_kubelet.hpp"
 
 namespace gpushm_testing {
 

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "fake_kubelet/fake_kubelet.hpp"
+#include "testing/fake_kubelet/fake_kubelet.hpp"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kubelet/api/deviceplugin_v1beta1.grpc.pb.h"
-#include "kubelet/plugin/resource.hpp"
+#include "kubelet/plugin/resources/resource.hpp"
 
 namespace gpushm_testing {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process/child.hpp"
+#include "testing/process/child.hpp"
 
 #include <poll.h>
 #include <sys/syscall.h>
@@ -9,7 +9,7 @@
 #include <csignal>
 
 #include "base/syscall.hpp"
-#include "process/harness_error.hpp"
+#include "testing/process/harness_error.hpp"
 
 namespace gpushm_testing {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "process/child_output.hpp"
-#include "process/spawn.hpp"
+#include "testing/process/child_output.hpp"
+#include "testing/process/spawn.hpp"
 
 namespace gpushm_testing {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/unique_fd.hpp"
-#include "process/deadline.hpp"
+#include "testing/process/deadline.hpp"
 
 namespace gpushm_testing {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process/proc_counters.hpp"
+#include "testing/process/proc_counters.hpp"
 
 #include <dirent.h>
 #include <sys/stat.h>
@@ -11,7 +11,7 @@
 #include <set>
 #include <sstream>
 
-#include "process/harness_error.hpp"
+#include "testing/process/harness_error.hpp"
 
 namespace gpushm_testing {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process/programs.hpp"
+#include "testing/process/programs.hpp"
 
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 #include <sstream>
 #include <vector>
 
-#include "process/harness_error.hpp"
+#include "testing/process/harness_error.hpp"
 
 namespace gpushm_testing {
 namespace {

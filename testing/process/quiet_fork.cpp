@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process/quiet_fork.hpp"
+#include "testing/process/quiet_fork.hpp"
 
 #include <unistd.h>
 
 #include <filesystem>
 #include <string>
 
-#include "process/deadline.hpp"
-#include "process/proc_counters.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/proc_counters.hpp"
 
 namespace gpushm_testing {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process/spawn.hpp"
+#include "testing/process/spawn.hpp"
 
 #include <fcntl.h>
 #include <grp.h>
@@ -14,8 +14,8 @@
 #include <string_view>
 
 #include "base/syscall.hpp"
-#include "process/harness_error.hpp"
-#include "process/programs.hpp"
+#include "testing/process/harness_error.hpp"
+#include "testing/process/programs.hpp"
 
 extern char** environ;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process/temp_dir.hpp"
+#include "testing/process/temp_dir.hpp"
 
 #include <sys/stat.h>
 
@@ -8,7 +8,7 @@
 #include <iostream>
 
 #include "base/syscall.hpp"
-#include "process/harness_error.hpp"
+#include "testing/process/harness_error.hpp"
 
 namespace gpushm_testing {
 

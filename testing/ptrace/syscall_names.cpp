@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ptrace/syscall_names.hpp"
+#include "testing/ptrace/syscall_names.hpp"
 
 #include <map>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ptrace/traced_process.hpp"
+#include "testing/ptrace/traced_process.hpp"
 
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -9,7 +9,7 @@
 #include <csignal>
 
 #include "base/syscall.hpp"
-#include "process/harness_error.hpp"
+#include "testing/process/harness_error.hpp"
 
 namespace gpushm_testing {
 

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <thread>
 
-#include "process/child_output.hpp"
-#include "process/spawn.hpp"
-#include "ptrace/tracer.hpp"
+#include "testing/process/child_output.hpp"
+#include "testing/process/spawn.hpp"
+#include "testing/ptrace/tracer.hpp"
 
 namespace gpushm_testing {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ptrace/tracer.hpp"
+#include "testing/ptrace/tracer.hpp"
 
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
@@ -8,9 +8,9 @@
 #include <csignal>
 
 #include "base/syscall.hpp"
-#include "process/harness_error.hpp"
-#include "ptrace/marker.hpp"
-#include "ptrace/syscall_names.hpp"
+#include "testing/process/harness_error.hpp"
+#include "testing/ptrace/marker.hpp"
+#include "testing/ptrace/syscall_names.hpp"
 
 namespace gpushm_testing {
 namespace {

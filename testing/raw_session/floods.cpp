@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "raw_session/floods.hpp"
+#include "testing/raw_session/floods.hpp"
 
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "base/syscall.hpp"
-#include "process/harness_error.hpp"
-#include "raw_session/forked_process.hpp"
-#include "raw_session/pump.hpp"
-#include "raw_session/raw_session.hpp"
-#include "raw_session/traps.hpp"
+#include "testing/process/harness_error.hpp"
+#include "testing/raw_session/forked_process.hpp"
+#include "testing/raw_session/pump.hpp"
+#include "testing/raw_session/raw_session.hpp"
+#include "testing/raw_session/traps.hpp"
 #include "wire/codec.hpp"
 
 namespace gpushm_testing {

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "process/deadline.hpp"
+#include "testing/process/deadline.hpp"
 
 namespace gpushm_testing {
 

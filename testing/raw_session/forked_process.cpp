@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "raw_session/forked_process.hpp"
+#include "testing/raw_session/forked_process.hpp"
 
 #include <grp.h>
 #include <sched.h>
@@ -21,8 +21,8 @@
 #include <utility>
 
 #include "base/syscall.hpp"
-#include "process/deadline.hpp"
-#include "process/harness_error.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/harness_error.hpp"
 #include "transport/packet_socket.hpp"
 #include "transport/principal.hpp"
 

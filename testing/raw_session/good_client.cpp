@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "raw_session/good_client.hpp"
+#include "testing/raw_session/good_client.hpp"
 
 #include <sys/mman.h>
 
@@ -10,9 +10,9 @@
 #include <new>
 #include <vector>
 
-#include "process/deadline.hpp"
-#include "process/harness_error.hpp"
-#include "raw_session/raw_session.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/harness_error.hpp"
+#include "testing/raw_session/raw_session.hpp"
 
 namespace gpushm_testing {
 namespace wire = gpushm::wire;

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "raw_session/forked_process.hpp"
+#include "testing/raw_session/forked_process.hpp"
 
 namespace gpushm_testing {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "raw_session/memory_group.hpp"
+#include "testing/raw_session/memory_group.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/syscall.hpp"
-#include "process/deadline.hpp"
+#include "testing/process/deadline.hpp"
 
 namespace gpushm_testing {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "raw_session/pump.hpp"
+#include "testing/raw_session/pump.hpp"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -8,9 +8,9 @@
 #include <optional>
 
 #include "base/syscall.hpp"
-#include "process/harness_error.hpp"
-#include "raw_session/forked_process.hpp"
-#include "raw_session/raw_session.hpp"
+#include "testing/process/harness_error.hpp"
+#include "testing/raw_session/forked_process.hpp"
+#include "testing/raw_session/raw_session.hpp"
 #include "transport/address.hpp"
 #include "wire/codec.hpp"
 

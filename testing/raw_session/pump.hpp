@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "process/deadline.hpp"
+#include "testing/process/deadline.hpp"
 
 namespace gpushm_testing {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "raw_session/raw_session.hpp"
+#include "testing/raw_session/raw_session.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -10,8 +10,8 @@
 #include <limits>
 
 #include "base/syscall.hpp"
-#include "process/deadline.hpp"
-#include "process/harness_error.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/harness_error.hpp"
 #include "wire/codec.hpp"
 
 namespace gpushm_testing {

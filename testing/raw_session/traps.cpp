@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "raw_session/traps.hpp"
+#include "testing/raw_session/traps.hpp"
 
 #include <fcntl.h>
 #include <linux/fuse.h>

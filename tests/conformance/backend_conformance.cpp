@@ -22,9 +22,9 @@
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
 #include "memory/backend.hpp"
-#include "process/given_chunks.hpp"
-#include "process/proc_counters.hpp"
-#include "process/temp_dir.hpp"
+#include "testing/process/given_chunks.hpp"
+#include "testing/process/proc_counters.hpp"
+#include "testing/process/temp_dir.hpp"
 
 namespace gpushm {
 namespace {

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <memory>
 
-#include "driver_facts_fixture.hpp"
+#include "tests/conformance/driver_facts_fixture.hpp"
 
 namespace gpushm::conformance {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "driver_facts_agent.hpp"
+#include "tests/conformance/driver_facts_agent.hpp"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -2,7 +2,7 @@
 // What a reset of the primary context leaves (E). Always in a child process.
 #include <gtest/gtest.h>
 
-#include "driver_facts_fixture.hpp"
+#include "tests/conformance/driver_facts_fixture.hpp"
 
 namespace gpushm::conformance {
 namespace {

@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "driver_facts_agent.hpp"
+#include "tests/conformance/driver_facts_agent.hpp"
 
 namespace gpushm::conformance {
 

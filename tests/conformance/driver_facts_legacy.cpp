@@ -2,7 +2,7 @@
 // Legacy handles of memory that exists already (C).
 #include <gtest/gtest.h>
 
-#include "driver_facts_fixture.hpp"
+#include "tests/conformance/driver_facts_fixture.hpp"
 
 namespace gpushm::conformance {
 namespace {

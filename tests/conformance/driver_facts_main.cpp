@@ -5,7 +5,7 @@
 #include <exception>
 #include <string_view>
 
-#include "driver_facts_agent.hpp"
+#include "tests/conformance/driver_facts_agent.hpp"
 
 // The conformance suite, which also serves as the processes that it drives.
 int main(int argc, char** argv) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "driver_facts_fixture.hpp"
+#include "tests/conformance/driver_facts_fixture.hpp"
 
 namespace gpushm::conformance {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an agent does when it is asked to.
-#include "driver_facts_orders.hpp"
+#include "tests/conformance/driver_facts_orders.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -7,7 +7,7 @@
 
 #include "base/unique_fd.hpp"
 #include "driver/cuda.hpp"
-#include "driver_facts_agent.hpp"
+#include "tests/conformance/driver_facts_agent.hpp"
 
 namespace gpushm::conformance {
 

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "driver_facts_fixture.hpp"
+#include "tests/conformance/driver_facts_fixture.hpp"
 
 namespace gpushm::conformance {
 namespace {

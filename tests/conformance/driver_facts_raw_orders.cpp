@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "driver_facts_orders.hpp"
+#include "tests/conformance/driver_facts_orders.hpp"
 
 namespace gpushm::conformance {
 

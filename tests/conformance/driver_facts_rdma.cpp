@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "driver_facts_fixture.hpp"
+#include "tests/conformance/driver_facts_fixture.hpp"
 
 namespace gpushm::conformance {
 namespace {

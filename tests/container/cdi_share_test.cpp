@@ -8,11 +8,11 @@
 
 #include <memory>
 
-#include "cdi_container.hpp"
-#include "cdi_machine.hpp"
-#include "container/gpu_access.hpp"
-#include "container/support.hpp"
-#include "process/deadline.hpp"
+#include "testing/cdi/cdi_container.hpp"
+#include "testing/cdi/cdi_machine.hpp"
+#include "testing/container/gpu_access.hpp"
+#include "testing/container/support.hpp"
+#include "testing/process/deadline.hpp"
 
 namespace gpushm_tests {
 namespace {

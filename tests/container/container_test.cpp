@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The container harness itself: what it promises of a container is looked at from inside.
 
-#include "container/container.hpp"
+#include "testing/container/container.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,9 +11,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "container/support.hpp"
-#include "process/harness_error.hpp"
-#include "process/temp_dir.hpp"
+#include "testing/container/support.hpp"
+#include "testing/process/harness_error.hpp"
+#include "testing/process/temp_dir.hpp"
 
 namespace gpushm_testing {
 namespace {

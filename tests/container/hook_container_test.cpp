@@ -16,22 +16,22 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "container/image_root.hpp"
-#include "container/support.hpp"
-#include "discover/driver_tree.hpp"
-#include "discover/elf_stub.hpp"
-#include "discover/ld_cache.hpp"
-#include "process/child.hpp"
-#include "process/programs.hpp"
-#include "process/temp_dir.hpp"
-#include "support/oci/cleanup_guard.hpp"
-#include "support/oci/runtime.hpp"
+#include "apps/support/oci/cleanup_guard.hpp"
+#include "apps/support/oci/runtime.hpp"
+#include "elf/ld_cache.hpp"
+#include "testing/container/image_root.hpp"
+#include "testing/container/support.hpp"
+#include "testing/driver_tree/driver_tree.hpp"
+#include "testing/driver_tree/elf_stub.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {
 
 namespace fs = std::filesystem;
-using gpushm::discover::ld_cache_entry;
+using gpushm::elf::ld_cache_entry;
 using gpushm_testing::exited;
 using gpushm_testing::run_result;
 using nlohmann::json;
@@ -165,7 +165,7 @@ class hook_container : public ::testing::TestWithParam<const char*> {
   }
   void expect_cache_knows_the_driver() const {
     const std::string cache = content_of(root() + "/etc/ld.so.cache");
-    const auto entries = gpushm::discover::parse_ld_cache(std::as_bytes(std::span(cache)));
+    const auto entries = gpushm::elf::parse_ld_cache(std::as_bytes(std::span(cache)));
     ASSERT_TRUE(entries);
     EXPECT_THAT(*entries,
                 Contains(ld_cache_entry{"libnvidia-ml.so.1", "/opt/driver/libnvidia-ml.so.1"}));

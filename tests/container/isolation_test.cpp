@@ -15,14 +15,14 @@
 #include <set>
 #include <string>
 
-#include "container/container.hpp"
-#include "container/gpu_access.hpp"
-#include "container/support.hpp"
-#include "fake_driver/fake_gpus.hpp"
 #include "gpushm/gpushm.hpp"
-#include "process/deadline.hpp"
-#include "process/temp_dir.hpp"
-#include "support/cli.hpp"
+#include "testing/broker_process/cli.hpp"
+#include "testing/container/container.hpp"
+#include "testing/container/gpu_access.hpp"
+#include "testing/container/support.hpp"
+#include "testing/fake_driver/fake_gpus.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

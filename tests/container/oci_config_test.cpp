@@ -2,9 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "apps/support/oci/config.hpp"
+#include "apps/support/oci/container.hpp"
 #include "gpushm/error.hpp"
-#include "support/oci/config.hpp"
-#include "support/oci/container.hpp"
 
 namespace gpushm::app::oci {
 namespace {

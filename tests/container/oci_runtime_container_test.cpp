@@ -13,11 +13,11 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "container/support.hpp"
-#include "process/child.hpp"
-#include "process/programs.hpp"
-#include "process/temp_dir.hpp"
-#include "support/oci/bundle.hpp"
+#include "apps/support/oci/bundle.hpp"
+#include "testing/container/support.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/temp_dir.hpp"
 
 namespace gpushm_testing {
 namespace {

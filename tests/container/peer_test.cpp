@@ -2,7 +2,7 @@
 // What another process may open, tried in real containers: a directory of device nodes that only
 // the device cgroup, only the mode, or nothing keeps it from.
 
-#include "peer.hpp"
+#include "apps/gpushm/inspect/peer.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -19,11 +19,11 @@
 #include <optional>
 
 #include "base/file.hpp"
-#include "container/container.hpp"
-#include "container/support.hpp"
 #include "gpushm/error.hpp"
-#include "process/child.hpp"
-#include "process/temp_dir.hpp"
+#include "testing/container/container.hpp"
+#include "testing/container/support.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

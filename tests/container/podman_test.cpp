@@ -2,7 +2,7 @@
 // The distribution's podman, with the reference implementation of CDI inside, reads documents that
 // gpushm wrote: containers see exactly what these say, and share memory through the share device.
 
-#include "container/podman.hpp"
+#include "testing/container/podman.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,10 +16,10 @@
 #include <set>
 #include <sstream>
 
-#include "cdi_machine.hpp"
-#include "container/support.hpp"
-#include "process/deadline.hpp"
-#include "spec/parse.hpp"
+#include "cdi/document/parse.hpp"
+#include "testing/cdi/cdi_machine.hpp"
+#include "testing/container/support.hpp"
+#include "testing/process/deadline.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -9,18 +9,18 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "container/container.hpp"
-#include "container/support.hpp"
-#include "fake_driver/fake_gpus.hpp"
+#include "apps/gpushm/inspect/trial/trial.hpp"
+#include "apps/support/oci/container.hpp"
 #include "gpushm/broker.hpp"
-#include "process/temp_dir.hpp"
-#include "support/oci/container.hpp"
-#include "trial/trial.hpp"
+#include "testing/container/container.hpp"
+#include "testing/container/support.hpp"
+#include "testing/fake_driver/fake_gpus.hpp"
+#include "testing/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {
 
-using gpushm::app::deadline_in;
+using gpushm::base::deadline_in;
 using gpushm::cli::trial_result;
 using gpushm::cli::trial_setup;
 using gpushm::inspect::way;

@@ -8,12 +8,12 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "docs_text.hpp"
-#include "fake_kube_api/admission.hpp"
-#include "manifest.hpp"
-#include "process/child.hpp"
-#include "process/deadline.hpp"
-#include "process/programs.hpp"
+#include "testing/fake_kube_api/admission.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/programs.hpp"
+#include "tests/deploy/manifest.hpp"
+#include "tests/docs/docs_text.hpp"
 
 namespace gpushm_tests {
 namespace {
@@ -147,7 +147,7 @@ TEST(admission_policy, has_the_expressions_that_an_api_server_was_asked) {
   ASSERT_EQ(documents.size(), 2U);
   std::vector<std::string> found;
   for (const char* part : {"variables", "validations"}) {
-    for (const yaml_node* each : elements(find(documents[0].root(), {"spec", part}))) {
+    for (const gpushm::yaml::node* each : elements(find(documents[0].root(), {"spec", part}))) {
       found.push_back(without_line_breaks(text_at(*each, {"expression"})));
       if (std::string(part) == "validations") {
         EXPECT_EQ(text_at(*each, {"reason"}), "Forbidden");

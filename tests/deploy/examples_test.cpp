@@ -16,14 +16,14 @@
 #include <regex>
 #include <set>
 
-#include "docs_text.hpp"
-#include "manifest.hpp"
-#include "pod_security.hpp"
-#include "process/child.hpp"
-#include "process/deadline.hpp"
-#include "process/programs.hpp"
-#include "process/temp_dir.hpp"
-#include "schema.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/deploy/manifest.hpp"
+#include "tests/deploy/pod_security.hpp"
+#include "tests/deploy/schema.hpp"
+#include "tests/docs/docs_text.hpp"
 
 namespace gpushm_tests {
 namespace {
@@ -119,21 +119,21 @@ TEST_P(example, has_all_that_it_names) {
   }
   ASSERT_FALSE(of_kind("Pod").empty());
   for (const manifest* each : of_kind("Pod")) {
-    const yaml_node& spec = *pod_spec(*each);
+    const gpushm::yaml::node& spec = *pod_spec(*each);
     std::set<std::string> named;
-    for (const yaml_node* claim : elements(find(spec, {"resourceClaims"}))) {
+    for (const gpushm::yaml::node* claim : elements(find(spec, {"resourceClaims"}))) {
       named.insert(text_at(*claim, {"name"}));
       used.insert(text_at(*claim, {"resourceClaimName"}));
     }
     std::set<std::string> volumes;
-    for (const yaml_node* volume : elements(find(spec, {"volumes"}))) {
+    for (const gpushm::yaml::node* volume : elements(find(spec, {"volumes"}))) {
       volumes.insert(text_at(*volume, {"name"}));
     }
-    for (const yaml_node* container : containers(spec)) {
-      for (const yaml_node* claim : elements(find(*container, {"resources", "claims"}))) {
+    for (const gpushm::yaml::node* container : containers(spec)) {
+      for (const gpushm::yaml::node* claim : elements(find(*container, {"resources", "claims"}))) {
         EXPECT_EQ(named.count(text_at(*claim, {"name"})), 1U) << each->place(*claim);
       }
-      for (const yaml_node* mount : elements(find(*container, {"volumeMounts"}))) {
+      for (const gpushm::yaml::node* mount : elements(find(*container, {"volumeMounts"}))) {
         EXPECT_EQ(volumes.count(text_at(*mount, {"name"})), 1U) << each->place(*mount);
       }
     }
@@ -148,22 +148,22 @@ TEST_P(restricted_example, is_restricted) {
   for (const manifest* each : of_kind("Pod")) {
     EXPECT_THAT(not_restricted(*each), IsEmpty());
     EXPECT_EQ(text_at(*pod_spec(*each), {"automountServiceAccountToken"}), "false");
-    for (const yaml_node* container : containers(*pod_spec(*each))) {
+    for (const gpushm::yaml::node* container : containers(*pod_spec(*each))) {
       EXPECT_EQ(text_at(*container, {"image"}), "localhost/gpushm:0.2.0");
     }
   }
 }
 
 /// What decides which GPU a container gets: resources of one GPU or instance, claims of the file.
-std::set<std::string> gpus_of(const manifest& pod, const yaml_node& container) {
+std::set<std::string> gpus_of(const manifest& pod, const gpushm::yaml::node& container) {
   std::set<std::string> found;
   for (const std::string& name : keys_of(find(container, {"resources", "limits"}))) {
     if (name.starts_with("nvidia.com/") || name.starts_with("gpushm.dev/gpu-")) {
       found.insert(name);
     }
   }
-  for (const yaml_node* claim : elements(find(container, {"resources", "claims"}))) {
-    for (const yaml_node* of_pod : elements(find(*pod_spec(pod), {"resourceClaims"}))) {
+  for (const gpushm::yaml::node* claim : elements(find(container, {"resources", "claims"}))) {
+    for (const gpushm::yaml::node* of_pod : elements(find(*pod_spec(pod), {"resourceClaims"}))) {
       if (text_at(*of_pod, {"name"}) == text_at(*claim, {"name"})) {
         found.insert(text_at(*of_pod, {"resourceClaimName"}));
       }
@@ -175,7 +175,7 @@ std::set<std::string> gpus_of(const manifest& pod, const yaml_node& container) {
 TEST_P(restricted_example, has_a_producer_and_a_consumer_of_the_same_gpu) {
   std::map<std::string, std::set<std::string>> gpus;
   for (const manifest* each : of_kind("Pod")) {
-    for (const yaml_node* container : elements(find(*pod_spec(*each), {"containers"}))) {
+    for (const gpushm::yaml::node* container : elements(find(*pod_spec(*each), {"containers"}))) {
       const auto arguments = texts(find(*container, {"args"}));
       ASSERT_FALSE(arguments.empty());
       gpus[arguments[0]] = gpus_of(*each, *container);
@@ -219,7 +219,7 @@ TEST_P(restricted_example, puts_both_sides_on_one_node) {
 TEST_P(restricted_example, gives_programs_options_that_they_have) {
   std::map<std::string, std::string> help;
   for (const manifest* each : of_kind("Pod")) {
-    for (const yaml_node* container : containers(*pod_spec(*each))) {
+    for (const gpushm::yaml::node* container : containers(*pod_spec(*each))) {
       const auto command = texts(find(*container, {"command"}));
       const auto arguments = texts(find(*container, {"args"}));
       ASSERT_EQ(command.size(), 1U);

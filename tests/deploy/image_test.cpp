@@ -9,14 +9,14 @@
 #include <filesystem>
 #include <fstream>
 
-#include "container/podman.hpp"
-#include "container/support.hpp"
-#include "fake_driver/fake_gpus.hpp"
-#include "process/child.hpp"
-#include "process/deadline.hpp"
-#include "process/programs.hpp"
-#include "process/temp_dir.hpp"
-#include "spec/parse.hpp"
+#include "cdi/document/parse.hpp"
+#include "testing/container/podman.hpp"
+#include "testing/container/support.hpp"
+#include "testing/fake_driver/fake_gpus.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -11,12 +11,12 @@
 #include <regex>
 #include <set>
 
-#include "docs_text.hpp"
-#include "pod_security.hpp"
-#include "process/child.hpp"
-#include "process/programs.hpp"
-#include "rendered.hpp"
-#include "schema.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/programs.hpp"
+#include "tests/deploy/pod_security.hpp"
+#include "tests/deploy/rendered.hpp"
+#include "tests/deploy/schema.hpp"
+#include "tests/docs/docs_text.hpp"
 
 namespace gpushm_tests {
 namespace {
@@ -89,15 +89,17 @@ class kustomization : public testing::TestWithParam<std::string> {
     objects_ = rendered(GetParam());
   }
   [[nodiscard]] const expected& wanted() const { return overlays.at(GetParam()); }
-  [[nodiscard]] const yaml_node& pod() const { return *pod_spec(the_one(objects_, "DaemonSet")); }
-  [[nodiscard]] const yaml_node& container() const {
+  [[nodiscard]] const gpushm::yaml::node& pod() const { return *pod_spec(the_one(objects_, "DaemonSet")); }
+  [[nodiscard]] const gpushm::yaml::node& container() const {
     return *elements(find(pod(), {"containers"})).at(0);
   }
-  [[nodiscard]] const yaml_node& context() const { return *find(container(), {"securityContext"}); }
+  [[nodiscard]] const gpushm::yaml::node& context() const {
+    return *find(container(), {"securityContext"});
+  }
   /// Names and values; "" for what is taken from a field.
   [[nodiscard]] std::map<std::string, std::string> environment() const {
     std::map<std::string, std::string> found;
-    for (const yaml_node* each : elements(find(container(), {"env"}))) {
+    for (const gpushm::yaml::node* each : elements(find(container(), {"env"}))) {
       EXPECT_TRUE(found.emplace(text_at(*each, {"name"}), text_at(*each, {"value"})).second);
     }
     return found;
@@ -199,7 +201,7 @@ void overlay::switches_on_what_it_is_for() const {
   }
   EXPECT_EQ(environment(), variables);
   const auto first = elements(find(container(), {"env"}));
-  const auto node_name = std::find_if(first.begin(), first.end(), [](const yaml_node* each) {
+  const auto node_name = std::find_if(first.begin(), first.end(), [](const gpushm::yaml::node* each) {
     return text_at(*each, {"name"}) == "NODE_NAME";
   });
   ASSERT_NE(node_name, first.end());
@@ -253,13 +255,13 @@ void overlay::mounts_of_the_host_what_it_needs() const {
     paths["/dev"] = "/dev rw";
   }
   std::map<std::string, std::string> mounts;
-  for (const yaml_node* each : elements(find(container(), {"volumeMounts"}))) {
+  for (const gpushm::yaml::node* each : elements(find(container(), {"volumeMounts"}))) {
     mounts[text_at(*each, {"name"})] =
         text_at(*each, {"mountPath"}) + (text_at(*each, {"readOnly"}) == "true" ? " ro" : " rw");
     EXPECT_NE(text_at(*each, {"mountPropagation"}), "Bidirectional");
   }
   std::map<std::string, std::string> found;
-  for (const yaml_node* each : elements(find(pod(), {"volumes"}))) {
+  for (const gpushm::yaml::node* each : elements(find(pod(), {"volumes"}))) {
     if (find(*each, {"hostPath"}) != nullptr) {
       found[text_at(*each, {"hostPath", "path"})] = mounts[text_at(*each, {"name"})];
     }
@@ -268,7 +270,7 @@ void overlay::mounts_of_the_host_what_it_needs() const {
 }
 
 void overlay::replaces_one_agent_after_the_other() const {
-  const yaml_node& update =
+  const gpushm::yaml::node& update =
       *find(the_one(objects_, "DaemonSet").root(), {"spec", "updateStrategy"});
   EXPECT_EQ(text_at(update, {"type"}), "RollingUpdate");
   EXPECT_EQ(text_at(update, {"rollingUpdate", "maxUnavailable"}), "1");
@@ -286,7 +288,7 @@ void overlay::is_asked_for_its_health_where_it_answers() const {
     EXPECT_EQ(text_at(container(), {probe, "httpGet", "path"}), path);
     EXPECT_EQ(text_at(container(), {probe, "httpGet", "port"}), text_at(*ports[0], {"name"}));
   }
-  const yaml_node& annotations =
+  const gpushm::yaml::node& annotations =
       *find(the_one(objects_, "DaemonSet").root(), {"spec", "template", "metadata", "annotations"});
   EXPECT_EQ(text_at(annotations, {"prometheus.io/port"}), "9410");
   EXPECT_EQ(text_at(annotations, {"prometheus.io/path"}), "/metrics");
@@ -305,7 +307,7 @@ void overlay::may_do_what_is_needed_and_nothing_else() const {
     if (each.kind != "ClusterRole") {
       continue;
     }
-    for (const yaml_node* rule : elements(find(each.root(), {"rules"}))) {
+    for (const gpushm::yaml::node* rule : elements(find(each.root(), {"rules"}))) {
       EXPECT_THAT(keys_of(rule), UnorderedElementsAre("apiGroups", "resources", "verbs"));
       for (const std::string& group : texts(find(*rule, {"apiGroups"}))) {
         for (const std::string& resource : texts(find(*rule, {"resources"}))) {
@@ -323,7 +325,7 @@ void overlay::ties_slices_to_the_node_of_the_token() const {
   if (!wanted().dra) {
     return;  // it has no token
   }
-  const yaml_node& binding = the_one(objects_, "ValidatingAdmissionPolicyBinding").root();
+  const gpushm::yaml::node& binding = the_one(objects_, "ValidatingAdmissionPolicyBinding").root();
   const manifest& policy = the_one(objects_, "ValidatingAdmissionPolicy");
   EXPECT_EQ(text_at(binding, {"spec", "policyName"}), policy.name);
   EXPECT_THAT(texts(find(binding, {"spec", "validationActions"})), ElementsAre("Deny"));
@@ -386,8 +388,8 @@ void overlay::lets_variables_say_where_it_listens() const {
 }
 
 /// Whether one of the terms takes a node with these labels.
-bool takes(const yaml_node& pod, const std::map<std::string, std::string>& labels) {
-  const auto matches = [&labels](const yaml_node& expression) {
+bool takes(const gpushm::yaml::node& pod, const std::map<std::string, std::string>& labels) {
+  const auto matches = [&labels](const gpushm::yaml::node& expression) {
     const auto values = texts(find(expression, {"values"}));
     const auto label = labels.find(text_at(expression, {"key"}));
     const bool among = label != labels.end() &&
@@ -401,10 +403,10 @@ bool takes(const yaml_node& pod, const std::map<std::string, std::string>& label
                                     "nodeAffinity",
                                     "requiredDuringSchedulingIgnoredDuringExecution",
                                     "nodeSelectorTerms"}));
-  return std::any_of(terms.begin(), terms.end(), [&](const yaml_node* term) {
+  return std::any_of(terms.begin(), terms.end(), [&](const gpushm::yaml::node* term) {
     const auto all = elements(find(*term, {"matchExpressions"}));
     return std::all_of(
-        all.begin(), all.end(), [&](const yaml_node* each) { return matches(*each); });
+        all.begin(), all.end(), [&](const gpushm::yaml::node* each) { return matches(*each); });
   });
 }
 
@@ -464,7 +466,7 @@ TEST_F(source_tree, documents_the_settings_that_the_agent_has) {
 TEST_F(source_tree, documents_each_metric) {
   std::string sources;
   const std::filesystem::path root(GPUSHM_SOURCE_DIR);
-  for (const auto& entry : std::filesystem::directory_iterator(root / "src/metrics")) {
+  for (const auto& entry : std::filesystem::directory_iterator(root / "apps/gpushmd/metrics")) {
     if (entry.path().extension() == ".cpp") {
       sources += source_file(entry.path().lexically_relative(root).string());
     }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "manifest.hpp"
+#include "tests/deploy/manifest.hpp"
 
 #include <sstream>
 #include <stdexcept>
 
 namespace gpushm_tests {
 
-using gpushm::cdi::followed;
-using shape = yaml_node::shape;
+using gpushm::yaml::followed;
+using shape = gpushm::yaml::node::shape;
 
-std::string manifest::place(const yaml_node& node) const {
+std::string manifest::place(const gpushm::yaml::node& node) const {
   return file + ':' + std::to_string(lines_before + node.line) + ':' + std::to_string(node.column);
 }
 
@@ -22,8 +22,8 @@ void add(std::vector<manifest>& all,
   manifest made;
   made.file = file;
   made.lines_before = lines_before;
-  made.tree = std::make_shared<gpushm::cdi::yaml_tree>();
-  gpushm::cdi::read_yaml(text, *made.tree);
+  made.tree = std::make_shared<gpushm::yaml::tree>();
+  gpushm::yaml::read_yaml(text, *made.tree);
   if (made.tree->failure) {
     throw std::runtime_error(file + ':' + std::to_string(lines_before + made.tree->failure->line) +
                              ": " + made.tree->failure->text);
@@ -62,10 +62,10 @@ std::vector<manifest> read_manifests(const std::string& text, const std::string&
   return all;
 }
 
-const yaml_node* find(const yaml_node& from, std::initializer_list<std::string_view> keys) {
-  const yaml_node* at = &followed(from);
+const gpushm::yaml::node* find(const gpushm::yaml::node& from, std::initializer_list<std::string_view> keys) {
+  const gpushm::yaml::node* at = &followed(from);
   for (const std::string_view key : keys) {
-    const yaml_node* next = nullptr;
+    const gpushm::yaml::node* next = nullptr;
     if (at->is == shape::mapping) {
       for (std::size_t i = 0; i + 1 < at->children.size(); i += 2) {
         if (followed(*at->children[i]).value == key) {
@@ -81,30 +81,30 @@ const yaml_node* find(const yaml_node& from, std::initializer_list<std::string_v
   return at;
 }
 
-std::string text_at(const yaml_node& from, std::initializer_list<std::string_view> keys) {
-  const yaml_node* found = find(from, keys);
+std::string text_at(const gpushm::yaml::node& from, std::initializer_list<std::string_view> keys) {
+  const gpushm::yaml::node* found = find(from, keys);
   return found != nullptr && found->is == shape::scalar ? found->value : std::string();
 }
 
-std::vector<const yaml_node*> elements(const yaml_node* list) {
-  std::vector<const yaml_node*> found;
+std::vector<const gpushm::yaml::node*> elements(const gpushm::yaml::node* list) {
+  std::vector<const gpushm::yaml::node*> found;
   if (list != nullptr && list->is == shape::sequence) {
-    for (const yaml_node* each : list->children) {
+    for (const gpushm::yaml::node* each : list->children) {
       found.push_back(&followed(*each));
     }
   }
   return found;
 }
 
-std::vector<std::string> texts(const yaml_node* list) {
+std::vector<std::string> texts(const gpushm::yaml::node* list) {
   std::vector<std::string> found;
-  for (const yaml_node* each : elements(list)) {
+  for (const gpushm::yaml::node* each : elements(list)) {
     found.push_back(each->value);
   }
   return found;
 }
 
-std::vector<std::string> keys_of(const yaml_node* mapping) {
+std::vector<std::string> keys_of(const gpushm::yaml::node* mapping) {
   std::vector<std::string> found;
   if (mapping != nullptr && mapping->is == shape::mapping) {
     for (std::size_t i = 0; i < mapping->children.size(); i += 2) {
@@ -114,16 +114,16 @@ std::vector<std::string> keys_of(const yaml_node* mapping) {
   return found;
 }
 
-const yaml_node* pod_spec(const manifest& object) {
+const gpushm::yaml::node* pod_spec(const manifest& object) {
   if (object.kind == "Pod") {
     return find(object.root(), {"spec"});
   }
   return find(object.root(), {"spec", "template", "spec"});
 }
 
-std::vector<const yaml_node*> containers(const yaml_node& spec) {
+std::vector<const gpushm::yaml::node*> containers(const gpushm::yaml::node& spec) {
   auto all = elements(find(spec, {"initContainers"}));
-  for (const yaml_node* each : elements(find(spec, {"containers"}))) {
+  for (const gpushm::yaml::node* each : elements(find(spec, {"containers"}))) {
     all.push_back(each);
   }
   return all;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pod_security.hpp"
+#include "tests/deploy/pod_security.hpp"
 
 #include <algorithm>
 #include <initializer_list>
@@ -12,31 +12,31 @@ class judge {
  public:
   judge(const manifest& object, std::vector<std::string>& found) : object_(object), found_(found) {}
 
-  void report(const yaml_node& where, const std::string& what) {
+  void report(const gpushm::yaml::node& where, const std::string& what) {
     found_.push_back(object_.place(where) + ": " + what);
   }
 
-  void pod(const yaml_node& spec) {
+  void pod(const gpushm::yaml::node& spec) {
     for (const char* name : {"hostNetwork", "hostPID", "hostIPC"}) {
       if (text_at(spec, {name}) == "true") {
         report(*find(spec, {name}), name);
       }
     }
     volumes(spec);
-    const yaml_node* context = find(spec, {"securityContext"});
+    const gpushm::yaml::node* context = find(spec, {"securityContext"});
     if (context != nullptr && find(*context, {"sysctls"}) != nullptr) {
       report(*context, "sysctls");
     }
     if (context != nullptr) {
       profiles(*context);
     }
-    for (const yaml_node* each : containers(spec)) {
+    for (const gpushm::yaml::node* each : containers(spec)) {
       container(spec, *each);
     }
   }
 
  private:
-  void volumes(const yaml_node& spec) {
+  void volumes(const gpushm::yaml::node& spec) {
     static const std::set<std::string> allowed{"configMap",
                                                "csi",
                                                "downwardAPI",
@@ -47,7 +47,7 @@ class judge {
                                                "projected",
                                                "secret",
                                                "name"};
-    for (const yaml_node* volume : elements(find(spec, {"volumes"}))) {
+    for (const gpushm::yaml::node* volume : elements(find(spec, {"volumes"}))) {
       for (const std::string& key : keys_of(volume)) {
         if (allowed.count(key) == 0) {
           report(*volume, "volume of type " + key);
@@ -56,7 +56,7 @@ class judge {
     }
   }
 
-  void profiles(const yaml_node& context) {
+  void profiles(const gpushm::yaml::node& context) {
     const std::string seccomp = text_at(context, {"seccompProfile", "type"});
     if (!seccomp.empty() && seccomp != "RuntimeDefault" && seccomp != "Localhost") {
       report(context, "seccompProfile " + seccomp);
@@ -64,7 +64,7 @@ class judge {
     if (text_at(context, {"appArmorProfile", "type"}) == "Unconfined") {
       report(context, "appArmorProfile Unconfined");
     }
-    if (const yaml_node* selinux = find(context, {"seLinuxOptions"})) {
+    if (const gpushm::yaml::node* selinux = find(context, {"seLinuxOptions"})) {
       report(*selinux, "seLinuxOptions");
     }
     if (text_at(context, {"runAsUser"}) == "0") {
@@ -76,16 +76,16 @@ class judge {
   }
 
   // What a container says counts before what its pod says.
-  static std::string effective(const yaml_node& spec,
-                               const yaml_node& container,
+  static std::string effective(const gpushm::yaml::node& spec,
+                               const gpushm::yaml::node& container,
                                std::initializer_list<std::string_view> keys) {
-    const yaml_node* own = find(container, {"securityContext"});
+    const gpushm::yaml::node* own = find(container, {"securityContext"});
     const std::string text = own == nullptr ? std::string() : text_at(*own, keys);
-    const yaml_node* common = find(spec, {"securityContext"});
+    const gpushm::yaml::node* common = find(spec, {"securityContext"});
     return !text.empty() || common == nullptr ? text : text_at(*common, keys);
   }
 
-  void capabilities(const yaml_node& where, const yaml_node* context) {
+  void capabilities(const gpushm::yaml::node& where, const gpushm::yaml::node* context) {
     const auto dropped = context == nullptr ? std::vector<std::string>()
                                             : texts(find(*context, {"capabilities", "drop"}));
     if (std::find(dropped.begin(), dropped.end(), "ALL") == dropped.end()) {
@@ -100,8 +100,8 @@ class judge {
     }
   }
 
-  void container(const yaml_node& spec, const yaml_node& container) {
-    const yaml_node* context = find(container, {"securityContext"});
+  void container(const gpushm::yaml::node& spec, const gpushm::yaml::node& container) {
+    const gpushm::yaml::node* context = find(container, {"securityContext"});
     if (effective(spec, container, {"runAsNonRoot"}) != "true") {
       report(container, "runAsNonRoot is not true");
     }
@@ -122,7 +122,7 @@ class judge {
         report(*context, "procMount " + mount);
       }
     }
-    for (const yaml_node* port : elements(find(container, {"ports"}))) {
+    for (const gpushm::yaml::node* port : elements(find(container, {"ports"}))) {
       const std::string host_port = text_at(*port, {"hostPort"});
       if (!host_port.empty() && host_port != "0") {
         report(*port, "hostPort " + host_port);

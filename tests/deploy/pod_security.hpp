@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "manifest.hpp"
+#include "tests/deploy/manifest.hpp"
 
 namespace gpushm_tests {
 

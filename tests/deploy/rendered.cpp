@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendered.hpp"
+#include "tests/deploy/rendered.hpp"
 
 #include <algorithm>
 #include <filesystem>
 #include <stdexcept>
 
-#include "process/child.hpp"
-#include "process/deadline.hpp"
-#include "process/programs.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/programs.hpp"
 
 namespace gpushm_tests {
 

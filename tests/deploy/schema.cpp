@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "schema.hpp"
+#include "tests/deploy/schema.hpp"
 
 #include <algorithm>
 #include <set>
 #include <variant>
 
-#include "spec/yaml_scalar.hpp"
+#include "yaml/scalar.hpp"
 
 namespace gpushm_tests {
 
-using gpushm::cdi::followed;
-using gpushm::cdi::value_of;
-using gpushm::cdi::yaml_value;
+using gpushm::yaml::followed;
+using gpushm::yaml::value_of;
 using nlohmann::json;
-using shape = yaml_node::shape;
+using gpushm::yaml::value;
+using shape = gpushm::yaml::node::shape;
 
 namespace {
 
 constexpr const char* quantity = "io.k8s.apimachinery.pkg.api.resource.Quantity";
 
-bool is_integer(const yaml_value& value) {
+bool is_integer(const gpushm::yaml::value& value) {
   return std::holds_alternative<std::int64_t>(value) ||
          std::holds_alternative<std::uint64_t>(value);
 }
 
-bool fits(const yaml_value& value, const std::string& type, bool or_number) {
+bool fits(const gpushm::yaml::value& value, const std::string& type, bool or_number) {
   const bool number = is_integer(value) || std::holds_alternative<double>(value);
   if (type == "string") {
     return std::holds_alternative<std::string>(value) || (or_number && number);
@@ -60,11 +60,11 @@ std::vector<std::string> schema::check(const manifest& object) const {
 }
 
 void schema::check(const manifest& object,
-                   const yaml_node& given,
+                   const gpushm::yaml::node& given,
                    const json& wanted,
                    const std::string& path,
                    std::vector<std::string>& found) const {
-  const yaml_node& value = followed(given);
+  const gpushm::yaml::node& value = followed(given);
   if (const auto reference = wanted.find("$ref"); reference != wanted.end()) {
     const auto& name = reference->get_ref<const std::string&>();
     json definition = file_.at("definitions").at(name);
@@ -95,13 +95,13 @@ void schema::check(const manifest& object,
   } else {
     const auto scalar = value_of(value);
     if (!scalar || !fits(*scalar, type, wanted.value("format", "") == "int-or-string")) {
-      mismatch(scalar ? std::string(gpushm::cdi::kind_of(*scalar)) : "\"" + value.value + "\"");
+      mismatch(scalar ? std::string(gpushm::yaml::kind_of(*scalar)) : "\"" + value.value + "\"");
     }
   }
 }
 
 void schema::check_object(const manifest& object,
-                          const yaml_node& value,
+                          const gpushm::yaml::node& value,
                           const json& wanted,
                           const std::string& path,
                           std::vector<std::string>& found) const {
@@ -113,8 +113,8 @@ void schema::check_object(const manifest& object,
   const auto others = wanted.find("additionalProperties");
   std::set<std::string> seen;
   for (std::size_t i = 0; i + 1 < value.children.size(); i += 2) {
-    const yaml_node& key = followed(*value.children[i]);
-    const yaml_node& inner = *value.children[i + 1];
+    const gpushm::yaml::node& key = followed(*value.children[i]);
+    const gpushm::yaml::node& inner = *value.children[i + 1];
     const std::string inner_path = joined(path, key.value);
     if (!seen.insert(key.value).second) {
       found.push_back(object.place(key) + ": " + inner_path + " is there twice");

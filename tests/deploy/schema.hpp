@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "manifest.hpp"
+#include "tests/deploy/manifest.hpp"
 
 namespace gpushm_tests {
 
@@ -27,12 +27,12 @@ class schema {
 
  private:
   void check(const manifest& object,
-             const yaml_node& value,
+             const gpushm::yaml::node& value,
              const nlohmann::json& wanted,
              const std::string& path,
              std::vector<std::string>& found) const;
   void check_object(const manifest& object,
-                    const yaml_node& value,
+                    const gpushm::yaml::node& value,
                     const nlohmann::json& wanted,
                     const std::string& path,
                     std::vector<std::string>& found) const;

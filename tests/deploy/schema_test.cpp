@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The checkers of manifests find what they are for.
-#include "schema.hpp"
+#include "tests/deploy/schema.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "docs_text.hpp"
-#include "pod_security.hpp"
+#include "tests/deploy/pod_security.hpp"
+#include "tests/docs/docs_text.hpp"
 
 namespace gpushm_tests {
 namespace {

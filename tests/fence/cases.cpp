@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cases.hpp"
+#include "tests/fence/cases.hpp"
 
 namespace gpushm::fence_rounds {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "watcher.hpp"
+#include "tests/fence/watcher.hpp"
 
 namespace gpushm::fence_rounds {
 

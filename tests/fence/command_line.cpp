@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "command_line.hpp"
+#include "tests/fence/command_line.hpp"
 
 #include <algorithm>
 #include <sstream>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu_work.hpp"
+#include "tests/fence/gpu_work.hpp"
 
 #include <cstddef>
 

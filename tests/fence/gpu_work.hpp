@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "driver/cuda_abi.hpp"
-#include "launcher.hpp"
+#include "tests/fence/launcher.hpp"
 
 namespace gpushm::fence_rounds {
 

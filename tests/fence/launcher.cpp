@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher.hpp"
+#include "tests/fence/launcher.hpp"
 
 #include <dlfcn.h>
 

@@ -29,17 +29,17 @@
 #include <thread>
 #include <vector>
 
-#include "command_line.hpp"
 #include "driver/cuda.hpp"
 #include "driver/devices.hpp"
 #include "driver/primary_context.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
-#include "process/child.hpp"
-#include "process/programs.hpp"
-#include "process/temp_dir.hpp"
-#include "proof_writer.hpp"
-#include "watcher.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/fence/command_line.hpp"
+#include "tests/fence/proof_writer.hpp"
+#include "tests/fence/watcher.hpp"
 
 namespace {
 

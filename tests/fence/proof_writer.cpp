@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proof_writer.hpp"
+#include "tests/fence/proof_writer.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "gpu_work.hpp"
+#include "tests/fence/gpu_work.hpp"
 
 namespace gpushm::fence_rounds {
 

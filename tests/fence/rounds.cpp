@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
-#include "cases.hpp"
-#include "command_line.hpp"
-#include "victim.hpp"
-#include "watcher.hpp"
+#include "tests/fence/cases.hpp"
+#include "tests/fence/command_line.hpp"
+#include "tests/fence/victim.hpp"
+#include "tests/fence/watcher.hpp"
 
 namespace {
 

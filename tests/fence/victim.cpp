@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "victim.hpp"
+#include "tests/fence/victim.hpp"
 
 #include <fcntl.h>
 #include <grp.h>
@@ -24,7 +24,7 @@
 #include "driver/cuda.hpp"
 #include "driver/devices.hpp"
 #include "driver/primary_context.hpp"
-#include "gpu_work.hpp"
+#include "tests/fence/gpu_work.hpp"
 #include "transport/packet_socket.hpp"
 
 namespace gpushm::fence_rounds {

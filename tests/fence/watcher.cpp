@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "watcher.hpp"
+#include "tests/fence/watcher.hpp"
 
 #include <poll.h>
 #include <sched.h>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "victim.hpp"
+#include "tests/fence/victim.hpp"
 
 namespace gpushm::fence_rounds {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "kubelet/plugin/configuration.hpp"
-#include "require.hpp"
+#include "kubelet/plugin/configuration/configuration.hpp"
+#include "tests/fuzz/require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gpushm::plugin;

@@ -5,19 +5,19 @@
 #include <cstdint>
 #include <string>
 
-#include "require.hpp"
-#include "spec/parse.hpp"
-#include "spec/versions.hpp"
-#include "spec/write.hpp"
+#include "cdi/document/parse.hpp"
+#include "cdi/document/versions.hpp"
+#include "cdi/document/write.hpp"
+#include "tests/fuzz/require.hpp"
 
 namespace {
 
 namespace cdi = gpushm::cdi;
 
-void require_harmless(const cdi::problem& found) {
+void require_harmless(const gpushm::yaml::problem& found) {
   GPUSHM_REQUIRE(!found.rule.empty() && !found.text.empty());
   GPUSHM_REQUIRE(found.line >= 0 && (found.column > 0) == (found.line > 0));
-  for (const char c : cdi::to_string(found)) {
+  for (const char c : gpushm::yaml::to_string(found)) {
     GPUSHM_REQUIRE(static_cast<unsigned char>(c) >= 0x20 && c != 0x7f);
   }
 }
@@ -36,10 +36,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   // A buffer of its own, without room behind it.
   const std::string text(reinterpret_cast<const char*>(data), size);
   const cdi::parsed read = cdi::parse(text, "file");
-  for (const cdi::problem& each : read.problems) {
+  for (const gpushm::yaml::problem& each : read.problems) {
     require_harmless(each);
   }
-  for (const cdi::problem& each : read.warnings) {
+  for (const gpushm::yaml::problem& each : read.warnings) {
     require_harmless(each);
   }
   if (!read.problems.empty()) {

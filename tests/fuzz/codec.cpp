@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "require.hpp"
+#include "tests/fuzz/require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gpushm;

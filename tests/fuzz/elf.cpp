@@ -8,13 +8,13 @@
 #include <span>
 #include <string_view>
 
-#include "discover/elf_facts.hpp"
-#include "require.hpp"
+#include "elf/facts.hpp"
+#include "tests/fuzz/require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::size_t asked = 0;
-  const auto facts = gpushm::discover::read_elf(
-      [&](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
+  const auto facts =
+      gpushm::elf::read_elf([&](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
         asked += into.size();
         if (offset >= size) {
           return 0;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any text is explained or not, and nothing of it that could do harm to a terminal comes back.
-#include "inspect/explain.hpp"
+#include "inspect/explain/explain.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-#include "require.hpp"
+#include "tests/fuzz/require.hpp"
 
 namespace {
 

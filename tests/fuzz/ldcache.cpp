@@ -6,14 +6,14 @@
 #include <span>
 #include <vector>
 
-#include "discover/ld_cache.hpp"
-#include "require.hpp"
+#include "elf/ld_cache.hpp"
+#include "tests/fuzz/require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   // A buffer of its own, without room behind it.
   const std::vector<std::uint8_t> bytes(data, data + size);
-  const auto entries = gpushm::discover::parse_ld_cache(std::as_bytes(std::span(bytes)));
-  const bool whole = gpushm::discover::is_ld_cache(std::as_bytes(std::span(bytes)));
+  const auto entries = gpushm::elf::parse_ld_cache(std::as_bytes(std::span(bytes)));
+  const bool whole = gpushm::elf::is_ld_cache(std::as_bytes(std::span(bytes)));
   GPUSHM_REQUIRE(entries || !whole);
   if (!entries) {
     return 0;

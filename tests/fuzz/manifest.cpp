@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "k8s/lint.hpp"
-#include "require.hpp"
+#include "apps/gpushm/k8s/lint.hpp"
+#include "tests/fuzz/require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   // A buffer of its own, without room behind it.

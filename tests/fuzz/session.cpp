@@ -16,8 +16,8 @@
 
 #include "base/exporter_bound.hpp"
 #include "broker/hub.hpp"
-#include "require.hpp"
-#include "session_script.hpp"
+#include "tests/fuzz/require.hpp"
+#include "tests/fuzz/session_script.hpp"
 #include "wire/codec.hpp"
 
 namespace {

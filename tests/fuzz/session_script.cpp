@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "session_script.hpp"
+#include "tests/fuzz/session_script.hpp"
 
 #include <algorithm>
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "gpushm/error.hpp"
-#include "require.hpp"
+#include "tests/fuzz/require.hpp"
 #include "wire/crc32.hpp"
 
 namespace {

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "require.hpp"
+#include "tests/fuzz/require.hpp"
 
 namespace {
 

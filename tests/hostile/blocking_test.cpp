@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <csignal>
 
-#include "hostile_world.hpp"
-#include "process/deadline.hpp"
-#include "raw_session/traps.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/raw_session/traps.hpp"
+#include "tests/hostile/hostile_world.hpp"
 #include "wire/codec.hpp"
 
 namespace gpushm_tests {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "hostile_world.hpp"
-#include "raw_session/floods.hpp"
+#include "testing/raw_session/floods.hpp"
+#include "tests/hostile/hostile_world.hpp"
 
 namespace gpushm_tests {
 namespace {

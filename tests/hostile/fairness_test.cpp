@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <atomic>
 
-#include "hostile_world.hpp"
-#include "raw_session/floods.hpp"
-#include "raw_session/pump.hpp"
+#include "testing/raw_session/floods.hpp"
+#include "testing/raw_session/pump.hpp"
+#include "tests/hostile/hostile_world.hpp"
 #include "wire/codec.hpp"
 
 namespace gpushm_tests {

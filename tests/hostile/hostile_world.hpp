@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "process/proc_counters.hpp"
-#include "process/temp_dir.hpp"
-#include "raw_session/forked_process.hpp"
-#include "raw_session/good_client.hpp"
-#include "raw_session/raw_session.hpp"
-#include "support/broker_process.hpp"
+#include "testing/broker_process/broker_process.hpp"
+#include "testing/process/proc_counters.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "testing/raw_session/forked_process.hpp"
+#include "testing/raw_session/good_client.hpp"
+#include "testing/raw_session/raw_session.hpp"
 
 namespace gpushm_tests {
 

@@ -21,10 +21,10 @@
 #include "base/syscall.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
-#include "process/deadline.hpp"
-#include "process/proc_counters.hpp"
-#include "process/temp_dir.hpp"
-#include "raw_session/raw_session.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/proc_counters.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "testing/raw_session/raw_session.hpp"
 
 // In the libraries of both sanitizers; GCC has the functions and not their header
 // (sanitizer/allocator_interface.h).

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
-#include "hostile_world.hpp"
-#include "process/programs.hpp"
-#include "process/spawn.hpp"
-#include "raw_session/floods.hpp"
-#include "raw_session/memory_group.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/spawn.hpp"
+#include "testing/raw_session/floods.hpp"
+#include "testing/raw_session/memory_group.hpp"
+#include "tests/hostile/hostile_world.hpp"
 #include "wire/codec.hpp"
 
 namespace gpushm_tests {

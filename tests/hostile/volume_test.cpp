@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "hostile_world.hpp"
-#include "process/deadline.hpp"
+#include "testing/process/deadline.hpp"
+#include "tests/hostile/hostile_world.hpp"
 #include "transport/packet_socket.hpp"
 #include "wire/codec.hpp"
 

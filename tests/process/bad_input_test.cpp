@@ -2,7 +2,7 @@
 // A real broker behind a real socket, and clients that send it anything. It answers with an error
 // or hangs up, nothing changes, nothing is left over, and others do not notice.
 
-#include "support/bad_input.hpp"
+#include "testing/broker_process/bad_input.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -17,9 +17,9 @@
 #include "base/file.hpp"
 #include "base/syscall.hpp"
 #include "gpushm/gpushm.hpp"
-#include "process/deadline.hpp"
-#include "support/holdings.hpp"
-#include "support/raw_client.hpp"
+#include "testing/broker_process/holdings.hpp"
+#include "testing/broker_process/raw_client.hpp"
+#include "testing/process/deadline.hpp"
 #include "transport/packet_socket.hpp"
 #include "wire/codec.hpp"
 #include "wire/state_table.hpp"

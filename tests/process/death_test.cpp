@@ -17,14 +17,14 @@
 
 #include "base/sanitizers.hpp"
 #include "gpushm/gpushm.hpp"
-#include "process/child.hpp"
-#include "process/harness_error.hpp"
-#include "process/programs.hpp"
-#include "process/temp_dir.hpp"
-#include "ptrace/traced_process.hpp"
-#include "support/broker_process.hpp"
-#include "support/holdings.hpp"
-#include "support/round.hpp"
+#include "testing/broker_process/broker_process.hpp"
+#include "testing/broker_process/holdings.hpp"
+#include "testing/broker_process/round.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/harness_error.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "testing/ptrace/traced_process.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "fake_driver/fake_gpus.hpp"
-#include "process/child.hpp"
-#include "process/programs.hpp"
-#include "process/temp_dir.hpp"
+#include "testing/fake_driver/fake_gpus.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

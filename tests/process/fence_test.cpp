@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "gpushm/gpushm.hpp"
-#include "process/child.hpp"
-#include "process/deadline.hpp"
-#include "process/programs.hpp"
-#include "support/bad_input.hpp"
+#include "testing/broker_process/bad_input.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/programs.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -19,13 +19,13 @@
 #include "gpushm/broker.hpp"
 #include "gpushm/file_export.hpp"
 #include "gpushm/gpushm.hpp"
-#include "process/child.hpp"
-#include "process/deadline.hpp"
-#include "process/proc_counters.hpp"
-#include "process/programs.hpp"
-#include "process/temp_dir.hpp"
-#include "support/broker_log.hpp"
-#include "support/broker_process.hpp"
+#include "testing/broker_process/broker_log.hpp"
+#include "testing/broker_process/broker_process.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/proc_counters.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

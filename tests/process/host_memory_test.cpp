@@ -22,8 +22,8 @@
 #include "memory/backend.hpp"
 #include "memory/host_room.hpp"
 #include "memory/source.hpp"
-#include "process/deadline.hpp"
-#include "process/proc_counters.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/proc_counters.hpp"
 
 namespace gpushm::memory {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "base/page_size.hpp"
 #include "gpushm/gpushm.hpp"
-#include "process/deadline.hpp"
-#include "support/bad_input.hpp"
+#include "testing/broker_process/bad_input.hpp"
+#include "testing/process/deadline.hpp"
 #include "transport/packet_socket.hpp"
 #include "wire/codec.hpp"
 

@@ -14,11 +14,11 @@
 #include "base/page_size.hpp"
 #include "base/sanitizers.hpp"
 #include "gpushm/gpushm.hpp"
-#include "process/child.hpp"
-#include "process/programs.hpp"
-#include "process/temp_dir.hpp"
-#include "support/broker_process.hpp"
-#include "support/holdings.hpp"
+#include "testing/broker_process/broker_process.hpp"
+#include "testing/broker_process/holdings.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

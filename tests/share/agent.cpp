@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "share/agent.hpp"
+#include "tests/share/agent.hpp"
 
 #include <csignal>
 #include <filesystem>
@@ -7,8 +7,8 @@
 #include <iterator>
 #include <utility>
 
-#include "process/deadline.hpp"
-#include "process/programs.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/programs.hpp"
 
 namespace gpushm_tests {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "container/container.hpp"
-#include "process/child.hpp"
+#include "testing/container/container.hpp"
+#include "testing/process/child.hpp"
 
 namespace gpushm_tests {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent_memory.hpp"
+#include "tests/share/agent_memory.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "agent_memory.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
-#include "process/quiet_fork.hpp"
+#include "testing/process/quiet_fork.hpp"
+#include "tests/share/agent_memory.hpp"
 #include "wire/crc32.hpp"
 #include "wire/ticket.hpp"
 

@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "container/support.hpp"
-#include "share/share_world.hpp"
+#include "testing/container/support.hpp"
+#include "tests/share/share_world.hpp"
 
 namespace gpushm_tests {
 namespace {

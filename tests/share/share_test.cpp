@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "process/proc_counters.hpp"
-#include "share/share_world.hpp"
+#include "testing/process/proc_counters.hpp"
+#include "tests/share/share_world.hpp"
 
 namespace gpushm_tests {
 namespace {

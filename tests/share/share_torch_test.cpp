@@ -8,13 +8,13 @@
 #include <optional>
 #include <string>
 
-#include "container/gpu_access.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
-#include "process/child.hpp"
-#include "process/programs.hpp"
-#include "process/temp_dir.hpp"
-#include "share/agent.hpp"
+#include "testing/container/gpu_access.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/share/agent.hpp"
 
 namespace gpushm_tests {
 namespace {

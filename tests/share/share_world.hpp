@@ -10,13 +10,13 @@
 #include <ostream>
 #include <string>
 
-#include "container/gpu_access.hpp"
-#include "fake_driver/fake_gpus.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
-#include "process/deadline.hpp"
-#include "process/temp_dir.hpp"
-#include "share/agent.hpp"
+#include "testing/container/gpu_access.hpp"
+#include "testing/fake_driver/fake_gpus.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/share/agent.hpp"
 
 namespace gpushm_tests {
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cdi/cdi_arguments.hpp"
+#include "apps/gpushm/cdi/cdi_arguments.hpp"
 
 #include <algorithm>
 #include <array>
 
-#include "cdi/generate.hpp"
-#include "cdi/hook_command.hpp"
-#include "cdi/inject.hpp"
-#include "cdi/list.hpp"
-#include "cdi/refresh.hpp"
-#include "cdi/share.hpp"
-#include "cdi/validate.hpp"
-#include "cdi/watch.hpp"
+#include "apps/gpushm/cdi/generate.hpp"
+#include "apps/gpushm/cdi/hook_command.hpp"
+#include "apps/gpushm/cdi/inject.hpp"
+#include "apps/gpushm/cdi/list.hpp"
+#include "apps/gpushm/cdi/refresh.hpp"
+#include "apps/gpushm/cdi/share.hpp"
+#include "apps/gpushm/cdi/validate.hpp"
+#include "apps/gpushm/cdi/watch.hpp"
 
 namespace gpushm::cli {
 

@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
-#include "arguments.hpp"
+#include "apps/gpushm/arguments.hpp"
 
 namespace gpushm::cli {
 

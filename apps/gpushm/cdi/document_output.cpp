@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cdi/document_output.hpp"
+#include "apps/gpushm/cdi/document_output.hpp"
 
 #include <filesystem>
 #include <set>
 
+#include "apps/gpushm/output.hpp"
+#include "cdi/document/parse.hpp"
+#include "cdi/registry/spec_directory.hpp"
 #include "gpushm/error.hpp"
-#include "output.hpp"
-#include "spec/parse.hpp"
-#include "spec/spec_directory.hpp"
 
 namespace gpushm::cli {
 

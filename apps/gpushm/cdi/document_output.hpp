@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "spec/document.hpp"
-#include "spec/write.hpp"
+#include "cdi/document/document.hpp"
+#include "cdi/document/write.hpp"
 
 namespace gpushm::cli {
 

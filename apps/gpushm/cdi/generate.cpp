@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cdi/generate.hpp"
+#include "apps/gpushm/cdi/generate.hpp"
 
 #include <unistd.h>
 
-#include "cdi/command.hpp"
-#include "commands.hpp"
+#include "apps/gpushm/cdi/command.hpp"
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/output.hpp"
+#include "base/child_process.hpp"
 #include "discover/trusted_path.hpp"
 #include "gpushm/error.hpp"
-#include "output.hpp"
-#include "support/child_process.hpp"
 
 namespace gpushm::cli {
 
@@ -83,7 +83,7 @@ generated_document make_document(const generate_arguments& arguments) {
   discover::generate_options options = arguments.options;
   const bool chosen = !options.hook_path.empty();
   if (!chosen) {
-    options.hook_path = app::executable_path();
+    options.hook_path = base::executable_path();
   }
   const std::string without_hooks = check_hook_program(options, chosen);
   discover::generated made = discover::generate(options);

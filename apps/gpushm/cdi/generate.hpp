@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "arguments.hpp"
-#include "cdi/document_output.hpp"
+#include "apps/gpushm/arguments.hpp"
+#include "apps/gpushm/cdi/document_output.hpp"
 #include "discover/generate.hpp"
 
 namespace gpushm::cli {

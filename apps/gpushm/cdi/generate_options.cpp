@@ -2,10 +2,10 @@
 #include <cstdlib>
 #include <functional>
 
-#include "cdi/generate.hpp"
+#include "apps/gpushm/cdi/generate.hpp"
+#include "cdi/document/name.hpp"
+#include "cdi/document/versions.hpp"
 #include "driver/devices.hpp"
-#include "spec/name.hpp"
-#include "spec/versions.hpp"
 
 namespace gpushm::cli {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cdi/hook_command.hpp"
+#include "apps/gpushm/cdi/hook_command.hpp"
 
-#include "cdi/command.hpp"
-#include "cdi/hook.hpp"
+#include "apps/gpushm-cdi-hook/run_hook.hpp"
+#include "apps/gpushm/cdi/command.hpp"
 
 namespace gpushm::cli {
 
@@ -22,7 +22,7 @@ void add_hook_arguments(CLI::App& app, hook_arguments& out) {
 }
 
 int run_hook_command(const hook_arguments& arguments) {
-  return run_hook(arguments.words);
+  return cdi_hook::run_hook(arguments.words);
 }
 
 }  // namespace

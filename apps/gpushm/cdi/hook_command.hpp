@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "arguments.hpp"
+#include "apps/gpushm/arguments.hpp"
 
 namespace gpushm::cli {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cdi/inject.hpp"
+#include "apps/gpushm/cdi/inject.hpp"
 
-#include "cdi/command.hpp"
-#include "cdi/spec_directories.hpp"
-#include "commands.hpp"
-#include "json_output.hpp"
-#include "options.hpp"
-#include "output.hpp"
-#include "spec/inject.hpp"
+#include "apps/gpushm/cdi/command.hpp"
+#include "apps/gpushm/cdi/spec_directories.hpp"
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/options.hpp"
+#include "apps/gpushm/output.hpp"
+#include "cdi/inject/inject.hpp"
 
 namespace gpushm::cli {
 

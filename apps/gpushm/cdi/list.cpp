@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cdi/list.hpp"
+#include "apps/gpushm/cdi/list.hpp"
 
-#include "cdi/command.hpp"
-#include "cdi/problem_json.hpp"
-#include "cdi/spec_directories.hpp"
-#include "commands.hpp"
-#include "json_output.hpp"
-#include "options.hpp"
-#include "output.hpp"
-#include "spec/registry.hpp"
-#include "support/table.hpp"
+#include "apps/gpushm/cdi/command.hpp"
+#include "apps/gpushm/cdi/problem_json.hpp"
+#include "apps/gpushm/cdi/spec_directories.hpp"
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/options.hpp"
+#include "apps/gpushm/output.hpp"
+#include "apps/support/table.hpp"
+#include "cdi/registry/registry.hpp"
 
 namespace gpushm::cli {
 
@@ -52,8 +52,8 @@ std::string joined(const std::vector<std::string>& directories) {
 int run_list_command(const cdi_list_arguments& arguments) {
   const cdi::registry registry(spec_directories(arguments.directories));
   const auto problems = registry.problems();
-  for (const cdi::problem& each : problems) {
-    note(cdi::to_string(each));
+  for (const yaml::problem& each : problems) {
+    note(yaml::to_string(each));
   }
   if (arguments.json) {
     json document{{"devices", json::array()}, {"problems", to_json(problems)}};

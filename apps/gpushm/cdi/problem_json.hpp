@@ -3,13 +3,13 @@
 
 #include <vector>
 
-#include "json_output.hpp"
-#include "spec/problem.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "yaml/problem.hpp"
 
 namespace gpushm::cli {
 
 /// Without line and column when it is about the file as a whole.
-inline json to_json(const cdi::problem& found) {
+inline json to_json(const yaml::problem& found) {
   json one{{"file", found.file}};
   if (found.line > 0) {
     one["line"] = found.line;
@@ -20,9 +20,9 @@ inline json to_json(const cdi::problem& found) {
   return one;
 }
 
-inline json to_json(const std::vector<cdi::problem>& found) {
+inline json to_json(const std::vector<yaml::problem>& found) {
   json all = json::array();
-  for (const cdi::problem& each : found) {
+  for (const yaml::problem& each : found) {
     all.push_back(to_json(each));
   }
   return all;

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cdi/refresh.hpp"
+#include "apps/gpushm/cdi/refresh.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "apps/gpushm/cdi/command.hpp"
+#include "apps/gpushm/cdi/generate.hpp"
+#include "apps/gpushm/cdi/refresh_child.hpp"
+#include "apps/gpushm/cdi/refresh_reason.hpp"
+#include "apps/gpushm/cdi/refresh_watch.hpp"
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/output.hpp"
+#include "apps/support/duration.hpp"
+#include "apps/support/stop_signal.hpp"
 #include "base/text.hpp"
-#include "cdi/command.hpp"
-#include "cdi/generate.hpp"
-#include "cdi/refresh_child.hpp"
-#include "cdi/refresh_reason.hpp"
-#include "cdi/refresh_watch.hpp"
-#include "commands.hpp"
+#include "cdi/document/parse.hpp"
 #include "discover/root_view.hpp"
 #include "gpushm/error.hpp"
-#include "output.hpp"
-#include "spec/parse.hpp"
-#include "support/duration.hpp"
-#include "support/stop_signal.hpp"
 
 namespace gpushm::cli {
 

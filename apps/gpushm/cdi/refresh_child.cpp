@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cdi/refresh_child.hpp"
+#include "apps/gpushm/cdi/refresh_child.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -11,10 +11,10 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "base/child_process.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
 #include "gpushm/error.hpp"
-#include "support/child_process.hpp"
 
 namespace gpushm::cli {
 
@@ -84,7 +84,7 @@ class running_child {
 };
 
 // Everything up to the end; false when `until` came first.
-bool read_all(int from, std::string& text, app::deadline until) {
+bool read_all(int from, std::string& text, base::deadline until) {
   std::array<char, 65'536> buffer{};
   for (;;) {
     const auto left =
@@ -125,7 +125,7 @@ std::string run_in_child(const std::function<std::string()>& work,
   running_child child(pid);
   to.reset();
   std::string text;
-  if (!read_all(from.get(), text, app::deadline_in(timeout))) {
+  if (!read_all(from.get(), text, base::deadline_in(timeout))) {
     throw error(errc::timed_out,
                 operation,
                 {},
@@ -138,7 +138,7 @@ std::string run_in_child(const std::function<std::string()>& work,
     throw error(errc::driver_error,
                 operation,
                 {},
-                std::string("it ended early: ").append(app::status_text(status)),
+                std::string("it ended early: ").append(base::status_text(status)),
                 "check that nvidia-smi works here");
   }
   if (answer.contains("code")) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cdi/refresh_reason.hpp"
+#include "apps/gpushm/cdi/refresh_reason.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -15,7 +15,7 @@ namespace {
 std::string driver_version(const cdi::document& content) {
   for (const std::string_view stem : {"libcuda.so.", "libnvidia-ml.so."}) {
     for (const cdi::mount& mount : content.changes.mounts) {
-      const std::string_view name = discover::name_of(mount.container_path);
+      const std::string_view name = base::name_of(mount.container_path);
       if (name.starts_with(stem)) {
         return std::string(name.substr(stem.size()));
       }

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "spec/document.hpp"
+#include "cdi/document/document.hpp"
 
 namespace gpushm::cli {
 

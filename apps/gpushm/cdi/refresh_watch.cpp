@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cdi/refresh_watch.hpp"
+#include "apps/gpushm/cdi/refresh_watch.hpp"
 
 #include <poll.h>
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cdi/share.hpp"
+#include "apps/gpushm/cdi/share.hpp"
 
 #include <algorithm>
 #include <filesystem>
 
-#include "cdi/command.hpp"
-#include "cdi/document_output.hpp"
-#include "commands.hpp"
+#include "apps/gpushm/cdi/command.hpp"
+#include "apps/gpushm/cdi/document_output.hpp"
+#include "apps/gpushm/commands.hpp"
+#include "cdi/document/share_device.hpp"
 #include "gpushm/error.hpp"
-#include "spec/share_device.hpp"
 
 namespace gpushm::cli {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "spec/registry.hpp"
+#include "cdi/registry/registry.hpp"
 
 namespace gpushm::cli {
 

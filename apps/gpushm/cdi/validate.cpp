@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cdi/validate.hpp"
+#include "apps/gpushm/cdi/validate.hpp"
 
 #include <array>
 #include <iostream>
 
-#include "cdi/command.hpp"
-#include "cdi/problem_json.hpp"
-#include "cdi/spec_directories.hpp"
-#include "commands.hpp"
-#include "json_output.hpp"
-#include "options.hpp"
-#include "output.hpp"
-#include "spec/host_check.hpp"
-#include "spec/parse.hpp"
-#include "spec/registry.hpp"
+#include "apps/gpushm/cdi/command.hpp"
+#include "apps/gpushm/cdi/problem_json.hpp"
+#include "apps/gpushm/cdi/spec_directories.hpp"
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/options.hpp"
+#include "apps/gpushm/output.hpp"
+#include "cdi/document/host_check.hpp"
+#include "cdi/document/parse.hpp"
+#include "cdi/registry/registry.hpp"
 
 namespace gpushm::cli {
 
@@ -29,11 +29,11 @@ struct validate_arguments {
 struct findings {
   std::vector<std::pair<std::string, cdi::document>> documents;  ///< valid ones, with their files
   std::size_t count = 0;                                         ///< of documents, valid or not
-  std::vector<cdi::problem> problems;
-  std::vector<cdi::problem> warnings;
+  std::vector<yaml::problem> problems;
+  std::vector<yaml::problem> warnings;
 };
 
-void append(std::vector<cdi::problem>& to, const std::vector<cdi::problem>& more) {
+void append(std::vector<yaml::problem>& to, const std::vector<yaml::problem>& more) {
   to.insert(to.end(), more.begin(), more.end());
 }
 
@@ -41,7 +41,7 @@ void take(findings& all,
           const std::string& file,
           const cdi::document& content,
           bool valid,
-          const std::vector<cdi::problem>& warnings) {
+          const std::vector<yaml::problem>& warnings) {
   ++all.count;
   append(all.warnings, warnings);
   if (valid) {
@@ -86,12 +86,12 @@ std::string counted(std::size_t count, std::string_view what) {
 }
 
 void print_text(const findings& all) {
-  for (const cdi::problem& each : all.problems) {
-    print_line(cdi::to_string(each));
+  for (const yaml::problem& each : all.problems) {
+    print_line(yaml::to_string(each));
   }
-  for (cdi::problem each : all.warnings) {
+  for (yaml::problem each : all.warnings) {
     each.text.insert(0, "warning: ");
-    print_line(cdi::to_string(each));
+    print_line(yaml::to_string(each));
   }
   print_line(counted(all.count, "document") + ": " + counted(all.problems.size(), "problem") +
              ", " + counted(all.warnings.size(), "warning"));

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cdi/watch.hpp"
+#include "apps/gpushm/cdi/watch.hpp"
 
 #include <poll.h>
 
 #include <array>
 #include <cerrno>
 
+#include "apps/gpushm/cdi/command.hpp"
+#include "apps/gpushm/cdi/problem_json.hpp"
+#include "apps/gpushm/cdi/spec_directories.hpp"
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/options.hpp"
+#include "apps/gpushm/output.hpp"
+#include "apps/support/stop_signal.hpp"
 #include "base/syscall.hpp"
-#include "cdi/command.hpp"
-#include "cdi/problem_json.hpp"
-#include "cdi/spec_directories.hpp"
-#include "commands.hpp"
-#include "json_output.hpp"
-#include "options.hpp"
-#include "output.hpp"
-#include "spec/registry.hpp"
-#include "spec/registry_watch.hpp"
-#include "support/stop_signal.hpp"
+#include "cdi/registry/registry.hpp"
+#include "cdi/registry/watch.hpp"
 
 namespace gpushm::cli {
 
@@ -44,13 +44,13 @@ class teller {
     }
     flush_output();
   }
-  void problem(const char* event, const cdi::problem& found) const {
+  void problem(const char* event, const yaml::problem& found) const {
     if (json_) {
       json line{{"event", event}};
       line.update(to_json(found));
       print_json(line);
     } else {
-      print_line(std::string(event).append(" ").append(cdi::to_string(found)));
+      print_line(std::string(event).append(" ").append(yaml::to_string(found)));
     }
     flush_output();
   }
@@ -84,15 +84,15 @@ void tell_devices(const teller& tell, const cdi::registry& before, const cdi::re
 void tell_problems(const teller& tell, const cdi::registry& before, const cdi::registry& now) {
   const auto old = before.problems();
   const auto fresh = now.problems();
-  const auto among = [](const auto& all, const cdi::problem& one) {
+  const auto among = [](const auto& all, const yaml::problem& one) {
     return std::find(all.begin(), all.end(), one) != all.end();
   };
-  for (const cdi::problem& each : old) {
+  for (const yaml::problem& each : old) {
     if (!among(fresh, each)) {
       tell.problem("solved", each);
     }
   }
-  for (const cdi::problem& each : fresh) {
+  for (const yaml::problem& each : fresh) {
     if (!among(old, each)) {
       tell.problem("problem", each);
     }

@@ -10,17 +10,17 @@
 #include <random>
 #include <set>
 
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/demo/demo_size.hpp"
+#include "apps/gpushm/demo/isolation.hpp"
+#include "apps/gpushm/demo/role_process.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/output.hpp"
+#include "apps/support/duration.hpp"
+#include "apps/support/stop_signal.hpp"
+#include "apps/support/temp_directory.hpp"
 #include "base/size_text.hpp"
 #include "base/syscall.hpp"
-#include "commands.hpp"
-#include "demo/demo_size.hpp"
-#include "demo/isolation.hpp"
-#include "demo/role_process.hpp"
-#include "json_output.hpp"
-#include "output.hpp"
-#include "support/duration.hpp"
-#include "support/stop_signal.hpp"
-#include "support/temp_directory.hpp"
 
 namespace gpushm::cli {
 
@@ -112,7 +112,7 @@ class demo {
     choose_size();
     const auto by_size = std::chrono::seconds(60 + 30 * (size_bytes_ / gibibyte));
     timeout_ = arguments_.timeout.count() != 0 ? arguments_.timeout : milliseconds(by_size);
-    until_ = app::deadline_in(timeout_);
+    until_ = base::deadline_in(timeout_);
     std::random_device random;
     seed_ = (std::uint64_t{random()} << 32U | random()) | 1U;
     const bool host = place_.kind == device_kind::host;
@@ -202,7 +202,7 @@ class demo {
   // dead.
   json await(role_process& role, std::string_view event) const {
     while (clock::now() < until_) {
-      const auto slice = app::deadline_in(milliseconds(200));
+      const auto slice = base::deadline_in(milliseconds(200));
       if (role.has_report(std::min(slice, until_))) {
         return role.expect(event, until_);
       }
@@ -327,7 +327,7 @@ class demo {
   std::uint64_t size_bytes_ = 0;
   std::uint64_t seed_ = 0;
   milliseconds timeout_{0};
-  app::deadline until_;
+  base::deadline until_;
   std::set<std::string> seen_namespaces_;
 };
 

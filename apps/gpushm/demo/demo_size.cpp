@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "demo/demo_size.hpp"
+#include "apps/gpushm/demo/demo_size.hpp"
 
 #include <algorithm>
 #include <bit>

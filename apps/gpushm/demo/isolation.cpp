@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "demo/isolation.hpp"
+#include "apps/gpushm/demo/isolation.hpp"
 
 #include <fcntl.h>
 #include <grp.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "demo/pattern.hpp"
+#include "apps/gpushm/demo/pattern.hpp"
 
 #include <algorithm>
 #include <array>

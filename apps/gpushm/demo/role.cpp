@@ -8,11 +8,11 @@
 #include <csignal>
 #include <cstdlib>
 
-#include "commands.hpp"
-#include "demo/isolation.hpp"
-#include "demo/pattern.hpp"
-#include "demo/role_channel.hpp"
-#include "output.hpp"
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/demo/isolation.hpp"
+#include "apps/gpushm/demo/pattern.hpp"
+#include "apps/gpushm/demo/role_channel.hpp"
+#include "apps/gpushm/output.hpp"
 
 namespace gpushm::cli {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "demo/role_channel.hpp"
+#include "apps/gpushm/demo/role_channel.hpp"
 
 #include <unistd.h>
 
+#include "apps/gpushm/output.hpp"
 #include "base/syscall.hpp"
-#include "output.hpp"
 
 namespace gpushm::cli {
 

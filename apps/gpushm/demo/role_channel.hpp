@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "json_output.hpp"
+#include "apps/gpushm/json_output.hpp"
 
 namespace gpushm::cli {
 

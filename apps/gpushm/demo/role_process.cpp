@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "demo/role_process.hpp"
+#include "apps/gpushm/demo/role_process.hpp"
 
 #include <sys/wait.h>
 
@@ -10,14 +10,14 @@ namespace gpushm::cli {
 
 namespace {
 
-app::child_process start(const std::string& role,
-                         const std::vector<std::string>& arguments,
-                         int cancel_fd) {
-  app::child_options options;
-  options.argv = {app::executable_path(), "demo-role", role};
+base::child_process start(const std::string& role,
+                          const std::vector<std::string>& arguments,
+                          int cancel_fd) {
+  base::child_options options;
+  options.argv = {base::executable_path(), "demo-role", role};
   options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
   options.cancel_fd = cancel_fd;
-  return app::child_process::start(options);
+  return base::child_process::start(options);
 }
 
 // The numeric code travels by name; a name that is not known here can only come from another
@@ -38,7 +38,7 @@ role_process::role_process(std::string role,
                            int cancel_fd)
     : role_(std::move(role)), child_(start(role_, arguments, cancel_fd)), pid_(child_.pid()) {}
 
-json role_process::expect(std::string_view event, app::deadline until) {
+json role_process::expect(std::string_view event, base::deadline until) {
   std::optional<std::string> line;
   try {
     line = child_.read_line(until);
@@ -54,7 +54,7 @@ json role_process::expect(std::string_view event, app::deadline until) {
     throw error(errc::peer_died,
                 "wait for",
                 role_,
-                "it ended with " + (status ? app::status_text(*status) : "no status") +
+                "it ended with " + (status ? base::status_text(*status) : "no status") +
                     " instead of reporting \"" + std::string(event) + "\"");
   }
   json report = json::parse(*line, nullptr, false);
@@ -76,25 +76,25 @@ json role_process::expect(std::string_view event, app::deadline until) {
   return report;
 }
 
-void role_process::finish(app::deadline until) {
+void role_process::finish(base::deadline until) {
   child_.close_input();
   const auto status = child_.wait(until);
   if (!status) {
     throw error(errc::timed_out, "stop", role_, "it did not end in time");
   }
   if (!WIFEXITED(*status) || WEXITSTATUS(*status) != 0) {
-    throw error(errc::peer_died, "stop", role_, "it ended with " + app::status_text(*status));
+    throw error(errc::peer_died, "stop", role_, "it ended with " + base::status_text(*status));
   }
 }
 
-void role_process::kill_hard(app::deadline until) {
+void role_process::kill_hard(base::deadline until) {
   ::kill(pid_, SIGKILL);
   const auto status = child_.wait(until);
   if (!status || !WIFSIGNALED(*status) || WTERMSIG(*status) != SIGKILL) {
     throw error(errc::system_error,
                 "kill",
                 role_,
-                status ? "it ended with " + app::status_text(*status) : "it did not die in time");
+                status ? "it ended with " + base::status_text(*status) : "it did not die in time");
   }
 }
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "json_output.hpp"
-#include "support/child_process.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "base/child_process.hpp"
 
 namespace gpushm::cli {
 
@@ -17,11 +17,11 @@ class role_process {
   role_process(std::string role, const std::vector<std::string>& arguments, int cancel_fd);
 
   /// Whether there is something to `expect`, a report or its end; waits for it until `until`.
-  [[nodiscard]] bool has_report(app::deadline until) { return child_.wait_output(until); }
+  [[nodiscard]] bool has_report(base::deadline until) { return child_.wait_output(until); }
   [[nodiscard]] bool alive() const { return child_.alive(); }
   /// Its next report, which must be `event`. Throws `error`: what the process reported as its own
   /// failure, timed_out, peer_died (it ended), protocol_error (another event).
-  json expect(std::string_view event, app::deadline until);
+  json expect(std::string_view event, base::deadline until);
   void tell(std::string_view command) { child_.write_line(command); }
   /// Its process number as seen from here.
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
@@ -30,13 +30,13 @@ class role_process {
 
   /// Ends its input, which is how it is asked to end, and waits. Throws `error` unless it ends with
   /// status 0.
-  void finish(app::deadline until);
+  void finish(base::deadline until);
   /// SIGKILL to the process that does the work; returns once it is dead and gone. Throws `error`.
-  void kill_hard(app::deadline until);
+  void kill_hard(base::deadline until);
 
  private:
   std::string role_;
-  app::child_process child_;
+  base::child_process child_;
   pid_t pid_ = -1;
 };
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <array>
 
-#include "k8s/rules.hpp"
+#include "apps/gpushm/k8s/rules.hpp"
 
 namespace gpushm::k8s {
 

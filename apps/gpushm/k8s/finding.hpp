@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "k8s/manifest.hpp"
+#include "apps/gpushm/k8s/manifest.hpp"
 
 namespace gpushm::k8s {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "k8s/k8s_arguments.hpp"
+#include "apps/gpushm/k8s/k8s_arguments.hpp"
 
-#include "k8s/lint_command.hpp"
+#include "apps/gpushm/k8s/lint_command.hpp"
 
 namespace gpushm::cli {
 

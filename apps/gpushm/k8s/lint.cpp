@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "k8s/lint.hpp"
+#include "apps/gpushm/k8s/lint.hpp"
 
 #include <algorithm>
 #include <map>
 #include <tuple>
 
-#include "k8s/rules.hpp"
+#include "apps/gpushm/k8s/rules.hpp"
 
 namespace gpushm::k8s {
 

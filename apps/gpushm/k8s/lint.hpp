@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-#include "k8s/finding.hpp"
+#include "apps/gpushm/k8s/finding.hpp"
 
 namespace gpushm::k8s {
 

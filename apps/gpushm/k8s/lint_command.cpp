@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "k8s/lint_command.hpp"
+#include "apps/gpushm/k8s/lint_command.hpp"
 
 #include <array>
 #include <iostream>
 
+#include "apps/gpushm/cdi/command.hpp"
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/k8s/lint.hpp"
+#include "apps/gpushm/options.hpp"
+#include "apps/gpushm/output.hpp"
 #include "base/file.hpp"
 #include "base/syscall.hpp"
-#include "cdi/command.hpp"
-#include "commands.hpp"
-#include "json_output.hpp"
-#include "k8s/lint.hpp"
-#include "options.hpp"
-#include "output.hpp"
 
 namespace gpushm::cli {
 

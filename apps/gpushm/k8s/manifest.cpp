@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "k8s/manifest.hpp"
+#include "apps/gpushm/k8s/manifest.hpp"
 
 #include <algorithm>
 #include <array>
@@ -61,9 +61,9 @@ std::vector<manifest_node> workload::containers() const {
 }
 
 void manifests::add(std::string_view text, const std::string& file) {
-  std::list<cdi::yaml_tree>& documents = trees_.emplace_back();
-  cdi::read_yaml_documents(text, documents);
-  for (const cdi::yaml_tree& each : documents) {
+  std::list<yaml::tree>& documents = trees_.emplace_back();
+  yaml::read_yaml_documents(text, documents);
+  for (const yaml::tree& each : documents) {
     if (each.failure) {
       problems_.push_back({file, each.failure->line, each.failure->column, each.failure->text});
     } else if (each.root != nullptr) {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "k8s/manifest_node.hpp"
+#include "apps/gpushm/k8s/manifest_node.hpp"
 
 namespace gpushm::k8s {
 
@@ -59,7 +59,7 @@ class manifests {
  private:
   void add_object(const manifest_node& object, const std::string& file, int depth);
 
-  std::list<std::list<cdi::yaml_tree>> trees_;
+  std::list<std::list<yaml::tree>> trees_;
   std::vector<workload> workloads_;
   std::vector<claim> claims_;
   std::vector<unreadable> problems_;

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "k8s/manifest_node.hpp"
+#include "apps/gpushm/k8s/manifest_node.hpp"
 
-#include "spec/yaml_reader.hpp"
-#include "spec/yaml_scalar.hpp"
+#include "yaml/reader.hpp"
+#include "yaml/scalar.hpp"
 
 namespace gpushm::k8s {
 
 namespace {
 
-using shape = cdi::yaml_node::shape;
+using shape = yaml::node::shape;
 
 /// Keys that merge and repeat are the reader's business; what is wrong with them is the server's.
-std::vector<cdi::yaml_entry> entries_of(const cdi::yaml_node& node) {
-  std::vector<cdi::problem> not_told;
-  return cdi::yaml_reader({}, not_told).entries(node, {});
+std::vector<yaml::entry> entries_of(const yaml::node& node) {
+  std::vector<yaml::problem> not_told;
+  return yaml::reader({}, not_told).entries(node, {});
 }
 
-std::optional<cdi::yaml_value> scalar_of(const cdi::yaml_node* node) {
-  if (node == nullptr || cdi::followed(*node).is != shape::scalar) {
+std::optional<yaml::value> scalar_of(const yaml::node* node) {
+  if (node == nullptr || yaml::followed(*node).is != shape::scalar) {
     return std::nullopt;
   }
-  return cdi::value_of(cdi::followed(*node));
+  return yaml::value_of(yaml::followed(*node));
 }
 
-bool is_mapping(const cdi::yaml_node* node) {
-  return node != nullptr && cdi::followed(*node).is == shape::mapping;
+bool is_mapping(const yaml::node* node) {
+  return node != nullptr && yaml::followed(*node).is == shape::mapping;
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ manifest_node::operator bool() const {
 
 manifest_node manifest_node::operator[](std::string_view key) const {
   if (is_mapping(value_)) {
-    for (const cdi::yaml_entry& each : entries_of(*value_)) {
+    for (const yaml::entry& each : entries_of(*value_)) {
       if (each.key == key) {
         return manifest_node(each.value, each.key_node);
       }
@@ -51,7 +51,7 @@ manifest_node manifest_node::operator[](std::string_view key) const {
 std::vector<std::pair<std::string, manifest_node>> manifest_node::members() const {
   std::vector<std::pair<std::string, manifest_node>> found;
   if (is_mapping(value_)) {
-    for (const cdi::yaml_entry& each : entries_of(*value_)) {
+    for (const yaml::entry& each : entries_of(*value_)) {
       found.emplace_back(each.key, manifest_node(each.value, each.key_node));
     }
   }
@@ -60,8 +60,8 @@ std::vector<std::pair<std::string, manifest_node>> manifest_node::members() cons
 
 std::vector<manifest_node> manifest_node::elements() const {
   std::vector<manifest_node> found;
-  if (value_ != nullptr && cdi::followed(*value_).is == shape::sequence) {
-    for (const cdi::yaml_node* each : cdi::followed(*value_).children) {
+  if (value_ != nullptr && yaml::followed(*value_).is == shape::sequence) {
+    for (const yaml::node* each : yaml::followed(*value_).children) {
       found.emplace_back(each);
     }
   }
@@ -70,7 +70,7 @@ std::vector<manifest_node> manifest_node::elements() const {
 
 std::string manifest_node::text() const {
   const auto scalar = scalar_of(value_);
-  return scalar ? cdi::as_text(*scalar) : std::string();
+  return scalar ? yaml::as_text(*scalar) : std::string();
 }
 
 std::optional<bool> manifest_node::boolean() const {

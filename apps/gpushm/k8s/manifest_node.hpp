@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "spec/yaml_tree.hpp"
+#include "yaml/tree.hpp"
 
 namespace gpushm::k8s {
 
@@ -19,7 +19,7 @@ class manifest_node {
  public:
   manifest_node() = default;
   /// `key`: where the value is told to be; null: at the value itself.
-  explicit manifest_node(const cdi::yaml_node* value, const cdi::yaml_node* key = nullptr)
+  explicit manifest_node(const yaml::node* value, const yaml::node* key = nullptr)
       : value_(value), key_(key != nullptr ? key : value) {}
 
   /// It is there, and not null.
@@ -44,8 +44,8 @@ class manifest_node {
   }
 
  private:
-  const cdi::yaml_node* value_ = nullptr;
-  const cdi::yaml_node* key_ = nullptr;
+  const yaml::node* value_ = nullptr;
+  const yaml::node* key_ = nullptr;
 };
 
 }  // namespace gpushm::k8s

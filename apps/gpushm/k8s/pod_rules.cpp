@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 
-#include "k8s/rules.hpp"
-#include "k8s/sharing_side.hpp"
+#include "apps/gpushm/k8s/rules.hpp"
+#include "apps/gpushm/k8s/sharing_side.hpp"
 
 namespace gpushm::k8s {
 

@@ -4,8 +4,8 @@
 #include <span>
 #include <string_view>
 
-#include "k8s/finding.hpp"
-#include "k8s/lint.hpp"
+#include "apps/gpushm/k8s/finding.hpp"
+#include "apps/gpushm/k8s/lint.hpp"
 
 namespace gpushm::k8s {
 

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <map>
 
-#include "k8s/rules.hpp"
-#include "k8s/sharing_side.hpp"
+#include "apps/gpushm/k8s/rules.hpp"
+#include "apps/gpushm/k8s/sharing_side.hpp"
 
 namespace gpushm::k8s {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "k8s/sharing_side.hpp"
+#include "apps/gpushm/k8s/sharing_side.hpp"
 
 #include <algorithm>
 #include <array>

@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-#include "k8s/manifest.hpp"
+#include "apps/gpushm/k8s/manifest.hpp"
 
 namespace gpushm::k8s {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/oci/bundle.hpp"
+#include "apps/support/oci/bundle.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,10 +11,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "apps/support/oci/config.hpp"
 #include "base/file.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
-#include "support/oci/config.hpp"
 
 namespace gpushm::app::oci {
 

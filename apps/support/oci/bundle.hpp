@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "support/oci/cleanup_guard.hpp"
-#include "support/oci/options.hpp"
-#include "support/oci/runtime.hpp"
+#include "apps/support/oci/cleanup_guard.hpp"
+#include "apps/support/oci/options.hpp"
+#include "apps/support/oci/runtime.hpp"
 
 namespace gpushm::app::oci {
 

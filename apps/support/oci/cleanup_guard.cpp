@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/oci/cleanup_guard.hpp"
+#include "apps/support/oci/cleanup_guard.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -12,9 +12,9 @@
 #include <csignal>
 #include <utility>
 
+#include "apps/support/temp_directory.hpp"
 #include "base/log.hpp"
 #include "base/syscall.hpp"
-#include "support/temp_directory.hpp"
 
 namespace gpushm::app::oci {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/oci/config.hpp"
+#include "apps/support/oci/config.hpp"
 
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <string_view>
 
+#include "apps/support/oci/seccomp.hpp"
 #include "gpushm/error.hpp"
-#include "support/oci/seccomp.hpp"
 
 namespace gpushm::app::oci {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "support/oci/options.hpp"
+#include "apps/support/oci/options.hpp"
 
 namespace gpushm::app::oci {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/oci/container.hpp"
+#include "apps/support/oci/container.hpp"
 
 #include "base/syscall.hpp"
 
@@ -7,11 +7,11 @@ namespace gpushm::app::oci {
 
 namespace {
 
-child_process start(const bundle& made, int cancel_fd) {
-  child_options options;
+base::child_process start(const bundle& made, int cancel_fd) {
+  base::child_options options;
   options.argv = made.run_command();
   options.cancel_fd = cancel_fd;
-  return child_process::start(options);
+  return base::child_process::start(options);
 }
 
 }  // namespace
@@ -27,7 +27,7 @@ container::~container() {
   bundle_.remove([&] { return process_.started() && process_.alive(); });
 }
 
-pid_t container::wait_started(deadline until) {
+pid_t container::wait_started(base::deadline until) {
   for (;;) {
     // Asked before the file is looked for: a program that ended at once has written it.
     const bool running = process_.alive();

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "support/child_process.hpp"
-#include "support/oci/bundle.hpp"
+#include "apps/support/oci/bundle.hpp"
+#include "base/child_process.hpp"
 
 namespace gpushm::app::oci {
 
@@ -16,8 +16,8 @@ namespace gpushm::app::oci {
 class container {
  public:
   /// Starts the runtime and does not wait for it: one that fails ends the output, and `problem`
-  /// tells why. `cancel_fd` as in `child_options`. Throws `error` (invalid_argument for a device
-  /// node that is none, system_error).
+  /// tells why. `cancel_fd` as in `base::child_options`. Throws `error` (invalid_argument for a
+  /// device node that is none, system_error).
   container(const runtime& with,
             const container_options& options,
             std::string_view id_prefix,
@@ -29,16 +29,16 @@ class container {
   ~container();
 
   /// The runtime, in whose place the program reads and writes.
-  [[nodiscard]] child_process& process() noexcept { return process_; }
+  [[nodiscard]] base::child_process& process() noexcept { return process_; }
   /// The program's PID as the host numbers it; blocks until it is there. Throws `error` (timed_out,
   /// peer_died: the runtime ended, with what it logged).
-  [[nodiscard]] pid_t wait_started(deadline until);
+  [[nodiscard]] pid_t wait_started(base::deadline until);
   /// What the runtime said last about why it failed; empty when nothing.
   [[nodiscard]] std::string problem() const;
 
  private:
   bundle bundle_;
-  child_process process_;
+  base::child_process process_;
 };
 
 /// "cannot find /x" of the last line of what runc or crun logged, which is either

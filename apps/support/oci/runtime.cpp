@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/oci/runtime.hpp"
+#include "apps/support/oci/runtime.hpp"
 
 #include <unistd.h>
 
@@ -67,11 +67,11 @@ std::optional<runtime> find_runtime(const std::string& name) {
   return found;
 }
 
-std::string version_of(const runtime& with, deadline until) {
-  child_options options;
+std::string version_of(const runtime& with, base::deadline until) {
+  base::child_options options;
   options.argv = {with.path, "--version"};
   options.merge_stderr = true;
-  child_process child = child_process::start(options);
+  base::child_process child = base::child_process::start(options);
   child.close_input();
   const auto line = child.read_line(until);
   if (!line) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "support/child_process.hpp"
+#include "base/child_process.hpp"
 
 namespace gpushm::app::oci {
 
@@ -23,6 +23,6 @@ struct runtime {
 
 /// The first line of `RUNTIME --version`: "runc version 1.1.5". Throws `error` when it does not
 /// tell by `until`.
-[[nodiscard]] std::string version_of(const runtime& with, deadline until);
+[[nodiscard]] std::string version_of(const runtime& with, base::deadline until);
 
 }  // namespace gpushm::app::oci

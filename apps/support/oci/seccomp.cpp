@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/oci/seccomp.hpp"
+#include "apps/support/oci/seccomp.hpp"
 
 namespace gpushm::app::oci {
 

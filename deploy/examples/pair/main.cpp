@@ -7,12 +7,12 @@
 #include <cstdio>
 #include <string>
 
+#include "apps/gpushm/demo/pattern.hpp"
+#include "apps/support/duration.hpp"
+#include "apps/support/end_signal.hpp"
+#include "apps/support/stop_signal.hpp"
 #include "base/size_text.hpp"
-#include "demo/pattern.hpp"
 #include "gpushm/client.hpp"
-#include "support/duration.hpp"
-#include "support/end_signal.hpp"
-#include "support/stop_signal.hpp"
 
 namespace gpushm::pair {
 namespace {

@@ -12,9 +12,9 @@
 #include <system_error>
 
 #include "base/file.hpp"
+#include "base/file_beside.hpp"
 #include "base/syscall.hpp"
 #include "gpushm/error.hpp"
-#include "spec/file_beside.hpp"
 
 namespace gpushm::dra {
 
@@ -134,7 +134,7 @@ checkpoint checkpoint_file::load(std::string& warning) {
 }
 
 void checkpoint_file::write(const std::string& path, const std::string& text, bool durable) {
-  cdi::file_beside file(write_operation, path);
+  base::file_beside file(write_operation, path);
   file.write(text);
   if (durable) {
     base::checked(write_operation, path, "fsync", [&] { return ::fsync(file.fd()); });

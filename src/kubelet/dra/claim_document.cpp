@@ -9,9 +9,9 @@
 
 #include "base/file.hpp"
 #include "base/syscall.hpp"
+#include "cdi/document/share_device.hpp"
+#include "cdi/document/write.hpp"
 #include "kubelet/dra/allocation.hpp"
-#include "spec/share_device.hpp"
-#include "spec/write.hpp"
 
 namespace gpushm::dra {
 

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "cdi/document/document.hpp"
 #include "kubelet/dra/claim.hpp"
-#include "spec/document.hpp"
 
 namespace gpushm::dra {
 

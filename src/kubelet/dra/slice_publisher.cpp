@@ -9,9 +9,9 @@
 
 #include "base/backoff.hpp"
 #include "base/log.hpp"
+#include "base/quoted.hpp"
 #include "gpushm/error.hpp"
 #include "kubelet/dra/observed.hpp"
-#include "spec/quoted.hpp"
 
 namespace gpushm::dra {
 
@@ -436,11 +436,11 @@ void slice_publisher::fetch_own() {
         operation,
         own,
         std::string("a ResourceSlice of node ")
-            .append(cdi::in_quotes(text_in(*found, "/spec/nodeName")))
+            .append(base::in_quotes(text_in(*found, "/spec/nodeName")))
             .append(", pool ")
-            .append(cdi::in_quotes(text_in(*found, "/spec/pool/name")))
+            .append(base::in_quotes(text_in(*found, "/spec/pool/name")))
             .append(" and driver ")
-            .append(cdi::in_quotes(text_in(*found, "/spec/driver")))
+            .append(base::in_quotes(text_in(*found, "/spec/driver")))
             .append(" has this name"),
         std::string("see who made it, and remove it: ")
             .append(looking_at(own))

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/quoted.hpp"
 #include "base/text.hpp"
 #include "kubelet/rest/resource_path.hpp"
-#include "spec/quoted.hpp"
 
 namespace gpushm::kube {
 
@@ -102,7 +102,7 @@ std::string cause_of(int status,
                     std::string("the server answered ")
                         .append(std::to_string(response.status))
                         .append(" and wants to be asked at ")
-                        .append(cdi::in_quotes(response.location))
+                        .append(base::in_quotes(response.location))
                         .append("; redirects are not followed"),
                     "check that the URL is the API server's");
   }
@@ -170,7 +170,7 @@ json object_of(const asked& what, const http_response& response) {
                 what.path,
                 std::string("the answer is ")
                     .append(response.content_type.empty() ? "of no type"
-                                                          : cdi::in_quotes(response.content_type))
+                                                          : base::in_quotes(response.content_type))
                     .append(", not application/json"),
                 next_step);
   }

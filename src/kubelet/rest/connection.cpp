@@ -4,7 +4,7 @@
 #include <mutex>
 #include <new>
 
-#include "spec/quoted.hpp"
+#include "base/quoted.hpp"
 
 namespace gpushm::kube {
 

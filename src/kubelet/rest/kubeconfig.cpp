@@ -6,20 +6,20 @@
 #include <memory>
 
 #include "base/file.hpp"
+#include "base/quoted.hpp"
 #include "base/syscall.hpp"
 #include "base/text.hpp"
 #include "kubelet/rest/base64.hpp"
 #include "kubelet/rest/client.hpp"
-#include "spec/quoted.hpp"
-#include "spec/yaml_reader.hpp"
+#include "yaml/reader.hpp"
 
 namespace gpushm::kube {
 
 namespace {
 
 namespace fs = std::filesystem;
-using cdi::yaml_entry;
-using cdi::yaml_node;
+using yaml::entry;
+using yaml::node;
 
 constexpr std::size_t most_bytes = 4UL << 20U;
 
@@ -30,7 +30,7 @@ class kubeconfig {
  public:
   kubeconfig(const std::string& path, const std::string& text)
       : path_(path), directory_(fs::path(path).parent_path()), reader_(path, problems_) {
-    cdi::read_yaml(text, tree_);
+    yaml::read_yaml(text, tree_);
     if (tree_.failure) {
       fail(std::string("line ").append(std::to_string(tree_.failure->line)).append(": ") +
            tree_.failure->text);
@@ -46,39 +46,39 @@ class kubeconfig {
 
   void check_problems() const {
     if (!problems_.empty()) {
-      const cdi::problem& first = problems_.front();
+      const yaml::problem& first = problems_.front();
       fail(std::string("line ").append(std::to_string(first.line)).append(": ") + first.text);
     }
   }
 
-  const yaml_node* member(const yaml_node& of, std::string_view key) {
-    for (const yaml_entry& each : reader_.entries(of, "this part")) {
+  const yaml::node* member(const yaml::node& of, std::string_view key) {
+    for (const yaml::entry& each : reader_.entries(of, "this part")) {
       if (each.key == key && !reader_.is_null(*each.value)) {
-        return &cdi::followed(*each.value);
+        return &yaml::followed(*each.value);
       }
     }
     check_problems();
     return nullptr;
   }
 
-  std::string text(const yaml_node& of, std::string_view key) {
+  std::string text(const yaml::node& of, std::string_view key) {
     std::string value;
-    if (const yaml_node* found = member(of, key)) {
+    if (const yaml::node* found = member(of, key)) {
       reader_.read(*found, key, value);
       check_problems();
     }
     return value;
   }
 
-  [[nodiscard]] const yaml_node& root() const { return *tree_.root; }
+  [[nodiscard]] const yaml::node& root() const { return *tree_.root; }
 
   /// Null, or what `list` has under `member_name` for the element called `name`.
-  const yaml_node* named(std::string_view list,
-                         std::string_view member_name,
-                         const std::string& name) {
-    if (const yaml_node* all = member(*tree_.root, list)) {
-      for (const yaml_node* each : reader_.elements(*all, list)) {
-        const yaml_node* content = member(*each, member_name);
+  const yaml::node* named(std::string_view list,
+                          std::string_view member_name,
+                          const std::string& name) {
+    if (const yaml::node* all = member(*tree_.root, list)) {
+      for (const yaml::node* each : reader_.elements(*all, list)) {
+        const yaml::node* content = member(*each, member_name);
         if (text(*each, "name") == name && content != nullptr) {
           return content;
         }
@@ -88,12 +88,12 @@ class kubeconfig {
     return nullptr;
   }
 
-  std::string file_of(const yaml_node& of, std::string_view key) {
+  std::string file_of(const yaml::node& of, std::string_view key) {
     const std::string value = text(of, key);
     return value.empty() ? value : (directory_ / value).lexically_normal().string();
   }
 
-  std::string decoded(const yaml_node& of, std::string_view key) {
+  std::string decoded(const yaml::node& of, std::string_view key) {
     const std::string value = text(of, key);
     const auto bytes = base64_decoded(value);
     if (!bytes) {
@@ -102,35 +102,35 @@ class kubeconfig {
     return *bytes;
   }
 
-  void read_cluster(const yaml_node& cluster, server_access& made) {
+  void read_cluster(const yaml::node& cluster, server_access& made) {
     made.url = text(cluster, "server");
     if (!made.url.starts_with("https://") && !made.url.starts_with("http://")) {
       fail(std::string("server must be an http or https URL, not ")
-               .append(cdi::in_quotes(made.url)));
+               .append(base::in_quotes(made.url)));
     }
     made.authority_pem = decoded(cluster, "certificate-authority-data");
     made.authority_file =
         made.authority_pem.empty() ? file_of(cluster, "certificate-authority") : std::string();
     made.server_name = text(cluster, "tls-server-name");
     made.proxy_url = text(cluster, "proxy-url");
-    if (const yaml_node* skip = member(cluster, "insecure-skip-tls-verify")) {
+    if (const yaml::node* skip = member(cluster, "insecure-skip-tls-verify")) {
       bool skipped = false;
       reader_.read(*skip, "insecure-skip-tls-verify", skipped);
       made.verify = !skipped;
     }
   }
 
-  void read_user(const yaml_node& user, const std::string& name, server_access& made) {
+  void read_user(const yaml::node& user, const std::string& name, server_access& made) {
     for (const char* plugin : {"exec", "auth-provider"}) {
       if (member(user, plugin) != nullptr) {
-        fail(std::string("user ").append(cdi::in_quotes(name)).append(" logs in through ") +
+        fail(std::string("user ").append(base::in_quotes(name)).append(" logs in through ") +
                  plugin + ", and credential plugins are not run",
              "use a user with a token or a client certificate, as of a service account");
       }
     }
     if (member(user, "username") != nullptr) {
       fail(std::string("user ")
-               .append(cdi::in_quotes(name))
+               .append(base::in_quotes(name))
                .append(" has a password, which API servers have not taken since Kubernetes 1.19"),
            "use a user with a token or a client certificate");
     }
@@ -145,7 +145,7 @@ class kubeconfig {
     const bool has_key = !made.key_file.empty() || !made.key_pem.empty();
     if (has_certificate != has_key) {
       fail(std::string("user ")
-               .append(cdi::in_quotes(name))
+               .append(base::in_quotes(name))
                .append(has_key ? " has a client key and no certificate"
                                : " has a client certificate and no key"));
     }
@@ -153,9 +153,9 @@ class kubeconfig {
 
   std::string path_;
   fs::path directory_;
-  std::vector<cdi::problem> problems_;
-  cdi::yaml_reader reader_;
-  cdi::yaml_tree tree_;
+  std::vector<yaml::problem> problems_;
+  yaml::reader reader_;
+  yaml::tree tree_;
 };
 
 /// Several as one, as kubectl merges them: the first that has something counts.
@@ -214,7 +214,7 @@ class kubeconfigs {
  private:
   struct found_node {
     kubeconfig* in;
-    const yaml_node* node;
+    const yaml::node* node;
   };
 
   [[noreturn]] void fail(std::string_view cause, std::string_view next_step = {}) const {
@@ -223,11 +223,11 @@ class kubeconfigs {
 
   found_node named(std::string_view list, std::string_view member, const std::string& name) {
     for (const auto& file : files_) {
-      if (const yaml_node* node = file->named(list, member, name)) {
+      if (const yaml::node* node = file->named(list, member, name)) {
         return {file.get(), node};
       }
     }
-    fail(std::string("it has no ").append(member).append(" ").append(cdi::in_quotes(name)));
+    fail(std::string("it has no ").append(member).append(" ").append(base::in_quotes(name)));
   }
 
   std::string given_;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubelet/rest/watch_lines.hpp"
 
+#include "base/quoted.hpp"
 #include "base/size_text.hpp"
 #include "base/text.hpp"
-#include "spec/quoted.hpp"
 
 namespace gpushm::kube {
 
@@ -54,7 +54,7 @@ void watch_lines::take_line(std::string_view line) {
     throw error(errc::protocol_error,
                 what_.operation,
                 what_.path,
-                std::string("there are no events of type ").append(cdi::in_quotes(event.type)),
+                std::string("there are no events of type ").append(base::in_quotes(event.type)),
                 "check that the URL is the API server's");
   }
   on_event_(event);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/operations.hpp"
-#include "kubelet/plugin/resource.hpp"
+#include "kubelet/plugin/resources/resource.hpp"
 
 namespace gpushm::kubelet {
 

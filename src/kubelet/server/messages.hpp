@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kubelet/api/deviceplugin_v1beta1.pb.h"
-#include "kubelet/plugin/resource.hpp"
+#include "kubelet/plugin/resources/resource.hpp"
 
 namespace gpushm::kubelet {
 

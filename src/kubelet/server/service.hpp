@@ -10,7 +10,7 @@
 
 #include "base/operations.hpp"
 #include "kubelet/api/deviceplugin_v1beta1.grpc.pb.h"
-#include "kubelet/plugin/resource.hpp"
+#include "kubelet/plugin/resources/resource.hpp"
 #include "kubelet/server/list_stream.hpp"
 
 namespace gpushm::kubelet {

@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "gpushm/gpushm.hpp"
-#include "ptrace/marker.hpp"
-#include "support/round.hpp"
+#include "testing/broker_process/round.hpp"
+#include "testing/ptrace/marker.hpp"
 
 namespace {
 

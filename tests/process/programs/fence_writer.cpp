@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "base/fork_guard.hpp"
-#include "process/quiet_fork.hpp"
-#include "raw_session/raw_session.hpp"
+#include "testing/process/quiet_fork.hpp"
+#include "testing/raw_session/raw_session.hpp"
 #include "wire/messages.hpp"
 
 namespace {

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "gpushm/gpushm.hpp"
-#include "support/standard_error_log.hpp"
+#include "testing/broker_process/standard_error_log.hpp"
 
 namespace {
 

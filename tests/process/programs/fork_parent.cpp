@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "gpushm/gpushm.hpp"
-#include "process/quiet_fork.hpp"
-#include "support/round.hpp"
+#include "testing/broker_process/round.hpp"
+#include "testing/process/quiet_fork.hpp"
 
 namespace {
 

@@ -15,8 +15,8 @@
 #include <string>
 
 #include "gpushm/broker.hpp"
-#include "ptrace/marker.hpp"
-#include "support/standard_error_log.hpp"
+#include "testing/broker_process/standard_error_log.hpp"
+#include "testing/ptrace/marker.hpp"
 
 namespace {
 

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/inspect/arguments.hpp"
+
+#include "apps/gpushm/options.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+void add_from(CLI::App& app, std::string& from) {
+  app.add_option("--from", from, "Look at a machine recorded by \"doctor --json\", not at this one")
+      ->type_name("FILE");
+}
+
+void add_driver_timeout(CLI::App& app, std::chrono::milliseconds& timeout) {
+  add_duration(app,
+               "--driver-timeout",
+               "Longest time for the driver's answer (default: 30s)",
+               [&](auto value) { timeout = value; });
+}
+
+void add_socket(CLI::App& app, std::string& socket) {
+  app.add_option("--socket", socket, "The broker's socket (else found as by all commands)")
+      ->type_name("PATH");
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, doctor_arguments& out) {
+  auto* pid = add_text(app,
+                       "--peer",
+                       "PID",
+                       "Compare with this process: may they share?",
+                       [&](const std::string& text) {
+                         out.peer_pid = parse_number<std::int32_t>("--peer", text, 10, "a PID");
+                         if (out.peer_pid < 1) {
+                           refuse("--peer", text, "a PID");
+                         }
+                       });
+  app.add_option("--peer-container", out.peer_container, "Compare with this container")
+      ->type_name("NAME")
+      ->excludes(pid);
+  app.add_flag_callback(
+      "--no-selftest", [&] { out.selftest = false; }, "Do not try the memory of each GPU");
+  app.add_flag("--accept-fake-chunks", out.accept_fake_chunks)->group("");
+  add_socket(app, out.socket);
+  add_from(app, out.from);
+  add_driver_timeout(app, out.driver_timeout);
+  add_json(app, out.json);
+}
+
+void add_explain(CLI::App& app, explain_arguments& out) {
+  app.add_option("ERROR", out.words, "Text, name or number of an error; - reads standard input")
+      ->required()
+      ->type_name("");
+  add_from(app, out.from);
+  add_driver_timeout(app, out.driver_timeout);
+  add_json(app, out.json);
+}
+
+void add_topo(CLI::App& app, topo_arguments& out) {
+  add_json(app, out.json);
+  auto* json = app.get_option("--json");
+  auto* dot = app.add_flag_callback(
+      "--dot", [&] { out.picture = topo_picture::dot; }, "A graph for Graphviz");
+  auto* svg = app.add_flag_callback(
+      "--svg", [&] { out.picture = topo_picture::svg; }, "A picture");
+  json->excludes(dot)->excludes(svg);
+  dot->excludes(svg);
+  app.add_flag("--measure", out.measure, "Measure bandwidth and latency between the GPUs");
+  add_from(app, out.from);
+  add_driver_timeout(app, out.driver_timeout);
+  add_socket(app, out.socket);
+}
+
+void add_matrix(CLI::App& app, matrix_arguments& out) {
+  app.add_option("--runtime", out.runtime, "runc (default), crun, or a path")->type_name("NAME");
+  add_json(app, out.json);
+  app.add_flag("--markdown", out.markdown, "A page for documentation")
+      ->excludes(app.get_option("--json"));
+  std::string names;
+  for (const inspect::way each : inspect::all_ways) {
+    names += (names.empty() ? "" : ",") + std::string(to_string(each));
+  }
+  app.add_option_function<std::vector<std::string>>(
+         "--backends",
+         [&, names](const std::vector<std::string>& texts) {
+           for (const std::string& text : texts) {
+             const auto parsed = inspect::parse_way(text);
+             if (!parsed) {
+               refuse("--backends", text, "some of " + names);
+             }
+             out.ways.push_back(*parsed);
+           }
+         },
+         "Only these columns: " + names)
+      ->delimiter(',')
+      ->type_name("LIST");
+  app.add_option("--devices", out.devices, "The GPUs to use, two or one (default: the first two)")
+      ->delimiter(',')
+      ->expected(1, 2)
+      ->type_name("LIST");
+  app.add_option("--bind", out.binds, "Another path of this machine for the containers")
+      ->type_name("PATH");
+  app.add_option("--env", out.variables, "Another environment variable that they get")
+      ->type_name("NAME");
+  app.add_flag("--accept-fake-chunks", out.accept_fake_chunks)->group("");
+  add_duration(app, "--timeout", "Longest time for all (default: 5m)", [&](auto value) {
+    out.timeout = value;
+  });
+}
+
+void add_probe_driver(CLI::App& app, probe_driver_arguments& /*out*/) {
+  app.group("");
+}
+
+void add_measure_worker(CLI::App& app, measure_worker_arguments& /*out*/) {
+  app.group("");
+}
+
+void add_trial_worker(CLI::App& app, trial_worker_arguments& out) {
+  app.group("");
+  app.add_flag("--own-namespaces", out.own_namespaces);
+  app.add_option("--spare-pids", out.spare_pids);
+}
+
+}  // namespace gpushm::cli

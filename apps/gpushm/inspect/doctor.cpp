@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/inspect/commands.hpp"
+#include "apps/gpushm/inspect/doctor_report.hpp"
+#include "apps/gpushm/inspect/machine.hpp"
+#include "apps/gpushm/inspect/peer.hpp"
+#include "driver/devices.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+inspect::broker_facts look_at_broker(const std::string& socket) {
+  inspect::broker_facts found;
+  try {
+    auto broker = client::connect({.socket_path = socket});
+    const auto about = broker.broker();
+    found.socket = about.socket_path;
+    found.domain = about.domain;
+    found.protocol = static_cast<int>(about.protocol_version);
+    found.segments = broker.list().size();
+    found.fence = std::string(to_string(about.fence));
+    found.reachable = true;
+  } catch (const error& failure) {
+    found.socket = socket;
+    found.problem = failure.what();
+  }
+  return found;
+}
+
+std::vector<std::string> visible_gpus(const inspect::facts& all) {
+  std::vector<std::string> uuids;
+  for (const inspect::cuda_gpu_view& each : all.driver.cuda.gpus) {
+    uuids.push_back(each.uuid);
+  }
+  return uuids;
+}
+
+/// What a recording cannot answer is refused before anything is looked at.
+void check_arguments(const doctor_arguments& arguments) {
+  if (!arguments.from.empty() && (arguments.peer_pid != 0 || !arguments.peer_container.empty())) {
+    throw usage_error(errc::invalid_argument,
+                      "doctor",
+                      "--peer",
+                      "a recorded machine has no processes to compare with",
+                      "leave --from out, on the machine in question");
+  }
+}
+
+}  // namespace
+
+int run_doctor(const doctor_arguments& arguments) {
+  check_arguments(arguments);
+  const auto begin = std::chrono::steady_clock::now();
+  const pid_t peer = arguments.peer_container.empty()
+                         ? arguments.peer_pid
+                         : pid_of_container(arguments.peer_container, known_runtimes());
+  if (peer != 0 && ::access(("/proc/" + std::to_string(peer)).c_str(), F_OK) != 0) {
+    throw error(errc::invalid_argument,
+                "doctor",
+                "--peer " + std::to_string(peer),
+                "there is no such process",
+                "give its PID as this process's /proc shows it");
+  }
+  doctor_report report;
+  report.live = arguments.from.empty();
+  if (peer != 0) {
+    // Before the driver is asked, which makes device nodes that are missing.
+    report.peer_minors = minors_of(peer, driver::dev_root());
+  }
+  machine seen = look_at_machine(arguments.from, arguments.driver_timeout, {.peer_pid = peer});
+  if (peer != 0) {
+    seen.facts.peer_minors = report.peer_minors.minors;
+    report.predictions = inspect::compare_with_peer(seen.facts);
+  }
+  if (report.live) {
+    seen.facts.broker = look_at_broker(arguments.socket);
+  }
+  report.checks = inspect::examine(seen.facts);
+  report.facts = std::move(seen.facts);
+  report.recording = std::move(seen.recording);
+  report.looking = std::chrono::steady_clock::now() - begin;
+  if (report.live && arguments.selftest) {
+    selftest_options options;
+    options.gpus = visible_gpus(report.facts);
+    options.accept_fake_chunks = arguments.accept_fake_chunks;
+    report.selftest = run_selftest(options);
+    report.tried = true;
+  }
+  report.whole = std::chrono::steady_clock::now() - begin;
+  if (arguments.json) {
+    print_report_json(report);
+  } else {
+    print_report(report);
+  }
+  return report.problems() == 0 ? exit_ok : exit_failed;
+}
+
+}  // namespace gpushm::cli

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/inspect/doctor_report.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/output.hpp"
+#include "apps/support/duration.hpp"
+#include "apps/support/style.hpp"
+#include "base/text.hpp"
+#include "inspect/doctor/json.hpp"
+#include "inspect/facts/json.hpp"
+#include "inspect/facts/plain_text.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+using inspect::check;
+using inspect::verdict;
+
+constexpr std::size_t verdict_columns = 10;
+constexpr std::size_t id_columns = 18;
+constexpr std::size_t text_indent = 2 + verdict_columns + id_columns;
+
+std::string padded(std::string text, std::size_t columns) {
+  const std::size_t used = inspect::width(text);
+  text.append(columns > used ? columns - used : 1, ' ');
+  return text;
+}
+
+std::string verdict_text(verdict value, const app::style& style) {
+  std::string text = padded(value == verdict::not_applicable ? "-" : std::string(to_string(value)),
+                            verdict_columns);
+  switch (value) {
+    case verdict::ok:
+      return style.green(text);
+    case verdict::warning:
+      return style.yellow(text);
+    case verdict::problem:
+      return style.red(text);
+    case verdict::not_applicable:
+      return style.dim(text);
+    case verdict::note:
+      return text;
+  }
+  return text;
+}
+
+/// One finding: its first line begins with `label`, the verdict in a word, and the name; what
+/// follows is indented.
+void print_entry(const std::string& label,
+                 verdict value,
+                 const std::string& name,
+                 const check& found) {
+  const std::string seen = inspect::wrapped(base::printable(found.seen), text_indent);
+  print("  " + label + padded(base::printable(name), id_columns) +
+        seen.substr(std::min(text_indent, seen.size())));
+  const auto part = [&](const char* before, const std::string& text) {
+    if (!text.empty()) {
+      print(inspect::wrapped(std::string(before) + base::printable(text), text_indent + 2));
+    }
+  };
+  if (value == verdict::warning || value == verdict::problem) {
+    part("why: ", found.why);
+    part("do:  ", found.remedy);
+  } else {
+    part("", found.why);
+    part("if you need it: ", value == verdict::note ? found.remedy : std::string());
+  }
+}
+
+void print_entry(verdict value,
+                 const std::string& name,
+                 const check& found,
+                 const app::style& style) {
+  print_entry(verdict_text(value, style), value, name, found);
+}
+
+std::string device_text(const doctor_report& report, const std::string& uuid) {
+  for (const inspect::cuda_gpu_view& each : report.facts.driver.cuda.gpus) {
+    if (each.uuid == uuid) {
+      return "GPU " + std::to_string(each.ordinal);
+    }
+  }
+  return uuid;
+}
+
+/// What gpushm itself made in a trial and RDMA libraries would be given.
+std::optional<bool> made_for_rdma(const selftest_finding& each) {
+  return each.how == inspect::way::vmm ? each.outcome.exporter_rdma : std::nullopt;
+}
+
+std::string outcome_text(const selftest_finding& each) {
+  const std::string how(to_string(each.how));
+  if (each.outcome.result == trial_result::works) {
+    const auto rdma = made_for_rdma(each);
+    return how + " works" + (rdma ? (*rdma ? " (RDMA capable)" : " (not RDMA capable)") : "");
+  }
+  if (each.outcome.result == trial_result::not_run) {
+    return how + " not run: " + each.outcome.failure;
+  }
+  return how + " " + std::string(to_string(each.outcome.result)) + " with " + each.outcome.failure +
+         (each.as_expected() ? ", as predicted" : "");
+}
+
+/// Whether CUDA says of the device that it makes memory for RDMA on request.
+bool promises_rdma(const doctor_report& report, const std::string& uuid) {
+  for (const inspect::cuda_gpu_view& each : report.facts.driver.cuda.gpus) {
+    if (each.uuid == uuid) {
+      return each.rdma_vmm == true;
+    }
+  }
+  return false;
+}
+
+/// Trials on one device with the same kind of PIDs, as one check.
+check trials_check(const std::vector<const selftest_finding*>& trials, bool rdma_promised) {
+  check made;
+  made.result = verdict::ok;
+  if (!trials.front()->not_permitted.empty()) {
+    made.result = verdict::not_applicable;
+    made.seen = "not run: " + trials.front()->not_permitted;
+    return made;
+  }
+  const auto not_run = [&](const selftest_finding* each) {
+    return each->outcome.result == trial_result::not_run &&
+           each->outcome.failure == trials.front()->outcome.failure;
+  };
+  if (std::all_of(trials.begin(), trials.end(), not_run)) {
+    made.result = verdict::warning;
+    made.seen = "not run: " + trials.front()->outcome.failure;
+    made.why = "what could not be tried is not known to work";
+    made.remedy = "see the reason";
+    return made;
+  }
+  bool lesson = false;
+  for (const selftest_finding* each : trials) {
+    made.seen += (made.seen.empty() ? "" : "; ") + outcome_text(*each);
+    if (each->surprising()) {
+      made.result = verdict::problem;
+      made.why += (made.why.empty() ? "" : " ") + each->outcome.text;
+      made.remedy = "gpushm explain \"" + each->outcome.failure + "\"";
+    } else if (each->outcome.result == trial_result::not_run && made.result == verdict::ok) {
+      made.result = verdict::warning;
+      made.why = "what could not be tried is not known to work";
+    }
+    if (rdma_promised && made_for_rdma(*each) == false && made.result == verdict::ok) {
+      made.result = verdict::warning;
+      made.why = "the GPU supports RDMA capable memory, and cuMemCreate did not make any";
+      made.remedy = "use a newer NVIDIA driver if RDMA libraries are to use segments";
+    }
+    lesson = lesson || (each->as_expected() && each->outcome.result != trial_result::works);
+  }
+  if (lesson && made.result == verdict::ok) {
+    made.why =
+        "raw handles of equal PIDs never work; through gpushm (cuda-ipc) the same memory does";
+  }
+  return made;
+}
+
+struct trial_group {
+  std::string name;
+  check found;
+};
+
+std::vector<trial_group> group_trials(const doctor_report& report) {
+  std::vector<std::pair<std::pair<std::string, bool>, std::vector<const selftest_finding*>>> groups;
+  for (const selftest_finding& each : report.selftest) {
+    const std::pair key{each.device, each.equal_pids};
+    if (groups.empty() || groups.back().first != key) {
+      groups.push_back({key, {}});
+    }
+    groups.back().second.push_back(&each);
+  }
+  std::vector<trial_group> made;
+  made.reserve(groups.size());
+  for (const auto& [key, trials] : groups) {
+    made.push_back({device_text(report, key.first) + (key.second ? ", PIDs =" : ", PIDs !="),
+                    trials_check(trials, promises_rdma(report, key.first))});
+  }
+  return made;
+}
+
+void print_peer(const doctor_report& report, const app::style& style) {
+  const inspect::process_facts& peer = *report.facts.peer;
+  print("\n" + style.bold("peer") + "  " +
+        base::printable("PID " + std::to_string(peer.pid) + " (" + peer.name + "), PID " +
+                        std::to_string(peer.nspid.empty() ? peer.pid : peer.nspid.back()) +
+                        " in its namespace, uid " + std::to_string(peer.uid)) +
+        "\n");
+  if (!report.peer_minors.minors) {
+    check unknown;
+    unknown.seen = "which GPUs it may open is not known: " + report.peer_minors.problem;
+    unknown.why = "what follows supposes that it may open all";
+    unknown.remedy = "run this as root on the node";
+    print_entry(verdict::warning, "GPUs of the peer", unknown, style);
+  }
+  for (const inspect::peer_prediction& each : report.predictions) {
+    check found;
+    const inspect::prediction& expected = each.expected;
+    const std::string where =
+        each.how == inspect::way::host
+            ? std::string()
+            : " on /dev/nvidia" + std::to_string(report.facts.gpus[each.gpu].minor);
+    found.seen = std::string(each.to_peer ? "from here to it" : "from it to here") + where + ": " +
+                 (expected.works ? "works" : "fails with " + expected.failure);
+    found.why = expected.why;
+    if (!expected.driver_failure.empty() && expected.driver_failure != expected.failure) {
+      found.why += "; asked without gpushm, the driver: " + expected.driver_failure;
+    }
+    found.remedy = expected.remedy;
+    // Not a verdict on this machine: that a GPU of one side is not the other's is mostly intended.
+    print_entry(expected.works ? style.green(padded("works", verdict_columns))
+                               : style.red(padded("fails", verdict_columns)),
+                expected.works ? verdict::ok : verdict::problem,
+                std::string(to_string(each.how)),
+                found);
+  }
+}
+
+std::string counted(std::size_t count, const char* what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+json selftest_json(const selftest_finding& each) {
+  return {{"device", each.device},
+          {"way", to_string(each.how)},
+          {"equal_pids", each.equal_pids},
+          {"not_permitted", each.not_permitted},
+          {"result", to_string(each.outcome.result)},
+          {"failure", each.outcome.failure},
+          {"side", each.outcome.side},
+          {"message", each.outcome.text},
+          {"exporter_pid", each.outcome.exporter_pid},
+          {"importer_pid", each.outcome.importer_pid},
+          {"open_ns", each.outcome.open_time.count()},
+          {"exporter_rdma", json_or_null(each.outcome.exporter_rdma)},
+          {"importer_rdma", json_or_null(each.outcome.importer_rdma)},
+          {"predicted_to_work", each.expected.works},
+          {"predicted_failure", each.expected.failure},
+          {"as_predicted", each.as_expected()},
+          {"why", each.expected.why}};
+}
+
+json prediction_json(const doctor_report& report, const inspect::peer_prediction& each) {
+  const bool host = each.how == inspect::way::host;
+  return {{"direction", each.to_peer ? "to peer" : "from peer"},
+          {"way", to_string(each.how)},
+          {"gpu", host ? json(nullptr) : json(report.facts.gpus[each.gpu].uuid)},
+          {"works", each.expected.works},
+          {"failure", each.expected.failure},
+          {"driver_failure", each.expected.driver_failure},
+          {"why", each.expected.why},
+          {"remedy", each.expected.remedy}};
+}
+
+/// What to act on, before everything that was looked at: problems that explain others first.
+void print_causes(const doctor_report& report, const app::style& style) {
+  std::vector<std::string> explaining;
+  for (const check& each : report.checks) {
+    explaining.push_back(each.follows);
+  }
+  const auto explains = [&](const check& each) {
+    return std::find(explaining.begin(), explaining.end(), each.id) != explaining.end();
+  };
+  for (const bool root : {true, false}) {
+    for (const check& each : report.checks) {
+      if (each.result != verdict::problem || explains(each) != root) {
+        continue;
+      }
+      const std::string head =
+          (root ? "Root cause: " : "Problem: ") + base::printable(each.seen) + " [" + each.id + "]";
+      const std::string text = inspect::wrapped(head, 0);
+      print(style.red(text.substr(0, text.size() - 1)) + "\n");
+      print(inspect::wrapped("do: " + base::printable(each.remedy), 2) + "\n");
+    }
+  }
+}
+
+/// What all of it means for sharing, in a line.
+std::string conclusion(const doctor_report& report) {
+  const auto result_of = [&](std::string_view id) {
+    const auto found = std::find_if(report.checks.begin(),
+                                    report.checks.end(),
+                                    [id](const check& each) { return each.id == id; });
+    return found == report.checks.end() ? verdict::not_applicable : found->result;
+  };
+  if (report.problems() > 0) {
+    return "sharing may fail here: see what to do above, then run gpushm doctor again";
+  }
+  const bool host_only = result_of("device-nodes") == verdict::not_applicable;
+  const std::string subject =
+      host_only ? "sharing host memory through gpushm" : "sharing through gpushm";
+  return subject + " should work here" +
+         (result_of("broker") == verdict::warning ? ", once a broker can be reached" : "");
+}
+
+}  // namespace
+
+std::size_t doctor_report::count(verdict value) const {
+  return static_cast<std::size_t>(std::count_if(
+      checks.begin(), checks.end(), [&](const check& each) { return each.result == value; }));
+}
+
+std::size_t doctor_report::problems() const {
+  const auto surprises =
+      std::count_if(selftest.begin(), selftest.end(), [](const selftest_finding& each) {
+        return each.surprising();
+      });
+  return count(verdict::problem) + static_cast<std::size_t>(surprises);
+}
+
+void print_report(const doctor_report& report) {
+  const app::style style = app::style::of(STDOUT_FILENO);
+  print_causes(report, style);
+  std::string section;
+  for (const check& each : report.checks) {
+    if (each.section != section) {
+      print((section.empty() ? "" : "\n") + style.bold(each.section) + "\n");
+      section = each.section;
+    }
+    print_entry(each.result, each.id, each, style);
+  }
+  if (report.facts.peer) {
+    print_peer(report, style);
+  }
+  if (report.tried) {
+    print("\n" + style.bold("self-test") +
+          "  two processes share memory, with equal and with different PIDs, every byte checked\n");
+    for (const trial_group& each : group_trials(report)) {
+      print_entry(each.found.result, each.name, each.found, style);
+    }
+  }
+  const std::size_t problems = report.problems();
+  const std::string summary =
+      counted(problems, "problem") + ", " + counted(report.count(verdict::warning), "warning") +
+      ", " + counted(report.count(verdict::note), "note") + ", " +
+      std::to_string(report.count(verdict::ok)) + " ok, " +
+      std::to_string(report.count(verdict::not_applicable)) + " not applicable";
+  print("\n" + (problems == 0 ? style.green(summary) : style.red(summary)) + " (" +
+        app::duration_text(report.whole) +
+        (report.tried ? ", " + app::duration_text(report.looking) + " of them looking" : "") +
+        ")\n");
+  print(conclusion(report) + "\n");
+  flush_output();
+}
+
+void print_report_json(const doctor_report& report) {
+  json checks = json::array();
+  for (const check& each : report.checks) {
+    checks.push_back(json(nlohmann::json(each)));
+  }
+  json trials = json::array();
+  for (const selftest_finding& each : report.selftest) {
+    trials.push_back(selftest_json(each));
+  }
+  json predictions = json::array();
+  for (const inspect::peer_prediction& each : report.predictions) {
+    predictions.push_back(prediction_json(report, each));
+  }
+  const auto seconds = [](std::chrono::nanoseconds value) {
+    return std::chrono::duration<double>(value).count();
+  };
+  print_json({{"summary",
+               {{"problems", report.problems()},
+                {"warnings", report.count(verdict::warning)},
+                {"notes", report.count(verdict::note)},
+                {"ok", report.count(verdict::ok)},
+                {"not_applicable", report.count(verdict::not_applicable)},
+                {"looking_s", seconds(report.looking)},
+                {"whole_s", seconds(report.whole)}}},
+              {"checks", checks},
+              {"selftest", report.tried ? trials : json(nullptr)},
+              {"peer", report.facts.peer ? predictions : json(nullptr)},
+              {"facts", json(nlohmann::json(report.facts))},
+              {"recording", json(report.recording)}});
+}
+
+}  // namespace gpushm::cli

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "inspect/explain/explain.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/inspect/commands.hpp"
+#include "apps/gpushm/inspect/machine.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/output.hpp"
+#include "apps/support/style.hpp"
+#include "base/syscall.hpp"
+#include "base/text.hpp"
+#include "inspect/doctor/check.hpp"
+#include "inspect/facts/plain_text.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+using inspect::cause;
+using inspect::explanation;
+using inspect::wrapped;
+
+/// A log can have many errors; those after the first follow from it, mostly.
+constexpr std::size_t most_shown = 4;
+
+struct given_text {
+  std::string text;
+  bool cut = false;
+};
+
+given_text read_standard_input() {
+  given_text given;
+  std::array<char, 65'536> part{};
+  while (given.text.size() <= inspect::explain_limit_bytes) {
+    const auto count = base::checked("explain", "standard input", "read", [&] {
+      return ::read(STDIN_FILENO, part.data(), part.size());
+    });
+    if (count == 0) {
+      return given;
+    }
+    given.text.append(part.data(), static_cast<std::size_t>(count));
+  }
+  given.text.resize(inspect::explain_limit_bytes);
+  given.cut = true;
+  return given;
+}
+
+given_text text_of(const explain_arguments& arguments) {
+  if (arguments.words == std::vector<std::string>{"-"}) {
+    if (arguments.from == "-") {
+      throw usage_error(errc::invalid_argument,
+                        "explain",
+                        "-",
+                        "standard input cannot be both the text and the recording",
+                        "give one of them as a file: --from FILE");
+    }
+    return read_standard_input();
+  }
+  given_text given;
+  for (const std::string& word : arguments.words) {
+    given.text += (given.text.empty() ? "" : " ") + word;
+  }
+  return given;
+}
+
+struct known_machine {
+  inspect::situation here;
+  std::string problem;  ///< why nothing is known; empty: it is
+};
+
+known_machine look(const std::string& from, std::chrono::milliseconds driver_timeout) {
+  known_machine known;
+  try {
+    const machine seen = look_at_machine(from, driver_timeout);
+    known.here = inspect::situation_of(seen.facts, inspect::examine(seen.facts));
+  } catch (const std::exception& failure) {
+    if (!from.empty()) {
+      throw;
+    }
+    // The text can be explained all the same.
+    known.problem = failure.what();
+  }
+  return known;
+}
+
+// ---- for people ----
+
+/// `text` with `label` in front of its first line, and the other lines below it.
+void print_labelled(const std::string& label, const std::string& text, std::size_t indent) {
+  std::string lines = wrapped(text, indent);
+  lines.replace(0, std::min(indent, label.size()), label);
+  print(lines);
+}
+
+std::string_view likelihood(double share) {
+  return share >= 0.5    ? "most likely"
+         : share >= 0.25 ? "likely"
+         : share >= 0.1  ? "possible"
+                         : "less likely";
+}
+
+void print_cause(const cause& each, std::size_t number, const app::style& style) {
+  constexpr std::size_t indent = 5;
+  constexpr std::size_t text_indent = 14;
+  const std::string front = "  " + std::to_string(number) + ". ";
+  const std::string_view words = likelihood(each.share);
+  std::string lines = wrapped(std::string(words) + ": " + each.text, indent);
+  lines.replace(0, indent, front);
+  lines.replace(indent, words.size(), style.bold(words));
+  print(lines);
+  for (const std::string& one : each.evidence) {
+    print_labelled("     here:    ", one, text_indent);
+  }
+  print_labelled("     confirm: ", each.confirm, text_indent);
+  print_labelled("     fix:     ", each.fix, text_indent);
+}
+
+void print_explanation(const explanation& each, bool is_log, const app::style& style) {
+  print_line(style.bold(each.title));
+  if (is_log) {
+    print_labelled("  line " + std::to_string(each.line_number) + ": ",
+                   each.line,
+                   9 + std::to_string(each.line_number).size());
+  }
+  if (!each.about.empty()) {
+    print(wrapped(each.about, 2));
+  }
+  for (std::size_t i = 0; i < each.causes.size(); ++i) {
+    print("\n");
+    print_cause(each.causes[i], i + 1, style);
+  }
+}
+
+void print_rest(const std::vector<explanation>& all) {
+  for (std::size_t i = most_shown; i < all.size(); ++i) {
+    print_labelled("Also: ", all[i].title + ", line " + std::to_string(all[i].line_number), 6);
+  }
+}
+
+std::string machine_text(const known_machine& known, const std::string& from) {
+  if (!known.problem.empty()) {
+    return "Nothing is known of this machine (" + base::printable(known.problem) +
+           "): the order is the usual one.";
+  }
+  return from.empty() ? "Ordered for this machine as \"gpushm doctor\" sees it, in this container "
+                        "and as this user."
+                      : "Ordered for the machine recorded in " + base::printable(from) + ".";
+}
+
+// ---- for scripts ----
+
+json to_json(const explanation& each) {
+  json causes = json::array();
+  for (const cause& one : each.causes) {
+    causes.push_back({{"id", one.id},
+                      {"share", one.share},
+                      {"text", one.text},
+                      {"confirm", one.confirm},
+                      {"fix", one.fix},
+                      {"evidence", one.evidence}});
+  }
+  return json{{"rule", each.rule},
+              {"title", each.title},
+              {"about", each.about},
+              {"found", each.found},
+              {"line_number", each.line_number},
+              {"line", each.line},
+              {"causes", std::move(causes)}};
+}
+
+void print_document(const std::vector<explanation>& all, const known_machine& known, bool cut) {
+  json document{{"explanations", json::array()},
+                {"machine",
+                 {{"known", known.problem.empty()},
+                  {"problem", known.problem.empty() ? json(nullptr) : json(known.problem)},
+                  {"facts", known.here.facts}}},
+                {"truncated", cut}};
+  for (const explanation& each : all) {
+    document["explanations"].push_back(to_json(each));
+  }
+  print_json(document);
+}
+
+}  // namespace
+
+int run_explain(const explain_arguments& arguments) {
+  const given_text given = text_of(arguments);
+  if (given.cut) {
+    note("only the first 1 MiB of the text was read");
+  }
+  const known_machine known = look(arguments.from, arguments.driver_timeout);
+  const std::vector<explanation> all = inspect::explain(given.text, known.here);
+  if (arguments.json) {
+    print_document(all, known, given.cut);
+  }
+  if (all.empty()) {
+    note(
+        "nothing is known about this text; give an error's name (CUDA_ERROR_...), its number or "
+        "message, or a whole log (gpushm explain - < LOG). \"gpushm doctor\" looks for what is "
+        "wrong with this machine");
+    return exit_failed;
+  }
+  if (!arguments.json) {
+    const app::style style = app::style::of(STDOUT_FILENO);
+    const bool is_log = given.text.find('\n') != std::string::npos;
+    for (std::size_t i = 0; i < std::min(all.size(), most_shown); ++i) {
+      print_explanation(all[i], is_log, style);
+      print("\n");
+    }
+    print_rest(all);
+    print(wrapped(machine_text(known, arguments.from), 0));
+  }
+  flush_output();
+  return exit_ok;
+}
+
+}  // namespace gpushm::cli

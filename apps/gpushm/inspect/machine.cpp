@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/inspect/machine.hpp"
+
+#include <csignal>
+#include <iostream>
+
+#include "apps/gpushm/output.hpp"
+#include "apps/support/duration.hpp"
+#include "base/child_process.hpp"
+#include "base/file.hpp"
+#include "gpushm/error.hpp"
+#include "inspect/facts/json.hpp"
+#include "inspect/facts/recording.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+constexpr std::size_t recording_limit_bytes = 16UL << 20U;
+
+std::string read_document(const std::string& from) {
+  if (from == "-") {
+    std::string text(recording_limit_bytes, '\0');
+    std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<std::size_t>(std::cin.gcount()));
+    return text;
+  }
+  auto text = base::read_small_file(from, recording_limit_bytes);
+  if (!text) {
+    throw error(errc::invalid_argument,
+                "read recording",
+                from,
+                "the file cannot be read",
+                "make one with \"gpushm doctor --json\" on the machine in question");
+  }
+  return std::move(*text);
+}
+
+machine replay(const std::string& from, const inspect::gather_options& options) {
+  const std::string text = read_document(from);
+  const auto recorded =
+      inspect::recorded_machine::parse(from == "-" ? "standard input" : from, text);
+  inspect::recording_system again(*recorded.files);
+  machine made;
+  made.facts = inspect::gather(
+      again, [&] { return recorded.driver; }, options);
+  made.recording = again.document(recorded.driver);
+  made.document = nlohmann::json::parse(text);
+  return made;
+}
+
+/// A process that hangs in the driver may not end when it is killed.
+void end(base::child_process& asking) {
+  asking.kill(SIGKILL);
+  if (!asking.wait(base::deadline_in(std::chrono::seconds(1)))) {
+    asking.abandon();
+  }
+}
+
+}  // namespace
+
+inspect::driver_view ask_driver(std::chrono::milliseconds timeout) {
+  constexpr std::chrono::seconds patience{2};
+  inspect::driver_view view;
+  const auto until = base::deadline_in(timeout);
+  try {
+    base::child_options options;
+    options.argv = {base::executable_path(), "probe-driver"};
+    auto child = base::child_process::start(options);
+    std::string text;
+    if (timeout > patience && !child.wait_output(base::deadline_in(patience))) {
+      note("waiting for the driver, " + app::duration_text(timeout) +
+           " at most (without persistence mode GPUs take seconds each)");
+    }
+    if (!child.read_all(text, until)) {
+      view.failure = "no answer within " + app::duration_text(timeout) +
+                     " (without persistence mode GPUs take longer the first time)";
+      end(child);
+      return view;
+    }
+    const auto status = child.wait(until);
+    const auto document = nlohmann::json::parse(text, nullptr, false);
+    if (document.is_discarded()) {
+      view.failure = status ? base::status_text(*status) : "no answer";
+      return view;
+    }
+    return document.get<inspect::driver_view>();
+  } catch (const std::exception& failure) {
+    view.failure = failure.what();
+    return view;
+  }
+}
+
+machine look_at_machine(const std::string& from,
+                        std::chrono::milliseconds driver_timeout,
+                        const inspect::gather_options& options) {
+  if (!from.empty()) {
+    return replay(from, options);
+  }
+  const auto files = inspect::this_system();
+  inspect::recording_system recorded(*files);
+  machine made;
+  made.facts = inspect::gather(
+      recorded, [&] { return ask_driver(driver_timeout); }, options);
+  made.recording = recorded.document(made.facts.driver);
+  return made;
+}
+
+}  // namespace gpushm::cli

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/inspect/commands.hpp"
+#include "apps/gpushm/inspect/machine.hpp"
+#include "apps/gpushm/inspect/matrix/render.hpp"
+#include "apps/gpushm/inspect/matrix/runner.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/output.hpp"
+#include "apps/support/oci/cleanup_guard.hpp"
+#include "base/syscall.hpp"
+#include "base/text.hpp"
+#include "driver/device_text.hpp"
+#include "driver/devices.hpp"
+#include "gpushm/broker.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view operation = "run matrix";
+/// Waking sleeping GPUs takes seconds each.
+constexpr std::chrono::seconds longest_look{60};
+
+app::oci::runtime find_runtime(const std::string& name) {
+  const auto found = app::oci::find_runtime(name);
+  if (!found) {
+    throw error(errc::system_error,
+                operation,
+                name,
+                "there is no such container runtime on this machine",
+                "install it (apt-get install runc), or name another with --runtime runc, crun or "
+                "a path");
+  }
+  return *found;
+}
+
+void require_root() {
+  if (::geteuid() != 0) {
+    throw error(errc::permission_denied,
+                operation,
+                {},
+                "containers in all these settings can only be made by root",
+                "run it with sudo");
+  }
+}
+
+/// Absolute, because a container has another working directory.
+std::vector<app::oci::bind_mount> mounts_named(const std::vector<std::string>& paths) {
+  std::vector<app::oci::bind_mount> mounts;
+  for (const std::string& text : paths) {
+    std::error_code failed;
+    const std::string path = fs::absolute(text).lexically_normal().string();
+    if (!fs::exists(path, failed)) {
+      throw error(errc::invalid_argument,
+                  operation,
+                  text,
+                  "there is no such path to give the containers",
+                  "name one that exists with --bind");
+    }
+    mounts.push_back({path, path, true, true});
+  }
+  return mounts;
+}
+
+std::vector<std::pair<std::string, std::string>> variables_named(
+    const std::vector<std::string>& names) {
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (const std::string& name : names) {
+    const char* value =
+        std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): nobody sets them
+    if (value == nullptr) {
+      throw error(errc::invalid_argument,
+                  operation,
+                  name,
+                  "this environment variable is not set",
+                  "set it, or leave it out of --env");
+    }
+    variables.emplace_back(name, value);
+  }
+  return variables;
+}
+
+/// The minors of all GPUs that have a device node.
+std::vector<int> minors_of_nodes() {
+  std::vector<int> minors;
+  std::error_code failed;
+  for (const auto& entry : fs::directory_iterator(driver::dev_root(), failed)) {
+    if (const auto minor = driver::minor_of_node(entry.path().filename().string())) {
+      minors.push_back(*minor);
+    }
+  }
+  return minors;
+}
+
+/// Containers look for the driver where this machine found it, by whatever means.
+void add_driver(matrix::surroundings& around, const inspect::driver_view& view) {
+  if (view.cuda.library.empty()) {
+    return;
+  }
+  const std::string directory = fs::path(view.cuda.library).parent_path().string();
+  if (!matrix::is_in_every_container(directory + "/")) {
+    around.mounts.push_back({directory, directory, false, true});
+  }
+  const auto named = [](const auto& variable) { return variable.first == "LD_LIBRARY_PATH"; };
+  if (std::none_of(around.env.begin(), around.env.end(), named)) {
+    around.env.emplace_back("LD_LIBRARY_PATH", directory);
+  }
+}
+
+bool can_use_each_other(const inspect::driver_view& view, const std::vector<matrix::gpu>& gpus) {
+  for (const inspect::cuda_pair_view& pair : view.cuda.pairs) {
+    if (pair.from == gpus.back().ordinal && pair.to == gpus.front().ordinal) {
+      return pair.access.value_or(true);
+    }
+  }
+  return true;
+}
+
+std::string make_directory(const std::string& path, mode_t mode) {
+  base::checked(operation, path, "mkdir", [&] { return ::mkdir(path.c_str(), mode); });
+  base::checked(operation, path, "chmod", [&] { return ::chmod(path.c_str(), mode); });
+  return path;
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  std::array<char, 16> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%d", &parts);
+  return text.data();
+}
+
+std::string kernel() {
+  struct utsname name {};
+  return ::uname(&name) == 0 ? std::string(static_cast<const char*>(name.release)) : "?";
+}
+
+}  // namespace
+
+int run_matrix(const matrix_arguments& arguments) {
+  const auto until = base::deadline_in(arguments.timeout);
+  require_root();
+  matrix::surroundings around;
+  around.runtime = find_runtime(arguments.runtime);
+  around.mounts = matrix::program_mounts();
+  for (auto& mount : mounts_named(arguments.binds)) {
+    around.mounts.push_back(std::move(mount));
+  }
+  around.env = variables_named(arguments.variables);
+  const auto view =
+      ask_driver(std::min<std::chrono::milliseconds>(arguments.timeout, longest_look));
+  if (!view.failure.empty()) {
+    throw error(errc::driver_unavailable,
+                operation,
+                {},
+                "the process that asked the driver: " + view.failure,
+                "run \"gpushm doctor\"");
+  }
+  around.gpus = matrix::choose_gpus(matrix::gpus_of(view), arguments.devices);
+  around.all_minors = minors_of_nodes();
+  around.peer_access = around.gpus.empty() || can_use_each_other(view, around.gpus);
+  add_driver(around, view);
+
+  matrix::matrix_result all;
+  for (const inspect::way how : arguments.ways) {
+    if (std::find(all.ways.begin(), all.ways.end(), how) == all.ways.end()) {
+      all.ways.push_back(how);
+    }
+  }
+  if (all.ways.empty()) {
+    all.ways.assign(std::begin(inspect::all_ways), std::end(inspect::all_ways));
+  }
+  for (const matrix::gpu& each : around.gpus) {
+    all.gpus.push_back(each.text());
+  }
+  if (!around.peer_access) {
+    all.remark =
+        "The second GPU cannot use memory of the first: importers that may open both use the "
+        "first.";
+  }
+  all.driver = view.nvml.driver_version;
+  all.runtime = app::oci::version_of(around.runtime, base::deadline_in(std::chrono::seconds(5)));
+  all.kernel = kernel();
+  all.date = today();
+
+  // From here on an interruption is noted, and all that is made removed in order.
+  ::signal(SIGPIPE, SIG_IGN);
+  const app::stop_signal stop;
+  const app::oci::cleanup_guard guard("gpushm-matrix");
+  around.domain_directory = make_directory(guard.directory() + "/domain", 0755);
+  around.shm_directory = make_directory(guard.directory() + "/shm", 01777);
+  broker_options serving;
+  serving.socket_path = around.domain_directory + "/socket";
+  serving.domain = "matrix";
+  serving.mode = 0666;
+  serving.accept_fake_chunks = arguments.accept_fake_chunks;
+  {
+    const broker served = broker::start(serving);
+    matrix::runner(around, stop, until).run(all);
+  }
+
+  if (arguments.json) {
+    print_json(matrix::json_of(all));
+  } else {
+    print(base::printable_lines(arguments.markdown ? matrix::markdown_of(all)
+                                                   : matrix::text_of(all)));
+  }
+  const auto wrong = matrix::disagreements(all);
+  if (!wrong.empty()) {
+    note("not as predicted: " + std::to_string(wrong.size()) +
+         (wrong.size() == 1 ? " cell" : " cells") + ", the first is " + wrong.front());
+  }
+  if (!all.stopped.empty()) {
+    note("not everything was run: " + all.stopped);
+  }
+  return wrong.empty() && all.stopped.empty() ? exit_ok : exit_failed;
+}
+
+}  // namespace gpushm::cli

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/inspect/matrix/footnotes.hpp"
+
+#include <algorithm>
+#include <sstream>
+
+namespace gpushm::cli::matrix {
+
+std::string footnotes::mark(const cell& of) {
+  const std::string text = explanation_of(of);
+  if (text.empty()) {
+    return {};
+  }
+  auto found = std::find(texts_.begin(), texts_.end(), text);
+  if (found == texts_.end()) {
+    found = texts_.insert(texts_.end(), text);
+  }
+  return letters(static_cast<std::size_t>(found - texts_.begin()));
+}
+
+std::string footnotes::letters(std::size_t index) {
+  std::string text(1, static_cast<char>('a' + index % 26));
+  return index < 26 ? text : letters(index / 26 - 1) + text;
+}
+
+std::string surprise_of(const cell& of) {
+  const inspect::prediction& said = *of.predicted;
+  std::string text = "gpushm said \"" + (said.works ? std::string("works") : said.failure) +
+                     "\" because " + said.why + ". It was: " + std::string(to_string(of.state));
+  if (of.state != cell_state::works) {
+    text += " (" + of.side + ", " + of.failure + "): " + of.text;
+  }
+  return text;
+}
+
+std::string explanation_of(const cell& of) {
+  if (!of.ran()) {
+    return of.why;
+  }
+  if (!of.as_predicted()) {
+    return "NOT AS PREDICTED: " + surprise_of(of);
+  }
+  if (of.state == cell_state::works) {
+    return of.why;
+  }
+  std::string text = of.failure + ": " + of.why;
+  if (!of.predicted->remedy.empty()) {
+    text += ". Remedy: " + of.predicted->remedy;
+  }
+  return text;
+}
+
+std::string wrapped(std::string_view head,
+                    std::size_t indent,
+                    std::string_view text,
+                    std::size_t columns) {
+  std::istringstream words{std::string(text)};
+  std::string all;
+  std::string line(head);
+  std::size_t begun = line.size();
+  for (std::string word; words >> word;) {
+    if (line.size() > begun && line.size() + 1 + word.size() > columns) {
+      all += line + "\n";
+      line.assign(indent, ' ');
+      begun = indent;
+    }
+    line += line.size() > begun ? " " + word : word;
+  }
+  return all + line + "\n";
+}
+
+}  // namespace gpushm::cli::matrix

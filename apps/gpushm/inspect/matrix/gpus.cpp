@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/inspect/matrix/gpus.hpp"
+
+#include <algorithm>
+
+#include "base/file.hpp"
+#include "driver/device_text.hpp"
+#include "driver/devices.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm::cli::matrix {
+
+namespace {
+
+int minor_of(const inspect::driver_view& view, const inspect::cuda_gpu_view& wanted) {
+  for (const inspect::nvml_gpu_view& board : view.nvml.gpus) {
+    if (board.uuid == wanted.uuid && board.minor >= 0) {
+      return board.minor;
+    }
+  }
+  const auto text = base::read_small_file(driver::proc_root() + "/driver/nvidia/gpus/" +
+                                          wanted.pci_address + "/information");
+  return text ? driver::parse_gpu_information(*text).minor : -1;
+}
+
+}  // namespace
+
+std::string gpu::text() const {
+  return name + " (" + uuid + ", /dev/nvidia" + std::to_string(minor) + ")";
+}
+
+std::vector<gpu> gpus_of(const inspect::driver_view& view) {
+  std::vector<gpu> found;
+  for (const inspect::cuda_gpu_view& each : view.cuda.gpus) {
+    const int minor = minor_of(view, each);
+    // An instance of a GPU needs more nodes than its board's.
+    if (minor >= 0 && !each.uuid.starts_with("MIG-")) {
+      found.push_back({each.uuid, each.name, each.pci_address, each.ordinal, minor});
+    }
+  }
+  return found;
+}
+
+std::vector<gpu> choose_gpus(const std::vector<gpu>& all, const std::vector<std::string>& wanted) {
+  if (wanted.empty()) {
+    return {all.begin(),
+            all.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(all.size(), 2))};
+  }
+  std::vector<driver::gpu> candidates;
+  for (const gpu& each : all) {
+    driver::gpu& candidate = candidates.emplace_back();
+    candidate.ordinal = each.ordinal;
+    candidate.id.kind = device_kind::gpu;
+    candidate.id.uuid = each.uuid;
+    candidate.id.pci_address = each.pci_address;
+    candidate.id.minor = each.minor;
+    candidate.name = each.name;
+  }
+  std::vector<gpu> chosen;
+  for (const std::string& text : wanted) {
+    const std::string uuid = driver::find_device(text, candidates).id.uuid;
+    const auto is_it = [&](const gpu& each) { return each.uuid == uuid; };
+    if (std::any_of(chosen.begin(), chosen.end(), is_it)) {
+      throw error(errc::invalid_argument,
+                  "run matrix",
+                  text,
+                  "this GPU is named twice",
+                  "name two GPUs, or one alone");
+    }
+    chosen.push_back(*std::find_if(all.begin(), all.end(), is_it));
+  }
+  return chosen;
+}
+
+}  // namespace gpushm::cli::matrix

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/inspect/matrix/pair.hpp"
+
+#include <link.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "driver/devices.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm::cli::matrix {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view id_prefix = "gpushm-matrix";
+// Of different users without a privilege in common, as two teams' pods are.
+constexpr uid_t exporter_uid = 1000;
+constexpr uid_t importer_uid = 2000;
+constexpr uid_t pause_uid = 65535;
+
+std::vector<app::oci::device_node> nodes_of(const std::vector<int>& minors) {
+  std::vector<std::string> names{"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"};
+  for (const int minor : minors) {
+    names.push_back("nvidia" + std::to_string(minor));
+  }
+  std::vector<app::oci::device_node> nodes;
+  for (const std::string& name : names) {
+    const std::string path = driver::dev_root() + "/" + name;
+    if (fs::exists(path)) {
+      nodes.push_back({path, "/dev/" + name});
+    }
+  }
+  return nodes;
+}
+
+std::uint64_t namespace_id(pid_t pid) {
+  struct stat status {};
+  const std::string path = "/proc/" + std::to_string(pid) + "/ns/pid";
+  return ::stat(path.c_str(), &status) == 0 ? status.st_ino : 0;
+}
+
+int add_loaded(dl_phdr_info* info, std::size_t /*size*/, void* to) {
+  auto& mounts = *static_cast<std::vector<app::oci::bind_mount>*>(to);
+  const std::string name = info->dlpi_name == nullptr ? "" : info->dlpi_name;
+  // The program itself has no name here, and the kernel's part no file.
+  if (name.starts_with('/') && !is_in_every_container(name)) {
+    const std::string path = fs::path(name).lexically_normal().string();
+    mounts.push_back({path, path, false, false});
+  }
+  return 0;
+}
+
+app::oci::container_options pause_options(const row& setting, const surroundings& around) {
+  app::oci::container_options options;
+  options.argv = {base::executable_path(), "trial-worker"};
+  options.mounts = around.mounts;
+  options.uid = pause_uid;
+  options.gid = pause_uid;
+  options.ipc.host = setting.host_ipc;
+  return options;
+}
+
+}  // namespace
+
+assignment assign(const row& setting, const surroundings& around) {
+  assignment made;
+  if (around.gpus.empty()) {
+    return made;
+  }
+  const gpu& first = around.gpus.front();
+  const gpu& second = around.gpus.back();
+  made.gpu = first.minor;
+  made.exporter_device = first.uuid;
+  if (setting.gpus == gpu_choice::same_set) {
+    made.exporter_minors = {first.minor};
+    if (second.minor != first.minor) {
+      made.exporter_minors.push_back(second.minor);
+    }
+    made.importer_minors = made.exporter_minors;
+    made.importer_device = around.peer_access ? second.uuid : first.uuid;
+  } else {
+    made.exporter_minors = {first.minor};
+    made.importer_minors = {second.minor};
+    // With every node to choose from, both programs take device 0: that is why privileged pods
+    // seemed to mend what the device plugin had split.
+    made.importer_device = setting.privileged ? first.uuid : second.uuid;
+  }
+  if (setting.privileged) {
+    made.exporter_minors = around.all_minors;
+    made.importer_minors = around.all_minors;
+  }
+  return made;
+}
+
+app::oci::container_options options_of(const row& setting,
+                                       const surroundings& around,
+                                       bool exporter,
+                                       pid_t pause_pid) {
+  const assignment who = assign(setting, around);
+  app::oci::container_options options;
+  options.argv = {base::executable_path(), "trial-worker"};
+  if (!exporter && setting.pids == pid_values::different && !setting.one_pid_namespace()) {
+    options.argv.insert(options.argv.end(), {"--spare-pids", "1"});
+  }
+  options.env = around.env;
+  options.mounts = around.mounts;
+  options.mounts.push_back({around.domain_directory, std::string(domain_inside), false, false});
+  options.device_nodes = nodes_of(exporter ? who.exporter_minors : who.importer_minors);
+  options.sysfs = true;
+  options.privileged = setting.privileged;
+  options.uid = setting.privileged ? 0 : exporter ? exporter_uid : importer_uid;
+  options.gid = options.uid;
+  if (pause_pid != 0) {
+    const std::string place = "/proc/" + std::to_string(pause_pid) + "/ns/";
+    options.pid.path = place + "pid";
+    options.ipc.path = place + "ipc";
+    options.net.path = place + "net";
+    options.shm = around.shm_directory;
+  }
+  options.pid.host = setting.host_pid;
+  options.ipc.host = setting.host_ipc;
+  if (setting.host_ipc) {
+    options.shm = "/dev/shm";
+  }
+  return options;
+}
+
+container_pair::container_pair(const row& setting,
+                               const surroundings& around,
+                               int cancel_fd,
+                               base::deadline until) {
+  pid_t pause_pid = 0;
+  if (setting.share_processes) {
+    pause_.emplace(around.runtime, pause_options(setting, around), id_prefix, cancel_fd);
+    pause_pid = pause_->wait_started(until);
+  }
+  exporter_.emplace(
+      around.runtime, options_of(setting, around, true, pause_pid), id_prefix, cancel_fd);
+  importer_.emplace(
+      around.runtime, options_of(setting, around, false, pause_pid), id_prefix, cancel_fd);
+  const assignment who = assign(setting, around);
+  both_.exporter.pid_namespace = namespace_id(exporter_->wait_started(until));
+  both_.exporter.known_minors = true;
+  both_.exporter.minors = who.exporter_minors;
+  both_.importer.pid_namespace = namespace_id(importer_->wait_started(until));
+  both_.importer.known_minors = true;
+  both_.importer.minors = who.importer_minors;
+  both_.gpu = who.gpu;
+}
+
+container_pair::~container_pair() {
+  // Programs that end by themselves are sooner gone than those that the runtime kills.
+  for (auto* each : {&exporter_, &importer_}) {
+    (*each)->process().close_input();
+  }
+  try {
+    for (auto* each : {&exporter_, &importer_}) {
+      static_cast<void>((*each)->process().wait(base::deadline_in(std::chrono::seconds(1))));
+    }
+  } catch (const error&) {
+    // Interrupted: then they are killed.
+  }
+}
+
+std::string container_pair::problem() const {
+  for (const auto* each : {&pause_, &exporter_, &importer_}) {
+    std::string text = *each ? (*each)->problem() : std::string();
+    if (!text.empty()) {
+      return text;
+    }
+  }
+  return {};
+}
+
+std::vector<app::oci::bind_mount> program_mounts() {
+  std::vector<app::oci::bind_mount> mounts;
+  const std::string program = base::executable_path();
+  if (!is_in_every_container(program)) {
+    mounts.push_back({program, program, false, false});
+  }
+  ::dl_iterate_phdr(add_loaded, &mounts);
+  return mounts;
+}
+
+bool is_in_every_container(const std::string& path) {
+  for (const char* place : {"/usr/", "/bin/", "/lib/", "/lib64/"}) {
+    if (path.starts_with(place)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace gpushm::cli::matrix

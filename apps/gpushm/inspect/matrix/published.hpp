@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/gpushm/inspect/matrix/rows.hpp"
+
+namespace gpushm::cli::matrix {
+
+/// A row of a published table, as its authors saw it with plain CUDA IPC handles.
+struct published_row {
+  bool host_ipc = false;
+  bool host_pid = false;
+  bool share_processes = false;
+  bool privileged = false;
+  /// The CUDA runtime's words: "invalid device context"; empty: success.
+  std::string_view failure;
+};
+
+struct published_table {
+  std::string_view id;     ///< "T1"
+  std::string_view title;  ///< how the pods got their GPUs
+  gpu_choice gpus = gpu_choice::one_each;
+  std::vector<published_row> rows;
+};
+
+/// The published tables, in their own order of rows.
+[[nodiscard]] const std::vector<published_table>& published_tables();
+
+/// The number of the row that has the setting of a published one. Where processes are not shared,
+/// both programs were the first of their containers, so their PIDs were equal.
+[[nodiscard]] int row_number_of(const published_table& table, const published_row& published);
+
+/// What the CUDA runtime calls a result of the driver: "invalid device context" for
+/// "CUDA_ERROR_INVALID_CONTEXT (201)"; `failure` itself when the tables do not have it.
+[[nodiscard]] std::string runtime_words(std::string_view failure);
+
+}  // namespace gpushm::cli::matrix

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/inspect/matrix/render.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "apps/gpushm/inspect/matrix/comparison.hpp"
+#include "apps/gpushm/inspect/matrix/footnotes.hpp"
+#include "apps/support/duration.hpp"
+#include "apps/support/table.hpp"
+
+namespace gpushm::cli::matrix {
+
+namespace {
+
+using cells = std::vector<std::string>;
+
+constexpr std::size_t widest = 100;
+
+std::string yes_no(bool value) {
+  return value ? "yes" : "no";
+}
+
+std::string count_text(std::size_t count, const std::string& one) {
+  return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
+}
+
+std::string machine_line(const matrix_result& all) {
+  std::string text = all.gpus.empty() ? "no GPU" : count_text(all.gpus.size(), "GPU");
+  text += all.driver.empty() ? "" : ", driver " + all.driver;
+  text += ", " + all.runtime + ", Linux " + all.kernel + ", " + all.date;
+  return text;
+}
+
+/// "!" is for what nobody expected.
+std::string cell_text(const cell& of, footnotes& notes) {
+  const std::string letters = notes.mark(of);
+  std::string text = of.ran() && !of.as_predicted() ? "!" : "";
+  text += of.state == cell_state::not_applicable ? "n/a" : to_string(of.state);
+  return letters.empty() ? text : text + " " + letters;
+}
+
+/// A cell where its why is told elsewhere.
+std::string short_text(const cell& of) {
+  return (of.ran() && !of.as_predicted() ? "!" : "") + std::string(to_string(of.state));
+}
+
+std::string open_times(const matrix_result& all) {
+  std::string text;
+  for (const inspect::way how : all.ways) {
+    std::vector<std::chrono::nanoseconds> times;
+    for (const row_result& row : all.rows) {
+      for (const cell& each : row.cells) {
+        if (each.how == how && each.state == cell_state::works) {
+          times.push_back(each.open_time);
+        }
+      }
+    }
+    if (!times.empty()) {
+      const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+      std::nth_element(times.begin(), middle, times.end());
+      text += (text.empty() ? "" : ", ") + std::string(to_string(how)) + " " +
+              app::duration_text(*middle);
+    }
+  }
+  return text.empty() ? text : "Time of an open alone, median: " + text + ".";
+}
+
+std::string text_table(const matrix_result& all, footnotes& notes) {
+  std::vector<app::table::column> columns{
+      {"#", app::table::align::right}, {"IPC"}, {"PID"}, {"share"}, {"priv"}, {"GPUs"}, {"PIDs"}};
+  for (const inspect::way how : all.ways) {
+    columns.push_back({std::string(to_string(how))});
+  }
+  app::table table(columns);
+  for (const row_result& each : all.rows) {
+    const row& setting = each.setting;
+    cells line{std::to_string(setting.number),
+               yes_no(setting.host_ipc),
+               yes_no(setting.host_pid),
+               yes_no(setting.share_processes),
+               yes_no(setting.privileged),
+               setting.gpus == gpu_choice::one_each ? "each" : "same",
+               setting.pids == pid_values::equal ? "equal" : "differ"};
+    for (const cell& one : each.cells) {
+      line.push_back(cell_text(one, notes));
+    }
+    table.add(std::move(line));
+  }
+  return table.text();
+}
+
+/// The raw column says as much as fits beside the published words.
+std::string raw_text(const compared_row& each) {
+  if (each.raw == nullptr) {
+    return "not asked";
+  }
+  if (each.here.empty()) {
+    return short_text(*each.raw);
+  }
+  return each.differs() ? "differs" : "the same";
+}
+
+std::string text_comparison(const published_table& published, const matrix_result& all) {
+  const auto rows = compare(published, all);
+  std::vector<app::table::column> columns{{"row", app::table::align::right},
+                                          {"IPC"},
+                                          {"PID"},
+                                          {"share"},
+                                          {"priv"},
+                                          {"published"},
+                                          {"here"}};
+  for (const inspect::way how : all.ways) {
+    if (how != inspect::way::raw_legacy) {
+      columns.push_back({std::string(to_string(how))});
+    }
+  }
+  app::table table(columns);
+  for (const compared_row& each : rows) {
+    const row& setting = each.ours->setting;
+    cells line{std::to_string(setting.number),
+               yes_no(setting.host_ipc),
+               yes_no(setting.host_pid),
+               yes_no(setting.share_processes),
+               yes_no(setting.privileged),
+               each.published,
+               raw_text(each)};
+    for (const cell& one : each.ours->cells) {
+      if (one.how != inspect::way::raw_legacy) {
+        line.push_back(short_text(one));
+      }
+    }
+    table.add(std::move(line));
+  }
+  std::string text =
+      std::string(published.id) + ": " + std::string(published.title) + "\n\n" + table.text();
+  for (const std::string& line : verdict_of(rows)) {
+    text += wrapped({}, 2, line, widest);
+  }
+  return text;
+}
+
+std::string markdown_row(const cells& texts) {
+  std::string line = "|";
+  for (const std::string& text : texts) {
+    line += " " + text + " |";
+  }
+  return line + "\n";
+}
+
+std::string markdown_head(const cells& titles) {
+  return markdown_row(titles) + markdown_row(cells(titles.size(), "---"));
+}
+
+cells setting_titles() {
+  return {"hostIPC", "hostPID", "shareProcessNamespace", "privileged"};
+}
+
+cells setting_cells(const row& setting) {
+  return {yes_no(setting.host_ipc),
+          yes_no(setting.host_pid),
+          yes_no(setting.share_processes),
+          yes_no(setting.privileged)};
+}
+
+void append(cells& to, const cells& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
+std::string markdown_comparison(const published_table& published, const matrix_result& all) {
+  const auto rows = compare(published, all);
+  std::string title(published.title);
+  std::string text = "### " + std::string(published.id) + ": " + title + "\n\n";
+  cells titles{"row"};
+  append(titles, setting_titles());
+  append(titles, {"published", "raw handle here"});
+  for (const inspect::way how : all.ways) {
+    if (how != inspect::way::raw_legacy) {
+      titles.emplace_back(to_string(how));
+    }
+  }
+  text += markdown_head(titles);
+  for (const compared_row& each : rows) {
+    cells line{std::to_string(each.ours->setting.number)};
+    append(line, setting_cells(each.ours->setting));
+    line.push_back(each.published);
+    line.push_back(each.raw == nullptr ? "not asked"
+                   : each.here.empty() ? short_text(*each.raw)
+                   : each.differs()    ? "**" + each.here + "**"
+                                       : each.here);
+    for (const cell& one : each.ours->cells) {
+      if (one.how != inspect::way::raw_legacy) {
+        line.push_back(short_text(one));
+      }
+    }
+    text += markdown_row(line);
+  }
+  text += "\n";
+  for (const std::string& line : verdict_of(rows)) {
+    text += line + "\n";
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+std::vector<std::string> disagreements(const matrix_result& all) {
+  std::vector<std::string> lines;
+  for (const row_result& row : all.rows) {
+    for (const cell& each : row.cells) {
+      if (each.ran() && !each.as_predicted()) {
+        lines.push_back("row " + std::to_string(row.setting.number) + ", " +
+                        std::string(to_string(each.how)) + ": " + surprise_of(each));
+      }
+    }
+  }
+  return lines;
+}
+
+std::string summary_of(const matrix_result& all) {
+  const totals sum = count(all);
+  std::array<char, 32> time{};
+  std::snprintf(
+      time.data(), time.size(), "%.1f s", std::chrono::duration<double>(all.time).count());
+  return count_text(static_cast<std::size_t>(sum.ran), "cell") + " ran, " +
+         std::to_string(sum.as_predicted) + " as predicted, " + std::to_string(sum.not_run) +
+         " not run, " + std::to_string(sum.not_applicable) + " not applicable, " + time.data();
+}
+
+std::string text_of(const matrix_result& all) {
+  std::string text = wrapped({}, 2, machine_line(all), widest);
+  for (const std::string& each : all.gpus) {
+    text += wrapped("  ", 4, each, widest);
+  }
+  text += all.remark.empty() ? "" : wrapped("  ", 4, all.remark, widest);
+  text += "\n";
+  text += wrapped(
+      {},
+      0,
+      "Each row is one pair of containers; each column is one way of sharing memory between "
+      "them, tried for real. IPC, PID, share and priv are hostIPC, hostPID, "
+      "shareProcessNamespace and privileged. GPUs: one for each side, or the same for both. "
+      "PIDs: of the two programs, as each one's PID namespace numbers it. The letters are "
+      "explained below.",
+      widest);
+  footnotes notes;
+  text += "\n" + text_table(all, notes) + "\n";
+  for (std::size_t i = 0; i < notes.texts().size(); ++i) {
+    std::string mark = footnotes::letters(i);
+    mark.resize(std::max<std::size_t>(mark.size(), 2), ' ');
+    text += wrapped(mark + "  ", 4, notes.texts()[i] + ".", widest);
+  }
+  text += "\nBeside the published tables (\"here\": with raw handles, as they were measured)\n";
+  for (const published_table& table : published_tables()) {
+    text += "\n" + text_comparison(table, all);
+  }
+  text += "\n";
+  if (const std::string times = open_times(all); !times.empty()) {
+    text += wrapped({}, 2, times, widest);
+  }
+  for (const std::string& line : disagreements(all)) {
+    text += wrapped("NOT AS PREDICTED: ", 2, line, widest);
+  }
+  if (!all.stopped.empty()) {
+    text += "Not everything was run: " + all.stopped + ".\n";
+  }
+  return text + summary_of(all) + "\n";
+}
+
+std::string markdown_of(const matrix_result& all) {
+  std::string text = "# Who can share GPU memory with whom\n\n";
+  text += "Made by `gpushm matrix --markdown`: " + machine_line(all) + ".\n\n";
+  for (const std::string& each : all.gpus) {
+    text += "- " + each + "\n";
+  }
+  text += all.remark.empty() ? "" : "- " + all.remark + "\n";
+  text += all.gpus.empty() ? "" : "\n";
+  text += "**" + summary_of(all) + ".**\n";
+  if (!all.stopped.empty()) {
+    text += "\nNot everything was run: " + all.stopped + ".\n";
+  }
+  for (const std::string& line : disagreements(all)) {
+    text += "\n**Not as predicted:** " + line + "\n";
+  }
+  text +=
+      "\n## How to read it\n\n"
+      "Each row is one pair of containers with these settings. Each column is one way of sharing\n"
+      "memory between the two, tried for real: one side makes the memory and shares it, the other\n"
+      "opens it, checks every byte and writes an answer.\n\n"
+      "- `raw-legacy` is CUDA IPC as it is: `cudaIpcGetMemHandle` and `cudaIpcOpenMemHandle`. The\n"
+      "  published tables were measured with it.\n"
+      "- `cuda-ipc`, `cuda-vmm`, `cuda-pool` and `host` go through gpushm.\n"
+      "- GPUs \"one each\": as a device plugin gives them, the first to the exporter and the\n"
+      "  second to the importer. \"same set\": both sides may open both, as with one\n"
+      "  ResourceClaim.\n"
+      "- PIDs: the number of each program in its own PID namespace. Two main programs of two\n"
+      "  containers have the same, unless something makes them differ.\n"
+      "- Containers that are not privileged have no capability, no-new-privileges, a system call\n"
+      "  filter, different users, and only their own GPUs' device nodes.\n"
+      "- Without shareProcessNamespace the two containers are two pods; with it they are one.\n"
+      "- Where the importer may not open the exporter's GPU no way of sharing its memory works.\n"
+      "  In T1 \"privileged\" helps by opening every node; the same GPU for both sides is the "
+      "remedy.\n"
+      "- \"not run\" and \"n/a\" (not applicable) are no successes. Letters lead to the\n"
+      "  explanations at the end.\n\n"
+      "## Beside the published tables\n\n";
+  for (const published_table& table : published_tables()) {
+    text += markdown_comparison(table, all);
+  }
+  text += "## All settings\n\n";
+  footnotes notes;
+  cells titles{"row"};
+  append(titles, setting_titles());
+  append(titles, {"GPUs", "PIDs"});
+  for (const inspect::way how : all.ways) {
+    titles.emplace_back(to_string(how));
+  }
+  text += markdown_head(titles);
+  for (const row_result& each : all.rows) {
+    cells line{std::to_string(each.setting.number)};
+    append(line, setting_cells(each.setting));
+    line.emplace_back(to_string(each.setting.gpus));
+    line.emplace_back(to_string(each.setting.pids));
+    for (const cell& one : each.cells) {
+      line.push_back(cell_text(one, notes));
+    }
+    text += markdown_row(line);
+  }
+  text += "\n## Explanations\n\n";
+  for (std::size_t i = 0; i < notes.texts().size(); ++i) {
+    text += "- **" + footnotes::letters(i) + "**: " + notes.texts()[i] + ".\n";
+  }
+  if (const std::string times = open_times(all); !times.empty()) {
+    text += "\n" + times + "\n";
+  }
+  return text;
+}
+
+}  // namespace gpushm::cli::matrix

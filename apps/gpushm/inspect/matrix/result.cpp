@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/inspect/matrix/result.hpp"
+
+namespace gpushm::cli::matrix {
+
+namespace {
+
+cell_state state_of(trial_result result) {
+  switch (result) {
+    case trial_result::works:
+      return cell_state::works;
+    case trial_result::fails:
+      return cell_state::fails;
+    case trial_result::crashes:
+      return cell_state::crashes;
+    case trial_result::not_run:
+      break;
+  }
+  return cell_state::not_run;
+}
+
+cell_state state_of(const inspect::prediction& predicted) {
+  return predicted.works     ? cell_state::works
+         : predicted.crashes ? cell_state::crashes
+                             : cell_state::fails;
+}
+
+/// Why the PIDs are not what the row says; empty when they are.
+std::string wrong_pids(const row& setting, const trial_outcome& outcome) {
+  const bool equal = outcome.exporter_pid == outcome.importer_pid;
+  if (equal == (setting.pids == pid_values::equal)) {
+    return {};
+  }
+  return "PIDs came out " + std::string(equal ? "equal" : "different") + " (exporter " +
+         std::to_string(outcome.exporter_pid) + ", importer " +
+         std::to_string(outcome.importer_pid) + ")";
+}
+
+}  // namespace
+
+std::string_view to_string(cell_state value) noexcept {
+  switch (value) {
+    case cell_state::works:
+      return "works";
+    case cell_state::fails:
+      return "fails";
+    case cell_state::crashes:
+      return "crashes";
+    case cell_state::not_run:
+      return "not run";
+    case cell_state::not_applicable:
+      return "not applicable";
+  }
+  return "unknown";
+}
+
+bool cell::as_predicted() const {
+  return predicted && state == state_of(*predicted) &&
+         (state == cell_state::works || failure == predicted->failure);
+}
+
+totals count(const matrix_result& all) {
+  totals sum;
+  for (const row_result& row : all.rows) {
+    for (const cell& each : row.cells) {
+      sum.ran += each.ran() ? 1 : 0;
+      sum.as_predicted += each.as_predicted() ? 1 : 0;
+      sum.not_run += each.state == cell_state::not_run ? 1 : 0;
+      sum.not_applicable += each.state == cell_state::not_applicable ? 1 : 0;
+    }
+  }
+  return sum;
+}
+
+std::vector<cell> unused_cells(const std::vector<inspect::way>& ways,
+                               cell_state state,
+                               const std::string& why) {
+  std::vector<cell> cells;
+  for (const inspect::way how : ways) {
+    cell& made = cells.emplace_back();
+    made.how = how;
+    made.state = state;
+    made.why = why;
+  }
+  return cells;
+}
+
+cell judge(const row& setting, inspect::way how, const sides& both, const trial_outcome& outcome) {
+  cell made;
+  made.how = how;
+  made.side = outcome.side;
+  made.failure = outcome.failure;
+  made.text = outcome.text;
+  made.exporter_pid = outcome.exporter_pid;
+  made.importer_pid = outcome.importer_pid;
+  made.open_time = outcome.open_time;
+  made.state = state_of(outcome.result);
+  if (made.state == cell_state::not_run) {
+    made.why = outcome.failure;
+    return made;
+  }
+  // A side that did not get as far as to tell its PID did not get as far as to use it.
+  const bool known = outcome.exporter_pid > 0 && outcome.importer_pid > 0;
+  const std::string wrong = known ? wrong_pids(setting, outcome) : "no PIDs were reported";
+  if (!wrong.empty()) {
+    made.state = cell_state::not_run;
+    made.why = wrong;
+    made.wrong_pids = true;
+    return made;
+  }
+  inspect::party exporter = both.exporter;
+  inspect::party importer = both.importer;
+  exporter.pid = outcome.exporter_pid;
+  importer.pid = outcome.importer_pid;
+  made.predicted = inspect::predict(how, exporter, importer, both.gpu);
+  made.why = made.predicted->why;
+  return made;
+}
+
+}  // namespace gpushm::cli::matrix

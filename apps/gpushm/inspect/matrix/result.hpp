@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/gpushm/inspect/matrix/rows.hpp"
+#include "apps/gpushm/inspect/trial/trial.hpp"
+#include "inspect/doctor/predict.hpp"
+
+namespace gpushm::cli::matrix {
+
+enum class cell_state : std::uint8_t { works, fails, crashes, not_run, not_applicable };
+/// "works", "fails", "crashes", "not run", "not applicable".
+[[nodiscard]] std::string_view to_string(cell_state value) noexcept;
+
+/// One way of sharing in one setting.
+struct cell {
+  inspect::way how = inspect::way::host;
+  cell_state state = cell_state::not_run;
+  std::string side;     ///< who failed or crashed: "exporter" or "importer"
+  std::string failure;  ///< "CUDA_ERROR_INVALID_CONTEXT (201)", or a gpushm code
+  std::string text;     ///< the whole message
+  /// Why: of a cell that ran what gpushm knows, of another why it did not.
+  std::string why;
+  /// What gpushm said would happen; only of a cell that ran.
+  std::optional<inspect::prediction> predicted;
+  std::int32_t exporter_pid = 0;
+  std::int32_t importer_pid = 0;
+  std::chrono::nanoseconds open_time{0};
+  /// It was tried, and not counted because the PIDs were not what the row is about.
+  bool wrong_pids = false;
+
+  [[nodiscard]] bool ran() const noexcept { return predicted.has_value(); }
+  /// Whether a cell that ran ended as predicted.
+  [[nodiscard]] bool as_predicted() const;
+};
+
+struct row_result {
+  row setting;
+  std::vector<cell> cells;  ///< in the order of `matrix_result::ways`
+  std::chrono::nanoseconds time{0};
+};
+
+/// What was run, where, and how it ended.
+struct matrix_result {
+  std::vector<std::string> gpus;  ///< "NVIDIA H200 (GPU-…, /dev/nvidia0)"
+  std::string driver;             ///< version; empty: not known
+  std::string runtime;            ///< "runc version 1.1.5"
+  std::string kernel;
+  std::string date;    ///< "2026-01-31"
+  std::string remark;  ///< what else is to be known of the GPUs; mostly empty
+  std::vector<inspect::way> ways;
+  std::vector<row_result> rows;
+  std::string stopped;  ///< why not everything was run; empty: it was
+  std::chrono::nanoseconds time{0};
+};
+
+struct totals {
+  int ran = 0;
+  int as_predicted = 0;
+  int not_run = 0;
+  int not_applicable = 0;
+};
+[[nodiscard]] totals count(const matrix_result& all);
+
+/// The cells of a row of which nothing is run.
+[[nodiscard]] std::vector<cell> unused_cells(const std::vector<inspect::way>& ways,
+                                             cell_state state,
+                                             const std::string& why);
+
+/// What both sides may do in a row; their PIDs come from the outcome.
+struct sides {
+  inspect::party exporter;
+  inspect::party importer;
+  int gpu = -1;  ///< minor of the GPU whose memory is shared
+};
+
+/// The cell of an outcome: compares it with the prediction for the PIDs that really were, unless
+/// these are not what the row is about.
+[[nodiscard]] cell judge(const row& setting,
+                         inspect::way how,
+                         const sides& both,
+                         const trial_outcome& outcome);
+
+}  // namespace gpushm::cli::matrix

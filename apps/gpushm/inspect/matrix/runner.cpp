@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/inspect/matrix/runner.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "gpushm/error.hpp"
+
+namespace gpushm::cli::matrix {
+
+namespace {
+
+using clock = std::chrono::steady_clock;
+
+/// Longer than any working driver takes, so that a hang costs one row and not the table.
+constexpr std::chrono::seconds longest_cell{30};
+constexpr std::chrono::seconds longest_start{30};
+/// A runtime leaves a number of PIDs unused in a new namespace that varies a little.
+constexpr int most_attempts = 10;
+
+}  // namespace
+
+std::string why_not_run(const row& setting, inspect::way how, std::size_t gpus) {
+  if (gpus == 0) {
+    return how == inspect::way::host ? "" : "no GPU";
+  }
+  return gpus == 1 && setting.gpus == gpu_choice::one_each ? "needs two GPUs" : "";
+}
+
+void runner::run(matrix_result& all) const {
+  const auto start = clock::now();
+  for (const row& setting : all_rows()) {
+    const auto begin = clock::now();
+    row_result& made = all.rows.emplace_back();
+    made.setting = setting;
+    made.cells = run_row(setting, all.ways);
+    made.time = clock::now() - begin;
+  }
+  all.stopped = why_stopped();
+  all.time = clock::now() - start;
+}
+
+std::vector<cell> runner::run_row(const row& setting, const std::vector<inspect::way>& ways) const {
+  if (const std::string never = why_not_applicable(setting); !never.empty()) {
+    return unused_cells(ways, cell_state::not_applicable, never);
+  }
+  auto cells = unused_cells(ways, cell_state::not_run, {});
+  for (cell& each : cells) {
+    each.why = why_not_run(setting, each.how, around_.gpus.size());
+  }
+  for (int attempt = 1; !run_cells(setting, cells) && attempt < most_attempts; ++attempt) {
+    for (cell& each : cells) {
+      if (each.wrong_pids) {
+        each = unused_cells({each.how}, cell_state::not_run, {}).front();
+      }
+    }
+  }
+  for (cell& each : cells) {
+    if (each.state == cell_state::not_run && each.why.empty()) {
+      each.why = "PIDs came out wrong in the cell before";
+    }
+  }
+  return cells;
+}
+
+bool runner::run_cells(const row& setting, std::vector<cell>& cells) const {
+  const auto to_run = [](const cell& each) {
+    return each.state == cell_state::not_run && each.why.empty();
+  };
+  if (std::none_of(cells.begin(), cells.end(), to_run)) {
+    return true;
+  }
+  std::string ended = why_stopped();
+  std::optional<container_pair> containers;
+  try {
+    if (ended.empty()) {
+      containers.emplace(
+          setting, around_, stop_.fd(), std::min(until_, clock::now() + longest_start));
+    }
+  } catch (const std::exception& failure) {
+    ended = failure.what();
+  }
+  for (cell& each : cells) {
+    if (!to_run(each)) {
+      continue;
+    }
+    if (ended.empty()) {
+      try {
+        each = run_cell(setting, each.how, *containers);
+      } catch (const std::exception& failure) {
+        // Nothing more can be run with these containers.
+        const std::string problem = containers->problem();
+        ended = std::string(failure.what()) + (problem.empty() ? "" : ": " + problem);
+      }
+    }
+    // What was cut short looks like a side that hangs, or like a runtime that failed.
+    if (const std::string stopped = why_stopped(); !stopped.empty()) {
+      ended = stopped;
+      if (each.state != cell_state::works) {
+        each = unused_cells({each.how}, cell_state::not_run, {}).front();
+      }
+    }
+    if (each.wrong_pids) {
+      return false;
+    }
+    if (to_run(each)) {
+      each.why = ended;
+    }
+  }
+  return true;
+}
+
+cell runner::run_cell(const row& setting, inspect::way how, container_pair& containers) const {
+  const assignment who = assign(setting, around_);
+  trial_setup setup;
+  setup.how = how;
+  setup.socket = std::string(domain_inside) + "/socket";
+  if (how != inspect::way::host) {
+    setup.exporter_device = who.exporter_device;
+    setup.importer_device = who.importer_device;
+  }
+  const auto until = std::min(until_, clock::now() + longest_cell);
+  const auto outcome = run_trial(containers.exporter(), containers.importer(), setup, until);
+  return judge(setting, how, containers.both(), outcome);
+}
+
+std::string runner::why_stopped() const {
+  if (stop_.pending()) {
+    return "interrupted by a signal";
+  }
+  return clock::now() >= until_ ? "the time of --timeout was over" : "";
+}
+
+}  // namespace gpushm::cli::matrix

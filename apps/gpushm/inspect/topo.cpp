@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <optional>
+
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/inspect/commands.hpp"
+#include "apps/gpushm/inspect/machine.hpp"
+#include "apps/gpushm/inspect/measure.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/output.hpp"
+#include "apps/support/duration.hpp"
+#include "base/text.hpp"
+#include "gpushm/error.hpp"
+#include "inspect/doctor/check.hpp"
+#include "inspect/facts/json.hpp"
+#include "inspect/facts/plain_text.hpp"
+#include "inspect/topology/json.hpp"
+#include "inspect/topology/topology.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+using inspect::measured_pair;
+using inspect::open_segment;
+using inspect::topology;
+
+constexpr std::chrono::seconds measuring_limit{120};
+
+// ---- this machine ----
+
+/// Of the broker, when there is one: a machine has a topology without.
+std::vector<open_segment> list_segments(const std::string& socket) {
+  std::vector<open_segment> segments;
+  try {
+    connect_options options;
+    options.socket_path = socket;
+    options.request_timeout = std::chrono::seconds(2);
+    client broker = client::connect(options);
+    for (const segment_info& each : broker.list()) {
+      segments.push_back({each.name, each.size_bytes, each.device.uuid});
+    }
+  } catch (const error& failure) {
+    if (!socket.empty()) {
+      note("no segments are shown: " + base::printable(failure.what()));
+    }
+  }
+  return segments;
+}
+
+// ---- as JSON ----
+
+nlohmann::json to_json(const open_segment& segment) {
+  return {{"name", segment.name}, {"size_bytes", segment.size_bytes}, {"device", segment.device}};
+}
+
+/// What an earlier `topo --json` measured and saw; nothing of other documents.
+void read_back(const nlohmann::json& document, const std::string& from, topology& to) {
+  try {
+    to.measured =
+        document.value("measured", nlohmann::json::array()).get<std::vector<measured_pair>>();
+    for (const auto& each : document.value("segments", nlohmann::json::array())) {
+      to.segments.push_back({each.at("name").get<std::string>(),
+                             each.at("size_bytes").get<std::uint64_t>(),
+                             each.at("device").get<std::string>()});
+    }
+  } catch (const nlohmann::json::exception&) {
+    throw error(errc::invalid_argument,
+                "read recording",
+                from,
+                R"("measured" or "segments" are not what "topo --json" prints)",
+                R"(make it again with "gpushm topo --json" on the machine in question)");
+  }
+}
+
+void print_document(const topology& all, const nlohmann::json& recording) {
+  const nlohmann::json facts = all.machine;
+  nlohmann::json document{{"gpus", facts.at("gpus")},
+                          {"pairs", facts.at("pairs")},
+                          {"measured", all.measured},
+                          {"segments", nlohmann::json::array()},
+                          {"recording", recording}};
+  for (const open_segment& each : all.segments) {
+    document["segments"].push_back(to_json(each));
+  }
+  print_json(document);
+}
+
+}  // namespace
+
+int run_topo(const topo_arguments& arguments) {
+  if (arguments.measure && !arguments.from.empty()) {
+    throw usage_error(errc::invalid_argument,
+                      "topo",
+                      arguments.from,
+                      "a recorded machine cannot be measured",
+                      "leave out --measure or --from");
+  }
+  machine seen = look_at_machine(arguments.from, arguments.driver_timeout);
+  topology all;
+  all.machine = std::move(seen.facts);
+  if (arguments.from.empty()) {
+    all.segments = list_segments(arguments.socket);
+    if (arguments.measure) {
+      all.measured = measure_gpus(base::deadline_in(measuring_limit));
+    }
+  } else {
+    read_back(seen.document, arguments.from, all);
+  }
+  const bool says_so = !arguments.json && arguments.picture == topo_picture::none;
+  if (const std::string problem = inspect::driver_problem(all.machine);
+      !problem.empty() && !says_so) {
+    note("driver not usable: " + problem + " (gpushm doctor says why and what to do)");
+  }
+  if (arguments.json) {
+    print_document(all, seen.recording);
+  } else if (arguments.picture == topo_picture::dot) {
+    print(topology_dot(all));
+  } else if (arguments.picture == topo_picture::svg) {
+    print(topology_svg(all));
+  } else {
+    print(topology_text(all));
+  }
+  flush_output();
+  return exit_ok;
+}
+
+}  // namespace gpushm::cli

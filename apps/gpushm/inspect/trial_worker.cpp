@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <optional>
+#include <vector>
+
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/demo/isolation.hpp"
+#include "apps/gpushm/inspect/commands.hpp"
+#include "apps/gpushm/inspect/trial/protocol.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "base/child_process.hpp"
+#include "base/syscall.hpp"
+#include "base/unique_fd.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+using inspect::way;
+
+constexpr std::string_view operation = "start trial";
+
+struct pipe_ends {
+  base::unique_fd read;
+  base::unique_fd write;
+};
+pipe_ends make_pipe() {
+  std::array<int, 2> ends{};
+  base::checked(operation, {}, "pipe2", [&] { return ::pipe2(ends.data(), O_CLOEXEC); });
+  return {base::unique_fd(ends[0]), base::unique_fd(ends[1])};
+}
+
+/// The number that the next process would have had; nobody else has it now.
+pid_t use_up_pid() {
+  const pid_t pid = base::checked(operation, {}, "fork", [] { return ::fork(); });
+  if (pid == 0) {
+    ::_exit(0);
+  }
+  base::retry([&] { return ::waitpid(pid, nullptr, 0); });
+  return pid;
+}
+
+/// The first process of a PID namespace does not have the next number to itself: runc's threads had
+/// some before it became this program, sometimes more and sometimes fewer. So that two of them give
+/// their children equal numbers, these begin at a round one.
+void use_up_pids(int spare) {
+  constexpr pid_t round = 64;
+  while (::getpid() == 1 && use_up_pid() % round != round - 1) {
+  }
+  for (int i = 0; i < spare; ++i) {
+    use_up_pid();
+  }
+}
+
+sigset_t watched_signals() {
+  sigset_t watched;
+  ::sigemptyset(&watched);
+  for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) {
+    ::sigaddset(&watched, number);
+  }
+  return watched;
+}
+
+/// The child that does one way.
+struct worker_child {
+  way how = way::host;
+  pid_t pid = -1;
+  base::unique_fd orders;
+  base::unique_fd answers;
+  line_buffer lines;
+  std::optional<int> status;  ///< as of waitpid(2), once it has been reaped
+};
+
+/// A process without threads and without CUDA, fit to be the first of a container: it has a child
+/// for each way, hands lines on, and tells how children ended. Distinct objects: safe. Shared
+/// objects: unsafe.
+class worker {
+ public:
+  worker() {
+    const sigset_t watched = watched_signals();
+    // Blocked, they reach even the first process of a PID namespace, which has no default actions.
+    ::pthread_sigmask(SIG_BLOCK, &watched, &before_);
+    signals_ = base::unique_fd(base::checked(
+        operation, {}, "signalfd", [&] { return ::signalfd(-1, &watched, SFD_CLOEXEC); }));
+    // In this order, with nothing started between them: two workers that were started alike have
+    // children with equal numbers.
+    for (const way how : inspect::all_ways) {
+      start(how);
+    }
+  }
+  worker(const worker&) = delete;
+  worker& operator=(const worker&) = delete;
+  ~worker() {
+    for (const worker_child& each : children_) {
+      if (!each.status) {
+        ::kill(each.pid, SIGKILL);
+        base::retry([&] { return ::waitpid(each.pid, nullptr, 0); });
+      }
+    }
+  }
+
+  /// Until the end of its input, or a signal to end.
+  void run() {
+    for (;;) {
+      std::vector<pollfd> waiting{{STDIN_FILENO, POLLIN, 0}, {signals_.get(), POLLIN, 0}};
+      for (const worker_child& each : children_) {
+        waiting.push_back({each.status ? -1 : each.answers.get(), POLLIN, 0});
+      }
+      if (base::retry([&] { return ::poll(waiting.data(), waiting.size(), -1); }) < 0) {
+        return;
+      }
+      for (std::size_t i = 0; i < children_.size(); ++i) {
+        if (waiting[i + 2].revents != 0) {
+          hand_on(children_[i]);
+        }
+      }
+      if (waiting[1].revents != 0 && !take_signals()) {
+        return;
+      }
+      if (waiting[0].revents != 0 && !take_orders()) {
+        return;
+      }
+    }
+  }
+
+ private:
+  void start(way how) {
+    pipe_ends orders = make_pipe();
+    pipe_ends answers = make_pipe();
+    const pid_t parent = ::getpid();
+    const pid_t pid = base::checked(operation, {}, "fork", [] { return ::fork(); });
+    if (pid == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != parent) {
+        ::_exit(127);
+      }
+      ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+      // Its own pipes only, so that the end of one is seen; and no library prints on our output.
+      signals_.reset();
+      children_.clear();
+      orders.write.reset();
+      answers.read.reset();
+      ::dup2(STDERR_FILENO, STDOUT_FILENO);
+      ::dup2(orders.read.get(), STDIN_FILENO);
+      do_side(how, STDIN_FILENO, answers.write.get());
+      ::_exit(0);
+    }
+    // Answers are also read after the child's end, without waiting for more.
+    ::fcntl(answers.read.get(), F_SETFL, O_NONBLOCK);
+    worker_child& made = children_.emplace_back();
+    made.how = how;
+    made.pid = pid;
+    made.orders = std::move(orders.write);
+    made.answers = std::move(answers.read);
+  }
+
+  static void tell(const json& event) { send_line(STDOUT_FILENO, event.dump()); }
+
+  static void tell_ended(const worker_child& child) {
+    const int status = child.status.value_or(0);
+    tell(json{{"event", "ended"},
+              {"way", to_string(child.how)},
+              {"pid", child.pid},
+              {"crashed", !WIFEXITED(status) || WEXITSTATUS(status) != 0},
+              {"status", base::status_text(status)}});
+  }
+
+  static void hand_on(worker_child& child) {
+    std::string line;
+    while (child.lines.fill(child.answers.get())) {
+      while (child.lines.take(line)) {
+        send_line(STDOUT_FILENO, line);
+      }
+    }
+    // Read again and again at its end, until the child is reaped, were it not closed here.
+    pollfd hung_up{child.answers.get(), POLLIN, 0};
+    if (::poll(&hung_up, 1, 0) == 1 && (hung_up.revents & POLLHUP) != 0) {
+      child.answers.reset();
+    }
+  }
+
+  /// False when told to end.
+  bool take_signals() {
+    signalfd_siginfo signal{};
+    if (base::retry([&] { return ::read(signals_.get(), &signal, sizeof signal); }) !=
+        sizeof signal) {
+      return false;
+    }
+    if (signal.ssi_signo != SIGCHLD) {
+      return false;
+    }
+    // One signal may stand for several ends; and orphans end here too when this is number 1.
+    int status = 0;
+    for (pid_t pid = ::waitpid(-1, &status, WNOHANG); pid > 0;
+         pid = ::waitpid(-1, &status, WNOHANG)) {
+      for (worker_child& each : children_) {
+        if (each.pid == pid && !each.status) {
+          hand_on(each);
+          each.status = status;
+          each.orders.reset();
+          tell_ended(each);
+        }
+      }
+    }
+    return true;
+  }
+
+  /// False at the end of the input.
+  bool take_orders() {
+    if (!input_.fill(STDIN_FILENO)) {
+      return false;
+    }
+    std::string line;
+    while (input_.take(line)) {
+      obey(line);
+    }
+    return true;
+  }
+
+  void obey(const std::string& line) {
+    const json order = json::parse(line, nullptr, false);
+    const std::string name = order.is_object() ? order.value("way", "") : "";
+    for (const worker_child& each : children_) {
+      if (to_string(each.how) != name) {
+        continue;
+      }
+      const std::string what = order.value("order", "");
+      if (each.status) {
+        tell_ended(each);
+      } else if (what == "hello") {
+        tell(json{{"event", "ready"}, {"way", name}, {"pid", each.pid}});
+      } else if (what == "kill") {
+        ::kill(each.pid, SIGKILL);
+      } else {
+        send_line(each.orders.get(), line);
+      }
+      return;
+    }
+    tell(json{{"event", "failed"}, {"text", "not an order: " + line}});
+  }
+
+  sigset_t before_{};
+  base::unique_fd signals_;
+  line_buffer input_;
+  std::vector<worker_child> children_;
+};
+
+}  // namespace
+
+int run_trial_worker(const trial_worker_arguments& arguments) {
+  ::signal(SIGPIPE, SIG_IGN);
+  const rlimit no_core{0, 0};  // what crashes here is expected to
+  ::setrlimit(RLIMIT_CORE, &no_core);
+  try {
+    if (arguments.own_namespaces) {
+      isolate(std::nullopt, "gpushm-trial", [](pid_t) {});
+    }
+    use_up_pids(arguments.spare_pids);
+    worker().run();
+    return exit_ok;
+  } catch (const error& failure) {
+    send_line(
+        STDOUT_FILENO,
+        json{{"event", "failed"}, {"text", failure.cause()}, {"error", to_json(failure)}}.dump(
+            -1, ' ', false, json::error_handler_t::replace));
+    return exit_failed;
+  }
+}
+
+}  // namespace gpushm::cli

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/output.hpp"
+
+namespace gpushm::cli {
+
+void tell_warnings() {
+  set_log_sink([](log_level level, std::string_view text) {
+    if (level >= log_level::warning) {
+      note((level == log_level::error ? "error: " : "warning: ") + std::string(text));
+    }
+  });
+}
+
+client connect(const connection_arguments& arguments, std::chrono::milliseconds wait) {
+  tell_warnings();
+  connect_options options;
+  options.socket_path = arguments.socket;
+  options.timeout = arguments.connect_timeout.value_or(wait);
+  return client::connect(options);
+}
+
+}  // namespace gpushm::cli

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <optional>
+
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/describe.hpp"
+#include "apps/gpushm/segment/holding.hpp"
+#include "apps/gpushm/segment/metadata.hpp"
+#include "apps/gpushm/segment/transfer.hpp"
+#include "apps/support/stop_signal.hpp"
+#include "apps/support/table.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+void check(const create_arguments& arguments) {
+  if (!arguments.size_bytes && arguments.from.empty()) {
+    throw usage_error(errc::invalid_argument,
+                      "create",
+                      arguments.name,
+                      "how large is not said",
+                      "give --size, for instance --size 64MiB, or --from FILE");
+  }
+  if (arguments.options.lifetime == lifetime::leased && !arguments.hold &&
+      !arguments.until_released) {
+    throw usage_error(errc::invalid_argument,
+                      "create",
+                      arguments.name,
+                      "a leased segment is freed as soon as this command exits",
+                      "add --hold or --until-released, or use --lifetime persistent");
+  }
+  if (arguments.timeout && !arguments.hold && !arguments.until_released) {
+    throw usage_error(errc::invalid_argument,
+                      "create",
+                      arguments.name,
+                      "--timeout limits --hold and --until-released, and neither is given",
+                      "to wait for a broker use --connect-timeout");
+  }
+}
+
+void show(const create_arguments& arguments, const segment& made, std::uint64_t metadata_bytes) {
+  if (arguments.connection.json) {
+    json document = to_json(made);
+    document["metadata_bytes"] = metadata_bytes;
+    document["requested_device"] = arguments.options.device;
+    print_json(json{{"created", std::move(document)}});
+    return;
+  }
+  print_line("created \"" + made.name() + "\"");
+  print(app::fields_text(segment_fields(made), 2));
+}
+
+}  // namespace
+
+int run_create(const create_arguments& arguments) {
+  check(arguments);
+  const std::string metadata = read_metadata(arguments.metadata);
+  create_options options = arguments.options;
+  options.size_bytes = arguments.size_bytes.value_or(0);
+  std::optional<input_file> input;
+  if (!arguments.from.empty()) {
+    input = open_input(arguments.from);
+    options.size_bytes = input->size_bytes;
+  }
+  client broker = connect(arguments.connection);
+  segment made = broker.create(arguments.name, options);
+  if (input) {
+    load(made, input->fd.get(), arguments.from);
+  } else if (arguments.fill) {
+    made.fill(std::byte{*arguments.fill});
+  }
+  // Before others can see it, so that no open is missed.
+  std::optional<subscription> events;
+  if (arguments.until_released) {
+    events = broker.subscribe(arguments.name);
+  }
+  std::optional<app::stop_signal> stop;
+  if (arguments.hold || arguments.until_released) {
+    stop.emplace();
+  }
+  made.publish(metadata);
+  show(arguments, made, metadata.size());
+  flush_output();
+  if (events) {
+    return wait_released(broker, *events, made, *stop, arguments.timeout);
+  }
+  return arguments.hold ? hold(made, *stop, arguments.timeout) : exit_ok;
+}
+
+}  // namespace gpushm::cli

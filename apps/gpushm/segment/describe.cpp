@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/segment/describe.hpp"
+
+#include <algorithm>
+
+#include "apps/gpushm/output.hpp"
+#include "apps/support/table.hpp"
+#include "base/hex.hpp"
+#include "base/names.hpp"
+#include "base/size_text.hpp"
+#include "base/text.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+std::string creator_text(const segment_info& info) {
+  std::string text = "uid " + std::to_string(info.creator_uid);
+  if (info.creator_pid != 0) {
+    text += ", pid " + std::to_string(info.creator_pid);
+  }
+  return info.creator_alive ? text : text + " (gone)";
+}
+
+std::string yes_no(bool value) {
+  return value ? "yes" : "no";
+}
+
+std::string state_text(const segment_info& info) {
+  if (info.ending != 0) {
+    return "ending";
+  }
+  return info.published ? std::string(to_string(info.state)) : "unpublished";
+}
+
+/// Who has gone without a goodbye, since when, and what is waited for.
+std::string ending_text(const segment_info& info) {
+  if (info.ending == 0) {
+    return "nothing";
+  }
+  std::string text =
+      std::to_string(info.ending) + (info.ending == 1 ? " lease" : " leases") + " of " +
+      (info.ending_pid == 0 ? "a process" : "pid " + std::to_string(info.ending_pid)) +
+      ", gone without a goodbye " + std::to_string(info.ending_for.count()) + " ms ago; waits for ";
+  switch (info.ending_waits) {
+    case fence_wait::process:
+      return text + "the end of the process";
+    case fence_wait::descendant:
+      return text + "a descendant of the process, which has ended";
+    case fence_wait::delay:
+      return text + "the delay";
+  }
+  return text + "something";
+}
+
+}  // namespace
+
+std::string epoch_text(const epoch& value) {
+  return base::hex_text(value);
+}
+
+std::string device_text(const device_id& device) {
+  std::string text = device.text();
+  std::string place = device.pci_address;
+  if (device.minor >= 0) {
+    place +=
+        (place.empty() ? "" : ", ") + std::string("/dev/nvidia") + std::to_string(device.minor);
+  }
+  return place.empty() ? text : text + " (" + place + ")";
+}
+
+fields segment_fields(const segment& mapped) {
+  return {{"size", exact_size_text(mapped.size_bytes())},
+          {"device", device_text(mapped.device())},
+          {"backend", std::string(to_string(mapped.backend()))},
+          {"lifetime", std::string(to_string(mapped.lifetime()))},
+          {"generation", mapped.generation() == 0 ? "none" : std::to_string(mapped.generation())}};
+}
+
+std::string segments_text(const std::vector<segment_info>& segments) {
+  using align = app::table::align;
+  app::table table({{"NAME"},
+                    {"SIZE", align::right},
+                    {"DEVICE"},
+                    {"LIFETIME"},
+                    {"LEASES", align::right},
+                    {"STATE"},
+                    {"CREATOR"}});
+  for (const segment_info& info : segments) {
+    // The first digits of a UUID tell the GPUs of a node apart; `stat` shows it whole.
+    table.add({info.name,
+               base::size_text(info.size_bytes),
+               info.device.text().substr(0, 12),
+               std::string(to_string(info.lifetime)),
+               std::to_string(info.leases),
+               state_text(info),
+               creator_text(info)});
+  }
+  return table.text();
+}
+
+std::string segment_text(const segment_info& info) {
+  return base::printable(info.name) + "\n" +
+         app::fields_text(
+             {{"size", exact_size_text(info.size_bytes)},
+              {"allocated", exact_size_text(info.allocated_bytes)},
+              {"chunks", std::to_string(info.chunks)},
+              {"device", device_text(info.device)},
+              {"backend", std::string(to_string(info.backend))},
+              {"lifetime", std::string(to_string(info.lifetime))},
+              {"state", std::string(to_string(info.state))},
+              {"published", yes_no(info.published)},
+              {"leases", std::to_string(info.leases)},
+              {"ending", ending_text(info)},
+              {"generation", std::to_string(info.generation)},
+              {"metadata", exact_size_text(info.metadata_bytes)},
+              {"creator uid", std::to_string(info.creator_uid)},
+              {"creator pid", info.creator_pid == 0 ? "unknown" : std::to_string(info.creator_pid)},
+              {"creator alive", yes_no(info.creator_alive)}},
+             2);
+}
+
+std::string as_text(std::span<const std::byte> bytes) {
+  std::string text(bytes.size(), '\0');
+  std::transform(bytes.begin(), bytes.end(), text.begin(), [](std::byte value) {
+    return static_cast<char>(value);
+  });
+  return text;
+}
+
+bool is_text(std::span<const std::byte> bytes) {
+  const std::string text = as_text(bytes);
+  return base::is_utf8(text) && std::none_of(text.begin(), text.end(), [](char c) {
+           const auto value = static_cast<unsigned char>(c);
+           return (value < 0x20 && c != '\n' && c != '\t') || value == 0x7F;
+         });
+}
+
+std::string base64(std::span<const std::byte> bytes) {
+  constexpr std::string_view digits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    const std::size_t count = std::min<std::size_t>(3, bytes.size() - i);
+    std::uint32_t group = 0;
+    for (std::size_t k = 0; k < 3; ++k) {
+      group = group << 8U | (k < count ? std::to_integer<std::uint32_t>(bytes[i + k]) : 0U);
+    }
+    for (std::size_t k = 0; k < 4; ++k) {
+      text += k <= count ? digits[group >> (18U - 6U * k) & 63U] : '=';
+    }
+  }
+  return text;
+}
+
+}  // namespace gpushm::cli

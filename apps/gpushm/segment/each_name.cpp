@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/segment/each_name.hpp"
+
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/near_name.hpp"
+
+namespace gpushm::cli {
+
+int for_each_name(const connection_arguments& connection,
+                  const std::vector<std::string>& names,
+                  const std::string& done,
+                  const std::function<void(client&, const std::string&)>& act) {
+  client broker = connect(connection);
+  json worked = json::array();
+  json failed = json::array();
+  for (const std::string& name : names) {
+    try {
+      act(broker, name);
+      worked.push_back(name);
+    } catch (const error& refused) {
+      // One bad name must not keep the others; a broker that is gone would fail for all of them
+      // alike.
+      if (refused.code() == errc::broker_gone || refused.code() == errc::broker_unreachable) {
+        throw;
+      }
+      const error failure = with_near_name(refused, connection, name);
+      note(failure.what());
+      json entry{{"name", name}, {"error", to_json(failure)}};
+      failed.push_back(std::move(entry));
+    }
+  }
+  const int status = failed.empty() ? exit_ok : exit_failed;
+  if (connection.json) {
+    print_json(json{{done, std::move(worked)}, {"failed", std::move(failed)}});
+  } else {
+    for (const json& name : worked) {
+      print_line(done + " \"" + name.get<std::string>() + "\"");
+    }
+  }
+  return status;
+}
+
+}  // namespace gpushm::cli

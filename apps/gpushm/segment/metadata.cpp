@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/segment/metadata.hpp"
+
+#include <cerrno>
+
+#include "apps/gpushm/file_error.hpp"
+#include "base/file.hpp"
+#include "gpushm/types.hpp"
+
+namespace gpushm::cli {
+
+std::string read_metadata(const std::string& argument) {
+  if (!argument.starts_with('@')) {
+    return argument;
+  }
+  const std::string path = argument.substr(1);
+  // One byte more than is allowed, so that too much is seen here.
+  auto text = base::read_small_file(path, max_metadata_bytes + 1);
+  if (!text) {
+    throw_file_error(errno, "read metadata", path, "open");
+  }
+  if (text->size() > max_metadata_bytes) {
+    throw error(errc::message_too_large,
+                "read metadata",
+                path,
+                "metadata may have up to 65536 bytes and this file has more",
+                "put large tables into the segment itself");
+  }
+  return *std::move(text);
+}
+
+}  // namespace gpushm::cli

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/segment/near_name.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/names.hpp"
+
+namespace gpushm::cli {
+
+near_name::near_name(std::string_view wanted)
+    : wanted_(wanted), best_distance_(std::clamp<std::size_t>(wanted.size() / 3, 1, 3) + 1) {}
+
+bool near_name::consider(std::string_view candidate) {
+  const std::size_t distance = base::edit_distance(wanted_, candidate, best_distance_ - 1);
+  if (distance < best_distance_) {
+    best_distance_ = distance;
+    best_ = candidate;
+  }
+  return --left_ > 0 && best_distance_ > 1;
+}
+
+error with_near_name(const error& failure,
+                     const connection_arguments& connection,
+                     const std::string& name) {
+  if (failure.code() != errc::no_such_segment) {
+    return failure;
+  }
+  try {
+    connect_options options;
+    options.socket_path = connection.socket;
+    options.request_timeout = std::chrono::milliseconds(500);
+    client broker = client::connect(options);
+    const std::vector<segment_info> all = broker.list();
+    near_name nearest(name);
+    for (const segment_info& each : all) {
+      // The name itself: it came a moment too late.
+      if (each.published && each.name != name && !nearest.consider(each.name)) {
+        break;
+      }
+    }
+    if (!nearest.best().empty()) {
+      return {failure.code(),
+              failure.operation(),
+              failure.object(),
+              failure.cause(),
+              "did you mean \"" + std::string(nearest.best()) + "\"?"};
+    }
+  } catch (const error&) {  // NOLINT(bugprone-empty-catch): a hint is not worth another error
+  }
+  return failure;
+}
+
+}  // namespace gpushm::cli

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/segment/opened.hpp"
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <optional>
+
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/checksum.hpp"
+#include "apps/gpushm/segment/describe.hpp"
+#include "apps/gpushm/segment/output_file.hpp"
+#include "apps/gpushm/segment/transfer.hpp"
+#include "apps/support/stop_signal.hpp"
+#include "apps/support/table.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+// Metadata longer than this is not shown to people, only counted.
+constexpr std::size_t shown_metadata_bytes = 400;
+
+std::string hexadecimal(std::uint32_t value) {
+  std::array<char, 16> text{};
+  std::snprintf(text.data(), text.size(), "%08x", value);
+  return text.data();
+}
+
+std::string metadata_text(std::span<const std::byte> metadata) {
+  const std::string size = exact_size_text(metadata.size());
+  if (metadata.empty()) {
+    return "none";
+  }
+  if (metadata.size() > shown_metadata_bytes || !is_text(metadata)) {
+    return size + ", shown by --json";
+  }
+  return as_text(metadata);
+}
+
+struct outcome {
+  std::optional<std::uint32_t> checksum;
+};
+
+// Reads the segment once, whatever is to be done with its bytes.
+outcome read_contents(const use_arguments& arguments,
+                      const segment& opened,
+                      const origin& from,
+                      const std::optional<app::stop_signal>& stop) {
+  outcome result;
+  if (!arguments.checksum && arguments.out.empty()) {
+    return result;
+  }
+  crc32c sum;
+  std::optional<output_file> file;
+  if (!arguments.out.empty()) {
+    file.emplace(arguments.out);
+  }
+  for_each_block(opened, file ? "writing" : "reading", [&](std::span<const std::byte> block) {
+    if (stop && stop->pending()) {
+      throw error(errc::system_error,
+                  file ? "write file" : "read",
+                  file ? arguments.out : from.object,
+                  "a signal stopped it before it was complete",
+                  "start it again");
+    }
+    if (arguments.checksum) {
+      sum.add(block);
+    }
+    if (file) {
+      file->write(block);
+    }
+  });
+  if (file) {
+    file->commit();
+  }
+  if (arguments.checksum) {
+    result.checksum = sum.value();
+  }
+  return result;
+}
+
+void show(const use_arguments& arguments,
+          const segment& opened,
+          const origin& from,
+          const outcome& result) {
+  const auto metadata = opened.metadata();
+  if (from.json) {
+    json document = to_json(opened);
+    document["metadata_text"] = is_text(metadata) ? json(as_text(metadata)) : json(nullptr);
+    document["metadata_base64"] = base64(metadata);
+    document["crc32c"] = result.checksum ? json(hexadecimal(*result.checksum)) : json(nullptr);
+    document["out"] = arguments.out.empty() ? json(nullptr) : json(arguments.out);
+    if (from.from_file) {
+      document["file"] = from.object;
+    }
+    print_json(json{{from.verb, std::move(document)}});
+    return;
+  }
+  fields lines = segment_fields(opened);
+  if (from.from_file && !opened.name().empty()) {
+    lines.insert(lines.begin(), {"name", opened.name()});
+  }
+  lines.emplace_back("access", to_string(opened.access()));
+  lines.emplace_back("metadata", metadata_text(metadata));
+  if (result.checksum) {
+    lines.emplace_back("crc32c", hexadecimal(*result.checksum));
+  }
+  if (!arguments.out.empty()) {
+    lines.emplace_back("written to", arguments.out);
+  }
+  print_line(from.verb + " \"" + from.object + "\"");
+  print(app::fields_text(lines, 2));
+}
+
+void hold(const segment& held, const origin& from, const app::stop_signal& stop) {
+  // Nobody watches the exporter of a handle: its state never becomes another.
+  bool told = held.state() == segment_state::unknown;
+  while (!stop.wait(std::chrono::milliseconds(200))) {
+    const segment_state state = held.state();
+    if (!told && state != segment_state::live) {
+      note("hold \"" + from.object + "\": state is now " + std::string(to_string(state)) +
+           "; the mapping stays valid");
+      told = true;
+    }
+  }
+}
+
+}  // namespace
+
+int use_opened(const segment& opened, const use_arguments& arguments, const origin& from) {
+  // Before anybody is told: whoever reads "opened" may send the signal at once.
+  std::optional<app::stop_signal> stop;
+  if (arguments.hold) {
+    stop.emplace();
+  }
+  show(arguments, opened, from, read_contents(arguments, opened, from, stop));
+  flush_output();
+  if (stop) {
+    hold(opened, from, *stop);
+  }
+  return exit_ok;
+}
+
+}  // namespace gpushm::cli

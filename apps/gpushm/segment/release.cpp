@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/segment/each_name.hpp"
+
+namespace gpushm::cli {
+
+int run_release(const release_arguments& arguments) {
+  return for_each_name(arguments.connection,
+                       arguments.names,
+                       "released",
+                       [](client& broker, const std::string& name) { broker.unfence(name); });
+}
+
+}  // namespace gpushm::cli

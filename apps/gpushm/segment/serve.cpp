@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <grp.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/readiness.hpp"
+#include "apps/support/stop_signal.hpp"
+#include "base/size_text.hpp"
+#include "base/syscall.hpp"
+#include "base/text.hpp"
+
+namespace gpushm::cli {
+
+namespace {
+
+void start_log(const std::string& level) {
+  auto logger = spdlog::stderr_color_mt("gpushm");
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %^%l%$ %v");
+  logger->set_level(spdlog::level::from_str(level));
+  logger->flush_on(spdlog::level::debug);
+  spdlog::set_default_logger(logger);
+  set_log_sink([logger](log_level line_level, std::string_view text) {
+    constexpr std::array levels{
+        spdlog::level::debug, spdlog::level::info, spdlog::level::warn, spdlog::level::err};
+    logger->log(levels.at(static_cast<std::size_t>(line_level)), base::printable(text));
+  });
+}
+
+void check_domain(const std::string& domain) {
+  const bool sound = !domain.empty() && domain.size() <= 63 && domain[0] != '.' &&
+                     std::all_of(domain.begin(), domain.end(), [](unsigned char c) {
+                       return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+                     });
+  if (!sound) {
+    throw usage_error(errc::invalid_argument,
+                      "serve",
+                      domain,
+                      "not a name for a domain: it becomes a directory's name",
+                      "use up to 63 letters, digits, '-', '_' and '.', not beginning with '.'");
+  }
+}
+
+std::string socket_path(const serve_arguments& arguments) {
+  if (!arguments.broker.socket_path.empty()) {
+    return arguments.broker.socket_path;
+  }
+  // Where clients look first, so that one exported variable is enough for both sides.
+  const char* variable =
+      std::getenv("GPUSHM_SOCKET");  // NOLINT(concurrency-mt-unsafe): never set here
+  if (variable != nullptr && *variable != '\0') {
+    return variable;
+  }
+  return {};
+}
+
+// The directories of the default socket. A path that was asked for must have its directory: making
+// it might hide a volume that is not mounted yet.
+std::string default_socket_path(const std::string& domain) {
+  std::string path = "/run/gpushm";
+  for (const std::string& part : {std::string(), std::string("/d"), "/" + domain}) {
+    path += part;
+    if (base::retry([&] { return ::mkdir(path.c_str(), 0755); }) == 0) {
+      ::chmod(path.c_str(), 0755);  // whatever the umask says
+    } else if (errno != EEXIST) {
+      const int number = errno;
+      throw error(base::errc_of_errno(number),
+                  "make directory",
+                  path,
+                  "mkdir: " + base::errno_text(number),
+                  "run as root, or choose a place: gpushm serve --socket PATH");
+    }
+  }
+  return path + "/socket";
+}
+
+void check_directory(const std::string& path) {
+  const std::filesystem::path directory = std::filesystem::absolute(path).parent_path();
+  std::error_code failed;
+  if (!std::filesystem::is_directory(directory, failed)) {
+    throw error(errc::system_error,
+                "serve",
+                path,
+                "there is no directory " + directory.string(),
+                "make it first: mkdir -p " + directory.string());
+  }
+}
+
+std::optional<gid_t> find_group(const std::string& group) {
+  if (group.empty()) {
+    return std::nullopt;
+  }
+  gid_t number = 0;
+  const auto [end, failed] = std::from_chars(group.data(), group.data() + group.size(), number);
+  if (failed == std::errc() && end == group.data() + group.size()) {
+    return number;
+  }
+  const struct group* entry =
+      ::getgrnam(group.c_str());  // NOLINT(concurrency-mt-unsafe): one thread yet
+  if (entry == nullptr) {
+    throw usage_error(errc::invalid_argument,
+                      "serve --group",
+                      group,
+                      "there is no such group",
+                      "see: getent group");
+  }
+  return entry->gr_gid;
+}
+
+void check_ready_fd(const std::optional<int>& fd) {
+  if (fd && ::fcntl(*fd, F_GETFD) == -1) {
+    throw usage_error(errc::invalid_argument,
+                      "serve --ready-fd",
+                      std::to_string(*fd),
+                      "no such descriptor is open in this process",
+                      "open it for the child, for instance: gpushm serve --ready-fd 3 3>FIFO");
+  }
+}
+
+// Never silent: what was to stay until removed is gone with this process.
+void report_lost(client& observer) {
+  std::vector<segment_info> lost = observer.list();
+  lost.erase(std::remove_if(
+                 lost.begin(),
+                 lost.end(),
+                 [](const segment_info& info) { return info.lifetime != lifetime::persistent; }),
+             lost.end());
+  for (const segment_info& info : lost) {
+    note("lost persistent segment \"" + info.name + "\", " + base::size_text(info.size_bytes) +
+         " on " + info.device.text());
+  }
+}
+
+}  // namespace
+
+int run_serve(const serve_arguments& arguments) {
+  check_ready_fd(arguments.ready_fd);
+  check_domain(arguments.broker.domain);
+  broker_options options = arguments.broker;
+  options.raise_descriptor_limit = true;
+  options.group = find_group(arguments.group);
+  options.socket_path = socket_path(arguments);
+  if (options.socket_path.empty()) {
+    options.socket_path = default_socket_path(options.domain);
+  }
+  check_directory(options.socket_path);
+  // This process is the broker's own, so its limit is too.
+  options.raise_descriptor_limit = true;
+  // One connection more: the one below, which sees at the end what is lost.
+  ++options.limits.max_connections;
+  // A reader of our output that goes away must not end the broker.
+  ::signal(SIGPIPE, SIG_IGN);
+  start_log(arguments.log_level);
+  const app::stop_signal stop;
+  const broker running = broker::start(options);
+  connect_options own;
+  own.socket_path = running.socket_path();
+  client observer = client::connect(own);
+
+  print_line("gpushm: serving domain \"" + options.domain + "\" at " + running.socket_path());
+  flush_output();
+  if (arguments.ready_fd) {
+    notify_ready_fd(*arguments.ready_fd);
+  }
+  if (!notify_service_manager("READY=1")) {
+    spdlog::warn("nobody takes messages at NOTIFY_SOCKET");
+  }
+  while (!stop.wait(std::chrono::hours(1))) {
+  }
+  static_cast<void>(notify_service_manager("STOPPING=1"));
+  report_lost(observer);
+  return exit_ok;
+}
+
+}  // namespace gpushm::cli

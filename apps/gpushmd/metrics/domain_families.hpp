@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <prometheus/metric_family.h>
+
+#include <vector>
+
+#include "apps/gpushmd/metrics/agent_metrics.hpp"
+
+namespace gpushm::metrics {
+
+// Readings as families of metrics. Pure. None for no readings.
+[[nodiscard]] std::vector<prometheus::MetricFamily> families_of(
+    const std::vector<domain_reading>& readings);
+[[nodiscard]] std::vector<prometheus::MetricFamily> families_of(
+    const std::vector<resource_reading>& readings);
+[[nodiscard]] std::vector<prometheus::MetricFamily> families_of(
+    const std::vector<dra_reading>& readings);
+
+}  // namespace gpushm::metrics

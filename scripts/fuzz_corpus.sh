@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The committed corpora are archives, so that the tree shows code: tests/fuzz/corpus/NAME.tar.xz, unpacked by CMake.
+#
+#   scripts/fuzz_corpus.sh list NAME            what is in it
+#   scripts/fuzz_corpus.sh add NAME FILE...     adds files, for instance a crash with its fix, or what fuzz_NAME -merge=1 kept
+#   scripts/fuzz_corpus.sh remove NAME FILE...  removes files by their names
+set -euo pipefail
+
+usage() {
+  sed -n 's/^#   //p' "$0" >&2
+  exit 2
+}
+[ $# -ge 2 ] || usage
+action=$1 name=$2
+shift 2
+archive=$(cd "$(dirname "$0")/.." && pwd)/tests/fuzz/corpus/$name.tar.xz
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+mkdir "$folder/$name"
+if [ -e "$archive" ]; then
+  tar -C "$folder" -xJf "$archive"
+elif [ "$action" != add ]; then
+  echo "fuzz_corpus: there is no $archive" >&2
+  exit 2
+fi
+case $action in
+  list) [ $# = 0 ] || usage && ls -l "$folder/$name" && exit ;;
+  add) [ $# -gt 0 ] || usage && cp -- "$@" "$folder/$name/" ;;
+  remove) [ $# -gt 0 ] || usage && (cd "$folder/$name" && rm -- "$@") ;;
+  *) usage ;;
+esac
+# The same files give the same bytes.
+tar -C "$folder" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=a=r,u+w,a+X -cf - "$name" | xz -9e >"$archive"
+echo "fuzz_corpus: $archive: $(find "$folder/$name" -type f | wc -l) files"

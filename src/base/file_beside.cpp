@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/file_beside.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "base/syscall.hpp"
+
+namespace gpushm::base {
+
+file_beside::file_beside(const char* operation, std::string path)
+    : operation_(operation),
+      path_(std::move(path)),
+      own_(path_ + ".tmp.XXXXXX"),
+      file_(base::checked(
+          operation_, path_, "mkostemp", [this] { return ::mkostemp(own_.data(), O_CLOEXEC); })) {}
+
+file_beside::~file_beside() {
+  if (!own_.empty()) {
+    ::unlink(own_.c_str());
+  }
+}
+
+void file_beside::write(std::string_view text) {
+  while (!text.empty()) {
+    const auto written = base::checked(
+        operation_, path_, "write", [&] { return ::write(file_.get(), text.data(), text.size()); });
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+void file_beside::commit() {
+  base::checked(
+      operation_, path_, "rename", [this] { return ::rename(own_.c_str(), path_.c_str()); });
+  own_.clear();
+}
+
+}  // namespace gpushm::base

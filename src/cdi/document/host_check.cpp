@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cdi/document/host_check.hpp"
+
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <cerrno>
+#include <optional>
+#include <set>
+
+#include "base/quoted.hpp"
+#include "base/syscall.hpp"
+
+namespace gpushm::cdi {
+
+namespace {
+
+class host_check {
+ public:
+  explicit host_check(const std::string& file) : file_(file) {}
+
+  void look_at(const edits& changes) {
+    for (const device_node& node : changes.device_nodes) {
+      look_at(node);
+    }
+    for (const mount& one : changes.mounts) {
+      // Other types of file systems name something else than a file.
+      if (one.type.empty() || one.type == "bind" || one.type == "none") {
+        static_cast<void>(status_of(one.host_path, "the mount"));
+      }
+    }
+    for (const hook& one : changes.hooks) {
+      static_cast<void>(status_of(one.path, "the hook"));
+    }
+  }
+
+  std::vector<yaml::problem> found;
+
+ private:
+  void look_at(const device_node& node) {
+    const std::string& path = node.host_path.empty() ? node.path : node.host_path;
+    const auto status = status_of(path, "the device node");
+    if (!status) {
+      return;
+    }
+    const bool character = S_ISCHR(status->st_mode);
+    if (!character && !S_ISBLK(status->st_mode)) {
+      if (node.type != "p" || !S_ISFIFO(status->st_mode)) {
+        tell(path, "not-a-device", base::in_quotes(path) + " is no device node on this machine");
+      }
+      return;
+    }
+    const auto major = static_cast<std::int64_t>(major_of(*status));
+    const auto minor = static_cast<std::int64_t>(minor_of(*status));
+    const bool numbers = node.major != 0 || node.minor != 0;
+    if (numbers && (node.major != major || node.minor != minor)) {
+      tell(path,
+           "other-numbers",
+           base::in_quotes(path) + " has the numbers " + pair(major, minor) +
+               " on this machine, and the document says " + pair(node.major, node.minor) +
+               "; generate it again");
+    }
+  }
+
+  static std::string pair(std::int64_t major, std::int64_t minor) {
+    return std::to_string(major).append(":").append(std::to_string(minor));
+  }
+  static unsigned major_of(const struct stat& status) { return ::major(status.st_rdev); }
+  static unsigned minor_of(const struct stat& status) { return ::minor(status.st_rdev); }
+
+  std::optional<struct stat> status_of(const std::string& path, const char* what) {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) == 0) {
+      return status;
+    }
+    tell(path,
+         "not-on-host",
+         std::string(what)
+             .append(" ")
+             .append(base::in_quotes(path))
+             .append(" is not on this machine: ")
+             .append(base::errno_text(errno)));
+    return std::nullopt;
+  }
+
+  void tell(const std::string& path, const char* rule, std::string text) {
+    if (told_.insert(path).second) {
+      found.push_back({file_, 0, 0, rule, std::move(text)});
+    }
+  }
+
+  const std::string& file_;
+  std::set<std::string> told_;
+};
+
+}  // namespace
+
+std::vector<yaml::problem> check_on_host(const document& content, const std::string& file) {
+  host_check check(file);
+  check.look_at(content.changes);
+  for (const device& each : content.devices) {
+    check.look_at(each.changes);
+  }
+  return std::move(check.found);
+}
+
+}  // namespace gpushm::cdi

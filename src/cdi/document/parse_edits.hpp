@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+#include "cdi/document/document.hpp"
+#include "yaml/reader.hpp"
+
+namespace gpushm::cdi {
+
+/// What reading parts of a document needs.
+struct parse_context {
+  yaml::reader& in;
+  std::optional<std::size_t> version;  ///< index of a known one; nothing: do not check fields
+
+  /// Reports `what` at `where` when the document's version is older than `version`.
+  void since(const yaml::node& where, std::string_view needed, std::string_view what) const;
+};
+
+/// Reads and judges containerEdits. Problems go to the reader.
+void read_edits(const parse_context& context, const yaml::node& node, edits& out);
+
+}  // namespace gpushm::cdi

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cdi/registry/registry.hpp"
+
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "base/quoted.hpp"
+#include "cdi/document/name.hpp"
+#include "cdi/document/parse.hpp"
+#include "cdi/registry/spec_directory.hpp"
+
+namespace gpushm::cdi {
+
+namespace {
+
+/// A document with what tells whether it has changed.
+struct loaded {
+  std::shared_ptr<const source> document;
+  file_stamp stamp;
+  bool may_be_stale = true;  ///< the stamp alone cannot tell
+};
+
+using place = std::pair<std::size_t, std::string>;  ///< priority and path
+
+bool is_gone(const std::string& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) != 0 && errno == ENOENT;
+}
+
+bool same(const source& a, const source& b) {
+  return a.content == b.content && a.problems == b.problems && a.warnings == b.warnings;
+}
+
+/// Nothing when it has vanished since the directory was listed.
+std::optional<loaded> load_document(const place& where) {
+  loaded fresh;
+  // Before reading: what changes while it is read changes the stamp of next time.
+  if (const auto stamp = stamp_of(where.second)) {
+    fresh.stamp = *stamp;
+    fresh.may_be_stale = is_fresh(*stamp);
+  }
+  parsed read = load(where.second);
+  if (!read.problems.empty() && is_gone(where.second)) {
+    return std::nullopt;
+  }
+  auto document = std::make_shared<source>();
+  document->path = where.second;
+  document->priority = where.first;
+  document->content = std::move(read.content);
+  document->problems = std::move(read.problems);
+  document->warnings = std::move(read.warnings);
+  fresh.document = std::move(document);
+  return fresh;
+}
+
+struct definition {
+  const source* from = nullptr;
+  const device* found = nullptr;
+};
+
+yaml::problem conflict(const std::string& name, const source& here, const source& other, bool hidden) {
+  std::string text = "device " + base::in_quotes(name) + " is also in " + other.path;
+  text += hidden ? " (neither counts: a directory of higher priority has it too)"
+                 : "; remove it from one of them, as none is used";
+  return {here.path, 0, 0, "conflict", std::move(text)};
+}
+
+}  // namespace
+
+struct registry::state {
+  std::vector<std::string> directories;
+  std::map<place, loaded> documents;
+  std::vector<std::shared_ptr<const source>> sources;
+  std::vector<yaml::problem> directory_problems;
+  std::vector<yaml::problem> conflicts;
+  std::map<std::string, registered_device, std::less<>> devices;
+  std::map<std::string, std::vector<const source*>, std::less<>> in_conflict;
+
+  /// Reads the directories. Documents that have not changed are taken from `before`.
+  /// Returns whether something differs from it.
+  bool scan(const state* before) {
+    bool changed = before == nullptr;
+    for (std::size_t priority = 0; priority < directories.size(); ++priority) {
+      const std::string& directory = directories[priority];
+      for (const std::string& name : list_documents(directory, directory_problems)) {
+        std::string path = directory;
+        path.append("/").append(name);
+        changed |= take({priority, std::move(path)}, before);
+      }
+    }
+    return changed || documents.size() != before->documents.size() ||
+           directory_problems != before->directory_problems;
+  }
+
+  bool take(const place& where, const state* before) {
+    const loaded* known = nullptr;
+    if (before != nullptr) {
+      const auto found = before->documents.find(where);
+      known = found == before->documents.end() ? nullptr : &found->second;
+    }
+    if (known != nullptr && !known->may_be_stale && stamp_of(where.second) == known->stamp) {
+      documents.emplace(where, *known);
+      return false;
+    }
+    auto fresh = load_document(where);
+    if (!fresh) {
+      return known != nullptr;
+    }
+    const bool unchanged = known != nullptr && same(*known->document, *fresh->document);
+    if (unchanged) {
+      fresh->document = known->document;
+    }
+    documents.emplace(where, std::move(*fresh));
+    return !unchanged;
+  }
+
+  void resolve() {
+    // Of each name the definitions of each priority, the highest last.
+    std::map<std::string, std::map<std::size_t, std::vector<definition>>> names;
+    for (const auto& [where, each] : documents) {
+      sources.push_back(each.document);
+      if (!each.document->problems.empty()) {
+        continue;
+      }
+      const std::string prefix = each.document->content.kind + "=";
+      for (const device& one : each.document->content.devices) {
+        names[prefix + one.name][where.first].push_back({each.document.get(), &one});
+      }
+    }
+    for (auto& [name, levels] : names) {
+      const std::size_t highest = levels.rbegin()->first;
+      for (const auto& [priority, definitions] : levels) {
+        if (definitions.size() > 1) {
+          tell_conflict(name, definitions, priority < highest);
+        } else if (priority == highest) {
+          devices.emplace_hint(
+              devices.end(), name, registered_device{definitions[0].from, definitions[0].found});
+        }
+      }
+    }
+  }
+
+  void tell_conflict(const std::string& name,
+                     const std::vector<definition>& definitions,
+                     bool hidden) {
+    for (const definition& each : definitions) {
+      const source* other =
+          each.from == definitions[0].from ? definitions[1].from : definitions[0].from;
+      conflicts.push_back(conflict(name, *each.from, *other, hidden));
+      if (!hidden) {
+        in_conflict[name].push_back(each.from);
+      }
+    }
+  }
+
+  [[nodiscard]] std::string why_not(std::string_view name) const;
+};
+
+const std::vector<std::string>& default_directories() {
+  static const std::vector<std::string> both{"/etc/cdi", "/var/run/cdi"};
+  return both;
+}
+
+registry::registry(std::vector<std::string> directories) {
+  auto fresh = std::make_shared<state>();
+  fresh->directories = std::move(directories);
+  fresh->scan(nullptr);
+  fresh->resolve();
+  state_ = std::move(fresh);
+}
+
+bool registry::refresh() {
+  auto fresh = std::make_shared<state>();
+  fresh->directories = state_->directories;
+  if (!fresh->scan(state_.get())) {
+    // What was read again may have another stamp by now.
+    auto same_devices = std::make_shared<state>(*state_);
+    same_devices->documents = std::move(fresh->documents);
+    state_ = std::move(same_devices);
+    return false;
+  }
+  fresh->resolve();
+  state_ = std::move(fresh);
+  return true;
+}
+
+registered_device registry::find(std::string_view qualified_name) const {
+  const auto found = state_->devices.find(qualified_name);
+  return found == state_->devices.end() ? registered_device{} : found->second;
+}
+
+const std::map<std::string, registered_device, std::less<>>& registry::devices() const {
+  return state_->devices;
+}
+
+const std::vector<std::shared_ptr<const source>>& registry::sources() const {
+  return state_->sources;
+}
+
+std::vector<yaml::problem> registry::problems() const {
+  std::vector<yaml::problem> all = state_->directory_problems;
+  for (const auto& each : state_->sources) {
+    all.insert(all.end(), each->problems.begin(), each->problems.end());
+  }
+  all.insert(all.end(), state_->conflicts.begin(), state_->conflicts.end());
+  return all;
+}
+
+const std::vector<std::string>& registry::directories() const {
+  return state_->directories;
+}
+
+std::string registry::why_not(std::string_view qualified_name) const {
+  return state_->why_not(qualified_name);
+}
+
+std::string registry::state::why_not(std::string_view name) const {
+  constexpr std::size_t shown = 8;
+  const auto wanted = parse_qualified_name(name);
+  if (!wanted) {
+    return base::in_quotes(name) + " is no name of a device, which is vendor/class=name";
+  }
+  if (const auto found = in_conflict.find(name); found != in_conflict.end()) {
+    return found->second[0]->path + " and " + found->second[1]->path + " both define it";
+  }
+  for (const auto& each : sources) {
+    if (!each->problems.empty() && each->content.kind == wanted->kind) {
+      return "the document that may define it cannot be used: " + to_string(each->problems.front());
+    }
+  }
+  // What there is of that kind, or which kinds there are.
+  std::string listed;
+  std::size_t count = 0;
+  std::string last;
+  const std::string prefix = wanted->kind + "=";
+  const bool kind_known = devices.lower_bound(prefix) != devices.end() &&
+                          devices.lower_bound(prefix)->first.starts_with(prefix);
+  for (const auto& [one, where] : devices) {
+    const std::string text = kind_known ? one : where.from->content.kind;
+    if ((kind_known && !one.starts_with(prefix)) || text == last) {
+      continue;
+    }
+    last = text;
+    if (++count <= shown) {
+      listed.append(listed.empty() ? "" : ", ")
+          .append(kind_known ? text.substr(prefix.size()) : text);
+    }
+  }
+  if (count > shown) {
+    listed.append(" and ").append(std::to_string(count - shown)).append(" more");
+  }
+  if (kind_known) {
+    return wanted->kind + " has no device " + base::in_quotes(wanted->device) + ", only " + listed;
+  }
+  std::string where;
+  for (const std::string& directory : directories) {
+    where.append(where.empty() ? "" : ", ").append(directory);
+  }
+  return "no document in " + where + " has the kind " + wanted->kind +
+         (listed.empty() ? "" : ", only " + listed);
+}
+
+}  // namespace gpushm::cdi

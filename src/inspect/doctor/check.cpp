@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "inspect/doctor/check.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "inspect/doctor/rules.hpp"
+
+namespace gpushm::inspect {
+
+std::string_view to_string(verdict value) noexcept {
+  switch (value) {
+    case verdict::ok:
+      return "ok";
+    case verdict::warning:
+      return "warning";
+    case verdict::problem:
+      return "problem";
+    case verdict::not_applicable:
+      return "not applicable";
+    case verdict::note:
+      return "note";
+  }
+  return "unknown";
+}
+
+namespace {
+
+struct rule {
+  std::string_view id;
+  std::string_view section;
+  check (*apply)(const facts&);
+};
+
+constexpr auto every =
+    std::to_array<rule>({{"libcuda", "driver", rules::libcuda},
+                         {"driver-match", "driver", rules::driver_match},
+                         {"cuda-compat", "driver", rules::cuda_compat},
+                         {"cuinit", "driver", rules::cuinit},
+                         {"nvml", "driver", rules::nvml},
+                         {"device-nodes", "devices", rules::device_nodes},
+                         {"gpu-nodes", "devices", rules::gpu_nodes},
+                         {"uvm-major", "devices", rules::uvm_major},
+                         {"visible-devices", "devices", rules::visible_devices},
+                         {"cdi", "devices", rules::cdi},
+                         {"gpus", "GPUs", rules::gpus},
+                         {"vmm-support", "GPUs", rules::vmm_support},
+                         {"rdma", "GPUs", rules::rdma},
+                         {"mig", "GPUs", rules::mig},
+                         {"compute-mode", "GPUs", rules::compute_mode},
+                         {"mps", "GPUs", rules::mps},
+                         {"virtualization", "GPUs", rules::virtualization},
+                         {"persistence", "GPUs", rules::persistence},
+                         {"peer-access", "GPUs", rules::peer_access},
+                         {"imex", "GPUs", rules::imex},
+                         {"xid", "GPUs", rules::xid},
+                         {"container", "isolation", rules::container},
+                         {"namespaces", "isolation", rules::namespaces},
+                         {"pid-namespace", "isolation", rules::pid_namespace},
+                         {"user-namespace", "isolation", rules::user_namespace},
+                         {"host-namespaces", "isolation", rules::host_namespaces},
+                         {"privileges", "isolation", rules::privileges},
+                         {"ptrace", "isolation", rules::ptrace},
+                         {"shm", "isolation", rules::shm},
+                         {"limits", "isolation", rules::limits},
+                         {"broker", "sharing", rules::broker}});
+
+constexpr auto ids_of_all() {
+  std::array<std::string_view, every.size()> all{};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i] = every[i].id;
+  }
+  return all;
+}
+constexpr auto ids = ids_of_all();
+
+/// A problem whose consequences are known, the deepest first.
+struct root {
+  std::string_view id;
+  std::vector<std::string_view> consequences;
+};
+
+const std::vector<root>& roots() {
+  static const std::vector<root> all{
+      {"uvm-major", {"device-nodes", "cuinit", "gpus"}},
+      {"driver-match", {"cuinit", "nvml", "gpus"}},
+      {"device-nodes", {"cuinit", "gpus"}},
+      {"gpu-nodes", {"cuinit"}},
+      {"mig", {"cuinit"}},
+  };
+  return all;
+}
+
+bool is_wrong(const check& one) {
+  return one.result == verdict::problem || one.result == verdict::warning;
+}
+
+/// What only follows from a problem is told as such: acting on it would help nothing.
+void mark_consequences(std::vector<check>& checks) {
+  const auto find = [&checks](std::string_view id) {
+    return std::find_if(
+        checks.begin(), checks.end(), [id](const check& one) { return one.id == id; });
+  };
+  for (const root& each : roots()) {
+    if (find(each.id)->result != verdict::problem) {
+      continue;
+    }
+    for (const std::string_view id : each.consequences) {
+      const auto found = find(id);
+      if (is_wrong(*found)) {
+        found->result = verdict::note;
+        found->follows = each.id;
+        found->why = "follows from " + std::string(each.id);
+        found->remedy.clear();
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::span<const std::string_view> check_ids() noexcept {
+  return ids;
+}
+
+std::vector<check> examine(const facts& all) {
+  std::vector<check> checks;
+  for (const rule& each : every) {
+    check made = each.apply(all);
+    made.id = each.id;
+    made.section = each.section;
+    checks.push_back(std::move(made));
+  }
+  mark_consequences(checks);
+  return checks;
+}
+
+std::string driver_problem(const facts& all) {
+  const auto shown = [](const gpu_facts& gpu) { return !gpu.cuda.empty(); };
+  if (!rules::driver_expected(all) || std::any_of(all.gpus.begin(), all.gpus.end(), shown)) {
+    return {};
+  }
+  for (const auto apply : {rules::cuinit, rules::libcuda}) {
+    const check made = apply(all);
+    if (made.result == verdict::problem) {
+      return made.seen;
+    }
+  }
+  return {};
+}
+
+}  // namespace gpushm::inspect

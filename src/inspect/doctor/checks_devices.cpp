@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "base/text.hpp"
+#include "inspect/doctor/rules.hpp"
+
+namespace gpushm::inspect::rules {
+
+namespace {
+
+std::string remedy_for(int number) {
+  switch (number) {
+    case EACCES:
+      return "on the host: chmod 0666 the node (options nvidia NVreg_DeviceFileMode=0666), or run "
+             "with its group";
+    case ENXIO:
+    case ENODEV:
+      return "on the host: modprobe nvidia nvidia_uvm; then try a CUDA program (nvidia-smi does "
+             "not "
+             "use /dev/nvidia-uvm)";
+    default:
+      return "start the container with the GPU: --device nvidia.com/gpu=0 (CDI), --gpus, or in its "
+             "resources";
+  }
+}
+
+bool is_all(const std::string& text) {
+  return text == "all" || text == "void" || text == "none";
+}
+
+std::size_t openable_gpus(const facts& all) {
+  return static_cast<std::size_t>(
+      std::count_if(all.gpus.begin(), all.gpus.end(), [](const gpu_facts& each) {
+        return each.open_error == 0;
+      }));
+}
+
+/// CUDA_VISIBLE_DEVICES as CUDA reads it: up to the first entry that names nothing.
+struct visible_list {
+  std::size_t useful = 0;  ///< entries before `stop`
+  std::string stop;        ///< the entry that names nothing; empty: there is none
+};
+
+visible_list read_visible(const facts& all, const std::string& text) {
+  visible_list read;
+  const std::size_t count = openable_gpus(all);
+  for (const std::string_view entry : base::split(text, ",")) {
+    const std::string_view name = base::trim(entry);
+    bool known = false;
+    if (const auto ordinal = base::number<int>(name)) {
+      known = *ordinal >= 0 && static_cast<std::size_t>(*ordinal) < count;
+    } else {
+      known = std::any_of(all.gpus.begin(), all.gpus.end(), [&](const gpu_facts& each) {
+        return (!name.empty() && each.uuid.starts_with(name) && each.open_error == 0) ||
+               (each.nvml && std::any_of(each.nvml->mig_instances.begin(),
+                                         each.nvml->mig_instances.end(),
+                                         [&](const mig_instance_view& instance) {
+                                           return !name.empty() && instance.uuid.starts_with(name);
+                                         }));
+      });
+    }
+    if (!known) {
+      read.stop = name;
+      return read;
+    }
+    ++read.useful;
+  }
+  return read;
+}
+
+/// Who makes documents of a kind again.
+std::string cdi_remedy(const cdi_facts& document) {
+  if (document.problem.find(" is also in ") != std::string::npos) {
+    return "remove one of the two files, or the device from one of them";
+  }
+  if (document.kind.starts_with("nvidia.com/")) {
+    return "nvidia-ctk cdi generate --output=" + document.path;
+  }
+  if (document.kind.starts_with("gpushm.dev/")) {
+    return document.path.starts_with("/var/run/cdi/")
+               ? "restart the node's agent (kubectl -n gpushm-system rollout restart "
+                 "daemonset/gpushmd), or without one: gpushm cdi share --output=" +
+                     document.path
+               : "gpushm cdi share --output=" + document.path;
+  }
+  return "make it again with the tool that wrote it" +
+         (document.kind.empty() ? std::string() : ", which is of " + document.kind) +
+         "; it is not NVIDIA's and not gpushm's";
+}
+
+bool is_of_gpus(const cdi_facts& document) {
+  return document.kind.starts_with("nvidia.com/") || document.kind.starts_with("gpushm.dev/");
+}
+
+}  // namespace
+
+check device_nodes(const facts& all) {
+  check made;
+  if (!driver_expected(all)) {
+    made.seen = "no NVIDIA driver here";
+    return made;
+  }
+  int worst = 0;
+  for (const device_node_facts& node : all.nodes) {
+    if (node.path != "/dev/nvidiactl" && node.path != "/dev/nvidia-uvm") {
+      continue;
+    }
+    if (node.open_error != 0) {
+      made.seen +=
+          (made.seen.empty() ? "" : "; ") + node.path + " " + why_not_opened(node.open_error);
+      worst = node.open_error;
+    }
+  }
+  if (worst == 0) {
+    made.result = verdict::ok;
+    made.seen = "/dev/nvidiactl and /dev/nvidia-uvm can be opened";
+    return made;
+  }
+  made.result = verdict::problem;
+  made.why = "CUDA needs /dev/nvidiactl and /dev/nvidia-uvm, whichever GPU is used";
+  made.remedy = remedy_for(worst);
+  return made;
+}
+
+check gpu_nodes(const facts& all) {
+  check made;
+  std::string denied;
+  std::size_t known = 0;
+  int last = 0;
+  for (const gpu_facts& gpu : all.gpus) {
+    if (!gpu.open_error) {
+      continue;
+    }
+    ++known;
+    if (*gpu.open_error != 0) {
+      denied += (denied.empty() ? "" : "; ") + ("/dev/nvidia" + std::to_string(gpu.minor)) +
+                " of " + short_name(gpu) + " " + why_not_opened(*gpu.open_error);
+      last = *gpu.open_error;
+    }
+  }
+  if (known == 0) {
+    made.seen =
+        all.gpus.empty() ? "no GPU here" : unknown("the GPUs' device numbers are not visible here");
+    return made;
+  }
+  const std::size_t open = openable_gpus(all);
+  made.seen = std::to_string(open) + " of " + std::to_string(known) + " can be opened";
+  if (open == known) {
+    made.result = verdict::ok;
+    return made;
+  }
+  made.seen += ": " + denied;
+  // A container is given the GPUs that it asked for, and no more.
+  const bool by_intent = in_container(all.self) && last != EACCES && last != ENXIO;
+  made.result = open == 0 ? verdict::problem : by_intent ? verdict::note : verdict::warning;
+  made.why =
+      "memory on a GPU whose node this process may not open cannot be shared with this process; no "
+      "other privilege helps, and without gpushm the driver says \"invalid argument\"";
+  made.remedy = remedy_for(last);
+  return made;
+}
+
+check uvm_major(const facts& all) {
+  check made;
+  for (const device_node_facts& node : all.nodes) {
+    if (!node.status || !node.expected_major || node.status->type != "character device") {
+      continue;
+    }
+    if (node.status->major != *node.expected_major) {
+      made.result = verdict::problem;
+      made.seen = node.path + " has major " + std::to_string(node.status->major) +
+                  ", the kernel has " + std::to_string(*node.expected_major);
+      made.why =
+          "the number is assigned again when the module is loaded; nvidia-smi still works with a "
+          "stale node, cuInit does not";
+      made.remedy = in_container(all.self)
+                        ? "on the host: nvidia-ctk cdi generate again; then restart the container"
+                        : "rm " + node.path + "; nvidia-modprobe -u -c 0";
+      return made;
+    }
+    if (node.path == "/dev/nvidia-uvm") {
+      made.result = verdict::ok;
+      made.seen = "nvidia-uvm has the kernel's major " + std::to_string(node.status->major);
+    }
+  }
+  if (made.seen.empty()) {
+    made.seen = unknown("no node, or no entry in /proc/devices, to compare");
+  }
+  return made;
+}
+
+check visible_devices(const facts& all) {
+  check made;
+  const auto cuda = all.self.variables.find("CUDA_VISIBLE_DEVICES");
+  const auto nvidia = all.self.variables.find("NVIDIA_VISIBLE_DEVICES");
+  if (cuda == all.self.variables.end() && nvidia == all.self.variables.end()) {
+    made.result = driver_expected(all) ? verdict::ok : verdict::not_applicable;
+    made.seen = "neither CUDA_VISIBLE_DEVICES nor NVIDIA_VISIBLE_DEVICES is set";
+    return made;
+  }
+  if (cuda != all.self.variables.end()) {
+    made.seen = "CUDA_VISIBLE_DEVICES=" + cuda->second;
+  }
+  if (nvidia != all.self.variables.end()) {
+    made.seen += (made.seen.empty() ? "" : ", ") + ("NVIDIA_VISIBLE_DEVICES=" + nvidia->second);
+  }
+  if (nvidia != all.self.variables.end() && nvidia->second != "void" && nvidia->second != "none" &&
+      !nvidia->second.empty() && openable_gpus(all) == 0) {
+    made.result = verdict::problem;
+    made.why =
+        "NVIDIA_VISIBLE_DEVICES asks the container toolkit for GPUs, and this container was not "
+        "started by it; CUDA does not read that variable";
+    made.remedy = "run with the nvidia runtime (runtimeClassName: nvidia), or with CDI";
+    return made;
+  }
+  if (cuda != all.self.variables.end() && openable_gpus(all) > 0) {
+    const visible_list read = read_visible(all, cuda->second);
+    if (read.useful == 0) {
+      made.result = verdict::problem;
+      made.why = cuda->second.empty() ? "empty hides every GPU from CUDA"
+                                      : "CUDA stops at \"" + read.stop +
+                                            "\", which names no GPU that it can use here";
+      made.remedy = "unset CUDA_VISIBLE_DEVICES: inside a container the GPUs count from 0 again";
+      return made;
+    }
+    // -1 is how a list is ended on purpose.
+    if (!read.stop.empty() && read.stop != "-1") {
+      made.result = verdict::warning;
+      made.why = "CUDA stops at \"" + read.stop +
+                 "\", which names no GPU that it can use here: of " +
+                 std::to_string(base::split(cuda->second, ",").size()) + " entries it takes " +
+                 std::to_string(read.useful);
+      made.remedy = "take \"" + read.stop +
+                    "\" out of CUDA_VISIBLE_DEVICES, or give this "
+                    "container that GPU";
+      return made;
+    }
+    if (read.useful < openable_gpus(all)) {
+      made.why =
+          "it hides GPUs from enumeration; memory on them can be opened all the same, only the "
+          "device node matters";
+    }
+  }
+  if (nvidia != all.self.variables.end() && !is_all(nvidia->second) && made.why.empty()) {
+    made.why = "NVIDIA_VISIBLE_DEVICES is for the container toolkit; CUDA does not read it";
+  }
+  made.result = verdict::ok;
+  return made;
+}
+
+check cdi(const facts& all) {
+  check made;
+  if (all.cdi.empty()) {
+    made.seen = "no CDI document in /etc/cdi or /var/run/cdi";
+    return made;
+  }
+  std::size_t devices = 0;
+  const cdi_facts* wrong = nullptr;
+  for (const cdi_facts& each : all.cdi) {
+    devices += each.devices.size();
+    // A document of GPUs or domains before one of something else.
+    if (!each.problem.empty() && (wrong == nullptr || (is_of_gpus(each) && !is_of_gpus(*wrong)))) {
+      wrong = &each;
+    }
+  }
+  if (wrong != nullptr) {
+    const bool foreign = !is_of_gpus(*wrong) && !wrong->kind.empty();
+    made.result = foreign ? verdict::note : verdict::warning;
+    made.seen = wrong->path + ": " + wrong->problem;
+    made.why = foreign ? "it is of " + wrong->kind + ", so no GPU of NVIDIA's depends on it"
+                       : "engines then say \"unresolvable CDI devices\", or start containers "
+                         "without the GPU";
+    made.remedy = cdi_remedy(*wrong);
+    return made;
+  }
+  made.result = verdict::ok;
+  made.seen = std::to_string(all.cdi.size()) +
+              (all.cdi.size() == 1 ? " document, " : " documents, ") + std::to_string(devices) +
+              " devices";
+  return made;
+}
+
+}  // namespace gpushm::inspect::rules

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "inspect/doctor/check.hpp"
+
+namespace gpushm::inspect {
+
+/// Keys are the names of the members.
+void to_json(nlohmann::json& to, const check& from);
+
+}  // namespace gpushm::inspect

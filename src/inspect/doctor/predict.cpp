@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "inspect/doctor/predict.hpp"
+
+#include <algorithm>
+
+#include "driver/cuda.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm::inspect {
+
+namespace {
+
+constexpr std::string_view same_gpus =
+    "give both sides this GPU: one ResourceClaim used by both pods, a CDI device or --gpus on both "
+    "containers";
+
+bool may_open(const party& side, int gpu) {
+  return !side.known_minors ||
+         std::find(side.minors.begin(), side.minors.end(), gpu) != side.minors.end();
+}
+
+std::string node_of(int gpu) {
+  return "/dev/nvidia" + std::to_string(gpu);
+}
+
+/// Equal values collide even across namespaces; in one namespace equal values are one process.
+bool pids_collide(const party& exporter, const party& importer) {
+  return exporter.pid == importer.pid;
+}
+
+prediction not_exportable_here(way how, int gpu, bool any_gpu) {
+  prediction made;
+  const auto result = any_gpu ? cuda::CUDA_ERROR_INVALID_DEVICE : cuda::CUDA_ERROR_NO_DEVICE;
+  made.driver_failure = driver::result_text(result);
+  made.failure = how == way::raw_legacy ? made.driver_failure
+                 : any_gpu              ? std::string(to_string(errc::device_not_found))
+                                        : std::string(to_string(errc::driver_unavailable));
+  made.why = "the exporter may not open " + node_of(gpu) +
+             ", so CUDA does not show it that GPU and there is nothing to export";
+  made.remedy = "give the exporter this GPU";
+  return made;
+}
+
+/// What the driver says to an importer that may not open the node (FACTS I4); a collision of PIDs
+/// is noticed first.
+std::string driver_failure_when_hidden(way how, bool collide) {
+  switch (how) {
+    case way::raw_legacy:
+    case way::legacy:
+      return driver::result_text(collide ? cuda::CUDA_ERROR_INVALID_CONTEXT
+                                         : cuda::CUDA_ERROR_INVALID_VALUE);
+    case way::vmm:
+      return driver::result_text(cuda::CUDA_ERROR_INVALID_DEVICE);
+    case way::pool:
+      return "killed by signal 11 (Segmentation fault)";
+    case way::host:
+      break;
+  }
+  return {};
+}
+
+prediction hidden_from_importer(way how, const party& importer, int gpu, bool collide) {
+  prediction made;
+  made.driver_failure = importer.minors.empty() ? driver::result_text(cuda::CUDA_ERROR_NO_DEVICE)
+                                                : driver_failure_when_hidden(how, collide);
+  if (how == way::raw_legacy) {
+    made.failure = made.driver_failure;
+    made.why = collide
+                   ? "both processes have PID " + std::to_string(importer.pid) +
+                         " in their namespaces, which the driver takes for one process; and the "
+                         "importer may not open " +
+                         node_of(gpu)
+                   : "the importer may not open " + node_of(gpu) +
+                         ", the exporting GPU; \"privileged\" helps only because it opens every "
+                         "GPU's node";
+  } else {
+    made.failure = to_string(errc::device_not_visible);
+    made.why = "the importer may not open " + node_of(gpu) +
+               ", the exporting GPU; gpushm says so before the driver is asked";
+  }
+  made.remedy = same_gpus;
+  return made;
+}
+
+}  // namespace
+
+std::string_view to_string(way value) noexcept {
+  switch (value) {
+    case way::raw_legacy:
+      return "raw-legacy";
+    case way::legacy:
+      return "cuda-ipc";
+    case way::vmm:
+      return "cuda-vmm";
+    case way::pool:
+      return "cuda-pool";
+    case way::host:
+      return "host";
+  }
+  return "unknown";
+}
+
+std::optional<way> parse_way(std::string_view text) noexcept {
+  for (const way each : all_ways) {
+    if (to_string(each) == text) {
+      return each;
+    }
+  }
+  return std::nullopt;
+}
+
+prediction predict(way how, const party& exporter, const party& importer, int gpu) {
+  prediction made;
+  if (how == way::host) {
+    made.works = true;
+    made.why = "host memory travels as a descriptor: both sides need the domain's socket, no GPU";
+    return made;
+  }
+  if (!may_open(exporter, gpu)) {
+    return not_exportable_here(how, gpu, !exporter.minors.empty());
+  }
+  const bool collide = pids_collide(exporter, importer);
+  if (!may_open(importer, gpu)) {
+    return hidden_from_importer(how, importer, gpu, collide);
+  }
+  if (collide && (how == way::raw_legacy || how == way::legacy)) {
+    made.driver_failure = driver::result_text(cuda::CUDA_ERROR_INVALID_CONTEXT);
+  }
+  if (collide && how == way::raw_legacy) {
+    made.failure = made.driver_failure;
+    made.why = "both processes have PID " + std::to_string(importer.pid) +
+               " in their namespaces: the driver takes the handle for one of the importer's own";
+    made.remedy =
+        "open it through gpushm (client::share and open, or tickets); hostPID and "
+        "shareProcessNamespace only make the numbers differ";
+    return made;
+  }
+  made.works = true;
+  switch (how) {
+    case way::raw_legacy:
+      made.why = "the importer may open the GPU, and the two PIDs differ in value";
+      break;
+    case way::legacy:
+      made.why = collide ? "gpushm rewrites the PID in the handle that equals the importer's"
+                         : "the importer may open the GPU";
+      break;
+    default:
+      made.why = "descriptors know no PIDs; the importer may open the GPU";
+      break;
+  }
+  return made;
+}
+
+}  // namespace gpushm::inspect

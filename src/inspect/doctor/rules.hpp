@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Doctor's rules. Each looks at the facts alone and always gives a verdict. Pure, thread-safe.
+
+#include <cerrno>
+#include <string>
+
+#include "inspect/doctor/check.hpp"
+
+namespace gpushm::inspect::rules {
+
+// checks_driver.cpp
+[[nodiscard]] check libcuda(const facts& all);
+[[nodiscard]] check driver_match(const facts& all);
+[[nodiscard]] check cuda_compat(const facts& all);
+[[nodiscard]] check nvml(const facts& all);
+[[nodiscard]] check cuinit(const facts& all);
+
+// checks_devices.cpp
+[[nodiscard]] check device_nodes(const facts& all);
+[[nodiscard]] check gpu_nodes(const facts& all);
+[[nodiscard]] check uvm_major(const facts& all);
+[[nodiscard]] check visible_devices(const facts& all);
+[[nodiscard]] check cdi(const facts& all);
+
+// checks_gpus.cpp
+[[nodiscard]] check gpus(const facts& all);
+[[nodiscard]] check mig(const facts& all);
+[[nodiscard]] check compute_mode(const facts& all);
+[[nodiscard]] check mps(const facts& all);
+[[nodiscard]] check virtualization(const facts& all);
+[[nodiscard]] check persistence(const facts& all);
+[[nodiscard]] check xid(const facts& all);
+[[nodiscard]] check vmm_support(const facts& all);
+[[nodiscard]] check rdma(const facts& all);
+[[nodiscard]] check peer_access(const facts& all);
+[[nodiscard]] check imex(const facts& all);
+
+// checks_isolation.cpp
+[[nodiscard]] check container(const facts& all);
+[[nodiscard]] check namespaces(const facts& all);
+[[nodiscard]] check pid_namespace(const facts& all);
+[[nodiscard]] check user_namespace(const facts& all);
+[[nodiscard]] check host_namespaces(const facts& all);
+[[nodiscard]] check privileges(const facts& all);
+[[nodiscard]] check ptrace(const facts& all);
+[[nodiscard]] check shm(const facts& all);
+[[nodiscard]] check limits(const facts& all);
+[[nodiscard]] check broker(const facts& all);
+
+// What several rules ask.
+
+/// Something of NVIDIA's driver is here: without it nothing about GPUs can be wrong.
+[[nodiscard]] inline bool driver_expected(const facts& all) {
+  if (!all.module_version.empty() || !all.gpus.empty() || !all.device_majors.empty()) {
+    return true;
+  }
+  for (const device_node_facts& node : all.nodes) {
+    if (node.status) {
+      return true;
+    }
+  }
+  return false;
+}
+
+[[nodiscard]] inline bool in_container(const process_facts& process) {
+  return !process.container.runtime.empty();
+}
+
+/// Of a board for people: its UUID's beginning, or its address.
+[[nodiscard]] inline std::string short_name(const gpu_facts& gpu) {
+  return gpu.uuid.empty() ? gpu.pci_address : gpu.uuid.substr(0, 12);
+}
+
+/// What is seen when something cannot be known: the one way to say it.
+[[nodiscard]] inline std::string unknown(const std::string& reason) {
+  return "unknown (" + reason + ")";
+}
+
+/// Why a node cannot be opened, in words.
+[[nodiscard]] inline std::string why_not_opened(int number) {
+  switch (number) {
+    case ENOENT:
+      return "is missing";
+    case EPERM:
+      return "is denied by the device cgroup (EPERM)";
+    case EACCES:
+      return "is denied by its owner and mode (EACCES)";
+    case ENXIO:
+    case ENODEV:
+      return "has no driver behind it (ENXIO)";
+    default:
+      return "cannot be opened (errno " + std::to_string(number) + ")";
+  }
+}
+
+}  // namespace gpushm::inspect::rules

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "inspect/explain/rules.hpp"
+
+#include <algorithm>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "gpushm/error.hpp"
+#include "inspect/explain/explain.hpp"
+
+namespace gpushm::inspect {
+
+/// explain_rules.json, from the build.
+std::string_view explain_data() noexcept;
+
+namespace {
+
+using nlohmann::json;
+
+[[noreturn]] void refuse(const std::string& object, const std::string& cause) {
+  throw error(errc::invalid_argument, "read rules of explain", object, cause);
+}
+
+/// An object whose every key is asked for: what is misspelt must not be ignored.
+class reader {
+ public:
+  reader(const json& value, std::string name, std::initializer_list<std::string_view> keys)
+      : value_(value), name_(std::move(name)) {
+    if (!value.is_object()) {
+      refuse(name_, "is no object");
+    }
+    for (const auto& [key, each] : value.items()) {
+      if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
+        refuse(name_, "unknown key \"" + key + "\"");
+      }
+    }
+  }
+
+  template <typename Type>
+  [[nodiscard]] Type get(const char* key) const {
+    try {
+      return value_.contains(key) ? value_.at(key).get<Type>() : Type{};
+    } catch (const json::exception&) {
+      refuse(name_, "\"" + std::string(key) + "\" has the wrong type");
+    }
+  }
+  [[nodiscard]] std::string text(const char* key) const {
+    auto value = get<std::string>(key);
+    if (value.empty()) {
+      refuse(name_, "lacks \"" + std::string(key) + "\"");
+    }
+    return value;
+  }
+  [[nodiscard]] std::vector<json> items(const char* key) const {
+    return get<std::vector<json>>(key);
+  }
+
+ private:
+  const json& value_;
+  std::string name_;
+};
+
+verdict parse_verdict(const std::string& text, const std::string& where) {
+  for (const verdict each :
+       {verdict::ok, verdict::warning, verdict::problem, verdict::not_applicable, verdict::note}) {
+    if (to_string(each) == text) {
+      return each;
+    }
+  }
+  refuse(where, "unknown verdict \"" + text + "\"");
+}
+
+void expect_check(const std::string& id, const std::string& where) {
+  if (!is_check_id(id)) {
+    refuse(where, "unknown check \"" + id + "\"");
+  }
+}
+
+void expect_fact(const std::string& name, const std::string& where) {
+  const auto names = fact_names();
+  if (std::find(names.begin(), names.end(), name) == names.end()) {
+    refuse(where, "unknown fact \"" + name + "\"");
+  }
+}
+
+explain_condition parse_condition(const json& value, const std::string& where) {
+  const reader from(value, where, {"check", "verdict", "fact", "text", "factor"});
+  explain_condition made;
+  made.check = from.get<std::string>("check");
+  made.fact = from.get<std::string>("fact");
+  made.text = from.get<std::string>("text");
+  made.factor = from.get<double>("factor");
+  if (!made.check.empty()) {
+    expect_check(made.check, where);
+    made.result = parse_verdict(from.text("verdict"), where);
+  }
+  if (!made.fact.empty()) {
+    expect_fact(made.fact, where);
+  }
+  if (int{made.check.empty()} + int{made.fact.empty()} + int{made.text.empty()} != 2) {
+    refuse(where, "a condition is one of check, fact and text");
+  }
+  if (!(made.factor > 0 && made.factor <= 100)) {
+    refuse(where, "a factor is above 0 and at most 100");
+  }
+  return made;
+}
+
+explain_cause parse_cause(const json& value, const std::string& rule) {
+  const reader from(value, rule, {"id", "prior", "text", "confirm", "fix", "when"});
+  explain_cause made;
+  made.id = from.text("id");
+  const std::string where = rule + "/" + made.id;
+  made.prior = from.get<double>("prior");
+  made.text = from.text("text");
+  made.confirm = from.text("confirm");
+  made.fix = from.text("fix");
+  for (const json& each : from.items("when")) {
+    made.when.push_back(parse_condition(each, where));
+  }
+  if (!(made.prior > 0 && made.prior <= 1)) {
+    refuse(where, "a prior is above 0 and at most 1");
+  }
+  return made;
+}
+
+explain_order parse_order(const json& value, const explain_rule& rule) {
+  const reader from(value, rule.id, {"text", "checks", "facts", "first"});
+  explain_order made;
+  made.text = from.get<std::string>("text");
+  for (const auto& [id, result] : from.get<std::map<std::string, std::string>>("checks")) {
+    expect_check(id, rule.id);
+    made.checks.emplace(id, parse_verdict(result, rule.id));
+  }
+  made.facts = from.get<std::vector<std::string>>("facts");
+  for (const std::string& name : made.facts) {
+    expect_fact(name, rule.id);
+  }
+  made.first = from.text("first");
+  const auto is_first = [&](const explain_cause& each) { return each.id == made.first; };
+  if (std::none_of(rule.causes.begin(), rule.causes.end(), is_first)) {
+    refuse(rule.id, "has no cause \"" + made.first + "\"");
+  }
+  return made;
+}
+
+explain_rule parse_rule(const json& value) {
+  const auto named_id = value.is_object() ? value.find("id") : value.end();
+  const reader named(
+      value,
+      named_id != value.end() && named_id->is_string() ? named_id->get<std::string>() : "rule",
+      {"id",
+       "title",
+       "about",
+       "names",
+       "numbers",
+       "phrases",
+       "alone",
+       "vague",
+       "causes",
+       "matches",
+       "unrelated",
+       "orders"});
+  explain_rule made;
+  made.id = named.text("id");
+  using texts = std::vector<std::string>;
+  made.title = named.text("title");
+  made.about = named.get<std::string>("about");
+  made.names = named.get<texts>("names");
+  made.numbers = named.get<std::vector<int>>("numbers");
+  made.phrases = named.get<texts>("phrases");
+  made.alone = named.get<texts>("alone");
+  made.vague = named.get<bool>("vague");
+  made.matches = named.get<texts>("matches");
+  made.unrelated = named.get<texts>("unrelated");
+  std::set<std::string> ids;
+  for (const json& each : named.items("causes")) {
+    made.causes.push_back(parse_cause(each, made.id));
+    if (!ids.insert(made.causes.back().id).second) {
+      refuse(made.id, "has cause \"" + made.causes.back().id + "\" twice");
+    }
+  }
+  for (const json& each : named.items("orders")) {
+    made.orders.push_back(parse_order(each, made));
+  }
+  if (made.causes.empty()) {
+    refuse(made.id, "has no causes");
+  }
+  if (made.names.empty() && made.numbers.empty() && made.phrases.empty() && made.alone.empty()) {
+    refuse(made.id, "has no patterns");
+  }
+  return made;
+}
+
+}  // namespace
+
+bool is_check_id(std::string_view id) noexcept {
+  const auto ids = check_ids();
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+std::vector<explain_rule> parse_explain_rules(std::string_view text) {
+  const json document = json::parse(text, nullptr, false);
+  if (document.is_discarded()) {
+    refuse({}, "they are not JSON");
+  }
+  std::vector<explain_rule> rules;
+  std::set<std::string> ids;
+  for (const json& each : reader(document, "file", {"rules"}).items("rules")) {
+    rules.push_back(parse_rule(each));
+    if (!ids.insert(rules.back().id).second) {
+      refuse(rules.back().id, "is there twice");
+    }
+  }
+  return rules;
+}
+
+const std::vector<explain_rule>& explain_rules() {
+  static const std::vector<explain_rule> rules = parse_explain_rules(explain_data());
+  return rules;
+}
+
+}  // namespace gpushm::inspect

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <map>
+#include <utility>
+
+#include "cdi/document/parse.hpp"
+#include "cdi/registry/registry.hpp"
+#include "inspect/facts/gather_parts.hpp"
+
+namespace gpushm::inspect {
+
+namespace {
+
+/// Device nodes and mounts that are not on this machine: the usual sign that the document is older
+/// than the driver. Empty when all is there.
+std::string stale_part(system& machine, const cdi::edits& edits) {
+  const auto missing = [&machine](const std::string& path) {
+    return machine.status(path) ? std::string() : "it names " + path + ", which is not here";
+  };
+  for (const cdi::device_node& node : edits.device_nodes) {
+    std::string text = missing(node.host_path.empty() ? node.path : node.host_path);
+    if (!text.empty()) {
+      return text;
+    }
+  }
+  for (const cdi::mount& mount : edits.mounts) {
+    // "tmpfs" and the like are mounted by their type, not from a path.
+    std::string text = mount.host_path.starts_with("/") ? missing(mount.host_path) : std::string();
+    if (!text.empty()) {
+      return text;
+    }
+  }
+  return {};
+}
+
+/// The first problem, with its line where it has one.
+std::string told(const std::vector<yaml::problem>& problems) {
+  const yaml::problem& first = problems.front();
+  std::string text;
+  if (first.line > 0) {
+    text = "line ";
+    text.append(std::to_string(first.line)).append(": ");
+  }
+  text += first.text;
+  if (problems.size() > 1) {
+    text.append(" (and ").append(std::to_string(problems.size() - 1)).append(" more)");
+  }
+  return text;
+}
+
+void judge(system& machine, const cdi::parsed& read, cdi_facts& found) {
+  found.version = read.content.version;
+  found.kind = read.content.kind;
+  for (const cdi::device& device : read.content.devices) {
+    found.devices.push_back(device.name);
+  }
+  if (!read.problems.empty()) {
+    found.problem = told(read.problems);
+    return;
+  }
+  found.problem = stale_part(machine, read.content.changes);
+  for (const cdi::device& device : read.content.devices) {
+    if (found.problem.empty()) {
+      found.problem = stale_part(machine, device.changes);
+    }
+  }
+}
+
+/// Engines use neither of two documents of one directory for a device that both define. `from` is
+/// the index of the directory's first document.
+void judge_conflicts(std::vector<cdi_facts>& all, std::size_t from) {
+  std::map<std::string, std::size_t> seen;
+  const auto tell = [&all](std::size_t at, const std::string& name, std::size_t other) {
+    if (all[at].problem.empty()) {
+      all[at].problem = name + " is also in " + all[other].path + ", and engines use neither";
+    }
+  };
+  std::vector<bool> valid;
+  valid.reserve(all.size());
+  for (const cdi_facts& each : all) {
+    valid.push_back(each.problem.empty());
+  }
+  for (std::size_t at = from; at < all.size(); ++at) {
+    for (std::size_t device = 0; valid[at] && device < all[at].devices.size(); ++device) {
+      const std::string name = all[at].kind + "=" + all[at].devices[device];
+      const auto [first, fresh] = seen.emplace(name, at);
+      if (!fresh) {
+        tell(at, name, first->second);
+        tell(first->second, name, at);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<cdi_facts> gather_cdi(system& machine) {
+  std::vector<cdi_facts> all;
+  for (const std::string& directory : cdi::default_directories()) {
+    const std::size_t from = all.size();
+    for (const std::string& name : machine.list(directory)) {
+      if (!name.ends_with(".json") && !name.ends_with(".yaml")) {
+        continue;
+      }
+      cdi_facts found;
+      found.path = directory;
+      found.path.append("/").append(name);
+      if (const auto text = machine.read(found.path)) {
+        judge(machine, cdi::parse(*text, found.path), found);
+      } else {
+        found.problem = "it cannot be read";
+      }
+      all.push_back(std::move(found));
+    }
+    judge_conflicts(all, from);
+  }
+  return all;
+}
+
+}  // namespace gpushm::inspect

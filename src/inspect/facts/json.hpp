@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Views and facts as JSON: keys are the members' names, absent optionals are null. A view is also
+// read back, for recordings; keys that it lacks keep their defaults. Reading throws
+// nlohmann::json::exception for a value of a wrong type.
+
+#include <nlohmann/json.hpp>
+
+#include "inspect/facts/driver_view.hpp"
+#include "inspect/facts/facts.hpp"
+
+namespace gpushm::inspect {
+
+void to_json(nlohmann::json& to, const driver_view& from);
+void from_json(const nlohmann::json& from, driver_view& to);
+void to_json(nlohmann::json& to, const facts& from);
+void to_json(nlohmann::json& to, const file_status& from);
+void from_json(const nlohmann::json& from, file_status& to);
+
+}  // namespace gpushm::inspect

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "inspect/topology/canvas.hpp"
+#include "inspect/topology/topology.hpp"
+
+namespace gpushm::inspect {
+
+// A GPU in the picture of a topology.
+
+constexpr int box_width = 200;
+/// Segments that one box shows.
+constexpr std::size_t most_chips = 4;
+
+struct chip {
+  std::string name;
+  std::string size;
+};
+
+/// What goes into one box.
+struct content {
+  std::string title;
+  std::string badge;
+  std::vector<std::string> lines;
+  std::vector<chip> slices;
+  std::vector<chip> chips;
+  std::string problem;
+
+  [[nodiscard]] int height() const;
+};
+
+[[nodiscard]] content content_of(const topology& all, std::size_t index);
+void draw_box(canvas& to, const content& what, int x, int top, int height);
+
+/// Those that are not empty.
+[[nodiscard]] std::string joined(const std::vector<std::string>& parts, std::string_view separator);
+
+}  // namespace gpushm::inspect

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/size_text.hpp"
+#include "base/text.hpp"
+#include "inspect/facts/plain_text.hpp"
+#include "inspect/topology/model.hpp"
+
+namespace gpushm::inspect {
+
+namespace {
+
+constexpr std::size_t most_segments = 6;
+
+/// Between quotes of DOT; "\n" of the language is added by the caller.
+std::string escaped(const std::string& text) {
+  std::string all;
+  for (const char c : base::printable(text)) {
+    if (c == '"' || c == '\\') {
+      all += '\\';
+    }
+    all += c;
+  }
+  return all;
+}
+
+std::string node(const topology& all, std::size_t index) {
+  const gpu_facts& gpu = all.machine.gpus[index];
+  std::string label = "GPU " + std::to_string(index) + "\\n" + escaped(gpu_name(gpu));
+  if (gpu_bytes(gpu) > 0) {
+    label += "\\n" + base::size_text(gpu_bytes(gpu));
+  }
+  if (!gpu.pci_address.empty()) {
+    label += "\\n" + escaped(short_address(gpu.pci_address));
+  }
+  if (!gpu.sharing.empty() && gpu.sharing != "full") {
+    label += "\\n" + escaped(sharing_text(gpu));
+  }
+  if (gpu.nvml) {
+    for (const mig_instance_view& each : gpu.nvml->mig_instances) {
+      label += "\\n[" + escaped(instance_name(each)) + "]";
+    }
+  }
+  const auto own = segments_of(all, index);
+  for (std::size_t i = 0; i < own.size() && i < most_segments; ++i) {
+    label += "\\n" + escaped(own[i]->name) + ", " + base::size_text(own[i]->size_bytes);
+  }
+  if (own.size() > most_segments) {
+    label += "\\n+" + std::to_string(own.size() - most_segments) + " more";
+  }
+  return "gpu" + std::to_string(index) + " [label=\"" + label + "\"" +
+         (open_problem(gpu).empty() ? "" : ", style=dashed") + "];\n";
+}
+
+std::string link_label(const topology& all, const pair_facts& pair) {
+  std::string label = "NV" + std::to_string(pair.links);
+  if (pair.link_bytes_per_second > 0) {
+    label += " " + rate_text(pair.link_bytes_per_second);
+  }
+  const measured_pair* measured = measured_of(all, pair.from, pair.to);
+  if (!pair.through_switch && measured != nullptr && measured->bytes_per_second > 0) {
+    label += "\\nmeasured " + rate_text(measured->bytes_per_second);
+  }
+  return label;
+}
+
+std::string edges(const topology& all) {
+  const facts& machine = all.machine;
+  const bool switched = is_switched(machine);
+  std::string text;
+  if (switched) {
+    text += "  nvswitch [label=\"NVSwitch\", shape=box, style=filled, fillcolor=\"#d7ecc0\"];\n";
+    for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
+      for (const pair_facts& pair : machine.pairs) {
+        if (pair.from == i && pair.to != i && pair.to < machine.gpus.size() && pair.links > 0) {
+          text += "  nvswitch -- gpu" + std::to_string(i) + " [label=\"" + link_label(all, pair) +
+                  "\", penwidth=3, color=\"#4e8a12\"];\n";
+          break;
+        }
+      }
+    }
+  }
+  for (const pair_facts& pair : machine.pairs) {
+    if (pair.from >= pair.to || pair.to >= machine.gpus.size() || (switched && pair.links > 0)) {
+      continue;
+    }
+    text += "  gpu" + std::to_string(pair.from) + " -- gpu" + std::to_string(pair.to);
+    text += pair.links > 0
+                ? " [label=\"" + link_label(all, pair) + "\", penwidth=3, color=\"#4e8a12\"];\n"
+                : " [label=\"" + escaped(pair.pcie_distance) +
+                      "\", style=dashed, color=\"#80868f\"];\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string topology_dot(const topology& all) {
+  std::string text = "graph topology {\n  graph [fontname=\"sans-serif\", label=\"" +
+                     escaped(driver_text(all.machine)) +
+                     "\"];\n  node [shape=box, fontname=\"sans-serif\"];\n"
+                     "  edge [fontname=\"sans-serif\", fontsize=10];\n";
+  if (all.machine.gpus.empty()) {
+    return text + "  none [label=\"" + escaped(no_gpu_text(all.machine)) + "\"];\n}\n";
+  }
+  for (const gpu_group& group : numa_groups(all.machine)) {
+    const bool known = group.numa_node >= 0;
+    if (known) {
+      const std::string number = std::to_string(group.numa_node);
+      text += "  subgraph cluster_numa" + number;
+      text += " {\n    label=\"NUMA node " + number + "\";\n";
+    }
+    for (const std::size_t gpu : group.gpus) {
+      text += (known ? "    " : "  ") + node(all, gpu);
+    }
+    text += known ? "  }\n" : "";
+  }
+  return text + edges(all) + "}\n";
+}
+
+}  // namespace gpushm::inspect

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/text.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <set>
+
+#include "base/size_text.hpp"
+#include "inspect/doctor/check.hpp"
+#include "inspect/facts/plain_text.hpp"
+#include "inspect/topology/model.hpp"
+
+namespace gpushm::inspect {
+
+namespace {
+
+/// GPUs beside each other in a matrix: more do not fit into 100 columns.
+constexpr std::size_t matrix_columns = 8;
+constexpr std::size_t most_segments = 20;
+constexpr std::size_t name_columns = 28;
+
+std::string cut(std::string text, std::size_t columns) {
+  // Whole characters: the text is UTF-8.
+  while (width(text) > columns) {
+    do {
+      text.pop_back();
+    } while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xC0U) == 0x80U);
+  }
+  return text;
+}
+
+using row = std::vector<std::string>;
+
+/// Rows of cells, two blanks between the columns; the first row is the titles. Columns whose other
+/// cells are all empty are left out.
+std::string grid(const std::vector<row>& rows) {
+  std::string all;
+  std::vector<std::size_t> widths(rows.at(0).size());
+  std::vector<bool> used(widths.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (std::size_t column = 0; column < widths.size(); ++column) {
+      widths[column] = std::max(widths[column], width(rows[i][column]));
+      used[column] = used[column] || (i > 0 && !rows[i][column].empty());
+    }
+  }
+  for (const row& each : rows) {
+    std::string line;
+    for (std::size_t column = 0; column < widths.size(); ++column) {
+      if (used[column]) {
+        line += (line.empty() ? "" : "  ") + each[column] +
+                std::string(widths[column] - width(each[column]), ' ');
+      }
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    all += line + "\n";
+  }
+  return all;
+}
+
+std::string number_text(int value) {
+  return value < 0 ? std::string() : std::to_string(value);
+}
+std::string flag_text(std::optional<bool> flag) {
+  return !flag ? std::string() : *flag ? "on" : "off";
+}
+std::string bytes_text(std::uint64_t bytes) {
+  return bytes == 0 ? std::string() : base::size_text(bytes);
+}
+
+std::string identities(const facts& all) {
+  std::vector<row> rows{{"GPU", "NAME", "UUID", "PCI", "NUMA"}};
+  for (std::size_t i = 0; i < all.gpus.size(); ++i) {
+    const gpu_facts& gpu = all.gpus[i];
+    rows.push_back({std::to_string(i),
+                    cut(gpu_name(gpu), name_columns),
+                    cut(base::printable(gpu.uuid), 40),
+                    cut(short_address(gpu.pci_address), 13),
+                    number_text(gpu.numa_node)});
+  }
+  return grid(rows);
+}
+
+std::string handles_of(const gpu_facts& gpu) {
+  if (gpu.cuda.empty()) {
+    return {};
+  }
+  const cuda_gpu_view& cuda = gpu.cuda[0];
+  std::string names = "ipc";
+  names += cuda.vmm.value_or(false) && cuda.file_handles.value_or(false) ? " fd" : "";
+  names += cuda.fabric_handles.value_or(false) ? " fabric" : "";
+  names += cuda.pool_file_handles.value_or(false) ? " pool" : "";
+  return names;
+}
+
+std::string clock_text(int nvml_mhz, int cuda_khz) {
+  return nvml_mhz > 0   ? std::to_string(nvml_mhz)
+         : cuda_khz > 0 ? std::to_string(cuda_khz / 1000)
+                        : "";
+}
+
+row property_row(std::size_t index, const gpu_facts& gpu) {
+  const cuda_gpu_view cuda = gpu.cuda.empty() ? cuda_gpu_view{} : gpu.cuda[0];
+  const nvml_gpu_view nvml = gpu.nvml.value_or(nvml_gpu_view{});
+  return {std::to_string(index),
+          compute_text(gpu),
+          bytes_text(gpu_bytes(gpu)),
+          number_text(cuda.multiprocessors),
+          bytes_text(cuda.l2_bytes),
+          number_text(cuda.copy_engines),
+          clock_text(nvml.max_sm_clock_mhz, cuda.clock_khz),
+          clock_text(nvml.max_memory_clock_mhz, cuda.memory_clock_khz),
+          flag_text(nvml.ecc ? nvml.ecc : cuda.ecc),
+          flag_text(nvml.mig),
+          sharing_text(gpu),
+          handles_of(gpu)};
+}
+
+std::string properties(const facts& all) {
+  std::vector<row> rows{{"GPU",
+                         "CC",
+                         "MEMORY",
+                         "SMS",
+                         "L2",
+                         "COPY",
+                         "SM MHZ",
+                         "MEM MHZ",
+                         "ECC",
+                         "MIG",
+                         "SHARING",
+                         "HANDLES"}};
+  for (std::size_t i = 0; i < all.gpus.size(); ++i) {
+    rows.push_back(property_row(i, all.gpus[i]));
+  }
+  return grid(rows);
+}
+
+std::string instances(const facts& all) {
+  std::vector<row> rows{{"GPU", "INSTANCE", "MEMORY", "UUID"}};
+  for (std::size_t i = 0; i < all.gpus.size(); ++i) {
+    if (all.gpus[i].nvml) {
+      for (const mig_instance_view& each : all.gpus[i].nvml->mig_instances) {
+        rows.push_back({std::to_string(i),
+                        cut(instance_name(each), name_columns),
+                        bytes_text(each.total_bytes),
+                        cut(base::printable(each.uuid), 46)});
+      }
+    }
+  }
+  return rows.size() == 1 ? std::string() : "\n" + grid(rows);
+}
+
+/// A matrix of what `cell` says, at most `matrix_columns` GPUs wide.
+template <typename Cell>
+std::string matrix(const std::string& title, std::size_t count, Cell cell) {
+  std::string all = "\n" + title + "\n";
+  for (std::size_t first = 0; first < count; first += matrix_columns) {
+    const std::size_t end = std::min(count, first + matrix_columns);
+    std::vector<row> rows(1, {""});
+    for (std::size_t to = first; to < end; ++to) {
+      rows[0].push_back("GPU" + std::to_string(to));
+    }
+    for (std::size_t from = 0; from < count; ++from) {
+      row cells{"GPU" + std::to_string(from)};
+      for (std::size_t to = first; to < end; ++to) {
+        cells.push_back(cell(from, to));
+      }
+      rows.push_back(std::move(cells));
+    }
+    all += grid(rows);
+  }
+  return all;
+}
+
+std::string path_text(const pair_facts& pair) {
+  if (pair.links > 0) {
+    return "NV" + std::to_string(pair.links);
+  }
+  return pair.pcie_distance.empty() ? "?" : cut(base::printable(pair.pcie_distance), 4);
+}
+
+std::string peer_cell(const facts& all, std::size_t from, std::size_t to) {
+  if (from == to) {
+    return ".";
+  }
+  const pair_facts* pair = pair_of(all, from, to);
+  if (pair == nullptr) {
+    return "?";
+  }
+  if (!pair->access.value_or(true)) {
+    return "(" + path_text(*pair) + ")";
+  }
+  std::string text = path_text(*pair);
+  text += pair->native_atomics.value_or(false) ? " a" : "";
+  text += pair->performance_rank >= 0 ? " r" + std::to_string(pair->performance_rank) : "";
+  return text;
+}
+
+std::string link_legend(const facts& all) {
+  std::set<std::string> lines;
+  for (const pair_facts& each : all.pairs) {
+    if (each.links == 0) {
+      continue;
+    }
+    std::string line = "  NV" + std::to_string(each.links) + "  " + std::to_string(each.links) +
+                       (each.links == 1 ? " NVLink" : " NVLinks");
+    line += each.link_version > 0 ? " of generation " + std::to_string(each.link_version) : "";
+    line += each.through_switch ? ", through NVSwitch" : "";
+    line += each.link_bytes_per_second > 0
+                ? ", " + rate_text(each.link_bytes_per_second) + " each way in all"
+                : "";
+    lines.insert(std::move(line));
+  }
+  std::string text;
+  for (const std::string& each : lines) {
+    text += each + "\n";
+  }
+  return text;
+}
+
+/// What the marks in the cells mean, of those that are in one.
+std::string cell_legend(const facts& all) {
+  const auto any = [&all](auto&& holds) {
+    return std::any_of(all.pairs.begin(), all.pairs.end(), [&](const pair_facts& each) {
+      return each.from != each.to && holds(each);
+    });
+  };
+  const auto shown = [](const pair_facts& each) { return each.access.value_or(true); };
+  std::string text;
+  const auto add = [&text](const char* mark) {
+    text += (text.empty() ? "  " : "; ") + std::string(mark);
+  };
+  if (any([&](const pair_facts& each) {
+        return shown(each) && each.native_atomics.value_or(false);
+      })) {
+    add("a  native atomics");
+  }
+  if (any([&](const pair_facts& each) { return shown(each) && each.performance_rank >= 0; })) {
+    add("rN  rank that the driver gives the path, 0 is best");
+  }
+  if (any([&](const pair_facts& each) { return !shown(each); })) {
+    add("(X)  no peer access");
+  }
+  const auto unknown = [&](std::size_t from, std::size_t to) {
+    const pair_facts* pair = from == to ? nullptr : pair_of(all, from, to);
+    return from != to && (pair == nullptr || path_text(*pair) == "?");
+  };
+  for (std::size_t at = 0; at < all.gpus.size() * all.gpus.size(); ++at) {
+    if (unknown(at / all.gpus.size(), at % all.gpus.size())) {
+      add("?  unknown");
+      break;
+    }
+  }
+  return text.empty() ? text : text + "\n";
+}
+
+std::string peers(const facts& all) {
+  const std::size_t count = all.gpus.size();
+  std::string text = matrix("Peers (row uses memory of column)", count, [&](auto from, auto to) {
+    return peer_cell(all, from, to);
+  });
+  text += link_legend(all);
+  text += cell_legend(all);
+  const auto known = [](const pair_facts& each) { return !each.pcie_distance.empty(); };
+  if (has_links(all) && std::any_of(all.pairs.begin(), all.pairs.end(), known)) {
+    text += matrix("PCIe distance", count, [&](auto from, auto to) {
+      const pair_facts* pair = pair_of(all, from, to);
+      return from == to        ? "."
+             : pair == nullptr ? "?"
+                               : cut(base::printable(pair->pcie_distance), 4);
+    });
+  }
+  text += !std::any_of(all.pairs.begin(), all.pairs.end(), known)
+              ? ""
+              : "  PIX  one PCIe switch; PXB  several; PHB  through the CPU's bridge; NODE  within "
+                "a NUMA "
+                "node;\n  SYS  between NUMA nodes\n";
+  return text;
+}
+
+std::string rate_cell(const measured_pair* pair) {
+  if (pair == nullptr || pair->bytes_per_second <= 0) {
+    return pair != nullptr && !pair->problem.empty() ? "failed" : "-";
+  }
+  std::array<char, 32> text{};
+  const double giga = pair->bytes_per_second / 1e9;
+  static_cast<void>(std::snprintf(text.data(), text.size(), giga < 10 ? "%.1f" : "%.0f", giga));
+  return text.data();
+}
+
+std::string latency_cell(const measured_pair* pair) {
+  if (pair == nullptr || pair->latency_ns <= 0) {
+    return "-";
+  }
+  std::array<char, 32> text{};
+  static_cast<void>(std::snprintf(text.data(), text.size(), "%.0f", pair->latency_ns));
+  return text.data();
+}
+
+std::string mapping_cell(const measured_pair* pair) {
+  if (pair == nullptr || pair->mapping_ns <= 0) {
+    return "-";
+  }
+  std::array<char, 32> text{};
+  static_cast<void>(std::snprintf(text.data(), text.size(), "%.0f", pair->mapping_ns / 1e3));
+  return text.data();
+}
+
+std::string measurements(const topology& all) {
+  if (all.measured.empty()) {
+    return {};
+  }
+  const std::size_t count = all.machine.gpus.size();
+  std::string text = matrix("Measured, GB/s (row reads column)", count, [&](auto from, auto to) {
+    return rate_cell(measured_of(all, from, to));
+  });
+  text += matrix("Measured, ns of a small copy (row reads column)", count, [&](auto from, auto to) {
+    return latency_cell(measured_of(all, from, to));
+  });
+  text += matrix("Measured, us of a first mapping (row maps memory of column)",
+                 count,
+                 [&](auto from, auto to) { return mapping_cell(measured_of(all, from, to)); });
+  std::set<std::string> problems;
+  for (const measured_pair& each : all.measured) {
+    if (!each.problem.empty()) {
+      problems.insert(base::printable(each.problem));
+    }
+  }
+  for (const std::string& each : problems) {
+    text += wrapped("failed: " + each, 2);
+  }
+  return text;
+}
+
+std::string segments(const topology& all) {
+  std::vector<row> rows{{"GPU", "SIZE", "SEGMENT"}};
+  std::size_t left_out = 0;
+  const auto add = [&](const std::string& where, const std::vector<const open_segment*>& some) {
+    for (const open_segment* each : some) {
+      if (rows.size() > most_segments) {
+        ++left_out;
+      } else {
+        rows.push_back(
+            {where, base::size_text(each->size_bytes), cut(base::printable(each->name), 72)});
+      }
+    }
+  };
+  for (std::size_t i = 0; i < all.machine.gpus.size(); ++i) {
+    add(std::to_string(i), segments_of(all, i));
+  }
+  for (const open_segment* each : other_segments(all)) {
+    add(each->device.empty() ? "host" : "hidden", {each});
+  }
+  if (rows.size() == 1) {
+    return {};
+  }
+  return "\n" + grid(rows) +
+         (left_out == 0 ? "" : "+" + std::to_string(left_out) + " more: gpushm ls\n");
+}
+
+std::string hidden(const facts& all) {
+  std::string text;
+  for (std::size_t i = 0; i < all.gpus.size(); ++i) {
+    const std::string problem = open_problem(all.gpus[i]);
+    if (!problem.empty()) {
+      text += wrapped("GPU " + std::to_string(i) + " cannot be opened here: " + problem, 0);
+    }
+  }
+  return text.empty() ? text : "\n" + text;
+}
+
+}  // namespace
+
+std::string topology_text(const topology& all) {
+  const facts& machine = all.machine;
+  std::string text = driver_text(machine);
+  text += text.empty() ? "" : "\n\n";
+  if (const std::string problem = driver_problem(machine); !problem.empty()) {
+    text = wrapped("driver not usable: " + base::printable(problem) +
+                       " (gpushm doctor says why and what to do)",
+                   0) +
+           "\n" + text;
+  }
+  if (machine.gpus.empty()) {
+    return text + wrapped(no_gpu_text(machine), 0) + segments(all);
+  }
+  text += identities(machine) + "\n" + properties(machine) + instances(machine) + hidden(machine);
+  if (machine.gpus.size() > 1) {
+    text += peers(machine);
+  }
+  return text + measurements(all) + segments(all);
+}
+
+}  // namespace gpushm::inspect

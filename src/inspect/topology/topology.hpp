@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "inspect/facts/facts.hpp"
+
+namespace gpushm::inspect {
+
+/// What was measured of GPU `from` copying from memory of GPU `to`; the same GPU twice for copies
+/// within it. By UUID, because CUDA and NVML number GPUs differently.
+struct measured_pair {
+  std::string from;
+  std::string to;
+  /// The fastest of several copies, after one that does not count; each byte counted once. What the
+  /// copy engine of `from` reaches with copies of `copy_bytes`. 0: not measured.
+  double bytes_per_second = 0;
+  /// Of one copy of 16 bytes, in a train of copies queued on a stream: the time of the train by
+  /// events divided by its copies, and of several trains the median. Longer than the wire's own
+  /// when the CPU cannot queue as fast. 0: not measured.
+  double latency_ns = 0;
+  std::string problem;           ///< why there are no numbers: "no peer access"; empty: there are
+  std::uint64_t copy_bytes = 0;  ///< the size that was fastest
+  /// Import of an exported chunk of `mapped_bytes`, from descriptor to usable address (import,
+  /// reserve, map, set access), with nothing else of that GPU mapped: what a first open costs.
+  double mapping_ns = 0;
+  std::uint64_t mapped_bytes = 0;
+};
+
+/// A segment of a broker, to be shown with the GPU that it is on.
+struct open_segment {
+  std::string name;
+  std::uint64_t size_bytes = 0;
+  std::string device;  ///< UUID of a GPU or MIG instance; empty: host memory
+};
+
+/// What is shown; everything but the facts may be empty.
+struct topology {
+  facts machine;
+  std::vector<measured_pair> measured;
+  std::vector<open_segment> segments;
+};
+
+/// Tables of at most 100 columns (8 GPUs); names are escaped as `base::printable` does.
+[[nodiscard]] std::string topology_text(const topology& all);
+/// A graph for Graphviz.
+[[nodiscard]] std::string topology_dot(const topology& all);
+/// A picture, the same for the same input.
+[[nodiscard]] std::string topology_svg(const topology& all);
+
+}  // namespace gpushm::inspect

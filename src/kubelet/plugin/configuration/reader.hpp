@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kubelet/plugin/configuration/configuration.hpp"
+#include "yaml/problem.hpp"
+#include "yaml/reader.hpp"
+
+namespace gpushm::plugin {
+
+/// Reads a configuration out of a tree; each value goes by its path ("flags.migStrategy"), which
+/// problems and warnings then name.
+///
+/// Distinct objects: safe. Shared objects: unsafe.
+class configuration_reader {
+ public:
+  configuration_reader(std::string file, configuration& content);
+
+  using node = yaml::node;
+  /// A key of a mapping and what reads its value; without a function the value is passed over.
+  struct field {
+    std::string_view name;
+    std::function<void(const node& value, const std::string& path)> read;
+  };
+
+  /// Reads the mapping at `path` ("" is the whole file). Keys are known in any case of letters, as
+  /// to the usual plugin; unknown ones become a warning.
+  void read_mapping(const node& from, const std::string& path, std::initializer_list<field> fields);
+  /// The elements of a list; none for null. `read` gets the path of each: "resources.gpus[0]".
+  void read_list(const node& from,
+                 const std::string& path,
+                 const std::function<void(const node&, const std::string&)>& read);
+  template <typename Value>
+  bool read(const node& from, const std::string& path, Value& out) {
+    return yaml_.read(from, path, out);
+  }
+  [[nodiscard]] bool is_null(const node& from) { return yaml_.is_null(from); }
+  [[nodiscard]] static bool is_list(const node& from);
+
+  void report(const node& where, std::string text, std::string next_step);
+  void warn(const node& where, const std::string& text);
+  [[nodiscard]] std::size_t problem_count() const { return own_.size() + of_yaml_.size(); }
+  /// All of them, in the order of the file.
+  [[nodiscard]] std::vector<configuration_problem> take_problems();
+
+ private:
+  std::string file_;
+  configuration& content_;
+  std::vector<yaml::problem> of_yaml_;
+  yaml::reader yaml_;
+  std::vector<configuration_problem> own_;
+};
+
+/// "sharing" and "timeSlicing" → "sharing.timeSlicing".
+[[nodiscard]] std::string path_of(const std::string& parent, std::string_view name);
+
+/// Reads `sharing`. The two parts of the widely printed shape, which lie apart from each other, are
+/// remembered until the end of the file.
+class sharing_reader {
+ public:
+  sharing_reader(configuration_reader& in, configuration& content) : in_(in), content_(content) {}
+
+  void read(const yaml::node& from, const std::string& path);
+  /// `resources` of the file when it is a list, as in that shape.
+  void read_misplaced_resources(const yaml::node& from, const std::string& path);
+  /// To be called when all has been read.
+  void finish();
+
+ private:
+  void read_time_slicing(const yaml::node& from, const std::string& path);
+  replicated_resource read_resource(const yaml::node& from, const std::string& path);
+  void read_devices(const yaml::node& from, const std::string& path, device_selection& out);
+
+  struct unfinished {
+    replicated_resource resource;
+    const yaml::node* at = nullptr;
+    std::string path;
+  };
+  void complete(unfinished& each);
+
+  configuration_reader& in_;
+  configuration& content_;
+  const yaml::node* slicing_at_ = nullptr;
+  const yaml::node* resources_at_ = nullptr;  ///< null: there is no such key
+  const yaml::node* replicas_at_ = nullptr;   ///< directly under timeSlicing
+  const yaml::node* misplaced_at_ = nullptr;  ///< a list `resources` of the file
+  unsigned int replicas_ = 0;
+  std::vector<unfinished> resources_;
+};
+
+void read_flags(configuration_reader& in,
+                const yaml::node& from,
+                const std::string& path,
+                plugin_flags& out);
+
+}  // namespace gpushm::plugin

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan has to do with CDI: describing its devices, and the files.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <map>
+
+#include "base/hex.hpp"
+#include "base/syscall.hpp"
+#include "cdi/document/write.hpp"
+#include "discover/generate.hpp"
+#include "gpushm/error.hpp"
+#include "kubelet/plugin/plan/parts.hpp"
+
+namespace gpushm::plugin {
+
+namespace {
+
+constexpr const char* imex_channel = "/dev/nvidia-caps-imex-channels/channel0";
+
+/// The boards as the document has them: with the strategy none a board is one device, cut or not.
+std::vector<discover::gpu_entry> entries_of(const configuration& settings, const inventory& found) {
+  std::vector<discover::gpu_entry> entries;
+  for (const board& each : found.boards) {
+    entries.push_back(each.entry);
+    if (settings.flags.mig_or_default() == mig_strategy::none) {
+      entries.back().mig_enabled = false;
+      entries.back().instances.clear();
+    }
+  }
+  return entries;
+}
+
+device_node to_node(const cdi::device_node& from) {
+  return {from.path, from.host_path.empty() ? from.path : from.host_path, "rw"};
+}
+
+/// Only the driver's own: those for displays are of no use without its libraries.
+std::vector<device_node> driver_nodes(const std::vector<cdi::device_node>& from) {
+  std::vector<device_node> nodes;
+  for (const cdi::device_node& each : from) {
+    if (each.path.starts_with("/dev/nvidia")) {
+      nodes.push_back(to_node(each));
+    }
+  }
+  return nodes;
+}
+
+std::string dev_root_of(const discover::generate_options& places) {
+  std::string root = places.dev_root;
+  if (root.empty()) {
+    struct stat about {};
+    const std::string own = std::string(places.driver_root).append("/dev");
+    root = ::stat(own.c_str(), &about) == 0 && S_ISDIR(about.st_mode) ? places.driver_root : "/";
+  }
+  while (!root.empty() && root.back() == '/') {
+    root.pop_back();
+  }
+  return root;
+}
+
+/// False: it has to be there and is not.
+bool add_imex_channel(const configuration& settings,
+                      const plan_options& options,
+                      gpu_rules& rules,
+                      planned& out) {
+  if (!settings.imex.channel_zero) {
+    return true;
+  }
+  const std::string host_path = dev_root_of(options.places).append(imex_channel);
+  struct stat about {};
+  if (::stat(host_path.c_str(), &about) != 0) {
+    out.warnings.push_back(
+        std::string(settings.imex.required ? "no GPU is offered: " : "")
+            .append("imex.channelIDs names channel 0, and there is no device node ")
+            .append(host_path));
+    return !settings.imex.required;
+  }
+  rules.envs.emplace("NVIDIA_IMEX_CHANNELS", "0");
+  rules.common_nodes.push_back({imex_channel, host_path, "rw"});
+  if (!out.gpus.devices.empty()) {
+    cdi::device_node node;
+    node.path = imex_channel;
+    node.host_path = host_path == imex_channel ? "" : host_path;
+    out.gpus.changes.device_nodes.push_back(std::move(node));
+    out.gpus.version = cdi::minimum_version(out.gpus);
+  }
+  return true;
+}
+
+/// The document of the boards; nothing, and a warning, when there can be none.
+bool generate_document(const configuration& settings,
+                       const plan_options& options,
+                       const inventory& found,
+                       bool needed,
+                       planned& out) {
+  discover::generate_options wanted = options.places;
+  wanted.vendor = gpu_vendor;
+  wanted.device_class = gpu_class;
+  wanted.strategies = {discover::name_strategy::uuid};
+  wanted.all_device = false;
+  wanted.device_ids.clear();
+  try {
+    discover::generated made = discover::generate(wanted, entries_of(settings, found));
+    out.gpus = std::move(made.content);
+    out.warnings.insert(out.warnings.end(), made.incomplete.begin(), made.incomplete.end());
+    return true;
+  } catch (const error& failure) {
+    out.warnings.push_back(std::string(needed ? "no GPU is offered: " : "nodes are not passed: ")
+                               .append(failure.what()));
+    return false;
+  }
+}
+
+}  // namespace
+
+void describe_devices(const configuration& settings,
+                      const plan_options& options,
+                      const inventory& found,
+                      gpu_rules& rules,
+                      named_units& named,
+                      planned& out) {
+  if (named.empty()) {
+    return;
+  }
+  const bool by_cdi = rules.uses_cdi();
+  const bool described =
+      (by_cdi || rules.pass_nodes) && generate_document(settings, options, found, by_cdi, out);
+  rules.common_nodes = driver_nodes(out.gpus.changes.device_nodes);
+  std::map<std::string, const cdi::device*, std::less<>> by_name;
+  for (const cdi::device& each : out.gpus.devices) {
+    by_name.emplace(each.name, &each);
+  }
+  const std::string prefix = std::string(gpu_vendor).append("/").append(gpu_class).append("=");
+  for (auto& [name, units] : named) {
+    std::erase_if(units, [&](unit& each) {
+      const auto device = by_name.find(each.id);
+      if (device == by_name.end()) {
+        return by_cdi;
+      }
+      each.cdi_name = std::string(prefix).append(each.id);
+      each.nodes = driver_nodes(device->second->changes.device_nodes);
+      return false;
+    });
+  }
+  if (!described) {
+    out.gpus = {};
+  }
+  if (!add_imex_channel(settings, options, rules, out)) {
+    for (auto& [name, units] : named) {
+      units.clear();
+    }
+  }
+  std::erase_if(named, [](const auto& each) { return each.second.empty(); });
+  if (!by_cdi || named.empty()) {
+    out.gpus = {};
+  }
+}
+
+std::string short_id(std::string_view domain, unsigned int replicas) {
+  const std::size_t room =
+      most_id_bytes - std::string("::").append(std::to_string(replicas - 1)).size();
+  if (domain.size() <= room) {
+    return std::string(domain);
+  }
+  const std::string text = "-" + base::fnv1a_text(domain);
+  return std::string(domain.substr(0, room - text.size())).append(text);
+}
+
+void write_documents(const planned& plan, const std::string& directory, others earlier) {
+  for (const auto& [content, name] :
+       {std::pair(&plan.gpus, gpu_file_name), std::pair(&plan.shares, share_file_name)}) {
+    const std::string path = std::string(directory).append("/").append(name);
+    if (!content->devices.empty()) {
+      cdi::write_file(*content, path, cdi::format::json);
+      continue;
+    }
+    if (earlier == others::stay) {
+      continue;
+    }
+    base::checked("remove CDI document",
+                  path,
+                  "unlink",
+                  [&path = path] { return ::unlink(path.c_str()); },
+                  {ENOENT, ENOTDIR});
+  }
+}
+
+}  // namespace gpushm::plugin

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kubelet/plugin/plan/naming.hpp"
+
+#include <algorithm>
+#include <set>
+
+namespace gpushm::plugin {
+
+namespace {
+
+std::string board_text(const board& of) {
+  return std::string("GPU ")
+      .append(std::to_string(of.entry.index))
+      .append(" (")
+      .append(of.entry.uuid)
+      .append(")");
+}
+
+unit unit_of_board(const board& of, std::size_t place) {
+  unit made;
+  made.id = of.entry.uuid;
+  made.index = std::to_string(of.entry.index);
+  made.board = of.entry.uuid;
+  made.board_place = place;
+  made.numa_node = of.numa_node;
+  return made;
+}
+
+unit unit_of_instance(const board& of, std::size_t place, const instance& part) {
+  unit made = unit_of_board(of, place);
+  made.id = part.entry.uuid;
+  made.index.append(":").append(std::to_string(part.entry.index));
+  made.is_instance = true;
+  return made;
+}
+
+std::string name_for(const std::vector<naming>& names,
+                     const std::string& text,
+                     bool whole,
+                     const std::string& otherwise) {
+  for (const naming& each : names) {
+    if (matches(each.pattern, text, whole)) {
+      return each.name;
+    }
+  }
+  return otherwise;
+}
+
+/// Why "single" cannot name these boards; empty when it can.
+std::string why_not_single(const inventory& found) {
+  std::set<std::string> profiles;
+  std::size_t cut = 0;
+  for (const board& each : found.boards) {
+    cut += each.entry.mig_enabled ? 1 : 0;
+    if (each.entry.mig_enabled && each.instances.empty()) {
+      return board_text(each).append(" has MIG on and no instances");
+    }
+    for (const instance& part : each.instances) {
+      profiles.insert(part.profile);
+    }
+  }
+  if (cut != 0 && cut != found.boards.size()) {
+    return std::string("MIG is on for ")
+        .append(std::to_string(cut))
+        .append(" of ")
+        .append(std::to_string(found.boards.size()))
+        .append(" GPUs");
+  }
+  if (profiles.size() > 1) {
+    std::string list;
+    for (const std::string& each : profiles) {
+      list.append(list.empty() ? "" : ", ").append(each);
+    }
+    return std::string("there are instances of several profiles: ").append(list);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<unit>& units_named(named_units& all, const std::string& name) {
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const auto& each) { return each.first == name; });
+  return found != all.end() ? found->second : all.emplace_back(name, std::vector<unit>{}).second;
+}
+
+bool matches(std::string_view pattern, std::string_view text, bool whole) {
+  // Each piece between asterisks is looked for behind the one before it; the last one, when the
+  // whole text is meant, at the end.
+  std::size_t at = 0;
+  bool anchored = whole;
+  while (true) {
+    const std::size_t star = pattern.find('*');
+    const std::string_view piece = pattern.substr(0, star);
+    if (star == std::string_view::npos && whole) {
+      return anchored ? text.substr(at) == piece
+                      : text.size() >= at + piece.size() && text.ends_with(piece);
+    }
+    const std::size_t found = text.find(piece, at);
+    if (found == std::string_view::npos || (anchored && found != at)) {
+      return false;
+    }
+    if (star == std::string_view::npos) {
+      return true;
+    }
+    at = found + piece.size();
+    pattern.remove_prefix(star + 1);
+    anchored = false;
+  }
+}
+
+std::string mig_resource_name(const std::string& profile) {
+  std::string name = std::string("mig-").append(profile);
+  // '+' is not allowed in names of resources.
+  std::replace(name.begin(), name.end(), '+', '.');
+  return name;
+}
+
+named_units name_devices(const configuration& settings,
+                         const std::string& gpu_resource_name,
+                         const inventory& found,
+                         std::vector<std::string>& warnings) {
+  const mig_strategy strategy = settings.flags.mig_or_default();
+  named_units all;
+  if (strategy == mig_strategy::single) {
+    if (const std::string why = why_not_single(found); !why.empty()) {
+      warnings.push_back(std::string("no GPU is offered: MIG strategy single needs all GPUs cut "
+                                     "alike or none, and ")
+                             .append(why)
+                             .append(" (set migStrategy to mixed, or cut them alike)"));
+      return all;
+    }
+  }
+  for (std::size_t place = 0; place < found.boards.size(); ++place) {
+    const board& each = found.boards[place];
+    if (!each.entry.mig_enabled || strategy == mig_strategy::none) {
+      units_named(all, name_for(settings.gpu_names, each.name, false, gpu_resource_name))
+          .push_back(unit_of_board(each, place));
+      if (each.entry.mig_enabled) {
+        warnings.push_back(board_text(each).append(
+            " has MIG on and is offered whole, as MIG strategy none has it: programs will not get "
+            "its instances (set migStrategy to single or mixed)"));
+      }
+      continue;
+    }
+    if (each.instances.empty()) {
+      warnings.push_back(
+          board_text(each).append(" is not offered: it has MIG on and no instances"));
+    }
+    for (const instance& part : each.instances) {
+      if (part.profile.empty()) {
+        warnings.push_back(board_text(each)
+                               .append(" has an instance that is not offered: NVML does not say of "
+                                       "which profile ")
+                               .append(part.entry.uuid)
+                               .append(" is"));
+        continue;
+      }
+      const std::string otherwise = strategy == mig_strategy::single
+                                        ? gpu_resource_name
+                                        : whole_resource_name(mig_resource_name(part.profile));
+      units_named(all, name_for(settings.mig_names, part.profile, true, otherwise))
+          .push_back(unit_of_instance(each, place, part));
+    }
+  }
+  return all;
+}
+
+namespace {
+
+/// Takes out of `left` what an entry selects.
+std::vector<unit> select(const replicated_resource& entry,
+                         std::vector<unit>& left,
+                         std::vector<std::string>& warnings) {
+  const auto take = [&left](auto first, auto last) {
+    std::vector<unit> taken(first, last);
+    left.erase(first, last);
+    return taken;
+  };
+  if (entry.devices.names.empty()) {
+    std::size_t count = left.size();
+    if (entry.devices.count > 0) {
+      if (entry.devices.count > count) {
+        warnings.push_back(std::to_string(entry.devices.count)
+                               .append(" devices of ")
+                               .append(entry.name)
+                               .append(" are to be replicated, and there are ")
+                               .append(std::to_string(count)));
+      }
+      count = std::min<std::size_t>(count, entry.devices.count);
+    }
+    return take(left.begin(), left.begin() + static_cast<std::ptrdiff_t>(count));
+  }
+  std::vector<unit> taken;
+  for (const std::string& name : entry.devices.names) {
+    const auto found = std::find_if(left.begin(), left.end(), [&](const unit& each) {
+      return each.index == name || each.id == name;
+    });
+    if (found != left.end()) {
+      taken.push_back(std::move(*found));
+      left.erase(found);
+    } else if (std::none_of(taken.begin(), taken.end(), [&](const unit& each) {
+                 return each.index == name || each.id == name;
+               })) {
+      warnings.push_back(std::string("device ")
+                             .append(name)
+                             .append(" of ")
+                             .append(entry.name)
+                             .append(" is to be replicated and is not there"));
+    }
+  }
+  return taken;
+}
+
+}  // namespace
+
+named_units replicate(const time_slicing& slicing,
+                      named_units all,
+                      std::vector<std::string>& warnings) {
+  named_units out;
+  // Those that stay as they are keep their places.
+  std::vector<std::pair<std::string, std::vector<unit>>> made;
+  for (const replicated_resource& entry : slicing.resources) {
+    const auto source = std::find_if(
+        all.begin(), all.end(), [&](const auto& each) { return each.first == entry.name; });
+    if (source == all.end()) {
+      continue;
+    }
+    std::vector<unit> selected = select(entry, source->second, warnings);
+    for (unit& each : selected) {
+      each.replicas = entry.replicas;
+    }
+    made.emplace_back(entry.rename.empty() ? entry.name : entry.rename, std::move(selected));
+  }
+  for (auto& [name, units] : all) {
+    if (!units.empty()) {
+      units_named(out, name) = std::move(units);
+    }
+  }
+  for (auto& [name, units] : made) {
+    if (!units.empty()) {
+      auto& to = units_named(out, name);
+      to.insert(
+          to.end(), std::make_move_iterator(units.begin()), std::make_move_iterator(units.end()));
+    }
+  }
+  return out;
+}
+
+}  // namespace gpushm::plugin

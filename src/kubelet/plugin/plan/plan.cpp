@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kubelet/plugin/plan/plan.hpp"
+
+#include <set>
+
+#include "cdi/document/share_device.hpp"
+#include "discover/findings.hpp"
+#include "gpushm/error.hpp"
+#include "kubelet/plugin/plan/naming.hpp"
+#include "kubelet/plugin/plan/parts.hpp"
+#include "kubelet/plugin/resources/gpu_resource.hpp"
+
+namespace gpushm::plugin {
+
+namespace {
+
+constexpr const char* operation = "plan resources";
+
+void check_name(const std::string& name) {
+  if (const auto why = why_no_resource(name)) {
+    throw error(errc::invalid_argument,
+                operation,
+                name,
+                std::string("it is no name of a resource: ").append(*why),
+                "write a name like nvidia.com/gpu");
+  }
+}
+
+std::shared_ptr<gpu_rules> rules_of(const configuration& settings,
+                                    const plan_options& options,
+                                    const inventory& found) {
+  auto rules = std::make_shared<gpu_rules>();
+  const plugin_flags& flags = settings.flags;
+  rules->lists = flags.device_list_or_default();
+  rules->ids = flags.device_id_or_default();
+  rules->annotation_prefix = flags.cdi_annotation_prefix_or_default();
+  rules->pass_nodes = flags.pass_device_specs.value_or(false);
+  rules->policy = options.policy;
+  rules->closeness = found.closeness;
+  // What NVIDIA's runtime reads besides the list.
+  for (const auto& [wanted, variable] : {std::pair(flags.gds, "NVIDIA_GDS"),
+                                         std::pair(flags.mofed, "NVIDIA_MOFED"),
+                                         std::pair(flags.gdrcopy, "NVIDIA_GDRCOPY")}) {
+    if (wanted.value_or(false)) {
+      rules->envs.emplace(variable, "enabled");
+    }
+  }
+  return rules;
+}
+
+/// Moves each board in one piece, which the configuration does not replicate, to a resource of its
+/// own.
+named_units take_boards(const plan_options& options, named_units& devices) {
+  named_units own;
+  for (auto& [name, units] : devices) {
+    std::erase_if(units, [&](unit& each) {
+      if (each.is_instance || each.replicas > 0) {
+        return false;
+      }
+      each.replicas = options.per_gpu_replicas;
+      units_named(own, std::string(own_resource_prefix).append(each.index))
+          .push_back(std::move(each));
+      return true;
+    });
+  }
+  std::erase_if(devices, [](const auto& each) { return each.second.empty(); });
+  return own;
+}
+
+std::string describe(const counted_resource& one) {
+  return std::string(one.name())
+      .append(": ")
+      .append(discover::count_text(one.device_count(), "device", "devices"));
+}
+
+/// Puts a plan together.
+class planner {
+ public:
+  planner(const configuration& settings, const plan_options& options, const inventory& found)
+      : settings_(settings),
+        options_(options),
+        found_(found),
+        rules_(rules_of(settings, options, found)) {}
+
+  planned make() && {
+    if (options_.gpus) {
+      add_gpus();
+    }
+    add_shares();
+    return std::move(plan_);
+  }
+
+ private:
+  void add(std::shared_ptr<counted_resource> one) {
+    for (const auto& each : plan_.resources) {
+      if (each->name() == one->name()) {
+        throw error(errc::invalid_argument,
+                    operation,
+                    one->name(),
+                    "two different resources would have this name",
+                    "rename one of them in the configuration");
+      }
+    }
+    plan_.notes.push_back(describe(*one));
+    plan_.resources.push_back(std::move(one));
+  }
+
+  void add_gpus() {
+    check_name(options_.gpu_resource_name);
+    if (options_.per_gpu_resources && options_.per_gpu_replicas == 0) {
+      throw error(errc::invalid_argument,
+                  operation,
+                  options_.gpu_resource_name,
+                  "resources of single GPUs would have no device",
+                  "let per-GPU resources have at least one replica");
+    }
+    if (!found_.problem.empty()) {
+      plan_.warnings.push_back(std::string("no GPU is offered: ").append(found_.problem));
+    }
+    for (const std::string& each : found_.left_out) {
+      plan_.warnings.push_back(std::string(each).append(" (it is not offered)"));
+    }
+    named_units named = name_devices(settings_, options_.gpu_resource_name, found_, plan_.warnings);
+    describe_devices(settings_, options_, found_, *rules_, named, plan_);
+    named_units shared = replicate(settings_.slicing, std::move(named), plan_.warnings);
+    const named_units own =
+        options_.per_gpu_resources ? take_boards(options_, shared) : named_units();
+    const auto rules = std::shared_ptr<const gpu_rules>(rules_);
+    for (const named_units* list : {static_cast<const named_units*>(&shared), &own}) {
+      for (const auto& [name, units] : *list) {
+        check_name(name);
+        add(std::make_shared<gpu_resource>(
+            name, units, rules, settings_.slicing.fail_requests_greater_than_one));
+      }
+    }
+    if (shared.empty()) {
+      add(std::make_shared<gpu_resource>(
+          options_.gpu_resource_name, std::vector<unit>{}, rules, false));
+    }
+  }
+
+  void add_shares() {
+    if (options_.share_replicas == 0 || options_.domains.empty()) {
+      return;
+    }
+    plan_.shares = cdi::share_document(options_.domains, options_.domains_on_host);
+    std::set<std::string> seen;
+    for (const std::string& domain : options_.domains) {
+      std::string name(cdi::share_kind);
+      if (!seen.empty()) {
+        name.append("-").append(domain);
+      }
+      if (!seen.insert(domain).second) {
+        throw error(errc::invalid_argument,
+                    operation,
+                    domain,
+                    "the domain is named twice",
+                    "name each domain once");
+      }
+      check_name(name);
+      unit place;
+      place.id = short_id(domain, options_.share_replicas);
+      place.replicas = options_.share_replicas;
+      place.cdi_name = std::string(cdi::share_kind).append("=").append(domain);
+      add(std::make_shared<share_resource>(
+          name, std::vector{std::move(place)}, rules_, options_.domains_on_host));
+    }
+  }
+
+  const configuration& settings_;
+  const plan_options& options_;
+  const inventory& found_;
+  std::shared_ptr<gpu_rules> rules_;
+  planned plan_;
+};
+
+}  // namespace
+
+std::size_t planned::set_health(std::string_view board_uuid,
+                                bool healthy,
+                                const std::string& reason) const {
+  std::size_t changed = 0;
+  for (const auto& each : resources) {
+    if (const auto counted = std::dynamic_pointer_cast<counted_resource>(each)) {
+      changed += counted->set_health(board_uuid, healthy, reason);
+    }
+  }
+  return changed;
+}
+
+planned make_plan(const configuration& settings,
+                  const plan_options& options,
+                  const inventory& found) {
+  return planner(settings, options, found).make();
+}
+
+}  // namespace gpushm::plugin

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kubelet/plugin/resources/counted_resource.hpp"
+
+#include <algorithm>
+
+#include "base/quoted.hpp"
+#include "base/text.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm::plugin {
+
+namespace {
+
+constexpr std::string_view separator = "::";
+constexpr std::string_view stale_list =
+    "the kubelet has an older list of devices than this plugin; it gets the new one";
+
+}  // namespace
+
+counted_resource::counted_resource(std::string name,
+                                   std::vector<unit> units,
+                                   bool one_replica_a_request)
+    : name_(std::move(name)),
+      units_(std::move(units)),
+      one_replica_a_request_(one_replica_a_request),
+      healthy_(units_.size(), 1),
+      reasons_(units_.size()) {
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    const std::size_t count = std::max(units_[i].replicas, 1U);
+    first_.push_back(device_count_);
+    unit_of_.insert(unit_of_.end(), count, i);
+    device_count_ += count;
+    by_id_.emplace(units_[i].id, i);
+  }
+}
+
+std::string counted_resource::id_of(std::size_t ordinal) const {
+  const std::size_t place = unit_of_[ordinal];
+  const unit& of = units_[place];
+  std::string id = of.id;
+  if (of.replicas > 0) {
+    id.append(separator).append(std::to_string(ordinal - first_[place]));
+  }
+  return id;
+}
+
+std::optional<std::size_t> counted_resource::find(std::string_view id) const {
+  const std::size_t mark = id.rfind(separator);
+  const auto unit = by_id_.find(id.substr(0, mark));
+  if (unit == by_id_.end()) {
+    return std::nullopt;
+  }
+  const unsigned int replicas = units_[unit->second].replicas;
+  if (mark == std::string_view::npos) {
+    return replicas == 0 ? std::optional(first_[unit->second]) : std::nullopt;
+  }
+  const std::string_view digits = id.substr(mark + separator.size());
+  const auto number = base::number<unsigned int>(digits);
+  // Each device has one id: not "::07" besides "::7".
+  if (!number || *number >= replicas || (digits.size() > 1 && digits.front() == '0')) {
+    return std::nullopt;
+  }
+  return first_[unit->second] + *number;
+}
+
+void counted_resource::refuse(std::string_view operation,
+                              const std::string& cause,
+                              std::string_view next_step) const {
+  throw error(errc::invalid_argument, operation, name_, cause, next_step);
+}
+
+// The caller has the health's mutex.
+std::size_t counted_resource::usable(std::string_view id, std::string_view operation) const {
+  const auto found = find(id);
+  if (!found) {
+    refuse(operation, std::string("there is no device ").append(base::in_quotes(id)), stale_list);
+  }
+  const std::size_t place = unit_of_[*found];
+  if (healthy_[place] == 0) {
+    refuse(operation,
+           std::string("device ")
+               .append(base::in_quotes(id))
+               .append(" is unhealthy: ")
+               .append(reasons_[place]),
+           stale_list);
+  }
+  return *found;
+}
+
+std::vector<device> counted_resource::devices() const {
+  std::vector<device> all;
+  all.reserve(device_count_);
+  const std::lock_guard lock(health_mutex_);
+  for (std::size_t ordinal = 0; ordinal < device_count_; ++ordinal) {
+    const std::size_t place = unit_of_[ordinal];
+    all.push_back({id_of(ordinal), healthy_[place] != 0, units_[place].numa_node});
+  }
+  return all;
+}
+
+std::vector<allocation> counted_resource::allocate(
+    std::span<const std::vector<std::string>> containers) const {
+  constexpr std::string_view operation = "allocate";
+  std::vector<std::vector<const unit*>> given;
+  given.reserve(containers.size());
+  std::vector<bool> seen(device_count_);
+  {
+    const std::lock_guard lock(health_mutex_);
+    for (const std::vector<std::string>& ids : containers) {
+      if (ids.empty()) {
+        refuse(operation, "no device is named", "ask for at least one");
+      }
+      auto& units = given.emplace_back();
+      for (const std::string& id : ids) {
+        const std::size_t ordinal = usable(id, operation);
+        if (seen[ordinal]) {
+          refuse(operation,
+                 std::string("device ").append(base::in_quotes(id)).append(" is named twice"),
+                 "name each device once");
+        }
+        seen[ordinal] = true;
+        const unit* const of = &units_[unit_of_[ordinal]];
+        if (one_replica_a_request_ && of->replicas > 0 && ids.size() > 1) {
+          refuse(operation,
+                 std::string("a container asks for ")
+                     .append(std::to_string(ids.size()))
+                     .append(" devices, and failRequestsGreaterThanOne allows one: more replicas "
+                             "are no larger part of a GPU"),
+                 "ask for one, or set sharing.timeSlicing.failRequestsGreaterThanOne: false");
+        }
+        if (std::find(units.begin(), units.end(), of) == units.end()) {
+          units.push_back(of);
+        }
+      }
+    }
+  }
+  std::vector<allocation> answers;
+  answers.reserve(given.size());
+  for (const auto& units : given) {
+    answers.push_back(answer(units));
+  }
+  return answers;
+}
+
+std::vector<std::string> counted_resource::prefer(std::span<const std::string> available,
+                                                  std::span<const std::string> must_include,
+                                                  std::size_t count) const {
+  constexpr std::string_view operation = "choose devices";
+  enum class mark : char { absent, free, taken };
+  std::vector<mark> marks(device_count_, mark::absent);
+  std::vector<std::size_t> taken;
+  std::size_t free_count = 0;
+  {
+    const std::lock_guard lock(health_mutex_);
+    for (const std::string& id : available) {
+      const auto found = find(id);
+      if (found && healthy_[unit_of_[*found]] != 0 && marks[*found] == mark::absent) {
+        marks[*found] = mark::free;
+        ++free_count;
+      }
+    }
+    for (const std::string& id : must_include) {
+      const std::size_t ordinal = usable(id, operation);
+      if (marks[ordinal] == mark::absent) {
+        refuse(operation,
+               std::string("device ")
+                   .append(base::in_quotes(id))
+                   .append(" must be included and is not available"),
+               "name it among the available ones");
+      }
+      if (marks[ordinal] == mark::free) {
+        marks[ordinal] = mark::taken;
+        taken.push_back(ordinal);
+        --free_count;
+      }
+    }
+  }
+  if (taken.size() > count || free_count < count - taken.size()) {
+    refuse(operation,
+           std::to_string(count)
+               .append(" are wanted, ")
+               .append(std::to_string(taken.size()))
+               .append(" of them given, and ")
+               .append(std::to_string(free_count))
+               .append(" others that are healthy are available"),
+           {});
+  }
+  std::vector<std::size_t> candidates;
+  candidates.reserve(free_count);
+  for (std::size_t ordinal = 0; ordinal < device_count_; ++ordinal) {
+    if (marks[ordinal] == mark::free) {
+      candidates.push_back(ordinal);
+    }
+  }
+  std::sort(taken.begin(), taken.end());
+  std::vector<std::size_t> chosen = taken;
+  if (taken.size() < count) {
+    const auto more = choose(candidates, taken, count - taken.size());
+    chosen.insert(chosen.end(), more.begin(), more.end());
+  }
+  std::sort(chosen.begin(), chosen.end());
+  std::vector<std::string> ids;
+  ids.reserve(chosen.size());
+  for (const std::size_t ordinal : chosen) {
+    ids.push_back(id_of(ordinal));
+  }
+  return ids;
+}
+
+void counted_resource::on_change(std::function<void()> changed) {
+  const std::lock_guard lock(listener_mutex_);
+  listener_ = std::move(changed);
+}
+
+std::size_t counted_resource::set_health(std::string_view board,
+                                         bool healthy,
+                                         const std::string& reason) {
+  std::size_t changed = 0;
+  {
+    const std::lock_guard lock(health_mutex_);
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      if (units_[i].board != board) {
+        continue;
+      }
+      reasons_[i] = healthy ? std::string() : reason;
+      if ((healthy_[i] != 0) != healthy) {
+        healthy_[i] = healthy ? 1 : 0;
+        changed += std::max(units_[i].replicas, 1U);
+      }
+    }
+  }
+  if (changed > 0) {
+    const std::lock_guard lock(listener_mutex_);
+    if (listener_) {
+      listener_();
+    }
+  }
+  return changed;
+}
+
+}  // namespace gpushm::plugin

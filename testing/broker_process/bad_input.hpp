@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpushm/gpushm.hpp"
+#include "testing/broker_process/broker_process.hpp"
+#include "testing/broker_process/holdings.hpp"
+#include "testing/broker_process/raw_client.hpp"
+#include "testing/process/temp_dir.hpp"
+
+namespace gpushm_tests {
+
+/// The code of the error that `call` throws, which must have a cause and a next step; nothing when
+/// it throws none.
+template <typename Call>
+std::optional<gpushm::errc> code_of(Call&& call) {
+  try {
+    call();
+  } catch (const gpushm::error& failure) {
+    EXPECT_FALSE(failure.cause().empty());
+    EXPECT_FALSE(failure.next_step().empty()) << failure.what();
+    return failure.code();
+  }
+  return std::nullopt;
+}
+
+/// A broker in its own process, and a client that must not notice what others do to it.
+class bad_input : public ::testing::Test {
+ protected:
+  explicit bad_input(const std::vector<std::string>& limits = {})
+      : broker_(directory_ / "socket", limits) {}
+
+  void SetUp() override { before_ = settled_holdings_of(everybody()); }
+
+  /// What every test here ends with: the broker lives, serves, and holds what it held at the start.
+  void TearDown() override {
+    EXPECT_TRUE(broker_.process().running()) << broker_.process().output().everything();
+    EXPECT_TRUE(back_to(before_, everybody(), std::chrono::seconds(5)));
+    auto made = bystander_.create("bystander", {.size_bytes = 4096, .device = "host"});
+    made.publish();
+    EXPECT_EQ(bystander_.list().size(), 1U);
+  }
+
+  [[nodiscard]] raw_client greeted() const { return raw_client::greeted(broker_.socket_path()); }
+  [[nodiscard]] std::vector<pid_t> everybody() const { return {broker_.pid(), ::getpid()}; }
+  /// The sessions that are ending with leases on `name`, when its creator is first seen gone.
+  [[nodiscard]] std::optional<std::uint32_t> ending_when_its_creator_went(
+      const std::string& name) const {
+    auto asking = greeted();
+    std::optional<std::uint32_t> ending;
+    static_cast<void>(gpushm_testing::eventually(
+        [&] {
+          const auto told = asking.ask(gpushm::wire::stat{name});
+          const auto* all = gpushm_testing::body_of<gpushm::wire::listing>(told);
+          if (all != nullptr && !all->segments.front().creator_alive) {
+            ending = all->segments.front().ending;
+          }
+          return ending.has_value();
+        },
+        std::chrono::seconds(5)));
+    return ending;
+  }
+  [[nodiscard]] gpushm::client connect() const {
+    return gpushm::client::connect({.socket_path = broker_.socket_path()});
+  }
+
+  gpushm_testing::temp_dir directory_;
+  broker_process broker_;
+  gpushm::client bystander_ = connect();
+  holdings before_;
+};
+
+}  // namespace gpushm_tests

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "testing/process/child.hpp"
+
+namespace gpushm_tests {
+
+/// The program test_broker with its socket; dies with the object, which prints its log when the
+/// test has failed. Move-only. Distinct objects: safe. Shared objects: unsafe.
+class broker_process {
+ public:
+  /// Returns once clients can connect. `limits` as test_broker takes them ("max_connections=8").
+  /// `open_files`: its limit of descriptors, 0 for this process's. Throws `harness_error`.
+  broker_process(std::string socket_path,
+                 const std::vector<std::string>& limits = {},
+                 unsigned open_files = 0);
+  broker_process(broker_process&&) noexcept = default;
+  broker_process& operator=(broker_process&&) = delete;
+  ~broker_process();
+
+  [[nodiscard]] const std::string& socket_path() const noexcept { return socket_path_; }
+  [[nodiscard]] pid_t pid() const noexcept { return process_.pid(); }
+  [[nodiscard]] gpushm_testing::child& process() noexcept { return process_; }
+
+ private:
+  std::string socket_path_;
+  gpushm_testing::child process_;
+};
+
+}  // namespace gpushm_tests

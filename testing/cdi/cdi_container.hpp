@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/support/oci/cleanup_guard.hpp"
+#include "testing/cdi/cdi_machine.hpp"
+#include "testing/process/child.hpp"
+
+namespace gpushm_tests {
+
+/// A container of the `gpushm` command; nothing of it is left after the object.
+struct cdi_container {
+  std::unique_ptr<gpushm::app::oci::cleanup_guard> guard;
+  std::unique_ptr<gpushm_testing::child> process;
+};
+
+/// runc with what `gpushm cdi inject` made of a plain config (no device, no capability, nobody's
+/// uid) for CDI `devices` of the documents in `spec_directory`. The image has a C library, a shell
+/// and the command, run with `arguments`; all else comes from the documents and their hooks.
+[[nodiscard]] cdi_container start_cdi_container(const cdi_machine& machine,
+                                                const std::string& spec_directory,
+                                                const std::vector<std::string>& devices,
+                                                std::vector<std::string> arguments);
+
+}  // namespace gpushm_tests

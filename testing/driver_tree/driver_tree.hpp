@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace gpushm_tests {
+
+// What a driver installs, made of small files: tests/data/discover/drivers/NAME.txt, a line for each
+// thing. "{v}" is the version.
+//
+//   version V               of the libraries; comes first
+//   module V                of the loaded kernel module
+//   libs DIR NAME[:N]...    NAME.so.{v}, with the SONAME NAME.so.N and a link called so
+//   lib PATH SONAME         one library ("-": without a SONAME); lib32: of a 32-bit PC
+//   link PATH TARGET
+//   file PATH, exec PATH, dir PATH
+//   cache PATH              an entry of etc/ld.so.cache; cache-old: with the old format in front
+//   dev                     the GPUs' nodes are in its own /dev
+
+struct driver_tree {
+  std::string root;
+  std::string module_version;  ///< empty: not loaded
+  bool own_dev = false;
+};
+
+/// Makes it in the directory `root`. Throws std::runtime_error, also when there is no such list.
+driver_tree make_driver_tree(const std::string& name, const std::string& root);
+
+/// The lists there are, sorted; empty where the source tree is not.
+[[nodiscard]] std::vector<std::string> driver_tree_names();
+
+/// Writes a file with the directories above it.
+void put_file(const std::string& path, const std::string& text, unsigned mode = 0644);
+void put_link(const std::string& path, const std::string& target);
+
+}  // namespace gpushm_tests

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/cpu_limit.hpp"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "testing/process/temp_dir.hpp"
+
+namespace gpushm::base {
+namespace {
+
+class cpus_of : public testing::Test {
+ protected:
+  cpus_of() {
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    EXPECT_EQ(::sched_getaffinity(0, sizeof allowed, &allowed), 0);
+    runnable_ = CPU_COUNT(&allowed);
+  }
+  void put(const std::string& path, const std::string& text) const {
+    const std::filesystem::path at = root_ / path;
+    std::filesystem::create_directories(at.parent_path());
+    std::ofstream(at) << text;
+  }
+  void use_version_2() const {
+    put("proc/self/cgroup", "0::/a/b\n");
+    put("proc/self/mountinfo", "30 20 0:26 / /cg rw - cgroup2 cgroup2 rw\n");
+  }
+
+  gpushm_testing::temp_dir root_;
+  double runnable_ = 0;
+};
+
+TEST_F(cpus_of, a_machine_without_cgroups_are_those_that_threads_may_run_on) {
+  EXPECT_EQ(cpu_limit(root_.path()), runnable_);
+  EXPECT_GT(cpu_limit(), 0);
+  EXPECT_LE(cpu_limit(), runnable_);
+}
+
+TEST_F(cpus_of, version_2_are_the_least_quota_on_the_way_up) {
+  use_version_2();
+  put("cg/a/b/cpu.max", "max 100000\n");
+  EXPECT_EQ(cpu_limit(root_.path()), runnable_);
+  put("cg/a/cpu.max", "50000 100000\n");
+  EXPECT_EQ(cpu_limit(root_.path()), 0.5);
+  put("cg/a/b/cpu.max", "20000 100000\n");
+  EXPECT_EQ(cpu_limit(root_.path()), 0.2);
+}
+
+TEST_F(cpus_of, version_1_are_the_least_quota_on_the_way_up) {
+  put("proc/self/cgroup", "4:cpu,cpuacct:/a/b\n0::/\n");
+  put("proc/self/mountinfo", "31 20 0:27 / /cg/cpu rw - cgroup cgroup rw,cpu,cpuacct\n");
+  put("cg/cpu/a/b/cpu.cfs_quota_us", "-1\n");
+  put("cg/cpu/a/b/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(cpu_limit(root_.path()), runnable_);
+  put("cg/cpu/a/cpu.cfs_quota_us", "25000\n");
+  put("cg/cpu/a/cpu.cfs_period_us", "50000\n");
+  EXPECT_EQ(cpu_limit(root_.path()), 0.5);
+}
+
+TEST_F(cpus_of, a_quota_that_is_no_number_says_nothing) {
+  use_version_2();
+  for (const char* text : {"", "x", "0 100000", "-5 100000", "100 0", "100", "\xff"}) {
+    put("cg/a/b/cpu.max", text);
+    EXPECT_EQ(cpu_limit(root_.path()), runnable_) << text;
+  }
+}
+
+}  // namespace
+}  // namespace gpushm::base

@@ -1,0 +1,554 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a forked child keeps of its parent. Children call only what is safe in signal handlers, so
+// that the tests mean the same under sanitizers.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/device_files.hpp"
+#include "base/fork_guard.hpp"
+#include "base/guarded_fd.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/temp_dir.hpp"
+
+namespace gpushm::base {
+namespace {
+
+using namespace std::chrono_literals;
+
+bool is_open(int fd) {
+  return ::fcntl(fd, F_GETFD) != -1;
+}
+
+guarded_fd new_guarded() {
+  return guarded_fd::open([] { return ::memfd_create("guarded", MFD_CLOEXEC); });
+}
+
+/// Forks; the child exits with what `body` returns. Returns that, or 128 + the signal.
+template <typename Body>
+int in_child(Body&& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    ::_exit(body());
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+TEST(fork_guard, child_has_no_guarded_descriptor_and_all_others) {
+  const guarded_fd ours = new_guarded();
+  const unique_fd other(::memfd_create("other", MFD_CLOEXEC));
+  const int number = ours.get();
+  EXPECT_EQ(
+      in_child([&] {
+        return is_open(number) ? 1 : ours.get() != -1 || ours ? 2 : !is_open(other.get()) ? 3 : 0;
+      }),
+      0);
+  EXPECT_TRUE(is_open(number));
+}
+
+TEST(fork_guard, child_does_not_close_what_has_the_number_by_then) {
+  std::optional<guarded_fd> ours(new_guarded());
+  std::optional<guarded_fd> moved(new_guarded());
+  const unique_fd in_both(::memfd_create("log", MFD_CLOEXEC));
+  const int number = ours->get();
+  EXPECT_EQ(in_child([&] {
+              const unique_fd log(::dup2(in_both.get(), number));
+              if (log.get() != number) {
+                return 1;
+              }
+              std::optional<guarded_fd> owner(guarded_fd(unique_fd(::dup(log.get()))));
+              const int own = owner->get();
+              ours.reset();
+              *moved = guarded_fd();
+              if (!is_open(log.get()) || !is_open(own)) {
+                return 2;
+              }
+              owner.reset();
+              return is_open(own) ? 3 : 0;
+            }),
+            0);
+  EXPECT_TRUE(is_open(number));
+}
+
+TEST(fork_guard, closed_and_released_descriptors_are_forgotten) {
+  guarded_fd ours = new_guarded();
+  const int number = ours.get();
+  ours.reset();
+  const unique_fd next(::memfd_create("next", MFD_CLOEXEC));
+  ASSERT_EQ(next.get(), number);
+  guarded_fd other = new_guarded();
+  const unique_fd released = other.release();
+  EXPECT_FALSE(other);
+  EXPECT_EQ(in_child([&] { return is_open(next.get()) && is_open(released.get()) ? 0 : 1; }), 0);
+}
+
+TEST(fork_guard, grandchild_is_a_child_of_the_child) {
+  const std::uint64_t here = fork_generation();
+  EXPECT_FALSE(is_forked_child_of(here));
+  EXPECT_EQ(in_child([&] {
+              const std::uint64_t child = fork_generation();
+              const int below = in_child(
+                  [&] { return is_forked_child_of(child) && is_forked_child_of(here) ? 0 : 1; });
+              return is_forked_child_of(here) && !is_forked_child_of(child) ? below : 2;
+            }),
+            0);
+  EXPECT_EQ(fork_generation(), here);
+}
+
+TEST(fork_guard, child_made_without_handlers_is_recognised) {
+  const std::uint64_t here = fork_generation();
+  const guarded_fd ours = new_guarded();
+  const int number = ours.get();
+  const pid_t child =
+      static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  ASSERT_NE(child, -1);
+  if (child == 0) {
+    ::alarm(20);
+    const bool forked = is_forked_child_of(here);
+    const bool twice = is_forked_child_of(here) && fork_generation() == here + 1;
+    ::_exit(!forked ? 1 : !twice ? 2 : is_open(number) ? 3 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(is_forked_child_of(here));
+}
+
+TEST(fork_guard, works_for_large_numbers) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  constexpr int large = 600'000;  // beyond the first block of the bitmap
+  rlimit raised = before;
+  raised.rlim_cur = large + 1;
+  raised.rlim_max = std::max<rlim_t>(before.rlim_max, raised.rlim_cur);
+  if (::setrlimit(RLIMIT_NOFILE, &raised) != 0) {
+    GTEST_SKIP() << "the hard limit of open files is " << before.rlim_max;
+  }
+  const unique_fd low(::memfd_create("low", MFD_CLOEXEC));
+  const int copy = ::fcntl(low.get(), F_DUPFD_CLOEXEC, large);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_EQ(copy, large);
+  const guarded_fd high{unique_fd(copy)};
+  EXPECT_EQ(in_child([&] { return is_open(large) ? 1 : is_open(low.get()) ? 0 : 2; }), 0);
+  EXPECT_TRUE(is_open(large));
+}
+
+bool is_memfd_called(int fd, std::string_view name) {
+  std::array<char, 32> path{"/proc/self/fd/"};
+  std::size_t at = std::strlen(path.data());
+  for (int digits = 1000; digits != 0; digits /= 10) {
+    if (fd >= digits || digits == 1) {
+      path.at(at++) = static_cast<char>('0' + fd / digits % 10);
+    }
+  }
+  std::array<char, 64> target{};
+  const auto size = ::readlink(path.data(), target.data(), target.size());
+  return size > 0 && std::string_view(target.data(), static_cast<std::size_t>(size)).find(name) !=
+                         std::string_view::npos;
+}
+
+/// Threads open and close guarded descriptors and others, so that numbers go from one kind to the
+/// other all the time, and the process forks: no child may have a guarded one, each must have what
+/// was open all the time.
+TEST(fork_guard, holds_while_other_threads_open_and_close) {
+  constexpr int highest = 256;
+  std::vector<unique_fd> kept;
+  for (int i = 0; i < 8; ++i) {
+    kept.emplace_back(::memfd_create("kept", MFD_CLOEXEC));
+  }
+  std::atomic<bool> stop{false};
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&, i] {
+      while (!stop.load(std::memory_order_relaxed)) {
+        guarded_fd first = new_guarded();
+        const unique_fd foreign(::memfd_create("foreign", MFD_CLOEXEC));
+        guarded_fd second = new_guarded();
+        first.reset();
+        if (i == 0) {
+          ::sched_yield();
+        }
+      }
+    });
+  }
+  for (int round = 0; round < 300; ++round) {
+    const int result = in_child([&] {
+      for (int fd = 3; fd < highest; ++fd) {
+        if (is_memfd_called(fd, "guarded")) {
+          return 1;
+        }
+      }
+      for (const unique_fd& each : kept) {
+        if (!is_memfd_called(each.get(), "kept")) {
+          return 2;
+        }
+      }
+      return 0;
+    });
+    if (result != 0) {
+      stop = true;
+      FAIL() << "child " << round << " said " << result;
+    }
+  }
+  stop = true;
+}
+
+TEST(fork_guard, section_that_lasts_delays_a_fork_but_does_not_stop_it) {
+  std::atomic<bool> inside{false};
+  std::atomic<bool> stop{false};
+  const std::jthread slow([&] {
+    const fork_section section;
+    inside = true;
+    while (!stop) {
+      std::this_thread::sleep_for(1ms);
+    }
+  });
+  while (!inside) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(in_child([] {
+              const fork_section free_again;
+              return 0;
+            }),
+            0);
+  EXPECT_FALSE(stop);
+  stop = true;
+}
+
+TEST(fork_guard, safe_mutex_is_free_and_its_state_whole_in_every_child) {
+  fork_safe_mutex guard;
+  int first = 0;
+  int second = 0;
+  std::atomic<bool> stop{false};
+  const std::jthread busy([&] {
+    while (!stop.load(std::memory_order_relaxed)) {
+      const std::lock_guard lock(guard);
+      ++first;
+      ::sched_yield();
+      ++second;
+    }
+  });
+  for (int round = 0; round < 100; ++round) {
+    const int result = in_child([&] {
+      const std::lock_guard lock(guard);
+      return first == second ? 0 : 1;
+    });
+    if (result != 0) {
+      ADD_FAILURE() << "child " << round << " said " << result;
+      break;
+    }
+  }
+  stop = true;
+}
+
+// ---- the life pipe and the driver's files ----
+
+/// A device node that is taken for the driver's, and reads as /dev/null.
+class driver_node {
+ public:
+  driver_node() : path_(directory_ / "nvidia-test") {
+    made_ = ::mknod(path_.c_str(), S_IFCHR | 0600, makedev(1, 3)) == 0;
+  }
+  /// Not empty: the node cannot be made, or not be opened, here.
+  [[nodiscard]] std::string why_not() const {
+    return made_ && open() ? "" : "device nodes cannot be made or opened here (root, nodev)";
+  }
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] unique_fd open(int flags = O_CLOEXEC) const {
+    return unique_fd(::open(path_.c_str(), O_RDWR | flags));
+  }
+
+ private:
+  gpushm_testing::temp_dir directory_;
+  std::string path_;
+  bool made_ = false;
+};
+
+bool leads_to(int fd, std::string_view path) {
+  std::array<char, 32> name{};
+  std::snprintf(name.data(), name.size(), "/proc/self/fd/%d", fd);
+  std::array<char, 256> target{};
+  const auto size = ::readlink(name.data(), target.data(), target.size());
+  return size > 0 && std::string_view(target.data(), static_cast<std::size_t>(size)) == path;
+}
+
+/// A child without fork handlers, as vfork's and clone's are.
+pid_t raw_fork() {
+  return static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+}
+
+/// A process with a life pipe and a child that lives on without it.
+class parent_that_dies {
+ public:
+  enum class kind { with_handlers, without };
+  explicit parent_that_dies(kind how) {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()), 0);
+    const unique_fd near(ends[0]);
+    const unique_fd far(ends[1]);
+    const pid_t parent = ::fork();
+    if (parent == 0) {
+      ::alarm(20);
+      const int life = life_pipe();
+      const pid_t child = how == kind::with_handlers ? ::fork() : raw_fork();
+      if (child == 0) {
+        ::alarm(20);
+        for (;;) {
+          ::pause();
+        }
+      }
+      std::array<std::byte, sizeof child> packet{};
+      std::memcpy(packet.data(), &child, sizeof child);
+      send_with(far.get(), packet, life);
+      ::_exit(0);
+    }
+    receive_from(near.get());
+    int status = 0;
+    EXPECT_EQ(::waitpid(parent, &status, 0), parent);
+    EXPECT_EQ(status, 0);
+  }
+  parent_that_dies(const parent_that_dies&) = delete;
+  parent_that_dies& operator=(const parent_that_dies&) = delete;
+  ~parent_that_dies() { kill_child(); }
+
+  [[nodiscard]] bool hangs_up(int timeout_ms) const {
+    pollfd entry{life_.get(), POLLIN, 0};
+    return ::poll(&entry, 1, timeout_ms) > 0 && (entry.revents & POLLHUP) != 0;
+  }
+  void kill_child() {
+    if (child_ > 0) {
+      ::kill(std::exchange(child_, -1), SIGKILL);
+    }
+  }
+
+ private:
+  static void send_with(int socket, std::span<const std::byte> packet, int fd) {
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    iovec part{const_cast<std::byte*>(packet.data()), packet.size()};
+    msghdr header{};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+    ::sendmsg(socket, &header, MSG_NOSIGNAL);
+  }
+  void receive_from(int socket) {
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    iovec part{&child_, sizeof child_};
+    msghdr header{};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    ASSERT_EQ(::recvmsg(socket, &header, MSG_CMSG_CLOEXEC), ssize_t{sizeof child_});
+    const cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+    ASSERT_NE(rights, nullptr);
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(rights), sizeof fd);
+    life_ = unique_fd(fd);
+  }
+
+  pid_t child_ = -1;
+  unique_fd life_;
+};
+
+TEST(life_pipe, is_one_a_process_and_hangs_up_with_it_though_a_child_lives_on) {
+  EXPECT_EQ(life_pipe(), life_pipe());
+  const parent_that_dies parent(parent_that_dies::kind::with_handlers);
+  EXPECT_TRUE(parent.hangs_up(10'000));
+}
+
+TEST(life_pipe, is_held_by_a_child_that_was_made_without_handlers) {
+  parent_that_dies parent(parent_that_dies::kind::without);
+  EXPECT_FALSE(parent.hangs_up(200));
+  parent.kill_child();
+  EXPECT_TRUE(parent.hangs_up(10'000));
+}
+
+TEST(life_pipe, of_a_child_is_another) {
+  const int ours = life_pipe();
+  struct stat parents {};
+  ASSERT_EQ(::fstat(ours, &parents), 0);
+  EXPECT_EQ(in_child([&] {
+              struct stat own {};
+              return ::fstat(life_pipe(), &own) != 0 ? 1 : own.st_ino == parents.st_ino ? 2 : 0;
+            }),
+            0);
+  pollfd entry{ours, POLLIN, 0};
+  EXPECT_EQ(::poll(&entry, 1, 0), 0);
+}
+
+TEST(driver_files, are_dev_null_in_a_child_and_keep_their_numbers) {
+  const driver_node node;
+  if (const std::string why = node.why_not(); !why.empty()) {
+    GTEST_SKIP() << why;
+  }
+  static_cast<void>(life_pipe());
+  const unique_fd closed_on_exec = node.open();
+  const unique_fd handed_on = node.open(0);
+  const unique_fd other(::open("/dev/zero", O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(in_child([&] {
+              return !leads_to(closed_on_exec.get(), "/dev/null") ? 1
+                     : leads_to(handed_on.get(), "/dev/null")     ? 2
+                     : !leads_to(other.get(), "/dev/zero")        ? 3
+                                                                  : 0;
+            }),
+            0);
+  EXPECT_FALSE(leads_to(closed_on_exec.get(), "/dev/null"));
+}
+
+TEST(driver_files, of_a_process_are_looked_for_in_its_descendants) {
+  const driver_node node;
+  if (const std::string why = node.why_not(); !why.empty()) {
+    GTEST_SKIP() << why;
+  }
+  const auto pause_in = [](pid_t child) {
+    if (child == 0) {
+      ::alarm(20);
+      for (;;) {
+        ::pause();
+      }
+    }
+    return child;
+  };
+  const auto end = [](pid_t child) {
+    ::kill(child, SIGKILL);
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+  };
+  EXPECT_FALSE(descendants_may_have_driver_files());  // there are none
+  const unique_fd file = node.open();
+  EXPECT_FALSE(descendants_may_have_driver_files());  // and no descendants
+
+  static_cast<void>(life_pipe());
+  const pid_t handled = pause_in(::fork());
+  EXPECT_TRUE(gpushm_testing::eventually([] { return !descendants_may_have_driver_files(); }, 10s));
+  const pid_t own = raw_fork();
+  if (own == 0) {  // one that has opened the driver by itself
+    const int same = file.get();
+    ::close(same);
+    static_cast<void>(node.open().release());
+  }
+  pause_in(own);
+  EXPECT_TRUE(gpushm_testing::eventually([] { return !descendants_may_have_driver_files(); }, 10s));
+  const pid_t unseen = pause_in(raw_fork());
+  EXPECT_TRUE(descendants_may_have_driver_files());
+  end(unseen);
+  EXPECT_FALSE(descendants_may_have_driver_files());
+  end(own);
+  end(handled);
+}
+
+TEST(driver_files, of_programs_that_descendants_execute_are_their_own_without_kcmp_too) {
+  const driver_node node;
+  if (const std::string why = node.why_not(); !why.empty()) {
+    GTEST_SKIP() << why;
+  }
+  EXPECT_EQ(in_child([&] {
+              const unique_fd file = node.open();
+              // The seccomp(2) profiles of container engines.
+              std::array filter{
+                  sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                  sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_kcmp, 0, 1),
+                  sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+                  sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+              const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
+              if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+                  ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+                return 1;
+              }
+              const pid_t executes = raw_fork();
+              if (executes == 0) {
+                ::alarm(20);
+                const std::string open_it = "exec 3<>" + node.path() + "; exec sleep 20";
+                ::execl("/bin/sh", "sh", "-c", open_it.c_str(), nullptr);
+                ::_exit(1);
+              }
+              const bool cleared = gpushm_testing::eventually(
+                  [] { return !descendants_may_have_driver_files(); }, 10s);
+              const pid_t forked = raw_fork();
+              if (forked == 0) {
+                ::alarm(20);
+                for (;;) {
+                  ::pause();
+                }
+              }
+              const bool seen = descendants_may_have_driver_files();
+              ::kill(executes, SIGKILL);
+              ::kill(forked, SIGKILL);
+              return !cleared ? 2 : !seen ? 3 : 0;
+            }),
+            0);
+}
+
+TEST(driver_files, are_found_in_a_grandchild) {
+  const driver_node node;
+  if (const std::string why = node.why_not(); !why.empty()) {
+    GTEST_SKIP() << why;
+  }
+  const unique_fd file = node.open();
+  std::array<int, 2> ready{};
+  ASSERT_EQ(::pipe2(ready.data(), O_CLOEXEC), 0);
+  const pid_t child = raw_fork();
+  if (child == 0) {
+    ::alarm(20);
+    const pid_t grandchild = raw_fork();
+    if (grandchild != 0) {
+      ::close(file.get());
+      ::dprintf(ready[1], "%d\n", grandchild);
+    } else {
+      ::alarm(20);
+    }
+    for (;;) {
+      ::pause();
+    }
+  }
+  std::array<char, 16> text{};
+  ASSERT_GT(::read(ready[0], text.data(), text.size() - 1), 0);
+  EXPECT_TRUE(descendants_may_have_driver_files());
+  ::kill(std::stoi(text.data()), SIGKILL);
+  ::kill(child, SIGKILL);
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+}  // namespace
+}  // namespace gpushm::base

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/deadlines.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <vector>
+
+#include "tests/client/connection_world.hpp"
+
+namespace gpushm::broker_detail {
+namespace {
+
+using std::chrono::seconds;
+
+/// Five seconds for a hello, eight for reading and for the porter.
+class broker_deadlines : public testing_world::connection_test {
+ protected:
+  /// Who was closed by then; since the last call.
+  std::vector<core::session_id> late_at(seconds when) {
+    deadlines_.close_the_late(begin_ + when);
+    return std::exchange(closed_, {});
+  }
+  using closed = std::vector<core::session_id>;
+
+  deadlines deadlines_{io_, hub_, *this, log_, {seconds(5), seconds(8)}};
+  deadlines::clock::time_point begin_ = deadlines::clock::now();
+};
+
+TEST_F(broker_deadlines, those_that_do_not_say_hello_are_closed_in_their_order) {
+  connection& first = connect();
+  connection& polite = connect();
+  connection& last = connect();
+  deadlines_.expect_hello(first, begin_);
+  deadlines_.expect_hello(polite, begin_);
+  deadlines_.expect_hello(last, begin_ + seconds(2));
+  polite.greeted = true;
+  EXPECT_EQ(late_at(seconds(4)), closed{});
+  EXPECT_EQ(late_at(seconds(5)), closed{first.number});
+  EXPECT_EQ(late_at(seconds(6)), closed{});
+  EXPECT_EQ(late_at(seconds(7)), closed{last.number});
+  EXPECT_EQ(late_at(seconds(1'000)), closed{});
+}
+
+TEST_F(broker_deadlines, one_that_does_not_read_is_closed_when_it_has_not_for_that_long) {
+  connection& slow = connect();
+  connection& silent = connect();
+  deadlines_.expect_reader(slow.requests, begin_);
+  deadlines_.expect_reader(silent.requests, begin_);
+  deadlines::reader_goes_on(slow.requests, begin_ + seconds(6));
+  deadlines_.expect_reader(silent.requests, begin_ + seconds(6));  // no new beginning
+  EXPECT_EQ(late_at(seconds(7)), closed{});
+  EXPECT_EQ(late_at(seconds(8)), closed{silent.number});
+  EXPECT_EQ(late_at(seconds(13)), closed{});
+  EXPECT_EQ(late_at(seconds(14)), closed{slow.number});
+}
+
+TEST_F(broker_deadlines, one_that_has_read_all_has_nothing_to_be_late_with) {
+  connection& of = connect();
+  deadlines_.expect_reader(of.requests, begin_);
+  deadlines_.reader_is_done(of.requests);
+  deadlines::reader_goes_on(of.requests, begin_ + seconds(1));
+  EXPECT_EQ(late_at(seconds(100)), closed{});
+  deadlines_.expect_reader(of.requests, begin_ + seconds(100));
+  EXPECT_EQ(late_at(seconds(107)), closed{});
+  EXPECT_EQ(late_at(seconds(108)), closed{of.number});
+}
+
+TEST_F(broker_deadlines, one_whose_packet_stays_at_the_porter_is_closed) {
+  connection& stuck = connect();
+  connection& quick = connect();
+  deadlines_.expect_porter(stuck.requests, begin_);
+  deadlines_.expect_porter(quick.requests, begin_);
+  deadlines::porter_is_done(quick.requests);
+  EXPECT_EQ(late_at(seconds(7)), closed{});
+  EXPECT_EQ(late_at(seconds(8)), closed{stuck.number});
+}
+
+TEST_F(broker_deadlines, of_sessions_that_are_forgotten_mean_nothing) {
+  connection& gone = connect();
+  const core::session_id number = gone.number;
+  deadlines_.expect_hello(gone, begin_);
+  deadlines_.expect_reader(gone.requests, begin_);
+  deadlines_.expect_porter(gone.requests, begin_);
+  loop_.leave(gone);
+  hub_.hang_up(number);
+  ASSERT_EQ(hub_.find(number), nullptr);
+  EXPECT_EQ(late_at(seconds(100)), closed{});
+}
+
+TEST(broker_line_limit, counts_what_it_leaves_out_and_says_it_in_the_next_second) {
+  line_limit limit;
+  const line_limit::clock::time_point begin = line_limit::clock::now();
+  for (std::uint64_t i = 0; i < line_limit::lines_a_second; ++i) {
+    const auto line = limit.next(begin);
+    EXPECT_TRUE(line.may_write);
+    EXPECT_EQ(line.left_out, 0U);
+  }
+  EXPECT_FALSE(limit.next(begin).may_write);
+  EXPECT_FALSE(limit.next(begin + std::chrono::milliseconds(999)).may_write);
+  limit.leave_out();
+  const auto later = limit.next(begin + seconds(1));
+  EXPECT_TRUE(later.may_write);
+  EXPECT_EQ(later.left_out, 3U);
+  EXPECT_EQ(limit.next(begin + seconds(1)).left_out, 0U);
+}
+
+}  // namespace
+}  // namespace gpushm::broker_detail

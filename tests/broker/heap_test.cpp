@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// A broker whose own thread finds no memory, at each place once: it serves all the others after
+// that.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <optional>
+#include <utility>
+
+#include "base/sanitizers.hpp"
+#include "gpushm/gpushm.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/proc_counters.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/client/served_broker.hpp"
+#include "tests/core/counting_new.hpp"
+
+namespace gpushm {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// In a thread of its own, the only one in which allocations fail.
+class served {
+ public:
+  explicit served(const broker_options& options)
+      : broker_(std::in_place, options, [] { gpushm_testing::fail_in_this_thread(true); }) {}
+  served(const served&) = delete;
+  served& operator=(const served&) = delete;
+  ~served() {
+    broker_.reset();
+    gpushm_testing::fail_in_this_thread(false);
+  }
+
+ private:
+  std::optional<broker_detail::testing_world::served_broker> broker_;
+};
+
+class broker_without_memory : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (gpushm::base::under_thread_sanitizer) {
+      GTEST_SKIP() << "clang's ThreadSanitizer has an operator new that a program cannot replace";
+    }
+    options_.socket_path = folder_ / "socket";
+    options_.limits.hello_timeout_ms = 100;
+    options_.limits.send_timeout_ms = 200;
+    options_.limits.fence_delay_ms = 10;
+  }
+
+  [[nodiscard]] client connect() const {
+    return client::connect(
+        {.socket_path = options_.socket_path, .timeout = 1s, .request_timeout = 1s});
+  }
+
+  /// What clients usually do. What is refused for want of memory is an error here, and no more.
+  void use() const {
+    const auto tried = [](auto&& what) {
+      try {
+        what();
+      } catch (const error& why) {
+        EXPECT_FALSE(why.cause().empty());
+      }
+    };
+    tried([&] {
+      client producer = connect();
+      client consumer = connect();
+      subscription const news = consumer.subscribe("");
+      tried([&] {
+        segment made = producer.create("a", {.size_bytes = 4096, .device = "host"});
+        made.publish();
+        tried([&] { segment const opened = consumer.open("a", {.timeout = 300ms}); });
+        tried([&] { static_cast<void>(consumer.open("b", {.timeout = 10ms})); });
+        tried([&] { static_cast<void>(consumer.list("")); });
+      });
+    });
+  }
+
+  /// All of that, and none of it may fail.
+  void expect_service() const {
+    client producer = connect();
+    client consumer = connect();
+    segment made = producer.create("good", {.size_bytes = 4096, .device = "host"});
+    made.publish();
+    segment const opened = consumer.open("good");
+    EXPECT_EQ(opened.size_bytes(), 4096U);
+    EXPECT_GE(consumer.list("").size(), 1U);
+  }
+
+  gpushm_testing::temp_dir folder_;
+  broker_options options_;
+};
+
+TEST_F(broker_without_memory, serves_everybody_once_it_has_some) {
+  {
+    const served broker(options_);  // what a process has once
+    expect_service();
+  }
+  const auto descriptors = gpushm_testing::count_descriptors(::getpid());
+  std::size_t failures = 0;
+  bool failed = true;
+  for (std::size_t at = 1; failed; ++at) {
+    SCOPED_TRACE("allocation " + std::to_string(at));
+    served broker(options_);
+    gpushm_testing::fail_allocation(at);
+    use();
+    failed = gpushm_testing::an_allocation_failed();
+    gpushm_testing::fail_allocation(0);
+    failures += failed ? 1 : 0;
+    ASSERT_NO_THROW(expect_service());
+  }
+  EXPECT_GT(failures, 100U);
+  EXPECT_TRUE(gpushm_testing::eventually(
+      [&] { return gpushm_testing::count_descriptors(::getpid()) == descriptors; }, 5s));
+}
+
+TEST_F(broker_without_memory, serves_everybody_after_it_had_none_for_a_while) {
+  for (std::size_t at = 1; at < 400; at += 13) {
+    SCOPED_TRACE("from allocation " + std::to_string(at));
+    served broker(options_);
+    gpushm_testing::fail_allocations_from(at);
+    use();
+    gpushm_testing::fail_allocation(0);
+    ASSERT_NO_THROW(expect_service());
+  }
+}
+
+}  // namespace
+}  // namespace gpushm

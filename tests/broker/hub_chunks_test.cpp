@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// Descriptors that clients attach, and those that they get.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "broker/state_table_file.hpp"
+#include "tests/broker/hub_world.hpp"
+
+namespace gpushm::broker_detail {
+namespace {
+
+using namespace testing_world;
+
+class chunks_of : public hub_test {};
+
+base::unique_fd opened_file(const char* path, int flags) {
+  base::unique_fd fd(::open(path, flags | O_CLOEXEC));
+  EXPECT_TRUE(fd) << path;
+  return fd;
+}
+
+base::unique_fd read_only_memfd() {
+  const auto whole = memfd(4096);
+  return opened_file(("/proc/self/fd/" + std::to_string(whole.get())).c_str(), O_RDONLY);
+}
+
+base::unique_fd pipe_end() {
+  int ends[2];
+  EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  ::close(ends[1]);
+  return base::unique_fd(ends[0]);
+}
+
+TEST_F(chunks_of, a_host_segment_are_sealed_memfds_of_the_announced_size_and_nothing_else) {
+  struct {
+    const char* what;
+    base::unique_fd (*make)();
+  } const cases[] = {
+      {"a pipe", [] { return pipe_end(); }},
+      {"/dev/null", [] { return opened_file("/dev/null", O_RDWR); }},
+      {"a directory", [] { return opened_file("/", O_RDONLY); }},
+      {"a file", [] { return opened_file("/proc/self/exe", O_RDONLY); }},
+      {"an unsealed memfd", [] { return memfd(4096, 0); }},
+      {"one that can shrink", [] { return memfd(4096, F_SEAL_GROW | F_SEAL_SEAL); }},
+      {"one that can grow", [] { return memfd(4096, F_SEAL_SHRINK | F_SEAL_SEAL); }},
+      {"one that can be sealed", [] { return memfd(4096, F_SEAL_SHRINK | F_SEAL_GROW); }},
+      {"a read-only one", [] { return read_only_memfd(); }},
+      {"a smaller one", [] { return memfd(4095); }},
+      {"a larger one", [] { return memfd(8192); }},
+      {"an empty one", [] { return memfd(0); }},
+      {"nothing", [] { return base::unique_fd(); }},
+  };
+  const auto session = greet();
+  const auto made = reserve(session, "kv", 2);
+  for (const auto& each : cases) {
+    const std::size_t before = open_descriptors();
+    EXPECT_EQ(
+        failure(ask(
+            session, wire::attach{made, 0, {4096, 4096}}, descriptors(memfd(4096), each.make()))),
+        "wrong_descriptor_kind: a host chunk is not a memfd of the announced size, sealed with "
+        "SHRINK, GROW and SEAL (seal the memfd before it is attached)")
+        << each.what;
+    EXPECT_EQ(open_descriptors(), before) << each.what;
+  }
+  expect<wire::done>(
+      ask(session, wire::attach{made, 0, {4096, 4096}}, descriptors(memfd(4096), memfd(4096))));
+  expect<wire::done>(ask(session, wire::publish{made, {}}));
+  expect_nothing_left();
+}
+
+TEST_F(chunks_of, a_gpu_segment_are_no_memfds) {
+  const auto session = greet();
+  wire::reserve wanted{"kv", 4096, 4096, {}, 1, backend::cuda_vmm, lifetime::leased};
+  wanted.device.kind = device_kind::gpu;
+  const auto made = expect<wire::reserved>(ask(session, wanted)).generation;
+  EXPECT_EQ(failure(ask(session, wire::attach{made, 0, {4096}}, descriptors(memfd(4096)))),
+            "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach what "
+            "cuMemExportToShareableHandle gave)");
+  EXPECT_EQ(
+      failure(ask(
+          session, wire::attach{made, 0, {4096}}, descriptors(opened_file("/dev/null", O_RDWR)))),
+      "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach what "
+      "cuMemExportToShareableHandle gave)");
+  expect_nothing_left();
+}
+
+TEST_F(chunks_of, a_segment_come_in_the_announced_number_and_order) {
+  const auto session = greet();
+  const auto made = reserve(session, "kv", 3);
+  EXPECT_EQ(
+      failure(ask(session, wire::attach{made, 0, {4096, 4096}}, descriptors(memfd(4096)))),
+      "wrong_descriptor_count: 1 descriptors came with a message that announces 2 (send exactly "
+      "the announced descriptors)");
+  EXPECT_EQ(
+      failure(ask(session, wire::attach{made, 0, {4096}}, {})),
+      "wrong_descriptor_count: 0 descriptors came with a message that announces 1 (send exactly "
+      "the announced descriptors)");
+  EXPECT_EQ(failure(ask(session, wire::attach{made, 1, {4096}}, descriptors(memfd(4096)))),
+            "wrong_descriptor_count: chunks 1 to 2 do not continue the 0 of 3 that are attached "
+            "(attach the announced chunks in order)");
+  expect<wire::done>(ask(session, wire::attach{made, 0, {4096}}, descriptors(memfd(4096))));
+  EXPECT_EQ(
+      failure(ask(session, wire::publish{made, {}})),
+      "wrong_descriptor_count: 1 of 3 announced chunks are attached (attach all chunks before "
+      "publishing)");
+  EXPECT_EQ(failure(ask(session,
+                        wire::attach{made, 1, {4096, 4096, 4096}},
+                        descriptors(memfd(4096), memfd(4096), memfd(4096)))),
+            "wrong_descriptor_count: chunks 1 to 4 do not continue the 1 of 3 that are attached "
+            "(attach the announced chunks in order)");
+  EXPECT_EQ(failure(ask(greet(), wire::attach{made, 1, {4096}}, descriptors(memfd(4096)))),
+            "permission_denied: only the connection that reserved a segment may attach its chunks "
+            "(create it on this connection)");
+  expect_nothing_left();
+}
+
+TEST_F(chunks_of, a_segment_have_the_reserved_bytes_in_all) {
+  const auto session = greet();
+  const std::string text =
+      "size_mismatch: the chunks' sizes do not add up to the reserved bytes (attach what was "
+      "reserved)";
+  const auto made = reserve(session, "kv", 2);
+  EXPECT_EQ(
+      failure(
+          ask(session, wire::attach{made, 0, {4096, 8192}}, descriptors(memfd(4096), memfd(8192)))),
+      text);
+  EXPECT_EQ(
+      failure(
+          ask(session, wire::attach{made, 0, {4096, 2048}}, descriptors(memfd(4096), memfd(2048)))),
+      text);
+  EXPECT_EQ(
+      failure(ask(session, wire::attach{made, 0, {8192, 0}}, descriptors(memfd(8192), memfd(0)))),
+      text);
+  expect<wire::done>(ask(session, wire::attach{made, 0, {2048}}, descriptors(memfd(2048))));
+  EXPECT_EQ(failure(ask(session, wire::attach{made, 1, {2048}}, descriptors(memfd(2048)))), text);
+  expect<wire::done>(ask(session, wire::attach{made, 1, {6144}}, descriptors(memfd(6144))));
+  expect<wire::done>(ask(session, wire::publish{made, {}}));
+  const auto found = expect<wire::opened>(ask(greet(), wire::open{"kv", 0, 0}));
+  EXPECT_EQ(found.chunk_bytes, (std::vector<std::uint64_t>{2048, 6144}));
+  expect_nothing_left();
+}
+
+TEST_F(chunks_of, a_segment_are_closed_when_its_creator_dies_in_the_middle) {
+  const std::size_t before = open_descriptors();
+  const auto session = greet();
+  const auto reader = greet();
+  const auto made = reserve(session, "kv", 3, lifetime::persistent);
+  expect<wire::done>(
+      ask(session, wire::attach{made, 0, {4096, 4096}}, descriptors(memfd(4096), memfd(4096))));
+  take(session);
+  EXPECT_EQ(open_descriptors(), before + 2);
+  hub_.hang_up(session);
+  EXPECT_EQ(open_descriptors(), before);
+  EXPECT_EQ(hub_.domain().segment_count(), 0U);
+  reserve(reader, "kv");
+  expect_nothing_left();
+}
+
+TEST_F(chunks_of, a_removed_segment_stay_open_while_a_packet_carries_them) {
+  const auto creator = greet();
+  make(creator, "kv");
+  const auto reader = greet();
+  auto answers = ask(reader, wire::open{"kv", 0, 0});
+  expect<wire::opened>(answers);
+  hub_.hang_up(creator);
+  hub_.hang_up(reader);
+  EXPECT_EQ(hub_.domain().segment_count(), 0U);
+  ASSERT_EQ(answers[0].descriptors.size(), 1U);
+  const int chunk = answers[0].descriptors[0];
+  EXPECT_NE(::fcntl(chunk, F_GETFD), -1);
+  answers.clear();
+  EXPECT_EQ(::fcntl(chunk, F_GETFD), -1);
+  expect_nothing_left();
+}
+
+TEST_F(chunks_of, a_large_segment_are_fetched_in_batches) {
+  constexpr std::uint32_t count = 600;
+  const auto creator = greet();
+  const auto made = reserve(creator, "kv", count);
+  // Sizes that differ tell the chunks apart; the same total.
+  const auto size_of = [](std::uint32_t i) { return std::uint64_t{i % 2 == 0 ? 4000U : 4192U}; };
+  for (std::uint32_t first = 0; first < count; first += 253) {
+    wire::attach batch{made, first, {}};
+    std::vector<base::unique_fd> fds;
+    for (std::uint32_t i = first; i < std::min(count, first + 253); ++i) {
+      batch.chunk_bytes.push_back(size_of(i));
+      fds.push_back(memfd(size_of(i)));
+    }
+    expect<wire::done>(ask(creator, batch, std::move(fds)));
+  }
+  expect<wire::done>(ask(creator, wire::publish{made, {}}));
+
+  const auto reader = greet();
+  auto answers = ask(reader, wire::open{"kv", 0, 0});
+  auto sizes = expect<wire::opened>(answers).chunk_bytes;
+  EXPECT_EQ(sizes.size(), 253U);
+  std::vector<int> fds = answers[0].descriptors;
+  while (sizes.size() < count) {
+    const auto more =
+        ask(reader, wire::fetch_chunks{made, static_cast<std::uint32_t>(sizes.size())});
+    const auto batch = expect<wire::chunks>(more);
+    ASSERT_FALSE(batch.chunk_bytes.empty());
+    EXPECT_EQ(batch.generation, made);
+    EXPECT_EQ(batch.first_chunk, sizes.size());
+    EXPECT_EQ(batch.chunk_bytes.size(), more[0].descriptors.size());
+    sizes.insert(sizes.end(), batch.chunk_bytes.begin(), batch.chunk_bytes.end());
+    fds.insert(fds.end(), more[0].descriptors.begin(), more[0].descriptors.end());
+  }
+  ASSERT_EQ(sizes.size(), count);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    struct stat info {};
+    ASSERT_EQ(::fstat(fds[i], &info), 0);
+    EXPECT_EQ(sizes[i], size_of(i));
+    EXPECT_EQ(static_cast<std::uint64_t>(info.st_size), size_of(i));
+  }
+  answers.clear();  // they hold descriptors
+  EXPECT_EQ(failure(ask(reader, wire::fetch_chunks{made, count})),
+            "invalid_argument: the segment has only 600 chunks (ask for chunks that exist)");
+  EXPECT_EQ(
+      failure(ask(greet(), wire::fetch_chunks{made, 0})),
+      "stale_generation: generation 1 is gone or was never this connection's (open the segment "
+      "again by name)");
+  expect_nothing_left();
+}
+
+TEST_F(chunks_of, a_reservation_are_none_and_its_slot_is_live) {
+  const auto session = greet();
+  const auto answers = ask(session, wire::reserve{"kv", 4096, 4096, {}, 1, {}, {}});
+  const auto made = expect<wire::reserved>(answers);
+  EXPECT_TRUE(answers[0].descriptors.empty());
+  EXPECT_EQ(slots_.at(made.slot), std::make_pair(made.generation, segment_state::live));
+  expect_nothing_left();
+}
+
+TEST(state_table_file, is_written_by_its_maker_and_read_by_everybody_else) {
+  const gpushm::epoch epoch{4, 5, 6};
+  state_table_file table(8, epoch);
+  const std::size_t bytes = wire::state_table_bytes(8);
+  EXPECT_EQ(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, table.descriptor(), 0),
+            MAP_FAILED);
+  EXPECT_EQ(::pwrite(table.descriptor(), &bytes, 1, 0), -1);
+  EXPECT_EQ(::ftruncate(table.descriptor(), 0), -1);
+  const auto mapping = base::map_file("test", table.descriptor(), bytes, false);
+  const wire::state_table_view view(mapping.get().address, bytes, epoch);
+  ASSERT_TRUE(view);
+  EXPECT_FALSE(view.broker_alive());
+  table.hold();
+  EXPECT_TRUE(view.broker_alive());
+  table.set(7, 99, segment_state::live);
+  EXPECT_EQ(view.state(7, 99), segment_state::live);
+  table.set(7, 99, segment_state::exporter_gone);
+  EXPECT_EQ(view.state(7, 99), segment_state::exporter_gone);
+  table.set(7, 99, segment_state::removed);
+  EXPECT_EQ(view.state(7, 99), segment_state::removed);
+  table.set(7, 99, std::nullopt);
+  table.set(7, 100, segment_state::live);
+  EXPECT_EQ(view.state(7, 99), segment_state::removed);
+  EXPECT_EQ(view.state(7, 100), segment_state::live);
+  table.let_go();
+  EXPECT_FALSE(view.broker_alive());
+}
+
+}  // namespace
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+// What may be said when, and what is answered.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/broker/hub_world.hpp"
+#include "tests/wire/samples.hpp"
+
+namespace gpushm::broker_detail {
+namespace {
+
+using namespace testing_world;
+
+class conversation : public hub_test {};
+
+TEST_F(conversation, begins_with_hello_and_welcome) {
+  const auto session = accept();
+  EXPECT_FALSE(hub_.find(session)->greeted);
+  auto answers = ask(session, wire::hello{7, "boot", 1, 2});
+  const auto welcome = expect<wire::welcome>(answers);
+  EXPECT_EQ(welcome.version, wire::protocol_version) << "the lower of both";
+  EXPECT_EQ(welcome.domain, "default");
+  EXPECT_EQ(welcome.epoch, (gpushm::epoch{1, 2, 3}));
+  EXPECT_EQ(welcome.max_segments, 65'536U);
+  EXPECT_EQ(welcome.max_batch, 253U);
+  const arrived& first = answers.at(0);
+  ASSERT_TRUE(first.own);
+  EXPECT_EQ(first.descriptors, (std::vector<int>{state_table_.get(), first.own->get()}));
+  EXPECT_FALSE(first.on_event_lane);
+  EXPECT_TRUE(hub_.find(session)->greeted);
+  answers.clear();  // they hold the lane
+  expect_nothing_left();
+}
+
+TEST_F(conversation, refuses_versions_before_its_own) {
+  for (std::uint32_t version = 0; version < wire::protocol_version; ++version) {
+    const auto session = accept();
+    EXPECT_EQ(failure(ask(session, wire::hello{version, {}, 0, 0})),
+              "unsupported_version: this broker does not speak protocol version " +
+                  std::to_string(version) + " (update the client)");
+    EXPECT_TRUE(out_.is_dropped(session));
+  }
+  expect_nothing_left();
+}
+
+TEST_F(conversation, ends_when_a_request_comes_before_the_hello) {
+  for (const auto& [name, message] : wire::samples::one_of_each_kind()) {
+    if (std::holds_alternative<wire::hello>(message.body)) {
+      continue;
+    }
+    const auto session = accept();
+    EXPECT_EQ(
+        failure(ask(session, message.body)),
+        "protocol_error: a request came before the hello (use a client of protocol version 2)")
+        << name;
+    EXPECT_TRUE(out_.is_dropped(session)) << name;
+    EXPECT_TRUE(ask(session, wire::hello{}).empty())
+        << "nobody listens to a session that was dropped";
+  }
+  expect_nothing_left();
+}
+
+TEST_F(conversation, ends_with_a_second_hello) {
+  const auto session = greet();
+  EXPECT_EQ(failure(ask(session, wire::hello{})),
+            "protocol_error: a second hello (use a client of protocol version 2)");
+  EXPECT_TRUE(out_.is_dropped(session));
+  expect_nothing_left();
+}
+
+TEST_F(conversation, ends_when_a_client_speaks_like_a_broker) {
+  std::size_t kinds = 0;
+  for (const auto& [name, message] : wire::samples::one_of_each_kind()) {
+    const std::set<std::string> brokers{"welcome",
+                                        "reserved",
+                                        "opened",
+                                        "chunks",
+                                        "listing",
+                                        "event",
+                                        "failure",
+                                        "done",
+                                        "waiting",
+                                        "cancelled",
+                                        "too_late",
+                                        "subscribed"};
+    if (brokers.count(name) == 0) {
+      continue;
+    }
+    ++kinds;
+    const auto session = greet();
+    EXPECT_EQ(
+        failure(ask(session, message.body)),
+        "protocol_error: a client sent a broker's message (use a client of protocol version 2)")
+        << name;
+    EXPECT_TRUE(out_.is_dropped(session)) << name;
+  }
+  EXPECT_EQ(kinds, 12U);
+  expect_nothing_left();
+}
+
+TEST_F(conversation, ends_with_bytes_that_are_no_message) {
+  for (const bool greeted : {false, true}) {
+    const auto session = greeted ? greet() : accept();
+    const std::vector<std::byte> noise(100, std::byte{0x5A});
+    receive(session, noise, descriptors(memfd(4096), memfd(1)));
+    const auto answers = take(session);
+    ASSERT_EQ(answers.size(), 1U);
+    EXPECT_EQ(answers[0].message.id, 0U);
+    EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).cause,
+              "the packet is not a message of this protocol");
+    EXPECT_TRUE(out_.is_dropped(session));
+  }
+  const auto session = greet();
+  hub_.receive_truncated(*hub_.find(session));
+  const auto answers = take(session);
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).cause,
+            "a packet or its descriptors did not fit into the broker's limits");
+  EXPECT_TRUE(out_.is_dropped(session));
+  expect_nothing_left();
+}
+
+TEST_F(conversation, refuses_descriptors_with_messages_that_carry_none_and_goes_on) {
+  const auto session = greet();
+  const auto made = make(session, "kv");
+  const std::vector<wire::body> bodies{wire::reserve{"x", 1, 1, {}, 1, {}, {}},
+                                       wire::publish{made, {}},
+                                       wire::open{"kv", 0, 0},
+                                       wire::open_many{{"kv"}, 0, 0},
+                                       wire::fetch_chunks{made, 0},
+                                       wire::release{made, 1},
+                                       wire::remove{"kv"},
+                                       wire::list{},
+                                       wire::stat{"kv"},
+                                       wire::subscribe{""},
+                                       wire::unsubscribe{1},
+                                       wire::bye{}};
+  for (const wire::body& body : bodies) {
+    EXPECT_EQ(failure(ask(session, body, descriptors(memfd(4096)))),
+              "wrong_descriptor_count: 1 descriptors came with a message that announces 0 (send "
+              "exactly the announced descriptors)")
+        << body.index();
+  }
+  EXPECT_FALSE(out_.is_dropped(session));
+  expect<wire::listing>(ask(session, wire::stat{"kv"}));
+  expect_nothing_left();
+}
+
+TEST_F(conversation, of_one_session_is_not_heard_by_others) {
+  const auto first = greet();
+  const auto second = greet();
+  make(first, "kv");
+  receive(first, std::vector<std::byte>(3));
+  EXPECT_TRUE(take(second).empty());
+  EXPECT_FALSE(out_.is_dropped(second));
+  hub_.hang_up(first);
+  EXPECT_EQ(
+      failure(ask(second, wire::stat{"kv"})),
+      "no_such_segment: no such segment in domain default (`gpushm ls` shows what there is; a "
+      "timeout waits for the name)");
+  expect_nothing_left();
+}
+
+class with_few_descriptors : public hub_test {
+ protected:
+  with_few_descriptors() : hub_test({.max_descriptors = 5, .descriptors_per_session = 2}) {}
+};
+
+TEST_F(with_few_descriptors, a_connection_too_many_is_refused_and_leaves_nothing) {
+  greet();
+  greet();
+  try {
+    accept();
+    ADD_FAILURE() << "accepted";
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::too_many_descriptors);
+    EXPECT_EQ(why.cause(), "no room for 2 more descriptors: 4 of 5 are in use");
+  }
+  hub_.hang_up(1);
+  greet();
+  expect_nothing_left();
+}
+
+TEST_F(conversation, tells_a_death_from_a_goodbye) {
+  const auto watcher = greet({301, 2000, true});
+  const auto subscription = tell(watcher, wire::subscribe{"kv"});
+  const auto begun = expect<wire::subscribed>(take(watcher));
+  EXPECT_TRUE(begun.segments.empty() && !begun.more);
+  for (const bool goodbye : {true, false}) {
+    const auto creator = greet();
+    make(creator, "kv", lifetime::persistent);
+    take(watcher);
+    if (goodbye) {
+      EXPECT_TRUE(ask(creator, wire::bye{}).empty());
+    }
+    hub_.hang_up(creator);
+    const auto heard = take(watcher);
+    ASSERT_EQ(heard.size(), goodbye ? 0U : 1U);
+    if (!goodbye) {
+      EXPECT_EQ(heard[0].message.id, subscription);
+      EXPECT_EQ(heard[0].subscription, subscription);
+      const auto event = std::get<wire::event>(heard[0].message.body);
+      EXPECT_EQ(event.kind, event_kind::peer_died);
+      EXPECT_EQ(event.name, "kv");
+      EXPECT_EQ(event.peer_pid, 101);
+    }
+    expect<wire::done>(ask(greet({401, broker_uid, true}), wire::remove{"kv"}));
+    take(watcher);
+  }
+  expect<wire::done>(ask(watcher, wire::unsubscribe{subscription}));
+  make(greet(), "kv");
+  EXPECT_TRUE(take(watcher).empty());
+  expect_nothing_left();
+}
+
+TEST_F(conversation, answers_waiting_opens_before_the_publisher_and_at_their_deadline) {
+  const auto creator = greet();
+  const auto reader = greet({201, 2000, true});
+  const auto first = tell(reader, wire::open{"kv", 0, 100});
+  const auto many = tell(reader, wire::open_many{{"other", "kv"}, 0, 50});
+  const auto told = take(reader);
+  ASSERT_EQ(told.size(), 3U);
+  for (const arrived& each : told) {
+    EXPECT_TRUE(std::holds_alternative<wire::waiting>(each.message.body) && !each.on_event_lane);
+  }
+  EXPECT_EQ(hub_.next_deadline(), now_ + std::chrono::milliseconds(50));
+  const auto made = make(creator, "kv");
+  auto answers = take(reader);
+  ASSERT_EQ(answers.size(), 2U);
+  EXPECT_TRUE(answers[0].on_event_lane && answers[1].on_event_lane);
+  EXPECT_EQ(answers[0].message.id, first);
+  EXPECT_EQ(std::get<wire::opened>(answers[0].message.body).index, 0U);
+  EXPECT_EQ(answers[1].message.id, many);
+  EXPECT_EQ(std::get<wire::opened>(answers[1].message.body).index, 1U);
+  EXPECT_EQ(std::get<wire::opened>(answers[1].message.body).segment.generation, made);
+  answers.clear();  // they hold descriptors
+  hub_.tick(now_ + std::chrono::milliseconds(50));
+  const auto late = take(reader);
+  ASSERT_EQ(late.size(), 1U);
+  EXPECT_TRUE(late[0].on_event_lane);
+  EXPECT_EQ(late[0].message.id, many);
+  EXPECT_EQ(std::get<wire::failure>(late[0].message.body).index, 0U);
+  EXPECT_EQ(std::get<wire::failure>(late[0].message.body).code, errc::no_such_segment);
+  expect_nothing_left();
+}
+
+TEST_F(conversation, cancels_what_waits_or_says_that_it_is_too_late) {
+  const auto creator = greet();
+  const auto reader = greet({201, 2000, true});
+  const auto waits = tell(reader, wire::open{"kv", 0, 100});
+  const auto both = tell(reader, wire::open_many{{"kv", "other"}, 0, 100});
+  take(reader);
+  expect<wire::cancelled>(ask(reader, wire::cancel{waits}));
+  EXPECT_EQ(expect<wire::too_late>(ask(reader, wire::cancel{waits})).after, 0U) << "not twice";
+  EXPECT_EQ(expect<wire::too_late>(ask(creator, wire::cancel{both})).after, 0U)
+      << "another session's";
+  make(creator, "kv");
+  const auto answers = take(reader);
+  ASSERT_EQ(answers.size(), 1U) << "the first does not wait any more";
+  EXPECT_EQ(answers[0].message.id, both);
+  expect<wire::cancelled>(ask(reader, wire::cancel{both}));
+  hub_.tick(now_ + std::chrono::milliseconds(100));
+  EXPECT_TRUE(take(reader).empty());
+  EXPECT_EQ(expect<wire::too_late>(ask(reader, wire::cancel{both})).after, 1U)
+      << "as many packets are on the event lane";
+  take(reader);
+  EXPECT_EQ(hub_.domain().waiting_count(), 0U);
+}
+
+TEST_F(conversation, begins_a_subscription_with_what_is_there) {
+  const auto creator = greet();
+  make(creator, "kv/a");
+  make(creator, "kv/b");
+  make(creator, "other");
+  const auto watcher = greet({301, 2000, true});
+  const auto begun = expect<wire::subscribed>(ask(watcher, wire::subscribe{"kv/"}));
+  ASSERT_EQ(begun.segments.size(), 2U);
+  EXPECT_EQ(begun.segments[0].name, "kv/a");
+  EXPECT_EQ(begun.segments[1].name, "kv/b");
+  EXPECT_FALSE(begun.more);
+  EXPECT_EQ(begun.after, 0U);
+  make(creator, "kv/c");
+  EXPECT_EQ(take(watcher).size(), 1U);
+  const auto again = expect<wire::subscribed>(ask(watcher, wire::subscribe{"kv/"}));
+  EXPECT_EQ(again.segments.size(), 3U);
+  EXPECT_EQ(again.after, 1U) << "the event of kv/c came before";
+}
+
+TEST_F(conversation, ends_when_a_message_comes_on_the_other_lane) {
+  for (const auto& [name, message] : wire::samples::one_of_each_kind()) {
+    const auto session = greet();
+    const auto wrong =
+        wire::is_sent_on_event_lane(message.body) ? lane_kind::requests : lane_kind::events;
+    receive(session, wire::encode(message), {}, wrong);
+    const auto answers = take(session);
+    ASSERT_EQ(answers.size(), 1U) << name;
+    EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).cause,
+              "a message came on the other lane than its own")
+        << name;
+    EXPECT_TRUE(out_.is_dropped(session)) << name;
+  }
+  expect_nothing_left();
+}
+
+TEST_F(conversation, lists_thousands_of_names_in_pages_that_fit) {
+  constexpr std::size_t count = 1'500;
+  const auto creator = greet();
+  const auto long_name = [](std::size_t i) {
+    auto name = std::to_string(i);
+    return std::string(4 - name.size(), '0') + name + std::string(251, 'n');
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    // Not published, so that one descriptor a segment is enough; the creator sees them.
+    reserve(creator, long_name(i));
+    take(creator);
+  }
+  std::vector<std::string> names;
+  std::size_t pages = 0;
+  bool more = true;
+  while (more) {
+    ASSERT_LT(++pages, 100U);
+    const auto page =
+        expect<wire::listing>(ask(creator, wire::list{"", names.empty() ? "" : names.back()}));
+    ASSERT_FALSE(page.segments.empty());
+    for (const wire::segment& info : page.segments) {
+      names.push_back(info.name);
+    }
+    more = page.more;
+  }
+  EXPECT_GT(pages, 5U);
+  ASSERT_EQ(names.size(), count);
+  for (std::size_t i = 0; i < count; ++i) {
+    EXPECT_EQ(names[i], long_name(i));
+  }
+  EXPECT_TRUE(expect<wire::listing>(ask(greet(), wire::list{})).segments.empty());
+  expect_nothing_left();
+}
+
+TEST_F(conversation, describes_a_segment_as_it_is) {
+  const auto creator = greet();
+  const auto made = make(creator, "kv", lifetime::persistent);
+  const auto reader = greet({201, 2000, true});
+  expect<wire::opened>(ask(reader, wire::open{"kv", 4096, 0}));
+  hub_.hang_up(creator);
+  const auto page = expect<wire::listing>(ask(reader, wire::stat{"kv"}));
+  ASSERT_EQ(page.segments.size(), 1U);
+  const wire::segment& info = page.segments[0];
+  EXPECT_EQ(info.name, "kv");
+  EXPECT_EQ(info.generation, made);
+  EXPECT_EQ(info.size_bytes, 4096U);
+  EXPECT_EQ(info.allocated_bytes, 4096U);
+  EXPECT_EQ(info.chunk_count, 1U);
+  EXPECT_EQ(info.lifetime, lifetime::persistent);
+  EXPECT_TRUE(info.published);
+  EXPECT_FALSE(info.removed);
+  EXPECT_EQ(info.leases, 1U);
+  EXPECT_EQ(info.creator_uid, 1000U);
+  EXPECT_EQ(info.creator_pid, 101);
+  EXPECT_FALSE(info.creator_alive);
+  EXPECT_EQ(slots_.at(info.slot).second, segment_state::exporter_gone);
+  expect<wire::done>(ask(greet({401, broker_uid, true}), wire::remove{"kv"}));
+  expect_nothing_left();
+}
+
+}  // namespace
+}  // namespace gpushm::broker_detail

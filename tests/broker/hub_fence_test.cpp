@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a hello says of the end of its process, and what a connection that is lost can take back.
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "tests/broker/hub_world.hpp"
+
+namespace gpushm::broker_detail {
+namespace {
+
+using namespace testing_world;
+using std::chrono::milliseconds;
+
+base::unique_fd own_pidfd() {
+  return base::unique_fd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+}
+
+/// The read end of a pipe without writers.
+base::unique_fd pipe_end() {
+  std::array<int, 2> ends{-1, -1};
+  EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  ::close(ends[1]);
+  return base::unique_fd(ends[0]);
+}
+
+class hello_with_fence : public hub_test {
+ protected:
+  static wire::hello with(fence kind, const wire::session_token& resume = {}) {
+    wire::hello message;
+    message.fence = kind;
+    message.resume = resume;
+    return message;
+  }
+  wire::welcome greet_with(core::session_id session,
+                           fence kind,
+                           const wire::session_token& resume = {}) {
+    return expect<wire::welcome>(
+        kind == fence::none
+            ? ask(session, with(kind, resume))
+            : ask(session, with(kind, resume), descriptors(own_pidfd(), pipe_end())));
+  }
+  wire::segment stat(core::session_id session, const std::string& name) {
+    return expect<wire::listing>(ask(session, wire::stat{name})).segments.at(0);
+  }
+};
+
+TEST_F(hello_with_fence, hands_its_descriptors_on_and_says_what_there_is) {
+  const auto none = accept();
+  const auto proven = accept();
+  const auto unproven = accept();
+  EXPECT_EQ(greet_with(none, fence::none).fence, fence::none);
+  const auto welcome = greet_with(proven, fence::proven);
+  EXPECT_EQ(welcome.fence, fence::proven);
+  EXPECT_EQ(welcome.fence_delay_ms, 5'000U);
+  EXPECT_FALSE(welcome.resumed);
+  EXPECT_NE(welcome.token, wire::session_token{});
+  EXPECT_EQ(greet_with(unproven, fence::unproven).fence, fence::unproven);
+  EXPECT_FALSE(out_.fences.contains(none));
+  EXPECT_EQ(out_.fences[proven], fence::proven);
+  EXPECT_EQ(out_.fences[unproven], fence::unproven);
+  expect_nothing_left();
+}
+
+TEST_F(hello_with_fence, refuses_other_descriptors_and_keeps_none) {
+  const auto session = accept();
+  EXPECT_EQ(failure(ask(session, with(fence::proven))),
+            "wrong_descriptor_count: 0 descriptors came with a message that announces 2 (send "
+            "exactly the announced descriptors)");
+  EXPECT_EQ(failure(ask(session, with(fence::none), descriptors(own_pidfd(), pipe_end()))),
+            "wrong_descriptor_count: 2 descriptors came with a message that announces 0 (send "
+            "exactly the announced descriptors)");
+  const std::string kinds =
+      "wrong_descriptor_kind: the descriptors of a hello are not a pidfd and a pipe (send a pidfd "
+      "of the client and the read end of its life pipe)";
+  EXPECT_EQ(failure(ask(session, with(fence::proven), descriptors(pipe_end(), own_pidfd()))),
+            kinds);
+  EXPECT_EQ(failure(ask(session, with(fence::proven), descriptors(own_pidfd(), memfd(4096)))),
+            kinds);
+  EXPECT_TRUE(out_.fences.empty());
+  greet_with(session, fence::proven);  // it can still say it right
+  expect_nothing_left();
+}
+
+TEST_F(hello_with_fence, a_violation_leaves_what_the_process_may_still_write) {
+  const auto session = accept();
+  const auto other = greet();
+  greet_with(session, fence::proven);
+  make(session, "kv");
+  now_ += milliseconds(5);
+  receive(session, std::vector<std::byte>(3));
+  EXPECT_TRUE(out_.is_dropped(session));
+  EXPECT_TRUE(lose(session));  // the connection is gone, too
+  now_ += milliseconds(40);
+  const auto shown = stat(other, "kv");
+  EXPECT_FALSE(shown.creator_alive);
+  EXPECT_EQ(shown.ending, 1U);
+  EXPECT_EQ(shown.ending_pid, 101);
+  EXPECT_EQ(shown.ending_ms, 40U);
+  EXPECT_EQ(shown.ending_waits, fence_wait::process);
+  EXPECT_EQ(hub_.statistics().ending_connections, 1U);
+  hub_.hang_up(session);
+  EXPECT_EQ(hub_.statistics().ending_connections, 0U);
+  EXPECT_EQ(failure(ask(other, wire::stat{"kv"})),
+            "no_such_segment: no such segment in domain default (`gpushm ls` shows what there is; "
+            "a timeout waits for the name)");
+  expect_nothing_left();
+}
+
+TEST_F(hello_with_fence, a_goodbye_ends_everything_at_once) {
+  const auto session = accept();
+  greet_with(session, fence::proven);
+  make(session, "kv");
+  tell(session, wire::bye{});
+  EXPECT_FALSE(lose(session));
+  EXPECT_EQ(hub_.domain().segment_count(), 0U);
+  expect_nothing_left();
+}
+
+TEST_F(hello_with_fence, the_token_of_a_lost_connection_takes_its_leases_back_once) {
+  const auto session = accept();
+  const auto token = greet_with(session, fence::proven).token;
+  const auto made = make(session, "kv");
+  const auto heir = accept();
+  EXPECT_FALSE(greet_with(heir, fence::proven, token).resumed);  // it is not lost
+  EXPECT_TRUE(lose(session));
+  auto guessed = token;
+  guessed.back() ^= 1U;
+  const auto guesser = accept();
+  EXPECT_FALSE(greet_with(guesser, fence::proven, guessed).resumed);
+
+  const auto second = accept();
+  EXPECT_TRUE(greet_with(second, fence::proven, token).resumed);
+  EXPECT_EQ(hub_.find(session), nullptr) << "its fence is not waited for";
+  const auto third = accept();
+  EXPECT_FALSE(greet_with(third, fence::proven, token).resumed);
+  expect<wire::done>(ask(second, wire::keep{{made}, {1}, false}));
+  EXPECT_EQ(failure(ask(second, wire::keep{})),
+            "invalid_argument: the session has resumed nothing, or has said what it keeps (send it "
+            "once, after a welcome that says so)");
+  EXPECT_EQ(stat(third, "kv").ending, 0U);
+  EXPECT_TRUE(stat(third, "kv").creator_alive);
+  hub_.hang_up(session);  // nothing of it is there any more
+  EXPECT_EQ(stat(third, "kv").generation, made);
+  expect_nothing_left();
+}
+
+TEST_F(hello_with_fence, unfence_is_counted) {
+  const auto session = accept();
+  greet_with(session, fence::proven);
+  make(session, "kv");
+  const auto operator_ = greet({301, broker_uid, true});
+  EXPECT_EQ(failure(ask(operator_, wire::unfence{"kv"})),
+            "invalid_argument: nothing of it waits for the end of a process (`gpushm stat` shows "
+            "what does)");
+  EXPECT_EQ(hub_.statistics().unfenced, 0U);
+  EXPECT_TRUE(lose(session));
+  expect<wire::done>(ask(operator_, wire::unfence{"kv"}));
+  EXPECT_EQ(hub_.statistics().unfenced, 1U);
+  EXPECT_EQ(hub_.statistics().ending_connections, 0U);
+  EXPECT_EQ(hub_.domain().segment_count(), 0U);
+  expect_nothing_left();
+}
+
+}  // namespace
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,561 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every request while memory runs out at each of its allocations: it is done, or refused and
+// nothing has changed, and the peer has one answer; and what ends something ends it all the same.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <map>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "tests/broker/hub_world.hpp"
+#include "tests/core/counting_new.hpp"
+
+namespace gpushm::broker_detail {
+namespace {
+
+using gpushm_testing::fail_allocation;
+using gpushm_testing::fail_allocations_from;
+using testing_world::descriptors;
+using testing_world::memfd;
+using testing_world::open_descriptors;
+
+constexpr std::uint32_t broker_uid = 42;
+constexpr std::size_t most_sessions = 8;
+
+/// Takes packets over without memory of its own.
+class frugal_outbox final : public outbox {
+ public:
+  void send(session& to, prepared packet) noexcept override {
+    prepared& queue = sent.at(to.number);
+    queue.splice(queue.end(), packet);
+  }
+  void lose_event(session& of, std::uint64_t /*subscription*/) noexcept override {
+    ++lost_events.at(of.number);
+  }
+  void drop(session& of, std::string_view /*why*/) noexcept override {
+    dropped.at(of.number) = true;
+  }
+  void fence_of(session& /*of*/,
+                fence /*kind*/,
+                base::guarded_fd /*pidfd*/,
+                base::guarded_fd /*life*/) override {}
+  base::guarded_fd open_event_lane(session& /*of*/) override { return {}; }
+  std::uint64_t events_queued(const session& /*of*/) const noexcept override { return 0; }
+
+  std::array<prepared, most_sessions> sent;
+  std::array<std::size_t, most_sessions> lost_events{};
+  std::array<bool, most_sessions> dropped{};
+};
+
+/// What must be as before when a request was refused.
+struct state {
+  std::size_t segments = 0;
+  std::size_t sessions = 0;
+  std::size_t ending = 0;
+  std::size_t leases = 0;
+  std::size_t waiting = 0;
+  std::size_t published = 0;
+  core::budget::amounts used{};
+  std::map<std::uint32_t, std::pair<gpushm::generation, segment_state>> slots;
+  friend bool operator==(const state&, const state&) = default;
+  friend std::ostream& operator<<(std::ostream& out, const state& of) {
+    out << of.segments << " segments, " << of.sessions << " sessions, " << of.ending << " ending, "
+        << of.leases << " leases, " << of.waiting << " waiting, " << of.published
+        << " published; used:";
+    for (const std::uint64_t amount : of.used) {
+      out << ' ' << amount;
+    }
+    return out;
+  }
+};
+
+constexpr core::session_id creator = 1;
+constexpr core::session_id other = 2;
+constexpr core::session_id watcher = 3;
+constexpr core::session_id fresh = 4;  ///< has not said hello
+
+/// A broker with a segment "kv" of `creator`, one more that is attached and not published, memory
+/// that stays its exporter's, two opens that wait for names, and a subscriber of everything.
+class world {
+ public:
+  world()
+      : hub_(
+            {.domain = "default",
+             .owner_uid = broker_uid,
+             .epoch = {1, 2, 3},
+             .limits = {},
+             .accept_fake_chunks = true},
+            out_,
+            [](void* context,
+               std::uint32_t slot,
+               gpushm::generation generation,
+               std::optional<segment_state> now) {
+              auto& slots = static_cast<world*>(context)->slots_;
+              // Of the test, not of the broker.
+              const gpushm_testing::no_failures keep;
+              if (now) {
+                slots[slot] = {generation, *now};
+              } else {
+                slots.erase(slot);
+              }
+            },
+            this) {
+    for (const core::session_id number : {creator, other, watcher, fresh}) {
+      hub_.accept(std::make_shared<session>(number),
+                  {static_cast<std::int32_t>(100 + number), 1000, true});
+      if (number != fresh) {
+        ask(number, wire::hello{});
+        tokens.at(number) = std::get<wire::welcome>(last(number).body).token;
+      }
+    }
+    ask(watcher, wire::subscribe{""});
+    kv = reserve("kv", 1);
+    ask(creator, wire::attach{kv, 0, {4096}}, descriptors(memfd(4096)));
+    ask(creator, wire::publish{kv, {}});
+    later = reserve("later", 2);
+    ask(creator, wire::attach{later, 0, {4096}}, descriptors(memfd(4096)));
+    wire::reserve bound{
+        "bound", 4096, 4096, {device_kind::gpu, "GPU-1", "0000:18:00.0", 0}, 0, backend::cuda_ipc};
+    bound.ticket.resize(64);
+    ask(creator, bound);
+    shared = std::get<wire::reserved>(last(creator).body).generation;
+    ask(creator, wire::publish{shared, {}});
+    ask(other, wire::open{"later", 0, 60'000});
+    ask(watcher, wire::open{"later", 0, 60'000});
+    forget();
+  }
+  world(const world&) = delete;
+  world& operator=(const world&) = delete;
+  ~world() {
+    for (core::session_id session = 1; session < most_sessions; ++session) {
+      hub_.hang_up(session);
+    }
+    while (hub_.has_work()) {
+      hub_.work();
+    }
+    out_.sent = {};
+    EXPECT_EQ(hub_.domain().segment_count(), 0U);
+    EXPECT_EQ(hub_.domain().lease_count(), 0U);
+    EXPECT_EQ(hub_.domain().descriptors(), 0U);
+    EXPECT_EQ(hub_.domain().waiting_count(), 0U);
+    EXPECT_EQ(hub_.domain().budget().used(core::resource::memory_bytes), 0U);
+    EXPECT_TRUE(slots_.empty());
+  }
+
+  void ask(core::session_id session, wire::body body, std::vector<base::unique_fd> fds = {}) {
+    const auto lane = wire::is_sent_on_event_lane(body) ? lane_kind::events : lane_kind::requests;
+    const auto packet = wire::encode({++request, std::move(body)});
+    receive(session, packet, base::guard_all(std::move(fds)), lane);
+  }
+  void receive(core::session_id number,
+               const std::vector<std::byte>& packet,
+               std::vector<base::guarded_fd> fds,
+               lane_kind on = lane_kind::requests) {
+    session& from = *hub_.find(number);
+    hub_.receive(from, packet, std::move(fds), core::time_point{}, 0, on);
+    while (from.rest) {
+      hub_.resume(from);
+    }
+  }
+  [[nodiscard]] bool lose(core::session_id number) {
+    return hub_.lose(*hub_.find(number), core::time_point{});
+  }
+  gpushm::generation reserve(const std::string& name, std::uint32_t chunks) {
+    ask(creator,
+        wire::reserve{name, chunks * 4096ULL, chunks * 4096ULL, {}, chunks, backend::host, {}});
+    return std::get<wire::reserved>(last(creator).body).generation;
+  }
+  [[nodiscard]] wire::message last(core::session_id session) const {
+    return *wire::decode(out_.sent.at(session).back().encode());
+  }
+  std::uint64_t question = 0;  ///< to the creator
+  void forget() {
+    out_.sent = {};
+    out_.lost_events = {};
+  }
+  [[nodiscard]] state now() const {
+    state result;
+    const core::domain& all = hub_.domain();
+    result.segments = all.segment_count();
+    result.sessions = all.session_count();
+    result.ending = all.ending_count();
+    result.leases = all.lease_count();
+    result.waiting = all.waiting_count();
+    all.list(watcher, "", "", [&](const core::segment&) {
+      ++result.published;
+      return true;
+    });
+    for (std::size_t i = 0; i < core::resource_count; ++i) {
+      result.used.at(i) = all.budget().used(static_cast<core::resource>(i));
+    }
+    result.slots = slots_;
+    return result;
+  }
+
+  std::map<std::uint32_t, std::pair<gpushm::generation, segment_state>> slots_;
+  frugal_outbox out_;
+  hub hub_;
+  std::uint64_t request = 0;
+  gpushm::generation kv = 0;
+  gpushm::generation later = 0;
+  gpushm::generation shared = 0;
+  std::array<wire::session_token, most_sessions> tokens{};
+};
+
+struct request {
+  const char* name;
+  core::session_id from;
+  std::function<wire::body(world&)> body;
+  std::size_t files = 0;
+  std::function<void(world&)> before = [](world&) {};
+  core::session_id answered = 0;  ///< who has the answer; 0: `from`
+  std::function<std::uint64_t(world&)> id = [](world& at) { return at.request; };
+  std::size_t answers = 1;
+  friend std::ostream& operator<<(std::ostream& out, const request& of) { return out << of.name; }
+};
+
+/// Of each answer that a session has; errc{} is a success. A late one stands for the word that it
+/// would come.
+std::vector<errc> answers_in(const prepared& sent) {
+  std::vector<errc> result;
+  for (const outgoing& each : sent) {
+    const auto message = wire::decode(each.encode());
+    if (each.is_answer && each.on_event_lane && !result.empty()) {
+      result.pop_back();
+    }
+    if (each.is_answer) {
+      const auto* why = std::get_if<wire::failure>(&message->body);
+      result.push_back(why == nullptr ? errc{} : why->code);
+    }
+  }
+  return result;
+}
+
+class every_request : public testing::TestWithParam<request> {
+ protected:
+  struct outcome {
+    state before;
+    state after;
+    std::vector<errc> answers;
+    std::size_t refused_opens = 0;  ///< of others
+    std::size_t events = 0;         ///< that the subscriber has, or knows that it has lost
+    bool dropped = false;
+    bool failed = false;       ///< an allocation has failed
+    bool asked_again = false;  ///< what the exporter said was lost
+  };
+
+  /// The request, while the `nth` allocation fails; 0: none.
+  static outcome run(std::size_t nth, bool for_good) {
+    const request& what = GetParam();
+    const core::session_id answered = what.answered != 0 ? what.answered : what.from;
+    outcome result;
+    world at;
+    what.before(at);
+    const std::uint64_t id = what.id(at);
+    at.forget();
+    const wire::body body = what.body(at);
+    const auto lane = wire::is_sent_on_event_lane(body) ? lane_kind::events : lane_kind::requests;
+    const auto packet = wire::encode({id, body});
+    std::vector<base::unique_fd> carried;
+    for (std::size_t i = 0; i < what.files; ++i) {
+      carried.push_back(memfd(4096));
+    }
+    auto guarded = base::guard_all(std::move(carried));
+    result.before = at.now();
+    (for_good ? fail_allocations_from : fail_allocation)(nth);
+    at.receive(what.from, packet, std::move(guarded), lane);
+    result.failed = gpushm_testing::an_allocation_failed();
+    fail_allocation(0);
+    result.after = at.now();
+    for (const outgoing& each : at.out_.sent.at(creator)) {
+      result.asked_again = result.asked_again ||
+                           std::holds_alternative<wire::confirm>(wire::decode(each.encode())->body);
+    }
+    result.asked_again = result.asked_again && std::holds_alternative<wire::confirmed>(body);
+    result.answers = answers_in(at.out_.sent.at(answered));
+    result.dropped = at.out_.dropped.at(answered);
+    for (const core::session_id session : {creator, other, watcher}) {
+      if (session != answered) {
+        const auto codes = answers_in(at.out_.sent.at(session));
+        result.refused_opens +=
+            static_cast<std::size_t>(std::count(codes.begin(), codes.end(), errc::out_of_memory));
+        result.dropped = result.dropped || at.out_.dropped.at(session);
+      }
+    }
+    for (const outgoing& each : at.out_.sent.at(watcher)) {
+      result.events += each.subscription ? 1U : 0U;
+    }
+    result.events += at.out_.lost_events.at(watcher);
+    return result;
+  }
+};
+
+TEST_P(every_request, is_done_or_refused_whatever_allocation_fails) {
+  const std::size_t wanted_answers = GetParam().answers;
+  const outcome good = run(0, false);
+  EXPECT_EQ(good.answers, std::vector<errc>(wanted_answers)) << "the request is a good one";
+  std::size_t refused = 0;
+  for (const bool for_good : {false, true}) {
+    for (std::size_t nth = 1;; ++nth) {
+      SCOPED_TRACE("allocation " + std::to_string(nth) + (for_good ? " and all after it" : ""));
+      ASSERT_LT(nth, 2'000U);
+      const std::size_t files = open_descriptors();
+      const outcome got = run(nth, for_good);
+      EXPECT_EQ(open_descriptors(), files);
+      if (!got.failed) {
+        EXPECT_EQ(got.after, good.after);
+        break;
+      }
+      if (for_good && got.dropped) {
+        continue;  // there was not even memory for a refusal
+      }
+      EXPECT_FALSE(got.dropped);
+      if (got.asked_again) {
+        EXPECT_TRUE(got.answers.empty());
+        EXPECT_EQ(got.after, got.before);
+        continue;
+      }
+      if (std::count(got.answers.begin(), got.answers.end(), errc::out_of_memory) == 0) {
+        EXPECT_EQ(got.answers, good.answers);
+        EXPECT_EQ(got.after.segments, good.after.segments);
+        EXPECT_EQ(got.after.published, good.after.published);
+        EXPECT_LE(got.after.leases, good.after.leases);
+        EXPECT_GE(got.after.leases + got.refused_opens, good.after.leases);
+        EXPECT_GE(got.events + got.refused_opens, good.events);
+        if (got.refused_opens == 0) {
+          EXPECT_EQ(got.after, good.after);
+        }
+        continue;
+      }
+      ++refused;
+      if (wanted_answers == 1) {
+        EXPECT_EQ(got.answers.size(), 1U);
+        EXPECT_EQ(got.after.leases, got.before.leases);
+        EXPECT_EQ(got.after.slots, got.before.slots);
+        if (GetParam().answered == 0) {  // else an open that waited does not wait any more
+          EXPECT_EQ(got.after, got.before);
+        }
+      } else {
+        EXPECT_TRUE(got.answers.size() == wanted_answers || got.answers.size() == 1);
+      }
+    }
+  }
+  EXPECT_TRUE(refused != 0 || wanted_answers == 0);
+}
+
+struct ending {
+  const char* name;
+  std::function<void(world&)> work;
+  std::function<void(world&)> before = [](world&) {};
+  friend std::ostream& operator<<(std::ostream& out, const ending& of) { return out << of.name; }
+};
+
+class every_end : public testing::TestWithParam<ending> {};
+
+TEST_P(every_end, needs_no_memory) {
+  std::optional<state> good;
+  std::vector<std::size_t> answers;
+  for (const bool without_memory : {false, true}) {
+    world at;
+    at.ask(other, wire::open{"kv", 0, 0});
+    at.ask(watcher, wire::open{"bound", 0, 0});
+    GetParam().before(at);
+    at.forget();
+    fail_allocations_from(without_memory ? 1 : 0);
+    GetParam().work(at);
+    fail_allocation(0);
+    if (!without_memory) {
+      good = at.now();
+      for (const prepared& sent : at.out_.sent) {
+        answers.push_back(answers_in(sent).size());
+      }
+      continue;
+    }
+    EXPECT_EQ(at.now(), *good);
+    for (std::size_t session = 1; session < most_sessions; ++session) {
+      // There is no memory for the answers either: who would have had one is dropped.
+      EXPECT_EQ(at.out_.dropped.at(session), answers.at(session) != 0) << "session " << session;
+    }
+  }
+}
+
+const auto lose_creator = [](world& at) { EXPECT_TRUE(at.lose(creator)); };
+const auto lose_and_come_back = [](world& at) {
+  lose_creator(at);
+  wire::hello again;
+  again.resume = at.tokens.at(creator);
+  at.ask(fresh, again);
+  EXPECT_TRUE(std::get<wire::welcome>(at.last(fresh).body).resumed);
+};
+const auto open_kv = [](world& at) { at.ask(other, wire::open{"kv", 0, 0}); };
+
+INSTANTIATE_TEST_SUITE_P(
+    out_of_memory,
+    every_end,
+    testing::Values(
+        ending{.name = "goodbye_or_death", .work = [](world& at) { at.hub_.hang_up(creator); }},
+        ending{.name = "loss", .work = [](world& at) { static_cast<void>(at.lose(other)); }},
+        ending{.name = "fence",
+               .work = [](world& at) { at.hub_.hang_up(creator); },
+               .before = lose_creator},
+        ending{
+            .name = "time",
+            .work = [](world& at) { at.hub_.tick(core::time_point{} + std::chrono::hours(1)); }}),
+    [](const auto& of) { return std::string(of.param.name); });
+
+INSTANTIATE_TEST_SUITE_P(
+    out_of_memory,
+    every_request,
+    testing::Values(
+        request{.name = "hello", .from = fresh, .body = [](world&) { return wire::hello{}; }},
+        request{.name = "hello_again",
+                .from = fresh,
+                .body =
+                    [](world& at) {
+                      wire::hello again;
+                      again.resume = at.tokens.at(creator);
+                      return again;
+                    },
+                .before = lose_creator},
+        request{
+            .name = "reserve",
+            .from = other,
+            .body =
+                [](world&) {
+                  return wire::reserve{
+                      std::string(100, 'n'), 4096, 4096, {}, 1, backend::host, lifetime::leased};
+                }},
+        request{.name = "attach",
+                .from = creator,
+                .body =
+                    [](world& at) {
+                      return wire::attach{at.later, 1, {4096}};
+                    },
+                .files = 1},
+        request{.name = "publish",
+                .from = creator,
+                .body =
+                    [](world& at) {
+                      return wire::publish{at.later, std::vector<std::byte>(100)};
+                    },
+                .before =
+                    [](world& at) {
+                      at.ask(creator, wire::attach{at.later, 1, {4096}}, descriptors(memfd(4096)));
+                    }},
+        request{.name = "open",
+                .from = other,
+                .body =
+                    [](world&) {
+                      return wire::open{"kv", 4096, 0};
+                    }},
+        request{.name = "open_again",
+                .from = other,
+                .body =
+                    [](world&) {
+                      return wire::open{"kv", 0, 0};
+                    },
+                .before = open_kv},
+        request{.name = "open_that_waits",
+                .from = other,
+                .body =
+                    [](world&) {
+                      return wire::open{std::string(100, 'w'), 0, 60'000};
+                    }},
+        request{.name = "cancel",
+                .from = other,
+                .body = [](world& at) { return wire::cancel{at.request}; },
+                .before =
+                    [](world& at) {
+                      at.ask(other, wire::open{std::string(100, 'w'), 0, 60'000});
+                    },
+                .id = [](world& at) { return at.request + 1; }},
+        request{.name = "open_of_shared",
+                .from = other,
+                .body =
+                    [](world&) {
+                      return wire::open{"bound", 0, 0};
+                    }},
+        request{.name = "confirmed",
+                .from = creator,
+                .body =
+                    [](world& at) {
+                      return wire::confirmed{{at.question}, {wire::verdict::unchanged}};
+                    },
+                .before =
+                    [](world& at) {
+                      at.ask(other, wire::open{"bound", 0, 0});
+                      at.question = std::get<wire::confirm>(at.last(creator).body).questions.at(0);
+                    },
+                .answered = other,
+                .id = [](world&) { return std::uint64_t{0}; }},
+        request{.name = "confirmed_as_changed",
+                .from = creator,
+                .body =
+                    [](world& at) {
+                      return wire::confirmed{{at.question}, {wire::verdict::changed}};
+                    },
+                .before =
+                    [](world& at) {
+                      at.ask(other, wire::open{"bound", 0, 0});
+                      at.question = std::get<wire::confirm>(at.last(creator).body).questions.at(0);
+                    },
+                .id = [](world&) { return std::uint64_t{0}; },
+                .answers = 0},
+        request{.name = "open_many",
+                .from = other,
+                .body =
+                    [](world&) {
+                      return wire::open_many{{"kv", "kv", "kv"}, 0, 0};
+                    },
+                .answers = 3},
+        request{.name = "fetch_chunks",
+                .from = other,
+                .body =
+                    [](world& at) {
+                      return wire::fetch_chunks{at.kv, 0};
+                    },
+                .before = open_kv},
+        request{.name = "release",
+                .from = other,
+                .body =
+                    [](world& at) {
+                      return wire::release{at.kv, 1};
+                    },
+                .before = open_kv,
+                .answers = 0},
+        request{.name = "remove",
+                .from = creator,
+                .body =
+                    [](world& at) {
+                      return wire::remove{"kv", at.kv};
+                    },
+                .before = open_kv},
+        request{.name = "list", .from = other, .body = [](world&) { return wire::list{}; }},
+        request{.name = "stat", .from = other, .body = [](world&) { return wire::stat{"kv"}; }},
+        request{.name = "subscribe",
+                .from = other,
+                .body = [](world&) { return wire::subscribe{std::string(100, 'p')}; }},
+        request{.name = "unsubscribe",
+                .from = other,
+                .body = [](world& at) { return wire::unsubscribe{at.request - 1}; },
+                .before = [](world& at) { at.ask(other, wire::subscribe{"k"}); },
+                .id = [](world& at) { return ++at.request; }},
+        request{.name = "unfence",
+                .from = other,
+                .body = [](world&) { return wire::unfence{"kv"}; },
+                .before = lose_creator},
+        request{.name = "keep",
+                .from = fresh,
+                .body =
+                    [](world& at) {
+                      return wire::keep{{at.kv}, {1}, false};
+                    },
+                .before = lose_and_come_back}),
+    [](const auto& of) { return std::string(of.param.name); });
+
+}  // namespace
+}  // namespace gpushm::broker_detail

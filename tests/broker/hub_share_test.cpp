@@ -1,0 +1,602 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that stays its exporter's, through packets.
+#include <gtest/gtest.h>
+
+#include "tests/broker/hub_world.hpp"
+
+namespace gpushm::broker_detail {
+namespace {
+
+using namespace testing_world;
+using std::chrono::milliseconds;
+
+const core::peer alice{101, 1000, true};
+const core::peer bob{201, 2000, true};
+
+/// As the fake driver's exported pools and allocations: a tmpfs file without a name.
+base::unique_fd unnamed_tmpfs_file() {
+  base::unique_fd fd(::open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  EXPECT_TRUE(fd) << "/dev/shm is no tmpfs";
+  EXPECT_EQ(::ftruncate(fd.get(), 4096), 0);
+  return fd;
+}
+
+std::vector<std::byte> bytes_of(std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+wire::reserve legacy_handle(std::string name) {
+  wire::reserve wanted{std::move(name), 1000, 4096, {}, 0, backend::cuda_ipc, lifetime::leased};
+  wanted.device = {device_kind::gpu, "GPU-0", "0000:18:00.0", 0};
+  wanted.offset_bytes = 3000;
+  wanted.ticket = bytes_of("not read by the broker");
+  return wanted;
+}
+
+wire::reserve pool(std::string name) {
+  wire::reserve wanted = legacy_handle(std::move(name));
+  wanted.backend = backend::cuda_pool;
+  wanted.chunk_count = 1;
+  return wanted;
+}
+
+class shares : public hub_test {
+ protected:
+  explicit shares(const core::limits& bounds = {}) : hub_test(bounds) {}
+
+  gpushm::generation share(core::session_id session, const std::string& name) {
+    const auto made = expect<wire::reserved>(ask(session, legacy_handle(name))).generation;
+    expect<wire::done>(ask(session, wire::publish{made, {}}));
+    return made;
+  }
+  /// The broker says that it waits, at once.
+  std::uint64_t tell_waiting(core::session_id session, wire::body body) {
+    const std::uint64_t request = tell(session, std::move(body));
+    const auto packets = take(session);
+    EXPECT_EQ(packets.size(), 1U);
+    EXPECT_TRUE(!packets.empty() && !packets[0].on_event_lane &&
+                std::holds_alternative<wire::waiting>(packets[0].message.body));
+    return request;
+  }
+  struct one_question {
+    std::uint64_t id = 0;
+    gpushm::generation generation = 0;
+  };
+  /// The one packet to that session, which is a list of questions.
+  wire::confirm questions(core::session_id exporter) {
+    auto packets = take(exporter);
+    EXPECT_EQ(packets.size(), 1U);
+    if (packets.size() != 1 || !std::holds_alternative<wire::confirm>(packets[0].message.body)) {
+      ADD_FAILURE() << "no question";
+      return {{0}, {0}};
+    }
+    EXPECT_EQ(packets[0].message.id, 0U);
+    EXPECT_TRUE(packets[0].on_event_lane && packets[0].descriptors.empty());
+    EXPECT_FALSE(packets[0].subscription) << "a question must never be dropped for a resync";
+    return std::get<wire::confirm>(packets[0].message.body);
+  }
+  one_question question(core::session_id exporter) {
+    const auto list = questions(exporter);
+    EXPECT_EQ(list.questions.size(), 1U);
+    return {list.questions.at(0), list.generations.at(0)};
+  }
+  /// Not answered, whatever it says.
+  void say(core::session_id session, const wire::confirmed& said) {
+    receive(session, wire::encode({0, said}), {}, lane_kind::events);
+  }
+  void say(core::session_id session, std::uint64_t id, wire::verdict verdict) {
+    say(session, {{id}, {verdict}});
+  }
+  std::string failure_of(const std::vector<arrived>& answers, std::uint64_t request) {
+    EXPECT_EQ(answers.size(), 1U);
+    const auto* why =
+        answers.empty() ? nullptr : std::get_if<wire::failure>(&answers[0].message.body);
+    if (why == nullptr) {
+      ADD_FAILURE() << "no failure";
+      return {};
+    }
+    EXPECT_EQ(answers[0].message.id, request);
+    EXPECT_TRUE(answers[0].on_event_lane);
+    return std::string(to_string(why->code)) + ": " + why->cause + " (" + why->next_step + ")";
+  }
+  /// The event that holders of a lease get.
+  void expect_lost(core::session_id holder, gpushm::generation generation, const char* name) {
+    const auto packets = take(holder);
+    ASSERT_EQ(packets.size(), 1U);
+    EXPECT_EQ(packets[0].message.id, 0U);
+    EXPECT_EQ(packets[0].subscription, std::optional<std::uint64_t>(0)) << "may become a resync";
+    EXPECT_TRUE(packets[0].descriptors.empty());
+    const auto* what = std::get_if<wire::event>(&packets[0].message.body);
+    ASSERT_NE(what, nullptr);
+    EXPECT_EQ(what->kind, event_kind::removed);
+    EXPECT_EQ(what->generation, generation);
+    EXPECT_EQ(what->name, name);
+    EXPECT_EQ(what->peer_pid, 0);
+  }
+};
+
+TEST_F(shares, are_confirmed_before_they_are_opened_and_come_with_ticket_and_offset) {
+  const auto exporter = greet(alice);
+  const auto importer = greet(bob);
+  const auto made = share(exporter, "kv");
+  std::vector<std::uint64_t> ids;
+  for (int i = 0; i < 2; ++i) {
+    const auto request = tell_waiting(importer, wire::open{"kv", 0, 0});
+    EXPECT_TRUE(take(importer).empty());
+    const auto asked = question(exporter);
+    EXPECT_EQ(asked.generation, made);
+    EXPECT_NE(asked.id, 0U);
+    ids.push_back(asked.id);
+    say(exporter, asked.id, wire::verdict::unchanged);
+    EXPECT_TRUE(take(exporter).empty()) << "not answered";
+    const auto answers = take(importer);
+    ASSERT_EQ(answers.size(), 1U);
+    EXPECT_EQ(answers[0].message.id, request);
+    EXPECT_TRUE(answers[0].on_event_lane);
+    const auto* found = std::get_if<wire::opened>(&answers[0].message.body);
+    ASSERT_NE(found, nullptr);
+    EXPECT_EQ(found->segment.generation, made);
+    EXPECT_EQ(found->segment.size_bytes, 1000U);
+    EXPECT_EQ(found->segment.allocated_bytes, 4096U);
+    EXPECT_EQ(found->segment.offset_bytes, 3000U);
+    EXPECT_EQ(found->segment.backend, backend::cuda_ipc);
+    EXPECT_EQ(found->segment.chunk_count, 0U);
+    EXPECT_EQ(found->segment.device.uuid, "GPU-0");
+    EXPECT_EQ(found->segment.creator_pid, 101);
+    EXPECT_EQ(found->ticket, bytes_of("not read by the broker"));
+    EXPECT_TRUE(found->chunk_bytes.empty());
+    EXPECT_TRUE(answers[0].descriptors.empty());
+  }
+  EXPECT_NE(ids[0], ids[1]);
+  const auto listed = expect<wire::listing>(ask(importer, wire::stat{"kv"}));
+  ASSERT_EQ(listed.segments.size(), 1U);
+  EXPECT_EQ(listed.segments[0].offset_bytes, 3000U);
+  EXPECT_EQ(listed.segments[0].leases, 2U);
+  EXPECT_EQ(failure(ask(importer, wire::fetch_chunks{made, 0})),
+            "invalid_argument: the segment has only 0 chunks (ask for chunks that exist)");
+  expect_nothing_left();
+}
+
+TEST_F(shares, are_asked_for_once_a_name_of_open_many) {
+  const auto exporter = greet(alice);
+  const auto importer = greet(bob);
+  const auto a = share(exporter, "a");
+  const auto b = share(exporter, "b");
+  make(exporter, "host");
+  const auto request = tell(importer, wire::open_many{{"b", "host", "a", "c"}, 0, 0});
+  auto answers = take(importer);
+  ASSERT_EQ(answers.size(), 4U) << "what needs no question does not wait for it";
+  EXPECT_EQ(std::get<wire::waiting>(answers[0].message.body).index, 0U);
+  EXPECT_EQ(std::get<wire::waiting>(answers[1].message.body).index, 2U);
+  EXPECT_EQ(std::get<wire::opened>(answers[2].message.body).index, 1U);
+  EXPECT_EQ(std::get<wire::failure>(answers[3].message.body).index, 3U);
+  EXPECT_FALSE(answers[2].on_event_lane || answers[3].on_event_lane);
+  const auto asked = questions(exporter);
+  ASSERT_EQ(asked.generations, (std::vector<gpushm::generation>{b, a})) << "in one packet";
+  say(exporter, asked.questions[1], wire::verdict::unchanged);
+  answers = take(importer);
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].message.id, request);
+  EXPECT_EQ(std::get<wire::opened>(answers[0].message.body).index, 2U);
+  say(exporter, asked.questions[0], wire::verdict::not_shared);
+  answers = take(importer);
+  EXPECT_EQ(failure_of(answers, request),
+            "gone_or_replaced: its exporter does not share this memory any more (unshare before "
+            "freeing, and share the new memory)");
+  EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).index, 0U);
+  expect_lost(exporter, b, "b");
+  answers.clear();
+  expect_nothing_left();
+}
+
+TEST_F(shares, that_changed_lose_their_name_and_every_holder_hears_of_it) {
+  const auto exporter = greet(alice);
+  const auto holder = greet(bob);
+  const auto importer = greet(bob);
+  const auto bystander = greet(bob);
+  const auto made = share(exporter, "kv");
+  tell_waiting(holder, wire::open{"kv", 0, 0});
+  say(exporter, question(exporter).id, wire::verdict::unchanged);
+  take(holder);
+  expect<wire::subscribed>(ask(bystander, wire::subscribe{""}));
+  const auto subscription = request_;
+  const auto request = tell_waiting(importer, wire::open{"kv", 0, 0});
+  say(exporter, question(exporter).id, wire::verdict::changed);
+  EXPECT_EQ(failure_of(take(importer), request),
+            "gone_or_replaced: its exporter has freed or replaced the memory without unshare "
+            "(unshare before freeing, and share the new memory)");
+  expect_lost(exporter, made, "kv");
+  expect_lost(holder, made, "kv");
+  const auto told = take(bystander);
+  ASSERT_EQ(told.size(), 1U) << "who holds no lease hears of it by its subscription alone";
+  EXPECT_EQ(told[0].message.id, subscription);
+  ASSERT_EQ(slots_.size(), 1U);
+  EXPECT_EQ(slots_.begin()->second, std::pair(made, segment_state::removed));
+  expect_nothing_left();
+}
+
+TEST_F(shares, tell_holders_of_any_segment_that_its_name_is_gone) {
+  const auto creator = greet(alice);
+  const auto holder = greet(bob);
+  const auto made = make(creator, "kv", lifetime::persistent);
+  expect<wire::opened>(ask(holder, wire::open{"kv", 0, 0}));
+  tell(creator, wire::remove{"kv", made});
+  auto packets = take(creator);
+  ASSERT_EQ(packets.size(), 2U);  // the answer, and then its own lease's event
+  EXPECT_EQ(packets[0].message.id, request_);
+  EXPECT_TRUE(std::holds_alternative<wire::done>(packets[0].message.body));
+  EXPECT_EQ(packets[1].message.id, 0U);
+  expect_lost(holder, made, "kv");
+  packets.clear();
+  expect_nothing_left();
+}
+
+TEST_F(shares, of_a_died_exporter_are_lost_and_their_names_free) {
+  const auto exporter = greet(alice);
+  const auto holder = greet(bob);
+  const auto importer = greet(bob);
+  const auto made = share(exporter, "kv");
+  tell_waiting(holder, wire::open{"kv", 0, 0});
+  say(exporter, question(exporter).id, wire::verdict::unchanged);
+  take(holder);
+  const auto request = tell_waiting(importer, wire::open{"kv", 0, 0});
+  static_cast<void>(question(exporter));
+  hub_.hang_up(exporter);
+  const std::string died =
+      "peer_died: the process that shared this memory in domain default has died (start it again; "
+      "a timeout waits until it shares the name anew)";
+  EXPECT_EQ(failure_of(take(importer), request), died);
+  expect_lost(holder, made, "kv");
+  ASSERT_EQ(slots_.size(), 1U);
+  EXPECT_EQ(slots_.begin()->second, std::pair(made, segment_state::exporter_gone));
+  EXPECT_EQ(failure(ask(importer, wire::open{"kv", 0, 0})), died);
+  EXPECT_EQ(failure(ask(importer, wire::stat{"kv"})), died);
+  const auto again = share(importer, "kv");
+  EXPECT_NE(again, made);
+  // The holder keeps what it has.
+  EXPECT_EQ(hub_.domain().held(holder, made).name, "kv");
+  expect_nothing_left();
+}
+
+TEST_F(shares, whose_exporter_said_goodbye_are_removed) {
+  const auto exporter = greet(alice);
+  const auto importer = greet(bob);
+  share(exporter, "kv");
+  const auto request = tell_waiting(importer, wire::open{"kv", 0, 0});
+  static_cast<void>(question(exporter));
+  tell(exporter, wire::bye{});
+  hub_.hang_up(exporter);
+  EXPECT_EQ(failure_of(take(importer), request),
+            "no_such_segment: no such segment in domain default (`gpushm ls` shows what there is; "
+            "a timeout waits for the name)");
+  EXPECT_TRUE(slots_.empty());
+  expect_nothing_left();
+}
+
+TEST_F(shares, whose_exporter_does_not_answer_time_out) {
+  const auto exporter = greet(alice);
+  const auto importer = greet(bob);
+  now_ += milliseconds(10'000);
+  const auto made = share(exporter, "kv");
+  const auto request = tell_waiting(importer, wire::open{"kv", 0, 60'000});
+  const auto asked = question(exporter);
+  EXPECT_EQ(hub_.next_deadline(), now_ + milliseconds(2'000));
+  hub_.tick(now_ + milliseconds(1'999));
+  EXPECT_TRUE(take(importer).empty());
+  hub_.tick(now_ + milliseconds(2'000));
+  EXPECT_EQ(failure_of(take(importer), request),
+            "timed_out: the process that shares this memory does not answer (see whether it is "
+            "stopped or overloaded)");
+  say(exporter, asked.id, wire::verdict::changed);
+  EXPECT_TRUE(take(importer).empty());
+  EXPECT_EQ(slots_.begin()->second, std::pair(made, segment_state::live));
+  expect_nothing_left();
+}
+
+TEST_F(shares, are_confirmed_by_who_was_asked_alone) {
+  const auto exporter = greet(alice);
+  const auto importer = greet(bob);
+  const auto made = share(exporter, "kv");
+  tell_waiting(importer, wire::open{"kv", 0, 0});
+  const auto asked = question(exporter);
+  for (const auto word :
+       {wire::verdict::unchanged, wire::verdict::changed, wire::verdict::not_shared}) {
+    say(importer, asked.id, word);
+    say(exporter, asked.id + 1, word);
+    say(exporter, 0, word);
+  }
+  EXPECT_TRUE(take(importer).empty());
+  EXPECT_TRUE(take(exporter).empty());
+  EXPECT_TRUE(out_.dropped.empty()) << "it may have been late, which is no violation";
+  EXPECT_EQ(slots_.begin()->second, std::pair(made, segment_state::live));
+  say(exporter, asked.id, wire::verdict::unchanged);
+  EXPECT_EQ(take(importer).size(), 1U);
+  expect_nothing_left();
+}
+
+TEST_F(shares, are_offered_to_who_waits_for_their_exporter_and_for_nobody_else) {
+  const auto exporter = greet(alice);
+  const auto importer = greet(bob);
+  const auto made = share(exporter, "kv");
+  const auto word = expect<wire::waiting>(ask(importer, wire::open{"kv", 1000, 0}));
+  ASSERT_TRUE(word.segment);
+  EXPECT_EQ(word.segment->generation, made);
+  EXPECT_EQ(word.segment->size_bytes, 1000U);
+  EXPECT_EQ(word.segment->offset_bytes, 3000U);
+  EXPECT_EQ(word.ticket, bytes_of("not read by the broker"));
+  EXPECT_TRUE(word.chunk_bytes.empty());
+  EXPECT_EQ(expect<wire::listing>(ask(importer, wire::stat{"kv"})).segments.at(0).leases, 1U)
+      << "it is no lease";
+  EXPECT_FALSE(expect<wire::waiting>(ask(importer, wire::open{"kv", 999, 0})).segment)
+      << "it will be refused";
+  EXPECT_FALSE(expect<wire::waiting>(ask(importer, wire::open{"later", 0, 1'000})).segment);
+  const auto all = ask(importer, wire::open_many{{"later", "kv"}, 0, 1'000});
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_FALSE(std::get<wire::waiting>(all[0].message.body).segment);
+  EXPECT_EQ(std::get<wire::waiting>(all[1].message.body).segment->generation, made);
+  take(exporter);
+  const auto later = expect<wire::reserved>(ask(exporter, legacy_handle("later"))).generation;
+  tell(exporter, wire::publish{later, {}});
+  EXPECT_EQ(take(exporter).size(), 2U) << "done, and the questions";
+  EXPECT_TRUE(take(importer).empty()) << "that it waits was said already";
+  expect_nothing_left();
+}
+
+TEST_F(shares, are_confirmed_by_lists_of_which_what_is_not_asked_is_ignored) {
+  const auto exporter = greet(alice);
+  const auto importer = greet(bob);
+  const auto a = share(exporter, "a");
+  const auto b = share(exporter, "b");
+  const auto request = tell(importer, wire::open_many{{"a", "b", "a"}, 0, 0});
+  EXPECT_EQ(take(importer).size(), 3U);
+  const auto asked = questions(exporter);
+  ASSERT_EQ(asked.generations, (std::vector<gpushm::generation>{a, b, a}));
+  const auto [first, second, third] =
+      std::tuple(asked.questions[0], asked.questions[1], asked.questions[2]);
+  say(exporter,
+      {{third + 1, second, second, first, 0},
+       {wire::verdict::changed,
+        wire::verdict::unchanged,
+        wire::verdict::changed,
+        wire::verdict::changed,
+        wire::verdict::unchanged}});
+  auto answers = take(importer);
+  ASSERT_EQ(answers.size(), 2U);
+  EXPECT_EQ(std::get<wire::opened>(answers[0].message.body).segment.generation, b);
+  EXPECT_EQ(std::get<wire::failure>(answers[1].message.body).code, errc::gone_or_replaced);
+  say(exporter, {{third, third}, {wire::verdict::unchanged, wire::verdict::unchanged}});
+  answers = take(importer);
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].message.id, request);
+  EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).code, errc::no_such_segment)
+      << "its name is gone since the first was said to have changed";
+  EXPECT_TRUE(out_.dropped.empty());
+  expect_nothing_left();
+}
+
+TEST_F(shares, are_asked_for_in_few_packets) {
+  constexpr std::size_t count = 1'000;
+  const auto exporter = greet(alice);
+  const auto importer = greet(bob);
+  share(exporter, "kv");
+  tell(importer, wire::open_many{std::vector<std::string>(count, "kv"), 0, 0});
+  EXPECT_EQ(take(importer).size(), count);
+  std::size_t packets = 0;
+  std::size_t answered = 0;
+  while (answered < count) {
+    const auto some = take(exporter);
+    ASSERT_FALSE(some.empty());
+    packets += some.size();
+    for (const arrived& each : some) {
+      const auto& list = std::get<wire::confirm>(each.message.body);
+      say(exporter,
+          {list.questions,
+           std::vector<wire::verdict>(list.questions.size(), wire::verdict::unchanged)});
+      const auto answers = take(importer);
+      EXPECT_EQ(answers.size(), list.questions.size());
+      answered += answers.size();
+    }
+  }
+  EXPECT_EQ(answered, count);
+  EXPECT_LE(packets, 40U);
+  expect_nothing_left();
+}
+
+TEST_F(shares, a_confirmation_carries_no_descriptors_and_comes_after_hello) {
+  const auto exporter = greet(alice);
+  EXPECT_EQ(failure(ask(exporter,
+                        wire::confirmed{{1}, {wire::verdict::unchanged}},
+                        descriptors(unnamed_tmpfs_file()))),
+            "wrong_descriptor_count: 1 descriptors came with a message that announces 0 (send "
+            "exactly the announced descriptors)");
+  EXPECT_TRUE(out_.dropped.empty());
+  const auto silent = accept(bob);
+  EXPECT_EQ(failure(ask(silent, wire::confirmed{{1}, {wire::verdict::unchanged}})),
+            "protocol_error: a request came before the hello (use a client of protocol version 2)");
+  EXPECT_TRUE(out_.is_dropped(silent));
+  EXPECT_EQ(failure(ask(exporter, wire::confirm{{1}, {1}})),
+            "protocol_error: a client sent a broker's message (use a client of protocol version "
+            "2)");
+  EXPECT_TRUE(out_.is_dropped(exporter));
+  expect_nothing_left();
+}
+
+TEST_F(shares, of_a_legacy_handle_take_no_chunk) {
+  const auto exporter = greet(alice);
+  const auto made = expect<wire::reserved>(ask(exporter, legacy_handle("kv"))).generation;
+  for (auto make_fd : {+[] { return unnamed_tmpfs_file(); }, +[] { return memfd(4096); }}) {
+    EXPECT_EQ(failure(ask(exporter, wire::attach{made, 0, {4096}}, descriptors(make_fd()))),
+              "wrong_descriptor_count: chunks 0 to 1 do not continue the 0 of 0 that are attached "
+              "(attach the announced chunks in order)");
+  }
+  EXPECT_EQ(failure(ask(exporter, wire::attach{made, 0, {}})),
+            "wrong_descriptor_count: chunks 0 to 0 do not continue the 0 of 0 that are attached "
+            "(attach the announced chunks in order)");
+  expect<wire::done>(ask(exporter, wire::publish{made, {}}));
+  expect_nothing_left();
+}
+
+TEST_F(shares, of_a_pool_take_no_files_but_the_drivers) {
+  const auto exporter = greet(alice);
+  const auto made = expect<wire::reserved>(ask(exporter, pool("kv"))).generation;
+  const std::string text =
+      "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach what "
+      "cuMemExportToShareableHandle gave)";
+  EXPECT_EQ(failure(ask(exporter, wire::attach{made, 0, {4096}}, descriptors(memfd(4096)))), text);
+  EXPECT_EQ(
+      failure(ask(exporter, wire::attach{made, 0, {4096}}, descriptors(unnamed_tmpfs_file()))),
+      text);
+  EXPECT_EQ(
+      failure(ask(exporter, wire::publish{made, {}})),
+      "wrong_descriptor_count: 0 of 1 announced chunks are attached (attach all chunks before "
+      "publishing)");
+  expect_nothing_left();
+}
+
+TEST_F(shares, are_reserved_with_what_the_domain_allows) {
+  const auto exporter = greet(alice);
+  auto wanted = legacy_handle("kv");
+  wanted.ticket.clear();
+  EXPECT_EQ(failure(ask(exporter, wanted)),
+            "invalid_argument: the ticket is missing, too long, or not for this kind of memory "
+            "(report this as a bug)");
+  wanted = legacy_handle("kv");
+  wanted.lifetime = lifetime::persistent;
+  EXPECT_EQ(failure(ask(exporter, wanted)),
+            "invalid_argument: this memory stays its exporter's and cannot be persistent (share it "
+            "as leased, or create a persistent segment and copy)");
+  wanted = legacy_handle("kv");
+  wanted.offset_bytes = 3097;
+  EXPECT_EQ(failure(ask(exporter, wanted)),
+            "invalid_argument: the segment does not lie within its allocation (report this as a "
+            "bug)");
+  EXPECT_EQ(hub_.domain().segment_count(), 0U);
+  expect_nothing_left();
+}
+
+TEST_F(shares, are_removed_by_generation) {
+  const auto exporter = greet(alice);
+  const auto old = share(exporter, "kv");
+  expect<wire::done>([&] {
+    tell(exporter, wire::remove{"kv", old});
+    auto packets = take(exporter);
+    EXPECT_EQ(packets.size(), 2U);
+    packets.pop_back();  // the event of its own lease
+    return packets;
+  }());
+  const auto made = share(exporter, "kv");
+  EXPECT_EQ(failure(ask(exporter, wire::remove{"kv", old})),
+            "no_such_segment: no such segment in domain default (`gpushm ls` shows what there is; "
+            "a timeout waits for the name)");
+  EXPECT_EQ(expect<wire::listing>(ask(exporter, wire::stat{"kv"})).segments.at(0).generation, made);
+  expect_nothing_left();
+}
+
+/// With a broker that takes the fake driver's files.
+class fake_shares : public shares {
+ protected:
+  fake_shares()
+      : fake_(
+            {"default", broker_uid, {1, 2, 3}, {}, true, state_table_.get()},
+            out_,
+            [](void*, std::uint32_t, gpushm::generation, std::optional<segment_state>) {},
+            nullptr) {}
+
+  std::vector<arrived> ask_fake(core::session_id session,
+                                wire::body body,
+                                std::vector<base::unique_fd> fds = {}) {
+    const auto packet = wire::encode({++request_, std::move(body)});
+    fake_.receive(*fake_.find(session), packet, base::guard_all(std::move(fds)), now_);
+    return take(session);
+  }
+  core::session_id greet_fake() {
+    const auto number = next_session_++;
+    fake_.accept(std::make_shared<session>(number), alice);
+    expect<wire::welcome>(ask_fake(number, wire::hello{}));
+    return number;
+  }
+  hub fake_;
+};
+
+TEST_F(fake_shares, of_a_pool_travel_with_its_descriptor) {
+  const std::size_t before = open_descriptors();
+  const auto exporter = greet_fake();
+  const auto importer = greet_fake();
+  const auto made = expect<wire::reserved>(ask_fake(exporter, pool("kv"))).generation;
+  const std::string text =
+      "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach what "
+      "cuMemExportToShareableHandle gave)";
+  EXPECT_EQ(failure(ask_fake(exporter, wire::attach{made, 0, {4096}}, descriptors(memfd(4096)))),
+            text)
+      << "a memfd never";
+  EXPECT_EQ(
+      failure(ask_fake(exporter, wire::attach{made, 0, {2048}}, descriptors(unnamed_tmpfs_file()))),
+      "size_mismatch: the chunks' sizes do not add up to the reserved bytes (attach what was "
+      "reserved)");
+  expect<wire::done>(
+      ask_fake(exporter, wire::attach{made, 0, {4096}}, descriptors(unnamed_tmpfs_file())));
+  expect<wire::done>(ask_fake(exporter, wire::publish{made, {}}));
+  EXPECT_EQ(fake_.domain().descriptors(), 2U * 4U + 1U);
+
+  auto offers = ask_fake(importer, wire::open{"kv", 0, 0});
+  const auto offer = expect<wire::waiting>(offers);
+  EXPECT_EQ(offer.chunk_bytes, std::vector<std::uint64_t>{4096});
+  EXPECT_EQ(offers.at(0).descriptors.size(), 1U) << "the pool";
+  offers.clear();
+  const auto request = request_;
+  const auto asked = question(exporter);
+  fake_.receive(*fake_.find(exporter),
+                wire::encode({0, wire::confirmed{{asked.id}, {wire::verdict::unchanged}}}),
+                {},
+                now_,
+                0,
+                lane_kind::events);
+  auto answers = take(importer);
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].message.id, request);
+  const auto found = std::get<wire::opened>(answers[0].message.body);
+  EXPECT_EQ(found.chunk_bytes, std::vector<std::uint64_t>{4096});
+  EXPECT_EQ(found.segment.backend, backend::cuda_pool);
+  EXPECT_EQ(found.segment.size_bytes, 1000U);
+  EXPECT_EQ(found.segment.offset_bytes, 3000U);
+  EXPECT_EQ(found.ticket, bytes_of("not read by the broker"));
+  EXPECT_EQ(answers[0].descriptors.size(), 1U) << "the pool";
+
+  fake_.hang_up(exporter);
+  take(importer);
+  EXPECT_EQ(fake_.domain().segment_count(), 1U) << "the importer has it mapped";
+  fake_.hang_up(importer);
+  answers.clear();
+  EXPECT_EQ(fake_.domain().segment_count(), 0U);
+  EXPECT_EQ(fake_.domain().descriptors(), 0U);
+  EXPECT_EQ(fake_.domain().allocated_bytes(), 0U);
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+class bounded_shares : public shares {
+ protected:
+  bounded_shares() : shares({.max_pending_opens = 2}) {}
+};
+
+TEST_F(bounded_shares, let_one_connection_wait_for_so_many_exporters) {
+  const auto exporter = greet(alice);
+  const auto importer = greet(bob);
+  share(exporter, "kv");
+  tell(importer, wire::open_many{{"kv", "kv", "kv"}, 0, 0});
+  const auto request = request_;
+  EXPECT_EQ(questions(exporter).questions.size(), 2U);
+  const auto answers = take(importer);
+  ASSERT_EQ(answers.size(), 3U) << "two wait";
+  const auto why = std::get<wire::failure>(answers[2].message.body);
+  EXPECT_EQ(answers[2].message.id, request);
+  EXPECT_FALSE(answers[2].on_event_lane);
+  EXPECT_EQ(std::string(to_string(why.code)) + ": " + why.cause + " (" + why.next_step + ")",
+            "too_many_requests: 2 opens of this connection wait for exporters, the limit (open "
+            "fewer segments at once)");
+  EXPECT_EQ(why.index, 2U);
+  expect_nothing_left();
+}
+
+}  // namespace
+}  // namespace gpushm::broker_detail

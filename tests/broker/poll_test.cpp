@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long the broker looks for the next request before it sleeps: by its own sums, and by the CPU
+// time of its thread.
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <thread>
+
+#include "broker/adaptive_poll.hpp"
+#include "gpushm/gpushm.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/client/served_broker.hpp"
+
+namespace gpushm::broker_detail {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Answers every `gap`; each look finds something after `wait`, where that is soon enough. The most
+/// that was looked in any second is the result.
+adaptive_poll::clock::duration most_in_a_second(
+    adaptive_poll::clock::duration gap,
+    adaptive_poll::clock::duration wait,
+    adaptive_poll::after what = adaptive_poll::after::answer) {
+  adaptive_poll poll(true);
+  adaptive_poll::clock::time_point now{1h};
+  const auto end = now + 5s;
+  std::deque<std::pair<adaptive_poll::clock::time_point, adaptive_poll::clock::duration>> looks;
+  adaptive_poll::clock::duration sum{0};
+  adaptive_poll::clock::duration most{0};
+  while (now < end) {
+    if (const auto longest = poll.next(what, now); longest.count() != 0) {
+      const auto took = std::min(longest, wait);
+      now += took;
+      poll.looked(took, wait < longest);
+      looks.emplace_back(now, took);
+      sum += took;
+      while (looks.front().first < now - 1s) {
+        sum -= looks.front().second;
+        looks.pop_front();
+      }
+      most = std::max(most, sum);
+    }
+    now += gap;
+  }
+  return most;
+}
+
+TEST(adaptive_poll, takes_five_percent_of_a_cpu_in_any_second_at_most) {
+  for (const auto gap : {1us, 5us, 20us, 100us, 1000us}) {
+    for (const auto wait : {1us, 5us, 20us, 29us, 31us, 99us, 101us, 1000us}) {
+      SCOPED_TRACE(std::to_string(gap.count()) + " us, " + std::to_string(wait.count()) + " us");
+      EXPECT_LE(most_in_a_second(gap, wait), 50ms + adaptive_poll::longest_look);
+      EXPECT_LE(most_in_a_second(gap, wait, adaptive_poll::after::question),
+                50ms + adaptive_poll::longest_look_for_exporters);
+    }
+  }
+  EXPECT_GE(most_in_a_second(1us, 20us), 45ms) << "and uses that where it finds something";
+}
+
+TEST(adaptive_poll, looks_ever_less_where_it_finds_nothing) {
+  adaptive_poll poll(true);
+  adaptive_poll::clock::time_point now{1h};
+  std::size_t looks = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    now += 1ms;
+    if (const auto longest = poll.next(adaptive_poll::after::answer, now); longest.count() != 0) {
+      ++looks;
+      poll.looked(longest, false);
+    }
+  }
+  EXPECT_GE(looks, 10'000U / 256U);
+  EXPECT_LE(looks, 10'000U / 256U + 10U);
+}
+
+TEST(adaptive_poll, looks_each_time_again_once_it_has_found_something) {
+  adaptive_poll poll(true);
+  adaptive_poll::clock::time_point now{1h};
+  for (int i = 0; i < 1'000; ++i) {  // many misses
+    now += 1ms;
+    if (const auto longest = poll.next(adaptive_poll::after::answer, now); longest.count() != 0) {
+      poll.looked(longest, false);
+    }
+  }
+  const auto skipped = [&] {
+    for (int i = 0;; ++i) {
+      now += 1ms;
+      if (const auto longest = poll.next(adaptive_poll::after::answer, now); longest.count() != 0) {
+        poll.looked(10us, true);
+        return i;
+      }
+    }
+  };
+  EXPECT_LE(skipped(), 255);
+  EXPECT_EQ(skipped(), 0);
+  EXPECT_EQ(skipped(), 0);
+}
+
+TEST(adaptive_poll, learns_of_answers_and_of_requests_without_one_apart) {
+  adaptive_poll poll(true);
+  adaptive_poll::clock::time_point now{1h};
+  const auto look = [&](adaptive_poll::after what, bool found) {
+    now += 1ms;
+    const auto longest = poll.next(what, now);
+    if (longest.count() != 0) {
+      poll.looked(found ? 5us : longest, found);
+    }
+    return longest.count() != 0;
+  };
+  int looks_after_answers = 0;
+  for (int i = 0; i < 100; ++i) {
+    looks_after_answers += look(adaptive_poll::after::answer, false) ? 1 : 0;
+    EXPECT_TRUE(look(adaptive_poll::after::request_without_answer, true)) << i;
+  }
+  EXPECT_LE(looks_after_answers, 7);  // before 0, 2, 6, 14, 30, 62, and perhaps one more
+}
+
+TEST(adaptive_poll, does_not_look_where_it_is_off) {
+  adaptive_poll off(false);
+  EXPECT_EQ(off.next(adaptive_poll::after::answer, adaptive_poll::clock::time_point(1h)), 0s);
+}
+
+TEST(polling_broker, uses_no_cpu_when_idle_and_little_between_requests) {
+  const gpushm_testing::temp_dir folder;
+  broker_options options;
+  options.socket_path = folder / "socket";
+  testing_world::served_broker broker(options);
+  client asking = client::connect({.socket_path = options.socket_path});
+
+  // What it would use if it looked all the time: half a second.
+  const auto before = broker.cpu_time();
+  for (int i = 0; i < 250; ++i) {
+    static_cast<void>(asking.list("none"));
+    std::this_thread::sleep_for(2ms);
+  }
+  EXPECT_LT(broker.cpu_time() - before, gpushm_testing::patience(100ms));
+
+  std::this_thread::sleep_for(100ms);
+  const auto idle = broker.cpu_time();
+  std::this_thread::sleep_for(500ms);
+  EXPECT_LT(broker.cpu_time() - idle, gpushm_testing::patience(2ms));
+}
+
+}  // namespace
+}  // namespace gpushm::broker_detail

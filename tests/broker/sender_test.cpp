@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/sender.hpp"
+
+#include <gtest/gtest.h>
+
+#include <asio/post.hpp>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "testing/process/deadline.hpp"
+#include "tests/client/connection_world.hpp"
+
+namespace gpushm::broker_detail {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr std::uint32_t max_inflight = 4;
+
+prepared answer(std::uint64_t id, std::size_t bytes = 0) {
+  outgoing packet;
+  packet.packet =
+      wire::encode({id, wire::failure{0, errc::no_such_segment, std::string(bytes, 'x'), {}}});
+  prepared result;
+  result.push_back(std::move(packet));
+  return result;
+}
+
+prepared event(std::uint64_t subscription) {
+  wire::event what;
+  what.kind = event_kind::published;
+  outgoing packet;
+  packet.packet = wire::encode({subscription, std::move(what)});
+  packet.subscription = subscription;
+  packet.on_event_lane = true;
+  packet.is_answer = false;
+  prepared result;
+  result.push_back(std::move(packet));
+  return result;
+}
+
+std::vector<std::uint64_t> ids(const std::vector<wire::message>& of) {
+  std::vector<std::uint64_t> result;
+  for (const wire::message& each : of) {
+    result.push_back(each.id);
+  }
+  return result;
+}
+
+class broker_sender : public testing_world::connection_test {
+ protected:
+  explicit broker_sender(const core::limits& bounds = {}) : connection_test(bounds) {}
+
+  void step(connection& of) override {
+    if (of.may_flush()) {
+      sender_.flush(of);
+    } else {
+      of.requests.readable = false;  // nothing is received here
+    }
+  }
+  /// Lets the peer read until it has so many messages.
+  std::vector<wire::message> read_all(const connection& of, std::size_t count) {
+    std::vector<wire::message> all;
+    EXPECT_TRUE(gpushm_testing::eventually(
+        [&] {
+          poll();
+          for (wire::message& each : read(of)) {
+            all.push_back(std::move(each));
+          }
+          return all.size() >= count;
+        },
+        seconds(10)));
+    return all;
+  }
+  [[nodiscard]] static std::uint64_t held(const connection& of) {
+    return of.held.held(core::resource::memory_bytes);
+  }
+
+  deadlines deadlines_{io_, hub_, *this, log_, {seconds(100), seconds(100)}};
+  retry_poll poll_{io_, loop_};
+  sender sender_{loop_, deadlines_, poll_, *this, log_, max_inflight};
+};
+
+TEST_F(broker_sender, sends_an_answer_at_once_and_an_event_in_the_subscribers_turn) {
+  connection& to = connect();
+  sender_.send(to, event(7));
+  EXPECT_EQ(read(to).size(), 0U);
+  poll();
+  EXPECT_EQ(ids(read(to)), std::vector<std::uint64_t>{7});
+  sender_.send(to, answer(1));
+  EXPECT_EQ(ids(read(to)), std::vector<std::uint64_t>{1});
+}
+
+TEST_F(broker_sender, keeps_the_order_when_the_peer_reads_late_and_gives_back_what_it_charged) {
+  connection& to = connect();
+  std::vector<std::uint64_t> expected;
+  while (to.may_answer()) {
+    expected.push_back(expected.size() + 1);
+    sender_.send(to, answer(expected.back(), 50'000));
+  }
+  EXPECT_TRUE(to.requests.blocked);
+  EXPECT_TRUE(to.requests.blocked_since);
+  EXPECT_EQ(to.queued_answers, connection::max_queued_answers);
+  EXPECT_GT(held(to), expected.size() * 50'000);
+  EXPECT_EQ(ids(read_all(to, expected.size())), expected);
+  EXPECT_FALSE(to.requests.blocked_since);
+  EXPECT_EQ(to.queued_answers, 0U);
+  sender_.settle_after_request(to);
+  EXPECT_EQ(held(to), 0U);
+  EXPECT_EQ(closed_, std::vector<core::session_id>{});
+}
+
+TEST_F(broker_sender, turns_the_events_that_find_no_room_into_one_resync_behind_the_others) {
+  connection& to = connect();
+  constexpr std::size_t room = 1024;
+  for (std::size_t i = 0; i < room + 100; ++i) {
+    sender_.send(to, event(7));
+  }
+  sender_.lose_event(to, 7);
+  EXPECT_EQ(to.queued_events, room);
+  const auto all = read_all(to, room + 1);
+  ASSERT_EQ(all.size(), room + 1);
+  for (std::size_t i = 0; i <= room; ++i) {
+    const auto* what = std::get_if<wire::event>(&all[i].body);
+    ASSERT_NE(what, nullptr);
+    EXPECT_EQ(what->kind, i == room ? event_kind::resync : event_kind::published);
+  }
+  poll();
+  EXPECT_EQ(read(to).size(), 0U);
+  EXPECT_EQ(to.queued_events, 0U);
+}
+
+TEST_F(broker_sender, tells_of_a_lost_event_though_nothing_else_waits) {
+  connection& to = connect();
+  sender_.lose_event(to, 7);
+  sender_.lose_event(to, 7);
+  poll();
+  const auto all = read(to);
+  ASSERT_EQ(ids(all), std::vector<std::uint64_t>{7});
+  const auto* what = std::get_if<wire::event>(&all.front().body);
+  ASSERT_NE(what, nullptr);
+  EXPECT_EQ(what->kind, event_kind::resync);
+}
+
+TEST_F(broker_sender, waits_until_descriptors_are_read_when_too_many_are_under_way) {
+  connection& to = connect();
+  const base::unique_fd file = testing_world::memfd(4096);
+  for (std::uint64_t id = 1; id <= 3; ++id) {
+    prepared packet = answer(id);
+    packet.front().descriptors = {file.get(), file.get()};
+    sender_.send(to, std::move(packet));
+  }
+  EXPECT_EQ(to.requests.inflight_descriptors, max_inflight);
+  EXPECT_TRUE(to.requests.blocked);
+  EXPECT_EQ(ids(read(to)), (std::vector<std::uint64_t>{1, 2}));
+  EXPECT_EQ(ids(read_all(to, 1)), std::vector<std::uint64_t>{3});
+  EXPECT_EQ(to.requests.inflight_descriptors, 2U);
+}
+
+TEST_F(broker_sender, closes_a_dropped_connection_once_what_was_sent_before_is_out) {
+  connection& to = connect();
+  sender_.send(to, event(7));
+  to.dropped = true;
+  EXPECT_EQ(closed_, std::vector<core::session_id>{});
+  poll();
+  EXPECT_EQ(ids(read(to)), std::vector<std::uint64_t>{7});
+  EXPECT_EQ(closed_, std::vector<core::session_id>{to.number});
+}
+
+TEST_F(broker_sender, sends_no_more_to_a_peer_that_is_gone_and_has_what_it_sent_read) {
+  connection& to = connect();
+  peers_.erase(to.number);
+  for (int i = 0; i < 3; ++i) {
+    sender_.send(to, answer(1));
+    EXPECT_TRUE(to.requests.queue.empty());
+    EXPECT_EQ(to.queued_answers, 0U);
+  }
+  EXPECT_EQ(held(to), 0U);
+  EXPECT_TRUE(closed_.empty());  // once all is read
+  EXPECT_TRUE(to.may_read());
+  to.for_each_lane([](lane& each) { each.readable = false; });
+  EXPECT_TRUE(to.is_over());
+}
+
+/// The domain has memory for little more than the connection itself.
+class broker_sender_without_memory : public broker_sender {
+ protected:
+  static core::limits bounds() {
+    core::limits result;
+    result.max_memory_bytes = 64 * 1024;
+    return result;
+  }
+  broker_sender_without_memory() : broker_sender(bounds()) {}
+};
+
+TEST_F(broker_sender_without_memory, owes_a_resync_for_an_event_beyond_the_share) {
+  connection& to = connect();
+  std::size_t sent = 0;
+  while (to.lost_subscriptions.empty() && sent < 1024) {
+    sender_.send(to, event(7));
+    ++sent;
+  }
+  EXPECT_LT(sent, 1024U);
+  const auto all = read_all(to, sent);
+  ASSERT_EQ(all.size(), sent);
+  EXPECT_EQ(std::get<wire::event>(all.back().body).kind, event_kind::resync);
+}
+
+using broker_turn_loop = testing_world::connection_test;
+
+TEST_F(broker_turn_loop, a_job_that_never_rests_leaves_the_event_loop_its_time) {
+  turn_loop::job* self = nullptr;
+  std::uint64_t turns = 0;
+  turn_loop::job job([&] {
+    if (++turns == 1) {
+      asio::post(io_, [this] { io_.stop(); });
+    }
+    loop_.ask(*self);
+  });
+  self = &job;
+  loop_.join(job, "job");
+  poll();
+  EXPECT_EQ(turns, 0U) << "nothing has asked";
+  loop_.ask(job);
+  EXPECT_EQ(turns, 0U) << "within the call";
+  io_.restart();
+  io_.run_for(gpushm_testing::patience(seconds(10)));
+  EXPECT_TRUE(io_.stopped());
+  EXPECT_GT(turns, 0U);
+  EXPECT_EQ(rounds_, 1);
+}
+
+TEST_F(broker_turn_loop, a_connection_with_nothing_to_do_or_closed_has_no_turn) {
+  connection& idle = connect();
+  loop_.ask(idle);
+  connection& gone = connect();
+  gone.requests.readable = true;
+  close(gone);
+  loop_.ask(gone);
+  poll();
+  EXPECT_EQ(rounds_, 0);
+}
+
+}  // namespace
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Some 440 documents, good, bad and borderline, with what the reference loader says about each
+// (scripts/cdi_verdicts.py), and what gpushm says. Differences have to be in docs/cdi.md.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "cdi/document/parse.hpp"
+#include "cdi/document/versions.hpp"
+#include "cdi/document/write.hpp"
+#include "tests/docs/docs_text.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using nlohmann::json;
+namespace cdi = gpushm::cdi;
+
+std::string text_of(const json& one) {
+  std::string text;
+  if (one.contains("hex")) {
+    const auto digits = one["hex"].get<std::string>();
+    for (std::size_t at = 0; at < digits.size(); at += 2) {
+      text += static_cast<char>(std::stoi(digits.substr(at, 2), nullptr, 16));
+    }
+    return text;
+  }
+  text = one["text"].get<std::string>();
+  if (one.contains("fill")) {
+    std::string filling;
+    for (int count = one["fill"][1].get<int>(); count > 0; --count) {
+      filling += one["fill"][0].get_ref<const std::string&>();
+    }
+    text.replace(text.find("%FILL%"), 6, filling);
+  }
+  return text;
+}
+
+class cdi_documents : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::ifstream file(GPUSHM_CDI_CASES);
+    if (!file) {
+      GTEST_SKIP() << "the documents are not on this machine";
+    }
+    cases_ = json::parse(file);
+  }
+  json cases_;
+};
+
+TEST_F(cdi_documents, get_the_verdicts_that_are_written_down) {
+  EXPECT_GE(cases_.size(), 400U);
+  for (const json& one : cases_) {
+    SCOPED_TRACE(one["name"].get<std::string>());
+    std::set<std::string> rules;
+    for (const gpushm::yaml::problem& each :
+         cdi::parse(text_of(one), one["file"].get<std::string>()).problems) {
+      rules.insert(each.rule);
+      EXPECT_EQ(each.file, one["file"].get<std::string>());
+      EXPECT_FALSE(each.text.empty());
+    }
+    EXPECT_EQ(rules, one["rules"].get<std::set<std::string>>());
+  }
+}
+
+TEST_F(cdi_documents, that_are_valid_come_back_equal_from_both_forms) {
+  std::size_t valid = 0;
+  for (const json& one : cases_) {
+    SCOPED_TRACE(one["name"].get<std::string>());
+    const cdi::parsed read = cdi::parse(text_of(one), "first");
+    if (!read.problems.empty()) {
+      continue;
+    }
+    ++valid;
+    EXPECT_GE(cdi::version_index(read.content.version),
+              cdi::version_index(cdi::minimum_version(read.content)));
+    for (const cdi::format form : {cdi::format::yaml, cdi::format::json}) {
+      const std::string text = cdi::to_text(read.content, form);
+      const cdi::parsed again = cdi::parse(text, "again");
+      EXPECT_THAT(again.problems, testing::IsEmpty()) << text;
+      EXPECT_EQ(again.content, read.content) << text;
+      EXPECT_EQ(cdi::to_text(again.content, form), text);
+    }
+  }
+  EXPECT_GE(valid, 150U);
+}
+
+TEST_F(cdi_documents, judged_otherwise_than_by_the_reference_are_those_of_the_list) {
+  if (!has_source_tree()) {
+    GTEST_SKIP() << "the source tree is not on this machine";
+  }
+  std::set<std::string> differing;
+  for (const json& one : cases_) {
+    const std::string ours = one["rules"].empty() ? "accept" : "reject";
+    if (one["reference"] != ours) {
+      differing.insert(one["name"].get<std::string>() + ": " + one["reference"].get<std::string>() +
+                       ", " + ours);
+    }
+  }
+  std::set<std::string> listed;
+  for (const auto& row :
+       table_rows(section(source_file("docs/cdi.md"), "### Other verdicts than the reference's"))) {
+    ASSERT_EQ(row.size(), 4U);
+    EXPECT_FALSE(row[3].empty());
+    listed.insert(row[0] + ": " + row[1] + ", " + row[2]);
+  }
+  EXPECT_EQ(listed, differing);
+}
+
+TEST_F(cdi_documents, show_each_rule_of_the_documentation) {
+  if (!has_source_tree()) {
+    GTEST_SKIP() << "the source tree is not on this machine";
+  }
+  std::set<std::string> shown;
+  for (const json& one : cases_) {
+    for (const json& rule : one["rules"]) {
+      shown.insert(rule.get<std::string>());
+    }
+  }
+  std::set<std::string> listed;
+  for (const auto& row : table_rows(section(source_file("docs/cdi.md"), "### Rules"))) {
+    listed.insert(row.at(0));
+  }
+  EXPECT_EQ(listed, shown);
+}
+
+}  // namespace
+}  // namespace gpushm_tests

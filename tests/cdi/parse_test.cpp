@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is read out of CDI documents, and how problems are told.
+#include "cdi/document/parse.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "cdi/document/name.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+namespace cdi = gpushm::cdi;
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+std::vector<std::string> told(const std::string& text) {
+  std::vector<std::string> lines;
+  for (const gpushm::yaml::problem& each : cdi::parse(text, "F").problems) {
+    lines.push_back(gpushm::yaml::to_string(each));
+  }
+  return lines;
+}
+
+std::string with_edits(const std::string& edits) {
+  return "cdiVersion: 1.1.0\nkind: a/b\ndevices:\n- name: d\n  containerEdits:\n" + edits;
+}
+
+TEST(cdi_parse, tells_all_problems_with_their_places) {
+  EXPECT_THAT(
+      told("kind: 1a/b\n"
+           "cdiVersion: 0.4.0\n"
+           "foo: 1\n"
+           "devices:\n"
+           "- name: \"0\"\n"
+           "  containerEdits:\n"
+           "    env: [A, B=c]\n"
+           "    deviceNodes:\n"
+           "    - {hostPath: /dev/x, permissions: rx, major: x}\n"
+           "    additionalGids: [-1]\n"
+           "- name: a-\n"),
+      ElementsAre("F:1:7: the vendor cannot be \"1a\": it must begin with a letter [kind]",
+                  "F:3:1: a CDI document has no field \"foo\"; remove it or correct its name "
+                  "(cdiVersion, kind, annotations, devices, containerEdits) [unknown-field]",
+                  "F:5:9: a device name that begins with a digit needs cdiVersion 0.5.0, and the "
+                  "document says 0.4.0; raise that or remove this [version-too-low]",
+                  "F:7:11: an environment variable must be \"NAME=value\", not \"A\" [env]",
+                  "F:9:7: path of a device node must not be empty or missing [device-node]",
+                  "F:9:8: hostPath needs cdiVersion 0.5.0, and the document says 0.4.0; raise "
+                  "that or remove this [version-too-low]",
+                  "F:9:39: permissions must be of the letters r, w and m, or \"none\", not \"rx\" "
+                  "[device-node]",
+                  "F:9:50: major must be a whole number, not a text (\"x\") [type]",
+                  "F:10:22: additionalGids must be from 0 to 4294967295, not \"-1\" [range]",
+                  "F:11:3: containerEdits of a device must not be empty; add an edit "
+                  "[empty-device]",
+                  "F:11:9: the name of a device cannot be \"a-\": it must end with a letter or a "
+                  "digit [device-name]"));
+}
+
+TEST(cdi_parse, tells_problems_of_the_whole_file) {
+  EXPECT_THAT(told(""), ElementsAre("F: there is no CDI document in it [empty]"));
+  EXPECT_THAT(told(std::string(cdi::max_document_bytes + 1, ' ')),
+              ElementsAre("F: it has more than 4 MiB; shorten it [too-large]"));
+  EXPECT_THAT(told("- 1\n"),
+              ElementsAre("F:1:1: a CDI document must be a mapping with cdiVersion, kind and "
+                          "devices [type]"));
+}
+
+TEST(cdi_parse, tells_where_the_syntax_ends) {
+  EXPECT_THAT(told("a: b\nc: [d\n"),
+              ElementsAre("F:3:1: this is neither YAML nor JSON: did not find expected ',' or ']' "
+                          "while parsing a flow sequence [syntax]"));
+  EXPECT_THAT(told("a: b\nc: \xff\n"),
+              ElementsAre("F:2:4: this is neither YAML nor JSON: invalid leading UTF-8 octet "
+                          "[syntax]"));
+}
+
+TEST(cdi_parse, keeps_the_first_of_two_keys) {
+  EXPECT_THAT(told("cdiVersion: 0.3.0\nkind: a/b\nkind: 1/c\nKind: 1/d\n"
+                   "devices: [{name: d, containerEdits: {env: [A=b]}}]\n"),
+              ElementsAre("F:3:1: \"kind\" is here twice, first in line 2; remove one "
+                          "[duplicate-key]",
+                          "F:4:1: \"Kind\" is kind again, which line 2 has; remove one "
+                          "[duplicate-key]"));
+}
+
+TEST(cdi_parse, warns_of_what_engines_do_not_read) {
+  const auto read = cdi::parse(with_edits("    env: [A=b]\n") + "---\nmore\n", "F");
+  EXPECT_THAT(read.problems, IsEmpty());
+  ASSERT_THAT(read.warnings, SizeIs(1));
+  EXPECT_EQ(gpushm::yaml::to_string(read.warnings[0]),
+            "F:7:1: engines read only what is before this place; make it a file of its own "
+            "[ignored-rest]");
+}
+
+TEST(cdi_parse, stops_after_a_thousand_problems) {
+  std::string list = "    env: [";
+  for (int count = 0; count < 5'000; ++count) {
+    list += "A,";
+  }
+  const auto lines = told(with_edits(list + "]\n"));
+  ASSERT_THAT(lines, SizeIs(1'001));
+  EXPECT_EQ(lines.back(),
+            "F:6:2011: there are more problems from here on; correct these first "
+            "[too-many-problems]");
+}
+
+TEST(cdi_parse, reads_values_as_the_reference_does) {
+  const auto read = cdi::parse(
+      with_edits("    deviceNodes:\n"
+                 "    - {path: /dev/x, major: 195.0, minor: 0xfe, fileMode: 0666, UID: 08}\n"
+                 "    hooks:\n"
+                 "    - hookName: prestart\n"
+                 "      path: /h\n"
+                 "      args: [010, 0x10, 1e3, 1.10, 1234567.0, .5, -0, 0o7, 1_000, yes, Off, ~,\n"
+                 "             .inf, 18446744073709551615, 0b-11, 1e-7, \"5\", 2001-01-01, 1e400]\n"
+                 "      timeout: 1e1\n"),
+      "F");
+  ASSERT_THAT(read.problems, IsEmpty());
+  const cdi::edits& edits = read.content.devices.at(0).changes;
+  const cdi::device_node& node = edits.device_nodes.at(0);
+  EXPECT_EQ(node.major, 195);
+  EXPECT_EQ(node.minor, 254);
+  EXPECT_EQ(node.file_mode, 0666U);
+  EXPECT_EQ(node.uid, 8U);
+  EXPECT_EQ(node.gid, std::nullopt);
+  EXPECT_EQ(edits.hooks.at(0).timeout_s, 10);
+  EXPECT_THAT(edits.hooks.at(0).args,
+              ElementsAre("8",
+                          "16",
+                          "1000",
+                          "1.1",
+                          "1.234567e+06",
+                          "0.5",
+                          "0",
+                          "7",
+                          "1000",
+                          "true",
+                          "false",
+                          "",
+                          "+Inf",
+                          "18446744073709551615",
+                          "-3",
+                          "1e-07",
+                          "5",
+                          "2001-01-01",
+                          "1e400"));
+}
+
+TEST(cdi_parse, follows_aliases_and_merge_keys) {
+  const auto read = cdi::parse(
+      "cdiVersion: 0.7.0\nkind: a/b\ndevices:\n"
+      "- {name: d, containerEdits: &e {env: &v [A=b]}}\n"
+      "- {name: f, containerEdits: *e}\n"
+      "- {name: g, containerEdits: {<<: *e, additionalGids: [5]}}\n"
+      "- {name: h, containerEdits: {env: *v}}\n",
+      "F");
+  ASSERT_THAT(read.problems, IsEmpty());
+  ASSERT_THAT(read.content.devices, SizeIs(4));
+  for (const cdi::device& each : read.content.devices) {
+    EXPECT_THAT(each.changes.env, ElementsAre("A=b"));
+  }
+  EXPECT_THAT(read.content.devices[2].changes.additional_gids, ElementsAre(5U));
+}
+
+TEST(cdi_parse, leaves_a_letter_v_out_of_the_version) {
+  EXPECT_EQ(cdi::parse("cdiVersion: v0.5.0\nkind: a/b\n"
+                       "devices: [{name: d, containerEdits: {env: [A=b]}}]\n",
+                       "F")
+                .content.version,
+            "0.5.0");
+}
+
+TEST(cdi_name, is_split) {
+  const auto name = cdi::parse_qualified_name("nvidia.com/gpu=GPU-1:0");
+  ASSERT_TRUE(name);
+  EXPECT_EQ(*name, (cdi::qualified_name{"nvidia.com/gpu", "GPU-1:0"}));
+  for (const char* wrong : {"",
+                            "0",
+                            "nvidia.com/gpu",
+                            "nvidia.com/gpu=",
+                            "nvidia.com=0",
+                            "/gpu=0",
+                            "nvidia.com/=0",
+                            "1v/gpu=0",
+                            "v/gpu=a=b",
+                            "v/g/u=0",
+                            "v/gpu=-0",
+                            "v/gpu=0 ",
+                            "/dev/nvidia0"}) {
+    EXPECT_FALSE(cdi::parse_qualified_name(wrong)) << wrong;
+  }
+}
+
+TEST(cdi_name, is_refused_with_the_reason) {
+  EXPECT_EQ(cdi::why_no_vendor("v.x_y-z1"), std::nullopt);
+  EXPECT_EQ(cdi::why_no_vendor(""), "it must not be empty");
+  EXPECT_EQ(cdi::why_no_class("1g"), "it must begin with a letter");
+  EXPECT_EQ(cdi::why_no_class("a:b"), "it may have only ASCII letters, digits and _ - .");
+  EXPECT_EQ(cdi::why_no_device("1:0"), std::nullopt);
+  EXPECT_EQ(cdi::why_no_device(":0"), "it must begin with a letter or a digit");
+  EXPECT_EQ(cdi::why_no_device("a b"), "it may have only ASCII letters, digits and _ - . :");
+  EXPECT_EQ(cdi::why_no_device("a."), "it must end with a letter or a digit");
+}
+
+}  // namespace
+}  // namespace gpushm_tests

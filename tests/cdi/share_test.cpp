@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cdi/document/parse.hpp"
+#include "cdi/document/share_device.hpp"
+#include "cdi/document/write.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm::cdi {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(cdi_share_device, leads_each_domain_where_clients_look) {
+  const auto made = share_document({"default", "team-a.v1"}, "/srv/domains");
+  EXPECT_EQ(made.kind, "gpushm.dev/share");
+  EXPECT_EQ(made.version, "0.3.0");
+  ASSERT_EQ(made.devices.size(), 2U);
+  EXPECT_EQ(made.devices[1].name, "team-a.v1");
+  ASSERT_EQ(made.devices[1].changes.mounts.size(), 1U);
+  const mount& directory = made.devices[1].changes.mounts[0];
+  EXPECT_EQ(directory.host_path, "/srv/domains/team-a.v1");
+  EXPECT_EQ(directory.container_path, "/run/gpushm/d/team-a.v1");
+  EXPECT_THAT(directory.options,
+              ElementsAre("ro", "nosuid", "nodev", "noexec", "rbind", "rprivate"));
+}
+
+TEST(cdi_share_device, is_valid_and_as_old_as_its_names_allow) {
+  const auto made = share_document({"1st"});
+  EXPECT_EQ(made.version, "0.5.0");
+  EXPECT_EQ(made.devices[0].changes.mounts[0].host_path, "/run/gpushm/d/1st");
+  const auto read = parse(to_text(made, format::yaml), "share.yaml");
+  EXPECT_THAT(read.problems, IsEmpty());
+  EXPECT_EQ(read.content, made);
+}
+
+TEST(cdi_share_device, a_domain_that_cannot_name_a_device_is_refused) {
+  try {
+    static_cast<void>(share_document({"default", "my domain"}));
+    FAIL() << "accepted";
+  } catch (const error& failure) {
+    EXPECT_EQ(failure.code(), errc::invalid_argument);
+    EXPECT_EQ(failure.object(), "my domain");
+    EXPECT_EQ(failure.next_step(), "call the domain otherwise: gpushm serve --domain NAME");
+  }
+}
+
+}  // namespace
+}  // namespace gpushm::cdi

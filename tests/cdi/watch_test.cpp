@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a watch of CDI directories notices, and what it does not.
+#include "cdi/registry/watch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "tests/cdi/world.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+namespace cdi = gpushm::cdi;
+namespace fs = std::filesystem;
+
+// Long for what comes, short for what does not.
+constexpr std::chrono::seconds patience{20};
+constexpr std::chrono::milliseconds moment{150};
+
+class cdi_watch : public testing::Test {
+ protected:
+  cdi_watch() { fs::create_directories(scratch_.path("run/cdi")); }
+  [[nodiscard]] cdi::registry_watch watch() const {
+    return cdi::registry_watch({scratch_.path("run/cdi")});
+  }
+  scratch_directory scratch_;
+};
+
+TEST_F(cdi_watch, is_silent_when_nothing_happens) {
+  auto watch = this->watch();
+  EXPECT_FALSE(watch.wait(moment));
+  EXPECT_FALSE(watch.changed());
+}
+
+TEST_F(cdi_watch, notices_files_written_renamed_and_removed) {
+  auto watch = this->watch();
+  scratch_.write("run/cdi/a.yaml", "x");
+  EXPECT_TRUE(watch.wait(patience));
+  scratch_.write("run/cdi/b.tmp", "x");
+  EXPECT_FALSE(watch.wait(moment));
+  fs::rename(scratch_.path("run/cdi/b.tmp"), scratch_.path("run/cdi/b.json"));
+  EXPECT_TRUE(watch.wait(patience));
+  fs::rename(scratch_.path("run/cdi/b.json"), scratch_.path("run/cdi/b.tmp"));
+  EXPECT_TRUE(watch.wait(patience));
+  fs::remove(scratch_.path("run/cdi/a.yaml"));
+  EXPECT_TRUE(watch.wait(patience));
+  fs::create_symlink("nothing", scratch_.path("run/cdi/c.yaml"));
+  EXPECT_TRUE(watch.wait(patience));
+  scratch_.write("run/cdi/sub/d.yaml", "x");
+  EXPECT_FALSE(watch.wait(moment));
+}
+
+TEST_F(cdi_watch, waits_for_the_end_of_writing) {
+  auto watch = this->watch();
+  {
+    std::ofstream file(scratch_.path("run/cdi/a.yaml"));
+    file << "half" << std::flush;
+    EXPECT_FALSE(watch.wait(moment));
+    file << "whole";
+  }
+  EXPECT_TRUE(watch.wait(patience));
+}
+
+TEST_F(cdi_watch, many_changes_are_few) {
+  auto watch = this->watch();
+  for (int index = 0; index < 200; ++index) {
+    scratch_.write("run/cdi/" + std::to_string(index) + ".yaml", "x");
+  }
+  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_FALSE(watch.wait(moment));
+}
+
+TEST_F(cdi_watch, follows_directories_that_come_and_go) {
+  fs::remove_all(scratch_.path("run"));
+  auto watch = this->watch();
+  fs::create_directory(scratch_.path("run"));
+  EXPECT_TRUE(watch.wait(patience));
+  fs::create_directory(scratch_.path("run/cdi"));
+  EXPECT_TRUE(watch.wait(patience));
+  scratch_.write("run/cdi/a.yaml", "x");
+  EXPECT_TRUE(watch.wait(patience));
+  fs::rename(scratch_.path("run"), scratch_.path("old"));
+  EXPECT_TRUE(watch.wait(patience));
+  scratch_.write("old/cdi/a.yaml", "y");
+  EXPECT_FALSE(watch.wait(moment));
+  scratch_.write("run/cdi/b.yaml", "x");
+  EXPECT_TRUE(watch.wait(patience));
+  scratch_.write("run/cdi/c.yaml", "x");
+  EXPECT_TRUE(watch.wait(patience));
+  fs::remove_all(scratch_.path("run"));
+  EXPECT_TRUE(watch.wait(patience));
+  EXPECT_FALSE(watch.wait(moment));
+}
+
+TEST_F(cdi_watch, follows_a_link_on_the_way) {
+  fs::rename(scratch_.path("run"), scratch_.path("real"));
+  fs::create_directories(scratch_.path("other/cdi"));
+  fs::create_directory_symlink("real", scratch_.path("run"));
+  auto watch = this->watch();
+  scratch_.write("real/cdi/a.yaml", "x");
+  EXPECT_TRUE(watch.wait(patience));
+  fs::create_directory_symlink("other", scratch_.path("new"));
+  fs::rename(scratch_.path("new"), scratch_.path("run"));
+  EXPECT_TRUE(watch.wait(patience));
+  scratch_.write("other/cdi/a.yaml", "x");
+  EXPECT_TRUE(watch.wait(patience));
+  scratch_.write("real/cdi/b.yaml", "x");
+  EXPECT_FALSE(watch.wait(moment));
+}
+
+TEST_F(cdi_watch, wakes_up_whoever_waits) {
+  auto watch = this->watch();
+  const std::jthread writer([this] { scratch_.write("run/cdi/a.yaml", "x"); });
+  EXPECT_TRUE(watch.wait(patience));
+}
+
+}  // namespace
+}  // namespace gpushm_tests

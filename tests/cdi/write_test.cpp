@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// CDI documents as text, the versions they need, and files of them.
+#include "cdi/document/write.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "cdi/document/parse.hpp"
+#include "gpushm/error.hpp"
+#include "tests/cdi/world.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+namespace cdi = gpushm::cdi;
+using cdi::format;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+cdi::document with_args(std::vector<std::string> args) {
+  cdi::document made;
+  made.version = "0.5.0";
+  made.kind = "a/b";
+  cdi::device& one = made.devices.emplace_back();
+  one.name = "d";
+  one.changes.hooks.push_back({"prestart", "/h", std::move(args), {}, 5});
+  return made;
+}
+
+cdi::device_node node(std::string path, std::string host_path) {
+  cdi::device_node made;
+  made.path = std::move(path);
+  made.host_path = std::move(host_path);
+  return made;
+}
+
+std::string refusal(cdi::document content, std::string_view version) {
+  const cdi::document before = content;
+  try {
+    cdi::lower_to(content, version);
+    return "done";
+  } catch (const gpushm::error& failure) {
+    EXPECT_EQ(failure.code(), gpushm::errc::invalid_argument);
+    EXPECT_EQ(content, before);
+    return failure.what();
+  }
+}
+
+TEST(cdi_write, yaml_is_plain_where_nobody_can_misread_it) {
+  EXPECT_EQ(cdi::to_text(with_args({"--link", "a::b", "yes", "0", "", "A=b c", "~", "é\n\"\\"}),
+                         format::yaml),
+            "---\n"
+            "cdiVersion: \"0.5.0\"\n"
+            "kind: a/b\n"
+            "devices:\n"
+            "  - name: d\n"
+            "    containerEdits:\n"
+            "      hooks:\n"
+            "        - hookName: prestart\n"
+            "          path: /h\n"
+            "          args:\n"
+            "            - --link\n"
+            "            - a::b\n"
+            "            - \"yes\"\n"
+            "            - \"0\"\n"
+            "            - \"\"\n"
+            "            - \"A=b c\"\n"
+            "            - \"~\"\n"
+            "            - \"é\\n\\\"\\\\\"\n"
+            "          timeout: 5\n");
+}
+
+TEST(cdi_write, json_is_indented) {
+  cdi::document made = with_args({"x"});
+  made.devices[0].changes = {};
+  made.devices[0].changes.rdt.emplace();
+  made.notes["k"] = "v";
+  EXPECT_EQ(cdi::to_text(made, format::json),
+            "{\n"
+            "  \"cdiVersion\": \"0.5.0\",\n"
+            "  \"kind\": \"a/b\",\n"
+            "  \"annotations\": {\n"
+            "    \"k\": \"v\"\n"
+            "  },\n"
+            "  \"devices\": [\n"
+            "    {\n"
+            "      \"name\": \"d\",\n"
+            "      \"containerEdits\": {\n"
+            "        \"intelRdt\": {}\n"
+            "      }\n"
+            "    }\n"
+            "  ]\n"
+            "}\n");
+}
+
+TEST(cdi_write, every_text_comes_back) {
+  std::vector<std::string> texts{"",
+                                 " ",
+                                 "y",
+                                 "No",
+                                 "on",
+                                 "NULL",
+                                 ".inf",
+                                 "-.5",
+                                 "1e3",
+                                 "0x10",
+                                 "0o7",
+                                 "1:30",
+                                 "1_0",
+                                 "#a",
+                                 "a #b",
+                                 "a: b",
+                                 "a:",
+                                 "- a",
+                                 "-",
+                                 "--",
+                                 "---",
+                                 "--- a",
+                                 "...",
+                                 "?",
+                                 "? a",
+                                 "!a",
+                                 "&a",
+                                 "*a",
+                                 "%a",
+                                 "@a",
+                                 "`a",
+                                 "|",
+                                 ">",
+                                 "'a'",
+                                 "\"a\"",
+                                 "[a",
+                                 "{a",
+                                 "a,b",
+                                 "a\tb",
+                                 "a\nb",
+                                 "a\n",
+                                 "\r",
+                                 "\x01\x7f",
+                                 "\\",
+                                 "\\/",
+                                 "\u0085",
+                                 "\u2028",
+                                 "\ufeff",
+                                 "\U0001F600",
+                                 "<<",
+                                 "=",
+                                 "2001-01-01",
+                                 "a  b",
+                                 " a ",
+                                 std::string(3'000, 'x'),
+                                 std::string(3'000, ' '),
+                                 std::string("a\0b", 3)};
+  const cdi::document made = with_args(texts);
+  for (const format form : {format::yaml, format::json}) {
+    const auto read = cdi::parse(cdi::to_text(made, form), "F");
+    ASSERT_THAT(read.problems, IsEmpty());
+    EXPECT_EQ(read.content.devices[0].changes.hooks[0].args, texts);
+    EXPECT_EQ(read.content, made);
+  }
+}
+
+TEST(cdi_write, what_is_no_utf8_becomes_a_replacement_character) {
+  const auto read = cdi::parse(cdi::to_text(with_args({"a\xff"
+                                                       "b",
+                                                       "\xc3",
+                                                       "\xed\xa0\x80",
+                                                       "\xf5\x80\x80\x80"}),
+                                            format::json),
+                               "F");
+  ASSERT_THAT(read.problems, IsEmpty());
+  EXPECT_THAT(read.content.devices[0].changes.hooks[0].args,
+              ElementsAre("a\ufffdb", "\ufffd", "\ufffd\ufffd\ufffd", "\ufffd\ufffd\ufffd\ufffd"));
+}
+
+TEST(cdi_versions, the_lowest_that_fits_is_found) {
+  const auto needs = [](const std::string& version, auto change) {
+    cdi::document made = with_args({});
+    change(made);
+    EXPECT_EQ(cdi::minimum_version(made), version);
+  };
+  needs("0.3.0", [](auto&) {});
+  needs("0.4.0", [](auto& all) { all.changes.mounts.push_back({"/a", "/b", {}, "bind"}); });
+  needs("0.5.0",
+        [](auto& all) { all.devices[0].changes.device_nodes.push_back(node("/a", "/b")); });
+  needs("0.5.0", [](auto& all) { all.devices[0].name = "0"; });
+  needs("0.6.0", [](auto& all) { all.kind = "a/b.c"; });
+  needs("0.6.0", [](auto& all) { all.notes["a"] = "b"; });
+  needs("0.6.0", [](auto& all) { all.devices[0].notes["a"] = "b"; });
+  needs("0.7.0", [](auto& all) { all.changes.additional_gids.push_back(0); });
+  needs("0.7.0", [](auto& all) { all.devices[0].changes.rdt.emplace(); });
+  needs("1.1.0", [](auto& all) { all.changes.rdt.emplace().schemata.emplace(); });
+  needs("1.1.0", [](auto& all) { all.changes.rdt.emplace().enable_monitoring = true; });
+  needs("1.1.0", [](auto& all) { all.devices[0].changes.net_devices.push_back({"a", "b"}); });
+}
+
+TEST(cdi_versions, an_older_one_drops_what_it_has_not) {
+  cdi::document made = with_args({});
+  made.notes["a"] = "b";
+  made.devices[0].notes["a"] = "b";
+  made.changes.mounts = {{"tmpfs", "/t", {}, "tmpfs"}, {"/a", "/b", {}, "bind"}};
+  made.devices[0].changes.device_nodes = {node("/dev/x", "/dev/x")};
+  made.devices[0].changes.net_devices = {{"a", "b"}};
+  made.devices[0].changes.additional_gids = {5};
+  made.devices[0].changes.rdt.emplace();
+  cdi::document middle = made;
+  EXPECT_THAT(
+      cdi::lower_to(made, "0.3.0"),
+      ElementsAre("a/b: annotations is left out: it needs cdiVersion 0.6.0, not 0.3.0",
+                  "a/b: the mount \"/t\" of type \"tmpfs\" is left out: it needs cdiVersion 0.4.0, "
+                  "not 0.3.0",
+                  "a/b: type of the mount \"/b\" is left out: it needs cdiVersion 0.4.0, not 0.3.0",
+                  "a/b=d: annotations is left out: it needs cdiVersion 0.6.0, not 0.3.0",
+                  "a/b=d: netDevices is left out: it needs cdiVersion 1.1.0, not 0.3.0",
+                  "a/b=d: additionalGids is left out: it needs cdiVersion 0.7.0, not 0.3.0",
+                  "a/b=d: intelRdt is left out: it needs cdiVersion 0.7.0, not 0.3.0"));
+  EXPECT_EQ(made.version, "0.3.0");
+  EXPECT_EQ(cdi::minimum_version(made), "0.3.0");
+  EXPECT_THAT(cdi::parse(cdi::to_text(made, format::yaml), "F").problems, IsEmpty());
+
+  middle.changes.rdt.emplace().schemata.emplace();
+  EXPECT_THAT(cdi::lower_to(middle, "0.7.0"),
+              ElementsAre("a/b: schemata is left out: it needs cdiVersion 1.1.0, not 0.7.0",
+                          "a/b=d: netDevices is left out: it needs cdiVersion 1.1.0, not 0.7.0"));
+  middle.changes.rdt->enable_cmt = true;
+  EXPECT_THAT(cdi::lower_to(middle, "1.1.0"),
+              ElementsAre("a/b: enableCMT and enableMBM are left out: cdiVersion 1.1.0 has not"));
+}
+
+TEST(cdi_versions, what_cannot_go_is_refused) {
+  cdi::document made = with_args({});
+  EXPECT_EQ(refusal(made, "0.9.0"),
+            "write CDI document for version 0.9.0 \"a/b\": there is no such version (the versions "
+            "are 0.3.0, 0.4.0, 0.5.0, 0.6.0, 0.7.0, 0.8.0, 1.0.0 and 1.1.0)");
+  made.devices[0].name = "0";
+  EXPECT_EQ(refusal(made, "0.4.0"),
+            "write CDI document for version 0.4.0 \"a/b=0\": its name begins with a digit, which "
+            "that version does not allow (choose another strategy for device names, or ask for "
+            "version 0.5.0 or newer)");
+  EXPECT_EQ(refusal(made, "0.5.0"), "done");
+  made.kind = "a/b.c";
+  EXPECT_EQ(
+      refusal(made, "0.5.0"),
+      "write CDI document for version 0.5.0 \"a/b.c\": its class has a dot, which that version "
+      "does not allow (choose another class, or ask for version 0.6.0 or newer)");
+  made = with_args({});
+  made.devices[0].changes.device_nodes = {node("/dev/x", "/dev/y")};
+  EXPECT_EQ(refusal(made, "0.4.0"),
+            "write CDI document for version 0.4.0 \"a/b=d\": device node \"/dev/x\" needs its "
+            "hostPath \"/dev/y\", which that version has not (ask for version 0.5.0 or newer)");
+  made.devices[0].changes = {};
+  made.devices[0].changes.additional_gids = {5};
+  EXPECT_EQ(refusal(made, "0.6.0"),
+            "write CDI document for version 0.6.0 \"a/b=d\": that version has nothing of what the "
+            "device brings (ask for version 0.7.0)");
+}
+
+TEST(cdi_write_file, replaces_as_a_whole_and_makes_the_directory) {
+  const scratch_directory scratch;
+  const std::string path = scratch.path("a/b/nvidia.yaml");
+  cdi::write_file(with_args({"one"}), path, format::yaml);
+  cdi::write_file(with_args({"two"}), path, format::yaml);
+  EXPECT_EQ(cdi::load(path).content, with_args({"two"}));
+  struct stat status {};
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777U, 0644U);
+  EXPECT_EQ(scratch.names("a/b"), std::vector<std::string>{"nvidia.yaml"});
+}
+
+TEST(cdi_write_file, leaves_nothing_when_it_cannot) {
+  const scratch_directory scratch;
+  std::filesystem::create_directories(scratch.path("nvidia.yaml/in-the-way"));
+  try {
+    cdi::write_file(with_args({}), scratch.path("nvidia.yaml"), format::yaml);
+    ADD_FAILURE();
+  } catch (const gpushm::error& failure) {
+    EXPECT_EQ(failure.operation(), "write CDI document");
+    EXPECT_EQ(failure.cause(), "rename: Is a directory (EISDIR)");
+  }
+  EXPECT_EQ(scratch.names("."), std::vector<std::string>{"nvidia.yaml"});
+}
+
+}  // namespace
+}  // namespace gpushm_tests

@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: Apache-2.0
+// Client and broker in one process, host memory: what the public interface promises.
+#include "gpushm/broker.hpp"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <stop_token>
+#include <thread>
+
+#include "base/page_size.hpp"
+#include "gpushm/gpushm.hpp"
+#include "testing/process/deadline.hpp"
+#include "transport/packet_socket.hpp"
+
+namespace gpushm {
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm_testing::eventually;
+
+class sharing : public testing::Test {
+ protected:
+  sharing() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "gpushm-test-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+    options_.socket_path = folder_ + "/socket";
+    broker_.emplace(broker::start(options_));
+  }
+  ~sharing() override {
+    broker_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  client connect() { return client::connect({.socket_path = options_.socket_path}); }
+  static create_options host(std::uint64_t size, lifetime kept = lifetime::leased) {
+    return {.size_bytes = size, .device = "host", .lifetime = kept};
+  }
+
+  template <typename Call>
+  static errc code_of(Call&& call) {
+    try {
+      call();
+    } catch (const error& why) {
+      EXPECT_FALSE(why.cause().empty());
+      EXPECT_FALSE(why.next_step().empty()) << why.what();
+      return why.code();
+    }
+    ADD_FAILURE() << "no error";
+    return errc::system_error;
+  }
+
+  std::string folder_;
+  broker_options options_;
+  std::optional<broker> broker_;
+};
+
+TEST_F(sharing, a_reader_sees_what_the_creator_wrote) {
+  client producer = connect();
+  client consumer = connect();
+  segment written = producer.create("w/llama", host(100'000));
+  EXPECT_EQ(written.size_bytes(), 100'000U);
+  written.fill(std::byte{7});
+  EXPECT_FALSE(consumer.try_open("w/llama"));
+  written.publish("hello");
+
+  segment seen = consumer.open("w/llama");
+  EXPECT_EQ(seen.size_bytes(), 100'000U);
+  EXPECT_EQ(seen.generation(), written.generation());
+  EXPECT_EQ(seen.metadata().size(), 5U);
+  EXPECT_EQ(static_cast<const unsigned char*>(seen.data())[99'999], 7);
+  EXPECT_NE(seen.data(), written.data());
+  static_cast<unsigned char*>(written.mutable_data())[5] = 9;
+  EXPECT_EQ(static_cast<const unsigned char*>(seen.data())[5], 9);
+  EXPECT_EQ(seen.state(), segment_state::live);
+}
+
+TEST_F(sharing, a_leased_segment_goes_with_its_last_lease) {
+  client producer = connect();
+  client consumer = connect();
+  segment written = producer.create("kv", host(4096));
+  written.publish();
+  segment seen = consumer.open("kv");
+  written.reset();
+  static_cast<void>(producer.list());  // the release before it has been read
+  EXPECT_EQ(consumer.stat("kv").leases, 1U);
+  seen.reset();
+  EXPECT_EQ(code_of([&] { static_cast<void>(consumer.open("kv")); }), errc::no_such_segment);
+}
+
+TEST_F(sharing, a_persistent_segment_stays_until_it_is_removed) {
+  client producer = connect();
+  client consumer = connect();
+  segment written = producer.create("w", host(4096, lifetime::persistent));
+  written.publish();
+  written.reset();
+  segment seen = consumer.open("w");
+  consumer.remove("w");
+  EXPECT_EQ(seen.state(), segment_state::removed);
+  EXPECT_FALSE(consumer.try_open("w"));
+  EXPECT_TRUE(producer.list().empty());
+}
+
+TEST_F(sharing, two_users_of_one_process_have_one_lease) {
+  client producer = connect();
+  client consumer = connect();
+  segment written = producer.create("w", host(4096));
+  written.publish();
+  std::optional<segment> first = consumer.open("w");
+  segment second = consumer.open("w");
+  EXPECT_EQ(first->data(), second.data());
+  EXPECT_EQ(producer.stat("w").leases, 2U);
+  first.reset();
+  static_cast<void>(consumer.list());  // what was sent before it has been read
+  EXPECT_EQ(producer.stat("w").leases, 2U);
+  second.reset();
+  static_cast<void>(consumer.list());
+  EXPECT_EQ(producer.stat("w").leases, 1U);
+}
+
+TEST_F(sharing, open_waits_for_the_name) {
+  client producer = connect();
+  client consumer = connect();
+  auto waiting = std::async(std::launch::async,
+                            [&] { return consumer.open("late", {.timeout = 30s}).size_bytes(); });
+  segment written = producer.create("late", host(8192));
+  written.publish();
+  EXPECT_EQ(waiting.get(), 8192U);
+}
+
+TEST_F(sharing, open_of_a_name_that_does_not_come_says_how_to_see_what_there_is) {
+  client producer = connect();
+  segment written = producer.create("w/llama2", host(4096));
+  written.publish();
+  try {
+    static_cast<void>(producer.open("w/llama", {.timeout = 20ms}));
+    FAIL();
+  } catch (const error& why) {
+    EXPECT_STREQ(
+        why.what(),
+        "open \"w/llama\": no such segment in domain default (`gpushm ls` shows what there is; a "
+        "timeout waits for the name)");
+  }
+}
+
+TEST_F(sharing, a_segment_of_many_chunks_is_one_range) {
+  client producer = connect();
+  client consumer = connect();
+  const std::uint64_t page = base::host_page_bytes();
+  create_options options = host(700 * page + 1);
+  options.chunk_bytes = page;
+  segment written = producer.create("many", options);
+  for (std::size_t i = 0; i < 701; ++i) {
+    static_cast<unsigned char*>(written.mutable_data())[i * page] =
+        static_cast<unsigned char>(i % 251);
+  }
+  written.publish();
+  EXPECT_EQ(consumer.stat("many").chunks, 701U);
+  segment seen = consumer.open("many");
+  for (std::size_t i = 0; i < 701; ++i) {
+    ASSERT_EQ(static_cast<const unsigned char*>(seen.data())[i * page], i % 251);
+  }
+}
+
+TEST_F(sharing, only_what_may_be_written_gives_a_pointer_for_writing) {
+  client producer = connect();
+  segment written = producer.create("kv", host(4096));
+  EXPECT_EQ(written.mutable_data(), written.data());
+  EXPECT_EQ(written.ordinal(), -1);
+  written.publish();
+  client consumer = connect();
+  const segment seen = consumer.open("kv");
+  EXPECT_NE(seen.data(), nullptr);
+  try {
+    static_cast<void>(seen.mutable_data());
+    ADD_FAILURE() << "writable";
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::invalid_argument);
+    EXPECT_EQ(why.next_step(), "open it with access::read_write");
+  }
+  const segment_view view = seen.view();
+  EXPECT_EQ(view.data(), seen.data());
+  EXPECT_EQ(view.mutable_data(), nullptr);
+  EXPECT_EQ(written.view().mutable_data(), written.data());
+  EXPECT_EQ(segment_view().data(), nullptr);
+}
+
+// ---- waits that are stopped ----
+
+errc code_of_stopped(const std::function<void(std::stop_token)>& wait) {
+  std::stop_source source;
+  std::jthread stops([&] {
+    std::this_thread::sleep_for(50ms);
+    source.request_stop();
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  errc code = errc::system_error;
+  try {
+    wait(source.get_token());
+  } catch (const error& why) {
+    code = why.code();
+    EXPECT_FALSE(why.next_step().empty());
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, gpushm_testing::patience(5s));
+  return code;
+}
+
+TEST_F(sharing, every_wait_ends_when_it_is_asked_to_stop) {
+  client user = connect();
+  EXPECT_EQ(code_of_stopped([&](std::stop_token stop) {
+              static_cast<void>(user.open("kv", {.timeout = forever, .stop = std::move(stop)}));
+            }),
+            errc::cancelled);
+  EXPECT_EQ(code_of_stopped([&](std::stop_token stop) {
+              static_cast<void>(user.try_open("kv", {.timeout = forever, .stop = std::move(stop)}));
+            }),
+            errc::cancelled);
+  EXPECT_EQ(
+      code_of_stopped([&](std::stop_token stop) {
+        static_cast<void>(client::connect(
+            {.socket_path = folder_ + "/nobody", .timeout = forever, .stop = std::move(stop)}));
+      }),
+      errc::cancelled);
+  auto events = user.subscribe();
+  static_cast<void>(code_of_stopped([&](std::stop_token stop) {
+    EXPECT_EQ(events.next(forever, stop), std::nullopt);
+    EXPECT_TRUE(stop.stop_requested());
+  }));
+  // The broker hears of it, and the client goes on.
+  EXPECT_TRUE(eventually([&] { return broker_->statistics().waiting_opens == 0; }, 5s));
+  segment made = user.create("kv", host(4096));
+  made.publish();
+  std::stop_source stopped;
+  stopped.request_stop();
+  EXPECT_EQ(user.open("kv", {.stop = stopped.get_token()}).size_bytes(), 4096U) << "it is there";
+  EXPECT_TRUE(events.next(5s));
+}
+
+TEST_F(sharing, open_many_gives_what_was_there_when_it_was_stopped) {
+  client producer = connect();
+  segment made = producer.create("there", host(4096));
+  made.publish();
+  client user = connect();
+  const std::vector<std::string> names{"there", "not/there", "nor/there"};
+  static_cast<void>(code_of_stopped([&](std::stop_token stop) {
+    const auto results = user.open_many(names, {.timeout = forever, .stop = std::move(stop)});
+    ASSERT_EQ(results.size(), 3U);
+    EXPECT_TRUE(results[0]);
+    for (std::size_t i = 1; i < 3; ++i) {
+      ASSERT_NE(results[i].failure(), nullptr);
+      EXPECT_EQ(results[i].failure()->code(), errc::cancelled);
+      EXPECT_EQ(results[i].failure()->object(), names[i]);
+    }
+  }));
+  EXPECT_TRUE(eventually([&] { return broker_->statistics().waiting_opens == 0; }, 5s));
+}
+
+// Whichever comes first, an open has a segment or was cancelled, and no lease is left over.
+TEST_F(sharing, stops_and_answers_that_cross_leave_nothing) {
+  client producer = connect();
+  client user = connect();
+  int opened = 0;
+  for (int round = 0; round < 300; ++round) {
+    const std::string name = "kv/" + std::to_string(round);
+    segment made = producer.create(name, host(4096));
+    std::stop_source source;
+    std::jthread publishes([&] { made.publish(); });
+    std::jthread stops([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(round % 60));
+      source.request_stop();
+    });
+    try {
+      EXPECT_EQ(user.open(name, {.timeout = forever, .stop = source.get_token()}).name(), name);
+      ++opened;
+    } catch (const error& why) {
+      EXPECT_EQ(why.code(), errc::cancelled) << why.what();
+    }
+    publishes.join();
+    EXPECT_TRUE(eventually([&] { return producer.stat(name).leases == 1; }, 5s)) << name;
+  }
+  EXPECT_GT(opened, 0);
+  EXPECT_EQ(broker_->statistics().waiting_opens, 0U);
+}
+
+// As a tensor's deleter does, on any thread.
+TEST_F(sharing, a_view_keeps_mapping_and_lease_when_the_segment_and_the_client_are_gone) {
+  client producer = connect();
+  segment written = producer.create("kv", host(4096));
+  written.fill(std::byte{7});
+  written.publish();
+  segment_view view;
+  {
+    client consumer = connect();
+    view = consumer.open("kv").view();
+  }
+  EXPECT_EQ(producer.stat("kv").leases, 2U);
+  EXPECT_EQ(static_cast<const unsigned char*>(view.data())[4095], 7);
+  EXPECT_EQ(view.size_bytes(), 4096U);
+  EXPECT_EQ(view.ordinal(), -1);
+  EXPECT_EQ(view.device().text(), "host");
+  segment_view copy = view;
+  view = {};
+  written.write(0, std::array{std::byte{9}});
+  EXPECT_EQ(static_cast<const unsigned char*>(copy.data())[0], 9);
+  std::thread([last = std::move(copy)] {}).join();
+  copy = {};
+  EXPECT_TRUE(eventually([&] { return producer.stat("kv").leases == 1; }, 5s));
+}
+
+TEST_F(sharing, open_many_gives_a_result_for_each_name) {
+  client producer = connect();
+  std::vector<segment> made;
+  std::vector<std::string> names;
+  for (int i = 0; i < 300; ++i) {
+    names.push_back("part/" + std::to_string(i));
+    if (i % 3 != 0) {
+      made.push_back(producer.create(names.back(), host(4096)));
+      made.back().publish();
+    }
+  }
+  client consumer = connect();
+  const auto results = consumer.open_many(names);
+  ASSERT_EQ(results.size(), names.size());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    EXPECT_EQ(bool(results[i]), i % 3 != 0);
+    EXPECT_EQ(results[i].failure() != nullptr, i % 3 == 0);
+    if (const error* const why = results[i].failure()) {
+      try {
+        static_cast<void>(results[i].value());
+        ADD_FAILURE() << "no error";
+      } catch (const error& thrown) {
+        EXPECT_EQ(thrown.what(), std::string(why->what()));
+      }
+    } else {
+      EXPECT_EQ(results[i].value().name(), names[i]);
+    }
+  }
+}
+
+TEST_F(sharing, the_creator_hears_of_opens_and_of_the_last_release) {
+  client producer = connect();
+  client consumer = connect();
+  subscription heard = producer.subscribe("w");
+  segment written = producer.create("w", host(4096));
+  written.publish();
+  segment seen = consumer.open("w");
+  seen.reset();
+  for (const event_kind expected :
+       {event_kind::published, event_kind::opened, event_kind::released}) {
+    const auto got = heard.next(10s);
+    ASSERT_TRUE(got);
+    EXPECT_EQ(got->kind, expected);
+    EXPECT_EQ(got->name, "w");
+  }
+}
+
+TEST_F(sharing, after_the_broker_died_mappings_stay_and_the_client_goes_on) {
+  client producer = connect();
+  segment written = producer.create("w", host(4096, lifetime::persistent));
+  written.publish();
+  written.fill(std::byte{3});
+  broker_.reset();
+  EXPECT_EQ(written.state(), segment_state::broker_gone);
+  EXPECT_EQ(static_cast<const unsigned char*>(written.data())[4095], 3);
+  EXPECT_EQ(code_of([&] { static_cast<void>(producer.list()); }), errc::broker_unreachable);
+  broker_.emplace(broker::start(options_));
+  EXPECT_TRUE(producer.list().empty());
+  segment again = producer.create("w", host(4096));
+  again.publish();
+  EXPECT_NE(again.epoch(), written.epoch());
+  EXPECT_EQ(again.state(), segment_state::live);
+  EXPECT_EQ(written.state(), segment_state::broker_gone);
+}
+
+TEST_F(sharing, a_dropped_client_leaves_a_line_that_says_who_and_why) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  set_log_sink([&](log_level, std::string_view text) {
+    const std::lock_guard lock(mutex);
+    lines.emplace_back(text);
+  });
+  const auto socket = transport::connect_packet_socket(options_.socket_path, 1s);
+  const std::array<std::byte, 8> garbage{std::byte{1}};
+  ASSERT_EQ(transport::send_packet(socket.get(), garbage, {}), transport::send_result::sent);
+  const auto end = std::chrono::steady_clock::now() + 5s;
+  std::string found;
+  while (found.empty() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(1ms);
+    const std::lock_guard lock(mutex);
+    const auto at = std::find_if(lines.begin(), lines.end(), [](const std::string& line) {
+      return line.starts_with("dropped ");
+    });
+    found = at == lines.end() ? "" : *at;
+  }
+  set_log_sink(nullptr);
+  EXPECT_TRUE(found.starts_with("dropped pid " + std::to_string(::getpid()) + ", uid " +
+                                std::to_string(::getuid())))
+      << found;
+  EXPECT_TRUE(found.ends_with(" in domain default: the packet is not a message of this protocol"))
+      << found;
+}
+
+/// Readable within that time?
+bool is_readable(int descriptor, std::chrono::milliseconds within) {
+  pollfd waits{descriptor, POLLIN, 0};
+  return ::poll(&waits, 1, static_cast<int>(within.count())) == 1;
+}
+
+TEST_F(sharing, an_event_loop_never_waits_inside) {
+  client user = connect();
+  segment there = user.create("w/there", host(1));
+  there.publish();
+  std::vector<segment_info> present;
+  subscription events = user.subscribe("w/", present);
+  ASSERT_EQ(present.size(), 1U);
+  EXPECT_EQ(present.front().name, "w/there");
+  const int descriptor = events.descriptor();
+  EXPECT_EQ(events.descriptor(), descriptor);
+  EXPECT_FALSE(is_readable(descriptor, 0ms));
+
+  client producer = connect();
+  segment made = producer.create("w/new", host(1));
+  made.publish();
+  ASSERT_TRUE(is_readable(descriptor, 20s));
+  std::vector<std::string> opened;
+  const auto open_what_comes = [&](const event& what) {
+    if (what.kind == event_kind::published) {
+      opened.push_back(user.open(what.name).name());  // which may call the library
+    }
+  };
+  EXPECT_GE(events.dispatch(open_what_comes), 1U);
+  EXPECT_EQ(opened, std::vector<std::string>{"w/new"});
+}
+
+TEST_F(sharing, what_a_handler_throws_is_thrown_on_and_the_others_stay) {
+  client user = connect();
+  subscription events = user.subscribe();
+  const int descriptor = events.descriptor();
+  for (const char* name : {"a", "b"}) {
+    user.create(name, host(1)).publish();
+  }
+  std::vector<std::string> published;
+  const auto refuse = [&](const event& what) {
+    published.push_back(what.name);
+    throw std::out_of_range(what.name);
+  };
+  ASSERT_TRUE(is_readable(descriptor, 20s));
+  EXPECT_THROW(static_cast<void>(events.dispatch(refuse)), std::out_of_range);
+  ASSERT_TRUE(is_readable(descriptor, 20s));
+  EXPECT_THROW(static_cast<void>(events.dispatch(refuse)), std::out_of_range);
+  EXPECT_EQ(published.size(), 2U);
+}
+
+TEST_F(sharing, the_end_of_the_broker_wakes_an_event_loop_once) {
+  client user = connect();
+  subscription events = user.subscribe();
+  const int descriptor = events.descriptor();
+  broker_.reset();
+  ASSERT_TRUE(is_readable(descriptor, 20s));
+  const auto ignore = [](const event&) {};
+  EXPECT_EQ(code_of([&] {
+              while (is_readable(descriptor, 20s)) {
+                static_cast<void>(events.dispatch(ignore));
+              }
+            }),
+            errc::broker_gone);
+  EXPECT_FALSE(is_readable(descriptor, 0ms));
+}
+
+TEST_F(sharing, what_is_there_is_told_whole_with_a_subscription) {
+  client user = connect();
+  std::vector<segment> made;
+  std::vector<std::string> names;
+  for (int at = 0; at < 1'500; ++at) {  // more than fit into one answer
+    names.push_back("w/" + std::to_string(10'000 + at));
+    made.push_back(user.create(names.back(), host(1)));
+    made.back().publish();
+  }
+  std::vector<segment_info> present;
+  const subscription events = user.subscribe("w/", present);
+  std::vector<std::string> told;
+  for (const segment_info& each : present) {
+    told.push_back(each.name);
+  }
+  EXPECT_EQ(told, names);
+}
+
+TEST_F(sharing, bad_input_is_an_error_and_changes_nothing) {
+  client user = connect();
+  EXPECT_EQ(code_of([&] { static_cast<void>(user.create("", host(1))); }), errc::invalid_argument);
+  EXPECT_EQ(code_of([&] { static_cast<void>(user.create(std::string(256, 'x'), host(1))); }),
+            errc::invalid_argument);
+  EXPECT_EQ(code_of([&] { static_cast<void>(user.create("\xff", host(1))); }),
+            errc::invalid_argument);
+  EXPECT_EQ(code_of([&] { static_cast<void>(user.create("w", host(0))); }), errc::invalid_argument);
+  EXPECT_EQ(code_of([&] { static_cast<void>(user.create("w", host(1ULL << 60U))); }),
+            errc::invalid_argument);
+  EXPECT_EQ(code_of([&] { static_cast<void>(user.create("w", host(1ULL << 47U))); }),
+            errc::out_of_memory);
+  segment written = user.create("w", host(4096));
+  EXPECT_EQ(code_of([&] { static_cast<void>(user.create("w", host(1))); }), errc::already_exists);
+  written.publish();
+  EXPECT_EQ(code_of([&] { written.publish(); }), errc::already_published);
+  EXPECT_EQ(code_of([&] { static_cast<void>(user.open("w", {.expected_size_bytes = 5})); }),
+            errc::size_mismatch);
+  EXPECT_EQ(code_of([&] { user.remove("other"); }), errc::no_such_segment);
+  EXPECT_EQ(user.list().size(), 1U);
+  EXPECT_EQ(user.stat("w").leases, 1U);
+}
+
+}  // namespace
+}  // namespace gpushm

@@ -1,0 +1,582 @@
+// SPDX-License-Identifier: Apache-2.0
+// One connection under load: many threads, many packets in both directions, and its end.
+#include "client/connection.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+
+#include "base/sanitizers.hpp"
+#include "client/offers.hpp"
+#include "client/open_reports.hpp"
+#include "gpushm/broker.hpp"
+#include "gpushm/gpushm.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/client/scripted_broker.hpp"
+
+namespace gpushm::detail {
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm_testing::deadline_after;
+using gpushm_testing::eventually;
+using gpushm_testing::patience;
+using gpushm_tests::scripted_broker;
+
+/// The lines that the library logs while it lives.
+class logged_lines {
+ public:
+  logged_lines() {
+    set_log_sink([this](log_level level, std::string_view text) {
+      const std::lock_guard lock(mutex_);
+      lines_.push_back(std::to_string(static_cast<int>(level)) + " " + std::string(text));
+    });
+  }
+  logged_lines(const logged_lines&) = delete;
+  logged_lines& operator=(const logged_lines&) = delete;
+  ~logged_lines() { set_log_sink({}); }
+  std::vector<std::string> all() {
+    const std::lock_guard lock(mutex_);
+    return lines_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+// ---- reports ----
+
+std::vector<std::uint64_t> counted(std::size_t count) {
+  std::vector<std::uint64_t> result(count);
+  std::iota(result.begin(), result.end(), std::uint64_t{0});
+  return result;
+}
+
+// As when other threads add between the one that fills the list and the one that sends it.
+TEST(open_reports, give_no_more_at_once_than_a_report_may_have) {
+  open_reports reports;
+  for (std::uint64_t i = 0; i < 2 * wire::max_batch + 5; ++i) {
+    reports.add_latency(i);
+    if (i < wire::max_batch + 1) {
+      reports.add_failure(i);
+    }
+  }
+  reports.add_cached();
+  std::vector<std::uint64_t> times;
+  std::vector<std::uint64_t> failures;
+  std::uint64_t cached = 0;
+  std::size_t packets = 0;
+  while (const auto report = reports.take()) {
+    ++packets;
+    EXPECT_LE(report->open_ns.size(), wire::max_batch);
+    EXPECT_LE(report->failures.size(), wire::max_batch);
+    times.insert(times.end(), report->open_ns.begin(), report->open_ns.end());
+    failures.insert(failures.end(), report->failures.begin(), report->failures.end());
+    cached += report->cached;
+    EXPECT_EQ(reports.due().has_value(), packets < 3) << packets;
+  }
+  EXPECT_EQ(packets, 3U);
+  EXPECT_EQ(times, counted(2 * wire::max_batch + 5));
+  EXPECT_EQ(failures, counted(wire::max_batch + 1));
+  EXPECT_EQ(cached, 1U);
+}
+
+TEST(open_reports, are_due_a_second_after_the_first_and_at_once_when_full) {
+  open_reports reports;
+  EXPECT_FALSE(reports.due());
+  reports.add_cached();
+  EXPECT_FALSE(reports.due()) << "what the cache answered wakes nobody";
+  EXPECT_TRUE(reports.add_latency(1));
+  EXPECT_GT(*reports.due(), std::chrono::steady_clock::now());
+  for (std::size_t i = 0; i < wire::max_batch - 2; ++i) {
+    EXPECT_FALSE(reports.add_latency(1));
+  }
+  EXPECT_TRUE(reports.add_latency(1));
+  EXPECT_LE(*reports.due(), std::chrono::steady_clock::now());
+}
+
+TEST(open_reports, are_bounded_when_nobody_takes_them) {
+  open_reports reports;
+  for (std::size_t i = 0; i < open_reports::max_kept + 1000; ++i) {
+    reports.add_latency(i);
+  }
+  std::size_t taken = 0;
+  while (const auto report = reports.take()) {
+    taken += report->open_ns.size();
+  }
+  EXPECT_EQ(taken, open_reports::max_kept);
+}
+
+// ---- with a broker ----
+
+class connected : public testing::Test {
+ protected:
+  connected() { broker_.emplace(broker::start({.socket_path = path_})); }
+
+  std::shared_ptr<connection> connect() { return connection::establish(path_, patience(10s)); }
+  /// Publishes memory that stays its exporter's, so that each open asks `exporter`.
+  static gpushm::generation publish_bound(connection& exporter, const std::string& name) {
+    wire::reserve wanted{name, 4096, 4096, {device_kind::gpu, "GPU-x", "", 0}, 0};
+    wanted.backend = backend::cuda_ipc;
+    wanted.ticket = {std::byte{1}};
+    auto got = exporter.request(wanted, {"share", name}, deadline_after(20s));
+    got.granted.keep();
+    const auto made = std::get<wire::reserved>(got.body).generation;
+    static_cast<void>(
+        exporter.request(wire::publish{made, {}}, {"share", name}, deadline_after(20s)));
+    return made;
+  }
+
+  gpushm_testing::temp_dir directory_;
+  std::string path_ = directory_ / "socket";
+  std::optional<broker> broker_;
+};
+
+// The numbers of many threads meet in one report: a list that is longer than the broker accepts
+// would end the connection.
+TEST_F(connected, threads_that_report_at_once_are_not_taken_for_a_violation) {
+  constexpr std::uint64_t threads = 8;
+  constexpr std::uint64_t each = 40'000;
+  const auto client = connect();
+  {
+    std::vector<std::jthread> all;
+    for (std::uint64_t t = 0; t < threads; ++t) {
+      all.emplace_back([&, t] {
+        for (std::uint64_t i = 0; i < each; ++i) {
+          if (t % 2 == 0) {
+            client->opened_in(1us);
+          } else {
+            client->open_failed(errc::gone_or_replaced);
+          }
+          if (i % 1000 == 0) {
+            static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
+          }
+        }
+      });
+    }
+  }
+  EXPECT_FALSE(client->broken());
+  static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
+}
+
+TEST_F(connected, what_ended_it_is_in_the_errors_and_in_the_log) {
+  logged_lines lines;
+  const auto client = connect();
+  try {
+    static_cast<void>(client->request(wire::done{}, {"test", "x"}, deadline_after(20s)));
+    FAIL() << "a client may not say done";
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::protocol_error);
+  }
+  EXPECT_TRUE(eventually([&] { return client->broken(); }, 10s));
+  const std::string reason = "the broker at " + path_ +
+                             " has ended this connection: a client sent a broker's message (use "
+                             "a client of protocol version 2)";
+  try {
+    static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
+    FAIL() << "the connection is over";
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::broker_gone);
+    EXPECT_EQ(why.cause(), reason);
+  }
+  const auto has_line = [&] {
+    const auto all = lines.all();
+    return std::any_of(all.begin(), all.end(), [&](const std::string& line) {
+      return line.find("2 ") == 0 && line.find(reason) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(eventually(has_line, 10s));
+}
+
+TEST(dropped, by_a_broker_that_names_no_request_still_says_why) {
+  scripted_broker broker([](const wire::message& asked) {
+    std::vector<scripted_broker::reply> replies;
+    if (std::holds_alternative<wire::list>(asked.body)) {
+      replies.push_back(
+          {{0, wire::failure{0, errc::protocol_error, "the packet is odd", "mend it"}}, {}, true});
+    }
+    return replies;
+  });
+  const auto client = connection::establish(broker.socket_path(), patience(10s));
+  try {
+    static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
+    FAIL();
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::broker_gone);
+    EXPECT_EQ(why.cause(),
+              "the broker at " + broker.socket_path() +
+                  " has ended this connection: the packet is odd (mend it)");
+  }
+}
+
+// A sender that waits for room in the socket holds up no other one, whose deadline may be earlier.
+TEST(senders, wait_each_until_its_own_deadline) {
+  std::promise<void> go_on;
+  auto held = go_on.get_future().share();
+  scripted_broker broker([held](const wire::message& asked) {
+    held.wait();  // and reads nothing
+    std::vector<scripted_broker::reply> replies;
+    if (std::holds_alternative<wire::list>(asked.body)) {
+      replies.push_back({{asked.id, wire::listing{}}});
+    }
+    return replies;
+  });
+  const auto client = connection::establish(broker.socket_path(), patience(10s));
+  const auto ask = [&](std::chrono::milliseconds timeout) {
+    return client->request(wire::list{}, {"list", {}}, std::chrono::steady_clock::now() + timeout);
+  };
+  bool full = false;
+  for (int i = 0; i < 10'000 && !full; ++i) {
+    try {
+      static_cast<void>(ask(1ms));
+    } catch (const error& why) {
+      ASSERT_EQ(why.code(), errc::timed_out);
+      full = why.cause() == "the broker does not read its socket";
+    }
+  }
+  ASSERT_TRUE(full);
+  // What answers those that have given up is dropped.
+  std::jthread patient(
+      [&] { EXPECT_TRUE(std::holds_alternative<wire::listing>(ask(patience(20s)).body)); });
+  std::this_thread::sleep_for(100ms);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THROW(static_cast<void>(ask(100ms)), error);
+  client->release(5, 1, false);
+  client->unsubscribe(7);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, patience(5s));
+  go_on.set_value();
+}
+
+// ---- a successor ----
+
+/// Asks the broker, and says what came of it.
+std::optional<errc> list_with(client& of) {
+  try {
+    static_cast<void>(of.list());
+  } catch (const error& why) {
+    return why.code();
+  }
+  return std::nullopt;
+}
+
+// One thread connects again, for as long as `timeout` says; the others wait for it until their
+// requests' deadlines.
+TEST_F(connected, threads_that_meet_a_reconnect_wait_until_their_own_deadlines) {
+  auto all = client::connect(
+      {.socket_path = path_, .timeout = patience(20s), .request_timeout = patience(1s)});
+  broker_.reset();
+  constexpr int others = 4;
+  std::atomic<int> timed_out{0};
+  std::atomic<int> answered{0};
+  std::vector<std::jthread> asking;
+  for (int i = 0; i < 1 + others; ++i) {
+    asking.emplace_back([&] {
+      const auto code = list_with(all);
+      EXPECT_TRUE(!code || code == errc::timed_out);
+      ++(code ? timed_out : answered);
+    });
+  }
+  EXPECT_TRUE(eventually([&] { return timed_out == others; }, 10s))
+      << timed_out << " did not wait for the deadline of the one that connects";
+  EXPECT_EQ(answered, 0);
+  broker_.emplace(broker::start({.socket_path = path_}));
+  asking.clear();
+  EXPECT_EQ(timed_out, others);
+  EXPECT_EQ(answered, 1);
+  EXPECT_EQ(list_with(all), std::nullopt);
+}
+
+TEST_F(connected, threads_that_meet_a_reconnect_use_its_connection) {
+  auto all = client::connect(
+      {.socket_path = path_, .timeout = patience(20s), .request_timeout = patience(20s)});
+  broker_.reset();
+  std::vector<std::jthread> asking;
+  for (int i = 0; i < 4; ++i) {
+    asking.emplace_back([&] { EXPECT_EQ(list_with(all), std::nullopt); });
+  }
+  std::this_thread::sleep_for(100ms);
+  broker_.emplace(broker::start({.socket_path = path_}));
+  asking.clear();
+  EXPECT_EQ(broker_->statistics().connections, 1U);
+}
+
+// ---- log lines ----
+
+// Logged by the worker while it answers for the exporter.
+TEST_F(connected, log_lines_come_to_a_sink_that_asks_the_same_connection) {
+  ::alarm(120);  // instead of a deadlock
+  const auto exporter = connect();
+  const auto importer = connect();
+  exporter->worker().answer_for(publish_bound(*exporter, "bound"),
+                                []() -> bool { throw std::runtime_error("this answer is odd"); });
+  std::promise<std::size_t> heard;
+  set_log_sink([&](log_level, std::string_view text) {
+    if (text == "this answer is odd") {
+      const auto got = exporter->request(wire::list{}, {"list", {}}, deadline_after(20s));
+      heard.set_value(std::get<wire::listing>(got.body).segments.size());
+    }
+  });
+  const auto asking = std::async(std::launch::async, [&] {
+    static_cast<void>(
+        importer->open(wire::open{"bound", 0, 0, 0}, {"open", "bound"}, deadline_after(20s)));
+  });
+  EXPECT_EQ(heard.get_future().get(), 1U);
+  set_log_sink({});
+  ::alarm(0);
+}
+
+// ---- confirmations ----
+
+struct flood {
+  std::size_t importers;
+  std::size_t names;
+};
+class confirmations : public connected, public testing::WithParamInterface<flood> {};
+
+/// An exporter has two seconds for all of them, which are too few for a thousand where sanitizers
+/// count each access.
+constexpr std::size_t many_names = base::under_sanitizer ? 250 : 1'000;
+
+// Each side's socket holds 277 small packets. An exporter that wrote before it read would stop.
+TEST_P(confirmations, of_many_opens_at_once_all_arrive) {
+  const auto exporter = connect();
+  const auto shared = publish_bound(*exporter, "kv");
+  std::once_flag stalled;
+  exporter->worker().answer_for(shared, [&] {
+    std::call_once(stalled, [] { std::this_thread::sleep_for(50ms); });
+    return true;
+  });
+  std::vector<std::shared_ptr<connection>> importers;
+  std::vector<std::future<std::vector<answer>>> calls;
+  for (std::size_t i = 0; i < GetParam().importers; ++i) {
+    importers.push_back(connect());
+  }
+  for (const auto& importer : importers) {
+    calls.push_back(std::async(std::launch::async, [&] {
+      return importer->open_many(
+          wire::open_many{std::vector<std::string>(GetParam().names, "kv"), 0, 0},
+          {"open", {}},
+          deadline_after(20s));
+    }));
+  }
+  std::size_t opened = 0;
+  std::size_t answered = 0;
+  for (auto& call : calls) {
+    for (const answer& got : call.get()) {
+      ++answered;
+      opened += std::holds_alternative<wire::opened>(got.body) ? 1U : 0U;
+    }
+  }
+  EXPECT_EQ(answered, GetParam().importers * GetParam().names);
+  EXPECT_EQ(opened, answered);
+  // And it goes on answering.
+  const auto begin = std::chrono::steady_clock::now();
+  static_cast<void>(
+      importers.front()->open(wire::open{"kv", 0, 0}, {"open", "kv"}, deadline_after(20s)));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, patience(1s));
+}
+INSTANTIATE_TEST_SUITE_P(both,
+                         confirmations,
+                         testing::Values(flood{5, 128}, flood{8, 128}, flood{4, many_names}));
+
+// Of nonsense: nothing is mapped, and yet it is under way.
+TEST(offers_under_way, are_waited_for_until_they_are_settled) {
+  const auto soon = [] { return std::chrono::steady_clock::now() + 50ms; };
+  EXPECT_FALSE(offers::wait_for_others(soon()));
+  const open_options options;
+  auto first = std::make_unique<offers>(options);
+  offers second(options);
+  const auto nonsense = [] { return answer{wire::waiting{0, wire::segment{}, {}, {}}}; };
+  first->map(nonsense(), "kv");
+  EXPECT_FALSE(offers::wait_for_others(soon())) << "not by then";
+  auto waits =
+      std::async(std::launch::async, [] { return offers::wait_for_others(deadline_after(20s)); });
+  EXPECT_EQ(waits.wait_for(50ms), std::future_status::timeout);
+  second.map(nonsense(), "kv");
+  first.reset();
+  second.settle({});
+  EXPECT_TRUE(waits.get());
+  EXPECT_FALSE(offers::wait_for_others(soon())) << "there are none";
+}
+
+/// What a worker says of lists.
+class answering : public testing::Test {
+ protected:
+  answering()
+      : worker_([this](wire::confirmed said) {
+          const std::lock_guard lock(mutex_);
+          said_.push_back(std::move(said));
+        }) {
+    worker_.start();
+  }
+  std::vector<wire::confirmed> said() {
+    const std::lock_guard lock(mutex_);
+    return said_;
+  }
+  bool has_said(std::size_t lists) {
+    return eventually([&] { return said().size() == lists; }, 5s);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<wire::confirmed> said_;
+
+ protected:
+  lease_worker worker_;
+};
+
+TEST_F(answering, is_one_list_for_a_list_and_asks_once_for_each_memory) {
+  std::atomic<int> asked{0};
+  worker_.answer_for(7, [&] { return ++asked != 0; });
+  worker_.answer_for(8, [] { return false; });
+  worker_.confirm({{1, 2, 3, 4}, {7, 8, 7, 9}});
+  ASSERT_TRUE(has_said(1));
+  using enum wire::verdict;
+  EXPECT_EQ(said()[0],
+            (wire::confirmed{{1, 2, 3, 4}, {unchanged, changed, unchanged, not_shared}}));
+  EXPECT_EQ(asked, 1);
+  worker_.confirm({{5}, {7}});
+  ASSERT_TRUE(has_said(2));
+  EXPECT_EQ(asked, 2) << "it may have changed since";
+}
+
+TEST_F(answering, does_not_wait_for_a_slow_driver) {
+  worker_.answer_for(7, [] { return true; });
+  worker_.answer_for(8, [] {
+    std::this_thread::sleep_for(20ms);
+    return true;
+  });
+  worker_.answer_for(9, [] { return true; });
+  worker_.confirm({{1, 2, 3}, {7, 8, 9}});
+  ASSERT_TRUE(has_said(2));
+  EXPECT_EQ(said()[0].questions, (std::vector<std::uint64_t>{1, 2}));
+  EXPECT_EQ(said()[1].questions, std::vector<std::uint64_t>{3});
+}
+
+TEST_F(answering, is_bounded_by_lists_that_are_taken_whole_or_not_at_all) {
+  std::promise<void> go;
+  worker_.answer_for(1, [busy = go.get_future().share()] {
+    busy.wait();
+    return true;
+  });
+  worker_.confirm({{1}, {1}});
+  const std::vector<std::uint64_t> full(wire::max_batch, 2);
+  for (std::size_t i = 0; i < lease_worker::max_questions / wire::max_batch + 10; ++i) {
+    worker_.confirm({full, full});
+  }
+  go.set_value();
+  const auto taken = lease_worker::max_questions / wire::max_batch;
+  EXPECT_TRUE(eventually([&] { return said().size() >= taken; }, 5s));
+  std::size_t answers = 0;
+  for (const auto& each : said()) {
+    answers += each.questions.size();
+  }
+  EXPECT_LE(answers, lease_worker::max_questions + 1);
+  EXPECT_GE(answers, taken * wire::max_batch);
+}
+
+/// Mappings whose end takes the driver 100 ms each.
+class slow_listener final : public lease_listener {
+ public:
+  bool end_lost(gpushm::generation /*of*/) noexcept override {
+    std::this_thread::sleep_for(100ms);
+    return ++ended_ % 40 != 0;
+  }
+  [[nodiscard]] int ended() const { return ended_; }
+
+ private:
+  std::atomic<int> ended_{0};
+};
+
+TEST_F(connected, an_exporter_confirms_while_its_mappings_end) {
+  const auto exporter = connect();
+  const auto importer = connect();
+  slow_listener listener;
+  exporter->worker().set_listener(&listener);
+  exporter->worker().answer_for(publish_bound(*exporter, "kv"), [] { return true; });
+  const auto doomed = publish_bound(*exporter, "doomed");
+  static_cast<void>(
+      importer->request(wire::remove{"doomed", doomed}, {"rm", "doomed"}, deadline_after(20s)));
+  ASSERT_TRUE(eventually([&] { return listener.ended() > 0; }, 5s));
+  const auto begin = std::chrono::steady_clock::now();
+  static_cast<void>(importer->open(wire::open{"kv", 0, 0}, {"open", "kv"}, deadline_after(20s)));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, patience(1500ms));
+  EXPECT_LT(listener.ended(), 40) << "the test looked too late";
+  exporter->worker().set_listener(nullptr);
+}
+
+/// How often the connections' threads of this process have slept so far.
+std::uint64_t sleeps_of_threads() {
+  std::uint64_t sum = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(task.path() / "status");
+    bool ours = false;
+    for (std::string line; std::getline(status, line);) {
+      ours = ours || line == "Name:\tgpushm-client";
+      if (ours && line.rfind("voluntary_ctxt_switches:", 0) == 0) {
+        sum += std::stoull(line.substr(line.find('\t')));
+      }
+    }
+  }
+  return sum;
+}
+
+TEST_F(connected, its_thread_does_not_poll_while_a_caller_waits) {
+  const auto client = connect();
+  auto waiting = std::async(std::launch::async, [&] {
+    const answer got =
+        client->open(wire::open{"late", 0, 1500}, {"open", "late"}, deadline_after(20s));
+    EXPECT_TRUE(std::holds_alternative<wire::failure>(got.body));
+  });
+  std::this_thread::sleep_for(100ms);
+  client->opened_in(1us);  // the thread wakes
+  std::this_thread::sleep_for(100ms);
+  const auto before = sleeps_of_threads();
+  std::this_thread::sleep_for(500ms);
+  EXPECT_LT(sleeps_of_threads() - before, 50U);
+  EXPECT_GT(sleeps_of_threads(), 0U) << "the thread was not found";
+  waiting.get();
+}
+
+TEST_F(connected, events_arrive_while_callers_ask) {
+  class counting final : public event_sink {
+   public:
+    void deliver(event /*what*/) override { ++events_; }
+    void broker_gone() override {}
+    [[nodiscard]] int events() const { return events_; }
+
+   private:
+    std::atomic<int> events_{0};
+  } sink;
+  const auto client = connect();
+  const auto other = connect();
+  wire::subscribed present;
+  const auto subscription = client->subscribe("", sink, present, deadline_after(20s));
+  for (int i = 0; i < 50; ++i) {
+    const std::string name = "n" + std::to_string(i);
+    std::jthread asking([&] {
+      for (int k = 0; k < 20; ++k) {
+        static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
+      }
+    });
+    publish_bound(*other, name);
+    asking.join();
+    ASSERT_TRUE(eventually([&] { return sink.events() == i + 1; }, 5s)) << sink.events();
+  }
+  client->unsubscribe(subscription);
+}
+
+}  // namespace
+}  // namespace gpushm::detail

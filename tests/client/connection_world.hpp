@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "broker/connection.hpp"
+#include "broker/member_log.hpp"
+#include "broker/turn_loop.hpp"
+#include "tests/broker/hub_world.hpp"
+#include "transport/packet_socket.hpp"
+
+namespace gpushm::broker_detail::testing_world {
+
+/// Connections of a hub to peers in this process, which take turns. Their ends
+/// are recorded.
+class connection_test : public testing::Test, protected connection_ender {
+ protected:
+  explicit connection_test(const core::limits& bounds = {})
+      : hub_(
+            {"default", 42, {1, 2, 3}, bounds, false, -1, nullptr, nullptr},
+            out_,
+            [](void*, std::uint32_t, gpushm::generation, std::optional<segment_state>) {},
+            nullptr),
+        loop_(
+            io_, log_, [this](connection& of) { step(of); }, [this] { ++rounds_; }) {}
+  ~connection_test() override {
+    hub_.for_each_session([this](session& each) {
+      auto& of = static_cast<connection&>(each);
+      loop_.leave(of);
+      of.for_each_lane([](lane& each) { each.queue.clear(); });
+      of.held.reset();
+    });
+  }
+
+  /// What a connection does in its turn.
+  virtual void step(connection& /*of*/) {}
+
+  void close(connection& gone) override {
+    EXPECT_FALSE(gone.closed) << "twice";
+    gone.closed = true;
+    loop_.leave(gone);
+    closed_.push_back(gone.number);
+  }
+
+  connection& connect() {
+    auto pair = transport::connected_pair();
+    const core::session_id number = next_++;
+    const auto made = std::make_shared<connection>(io_, number, std::move(pair.first));
+    peers_[number] = std::move(pair.second);
+    auto lane = transport::connected_pair();
+    made->events.emplace(io_, *made, lane_kind::events, std::move(lane.first));
+    event_peers_[number] = std::move(lane.second);
+    const core::principal who{"uid 1000", true};
+    hub_.accept(made, {101, 1000, true, who});
+    made->principal = who;
+    made->held = hub_.new_charges(*made);
+    made->lost_subscriptions.reserve(8);
+    loop_.join(*made);
+    return *made;
+  }
+
+  /// What the peer has not read, answers before events, or as much of it as is asked for.
+  std::vector<wire::message> read(const connection& of, std::size_t most = 1'000'000) {
+    std::vector<wire::message> result;
+    for (const int socket : {peers_[of.number].get(), event_peers_[of.number].get()}) {
+      while (result.size() < most) {
+        auto got = transport::receive_packet(socket, buffer_);
+        if (got.status != transport::receive_status::packet) {
+          break;
+        }
+        auto message = wire::decode(got.packet);
+        EXPECT_TRUE(message);
+        result.push_back(std::move(message).value_or(wire::message{}));
+      }
+    }
+    return result;
+  }
+  void poll() {
+    io_.restart();
+    io_.poll();
+  }
+
+  asio::io_context io_{1};
+  recorded_outbox out_;
+  hub hub_;
+  member_log log_{"default"};
+  turn_loop loop_;
+  int rounds_ = 0;
+  std::map<core::session_id, base::unique_fd> peers_;
+  std::map<core::session_id, base::unique_fd> event_peers_;
+  std::vector<core::session_id> closed_;
+  core::session_id next_ = 1;
+  std::array<std::byte, wire::max_packet_bytes> buffer_{};
+};
+
+}  // namespace gpushm::broker_detail::testing_world

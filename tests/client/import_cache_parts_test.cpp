@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: Apache-2.0
+// The import cache with mappings made by hand, of GPUs that are not there, and the events that tell
+// it to let go.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/lease_table.hpp"
+#include "gpushm/broker.hpp"
+#include "gpushm/gpushm.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "transport/packet_socket.hpp"
+#include "wire/codec.hpp"
+
+namespace gpushm::detail {
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm_testing::eventually;
+
+constexpr std::uint64_t mebibyte = 1ULL << 20U;
+
+/// Counts the memory that is mapped.
+class counted_region final : public memory::region {
+ public:
+  explicit counted_region(std::atomic<int>& alive, std::function<void()> on_end = {})
+      : alive_(alive), on_end_(std::move(on_end)) {
+    ++alive_;
+  }
+  counted_region(const counted_region&) = delete;
+  counted_region& operator=(const counted_region&) = delete;
+  ~counted_region() override {
+    if (on_end_) {
+      on_end_();
+    }
+    --alive_;
+  }
+  [[nodiscard]] void* data() const noexcept override { return nullptr; }
+  [[nodiscard]] std::uint64_t mapped_bytes() const noexcept override { return 0; }
+  void read(std::uint64_t /*offset*/, std::span<std::byte> /*to*/) const override {}
+  void write(std::uint64_t /*offset*/, std::span<const std::byte> /*from*/) override {}
+  void fill(std::uint64_t /*offset*/, std::uint64_t /*size*/, std::byte /*value*/) override {}
+
+ private:
+  std::atomic<int>& alive_;
+  std::function<void()> on_end_;
+};
+
+/// Segments that the broker knows, told to be on GPUs.
+class cache_of : public testing::Test {
+ protected:
+  cache_of() {
+    options_.socket_path = directory_ / "socket";
+    broker_.emplace(broker::start(options_));
+    producer_.emplace(client::connect({.socket_path = options_.socket_path}));
+    connection_ = connection::establish(options_.socket_path, 10s);
+  }
+  void TearDown() override {
+    cache_->close();
+    EXPECT_EQ(cache_->stats().kept_entries, 0U);
+    EXPECT_EQ(cache_->stats().kept_bytes, 0U);
+    EXPECT_EQ(cache_->stats().used_entries, 0U);
+    EXPECT_EQ(cache_->stats().used_bytes, 0U);
+    EXPECT_EQ(alive_, 0);
+  }
+
+  void limit(std::uint64_t bytes, std::uint64_t entries) {
+    cache_ = std::make_shared<lease_table>(cache_bounds{bytes, entries});
+  }
+  /// A used mapping of a new segment on `home` for `user`; "" is the host.
+  std::shared_ptr<mapping> use(const std::string& name,
+                               const std::string& home,
+                               const std::string& user,
+                               std::uint64_t bytes = mebibyte,
+                               std::function<void()> on_end = {}) {
+    segment made = producer_->create(
+        name, {.size_bytes = 4096, .device = "host", .lifetime = lifetime::persistent});
+    made.publish();
+    const auto answer = connection_->request(
+        wire::stat{name}, {"stat", name}, std::chrono::steady_clock::now() + 10s);
+    wire::segment info = std::get<wire::listing>(answer.body).segments.at(0);
+    if (!home.empty()) {
+      info.device = {device_kind::gpu, home, "0000:18:00.0", 0};
+    }
+    info.allocated_bytes = bytes;
+    grant nothing;  // was counted: leases are the test's here
+    const auto lease = cache_->take(connection_, {std::move(info)}, nothing, "open");
+    const auto mapped = std::make_shared<mapping>(
+        lease,
+        std::make_shared<counted_region>(alive_, std::move(on_end)),
+        access::read,
+        user.empty() ? device_id{} : device_id{device_kind::gpu, user, {}, 0});
+    cache_->keep(mapped, user);
+    return mapped;
+  }
+  void keep(const std::string& name,
+            const std::string& home,
+            const std::string& user,
+            std::uint64_t bytes = mebibyte) {
+    cache_->release(use(name, home, user, bytes));
+  }
+  /// Still there, for that user? Leaves it as the latest used one.
+  bool has(const std::string& name, const std::string& user) {
+    auto found = cache_->find(name, user, access::read);
+    if (!found) {
+      return false;
+    }
+    EXPECT_EQ(found->info().name, name);
+    cache_->release(std::move(found));
+    return true;
+  }
+
+  gpushm_testing::temp_dir directory_;
+  broker_options options_;
+  std::optional<broker> broker_;
+  std::optional<client> producer_;
+  std::shared_ptr<connection> connection_;
+  std::atomic<int> alive_{0};
+  std::shared_ptr<lease_table> cache_;
+};
+
+// ---- the last mapping of a peer ----
+
+TEST_F(cache_of, peers_gives_up_the_last_one_of_a_peer_last) {
+  limit(~0ULL, 2);
+  keep("peer", "GPU-0", "GPU-1");
+  keep("host/1", "", "");
+  keep("host/2", "", "");
+  keep("host/3", "", "");
+  EXPECT_EQ(cache_->stats().evictions, 2U);
+  EXPECT_TRUE(has("peer", "GPU-1")) << "the oldest, but the last one of GPU-0's";
+  EXPECT_TRUE(has("host/3", ""));
+  EXPECT_FALSE(has("host/1", ""));
+  EXPECT_FALSE(has("host/2", ""));
+  EXPECT_EQ(alive_, 2);
+}
+
+TEST_F(cache_of, peers_gives_up_the_oldest_of_several) {
+  limit(~0ULL, 2);
+  keep("peer/1", "GPU-0", "GPU-1");
+  keep("peer/2", "GPU-0", "GPU-1");
+  keep("host", "", "");
+  EXPECT_FALSE(has("peer/1", "GPU-1"));
+  EXPECT_TRUE(has("peer/2", "GPU-1"));
+  EXPECT_TRUE(has("host", ""));
+}
+
+TEST_F(cache_of, peers_counts_those_in_use) {
+  limit(~0ULL, 1);
+  const auto used = use("used", "GPU-0", "GPU-1");
+  keep("peer", "GPU-0", "GPU-1");
+  keep("host", "", "");
+  EXPECT_FALSE(has("peer", "GPU-1")) << "the one in use keeps the GPU's peer access";
+  EXPECT_TRUE(has("host", ""));
+  cache_->release(used);
+  EXPECT_FALSE(has("host", "")) << "now it is the last one";
+  EXPECT_TRUE(has("used", "GPU-1"));
+}
+
+TEST_F(cache_of, peers_counts_no_mapping_of_a_gpus_own_memory) {
+  limit(~0ULL, 2);
+  const auto own = use("own", "GPU-0", "GPU-0");
+  keep("peer", "GPU-0", "GPU-1");
+  keep("own/1", "GPU-0", "GPU-0");
+  keep("own/2", "GPU-0", "GPU-0");
+  EXPECT_TRUE(has("peer", "GPU-1"));
+  EXPECT_FALSE(has("own/1", "GPU-0"));
+  EXPECT_TRUE(has("own/2", "GPU-0"));
+  cache_->release(own);
+}
+
+TEST_F(cache_of, peers_tells_gpus_and_size_classes_apart) {
+  limit(~0ULL, 4);
+  keep("small/0", "GPU-0", "GPU-2");
+  keep("large/0", "GPU-0", "GPU-2", 512 * mebibyte);
+  keep("small/1", "GPU-1", "GPU-2", 512 * mebibyte - 1);
+  keep("large/1", "GPU-1", "GPU-2", 512 * mebibyte);
+  keep("large/2", "GPU-1", "GPU-2", 1024 * mebibyte);
+  EXPECT_FALSE(has("large/1", "GPU-2")) << "the only one that has a later one of its kind";
+  for (const char* name : {"small/0", "large/0", "small/1", "large/2"}) {
+    EXPECT_TRUE(has(name, "GPU-2")) << name;
+  }
+  EXPECT_EQ(cache_->stats().evictions, 1U);
+  EXPECT_EQ(cache_->stats().kept_bytes, (1 + 512 + 512 + 1024) * mebibyte - 1);
+}
+
+TEST_F(cache_of, peers_gives_up_even_the_last_ones_rather_than_its_limits) {
+  limit(~0ULL, 2);
+  keep("peer/0", "GPU-0", "GPU-9");
+  keep("peer/1", "GPU-1", "GPU-9");
+  keep("peer/2", "GPU-2", "GPU-9");
+  EXPECT_FALSE(has("peer/0", "GPU-9")) << "the oldest of them";
+  EXPECT_TRUE(has("peer/1", "GPU-9"));
+  EXPECT_TRUE(has("peer/2", "GPU-9"));
+  EXPECT_EQ(cache_->stats().kept_entries, 2U);
+}
+
+TEST_F(cache_of, peers_is_counted_anew_after_it_was_given_up) {
+  limit(~0ULL, 2);
+  keep("peer", "GPU-0", "GPU-1");
+  cache_->trim();
+  EXPECT_EQ(alive_, 0);
+  keep("peer/2", "GPU-0", "GPU-1");
+  for (int i = 0; i < 3; ++i) {
+    keep("host/" + std::to_string(i), "", "");
+  }
+  EXPECT_TRUE(has("peer/2", "GPU-1"));
+}
+
+// ---- words ----
+
+TEST_F(cache_of, words_are_told_apart_and_may_lead_to_one_mapping) {
+  limit(~0ULL, 8);
+  const auto mapped = use("w", "GPU-0", "GPU-1");
+  cache_->keep(mapped, "1");
+  cache_->release(mapped);
+  EXPECT_TRUE(has("w", "GPU-1"));
+  EXPECT_TRUE(has("w", "1"));
+  EXPECT_FALSE(has("w", ""));
+  EXPECT_FALSE(has("w1", ""));
+  EXPECT_FALSE(has("", "w1"));
+  EXPECT_EQ(cache_->find("w", "1", access::read_write), nullptr);
+  EXPECT_EQ(cache_->stats().used_entries, 1U);
+  cache_->release(mapped);
+  EXPECT_TRUE(has("w", "1"));
+}
+
+TEST_F(cache_of, words_of_mappings_that_are_gone_lead_nowhere) {
+  limit(~0ULL, 1);
+  for (int i = 0; i < 200; ++i) {  // past the number at which words are swept
+    keep("w/" + std::to_string(i), "", "");
+  }
+  EXPECT_EQ(alive_, 1);
+  for (int i = 0; i < 199; ++i) {
+    EXPECT_FALSE(has("w/" + std::to_string(i), ""));
+  }
+  EXPECT_TRUE(has("w/199", ""));
+}
+
+TEST_F(cache_of, words_are_the_latest_mappings_also_once_the_former_ends) {
+  limit(~0ULL, 8);
+  const auto former = use("w", "GPU-0", "GPU-1");
+  producer_->remove("w");
+  EXPECT_FALSE(has("w", "GPU-1")) << "it is removed";
+  const auto latest = use("w", "GPU-0", "GPU-1");
+  cache_->release(former);
+  EXPECT_TRUE(has("w", "GPU-1"));
+  cache_->keep(former, "GPU-1");  // a user that was under way all the time
+  cache_->keep(latest, "GPU-1");
+  cache_->release(former);
+  EXPECT_TRUE(has("w", "GPU-1"));
+  cache_->release(latest);
+  cache_->release(latest);
+  EXPECT_EQ(cache_->stats().kept_entries, 1U);
+}
+
+TEST_F(cache_of, words_may_be_longer_than_any_name) {
+  limit(~0ULL, 8);
+  keep("w", "GPU-0", "GPU-1");
+  const std::string device(5'000, 'd');
+  const auto mapped = cache_->find("w", "GPU-1", access::read);
+  ASSERT_NE(mapped, nullptr);
+  EXPECT_EQ(mapped.use_count(), 0) << "a hit counts uses, not references";
+  EXPECT_FALSE(has("w", device));
+  cache_->release(mapped);
+}
+
+// ---- slow drivers ----
+
+TEST_F(cache_of, slow_drivers_keeps_no_hit_waiting_while_a_mapping_ends) {
+  limit(~0ULL, 8);
+  const auto other = use("other", "", "");
+  keep("kept", "", "");
+  const struct {
+    const char* what;
+    std::function<void(const std::string&)> end;
+  } cases[] = {
+      {"trim", [&](const std::string& /*name*/) { cache_->trim(); }},
+      {"find", [&](const std::string& name) { EXPECT_FALSE(has(name, "")); }},
+      {"end_all_lost", [&](const std::string& /*name*/) { cache_->end_all_lost(); }},
+  };
+  for (const auto& each : cases) {
+    SCOPED_TRACE(each.what);
+    std::promise<void> ending;
+    std::promise<void> may_end;
+    auto may_end_future = may_end.get_future();
+    const std::string name = std::string("slow/") + each.what;
+    cache_->release(use(name, "", "", mebibyte, [&] {
+      ending.set_value();
+      EXPECT_EQ(may_end_future.wait_for(10s), std::future_status::ready);
+    }));
+    if (each.what != std::string("trim")) {
+      producer_->remove(name);
+    }
+    auto ender = std::async(std::launch::async, [&] { each.end(name); });
+    ASSERT_EQ(ending.get_future().wait_for(10s), std::future_status::ready);
+    const int alive = alive_;
+    EXPECT_TRUE(has("other", ""));
+    EXPECT_EQ(cache_->stats().used_entries, 1U);
+    EXPECT_EQ(alive_, alive) << "it is still ending";
+    may_end.set_value();
+    ender.get();
+    EXPECT_EQ(alive_, alive - 1);
+  }
+  cache_->release(other);
+}
+
+// ---- lost leases ----
+
+TEST_F(cache_of, lost_leases_lets_go_of_them_alone) {
+  limit(~0ULL, 8);
+  keep("a", "", "");
+  keep("b", "", "");
+  const auto used = use("c", "", "");
+  const auto stat = [&](const char* name) { return producer_->stat(name).generation; };
+  const auto a = stat("a");
+  const auto b = stat("b");
+  const auto end_all = [&](gpushm::generation of) {
+    while (cache_->end_lost(of)) {
+    }
+  };
+  end_all(a);
+  EXPECT_EQ(alive_, 3) << "it is still there: the event was of before";
+  producer_->remove("a");
+  producer_->remove("b");
+  producer_->remove("c");
+  end_all(b);
+  EXPECT_EQ(alive_, 2);
+  EXPECT_EQ(cache_->stats().kept_entries, 1U);
+  end_all(a);
+  EXPECT_EQ(alive_, 1) << "the one in use";
+  cache_->release(used);
+  EXPECT_EQ(cache_->stats().kept_entries, 0U);
+}
+
+TEST_F(cache_of, lost_leases_looks_at_all_when_events_were_lost) {
+  limit(~0ULL, 8);
+  for (const char* name : {"a", "b", "c"}) {
+    keep(name, "", "");
+  }
+  producer_->remove("a");
+  producer_->remove("c");
+  cache_->end_all_lost();
+  EXPECT_EQ(alive_, 1);
+  EXPECT_TRUE(has("b", ""));
+}
+
+// ---- a slow reader ----
+
+/// A connection that reads when it is told to.
+class raw_reader {
+ public:
+  explicit raw_reader(const std::string& path)
+      : socket_(transport::connect_packet_socket(path, 10s)), buffer_(wire::max_packet_bytes) {
+    say({0, wire::hello{}});
+    auto first = receive(socket_.get());
+    EXPECT_EQ(first.second.size(), 2U);
+    events_ = std::move(first.second.at(1));
+  }
+  void say(const wire::message& what) {
+    EXPECT_EQ(transport::send_packet(socket_.get(), wire::encode(what), {}),
+              transport::send_result::sent);
+  }
+  wire::message next() { return receive(socket_.get()).first; }
+  wire::message next_event() { return receive(events_.get()).first; }
+  [[nodiscard]] bool has_event() const { return transport::wait_readable(events_.get(), 0ms); }
+
+ private:
+  std::pair<wire::message, std::vector<base::unique_fd>> receive(int socket) {
+    for (;;) {
+      if (!transport::wait_readable(socket, gpushm_testing::patience(10s))) {
+        throw std::runtime_error("nothing comes");
+      }
+      auto got = transport::receive_packet(socket, buffer_);
+      if (got.status == transport::receive_status::would_block) {
+        continue;
+      }
+      auto message =
+          got.status == transport::receive_status::packet ? wire::decode(got.packet) : std::nullopt;
+      if (!message) {
+        throw std::runtime_error("no message came");
+      }
+      return {std::move(*message), std::move(got.descriptors)};
+    }
+  }
+
+  base::unique_fd socket_;
+  base::unique_fd events_;
+  std::vector<std::byte> buffer_;
+};
+
+TEST_F(cache_of, lost_events_are_told_as_one_resync_to_a_holder_that_does_not_read) {
+  limit(0, 0);
+  constexpr int count = 2'500;
+  raw_reader holder(options_.socket_path);
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) {
+    names.push_back("w/" + std::to_string(i));
+    segment made = producer_->create(
+        names.back(), {.size_bytes = 4096, .device = "host", .lifetime = lifetime::persistent});
+    made.publish();
+    holder.say({static_cast<std::uint64_t>(i + 1), wire::open{names.back(), 0, 0}});
+    ASSERT_TRUE(std::holds_alternative<wire::opened>(holder.next().body));
+  }
+  for (const std::string& name : names) {  // and it does not read
+    producer_->remove(name);
+  }
+  int told = 0;
+  for (;;) {
+    const auto message = holder.next_event();
+    ASSERT_EQ(message.id, 0U);
+    const auto what = std::get<wire::event>(message.body);
+    if (what.kind == event_kind::resync) {
+      EXPECT_EQ(what.generation, 0U);
+      EXPECT_EQ(what.name, "");
+      break;
+    }
+    EXPECT_EQ(what.kind, event_kind::removed);
+    EXPECT_EQ(what.name, names.at(static_cast<std::size_t>(told)));
+    ++told;
+  }
+  EXPECT_GE(told, 1'024);
+  EXPECT_LT(told, count) << "events were to be lost";
+  holder.say({9'999, wire::list{}});
+  const auto after = holder.next();
+  EXPECT_EQ(after.id, 9'999U);
+  EXPECT_FALSE(holder.has_event()) << "one resync, and nothing else";
+}
+
+}  // namespace
+}  // namespace gpushm::detail

@@ -1,0 +1,715 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a client keeps of the segments that it opened, and when it lets go of it. Client and broker
+// in one process, host memory.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <barrier>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <thread>
+
+#include "base/fork_guard.hpp"
+#include "base/sanitizers.hpp"
+#include "gpushm/broker.hpp"
+#include "gpushm/gpushm.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/proc_counters.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/quiet_fork.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "testing/ptrace/traced_process.hpp"
+
+namespace gpushm {
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm_testing::count_descriptors;
+using gpushm_testing::count_mappings;
+using gpushm_testing::eventually;
+using gpushm_testing::to_text;
+using gpushm_testing::total;
+
+constexpr std::uint64_t page = 4096;
+constexpr std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max();
+
+/// Of segments' memory, in this process: of clients and, as descriptors, of the broker.
+std::size_t chunk_mappings() {
+  return count_mappings(::getpid(), "memfd:gpushm-chunk");
+}
+std::size_t chunk_descriptors() {
+  return total(count_descriptors(::getpid()), "memfd:gpushm-chunk");
+}
+
+/// Sets a variable as long as it lives.
+class variable {
+ public:
+  variable(const char* name, const char* value) : name_(name) {
+    EXPECT_EQ(::getenv(name), nullptr) << "the caller's environment would decide this test";
+    ::setenv(name, value, 1);
+  }
+  variable(const variable&) = delete;
+  variable& operator=(const variable&) = delete;
+  ~variable() { ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+template <typename Call>
+std::string error_of(Call&& call, errc expected) {
+  try {
+    call();
+  } catch (const error& why) {
+    EXPECT_EQ(to_string(why.code()), to_string(expected));
+    return why.what();
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+class caching : public testing::Test {
+ protected:
+  caching() : mappings_(count_of_mappings()) {
+    static_cast<void>(base::life_pipe());  // the process's own, from the first connection on
+    descriptors_ = total(count_descriptors(::getpid()));
+    options_.socket_path = directory_ / "socket";
+    broker_.emplace(broker::start(options_));
+    producer_.emplace(connect());
+  }
+  /// Nothing is left of whatever the test did.
+  void TearDown() override {
+    producer_.reset();
+    broker_.reset();
+    EXPECT_EQ(chunk_mappings(), 0U);
+    EXPECT_EQ(count_of_mappings(), mappings_);
+    const auto now = count_descriptors(::getpid());
+    EXPECT_EQ(total(now), descriptors_) << to_text(now);
+  }
+  static std::size_t count_of_mappings() { return count_mappings(::getpid(), "memfd:gpushm"); }
+
+  client connect(const cache_options& cache = {}) {
+    return client::connect({.socket_path = options_.socket_path, .cache = cache});
+  }
+  /// A persistent segment that nobody here uses, its first bytes being its generation.
+  gpushm::generation make(const std::string& name, std::uint64_t size = page) {
+    segment made = producer_->create(
+        name, {.size_bytes = size, .device = "host", .lifetime = lifetime::persistent});
+    const gpushm::generation generation = made.generation();
+    std::memcpy(made.mutable_data(), &generation, sizeof generation);
+    made.publish();
+    return generation;
+  }
+  static gpushm::generation written_in(const segment& opened) {
+    gpushm::generation found = 0;
+    std::memcpy(&found, opened.data(), sizeof found);
+    return found;
+  }
+  std::uint32_t leases(const std::string& name) { return producer_->stat(name).leases; }
+  [[nodiscard]] bool leases_become(const std::string& name, std::uint32_t count) {
+    return eventually([&] { return leases(name) == count; }, 1s);
+  }
+  static bool is_hit(client& user, const std::string& name) {
+    const auto before = user.cache_stats();
+    static_cast<void>(user.open(name));
+    const auto after = user.cache_stats();
+    EXPECT_EQ(after.hits + after.misses, before.hits + before.misses + 1);
+    return after.hits == before.hits + 1;
+  }
+
+  gpushm_testing::temp_dir directory_;
+  std::size_t descriptors_ = 0;
+  std::size_t mappings_;
+  broker_options options_;
+  std::optional<broker> broker_;
+  std::optional<client> producer_;
+};
+
+// ---- hits ----
+
+TEST_F(caching, gives_a_second_open_what_the_first_one_has) {
+  const auto generation = make("w");
+  client user = connect();
+  const segment first = user.open("w");
+  EXPECT_EQ(user.cache_stats().misses, 1U);
+  EXPECT_EQ(user.cache_stats().hits, 0U);
+  const segment second = user.open("w");
+  EXPECT_EQ(second.data(), first.data());
+  EXPECT_EQ(second.generation(), generation);
+  EXPECT_EQ(second.access(), access::read);
+  const auto stats = user.cache_stats();
+  EXPECT_EQ(stats.hits, 1U);
+  EXPECT_EQ(stats.misses, 1U);
+  EXPECT_EQ(stats.used_entries, 1U);
+  EXPECT_EQ(stats.used_bytes, page);
+  EXPECT_EQ(stats.kept_entries, 0U);
+  EXPECT_EQ(leases("w"), 1U);
+  EXPECT_EQ(chunk_mappings(), 1U);
+
+  // Another access is another mapping, on the same lease.
+  const segment writable = user.open("w", {.access = access::read_write});
+  EXPECT_NE(writable.data(), first.data());
+  EXPECT_EQ(user.cache_stats().misses, 2U);
+  EXPECT_EQ(user.cache_stats().used_entries, 2U);
+  EXPECT_EQ(chunk_mappings(), 2U);
+  EXPECT_EQ(leases("w"), 1U);
+}
+
+TEST_F(caching, keeps_a_persistent_segment_after_its_last_user) {
+  const auto generation = make("w");
+  client user = connect();
+  segment first = user.open("w");
+  segment second = user.open("w");
+  const void* const data = first.data();
+  first.reset();
+  EXPECT_EQ(user.cache_stats().used_entries, 1U);
+  EXPECT_EQ(user.cache_stats().kept_entries, 0U);
+  second.reset();
+  EXPECT_EQ(user.cache_stats().used_entries, 0U);
+  EXPECT_EQ(user.cache_stats().used_bytes, 0U);
+  EXPECT_EQ(user.cache_stats().kept_entries, 1U);
+  EXPECT_EQ(user.cache_stats().kept_bytes, page);
+  EXPECT_EQ(chunk_mappings(), 1U);
+  static_cast<void>(user.list());  // a release would have been read before it
+  EXPECT_EQ(leases("w"), 1U);
+  const segment again = user.open("w");
+  EXPECT_EQ(again.data(), data);
+  EXPECT_EQ(written_in(again), generation);
+  EXPECT_EQ(user.cache_stats().hits, 2U);
+  EXPECT_EQ(user.cache_stats().used_entries, 1U);
+  EXPECT_EQ(user.cache_stats().kept_entries, 0U);
+  EXPECT_EQ(user.cache_stats().kept_bytes, 0U);
+}
+
+TEST_F(caching, keeps_no_leased_segment) {
+  segment made = producer_->create("kv", {.size_bytes = page, .device = "host"});
+  made.publish();
+  client user = connect();
+  segment first = user.open("kv");
+  segment second = user.open("kv");
+  EXPECT_EQ(user.cache_stats().hits, 1U) << "in use it is a hit like any other";
+  EXPECT_EQ(leases("kv"), 2U);
+  EXPECT_EQ(chunk_mappings(), 2U);
+  first.reset();
+  second.reset();
+  EXPECT_EQ(chunk_mappings(), 1U) << "the creator's";
+  EXPECT_TRUE(leases_become("kv", 1));
+  EXPECT_EQ(user.cache_stats().kept_entries, 0U);
+  EXPECT_EQ(user.cache_stats().evictions, 0U);
+  EXPECT_FALSE(is_hit(user, "kv"));
+}
+
+TEST_F(caching, keeps_what_it_has_beyond_the_client_while_it_is_used) {
+  const auto generation = make("w");
+  std::optional<client> user = connect();
+  make("unused");
+  static_cast<void>(user->open("unused"));
+  segment used = user->open("w");
+  EXPECT_EQ(chunk_mappings(), 2U);
+  user.reset();
+  EXPECT_EQ(written_in(used), generation);
+  used.reset();
+  EXPECT_EQ(chunk_mappings(), 0U) << "nobody would hear that they are removed";
+  EXPECT_TRUE(leases_become("w", 0));
+  EXPECT_TRUE(leases_become("unused", 0));
+}
+
+TEST_F(caching, checks_the_expected_size_on_a_hit_too) {
+  make("w");
+  client user = connect();
+  const segment used = user.open("w", {.expected_size_bytes = page});
+  EXPECT_EQ(error_of([&] { static_cast<void>(user.open("w", {.expected_size_bytes = 5})); },
+                     errc::size_mismatch),
+            "open \"w\": the segment has 4096 bytes, not the expected 5 (expect the size that "
+            "`gpushm stat` shows)");
+  const auto stats = user.cache_stats();
+  EXPECT_EQ(stats.hits, 0U) << "it asked the broker";
+  EXPECT_EQ(stats.misses, 2U);
+  EXPECT_EQ(stats.used_entries, 1U);
+  const segment again = user.open("w", {.expected_size_bytes = page});
+  EXPECT_EQ(again.data(), used.data());
+  EXPECT_EQ(user.cache_stats().hits, 1U);
+  EXPECT_EQ(leases("w"), 1U);
+}
+
+TEST_F(caching, serves_open_many_name_by_name) {
+  const auto a = make("a");
+  const auto b = make("b");
+  const auto c = make("c");
+  client user = connect();
+  const segment used = user.open("b");
+  static_cast<void>(user.open("c"));
+  const std::vector<std::string> names{"a", "b", "missing", "c", "a", "b"};
+  const auto results = user.open_many(names);
+  ASSERT_EQ(results.size(), 6U);
+  const gpushm::generation expected[] = {a, b, 0, c, a, b};
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    SCOPED_TRACE(names[i]);
+    if (expected[i] == 0) {
+      ASSERT_FALSE(results[i]);
+      EXPECT_STREQ(results[i].failure()->what(),
+                   "open \"missing\": no such segment in domain default (`gpushm ls` shows what "
+                   "there is; a timeout waits for the name)");
+      continue;
+    }
+    ASSERT_TRUE(results[i]) << results[i].failure()->what();
+    EXPECT_EQ(results[i].value().name(), names[i]);
+    EXPECT_EQ(results[i].value().generation(), expected[i]);
+    EXPECT_EQ(written_in(results[i].value()), expected[i]);
+  }
+  EXPECT_EQ(results[1].value().data(), used.data());
+  EXPECT_EQ(results[0].value().data(), results[4].value().data());
+  const auto stats = user.cache_stats();
+  EXPECT_EQ(stats.hits, 3U);         // b, c, b
+  EXPECT_EQ(stats.misses, 2U + 3U);  // the opens above; a, missing, a
+  EXPECT_EQ(stats.used_entries, 3U);
+  EXPECT_EQ(chunk_mappings(), 3U);
+}
+
+// ---- limits ----
+
+TEST_F(caching, keeps_so_many_entries_and_the_latest_used_ones) {
+  for (const char* name : {"a", "b", "c", "d"}) {
+    make(name);
+  }
+  client user = connect({.max_entries = 2});
+  {
+    const segment a = user.open("a");
+    const segment b = user.open("b");
+    const segment c = user.open("c");
+    const segment d = user.open("d");
+    EXPECT_EQ(user.cache_stats().used_entries, 4U) << "what is in use does not count";
+    EXPECT_EQ(user.cache_stats().evictions, 0U);
+  }
+  // Destroyed in reverse: d, c, b, a; a and b are left.
+  EXPECT_EQ(user.cache_stats().evictions, 2U);
+  EXPECT_EQ(user.cache_stats().kept_entries, 2U);
+  EXPECT_EQ(user.cache_stats().kept_bytes, 2 * page);
+  EXPECT_EQ(chunk_mappings(), 2U);
+  EXPECT_TRUE(leases_become("c", 0));
+  EXPECT_TRUE(leases_become("d", 0));
+  EXPECT_EQ(leases("a"), 1U);
+
+  EXPECT_TRUE(is_hit(user, "b"));   // now a is the oldest
+  EXPECT_FALSE(is_hit(user, "c"));  // and goes
+  EXPECT_TRUE(is_hit(user, "b"));
+  EXPECT_FALSE(is_hit(user, "a"));  // c goes
+  EXPECT_FALSE(is_hit(user, "c"));  // b goes, though it was used more often
+  EXPECT_TRUE(is_hit(user, "a"));
+  EXPECT_FALSE(is_hit(user, "b"));
+  EXPECT_EQ(user.cache_stats().evictions, 6U);
+  EXPECT_EQ(user.cache_stats().kept_entries, 2U);
+}
+
+TEST_F(caching, keeps_so_many_bytes) {
+  for (const char* name : {"a", "b", "c"}) {
+    make(name);
+  }
+  make("large", 3 * page);
+  make("huge", 5 * page);
+  client user = connect({.max_bytes = 4 * page});
+  for (const char* name : {"a", "b", "c"}) {
+    static_cast<void>(user.open(name));
+  }
+  EXPECT_EQ(user.cache_stats().kept_bytes, 3 * page);
+  static_cast<void>(user.open("large"));  // a and b go
+  EXPECT_EQ(user.cache_stats().kept_bytes, 4 * page);
+  EXPECT_EQ(user.cache_stats().kept_entries, 2U);
+  EXPECT_EQ(user.cache_stats().evictions, 2U);
+  EXPECT_TRUE(is_hit(user, "large"));
+  EXPECT_TRUE(is_hit(user, "c"));
+
+  // What does not fit alone throws nothing else out.
+  static_cast<void>(user.open("huge"));
+  EXPECT_EQ(user.cache_stats().evictions, 3U);
+  EXPECT_EQ(user.cache_stats().kept_bytes, 4 * page);
+  EXPECT_TRUE(is_hit(user, "large"));
+  EXPECT_FALSE(is_hit(user, "huge"));
+  EXPECT_EQ(chunk_mappings(), 2U);
+}
+
+TEST_F(caching, never_evicts_what_is_in_use) {
+  client user = connect({.max_entries = 1});
+  make("used");
+  const segment used = user.open("used");
+  const gpushm::generation written = written_in(used);
+  for (int i = 0; i < 10; ++i) {
+    make("other/" + std::to_string(i));
+    static_cast<void>(user.open("other/" + std::to_string(i)));
+    EXPECT_EQ(written_in(used), written);
+  }
+  EXPECT_EQ(user.cache_stats().evictions, 9U);
+  EXPECT_EQ(user.cache_stats().kept_entries, 1U);
+  EXPECT_EQ(user.cache_stats().used_entries, 1U);
+  EXPECT_EQ(user.open("used").data(), used.data());
+}
+
+TEST_F(caching, keeps_everything_when_there_is_no_limit_and_256_entries_otherwise) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 300; ++i) {
+    names.push_back("w/" + std::to_string(i));
+    make(names.back());
+  }
+  {
+    client user = connect({.max_bytes = unlimited, .max_entries = unlimited});
+    for (const auto& result : user.open_many(names)) {
+      ASSERT_TRUE(result) << result.failure()->what();
+    }
+    EXPECT_EQ(user.cache_stats().kept_entries, 300U);
+    EXPECT_EQ(user.cache_stats().evictions, 0U);
+    EXPECT_EQ(chunk_mappings(), 300U);
+    EXPECT_TRUE(is_hit(user, "w/0"));
+  }
+  EXPECT_EQ(chunk_mappings(), 0U);
+  client user = connect();
+  static_cast<void>(user.open_many(names));
+  EXPECT_EQ(user.cache_stats().kept_entries, default_cache_entries);
+  EXPECT_EQ(user.cache_stats().evictions, 44U);
+  EXPECT_EQ(chunk_mappings(), 256U);
+}
+
+TEST_F(caching, keeps_nothing_at_0) {
+  make("w");
+  for (const cache_options& none : {cache_options{.max_bytes = 0}, {.max_entries = 0}}) {
+    client user = connect(none);
+    segment first = user.open("w");
+    EXPECT_EQ(user.open("w").data(), first.data()) << "what is in use is shared all the same";
+    EXPECT_EQ(user.cache_stats().hits, 1U);
+    first.reset();
+    EXPECT_EQ(user.cache_stats().kept_entries, 0U);
+    EXPECT_EQ(chunk_mappings(), 0U);
+    EXPECT_TRUE(leases_become("w", 0));
+    EXPECT_FALSE(is_hit(user, "w"));
+  }
+}
+
+TEST_F(caching, takes_its_limits_from_the_environment) {
+  for (int i = 0; i < 5; ++i) {
+    make("w/" + std::to_string(i), 256U << 10U);
+  }
+  const auto kept = [&](const cache_options& given) {
+    client user = connect(given);
+    for (int i = 0; i < 5; ++i) {
+      static_cast<void>(user.open("w/" + std::to_string(i)));
+    }
+    return user.cache_stats().kept_entries;
+  };
+  EXPECT_EQ(kept({}), 5U);
+  {
+    const variable bytes("GPUSHM_CACHE_MAX_BYTES", "1MiB");
+    EXPECT_EQ(kept({}), 4U);
+    EXPECT_EQ(kept({.max_entries = 3}), 3U);
+    EXPECT_EQ(kept({.max_bytes = 2U << 20U}), 5U) << "what the program says comes first";
+    EXPECT_EQ(kept({.max_bytes = 0}), 0U);
+    const variable entries("GPUSHM_CACHE_MAX_ENTRIES", "2");
+    EXPECT_EQ(kept({}), 2U);
+    EXPECT_EQ(kept({.max_entries = 10}), 4U);
+  }
+  {
+    const variable bytes("GPUSHM_CACHE_MAX_BYTES", "unlimited");
+    EXPECT_EQ(kept({}), 5U);
+    const variable entries("GPUSHM_CACHE_MAX_ENTRIES", "unlimited");
+    EXPECT_EQ(kept({}), 5U);
+  }
+  {
+    const variable bytes("GPUSHM_CACHE_MAX_BYTES", "0");
+    EXPECT_EQ(kept({}), 0U);
+  }
+  {
+    const variable bytes("GPUSHM_CACHE_MAX_BYTES", "");  // as not set
+    EXPECT_EQ(kept({}), 5U);
+  }
+}
+
+TEST_F(caching, refuses_an_environment_that_says_nothing) {
+  for (const char* name : {"GPUSHM_CACHE_MAX_BYTES", "GPUSHM_CACHE_MAX_ENTRIES"}) {
+    for (const char* text : {"many",
+                             "-1",
+                             "1.5XB",
+                             " ",
+                             "Unlimited",
+                             "0x10",
+                             "16 GiB less",
+                             "18446744073709551616",
+                             "99999999999GiB"}) {
+      const variable set(name, text);
+      EXPECT_EQ(error_of([&] { static_cast<void>(connect()); }, errc::invalid_argument),
+                "connect \"" + std::string(name) + "\": " + text +
+                    " is neither a number nor \"unlimited\" (set it to a number (of bytes: also "
+                    "like 16GiB), to unlimited, or not at all)");
+      EXPECT_NO_THROW(static_cast<void>(connect({.max_bytes = 1, .max_entries = 1})))
+          << "it is not looked at";
+    }
+  }
+}
+
+TEST_F(caching, is_emptied_by_trim) {
+  make("a");
+  make("b");
+  const auto written = make("used");
+  client user = connect();
+  const segment used = user.open("used");
+  static_cast<void>(user.open("a"));
+  static_cast<void>(user.open("b"));
+  EXPECT_EQ(chunk_mappings(), 3U);
+  user.trim();
+  EXPECT_EQ(user.cache_stats().kept_entries, 0U);
+  EXPECT_EQ(user.cache_stats().kept_bytes, 0U);
+  EXPECT_EQ(user.cache_stats().used_entries, 1U);
+  EXPECT_EQ(user.cache_stats().evictions, 0U) << "no limit asked for it";
+  EXPECT_EQ(chunk_mappings(), 1U);
+  EXPECT_EQ(written_in(used), written);
+  EXPECT_TRUE(leases_become("a", 0));
+  EXPECT_TRUE(leases_become("b", 0));
+  user.trim();
+  EXPECT_TRUE(is_hit(user, "used"));
+  EXPECT_FALSE(is_hit(user, "a"));
+}
+
+// ---- removal ----
+
+TEST_F(caching, lets_go_of_a_removed_segment_without_being_called) {
+  make("a");
+  make("b");
+  client user = connect();
+  static_cast<void>(user.open("a"));
+  static_cast<void>(user.open("b"));
+  EXPECT_EQ(chunk_mappings(), 2U);
+  EXPECT_EQ(chunk_descriptors(), 2U) << "the broker's";
+  producer_->remove("a");
+  EXPECT_TRUE(eventually([] { return chunk_mappings() == 1; }, 1s));
+  EXPECT_TRUE(eventually([] { return chunk_descriptors() == 1; }, 1s)) << "its lease is there";
+  EXPECT_EQ(user.cache_stats().kept_entries, 1U);
+  EXPECT_EQ(user.cache_stats().evictions, 0U);
+  EXPECT_TRUE(is_hit(user, "b"));
+  EXPECT_EQ(error_of([&] { static_cast<void>(user.open("a")); }, errc::no_such_segment),
+            "open \"a\": no such segment in domain default (`gpushm ls` shows what there is; a "
+            "timeout waits for the name)");
+}
+
+TEST_F(caching, leaves_a_removed_segment_to_its_users) {
+  const auto written = make("w");
+  client user = connect();
+  segment first = user.open("w");
+  segment second = user.open("w");
+  producer_->remove("w");
+  EXPECT_EQ(first.state(), segment_state::removed);
+  EXPECT_EQ(user.cache_stats().used_entries, 1U);
+  first.reset();
+  EXPECT_EQ(written_in(second), written);
+  EXPECT_EQ(second.state(), segment_state::removed);
+  EXPECT_EQ(chunk_mappings(), 1U);
+  EXPECT_EQ(chunk_descriptors(), 1U) << "it may fetch chunks";
+  second.reset();
+  EXPECT_EQ(chunk_mappings(), 0U) << "nobody can open it any more";
+  EXPECT_TRUE(eventually([] { return chunk_descriptors() == 0; }, 1s));
+  EXPECT_EQ(user.cache_stats().kept_entries, 0U);
+}
+
+TEST_F(caching, gives_a_name_that_was_made_anew_its_new_memory) {
+  client user = connect();
+  gpushm::generation former = 0;
+  for (int i = 0; i < 50; ++i) {
+    const auto generation = make("w");
+    EXPECT_GT(generation, former);
+    segment opened = user.open("w");
+    EXPECT_EQ(opened.generation(), generation);
+    EXPECT_EQ(written_in(opened), generation);
+    EXPECT_EQ(user.open("w").generation(), generation);
+    former = generation;
+    if (i % 2 != 0) {  // kept when it is removed, else in use
+      opened.reset();
+    }
+    producer_->remove("w");
+  }
+  EXPECT_TRUE(eventually([] { return chunk_mappings() == 0; }, 1s));
+}
+
+TEST_F(caching, ends_with_its_broker_and_goes_on_with_the_next) {
+  make("w");
+  make("used");
+  client user = connect();
+  static_cast<void>(user.open("w"));
+  segment used = user.open("used");
+  const auto old_epoch = used.epoch();
+  EXPECT_EQ(chunk_mappings(), 2U);
+  broker_.reset();
+  EXPECT_TRUE(eventually([] { return chunk_mappings() == 1; }, 1s)) << "without a call";
+  EXPECT_EQ(user.cache_stats().kept_entries, 0U);
+  EXPECT_EQ(used.state(), segment_state::broker_gone);
+  EXPECT_EQ(error_of([&] { static_cast<void>(user.open("used")); }, errc::broker_unreachable),
+            "connect \"" + options_.socket_path +
+                "\": there is no socket (start a broker with `gpushm serve`, or mount the domain's "
+                "directory)")
+      << "what it has is not what the name stands for";
+
+  broker_.emplace(broker::start(options_));
+  const auto written = make("used");
+  segment next = user.open("used");
+  EXPECT_NE(next.epoch(), old_epoch);
+  EXPECT_EQ(next.epoch(), broker_->epoch());
+  EXPECT_EQ(written_in(next), written);
+  EXPECT_NE(next.data(), used.data());
+  EXPECT_TRUE(is_hit(user, "used"));
+  next.reset();
+  EXPECT_EQ(user.cache_stats().kept_entries, 1U);
+  used.reset();
+  EXPECT_EQ(user.cache_stats().kept_entries, 1U) << "the old broker's is not kept";
+  EXPECT_EQ(chunk_mappings(), 1U);
+  producer_->remove("used");  // the next broker is listened to as well
+  EXPECT_TRUE(eventually([] { return chunk_mappings() == 0; }, 1s));
+}
+
+// ---- threads ----
+
+TEST_F(caching, imports_once_for_ten_threads_that_open_at_once) {
+  constexpr int threads = 10;
+  for (int round = 0; round < 20; ++round) {
+    const std::string name = "w/" + std::to_string(round);
+    const auto written = make(name, 16 * page);
+    client user = connect();
+    std::barrier start(threads);
+    std::vector<segment> all(threads);
+    std::vector<std::jthread> running;
+    for (int i = 0; i < threads; ++i) {
+      running.emplace_back([&, i] {
+        start.arrive_and_wait();
+        all[static_cast<std::size_t>(i)] = user.open(name);
+      });
+    }
+    running.clear();
+    for (const segment& each : all) {
+      EXPECT_EQ(each.data(), all.front().data());
+      EXPECT_EQ(written_in(each), written);
+    }
+    EXPECT_EQ(chunk_mappings(), 1U);
+    EXPECT_EQ(user.cache_stats().used_entries, 1U);
+    EXPECT_EQ(user.cache_stats().hits + user.cache_stats().misses, 10U);
+    EXPECT_EQ(leases(name), 1U);
+    all.clear();
+    EXPECT_EQ(user.cache_stats().kept_entries, 1U);
+    user.trim();
+    EXPECT_EQ(chunk_mappings(), 0U);
+    EXPECT_TRUE(leases_become(name, 0)) << "every grant is given back";
+  }
+}
+
+TEST_F(caching, stays_right_while_names_come_and_go_under_its_threads) {
+  client user = connect({.max_entries = 2});
+  make("steady");
+  std::atomic<bool> over{false};
+  std::atomic<std::uint64_t> opened{0};
+  std::atomic<gpushm::generation> removed{0};  // up to here all of "w"
+  std::vector<std::jthread> readers;
+  for (int i = 0; i < 8; ++i) {
+    readers.emplace_back([&, i] {
+      const std::string other = "steady";
+      while (!over) {
+        const gpushm::generation known_gone = removed;
+        if (const auto found = user.try_open(i % 4 == 3 ? other : "w")) {
+          EXPECT_EQ(written_in(*found), found->generation());
+          if (found->name() == "w") {
+            EXPECT_GT(found->generation(), known_gone) << "it was removed before it was opened";
+          }
+          ++opened;
+        }
+        if (i == 0) {
+          user.trim();
+        }
+      }
+    });
+  }
+  const auto end = std::chrono::steady_clock::now() + 2s;
+  std::uint64_t made = 0;
+  while (std::chrono::steady_clock::now() < end) {
+    const auto generation = make("w");
+    ++made;
+    const auto before = opened.load();
+    EXPECT_TRUE(eventually([&] { return opened > before + 8; }, 10s));
+    producer_->remove("w");
+    removed = generation;
+  }
+  over = true;
+  readers.clear();
+  EXPECT_GT(made, 20U);
+  EXPECT_GT(user.cache_stats().hits, made);
+  EXPECT_TRUE(eventually([] { return chunk_mappings() <= 1; }, 1s)) << "steady's";
+  user.trim();
+  EXPECT_EQ(user.cache_stats().kept_entries, 0U);
+  EXPECT_EQ(user.cache_stats().used_entries, 0U);
+  EXPECT_EQ(chunk_mappings(), 0U);
+  EXPECT_TRUE(leases_become("steady", 0));
+}
+
+// ---- other processes ----
+
+TEST_F(caching, makes_no_system_call_on_a_hit) {
+  if (gpushm_testing::patience_factor != 1) {
+    GTEST_SKIP() << "sanitizers have threads and memory of their own";
+  }
+  make("kept");
+  make("used");
+  const auto result = [&] {
+    gpushm_testing::traced_process victim(
+        {.argv = {gpushm_testing::own_program("import_cache_victim"), options_.socket_path}}, 0);
+    auto ended = victim.wait_end(60s);
+    EXPECT_EQ(ended.wait_status, 0) << victim.output().everything();
+    EXPECT_NE(victim.output().text(gpushm_testing::stream::out).find("hits 2000\n"),
+              std::string::npos)
+        << victim.output().everything();
+    return ended;
+  }();
+  EXPECT_TRUE(result.began);
+  EXPECT_TRUE(result.ended);
+  EXPECT_EQ(result.calls, 0U);
+  EXPECT_TRUE(leases_become("kept", 0));
+}
+
+TEST_F(caching, is_not_used_in_a_forked_child) {
+  if (gpushm::base::under_thread_sanitizer) {
+    GTEST_SKIP() << "ThreadSanitizer does not support fork in a program with threads";
+  }
+  const auto written = make("w");
+  make("kept");
+  client user = connect();
+  segment used = user.open("w");
+  static_cast<void>(user.open("kept"));
+  const pid_t child = gpushm_testing::quiet_fork();
+  ASSERT_NE(child, -1);
+  if (child == 0) {
+    int wrong = 0;
+    for (const char* name : {"w", "kept"}) {
+      try {
+        static_cast<void>(user.open(name));
+        wrong |= 1;
+      } catch (const error& why) {
+        wrong |= why.code() == errc::forked ? 0 : 2;
+      }
+    }
+    try {
+      user.trim();
+      wrong |= 4;
+    } catch (const error& why) {
+      wrong |= why.code() == errc::forked ? 0 : 8;
+    }
+    used.reset();
+    { const client gone = std::move(user); }
+    ::_exit(wrong);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  static_cast<void>(user.list());
+  EXPECT_EQ(leases("w"), 1U) << "the child's end ends nothing here";
+  EXPECT_EQ(leases("kept"), 1U);
+  EXPECT_EQ(written_in(used), written);
+  EXPECT_TRUE(is_hit(user, "kept"));
+}
+
+}  // namespace
+}  // namespace gpushm

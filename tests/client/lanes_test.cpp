@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client between two sockets that have no order: a model of a broker sends what it may send, on
+// both, in orders that the seed decides. Every request has its answer, and every lease that was
+// granted is kept by somebody or given back.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "client/connection.hpp"
+#include "testing/process/deadline.hpp"
+#include "tests/client/scripted_broker.hpp"
+
+namespace gpushm::detail {
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm_testing::deadline_after;
+using gpushm_testing::eventually;
+using gpushm_testing::patience;
+using gpushm_tests::scripted_broker;
+
+/// Answers at once, late, or late and before it says that it will be late; asks and tells in
+/// between. The name of an open says what comes of it: "o…" is opened, "f…" refused.
+class model {
+ public:
+  explicit model(unsigned seed) : random_(seed) {}
+
+  std::vector<scripted_broker::reply> answer(const wire::message& asked) {
+    std::vector<scripted_broker::reply> out;
+    const std::lock_guard lock(mutex_);
+    if (const auto* one = std::get_if<wire::open>(&asked.body)) {
+      answer_name(asked.id, 0, one->name, out);
+    } else if (const auto* many = std::get_if<wire::open_many>(&asked.body)) {
+      for (std::uint32_t i = 0; i < many->names.size(); ++i) {
+        answer_name(asked.id, i, many->names[i], out);
+      }
+    } else if (const auto* back = std::get_if<wire::release>(&asked.body)) {
+      released_ += back->count;
+    } else if (const auto* said = std::get_if<wire::confirmed>(&asked.body)) {
+      for (std::size_t i = 0; i < said->questions.size(); ++i) {
+        EXPECT_EQ(questions_.erase(said->questions[i]), 1U) << "answered twice, or never asked";
+        EXPECT_EQ(
+            said->verdicts[i],
+            said->questions[i] % 2 == 0 ? wire::verdict::unchanged : wire::verdict::not_shared);
+      }
+    } else if (const auto* fetch = std::get_if<wire::fetch_chunks>(&asked.body)) {
+      out.push_back({{asked.id, wire::chunks{fetch->generation, fetch->first_chunk, {}}}});
+    } else if (std::holds_alternative<wire::list>(asked.body)) {
+      out.push_back({{asked.id, wire::listing{}}});
+    }
+    if (!quiet_) {
+      disturb(out);
+    }
+    // Late ones come out whenever something is sent, in any order.
+    while (!late_.empty() && (chance(3) || std::holds_alternative<wire::list>(asked.body))) {
+      const std::size_t which = random_() % late_.size();
+      const auto place = late_.begin() + static_cast<std::ptrdiff_t>(which);
+      const auto at = out.begin() + static_cast<std::ptrdiff_t>(random_() % (out.size() + 1));
+      out.insert(at, std::move(*place));
+      late_.erase(place);
+    }
+    return out;
+  }
+
+  /// From now on it only answers.
+  void be_quiet() { quiet_ = true; }
+  [[nodiscard]] std::uint64_t granted() const { return granted_; }
+  [[nodiscard]] std::uint64_t released() const { return released_; }
+  [[nodiscard]] std::uint64_t offered() const { return offered_; }
+  [[nodiscard]] std::size_t open_questions() {
+    const std::lock_guard lock(mutex_);
+    return questions_.size();
+  }
+
+ private:
+  bool chance(unsigned of) { return random_() % of == 0; }
+
+  wire::body outcome(std::uint32_t index, const std::string& name) {
+    if (name.starts_with('f')) {
+      return wire::failure{index, errc::no_such_segment, "not there", {}};
+    }
+    ++granted_;
+    wire::opened found;
+    found.index = index;
+    found.segment.name = name;
+    found.segment.generation = 7;
+    return found;
+  }
+
+  void answer_name(std::uint64_t id,
+                   std::uint32_t index,
+                   const std::string& name,
+                   std::vector<scripted_broker::reply>& out) {
+    wire::body result = outcome(index, name);
+    if (chance(2)) {
+      out.push_back({{id, std::move(result)}});
+      return;
+    }
+    scripted_broker::reply late{{id, std::move(result)}, {}, false, true};
+    if (chance(3)) {
+      out.push_back(std::move(late));  // before the word that it waits
+    } else {
+      late_.push_back(std::move(late));
+    }
+    wire::waiting word{index};
+    if (chance(2)) {
+      word.segment.emplace().name = name;
+      word.segment->generation = 7;
+      ++offered_;
+    }
+    out.push_back({{id, std::move(word)}});
+  }
+
+  void disturb(std::vector<scripted_broker::reply>& out) {
+    if (chance(4)) {
+      wire::confirm list;
+      do {
+        list.questions.push_back(++last_question_);
+        list.generations.push_back(last_question_ % 4);
+        questions_.insert(last_question_);
+      } while (chance(2));
+      out.push_back({{0, std::move(list)}});
+    }
+    if (chance(4)) {
+      out.push_back({{0, wire::event{event_kind::removed, "gone", 7, 0, 0}}});
+    }
+    if (chance(5)) {  // an answer that nobody waits for any more, with a lease
+      ++granted_;
+      wire::opened stale;
+      stale.segment.generation = 9;
+      out.push_back({{1'000'000, std::move(stale)}, {}, false, chance(2)});
+    }
+  }
+
+  std::mutex mutex_;
+  std::mt19937 random_;
+  std::deque<scripted_broker::reply> late_;
+  std::set<std::uint64_t> questions_;
+  std::uint64_t last_question_ = 0;
+  std::atomic<bool> quiet_{false};
+  std::atomic<std::uint64_t> granted_{0};
+  std::atomic<std::uint64_t> released_{0};
+  std::atomic<std::uint64_t> offered_{0};
+};
+
+class lanes : public testing::TestWithParam<unsigned> {};
+
+TEST_P(lanes, give_every_request_its_answer_and_every_lease_back) {
+  model broker(GetParam());
+  scripted_broker served([&](const wire::message& asked) { return broker.answer(asked); }, true);
+  const auto client = connection::establish(served.socket_path(), patience(10s));
+  client->worker().answer_for(2, [] { return true; });
+  client->worker().answer_for(0, [] { return true; });
+  std::atomic<std::uint64_t> kept{0};
+  std::atomic<std::uint64_t> offers{0};
+  const auto take_offer = [&](const answer& offer) {
+    EXPECT_EQ(std::get<wire::waiting>(offer.body).segment->generation, 7U);
+    ++offers;
+  };
+  std::atomic<bool> over{false};
+  // Whatever is late comes when somebody asks for something.
+  std::jthread asks_on([&] {
+    while (!over) {
+      static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
+      std::this_thread::sleep_for(200us);
+    }
+  });
+  {
+    std::vector<std::jthread> all;
+    for (unsigned thread = 0; thread < 4; ++thread) {
+      all.emplace_back([&, thread] {
+        std::mt19937 random(GetParam() * 4 + thread);
+        const auto check = [&](answer got, const std::string& name) {
+          const bool refused = std::holds_alternative<wire::failure>(got.body);
+          EXPECT_EQ(refused, name.starts_with('f')) << name;
+          if (!refused) {
+            EXPECT_EQ(std::get<wire::opened>(got.body).segment.name, name);
+            if (random() % 2 == 0) {
+              got.granted.keep();
+              ++kept;
+            }
+          }
+        };
+        const auto some_name = [&] {
+          return std::string(random() % 3 == 0 ? "f" : "o") + std::to_string(random());
+        };
+        std::deque<std::pair<std::uint32_t, std::unique_ptr<connection::ahead>>> asked;
+        const auto ask_ahead = [&](std::uint32_t number) {
+          asked.emplace_back(
+              number,
+              client->ask_ahead(
+                  wire::fetch_chunks{thread, number}, {"open", {}}, deadline_after(20s)));
+          if (random() % 4 == 0) {  // nobody waits for that one
+            asked.erase(asked.begin() + static_cast<std::ptrdiff_t>(random() % asked.size()));
+          }
+        };
+        const auto take_one = [&] {
+          const auto [number, pending] = std::move(asked.front());
+          asked.pop_front();
+          const answer got = pending->get({"open", {}}, deadline_after(20s));
+          EXPECT_EQ(got.body, wire::body(wire::chunks{thread, number, {}}));
+        };
+        for (std::uint32_t i = 0; i < 100; ++i) {
+          if (random() % 2 == 0) {
+            ask_ahead(i);
+          }
+          if (!asked.empty() && random() % 2 == 0) {
+            take_one();
+          }
+          if (random() % 2 == 0) {
+            const std::string name = some_name();
+            check(client->open({name, 0, 0}, {"open", name}, deadline_after(20s), {}, take_offer),
+                  name);
+            continue;
+          }
+          wire::open_many wanted{{some_name(), some_name(), some_name()}, 0, 0};
+          const auto names = wanted.names;
+          std::set<std::uint32_t> seen;
+          for (answer& got : client->open_many(
+                   std::move(wanted), {"open", {}}, deadline_after(20s), {}, take_offer)) {
+            const auto* refused = std::get_if<wire::failure>(&got.body);
+            const std::uint32_t index =
+                refused != nullptr ? refused->index : std::get<wire::opened>(got.body).index;
+            EXPECT_TRUE(seen.insert(index).second);
+            check(std::move(got), names.at(index));
+          }
+          EXPECT_EQ(seen.size(), names.size());
+        }
+      });
+    }
+  }
+  over = true;
+  asks_on.join();
+  EXPECT_EQ(offers, broker.offered());
+  broker.be_quiet();
+  static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
+  EXPECT_TRUE(eventually([&] { return broker.granted() == broker.released() + kept; }, 5s))
+      << broker.granted() << " granted, " << broker.released() << " given back, " << kept
+      << " kept";
+  EXPECT_TRUE(eventually([&] { return broker.open_questions() == 0; }, 5s));
+}
+INSTANTIATE_TEST_SUITE_P(seeds, lanes, testing::Range(1U, 21U));
+
+/// Grants whatever is asked for, the first time after `late`, and counts what comes back.
+class late_granter {
+ public:
+  explicit late_granter(std::chrono::milliseconds late)
+      : broker_([this, late](const wire::message& what) { return answer(what, late); }, true) {}
+
+  [[nodiscard]] const std::string& socket_path() const noexcept { return broker_.socket_path(); }
+  [[nodiscard]] std::uint64_t released() const { return released_; }
+
+ private:
+  std::vector<scripted_broker::reply> answer(const wire::message& what,
+                                             std::chrono::milliseconds late) {
+    std::vector<scripted_broker::reply> replies;
+    if (const auto* back = std::get_if<wire::release>(&what.body)) {
+      released_ += back->count;
+      return replies;
+    }
+    if (!std::exchange(answered_, true)) {
+      std::this_thread::sleep_for(late);
+    }
+    wire::opened found;
+    found.segment.generation = 7;
+    replies.push_back({{what.id, std::move(found)}});
+    return replies;
+  }
+
+  std::atomic<std::uint64_t> released_{0};
+  bool answered_ = false;
+  scripted_broker broker_;
+};
+
+void open_too_late(connection& client, std::chrono::milliseconds timeout) {
+  EXPECT_THROW(static_cast<void>(client.open(
+                   {"kv", 0, 0}, {"open", "kv"}, std::chrono::steady_clock::now() + timeout)),
+               error);
+}
+
+// Its answer grants a lease that nobody waits for, and nobody asks for anything else.
+TEST(lanes_late, what_comes_after_the_deadline_is_given_back_at_once) {
+  const late_granter served(300ms);
+  const auto client = connection::establish(served.socket_path(), patience(10s));
+  open_too_late(*client, 50ms);
+  EXPECT_TRUE(eventually([&] { return served.released() == 1; }, 5s));
+}
+
+// While the second waits for its answer, nobody else looks for the first one's.
+TEST(lanes_late, answers_of_requests_that_ended_one_behind_the_other_are_given_back) {
+  const late_granter served(600ms);
+  const auto client = connection::establish(served.socket_path(), patience(10s));
+  for (int i = 0; i < 3; ++i) {
+    open_too_late(*client, 100ms);
+  }
+  EXPECT_TRUE(eventually([&] { return served.released() == 3; }, 5s)) << served.released();
+}
+
+// Whoever waits for a late answer hears of the end.
+TEST(lanes_end, reaches_who_waits_on_either_lane) {
+  for (const bool says_that_it_waits : {true, false}) {
+    std::atomic<bool> asked{false};
+    auto served = std::make_unique<scripted_broker>([&](const wire::message& what) {
+      asked = true;
+      std::vector<scripted_broker::reply> replies;
+      if (says_that_it_waits) {
+        replies.push_back({{what.id, wire::waiting{0}}});
+      }
+      return replies;
+    });
+    const auto client = connection::establish(served->socket_path(), patience(10s));
+    std::jthread waiting([&] {
+      try {
+        static_cast<void>(client->open({"kv", 0, 0}, {"open", "kv"}, deadline_after(20s)));
+        ADD_FAILURE() << "answered";
+      } catch (const error& why) {
+        EXPECT_EQ(why.code(), errc::broker_gone);
+      }
+    });
+    EXPECT_TRUE(eventually([&] { return asked.load(); }, 5s));
+    served.reset();
+  }
+}
+
+}  // namespace
+}  // namespace gpushm::detail

@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is asked for before it is opened, and when a client lets go of it. Client and broker in one
+// process, host memory.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/fork_guard.hpp"
+#include "client/client_impl.hpp"
+#include "client/segment_impl.hpp"
+#include "gpushm/broker.hpp"
+#include "gpushm/gpushm.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/proc_counters.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/client/scripted_broker.hpp"
+
+namespace gpushm::detail {
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm_testing::count_descriptors;
+using gpushm_testing::count_mappings;
+using gpushm_testing::deadline_after;
+using gpushm_testing::eventually;
+using gpushm_testing::patience;
+using gpushm_testing::total;
+using gpushm_tests::scripted_broker;
+
+constexpr std::uint64_t page = 4096;
+
+class prefetching : public testing::Test {
+ protected:
+  prefetching() : mappings_(count_of_mappings()) {
+    static_cast<void>(base::life_pipe());  // the process's own, from the first connection on
+    descriptors_ = total(count_descriptors(::getpid()));
+    options_.socket_path = directory_ / "socket";
+    broker_.emplace(broker::start(options_));
+    producer_.emplace(client::connect({.socket_path = options_.socket_path}));
+    user_ = connect();
+  }
+  void TearDown() override {
+    leased_.clear();
+    user_.reset();
+    producer_.reset();
+    broker_.reset();
+    EXPECT_EQ(count_of_mappings(), mappings_);
+    EXPECT_EQ(total(count_descriptors(::getpid())), descriptors_);
+  }
+  static std::size_t count_of_mappings() { return count_mappings(::getpid(), "memfd:gpushm"); }
+
+  [[nodiscard]] std::shared_ptr<client_impl> connect(const cache_options& cache = {}) const {
+    return std::make_shared<client_impl>(connect_options{
+        .socket_path = options_.socket_path, .request_timeout = patience(10s), .cache = cache});
+  }
+  /// A segment that nobody here uses, its first bytes being its generation.
+  gpushm::generation make(const std::string& name,
+                          lifetime kept = lifetime::persistent,
+                          std::uint64_t chunks = 1) {
+    segment made = producer_->create(
+        name,
+        {.size_bytes = chunks * page, .device = "host", .lifetime = kept, .chunk_bytes = page});
+    const gpushm::generation generation = made.generation();
+    std::memcpy(made.mutable_data(), &generation, sizeof generation);
+    made.publish();
+    if (kept == lifetime::leased) {
+      leased_.push_back(std::move(made));
+    }
+    return generation;
+  }
+  std::size_t prefetch(const std::string& prefix) {
+    return user_->prefetch(prefix, deadline_after(20s));
+  }
+  static gpushm::generation written_in(const gpushm_segment& opened) {
+    gpushm::generation found = 0;
+    std::memcpy(&found, opened.region().data(), sizeof found);
+    return found;
+  }
+  /// The broker is asked for none of what `call` opens.
+  template <typename Call>
+  void expect_silent(Call&& call) {
+    const auto before = broker_->statistics().opens;
+    call();
+    EXPECT_EQ(broker_->statistics().opens, before);
+  }
+  std::uint32_t leases(const std::string& name) { return producer_->stat(name).leases; }
+  [[nodiscard]] bool leases_become(const std::string& name, std::uint32_t count) {
+    return eventually([&] { return leases(name) == count; }, 5s);
+  }
+
+  gpushm_testing::temp_dir directory_;
+  std::size_t descriptors_ = 0;
+  std::size_t mappings_;
+  broker_options options_;
+  std::optional<broker> broker_;
+  std::optional<client> producer_;
+  std::vector<segment> leased_;
+  std::shared_ptr<client_impl> user_;
+};
+
+TEST_F(prefetching, lets_the_next_open_of_each_name_ask_nobody) {
+  std::vector<gpushm::generation> made;
+  for (const char* name : {"w/0", "w/1", "w/2"}) {
+    made.push_back(make(name, lifetime::persistent, 3));
+  }
+  make("other");
+  EXPECT_EQ(prefetch("w/"), 3U);
+  EXPECT_EQ(leases("w/0"), 1U) << "it is a lease";
+  EXPECT_EQ(leases("other"), 0U);
+  EXPECT_EQ(count_of_mappings(), mappings_ + 3) << "state tables of two clients and their broker";
+  expect_silent([&] {
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      const auto opened = user_->open("w/" + std::to_string(i), {});
+      EXPECT_EQ(opened->info().generation, made[i]);
+      EXPECT_EQ(opened->info().size_bytes, 3 * page);
+      EXPECT_EQ(written_in(*opened), made[i]);
+      EXPECT_EQ(leases("w/" + std::to_string(i)), 1U);
+    }
+    static_cast<void>(user_->open("w/0", {}));  // is kept
+  });
+  EXPECT_EQ(user_->leases().prefetched_count(), 0U);
+  EXPECT_EQ(user_->leases().stats().kept_entries, 3U);
+  user_->leases().trim();
+  EXPECT_TRUE(leases_become("w/0", 0));
+  static_cast<void>(user_->open("w/0", {}));
+}
+
+TEST_F(prefetching, serves_every_kind_of_open_and_access) {
+  const auto generation = make("a");
+  make("b");
+  make("c");
+  EXPECT_EQ(prefetch(""), 3U);
+  expect_silent([&] {
+    const auto opened = user_->open("a", {.access = access::read_write});
+    EXPECT_EQ(opened->mapped().access(), access::read_write);
+    std::memset(opened->region().data(), 1, page);
+    EXPECT_NE(user_->try_open("b", {}), nullptr);
+    const std::vector<std::string> names{"c"};
+    EXPECT_NE(user_->open_many(names, {}).at(0).opened, nullptr);
+  });
+  // Its descriptors are used up: another mapping of it asks.
+  const auto before = broker_->statistics().opens;
+  static_cast<void>(user_->open_generation("a", generation, {}));
+  EXPECT_EQ(broker_->statistics().opens, before + 1);
+}
+
+TEST_F(prefetching, leaves_out_what_no_cache_keeps_and_what_is_there_already) {
+  make("leased", lifetime::leased);
+  const segment unpublished = producer_->create(
+      "unpublished", {.size_bytes = page, .device = "host", .lifetime = lifetime::persistent});
+  make("many", lifetime::persistent, 254);
+  make("most", lifetime::persistent, 253);
+  make("mapped");
+  make("kept");
+  const auto mapped = user_->open("mapped", {});
+  static_cast<void>(user_->open("kept", {}));
+  EXPECT_EQ(prefetch(""), 1U);
+  EXPECT_EQ(leases("most"), 1U);
+  EXPECT_EQ(prefetch(""), 0U) << "it is there";
+  expect_silent([&] { static_cast<void>(user_->open("most", {})); });
+}
+
+TEST_F(prefetching, gives_back_what_was_not_opened) {
+  make("a");
+  make("b");
+  EXPECT_EQ(prefetch(""), 2U);
+  subscription events = producer_->subscribe("");
+  user_->leases().trim();
+  EXPECT_EQ(user_->leases().prefetched_count(), 0U);
+  EXPECT_TRUE(leases_become("a", 0));
+  EXPECT_EQ(events.next(50ms), std::nullopt) << "nobody has used it";
+  EXPECT_EQ(prefetch(""), 2U);
+  user_.reset();
+  EXPECT_TRUE(leases_become("a", 0));
+  EXPECT_TRUE(leases_become("b", 0));
+}
+
+TEST_F(prefetching, lets_go_of_removed_segments_without_being_called) {
+  make("a");
+  make("b");
+  EXPECT_EQ(prefetch(""), 2U);
+  const auto bytes = [&] { return broker_->statistics().allocated_bytes; };
+  EXPECT_EQ(bytes(), 2 * page);
+  producer_->remove("a");
+  EXPECT_TRUE(eventually([&] { return bytes() == page; }, 5s));
+  EXPECT_TRUE(eventually([&] { return user_->leases().prefetched_count() == 1; }, 5s));
+  EXPECT_EQ(user_->try_open("a", {}), nullptr);
+  const auto again = make("a");
+  EXPECT_EQ(written_in(*user_->open("a", {})), again);
+}
+
+TEST_F(prefetching, is_of_no_use_for_another_size_or_generation) {
+  const auto generation = make("a");
+  EXPECT_EQ(prefetch(""), 1U);
+  const auto code_of = [](auto&& call) {
+    try {
+      call();
+    } catch (const error& why) {
+      return why.code();
+    }
+    return errc{};
+  };
+  EXPECT_EQ(code_of([&] { static_cast<void>(user_->open("a", {.expected_size_bytes = 1})); }),
+            errc::size_mismatch);
+  EXPECT_EQ(code_of([&] { static_cast<void>(user_->open_generation("a", generation + 1, {})); }),
+            errc::gone_or_replaced);
+  expect_silent([&] { static_cast<void>(user_->open_generation("a", generation, {})); });
+}
+
+TEST_F(prefetching, ends_with_its_broker_and_goes_on_with_the_next) {
+  make("a");
+  EXPECT_EQ(prefetch(""), 1U);
+  producer_.reset();
+  broker_.reset();
+  EXPECT_TRUE(eventually([&] { return user_->leases().prefetched_count() == 0; }, 5s));
+  broker_.emplace(broker::start(options_));
+  producer_.emplace(client::connect({.socket_path = options_.socket_path}));
+  const auto again = make("a");
+  EXPECT_EQ(prefetch(""), 1U);
+  expect_silent([&] { EXPECT_EQ(written_in(*user_->open("a", {})), again); });
+}
+
+TEST_F(prefetching, keeps_nothing_where_the_cache_keeps_nothing) {
+  make("a");
+  user_ = connect({.max_entries = 0});
+  EXPECT_EQ(prefetch(""), 0U);
+  EXPECT_EQ(leases("a"), 0U);
+  static_cast<void>(user_->open("a", {}));
+}
+
+TEST_F(prefetching, takes_a_quarter_of_the_descriptors_at_most) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlim_t before = std::exchange(limit.rlim_cur, 1'200);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  user_ = connect();
+  for (int i = 0; i < 40; ++i) {
+    make("w/" + std::to_string(i), lifetime::persistent, 10);
+  }
+  EXPECT_EQ(prefetch(""), 30U);
+  EXPECT_EQ(prefetch(""), 0U);
+  for (int i = 0; i < 40; ++i) {
+    static_cast<void>(user_->open("w/" + std::to_string(i), {}));
+  }
+  user_->leases().trim();
+  EXPECT_EQ(prefetch(""), 30U);
+  limit.rlim_cur = before;
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+TEST_F(prefetching, brings_thousands_and_4096_at_most) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  constexpr std::size_t count = lease_table::most_prefetched + 4;
+  if (limit.rlim_max < 4 * count) {
+    GTEST_SKIP() << "too few descriptors";
+  }
+  const rlim_t before = std::exchange(limit.rlim_cur, std::min<rlim_t>(limit.rlim_max, 65'536));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  user_.reset();
+  producer_.reset();
+  broker_.reset();
+  broker_.emplace(broker::start(options_));  // which counts with that limit
+  producer_.emplace(client::connect({.socket_path = options_.socket_path}));
+  user_ = connect({.max_entries = 0xFFFF'FFFF});
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < count; ++i) {
+    names.push_back("w/" + std::to_string(i));
+    make(names.back());
+  }
+  EXPECT_EQ(prefetch("w/"), lease_table::most_prefetched);
+  EXPECT_EQ(prefetch("w/"), 0U);
+  const auto opens = broker_->statistics().opens;
+  std::size_t opened = 0;
+  for (const auto& each : user_->open_many(names, {})) {
+    opened += each.opened != nullptr ? 1U : 0U;
+  }
+  EXPECT_EQ(opened, count);
+  EXPECT_EQ(broker_->statistics().opens, opens + count - lease_table::most_prefetched);
+  user_.reset();
+  limit.rlim_cur = before;
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+TEST_F(prefetching, stays_right_while_names_come_and_go_under_its_threads) {
+  constexpr int names = 8;
+  std::atomic<bool> over{false};
+  std::jthread producing([&] {
+    std::mt19937 random(1);
+    while (!over) {
+      const std::string name = "w/" + std::to_string(random() % names);
+      try {
+        make(name);
+      } catch (const error& why) {
+        EXPECT_EQ(why.code(), errc::already_exists);
+        producer_->remove(name);
+      }
+    }
+  });
+  std::atomic<int> opened{0};
+  {
+    std::vector<std::jthread> users;
+    for (unsigned thread = 0; thread < 4; ++thread) {
+      users.emplace_back([&, thread] {
+        std::mt19937 random(thread);
+        const auto end = std::chrono::steady_clock::now() + 500ms;
+        while (std::chrono::steady_clock::now() < end) {
+          if (random() % 4 == 0) {
+            static_cast<void>(prefetch("w/"));
+          }
+          if (random() % 32 == 0) {
+            user_->leases().trim();
+          }
+          if (const auto got = user_->try_open("w/" + std::to_string(random() % names), {})) {
+            EXPECT_EQ(written_in(*got), got->info().generation);
+            ++opened;
+          }
+        }
+      });
+    }
+  }
+  over = true;
+  producing.join();
+  EXPECT_GT(opened, 0);
+  user_->leases().trim();
+  for (const segment_info& each : producer_->list()) {
+    EXPECT_TRUE(leases_become(each.name, 0)) << each.name;
+  }
+}
+
+TEST_F(prefetching, is_not_used_in_a_forked_child) {
+  make("a");
+  EXPECT_EQ(prefetch(""), 1U);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    bool refused = false;
+    try {
+      static_cast<void>(user_->prefetch("", deadline_after(5s)));
+    } catch (const error& why) {
+      refused = why.code() == errc::forked;
+    }
+    const bool closed = total(count_descriptors(::getpid()), "memfd:gpushm-chunk") == 0;
+    ::_exit(refused && closed ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  expect_silent([&] { static_cast<void>(user_->open("a", {})); });
+}
+
+// ---- brokers that answer nonsense ----
+
+wire::segment listed(const std::string& name, gpushm::generation generation) {
+  wire::segment what;
+  what.name = name;
+  what.generation = generation;
+  what.slot = static_cast<std::uint32_t>(generation);
+  what.size_bytes = page;
+  what.allocated_bytes = page;
+  what.chunk_count = 1;
+  what.lifetime = lifetime::persistent;
+  what.published = true;
+  return what;
+}
+
+/// What prefetch does with a broker that lists "a" and "b", and answers opens as `answer` says.
+std::pair<std::optional<errc>, std::size_t> prefetched_from(
+    const std::function<std::vector<scripted_broker::reply>(const wire::message&)>& answer) {
+  scripted_broker broker([&](const wire::message& asked) {
+    if (std::holds_alternative<wire::open_many>(asked.body)) {
+      return answer(asked);
+    }
+    std::vector<scripted_broker::reply> replies;
+    replies.push_back({{asked.id, wire::listing{{listed("a", 5), listed("b", 6)}, false}}});
+    return replies;
+  });
+  const auto user = std::make_shared<client_impl>(
+      connect_options{.socket_path = broker.socket_path(), .request_timeout = patience(10s)});
+  try {
+    const std::size_t count = user->prefetch("", deadline_after(10s));
+    EXPECT_EQ(count, user->leases().prefetched_count());
+    return {std::nullopt, count};
+  } catch (const error& why) {
+    return {why.code(), user->leases().prefetched_count()};
+  }
+}
+
+scripted_broker::reply grant_of(std::uint64_t id, std::uint32_t index, wire::segment what) {
+  scripted_broker::reply reply{{id, wire::opened{index, std::move(what), {}, {page}}}};
+  reply.descriptors.push_back(scripted_broker::sealed_file(page));
+  return reply;
+}
+
+TEST(prefetching_from_strangers, takes_what_was_asked_for_and_nothing_else) {
+  const auto both = [](const wire::message& asked) {
+    std::vector<scripted_broker::reply> replies;
+    replies.push_back(grant_of(asked.id, 1, listed("b", 6)));
+    replies.push_back(grant_of(asked.id, 0, listed("a", 5)));
+    return replies;
+  };
+  EXPECT_EQ(prefetched_from(both), std::pair(std::optional<errc>(), std::size_t{2}));
+  const auto another_kind = [](const wire::message& asked) {
+    std::vector<scripted_broker::reply> replies;
+    wire::segment leased = listed("a", 7);
+    leased.lifetime = lifetime::leased;
+    replies.push_back(grant_of(asked.id, 0, leased));
+    replies.push_back({{asked.id, wire::failure{1, errc::no_such_segment, "gone", {}}}});
+    return replies;
+  };
+  EXPECT_EQ(prefetched_from(another_kind), std::pair(std::optional<errc>(), std::size_t{0}));
+  const auto lost_meanwhile = [](const wire::message& asked) {
+    std::vector<scripted_broker::reply> replies;
+    wire::segment elsewhere = listed("a", 5);
+    elsewhere.slot = 6;  // which is another generation's
+    replies.push_back(grant_of(asked.id, 0, elsewhere));
+    replies.push_back(grant_of(asked.id, 1, listed("b", 6)));
+    return replies;
+  };
+  EXPECT_EQ(prefetched_from(lost_meanwhile), std::pair(std::optional<errc>(), std::size_t{1}));
+}
+
+TEST(prefetching_from_strangers, refuses_contradictions) {
+  const auto wrong = [](std::uint32_t index, const std::string& name) {
+    return prefetched_from([=](const wire::message& asked) {
+      std::vector<scripted_broker::reply> replies;
+      replies.push_back(grant_of(asked.id, 1, listed("b", 6)));
+      replies.push_back(grant_of(asked.id, index, listed(name, 5)));
+      return replies;
+    });
+  };
+  EXPECT_EQ(wrong(0, "c"), std::pair(std::optional(errc::protocol_error), std::size_t{1}));
+  EXPECT_EQ(wrong(2, "a").first, errc::protocol_error);
+  EXPECT_EQ(wrong(~0U, "a").first, errc::protocol_error);
+}
+
+TEST(prefetching_from_strangers, does_not_follow_a_list_without_end) {
+  std::atomic<int> pages{0};
+  scripted_broker broker([&](const wire::message& asked) {
+    ++pages;
+    std::vector<scripted_broker::reply> replies;
+    wire::segment leased = listed("a", 5);
+    leased.lifetime = lifetime::leased;
+    replies.push_back({{asked.id, wire::listing{{leased}, true}}});
+    return replies;
+  });
+  const auto user = std::make_shared<client_impl>(
+      connect_options{.socket_path = broker.socket_path(), .request_timeout = patience(10s)});
+  EXPECT_THROW(static_cast<void>(user->prefetch("", deadline_after(10s))), error);
+  EXPECT_EQ(pages, 2);
+}
+
+}  // namespace
+}  // namespace gpushm::detail

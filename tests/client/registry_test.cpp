@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The clients that this process has because of bytes that it imports.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "client/client_registry.hpp"
+#include "gpushm/broker.hpp"
+#include "gpushm/gpushm.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/temp_dir.hpp"
+
+namespace gpushm {
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm_testing::eventually;
+
+/// A broker with one published segment, and the bytes that lead to it.
+class exporter {
+ public:
+  exporter()
+      : broker_(broker::start({.socket_path = directory_ / "socket"})),
+        client_(client::connect({.socket_path = directory_ / "socket"})),
+        made_(client_.create(
+            "w", {.size_bytes = 4096, .device = "host", .lifetime = lifetime::persistent})) {
+    made_.fill(std::byte{7});
+    made_.publish();
+    bytes_ = export_segment(made_);
+  }
+
+  [[nodiscard]] segment import() const { return import_memory(bytes_); }
+  /// Besides its own.
+  [[nodiscard]] std::uint64_t importers() const { return broker_.statistics().connections - 1; }
+  [[nodiscard]] std::uint64_t opens() const { return broker_.statistics().opens; }
+
+ private:
+  gpushm_testing::temp_dir directory_;
+  broker broker_;
+  client client_;
+  segment made_;
+  std::vector<std::byte> bytes_;
+};
+
+TEST(client_registry, imports_of_one_broker_share_a_client_and_its_mapping) {
+  const exporter from;
+  {
+    const segment kept = from.import();
+    for (int i = 0; i < 5; ++i) {
+      const segment got = from.import();
+      EXPECT_EQ(got.data(), kept.data());
+      EXPECT_EQ(static_cast<const unsigned char*>(got.data())[4095], 7);
+      EXPECT_EQ(from.importers(), 1U);
+    }
+    EXPECT_EQ(from.opens(), 1U);
+  }
+  EXPECT_TRUE(eventually([&] { return from.importers() == 0; }, 5s));
+}
+
+TEST(client_registry, a_view_keeps_the_client_and_the_next_import_finds_it) {
+  const exporter from;
+  segment_view view = from.import().view();
+  EXPECT_EQ(from.importers(), 1U);
+  static_cast<void>(from.import());
+  EXPECT_EQ(from.importers(), 1U);
+  EXPECT_EQ(from.opens(), 1U);
+  view = {};
+  EXPECT_TRUE(eventually([&] { return from.importers() == 0; }, 5s));
+}
+
+}  // namespace
+}  // namespace gpushm

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "wire/messages.hpp"
+
+namespace gpushm_tests {
+
+/// A broker that answers as a test says: also what no real broker would. It welcomes clients, one
+/// after the other, and hands their other messages to the script.
+///
+/// Distinct objects: safe. Shared objects: unsafe.
+class scripted_broker {
+ public:
+  struct reply {
+    gpushm::wire::message message;
+    std::vector<gpushm::base::unique_fd> descriptors = {};
+    bool then_hang_up = false;
+    bool late = false;  ///< on the event lane, as events and questions always are
+  };
+  /// Runs on the broker's thread. `Bye` and `Report` are not handed to it, and `Release` only where
+  /// the broker hears of releases.
+  using script = std::function<std::vector<reply>(const gpushm::wire::message&)>;
+
+  explicit scripted_broker(script answers, bool hears_releases = false);
+  scripted_broker(const scripted_broker&) = delete;
+  scripted_broker& operator=(const scripted_broker&) = delete;
+  ~scripted_broker();
+
+  [[nodiscard]] const std::string& socket_path() const noexcept { return socket_path_; }
+
+  /// A sealed memfd as chunks are.
+  [[nodiscard]] static gpushm::base::unique_fd sealed_file(std::size_t bytes);
+
+ private:
+  void serve();
+  void talk_to(int socket);
+
+  gpushm_testing::temp_dir directory_;
+  std::string socket_path_ = directory_ / "socket";
+  script answers_;
+  bool hears_releases_;
+  gpushm::base::unique_fd listener_;
+  gpushm::base::unique_fd stop_;
+  std::jthread thread_;
+};
+
+}  // namespace gpushm_tests

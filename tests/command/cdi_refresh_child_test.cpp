@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `gpushm cdi refresh` asks the driver in a child process: answers, errors, crashes, hangs.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+
+#include "apps/gpushm/cdi/refresh_child.hpp"
+#include "gpushm/error.hpp"
+#include "testing/process/proc_counters.hpp"
+
+namespace gpushm::cli {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+TEST(refresh_child, returns_what_the_child_returned) {
+  const std::string large(3'000'000, 'x');
+  EXPECT_EQ(run_in_child([&] { return large; }, seconds(30)), large);
+  EXPECT_EQ(run_in_child([] { return std::string(); }, seconds(30)), "");
+}
+
+TEST(refresh_child, throws_what_the_child_threw) {
+  try {
+    static_cast<void>(run_in_child(
+        []() -> std::string {
+          throw error(errc::device_not_found, "find device", "7", "no such device", "look again");
+        },
+        seconds(30)));
+    FAIL() << "nothing was thrown";
+  } catch (const error& failure) {
+    EXPECT_EQ(failure.code(), errc::device_not_found);
+    EXPECT_EQ(std::string(failure.what()), "find device \"7\": no such device (look again)");
+  }
+}
+
+TEST(refresh_child, tells_of_a_crash) {
+  try {
+    static_cast<void>(run_in_child(
+        []() -> std::string {
+          static_cast<void>(::raise(SIGKILL));
+          return {};
+        },
+        seconds(30)));
+    FAIL() << "nothing was thrown";
+  } catch (const error& failure) {
+    EXPECT_EQ(failure.code(), errc::driver_error);
+    EXPECT_THAT(failure.what(), HasSubstr("it ended early: killed by signal 9 (Killed)"));
+  }
+}
+
+TEST(refresh_child, does_not_wait_for_a_driver_that_hangs_and_leaves_nothing) {
+  const auto before = gpushm_testing::total(gpushm_testing::count_descriptors(::getpid()));
+  try {
+    static_cast<void>(run_in_child(
+        []() -> std::string {
+          for (;;) {
+            static_cast<void>(::poll(nullptr, 0, -1));
+          }
+        },
+        milliseconds(100)));
+    FAIL() << "nothing was thrown";
+  } catch (const error& failure) {
+    EXPECT_EQ(failure.code(), errc::timed_out);
+    EXPECT_THAT(failure.what(), HasSubstr("the driver did not answer in time"));
+  }
+  EXPECT_EQ(gpushm_testing::total(gpushm_testing::count_descriptors(::getpid())), before);
+}
+
+}  // namespace
+}  // namespace gpushm::cli

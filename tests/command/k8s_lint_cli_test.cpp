@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// `gpushm k8s lint` as people and scripts run it.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "testing/process/child.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/temp_dir.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm_testing::exited;
+using gpushm_testing::run_result;
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class k8s_lint_cli : public ::testing::Test {
+ protected:
+  [[nodiscard]] static run_result run(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {gpushm_testing::own_program("gpushm"), "k8s"});
+    return gpushm_testing::run_program({.argv = std::move(arguments)}, std::chrono::seconds(60));
+  }
+  [[nodiscard]] std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(directory_ / name, std::ios::binary) << text;
+    return directory_ / name;
+  }
+
+  gpushm_testing::temp_dir directory_;
+  std::string bad_ = write("bad.yaml",
+                           "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec:\n"
+                           "  hostIPC: true\n");
+  std::string good_ = write("good.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n");
+};
+
+TEST_F(k8s_lint_cli, findings_are_told_and_fail) {
+  const auto ran = run({"lint", bad_});
+  EXPECT_EQ(ran.status, exited(1));
+  EXPECT_EQ(ran.out,
+            bad_ +
+                ":5:3: Pod x: Sharing GPU memory needs no host IPC namespace: memory descriptors "
+                "and legacy handles work between private ones; only CUDA's IPC events do not, and "
+                "gpushm's timelines take their place [host-ipc]\n"
+                "    hostIPC: false\n"
+                "1 object, 1 workload: 1 finding\n");
+  EXPECT_THAT(ran.err, IsEmpty());
+}
+
+TEST_F(k8s_lint_cli, nothing_found_is_success) {
+  const auto ran = run({"lint", good_});
+  EXPECT_EQ(ran.status, exited(0));
+  EXPECT_EQ(ran.out, "1 object, 1 workload: 0 findings\n");
+}
+
+TEST_F(k8s_lint_cli, scripts_get_json) {
+  const auto ran = run({"lint", "--json", bad_, good_});
+  EXPECT_EQ(ran.status, exited(1));
+  const json document = json::parse(ran.out);
+  EXPECT_EQ(document.at("objects"), 2);
+  const json found = document.at("findings").at(0);
+  EXPECT_EQ(found.at("file"), bad_);
+  EXPECT_EQ(found.at("line"), 5);
+  EXPECT_EQ(found.at("rule"), "host-ipc");
+  EXPECT_EQ(found.at("write"), json::array({"hostIPC: false"}));
+}
+
+TEST_F(k8s_lint_cli, standard_input_is_a_file_too) {
+  auto child = gpushm_testing::child::start(
+      {.argv = {gpushm_testing::own_program("gpushm"), "k8s", "lint", "-"}});
+  child.write("apiVersion: v1\nkind: Pod\nspec: {hostPID: true}\n");
+  child.close_stdin();
+  EXPECT_EQ(child.wait_exit(std::chrono::seconds(60)), exited(1));
+  EXPECT_THAT(child.text(gpushm_testing::stream::out),
+              ::testing::StartsWith("-:3:8: Pod without a name: "));
+}
+
+TEST_F(k8s_lint_cli, what_cannot_be_read_is_told) {
+  const std::string missing = directory_ / "missing";
+  const auto ran = run({"lint", missing});
+  EXPECT_EQ(ran.status, exited(1));
+  EXPECT_EQ(ran.err,
+            "gpushm: read manifest \"" + missing +
+                "\": read: No such file or directory (ENOENT) (check the path)\n");
+  const auto large = run({"lint", write("large", std::string((4UL << 20U) + 1, ' '))});
+  EXPECT_EQ(large.status, exited(1));
+  EXPECT_THAT(large.err, HasSubstr("it has more than 4 MiB (give its documents in several files)"));
+}
+
+TEST_F(k8s_lint_cli, wrong_usage_exits_with_2) {
+  EXPECT_EQ(run({}).status, exited(2));
+  EXPECT_EQ(run({"lint"}).status, exited(2));
+  const auto ran = run({"lnt", good_});
+  EXPECT_EQ(ran.status, exited(2));
+  EXPECT_THAT(ran.err, HasSubstr("did you mean \"lint\"?"));
+}
+
+}  // namespace
+}  // namespace gpushm_tests

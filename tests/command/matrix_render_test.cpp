@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `gpushm matrix` prints.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "apps/gpushm/inspect/matrix/footnotes.hpp"
+#include "apps/gpushm/inspect/matrix/render.hpp"
+#include "tests/command/matrix_world.hpp"
+
+namespace gpushm::cli::matrix {
+namespace {
+
+using inspect::way;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::size_t longest_line(const std::string& text) {
+  std::istringstream lines(text);
+  std::size_t longest = 0;
+  for (std::string line; std::getline(lines, line);) {
+    longest = std::max(longest, line.size());
+  }
+  return longest;
+}
+
+/// One prediction was wrong, as when a newer driver behaves differently.
+matrix_result with_a_surprise() {
+  auto all = predicted_matrix(world());
+  const row setting = row_numbered(47);
+  auto outcome = outcome_for(setting);
+  outcome.result = trial_result::fails;
+  outcome.side = "importer";
+  outcome.failure = "driver_error";
+  outcome.text = "open \"x\": cuMemMap: CUDA_ERROR_UNKNOWN (999)";
+  all.rows[46].cells[2] = judge(setting, way::vmm, sides_of(setting, world()), outcome);
+  return all;
+}
+const std::string surprise =
+    "row 47, cuda-vmm: gpushm said \"works\" because descriptors know no PIDs; "
+    "the importer may open the GPU. It was: fails (importer, driver_error): open \"x\": cuMemMap: "
+    "CUDA_ERROR_UNKNOWN (999)";
+
+TEST(matrix_footnotes, are_told_once_and_have_letters) {
+  EXPECT_EQ(footnotes::letters(0), "a");
+  EXPECT_EQ(footnotes::letters(25), "z");
+  EXPECT_EQ(footnotes::letters(26), "aa");
+  EXPECT_EQ(footnotes::letters(53), "bb");
+  footnotes notes;
+  const auto cells = unused_cells({way::vmm, way::host}, cell_state::not_run, "no GPU");
+  EXPECT_EQ(notes.mark(cells[0]), "a");
+  EXPECT_EQ(notes.mark(unused_cells({way::vmm}, cell_state::not_run, "another")[0]), "b");
+  EXPECT_EQ(notes.mark(cells[1]), "a");
+  EXPECT_EQ(notes.mark({}), "");
+  EXPECT_THAT(notes.texts(), ElementsAre("no GPU", "another"));
+}
+
+TEST(matrix_footnotes, are_wrapped_between_words) {
+  EXPECT_EQ(wrapped("a   ", 4, "one two three", 11), "a   one two\n    three\n");
+  EXPECT_EQ(wrapped({}, 2, "abcdefghijkl m", 5), "abcdefghijkl\n  m\n");
+  EXPECT_EQ(wrapped({}, 0, "", 5), "\n");
+}
+
+TEST(matrix_text, shows_table_explanations_and_published_tables) {
+  const auto text = text_of(predicted_matrix(world()));
+  EXPECT_THAT(text,
+              ::testing::StartsWith(
+                  "2 GPUs, driver 580.159.04, runc version 1.1.5, Linux 6.1.0, 2026-01-31\n"
+                  "  Board A (GPU-aaaaaaaa-0000, /dev/nvidia0)\n"
+                  "  Board B (GPU-bbbbbbbb-0000, /dev/nvidia1)\n\n"));
+  EXPECT_THAT(text,
+              HasSubstr(" #  IPC  PID  share  priv  GPUs  PIDs    raw-legacy  cuda-ipc  cuda-vmm  "
+                        "cuda-pool  host\n"
+                        " 1  yes  yes  no     yes   each  equal   n/a a       n/a a     n/a a     "
+                        "n/a a      n/a a\n"
+                        " 2  yes  yes  no     yes   each  differ  works b     works c   works d   "
+                        "works d    works e\n"
+                        " 3  no   yes  no     yes   each  equal   n/a a       n/a a     n/a a     "
+                        "n/a a      n/a a\n"
+                        " 4  no   yes  no     yes   each  differ  works b     works c   works d   "
+                        "works d    works e\n"
+                        " 5  yes  no   no     yes   each  equal   fails f     works g   works d   "
+                        "works d    works e\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("\na   two processes of one PID namespace never have the same PID.\n"
+                "b   the importer may open the GPU, and the two PIDs differ in value.\n"
+                "c   the importer may open the GPU.\n"
+                "d   descriptors know no PIDs; the importer may open the GPU.\n"
+                "e   host memory travels as a descriptor: both sides need the domain's socket, no "
+                "GPU.\n"
+                "f   CUDA_ERROR_INVALID_CONTEXT (201): both processes have PID 7 in their "
+                "namespaces: the driver\n"
+                "    takes the handle for one of the importer's own. Remedy: open it through "
+                "gpushm"));
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          "\nT1: two pods, a shared volume, one GPU each from the device plugin\n\n"
+          "row  IPC  PID  share  priv  published               here      cuda-ipc  cuda-vmm  "
+          "cuda-pool  host\n"
+          "  2  yes  yes  no     yes   success                 the same  works     works     works "
+          "     works\n"
+          "  4  no   yes  no     yes   success                 the same  works     works     works "
+          "     works\n"
+          "  5  yes  no   no     yes   invalid device context  the same  works     works     works "
+          "     works\n"
+          "  8  yes  yes  no     no    invalid argument        the same  fails     fails     fails "
+          "     works\n"));
+  EXPECT_THAT(text, HasSubstr("\n8 of 8 rows ran, all as published.\n"));
+  EXPECT_THAT(text, HasSubstr("\n9 of 9 rows ran, all as published.\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\nTime of an open alone, median: raw-legacy 43.0 us, cuda-ipc 43.0 us, "
+                        "cuda-vmm 43.0 us, cuda-pool\n  43.0 us, host 43.0 us.\n"));
+  EXPECT_THAT(text,
+              ::testing::EndsWith("\n160 cells ran, 160 as predicted, 0 not run, 160 not "
+                                  "applicable, 31.5 s\n"));
+  EXPECT_THAT(text, Not(HasSubstr("NOT AS PREDICTED")));
+  EXPECT_THAT(disagreements(predicted_matrix(world())), ::testing::IsEmpty());
+}
+
+TEST(matrix_text, fits_a_terminal_whatever_is_in_it) {
+  EXPECT_LE(longest_line(text_of(predicted_matrix(world()))), 100U);
+  auto all = with_a_surprise();
+  // A reason of its own for each row makes letters of two.
+  for (row_result& row : all.rows) {
+    row.cells = unused_cells(all.ways,
+                             cell_state::not_run,
+                             "container " + std::to_string(row.setting.number) +
+                                 " could not be started because of something that takes long to "
+                                 "say and goes on for more than a line");
+  }
+  EXPECT_LE(longest_line(text_of(all)), 100U);
+}
+
+TEST(matrix_text, a_wrong_prediction_is_told_in_cell_note_and_summary) {
+  const auto all = with_a_surprise();
+  EXPECT_THAT(disagreements(all), ElementsAre(surprise));
+  const auto text = text_of(all);
+  EXPECT_THAT(text, HasSubstr("!fails "));
+  EXPECT_THAT(text, HasSubstr("NOT AS PREDICTED: gpushm said \"works\""));
+  EXPECT_THAT(text, HasSubstr("NOT AS PREDICTED: row 47, cuda-vmm:"));
+  EXPECT_THAT(text, HasSubstr("160 cells ran, 159 as predicted"));
+  EXPECT_THAT(markdown_of(all), HasSubstr("\n**Not as predicted:** " + surprise + "\n"));
+  const auto cell = json_of(all)["rows"][46]["cells"]["cuda-vmm"];
+  EXPECT_EQ(cell["as_predicted"], false);
+  EXPECT_EQ(cell["result"], "fails");
+  EXPECT_EQ(cell["predicted"]["result"], "works");
+}
+
+TEST(matrix_text, what_was_not_run_says_so) {
+  auto all = predicted_matrix(world());
+  all.rows[1].cells = unused_cells(all.ways, cell_state::not_run, "interrupted by a signal");
+  all.stopped = "interrupted by a signal";
+  const auto text = text_of(all);
+  EXPECT_THAT(text, HasSubstr(" 2  yes  yes  no     yes   each  differ  not run b"));
+  EXPECT_THAT(text, HasSubstr("\nb   interrupted by a signal.\n"));
+  EXPECT_THAT(text, HasSubstr("\n7 of 8 rows ran, all as published.\n"));
+  EXPECT_THAT(
+      text,
+      ::testing::EndsWith("\nNot everything was run: interrupted by a signal.\n155 cells "
+                          "ran, 155 as predicted, 5 not run, 160 not applicable, 31.5 s\n"));
+}
+
+TEST(matrix_text, remarks_on_the_gpus_are_shown) {
+  auto all = predicted_matrix(world());
+  EXPECT_EQ(json_of(all)["remark"], nullptr);
+  all.remark = "Something else.";
+  EXPECT_THAT(text_of(all), HasSubstr("/dev/nvidia1)\n  Something else.\n\n"));
+  EXPECT_THAT(markdown_of(all), HasSubstr("/dev/nvidia1)\n- Something else.\n\n"));
+  EXPECT_EQ(json_of(all)["remark"], "Something else.");
+}
+
+TEST(matrix_markdown, is_a_page) {
+  const auto text = markdown_of(predicted_matrix(world()));
+  EXPECT_THAT(text,
+              ::testing::StartsWith(
+                  "# Who can share GPU memory with whom\n\n"
+                  "Made by `gpushm matrix --markdown`: 2 GPUs, driver 580.159.04, runc version "
+                  "1.1.5, Linux 6.1.0, 2026-01-31.\n\n"
+                  "- Board A (GPU-aaaaaaaa-0000, /dev/nvidia0)\n"));
+  EXPECT_THAT(text, HasSubstr("\n## How to read it\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("### T2: two pods, one ResourceClaim with two GPUs for both\n\n"
+                "| row | hostIPC | hostPID | shareProcessNamespace | privileged | published | raw "
+                "handle here | cuda-ipc | cuda-vmm | cuda-pool | host |\n"
+                "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
+                "| 34 | yes | yes | no | yes | success | success | works | works | works | works "
+                "|\n"));
+  EXPECT_THAT(text,
+              HasSubstr("| 37 | yes | no | no | yes | same set | equal | fails f | works g | works "
+                        "d | works d | works e |\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\n- **a**: two processes of one PID namespace never have the same "
+                        "PID.\n"));
+}
+
+TEST(matrix_json, has_everything) {
+  auto some = predicted_matrix(world());
+  some.rows[3].cells = unused_cells(some.ways, cell_state::not_run, "no GPU");
+  const auto all = json_of(some);
+  EXPECT_EQ(all["rows"].size(), 64U);
+  EXPECT_EQ(all["published"].size(), 3U);
+  EXPECT_EQ(all["summary"]["as_predicted"], 155);
+  EXPECT_EQ(all["stopped"], nullptr);
+  const auto& row = all["rows"][46];
+  EXPECT_EQ(row["number"], 47);
+  EXPECT_EQ(row["hostPID"], false);
+  EXPECT_EQ(row["pids"], "equal");
+  EXPECT_EQ(row["cells"]["raw-legacy"]["failure"], "CUDA_ERROR_INVALID_CONTEXT (201)");
+  EXPECT_EQ(row["cells"]["raw-legacy"]["open_seconds"], nullptr);
+  EXPECT_EQ(row["cells"]["cuda-vmm"]["failure"], nullptr);
+  EXPECT_EQ(row["cells"]["cuda-vmm"]["importer_pid"], 7);
+  EXPECT_DOUBLE_EQ(row["cells"]["cuda-vmm"]["open_seconds"].get<double>(), 43e-6);
+  EXPECT_EQ(all["rows"][0]["cells"]["host"]["result"], "not applicable");
+  EXPECT_EQ(all["rows"][3]["cells"]["host"]["result"], "not run");
+  EXPECT_EQ(all["rows"][3]["cells"]["host"]["as_predicted"], nullptr);
+  EXPECT_EQ(all["published"][0]["rows"][1]["here"], nullptr);
+  EXPECT_EQ(all["published"][0]["rows"][1]["differs"], nullptr);
+  EXPECT_EQ(all["published"][0]["rows"][2]["here"], "invalid device context");
+  EXPECT_EQ(all["published"][0]["rows"][2]["differs"], false);
+}
+
+}  // namespace
+}  // namespace gpushm::cli::matrix

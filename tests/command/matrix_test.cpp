@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+// `gpushm matrix` without containers: its rows, who gets what in them, and what it makes of
+// outcomes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "apps/gpushm/inspect/matrix/comparison.hpp"
+#include "apps/gpushm/inspect/matrix/gpus.hpp"
+#include "apps/gpushm/inspect/matrix/published.hpp"
+#include "apps/gpushm/inspect/matrix/runner.hpp"
+#include "gpushm/error.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/command/matrix_world.hpp"
+
+namespace gpushm::cli::matrix {
+namespace {
+
+using inspect::way;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<int> numbers_of(const published_table& table) {
+  std::vector<int> numbers;
+  for (const published_row& each : table.rows) {
+    numbers.push_back(row_number_of(table, each));
+  }
+  return numbers;
+}
+
+TEST(matrix_rows, are_all_settings_once_in_a_fixed_order) {
+  const auto rows = all_rows();
+  ASSERT_EQ(rows.size(), 64U);
+  std::set<std::string> settings;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(rows[i].number, static_cast<int>(i) + 1);
+    settings.insert(std::to_string(rows[i].host_ipc) + std::to_string(rows[i].host_pid) +
+                    std::to_string(rows[i].share_processes) + std::to_string(rows[i].privileged) +
+                    std::string(to_string(rows[i].gpus)) + std::string(to_string(rows[i].pids)));
+  }
+  EXPECT_EQ(settings.size(), 64U);
+  EXPECT_EQ(rows.front(),
+            (row{1, true, true, false, true, gpu_choice::one_each, pid_values::equal}));
+  EXPECT_EQ(rows.back(),
+            (row{64, false, false, true, false, gpu_choice::same_set, pid_values::different}));
+}
+
+TEST(matrix_rows, half_of_them_cannot_exist) {
+  std::map<std::string, int> reasons;
+  for (const row& each : all_rows()) {
+    ++reasons[why_not_applicable(each)];
+  }
+  EXPECT_THAT(
+      reasons,
+      ElementsAre(
+          std::pair("", 32),
+          std::pair("Kubernetes refuses a pod with both hostPID and shareProcessNamespace", 16),
+          std::pair("two processes of one PID namespace never have the same PID", 16)));
+}
+
+TEST(matrix_published, each_row_is_one_of_ours_that_can_be_run) {
+  const auto& tables = published_tables();
+  ASSERT_EQ(tables.size(), 3U);
+  EXPECT_THAT(numbers_of(tables[0]), ElementsAre(2, 4, 5, 8, 9, 12, 13, 15));
+  EXPECT_THAT(numbers_of(tables[1]), ElementsAre(34, 36, 37, 40, 41, 44, 45, 47));
+  EXPECT_THAT(numbers_of(tables[2]), ElementsAre(34, 36, 37, 40, 53 + 1, 61 + 1, 41, 64, 47));
+  for (const auto& table : tables) {
+    for (const int number : numbers_of(table)) {
+      EXPECT_EQ(why_not_applicable(row_numbered(number)), "") << number;
+    }
+  }
+}
+
+TEST(matrix_published, all_of_it_follows_from_the_rules) {
+  const auto all = predicted_matrix(world());
+  for (const published_table& table : published_tables()) {
+    const auto rows = compare(table, all);
+    ASSERT_EQ(rows.size(), table.rows.size());
+    for (const compared_row& each : rows) {
+      EXPECT_EQ(each.here, each.published) << table.id << " row " << each.ours->setting.number;
+    }
+    EXPECT_THAT(verdict_of(rows),
+                ElementsAre(std::to_string(rows.size()) + " of " + std::to_string(rows.size()) +
+                            " rows ran, all as published."));
+  }
+}
+
+TEST(matrix_published, a_row_that_differs_says_why) {
+  auto all = predicted_matrix(world());
+  auto outcome = outcome_for(row_numbered(2));
+  outcome.result = trial_result::fails;
+  outcome.failure = "CUDA_ERROR_INVALID_VALUE (1)";
+  all.rows[1].cells[0] =
+      judge(row_numbered(2), way::raw_legacy, sides_of(row_numbered(2), world()), outcome);
+  all.rows[3].cells = unused_cells(all.ways, cell_state::not_run, "no GPU");
+  const auto rows = compare(published_tables()[0], all);
+  EXPECT_THAT(verdict_of(rows),
+              ElementsAre("7 of 8 rows ran, 1 not as published.",
+                          "Row 2 differs: published is \"success\", here it is \"invalid "
+                          "argument\": the importer may open the GPU, and the two PIDs differ in "
+                          "value."));
+  EXPECT_FALSE(rows[1].differs()) << "what did not run neither agrees nor differs";
+}
+
+TEST(matrix_prediction, gpushm_works_wherever_both_sides_may_open_the_gpu) {
+  const auto all = predicted_matrix(world());
+  int checked = 0;
+  for (const row_result& row : all.rows) {
+    const bool split = row.setting.gpus == gpu_choice::one_each && !row.setting.privileged;
+    for (const cell& each : row.cells) {
+      if (each.ran() && each.how != way::raw_legacy) {
+        ++checked;
+        EXPECT_EQ(each.state == cell_state::works, !split || each.how == way::host)
+            << row.setting.number << " " << to_string(each.how);
+      }
+    }
+  }
+  EXPECT_EQ(checked, 128);
+}
+
+TEST(matrix_assignment, one_each_splits_the_gpus_unless_privileged) {
+  const auto split = assign(row_numbered(15), world());
+  EXPECT_THAT(split.exporter_minors, ElementsAre(0));
+  EXPECT_THAT(split.importer_minors, ElementsAre(1));
+  EXPECT_EQ(split.exporter_device, "GPU-aaaaaaaa-0000");
+  EXPECT_EQ(split.importer_device, "GPU-bbbbbbbb-0000");
+  EXPECT_EQ(split.gpu, 0);
+  const auto privileged = assign(row_numbered(9), world());
+  EXPECT_THAT(privileged.exporter_minors, ElementsAre(0, 1, 2));
+  EXPECT_THAT(privileged.importer_minors, ElementsAre(0, 1, 2));
+  EXPECT_EQ(privileged.importer_device, "GPU-aaaaaaaa-0000");
+}
+
+TEST(matrix_assignment, the_same_set_lets_the_importer_use_the_other_gpu_if_it_can) {
+  const auto both = assign(row_numbered(47), world());
+  EXPECT_THAT(both.exporter_minors, ElementsAre(0, 1));
+  EXPECT_THAT(both.importer_minors, ElementsAre(0, 1));
+  EXPECT_EQ(both.importer_device, "GPU-bbbbbbbb-0000");
+  auto apart = world();
+  apart.peer_access = false;
+  EXPECT_EQ(assign(row_numbered(47), apart).importer_device, "GPU-aaaaaaaa-0000");
+  const auto one = assign(row_numbered(47), world(1));
+  EXPECT_THAT(one.importer_minors, ElementsAre(0));
+  EXPECT_EQ(one.importer_device, "GPU-aaaaaaaa-0000");
+  EXPECT_EQ(assign(row_numbered(47), world(0)).gpu, -1);
+}
+
+class matrix_containers : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : {"nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1", "nvidia2"}) {
+      std::ofstream(dev_ / name) << "";
+    }
+    ::setenv("GPUSHM_DEV_ROOT", dev_.path().c_str(), 1);
+  }
+  void TearDown() override { ::unsetenv("GPUSHM_DEV_ROOT"); }
+
+  [[nodiscard]] static std::vector<std::string> nodes(const app::oci::container_options& options) {
+    std::vector<std::string> names;
+    for (const auto& node : options.device_nodes) {
+      names.push_back(node.inside);
+    }
+    return names;
+  }
+
+  gpushm_testing::temp_dir dev_;
+};
+
+TEST_F(matrix_containers, two_plain_pods_have_nothing_in_common_but_the_domain) {
+  const auto exporter = options_of(row_numbered(15), world(), true, 0);
+  const auto importer = options_of(row_numbered(15), world(), false, 0);
+  EXPECT_EQ(exporter.uid, 1000U);
+  EXPECT_EQ(importer.uid, 2000U);
+  for (const auto* each : {&exporter, &importer}) {
+    EXPECT_FALSE(each->privileged);
+    for (const auto* kind : {&each->pid, &each->ipc, &each->net}) {
+      EXPECT_FALSE(kind->host);
+      EXPECT_EQ(kind->path, "");
+    }
+    EXPECT_EQ(each->shm, "");
+    ASSERT_EQ(each->mounts.size(), 1U);
+    EXPECT_EQ(each->mounts[0].source, "/host/domain");
+    EXPECT_EQ(each->mounts[0].destination, "/run/gpushm/d/matrix");
+    EXPECT_FALSE(each->mounts[0].writable);
+    EXPECT_THAT(each->argv, ElementsAre(base::executable_path(), "trial-worker"));
+  }
+  EXPECT_THAT(nodes(exporter), ElementsAre("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"));
+  EXPECT_THAT(nodes(importer), ElementsAre("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia1"));
+  EXPECT_EQ(exporter.device_nodes[2].host, dev_ / "nvidia0");
+}
+
+TEST_F(matrix_containers, different_pids_need_a_spare_one_in_private_namespaces_only) {
+  const std::vector<std::string> spare{
+      base::executable_path(), "trial-worker", "--spare-pids", "1"};
+  EXPECT_EQ(options_of(row_numbered(16), world(), false, 0).argv, spare);
+  EXPECT_EQ(options_of(row_numbered(16), world(), true, 0).argv.size(), 2U);
+  EXPECT_EQ(options_of(row_numbered(32), world(), false, 99).argv.size(), 2U);
+  EXPECT_EQ(options_of(row_numbered(12), world(), false, 0).argv.size(), 2U);
+}
+
+TEST_F(matrix_containers, of_one_pod_join_its_namespaces) {
+  const auto options = options_of(row_numbered(64), world(), true, 99);
+  EXPECT_EQ(options.pid.path, "/proc/99/ns/pid");
+  EXPECT_EQ(options.ipc.path, "/proc/99/ns/ipc");
+  EXPECT_EQ(options.net.path, "/proc/99/ns/net");
+  EXPECT_EQ(options.shm, "/host/shm");
+}
+
+TEST_F(matrix_containers, have_the_hosts_namespaces_and_all_gpus_where_the_row_says_so) {
+  const auto options = options_of(row_numbered(2), world(), false, 0);
+  EXPECT_TRUE(options.pid.host);
+  EXPECT_TRUE(options.ipc.host);
+  EXPECT_FALSE(options.net.host);
+  EXPECT_EQ(options.shm, "/dev/shm");
+  EXPECT_TRUE(options.privileged);
+  EXPECT_EQ(options.uid, 0U);
+  EXPECT_THAT(
+      nodes(options),
+      ElementsAre(
+          "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2"));
+}
+
+TEST(matrix_cells, without_enough_gpus_are_not_run) {
+  const row each = row_numbered(15);
+  const row same = row_numbered(47);
+  EXPECT_EQ(why_not_run(each, way::legacy, 0), "no GPU");
+  EXPECT_EQ(why_not_run(same, way::raw_legacy, 0), "no GPU");
+  EXPECT_EQ(why_not_run(each, way::host, 0), "");
+  EXPECT_EQ(why_not_run(each, way::vmm, 1), "needs two GPUs");
+  EXPECT_EQ(why_not_run(each, way::host, 1), "needs two GPUs");
+  EXPECT_EQ(why_not_run(same, way::vmm, 1), "");
+  EXPECT_EQ(why_not_run(each, way::vmm, 2), "");
+}
+
+TEST(matrix_judge, compares_with_the_prediction_for_the_real_pids) {
+  const row setting = row_numbered(47);
+  auto outcome = outcome_for(setting);
+  outcome.result = trial_result::fails;
+  outcome.side = "importer";
+  outcome.failure = "CUDA_ERROR_INVALID_CONTEXT (201)";
+  outcome.text = "cuIpcOpenMemHandle: CUDA_ERROR_INVALID_CONTEXT (201)";
+  const auto made = judge(setting, way::raw_legacy, sides_of(setting, world()), outcome);
+  EXPECT_EQ(made.state, cell_state::fails);
+  EXPECT_TRUE(made.ran());
+  EXPECT_TRUE(made.as_predicted());
+  EXPECT_EQ(made.why,
+            "both processes have PID 7 in their namespaces: the driver takes the handle for one of "
+            "the importer's own");
+  EXPECT_EQ(made.text, outcome.text);
+}
+
+TEST(matrix_judge, another_outcome_or_another_error_is_a_disagreement) {
+  const row setting = row_numbered(47);
+  const auto both = sides_of(setting, world());
+  auto outcome = outcome_for(setting);
+  outcome.result = trial_result::works;
+  EXPECT_FALSE(judge(setting, way::raw_legacy, both, outcome).as_predicted());
+  EXPECT_TRUE(judge(setting, way::legacy, both, outcome).as_predicted());
+  outcome.result = trial_result::fails;
+  outcome.failure = "CUDA_ERROR_INVALID_VALUE (1)";
+  EXPECT_FALSE(judge(setting, way::raw_legacy, both, outcome).as_predicted());
+  outcome.result = trial_result::crashes;
+  outcome.failure = "CUDA_ERROR_INVALID_CONTEXT (201)";
+  EXPECT_FALSE(judge(setting, way::raw_legacy, both, outcome).as_predicted());
+}
+
+TEST(matrix_judge, pids_that_do_not_fit_the_row_are_not_run) {
+  const row equal = row_numbered(47);
+  const row different = row_numbered(48);
+  auto outcome = outcome_for(different);
+  outcome.result = trial_result::works;
+  auto made = judge(equal, way::vmm, sides_of(equal, world()), outcome);
+  EXPECT_EQ(made.state, cell_state::not_run);
+  EXPECT_EQ(made.why, "PIDs came out different (exporter 7, importer 8)");
+  EXPECT_FALSE(made.ran());
+  outcome = outcome_for(equal);
+  outcome.result = trial_result::works;
+  made = judge(different, way::vmm, sides_of(different, world()), outcome);
+  EXPECT_EQ(made.state, cell_state::not_run);
+  EXPECT_EQ(made.why, "PIDs came out equal (exporter 7, importer 7)");
+  outcome.importer_pid = 0;
+  made = judge(different, way::vmm, sides_of(different, world()), outcome);
+  EXPECT_EQ(made.state, cell_state::not_run);
+  EXPECT_EQ(made.why, "no PIDs were reported");
+  outcome = outcome_for(different);
+  outcome.failure = "this way was tried with these two before";
+  made = judge(different, way::vmm, sides_of(different, world()), outcome);
+  EXPECT_EQ(made.state, cell_state::not_run);
+  EXPECT_EQ(made.why, outcome.failure);
+}
+
+TEST(matrix_cells, that_did_not_run_are_counted_apart) {
+  auto all = predicted_matrix(world());
+  auto sum = count(all);
+  EXPECT_EQ(sum.ran, 160);
+  EXPECT_EQ(sum.as_predicted, 160);
+  EXPECT_EQ(sum.not_run, 0);
+  EXPECT_EQ(sum.not_applicable, 160);
+  all.rows[1].cells = unused_cells(all.ways, cell_state::not_run, "no GPU");
+  all.rows[3].cells[0].state = cell_state::crashes;
+  sum = count(all);
+  EXPECT_EQ(sum.ran, 155);
+  EXPECT_EQ(sum.as_predicted, 154);
+  EXPECT_EQ(sum.not_run, 5);
+  EXPECT_EQ(sum.not_applicable, 160);
+}
+
+inspect::driver_view two_boards() {
+  inspect::driver_view view;
+  for (const int number : {0, 1, 2}) {
+    inspect::cuda_gpu_view seen;
+    seen.ordinal = number;
+    seen.uuid = "GPU-" + std::string(8, static_cast<char>('a' + number)) + "-0000";
+    seen.name = "Board";
+    seen.pci_address = "ffff:0" + std::to_string(number) + ":00.0";
+    view.cuda.gpus.push_back(seen);
+    inspect::nvml_gpu_view board;
+    board.uuid = seen.uuid;
+    board.minor = 5 + number;
+    view.nvml.gpus.push_back(board);
+  }
+  view.cuda.gpus[2].uuid = "MIG-cccccccc-0000";
+  return view;
+}
+
+TEST(matrix_gpus, are_the_whole_ones_with_their_nodes) {
+  const auto gpus = gpus_of(two_boards());
+  ASSERT_EQ(gpus.size(), 2U);
+  EXPECT_EQ(gpus[1].text(), "Board (GPU-bbbbbbbb-0000, /dev/nvidia6)");
+  auto unknown = two_boards();
+  unknown.nvml.gpus.clear();
+  EXPECT_THAT(gpus_of(unknown), IsEmpty());
+}
+
+TEST(matrix_gpus, are_chosen_by_number_or_uuid) {
+  const auto all = gpus_of(two_boards());
+  EXPECT_EQ(choose_gpus(all, {}).size(), 2U);
+  EXPECT_EQ(choose_gpus({}, {}).size(), 0U);
+  const auto turned = choose_gpus(all, {"1", "GPU-aaaaaaaa"});
+  ASSERT_EQ(turned.size(), 2U);
+  EXPECT_EQ(turned[0].minor, 6);
+  EXPECT_EQ(turned[1].minor, 5);
+  EXPECT_EQ(choose_gpus(all, {"1"}).size(), 1U);
+  try {
+    (void)choose_gpus(all, {"0", "GPU-aaaaaaaa"});
+    FAIL() << "taken twice";
+  } catch (const error& refused) {
+    EXPECT_STREQ(refused.what(),
+                 "run matrix \"GPU-aaaaaaaa\": this GPU is named twice (name two GPUs, or one "
+                 "alone)");
+  }
+  try {
+    (void)choose_gpus(all, {"7"});
+    FAIL() << "found";
+  } catch (const error& refused) {
+    EXPECT_EQ(refused.code(), errc::device_not_found);
+    EXPECT_THAT(refused.what(), HasSubstr("\"7\""));
+  }
+}
+
+}  // namespace
+}  // namespace gpushm::cli::matrix

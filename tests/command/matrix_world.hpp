@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "apps/gpushm/inspect/matrix/pair.hpp"
+#include "apps/gpushm/inspect/matrix/result.hpp"
+
+namespace gpushm::cli::matrix {
+
+/// A machine with up to three GPUs, of which the first two are used.
+inline surroundings world(std::size_t gpus = 2) {
+  const std::vector<gpu> all{{"GPU-aaaaaaaa-0000", "Board A", "0000:10:00.0", 0, 0},
+                             {"GPU-bbbbbbbb-0000", "Board B", "0000:11:00.0", 1, 1}};
+  surroundings around;
+  around.gpus.assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(gpus));
+  around.all_minors = gpus == 0 ? std::vector<int>{} : std::vector<int>{0, 1, 2};
+  around.domain_directory = "/host/domain";
+  around.shm_directory = "/host/shm";
+  return around;
+}
+
+inline row row_numbered(int number) {
+  return all_rows().at(static_cast<std::size_t>(number) - 1);
+}
+
+/// What both sides of a row may do.
+inline sides sides_of(const row& setting, const surroundings& around) {
+  const assignment who = assign(setting, around);
+  sides both;
+  both.exporter.known_minors = true;
+  both.exporter.minors = who.exporter_minors;
+  both.importer.known_minors = true;
+  both.importer.minors = who.importer_minors;
+  both.gpu = who.gpu;
+  return both;
+}
+
+/// PIDs as a row wants them.
+inline trial_outcome outcome_for(const row& setting) {
+  trial_outcome outcome;
+  outcome.exporter_pid = 7;
+  outcome.importer_pid = setting.pids == pid_values::equal ? 7 : 8;
+  return outcome;
+}
+
+/// What comes out when everything is as predicted.
+inline trial_outcome predicted_outcome(const row& setting,
+                                       inspect::way how,
+                                       const surroundings& around) {
+  sides both = sides_of(setting, around);
+  trial_outcome outcome = outcome_for(setting);
+  both.exporter.pid = outcome.exporter_pid;
+  both.importer.pid = outcome.importer_pid;
+  const auto said = inspect::predict(how, both.exporter, both.importer, both.gpu);
+  outcome.result = said.works ? trial_result::works : trial_result::fails;
+  outcome.side = said.works ? "" : "importer";
+  outcome.failure = said.failure;
+  outcome.text = said.works ? "" : "open: " + said.failure;
+  outcome.open_time = std::chrono::microseconds(said.works ? 43 : 0);
+  return outcome;
+}
+
+/// The whole table as it is when everything is as predicted.
+inline matrix_result predicted_matrix(const surroundings& around) {
+  matrix_result all;
+  all.ways.assign(std::begin(inspect::all_ways), std::end(inspect::all_ways));
+  for (const gpu& each : around.gpus) {
+    all.gpus.push_back(each.text());
+  }
+  all.driver = "580.159.04";
+  all.runtime = "runc version 1.1.5";
+  all.kernel = "6.1.0";
+  all.date = "2026-01-31";
+  all.time = std::chrono::milliseconds(31'500);
+  for (const row& setting : all_rows()) {
+    row_result& made = all.rows.emplace_back();
+    made.setting = setting;
+    if (const auto never = why_not_applicable(setting); !never.empty()) {
+      made.cells = unused_cells(all.ways, cell_state::not_applicable, never);
+      continue;
+    }
+    for (const inspect::way how : all.ways) {
+      made.cells.push_back(
+          judge(setting, how, sides_of(setting, around), predicted_outcome(setting, how, around)));
+    }
+  }
+  return all;
+}
+
+}  // namespace gpushm::cli::matrix

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nothing that a peer, a file or an argument says reaches a terminal as a command or unseen.
+
+#include "apps/gpushm/output.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/segment/describe.hpp"
+#include "apps/support/table.hpp"
+#include "base/log.hpp"
+#include "base/names.hpp"
+#include "base/text.hpp"
+#include "inspect/topology/topology.hpp"
+
+namespace gpushm::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::internal::CaptureStderr;
+using ::testing::internal::CaptureStdout;
+using ::testing::internal::GetCapturedStderr;
+using ::testing::internal::GetCapturedStdout;
+
+/// One of each class that a terminal obeys or hides, and what is shown of it.
+struct hostile {
+  std::string text;
+  std::string shown;
+};
+
+const std::vector<hostile>& hostile_texts() {
+  static const std::vector<hostile> all{
+      {"\x1b]0;title\x07", R"(\x1b]0;title\x07)"},
+      {"\r", R"(\x0d)"},
+      {"x\nGPU-0  forged", R"(x\x0aGPU-0  forged)"},
+      {"\t", R"(\x09)"},
+      {"\x7f", R"(\x7f)"},
+      {"\xc2\x9b"
+       "2J",
+       R"(\u009b2J)"},
+      {"\xff\xfe", R"(\xff\xfe)"},
+      {"\xe2\x80\xae", R"(\u202e)"},
+      {"\xe2\x81\xa6", R"(\u2066)"},
+      {"\xe2\x80\x8f", R"(\u200f)"},
+      {"\xe2\x80\x8b", R"(\u200b)"},
+      {"\xe2\x80\xa8", R"(\u2028)"},
+      {"\xef\xbb\xbf", R"(\ufeff)"},
+      {"\xf3\xa0\x81\x81", R"(\U000e0041)"},
+  };
+  return all;
+}
+
+void expect_clean(const std::string& printed, const hostile& each) {
+  EXPECT_THAT(printed, HasSubstr(each.shown));
+  for (std::string_view rest = printed; !rest.empty();) {
+    const base::character next = base::first_character(rest);
+    ASSERT_NE(next.length, 0U) << "not UTF-8: " << each.shown;
+    ASSERT_TRUE(next.value == U'\n' || !base::is_control_or_invisible(next.value)) << each.shown;
+    rest.remove_prefix(next.length);
+  }
+}
+
+segment_info info_with(const std::string& text) {
+  segment_info info;
+  info.name = "name" + text;
+  info.device.kind = device_kind::gpu;
+  // `ls` shows the beginning of a UUID only.
+  info.device.uuid = text;
+  info.device.pci_address = "0000" + text;
+  info.published = true;
+  return info;
+}
+
+TEST(output, lines_are_clean) {
+  for (const hostile& each : hostile_texts()) {
+    CaptureStdout();
+    print_line("before " + each.text + " after");
+    static_cast<void>(std::fflush(stdout));
+    const std::string out = GetCapturedStdout();
+    expect_clean(out, each);
+    EXPECT_EQ(out, "before " + each.shown + " after\n");
+    CaptureStderr();
+    note("before " + each.text + " after");
+    EXPECT_EQ(GetCapturedStderr(), "gpushm: before " + each.shown + " after\n");
+  }
+}
+
+TEST(output, warnings_of_the_library_are_clean) {
+  for (const hostile& each : hostile_texts()) {
+    CaptureStderr();
+    tell_warnings();
+    base::log(log_level::warning, "peer " + each.text);
+    set_log_sink({});
+    EXPECT_EQ(GetCapturedStderr(), "gpushm: warning: peer " + each.shown + "\n");
+  }
+}
+
+TEST(output, tables_are_clean_and_their_columns_stay) {
+  for (const hostile& each : hostile_texts()) {
+    app::table table({{"A"}, {"B"}});
+    table.add({each.text, "b"});
+    const std::string text = table.text();
+    expect_clean(text, each);
+    EXPECT_EQ(text.substr(text.find('\n') + 1), each.shown + "  b\n");
+    expect_clean(app::fields_text({{"name", each.text}}, 2), each);
+    EXPECT_EQ(app::fields_text({{"name", each.text}}, 2), "  name  " + each.shown + "\n");
+  }
+}
+
+TEST(output, ls_and_stat_are_clean) {
+  for (const hostile& each : hostile_texts()) {
+    const segment_info info = info_with(each.text);
+    const std::string all = segments_text({info});
+    expect_clean(all, each);
+    EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 2) << all;
+    const std::string one = segment_text(info);
+    expect_clean(one, each);
+    EXPECT_THAT(one, HasSubstr("  device         " + each.shown + " (0000" + each.shown + ")\n"));
+    EXPECT_EQ(one.substr(0, one.find('\n')), "name" + each.shown);
+  }
+}
+
+TEST(output, json_is_utf8_and_one_line) {
+  for (const hostile& each : hostile_texts()) {
+    CaptureStdout();
+    print_json(json{{"segment", to_json(info_with(each.text))}});
+    const std::string line = GetCapturedStdout();
+    EXPECT_TRUE(base::is_utf8(line));
+    EXPECT_EQ(line.find('\n'), line.size() - 1);
+    const json read = json::parse(line);
+    if (base::is_utf8(each.text)) {
+      EXPECT_EQ(read["segment"]["name"], "name" + each.text);
+    }
+  }
+}
+
+TEST(output, topologies_are_clean) {
+  for (const hostile& each : hostile_texts()) {
+    inspect::topology all;
+    inspect::gpu_facts gpu;
+    gpu.name = "NVIDIA" + each.text;
+    gpu.uuid = each.text;
+    all.machine.gpus.push_back(gpu);
+    expect_clean(inspect::topology_text(all), each);
+    const std::string dot = inspect::topology_dot(all);
+    const std::string svg = inspect::topology_svg(all);
+    for (const std::string& drawn : {dot, svg}) {
+      for (std::string_view rest = drawn; !rest.empty();) {
+        const base::character next = base::first_character(rest);
+        ASSERT_NE(next.length, 0U);
+        ASSERT_TRUE(next.value == U'\n' || !base::is_control_or_invisible(next.value));
+        rest.remove_prefix(next.length);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gpushm::cli

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pure parts of the command: checksum, durations, the demo's pattern and size, the profile of
+// its containers.
+#include <gtest/gtest.h>
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "apps/gpushm/demo/demo_size.hpp"
+#include "apps/gpushm/demo/pattern.hpp"
+#include "apps/gpushm/segment/checksum.hpp"
+#include "apps/support/duration.hpp"
+#include "apps/support/oci/seccomp.hpp"
+
+namespace gpushm::cli {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::span<const std::byte> bytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+std::uint32_t checksum(std::span<const std::byte> data) {
+  crc32c sum;
+  sum.add(data);
+  return sum.value();
+}
+
+TEST(checksum_of, gives_the_published_values) {
+  // RFC 3720, appendix B.4, and the check value of the Castagnoli polynomial.
+  EXPECT_EQ(checksum(bytes("123456789")), 0xE3069283U);
+  EXPECT_EQ(checksum(std::vector<std::byte>(32)), 0x8A9136AAU);
+  EXPECT_EQ(checksum(std::vector<std::byte>(32, std::byte{0xFF})), 0x62A8AB43U);
+  EXPECT_EQ(checksum({}), 0U);
+}
+
+TEST(checksum_of, is_the_same_in_pieces_and_without_the_instruction) {
+  std::vector<std::byte> data(100'003);
+  make_pattern(7, 0, data);
+  const std::uint32_t whole = checksum(data);
+  for (const std::size_t cut : {1UL, 7UL, 8UL, 4096UL, 99'999UL}) {
+    crc32c sum;
+    sum.add(std::span(data).first(cut));
+    sum.add(std::span(data).subspan(cut));
+    EXPECT_EQ(sum.value(), whole) << cut;
+  }
+  EXPECT_EQ(~detail::crc32c_portable(~std::uint32_t{0}, data), whole);
+}
+
+TEST(duration, is_read_with_its_unit) {
+  const std::array<std::pair<std::string_view, std::optional<std::chrono::milliseconds>>, 12> table{
+      {{"500ms", 500ms},
+       {"10s", 10s},
+       {"1.5s", 1500ms},
+       {"2m", 2min},
+       {"1h", 1h},
+       {"0", 0ms},
+       {"10", std::nullopt},
+       {"", std::nullopt},
+       {"-1s", std::nullopt},
+       {"1.2.3s", std::nullopt},
+       {"s", std::nullopt},
+       {"999999h", std::nullopt}}};
+  for (const auto& [text, expected] : table) {
+    EXPECT_EQ(app::parse_duration(text), expected) << text;
+  }
+}
+
+TEST(seccomp_profile, is_for_this_architecture) {
+  utsname machine{};
+  ASSERT_EQ(::uname(&machine), 0);
+  std::string name = static_cast<const char*>(machine.machine);
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
+    return static_cast<char>(std::toupper(c));
+  });
+  const auto architectures = app::oci::default_seccomp().at("architectures");
+  EXPECT_EQ(architectures, nlohmann::json::array({"SCMP_ARCH_" + name}));
+}
+
+TEST(pattern, every_byte_counts) {
+  std::vector<std::byte> block(4096 + 3);
+  make_pattern(42, 8 * 1000, block);
+  EXPECT_EQ(check_pattern(42, 8 * 1000, block).wrong_bytes, 0U);
+  EXPECT_NE(check_pattern(43, 8 * 1000, block).wrong_bytes, 0U);
+  EXPECT_NE(check_pattern(42, 8 * 1001, block).wrong_bytes, 0U);
+  for (const std::size_t at : {0UL, 5UL, 4095UL, 4098UL}) {
+    block[at] ^= std::byte{1};
+    const check_result result = check_pattern(42, 8 * 1000, block);
+    EXPECT_EQ(result.wrong_bytes, 1U);
+    EXPECT_EQ(result.first_wrong_offset, 8 * 1000 + at);
+    EXPECT_EQ(result.checked_bytes, block.size());
+    block[at] ^= std::byte{1};
+  }
+}
+
+TEST(demo_size, fits_into_what_is_free) {
+  constexpr std::uint64_t gib = 1ULL << 30U;
+  constexpr std::uint64_t mib = 1ULL << 20U;
+  EXPECT_EQ(fitting_size(gib, 100 * gib), gib);
+  EXPECT_EQ(fitting_size(gib, gib), 512 * mib);
+  EXPECT_EQ(fitting_size(gib, 0), mib);
+}
+
+TEST(demo_size, knows_what_is_free_on_the_host) {
+  const auto free = free_bytes({"host", {}, {}, device_kind::host});
+  ASSERT_TRUE(free);
+  EXPECT_GT(*free, 1U << 20U);
+}
+
+}  // namespace
+}  // namespace gpushm::cli

@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trials of sharing between pairs of `gpushm trial-worker`, over fake GPUs: what works, what fails
+// and with which words, and deaths.
+
+#include "apps/gpushm/inspect/trial/trial.hpp"
+
+#include <dirent.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/file.hpp"
+#include "base/sanitizers.hpp"
+#include "gpushm/broker.hpp"
+#include "gpushm/error.hpp"
+#include "testing/fake_driver/fake_gpus.hpp"
+#include "testing/process/child.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/temp_dir.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm::base::child_options;
+using gpushm::base::child_process;
+using gpushm::base::deadline_in;
+using gpushm::cli::run_trial;
+using gpushm::cli::trial_outcome;
+using gpushm::cli::trial_result;
+using gpushm::cli::trial_setup;
+using gpushm::inspect::way;
+using gpushm_testing::eventually;
+using gpushm_testing::patience;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using variables = std::vector<std::pair<std::string, std::string>>;
+
+constexpr way gpu_ways[] = {way::raw_legacy, way::legacy, way::vmm, way::pool};
+
+/// Host PIDs of everything that runs `gpushm trial-worker` for the fake GPUs at `root`.
+std::vector<pid_t> workers_of(const std::string& root) {
+  std::vector<pid_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) {
+      continue;
+    }
+    const auto command = gpushm::base::read_small_file("/proc/" + name + "/cmdline").value_or("");
+    const auto environment =
+        gpushm::base::read_small_file("/proc/" + name + "/environ").value_or("");
+    if (command.find("trial-worker") != std::string::npos &&
+        environment.find("GPUSHM_FAKE_GPU_ROOT=" + root) != std::string::npos) {
+      found.push_back(std::stoi(name));
+    }
+  }
+  return found;
+}
+
+class trial : public ::testing::Test {
+ protected:
+  trial() : gpus_(two_gpus()), broker_(gpushm::broker::start(broker_options())) {
+    ::signal(SIGPIPE, SIG_IGN);
+  }
+  ~trial() override {
+    // No trial leaves a process behind, whatever became of it.
+    EXPECT_TRUE(eventually([&] { return workers_of(gpus_.root()).empty(); }, seconds(10)));
+  }
+  trial(const trial&) = delete;
+  trial& operator=(const trial&) = delete;
+
+  static gpushm::fake::fake_gpus_options two_gpus() {
+    gpushm::fake::fake_gpus_options options;
+    options.gpus = 2;
+    return options;
+  }
+  [[nodiscard]] gpushm::broker_options broker_options() const {
+    gpushm::broker_options options;
+    options.socket_path = directory_ / "socket";
+    options.domain = "trial";
+    options.accept_fake_chunks = true;
+    return options;
+  }
+
+  [[nodiscard]] child_process worker(const std::vector<std::string>& more = {},
+                                     const variables& environment = {}) const {
+    child_options options;
+    options.argv = {gpushm_testing::own_program("gpushm"), "trial-worker"};
+    options.argv.insert(options.argv.end(), more.begin(), more.end());
+    options.environment = gpus_.environment();
+    for (const auto& variable : environment) {
+      std::erase_if(options.environment,
+                    [&](const auto& known) { return known.first == variable.first; });
+      options.environment.push_back(variable);
+    }
+    return child_process::start(options);
+  }
+  /// Another program in a worker's place.
+  [[nodiscard]] static child_process script(const std::string& text) {
+    child_options options;
+    options.argv = {"/bin/sh", "-c", text};
+    return child_process::start(options);
+  }
+  [[nodiscard]] trial_setup setup(way how) const {
+    trial_setup made;
+    made.how = how;
+    made.exporter_device = gpus_.gpus().front().uuid;
+    made.socket = broker_.socket_path();
+    made.size_bytes = 300'001;  // no multiple of anything
+    return made;
+  }
+  [[nodiscard]] trial_outcome run(child_process& exporter, child_process& importer, way how) const {
+    return run_trial(exporter, importer, setup(how), deadline_in(patience(seconds(30))));
+  }
+  static void expect_works(const trial_outcome& outcome) {
+    EXPECT_EQ(outcome.result, trial_result::works) << outcome.side << ": " << outcome.text;
+    EXPECT_EQ(outcome.side + outcome.failure + outcome.text, "");
+    EXPECT_GT(outcome.open_time.count(), 0);
+  }
+  static void expect_ends(const trial_outcome& outcome,
+                          trial_result result,
+                          const std::string& side,
+                          const std::string& failure,
+                          const std::string& text) {
+    EXPECT_EQ(outcome.result, result);
+    EXPECT_EQ(outcome.side, side);
+    EXPECT_EQ(outcome.failure, failure);
+    EXPECT_EQ(outcome.text, text);
+  }
+  static void stop(child_process& process) {
+    process.close_input();
+    const auto status = process.wait(deadline_in(patience(seconds(10))));
+    ASSERT_TRUE(status);
+    EXPECT_EQ(*status, 0);
+  }
+  /// Whether namespaces can be made here: as root, or where users may have user namespaces.
+  [[nodiscard]] bool may_isolate() const {
+    auto process = worker({"--own-namespaces"});
+    process.write_line(R"({"way":"host","order":"hello"})");
+    const auto line = process.read_line(deadline_in(patience(seconds(10))));
+    return line && nlohmann::json::parse(*line).value("event", "") == "ready";
+  }
+  [[nodiscard]] bool all_free() const { return !gpus_.mounted() || gpus_.used_bytes(0) == 0; }
+
+  gpushm_testing::temp_dir directory_{0755};
+  gpushm::fake::fake_gpus gpus_;
+  gpushm::broker broker_;
+};
+
+TEST_F(trial, every_way_works_between_two_processes) {
+  auto exporter = worker();
+  auto importer = worker();
+  for (const way how : gpushm::inspect::all_ways) {
+    SCOPED_TRACE(to_string(how));
+    const auto outcome = run(exporter, importer, how);
+    expect_works(outcome);
+    EXPECT_NE(outcome.exporter_pid, outcome.importer_pid);
+    EXPECT_GT(outcome.exporter_pid, exporter.pid());
+  }
+  EXPECT_TRUE(all_free());
+  stop(exporter);
+  stop(importer);
+}
+
+TEST_F(trial, each_way_can_be_tried_once) {
+  auto exporter = worker();
+  auto importer = worker();
+  expect_works(run(exporter, importer, way::host));
+  expect_ends(run(exporter, importer, way::host),
+              trial_result::not_run,
+              "exporter",
+              "this way was tried with these two before",
+              "this way was tried with these two before; its child ended with exit status 0");
+  expect_works(run(exporter, importer, way::vmm));
+}
+
+TEST_F(trial, the_importer_may_use_another_gpu) {
+  auto exporter = worker();
+  auto importer = worker();
+  for (const way how : gpu_ways) {
+    SCOPED_TRACE(to_string(how));
+    auto other = setup(how);
+    other.importer_device = gpus_.gpus().at(1).uuid;
+    expect_works(run_trial(exporter, importer, other, deadline_in(patience(seconds(30)))));
+  }
+}
+
+TEST_F(trial, equal_pids_stop_raw_handles_and_nothing_else) {
+  if (gpushm::base::under_thread_sanitizer) {
+    GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
+  }
+  if (!may_isolate()) {
+    GTEST_SKIP() << "no namespaces of its own for a process here";
+  }
+  auto exporter = worker({"--own-namespaces"});
+  auto importer = worker({"--own-namespaces"});
+  for (const way how : gpushm::inspect::all_ways) {
+    SCOPED_TRACE(to_string(how));
+    const auto outcome = run(exporter, importer, how);
+    EXPECT_EQ(outcome.exporter_pid, outcome.importer_pid);
+    // The worker is number 1.
+    EXPECT_EQ(outcome.importer_pid, 64 + static_cast<int>(how));
+    if (how == way::raw_legacy) {
+      expect_ends(outcome,
+                  trial_result::fails,
+                  "importer",
+                  "CUDA_ERROR_INVALID_CONTEXT (201)",
+                  "cuIpcOpenMemHandle: CUDA_ERROR_INVALID_CONTEXT (201)");
+    } else {
+      expect_works(outcome);
+    }
+  }
+}
+
+TEST_F(trial, spare_pids_make_them_differ) {
+  if (gpushm::base::under_thread_sanitizer) {
+    GTEST_SKIP() << "ThreadSanitizer has a thread of its own in each process, which takes a PID";
+  }
+  if (!may_isolate()) {
+    GTEST_SKIP() << "no namespaces of its own for a process here";
+  }
+  auto exporter = worker({"--own-namespaces"});
+  auto importer = worker({"--own-namespaces", "--spare-pids", "7"});
+  const auto outcome = run(exporter, importer, way::raw_legacy);
+  expect_works(outcome);
+  EXPECT_EQ(outcome.importer_pid, outcome.exporter_pid + 7);
+}
+
+// ---- devices that are not there ----
+
+TEST_F(trial, an_importer_without_the_node_gets_the_measured_errors) {
+  const std::string other = gpus_.make_dev_root("dev-of-importer", {1});
+  auto exporter = worker();
+  auto importer = worker({}, {{"GPUSHM_DEV_ROOT", other}});
+  const std::string& uuid = gpus_.gpus().front().uuid;
+  expect_ends(run(exporter, importer, way::raw_legacy),
+              trial_result::fails,
+              "importer",
+              "CUDA_ERROR_INVALID_VALUE (1)",
+              "cuIpcOpenMemHandle: CUDA_ERROR_INVALID_VALUE (1)");
+  for (const way how : {way::legacy, way::vmm, way::pool}) {
+    SCOPED_TRACE(to_string(how));
+    const auto outcome = run(exporter, importer, how);
+    EXPECT_EQ(outcome.result, trial_result::fails);
+    EXPECT_EQ(outcome.side, "importer");
+    EXPECT_EQ(outcome.failure, "device_not_visible");
+    EXPECT_THAT(outcome.text, HasSubstr("this process may not use " + uuid));
+    EXPECT_THAT(outcome.text, HasSubstr("start the container or pod with this GPU too"));
+  }
+  expect_works(run(exporter, importer, way::host));
+}
+
+TEST_F(trial, an_importer_without_any_gpu_too) {
+  auto exporter = worker();
+  auto importer = worker({}, {{"GPUSHM_DEV_ROOT", gpus_.make_dev_root("dev-of-importer", {})}});
+  expect_ends(run(exporter, importer, way::raw_legacy),
+              trial_result::fails,
+              "importer",
+              "CUDA_ERROR_NO_DEVICE (100)",
+              "cuInit: no device: CUDA_ERROR_NO_DEVICE (100)");
+  for (const way how : {way::legacy, way::vmm, way::pool}) {
+    SCOPED_TRACE(to_string(how));
+    const auto outcome = run(exporter, importer, how);
+    EXPECT_EQ(outcome.result, trial_result::fails);
+    EXPECT_EQ(outcome.side, "importer");
+    EXPECT_EQ(outcome.failure, "device_not_visible") << outcome.text;
+  }
+}
+
+TEST_F(trial, an_exporter_without_the_gpu_fails_at_its_own_side) {
+  auto exporter = worker({}, {{"GPUSHM_DEV_ROOT", gpus_.make_dev_root("dev-of-exporter", {1})}});
+  auto importer = worker();
+  const auto raw = run(exporter, importer, way::raw_legacy);
+  EXPECT_EQ(raw.result, trial_result::fails);
+  EXPECT_EQ(raw.side, "exporter");
+  EXPECT_EQ(raw.failure, "CUDA_ERROR_INVALID_DEVICE (101)");
+  for (const way how : {way::legacy, way::vmm, way::pool}) {
+    SCOPED_TRACE(to_string(how));
+    const auto outcome = run(exporter, importer, how);
+    EXPECT_EQ(outcome.result, trial_result::fails);
+    EXPECT_EQ(outcome.side, "exporter");
+    EXPECT_EQ(outcome.failure, "device_not_found");
+    EXPECT_THAT(outcome.text, HasSubstr("find device \"" + gpus_.gpus().front().uuid + "\""));
+  }
+}
+
+TEST_F(trial, an_importer_gpu_that_is_not_there_is_told) {
+  auto exporter = worker();
+  auto importer = worker();
+  auto wrong = setup(way::vmm);
+  wrong.importer_device = "7";
+  const auto outcome = run_trial(exporter, importer, wrong, deadline_in(patience(seconds(30))));
+  EXPECT_EQ(outcome.result, trial_result::fails);
+  EXPECT_EQ(outcome.side, "importer");
+  EXPECT_EQ(outcome.failure, "device_not_found");
+  wrong.how = way::raw_legacy;
+  const auto raw = run_trial(exporter, importer, wrong, deadline_in(patience(seconds(30))));
+  EXPECT_EQ(raw.side, "importer");
+  EXPECT_EQ(raw.failure, "CUDA_ERROR_INVALID_DEVICE (101)");
+}
+
+TEST_F(trial, a_broker_that_is_not_there_is_told) {
+  auto exporter = worker();
+  auto importer = worker();
+  auto wrong = setup(way::host);
+  wrong.socket = directory_ / "nobody";
+  const auto outcome = run_trial(exporter, importer, wrong, deadline_in(patience(seconds(30))));
+  EXPECT_EQ(outcome.result, trial_result::fails);
+  EXPECT_EQ(outcome.side, "exporter");
+  EXPECT_EQ(outcome.failure, "broker_unreachable");
+}
+
+TEST_F(trial, the_drivers_own_failure_is_told_in_its_words) {
+  auto exporter = worker({}, {{"GPUSHM_FAKE_FAIL", "cuMemAlloc_v2:*=2,cuMemCreate:*=2"}});
+  auto importer = worker();
+  const auto raw = run(exporter, importer, way::raw_legacy);
+  EXPECT_EQ(raw.side, "exporter");
+  EXPECT_EQ(raw.failure, "CUDA_ERROR_OUT_OF_MEMORY (2)");
+  EXPECT_EQ(raw.text, "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)");
+  const auto vmm = run(exporter, importer, way::vmm);
+  EXPECT_EQ(vmm.side, "exporter");
+  EXPECT_EQ(vmm.failure, "out_of_memory");
+}
+
+// ---- sides that are no good ----
+
+TEST_F(trial, an_answer_that_was_not_written_is_wrong_data) {
+  auto exporter = worker();
+  auto importer = script(R"(while read -r line; do case "$line" in
+*'"order":"hello"'*) echo '{"way":"host","event":"ready","pid":7}';;
+*'"order":"open"'*) echo '{"way":"host","event":"answered","pid":7,"open_ns":5}';;
+*'"order":"end"'*) echo '{"way":"host","event":"ended","crashed":false,"status":"exit status 0"}';;
+esac; done)");
+  const auto outcome = run(exporter, importer, way::host);
+  EXPECT_EQ(outcome.result, trial_result::fails);
+  EXPECT_EQ(outcome.side, "exporter");
+  EXPECT_EQ(outcome.failure, "wrong data");
+  EXPECT_THAT(outcome.text,
+              ::testing::MatchesRegex("29[0-9]+ of 300001 bytes are not what the other side wrote, "
+                                      "the first at offset [0-9]"));
+  EXPECT_EQ(outcome.importer_pid, 7);
+  EXPECT_EQ(outcome.open_time.count(), 5);
+}
+
+TEST_F(trial, a_program_that_speaks_otherwise_is_an_error) {
+  auto exporter = worker();
+  auto importer = script("read -r line; echo Segmentation fault; read -r line");
+  try {
+    static_cast<void>(run(exporter, importer, way::host));
+    FAIL() << "no error";
+  } catch (const gpushm::error& failure) {
+    EXPECT_EQ(failure.code(), gpushm::errc::protocol_error);
+    EXPECT_STREQ(failure.what(), "try sharing \"importer\": it said: Segmentation fault");
+  }
+}
+
+TEST_F(trial, a_program_that_says_nothing_is_an_error_at_the_deadline) {
+  auto exporter = worker();
+  auto importer = script("read -r line; read -r line");
+  try {
+    static_cast<void>(run_trial(exporter,
+                                importer,
+                                setup(way::host),
+                                deadline_in(patience(std::chrono::milliseconds(500)))));
+    FAIL() << "no error";
+  } catch (const gpushm::error& failure) {
+    EXPECT_EQ(failure.code(), gpushm::errc::timed_out);
+    EXPECT_EQ(failure.cause(), "no output before the deadline");
+  }
+}
+
+// ---- deaths ----
+
+TEST_F(trial, a_crash_costs_its_way_only) {
+  auto exporter = worker();
+  auto importer = worker({}, {{"GPUSHM_FAKE_FAIL", "cuMemPoolImportFromShareableHandle:1=crash"}});
+  const auto outcome = run(exporter, importer, way::pool);
+  expect_ends(outcome,
+              trial_result::crashes,
+              "importer",
+              "killed by signal 11 (Segmentation fault)",
+              "the importer was killed by signal 11 (Segmentation fault) in \"open\"");
+  expect_works(run(exporter, importer, way::host));
+  expect_works(run(exporter, importer, way::vmm));
+}
+
+TEST_F(trial, a_side_that_hangs_is_killed_and_told) {
+  auto exporter = worker();
+  auto importer = worker();
+  // Stopped, the exporter's child answers nothing, as one that hangs in the driver.
+  exporter.write_line(R"({"way":"host","order":"hello"})");
+  const auto line = exporter.read_line(deadline_in(patience(seconds(10))));
+  ASSERT_TRUE(line);
+  const pid_t pid = nlohmann::json::parse(*line).at("pid").get<pid_t>();
+  ASSERT_EQ(::kill(pid, SIGSTOP), 0);
+  const auto outcome =
+      run_trial(exporter, importer, setup(way::host), deadline_in(std::chrono::milliseconds(500)));
+  expect_ends(outcome,
+              trial_result::fails,
+              "exporter",
+              "timed_out",
+              "no answer to \"export\" in time: its process was killed");
+  EXPECT_NE(::kill(pid, 0), 0);
+  expect_works(run(exporter, importer, way::vmm));
+}
+
+TEST_F(trial, a_dead_program_is_an_error_that_says_how_it_ended) {
+  auto exporter = worker();
+  auto importer = worker();
+  expect_works(run(exporter, importer, way::host));
+  ::kill(importer.pid(), SIGKILL);
+  try {
+    static_cast<void>(run(exporter, importer, way::vmm));
+    FAIL() << "no error";
+  } catch (const gpushm::error& failure) {
+    EXPECT_EQ(failure.code(), gpushm::errc::peer_died);
+    EXPECT_STREQ(failure.what(),
+                 "try sharing \"importer\": the program of this side ended with killed by signal 9 "
+                 "(Killed) instead of answering \"hello\"");
+  }
+}
+
+TEST_F(trial, the_end_of_their_input_leaves_no_worker) {
+  auto exporter = worker();
+  auto importer = worker({"--own-namespaces"});
+  static_cast<void>(run(exporter, importer, way::host));
+  EXPECT_GE(workers_of(gpus_.root()).size(), 8U);
+  exporter.close_input();
+  importer.close_input();
+  EXPECT_TRUE(eventually([&] { return workers_of(gpus_.root()).empty(); }, seconds(10)));
+  ASSERT_TRUE(exporter.wait(deadline_in(seconds(10))));
+  ASSERT_TRUE(importer.wait(deadline_in(seconds(10))));
+}
+
+TEST_F(trial, sigkill_of_who_drives_it_leaves_no_worker) {
+  gpushm_testing::spawn_options options;
+  options.argv = {gpushm_testing::own_program("trial_driver"),
+                  gpushm_testing::own_program("gpushm"),
+                  broker_.socket_path()};
+  if (may_isolate()) {
+    options.argv.emplace_back("--own-namespaces");
+  }
+  options.env = gpus_.environment();
+  auto driver = gpushm_testing::child::start(options);
+  driver.wait_for_line("^exporter waits$", seconds(20));
+  // Two programs with five children each, of which one has done its part; those with namespaces of
+  // their own have a process outside too.
+  EXPECT_GE(workers_of(gpus_.root()).size(), 11U);
+  driver.kill(SIGKILL);
+  EXPECT_EQ(driver.wait_exit(seconds(20)), gpushm_testing::killed_by(SIGKILL));
+  EXPECT_TRUE(eventually([&] { return workers_of(gpus_.root()).empty(); }, seconds(10)));
+  EXPECT_TRUE(eventually([&] { return all_free(); }, seconds(10)));
+}
+
+TEST_F(trial, sigterm_ends_a_worker_and_its_children) {
+  for (const bool isolated : {false, true}) {
+    if (isolated && !may_isolate()) {
+      continue;
+    }
+    auto process = isolated ? worker({"--own-namespaces"}) : worker();
+    process.write_line(R"({"way":"host","order":"hello"})");
+    ASSERT_TRUE(process.read_line(deadline_in(patience(seconds(10)))));
+    ::kill(process.pid(), SIGTERM);
+    ASSERT_TRUE(process.wait(deadline_in(patience(seconds(10)))));
+    EXPECT_TRUE(eventually([&] { return workers_of(gpus_.root()).empty(); }, seconds(10)));
+  }
+}
+
+}  // namespace
+}  // namespace gpushm_tests

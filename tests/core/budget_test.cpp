@@ -1,0 +1,560 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/budget.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "tests/core/world.hpp"
+
+namespace gpushm::core {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::uint64_t mib = 1024 * 1024;
+
+budget::amounts only(resource what, std::uint64_t amount) {
+  budget::amounts result{};
+  result[static_cast<std::size_t>(what)] = amount;
+  return result;
+}
+
+/// Takes one after the other, in turn, until none gets any more.
+std::vector<std::uint64_t> grow(budget& of,
+                                const std::vector<std::shared_ptr<account>>& who,
+                                resource what,
+                                std::uint64_t step) {
+  for (bool any = true; any;) {
+    any = false;
+    for (const auto& each : who) {
+      any = of.try_take(*each, what, step) || any;
+    }
+  }
+  std::vector<std::uint64_t> result;
+  for (const auto& each : who) {
+    result.push_back(each->used(what));
+  }
+  return result;
+}
+
+void give_all_back(budget& of, const std::vector<std::shared_ptr<account>>& who, resource what) {
+  for (const auto& each : who) {
+    of.give_back(*each, what, each->used(what));
+  }
+  EXPECT_EQ(of.used(what), 0U);
+}
+
+TEST(core_budget, one_alone_gets_nearly_all_and_n_get_equal_shares) {
+  for (const resource what : {resource::memory_bytes,
+                              resource::descriptors,
+                              resource::connections,
+                              resource::subscriptions,
+                              resource::waiting_opens}) {
+    const std::uint64_t total = 64 * mib;
+    budget whole(only(what, total), nullptr);
+    for (std::size_t n = 1; n <= 5; ++n) {
+      std::vector<std::shared_ptr<account>> all;
+      for (std::size_t i = 0; i < n; ++i) {
+        all.push_back(whole.account_of({"uid " + std::to_string(i), true}));
+      }
+      const auto got = grow(whole, all, what, total / 4096);
+      const double open = static_cast<double>(total) * 31 / 32;  // the operator's part apart
+      const double expected = open * 8 / (8 * static_cast<double>(n) + 1);
+      for (const std::uint64_t each : got) {
+        EXPECT_NEAR(static_cast<double>(each), expected, static_cast<double>(total) / 20)
+            << n << " members of resource " << static_cast<int>(what);
+      }
+      give_all_back(whole, all, what);
+    }
+  }
+}
+
+TEST(core_budget, a_newcomer_finds_something_after_one_has_taken_all_it_could) {
+  budget whole(only(resource::descriptors, 10'000), nullptr);
+  const auto first = whole.account_of({"uid 1", true});
+  grow(whole, {first}, resource::descriptors, 1);
+  const auto second = whole.account_of({"uid 2", true});
+  const auto got = grow(whole, {second}, resource::descriptors, 1);
+  EXPECT_GT(got[0], 800U);
+  EXPECT_FALSE(whole.try_take(*first, resource::descriptors, 1));
+  give_all_back(whole, {first, second}, resource::descriptors);
+}
+
+TEST(core_budget, one_take_of_everything_is_refused_too) {
+  budget whole(only(resource::descriptors, 10'000), nullptr);
+  const auto who = whole.account_of({"uid 1", true});
+  EXPECT_FALSE(whole.try_take(*who, resource::descriptors, 10'000));
+  EXPECT_FALSE(whole.try_take(*who, resource::descriptors, 9'900));
+  EXPECT_TRUE(whole.try_take(*who, resource::descriptors, 8'000));
+  EXPECT_FALSE(whole.try_take(*who, resource::descriptors, ~std::uint64_t{0}));
+  give_all_back(whole, {who}, resource::descriptors);
+}
+
+TEST(core_budget, processes_that_nothing_vouches_for_share_one_bucket) {
+  budget whole(only(resource::connections, 4096), nullptr);
+  std::vector<std::shared_ptr<account>> forked;
+  for (int i = 0; i < 50; ++i) {
+    forked.push_back(whole.account_of({"process " + std::to_string(i), false}));
+  }
+  const auto honest = whole.account_of({"uid 7", true});
+  forked.push_back(honest);
+  const auto got = grow(whole, forked, resource::connections, 1);
+  const std::uint64_t together = whole.used(resource::connections) - got.back();
+  // About half each, however often it forks.
+  EXPECT_GT(got.back(), 4096U * 4 / 10);
+  EXPECT_LE(together, 4096U / 2 + 50);
+  give_all_back(whole, forked, resource::connections);
+}
+
+TEST(core_budget, the_operator_gets_in_when_members_hold_all_they_can) {
+  budget whole(only(resource::connections, 4096), nullptr);
+  std::vector<std::shared_ptr<account>> all;
+  for (int i = 0; i < 300; ++i) {
+    all.push_back(whole.account_of({"uid " + std::to_string(i), true}));
+  }
+  grow(whole, all, resource::connections, 1);
+  const auto root = whole.account_of({"uid 0", true});
+  EXPECT_FALSE(whole.try_take(*root, resource::connections, 1));
+  EXPECT_TRUE(whole.try_take(*root, resource::connections, 1, true));
+  all.push_back(root);
+  give_all_back(whole, all, resource::connections);
+}
+
+TEST(core_budget, the_quota_is_all_of_one_member_that_is_alone) {
+  budget whole(only(resource::segment_bytes, 1000), nullptr);
+  const auto who = whole.account_of({"uid 1", true});
+  EXPECT_TRUE(whole.try_take(*who, resource::segment_bytes, 1000));
+  whole.give_back(*who, resource::segment_bytes, 1000);
+  const auto other = whole.account_of({"uid 2", true});
+  EXPECT_TRUE(whole.try_take(*other, resource::segment_bytes, 100));
+  EXPECT_FALSE(whole.try_take(*who, resource::segment_bytes, 900));
+  EXPECT_TRUE(whole.try_take(*who, resource::segment_bytes, 400));
+  whole.give_back(*who, resource::segment_bytes, 400);
+  whole.give_back(*other, resource::segment_bytes, 100);
+}
+
+TEST(core_budget, refusals_say_who_holds_what) {
+  budget whole(only(resource::descriptors, 1000), nullptr);
+  const auto who = whole.account_of({"uid 1", true});
+  const auto share = whole.take(*who, resource::descriptors, 900);
+  ASSERT_TRUE(share);
+  EXPECT_EQ(share->code(), errc::share_exceeded);
+  EXPECT_EQ(share->cause(),
+            "no room for 900 more descriptors: uid 1 holds 0, all members 0 of 1000, and what is "
+            "left is kept for the others");
+  const auto all = whole.take(*who, resource::descriptors, 1001);
+  ASSERT_TRUE(all);
+  EXPECT_EQ(all->code(), errc::too_many_descriptors);
+  EXPECT_EQ(all->cause(), "no room for 1001 more descriptors: 0 of 1000 are in use");
+  EXPECT_THAT(all->next_step(), HasSubstr("raise the broker's open file limit"));
+  EXPECT_EQ(whole.used(resource::descriptors), 0U);
+}
+
+TEST(core_budget, accounts_end_with_their_last_user) {
+  budget whole({}, nullptr);
+  {
+    const auto one = whole.account_of({"process 1", false});
+    const auto same = whole.account_of({"process 1", false});
+    EXPECT_EQ(one, same);
+    EXPECT_EQ(whole.account_count(), 2U);  // and the bucket
+  }
+  EXPECT_EQ(whole.account_count(), 0U);
+}
+
+TEST(core_budget, charges_go_back_with_their_object_wherever_it_went) {
+  budget whole(only(resource::memory_bytes, 64 * mib), nullptr);
+  const auto who = whole.account_of({"uid 1", true});
+  {
+    charges first(whole, who, false);
+    first.take(resource::memory_bytes, 100);
+    charges second(std::move(first));
+    first = charges(whole, who, false);
+    first.charge(resource::memory_bytes, 7);
+    second = std::move(first);
+    EXPECT_EQ(who->used(resource::memory_bytes), 7U);
+    second.give_back(resource::memory_bytes, 3);
+    EXPECT_EQ(second.held(resource::memory_bytes), 4U);
+  }
+  EXPECT_EQ(who->used(resource::memory_bytes), 0U);
+}
+
+TEST(core_budget, a_full_domain_leaves_room_for_the_others_of_the_process) {
+  const auto process = std::make_shared<process_budget>(256 * mib, 10'000);
+  std::vector<std::unique_ptr<budget>> domains;
+  std::vector<std::shared_ptr<account>> members;
+  for (int i = 0; i < 5; ++i) {
+    domains.push_back(std::make_unique<budget>(only(resource::memory_bytes, 256 * mib), process));
+    members.push_back(domains.back()->account_of({"uid 1", true}));
+  }
+  for (int i = 0; i < 4; ++i) {  // one after the other takes what it gets
+    while (domains[static_cast<std::size_t>(i)]->try_take(
+        *members[static_cast<std::size_t>(i)], resource::memory_bytes, 4096)) {
+    }
+  }
+  EXPECT_LT(process->used(resource::memory_bytes), 256 * mib);
+  EXPECT_TRUE(domains[4]->try_take(*members[4], resource::memory_bytes, 16 * 1024));
+  for (std::size_t i = 0; i < 5; ++i) {
+    domains[i]->give_back(
+        *members[i], resource::memory_bytes, members[i]->used(resource::memory_bytes));
+  }
+  EXPECT_EQ(process->used(resource::memory_bytes), 0U);
+  members.clear();
+}
+
+TEST(core_budget, what_domains_of_several_threads_take_never_exceeds_the_process) {
+  const auto process = std::make_shared<process_budget>(0, 10'000);
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      budget own(only(resource::descriptors, 10'000), process);
+      const auto who = own.account_of({"uid 1", true});
+      for (int round = 0; round < 20'000; ++round) {
+        if (own.try_take(*who, resource::descriptors, 17)) {
+          EXPECT_LE(process->used(resource::descriptors), 10'000U);
+          if (round % 3 != 0) {
+            own.give_back(*who, resource::descriptors, 17);
+          }
+        }
+      }
+      own.give_back(*who, resource::descriptors, who->used(resource::descriptors));
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(process->used(resource::descriptors), 0U);
+}
+
+// ---- the domain's use of it ----
+
+using namespace testing_world;
+
+constexpr std::uint32_t broker_uid = 42;
+
+class core_share : public testing::Test {
+ protected:
+  explicit core_share(const limits& bounds = {}) : domain_("default", broker_uid, bounds) {}
+
+  session_id join(std::uint32_t uid, std::int32_t pid = 100) {
+    domain_.connect(++last_session_, {pid, uid, true});
+    return last_session_;
+  }
+  gpushm::generation make(session_id session,
+                          const std::string& name,
+                          lifetime kept = lifetime::leased) {
+    const auto made = domain_.reserve(session, host_segment(name, 4096, kept)).generation;
+    domain_.attach(session, made, 0, 1);
+    domain_.publish(session, made, {});
+    return made;
+  }
+  void open(session_id session,
+            const std::string& name,
+            std::optional<time_point> deadline = std::nullopt) {
+    domain_.open(session, {++request_, 0, name, 0, deadline, at_ms(0)});
+  }
+  void expect_nothing_left() {
+    for (session_id session = 1; session <= last_session_; ++session) {
+      domain_.disconnect(session, true);
+    }
+    seen_.settle();
+    while (domain_.work()) {
+      seen_.settle();
+    }
+    for (std::size_t i = 0; i < resource_count; ++i) {
+      EXPECT_EQ(domain_.budget().used(static_cast<resource>(i)), 0U) << "resource " << i;
+    }
+    EXPECT_EQ(domain_.budget().account_count(), 0U);
+    EXPECT_EQ(domain_.segment_count(), 0U);
+    EXPECT_EQ(domain_.lease_count(), 0U);
+    EXPECT_EQ(domain_.waiting_count(), 0U);
+  }
+
+  domain domain_;
+  recorder seen_{domain_};
+  session_id last_session_ = 0;
+  std::uint64_t request_ = 0;
+};
+
+TEST_F(core_share, an_exporter_is_asked_no_more_than_it_has_answered) {
+  const session_id exporter = join(1);
+  reservation legacy = host_segment("w");
+  legacy.backend = backend::cuda_ipc;
+  legacy.device.kind = device_kind::gpu;
+  legacy.chunk_count = 0;
+  legacy.ticket.assign(8, std::byte{1});
+  const auto made = domain_.reserve(exporter, legacy).generation;
+  domain_.publish(exporter, made, {});
+  const session_id importer = join(2);
+  for (int i = 0; i < 640; ++i) {
+    open(importer, "w");
+  }
+  const std::size_t most = domain_.bounds().max_confirmations;
+  EXPECT_EQ(seen_.questions().size(), most);
+  // A stopped exporter is not asked again for those that have timed out.
+  while (domain_.next_deadline()) {
+    domain_.tick(at_ms(60'000));
+  }
+  EXPECT_EQ(seen_.answers().size(), 640U);
+  open(importer, "w");
+  EXPECT_EQ(seen_.questions().size(), most);
+  // Each answer, also a late one, makes room for a question.
+  for (std::size_t i = 0; i < seen_.questions().size(); ++i) {
+    domain_.confirmed(exporter, seen_.questions()[i].confirmation, verdict::unchanged);
+    domain_.ask_more(exporter);
+  }
+  EXPECT_EQ(seen_.questions().size(), most + 1);
+  EXPECT_EQ(seen_.answers().back().generation, made);
+  expect_nothing_left();
+}
+
+TEST_F(core_share, many_leases_of_a_dead_session_end_bit_by_bit) {
+  const session_id watcher = join(1);
+  domain_.subscribe(watcher, 1, "");
+  const session_id doomed = join(2);
+  for (int i = 0; i < 2'000; ++i) {
+    make(doomed, "s/" + std::to_string(i));
+  }
+  seen_.notices().clear();
+  domain_.disconnect(doomed, false);
+  EXPECT_GT(domain_.segment_count(), 1'000U);
+  EXPECT_LT(domain_.segment_count(), 2'000U);
+  int turns = 0;
+  seen_.settle();
+  while (domain_.work()) {
+    seen_.settle();
+    ++turns;
+    // Others go on meanwhile.
+    const auto made = make(watcher, "between");
+    domain_.release(watcher, made, 1);
+  }
+  EXPECT_GE(turns, 5);
+  EXPECT_EQ(domain_.segment_count(), 0U);
+  const auto deaths =
+      std::count_if(seen_.notices().begin(), seen_.notices().end(), [](const notice& each) {
+        return each.kind == event_kind::peer_died;
+      });
+  EXPECT_EQ(deaths, 2'000);
+  expect_nothing_left();
+}
+
+TEST_F(core_share, the_end_of_leases_tells_no_crowd_of_subscribers_at_once) {
+  for (std::uint32_t uid = 1; uid <= 40; ++uid) {
+    const session_id watcher = join(uid);
+    for (std::uint64_t number = 1; number <= 50; ++number) {
+      domain_.subscribe(watcher, number, "");
+    }
+  }
+  const session_id doomed = join(50);
+  for (int i = 0; i < 20; ++i) {
+    make(doomed, "s/" + std::to_string(i));
+  }
+  const std::size_t most = 2 * 2'000;  // a death and a removal of one segment
+  seen_.notices().clear();
+  domain_.disconnect(doomed, false);
+  EXPECT_LE(seen_.notices().size(), most);
+  for (bool more = true; more;) {
+    seen_.notices().clear();
+    more = domain_.work();
+    EXPECT_LE(seen_.notices().size(), most);
+  }
+  expect_nothing_left();
+}
+
+TEST_F(core_share, many_that_wait_for_one_name_are_answered_bit_by_bit) {
+  std::vector<session_id> waiters;
+  for (int i = 0; i < 20; ++i) {
+    waiters.push_back(join(static_cast<std::uint32_t>(10 + i)));
+    for (int k = 0; k < 100; ++k) {
+      open(waiters.back(), "w", at_ms(1'000'000));
+    }
+  }
+  EXPECT_EQ(domain_.waiting_count(), 2'000U);
+  const session_id creator = join(1);
+  const auto made = make(creator, "w", lifetime::persistent);
+  EXPECT_GT(domain_.waiting_count(), 1'000U);
+  EXPECT_FALSE(seen_.answers().empty());
+  seen_.settle();
+  while (domain_.work()) {
+    seen_.settle();
+  }
+  EXPECT_EQ(domain_.waiting_count(), 0U);
+  EXPECT_EQ(seen_.answers().size(), 2'000U);
+  EXPECT_TRUE(std::all_of(seen_.answers().begin(), seen_.answers().end(), [&](const answer& each) {
+    return each.generation == made;
+  }));
+  domain_.remove(creator, "w");
+  expect_nothing_left();
+}
+
+TEST_F(core_share, those_that_wait_are_not_given_what_was_removed_meanwhile) {
+  const session_id waiter = join(10);
+  for (int k = 0; k < 1'000; ++k) {
+    open(waiter, "w", at_ms(1'000'000));
+  }
+  const session_id creator = join(1);
+  make(creator, "w");
+  const std::size_t answered = seen_.answers().size();
+  domain_.remove(creator, "w");
+  seen_.settle();
+  while (domain_.work()) {
+    seen_.settle();
+  }
+  EXPECT_EQ(seen_.answers().size(), answered);
+  EXPECT_EQ(domain_.waiting_count(), 1'000U - answered);
+  domain_.tick(at_ms(2'000'000));
+  while (domain_.next_deadline()) {
+    domain_.tick(at_ms(2'000'000));
+  }
+  EXPECT_EQ(seen_.answers().size(), 1'000U);
+  expect_nothing_left();
+}
+
+TEST_F(core_share, a_muted_session_hears_nothing_and_keeps_its_leases) {
+  const session_id watcher = join(1);
+  domain_.subscribe(watcher, 1, "");
+  const auto made = make(watcher, "mine");
+  domain_.mute(watcher);
+  seen_.notices().clear();
+  make(join(2), "w");
+  EXPECT_TRUE(seen_.notices().empty());
+  EXPECT_EQ(domain_.held(watcher, made).name, "mine");
+  EXPECT_EQ(domain_.budget().used(resource::subscriptions), 0U);
+  expect_nothing_left();
+}
+
+TEST_F(core_share, a_list_looks_at_nothing_that_the_session_may_not_see) {
+  const session_id other = join(1);
+  for (int i = 0; i < 1'000; ++i) {
+    domain_.reserve(other, host_segment("hidden/" + std::to_string(i)));
+  }
+  const session_id me = join(2);
+  domain_.reserve(me, host_segment("hidden/mine"));
+  make(me, "b");
+  make(other, "a");
+  make(other, "z");
+  std::vector<std::string> seen;
+  domain_.list(me, "", "", [&](const segment& what) {
+    seen.push_back(what.name);
+    return true;
+  });
+  EXPECT_EQ(seen, (std::vector<std::string>{"a", "b", "hidden/mine", "z"}));
+  seen.clear();
+  domain_.list(me, "", "b", [&](const segment& what) {
+    seen.push_back(what.name);
+    return seen.size() < 1;
+  });
+  EXPECT_EQ(seen, (std::vector<std::string>{"hidden/mine"}));
+  expect_nothing_left();
+}
+
+TEST_F(core_share, metadata_is_charged_as_long_as_anything_has_it) {
+  const session_id creator = join(1);
+  const auto made = domain_.reserve(creator, host_segment("w")).generation;
+  domain_.attach(creator, made, 0, 1);
+  const std::vector<std::byte> most(max_metadata_bytes);
+  domain_.publish(creator, made, most);
+  auto packet = domain_.stat(creator, "w").metadata;
+  domain_.remove(creator, "w");
+  domain_.release(creator, made, 1);
+  EXPECT_EQ(domain_.segment_count(), 0U);
+  EXPECT_GT(domain_.budget().used(resource::memory_bytes), max_metadata_bytes);
+  packet.reset();
+  EXPECT_LT(domain_.budget().used(resource::memory_bytes), max_metadata_bytes);
+  expect_nothing_left();
+}
+
+TEST_F(core_share, what_clients_say_of_devices_is_printable_and_sizes_fit_an_address_space) {
+  const session_id creator = join(1);
+  for (const std::string text : {"GPU\x1b]0;x\x07", "GPU\n", "GPU 1", "\xc2\x9b"}) {
+    reservation wanted = host_segment("w");
+    wanted.device.uuid = text;
+    EXPECT_EQ(error_of([&] { domain_.reserve(creator, wanted); }),
+              "the device's description has characters other than printable ASCII (report this as "
+              "a bug)");
+    std::swap(wanted.device.uuid, wanted.device.pci_address);
+    errc code{};
+    error_of([&] { domain_.reserve(creator, wanted); }, &code);
+    EXPECT_EQ(code, errc::invalid_argument);
+  }
+  for (const std::uint64_t bytes :
+       {(std::uint64_t{1} << 48U) + 1, std::uint64_t{1} << 63U, ~std::uint64_t{0}}) {
+    EXPECT_EQ(error_of([&] { domain_.reserve(creator, host_segment("w", bytes)); }),
+              "the segment is larger than an address space (256 TiB) (create a smaller one)");
+  }
+  expect_nothing_left();
+}
+
+class core_small : public core_share {
+ protected:
+  static limits bounds() {
+    limits result;
+    result.max_descriptors = 10'000;
+    result.max_memory_bytes = 64 * mib;
+    result.max_connections = 4'096;
+    return result;
+  }
+  core_small() : core_share(bounds()) {}
+};
+
+TEST_F(core_small, one_reservation_cannot_take_all_descriptors) {
+  const session_id greedy = join(1);
+  errc code{};
+  error_of([&] { domain_.reserve(greedy, host_segment("w", 4096, lifetime::leased, 9'900)); },
+           &code);
+  EXPECT_EQ(code, errc::share_exceeded);
+  domain_.reserve(greedy, host_segment("w", 4096, lifetime::leased, 8'500));
+  const session_id honest = join(2);
+  make(honest, "mine");
+  make(join(broker_uid), "the operator's");
+  expect_nothing_left();
+}
+
+TEST_F(core_small, reservations_that_attach_nothing_are_bounded_by_memory) {
+  const session_id greedy = join(1);
+  int made = 0;
+  errc code{};
+  try {
+    for (;; ++made) {
+      domain_.reserve(greedy, host_segment("s/" + std::to_string(made)));
+    }
+  } catch (const error& why) {
+    code = why.code();
+  }
+  EXPECT_EQ(code, errc::share_exceeded);
+  EXPECT_LT(static_cast<std::uint64_t>(made), 64 * mib / cost::segment);
+  make(join(2), "mine");
+  expect_nothing_left();
+}
+
+TEST_F(core_small, a_refused_request_leaves_nothing_taken) {
+  const session_id one = join(1);
+  const auto before = domain_.budget().used(resource::memory_bytes);
+  error_of([&] { domain_.reserve(one, host_segment("w", 4096, lifetime::leased, 9'999)); });
+  error_of([&] { domain_.subscribe(one, 1, std::string(256, 'x')); });
+  EXPECT_EQ(domain_.budget().used(resource::memory_bytes), before);
+  EXPECT_EQ(domain_.budget().used(resource::segments), 0U);
+  EXPECT_EQ(domain_.budget().used(resource::segment_bytes), 0U);
+  EXPECT_EQ(domain_.budget().used(resource::subscriptions), 0U);
+  expect_nothing_left();
+}
+
+TEST_F(core_small, many_connections_of_one_uid_leave_room_for_another) {
+  errc code{};
+  try {
+    for (;;) {
+      join(1);
+    }
+  } catch (const error& why) {
+    code = why.code();
+    --last_session_;
+  }
+  EXPECT_EQ(code, errc::share_exceeded);
+  for (int i = 0; i < 100; ++i) {
+    join(2);
+  }
+  expect_nothing_left();
+}
+
+}  // namespace
+}  // namespace gpushm::core

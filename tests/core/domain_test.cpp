@@ -1,0 +1,809 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a domain allows, refuses and tells, case by case.
+#include <gtest/gtest.h>
+
+#include "tests/core/world.hpp"
+
+namespace gpushm::core {
+namespace {
+
+using namespace testing_world;
+
+constexpr std::uint32_t broker_uid = 42;
+const peer alice{101, 1000, true};
+const peer alice_too{102, 1000, true};
+const peer bob{201, 2000, true};
+const peer operator_{301, broker_uid, true};
+const peer nobody{0, 65534, false};
+const peer nobody_too{0, 65534, false};
+
+class domain_of : public testing::Test {
+ protected:
+  explicit domain_of(const limits& bounds = {}) : domain_("default", broker_uid, bounds) {
+    domain_.connect(1, alice);
+    domain_.connect(2, bob);
+    domain_.connect(3, alice_too);
+    domain_.connect(4, operator_);
+    domain_.connect(5, nobody);
+    domain_.connect(6, nobody_too);
+  }
+
+  gpushm::generation reserve(session_id session, const reservation& wanted) {
+    return domain_.reserve(session, wanted).generation;
+  }
+  gpushm::generation make(session_id session,
+                          const std::string& name,
+                          lifetime kept = lifetime::leased) {
+    const auto generation = reserve(session, host_segment(name, 4096, kept));
+    domain_.attach(session, generation, 0, 1);
+    domain_.publish(session, generation, {});
+    return generation;
+  }
+  void open(session_id session,
+            const std::string& name,
+            std::optional<time_point> deadline = std::nullopt,
+            std::uint64_t expected = 0) {
+    domain_.open(session, {++request_, 0, name, expected, deadline});
+  }
+  [[nodiscard]] const answer& last() const { return seen_.answers().back(); }
+  [[nodiscard]] bool holds(session_id session, gpushm::generation generation) const {
+    try {
+      static_cast<void>(domain_.held(session, generation));
+      return true;
+    } catch (const error&) {
+      return false;
+    }
+  }
+  void expect_nothing_left() {
+    for (session_id session = 1; session <= 6; ++session) {
+      domain_.disconnect(session, true);
+    }
+    EXPECT_EQ(domain_.segment_count(), 0U);
+    EXPECT_EQ(domain_.session_count(), 0U);
+    EXPECT_EQ(domain_.waiting_count(), 0U);
+    EXPECT_EQ(domain_.allocated_bytes(), 0U);
+    EXPECT_EQ(domain_.descriptors(), 0U);
+    EXPECT_TRUE(seen_.slots().empty());
+  }
+
+  domain domain_;
+  recorder seen_{domain_};
+  std::uint64_t request_ = 0;
+};
+
+using reserving = domain_of;
+using publishing = domain_of;
+using opening = domain_of;
+using releasing = domain_of;
+using removing = domain_of;
+using subscribing = domain_of;
+
+// ---- reserve
+// ---------------------------------------------------------------------------------------
+
+TEST_F(reserving, refuses_what_makes_no_segment_and_changes_nothing) {
+  struct {
+    const char* what;
+    void (*spoil)(reservation&);
+    const char* text;
+  } const cases[] = {
+      {"name",
+       [](reservation& r) { r.name.clear(); },
+       "the segment's name is empty (a name is 1 to 255 bytes of UTF-8 without \"@\", control "
+       "or invisible characters)"},
+      {"size",
+       [](reservation& r) { r.size_bytes = 0; },
+       "the size is 0 bytes (give a size of at least 1 byte)"},
+      {"allocated",
+       [](reservation& r) { r.allocated_bytes = r.size_bytes - 1; },
+       "less memory is allocated than the segment's size (report this as a bug)"},
+      {"chunks",
+       [](reservation& r) { r.chunk_count = 0; },
+       "the segment has no chunks (report this as a bug)"},
+      {"backend",
+       [](reservation& r) { r.backend = backend::cuda_vmm; },
+       "backend and device do not fit each other (report this as a bug)"},
+      {"device",
+       [](reservation& r) { r.device.kind = device_kind::gpu; },
+       "backend and device do not fit each other (report this as a bug)"},
+      {"uuid",
+       [](reservation& r) { r.device.uuid.assign(129, 'u'); },
+       "the device's description is too long (report this as a bug)"},
+      {"address",
+       [](reservation& r) { r.device.pci_address.assign(129, 'p'); },
+       "the device's description is too long (report this as a bug)"},
+  };
+  for (const auto& each : cases) {
+    reservation wanted = host_segment("kv");
+    each.spoil(wanted);
+    errc code{};
+    EXPECT_EQ(error_of([&] { domain_.reserve(1, wanted); }, &code), each.text) << each.what;
+    EXPECT_EQ(code, errc::invalid_argument);
+  }
+  EXPECT_EQ(domain_.segment_count(), 0U);
+  EXPECT_EQ(domain_.allocated_bytes(), 0U);
+  EXPECT_TRUE(seen_.slots().empty());
+}
+
+TEST_F(reserving, refuses_a_name_in_use_and_says_in_what_use) {
+  make(1, "kv");
+  reserve(1, host_segment("w"));
+  errc code{};
+  EXPECT_EQ(error_of([&] { reserve(2, host_segment("kv")); }, &code),
+            "a segment of this name exists in domain default (open it, remove it first, or choose "
+            "another name)");
+  EXPECT_EQ(code, errc::already_exists);
+  EXPECT_EQ(
+      error_of([&] { reserve(2, host_segment("w")); }),
+      "a segment of this name is being created by pid 101 (open it, remove it first, or choose "
+      "another name)");
+  expect_nothing_left();
+}
+
+TEST_F(reserving, needs_a_session_that_said_hello) {
+  EXPECT_EQ(error_of([&] { reserve(99, host_segment("kv")); }),
+            "the session has not said hello (say hello first)");
+}
+
+TEST_F(reserving, never_gives_a_generation_twice_and_reuses_slots) {
+  const auto first = make(1, "kv");
+  const auto slot = domain_.stat(1, "kv").slot;
+  domain_.release(1, first, 1);
+  const auto second = make(1, "kv");
+  EXPECT_GT(second, first);
+  EXPECT_EQ(domain_.stat(1, "kv").slot, slot);
+}
+
+class with_few_segments : public domain_of {
+ protected:
+  with_few_segments() : domain_of({.max_segments = 2}) {}
+};
+
+TEST_F(with_few_segments, the_one_too_many_is_refused_until_there_is_room) {
+  const auto first = make(1, "a");
+  make(1, "b");
+  errc code{};
+  EXPECT_EQ(error_of([&] { reserve(2, host_segment("c")); }, &code),
+            "no room for 1 more segments: 2 of 2 are in use (remove segments that are not used, or "
+            "serve with a larger --max-segments)");
+  EXPECT_EQ(code, errc::too_many_segments);
+  // Removed, but held still: it keeps its slot.
+  domain_.remove(1, "a");
+  EXPECT_EQ(domain_.segment_count(), 2U);
+  EXPECT_THROW(reserve(2, host_segment("c")), error);
+  domain_.release(1, first, 1);
+  reserve(2, host_segment("c"));
+  expect_nothing_left();
+}
+
+class with_quotas : public domain_of {
+ protected:
+  with_quotas() : domain_of({.quota_bytes = 10'000, .quota_bytes_per_principal = 4'096}) {}
+};
+
+TEST_F(with_quotas, a_uid_has_its_own_share_on_all_its_connections) {
+  const auto first = reserve(1, host_segment("a", 4'000));
+  errc code{};
+  EXPECT_EQ(error_of([&] { reserve(3, host_segment("b", 97)); }, &code),
+            "97 B do not fit into the quota of uid 1000: 3.91 KiB of 4 KiB are in use (remove "
+            "segments that are not used, or raise the broker's quota)");
+  EXPECT_EQ(code, errc::quota_exceeded);
+  reserve(3, host_segment("b", 96));
+  domain_.release(1, first, 1);
+  reserve(3, host_segment("c", 4'000));
+  expect_nothing_left();
+}
+
+TEST_F(with_quotas, uids_that_are_not_known_share_one_account) {
+  reserve(5, host_segment("a", 4'000));
+  EXPECT_EQ(error_of([&] { reserve(6, host_segment("b", 4'000)); }),
+            "3.91 KiB do not fit into the quota of processes whose uid is not known: 3.91 KiB of 4 "
+            "KiB are in use (remove segments that are not used, or raise the broker's quota)");
+  reserve(2, host_segment("b", 4'000));  // uid 2000 is known
+  expect_nothing_left();
+}
+
+TEST_F(with_quotas, the_domain_has_one_for_all) {
+  reserve(1, host_segment("a", 4'096));
+  reserve(2, host_segment("b", 4'096));
+  EXPECT_EQ(error_of([&] { reserve(5, host_segment("c", 4'096)); }),
+            "no room for 4 KiB more bytes of segments: 8 KiB of 9.77 KiB are in use (remove "
+            "segments that are not used, or raise the broker's quota)");
+  EXPECT_EQ(error_of([&] { reserve(5, host_segment("c", UINT64_MAX)); }),
+            "the segment is larger than an address space (256 TiB) (create a smaller one)");
+  expect_nothing_left();
+}
+
+TEST_F(with_quotas, removed_memory_counts_until_its_last_lease_ends) {
+  const auto first = make(1, "a", lifetime::persistent);
+  open(2, "a");
+  domain_.remove(1, "a");
+  domain_.release(1, first, 1);
+  EXPECT_EQ(domain_.allocated_bytes(), 4'096U);
+  EXPECT_THROW(reserve(1, host_segment("b", 4'096)), error);
+  domain_.release(2, first, 1);
+  EXPECT_EQ(domain_.allocated_bytes(), 0U);
+  reserve(1, host_segment("b", 4'096));
+}
+
+// Sizes are claims: a sum that wraps would forget who has what.
+TEST_F(reserving, refuses_claims_that_do_not_fit_into_64_bits_also_without_a_quota) {
+  // Each is bounded, so that all together stay a sum.
+  const auto most = std::uint64_t{1} << 48U;
+  EXPECT_THROW(reserve(1, host_segment("a", most + 1)), error);
+  const auto first = reserve(1, host_segment("a", most));
+  const auto second = reserve(2, host_segment("b", most));
+  domain_.release(1, first, 1);
+  domain_.release(2, second, 1);
+  expect_nothing_left();
+}
+
+class with_few_descriptors : public domain_of {
+ protected:
+  // Six connections of two each, and ten for segments.
+  with_few_descriptors() : domain_of({.max_descriptors = 22, .descriptors_per_session = 2}) {}
+};
+
+TEST_F(with_few_descriptors, a_segment_needs_one_for_each_chunk) {
+  reserve(1, host_segment("a", 4096, lifetime::leased, 6));
+  EXPECT_EQ(domain_.descriptors(), 18U);
+  errc code{};
+  EXPECT_EQ(error_of([&] { reserve(1, host_segment("b", 4096, lifetime::leased, 5)); }, &code),
+            "no room for 5 more descriptors: 18 of 22 are in use (use fewer, larger chunks, remove "
+            "segments, or raise the broker's open file limit)");
+  EXPECT_EQ(code, errc::too_many_descriptors);
+  EXPECT_EQ(error_of([&] { reserve(1, host_segment("b", 4096, lifetime::leased, UINT32_MAX)); }),
+            "no room for 4294967295 more descriptors: 18 of 22 are in use (use fewer, larger "
+            "chunks, remove segments, or raise the broker's open file limit)");
+  reserve(1, host_segment("b", 4096, lifetime::leased, 4));
+  EXPECT_EQ(error_of([&] { domain_.connect(7, alice); }, &code),
+            "no room for 2 more descriptors: 22 of 22 are in use (use fewer, larger chunks, remove "
+            "segments, or raise the broker's open file limit)");
+  EXPECT_EQ(code, errc::too_many_descriptors);
+  EXPECT_EQ(domain_.session_count(), 6U);
+  expect_nothing_left();
+}
+
+// ---- attach and publish
+// ----------------------------------------------------------------------------
+
+TEST_F(publishing, needs_all_chunks_in_order) {
+  const auto made = reserve(1, host_segment("kv", 4096, lifetime::leased, 3));
+  errc code{};
+  EXPECT_EQ(error_of([&] { domain_.publish(1, made, {}); }, &code),
+            "0 of 3 announced chunks are attached (attach all chunks before publishing)");
+  EXPECT_EQ(code, errc::wrong_descriptor_count);
+  domain_.attach(1, made, 0, 2);
+  EXPECT_EQ(
+      error_of([&] { domain_.attach(1, made, 0, 1); }, &code),
+      "chunks 0 to 1 do not continue the 2 of 3 that are attached (attach the announced chunks "
+      "in order)");
+  EXPECT_EQ(code, errc::wrong_descriptor_count);
+  EXPECT_EQ(
+      error_of([&] { domain_.attach(1, made, 2, 2); }),
+      "chunks 2 to 4 do not continue the 2 of 3 that are attached (attach the announced chunks "
+      "in order)");
+  EXPECT_THROW(domain_.attach(1, made, 2, 0), error);
+  EXPECT_THROW(domain_.attach(1, made, 3, 1), error);
+  EXPECT_THROW(domain_.attach(1, made, 2, SIZE_MAX), error);
+  domain_.attach(1, made, 2, 1);
+  EXPECT_THROW(domain_.attach(1, made, 3, 1), error);
+  domain_.publish(1, made, {});
+  EXPECT_EQ(error_of([&] { domain_.publish(1, made, {}); }, &code),
+            "the segment is published already (publish once)");
+  EXPECT_EQ(code, errc::already_published);
+}
+
+TEST_F(publishing, is_for_those_who_may_manage_and_attaching_for_the_creator_alone) {
+  const auto made = reserve(1, host_segment("kv"));
+  for (const session_id other : {2U, 3U, 4U, 5U}) {
+    errc code{};
+    EXPECT_EQ(
+        error_of([&] { domain_.attach(other, made, 0, 1); }, &code),
+        "only the connection that reserved a segment may attach its chunks (create it on this "
+        "connection)");
+    EXPECT_EQ(code, errc::permission_denied);
+  }
+  domain_.attach(1, made, 0, 1);
+  for (const session_id stranger : {2U, 5U, 99U}) {
+    errc code{};
+    EXPECT_EQ(
+        error_of([&] { domain_.publish(stranger, made, {}); }, &code),
+        "only its creator's connection, uid, or the broker's uid may publish a segment (publish "
+        "it where it was created)");
+    EXPECT_EQ(code, errc::permission_denied);
+  }
+  domain_.publish(3, made, {});  // the same uid
+  const auto other = reserve(1, host_segment("other"));
+  domain_.attach(1, other, 0, 1);
+  domain_.publish(4, other, {});  // the broker's uid
+}
+
+TEST_F(publishing, of_what_an_unknown_uid_made_is_for_its_connection_and_the_broker) {
+  const auto made = reserve(5, host_segment("kv"));
+  domain_.attach(5, made, 0, 1);
+  EXPECT_THROW(domain_.publish(6, made, {}), error);
+  domain_.publish(4, made, {});
+  EXPECT_THROW(domain_.remove(6, "kv"), error);
+  domain_.remove(5, "kv");
+}
+
+TEST_F(publishing, knows_only_generations_that_are_there) {
+  for (const gpushm::generation generation : {std::uint64_t{0}, std::uint64_t{1}, UINT64_MAX}) {
+    errc code{};
+    const std::string text =
+        "generation " + std::to_string(generation) +
+        " is gone or was never this connection's (open the segment again by name)";
+    EXPECT_EQ(error_of([&] { domain_.publish(1, generation, {}); }, &code), text);
+    EXPECT_EQ(code, errc::stale_generation);
+    EXPECT_EQ(error_of([&] { domain_.attach(1, generation, 0, 1); }), text);
+    EXPECT_EQ(error_of([&] { static_cast<void>(domain_.held(1, generation)); }), text);
+  }
+}
+
+TEST_F(publishing, takes_64_kib_of_metadata_and_no_byte_more) {
+  const auto made = reserve(1, host_segment("kv"));
+  domain_.attach(1, made, 0, 1);
+  const std::vector<std::byte> most(max_metadata_bytes + 1, std::byte{5});
+  errc code{};
+  EXPECT_EQ(error_of([&] { domain_.publish(1, made, most); }, &code),
+            "the metadata has 65537 bytes, the limit is 65536 (put large tables into the segment "
+            "itself)");
+  EXPECT_EQ(code, errc::message_too_large);
+  domain_.publish(1, made, std::span(most).first(max_metadata_bytes));
+  EXPECT_EQ(domain_.stat(2, "kv").metadata->bytes.size(), max_metadata_bytes);
+}
+
+TEST_F(publishing, is_too_late_once_the_segment_is_removed) {
+  const auto made = reserve(1, host_segment("kv"));
+  domain_.attach(1, made, 0, 1);
+  open(2, "kv", at_ms(10));
+  domain_.subscribe(2, 77, "");
+  domain_.remove(1, "kv");
+  errc code{};
+  EXPECT_EQ(error_of([&] { domain_.publish(1, made, {}); }, &code),
+            "the segment was removed before it was published (create it again)");
+  EXPECT_EQ(code, errc::segment_removed);
+  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_TRUE(seen_.notices().empty()) << "nobody was told of it";
+  const auto next = make(3, "kv");
+  ASSERT_EQ(seen_.answers().size(), 1U);
+  EXPECT_EQ(last().generation, next);
+}
+
+// ---- open
+// ------------------------------------------------------------------------------------------
+
+TEST_F(opening, of_an_unknown_name_fails_alike_whatever_there_is) {
+  make(1, "w/llama2");
+  reserve(1, host_segment("secret"));
+  open(2, "w/llama");
+  EXPECT_EQ(last().code, errc::no_such_segment);
+  EXPECT_EQ(last().text,
+            "no such segment in domain default (`gpushm ls` shows what there is; a timeout waits "
+            "for the name)");
+  const std::string plain =
+      "no such segment in domain default (`gpushm ls` shows what there is; a timeout waits for the "
+      "name)";
+  open(2, "something else");
+  EXPECT_EQ(last().text, plain);
+  open(2, "secre");
+  EXPECT_EQ(last().text, plain) << "names that are not published are nobody's business";
+  open(1, "secret");
+  EXPECT_EQ(last().text, plain) << "its creator has it already";
+  EXPECT_EQ(error_of([&] { static_cast<void>(domain_.stat(2, "w/llama3")); }),
+            "no such segment in domain default (`gpushm ls` shows what there is; a timeout waits "
+            "for the name)");
+  EXPECT_EQ(error_of([&] { domain_.remove(2, "w/lama2"); }),
+            "no such segment in domain default (`gpushm ls` shows what there is; a timeout waits "
+            "for the name)");
+}
+
+TEST_F(opening, of_a_name_that_cannot_be_fails_even_if_it_would_wait) {
+  for (const std::string& name : {std::string(), std::string(256, 'n'), std::string("\xff")}) {
+    open(2, name, at_ms(10));
+    EXPECT_EQ(last().code, errc::invalid_argument);
+  }
+  EXPECT_EQ(domain_.waiting_count(), 0U);
+}
+
+TEST_F(opening, of_another_size_than_expected_fails_and_takes_no_lease) {
+  const auto made = make(1, "kv");
+  open(2, "kv", std::nullopt, 4097);
+  EXPECT_EQ(last().code, errc::size_mismatch);
+  EXPECT_EQ(last().text,
+            "the segment has 4096 bytes, not the expected 4097 (expect the size that `gpushm stat` "
+            "shows)");
+  EXPECT_FALSE(holds(2, made));
+  open(2, "kv", std::nullopt, 4096);
+  EXPECT_EQ(last().generation, made);
+  EXPECT_TRUE(holds(2, made));
+}
+
+TEST_F(opening, waits_for_its_name_first_come_first_served) {
+  open(2, "kv", at_ms(50));
+  open(3, "kv", at_ms(20));
+  open(2, "other", at_ms(40));
+  open(5, "kv", at_ms(30), 1);
+  EXPECT_EQ(domain_.waiting_count(), 4U);
+  EXPECT_EQ(domain_.next_deadline(), at_ms(20));
+  domain_.tick(at_ms(19));
+  const auto made = make(1, "kv");
+  ASSERT_EQ(seen_.answers().size(), 3U);
+  EXPECT_EQ(seen_.answers()[0].session, 2U);
+  EXPECT_EQ(seen_.answers()[0].generation, made);
+  EXPECT_EQ(seen_.answers()[1].session, 3U);
+  EXPECT_EQ(seen_.answers()[1].generation, made);
+  EXPECT_EQ(seen_.answers()[2].session, 5U);
+  EXPECT_EQ(seen_.answers()[2].code, errc::size_mismatch);
+  EXPECT_EQ(domain_.next_deadline(), at_ms(40));
+  domain_.tick(at_ms(39));
+  EXPECT_EQ(domain_.waiting_count(), 1U);
+  domain_.tick(at_ms(40));
+  EXPECT_EQ(domain_.waiting_count(), 0U);
+  EXPECT_EQ(last().code, errc::no_such_segment);
+  EXPECT_EQ(domain_.next_deadline(), std::nullopt);
+}
+
+TEST_F(opening, says_at_once_that_it_waits) {
+  open(2, "kv", at_ms(10));
+  EXPECT_EQ(seen_.waits().size(), 1U);
+  EXPECT_TRUE(seen_.waits().contains({2, request_, 0}));
+  make(1, "kv");
+  EXPECT_TRUE(seen_.waits().empty());
+  open(2, "kv", at_ms(10));  // is answered at once
+  EXPECT_TRUE(seen_.waits().empty());
+  EXPECT_EQ(seen_.answers().size(), 2U);
+}
+
+TEST_F(opening, that_waits_can_be_cancelled_and_is_not_answered_then) {
+  for (std::uint32_t index = 0; index < 3; ++index) {
+    domain_.open(2, {7, index, "kv" + std::to_string(index), 0, at_ms(10)});
+  }
+  domain_.open(2, {8, 0, "kv0", 0, at_ms(10)});
+  domain_.open(3, {7, 0, "kv0", 0, at_ms(10)});
+  const auto first = make(1, "kv1");
+  EXPECT_EQ(last().generation, first);
+  EXPECT_TRUE(domain_.cancel(2, 7));
+  EXPECT_EQ(domain_.waiting_count(), 2U);
+  EXPECT_FALSE(domain_.cancel(2, 7)) << "nothing waits any more";
+  EXPECT_FALSE(domain_.cancel(2, 9)) << "was never asked";
+  EXPECT_FALSE(domain_.cancel(77, 7)) << "there is no such session";
+  make(1, "kv0");
+  make(1, "kv2");
+  ASSERT_EQ(seen_.answers().size(), 3U);
+  EXPECT_EQ(seen_.answers()[1].request, 8U);
+  EXPECT_EQ(last().session, 3U);
+  EXPECT_FALSE(domain_.cancel(2, 8)) << "was answered";
+  domain_.release(2, first, 1);
+  domain_.release(2, seen_.answers()[1].generation, 1);
+  domain_.release(3, last().generation, 1);
+  expect_nothing_left();
+}
+
+TEST_F(opening, is_not_answered_once_its_session_is_gone) {
+  open(2, "kv", at_ms(10));
+  open(3, "kv", at_ms(10));
+  domain_.disconnect(2, false);
+  EXPECT_EQ(domain_.waiting_count(), 1U);
+  make(1, "kv");
+  ASSERT_EQ(seen_.answers().size(), 1U);
+  EXPECT_EQ(last().session, 3U);
+  expect_nothing_left();
+}
+
+TEST_F(opening, of_a_reserved_name_waits_for_it_to_be_published) {
+  const auto made = reserve(1, host_segment("kv"));
+  domain_.attach(1, made, 0, 1);
+  open(2, "kv");
+  EXPECT_EQ(last().code, errc::no_such_segment);
+  open(2, "kv", at_ms(10));
+  EXPECT_EQ(seen_.answers().size(), 1U);
+  domain_.publish(1, made, {});
+  EXPECT_EQ(last().generation, made);
+}
+
+TEST_F(opening, of_a_removed_name_waits_for_the_next_one) {
+  make(1, "kv");
+  domain_.remove(1, "kv");
+  open(2, "kv", at_ms(10));
+  EXPECT_TRUE(seen_.answers().empty());
+  const auto next = make(3, "kv");
+  EXPECT_EQ(last().generation, next);
+}
+
+class with_few_waiting_opens : public domain_of {
+ protected:
+  with_few_waiting_opens() : domain_of({.max_pending_opens = 2}) {}
+};
+
+TEST_F(with_few_waiting_opens, the_one_too_many_fails_at_once) {
+  open(2, "a", at_ms(10));
+  open(2, "a", at_ms(10));
+  EXPECT_TRUE(seen_.answers().empty());
+  open(2, "b", at_ms(10));
+  EXPECT_EQ(last().code, errc::too_many_requests);
+  EXPECT_EQ(last().text,
+            "2 opens of this connection wait for their names, the limit (wait for fewer names at "
+            "once)");
+  open(3, "b", at_ms(10));
+  EXPECT_EQ(seen_.answers().size(), 1U) << "other connections have their own room";
+  domain_.tick(at_ms(10));
+  open(2, "b", at_ms(20));
+  EXPECT_EQ(domain_.waiting_count(), 1U);
+}
+
+// ---- leases
+// ----------------------------------------------------------------------------------------
+
+TEST_F(releasing, ends_the_lease_when_every_answer_is_accounted_for) {
+  const auto made = make(1, "kv");
+  open(2, "kv");
+  open(2, "kv");
+  open(2, "kv");
+  EXPECT_EQ(domain_.stat(2, "kv").leases.size(), 2U) << "one a connection";
+  domain_.release(2, made, 2);
+  EXPECT_TRUE(holds(2, made));
+  domain_.release(2, made, 0);
+  EXPECT_TRUE(holds(2, made));
+  domain_.release(2, made, 1);
+  EXPECT_FALSE(holds(2, made));
+  EXPECT_TRUE(holds(1, made));
+  domain_.release(2, made, 1);  // nothing to end
+  domain_.release(99, made, 1);
+  domain_.release(2, 12345, 1);
+  EXPECT_EQ(domain_.stat(2, "kv").leases.size(), 1U);
+  domain_.release(1, made, UINT32_MAX);
+  EXPECT_EQ(domain_.segment_count(), 0U);
+  expect_nothing_left();
+}
+
+TEST_F(releasing, frees_a_leased_segment_with_its_last_lease_and_keeps_a_persistent_one) {
+  const auto leased = make(1, "leased");
+  const auto persistent = make(1, "persistent", lifetime::persistent);
+  open(2, "leased");
+  domain_.release(1, leased, 1);
+  domain_.release(1, persistent, 1);
+  EXPECT_EQ(domain_.stat(3, "leased").leases.size(), 1U);
+  domain_.release(2, leased, 1);
+  EXPECT_THROW(static_cast<void>(domain_.stat(3, "leased")), error);
+  EXPECT_EQ(seen_.freed_generations(), (std::vector<gpushm::generation>{leased}));
+  EXPECT_TRUE(domain_.stat(3, "persistent").leases.empty());
+  open(2, "persistent");
+  EXPECT_EQ(last().generation, persistent);
+  domain_.remove(1, "persistent");
+  EXPECT_EQ(domain_.segment_count(), 1U) << "somebody holds it still";
+  domain_.release(2, persistent, 1);
+  expect_nothing_left();
+}
+
+TEST_F(releasing, of_what_was_never_published_frees_it_whatever_its_lifetime) {
+  domain_.release(1, reserve(1, host_segment("a")), 1);
+  domain_.release(1, reserve(1, host_segment("b", 4096, lifetime::persistent)), 1);
+  EXPECT_EQ(domain_.segment_count(), 0U);
+  reserve(1, host_segment("c", 4096, lifetime::persistent));
+  domain_.disconnect(1, false);
+  EXPECT_EQ(domain_.segment_count(), 0U);
+  expect_nothing_left();
+}
+
+TEST_F(releasing, shows_in_the_slots_what_became_of_a_segment) {
+  const auto made = make(1, "kv");
+  const std::uint32_t slot = domain_.stat(1, "kv").slot;
+  EXPECT_EQ(seen_.slots().at(slot).state, segment_state::live);
+  open(2, "kv");
+  domain_.disconnect(1, false);
+  EXPECT_EQ(seen_.slots().at(slot).state, segment_state::exporter_gone);
+  domain_.remove(3, "kv");  // the same uid as the creator
+  EXPECT_EQ(seen_.slots().at(slot).state, segment_state::removed);
+  domain_.release(2, made, 1);
+  EXPECT_EQ(seen_.slots().count(slot), 0U);
+}
+
+TEST_F(releasing, a_goodbye_of_the_creator_is_no_death) {
+  make(1, "kv", lifetime::persistent);
+  const std::uint32_t slot = domain_.stat(1, "kv").slot;
+  domain_.disconnect(1, true);
+  EXPECT_EQ(seen_.slots().at(slot).state, segment_state::live);
+}
+
+// ---- remove
+// ----------------------------------------------------------------------------------------
+
+TEST_F(removing, is_for_the_creator_its_uid_and_the_broker) {
+  for (const session_id able : {1U, 3U, 4U}) {
+    make(1, "kv");
+    errc code{};
+    for (const session_id unable : {2U, 5U}) {
+      EXPECT_EQ(error_of([&] { domain_.remove(unable, "kv"); }, &code),
+                "only its creator's connection, uid, or the broker's uid may remove a segment (ask "
+                "uid 1000 to remove it)");
+      EXPECT_EQ(code, errc::permission_denied);
+    }
+    domain_.remove(able, "kv");
+    EXPECT_THROW(static_cast<void>(domain_.stat(1, "kv")), error);
+  }
+  expect_nothing_left();
+}
+
+TEST_F(removing, of_a_segment_that_others_do_not_see_is_for_its_creator) {
+  reserve(1, host_segment("kv"));
+  errc code{};
+  for (const session_id other : {2U, 3U, 4U}) {
+    error_of([&] { domain_.remove(other, "kv"); }, &code);
+    EXPECT_EQ(code, errc::no_such_segment);
+  }
+  domain_.remove(1, "kv");
+  reserve(2, host_segment("kv"));
+  expect_nothing_left();
+}
+
+TEST_F(removing, twice_says_that_it_is_gone) {
+  make(1, "kv");
+  domain_.remove(1, "kv");
+  EXPECT_THROW(domain_.remove(1, "kv"), error);
+  EXPECT_THROW(domain_.remove(1, ""), error);
+}
+
+TEST_F(removing, of_what_a_dead_unknown_uid_made_is_for_the_broker) {
+  make(5, "kv", lifetime::persistent);
+  domain_.disconnect(5, false);
+  EXPECT_THROW(domain_.remove(6, "kv"), error);
+  domain_.remove(4, "kv");
+  expect_nothing_left();
+}
+
+// ---- list
+// ------------------------------------------------------------------------------------------
+
+TEST_F(removing, takes_a_segment_out_of_lists_that_show_only_what_one_may_see) {
+  make(1, "a/1");
+  make(1, "a/2");
+  reserve(1, host_segment("a/3"));
+  make(1, "b/1");
+  const auto names = [&](session_id session, std::string_view prefix, std::string_view after) {
+    std::string text;
+    domain_.list(session, prefix, after, [&](const segment& what) {
+      text += what.name + ' ';
+      return true;
+    });
+    return text;
+  };
+  EXPECT_EQ(names(1, "", ""), "a/1 a/2 a/3 b/1 ");
+  EXPECT_EQ(names(2, "", ""), "a/1 a/2 b/1 ");
+  EXPECT_EQ(names(2, "a/", ""), "a/1 a/2 ");
+  EXPECT_EQ(names(2, "a/", "a/1"), "a/2 ");
+  EXPECT_EQ(names(2, "a/", "a/10"), "a/2 ");
+  EXPECT_EQ(names(2, "a/", "z"), "");
+  EXPECT_EQ(names(2, "b", "a/2"), "b/1 ");
+  EXPECT_EQ(names(2, "c", ""), "");
+  domain_.remove(1, "a/1");
+  EXPECT_EQ(names(2, "", ""), "a/2 b/1 ");
+}
+
+// ---- events
+// ----------------------------------------------------------------------------------------
+
+TEST_F(subscribing, hears_the_life_of_a_segment_in_order) {
+  domain_.subscribe(4, 70, "w/");
+  const auto made = make(1, "w/llama", lifetime::persistent);
+  make(1, "kv");
+  open(2, "w/llama");
+  open(2, "w/llama");
+  open(3, "w/llama");
+  domain_.release(2, made, 2);
+  domain_.disconnect(3, false);
+  domain_.remove(4, "w/llama");
+  struct {
+    event_kind kind;
+    std::uint32_t leases;
+    std::int32_t pid;
+  } const expected[] = {
+      {event_kind::published, 1, 101},
+      {event_kind::opened, 2, 201},
+      {event_kind::opened, 3, 102},
+      {event_kind::peer_died, 1, 102},
+      {event_kind::released, 1, 0},
+      {event_kind::removed, 1, 301},
+  };
+  ASSERT_EQ(seen_.notices().size(), std::size(expected));
+  for (std::size_t i = 0; i < std::size(expected); ++i) {
+    const notice& heard = seen_.notices()[i];
+    EXPECT_EQ(heard.session, 4U);
+    EXPECT_EQ(heard.subscription, 70U);
+    EXPECT_EQ(heard.name, "w/llama");
+    EXPECT_EQ(heard.generation, made);
+    EXPECT_EQ(heard.kind, expected[i].kind) << i;
+    EXPECT_EQ(heard.leases, expected[i].leases) << i;
+    EXPECT_EQ(heard.peer_pid, expected[i].pid) << i;
+  }
+}
+
+// A producer that ends with its last consumer must not end with one that could not map.
+TEST_F(subscribing, hears_of_no_release_after_imports_that_failed) {
+  const auto made = make(1, "w", lifetime::persistent);
+  domain_.subscribe(4, 70, "");
+  const auto releases = [&] {
+    return std::count_if(seen_.notices().begin(), seen_.notices().end(), [](const notice& heard) {
+      return heard.kind == event_kind::released;
+    });
+  };
+  open(2, "w");
+  domain_.release(2, made, 1, true);
+  EXPECT_EQ(releases(), 0);
+  // One that used it, and ends before one that did not.
+  open(2, "w");
+  open(3, "w");
+  domain_.release(2, made, 1);
+  EXPECT_EQ(releases(), 0);
+  domain_.release(3, made, 1, true);
+  EXPECT_EQ(releases(), 1);
+  open(3, "w");
+  domain_.release(3, made, 1, true);
+  EXPECT_EQ(releases(), 1) << "the former use is over";
+  // Parts of one lease: one of them was used.
+  open(2, "w");
+  open(2, "w");
+  domain_.release(2, made, 1);
+  domain_.release(2, made, 1, true);
+  EXPECT_EQ(releases(), 2);
+}
+
+TEST_F(subscribing, hears_nothing_of_an_open_of_another_generation) {
+  const auto made = make(1, "w", lifetime::persistent);
+  domain_.subscribe(4, 70, "");
+  open_request wanted{9, 0, "w", 0, std::nullopt, at_ms(0), made + 1};
+  domain_.open(2, wanted);
+  ASSERT_EQ(seen_.answers().size(), 1U);
+  EXPECT_EQ(seen_.answers().back().code, errc::gone_or_replaced);
+  EXPECT_TRUE(seen_.notices().empty());
+  wanted.generation = made;
+  domain_.open(2, wanted);
+  EXPECT_EQ(seen_.answers().back().generation, made);
+}
+
+TEST_F(subscribing, tells_nothing_of_what_is_not_published) {
+  domain_.subscribe(4, 70, "");
+  reserve(1, host_segment("a"));
+  domain_.release(1, reserve(1, host_segment("b")), 1);
+  reserve(1, host_segment("c"));
+  domain_.remove(1, "c");
+  domain_.disconnect(1, false);
+  EXPECT_TRUE(seen_.notices().empty());
+}
+
+TEST_F(subscribing, ends_with_unsubscribe_and_with_the_session) {
+  domain_.subscribe(2, 1, "");
+  domain_.subscribe(2, 2, "");
+  domain_.subscribe(3, 1, "");
+  domain_.unsubscribe(2, 1);
+  domain_.unsubscribe(2, 99);
+  domain_.disconnect(3, true);
+  make(1, "kv");
+  ASSERT_EQ(seen_.notices().size(), 1U);
+  EXPECT_EQ(seen_.notices()[0].session, 2U);
+  EXPECT_EQ(seen_.notices()[0].subscription, 2U);
+}
+
+TEST_F(subscribing, has_limits) {
+  errc code{};
+  domain_.subscribe(2, 1, std::string(255, 'p'));
+  EXPECT_EQ(
+      error_of([&] { domain_.subscribe(2, 1, ""); }, &code),
+      "the request's id names a subscription already (use a new request id, and a prefix of at "
+      "most 255 bytes)");
+  EXPECT_EQ(code, errc::invalid_argument);
+  EXPECT_EQ(error_of([&] { domain_.subscribe(2, 2, std::string(256, 'p')); }),
+            "the prefix is too long (use a new request id, and a prefix of at most 255 bytes)");
+  for (std::uint64_t id = 2; id <= domain_.bounds().max_subscriptions; ++id) {
+    domain_.subscribe(2, id, "");
+  }
+  EXPECT_EQ(error_of([&] { domain_.subscribe(2, 1000, ""); }, &code),
+            "64 subscriptions on this connection, the limit (subscribe to a shorter prefix once)");
+  EXPECT_EQ(code, errc::too_many_requests);
+  domain_.unsubscribe(2, 5);
+  domain_.subscribe(2, 1000, "");
+}
+
+}  // namespace
+}  // namespace gpushm::core

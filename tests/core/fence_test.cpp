@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a connection leaves that ends without a goodbye, until its fence has come.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/core/world.hpp"
+
+namespace gpushm::core {
+namespace {
+
+using namespace testing_world;
+
+class fenced : public testing::Test {
+ protected:
+  static constexpr std::uint32_t owner = 42;
+
+  fenced() {
+    for (session_id session = 1; session <= 5; ++session) {
+      domain_.connect(session, {100 + static_cast<std::int32_t>(session), 1000, true});
+    }
+    domain_.connect(6, {106, owner, true});
+    domain_.subscribe(5, 99, "");
+    idle_descriptors_ = domain_.descriptors();
+  }
+
+  gpushm::generation make(session_id session,
+                          const std::string& name,
+                          lifetime kept = lifetime::leased) {
+    const auto generation = domain_.reserve(session, host_segment(name, 4096, kept)).generation;
+    domain_.attach(session, generation, 0, 1);
+    domain_.publish(session, generation, {});
+    return generation;
+  }
+  /// Memory that stays its exporter's.
+  gpushm::generation share(session_id session, const std::string& name) {
+    reservation wanted = host_segment(name);
+    wanted.backend = backend::cuda_ipc;
+    wanted.device = {device_kind::gpu, "GPU-0", "0000:00:00.0", 0};
+    wanted.chunk_count = 0;
+    wanted.ticket.resize(8);
+    const auto generation = domain_.reserve(session, wanted).generation;
+    domain_.publish(session, generation, {});
+    return generation;
+  }
+  void open(session_id session,
+            const std::string& name,
+            std::optional<time_point> deadline = std::nullopt) {
+    domain_.open(session, {++request_, 0, name, 0, deadline});
+  }
+  [[nodiscard]] std::vector<event_kind> heard() {
+    std::vector<event_kind> kinds;
+    for (const notice& each : std::exchange(seen_.notices(), {})) {
+      kinds.push_back(each.kind);
+    }
+    return kinds;
+  }
+  void work() {
+    seen_.settle();
+    while (domain_.work()) {
+      seen_.settle();
+    }
+  }
+  void expect_nothing_left() {
+    for (session_id session = 1; session <= 9; ++session) {
+      domain_.disconnect(session, true);
+    }
+    work();
+    EXPECT_EQ(domain_.segment_count(), 0U);
+    EXPECT_EQ(domain_.session_count(), 0U);
+    EXPECT_EQ(domain_.ending_count(), 0U);
+    EXPECT_EQ(domain_.waiting_count(), 0U);
+    EXPECT_EQ(domain_.allocated_bytes(), 0U);
+    EXPECT_EQ(domain_.descriptors(), 0U);
+    EXPECT_EQ(domain_.budget().used(resource::memory_bytes), 0U);
+    EXPECT_TRUE(seen_.slots().empty());
+  }
+
+  domain domain_{"default", owner, {}};
+  recorder seen_{domain_};
+  std::uint64_t idle_descriptors_ = 0;
+  std::uint64_t request_ = 0;
+};
+
+using kind = std::vector<event_kind>;
+
+TEST_F(fenced, keeps_memory_name_quota_and_events_back_until_the_fence) {
+  make(1, "kv");
+  EXPECT_EQ(heard(), kind{event_kind::published});
+  EXPECT_TRUE(domain_.lose(1, at_ms(10)));
+  EXPECT_TRUE(domain_.is_ending(1));
+  EXPECT_EQ(heard(), kind{});
+  EXPECT_EQ(domain_.segment_count(), 1U);
+  EXPECT_EQ(domain_.allocated_bytes(), 4096U);
+  EXPECT_EQ(domain_.session_count(), 5U);
+  EXPECT_EQ(domain_.ending_count(), 1U);
+  EXPECT_EQ(domain_.descriptors(), idle_descriptors_ - 2 + 1);  // its sockets; a chunk
+  const auto ending = domain_.ending_of(domain_.stat(2, "kv"));
+  ASSERT_TRUE(ending);
+  EXPECT_EQ(ending->count, 1U);
+  EXPECT_EQ(ending->pid, 101);
+  EXPECT_EQ(ending->since, at_ms(10));
+  EXPECT_EQ(ending->waits_for, fence_wait::process);
+  domain_.waits_for(1, fence_wait::descendant);
+  EXPECT_EQ(domain_.ending_of(domain_.stat(2, "kv"))->waits_for, fence_wait::descendant);
+
+  domain_.disconnect(1, false);
+  EXPECT_EQ(heard(), (kind{event_kind::peer_died, event_kind::removed}));
+  EXPECT_EQ(domain_.segment_count(), 0U);
+  EXPECT_EQ(domain_.allocated_bytes(), 0U);
+  EXPECT_EQ(seen_.freed_generations().size(), 1U);
+  expect_nothing_left();
+}
+
+TEST_F(fenced, is_over_at_once_when_it_has_nothing) {
+  EXPECT_FALSE(domain_.lose(2, at_ms(0)));
+  EXPECT_FALSE(domain_.is_ending(2));
+  EXPECT_EQ(domain_.session_count(), 5U);
+  EXPECT_FALSE(domain_.lose(2, at_ms(0)));   // again
+  EXPECT_FALSE(domain_.lose(77, at_ms(0)));  // never there
+  expect_nothing_left();
+}
+
+TEST_F(fenced, hears_of_nothing_and_waits_for_nothing_more) {
+  make(1, "kv");
+  open(1, "later", at_ms(1'000));
+  domain_.subscribe(1, 7, "");
+  EXPECT_TRUE(domain_.lose(1, at_ms(0)));
+  EXPECT_EQ(domain_.waiting_count(), 0U);
+  seen_.notices().clear();
+  make(2, "later");
+  EXPECT_TRUE(std::all_of(seen_.notices().begin(), seen_.notices().end(), [](const notice& each) {
+    return each.session == 5;
+  }));
+  EXPECT_TRUE(seen_.answers().empty());
+  expect_nothing_left();
+}
+
+TEST_F(fenced, open_of_what_only_the_dead_had_waits_or_fails_with_writer_ending) {
+  const auto generation = make(1, "kv", lifetime::persistent);
+  domain_.lose(1, at_ms(0));
+  open(2, "kv");
+  ASSERT_EQ(seen_.answers().size(), 1U);
+  EXPECT_EQ(seen_.answers()[0].code, errc::writer_ending);
+  EXPECT_EQ(seen_.answers()[0].text,
+            "process 101, which had it last, has gone without a goodbye, and may still write it "
+            "(open it with a timeout: it is over tens of milliseconds after the process has ended; "
+            "`gpushm stat` shows what it waits for, `gpushm release --unfenced` gives that up)");
+  open(2, "kv", at_ms(100));
+  open(3, "kv", at_ms(2'000));
+  EXPECT_EQ(seen_.answers().size(), 1U);
+  domain_.tick(at_ms(100));
+  ASSERT_EQ(seen_.answers().size(), 2U);
+  EXPECT_EQ(seen_.answers()[1].code, errc::writer_ending);
+  domain_.disconnect(1, false);
+  work();
+  ASSERT_EQ(seen_.answers().size(), 3U);
+  EXPECT_EQ(seen_.answers()[2].session, 3U);
+  EXPECT_EQ(seen_.answers()[2].generation, generation);
+  domain_.remove(6, "kv");
+  expect_nothing_left();
+}
+
+TEST_F(fenced, open_that_waits_gets_the_next_of_the_name_when_the_fence_takes_it) {
+  make(1, "kv");
+  domain_.lose(1, at_ms(0));
+  open(2, "kv", at_ms(1'000));
+  domain_.disconnect(1, false);
+  work();
+  EXPECT_TRUE(seen_.answers().empty());
+  const auto next = make(3, "kv");
+  work();
+  ASSERT_EQ(seen_.answers().size(), 1U);
+  EXPECT_EQ(seen_.answers()[0].generation, next);
+  expect_nothing_left();
+}
+
+TEST_F(fenced, open_of_what_a_living_process_has_too_does_not_wait) {
+  const auto generation = make(1, "kv");
+  open(2, "kv");
+  domain_.lose(1, at_ms(0));
+  open(3, "kv");
+  ASSERT_EQ(seen_.answers().size(), 2U);
+  EXPECT_EQ(seen_.answers()[1].generation, generation);
+  expect_nothing_left();
+}
+
+TEST_F(fenced, names_are_handed_on_at_the_fence) {
+  make(1, "leased");
+  domain_.reserve(1, host_segment("reserved"));
+  make(1, "persistent", lifetime::persistent);
+  domain_.lose(1, at_ms(0));
+  for (const char* name : {"leased", "reserved"}) {
+    errc code{};
+    error_of([&] { domain_.reserve(2, host_segment(name)); }, &code);
+    EXPECT_EQ(code, errc::writer_ending) << name;
+  }
+  errc code{};
+  error_of([&] { domain_.reserve(2, host_segment("persistent")); }, &code);
+  EXPECT_EQ(code, errc::already_exists);
+  domain_.disconnect(1, false);
+  work();
+  make(2, "leased");
+  make(2, "reserved");
+  domain_.remove(6, "persistent");
+  expect_nothing_left();
+}
+
+TEST_F(fenced, removal_frees_the_name_at_once_and_the_memory_at_the_fence) {
+  make(1, "kv");
+  domain_.lose(1, at_ms(0));
+  domain_.remove(2, "kv");  // of the same uid
+  EXPECT_EQ(domain_.segment_count(), 1U);
+  EXPECT_TRUE(seen_.freed_generations().empty());
+  make(3, "kv");
+  domain_.disconnect(1, false);
+  EXPECT_EQ(seen_.freed_generations().size(), 1U);
+  expect_nothing_left();
+}
+
+TEST_F(fenced, released_comes_at_the_fence_of_the_last_consumer) {
+  make(1, "kv");
+  open(2, "kv");
+  static_cast<void>(heard());
+  domain_.lose(2, at_ms(0));
+  EXPECT_EQ(heard(), kind{});
+  domain_.disconnect(2, false);
+  EXPECT_EQ(heard(), (kind{event_kind::peer_died, event_kind::released}));
+  expect_nothing_left();
+}
+
+TEST_F(fenced, exporters_memory_is_asked_for_and_refused_at_the_fence) {
+  share(1, "kv");
+  open(2, "kv");  // asked, and not answered
+  ASSERT_EQ(seen_.questions().size(), 1U);
+  domain_.lose(1, at_ms(0));
+  open(3, "kv", at_ms(5'000));  // nobody can be asked
+  EXPECT_EQ(seen_.questions().size(), 1U);
+  EXPECT_TRUE(seen_.answers().empty());
+  domain_.disconnect(1, false);
+  work();
+  ASSERT_EQ(seen_.answers().size(), 1U);
+  EXPECT_EQ(seen_.answers()[0].session, 2U);
+  EXPECT_EQ(seen_.answers()[0].code, errc::peer_died);
+  domain_.tick(at_ms(5'000));
+  ASSERT_EQ(seen_.answers().size(), 2U);
+  EXPECT_EQ(seen_.answers()[1].code, errc::peer_died);
+  expect_nothing_left();
+}
+
+// ---- given up ----
+
+TEST_F(fenced, what_is_given_up_ends_without_the_fence_and_says_so) {
+  make(1, "kv", lifetime::persistent);
+  const auto other = make(1, "other");
+  domain_.lose(1, at_ms(0));
+  static_cast<void>(heard());
+  open(2, "kv", at_ms(1'000));
+  domain_.unfence(6, "kv");
+  work();
+  EXPECT_EQ(heard(), (kind{event_kind::unfenced, event_kind::opened}));
+  ASSERT_EQ(seen_.answers().size(), 1U);
+  EXPECT_NE(seen_.answers()[0].generation, 0U);
+  EXPECT_TRUE(domain_.is_ending(1));  // for the other one
+  EXPECT_TRUE(domain_.ending_of(domain_.stat(2, "other")));
+  EXPECT_FALSE(domain_.ending_of(domain_.stat(2, "kv")));
+  domain_.unfence(6, "other");
+  EXPECT_FALSE(domain_.is_ending(1));
+  EXPECT_EQ(heard(), (kind{event_kind::unfenced, event_kind::removed}));
+  EXPECT_EQ(seen_.freed_generations(), std::vector<gpushm::generation>{other});
+  domain_.disconnect(1, false);  // the fence comes all the same
+  EXPECT_EQ(heard(), kind{});
+  domain_.remove(6, "kv");
+  expect_nothing_left();
+}
+
+TEST_F(fenced, giving_up_is_refused_where_nothing_waits_and_to_strangers) {
+  make(1, "kv");
+  errc code{};
+  error_of([&] { domain_.unfence(6, "kv"); }, &code);
+  EXPECT_EQ(code, errc::invalid_argument);
+  error_of([&] { domain_.unfence(6, "none"); }, &code);
+  EXPECT_EQ(code, errc::no_such_segment);
+  domain_.lose(1, at_ms(0));
+  domain_.connect(7, {107, 2000, true});
+  error_of([&] { domain_.unfence(7, "kv"); }, &code);
+  EXPECT_EQ(code, errc::permission_denied);
+  EXPECT_TRUE(domain_.is_ending(1));
+  expect_nothing_left();
+}
+
+// ---- taken back ----
+
+TEST_F(fenced, process_that_lives_takes_back_what_it_says_that_it_has) {
+  const auto kept = make(1, "kept");
+  make(1, "dropped");
+  const auto others = make(2, "others");
+  open(1, "others");
+  open(1, "others");
+  domain_.lose(1, at_ms(0));
+  static_cast<void>(heard());
+  domain_.connect(7, {101, 1000, true});
+  EXPECT_TRUE(domain_.resume(1, 7));
+  EXPECT_FALSE(domain_.is_ending(1));
+  EXPECT_EQ(domain_.ending_count(), 0U);
+  domain_.keep(7, std::vector<std::uint64_t>{kept}, std::vector<std::uint64_t>{1}, true);
+  domain_.keep(7, std::vector<std::uint64_t>{others}, std::vector<std::uint64_t>{1}, false);
+  work();
+  EXPECT_EQ(heard(), kind{event_kind::removed});  // what it dropped
+  EXPECT_EQ(domain_.segment_count(), 2U);
+  EXPECT_EQ(domain_.held(7, kept).creator_session, 7U);
+  domain_.release(7, others, 1);  // the one answer that it has
+  EXPECT_EQ(heard(), kind{event_kind::released});
+  domain_.remove(7, "kept");  // it is its creator
+  domain_.disconnect(7, true);
+  work();
+  EXPECT_EQ(domain_.segment_count(), 1U);
+  expect_nothing_left();
+}
+
+TEST_F(fenced, what_is_opened_again_meanwhile_is_not_released_with_what_was_not_kept) {
+  const auto others = make(2, "others");
+  open(1, "others");
+  domain_.lose(1, at_ms(0));
+  domain_.connect(7, {101, 1000, true});
+  EXPECT_TRUE(domain_.resume(1, 7));
+  domain_.keep(7, {}, {}, false);
+  open(7, "others");  // before the work is done
+  work();
+  EXPECT_EQ(domain_.held(7, others).generation, others);
+  domain_.release(7, others, 1);
+  EXPECT_THROW(static_cast<void>(domain_.held(7, others)), error);
+  expect_nothing_left();
+}
+
+TEST_F(fenced, only_the_same_principal_takes_back_and_only_once) {
+  make(1, "kv");
+  domain_.lose(1, at_ms(0));
+  domain_.connect(7, {107, 2000, true});
+  EXPECT_FALSE(domain_.resume(1, 7));
+  EXPECT_FALSE(domain_.resume(2, 7));  // not ending
+  EXPECT_FALSE(domain_.resume(77, 7));
+  domain_.connect(8, {101, 1000, true});
+  EXPECT_TRUE(domain_.resume(1, 8));
+  domain_.connect(9, {101, 1000, true});
+  EXPECT_FALSE(domain_.resume(1, 9));
+  errc code{};
+  error_of([&] { domain_.keep(9, {}, {}, false); }, &code);
+  EXPECT_EQ(code, errc::invalid_argument);
+  domain_.disconnect(1, false);  // the fence of the old connection
+  EXPECT_EQ(domain_.segment_count(), 1U);
+  expect_nothing_left();
+}
+
+TEST_F(fenced, exporter_that_comes_back_is_asked_again) {
+  const auto generation = share(1, "kv");
+  open(2, "kv");
+  domain_.lose(1, at_ms(0));
+  domain_.connect(7, {101, 1000, true});
+  EXPECT_TRUE(domain_.resume(1, 7));
+  EXPECT_EQ(seen_.questions().size(), 1U);
+  domain_.keep(7, std::vector<std::uint64_t>{generation}, std::vector<std::uint64_t>{1}, false);
+  ASSERT_EQ(seen_.questions().size(), 2U);
+  EXPECT_EQ(seen_.questions()[1].exporter, 7U);
+  domain_.confirmed(7, seen_.questions()[1].confirmation, verdict::unchanged);
+  ASSERT_EQ(seen_.answers().size(), 1U);
+  EXPECT_EQ(seen_.answers()[0].generation, generation);
+  expect_nothing_left();
+}
+
+}  // namespace
+}  // namespace gpushm::core

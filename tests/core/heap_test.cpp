@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much heap a segment costs, and what is left when an allocation fails.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <iostream>
+
+#include "tests/broker/hub_world.hpp"
+#include "tests/core/counting_new.hpp"
+#include "tests/core/world.hpp"
+
+namespace gpushm {
+namespace {
+
+using namespace core::testing_world;
+using gpushm_testing::fail_allocation;
+using gpushm_testing::heap_bytes_in_use;
+
+// A name and a GPU as they are in practice.
+core::reservation usual_segment(std::size_t number) {
+  auto wanted = host_segment("models/llama-70b/layer-" + std::to_string(number), 1 << 21);
+  wanted.backend = backend::cuda_vmm;
+  wanted.lifetime = lifetime::persistent;
+  wanted.device = {device_kind::gpu, "GPU-5fd4f087-1cf9-7b9d-1a9a-5d3e0a6e4f77", "0000:18:00.0", 3};
+  return wanted;
+}
+
+void print(const char* what, std::size_t count, std::chrono::steady_clock::duration took) {
+  std::cout << what << ": "
+            << std::chrono::duration<double, std::micro>(took).count() / static_cast<double>(count)
+            << " us a segment\n";
+}
+
+TEST(core_alone, holds_100000_segments_of_less_than_a_kibibyte_of_heap) {
+  constexpr std::size_t count = 100'000;
+  core::domain domain("default", 42, {.max_segments = 2 * count});
+  domain.connect(1, {101, 1000, true});
+  domain.connect(2, {201, 2000, true});
+  const std::size_t before = heap_bytes_in_use();
+  auto start = std::chrono::steady_clock::now();
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto generation = domain.reserve(1, usual_segment(i)).generation;
+    domain.attach(1, generation, 0, 1);
+    domain.publish(1, generation, {});
+    domain.open(2, {i, 0, domain.stat(1, usual_segment(i).name).name, 0, {}});
+    domain.pending().clear();
+  }
+  print("reserve, attach, publish, open", count, std::chrono::steady_clock::now() - start);
+  EXPECT_EQ(domain.segment_count(), count);
+  const std::size_t each = (heap_bytes_in_use() - before) / count;
+  std::cout << "heap: " << each << " bytes a segment\n";
+  EXPECT_LE(each, 1024U);
+  start = std::chrono::steady_clock::now();
+  domain.disconnect(2, false);
+  domain.disconnect(1, false);
+  while (domain.work()) {
+    domain.pending().clear();
+  }
+  domain.pending().clear();
+  print("disconnect", count, std::chrono::steady_clock::now() - start);
+  domain.connect(3, {301, 42, true});
+  start = std::chrono::steady_clock::now();
+  for (std::size_t i = 0; i < count; ++i) {
+    domain.remove(3, usual_segment(i).name);
+    domain.pending().clear();
+  }
+  print("remove", count, std::chrono::steady_clock::now() - start);
+  EXPECT_EQ(domain.segment_count(), 0U);
+  EXPECT_EQ(domain.allocated_bytes(), 0U);
+}
+
+class hub_heap : public broker_detail::testing_world::hub_test {};
+
+TEST_F(hub_heap, of_4000_segments_is_less_than_a_kibibyte_each) {
+  constexpr std::size_t count = 4'000;
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit raised{limit.rlim_max, limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &raised), 0);
+  if (limit.rlim_max < 2 * count + 100) {
+    GTEST_SKIP() << "the hard limit of open files is " << limit.rlim_max;
+  }
+  const auto creator = greet();
+  const auto reader = greet({201, 2000, true});
+  make(creator, "first", lifetime::persistent);
+  const std::size_t before = heap_bytes_in_use();
+  for (std::size_t i = 0; i < count; ++i) {
+    make(creator, "models/llama-70b/layer-" + std::to_string(i), lifetime::persistent);
+    tell(reader, wire::open{"models/llama-70b/layer-" + std::to_string(i), 0, 0});
+    take(reader);
+  }
+  const std::size_t each = (heap_bytes_in_use() - before) / count;
+  std::cout << "heap: " << each << " bytes a segment\n";
+  EXPECT_EQ(hub_.domain().segment_count(), count + 1);
+  EXPECT_LE(each, 1024U);
+  const auto owner = greet({301, broker_uid, true});
+  for (std::size_t i = 0; i < count; ++i) {
+    expect<wire::done>(ask(owner, wire::remove{"models/llama-70b/layer-" + std::to_string(i)}));
+  }
+  expect<wire::done>(ask(owner, wire::remove{"first"}));
+  expect_nothing_left();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+/// Runs `work` again and again on a fresh domain, each time with a later allocation failing, until
+/// none fails.
+template <typename Prepare, typename Work, typename Check>
+std::size_t with_every_allocation_failing(Prepare&& prepare, Work&& work, Check&& check) {
+  for (std::size_t k = 1; k < 1'000; ++k) {
+    SCOPED_TRACE("allocation " + std::to_string(k));
+    core::domain domain("default", 42, {.quota_bytes_per_principal = 10'000});
+    prepare(domain);
+    bool failed = false;
+    fail_allocation(k);
+    try {
+      work(domain);
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+    fail_allocation(0);
+    for (const core::open_answer& each : domain.pending().answers) {
+      failed = failed || !each.found;
+    }
+    domain.pending().clear();
+    check(domain, failed);
+    for (core::session_id session = 1; session <= 3; ++session) {
+      domain.disconnect(session, false);
+    }
+    EXPECT_EQ(domain.segment_count(), 0U);
+    EXPECT_EQ(domain.waiting_count(), 0U);
+    EXPECT_EQ(domain.allocated_bytes(), 0U);
+    EXPECT_EQ(domain.descriptors(), 0U);
+    if (!failed) {
+      return k - 1;
+    }
+  }
+  ADD_FAILURE() << "it never worked";
+  return 0;
+}
+
+const auto two_sessions = [](core::domain& domain) {
+  domain.connect(1, {101, 1000, true});
+  domain.connect(2, {201, 2000, true});
+};
+
+TEST(out_of_memory, in_reserve_changes_nothing) {
+  const auto failures = with_every_allocation_failing(
+      two_sessions,
+      [](core::domain& domain) { domain.reserve(1, host_segment(std::string(100, 'n'), 9'000)); },
+      [](core::domain& domain, bool failed) {
+        EXPECT_EQ(domain.segment_count(), failed ? 0U : 1U);
+        EXPECT_EQ(domain.allocated_bytes(), failed ? 0U : 9'000U);
+        if (failed) {
+          // The quota of the uid is as free as the name.
+          domain.reserve(1, host_segment(std::string(100, 'n'), 10'000));
+        }
+      });
+  EXPECT_GT(failures, 4U);
+}
+
+TEST(out_of_memory, in_an_open_that_waits_leaves_no_half_of_it) {
+  const auto failures = with_every_allocation_failing(
+      two_sessions,
+      [](core::domain& domain) {
+        domain.open(2, {1, 0, std::string(100, 'n'), 0, at_ms(10)});
+      },
+      [](core::domain& domain, bool failed) {
+        EXPECT_EQ(domain.waiting_count(), failed ? 0U : 1U);
+        EXPECT_EQ(domain.next_deadline().has_value(), !failed);
+        const auto made = domain.reserve(1, host_segment(std::string(100, 'n'))).generation;
+        domain.attach(1, made, 0, 1);
+        domain.publish(1, made, {});
+        domain.tick(at_ms(20));
+        EXPECT_EQ(domain.waiting_count(), 0U);
+      });
+  EXPECT_GT(failures, 3U);
+}
+
+TEST(out_of_memory, in_an_open_or_subscribe_or_connect_leaves_no_half_of_it) {
+  const auto prepare = [](core::domain& domain) {
+    two_sessions(domain);
+    const auto made = domain.reserve(1, host_segment(std::string(100, 'n'))).generation;
+    domain.attach(1, made, 0, 1);
+    domain.publish(1, made, {});
+  };
+  with_every_allocation_failing(
+      prepare,
+      [](core::domain& domain) {
+        domain.open(2, {1, 0, std::string(100, 'n'), 0, {}});
+      },
+      [](core::domain& domain, bool) {
+        EXPECT_LE(domain.stat(1, std::string(100, 'n')).leases.size(), 2U);
+      });
+  EXPECT_GT(with_every_allocation_failing(
+                prepare,
+                [](core::domain& domain) { domain.subscribe(2, 1, std::string(100, 'p')); },
+                [](core::domain& domain, bool failed) {
+                  if (failed) {
+                    domain.subscribe(2, 1, "");
+                  }
+                }),
+            0U);
+  EXPECT_GT(with_every_allocation_failing(
+                prepare,
+                [](core::domain& domain) {
+                  domain.connect(3, {301, 42, true});
+                },
+                [](core::domain& domain, bool failed) {
+                  EXPECT_EQ(domain.session_count(), failed ? 2U : 3U);
+                }),
+            0U);
+}
+
+}  // namespace
+}  // namespace gpushm

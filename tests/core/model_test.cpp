@@ -1,0 +1,967 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random operations of several sessions on a domain and on a model of it that is too simple to be
+// wrong.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include "tests/core/world.hpp"
+
+namespace gpushm::core {
+namespace {
+
+using namespace testing_world;
+
+constexpr std::uint32_t broker_uid = 42;
+constexpr limits bounds{.max_segments = 6,
+                        // No quota of the domain: shares of it are core_budget_test's matter.
+                        .quota_bytes_per_principal = 25'000,
+                        .max_descriptors = 30,
+                        .descriptors_per_session = 2,
+                        .max_pending_opens = 3,
+                        .max_subscriptions = 2,
+                        .confirm_timeout = std::chrono::milliseconds(25),
+                        .max_dead_names = 2};
+
+struct model_segment {
+  std::string name;
+  std::uint64_t bytes = 0;
+  std::uint32_t chunks = 0;
+  std::uint32_t attached = 0;
+  bool persistent = false;
+  bool bound = false;  // to its exporter
+  bool published = false;
+  bool removed = false;
+  peer creator;
+  session_id creator_session = 0;
+  std::map<session_id, std::uint32_t> leases;
+};
+
+struct model_open {
+  session_id session = 0;
+  std::uint64_t request = 0;
+  std::string name;
+  std::uint64_t expected = 0;
+  int deadline_ms = 0;
+  bool wait = false;
+  int asked_ms = 0;
+};
+
+struct model_question {
+  std::uint64_t id = 0;
+  model_open open;
+  gpushm::generation generation = 0;
+  int deadline_ms = 0;
+  bool is_new = false;  ///< asked in the course of the last step
+};
+
+using outcome = std::optional<errc>;  // nothing: it worked
+
+class model {
+ public:
+  outcome connect(session_id session, const peer& who) {
+    if (descriptors() + 2 > bounds.max_descriptors) {
+      return errc::too_many_descriptors;
+    }
+    sessions[session] = who;
+    return {};
+  }
+
+  /// Its connection is gone without a goodbye; false: it has nothing.
+  bool lose(session_id session) {
+    const bool has_some = std::any_of(segments.begin(), segments.end(), [&](const auto& entry) {
+      return entry.second.creator_session == session || entry.second.leases.contains(session);
+    });
+    if (!has_some) {
+      disconnect(session, false);
+      return false;
+    }
+    std::erase_if(waiting, [&](const model_open& open) { return open.session == session; });
+    std::erase_if(questions, [&](const model_question& q) { return q.open.session == session; });
+    lost[session] = sessions[session];
+    sessions.erase(session);
+    ++losses_of_connections;
+    return true;
+  }
+
+  /// The living session gets what the lost one has, and keeps what `kept` names.
+  bool resume(session_id from, session_id to, const std::set<gpushm::generation>& kept) {
+    const auto at = lost.find(from);
+    if (at == lost.end() || !same_principal(at->second, sessions[to])) {
+      return false;
+    }
+    std::set<std::string> names;
+    for (auto& [generation, segment] : segments) {
+      if (segment.creator_session == from || segment.leases.contains(from)) {
+        names.insert(segment.name);
+      }
+      if (segment.creator_session == from) {
+        segment.creator_session = to;
+      }
+      if (const auto lease = segment.leases.find(from); lease != segment.leases.end()) {
+        segment.leases[to] = lease->second;
+        segment.leases.erase(from);
+      }
+    }
+    lost.erase(at);
+    ++resumptions;
+    wake(names);
+    for (const model_question& question : questions) {
+      // Asked anew; those that came up just now were asked already.
+      if (segments[question.generation].creator_session == to && !question.is_new) {
+        asked.push_back({to, question.id, question.generation});
+      }
+    }
+    std::vector<gpushm::generation> left;
+    for (const auto& [generation, segment] : segments) {
+      if (segment.leases.contains(to) && !kept.contains(generation)) {
+        left.push_back(generation);
+      }
+    }
+    for (const gpushm::generation generation : left) {
+      release(to, generation, 1'000'000);
+    }
+    return true;
+  }
+
+  void disconnect(session_id session, bool clean) {
+    std::set<std::string> names;
+    for (const auto& [generation, segment] : segments) {
+      if (lost.contains(session) &&
+          (segment.creator_session == session || segment.leases.contains(session))) {
+        names.insert(segment.name);
+      }
+    }
+    sessions.erase(session);
+    lost.erase(session);
+    std::erase_if(waiting, [&](const model_open& open) { return open.session == session; });
+    std::erase_if(questions, [&](const model_question& q) { return q.open.session == session; });
+    for (auto& [generation, segment] : segments) {
+      segment.leases.erase(session);
+      if (segment.creator_session != session) {
+        continue;
+      }
+      segment.creator_session = 0;
+      if (!segment.bound) {
+        continue;
+      }
+      if (!segment.removed) {
+        if (!clean && segment.published) {
+          remember_dead(segment.name);
+        }
+        unname(generation, segment);
+      }
+      for (const model_question& question : questions) {
+        if (question.generation == generation) {
+          fail(question.open, clean ? no_such(question.open.name) : errc::peer_died);
+        }
+      }
+      std::erase_if(questions, [&, gone = generation](const model_question& question) {
+        return question.generation == gone;
+      });
+    }
+    sweep();
+    wake(names);
+  }
+
+  bool cancel(session_id session, std::uint64_t request) {
+    const auto is_meant = [&](const model_open& open) {
+      return open.session == session && open.request == request;
+    };
+    const auto waited = std::erase_if(waiting, is_meant);
+    const auto was_asked =
+        std::erase_if(questions, [&](const model_question& q) { return is_meant(q.open); });
+    cancelled += waited + was_asked;
+    return waited + was_asked != 0;
+  }
+
+  outcome reserve(session_id session, const reservation& wanted, gpushm::generation generation) {
+    if (const model_segment* other = named(wanted.name)) {
+      return waits(*other) && !(other->persistent && other->published) ? errc::writer_ending
+                                                                       : errc::already_exists;
+    }
+    if (segments.size() >= bounds.max_segments) {
+      return errc::too_many_segments;
+    }
+    if (bytes_of(sessions[session]) + wanted.allocated_bytes > bounds.quota_bytes_per_principal) {
+      return errc::quota_exceeded;
+    }
+    if (descriptors() + wanted.chunk_count > bounds.max_descriptors) {
+      return errc::too_many_descriptors;
+    }
+    segments[generation] = {wanted.name,
+                            wanted.allocated_bytes,
+                            wanted.chunk_count,
+                            0,
+                            wanted.lifetime == lifetime::persistent,
+                            wanted.backend != backend::host,
+                            false,
+                            false,
+                            sessions[session],
+                            session,
+                            {{session, 1}}};
+    std::erase(dead, wanted.name);
+    return {};
+  }
+
+  outcome attach(session_id session,
+                 gpushm::generation generation,
+                 std::uint32_t first,
+                 std::size_t count) {
+    const auto at = segments.find(generation);
+    if (at == segments.end()) {
+      return errc::stale_generation;
+    }
+    if (at->second.creator_session != session) {
+      return errc::permission_denied;
+    }
+    if (count == 0 || first != at->second.attached || first + count > at->second.chunks) {
+      return errc::wrong_descriptor_count;
+    }
+    at->second.attached += static_cast<std::uint32_t>(count);
+    return {};
+  }
+
+  outcome publish(session_id session, gpushm::generation generation) {
+    const auto at = segments.find(generation);
+    if (at == segments.end()) {
+      return errc::stale_generation;
+    }
+    model_segment& segment = at->second;
+    if (!may_manage(session, segment)) {
+      return errc::permission_denied;
+    }
+    if (segment.published) {
+      return errc::already_published;
+    }
+    if (segment.removed) {
+      return errc::segment_removed;
+    }
+    if (segment.attached != segment.chunks) {
+      return errc::wrong_descriptor_count;
+    }
+    segment.published = true;
+    wake({segment.name});
+    return {};
+  }
+
+  /// Those who wait for one of the names, where it can be answered.
+  void wake(const std::set<std::string>& names) {
+    for (const std::string& name : names) {
+      for (auto& [generation, segment] : segments) {
+        if (segment.name != name || !segment.published || segment.removed || waits(segment)) {
+          continue;
+        }
+        std::vector<model_open> woken;
+        for (const model_open& open : waiting) {
+          if (open.name == name) {
+            woken.push_back(open);
+          }
+        }
+        std::erase_if(waiting, [&](const model_open& open) { return open.name == name; });
+        for (const model_open& open : woken) {
+          if (segment.bound) {
+            ask(open, generation, open.deadline_ms);
+            if (!questions.empty()) {
+              questions.back().is_new = true;
+            }
+          } else {
+            answer_now(open, generation);
+          }
+        }
+        break;
+      }
+    }
+  }
+
+  /// Only lost sessions hold it.
+  [[nodiscard]] bool waits(const model_segment& segment) const {
+    if (segment.bound) {
+      return lost.contains(segment.creator_session);
+    }
+    return !segment.leases.empty() &&
+           std::all_of(segment.leases.begin(), segment.leases.end(), [&](const auto& lease) {
+             return lost.contains(lease.first);
+           });
+  }
+
+  void open(const model_open& wanted) {
+    bool must_wait = false;
+    for (auto& [generation, segment] : segments) {
+      if (segment.name == wanted.name && segment.published && !segment.removed) {
+        if (waits(segment)) {
+          must_wait = true;
+          break;
+        }
+        if (segment.bound) {
+          ask(wanted, generation, wanted.asked_ms);
+        } else {
+          answer_now(wanted, generation);
+        }
+        return;
+      }
+    }
+    const auto pending =
+        std::count_if(waiting.begin(), waiting.end(), [&](const model_open& other) {
+          return other.session == wanted.session;
+        });
+    if (!wanted.wait) {
+      fail(wanted, must_wait ? errc::writer_ending : no_such(wanted.name));
+    } else if (pending >= bounds.max_pending_opens) {
+      fail(wanted, errc::too_many_requests);
+    } else {
+      waiting.push_back(wanted);
+    }
+  }
+
+  void confirmed(session_id exporter, std::uint64_t id, verdict answer) {
+    const auto at = std::find_if(
+        questions.begin(), questions.end(), [&](const model_question& q) { return q.id == id; });
+    if (at == questions.end()) {
+      return;
+    }
+    const auto found = segments.find(at->generation);
+    if (found != segments.end() && found->second.creator_session != exporter) {
+      return;
+    }
+    const model_question question = *at;
+    questions.erase(at);
+    ++confirmations;
+    if (found == segments.end() || found->second.removed) {
+      open(question.open);
+    } else if (answer == verdict::unchanged) {
+      answer_now(question.open, question.generation);
+    } else {
+      fail(question.open, errc::gone_or_replaced);
+      unname(question.generation, found->second);
+      sweep();
+    }
+  }
+
+  void release(session_id session, gpushm::generation generation, std::uint32_t count) {
+    const auto at = segments.find(generation);
+    if (at == segments.end() || at->second.leases.count(session) == 0) {
+      return;
+    }
+    std::uint32_t& left = at->second.leases[session];
+    left -= std::min(left, count);
+    if (left == 0) {
+      at->second.leases.erase(session);
+      if (at->second.bound && at->second.creator_session == session && !at->second.removed) {
+        unname(generation, at->second);
+      }
+    }
+    sweep();
+  }
+
+  outcome remove(session_id session, const std::string& name, gpushm::generation only) {
+    model_segment* segment = named(name);
+    if (segment == nullptr || (!segment->published && segment->creator_session != session) ||
+        (only != 0 && &segments[only] != segment)) {
+      return no_such(name);
+    }
+    if (!may_manage(session, *segment)) {
+      return errc::permission_denied;
+    }
+    for (auto& [generation, each] : segments) {
+      if (&each == segment) {
+        unname(generation, each);
+      }
+    }
+    sweep();
+    return {};
+  }
+
+  void tick(int now_ms) {
+    // Ties in any order: the caller compares sorted answers.
+    for (const model_open& open : waiting) {
+      if (open.deadline_ms <= now_ms) {
+        const model_segment* there = named(open.name);
+        fail(open,
+             there != nullptr && there->published && waits(*there) ? errc::writer_ending
+                                                                   : no_such(open.name));
+      }
+    }
+    std::erase_if(waiting, [&](const model_open& open) { return open.deadline_ms <= now_ms; });
+    for (const model_question& question : questions) {
+      if (question.deadline_ms <= now_ms) {
+        fail(question.open, errc::timed_out);
+      }
+    }
+    std::erase_if(questions, [&](const model_question& q) { return q.deadline_ms <= now_ms; });
+  }
+
+  [[nodiscard]] std::optional<time_point> next_deadline() const {
+    std::optional<time_point> next;
+    const auto consider = [&](int deadline_ms) {
+      next = next ? std::min(*next, at_ms(deadline_ms)) : at_ms(deadline_ms);
+    };
+    for (const model_open& open : waiting) {
+      consider(open.deadline_ms);
+    }
+    for (const model_question& question : questions) {
+      consider(question.deadline_ms);
+    }
+    return next;
+  }
+
+  [[nodiscard]] std::uint64_t bytes() const {
+    std::uint64_t sum = 0;
+    for (const auto& [generation, segment] : segments) {
+      sum += segment.bytes;
+    }
+    return sum;
+  }
+  [[nodiscard]] std::uint64_t descriptors() const {
+    std::uint64_t sum = 2 * (sessions.size() + lost.size());
+    for (const auto& [generation, segment] : segments) {
+      sum += segment.chunks;
+    }
+    return sum;
+  }
+
+  std::map<session_id, peer> sessions;
+  std::map<session_id, peer> lost;
+  std::size_t losses_of_connections = 0;
+  std::size_t resumptions = 0;
+  std::map<gpushm::generation, model_segment> segments;
+  std::vector<model_open> waiting;
+  std::vector<model_question> questions;
+  std::vector<question> asked;
+  std::vector<recorder::loss> losses;
+  std::vector<std::string> dead;  // the oldest first
+  std::vector<answer> answers;
+  std::size_t confirmations = 0;  // answers that counted
+  std::size_t deaths = 0;         // names that were remembered
+  std::size_t cancelled = 0;      // opens that waited
+
+ private:
+  [[nodiscard]] errc no_such(const std::string& name) const {
+    return std::count(dead.begin(), dead.end(), name) != 0 ? errc::peer_died
+                                                           : errc::no_such_segment;
+  }
+  void fail(const model_open& open, errc code) {
+    answers.push_back({open.session, open.request, 0, 0, code, {}});
+  }
+  void remember_dead(const std::string& name) {
+    dead.push_back(name);
+    ++deaths;
+    if (dead.size() > bounds.max_dead_names) {
+      dead.erase(dead.begin());
+    }
+  }
+  void unname(gpushm::generation generation, model_segment& segment) {
+    segment.removed = true;
+    for (const auto& [holder, count] : segment.leases) {
+      if (!lost.contains(holder)) {
+        losses.push_back({holder, generation});
+      }
+    }
+  }
+  void ask(const model_open& open, gpushm::generation generation, int since_ms) {
+    const auto pending =
+        std::count_if(questions.begin(), questions.end(), [&](const model_question& other) {
+          return other.open.session == open.session;
+        });
+    if (pending >= bounds.max_pending_opens) {
+      fail(open, errc::too_many_requests);
+      return;
+    }
+    const int deadline = since_ms + static_cast<int>(bounds.confirm_timeout.count());
+    questions.push_back({++question_, open, generation, deadline});
+    asked.push_back({segments[generation].creator_session, question_, generation});
+  }
+  model_segment* named(const std::string& name) {
+    for (auto& [generation, segment] : segments) {
+      if (segment.name == name && !segment.removed) {
+        return &segment;
+      }
+    }
+    return nullptr;
+  }
+  static bool same_principal(const peer& one, const peer& other) {
+    return one.uid_known == other.uid_known && (!one.uid_known || one.uid == other.uid);
+  }
+  std::uint64_t bytes_of(const peer& who) {
+    std::uint64_t sum = 0;
+    for (const auto& [generation, segment] : segments) {
+      const bool same = who.uid_known == segment.creator.uid_known &&
+                        (!who.uid_known || who.uid == segment.creator.uid);
+      sum += same ? segment.bytes : 0;
+    }
+    return sum;
+  }
+  bool may_manage(session_id session, const model_segment& segment) {
+    const peer& who = sessions[session];
+    return session == segment.creator_session ||
+           (who.uid_known && (who.uid == broker_uid ||
+                              (segment.creator.uid_known && segment.creator.uid == who.uid)));
+  }
+  void answer_now(const model_open& open, gpushm::generation generation) {
+    model_segment& segment = segments[generation];
+    if (open.expected != 0 && open.expected != segment.bytes) {
+      answers.push_back({open.session, open.request, 0, 0, errc::size_mismatch, {}});
+      return;
+    }
+    ++segment.leases[open.session];
+    answers.push_back({open.session, open.request, 0, generation, {}, {}});
+  }
+  void sweep() {
+    std::erase_if(segments, [](const auto& entry) {
+      const model_segment& segment = entry.second;
+      return segment.leases.empty() &&
+             !(segment.persistent && segment.published && !segment.removed);
+    });
+  }
+  std::uint64_t question_ = 0;
+};
+
+class random_world {
+ public:
+  explicit random_world(std::uint32_t seed) : random_(seed) {}
+
+  void step() {
+    session_id session = 1 + pick(5);
+    for (model_question& question : model_.questions) {
+      question.is_new = false;
+    }
+    if (model_.lost.count(session) != 0) {
+      be_lost(session);
+      return;
+    }
+    if (model_.sessions.count(session) == 0) {
+      const peer who = peers[pick(std::size(peers))];
+      expect_same(model_.connect(session, who), [&] { domain_.connect(session, who); });
+      if (model_.sessions.count(session) != 0) {
+        domain_.subscribe(session, 1, "");
+      }
+      return;
+    }
+    switch (pick(20)) {
+      case 0: {
+        if (pick(2) != 0) {
+          break;
+        }
+        if (pick(2) == 0) {
+          ASSERT_EQ(domain_.lose(session, at_ms(now_ms_)), model_.lose(session));
+          break;
+        }
+        const bool clean = pick(2) == 0;
+        model_.disconnect(session, clean);
+        domain_.disconnect(session, clean);
+        break;
+      }
+      case 1:
+      case 2:
+      case 3:
+        reserve(session);
+        break;
+      case 4:
+      case 5:
+      case 6: {
+        const auto generation = some_generation();
+        auto first = static_cast<std::uint32_t>(pick(3));
+        std::size_t count = pick(4);
+        const auto at = model_.segments.find(generation);
+        if (pick(4) != 0 && at != model_.segments.end()) {  // what a good client would do
+          session = at->second.creator_session;
+          first = at->second.attached;
+          count = at->second.chunks - first;
+        }
+        if (model_.sessions.count(session) == 0) {
+          break;
+        }
+        expect_same(model_.attach(session, generation, first, count),
+                    [&] { domain_.attach(session, generation, first, count); });
+        break;
+      }
+      case 7:
+      case 8: {
+        const auto generation = some_generation();
+        expect_same(model_.publish(session, generation),
+                    [&] { domain_.publish(session, generation, {}); });
+        break;
+      }
+      case 9:
+      case 10:
+      case 11: {
+        const bool wait = pick(2) == 0;
+        const int deadline = now_ms_ + static_cast<int>(pick(20));
+        const std::uint64_t expected = pick(6) == 0 ? 4096 : 0;
+        const model_open wanted{session, ++request_, name(), expected, deadline, wait, now_ms_};
+        model_.open(wanted);
+        domain_.open(session,
+                     {wanted.request,
+                      0,
+                      wanted.name,
+                      expected,
+                      wait ? std::optional(at_ms(deadline)) : std::nullopt,
+                      at_ms(now_ms_)});
+        asked_.insert({session, wanted.request});
+        break;
+      }
+      case 12:
+      case 13: {
+        const auto generation = some_generation();
+        const auto count = static_cast<std::uint32_t>(pick(3));
+        model_.release(session, generation, count);
+        domain_.release(session, generation, count);
+        break;
+      }
+      case 14: {
+        const std::string gone = name();
+        const auto only = pick(3) == 0 ? some_generation() : 0;
+        expect_same(model_.remove(session, gone, model_.segments.count(only) != 0 ? only : 0), [&] {
+          domain_.remove(session, gone, model_.segments.count(only) != 0 ? only : 0);
+        });
+        break;
+      }
+      case 15:
+      case 16:
+      case 17: {
+        std::uint64_t id = pick(4);
+        if (!model_.questions.empty() && pick(6) != 0) {  // what a good exporter would do
+          const model_question& question = model_.questions[pick(model_.questions.size())];
+          id = question.id;
+          const auto at = model_.segments.find(question.generation);
+          if (at != model_.segments.end() && pick(6) != 0) {
+            session = at->second.creator_session;
+          }
+        }
+        if (model_.lost.count(session) != 0) {
+          break;
+        }
+        const verdict word = pick(4) != 0   ? verdict::unchanged
+                             : pick(2) == 0 ? verdict::changed
+                                            : verdict::not_shared;
+        model_.confirmed(session, id, word);
+        domain_.confirmed(session, id, word);
+        break;
+      }
+      case 18: {
+        std::uint64_t request = pick(request_ + 2);
+        const bool of_a_name = pick(2) == 0;
+        if (of_a_name && !model_.waiting.empty()) {
+          const model_open& some = model_.waiting[pick(model_.waiting.size())];
+          request = some.request;
+          session = pick(6) == 0 ? session : some.session;
+        } else if (!of_a_name && !model_.questions.empty()) {
+          const model_open& some = model_.questions[pick(model_.questions.size())].open;
+          request = some.request;
+          session = pick(6) == 0 ? session : some.session;
+        }
+        const bool waited = model_.cancel(session, request);
+        EXPECT_EQ(domain_.cancel(session, request), waited);
+        if (waited) {
+          asked_.erase({session, request});
+          seen_.waits().erase({session, request, 0});
+        }
+        break;
+      }
+      default:
+        now_ms_ += static_cast<int>(pick(15));
+        model_.tick(now_ms_);
+        domain_.tick(at_ms(now_ms_));
+        break;
+    }
+  }
+
+  /// Its fence comes, or its process comes back as another session.
+  void be_lost(session_id session) {
+    if (pick(2) == 0 || !come_back(session)) {
+      model_.disconnect(session, false);
+      domain_.disconnect(session, false);
+    }
+    seen_.settle();
+    while (domain_.work()) {
+      seen_.settle();
+    }
+  }
+
+  /// With a part of its leases; now and then one of another principal tries.
+  bool come_back(session_id session) {
+    session_id heir = 1;
+    while (heir <= 5 && (model_.sessions.contains(heir) || model_.lost.contains(heir))) {
+      ++heir;
+    }
+    const peer who = pick(5) == 0 ? peers[pick(std::size(peers))] : model_.lost[session];
+    if (heir > 5 || model_.connect(heir, who)) {
+      return false;
+    }
+    domain_.connect(heir, who);
+    domain_.subscribe(heir, 1, "");
+    std::set<gpushm::generation> kept;
+    std::vector<std::uint64_t> generations;
+    std::vector<std::uint64_t> counts;
+    for (const auto& [generation, segment] : model_.segments) {
+      if (const auto lease = segment.leases.find(session);
+          lease != segment.leases.end() && pick(3) != 0) {
+        kept.insert(generation);
+        generations.push_back(generation);
+        counts.push_back(lease->second);
+      }
+    }
+    const bool resumed = model_.resume(session, heir, kept);
+    EXPECT_EQ(domain_.resume(session, heir), resumed);
+    if (resumed) {
+      domain_.keep(heir, generations, counts, false);
+    }
+    return resumed;
+  }
+
+  void check() {
+    ASSERT_EQ(domain_.segment_count(), model_.segments.size());
+    ASSERT_EQ(domain_.session_count(), model_.sessions.size());
+    ASSERT_EQ(domain_.ending_count(), model_.lost.size());
+    ASSERT_EQ(domain_.waiting_count(), model_.waiting.size());
+    ASSERT_EQ(domain_.allocated_bytes(), model_.bytes());
+    ASSERT_EQ(domain_.descriptors(), model_.descriptors());
+    ASSERT_EQ(seen_.slots().size(), model_.segments.size());
+    std::set<gpushm::generation> in_slots;
+    for (const auto& [slot, what] : seen_.slots()) {
+      ASSERT_LT(slot, bounds.max_segments);
+      ASSERT_TRUE(in_slots.insert(what.generation).second) << "two slots for one generation";
+      const auto at = model_.segments.find(what.generation);
+      ASSERT_NE(at, model_.segments.end());
+      const bool gone = *what.state == segment_state::removed ||
+                        (at->second.bound && *what.state == segment_state::exporter_gone);
+      ASSERT_EQ(gone, at->second.removed);
+    }
+    ASSERT_EQ(domain_.next_deadline(), model_.next_deadline());
+    check_questions();
+    check_losses();
+    check_leases();
+    check_answers();
+    for (const notice& heard : seen_.notices()) {
+      ASSERT_TRUE(was_published_.count(heard.generation) != 0 || published_now(heard.generation))
+          << "told of a segment that nobody may see";
+      was_published_.insert(heard.generation);
+      ASSERT_EQ(model_.sessions.count(heard.session), 1U);
+    }
+    seen_.notices().clear();
+  }
+
+  void everybody_leaves() {
+    for (session_id session = 1; session <= 5; ++session) {
+      domain_.disconnect(session, false);
+      model_.disconnect(session, false);
+    }
+    domain_.connect(99, {1, broker_uid, true});
+    model_.sessions[99] = {1, broker_uid, true};
+    seen_.notices().clear();
+    check();
+    std::vector<std::string> names;
+    domain_.list(99, "", "", [&](const segment& what) {
+      EXPECT_TRUE(what.lifetime == lifetime::persistent && what.published);
+      names.push_back(what.name);
+      return true;
+    });
+    for (const std::string& each : names) {
+      domain_.remove(99, each);
+    }
+    domain_.disconnect(99, true);
+    EXPECT_EQ(domain_.segment_count(), 0U);
+    EXPECT_EQ(domain_.session_count(), 0U);
+    EXPECT_EQ(domain_.waiting_count(), 0U);
+    EXPECT_EQ(domain_.allocated_bytes(), 0U);
+    EXPECT_EQ(domain_.descriptors(), 0U);
+    EXPECT_TRUE(seen_.slots().empty());
+    std::set<gpushm::generation> freed(seen_.freed_generations().begin(),
+                                       seen_.freed_generations().end());
+    EXPECT_EQ(freed.size(), seen_.freed_generations().size()) << "freed twice";
+    EXPECT_EQ(freed.size(), generation_) << "made, but never freed";
+  }
+
+  [[nodiscard]] std::size_t made() const { return generation_; }
+  [[nodiscard]] std::size_t granted() const { return granted_; }
+  [[nodiscard]] std::size_t lost() const { return lost_; }
+  [[nodiscard]] std::size_t confirmed() const { return model_.confirmations; }
+  [[nodiscard]] std::size_t died() const { return model_.deaths; }
+  [[nodiscard]] std::size_t cancelled() const { return model_.cancelled; }
+  [[nodiscard]] std::size_t ended_without_goodbye() const { return model_.losses_of_connections; }
+  [[nodiscard]] std::size_t resumed() const { return model_.resumptions; }
+
+ private:
+  static inline const peer peers[] = {{11, 1000, true},
+                                      {12, 1000, true},
+                                      {21, 2000, true},
+                                      {0, 65534, false},
+                                      {0, 65534, false},
+                                      {31, broker_uid, true}};
+
+  std::size_t pick(std::size_t count) { return random_() % count; }
+  std::string name() { return std::string(1, static_cast<char>('a' + pick(4))); }
+  gpushm::generation some_generation() {
+    if (model_.segments.empty() || pick(10) == 0) {
+      return pick(generation_ + 2);
+    }
+    return std::next(model_.segments.begin(),
+                     static_cast<std::ptrdiff_t>(pick(model_.segments.size())))
+        ->first;
+  }
+
+  template <typename Call>
+  void expect_same(const outcome& expected, Call&& call) {
+    outcome happened;
+    try {
+      call();
+    } catch (const error& why) {
+      happened = why.code();
+    }
+    ASSERT_EQ(happened.has_value(), expected.has_value())
+        << (happened ? to_string(*happened) : to_string(*expected));
+    if (happened) {
+      ASSERT_EQ(to_string(*happened), to_string(*expected));
+    }
+  }
+
+  void reserve(session_id session) {
+    // One after the other: compilers evaluate arguments in different orders.
+    const std::string wanted_name = name();
+    const std::uint64_t size = 4096 * (1 + pick(3));
+    const lifetime life = pick(3) == 0 ? lifetime::persistent : lifetime::leased;
+    const auto chunks = static_cast<std::uint32_t>(1 + pick(3));
+    auto wanted = host_segment(wanted_name, size, life, chunks);
+    if (pick(2) == 0) {
+      wanted.lifetime = lifetime::leased;
+      wanted.chunk_count = static_cast<std::uint32_t>(pick(2));
+      wanted.backend = wanted.chunk_count == 0 ? backend::cuda_ipc : backend::cuda_pool;
+      wanted.device = {device_kind::gpu, "GPU-0", "0000:18:00.0", 0};
+      wanted.ticket.resize(1);
+    }
+    const outcome expected = model_.reserve(session, wanted, generation_ + 1);
+    expect_same(expected,
+                [&] { ASSERT_EQ(domain_.reserve(session, wanted).generation, generation_ + 1); });
+    generation_ += expected ? 0U : 1U;
+  }
+
+  void check_questions() {
+    ASSERT_EQ(seen_.questions().size(), model_.asked.size());
+    for (std::size_t i = 0; i < seen_.questions().size(); ++i) {
+      ASSERT_EQ(seen_.questions()[i].exporter, model_.asked[i].exporter);
+      ASSERT_EQ(seen_.questions()[i].confirmation, model_.asked[i].confirmation);
+      ASSERT_EQ(seen_.questions()[i].generation, model_.asked[i].generation);
+    }
+    seen_.questions().clear();
+    model_.asked.clear();
+  }
+
+  void check_losses() {
+    const auto before = [](const recorder::loss& a, const recorder::loss& b) {
+      return std::pair(a.generation, a.holder) < std::pair(b.generation, b.holder);
+    };
+    std::sort(seen_.losses().begin(), seen_.losses().end(), before);
+    std::sort(model_.losses.begin(), model_.losses.end(), before);
+    ASSERT_EQ(seen_.losses(), model_.losses);
+    lost_ += seen_.losses().size();
+    seen_.losses().clear();
+    model_.losses.clear();
+  }
+
+  void check_leases() {
+    std::size_t all = 0;
+    for (const auto& [generation, segment] : model_.segments) {
+      all += segment.leases.size();
+      for (const auto& [session, who] : model_.sessions) {
+        std::uint32_t count = 0;
+        try {
+          for (const lease& each : domain_.held(session, generation).leases) {
+            count += each.holder == session ? each.count : 0;
+          }
+        } catch (const error& why) {
+          ASSERT_EQ(why.code(), errc::stale_generation);
+        }
+        const auto at = segment.leases.find(session);
+        ASSERT_EQ(count, at == segment.leases.end() ? 0 : at->second);
+      }
+    }
+    ASSERT_EQ(domain_.lease_count(), all);
+  }
+
+  void check_answers() {
+    const auto before = [](const answer& a, const answer& b) { return a.request < b.request; };
+    std::stable_sort(seen_.answers().begin(), seen_.answers().end(), before);
+    std::stable_sort(model_.answers.begin(), model_.answers.end(), before);
+    ASSERT_EQ(seen_.answers().size(), model_.answers.size());
+    for (std::size_t i = 0; i < seen_.answers().size(); ++i) {
+      const answer& one = seen_.answers()[i];
+      ASSERT_EQ(one.session, model_.answers[i].session);
+      ASSERT_EQ(one.request, model_.answers[i].request);
+      ASSERT_EQ(one.generation, model_.answers[i].generation);
+      ASSERT_EQ(one.code, model_.answers[i].code);
+      ASSERT_EQ(asked_.erase({one.session, one.request}), 1U) << "answered twice";
+      granted_ += one.generation != 0 ? 1 : 0;
+    }
+    seen_.answers().clear();
+    model_.answers.clear();
+  }
+
+  bool published_now(gpushm::generation generation) {
+    const auto at = model_.segments.find(generation);
+    return at != model_.segments.end() && at->second.published;
+  }
+
+  std::mt19937 random_;
+  domain domain_{"default", broker_uid, bounds};
+  recorder seen_{domain_};
+  model model_;
+  std::set<std::pair<session_id, std::uint64_t>> asked_;
+  std::set<gpushm::generation> was_published_;
+  std::uint64_t request_ = 0;
+  gpushm::generation generation_ = 0;
+  std::size_t granted_ = 0;
+  std::size_t lost_ = 0;
+  int now_ms_ = 0;
+};
+
+TEST(domain_and_model, agree_after_every_random_step) {
+  std::size_t made = 0;
+  std::size_t granted = 0;
+  std::size_t lost = 0;
+  std::size_t confirmed = 0;
+  std::size_t died = 0;
+  std::size_t cancelled = 0;
+  std::size_t lost_connections = 0;
+  std::size_t resumed = 0;
+  for (std::uint32_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    random_world world(seed);
+    for (int i = 0; i < 1'200; ++i) {
+      SCOPED_TRACE("step " + std::to_string(i));
+      world.step();
+      world.check();
+      if (testing::Test::HasFailure()) {
+        return;
+      }
+    }
+    world.everybody_leaves();
+    made += world.made();
+    granted += world.granted();
+    lost += world.lost();
+    confirmed += world.confirmed();
+    died += world.died();
+    cancelled += world.cancelled();
+    lost_connections += world.ended_without_goodbye();
+    resumed += world.resumed();
+  }
+  // Otherwise the random steps prove nothing.
+  EXPECT_GT(made, 400U);
+  EXPECT_GT(granted, 1'000U);
+  EXPECT_GT(lost, 400U);
+  EXPECT_GT(confirmed, 300U);
+  EXPECT_GT(died, 15U);
+  EXPECT_GT(cancelled, 100U);
+  EXPECT_GT(lost_connections, 100U);
+  EXPECT_GT(resumed, 10U);
+  RecordProperty("made", std::to_string(made));
+  RecordProperty("granted", std::to_string(granted));
+  RecordProperty("lost", std::to_string(lost));
+  RecordProperty("confirmed", std::to_string(confirmed));
+  RecordProperty("died", std::to_string(died));
+}
+
+}  // namespace
+}  // namespace gpushm::core

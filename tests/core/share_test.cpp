@@ -1,0 +1,831 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that stays its exporter's: who is asked, what its answer does, and what is left.
+#include <gtest/gtest.h>
+
+#include "tests/core/world.hpp"
+
+namespace gpushm::core {
+namespace {
+
+using namespace testing_world;
+using std::chrono::milliseconds;
+
+constexpr std::uint32_t broker_uid = 42;
+const peer alice{101, 1000, true};
+const peer bob{201, 2000, true};
+const peer carol{202, 2001, true};
+
+constexpr session_id exporter = 1;
+constexpr session_id importer = 2;
+constexpr session_id other = 3;
+
+const std::string not_answering =
+    "the process that shares this memory does not answer (see whether it is stopped or "
+    "overloaded)";
+const std::string died =
+    "the process that shared this memory in domain default has died (start it again; a timeout "
+    "waits until it shares the name anew)";
+const std::string no_name =
+    "no such segment in domain default (`gpushm ls` shows what there is; a timeout waits for the "
+    "name)";
+const std::string changed =
+    "its exporter has freed or replaced the memory without unshare (unshare before freeing, and "
+    "share the new memory)";
+const std::string not_shared =
+    "its exporter does not share this memory any more (unshare before freeing, and share the new "
+    "memory)";
+
+reservation of_legacy_handle(std::string name) {
+  reservation wanted;
+  wanted.name = std::move(name);
+  wanted.size_bytes = 1000;
+  wanted.allocated_bytes = 4096;
+  wanted.chunk_count = 0;
+  wanted.device = {device_kind::gpu, "GPU-0", "0000:18:00.0", 0};
+  wanted.backend = backend::cuda_ipc;
+  wanted.offset_bytes = 3096;
+  wanted.ticket.assign(200, std::byte{7});
+  return wanted;
+}
+
+reservation of_pool(std::string name) {
+  reservation wanted = of_legacy_handle(std::move(name));
+  wanted.backend = backend::cuda_pool;
+  wanted.chunk_count = 1;
+  return wanted;
+}
+
+class shared_memory : public testing::TestWithParam<backend> {
+ protected:
+  explicit shared_memory(const limits& bounds = {}) : domain_("default", broker_uid, bounds) {
+    domain_.connect(exporter, alice);
+    domain_.connect(importer, bob);
+    domain_.connect(other, carol);
+    domain_.subscribe(other, 9, "");
+    empty_descriptors_ = domain_.descriptors();
+  }
+
+  static reservation wanted(const std::string& name) {
+    return GetParam() == backend::cuda_ipc ? of_legacy_handle(name) : of_pool(name);
+  }
+  gpushm::generation reserve(const std::string& name, session_id by = exporter) {
+    return domain_.reserve(by, wanted(name)).generation;
+  }
+  gpushm::generation share(const std::string& name, session_id by = exporter) {
+    const auto made = reserve(name, by);
+    if (GetParam() == backend::cuda_pool) {
+      domain_.attach(by, made, 0, 1);
+    }
+    domain_.publish(by, made, {});
+    return made;
+  }
+  std::uint64_t open(session_id session,
+                     const std::string& name,
+                     std::optional<time_point> deadline = std::nullopt,
+                     std::uint64_t expected = 0) {
+    domain_.open(session, {++request_, 0, name, expected, deadline, at_ms(now_ms_)});
+    return request_;
+  }
+  /// The one question that was asked since the last time.
+  question only_question() {
+    EXPECT_EQ(seen_.questions().size(), 1U);
+    const auto asked = seen_.questions().empty() ? question{} : seen_.questions().front();
+    seen_.questions().clear();
+    return asked;
+  }
+  /// The one answer since the last time.
+  answer only_answer() {
+    EXPECT_EQ(seen_.answers().size(), 1U);
+    const auto got = seen_.answers().empty() ? answer{} : seen_.answers().front();
+    seen_.answers().clear();
+    return got;
+  }
+  void expect_failed(session_id session,
+                     std::uint64_t request,
+                     errc code,
+                     const std::string& text) {
+    const answer got = only_answer();
+    EXPECT_EQ(got.session, session);
+    EXPECT_EQ(got.request, request);
+    EXPECT_EQ(got.generation, 0U);
+    EXPECT_EQ(to_string(got.code), to_string(code));
+    EXPECT_EQ(got.text, text);
+  }
+  void expect_failed_at_once(const std::string& name, errc code, const std::string& text) {
+    const auto request = open(importer, name);
+    EXPECT_TRUE(seen_.questions().empty());
+    expect_failed(importer, request, code, text);
+  }
+  /// Opens, and the exporter says that nothing has changed.
+  void grant(session_id session, const std::string& name) {
+    const auto request = open(session, name);
+    const auto asked = only_question();
+    EXPECT_TRUE(seen_.answers().empty()) << "nobody gets it before the exporter has said so";
+    domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
+    const answer got = only_answer();
+    EXPECT_EQ(got.session, session);
+    EXPECT_EQ(got.request, request);
+    EXPECT_EQ(got.generation, asked.generation) << got.text;
+  }
+  [[nodiscard]] bool holds(session_id session, gpushm::generation generation) const {
+    try {
+      static_cast<void>(domain_.held(session, generation));
+      return true;
+    } catch (const error&) {
+      return false;
+    }
+  }
+  /// The segment's word; nothing when its slot is free.
+  [[nodiscard]] std::optional<segment_state> state_of(gpushm::generation generation) const {
+    for (const auto& [slot, what] : seen_.slots()) {
+      if (what.generation == generation) {
+        return what.state;
+      }
+    }
+    return std::nullopt;
+  }
+  [[nodiscard]] bool was_freed(gpushm::generation generation) const {
+    return std::count(
+               seen_.freed_generations().begin(), seen_.freed_generations().end(), generation) == 1;
+  }
+  /// No segment and nothing that waits; whoever is still connected stays so.
+  void expect_no_segment_left() {
+    EXPECT_EQ(domain_.segment_count(), 0U);
+    EXPECT_EQ(domain_.waiting_count(), 0U);
+    EXPECT_EQ(domain_.next_deadline(), std::nullopt);
+    EXPECT_EQ(domain_.allocated_bytes(), 0U);
+    EXPECT_EQ(domain_.descriptors(),
+              domain_.session_count() * domain_.bounds().descriptors_per_session);
+    EXPECT_TRUE(seen_.slots().empty());
+    EXPECT_TRUE(seen_.questions().empty());
+    EXPECT_TRUE(seen_.answers().empty());
+  }
+  void TearDown() override {
+    if (HasFailure()) {
+      return;
+    }
+    for (const session_id session : {exporter, importer, other}) {
+      domain_.disconnect(session, true);
+    }
+    expect_no_segment_left();
+    EXPECT_EQ(domain_.session_count(), 0U);
+    EXPECT_EQ(domain_.descriptors(), 0U);
+  }
+
+  domain domain_;
+  recorder seen_{domain_};
+  std::uint64_t empty_descriptors_ = 0;
+  std::uint64_t request_ = 0;
+  int now_ms_ = 0;
+};
+
+std::string kind_name(const testing::TestParamInfo<backend>& info) {
+  return info.param == backend::cuda_ipc ? "legacy_handle" : "pool";
+}
+INSTANTIATE_TEST_SUITE_P(kinds,
+                         shared_memory,
+                         testing::Values(backend::cuda_ipc, backend::cuda_pool),
+                         kind_name);
+
+// ---- reserve ----
+
+TEST_P(shared_memory, is_reserved_with_its_ticket_and_what_travels_of_it_only) {
+  const std::string ticket_text =
+      "the ticket is missing, too long, or not for this kind of memory (report this as a bug)";
+  const std::string chunks_text =
+      "memory of this kind has another number of chunks (report this as a bug)";
+  const struct {
+    const char* what;
+    void (*spoil)(reservation&);
+    std::string text;
+  } cases[] = {
+      {"one chunk more", [](reservation& r) { ++r.chunk_count; }, chunks_text},
+      {"many chunks", [](reservation& r) { r.chunk_count = 0xFFFF'FFFF; }, chunks_text},
+      {"the other kind's number", [](reservation& r) { r.chunk_count ^= 1U; }, chunks_text},
+      {"no ticket", [](reservation& r) { r.ticket.clear(); }, ticket_text},
+      {"a ticket of 4,097 bytes", [](reservation& r) { r.ticket.resize(4097); }, ticket_text},
+      {"persistent",
+       [](reservation& r) { r.lifetime = lifetime::persistent; },
+       "this memory stays its exporter's and cannot be persistent (share it as leased, or create "
+       "a persistent segment and copy)"},
+      {"an offset that leaves a byte less",
+       [](reservation& r) { ++r.offset_bytes; },
+       "the segment does not lie within its allocation (report this as a bug)"},
+      {"the largest offset",
+       [](reservation& r) { r.offset_bytes = ~std::uint64_t{0}; },
+       "the segment does not lie within its allocation (report this as a bug)"},
+      {"less allocated than shared",
+       [](reservation& r) { r.allocated_bytes = r.size_bytes - 1; },
+       "less memory is allocated than the segment's size (report this as a bug)"},
+      {"0 bytes",
+       [](reservation& r) { r.size_bytes = 0; },
+       "the size is 0 bytes (give a size of at least 1 byte)"},
+      {"on the host",
+       [](reservation& r) { r.device = {}; },
+       "backend and device do not fit each other (report this as a bug)"},
+  };
+  for (const auto& each : cases) {
+    SCOPED_TRACE(each.what);
+    reservation spoiled = wanted("kv");
+    each.spoil(spoiled);
+    errc code{};
+    EXPECT_EQ(error_of([&] { domain_.reserve(exporter, spoiled); }, &code), each.text);
+    EXPECT_EQ(to_string(code), to_string(errc::invalid_argument));
+    expect_no_segment_left();
+  }
+  reservation longest = wanted("kv");
+  longest.ticket.resize(4096);
+  const auto& made = domain_.reserve(exporter, longest);
+  EXPECT_EQ(made.ticket.size(), 4096U);
+  EXPECT_EQ(made.offset_bytes, 3096U);
+  EXPECT_EQ(state_of(made.generation), segment_state::live);
+}
+
+TEST_P(shared_memory, at_offset_0_and_as_a_whole_is_reserved_too) {
+  reservation whole = wanted("kv");
+  whole.offset_bytes = 0;
+  whole.size_bytes = whole.allocated_bytes;
+  EXPECT_EQ(domain_.reserve(exporter, whole).size_bytes, 4096U);
+}
+
+TEST(memory_that_travels, takes_no_ticket_and_an_offset_within_its_chunks) {
+  domain kept("default", broker_uid, {});
+  recorder seen(kept);
+  kept.connect(exporter, alice);
+  reservation spoiled = host_segment("kv", 4096);
+  spoiled.ticket.resize(1);
+  EXPECT_EQ(
+      error_of([&] { kept.reserve(exporter, spoiled); }),
+      "the ticket is missing, too long, or not for this kind of memory (report this as a bug)");
+  spoiled = host_segment("kv", 4096);
+  spoiled.offset_bytes = 1;
+  EXPECT_EQ(error_of([&] { kept.reserve(exporter, spoiled); }),
+            "the segment does not lie within its allocation (report this as a bug)");
+  EXPECT_EQ(kept.segment_count(), 0U);
+  reservation good = host_segment("kv", 4096);
+  good.size_bytes = 96;
+  good.offset_bytes = 4000;
+  const auto made = kept.reserve(exporter, good).generation;
+  kept.attach(exporter, made, 0, 1);
+  kept.publish(exporter, made, {});
+  kept.connect(importer, bob);
+  kept.open(importer, {1, 0, "kv", 0, std::nullopt, at_ms(0)});
+  ASSERT_EQ(seen.answers().size(), 1U);
+  EXPECT_EQ(seen.answers()[0].generation, made) << "nobody has to be asked";
+  EXPECT_TRUE(seen.questions().empty());
+}
+
+TEST_P(shared_memory, counts_its_chunks) {
+  const auto made = share("kv");
+  const std::uint64_t chunks = GetParam() == backend::cuda_pool ? 1 : 0;
+  EXPECT_EQ(domain_.descriptors(), empty_descriptors_ + chunks);
+  EXPECT_EQ(domain_.allocated_bytes(), 4096U);
+  domain_.release(exporter, made, 1);
+  expect_no_segment_left();
+  EXPECT_EQ(domain_.descriptors(), empty_descriptors_);
+}
+
+TEST_P(shared_memory, takes_chunks_as_announced) {
+  const auto made = reserve("kv");
+  const bool pool = GetParam() == backend::cuda_pool;
+  EXPECT_EQ(error_of([&] { domain_.attach(exporter, made, 0, 2); }),
+            std::string("chunks 0 to 2 do not continue the 0 of ") + (pool ? "1" : "0") +
+                " that are attached (attach the announced chunks in order)");
+  if (pool) {
+    EXPECT_EQ(error_of([&] { domain_.publish(exporter, made, {}); }),
+              "0 of 1 announced chunks are attached (attach all chunks before publishing)");
+    domain_.attach(exporter, made, 0, 1);
+  } else {
+    EXPECT_EQ(error_of([&] { domain_.attach(exporter, made, 0, 1); }),
+              "chunks 0 to 1 do not continue the 0 of 0 that are attached (attach the announced "
+              "chunks in order)");
+  }
+  domain_.publish(exporter, made, {});
+}
+
+// ---- open ----
+
+TEST_P(shared_memory, is_asked_for_at_its_exporter_on_every_open) {
+  const auto made = share("kv");
+  std::uint64_t former = 0;
+  for (int i = 0; i < 3; ++i) {
+    const auto request = open(importer, "kv");
+    const auto asked = only_question();
+    EXPECT_EQ(asked.exporter, exporter);
+    EXPECT_EQ(asked.generation, made);
+    EXPECT_GT(asked.confirmation, former) << "0 is nobody's, and none is used again";
+    former = asked.confirmation;
+    EXPECT_TRUE(seen_.answers().empty());
+    EXPECT_EQ(holds(importer, made), i > 0);
+    EXPECT_EQ(domain_.next_deadline(), at_ms(2'000));
+    domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
+    const answer got = only_answer();
+    EXPECT_EQ(got.session, importer);
+    EXPECT_EQ(got.request, request);
+    EXPECT_EQ(got.generation, made);
+    EXPECT_EQ(domain_.next_deadline(), std::nullopt);
+  }
+  EXPECT_TRUE(holds(importer, made));
+  EXPECT_EQ(domain_.held(importer, made).leases.size(), 2U);
+  EXPECT_EQ(domain_.held(importer, made).leases[1].count, 3U);
+  EXPECT_TRUE(seen_.losses().empty());
+  domain_.release(importer, made, 3);
+  EXPECT_FALSE(holds(importer, made));
+  EXPECT_EQ(state_of(made), segment_state::live);
+}
+
+TEST_P(shared_memory, is_asked_for_also_when_its_exporter_opens_it) {
+  const auto made = share("kv");
+  grant(exporter, "kv");
+  EXPECT_EQ(domain_.held(exporter, made).leases.size(), 1U);
+}
+
+TEST_P(shared_memory, of_another_size_than_expected_is_refused_after_the_answer) {
+  const auto made = share("kv");
+  const auto request = open(importer, "kv", std::nullopt, 999);
+  domain_.confirmed(exporter, only_question().confirmation, verdict::unchanged);
+  expect_failed(importer,
+                request,
+                errc::size_mismatch,
+                "the segment has 1000 bytes, not the expected 999 (expect the size that `gpushm "
+                "stat` shows)");
+  EXPECT_FALSE(holds(importer, made));
+  EXPECT_EQ(state_of(made), segment_state::live);
+}
+
+TEST_P(shared_memory, that_changed_loses_its_name_and_its_holders_hear_of_it) {
+  for (const auto& [word, text] :
+       {std::pair{verdict::changed, changed}, std::pair{verdict::not_shared, not_shared}}) {
+    SCOPED_TRACE(text);
+    const auto made = share("kv");
+    grant(other, "kv");
+    seen_.notices().clear();
+    seen_.losses().clear();
+    const auto request = open(importer, "kv");
+    const auto late_request = open(importer, "kv");
+    ASSERT_EQ(seen_.questions().size(), 2U);
+    const auto asked = seen_.questions();
+    seen_.questions().clear();
+    domain_.confirmed(exporter, asked[0].confirmation, word);
+    expect_failed(importer, request, errc::gone_or_replaced, text);
+    EXPECT_EQ(state_of(made), segment_state::removed);
+    EXPECT_FALSE(holds(importer, made));
+    EXPECT_TRUE(holds(other, made)) << "a mapping stays";
+    EXPECT_EQ(seen_.losses(), (std::vector<recorder::loss>{{exporter, made}, {other, made}}));
+    ASSERT_EQ(seen_.notices().size(), 1U);
+    EXPECT_EQ(seen_.notices()[0].kind, event_kind::removed);
+    EXPECT_EQ(seen_.notices()[0].name, "kv");
+    EXPECT_EQ(seen_.notices()[0].leases, 2U);
+    EXPECT_EQ(seen_.notices()[0].peer_pid, 101);
+    expect_failed_at_once("kv", errc::no_such_segment, no_name);
+
+    // The second question is about what nobody gets any more, whatever the answer.
+    domain_.confirmed(exporter, asked[1].confirmation, verdict::unchanged);
+    expect_failed(importer, late_request, errc::no_such_segment, no_name);
+    EXPECT_FALSE(holds(importer, made));
+    const auto again = share("kv", other);  // the name is free, for others too
+
+    domain_.release(other, again, 1);
+    domain_.release(other, made, 1);
+    EXPECT_EQ(state_of(made), segment_state::removed) << "the exporter has it yet";
+    domain_.release(exporter, made, 1);
+    expect_no_segment_left();
+    EXPECT_TRUE(was_freed(made));
+  }
+}
+
+TEST_P(shared_memory, is_answered_for_by_its_exporter_only_and_once) {
+  const auto made = share("kv");
+  const auto request = open(importer, "kv");
+  const auto asked = only_question();
+  for (const auto word : {verdict::unchanged, verdict::changed, verdict::not_shared}) {
+    domain_.confirmed(importer, asked.confirmation, word);  // who asks must not say it himself
+    domain_.confirmed(other, asked.confirmation, word);
+    domain_.confirmed(77, asked.confirmation, word);  // was never here
+    domain_.confirmed(exporter, 0, word);
+    domain_.confirmed(exporter, asked.confirmation + 1, word);
+    domain_.confirmed(exporter, ~std::uint64_t{0}, word);
+  }
+  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_FALSE(holds(importer, made));
+  EXPECT_EQ(state_of(made), segment_state::live);
+  domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
+  EXPECT_EQ(only_answer().request, request);
+  domain_.confirmed(exporter, asked.confirmation, verdict::changed);
+  domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
+  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_EQ(state_of(made), segment_state::live) << "an answer that comes twice changes nothing";
+  EXPECT_EQ(domain_.held(importer, made).leases[1].count, 1U);
+}
+
+TEST_P(shared_memory, whose_exporter_does_not_answer_fails_at_the_deadline) {
+  const auto made = share("kv");
+  now_ms_ = 500;
+  const auto first = open(importer, "kv");
+  const auto asked = only_question();
+  now_ms_ = 600;
+  const auto second = open(other, "kv", at_ms(1'000'000));  // waits for the name, not for this
+  const auto asked_too = only_question();
+  EXPECT_EQ(domain_.next_deadline(), at_ms(2'500));
+  domain_.tick(at_ms(2'499));
+  EXPECT_TRUE(seen_.answers().empty());
+  domain_.tick(at_ms(2'500));
+  expect_failed(importer, first, errc::timed_out, not_answering);
+  EXPECT_EQ(domain_.next_deadline(), at_ms(2'600));
+  domain_.tick(at_ms(10'000));
+  expect_failed(other, second, errc::timed_out, not_answering);
+  EXPECT_EQ(domain_.next_deadline(), std::nullopt);
+
+  for (const auto word : {verdict::changed, verdict::unchanged}) {  // too late
+    domain_.confirmed(exporter, asked.confirmation, word);
+    domain_.confirmed(exporter, asked_too.confirmation, word);
+  }
+  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_FALSE(holds(importer, made));
+  EXPECT_FALSE(holds(other, made));
+  EXPECT_EQ(state_of(made), segment_state::live);
+  now_ms_ = 10'000;
+  grant(importer, "kv");
+}
+
+TEST_P(shared_memory, whose_open_is_cancelled_is_not_granted_whatever_its_exporter_says) {
+  const auto made = share("kv");
+  const auto request = open(importer, "kv");
+  const auto asked = only_question();
+  EXPECT_TRUE(seen_.waits().contains({importer, request, 0}));
+  EXPECT_TRUE(domain_.cancel(importer, request));
+  EXPECT_FALSE(domain_.cancel(importer, request));
+  EXPECT_EQ(domain_.next_deadline(), std::nullopt);
+  domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
+  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_FALSE(holds(importer, made));
+  seen_.waits().clear();
+  grant(importer, "kv");
+}
+
+TEST_P(shared_memory, is_asked_for_also_for_those_who_waited_for_its_name) {
+  const auto request = open(importer, "kv", at_ms(50));
+  const auto request_too = open(other, "kv", at_ms(60));
+  EXPECT_EQ(domain_.waiting_count(), 2U);
+  const auto made = share("kv");
+  EXPECT_EQ(domain_.waiting_count(), 0U);
+  EXPECT_TRUE(seen_.answers().empty()) << "it may have been freed since it was reserved";
+  ASSERT_EQ(seen_.questions().size(), 2U);
+  const auto asked = std::exchange(seen_.questions(), {});
+  EXPECT_EQ(asked[0].exporter, exporter);
+  EXPECT_EQ(asked[0].generation, made);
+  EXPECT_EQ(domain_.next_deadline(), at_ms(2'050));
+  domain_.confirmed(exporter, asked[0].confirmation, verdict::unchanged);
+  const answer got = only_answer();
+  EXPECT_EQ(got.request, request);
+  EXPECT_EQ(got.generation, made);
+  EXPECT_EQ(domain_.next_deadline(), at_ms(2'060));
+  domain_.confirmed(exporter, asked[1].confirmation, verdict::changed);
+  expect_failed(other, request_too, errc::gone_or_replaced, changed);
+}
+
+// ---- the exporter's end ----
+
+TEST_P(shared_memory, of_a_died_exporter_gives_its_name_free_and_says_so) {
+  const auto made = share("kv");
+  grant(other, "kv");
+  seen_.notices().clear();
+  seen_.losses().clear();
+  const auto asking = open(importer, "kv");
+  static_cast<void>(only_question());
+  domain_.disconnect(exporter, false);
+  expect_failed(importer, asking, errc::peer_died, died);
+  EXPECT_EQ(domain_.next_deadline(), std::nullopt);
+  EXPECT_EQ(state_of(made), segment_state::exporter_gone);
+  EXPECT_TRUE(holds(other, made));
+  EXPECT_EQ(domain_.held(other, made).creator_session, 0U);
+  EXPECT_EQ(seen_.losses(), (std::vector<recorder::loss>{{other, made}}));
+  ASSERT_EQ(seen_.notices().size(), 2U);
+  EXPECT_EQ(seen_.notices()[0].kind, event_kind::peer_died);
+  EXPECT_EQ(seen_.notices()[0].peer_pid, 101);
+  EXPECT_EQ(seen_.notices()[0].leases, 1U);
+  EXPECT_EQ(seen_.notices()[1].kind, event_kind::removed);
+  EXPECT_EQ(seen_.notices()[1].leases, 1U);
+
+  expect_failed_at_once("kv", errc::peer_died, died);
+  errc code{};
+  EXPECT_EQ(error_of([&] { static_cast<void>(domain_.stat(importer, "kv")); }, &code), died);
+  EXPECT_EQ(to_string(code), to_string(errc::peer_died));
+  EXPECT_EQ(error_of([&] { domain_.remove(importer, "kv"); }, &code), died);
+  expect_failed_at_once("kw", errc::no_such_segment, no_name);
+  now_ms_ = 100;
+  const auto waiting = open(importer, "kv", at_ms(200));
+  EXPECT_TRUE(seen_.answers().empty()) << "it may be shared anew";
+  domain_.tick(at_ms(200));
+  expect_failed(importer, waiting, errc::peer_died, died);
+
+  // Its successor has the name at once, while the old memory is still mapped.
+  const auto again = reserve("kv", importer);
+  EXPECT_NE(again, made);
+  EXPECT_EQ(state_of(made), segment_state::exporter_gone);
+  {
+    const auto request = open(other, "kv");
+    expect_failed(other, request, errc::no_such_segment, no_name);
+  }
+  domain_.release(importer, again, 1);
+  expect_failed_at_once("kv", errc::no_such_segment, no_name);
+  EXPECT_TRUE(holds(other, made));
+  domain_.release(other, made, 1);
+  expect_no_segment_left();
+  EXPECT_TRUE(was_freed(made));
+  EXPECT_TRUE(was_freed(again));
+}
+
+TEST_P(shared_memory, that_nobody_else_holds_is_gone_with_its_died_exporter) {
+  const auto made = share("kv");
+  domain_.disconnect(exporter, false);
+  EXPECT_EQ(state_of(made), std::nullopt);
+  expect_no_segment_left();
+  EXPECT_TRUE(was_freed(made));
+  expect_failed_at_once("kv", errc::peer_died, died);
+  domain_.connect(exporter, alice);
+  const auto again = share("kv");
+  grant(importer, "kv");
+  EXPECT_TRUE(holds(importer, again));
+}
+
+TEST_P(shared_memory, that_was_not_published_leaves_no_trace_when_its_exporter_dies) {
+  reserve("kv");
+  domain_.disconnect(exporter, false);
+  expect_no_segment_left();
+  expect_failed_at_once("kv", errc::no_such_segment, no_name);
+  EXPECT_TRUE(seen_.notices().empty());
+}
+
+TEST_P(shared_memory, is_removed_when_its_exporter_says_goodbye) {
+  const auto made = share("kv");
+  grant(other, "kv");
+  seen_.notices().clear();
+  seen_.losses().clear();
+  const auto asking = open(importer, "kv");
+  static_cast<void>(only_question());
+  domain_.disconnect(exporter, true);
+  expect_failed(importer, asking, errc::no_such_segment, no_name);
+  EXPECT_EQ(state_of(made), segment_state::removed);
+  EXPECT_EQ(seen_.losses(), (std::vector<recorder::loss>{{other, made}}));
+  ASSERT_EQ(seen_.notices().size(), 1U);
+  EXPECT_EQ(seen_.notices()[0].kind, event_kind::removed);
+  expect_failed_at_once("kv", errc::no_such_segment, no_name);
+  EXPECT_TRUE(holds(other, made));
+  domain_.release(other, made, 1);
+  expect_no_segment_left();
+}
+
+TEST_P(shared_memory, is_removed_when_its_exporter_ends_its_lease) {
+  const auto made = share("kv");
+  grant(importer, "kv");
+  grant(exporter, "kv");
+  seen_.notices().clear();
+  seen_.losses().clear();
+  domain_.release(exporter, made, 1);
+  EXPECT_EQ(state_of(made), segment_state::live) << "it was granted twice";
+  domain_.release(exporter, made, 1);
+  EXPECT_EQ(state_of(made), segment_state::removed);
+  EXPECT_EQ(seen_.losses(), (std::vector<recorder::loss>{{importer, made}}));
+  ASSERT_EQ(seen_.notices().size(), 1U);
+  EXPECT_EQ(seen_.notices()[0].kind, event_kind::removed);
+  EXPECT_EQ(seen_.notices()[0].peer_pid, 101);
+  expect_failed_at_once("kv", errc::no_such_segment, no_name);
+
+  // What it does from here on is not the segment's any more.
+  seen_.notices().clear();
+  seen_.losses().clear();
+  const auto again = share("kv");
+  domain_.disconnect(exporter, false);
+  EXPECT_EQ(state_of(made), segment_state::removed);
+  EXPECT_EQ(state_of(again), std::nullopt);
+  EXPECT_TRUE(seen_.losses().empty());
+  domain_.release(importer, made, 1);
+  expect_no_segment_left();
+}
+
+TEST_P(shared_memory, of_another_exporter_is_not_touched_by_a_death) {
+  share("kv");
+  const auto others = share("other", other);
+  const auto request = open(importer, "other");
+  const auto asked = only_question();
+  EXPECT_EQ(asked.exporter, other);
+  domain_.disconnect(exporter, false);
+  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_EQ(state_of(others), segment_state::live);
+  EXPECT_EQ(domain_.next_deadline(), at_ms(2'000));
+  domain_.confirmed(other, asked.confirmation, verdict::unchanged);
+  const answer got = only_answer();
+  EXPECT_EQ(got.request, request);
+  EXPECT_EQ(got.generation, others);
+}
+
+// ---- while a confirmation waits ----
+
+TEST_P(shared_memory, is_not_granted_to_who_left_meanwhile) {
+  for (const bool clean : {true, false}) {
+    const auto made = share("kv");
+    static_cast<void>(open(importer, "kv"));
+    const auto asked = only_question();
+    const auto request = open(other, "kv");
+    const auto asked_too = only_question();
+    domain_.disconnect(importer, clean);
+    EXPECT_EQ(domain_.next_deadline(), at_ms(2'000)) << "the other one still waits";
+    domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
+    domain_.confirmed(exporter, asked.confirmation, verdict::changed);
+    EXPECT_TRUE(seen_.answers().empty());
+    EXPECT_EQ(state_of(made), segment_state::live);
+    domain_.confirmed(exporter, asked_too.confirmation, verdict::unchanged);
+    EXPECT_EQ(only_answer().request, request);
+    EXPECT_EQ(domain_.held(exporter, made).leases.size(), 2U);
+    domain_.release(other, made, 1);
+    domain_.release(exporter, made, 1);
+    expect_no_segment_left();
+    domain_.connect(importer, bob);
+  }
+}
+
+TEST_P(shared_memory, is_not_granted_when_it_was_removed_meanwhile) {
+  for (const bool held : {true, false}) {
+    SCOPED_TRACE(held);
+    const auto made = share("kv");
+    const auto request = open(importer, "kv");
+    const auto asked = only_question();
+    domain_.remove(exporter, "kv");
+    if (!held) {
+      domain_.release(exporter, made, 1);
+      EXPECT_TRUE(was_freed(made));
+    }
+    EXPECT_TRUE(seen_.answers().empty()) << "the exporter's answer, or the deadline, ends it";
+    domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
+    expect_failed(importer, request, errc::no_such_segment, no_name);
+    EXPECT_FALSE(holds(importer, made));
+    domain_.release(exporter, made, 1);
+    expect_no_segment_left();
+  }
+  const auto made = share("kv");
+  const auto request = open(importer, "kv");
+  static_cast<void>(only_question());
+  domain_.remove(exporter, "kv", made);
+  domain_.release(exporter, made, 1);
+  domain_.tick(at_ms(2'000));
+  expect_failed(importer, request, errc::timed_out, not_answering);
+  expect_no_segment_left();
+}
+
+TEST_P(shared_memory, of_a_name_that_is_anothers_by_now_is_opened_anew) {
+  const auto made = share("kv");
+  const auto request = open(importer, "kv");
+  const auto asked = only_question();
+  domain_.remove(exporter, "kv");
+  const auto again = share("kv");
+  domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
+  EXPECT_TRUE(seen_.answers().empty());
+  const auto asked_anew = only_question();
+  EXPECT_EQ(asked_anew.generation, again);
+  EXPECT_EQ(domain_.next_deadline(), at_ms(2'000)) << "the second question gets no more time";
+  domain_.confirmed(exporter, asked.confirmation, verdict::changed);
+  EXPECT_EQ(state_of(again), segment_state::live);
+  domain_.confirmed(exporter, asked_anew.confirmation, verdict::unchanged);
+  const answer got = only_answer();
+  EXPECT_EQ(got.request, request);
+  EXPECT_EQ(got.generation, again);
+  EXPECT_FALSE(holds(importer, made));
+}
+
+TEST_P(shared_memory, that_was_removed_meanwhile_is_waited_for_if_that_was_asked) {
+  share("kv");
+  const auto request = open(importer, "kv", at_ms(300));
+  const auto asked = only_question();
+  domain_.remove(exporter, "kv");
+  domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
+  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_EQ(domain_.waiting_count(), 1U);
+  EXPECT_EQ(domain_.next_deadline(), at_ms(300));
+  domain_.tick(at_ms(300));
+  expect_failed(importer, request, errc::no_such_segment, no_name);
+}
+
+// ---- remove ----
+
+TEST_P(shared_memory, is_removed_by_generation_only_if_it_has_the_name) {
+  const auto old = share("kv");
+  domain_.remove(exporter, "kv", old);
+  EXPECT_EQ(state_of(old), segment_state::removed);
+  const auto made = share("kv");
+  errc code{};
+  for (const gpushm::generation wrong : {old, made + 1, ~gpushm::generation{0}}) {
+    EXPECT_EQ(error_of([&] { domain_.remove(exporter, "kv", wrong); }, &code), no_name);
+    EXPECT_EQ(to_string(code), to_string(errc::no_such_segment));
+    EXPECT_EQ(state_of(made), segment_state::live);
+  }
+  EXPECT_EQ(
+      error_of([&] { domain_.remove(importer, "kv", made); }, &code),
+      "only its creator's connection, uid, or the broker's uid may remove a segment (ask uid 1000 "
+      "to remove it)");
+  EXPECT_EQ(to_string(code), to_string(errc::permission_denied));
+  domain_.remove(exporter, "kv", made);
+  EXPECT_EQ(state_of(made), segment_state::removed);
+  domain_.release(exporter, old, 1);
+  domain_.release(exporter, made, 1);
+  expect_no_segment_left();
+}
+
+// ---- bounds ----
+
+class bounded_sharing : public shared_memory {
+ protected:
+  bounded_sharing()
+      : shared_memory({.max_segments = 8,
+                       .quota_bytes = 8192,
+                       .max_descriptors = 15,
+                       .max_pending_opens = 3,
+                       .confirm_timeout = milliseconds(70),
+                       .max_dead_names = 2}) {}
+  void die() {
+    domain_.disconnect(exporter, false);
+    domain_.connect(exporter, alice);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(kinds,
+                         bounded_sharing,
+                         testing::Values(backend::cuda_ipc, backend::cuda_pool),
+                         kind_name);
+
+TEST_P(bounded_sharing, remembers_the_names_of_the_newest_deaths) {
+  for (const char* name : {"a", "b", "c"}) {
+    share(name);
+    die();
+  }
+  expect_failed_at_once("a", errc::no_such_segment, no_name);
+  expect_failed_at_once("b", errc::peer_died, died);
+  expect_failed_at_once("c", errc::peer_died, died);
+}
+
+TEST_P(bounded_sharing, remembers_a_name_that_was_shared_anew_as_of_its_last_death) {
+  for (const char* name : {"a", "b", "a", "c"}) {
+    share(name);
+    die();
+  }
+  expect_failed_at_once("b", errc::no_such_segment, no_name);
+  expect_failed_at_once("a", errc::peer_died, died);
+  expect_failed_at_once("c", errc::peer_died, died);
+}
+
+TEST_P(bounded_sharing, lets_one_connection_have_so_many_confirmations) {
+  share("kv");
+  std::vector<std::uint64_t> asked;
+  for (int i = 0; i < 3; ++i) {
+    static_cast<void>(open(importer, "kv"));
+    asked.push_back(only_question().confirmation);
+  }
+  const auto request = open(importer, "kv");
+  EXPECT_TRUE(seen_.questions().empty());
+  expect_failed(importer,
+                request,
+                errc::too_many_requests,
+                "3 opens of this connection wait for exporters, the limit (open fewer segments at "
+                "once)");
+  static_cast<void>(open(other, "kv"));  // others have their own
+  static_cast<void>(only_question());
+  domain_.confirmed(exporter, asked[1], verdict::unchanged);
+  EXPECT_NE(only_answer().generation, 0U);
+  static_cast<void>(open(importer, "kv"));
+  static_cast<void>(only_question());
+  domain_.tick(at_ms(70));
+  EXPECT_EQ(std::exchange(seen_.answers(), {}).size(), 4U);
+  for (int i = 0; i < 3; ++i) {
+    now_ms_ = 70;
+    static_cast<void>(open(importer, "kv"));
+    static_cast<void>(only_question());
+  }
+  die();
+  ASSERT_EQ(seen_.answers().size(), 3U);
+  for (const answer& each : std::exchange(seen_.answers(), {})) {
+    EXPECT_EQ(to_string(each.code), to_string(errc::peer_died));
+    EXPECT_EQ(each.text, died);
+  }
+  share("kv");
+  static_cast<void>(open(importer, "kv"));
+  domain_.confirmed(exporter, only_question().confirmation, verdict::unchanged);
+  EXPECT_NE(only_answer().generation, 0U) << "the count is back at zero";
+}
+
+TEST_P(bounded_sharing, counts_against_the_quota_until_the_last_holder_is_gone) {
+  const auto first = share("a");
+  share("b");
+  errc code{};
+  EXPECT_EQ(error_of([&] { reserve("c"); }, &code),
+            "no room for 4 KiB more bytes of segments: 8 KiB of 8 KiB are in use (remove segments "
+            "that are not used, or raise the broker's quota)");
+  EXPECT_EQ(to_string(code), to_string(errc::quota_exceeded));
+  grant(importer, "a");
+  die();
+  EXPECT_EQ(domain_.allocated_bytes(), 4096U) << "a is mapped";
+  EXPECT_EQ(state_of(first), segment_state::exporter_gone);
+  domain_.release(importer, first, 1);
+  expect_no_segment_left();
+}
+
+}  // namespace
+}  // namespace gpushm::core

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPUs and MIG instances as devices of a document: names, nodes, what is left out and why.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "discover/generate.hpp"
+#include "discover/nodes.hpp"
+#include "gpushm/error.hpp"
+#include "testing/driver_tree/driver_tree.hpp"
+#include "testing/driver_tree/elf_stub.hpp"
+#include "testing/driver_tree/gpu_tree.hpp"
+#include "testing/process/temp_dir.hpp"
+
+namespace gpushm::discover {
+namespace {
+
+using gpushm_tests::put_file;
+using gpushm_tests::put_node;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+const std::string uuid = "GPU-00000000-1111-4222-8333-444455556666";
+
+gpu_entry board(unsigned index, bool mig = false) {
+  gpu_entry gpu;
+  gpu.index = index;
+  gpu.uuid = uuid;
+  gpu.uuid[11] = static_cast<char>('0' + index);
+  gpu.pci_address = std::string("0000:1").append(std::to_string(index)).append(":00.0");
+  gpu.minor = static_cast<int>(index);
+  gpu.mig_enabled = mig;
+  return gpu;
+}
+
+std::string what(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const error& failure) {
+    return failure.what();
+  }
+  return "no error";
+}
+
+// ---- choosing ----
+
+std::vector<gpu_entry> three_boards() {
+  std::vector<gpu_entry> all{board(0), board(1, true), board(2)};
+  all[1].instances = {{0, "MIG-a", 7, 0}, {3, "MIG-b", 8, 0}};
+  return all;
+}
+
+TEST(select_devices, by_number_by_uuid_and_by_part) {
+  const auto all = three_boards();
+  EXPECT_EQ(select_devices(all, {}), all);
+  EXPECT_EQ(select_devices(all, {"2"}), (std::vector<gpu_entry>{all[2]}));
+  EXPECT_EQ(select_devices(all, {all[2].uuid, "0"}), (std::vector<gpu_entry>{all[0], all[2]}));
+  EXPECT_EQ(select_devices(all, {"1"}), (std::vector<gpu_entry>{all[1]}));
+  gpu_entry part = all[1];
+  part.instances = {all[1].instances[1]};
+  EXPECT_EQ(select_devices(all, {"1:3"}), (std::vector<gpu_entry>{part}));
+  EXPECT_EQ(select_devices(all, {"MIG-b"}), (std::vector<gpu_entry>{part}));
+  EXPECT_EQ(select_devices(all, {"MIG-b", "1"}), (std::vector<gpu_entry>{all[1]}));
+}
+
+TEST(select_devices, an_unknown_one_is_refused_with_what_there_is) {
+  for (const char* id : {"3", "1:1", "GPU-x", "", "all"}) {
+    EXPECT_EQ(what([&] {
+                static_cast<void>(select_devices(three_boards(), {"0", id}));
+              }),
+              std::string(*id == '\0' ? "find device" : std::string("find device \"") + id + "\"") +
+                  ": no such device; there is 0 = GPU-00000000-1111-4222-8333-444455556666, "
+                  "1 = GPU-00000001-1111-4222-8333-444455556666, 1:0 = MIG-a, 1:3 = MIG-b, "
+                  "2 = GPU-00000002-1111-4222-8333-444455556666 (write the number or UUID of a GPU "
+                  "or MIG instance)")
+        << id;
+  }
+  EXPECT_THAT(what([] { static_cast<void>(select_devices({}, {"0"})); }),
+              HasSubstr("there is no GPU here"));
+}
+
+// ---- describing ----
+
+class discover_devices : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!gpushm_tests::can_make_nodes(root_.path())) {
+      GTEST_SKIP() << "this process may not make device nodes";
+    }
+    put_file(root_ / "usr/lib64/libcuda.so.550.54.15", gpushm_tests::elf_stub("libcuda.so.1"));
+    for (const char* name : {"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"}) {
+      put_node(root_.path() + "/dev/" + name);
+    }
+    options_.driver_root = root_.path();
+    options_.proc_root = root_ / "proc";
+    options_.sys_root = root_ / "sys";
+    options_.hook_path = "/usr/bin/gpushm";
+    options_.all_device = false;
+  }
+  void node(const std::string& name, unsigned mode = 0666, unsigned group = 0) {
+    put_node(root_.path() + "/dev/" + name, mode, group);
+  }
+  [[nodiscard]] generated make(const std::vector<gpu_entry>& boards) const {
+    return generate(options_, boards);
+  }
+  static std::vector<std::string> names(const generated& made) {
+    std::vector<std::string> all;
+    for (const cdi::device& each : made.content.devices) {
+      all.push_back(each.name);
+    }
+    return all;
+  }
+  static std::vector<std::string> paths(const cdi::device& of) {
+    std::vector<std::string> all;
+    for (const cdi::device_node& each : of.changes.device_nodes) {
+      all.push_back(each.path);
+    }
+    return all;
+  }
+
+  gpushm_testing::temp_dir root_;
+  generate_options options_;
+};
+
+TEST_F(discover_devices, names_and_versions_follow_the_options) {
+  node("nvidia0");
+  EXPECT_THAT(names(make({board(0)})), ElementsAre("0", uuid));
+  EXPECT_EQ(make({board(0)}).content.version, "0.5.0");
+  EXPECT_EQ(make({board(0)}).content.kind, "nvidia.com/gpu");
+
+  options_.strategies = {name_strategy::type_index};
+  options_.all_device = true;
+  EXPECT_THAT(names(make({board(0)})), ElementsAre("gpu0", "all"));
+  options_.device_class = "gpu.shared";
+  EXPECT_EQ(make({board(0)}).content.version, "0.6.0");
+}
+
+TEST_F(discover_devices, a_node_of_the_machine_itself_needs_no_host_path) {
+  node("nvidia0");
+  const auto made = make({board(0)});
+  const auto& found = made.content.devices.at(0).changes.device_nodes.at(0);
+  EXPECT_EQ(found.path, "/dev/nvidia0");
+  EXPECT_EQ(found.host_path, root_ / "dev/nvidia0");
+  EXPECT_EQ(found.major, 0);
+  EXPECT_EQ(found.minor, 0);
+  EXPECT_EQ(found.file_mode, std::nullopt);
+  EXPECT_EQ(found.gid, std::nullopt);
+
+  // /dev/null is a character device everywhere.
+  const node_finder own("/", "/sys", {});
+  EXPECT_EQ(own.node("/dev/null")->host_path, "");
+  EXPECT_EQ(own.node("/dev/null")->path, "/dev/null");
+}
+
+TEST_F(discover_devices, a_group_is_given_only_where_not_everybody_may) {
+  node("nvidia0");
+  node("dri/card1", 0660, 44);
+  node("dri/renderD128", 0660, 105);
+  std::filesystem::create_directories(root_ / "sys/bus/pci/devices/0000:10:00.0/drm/card1");
+  std::filesystem::create_directories(root_ / "sys/bus/pci/devices/0000:10:00.0/drm/renderD128");
+  std::filesystem::create_directories(root_ / "sys/bus/pci/devices/0000:10:00.0/drm/controlD64");
+  std::filesystem::create_directories(root_ / "sys/bus/pci/devices/0000:99:00.0/drm/card0");
+  gpushm_tests::put_link(root_ / "dev/dri/by-path/pci-0000:10:00.0-card", "../card1");
+  gpushm_tests::put_link(root_ / "dev/dri/by-path/pci-0000:10:00.0-render", "../renderD129");
+  options_.all_device = true;
+  const auto made = make({board(0)});
+  EXPECT_EQ(made.content.version, "0.7.0");
+  const cdi::device& device = made.content.devices.at(0);
+  EXPECT_THAT(paths(device), ElementsAre("/dev/nvidia0", "/dev/dri/card1", "/dev/dri/renderD128"));
+  EXPECT_THAT(device.changes.additional_gids, ElementsAre(44U, 105U));
+  EXPECT_EQ(device.changes.device_nodes[1].file_mode, 0660U);
+  EXPECT_EQ(device.changes.device_nodes[1].gid, 44U);
+  ASSERT_EQ(device.changes.hooks.size(), 1U);
+  EXPECT_THAT(device.changes.hooks[0].args,
+              ElementsAre("gpushm",
+                          "cdi",
+                          "hook",
+                          "create-symlinks",
+                          "--link",
+                          "../card1::/dev/dri/by-path/pci-0000:10:00.0-card"));
+  EXPECT_EQ(made.content.devices.back().name, "all");
+  EXPECT_EQ(made.content.devices.back().changes, device.changes);
+}
+
+TEST_F(discover_devices, a_gpu_without_its_node_is_left_out_and_said) {
+  node("nvidia1");
+  const auto made = make({board(0), board(1)});
+  EXPECT_THAT(names(made), ElementsAre("1", board(1).uuid));
+  EXPECT_THAT(made.incomplete,
+              ElementsAre("GPU 0 (" + uuid + ") is left out: there is no device node " +
+                          (root_ / "dev/nvidia0")));
+  EXPECT_EQ(what([&] { static_cast<void>(make({board(0)})); }),
+            "describe the GPUs: GPU 0 (" + uuid + ") is left out: there is no device node " +
+                (root_ / "dev/nvidia0") +
+                " (check that nvidia-smi works here, and that --dev-root names what stands before "
+                "/dev)");
+  EXPECT_THAT(what([&] { static_cast<void>(make({})); }), HasSubstr("NVML shows no GPU"));
+}
+
+TEST_F(discover_devices, a_regular_file_is_no_node) {
+  put_file(root_ / "dev/nvidia0", "");
+  EXPECT_THAT(what([&] { static_cast<void>(make({board(0)})); }), HasSubstr("no device node"));
+}
+
+TEST_F(discover_devices, a_mig_instance_has_three_nodes_and_its_board_is_no_device) {
+  node("nvidia0");
+  node("nvidia-caps/nvidia-cap66");
+  node("nvidia-caps/nvidia-cap68");
+  // As long as for 32 boards.
+  std::string others;
+  for (int line = 0; line < 32 * 135; ++line) {
+    others.append("gpu9/gi9/ci9/access 999\n");
+  }
+  put_file(root_ / "proc/driver/nvidia-caps/mig-minors",
+           others + "gpu0/gi7/access 66\ngpu0/gi7/ci1/access 68\n");
+  gpu_entry gpu = board(0, true);
+  gpu.instances = {{2, "MIG-x", 7, 1}};
+  const auto made = make({gpu});
+  EXPECT_THAT(names(made), ElementsAre("0:2", "MIG-x"));
+  EXPECT_THAT(
+      paths(made.content.devices[0]),
+      ElementsAre(
+          "/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap66", "/dev/nvidia-caps/nvidia-cap68"));
+  EXPECT_THAT(made.found, Contains("1 MIG instance"));
+  options_.strategies = {name_strategy::type_index};
+  EXPECT_THAT(names(make({gpu})), ElementsAre("mig0:2"));
+}
+
+TEST_F(discover_devices, a_mig_instance_without_all_its_nodes_is_left_out_and_said) {
+  node("nvidia0");
+  node("nvidia1");
+  node("nvidia-caps/nvidia-cap66");
+  gpu_entry gpu = board(0, true);
+  gpu.instances = {{2, "MIG-x", 7, 1}};
+  const auto left_out = [&] {
+    const auto made = make({gpu, board(1)});
+    EXPECT_THAT(names(made), ElementsAre("1", board(1).uuid));
+    return made.incomplete;
+  };
+  const std::string start = "MIG instance 0:2 (MIG-x) is left out: ";
+  EXPECT_THAT(left_out(), ElementsAre(start + "mig-minors has no line for gpu0/gi7/access"));
+  put_file(root_ / "proc/driver/nvidia-caps/mig-minors", "gpu0/gi7/access 66\n");
+  EXPECT_THAT(left_out(), ElementsAre(start + "mig-minors has no line for gpu0/gi7/ci1/access"));
+  put_file(root_ / "proc/driver/nvidia-caps/mig-minors",
+           "gpu0/gi7/access 66\ngpu0/gi7/ci1/access 68\n");
+  EXPECT_THAT(
+      left_out(),
+      ElementsAre(start + "there is no device node " + (root_ / "dev/nvidia-caps/nvidia-cap68")));
+  gpu.instances.clear();
+  EXPECT_THAT(left_out(),
+              ElementsAre("GPU 0 (" + uuid + ") is left out: MIG is on, and it has no instances"));
+}
+
+TEST_F(discover_devices, missing_control_nodes_are_said) {
+  node("nvidia0");
+  std::filesystem::remove(root_ / "dev/nvidia-uvm");
+  std::filesystem::remove(root_ / "dev/nvidia-modeset");
+  const auto made = make({board(0)});
+  EXPECT_THAT(
+      made.incomplete,
+      ElementsAre("there is no device node " + (root_ / "dev/nvidia-uvm") +
+                  ": CUDA will not start in containers (nvidia-modprobe -u -c=0 makes it)"));
+  EXPECT_THAT(made.missing,
+              Contains(absent_things{"device nodes", {root_ / "dev/nvidia-modeset"}}));
+}
+
+TEST_F(discover_devices, a_uvm_node_of_an_earlier_module_is_said) {
+  node("nvidia0");
+  put_file(root_ / "proc/devices", "Character devices:\n  1 mem\n195 nvidia\n509 nvidia-uvm\n");
+  EXPECT_THAT(make({board(0)}).incomplete,
+              ElementsAre((root_ / "dev/nvidia-uvm") +
+                          " has major 1, but the module has 509 now: remove it and run "
+                          "nvidia-modprobe -u -c=0"));
+  put_file(root_ / "proc/devices", "Character devices:\n  1 nvidia-uvm\n");
+  EXPECT_THAT(make({board(0)}).incomplete, IsEmpty());
+}
+
+TEST_F(discover_devices, libraries_of_another_version_than_the_module_are_said) {
+  node("nvidia0");
+  put_file(root_ / "proc/driver/nvidia/version", "NVRM version: Module  570.1.2  Tue\n");
+  EXPECT_THAT(make({board(0)}).incomplete,
+              ElementsAre("the libraries are of driver 550.54.15, the loaded kernel module of "
+                          "570.1.2: CUDA does not start until they agree (reboot)"));
+}
+
+}  // namespace
+}  // namespace gpushm::discover

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// Formats that discovery reads: ELF headers, ld.so.cache, mig-minors; hostile bytes of each.
+
+#include <elf.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <span>
+
+#include "base/file.hpp"
+#include "discover/nodes.hpp"
+#include "elf/facts.hpp"
+#include "elf/ld_cache.hpp"
+#include "testing/driver_tree/elf_stub.hpp"
+
+namespace gpushm::discover {
+namespace {
+
+using gpushm_tests::elf_stub;
+using gpushm_tests::ld_cache_file;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+std::optional<elf::elf_facts> facts_of(const std::string& bytes) {
+  return elf::read_elf([&](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
+    if (offset >= bytes.size()) {
+      return 0;
+    }
+    const std::size_t got = std::min<std::size_t>(into.size(), bytes.size() - offset);
+    const auto* from = reinterpret_cast<const std::byte*>(bytes.data()) + offset;
+    std::copy_n(from, got, into.begin());
+    return got;
+  });
+}
+
+std::optional<std::vector<elf::ld_cache_entry>> cache_of(const std::string& bytes) {
+  // Of its own size, so that a sanitizer sees each byte too far.
+  const std::unique_ptr<char[]> own(
+      new char[bytes.size()]);  // NOLINT(modernize-avoid-c-arrays): its end matters
+  std::memcpy(own.get(), bytes.data(), bytes.size());
+  return elf::parse_ld_cache(std::as_bytes(std::span(own.get(), bytes.size())));
+}
+
+TEST(elf, the_soname_is_read_from_where_the_segments_say) {
+  EXPECT_EQ(facts_of(elf_stub("libcuda.so.1")), (elf::elf_facts{true, "libcuda.so.1"}));
+  EXPECT_EQ(facts_of(elf_stub("")), (elf::elf_facts{true, ""}));
+}
+
+TEST(elf, other_machines_are_told_apart) {
+  EXPECT_EQ(facts_of(elf_stub("libcuda.so.1", 32)), (elf::elf_facts{false, ""}));
+  std::string other = elf_stub("libcuda.so.1");
+  other[offsetof(Elf64_Ehdr, e_machine)] = static_cast<char>(EM_RISCV);
+  EXPECT_EQ(facts_of(other), (elf::elf_facts{false, ""}));
+  std::string big_endian = elf_stub("libcuda.so.1");
+  big_endian[EI_DATA] = ELFDATA2MSB;
+  EXPECT_EQ(facts_of(big_endian), (elf::elf_facts{false, ""}));
+  EXPECT_EQ(facts_of("#!/bin/sh\n"), std::nullopt);
+  EXPECT_EQ(facts_of(""), std::nullopt);
+}
+
+TEST(elf, of_x86_64_and_aarch64_one_is_this_machine) {
+  int native = 0;
+  for (const auto machine : {Elf64_Half{EM_X86_64}, Elf64_Half{EM_AARCH64}}) {
+    std::string file = elf_stub("libcuda.so.1");
+    std::memcpy(file.data() + offsetof(Elf64_Ehdr, e_machine), &machine, sizeof machine);
+    native += facts_of(file)->native ? 1 : 0;
+  }
+  EXPECT_EQ(native, 1);
+}
+
+TEST(elf, a_soname_never_names_a_file_elsewhere) {
+  for (const char* name : {"../../etc/passwd", "/etc/passwd", "..", "."}) {
+    EXPECT_EQ(facts_of(elf_stub(name)), (elf::elf_facts{true, ""})) << name;
+  }
+  EXPECT_EQ(facts_of(elf_stub(std::string(300, 'x'))), (elf::elf_facts{true, ""}));
+}
+
+TEST(elf, a_file_cut_off_anywhere_says_less_and_nothing_wrong) {
+  const std::string whole = elf_stub("libcuda.so.1");
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    const auto facts = facts_of(whole.substr(0, size));
+    EXPECT_EQ(facts.has_value(), size >= EI_NIDENT) << size;
+    EXPECT_EQ(facts ? facts->soname : "", "") << size;
+  }
+}
+
+TEST(elf, changed_bytes_do_no_harm) {
+  const std::string whole = elf_stub("libcuda.so.1");
+  std::mt19937 random(5);
+  for (int round = 0; round < 20'000; ++round) {
+    std::string bytes = whole;
+    for (int change = 0; change < 3; ++change) {
+      bytes[random() % bytes.size()] = static_cast<char>(random());
+    }
+    const auto facts = facts_of(bytes);
+    EXPECT_TRUE(!facts || facts->soname.find('/') == std::string::npos);
+  }
+}
+
+TEST(elf, this_machines_own_libraries_are_read) {
+  for (const char* path : {"/lib/x86_64-linux-gnu/libc.so.6",
+                           "/lib64/libc.so.6",
+                           "/lib/aarch64-linux-gnu/libc.so.6"}) {
+    if (const auto facts = elf::read_elf(std::string(path))) {
+      EXPECT_EQ(*facts, (elf::elf_facts{true, "libc.so.6"})) << path;
+      return;
+    }
+  }
+  GTEST_SKIP() << "the C library is at none of the usual places";
+}
+
+TEST(ld_cache, entries_of_this_machine_are_read_with_and_without_the_old_format) {
+  const std::vector<std::string> paths{"/usr/lib/libcuda.so.1", "/opt/x/libfoo.so.2"};
+  for (const bool old_in_front : {false, true}) {
+    EXPECT_EQ(cache_of(ld_cache_file(paths, old_in_front)),
+              (std::vector<elf::ld_cache_entry>{{"libcuda.so.1", "/usr/lib/libcuda.so.1"},
+                                           {"libfoo.so.2", "/opt/x/libfoo.so.2"}}))
+        << old_in_front;
+  }
+  EXPECT_EQ(cache_of(ld_cache_file({}, false)), (std::vector<elf::ld_cache_entry>{}));
+}
+
+TEST(ld_cache, other_architectures_and_relative_paths_are_left_out) {
+  std::string cache = ld_cache_file({"/usr/lib/libcuda.so.1", "lib/libcuda.so.1"}, false);
+  EXPECT_EQ(cache_of(cache)->size(), 1U);
+  cache[48 + 1] = 0x08;  // x32
+  EXPECT_THAT(*cache_of(cache), IsEmpty());
+}
+
+TEST(ld_cache, of_entries_for_x86_64_and_aarch64_one_is_for_this_machine) {
+  std::string cache = ld_cache_file({"/usr/lib/libcuda.so.1"}, false);
+  std::size_t found = 0;
+  for (const char architecture : {'\x03', '\x0a'}) {  // FLAG_X8664_LIB64, FLAG_AARCH64_LIB64
+    cache[48 + 1] = architecture;
+    found += cache_of(cache)->size();
+  }
+  EXPECT_EQ(found, 1U);
+}
+
+TEST(ld_cache, what_is_no_cache_is_said) {
+  EXPECT_EQ(cache_of(""), std::nullopt);
+  EXPECT_EQ(cache_of("ld.so-1.7.0"), std::nullopt);
+  EXPECT_EQ(cache_of(std::string(4096, '\xff')), std::nullopt);
+  std::string big_endian = ld_cache_file({"/usr/lib/libcuda.so.1"}, false);
+  big_endian[28] = 3;
+  EXPECT_EQ(cache_of(big_endian), std::nullopt);
+}
+
+TEST(ld_cache, hostile_numbers_lead_nowhere_outside) {
+  const std::string whole = ld_cache_file({"/usr/lib/libcuda.so.1", "/opt/x/libfoo.so.2"}, true);
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    static_cast<void>(cache_of(whole.substr(0, size)));
+  }
+  std::mt19937 random(7);
+  for (int round = 0; round < 20'000; ++round) {
+    std::string bytes = whole;
+    for (int change = 0; change < 4; ++change) {
+      bytes[random() % bytes.size()] = static_cast<char>(random());
+    }
+    for (const elf::ld_cache_entry& each : cache_of(bytes).value_or(std::vector<elf::ld_cache_entry>())) {
+      ASSERT_TRUE(each.path.starts_with('/'));
+      ASSERT_FALSE(each.name.empty());
+    }
+  }
+}
+
+bool is_cache(const std::string& bytes) {
+  // A buffer of its own: what reads behind it is found.
+  const std::vector<char> copy(bytes.begin(), bytes.end());
+  return elf::is_ld_cache(std::as_bytes(std::span(copy)));
+}
+
+TEST(ld_cache, a_whole_file_is_one_and_a_damaged_one_is_not) {
+  for (const bool old_in_front : {false, true}) {
+    const std::string whole =
+        ld_cache_file({"/usr/lib/libcuda.so.1", "/opt/x/libfoo.so.2"}, old_in_front);
+    EXPECT_TRUE(is_cache(whole));
+    for (std::size_t size = 0; size < whole.size(); ++size) {
+      EXPECT_FALSE(is_cache(whole.substr(0, size))) << size;
+    }
+  }
+  EXPECT_TRUE(is_cache(ld_cache_file({}, false)));
+  EXPECT_FALSE(is_cache("libcuda.so.1"));
+}
+
+TEST(ld_cache, one_that_points_outside_is_not_one) {
+  const std::string whole = ld_cache_file({"/usr/lib/libcuda.so.1"}, false);
+  // Number of entries, length of the texts, extensions, and the entry's two texts.
+  for (const std::size_t at :
+       {std::size_t{20}, std::size_t{24}, std::size_t{32}, std::size_t{52}, std::size_t{56}}) {
+    for (const std::uint32_t value :
+         {static_cast<std::uint32_t>(whole.size() + 1), 0x7fffffffU, 0xffffffffU}) {
+      std::string damaged = whole;
+      std::memcpy(damaged.data() + at, &value, sizeof value);
+      EXPECT_FALSE(is_cache(damaged)) << at << ' ' << value;
+    }
+  }
+  // Into the tables instead of the texts; a text without an end.
+  std::string into_header = whole;
+  const std::uint32_t header = 4;
+  std::memcpy(into_header.data() + 52, &header, sizeof header);
+  EXPECT_FALSE(is_cache(into_header));
+  std::string endless = whole;
+  endless.back() = 'x';
+  EXPECT_FALSE(is_cache(endless));
+}
+
+TEST(ld_cache, entries_that_share_a_long_text_make_no_gigabytes) {
+  std::string cache = ld_cache_file(std::vector<std::string>(2000, "/x"), false);
+  const auto text_at = static_cast<std::uint32_t>(cache.size());
+  cache.append(std::string(100'000, '/'));
+  for (std::size_t i = 0; i < 2000; ++i) {
+    std::memcpy(cache.data() + 48 + i * 24 + 4, &text_at, sizeof text_at);
+    std::memcpy(cache.data() + 48 + i * 24 + 8, &text_at, sizeof text_at);
+  }
+  EXPECT_THAT(*cache_of(cache), IsEmpty());
+}
+
+TEST(ld_cache, this_machines_own_is_read) {
+  const auto own = base::read_small_file("/etc/ld.so.cache", std::size_t{16} << 20U);
+  if (!own || own->empty()) {
+    GTEST_SKIP() << "this machine has no /etc/ld.so.cache";
+  }
+  const auto entries = cache_of(*own);
+  ASSERT_TRUE(entries);
+  EXPECT_THAT(*entries, ::testing::Contains(::testing::Field(&elf::ld_cache_entry::name, "libc.so.6")));
+}
+
+TEST(mig_minors, lines_are_read_and_malformed_ones_skipped) {
+  EXPECT_THAT(
+      parse_mig_minors("config 1\ngpu0/gi1/access 12\ngpu0/gi1/ci0/access 13\n"
+                       "gpu0/gi2/access\ngpu0/gi3/access x\ngpu0/gi4/access -1\n"
+                       "gpu0/gi5/access 1 2\n\n  \n"),
+      ElementsAre(Pair("config", 1), Pair("gpu0/gi1/access", 12), Pair("gpu0/gi1/ci0/access", 13)));
+  EXPECT_THAT(parse_mig_minors(""), IsEmpty());
+}
+
+}  // namespace
+}  // namespace gpushm::discover

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// The node's domains: who can reach which, and what is left of one that ended.
+#include "apps/gpushmd/brokers.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/fork_guard.hpp"
+#include "base/unique_fd.hpp"
+#include "gpushm/gpushm.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/proc_counters.hpp"
+#include "testing/process/temp_dir.hpp"
+
+namespace gpushm::agent {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+using namespace std::chrono_literals;
+
+mode_t mode_of(const std::string& path) {
+  struct stat status {};
+  EXPECT_EQ(::stat(path.c_str(), &status), 0) << path;
+  return status.st_mode & 07777U;
+}
+
+class agent_brokers : public ::testing::Test {
+ protected:
+  broker_set_options options() {
+    broker_set_options made;
+    made.run_dir = folder_ / "run";
+    made.domains = {"default"};
+    return made;
+  }
+  client connect(const std::string& domain) {
+    return client::connect({.socket_path = folder_ / ("run/d/" + domain + "/socket")});
+  }
+
+  gpushm_testing::temp_dir folder_;
+};
+
+TEST_F(agent_brokers, the_directory_above_the_domains_is_closed_and_theirs_are_open) {
+  const broker_set brokers(options());
+  EXPECT_EQ(mode_of(folder_ / "run/d"), 0700U);
+  EXPECT_EQ(mode_of(folder_ / "run/d/default"), 0755U);
+  EXPECT_EQ(mode_of(folder_ / "run/d/default/socket"), 0666U);
+  EXPECT_EQ(brokers.directory(), folder_ / "run/d");
+}
+
+TEST_F(agent_brokers, domains_do_not_see_each_other) {
+  broker_set brokers(options());
+  EXPECT_EQ(brokers.open("claim-a"), folder_ / "run/d/claim-a");
+  brokers.open("claim-b");
+  client a = connect("claim-a");
+  segment made = a.create("w", {.size_bytes = 4'096, .device = "host"});
+  made.publish();
+  EXPECT_TRUE(connect("claim-a").try_open("w"));
+  EXPECT_FALSE(connect("claim-b").try_open("w"));
+  EXPECT_FALSE(connect("default").try_open("w"));
+  EXPECT_THAT(brokers.list(), ElementsAre("claim-a", "claim-b"));
+}
+
+TEST_F(agent_brokers, opening_again_changes_nothing) {
+  broker_set brokers(options());
+  brokers.open("claim-a");
+  client a = connect("claim-a");
+  segment made = a.create("w", {.size_bytes = 4'096, .device = "host"});
+  made.publish();
+  brokers.open("claim-a");
+  EXPECT_TRUE(connect("claim-a").try_open("w"));
+}
+
+TEST_F(agent_brokers, closing_ends_clients_frees_segments_and_leaves_nothing) {
+  broker_set brokers(options());
+  static_cast<void>(base::life_pipe());  // the process's own, from the first connection on
+  const auto before = gpushm_testing::total(gpushm_testing::count_descriptors(::getpid()));
+  brokers.open("claim-a");
+  {
+    client a = connect("claim-a");
+    segment made =
+        a.create("w", {.size_bytes = 4'096, .device = "host", .lifetime = lifetime::persistent});
+    made.publish();
+    brokers.close("claim-a");
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "run/d/claim-a"));
+    EXPECT_THROW(static_cast<void>(connect("claim-a")), error);
+    brokers.open("claim-a");
+    EXPECT_THAT(connect("claim-a").list(), IsEmpty());
+    brokers.close("claim-a");
+  }
+  EXPECT_THAT(brokers.list(), IsEmpty());
+  EXPECT_EQ(gpushm_testing::total(gpushm_testing::count_descriptors(::getpid())), before);
+  brokers.close("claim-a");  // that is not open: nothing
+}
+
+TEST_F(agent_brokers, a_directory_that_was_left_behind_is_listed_and_removed) {
+  std::filesystem::create_directories(folder_ / "run/d/claim-old");
+  broker_set brokers(options());
+  EXPECT_THAT(brokers.list(), ElementsAre("claim-old"));
+  brokers.close("claim-old");
+  EXPECT_THAT(brokers.list(), IsEmpty());
+}
+
+TEST_F(agent_brokers, what_is_always_there_is_not_closed) {
+  broker_set brokers(options());
+  EXPECT_THAT(brokers.list(), IsEmpty());
+  try {
+    brokers.close("default");
+    FAIL() << "no error";
+  } catch (const error& why) {
+    EXPECT_STREQ(why.what(),
+                 "close domain \"default\": it is one of those that are always there (take it out "
+                 "of broker.domains)");
+  }
+  EXPECT_THROW(brokers.open("../x"), error);
+  EXPECT_THROW(brokers.close(".."), error);
+}
+
+TEST_F(agent_brokers, readings_name_each_domain) {
+  broker_set brokers(options());
+  brokers.open("claim-a");
+  client a = connect("claim-a");
+  const auto all = brokers.readings();
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0].domain, "claim-a");
+  EXPECT_EQ(all[0].counted.connections, 1U);
+  EXPECT_EQ(all[1].domain, "default");
+  EXPECT_EQ(all[1].counted.connections, 0U);
+}
+
+// ---- what pods and others can do to the directories ----
+
+std::string text_of(const std::function<void()>& what) {
+  try {
+    what();
+  } catch (const error& why) {
+    return why.what();
+  }
+  return "no error";
+}
+
+bool eventually(const std::function<bool()>& condition) {
+  return gpushm_testing::eventually(condition, 10s);
+}
+
+TEST_F(agent_brokers, a_lock_held_in_a_domains_directory_keeps_nothing_from_starting) {
+  std::filesystem::create_directories(folder_ / "run/d/default");
+  const base::unique_fd held(
+      ::open((folder_ / "run/d/default/socket.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(::flock(held.get(), LOCK_EX | LOCK_NB), 0);
+  const broker_set brokers(options());
+  EXPECT_EQ(brokers.not_ready(), "");
+  EXPECT_EQ(connect("default").broker().domain, "default");
+  EXPECT_EQ(mode_of(folder_ / "run/locks"), 0700U);
+}
+
+TEST_F(agent_brokers, one_agent_serves_a_directory_and_the_second_says_so) {
+  const broker_set first(options());
+  EXPECT_EQ(text_of([&] { const broker_set second(options()); }),
+            "lock the node \"" + folder_ / "run/locks/agent.lock" +
+                "\": another agent serves this node (stop it, or choose another place: --run-dir "
+                "DIR)");
+  EXPECT_EQ(connect("default").broker().domain, "default");
+}
+
+TEST_F(agent_brokers, a_domain_that_cannot_be_served_does_not_stop_the_others_and_is_tried_again) {
+  std::filesystem::create_directories(folder_ / "run/d");
+  std::filesystem::create_directory_symlink("/tmp", folder_ / "run/d/bad");
+  broker_set_options made = options();
+  made.domains = {"default", "bad"};
+  made.check_every = 50ms;
+  const broker_set brokers(made);
+  EXPECT_EQ(connect("default").broker().domain, "default");
+  EXPECT_THAT(brokers.not_ready(), StartsWith("domain bad is not served: make directory"));
+  for (const metrics::domain_reading& each : brokers.readings()) {
+    EXPECT_EQ(each.serving, each.domain == "default") << each.domain;
+  }
+  std::filesystem::remove(folder_ / "run/d/bad");
+  EXPECT_TRUE(eventually([&] { return brokers.not_ready().empty(); }));
+  EXPECT_EQ(connect("bad").broker().domain, "bad");
+}
+
+TEST_F(agent_brokers, a_removed_socket_is_noticed_and_served_again_when_nobody_loses_by_it) {
+  broker_set_options made = options();
+  made.check_every = 50ms;
+  broker_set brokers(made);
+  brokers.open("claim-a");
+  std::optional<client> user = connect("claim-a");
+  std::optional<segment> kept =
+      user->create("w", {.size_bytes = 4'096, .device = "host", .lifetime = lifetime::persistent});
+  kept->publish();
+  std::filesystem::rename(folder_ / "run/d/claim-a", folder_ / "run/d/claim-moved");
+  std::filesystem::create_directory(folder_ / "run/d/claim-a");
+  std::filesystem::remove(folder_ / "run/d/default/socket");
+  // No claim uses "default".
+  EXPECT_TRUE(
+      eventually([&] { return std::filesystem::exists(folder_ / "run/d/default/socket"); }));
+  EXPECT_EQ(connect("default").broker().domain, "default");
+  ASSERT_TRUE(eventually([&] { return !brokers.not_ready().empty(); }));
+  EXPECT_THAT(brokers.not_ready(),
+              StartsWith("the socket of domain claim-a was removed or replaced"));
+  // Who is connected loses nothing.
+  EXPECT_TRUE(user->try_open("w"));
+  kept.reset();
+  user->remove("w");
+  user.reset();
+  EXPECT_TRUE(eventually([&] { return brokers.not_ready().empty(); }));
+  EXPECT_EQ(connect("claim-a").broker().domain, "claim-a");
+  brokers.close("claim-a");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run/d/claim-a"));
+}
+
+TEST_F(agent_brokers, directories_that_are_links_or_another_users_are_refused) {
+  std::filesystem::create_directories(folder_ / "elsewhere");
+  std::filesystem::create_directories(folder_ / "run");
+  std::filesystem::create_directory_symlink(folder_ / "elsewhere", folder_ / "run/d");
+  EXPECT_THAT(text_of([&] { const broker_set brokers(options()); }),
+              StartsWith("make directory \"" + folder_ / "run/d" + "\": open: "));
+  EXPECT_NE(mode_of(folder_ / "elsewhere"), 0700U);
+  std::filesystem::remove(folder_ / "run/d");
+  if (::geteuid() != 0) {
+    GTEST_SKIP() << "only root can give a directory away";
+  }
+  std::filesystem::create_directory(folder_ / "run/d");
+  ASSERT_EQ(::chown((folder_ / "run/d").c_str(), 65'534, 65'534), 0);
+  EXPECT_THAT(text_of([&] { const broker_set brokers(options()); }),
+              StartsWith("make directory \"" + folder_ / "run/d" +
+                         "\": it is there and belongs to uid 65534"));
+}
+
+TEST_F(agent_brokers, the_empty_directory_of_a_domain_of_earlier_goes) {
+  broker_set_options made = options();
+  made.domains = {"default", "team-a"};
+  { const broker_set brokers(made); }
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "run/d/team-a"));
+  std::filesystem::create_directories(folder_ / "run/d/somebody/else");
+  const broker_set brokers(options());
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run/d/team-a"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "run/d/somebody/else"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "run/d/default/socket"));
+}
+
+/// A TCP socket whose last close waits for data that nobody reads.
+class lingering_socket {
+ public:
+  explicit lingering_socket(std::chrono::seconds linger) {
+    listener_ = base::unique_fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int small = 4'096;
+    ::setsockopt(listener_.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    EXPECT_EQ(::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+    EXPECT_EQ(::listen(listener_.get(), 1), 0);
+    ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length);
+    socket_ = base::unique_fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+    const struct linger wait { 1, static_cast<int>(linger.count()) };
+    ::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &wait, sizeof wait);
+    const std::string data(1 << 20U, 'x');
+    while (::send(socket_.get(), data.data(), data.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
+    }
+  }
+  [[nodiscard]] int fd() const { return socket_.get(); }
+  /// This process's copy.
+  void close() { socket_.reset(); }
+
+ private:
+  base::unique_fd listener_;
+  base::unique_fd socket_;
+};
+
+/// Gives the broker the descriptor in a packet that is none, and closes our own copy before the
+/// broker closes its. False: the broker was faster, and nothing holds it up.
+bool give_away(const std::string& socket_path, lingering_socket& what) {
+  const base::unique_fd to(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, socket_path.c_str(), socket_path.size());
+  EXPECT_EQ(::connect(to.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  char byte = 0;
+  iovec part{&byte, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  const int fd = what.fd();
+  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  const auto sent = ::sendmsg(to.get(), &message, MSG_NOSIGNAL);
+  const auto start = std::chrono::steady_clock::now();
+  what.close();
+  EXPECT_EQ(sent, 1);
+  return std::chrono::steady_clock::now() - start < 1s;
+}
+
+TEST_F(agent_brokers, a_domain_whose_broker_is_held_up_keeps_no_other_waiting) {
+  std::vector<std::unique_ptr<lingering_socket>> held;  // their other ends stay open
+  std::chrono::steady_clock::time_point start;
+  const auto since = [&start] { return std::chrono::steady_clock::now() - start; };
+  {
+    broker_set_options made = options();
+    made.patience = 2s;
+    broker_set brokers(made);
+    brokers.open("claim-a");
+    bool held_up = false;
+    for (int i = 0; i < 5 && !held_up; ++i) {
+      held.push_back(std::make_unique<lingering_socket>(15s));
+      held_up = give_away(folder_ / "run/d/claim-a/socket", *held.back());
+    }
+    ASSERT_TRUE(held_up);
+    std::this_thread::sleep_for(100ms);
+    start = std::chrono::steady_clock::now();
+    std::jthread closing([&brokers] { brokers.close("claim-a"); });
+    std::this_thread::sleep_for(100ms);
+    brokers.open("claim-b");
+    EXPECT_EQ(connect("claim-b").broker().domain, "claim-b");
+    EXPECT_GE(brokers.readings().size(), 2U);
+    EXPECT_EQ(brokers.not_ready(), "");
+    EXPECT_LT(since(), gpushm_testing::patience(2s));
+    closing.join();
+    EXPECT_LT(since(), gpushm_testing::patience(4s));
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "run/d/claim-a"));
+  }
+  EXPECT_LT(since(), gpushm_testing::patience(10s));
+}
+
+}  // namespace
+}  // namespace gpushm::agent

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushmd/hook_file.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "gpushm/error.hpp"
+#include "testing/process/temp_dir.hpp"
+
+namespace gpushm::agent {
+namespace {
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+ino_t inode_of(const std::string& path) {
+  struct stat status {};
+  EXPECT_EQ(::stat(path.c_str(), &status), 0) << path;
+  return status.st_ino;
+}
+
+TEST(agent_hook_file, is_put_where_the_host_finds_it) {
+  const gpushm_testing::temp_dir folder;
+  std::ofstream(folder / "hook") << "program";
+  const std::string path = install_hook(folder / "hook", folder / "plugins/gpushm.dev");
+  EXPECT_EQ(path, folder / "plugins/gpushm.dev/gpushm-cdi-hook");
+  EXPECT_EQ(content_of(path), "program");
+  struct stat status {};
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777U, 0755U);
+}
+
+TEST(agent_hook_file, the_same_stays_and_another_takes_its_place_whole) {
+  const gpushm_testing::temp_dir folder;
+  std::ofstream(folder / "hook") << "one";
+  const std::string path = install_hook(folder / "hook", folder / "p");
+  const ino_t first = inode_of(path);
+  EXPECT_EQ(inode_of(install_hook(folder / "hook", folder / "p")), first);
+  std::ofstream(folder / "hook") << "two";
+  // Somebody runs the old one: its file must not change.
+  const std::ifstream running(path);
+  EXPECT_NE(inode_of(install_hook(folder / "hook", folder / "p")), first);
+  EXPECT_EQ(content_of(path), "two");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "p"), {}), 1);
+}
+
+TEST(agent_hook_file, a_wrong_mode_is_put_right_and_what_was_left_unfinished_goes) {
+  const gpushm_testing::temp_dir folder;
+  std::ofstream(folder / "hook") << "program";
+  const std::string path = install_hook(folder / "hook", folder / "p");
+  struct stat status {};
+  for (const mode_t wrong : {0600U, 0777U, 04755U}) {
+    ASSERT_EQ(::chmod(path.c_str(), wrong), 0);
+    static_cast<void>(install_hook(folder / "hook", folder / "p"));
+    ASSERT_EQ(::stat(path.c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 07777U, 0755U);
+  }
+  std::ofstream(folder / "p/gpushm-cdi-hook.tmp.a1B2c3") << "pro";
+  std::ofstream(folder / "p/checkpoint.tmp.a1B2c3") << "another's";
+  static_cast<void>(install_hook(folder / "hook", folder / "p"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "p/gpushm-cdi-hook.tmp.a1B2c3"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "p/checkpoint.tmp.a1B2c3"));
+}
+
+TEST(agent_hook_file, a_program_that_is_not_there_is_told) {
+  const gpushm_testing::temp_dir folder;
+  try {
+    static_cast<void>(install_hook("/nonexistent/hook", folder / "p"));
+    FAIL() << "no error";
+  } catch (const error& why) {
+    EXPECT_STREQ(why.what(),
+                 "install the hook program \"/nonexistent/hook\": it cannot be read, or is empty "
+                 "(say where gpushm-cdi-hook is: --hook-source FILE)");
+  }
+}
+
+}  // namespace
+}  // namespace gpushm::agent

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpushmd as a process, between a kubelet, an API server and fake GPUs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/sanitizers.hpp"
+#include "base/text.hpp"
+#include "gpushm/gpushm.hpp"
+#include "testing/agent_node/agent_node.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/programs.hpp"
+#include "tests/kubelet/dra/world.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+namespace fs = std::filesystem;
+using gpushm_testing::claim_number;
+using gpushm_testing::claim_object;
+using gpushm_testing::claim_path;
+using gpushm_testing::dra_answers;
+using gpushm_testing::dra_claim;
+using gpushm_testing::eventually;
+using gpushm_testing::exited;
+using gpushm_testing::patience;
+using gpushm_testing::stream;
+using gpushm_testing::uid_of;
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+using namespace std::chrono_literals;
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class agent_process : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = why_no_node(); !reason.empty()) {
+      GTEST_SKIP() << reason;
+    }
+    machine_ = std::make_unique<cdi_machine>(false);
+    node_ = std::make_unique<agent_node>(*machine_);
+  }
+
+  [[nodiscard]] dra_claim claim(unsigned number, const std::string& node = node_name) {
+    const auto reference = claim_number(number);
+    gpushm_testing::test_result result;
+    result.pool = node;
+    result.device = "share-" + std::to_string(number);
+    node_->api().put(claim_path(reference), claim_object(reference, {result}));
+    return {reference.name_space, reference.name, reference.uid};
+  }
+  [[nodiscard]] gpushm::client connect(const std::string& domain) const {
+    return gpushm::client::connect(
+        {.socket_path = node_->domain_directory(domain) + "/socket", .timeout = patience(5s)});
+  }
+  // "Rss…: 1234 kB" of the agent.
+  [[nodiscard]] long status_kilobytes(const std::string& field) {
+    const std::string text =
+        content_of("/proc/" + std::to_string(node_->agent().pid()) + "/status");
+    const auto value = gpushm::base::field(text, field);
+    return value ? std::stol(std::string(*value)) : -1;
+  }
+  [[nodiscard]] std::string errors() { return node_->agent().text(stream::err); }
+
+  std::unique_ptr<cdi_machine> machine_;
+  std::unique_ptr<agent_node> node_;
+};
+
+TEST_F(agent_process, registers_allocates_and_ends_well) {
+  node_->start_kubelet();
+  node_->start_agent();
+  ASSERT_TRUE(node_->wait_ready());
+  EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
+  EXPECT_THAT(node_->kubelet().resources(), ElementsAre("gpushm.dev/share", "nvidia.com/gpu"));
+  const auto gpu = node_->kubelet().allocate("pod", "nvidia.com/gpu", 1);
+  EXPECT_THAT(gpu.allocation.cdi_devices,
+              ElementsAre(StartsWith("k8s.device-plugin.gpushm.dev/gpu=GPU-")));
+  const auto share = node_->kubelet().allocate("pod", "gpushm.dev/share", 1);
+  EXPECT_THAT(share.allocation.cdi_devices, ElementsAre("gpushm.dev/share=default"));
+  // The documents name a hook that is there.
+  const auto gpus = json::parse(content_of(node_->spec_directory() + "/gpushm-device-plugin.json"));
+  EXPECT_EQ(gpus.at("kind"), "k8s.device-plugin.gpushm.dev/gpu");
+  EXPECT_THAT(gpus.dump(), HasSubstr(node_->path("kubelet/plugins/gpushm.dev/gpushm-cdi-hook")));
+  EXPECT_TRUE(fs::exists(node_->path("kubelet/plugins/gpushm.dev/gpushm-cdi-hook")));
+  EXPECT_EQ(connect("default").broker().domain, "default");
+
+  node_->agent().kill(SIGTERM);
+  EXPECT_EQ(node_->agent().wait_exit(patience(20s)), exited(0)) << errors();
+  EXPECT_FALSE(fs::exists(node_->domain_directory("default") + "/socket"));
+  for (const auto& entry : fs::directory_iterator(node_->path("device-plugins"))) {
+    EXPECT_EQ(entry.path().filename(), "kubelet.sock");
+  }
+}
+
+TEST_F(agent_process, single_gpus_take_the_place_of_whole_ones) {
+  node_->start_kubelet();
+  node_->start_agent({"--per-gpu-resources", "on"});
+  ASSERT_TRUE(node_->wait_ready());
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/gpu-0", 16, 10s));
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/gpu-1", 16, 10s));
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 0, 10s));
+  const auto gpu = node_->kubelet().allocate("pod", "gpushm.dev/gpu-0", 1);
+  EXPECT_THAT(gpu.allocation.cdi_devices,
+              ElementsAre(StartsWith("k8s.device-plugin.gpushm.dev/gpu=GPU-")));
+}
+
+TEST_F(agent_process, stays_small_and_idle_and_makes_no_cuda_context) {
+  node_->start_kubelet();
+  node_->start_agent({"--per-gpu-resources", "on"});
+  ASSERT_TRUE(node_->wait_ready());
+  static_cast<void>(node_->claims().prepare("gpushm.dev", {claim(1)}));
+  static_cast<void>(node_->ask("/metrics"));
+  const std::string maps = content_of("/proc/" + std::to_string(node_->agent().pid()) + "/maps");
+  EXPECT_THAT(maps, HasSubstr("libnvidia-ml"));
+  EXPECT_THAT(maps, Not(HasSubstr("libcuda")));
+  const long private_kib = status_kilobytes("RssAnon");
+  EXPECT_GT(private_kib, 0);
+  if (!gpushm::base::under_sanitizer) {
+    EXPECT_LE(private_kib, 8 * 1024);
+  }
+  RecordProperty("rss_anon_kib", std::to_string(private_kib));
+  RecordProperty("rss_kib", std::to_string(status_kilobytes("VmRSS")));
+}
+
+TEST_F(agent_process, without_a_gpu_advertises_none_and_says_why) {
+  node_->start_kubelet();
+  // A machine without a driver: the fake's variables lead nowhere.
+  node_->start_agent({"--driver-root", node_->path("nothing")});
+  ASSERT_TRUE(node_->wait_ready());
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 0, 10s));
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 10s));
+  node_->agent().wait_for_line(
+      "no GPU is offered: find the driver's libraries", patience(10s), stream::err);
+}
+
+TEST_F(agent_process, waits_for_a_kubelet_that_comes_later_and_one_that_comes_again) {
+  node_->start_agent();
+  EXPECT_THAT(node_->ask("/readyz"), StartsWith("503 "));
+  EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
+  node_->start_kubelet();
+  ASSERT_TRUE(node_->wait_ready());
+  node_->stop_kubelet();
+  node_->start_kubelet();
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 2, 20s)) << errors();
+  ASSERT_TRUE(node_->claims().wait_registered("gpushm.dev", patience(20s))) << errors();
+}
+
+TEST_F(agent_process, a_new_configuration_is_taken_over_and_a_bad_one_is_not) {
+  const std::string file = node_->path("agent.yaml");
+  const auto put = [&](const std::string& text) { std::ofstream(file) << text; };
+  put("version: v1\n");
+  node_->start_kubelet();
+  node_->start_agent({"--config", file});
+  ASSERT_TRUE(node_->wait_ready());
+  put("version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: nvidia.com/gpu\n"
+      "      replicas: 3\n");
+  node_->agent().kill(SIGHUP);
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 6, 20s)) << errors();
+  put("version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: nvidia.com/gpu\n"
+      "      replicas: many\n");
+  node_->agent().kill(SIGHUP);
+  node_->agent().wait_for_line(
+      "agent.yaml:6:17.*the old settings stay", patience(10s), stream::err);
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 6, 1s));
+  EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
+}
+
+TEST_F(agent_process, a_changed_file_is_taken_over_without_a_signal_also_as_a_config_map_changes) {
+  // As the kubelet mounts a ConfigMap: the name leads through a link that is replaced.
+  const auto put = [&](const std::string& version, const std::string& text) {
+    fs::create_directories(node_->path("etc/" + version));
+    std::ofstream(node_->path("etc/" + version + "/config.yaml")) << text;
+    fs::create_symlink(version, node_->path("etc/..data_tmp"));
+    fs::rename(node_->path("etc/..data_tmp"), node_->path("etc/..data"));
+  };
+  put("..1", "version: v1\nagent: {devicePlugin: {shareReplicas: 5}}\n");
+  fs::create_symlink("..data/config.yaml", node_->path("etc/config.yaml"));
+  node_->start_kubelet();
+  node_->start_agent({"--config", node_->path("etc/config.yaml")});
+  ASSERT_TRUE(node_->wait_ready());
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 5, 10s));
+  put("..2", "version: v1\nagent: {devicePlugin: {shareReplicas: 7}}\n");
+  fs::remove_all(node_->path("etc/..1"));
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 7, 20s)) << errors();
+  put("..3", "version: v1\nagent: {devicePlugin: {shareReplicas: seven}}\n");
+  node_->agent().wait_for_line("the old settings stay", patience(10s), stream::err);
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 7, 1s));
+}
+
+TEST_F(agent_process, what_brokers_are_made_of_is_not_taken_over_and_the_log_names_it) {
+  const std::string file = node_->path("agent.yaml");
+  const auto put = [&](const std::string& text) { std::ofstream(file) << text; };
+  put("version: v1\n");
+  node_->start_kubelet();
+  node_->start_agent({"--config", file});
+  ASSERT_TRUE(node_->wait_ready());
+  const std::string shares = content_of(node_->spec_directory() + "/gpushm-share.json");
+  put("version: v1\nagent:\n  broker: {domains: [default, team-a], directory: /nowhere}\n"
+      "  devicePlugin: {shareReplicas: 9}\n");
+  node_->agent().kill(SIGHUP);
+  // --run-dir is a flag, and counts more.
+  node_->agent().wait_for_line("what changed in agent.broker.domains counts from the next start",
+                               patience(10s),
+                               stream::err);
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 9, 20s)) << errors();
+  // No resource leads to a domain that is not served.
+  EXPECT_THAT(node_->kubelet().resources(), ElementsAre("gpushm.dev/share", "nvidia.com/gpu"));
+  EXPECT_EQ(content_of(node_->spec_directory() + "/gpushm-share.json"), shares);
+}
+
+TEST_F(agent_process, a_fifo_in_place_of_the_file_blocks_nothing) {
+  const std::string file = node_->path("agent.yaml");
+  std::ofstream(file) << "version: v1\n";
+  node_->start_kubelet();
+  node_->start_agent({"--config", file});
+  ASSERT_TRUE(node_->wait_ready());
+  fs::remove(file);
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  node_->agent().kill(SIGHUP);
+  node_->agent().wait_for_line(
+      "it is not a regular file.*the old settings stay", patience(10s), stream::err);
+  node_->agent().kill(SIGTERM);
+  EXPECT_EQ(node_->agent().wait_exit(patience(10s)), exited(0)) << errors();
+}
+
+// ---- a driver that does not answer ----
+
+TEST_F(agent_process, a_driver_that_hangs_at_the_start_keeps_neither_shares_nor_the_end_waiting) {
+  const std::string hang = machine_->fake().root() + "/hang";
+  std::ofstream(hang).put('\n');
+  node_->start_kubelet();
+  node_->start_agent();
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 30s)) << errors();
+  EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
+  EXPECT_THAT(node_->ask("/readyz"), StartsWith("503 the device plugin has not planned yet"));
+  static_cast<void>(connect("default"));
+  // It comes back: so do the GPUs.
+  fs::remove(hang);
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 2, 20s)) << errors();
+  ASSERT_TRUE(node_->wait_ready());
+}
+
+TEST_F(agent_process, a_driver_that_hangs_leaves_requests_reloads_and_the_end_alone) {
+  node_->start_kubelet();
+  node_->start_agent();
+  ASSERT_TRUE(node_->wait_ready());
+  std::ofstream(machine_->fake().root() + "/hang").put('\n');
+  node_->agent().kill(SIGHUP);  // takes an inventory
+  node_->agent().wait_for_line("the settings were read again", patience(10s), stream::err);
+  const dra_claim one = claim(1);
+  EXPECT_EQ(node_->claims().prepare("gpushm.dev", {one}).at(one.uid).error, "") << errors();
+  EXPECT_EQ(node_->metric("gpushm_dra_prepared_claims"), 1);
+  EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
+  std::this_thread::sleep_for(6s);  // the monitor looks at the boards every five
+  const auto start = std::chrono::steady_clock::now();
+  node_->agent().kill(SIGTERM);
+  EXPECT_EQ(node_->agent().wait_exit(patience(12s)), exited(0)) << errors();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, patience(12s));
+  EXPECT_THAT(errors(), HasSubstr("the thread that watches the GPUs is left behind"));
+  for (const std::string& domain : {std::string("default"), "claim-" + one.uid}) {
+    EXPECT_FALSE(fs::exists(node_->domain_directory(domain) + "/socket")) << domain;
+  }
+}
+
+TEST_F(agent_process, a_control_loop_that_does_not_run_makes_healthz_fail) {
+  node_->start_kubelet();
+  node_->start_agent();
+  ASSERT_TRUE(node_->wait_ready());
+  // Its first thread alone.
+  const pid_t loop = node_->agent().pid();
+  if (::ptrace(PTRACE_SEIZE, loop, nullptr, nullptr) != 0) {
+    GTEST_SKIP() << "ptrace is not allowed here";
+  }
+  ASSERT_EQ(::ptrace(PTRACE_INTERRUPT, loop, nullptr, nullptr), 0);
+  ASSERT_EQ(::waitpid(loop, nullptr, __WALL), loop);
+  EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
+  const bool failed =
+      eventually([&] { return node_->ask("/healthz").starts_with("503"); }, patience(30s));
+  EXPECT_TRUE(failed);
+  EXPECT_THAT(node_->ask("/healthz"), StartsWith("503 the control loop has not run for "));
+  ASSERT_EQ(::ptrace(PTRACE_DETACH, loop, nullptr, nullptr), 0);
+  EXPECT_TRUE(eventually([&] { return node_->ask("/healthz") == "200 ok\n"; }, patience(10s)));
+}
+
+// ---- domains, and a kubelet without DRA ----
+
+TEST_F(agent_process, a_domain_that_cannot_be_served_is_told_and_the_rest_goes_on) {
+  fs::create_directories(node_->path("run/d"));
+  fs::create_directory_symlink("/tmp", node_->domain_directory("team-a"));
+  node_->start_kubelet();
+  node_->start_agent({"--domain", "default,team-a"});
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 20s)) << errors();
+  EXPECT_EQ(connect("default").broker().domain, "default");
+  EXPECT_THAT(node_->ask("/readyz"), StartsWith("503 domain team-a is not served: "));
+  EXPECT_EQ(node_->metric("gpushm_domain_serving{domain=\"default\"}"), 1);
+  EXPECT_EQ(node_->metric("gpushm_domain_serving{domain=\"team-a\"}"), 0);
+  fs::remove(node_->domain_directory("team-a"));
+  ASSERT_TRUE(node_->wait_ready());
+  EXPECT_EQ(connect("team-a").broker().domain, "team-a");
+}
+
+TEST_F(agent_process, is_ready_with_a_kubelet_that_has_no_dra_and_says_so) {
+  node_->start_kubelet(false);
+  node_->start_agent({"--gpus", "off"});
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 20s)) << errors();
+  EXPECT_TRUE(eventually(
+      [&] {
+        return node_->ask("/readyz").starts_with("503 the kubelet does not know the DRA driver");
+      },
+      10s));
+  node_->agent().wait_for_line(
+      "does not ask for the DRA driver: claims cannot be used", patience(60s), stream::err);
+  ASSERT_TRUE(node_->wait_ready());
+  EXPECT_EQ(node_->metric("gpushm_dra_registered"), 0);
+}
+
+TEST_F(agent_process, a_claim_is_a_domain_from_prepare_to_unprepare) {
+  node_->start_kubelet();
+  node_->start_agent();
+  ASSERT_TRUE(node_->wait_ready());
+  const dra_claim one = claim(1);
+  const dra_answers prepared = node_->claims().prepare("gpushm.dev", {one});
+  ASSERT_EQ(prepared.at(one.uid).error, "") << errors();
+  const std::string domain = "claim-" + one.uid;
+  {
+    gpushm::client user = connect(domain);
+    gpushm::segment made = user.create(
+        "w", {.size_bytes = 4'096, .device = "host", .lifetime = gpushm::lifetime::persistent});
+    made.publish();
+    EXPECT_EQ(node_->metric("gpushm_segments{domain=\"" + domain + "\"}"), 1);
+    EXPECT_EQ(node_->metric("gpushm_dra_prepared_claims"), 1);
+    const dra_answers ended = node_->claims().unprepare("gpushm.dev", {one});
+    EXPECT_EQ(ended.at(one.uid).error, "");
+  }
+  EXPECT_FALSE(fs::exists(node_->domain_directory(domain)));
+  EXPECT_EQ(node_->metric("gpushm_dra_prepared_claims"), 0);
+}
+
+TEST_F(agent_process, a_killed_agent_opens_its_claims_domains_again_before_it_registers) {
+  node_->start_kubelet();
+  node_->start_agent();
+  ASSERT_TRUE(node_->wait_ready());
+  const dra_claim one = claim(1);
+  ASSERT_EQ(node_->claims().prepare("gpushm.dev", {one}).at(one.uid).error, "");
+  const std::string domain = "claim-" + one.uid;
+  node_->agent().kill(SIGKILL);
+  static_cast<void>(node_->agent().wait_exit(patience(10s)));
+  EXPECT_THROW(static_cast<void>(gpushm::client::connect(
+                   {.socket_path = node_->domain_directory(domain) + "/socket"})),
+               gpushm::error);
+  node_->start_agent();
+  ASSERT_TRUE(node_->wait_ready());
+  EXPECT_EQ(connect(domain).broker().domain, domain);
+  EXPECT_EQ(node_->claims().unprepare("gpushm.dev", {one}).at(one.uid).error, "");
+  EXPECT_FALSE(fs::exists(node_->domain_directory(domain)));
+}
+
+TEST_F(agent_process, a_second_instance_takes_over_as_in_an_update) {
+  node_->start_kubelet();
+  node_->start_agent();
+  ASSERT_TRUE(node_->wait_ready());
+  node_->agent().kill(SIGTERM);
+  EXPECT_EQ(node_->agent().wait_exit(patience(20s)), exited(0)) << errors();
+  node_->start_agent();
+  ASSERT_TRUE(node_->wait_ready());
+  EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 2, 10s));
+}
+
+TEST_F(agent_process, logs_objects_when_asked) {
+  node_->start_kubelet();
+  node_->start_agent({"--log-format", "json"});
+  ASSERT_TRUE(node_->wait_ready());
+  node_->agent().kill(SIGTERM);
+  EXPECT_EQ(node_->agent().wait_exit(patience(20s)), exited(0));
+  std::size_t lines = 0;
+  const std::string text = errors();
+  for (const std::string_view line : gpushm::base::lines_of(text)) {
+    const json parsed = json::parse(line, nullptr, false);
+    ASSERT_FALSE(parsed.is_discarded()) << line;
+    EXPECT_TRUE(parsed.contains("time") && parsed.contains("level") && parsed.contains("message"))
+        << line;
+    ++lines;
+  }
+  EXPECT_GE(lines, 2U);
+}
+
+// ---- the command line ----
+
+gpushm_testing::run_result run_agent(std::vector<std::string> arguments) {
+  gpushm_testing::spawn_options options;
+  options.argv = {gpushm_testing::own_program("gpushmd")};
+  options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+  return gpushm_testing::run_program(options, patience(20s));
+}
+
+TEST(agent_command, check_config_lists_what_is_wrong) {
+  const gpushm_testing::temp_dir folder;
+  const std::string file = folder / "a.yaml";
+  std::ofstream(file) << "version: v1\nagent: {dra: {shareDevices: 0}, listen: off}\n";
+  const auto wrong = run_agent({"check-config", "--config", file, "--gpus", "perhaps"});
+  EXPECT_EQ(wrong.status, exited(1));
+  EXPECT_EQ(wrong.out,
+            file + ":2:29: agent.dra.shareDevices: \"0\" is no number from 1 to 128\n" +
+                "--gpus: \"perhaps\" is neither on nor off (say on or off)\n");
+  std::ofstream(file) << "version: v1\n";
+  const auto right = run_agent({"check-config", "--config", file});
+  EXPECT_EQ(right.status, exited(0));
+  EXPECT_EQ(right.out, "configuration OK\n");
+}
+
+TEST(agent_command, wrong_usage_is_told) {
+  EXPECT_EQ(run_agent({"--no-such-flag"}).status, exited(2));
+  const auto unusable = run_agent({"--share-devices", "1000"});
+  EXPECT_EQ(unusable.status, exited(1));
+  EXPECT_EQ(unusable.err,
+            "gpushmd: read settings \"--share-devices\": \"1000\" is no number from 1 to 128\n");
+  EXPECT_EQ(run_agent({"--version"}).status, exited(0));
+}
+
+TEST(agent_command, dra_without_the_broker_cannot_be) {
+  const gpushm_testing::temp_dir folder;
+  const auto result =
+      run_agent({"--broker", "off", "--dra", "on", "--listen", "off", "--device-plugin", "off"});
+  EXPECT_EQ(result.status, exited(1));
+  EXPECT_EQ(result.err,
+            "gpushmd: start the DRA driver: it needs the broker, which is off (say --broker on, or "
+            "--dra off)\n");
+}
+
+}  // namespace
+}  // namespace gpushm_tests

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+// The agent's settings: defaults, file, environment, flags, and what each says of a mistake.
+#include "apps/gpushmd/settings.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <regex>
+#include <set>
+
+#include "apps/gpushmd/dra_presence.hpp"
+#include "apps/gpushmd/inventory_child.hpp"
+#include "gpushm/error.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "wire/state_table.hpp"
+
+namespace gpushm::agent {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using namespace std::chrono_literals;
+
+std::map<std::string, std::string, std::less<>>& variables() {
+  static std::map<std::string, std::string, std::less<>> all;
+  return all;
+}
+const char* variable(const char* name) {
+  const auto found = variables().find(name);
+  return found == variables().end() ? nullptr : found->second.c_str();
+}
+
+class agent_settings : public ::testing::Test {
+ protected:
+  agent_settings() { variables().clear(); }
+
+  std::string file(const std::string& text) {
+    const std::string path = folder_ / "agent.yaml";
+    std::ofstream(path) << text;
+    return path;
+  }
+  static spoken_settings say(const std::map<std::string, std::string>& flags) {
+    const auto all = all_settings();
+    spoken_settings spoken(all.size());
+    std::size_t found = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (const auto at = flags.find(std::string(all[i].flag)); at != flags.end()) {
+        spoken[i] = at->second;
+        ++found;
+      }
+    }
+    EXPECT_EQ(found, flags.size());
+    return spoken;
+  }
+  // Each problem as one line, the folder left out.
+  std::vector<std::string> problems(const spoken_settings& spoken) {
+    std::vector<std::string> lines;
+    for (const settings_problem& each : gather_settings(spoken, variable).problems) {
+      std::string line = each.place + ": " + each.text;
+      if (!each.next_step.empty()) {
+        line += " (" + each.next_step + ")";
+      }
+      if (const std::size_t at = line.find(folder_.path()); at != std::string::npos) {
+        line.erase(at, folder_.path().size() + 1);
+      }
+      lines.push_back(line);
+    }
+    return lines;
+  }
+  std::vector<std::string> problems_of_file(const std::string& text) {
+    return problems(say({{"--config", file(text)}}));
+  }
+
+  gpushm_testing::temp_dir folder_;
+};
+
+TEST_F(agent_settings, have_defaults) {
+  const settings_result result = gather_settings({}, variable);
+  EXPECT_THAT(result.problems, IsEmpty());
+  EXPECT_TRUE(result.content.broker);
+  EXPECT_TRUE(result.content.device_plugin);
+  EXPECT_FALSE(result.content.dra.has_value());
+  EXPECT_THAT(result.content.domains, ElementsAre("default"));
+  EXPECT_EQ(result.content.listen, "[::]:9410");
+  EXPECT_EQ(result.content.offer.share_replicas, 64U);
+  EXPECT_EQ(result.content.share_devices, 64U);
+  EXPECT_EQ(result.content.state_directory(), "/var/lib/kubelet/plugins/gpushm.dev");
+}
+
+TEST_F(agent_settings, a_flag_counts_more_than_a_variable_and_that_more_than_the_file) {
+  const std::string path = file(R"(
+version: v1
+flags:
+  migStrategy: single
+agent:
+  dra: {shareDevices: 10}
+  devicePlugin: {shareReplicas: 11, resourceName: example.com/gpu}
+  broker:
+    domains: [one, two]
+  log: {format: json}
+)");
+  variables() = {{"GPUSHMD_SHARE_REPLICAS", "21"},
+                 {"GPUSHMD_GPU_RESOURCE_NAME", "example.com/board"},
+                 {"MIG_STRATEGY", "mixed"},
+                 {"GPUSHMD_CONFIG", path}};
+  const settings chosen =
+      gather_usable_settings(say({{"--gpu-resource-name", "example.com/flag"}}), variable);
+  EXPECT_EQ(chosen.share_devices, 10U);
+  EXPECT_EQ(chosen.offer.share_replicas, 21U);
+  EXPECT_EQ(chosen.offer.gpu_resource_name, "example.com/flag");
+  EXPECT_EQ(chosen.offer.plugin.flags.mig, plugin::mig_strategy::mixed);
+  EXPECT_THAT(chosen.domains, ElementsAre("one", "two"));
+  EXPECT_EQ(chosen.log_as, log_format::json);
+  EXPECT_EQ(chosen.config_file, path);
+}
+
+TEST_F(agent_settings, an_empty_variable_says_nothing) {
+  variables() = {{"GPUSHMD_SHARE_REPLICAS", ""}};
+  EXPECT_EQ(gather_usable_settings({}, variable).offer.share_replicas, 64U);
+}
+
+TEST_F(agent_settings, mistakes_are_told_with_their_places) {
+  EXPECT_THAT(problems_of_file(R"(version: v1
+agent:
+  dra:
+    shareDevices: 129
+    shareDevice: 3
+  broker: {domains: [a, claim-1]}
+  gpus: on
+)"),
+              ElementsAre("agent.yaml:4:19: agent.dra.shareDevices: \"129\" is no number from 1 to "
+                          "128",
+                          "agent.yaml:5:5: there is no setting agent.dra.shareDevice (see: gpushmd "
+                          "--help)",
+                          "agent.yaml:6:21: agent.broker.domains: \"claim-1\" is a name of the "
+                          "domains of claims (use another name)",
+                          "agent.yaml:7:3: there is no setting agent.gpus (see: gpushmd --help)"));
+}
+
+TEST_F(agent_settings, a_section_that_is_no_mapping_is_a_mistake) {
+  const auto told = problems_of_file("version: v1\nagent: 3\n");
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_THAT(told[0], ::testing::StartsWith("agent.yaml:2:8: "));
+  EXPECT_THAT(problems_of_file("version: v1\nagent:\n"), IsEmpty());
+  EXPECT_EQ(problems_of_file("version: v1\nagent: {broker: [}\n").size(), 1U);
+}
+
+TEST_F(agent_settings, the_usual_plugins_part_has_places_too) {
+  const auto told = problems_of_file("version: v1\nflags: {migStrategy: some}\n");
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_THAT(told[0], ::testing::StartsWith("agent.yaml:2:22: "));
+}
+
+TEST_F(agent_settings, a_file_that_is_not_there_is_a_mistake) {
+  EXPECT_THAT(
+      problems(say({{"--config", folder_ / "none.yaml"}})),
+      ElementsAre("none.yaml: No such file or directory (ENOENT) (check the path that --config or "
+                  "$GPUSHMD_CONFIG names)"));
+}
+
+TEST_F(agent_settings, words_and_numbers_are_checked) {
+  const std::vector<std::pair<std::map<std::string, std::string>, std::string>> cases{
+      {{{"--listen", "9410"}},
+       "--listen: \"9410\" is no IP address with a port (say it as 0.0.0.0:9410 or [::]:9410, or "
+       "off)"},
+      {{{"--listen", "127.0.0.1:99999"}},
+       "--listen: \"127.0.0.1:99999\" is no IP address with a port (say it as 0.0.0.0:9410 or "
+       "[::]:9410, or off)"},
+      {{{"--broker", "maybe"}}, "--broker: \"maybe\" is neither on nor off (say on or off)"},
+      {{{"--share-devices", "0"}}, "--share-devices: \"0\" is no number from 1 to 128"},
+      {{{"--share-devices", "5x"}}, "--share-devices: \"5x\" is no number from 1 to 128"},
+      {{{"--run-dir", "run"}}, "--run-dir: \"run\" is no absolute path (say it from / on)"},
+      {{{"--domain", "a,a"}}, "--domain: \"a\" is named twice (name each domain once)"},
+      {{{"--domain", "../x"}},
+       "--domain: \"../x\" is no name for a domain (use up to 40 letters, digits, '-' and '_', "
+       "beginning and ending with a letter or digit)"},
+      {{{"--log-level", "loud"}},
+       "--log-level: \"loud\" is no level (say debug, info, warning or error)"},
+      {{{"--log-format", "xml"}},
+       "--log-format: \"xml\" is neither text nor json (say text or json)"},
+  };
+  for (const auto& [flags, text] : cases) {
+    EXPECT_THAT(problems(say(flags)), ElementsAre(text));
+  }
+}
+
+TEST_F(agent_settings, the_first_mistake_is_thrown_with_the_number_of_the_others) {
+  variables() = {{"GPUSHMD_BROKER", "x"}, {"GPUSHMD_GPUS", "y"}};
+  try {
+    static_cast<void>(gather_usable_settings({}, variable));
+    FAIL() << "no error";
+  } catch (const error& why) {
+    EXPECT_STREQ(why.what(),
+                 "read settings \"$GPUSHMD_BROKER\": \"x\" is neither on nor off; and 1 more: "
+                 "gpushmd check-config lists them (say on or off)");
+  }
+}
+
+TEST_F(agent_settings, a_file_that_nobody_writes_to_is_refused_and_not_waited_for) {
+  const std::string path = folder_ / "fifo.yaml";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(problems(say({{"--config", path}})),
+              ElementsAre("fifo.yaml: it is not a regular file (check the path that --config or "
+                          "$GPUSHMD_CONFIG names)"));
+}
+
+TEST_F(agent_settings, what_counts_from_the_next_start_is_named) {
+  const settings running = gather_usable_settings({}, variable);
+  EXPECT_THAT(changed_until_restart(running, running), IsEmpty());
+  const settings fresh = gather_usable_settings(say({{"--config", file(R"(
+version: v1
+flags: {nvidiaDriverRoot: /run/nvidia/driver}
+agent:
+  broker: {domains: [default, team-a], quotaBytes: 1}
+  devicePlugin: {gpus: off, shareReplicas: 3, applicationXids: "74"}
+)")}}),
+                                                variable);
+  EXPECT_THAT(changed_until_restart(running, fresh),
+              ElementsAre("--config",
+                          "agent.broker.domains",
+                          "agent.broker.quotaBytes",
+                          "agent.devicePlugin.gpus",
+                          "agent.devicePlugin.applicationXids",
+                          "agent.driverRoot"));
+}
+
+// A running agent takes over `offer` and nothing else, so a setting that is neither there nor named
+// would be lost without a word.
+TEST_F(agent_settings, each_counts_at_once_or_is_named) {
+  const std::map<std::string_view, std::string> others{{"--config", ""},
+                                                       {"--mig-strategy", "mixed"},
+                                                       {"--device-list-strategy", "envvar"},
+                                                       {"--device-id-strategy", "index"},
+                                                       {"--cdi-annotation-prefix", "example.com/"},
+                                                       {"--replica-policy", "packed"},
+                                                       {"--gpu-resource-name", "example.com/gpu"},
+                                                       {"--domain", "other"},
+                                                       {"--listen", "127.0.0.1:1"},
+                                                       {"--log-level", "debug"},
+                                                       {"--log-format", "json"},
+                                                       {"--application-xids", "74"},
+                                                       {"--node-name", "other"},
+                                                       {"--kubeconfig", "other"}};
+  const settings before;
+  for (const setting& each : all_settings()) {
+    settings after;
+    const auto other = others.find(each.flag);
+    const std::string_view kind = each.value_name;
+    for (const std::string& value : other != others.end() ? std::vector{other->second}
+                                    : kind == "on|off"    ? std::vector<std::string>{"on", "off"}
+                                    : kind == "N"         ? std::vector<std::string>{"1", "2"}
+                                                          : std::vector<std::string>{"/other"}) {
+      each.take(after, value);
+      const bool named = each.differs != nullptr && each.differs(before, after);
+      const bool at_once = !(before.offer == after.offer);
+      EXPECT_FALSE(named && at_once) << each.flag;
+      EXPECT_EQ(at_once && each.differs != nullptr, false) << each.flag;
+      if (value != "on" && value != "off" && each.flag != "--config") {
+        EXPECT_TRUE(named || at_once) << each.flag << " " << value;
+      }
+    }
+  }
+}
+
+TEST(agent_dra_presence, is_missing_when_a_kubelet_that_knows_resources_never_asks) {
+  const dra_presence::time_point start{};
+  dra_presence one;
+  EXPECT_FALSE(one.is_missing(false, false, start));
+  EXPECT_FALSE(one.is_missing(false, false, start + 100s));  // there is no kubelet
+  EXPECT_FALSE(one.is_missing(true, false, start + 200s));
+  EXPECT_FALSE(one.is_missing(true, false, start + 229s));
+  EXPECT_TRUE(one.is_missing(true, false, start + 230s));
+  EXPECT_FALSE(one.is_missing(true, true, start + 231s));  // its feature gate was turned on
+  // One that asked once has only lost us.
+  EXPECT_FALSE(one.is_missing(true, false, start + 300s));
+  EXPECT_FALSE(one.is_missing(true, false, start + 400s));
+  dra_presence two;
+  EXPECT_FALSE(two.is_missing(true, false, start));
+  EXPECT_FALSE(two.is_missing(false, false, start + 29s));  // the kubelet starts again
+  EXPECT_FALSE(two.is_missing(true, false, start + 30s));
+  EXPECT_FALSE(two.is_missing(true, false, start + 59s));
+}
+
+// The DaemonSet's limit is the one number: half of it is the brokers' by default.
+TEST(agent_memory, fits_the_containers_limit_with_every_domain_full) {
+  const std::string path = std::string(GPUSHM_SOURCE_DIR) + "/deploy/kustomize/base/agent.yaml";
+  std::ifstream file(path);
+  if (!file) {
+    GTEST_SKIP() << "the source tree is not on this machine";
+  }
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(text, found, std::regex(R"(limits:\s+memory: (\d+)Mi)")));
+  constexpr std::uint64_t mib = 1U << 20U;
+  const std::uint64_t limit = std::stoull(found[1]) * mib;
+  const settings defaults;
+  EXPECT_EQ(defaults.broker_memory_bytes, 0U) << "not derived from the limit any more";
+  const std::uint64_t domains = defaults.share_devices + defaults.domains.size();
+  // Measured: 29 MiB at rest and 89 MiB while it plans (kubelet and API server real), 47 MiB with
+  // NVML on an H200, as much again in the process that takes the inventory.
+  constexpr std::uint64_t own = 89 * mib + 2 * 47 * mib;
+  // A thread's stack and heap and what a domain has at rest: 300 domains were 47 MiB.
+  const std::uint64_t at_rest = domains * (160U << 10U);
+  const std::uint64_t tables = domains * wire::state_table_bytes(defaults.max_segments);
+  EXPECT_LE(limit / 2 + own + at_rest + tables, limit);
+}
+
+TEST(agent_inventory_text, is_read_as_it_was_written) {
+  plugin::inventory whole;
+  whole.boards.resize(2);
+  whole.boards[0].entry = {1, "GPU-a", "0000:18:00.0", 3, true, {{4, "MIG-b", 5, 6}}};
+  whole.boards[0].name = "NVIDIA H100";
+  whole.boards[0].total_bytes = 1ULL << 40U;
+  whole.boards[0].numa_node = 1;
+  whole.boards[0].instances.push_back({whole.boards[0].entry.instances[0], "3g.20gb", 20});
+  whole.boards[1].entry.uuid = "GPU-c";
+  whole.closeness = {{0, 100}, {100, 0}};
+  whole.driver_version = "580";
+  whole.left_out = {"GPU 3 does not answer"};
+  EXPECT_EQ(inventory_of_text(inventory_text(whole)), whole);
+  plugin::inventory none;
+  none.problem = "no \xff driver";  // what is not UTF-8 does not cost the rest
+  EXPECT_THAT(inventory_of_text(inventory_text(none))->problem, ::testing::StartsWith("no "));
+  EXPECT_EQ(inventory_of_text(""), std::nullopt);
+  EXPECT_EQ(inventory_of_text("{\"boards\": [3]}"), std::nullopt);
+}
+
+TEST(agent_settings_table, has_no_name_twice) {
+  std::set<std::string_view> flags;
+  std::set<std::string_view> names;
+  std::set<std::string_view> keys;
+  for (const setting& each : all_settings()) {
+    EXPECT_TRUE(flags.insert(each.flag).second) << each.flag;
+    EXPECT_TRUE(each.flag.starts_with("--")) << each.flag;
+    EXPECT_FALSE(each.help.empty()) << each.flag;
+    EXPECT_FALSE(each.variable.empty()) << each.flag << ": each flag is a variable too";
+    EXPECT_TRUE(names.insert(each.variable).second) << each.variable;
+    EXPECT_TRUE(each.key.empty() || keys.insert(each.key).second) << each.key;
+  }
+}
+
+}  // namespace
+}  // namespace gpushm::agent

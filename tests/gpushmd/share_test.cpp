@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two "pods" share GPU memory through the node agent: a kubelet that is told of devices allocates
+// them and prepares claims, and runc starts the containers with the CDI devices that it was given,
+// no privileges, uid 1000. Fake GPUs here; the same with real ones where there are any.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "testing/agent_node/agent_node.hpp"
+#include "testing/cdi/cdi_container.hpp"
+#include "testing/container/gpu_access.hpp"
+#include "testing/container/support.hpp"
+#include "testing/process/deadline.hpp"
+#include "tests/kubelet/dra/world.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm_testing::claim_number;
+using gpushm_testing::claim_object;
+using gpushm_testing::claim_path;
+using gpushm_testing::dra_answers;
+using gpushm_testing::dra_claim;
+using gpushm_testing::exited;
+using gpushm_testing::patience;
+using gpushm_testing::stream;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class agent_share : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (const auto reason = gpushm_testing::why_no_containers()) {
+      GTEST_SKIP() << *reason;
+    }
+    if (GetParam() && gpushm_testing::nvidia_minors().empty()) {
+      GTEST_SKIP() << "no NVIDIA GPU on this machine";
+    }
+    machine_ = std::make_unique<cdi_machine>(GetParam());
+    node_ = std::make_unique<agent_node>(*machine_);
+    node_->start_kubelet();
+    node_->start_agent({"--per-gpu-resources", "on"});
+    ASSERT_TRUE(node_->wait_ready());
+  }
+
+  // The CDI devices of a container of `pod` that asks for one of each resource.
+  [[nodiscard]] std::vector<std::string> allocate(const std::string& pod,
+                                                  const std::vector<std::string>& resources) {
+    std::vector<std::string> all;
+    for (const std::string& resource : resources) {
+      const auto given = node_->kubelet().allocate(pod, resource, 1);
+      all.insert(
+          all.end(), given.allocation.cdi_devices.begin(), given.allocation.cdi_devices.end());
+    }
+    return all;
+  }
+  // A claim of the API server's, allocated to this node.
+  [[nodiscard]] dra_claim claim(unsigned number) {
+    const auto reference = claim_number(number);
+    gpushm_testing::test_result result;
+    result.device = "share-" + std::to_string(number);
+    node_->api().put(claim_path(reference), claim_object(reference, {result}));
+    return {reference.name_space, reference.name, reference.uid};
+  }
+  // The CDI devices of a pod that uses the claim.
+  [[nodiscard]] std::vector<std::string> prepare(const dra_claim& used) {
+    const dra_answers answers = node_->claims().prepare("gpushm.dev", {used});
+    EXPECT_EQ(answers.at(used.uid).error, "");
+    std::vector<std::string> all;
+    for (const auto& device : answers.at(used.uid).devices) {
+      all.insert(all.end(), device.cdi_devices.begin(), device.cdi_devices.end());
+    }
+    return all;
+  }
+  static std::vector<std::string> both(std::vector<std::string> one,
+                                       const std::vector<std::string>& other) {
+    one.insert(one.end(), other.begin(), other.end());
+    return one;
+  }
+  [[nodiscard]] cdi_container start(const std::vector<std::string>& devices,
+                                    const std::vector<std::string>& arguments) const {
+    return start_cdi_container(*machine_, node_->spec_directory(), devices, arguments);
+  }
+
+  std::unique_ptr<cdi_machine> machine_;
+  std::unique_ptr<agent_node> node_;
+};
+
+constexpr const char* same_gpu = "gpushm.dev/gpu-0";
+constexpr const char* share = "gpushm.dev/share";
+
+TEST_P(agent_share, two_pods_of_the_device_plugin) {
+  auto producer = start(allocate("one", {same_gpu, share}), role_arguments("producer", 0));
+  auto consumer = start(allocate("two", {same_gpu, share}), role_arguments("consumer", 0));
+  expect_roles_share(*producer.process, *consumer.process);
+  EXPECT_GE(node_->metric("gpushm_opens_total{domain=\"default\",by=\"broker\"}"), 1);
+}
+
+TEST_P(agent_share, two_pods_of_one_claim) {
+  const dra_claim shared = claim(1);
+  auto producer =
+      start(both(allocate("one", {same_gpu}), prepare(shared)), role_arguments("producer", 0));
+  // The kubelet does not ask again: it has the answer.
+  auto consumer =
+      start(both(allocate("two", {same_gpu}), prepare(shared)), role_arguments("consumer", 0));
+  expect_roles_share(*producer.process, *consumer.process);
+  const std::string directory = node_->domain_directory("claim-" + shared.uid);
+  EXPECT_TRUE(std::filesystem::exists(directory));
+  EXPECT_EQ(node_->claims().unprepare("gpushm.dev", {shared}).at(shared.uid).error, "");
+  EXPECT_FALSE(std::filesystem::exists(directory));
+}
+
+TEST_P(agent_share, two_claims_cannot_see_each_other) {
+  const dra_claim one = claim(1);
+  const dra_claim other = claim(2);
+  auto producer =
+      start(both(allocate("one", {same_gpu}), prepare(one)), role_arguments("producer", 0));
+  producer.process->wait_for_line("\"event\":\"published\"", patience(seconds(60)));
+  // The same GPU, and a domain of its own, in which there is nothing.
+  const auto given = both(allocate("two", {same_gpu}), prepare(other));
+  auto stranger = start(given, {"ls", "--json"});
+  EXPECT_EQ(stranger.process->wait_exit(patience(seconds(60))), exited(0))
+      << stranger.process->output().everything();
+  EXPECT_THAT(stranger.process->text(stream::out), Not(HasSubstr("demo/cdi")));
+  auto friendly = start(both(allocate("three", {same_gpu}), prepare(one)), {"ls", "--json"});
+  EXPECT_EQ(friendly.process->wait_exit(patience(seconds(60))), exited(0))
+      << friendly.process->output().everything();
+  EXPECT_THAT(friendly.process->text(stream::out), HasSubstr("demo/cdi"));
+  // Nor is the directory of the other claim, or of the domain of all, there to be looked for.
+  auto looking =
+      start(given, {"open", "demo/cdi", "--socket", "/run/gpushm/d/claim-" + one.uid + "/socket"});
+  EXPECT_EQ(looking.process->wait_exit(patience(seconds(60))), exited(1));
+}
+
+INSTANTIATE_TEST_SUITE_P(, agent_share, ::testing::Bool(), [](const auto& chosen) {
+  return chosen.param ? "real_gpu" : "fake_gpu";
+});
+
+}  // namespace
+}  // namespace gpushm_tests

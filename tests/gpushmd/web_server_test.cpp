@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the agent answers over HTTP, also to those who do not mean well.
+#include "apps/gpushmd/web_server.hpp"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+
+#include "base/unique_fd.hpp"
+#include "gpushm/error.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/proc_counters.hpp"
+
+namespace gpushm::agent {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using namespace std::chrono_literals;
+
+base::unique_fd connect_to(int port) {
+  base::unique_fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<std::uint16_t>(port));
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
+  return socket;
+}
+
+// What comes until the other side closes, or for ten seconds.
+std::string answer_on(const base::unique_fd& socket) {
+  std::string all;
+  for (;;) {
+    pollfd waiting{socket.get(), POLLIN, 0};
+    if (::poll(&waiting, 1, 10'000) <= 0) {
+      return all + "(nothing more within ten seconds)";
+    }
+    char part[4'096];
+    const ssize_t got = ::read(socket.get(), part, sizeof part);
+    if (got <= 0) {
+      return all;
+    }
+    all.append(part, static_cast<std::size_t>(got));
+  }
+}
+
+std::string ask(int port, const std::string& request) {
+  const base::unique_fd socket = connect_to(port);
+  EXPECT_EQ(::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(request.size()));
+  return answer_on(socket);
+}
+
+std::string get(int port, const std::string& path) {
+  return ask(port, "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+}
+
+class agent_web_server : public ::testing::Test {
+ protected:
+  std::atomic<bool> alive_{true};
+  std::atomic<bool> ready_{false};
+  web_server server_{"127.0.0.1:0",
+                     {[this] { return alive_ ? std::string() : std::string("stuck"); },
+                      [this] { return ready_ ? std::string() : std::string("not yet"); },
+                      [] { return std::string("gpushm_x 1\n"); }}};
+};
+
+TEST_F(agent_web_server, answers_probes_and_scrapes) {
+  EXPECT_THAT(get(server_.port(), "/healthz"), StartsWith("HTTP/1.1 200 OK"));
+  const std::string before = get(server_.port(), "/readyz");
+  EXPECT_THAT(before, StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(before, HasSubstr("not yet\n"));
+  ready_ = true;
+  EXPECT_THAT(get(server_.port(), "/readyz"), StartsWith("HTTP/1.1 200 OK"));
+  const std::string metrics = get(server_.port(), "/metrics");
+  EXPECT_THAT(metrics, HasSubstr("Content-Type: text/plain; version=0.0.4; charset=utf-8"));
+  EXPECT_THAT(metrics, HasSubstr("gpushm_x 1\n"));
+  EXPECT_THAT(get(server_.port(), "/"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(get(server_.port(), "/../etc/passwd"),
+              AnyOf(StartsWith("HTTP/1.1 404"), StartsWith("HTTP/1.1 400")));
+}
+
+TEST_F(agent_web_server, says_that_the_agent_is_stuck) {
+  alive_ = false;
+  const std::string answer = get(server_.port(), "/healthz");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(answer, HasSubstr("\r\n\r\nstuck\n"));
+  alive_ = true;
+  EXPECT_THAT(get(server_.port(), "/healthz"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(agent_web_server, answers_head_with_the_headers_alone_and_says_what_is_allowed) {
+  const std::string head = ask(server_.port(), "HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_THAT(head, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(head, HasSubstr("Content-Length: 11\r\n"));
+  EXPECT_THAT(head, EndsWith("\r\n\r\n"));
+  EXPECT_THAT(ask(server_.port(), "HEAD /readyz HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(ask(server_.port(), "PUT /healthz HTTP/1.1\r\n\r\n"),
+              HasSubstr("\r\nAllow: GET, HEAD\r\n"));
+}
+
+TEST_F(agent_web_server, says_what_is_wrong_with_a_request) {
+  EXPECT_THAT(ask(server_.port(), "what is this\r\n\r\n"), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(ask(server_.port(), "GET /healthz HTTP/2\r\n\r\n"), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(ask(server_.port(), "POST /healthz HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 405"));
+  EXPECT_THAT(
+      ask(server_.port(), "GET /" + std::string(20'000, 'a') + " HTTP/1.1\r\nHost: x\r\n\r\n"),
+      StartsWith("HTTP/1.1 431"));
+}
+
+TEST_F(agent_web_server, a_flood_of_silent_connections_takes_few_descriptors_and_delays_nobody) {
+  const auto count = [] {
+    return gpushm_testing::total(gpushm_testing::count_descriptors(::getpid()));
+  };
+  const std::size_t before = count();
+  std::vector<base::unique_fd> silent;
+  for (int i = 0; i < 100; ++i) {
+    silent.push_back(connect_to(server_.port()));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(get(server_.port(), "/healthz"), StartsWith("HTTP/1.1 200"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, gpushm_testing::patience(1800ms));
+  // Its own hundred ends, and what the server keeps.
+  EXPECT_LE(count(), before + 100 + 32);
+}
+
+TEST_F(agent_web_server, who_says_nothing_is_closed) {
+  const base::unique_fd silent = connect_to(server_.port());
+  EXPECT_EQ(answer_on(silent), "");
+}
+
+TEST(agent_web_server_address, of_everything_is_reached_by_both_families) {
+  const auto nothing = [] { return std::string(); };
+  const web_server server("[::]:0", {nothing, nothing, nothing});
+  EXPECT_THAT(get(server.port(), "/healthz"), StartsWith("HTTP/1.1 200"));
+  const base::unique_fd socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 to{};
+  to.sin6_family = AF_INET6;
+  to.sin6_port = htons(static_cast<std::uint16_t>(server.port()));
+  to.sin6_addr = in6addr_loopback;
+  if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) {
+    GTEST_SKIP() << "no IPv6 here: the server fell back to IPv4, which was reached";
+  }
+  const std::string request = "GET /healthz HTTP/1.1\r\n\r\n";
+  ASSERT_EQ(::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(request.size()));
+  EXPECT_THAT(answer_on(socket), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(agent_web_server_address, has_to_be_one) {
+  const auto text_of = [](const std::string& address) {
+    try {
+      const web_server server(address, {});
+    } catch (const error& why) {
+      return std::string(why.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(
+      text_of("9410"),
+      "listen \"9410\": it is no IP address with a port (say it as 0.0.0.0:9410 or [::]:9410)");
+  EXPECT_EQ(
+      text_of("127.0.0.1:99999"),
+      "listen \"127.0.0.1:99999\": it is no IP address with a port (say it as 0.0.0.0:9410 or "
+      "[::]:9410)");
+}
+
+TEST(agent_web_server_address, that_is_taken_is_told) {
+  const web_answers answers{
+      [] { return std::string(); }, [] { return std::string(); }, [] { return std::string(); }};
+  const web_server first("127.0.0.1:0", answers);
+  const std::string address = "127.0.0.1:" + std::to_string(first.port());
+  try {
+    const web_server second(address, answers);
+    FAIL() << "no error";
+  } catch (const error& why) {
+    EXPECT_EQ(std::string(why.what()),
+              "listen \"" + address +
+                  "\": bind: Address already in use (EADDRINUSE) (choose another port, or none: "
+                  "--listen off)");
+  }
+}
+
+}  // namespace
+}  // namespace gpushm::agent

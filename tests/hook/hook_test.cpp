@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// `gpushm cdi hook` as container engines run it: the state of a container on standard input, a root
+// that an image's author made, in part to do harm.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/file.hpp"
+#include "tests/hook/fixture.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+namespace fs = std::filesystem;
+using gpushm_testing::exited;
+using gpushm_testing::run_result;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// ---- the command ----
+
+TEST_P(cdi_hook, an_unknown_hook_warns_and_succeeds) {
+  const auto result = run({"update-application-profile", "--new", "option"});
+  EXPECT_EQ(result.status, exited(0));
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(result.err,
+            "gpushm: warning: there is no hook \"update-application-profile\" in this version; "
+            "nothing was done\n");
+}
+
+TEST_P(cdi_hook, an_unknown_option_of_a_known_hook_is_left_alone) {
+  const auto result = run({"create-symlinks", "--new", "x", "--link=a::/b", "--flag"});
+  EXPECT_EQ(result.status, exited(0)) << result.err;
+  EXPECT_EQ(fs::read_symlink(inside("/b")), "a");
+}
+
+TEST_P(cdi_hook, without_a_name_it_is_wrong_usage) {
+  const auto result = run({});
+  EXPECT_EQ(result.status, exited(2));
+  EXPECT_THAT(result.err, StartsWith("gpushm: run hook: it has no name"));
+}
+
+TEST_P(cdi_hook, what_is_no_state_of_a_container_is_refused) {
+  const std::string what = "gpushm: find the container's root";
+  const std::string next = " (run hooks from a container engine, which gives them the OCI state)\n";
+  for (const char* text : {"", "{}", "[]", "no json", R"({"bundle":7})", R"({"bundle":"x"})"}) {
+    put_file(state(), text);
+    const auto result = run({"create-symlinks", "--link", "a::/b"});
+    EXPECT_EQ(result.status, exited(1));
+    EXPECT_EQ(
+        result.err,
+        what + ": standard input is not the state of a container with an absolute bundle" + next)
+        << text;
+  }
+  const std::string bundle = cli_.directory() / "bundle";
+  put_file(state(), nlohmann::json{{"bundle", bundle}}.dump());
+  for (const char* text : {"", "{}", R"({"root":[]})", R"({"root":{"path":""}})"}) {
+    put_file(bundle + "/config.json", text);
+    EXPECT_EQ(run({"update-ldcache"}).err,
+              what + " \"" + bundle + "/config.json\": it names no root.path" + next)
+        << text;
+  }
+  fs::remove(bundle + "/config.json");
+  EXPECT_EQ(run({"update-ldcache"}).err,
+            what + " \"" + bundle + "/config.json\": No such file or directory" + next);
+  put_file(bundle + "/config.json", std::string((16U << 20U) + 1, ' '));
+  EXPECT_EQ(run({"update-ldcache"}).err,
+            what + " \"" + bundle + "/config.json\": it has more than 16 MiB" + next);
+  put_file(bundle + "/config.json", R"({"root":{"path":"//"}})");
+  EXPECT_EQ(run({"update-ldcache"}).err,
+            what + " \"" + bundle + "/config.json\": its root.path is the host's own root" + next);
+}
+
+// ---- create-symlinks ----
+
+TEST_P(cdi_hook, links_are_made_with_their_directories) {
+  put_file(inside("/usr/lib/libcuda.so"), "an old file");
+  put_link(inside("/usr/lib/libcuda.so.1"), "elsewhere");
+  const std::vector<std::string> words{"create-symlinks",
+                                       "--link",
+                                       "libcuda.so.550.1.2::/usr/lib/libcuda.so.1",
+                                       "--link",
+                                       "libcuda.so.1::/usr/lib/libcuda.so",
+                                       "--link",
+                                       "../card1::/dev/dri/by-path/pci-0000:10:00.0-card"};
+  for (int round = 0; round < 2; ++round) {
+    const auto result = run(words);
+    EXPECT_EQ(result.status, exited(0)) << result.err;
+    EXPECT_EQ(result.err, "");
+    EXPECT_EQ(fs::read_symlink(inside("/usr/lib/libcuda.so.1")), "libcuda.so.550.1.2");
+    EXPECT_EQ(fs::read_symlink(inside("/usr/lib/libcuda.so")), "libcuda.so.1");
+    EXPECT_EQ(fs::read_symlink(inside("/dev/dri/by-path/pci-0000:10:00.0-card")), "../card1");
+    EXPECT_EQ(std::distance(fs::directory_iterator(inside("/usr/lib")), {}), 2);
+  }
+}
+
+TEST_P(cdi_hook, a_malformed_link_is_refused) {
+  for (const std::string link : {"a", "a::", "::/b", "a::/b::/c", "a::/b/", "a::/b/.."}) {
+    const auto result = run({"create-symlinks", "--link", link});
+    EXPECT_EQ(result.status, exited(1)) << link;
+    EXPECT_EQ(result.err,
+              "gpushm: make a link in the container \"" + link +
+                  "\": it is not TARGET::LINK (generate the CDI document again)\n");
+  }
+  EXPECT_TRUE(fs::is_empty(root()));
+}
+
+TEST_P(cdi_hook, a_directory_is_not_replaced) {
+  fs::create_directories(inside("/usr/lib/libcuda.so"));
+  const auto result = run({"create-symlinks", "--link", "a::/usr/lib/libcuda.so"});
+  EXPECT_EQ(result.status, exited(1));
+  EXPECT_THAT(result.err,
+              StartsWith("gpushm: make a link in the container \"/usr/lib/libcuda.so\": rename: Is "
+                         "a directory (EISDIR)"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(inside("/usr/lib")), {}), 1);
+}
+
+TEST_P(cdi_hook, a_hostile_image_leads_no_link_outside) {
+  put_link(inside("/lib"), outside());
+  put_link(inside("/usr"), "../../outside");
+  put_link(inside("/opt"), "/../../../outside");
+  put_link(inside("/srv"), "/proc/self/root" + outside());
+  put_link(inside("/var"), "/proc/1/cwd");
+  put_link(inside("/secret"), outside() + "/secret");
+  for (const std::string link : {"/lib/x",
+                                 "/usr/x",
+                                 "/opt/x",
+                                 "/srv/x",
+                                 "/var/x",
+                                 "/secret",
+                                 "/../outside/x",
+                                 "/../../outside/x"}) {
+    static_cast<void>(run({"create-symlinks", "--link", "target::" + link}));
+    expect_outside_untouched();
+  }
+  EXPECT_EQ(fs::read_symlink(inside("/secret")), "target");
+}
+
+// ---- enable-cuda-compat ----
+
+TEST_P(cdi_hook, newer_compatibility_libraries_come_first) {
+  const std::string file = inside("/etc/ld.so.conf.d/00-gpushm-1-cuda-compat.conf");
+  put_file(inside("/usr/local/cuda-12.4/compat/libcuda.so.550.54.15"), "");
+  put_link(inside("/usr/local/cuda-12.4/compat/libcuda.so.1"), "libcuda.so.550.54.15");
+  put_link(inside("/usr/local/cuda"), "/usr/local/cuda-12.4");
+  const auto run_with = [&](const std::string& version) {
+    const auto result = run({"enable-cuda-compat", "--host-driver-version=" + version});
+    EXPECT_EQ(result.status, exited(0)) << result.err;
+    return result.err;
+  };
+  EXPECT_EQ(run_with("535.129.03"), "");
+  EXPECT_EQ(content_of(file), "/usr/local/cuda/compat\n");
+  // Where the host has caught up, it goes again.
+  for (const char* version : {"550.1", "570.86.10", "", "x"}) {
+    EXPECT_EQ(run_with("535.129.03"), "");
+    EXPECT_EQ(run_with(version), "");
+    EXPECT_FALSE(fs::exists(file)) << version;
+  }
+  put_file(inside("/usr/local/cuda-12.4/compat/libcuda.so.545.23.06"), "");
+  EXPECT_EQ(run_with("535.129.03"),
+            "gpushm: warning: /usr/local/cuda/compat holds several versions of libcuda; none is "
+            "preferred\n");
+  EXPECT_FALSE(fs::exists(file));
+}
+
+TEST_P(cdi_hook, an_image_without_compatibility_libraries_is_left_alone) {
+  const auto result = run({"enable-cuda-compat", "--host-driver-version", "535.129.03"});
+  EXPECT_EQ(result.status, exited(0));
+  EXPECT_EQ(result.err, "");
+  EXPECT_TRUE(fs::is_empty(root()));
+}
+
+TEST_P(cdi_hook, compatibility_libraries_outside_do_not_count) {
+  put_file(cli_.directory() / "compat/libcuda.so.999.1.2", "");
+  put_link(inside("/usr/local/cuda"), "../../../..");
+  const auto result = run({"enable-cuda-compat", "--host-driver-version", "535.129.03"});
+  EXPECT_EQ(result.status, exited(0));
+  EXPECT_FALSE(fs::exists(inside("/etc")));
+}
+
+// ---- disable-device-node-modification ----
+
+class cdi_hook_params : public cdi_hook {
+ protected:
+  void SetUp() override {
+    if (!can_mount()) {
+      GTEST_SKIP() << "this process may not mount";
+    }
+    cdi_hook::SetUp();
+    put_file(params_, "DeviceFileUID: 0\nModifyDeviceFiles: 1\nEnableMSI: 1\n");
+    put_file(inside("/proc/driver/nvidia/params"), "the kernel's\n");
+    put_file(inside("/proc/driver/nvidia/version"), "beside\n");
+  }
+  const std::string params_ = cli_.directory() / "params";
+};
+
+TEST_P(cdi_hook_params, the_containers_file_forbids_it_and_nothing_else_stays) {
+  const auto result = run({"disable-device-node-modification", "--params", params_},
+                          "before=$(wc -l < /proc/self/mounts); \"$@\" || exit; cd " + root() +
+                              "/proc/driver/nvidia; cat params version; "
+                              "after=$(wc -l < /proc/self/mounts); echo $((after - before)); "
+                              "grep " +
+                              root() +
+                              " /proc/self/mountinfo | cut -d' ' -f5,6; "
+                              "echo x > params",
+                          true);
+  EXPECT_EQ(result.out,
+            "DeviceFileUID: 0\nModifyDeviceFiles: 0\nEnableMSI: 1\nbeside\n1\n" + root() +
+                "/proc/driver/nvidia/params ro,nosuid,nodev,noexec,relatime\n")
+      << result.err;
+  EXPECT_THAT(result.err, HasSubstr("Read-only file system"));
+  EXPECT_EQ(content_of(inside("/proc/driver/nvidia/params")), "the kernel's\n");
+}
+
+TEST_P(cdi_hook_params, where_there_is_nothing_to_forbid_nothing_is_mounted) {
+  const std::string script = "\"$@\" || exit; grep -c " + root() + " /proc/self/mountinfo || true";
+  for (const char* text : {"ModifyDeviceFiles: 0\n", "XModifyDeviceFiles: 1\n", ""}) {
+    put_file(params_, text);
+    const auto result =
+        run({"disable-device-node-modification", "--params", params_}, script, true);
+    EXPECT_EQ(result.out, "0\n") << text << result.err;
+  }
+  fs::remove(params_);
+  EXPECT_EQ(run({"disable-device-node-modification", "--params", params_}, script, true).out,
+            "0\n");
+  put_file(params_, "ModifyDeviceFiles: 1\n");
+  fs::remove_all(inside("/proc"));
+  const auto hidden = run({"disable-device-node-modification", "--params", params_}, script, true);
+  EXPECT_EQ(hidden.status, exited(0)) << hidden.err;
+  EXPECT_EQ(hidden.out, "0\n");
+}
+
+TEST_P(cdi_hook_params, a_hostile_image_has_nothing_mounted_outside) {
+  fs::remove_all(inside("/proc/driver"));
+  put_file(outside() + "/nvidia/params", "outside\n");
+  const std::string script = "\"$@\"; cat " + outside() + "/nvidia/params; grep -c " + outside() +
+                             " /proc/self/mountinfo || true";
+  for (const std::string& link :
+       {outside(), std::string("../../../../outside"), "/proc/self/root" + outside()}) {
+    fs::remove(inside("/proc/driver"));
+    put_link(inside("/proc/driver"), link);
+    const auto result =
+        run({"disable-device-node-modification", "--params", params_}, script, true);
+    EXPECT_EQ(result.out, "outside\n0\n") << link << result.err;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(of,
+                         cdi_hook,
+                         ::testing::Values("gpushm", "gpushm-cdi-hook"),
+                         name_of_hook_program);
+INSTANTIATE_TEST_SUITE_P(of,
+                         cdi_hook_params,
+                         ::testing::Values("gpushm", "gpushm-cdi-hook"),
+                         name_of_hook_program);
+
+}  // namespace
+}  // namespace gpushm_tests

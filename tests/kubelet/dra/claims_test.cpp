@@ -1,0 +1,574 @@
+// SPDX-License-Identifier: Apache-2.0
+// Preparing, unpreparing, restoring and sweeping claims, with directories for domains and an API
+// server in memory.
+#include "kubelet/dra/claims.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include "cdi/document/parse.hpp"
+#include "gpushm/error.hpp"
+#include "kubelet/dra/checkpoint.hpp"
+#include "testing/process/proc_counters.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/kubelet/dra/world.hpp"
+
+namespace gpushm_testing {
+namespace {
+
+using gpushm::errc;
+using gpushm::error;
+using gpushm::dra::claims;
+using gpushm::dra::prepared_claim;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+template <typename Call>
+std::string failure_of(Call&& call) {
+  try {
+    call();
+  } catch (const error& failure) {
+    return failure.what();
+  }
+  return "nothing was thrown";
+}
+
+class dra_claims : public testing::Test {
+ protected:
+  void SetUp() override { start(); }
+
+  /// As a new process finds the machine; `boot` is its boot.
+  std::vector<std::string> start(const std::string& boot = "boot-1") {
+    made_.reset();
+    api_ = std::make_unique<gpushm::dra::resource_api>(cluster_);
+    made_ = std::make_unique<claims>(
+        gpushm::dra::claims_options{{test_driver, test_node}, cdi_, state_, boot},
+        *api_,
+        cluster_,
+        domains_);
+    return made_->restore();
+  }
+  claims& it() { return *made_; }
+
+  claim_reference add_claim(unsigned number, const std::vector<test_result>& results = {{}}) {
+    const claim_reference claim = claim_number(number);
+    cluster_.put(claim_path(claim), claim_object(claim, results));
+    return claim;
+  }
+  void expect_nothing_left() const {
+    EXPECT_THAT(names_in(cdi_), IsEmpty());
+    EXPECT_THAT(names_in(run_), IsEmpty());
+    EXPECT_EQ(made_->size(), 0U);
+  }
+  [[nodiscard]] std::string document_of(const claim_reference& claim) const {
+    return cdi_ + "/gpushm.dev-claim-" + claim.uid + ".json";
+  }
+
+  temp_dir dir_;
+  std::string cdi_ = dir_ / "cdi";
+  std::string state_ = dir_ / "state";
+  std::string run_ = dir_ / "run";
+  memory_cluster cluster_;
+  directory_domains domains_{run_};
+  std::unique_ptr<gpushm::dra::resource_api> api_;
+  std::unique_ptr<claims> made_;
+};
+
+TEST_F(dra_claims, prepare_makes_domain_document_and_entry) {
+  const claim_reference claim = add_claim(1);
+  const prepared_claim made = it().prepare(claim);
+  EXPECT_EQ(made.domain, "claim-" + claim.uid);
+  EXPECT_THAT(names_in(run_), ElementsAre(made.domain));
+  EXPECT_THAT(names_in(cdi_), ElementsAre("gpushm.dev-claim-" + claim.uid + ".json"));
+  const json document = json::parse(read_text(document_of(claim)));
+  EXPECT_EQ(document.at("kind"), "gpushm.dev/claim");
+  EXPECT_EQ(document.at("devices").at(0).at("containerEdits").at("mounts").at(0).at("hostPath"),
+            run_ + "/" + made.domain);
+  EXPECT_EQ(
+      document.at("devices").at(0).at("containerEdits").at("mounts").at(0).at("containerPath"),
+      "/run/gpushm/d/" + made.domain);
+  EXPECT_EQ(json::parse(read_text(state_ + "/dra-checkpoint.json"))
+                .at("data")
+                .at("claims")
+                .at(claim.uid)
+                .at("name"),
+            "claim-1");
+  it().unprepare(claim);
+  expect_nothing_left();
+}
+
+TEST_F(dra_claims, again_is_the_same_and_writes_nothing) {
+  const claim_reference claim = add_claim(1);
+  const prepared_claim first = it().prepare(claim);
+  struct stat before {};
+  ASSERT_EQ(::stat((state_ + "/dra-checkpoint.json").c_str(), &before), 0);
+  EXPECT_EQ(it().prepare(claim), first);
+  struct stat after {};
+  ASSERT_EQ(::stat((state_ + "/dra-checkpoint.json").c_str(), &after), 0);
+  EXPECT_EQ(before.st_ino, after.st_ino);
+  it().unprepare(claim);
+  it().unprepare(claim);
+  expect_nothing_left();
+}
+
+TEST_F(dra_claims, unprepare_succeeds_for_unknown_claims_and_without_a_server) {
+  const claim_reference claim = add_claim(1);
+  it().prepare(claim);
+  cluster_.away = true;
+  const unsigned gets = cluster_.gets;
+  it().unprepare(claim);
+  it().unprepare(claim_number(99));
+  it().unprepare({"", "", "../../etc"});
+  EXPECT_EQ(cluster_.gets, gets);
+  expect_nothing_left();
+}
+
+TEST_F(dra_claims, a_document_that_somebody_removed_is_made_again) {
+  const claim_reference claim = add_claim(1);
+  it().prepare(claim);
+  const std::string text = read_text(document_of(claim));
+  std::filesystem::remove(document_of(claim));
+  it().prepare(claim);
+  EXPECT_EQ(read_text(document_of(claim)), text);
+}
+
+TEST_F(dra_claims, a_claim_that_is_gone_says_so_and_leaves_nothing) {
+  EXPECT_EQ(failure_of([&] { it().prepare(claim_number(5)); }),
+            "prepare claim \"default/claim-5\": the API server has no such claim any more (pods "
+            "that name it cannot start until it is made again)");
+  expect_nothing_left();
+}
+
+TEST_F(dra_claims, a_claim_deleted_while_it_is_prepared_is_swept) {
+  const claim_reference claim = add_claim(1);
+  it().prepare(claim);
+  cluster_.erase(claim_path(claim));
+  EXPECT_THAT(it().sweep().freed, ElementsAre("default/claim-1"));
+  expect_nothing_left();
+}
+
+TEST_F(dra_claims, without_a_server_only_what_is_prepared_is_answered) {
+  const claim_reference known = add_claim(1);
+  const claim_reference unknown = add_claim(2);
+  const prepared_claim first = it().prepare(known);
+  cluster_.away = true;
+  EXPECT_EQ(it().prepare(known), first);
+  EXPECT_EQ(failure_of([&] { it().prepare(unknown); }),
+            "prepare claim \"default/claim-2\": connection refused (start the server)");
+  EXPECT_EQ(it().size(), 1U);
+  EXPECT_THAT(names_in(run_), ElementsAre(first.domain));
+}
+
+TEST_F(dra_claims, a_version_that_is_not_served_is_not_a_claim_that_is_gone) {
+  const claim_reference known = add_claim(1);
+  const claim_reference unknown = add_claim(2);
+  const prepared_claim first = it().prepare(known);
+  cluster_.refuses = 404;  // with the reason NotFound, but of no object
+  EXPECT_EQ(it().prepare(known), first);
+  EXPECT_EQ(failure_of([&] { it().prepare(unknown); }),
+            "prepare claim \"default/claim-2\": not allowed");
+  EXPECT_THAT(it().sweep().freed, IsEmpty());
+  EXPECT_EQ(it().size(), 1U);
+}
+
+TEST_F(dra_claims, an_allocation_that_changed_is_prepared_anew) {
+  const claim_reference claim = add_claim(1);
+  it().prepare(claim);
+  cluster_.put(claim_path(claim), claim_object(claim, {{.device = "share-9"}}));
+  EXPECT_EQ(it().prepare(claim).devices.at(0).device, "share-9");
+  EXPECT_THAT(read_text(document_of(claim)), HasSubstr(claim.uid + "-share-9"));
+  start();
+  EXPECT_EQ(it().size(), 1U);
+}
+
+TEST_F(dra_claims, another_version_of_the_api_is_found_when_one_goes) {
+  const claim_reference claim = claim_number(1);
+  cluster_.set_versions({"v1beta1"});
+  start();
+  cluster_.put(claim_path(claim, "v1beta1"), claim_object(claim));
+  it().prepare(claim);
+  cluster_.set_versions({"v1", "v1beta2"});
+  cluster_.erase(claim_path(claim, "v1beta1"));
+  cluster_.put(claim_path(claim), claim_object(claim));
+  it().prepare(claim);
+  EXPECT_THAT(it().sweep().freed, IsEmpty());
+  EXPECT_EQ(it().size(), 1U);
+}
+
+TEST_F(dra_claims, a_domain_that_cannot_be_opened_leaves_nothing) {
+  const claim_reference claim = add_claim(1);
+  domains_.open_fails = true;
+  EXPECT_EQ(failure_of([&] { it().prepare(claim); }),
+            "prepare claim \"default/claim-1\": no descriptors left");
+  domains_.open_fails = false;
+  expect_nothing_left();
+}
+
+TEST_F(dra_claims, a_document_that_cannot_be_written_leaves_nothing) {
+  const claim_reference claim = add_claim(1);
+  write_text(cdi_, "no directory");
+  EXPECT_THAT(failure_of([&] { it().prepare(claim); }),
+              HasSubstr("prepare claim \"default/claim-1\": "));
+  EXPECT_THAT(names_in(run_), IsEmpty());
+  EXPECT_EQ(it().size(), 0U);
+}
+
+TEST_F(dra_claims, a_domain_that_cannot_be_closed_stays_prepared_until_it_can) {
+  const claim_reference claim = add_claim(1);
+  it().prepare(claim);
+  domains_.close_fails = true;
+  EXPECT_EQ(failure_of([&] { it().unprepare(claim); }),
+            "unprepare claim \"default/claim-1\": Device or resource busy (EBUSY)");
+  EXPECT_EQ(it().size(), 1U);
+  domains_.close_fails = false;
+  it().unprepare(claim);
+  expect_nothing_left();
+}
+
+TEST_F(dra_claims, claims_in_parallel_do_not_disturb_each_other) {
+  constexpr unsigned count = 16;
+  for (unsigned number = 0; number < count; ++number) {
+    add_claim(number, {{.device = "share-" + std::to_string(number)}});
+  }
+  {
+    std::vector<std::jthread> threads;
+    for (unsigned number = 0; number < 2 * count; ++number) {
+      threads.emplace_back([&, number] { it().prepare(claim_number(number % count)); });
+    }
+  }
+  EXPECT_EQ(it().size(), count);
+  EXPECT_EQ(domains_.opened, 2 * count);
+  start();
+  EXPECT_EQ(it().size(), count);
+  {
+    std::vector<std::jthread> threads;
+    for (unsigned number = 0; number < 2 * count; ++number) {
+      threads.emplace_back([&, number] { it().unprepare(claim_number(number % count)); });
+    }
+  }
+  expect_nothing_left();
+}
+
+TEST_F(dra_claims, leaves_no_descriptor) {
+  add_claim(1);
+  it().prepare(claim_number(1));
+  const auto before = count_descriptors(::getpid());
+  for (int round = 0; round < 20; ++round) {
+    it().unprepare(claim_number(1));
+    it().prepare(claim_number(1));
+    it().sweep();
+  }
+  EXPECT_EQ(to_text(count_descriptors(::getpid())), to_text(before));
+}
+
+// ---- restarts ----
+
+TEST_F(dra_claims, a_restart_opens_what_is_prepared_without_a_server) {
+  const claim_reference claim = add_claim(1);
+  const prepared_claim first = it().prepare(claim);
+  std::filesystem::remove_all(run_);
+  std::filesystem::remove_all(cdi_);
+  cluster_.away = true;
+  EXPECT_THAT(start(), IsEmpty());
+  EXPECT_THAT(names_in(run_), ElementsAre(first.domain));
+  EXPECT_THAT(names_in(cdi_), ElementsAre("gpushm.dev-claim-" + claim.uid + ".json"));
+  EXPECT_EQ(it().prepare(claim), first);
+}
+
+TEST_F(dra_claims, a_restart_removes_what_no_checkpoint_names_and_nothing_else) {
+  const std::string left = "claim-" + uid_of(7);
+  std::filesystem::create_directories(run_ + "/" + left);
+  std::filesystem::create_directories(run_ + "/default");
+  std::filesystem::create_directories(cdi_);
+  write_text(cdi_ + "/gpushm.dev-claim-" + uid_of(8) + ".json", "{}");
+  write_text(cdi_ + "/gpushm.dev-claim-" + uid_of(9) + ".json.tmp.Ab12Cd", "{");
+  write_text(cdi_ + "/nvidia.yaml", "");
+  write_text(cdi_ + "/gpushm.dev-share.json", "");
+  write_text(state_ + "/dra-checkpoint.json.tmp.Ab12Cd", "{");
+  write_text(state_ + "/another-file.tmp.Ab12Cd", "{");
+  EXPECT_THAT(start(),
+              ElementsAre("freed " + left + ", which no checkpoint names",
+                          "freed claim-" + uid_of(8) + ", which no checkpoint names"));
+  EXPECT_THAT(names_in(run_), ElementsAre("default"));
+  EXPECT_THAT(names_in(cdi_), ElementsAre("gpushm.dev-share.json", "nvidia.yaml"));
+  EXPECT_THAT(names_in(state_), Not(Contains("dra-checkpoint.json.tmp.Ab12Cd")));
+  EXPECT_THAT(names_in(state_), Contains("another-file.tmp.Ab12Cd"));
+}
+
+TEST_F(dra_claims, after_a_reboot_claims_that_are_gone_are_dropped) {
+  const claim_reference stays = add_claim(1);
+  const claim_reference goes = add_claim(2, {{.device = "share-1"}});
+  it().prepare(stays);
+  it().prepare(goes);
+  cluster_.erase(claim_path(goes));
+  std::filesystem::remove_all(run_);
+  std::filesystem::remove_all(cdi_);
+  EXPECT_THAT(start("boot-2"),
+              ElementsAre("dropped claim default/claim-2, which ended with the last boot"));
+  EXPECT_THAT(names_in(run_), ElementsAre("claim-" + stays.uid));
+  EXPECT_EQ(it().size(), 1U);
+  EXPECT_EQ(json::parse(read_text(state_ + "/dra-checkpoint.json")).at("data").at("bootID"),
+            "boot-2");
+}
+
+TEST_F(dra_claims, after_a_reboot_without_a_server_everything_is_opened) {
+  it().prepare(add_claim(1));
+  it().prepare(add_claim(2, {{.device = "share-1"}}));
+  std::filesystem::remove_all(run_);
+  cluster_.away = true;
+  EXPECT_THAT(start("boot-2"), ElementsAre(HasSubstr("connection refused")));
+  EXPECT_EQ(names_in(run_).size(), 2U);
+}
+
+TEST_F(dra_claims, a_domain_that_cannot_be_opened_again_is_a_trouble_until_it_can) {
+  const claim_reference claim = add_claim(1);
+  it().prepare(claim);
+  domains_.open_fails = true;
+  EXPECT_THAT(start(), ElementsAre("open claim again \"default/claim-1\": no descriptors left"));
+  EXPECT_THAT(it().troubles(),
+              ElementsAre(testing::Pair(
+                  "share-0", "open claim again \"default/claim-1\": no descriptors left")));
+  domains_.open_fails = false;
+  EXPECT_EQ(it().sweep().failure, "");
+  EXPECT_THAT(it().troubles(), IsEmpty());
+}
+
+// ---- the sweep ----
+
+TEST_F(dra_claims, the_sweep_frees_what_is_not_in_use_any_more) {
+  for (const unsigned number : {1U, 2U, 3U, 4U}) {
+    it().prepare(add_claim(number));
+  }
+  json other = claim_object(claim_number(2));
+  other["metadata"]["uid"] = uid_of(22);
+  cluster_.put(claim_path(claim_number(2)), other);
+  cluster_.erase(claim_path(claim_number(3)));
+  json elsewhere = claim_object(claim_number(4), {{.pool = "node-b"}});
+  cluster_.put(claim_path(claim_number(4)), elsewhere);
+  const claims::sweep_result result = it().sweep();
+  EXPECT_THAT(result.freed, ElementsAre("default/claim-2", "default/claim-3"));
+  EXPECT_EQ(result.failure, "");
+  EXPECT_THAT(it().sweep().freed, ElementsAre("default/claim-4"));
+  EXPECT_THAT(names_in(run_), ElementsAre("claim-" + uid_of(1)));
+  EXPECT_EQ(names_in(cdi_).size(), 1U);
+}
+
+TEST_F(dra_claims, the_sweep_leaves_a_claim_that_nobody_reserves_at_the_moment) {
+  // Of a pod that was deleted by force and still ends here: the next pod of the claim finds it
+  // prepared, and the kubelet does not ask again.
+  const claim_reference claim = add_claim(1);
+  it().prepare(claim);
+  json unreserved = claim_object(claim);
+  unreserved["status"]["reservedFor"] = json::array();
+  cluster_.put(claim_path(claim), unreserved);
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_THAT(it().sweep().freed, IsEmpty());
+  }
+  unreserved["status"].erase("reservedFor");
+  cluster_.put(claim_path(claim), unreserved);
+  EXPECT_THAT(it().sweep().freed, IsEmpty());
+  EXPECT_EQ(it().size(), 1U);
+}
+
+TEST_F(dra_claims, the_sweep_frees_a_claim_that_is_not_allocated_twice_in_a_row) {
+  // The controller takes the allocation away together with the last reservation, and the next pod
+  // may be on its way to the same node.
+  const claim_reference claim = add_claim(1);
+  it().prepare(claim);
+  json unallocated = claim_object(claim);
+  unallocated["status"] = json::object();
+  cluster_.put(claim_path(claim), unallocated);
+  EXPECT_THAT(it().sweep().freed, IsEmpty());
+  cluster_.put(claim_path(claim), claim_object(claim));
+  EXPECT_THAT(it().sweep().freed, IsEmpty());
+  cluster_.put(claim_path(claim), unallocated);
+  EXPECT_THAT(it().sweep().freed, IsEmpty());
+  EXPECT_EQ(names_in(run_).size(), 1U);
+  EXPECT_THAT(it().sweep().freed, ElementsAre("default/claim-1"));
+  expect_nothing_left();
+}
+
+TEST_F(dra_claims, the_sweep_takes_an_answer_that_is_no_claim_for_no_news) {
+  const claim_reference claim = add_claim(1);
+  it().prepare(claim);
+  cluster_.put(claim_path(claim), {{"metadata", {{"uid", ""}}}, {"message", "welcome"}});
+  const claims::sweep_result result = it().sweep();
+  EXPECT_THAT(result.freed, IsEmpty());
+  EXPECT_THAT(result.failure, HasSubstr("no ResourceClaim"));
+  EXPECT_EQ(it().size(), 1U);
+}
+
+TEST_F(dra_claims, one_claim_that_cannot_be_asked_about_does_not_keep_the_others) {
+  for (const unsigned number : {1U, 2U, 3U}) {
+    it().prepare(add_claim(number));
+  }
+  cluster_.put(claim_path(claim_number(1)), {{"metadata", {{"uid", ""}}}});
+  cluster_.erase(claim_path(claim_number(2)));
+  cluster_.erase(claim_path(claim_number(3)));
+  const claims::sweep_result result = it().sweep();
+  EXPECT_THAT(result.freed, ElementsAre("default/claim-2", "default/claim-3"));
+  EXPECT_THAT(result.failure, HasSubstr("default/claim-1"));
+}
+
+TEST_F(dra_claims, the_sweep_removes_nothing_that_it_cannot_ask_about) {
+  it().prepare(add_claim(1));
+  cluster_.erase(claim_path(claim_number(1)));
+  const auto untouched = [&](const std::string& failure) {
+    const claims::sweep_result result = it().sweep();
+    EXPECT_THAT(result.freed, IsEmpty());
+    EXPECT_THAT(result.failure, HasSubstr(failure));
+    EXPECT_EQ(names_in(run_).size(), 1U);
+    EXPECT_EQ(it().size(), 1U);
+  };
+  cluster_.away = true;
+  untouched("connection refused");
+  cluster_.away = false;
+  for (const int status : {401, 403, 404, 429, 500}) {
+    cluster_.refuses = status;  // 404 that is not a missing object's
+    untouched("sweep claim \"default/claim-1\": not allowed");
+  }
+  cluster_.refuses = 0;
+  cluster_.set_versions({});
+  untouched("the API server serves none of v1, v1beta2 and v1beta1");
+  cluster_.set_versions({"v1"});
+  EXPECT_EQ(it().sweep().freed.size(), 1U);
+}
+
+// ---- the checkpoint as a file ----
+
+TEST_F(dra_claims, a_damaged_checkpoint_is_kept_and_the_second_one_taken) {
+  const claim_reference claim = add_claim(1);
+  const prepared_claim first = it().prepare(claim);
+  const std::string path = state_ + "/dra-checkpoint.json";
+  write_text(path, read_text(path).substr(0, 40));
+  EXPECT_THAT(
+      start(),
+      ElementsAre("read checkpoint \"" + path +
+                  "\": it is not whole (claims that are prepared keep running; to begin without "
+                  "them remove the file and the one beside it that ends in .bak); took " +
+                  path + ".bak instead, and kept the damaged one as " + path + ".damaged"));
+  EXPECT_EQ(read_text(path + ".damaged").size(), 40U);
+  EXPECT_EQ(it().prepare(claim), first);
+  it().unprepare(claim);
+  EXPECT_THAT(start(), IsEmpty());
+  expect_nothing_left();
+}
+
+TEST_F(dra_claims, when_both_are_damaged_nothing_is_touched) {
+  it().prepare(add_claim(1));
+  const std::string path = state_ + "/dra-checkpoint.json";
+  write_text(path, "{");
+  write_text(path + ".bak", "");
+  EXPECT_THAT(failure_of([&] { start(); }), HasSubstr("it is not whole"));
+  EXPECT_EQ(read_text(path), "{");
+  EXPECT_EQ(names_in(run_).size(), 1U);
+  EXPECT_EQ(names_in(cdi_).size(), 1U);
+}
+
+TEST_F(dra_claims, a_newer_checkpoint_is_refused_and_nothing_touched) {
+  it().prepare(add_claim(1));
+  const std::string path = state_ + "/dra-checkpoint.json";
+  const std::string newer = R"({"version":7,"data":[]})";
+  write_text(path, newer);
+  EXPECT_EQ(
+      failure_of([&] { start(); }),
+      "read checkpoint \"" + path +
+          "\": it is of version 7, and this gpushm reads version 1 (install the newer gpushm "
+          "again, or drain the node and remove the file and the one beside it that ends in .bak)");
+  EXPECT_EQ(read_text(path), newer);
+  EXPECT_EQ(names_in(run_).size(), 1U);
+  // The error goes with its cause, without a new process.
+  std::filesystem::copy(path + ".bak", path, std::filesystem::copy_options::overwrite_existing);
+  EXPECT_THAT(it().restore(), IsEmpty());
+  EXPECT_EQ(it().size(), 1U);
+}
+
+TEST_F(dra_claims, without_the_files_that_a_newer_checkpoint_says_to_remove_it_begins_anew) {
+  it().prepare(add_claim(1));
+  const std::string path = state_ + "/dra-checkpoint.json";
+  for (const std::string& each : {path, path + ".bak"}) {
+    write_text(each, R"({"version":7,"data":[]})");
+  }
+  EXPECT_THAT(failure_of([&] { start(); }), HasSubstr("it is of version 7"));
+  std::filesystem::remove(path);
+  EXPECT_THAT(failure_of([&] { it().restore(); }), HasSubstr(".bak\": it is of version 7"));
+  std::filesystem::remove(path + ".bak");
+  EXPECT_THAT(it().restore(),
+              ElementsAre("freed claim-" + uid_of(1) + ", which no checkpoint names"));
+  EXPECT_EQ(it().size(), 0U);
+}
+
+TEST_F(dra_claims, a_second_process_waits_for_the_state) {
+  gpushm::dra::resource_api api(cluster_);
+  claims second({{test_driver, test_node}, cdi_, state_, "boot-1"}, api, cluster_, domains_);
+  EXPECT_EQ(failure_of([&] { second.restore(); }),
+            "lock state directory \"" + state_ +
+                "\": another agent prepares claims on this node (it is taken over as soon as that "
+                "one has ended)");
+  it().prepare(add_claim(1));
+  made_.reset();
+  second.restore();
+  EXPECT_EQ(second.size(), 1U);
+}
+
+TEST(dra_full_disk, is_told_and_nothing_is_lost) {
+  const temp_dir dir;
+  const std::string state = dir / "state";
+  std::filesystem::create_directories(state);
+  // A small disk that only this thread sees, and that goes with it.
+  std::string trouble;
+  std::thread([&] {
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("none", state.c_str(), "tmpfs", 0, "size=48k") != 0) {
+      trouble = "needs a mount namespace and a tmpfs of its own (root)";
+      return;
+    }
+    memory_cluster cluster;
+    directory_domains domains(dir / "run");
+    gpushm::dra::resource_api api(cluster);
+    claims it({{test_driver, test_node}, dir / "cdi", state, "boot-1"}, api, cluster, domains);
+    it.restore();
+    const auto add = [&](unsigned number) {
+      const claim_reference claim = claim_number(number);
+      cluster.put(claim_path(claim), claim_object(claim, {{.device = "share-1"}}));
+      return claim;
+    };
+    it.prepare(add(1));
+    write_text(state + "/ballast", std::string(std::size_t{1} << 20U, 'x'));
+    const std::string failure = failure_of([&] { it.prepare(add(2)); });
+    EXPECT_EQ(failure,
+              "prepare claim \"default/claim-2\": write: No space left on device (ENOSPC) (free "
+              "memory, or raise the limit of the file system or cgroup)");
+    EXPECT_EQ(it.size(), 1U);
+    EXPECT_THAT(names_in(dir / "run"), ElementsAre("claim-" + uid_of(1)));
+    EXPECT_EQ(names_in(dir / "cdi").size(), 1U);
+    EXPECT_THAT(
+        names_in(state),
+        ElementsAre("ballast", "dra-checkpoint.json", "dra-checkpoint.json.bak", "dra.lock"));
+    // What cannot be written down is not taken back either, but tried again.
+    EXPECT_THAT(failure_of([&] { it.unprepare(claim_number(1)); }), HasSubstr("ENOSPC"));
+    EXPECT_EQ(it.size(), 1U);
+    std::filesystem::remove(state + "/ballast");
+    it.prepare(claim_number(2));
+    it.unprepare(claim_number(1));
+    EXPECT_EQ(it.size(), 1U);
+    EXPECT_THAT(names_in(dir / "run"), ElementsAre("claim-" + uid_of(2)));
+  }).join();
+  if (!trouble.empty()) {
+    GTEST_SKIP() << trouble;
+  }
+}
+
+}  // namespace
+}  // namespace gpushm_testing

@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole DRA driver with a fake kubelet, real brokers and an API server in memory.
+#include "kubelet/dra/driver.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include "base/unique_fd.hpp"
+#include "gpushm/gpushm.hpp"
+#include "testing/fake_kubelet/dra_kubelet.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/proc_counters.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/kubelet/dra/world.hpp"
+
+namespace gpushm_testing {
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm::dra::driver;
+using gpushm::dra::driver_options;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using testing::StartsWith;
+
+constexpr std::chrono::milliseconds soon = 20s;
+
+class counting_observer : public gpushm::base::operation_observer {
+ public:
+  void finished(std::string_view service,
+                std::string_view operation,
+                std::string_view outcome,
+                std::chrono::nanoseconds /*took*/) noexcept override {
+    const std::lock_guard lock(mutex_);
+    std::string key(service);
+    ++counts_[key.append(" ").append(operation).append(" ").append(outcome)];
+  }
+  [[nodiscard]] unsigned count(const std::string& key) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = counts_.find(key);
+    return found != counts_.end() ? found->second : 0;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, unsigned> counts_;
+};
+
+class dra_driver : public testing::Test {
+ protected:
+  driver_options options() {
+    driver_options some;
+    some.node_name = test_node;
+    some.kubelet_root = dir_.path();
+    some.cdi_directory = cdi_;
+    some.share_devices = 8;
+    some.boot_id = "boot-1";
+    some.check_interval = 20ms;
+    some.health_interval = 100ms;
+    some.sweep_interval = 1h;
+    return some;
+  }
+  dra_kubelet_options kubelet_options() {
+    dra_kubelet_options some;
+    some.root = dir_.path();
+    some.delete_slices = [this](const std::string& of) {
+      ++wipes_;
+      for (const std::string& path : cluster_.paths(slices_path() + "/")) {
+        const auto slice = cluster_.find(path);
+        if (slice && (of.empty() || slice->at("spec").at("driver") == of)) {
+          cluster_.erase(path);
+        }
+      }
+    };
+    some.health_retry = 200ms;
+    return some;
+  }
+  void start() { driver_ = std::make_unique<driver>(options(), cluster_, domains_, &observer_); }
+  void start_kubelet() { kubelet_ = std::make_unique<dra_kubelet>(kubelet_options()); }
+  void start_all() {
+    start_kubelet();
+    start();
+    ASSERT_TRUE(kubelet_->wait_registered(test_driver, soon));
+  }
+  dra_claim add_claim(unsigned number, const std::vector<test_result>& results = {{}}) {
+    const claim_reference claim = claim_number(number);
+    cluster_.put(claim_path(claim), claim_object(claim, results));
+    return {claim.name_space, claim.name, claim.uid};
+  }
+  dra_answer prepare(const dra_claim& claim) {
+    return kubelet_->prepare(test_driver, {claim}).at(claim.uid);
+  }
+  /// The kubelet tells a driver that it is registered before it counts it among its plugins.
+  [[nodiscard]] bool kubelet_uses(const driver& one) const {
+    const auto plugin = kubelet_->plugin_of(test_driver);
+    return plugin && plugin->endpoint() == one.status().endpoint;
+  }
+  [[nodiscard]] std::optional<json> slice() const {
+    return cluster_.find(slices_path() + "/node-a-gpushm.dev");
+  }
+
+  temp_dir dir_;
+  std::string cdi_ = dir_ / "cdi";
+  std::string run_ = dir_ / "run";
+  std::atomic<unsigned> wipes_{0};
+  memory_cluster cluster_;
+  counting_observer observer_;
+  std::unique_ptr<broker_domains> domains_owned_ = std::make_unique<broker_domains>(run_);
+  broker_domains& domains_ = *domains_owned_;
+  std::unique_ptr<driver> driver_;
+  std::unique_ptr<dra_kubelet> kubelet_;
+};
+
+TEST_F(dra_driver, registers_with_all_versions_and_is_published_after_that) {
+  start();
+  ASSERT_TRUE(eventually([&] { return driver_->status().serving; }, soon));
+  EXPECT_FALSE(driver_->status().registered);
+  EXPECT_EQ(slice(), std::nullopt);
+  start_kubelet();
+  ASSERT_TRUE(kubelet_->wait_registered(test_driver, soon));
+  const dra_registration registration = kubelet_->registrations().at(0);
+  EXPECT_EQ(registration.error, "");
+  EXPECT_EQ(registration.service, "v1.DRAPlugin");
+  EXPECT_THAT(registration.supported,
+              ElementsAre("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"));
+  EXPECT_THAT(registration.endpoint,
+              AllOf(StartsWith(dir_ / "plugins/gpushm.dev/dra-"), EndsWith(".sock")));
+  ASSERT_TRUE(eventually([&] { return driver_->status().published; }, soon));
+  EXPECT_TRUE(driver_->status().registered);
+  EXPECT_EQ(driver_->status().problem, "");
+  EXPECT_EQ(driver_->status().endpoint, registration.endpoint);
+  EXPECT_THAT(slice()->at("spec").at("devices"), SizeIs(8));
+  EXPECT_GE(observer_.count("dra PublishResourceSlice ok"), 1U);
+}
+
+TEST_F(dra_driver, a_prepared_claim_is_a_domain_that_clients_can_use) {
+  start_all();
+  const dra_claim claim = add_claim(1,
+                                    {{.request = "gpu", .driver = "gpu.nvidia.com"},
+                                     {.request = "share", .device = "share-3", .share_id = "s-1"}});
+  const dra_answer answer = prepare(claim);
+  EXPECT_EQ(answer.error, "");
+  const dra_device wanted{
+      {"share"}, test_node, "share-3", {"gpushm.dev/claim=claim-" + claim.uid + "-share-3"}, "s-1"};
+  EXPECT_THAT(answer.devices, ElementsAre(wanted));
+  gpushm::connect_options connecting;
+  connecting.socket_path = run_ + "/claim-" + claim.uid + "/socket";
+  connecting.timeout = 5s;
+  EXPECT_NO_THROW((void)gpushm::client::connect(connecting));
+  EXPECT_EQ(driver_->status().claims, 1U);
+  EXPECT_EQ(kubelet_->unprepare(test_driver, {claim}).at(claim.uid).error, "");
+  EXPECT_THAT(names_in(run_), IsEmpty());
+  EXPECT_THAT(names_in(cdi_), IsEmpty());
+  EXPECT_EQ(observer_.count("dra NodePrepareResources ok"), 1U);
+  EXPECT_EQ(observer_.count("dra NodeUnprepareResources ok"), 1U);
+}
+
+TEST_F(dra_driver, an_older_kubelet_gets_the_same_without_shares) {
+  dra_kubelet_options older = kubelet_options();
+  older.services = {"v1beta1.DRAPlugin"};
+  kubelet_ = std::make_unique<dra_kubelet>(older);
+  start();
+  ASSERT_TRUE(kubelet_->wait_registered(test_driver, soon));
+  EXPECT_EQ(kubelet_->plugin_of(test_driver)->service(), "v1beta1.DRAPlugin");
+  const dra_claim claim = add_claim(1, {{.share_id = "s-1"}});
+  const dra_answer answer = prepare(claim);
+  EXPECT_EQ(answer.error, "");
+  ASSERT_EQ(answer.devices.size(), 1U);
+  EXPECT_EQ(answer.devices[0].share_id, std::nullopt);
+  EXPECT_EQ(kubelet_->unprepare(test_driver, {claim}).at(claim.uid).error, "");
+}
+
+TEST_F(dra_driver, several_claims_in_a_call_have_errors_of_their_own) {
+  start_all();
+  const dra_claim good = add_claim(1);
+  const dra_claim gone{"default", "claim-2", uid_of(2)};
+  const dra_claim strange{"default", "claim-3", "../x"};
+  const dra_claim other = add_claim(4, {{.device = "share-4"}});
+  dra_answers answers = kubelet_->prepare(test_driver, {good, gone, strange, other});
+  EXPECT_EQ(answers.at(good.uid).error, "");
+  EXPECT_EQ(answers.at(gone.uid).error,
+            "prepare claim \"default/claim-2\": the API server has no such claim any more (pods "
+            "that name it cannot start until it is made again)");
+  EXPECT_EQ(answers.at(strange.uid).error,
+            "check claim \"default/claim-3\": the UID \"../x\" cannot be one");
+  EXPECT_EQ(answers.at(other.uid).error, "");
+  EXPECT_THAT(names_in(run_), ElementsAre("claim-" + uid_of(1), "claim-" + uid_of(4)));
+  answers = kubelet_->unprepare(test_driver, {good, gone, strange, other});
+  EXPECT_THAT(answers, SizeIs(4));
+  for (const auto& [uid, answer] : answers) {
+    EXPECT_EQ(answer.error, "") << uid;
+  }
+  EXPECT_THAT(names_in(run_), IsEmpty());
+  EXPECT_EQ(observer_.count("dra NodePrepareResources gone_or_replaced"), 1U);
+}
+
+TEST_F(dra_driver, calls_in_parallel_are_all_answered) {
+  start_all();
+  std::vector<dra_claim> all;
+  for (unsigned number = 0; number < 8; ++number) {
+    all.push_back(add_claim(number, {{.device = "share-" + std::to_string(number)}}));
+  }
+  const auto plugin = kubelet_->plugin_of(test_driver);
+  std::atomic<unsigned> good{0};
+  {
+    std::vector<std::jthread> callers;
+    for (unsigned round = 0; round < 16; ++round) {
+      callers.emplace_back([&, round] {
+        const dra_claim& claim = all.at(round % all.size());
+        const auto answers = call_prepare(plugin->channel(), "v1.DRAPlugin", {claim}, soon);
+        good += answers.at(claim.uid).error.empty() ? 1 : 0;
+      });
+    }
+  }
+  EXPECT_EQ(good, 16U);
+  EXPECT_EQ(driver_->status().claims, 8U);
+}
+
+TEST_F(dra_driver, a_second_pod_asks_nobody_and_a_restarted_kubelet_asks_again) {
+  start_all();
+  const dra_claim claim = add_claim(1);
+  const dra_answer first = prepare(claim);
+  EXPECT_EQ(prepare(claim), first);
+  EXPECT_EQ(observer_.count("dra NodePrepareResources ok"), 1U);
+  kubelet_.reset();
+  start_kubelet();
+  ASSERT_TRUE(kubelet_->wait_registered(test_driver, soon));
+  EXPECT_EQ(prepare(claim), first);
+  EXPECT_EQ(observer_.count("dra NodePrepareResources ok"), 2U);
+}
+
+TEST_F(dra_driver, slices_that_a_starting_kubelet_deletes_come_back) {
+  start_all();
+  ASSERT_TRUE(eventually([&] { return slice().has_value(); }, soon));
+  const json first = slice()->at("metadata").at("uid");
+  kubelet_.reset();
+  start_kubelet();
+  ASSERT_TRUE(kubelet_->wait_registered(test_driver, soon));
+  ASSERT_TRUE(eventually(
+      [&] {
+        const auto now = slice();
+        return now && now->at("metadata").at("uid") != first;
+      },
+      soon));
+  EXPECT_GE(wipes_, 2U);
+}
+
+TEST_F(dra_driver, an_orderly_end_leaves_slices_to_the_kubelet) {
+  dra_kubelet_options quick = kubelet_options();
+  quick.wipe_delay = 300ms;
+  kubelet_ = std::make_unique<dra_kubelet>(quick);
+  start();
+  ASSERT_TRUE(kubelet_->wait_registered(test_driver, soon));
+  ASSERT_TRUE(eventually([&] { return driver_->status().published; }, soon));
+  driver_->stop();
+  EXPECT_TRUE(slice().has_value());
+  EXPECT_FALSE(driver_->status().serving);
+  EXPECT_THAT(names_in(dir_ / "plugins_registry"), IsEmpty());
+  ASSERT_TRUE(eventually([&] { return !slice().has_value(); }, soon));
+  EXPECT_EQ(kubelet_->plugins_of(test_driver), 0U);
+}
+
+TEST_F(dra_driver, health_is_told_at_once_and_again) {
+  start_all();
+  const auto plugin = kubelet_->plugin_of(test_driver);
+  ASSERT_TRUE(eventually([&] { return plugin->health_messages() >= 3; }, soon));
+  EXPECT_EQ(plugin->health_attempts(), 1U);
+  const auto health = plugin->health();
+  ASSERT_EQ(health.size(), 8U);
+  EXPECT_EQ(health.at("node-a/share-0").status, 1);
+  EXPECT_NEAR(static_cast<double>(health.at("node-a/share-7").updated_s),
+              static_cast<double>(std::time(nullptr)),
+              10.0);
+}
+
+TEST_F(dra_driver, a_claim_without_its_domain_makes_its_device_unhealthy) {
+  start_all();
+  prepare(add_claim(1, {{.device = "share-5"}}));
+  driver_.reset();
+  domains_owned_.reset();
+  // Where the domain's directory was is now a file.
+  std::filesystem::remove_all(run_);
+  write_text(run_, "");
+  broker_domains again(run_);
+  driver_ = std::make_unique<driver>(options(), cluster_, again, &observer_);
+  ASSERT_TRUE(kubelet_->wait_registered(test_driver, soon));
+  ASSERT_TRUE(eventually(
+      [&] {
+        const auto plugin = kubelet_->plugin_of(test_driver);
+        return plugin && plugin->health_messages() > 0 &&
+               plugin->health().at("node-a/share-5").status == 2;
+      },
+      soon));
+  const auto health = kubelet_->plugin_of(test_driver)->health();
+  EXPECT_THAT(health.at("node-a/share-5").message, StartsWith("open claim again"));
+  EXPECT_EQ(health.at("node-a/share-4").status, 1);
+  driver_.reset();
+}
+
+TEST_F(dra_driver, domains_are_open_again_before_it_registers) {
+  start_all();
+  const dra_claim claim = add_claim(1);
+  prepare(claim);
+  driver_.reset();
+  domains_owned_ = std::make_unique<broker_domains>(run_);
+  cluster_.away = true;
+  driver_ = std::make_unique<driver>(options(), cluster_, *domains_owned_, &observer_);
+  const auto before = kubelet_->registrations().size();
+  ASSERT_TRUE(eventually([&] { return kubelet_->registrations().size() > before; }, soon));
+  gpushm::connect_options connecting;
+  connecting.socket_path = run_ + "/claim-" + claim.uid + "/socket";
+  connecting.timeout = 0s;
+  EXPECT_NO_THROW((void)gpushm::client::connect(connecting));
+  EXPECT_EQ(kubelet_->unprepare(test_driver, {claim}).at(claim.uid).error, "");
+  driver_.reset();
+}
+
+TEST_F(dra_driver, serves_again_when_either_socket_disappears) {
+  start_all();
+  const dra_claim claim = add_claim(1);
+  for (const std::string folder : {"plugins_registry", "plugins/gpushm.dev"}) {
+    const std::string endpoint = driver_->status().endpoint;
+    for (const std::string& name : names_in(dir_ / folder)) {
+      if (name.ends_with(".sock")) {
+        std::filesystem::remove(dir_ / (folder + "/" + name));
+      }
+    }
+    ASSERT_TRUE(eventually([&] { return driver_->status().endpoint != endpoint; }, soon)) << folder;
+    ASSERT_TRUE(eventually(
+        [&] {
+          const auto plugin = kubelet_->plugin_of(test_driver);
+          return plugin && plugin->endpoint() == driver_->status().endpoint &&
+                 plugin->is_connected() && kubelet_->plugins_of(test_driver) == 1;
+        },
+        soon));
+    EXPECT_EQ(prepare(claim).error, "");
+    EXPECT_EQ(kubelet_->unprepare(test_driver, {claim}).at(claim.uid).error, "");
+    EXPECT_THAT(names_in(dir_ / "plugins_registry"), SizeIs(1));
+  }
+}
+
+TEST_F(dra_driver, sockets_of_dead_processes_go_and_those_of_others_stay) {
+  std::filesystem::create_directories(dir_ / "plugins_registry");
+  const auto bind_at = [](const std::string& path, bool listens) {
+    gpushm::base::unique_fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(&address.sun_path[0], path.c_str(), sizeof address.sun_path - 1);
+    EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(listens ? ::listen(socket.get(), 1) : 0, 0);
+    return socket;
+  };
+  const std::string registry = dir_ / "plugins_registry";
+  bind_at(registry + "/gpushm.dev-1-dead-1-reg.sock", false).reset();
+  const auto alive = bind_at(registry + "/gpushm.dev-1-alive-1-reg.sock", true);
+  bind_at(registry + "/gpu.nvidia.com-reg.sock", false).reset();
+  start();
+  ASSERT_TRUE(eventually([&] { return driver_->status().serving; }, soon));
+  EXPECT_THAT(names_in(registry),
+              testing::UnorderedElementsAre("gpu.nvidia.com-reg.sock",
+                                            "gpushm.dev-1-alive-1-reg.sock",
+                                            HasSubstr("gpushm.dev-" + std::to_string(::getpid()))));
+}
+
+TEST_F(dra_driver, a_refused_registration_is_a_problem_that_says_why) {
+  dra_kubelet_options refusing = kubelet_options();
+  refusing.refusal = "driver names must be longer";
+  kubelet_ = std::make_unique<dra_kubelet>(refusing);
+  start();
+  ASSERT_TRUE(eventually([&] { return !driver_->status().problem.empty(); }, soon));
+  EXPECT_EQ(driver_->status().problem,
+            "the kubelet refuses the registration: driver names must be longer");
+  EXPECT_FALSE(driver_->status().registered);
+  EXPECT_EQ(slice(), std::nullopt);
+}
+
+TEST_F(dra_driver, a_newer_checkpoint_keeps_it_from_serving_until_it_is_gone) {
+  std::filesystem::create_directories(dir_ / "plugins/gpushm.dev");
+  const std::string path = dir_ / "plugins/gpushm.dev/dra-checkpoint.json";
+  write_text(path, R"({"version":2})");
+  start_kubelet();
+  start();
+  ASSERT_TRUE(eventually([&] { return !driver_->status().problem.empty(); }, soon));
+  EXPECT_THAT(driver_->status().problem,
+              HasSubstr("it is of version 2, and this gpushm reads version 1"));
+  EXPECT_FALSE(driver_->status().serving);
+  EXPECT_EQ(kubelet_->plugin_of(test_driver), nullptr);
+  std::filesystem::remove(path);
+  EXPECT_TRUE(kubelet_->wait_registered(test_driver, soon));
+}
+
+TEST_F(dra_driver, of_two_instances_the_second_takes_over_when_the_first_ends) {
+  start_all();
+  const dra_claim claim = add_claim(1);
+  const dra_answer first = prepare(claim);
+  broker_domains others(run_);
+  driver second(options(), cluster_, others);
+  ASSERT_TRUE(eventually([&] { return !second.status().problem.empty(); }, soon));
+  EXPECT_THAT(second.status().problem, HasSubstr("another agent prepares claims on this node"));
+  EXPECT_EQ(kubelet_->plugins_of(test_driver), 1U);
+  driver_.reset();
+  domains_owned_.reset();
+  ASSERT_TRUE(eventually([&] { return second.status().registered; }, soon));
+  ASSERT_TRUE(eventually([&] { return kubelet_uses(second); }, soon));
+  EXPECT_EQ(second.status().claims, 1U);
+  EXPECT_TRUE(slice().has_value());
+  EXPECT_EQ(kubelet_->unprepare(test_driver, {claim}).at(claim.uid).error, "");
+}
+
+TEST_F(dra_driver, the_sweep_runs_at_the_start) {
+  start_all();
+  prepare(add_claim(1));
+  driver_.reset();
+  cluster_.erase(claim_path(claim_number(1)));
+  start();
+  ASSERT_TRUE(kubelet_->wait_registered(test_driver, soon));
+  ASSERT_TRUE(eventually([&] { return names_in(run_).empty() && names_in(cdi_).empty(); }, soon));
+  EXPECT_GE(observer_.count("dra Sweep ok"), 1U);
+}
+
+TEST_F(dra_driver, leaves_no_descriptor_and_no_thread) {
+  start_all();
+  // The first round makes what gRPC keeps for the process.
+  const auto round = [&] {
+    driver_.reset();
+    start();
+    ASSERT_TRUE(eventually([&] { return driver_->status().registered; }, soon));
+    const dra_claim claim = add_claim(1);
+    ASSERT_TRUE(eventually([&] { return kubelet_uses(*driver_); }, soon));
+    EXPECT_EQ(prepare(claim).error, "");
+    EXPECT_EQ(kubelet_->unprepare(test_driver, {claim}).at(claim.uid).error, "");
+    driver_.reset();
+    ASSERT_TRUE(eventually([&] { return kubelet_->plugins_of(test_driver) == 0; }, soon));
+  };
+  round();
+  kubelet_.reset();
+  std::size_t before = 0;
+  ASSERT_TRUE(eventually(
+      [&] {
+        const std::size_t now = total(count_descriptors(::getpid()));
+        return std::exchange(before, now) == now;
+      },
+      soon));
+  for (int count = 0; count < 5; ++count) {
+    start_kubelet();
+    round();
+    kubelet_.reset();
+  }
+  EXPECT_TRUE(eventually([&] { return total(count_descriptors(::getpid())) <= before; }, soon))
+      << to_text(count_descriptors(::getpid()));
+}
+
+TEST(dra_driver_options, that_cannot_be_are_refused) {
+  memory_cluster cluster;
+  directory_domains domains("/nowhere");
+  const auto failure_of = [&](const driver_options& options) -> std::string {
+    try {
+      const driver made(options, cluster, domains);
+    } catch (const gpushm::error& failure) {
+      return failure.what();
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_EQ(failure_of({}),
+            "start DRA driver \"gpushm.dev\": the node has no name (say --node-name NAME, or set "
+            "NODE_NAME from the pod's spec.nodeName)");
+  driver_options many;
+  many.node_name = "a";
+  many.share_devices = 129;
+  EXPECT_EQ(failure_of(many),
+            "start DRA driver \"gpushm.dev\": 129 devices cannot be published (say "
+            "--share-devices N with 1 to 128)");
+}
+
+}  // namespace
+}  // namespace gpushm_testing

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// SIGKILL between any two steps of preparing and unpreparing a claim: at the entry of every system
+// call that they make.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kubelet/dra/claims.hpp"
+#include "testing/process/programs.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "testing/ptrace/traced_process.hpp"
+#include "tests/kubelet/dra/world.hpp"
+
+namespace gpushm_testing {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+trace_result run_victim(const std::string& dir, const std::string& what, std::uint64_t kill_at) {
+  spawn_options options;
+  options.argv = {own_program("dra_victim"), dir, what};
+  return traced_run(std::move(options), kill_at);
+}
+
+/// The next process after a death: what it finds is whole, and the kubelet's next call is answered.
+class after_death {
+ public:
+  explicit after_death(const std::string& dir)
+      : dir_(dir),
+        domains_(dir + "/run"),
+        api_(cluster_),
+        it_(options(), api_, cluster_, domains_) {
+    cluster_.put(claim_path(claim_), claim_object(claim_));
+    it_.restore();
+  }
+  [[nodiscard]] static gpushm::dra::claims_options options_for(const std::string& dir) {
+    return {{test_driver, test_node}, dir + "/cdi", dir + "/state", "boot-1"};
+  }
+
+  /// Prepared wholly or not at all. True: prepared.
+  bool expect_whole() {
+    const bool prepared = it_.size() == 1;
+    const std::vector<std::string> none;
+    EXPECT_EQ(names_in(dir_ + "/run"),
+              prepared ? std::vector<std::string>{"claim-" + claim_.uid} : none);
+    EXPECT_EQ(
+        names_in(dir_ + "/cdi"),
+        prepared ? std::vector<std::string>{"gpushm.dev-claim-" + claim_.uid + ".json"} : none);
+    for (const std::string& name : names_in(dir_ + "/state")) {
+      EXPECT_EQ(name.find(".tmp."), std::string::npos) << name;
+    }
+    return prepared;
+  }
+  void expect_prepare_works() {
+    EXPECT_EQ(it_.prepare(claim_).devices.size(), 1U);
+    EXPECT_TRUE(expect_whole());
+  }
+  void expect_unprepare_works() {
+    it_.unprepare(claim_);
+    EXPECT_FALSE(expect_whole());
+  }
+  void expect_sweep_frees() {
+    cluster_.erase(claim_path(claim_));
+    EXPECT_EQ(it_.sweep().failure, "");
+    EXPECT_FALSE(expect_whole());
+  }
+
+ private:
+  [[nodiscard]] gpushm::dra::claims_options options() const { return options_for(dir_); }
+
+  std::string dir_;
+  claim_reference claim_ = claim_number(1);
+  memory_cluster cluster_;
+  directory_domains domains_;
+  gpushm::dra::resource_api api_;
+  gpushm::dra::claims it_;
+};
+
+TEST(dra_kill, at_any_step_of_preparing_loses_and_leaks_nothing) {
+  unsigned before_commit = 0;
+  unsigned after_commit = 0;
+  for (std::uint64_t kill_at = 1;; ++kill_at) {
+    ASSERT_LT(kill_at, 400U);
+    const temp_dir dir;
+    const trace_result result = run_victim(dir.path(), "prepare", kill_at);
+    ASSERT_TRUE(result.began);
+    if (!result.killed) {
+      ASSERT_TRUE(result.ended);
+      break;
+    }
+    SCOPED_TRACE(result.fatal_call + " as call " + std::to_string(kill_at));
+    after_death next(dir.path());
+    ++(next.expect_whole() ? after_commit : before_commit);
+    if (kill_at % 2 == 0) {
+      next.expect_prepare_works();
+      next.expect_unprepare_works();
+    } else {
+      next.expect_sweep_frees();
+    }
+  }
+  EXPECT_GT(before_commit, 5U);
+  EXPECT_GT(after_commit, 0U);
+}
+
+TEST(dra_kill, at_any_step_of_unpreparing_loses_and_leaks_nothing) {
+  unsigned before_commit = 0;
+  unsigned after_commit = 0;
+  for (std::uint64_t kill_at = 1;; ++kill_at) {
+    ASSERT_LT(kill_at, 400U);
+    const temp_dir dir;
+    const trace_result result = run_victim(dir.path(), "unprepare", kill_at);
+    ASSERT_TRUE(result.began);
+    if (!result.killed) {
+      ASSERT_TRUE(result.ended);
+      break;
+    }
+    SCOPED_TRACE(result.fatal_call + " as call " + std::to_string(kill_at));
+    after_death next(dir.path());
+    ++(next.expect_whole() ? before_commit : after_commit);
+    if (kill_at % 2 == 0) {
+      next.expect_unprepare_works();
+    } else {
+      next.expect_sweep_frees();
+    }
+  }
+  EXPECT_GT(before_commit, 5U);
+  EXPECT_GT(after_commit, 0U);
+}
+
+}  // namespace
+}  // namespace gpushm_testing

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of the DRA driver that need neither files nor servers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "cdi/document/name.hpp"
+#include "cdi/document/parse.hpp"
+#include "cdi/document/write.hpp"
+#include "gpushm/error.hpp"
+#include "kubelet/dra/allocation.hpp"
+#include "kubelet/dra/checkpoint.hpp"
+#include "kubelet/dra/claim_document.hpp"
+#include "kubelet/dra/slice.hpp"
+#include "kubelet/dra/write_brake.hpp"
+#include "tests/kubelet/dra/world.hpp"
+
+namespace gpushm_testing {
+namespace {
+
+using gpushm::errc;
+using gpushm::error;
+using gpushm::dra::checkpoint;
+using gpushm::dra::claim_use;
+using gpushm::dra::difference;
+using gpushm::dra::prepared_claim;
+using testing::ElementsAre;
+
+const gpushm::dra::result_owner owner{test_driver, test_node};
+
+template <typename Call>
+error failure_of(Call&& call) {
+  try {
+    call();
+  } catch (const error& failure) {
+    return failure;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return error(errc::system_error, "", "", "nothing was thrown");
+}
+
+TEST(dra_allocation, takes_only_results_of_its_driver_and_pool) {
+  const claim_reference claim = claim_number(1);
+  const prepared_claim made = read_allocation(
+      claim_object(claim,
+                   {{.request = "gpu", .driver = "gpu.nvidia.com", .device = "gpu-0"},
+                    {.request = "share", .device = "share-7"},
+                    {.request = "elsewhere", .pool = "node-b", .device = "share-1"}}),
+      claim,
+      owner);
+  EXPECT_EQ(made.domain, "claim-" + uid_of(1));
+  ASSERT_EQ(made.devices.size(), 1U);
+  EXPECT_THAT(made.devices[0].requests, ElementsAre("share"));
+  EXPECT_EQ(made.devices[0].pool, "node-a");
+  EXPECT_EQ(made.devices[0].device, "share-7");
+  EXPECT_THAT(made.devices[0].cdi_devices,
+              ElementsAre("gpushm.dev/claim=claim-" + uid_of(1) + "-share-7"));
+  EXPECT_EQ(made.devices[0].share_id, std::nullopt);
+}
+
+TEST(dra_allocation, several_requests_lead_to_one_domain_and_subrequests_to_their_request) {
+  const claim_reference claim = claim_number(2);
+  const prepared_claim made =
+      read_allocation(claim_object(claim,
+                                   {{.request = "first", .device = "share-0"},
+                                    {.request = "second/a", .device = "share-1", .share_id = "s1"},
+                                    {.request = "third", .device = "share-0"}}),
+                      claim,
+                      owner);
+  EXPECT_EQ(made.domain, "claim-" + uid_of(2));
+  ASSERT_EQ(made.devices.size(), 2U);
+  EXPECT_THAT(made.devices[0].requests, ElementsAre("first", "third"));
+  EXPECT_THAT(made.devices[1].requests, ElementsAre("second"));
+  EXPECT_EQ(made.devices[1].share_id, "s1");
+}
+
+TEST(dra_allocation, another_claim_of_the_name_is_told_by_its_uid) {
+  const claim_reference claim = claim_number(1);
+  json object = claim_object(claim);
+  object["metadata"]["uid"] = uid_of(9);
+  const error failure = failure_of([&] { (void)read_allocation(object, claim, owner); });
+  EXPECT_EQ(failure.code(), errc::gone_or_replaced);
+  EXPECT_STREQ(failure.what(),
+               ("prepare claim \"default/claim-1\": the kubelet asks for the claim with UID " +
+                uid_of(1) + ", but the claim of that name has " + uid_of(9) +
+                " (it was deleted and made again; the kubelet will ask for the new one)")
+                   .c_str());
+}
+
+TEST(dra_allocation, without_results_says_so) {
+  const claim_reference claim = claim_number(1);
+  json object = claim_object(claim);
+  object["status"].erase("allocation");
+  EXPECT_STREQ(
+      failure_of([&] { (void)read_allocation(object, claim, owner); }).what(),
+      "prepare claim \"default/claim-1\": nothing in it is allocated from driver gpushm.dev and "
+      "pool node-a (see its status: kubectl get resourceclaim -o yaml)");
+  EXPECT_EQ(failure_of([&] { (void)read_allocation(json::array(), claim, owner); }).code(),
+            errc::protocol_error);
+}
+
+TEST(dra_allocation, is_in_use_while_allocated_here_whoever_has_reserved_it) {
+  const claim_reference claim = claim_number(1);
+  json object = claim_object(claim);
+  EXPECT_EQ(use_of(object, claim, owner), claim_use::in_use);
+  json unreserved = object;
+  unreserved["status"]["reservedFor"] = json::array();
+  EXPECT_EQ(use_of(unreserved, claim, owner), claim_use::in_use);
+  unreserved["status"].erase("reservedFor");
+  EXPECT_EQ(use_of(unreserved, claim, owner), claim_use::in_use);
+  json unallocated = object;
+  unallocated["status"].erase("allocation");
+  EXPECT_EQ(use_of(unallocated, claim, owner), claim_use::unallocated);
+  json elsewhere = object;
+  elsewhere["status"]["allocation"]["devices"]["results"][0]["pool"] = "node-b";
+  EXPECT_EQ(use_of(elsewhere, claim, owner), claim_use::unallocated);
+  EXPECT_EQ(use_of(object, {"default", "claim-1", uid_of(9)}, owner), claim_use::gone);
+  for (const json& other : {json(7), json::object(), json{{"metadata", {{"uid", 7}}}}}) {
+    EXPECT_EQ(failure_of([&] { (void)use_of(other, claim, owner); }).code(), errc::protocol_error);
+  }
+}
+
+TEST(dra_claim, names_that_would_lead_elsewhere_are_refused) {
+  EXPECT_NO_THROW(gpushm::dra::check({"kube-system", "a.b-c", uid_of(1)}));
+  EXPECT_STREQ(failure_of([] {
+                 gpushm::dra::check({"default", "c", "../../etc/passwd"});
+               }).what(),
+               "check claim \"default/c\": the UID \"../../etc/passwd\" cannot be one");
+  EXPECT_STREQ(failure_of([] {
+                 gpushm::dra::check({"a/b", "c", "u"});
+               }).what(),
+               "check claim \"a/b/c\": the namespace \"a/b\" cannot be one");
+  EXPECT_STREQ(failure_of([] {
+                 gpushm::dra::check({"a", "..", "u"});
+               }).what(),
+               "check claim \"a/..\": the name \"..\" cannot be one");
+  EXPECT_STREQ(failure_of([] {
+                 gpushm::dra::check({"a", "", "u"});
+               }).what(),
+               "check claim \"a/\": the name \"\" cannot be one");
+}
+
+TEST(dra_document, has_a_device_for_each_of_the_claim_and_the_lowest_version) {
+  const claim_reference claim = claim_number(1);
+  const prepared_claim made = read_allocation(
+      claim_object(claim,
+                   {{.request = "a", .device = "share-0"}, {.request = "b", .device = "share-1"}}),
+      claim,
+      owner);
+  const gpushm::cdi::document document = claim_document(made, "/run/gpushm/d/claim-" + uid_of(1));
+  EXPECT_EQ(document.version, "0.3.0");
+  EXPECT_EQ(document.kind, "gpushm.dev/claim");
+  ASSERT_EQ(document.devices.size(), 2U);
+  for (const auto& device : document.devices) {
+    ASSERT_EQ(device.changes.mounts.size(), 1U);
+    EXPECT_EQ(device.changes.mounts[0].host_path, "/run/gpushm/d/claim-" + uid_of(1));
+    EXPECT_EQ(device.changes.mounts[0].container_path, "/run/gpushm/d/claim-" + uid_of(1));
+    EXPECT_THAT(device.changes.mounts[0].options, testing::Contains("ro"));
+  }
+  for (const auto& device : made.devices) {
+    EXPECT_NE(gpushm::cdi::parse_qualified_name(device.cdi_devices.at(0)), std::nullopt);
+  }
+}
+
+TEST(dra_document, of_two_claims_no_device_has_the_same_name_or_directory) {
+  const auto document_of = [](unsigned number) {
+    const claim_reference claim = claim_number(number);
+    const prepared_claim made = read_allocation(claim_object(claim), claim, owner);
+    return claim_document(made, "/d/" + made.domain);
+  };
+  const auto one = document_of(1);
+  const auto two = document_of(2);
+  EXPECT_NE(one.devices.at(0).name, two.devices.at(0).name);
+  EXPECT_NE(one.devices.at(0).changes.mounts, two.devices.at(0).changes.mounts);
+}
+
+checkpoint sample() {
+  checkpoint state;
+  state.boot_id = "boot-1";
+  for (const unsigned number : {1U, 2U}) {
+    const claim_reference claim = claim_number(number);
+    state.claims[claim.uid] = read_allocation(
+        claim_object(claim, {{.request = "a", .share_id = number == 2 ? "shared" : ""}}),
+        claim,
+        owner);
+  }
+  return state;
+}
+
+TEST(dra_checkpoint, comes_back_as_it_was) {
+  EXPECT_EQ(gpushm::dra::from_text(to_text(sample()), "f"), sample());
+  EXPECT_EQ(gpushm::dra::from_text(gpushm::dra::to_text(checkpoint{}), "f"), checkpoint{});
+}
+
+TEST(dra_checkpoint, the_format_stays) {
+  checkpoint state;
+  state.boot_id = "b";
+  state.claims["u-1"] = {
+      {"ns", "c", "u-1"}, "claim-u-1", {{{"r"}, "node", "share-3", {"gpushm.dev/claim=x"}, "s"}}};
+  const std::string text =
+      R"({"checksum":"97614ec6ae0f8023","data":{"bootID":"b","claims":{"u-1":{"devices":[{"cdiDevices":["gpushm.dev/claim=x"],"device":"share-3","pool":"node","requests":["r"],"shareID":"s"}],"domain":"claim-u-1","name":"c","namespace":"ns"}}},"version":1})"
+      "\n";
+  EXPECT_EQ(to_text(state), text);
+  EXPECT_EQ(gpushm::dra::from_text(text, "f"), state);
+}
+
+TEST(dra_checkpoint, every_half_of_it_is_refused) {
+  const std::string text = to_text(sample());
+  for (std::size_t size = 0; size + 1 < text.size(); ++size) {
+    const error failure =
+        failure_of([&] { (void)gpushm::dra::from_text(text.substr(0, size), "f"); });
+    ASSERT_EQ(failure.code(), errc::invalid_argument) << size;
+  }
+}
+
+TEST(dra_checkpoint, a_changed_byte_is_noticed) {
+  const std::string text = to_text(sample());
+  const std::size_t data = text.find("\"data\"");
+  std::size_t noticed = 0;
+  for (std::size_t place = data + 7; place < text.find(",\"version\""); ++place) {
+    std::string changed = text;
+    changed[place] = changed[place] == 'x' ? 'y' : 'x';
+    EXPECT_THROW((void)gpushm::dra::from_text(changed, "f"), error) << place;
+    ++noticed;
+  }
+  EXPECT_GT(noticed, 100U);
+}
+
+TEST(dra_checkpoint, a_newer_one_is_told_from_a_damaged_one) {
+  json newer = json::parse(to_text(sample()));
+  newer["version"] = 2;
+  newer["data"] = "something else";
+  EXPECT_STREQ(failure_of([&] { (void)gpushm::dra::from_text(newer.dump(), "/s/c"); }).what(),
+               "read checkpoint \"/s/c\": it is of version 2, and this gpushm reads version 1 "
+               "(install the newer gpushm again, or drain the node and remove the file and the one "
+               "beside it that ends in .bak)");
+  EXPECT_STREQ(failure_of([&] { (void)gpushm::dra::from_text("{", "/s/c"); }).what(),
+               "read checkpoint \"/s/c\": it is not whole (claims that are prepared keep running; "
+               "to begin without them remove the file and the one beside it that ends in .bak)");
+}
+
+gpushm::dra::slice_options slice_of(unsigned devices) {
+  return {test_driver, test_node, devices};
+}
+
+TEST(dra_slice, has_the_shape_of_each_version) {
+  const json v1 = make_slice(slice_of(2), "v1", "uid-1", 3);
+  EXPECT_EQ(v1.at("apiVersion"), "resource.k8s.io/v1");
+  EXPECT_EQ(v1.at("metadata").at("name"), "node-a-gpushm.dev");
+  EXPECT_EQ(v1.at("spec").at("nodeName"), "node-a");
+  EXPECT_EQ(v1.at("spec").at("driver"), "gpushm.dev");
+  EXPECT_EQ(v1.at("spec").at("pool"),
+            json({{"name", "node-a"}, {"generation", 3}, {"resourceSliceCount", 1}}));
+  const json owner_reference = v1.at("metadata").at("ownerReferences").at(0);
+  EXPECT_EQ(owner_reference.at("kind"), "Node");
+  EXPECT_EQ(owner_reference.at("uid"), "uid-1");
+  const json& devices = v1.at("spec").at("devices");
+  ASSERT_EQ(devices.size(), 2U);
+  EXPECT_EQ(devices.at(1).at("name"), "share-1");
+  EXPECT_EQ(devices.at(1).at("attributes").at("type"), json({{"string", "share"}}));
+  EXPECT_TRUE(devices.at(1).at("attributes").at("driverVersion").contains("version"));
+
+  json v1beta2 = make_slice(slice_of(2), "v1beta2", "uid-1", 3);
+  EXPECT_EQ(v1beta2.at("apiVersion"), "resource.k8s.io/v1beta2");
+  EXPECT_EQ(v1beta2.at("spec"), v1.at("spec"));
+
+  const json v1beta1 = make_slice(slice_of(2), "v1beta1", "uid-1", 3);
+  EXPECT_FALSE(v1beta1.at("spec").at("devices").at(0).contains("attributes"));
+  EXPECT_EQ(v1beta1.at("spec").at("devices").at(0).at("basic").at("attributes"),
+            devices.at(0).at("attributes"));
+}
+
+TEST(dra_slice, names_stay_within_what_the_api_allows) {
+  const gpushm::dra::slice_options longest{test_driver, std::string(253, 'a'), 1};
+  EXPECT_EQ(slice_name(longest).size(), 253U);
+  EXPECT_TRUE(slice_name(longest).ends_with("a-gpushm.dev"));
+}
+
+TEST(dra_slice, fields_that_a_server_adds_make_no_difference) {
+  const json wanted = make_slice(slice_of(2), "v1", "uid-1", 1);
+  json found = wanted;
+  found["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z";
+  found["spec"]["devices"][0]["attributes"]["type"]["other"] = 1;
+  EXPECT_EQ(difference(found, wanted), "");
+  found["spec"]["devices"].erase(1);
+  EXPECT_EQ(difference(found, wanted), "spec.devices");
+  found = wanted;
+  found["spec"]["devices"][1]["attributes"]["type"]["string"] = "else";
+  EXPECT_EQ(difference(found, wanted), "spec.devices[1].attributes.type.string");
+  found = wanted;
+  found["spec"]["pool"].erase("generation");
+  EXPECT_EQ(difference(found, wanted), "spec.pool.generation");
+  EXPECT_EQ(difference(json(7), wanted), ".");
+}
+
+TEST(dra_slice, what_it_says_of_itself_makes_no_difference) {
+  const json v1 = make_slice(slice_of(2), "v1", "uid-1", 1);
+  const json v1beta1 = make_slice(slice_of(2), "v1beta1", "uid-1", 1);
+  EXPECT_EQ(difference(v1, v1beta1), "");
+  EXPECT_EQ(difference(v1beta1, v1), "");
+  // An item of a list.
+  json item = v1beta1;
+  item.erase("apiVersion");
+  item.erase("kind");
+  EXPECT_EQ(difference(item, v1), "");
+  item["spec"]["devices"][0]["basic"].erase("attributes");
+  EXPECT_EQ(difference(item, v1), "spec.devices[0].attributes");
+}
+
+TEST(dra_slice, of_this_node_is_not_a_matter_of_its_name) {
+  const gpushm::dra::slice_options own = slice_of(1);
+  json slice = make_slice(own, "v1", "uid-1", 1);
+  EXPECT_TRUE(is_in_own_pool(slice, own));
+  slice["spec"]["pool"]["name"] = "node-b";
+  EXPECT_TRUE(is_of_this_node(slice, own));
+  EXPECT_FALSE(is_in_own_pool(slice, own));
+  for (const char* field : {"driver", "nodeName"}) {
+    json other = make_slice(own, "v1", "uid-1", 1);
+    other["spec"][field] = "other";
+    EXPECT_FALSE(is_of_this_node(other, own)) << field;
+    other["spec"].erase(field);
+    EXPECT_FALSE(is_of_this_node(other, own)) << field;
+  }
+  EXPECT_FALSE(is_of_this_node(json::array(), own));
+}
+
+TEST(dra_slice, generations_do_not_run_over) {
+  EXPECT_EQ(gpushm::dra::generation_after(1), 2);
+  EXPECT_EQ(gpushm::dra::generation_after(std::numeric_limits<std::int64_t>::max()), 1);
+}
+
+TEST(dra_write_brake, lets_a_burst_through_and_then_one_an_interval) {
+  using namespace std::chrono_literals;
+  gpushm::dra::write_brake brake(3, 10s);
+  const gpushm::dra::write_brake::clock::time_point start(1'000s);
+  for (int count = 0; count < 3; ++count) {
+    EXPECT_TRUE(brake.take(start));
+  }
+  EXPECT_FALSE(brake.take(start));
+  EXPECT_FALSE(brake.take(start + 9s));
+  EXPECT_TRUE(brake.take(start + 10s));
+  EXPECT_FALSE(brake.take(start + 19s));
+  EXPECT_TRUE(brake.take(start + 20s));
+  // What was not done meanwhile is there again, but no more than the burst.
+  int done = 0;
+  while (brake.take(start + 10'000s)) {
+    ++done;
+  }
+  EXPECT_EQ(done, 3);
+}
+
+}  // namespace
+}  // namespace gpushm_testing

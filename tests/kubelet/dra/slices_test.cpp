@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keeping the ResourceSlice as it should be.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <memory>
+#include <thread>
+
+#include "kubelet/dra/slice_publisher.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/logged.hpp"
+#include "tests/kubelet/dra/world.hpp"
+
+namespace gpushm_testing {
+namespace {
+
+using namespace std::chrono_literals;
+using gpushm::dra::slice_publisher;
+using testing::ElementsAre;
+
+constexpr std::chrono::milliseconds soon = 20s;
+
+class dra_slices : public testing::Test {
+ protected:
+  void start(unsigned devices = 4) {
+    publisher_.reset();
+    api_ = std::make_unique<gpushm::dra::resource_api>(cluster_);
+    publisher_ = std::make_unique<slice_publisher>(
+        gpushm::dra::slice_options{test_driver, test_node, devices}, *api_, cluster_, nullptr);
+  }
+  [[nodiscard]] std::optional<json> slice(const std::string& version = "v1") const {
+    return cluster_.find(slices_path(version) + "/node-a-gpushm.dev");
+  }
+  [[nodiscard]] bool becomes(const std::function<bool(const json&)>& is) const {
+    return eventually(
+        [&] {
+          const auto now = slice();
+          return now && is(*now);
+        },
+        soon);
+  }
+  static std::size_t devices_of(const json& slice) { return slice.at("spec").at("devices").size(); }
+
+  memory_cluster cluster_;
+  std::unique_ptr<gpushm::dra::resource_api> api_;
+  std::unique_ptr<slice_publisher> publisher_;
+};
+
+TEST_F(dra_slices, is_made_once_and_then_left_alone) {
+  start();
+  ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+  EXPECT_EQ(slice()->at("spec").at("pool").at("generation"), 1);
+  EXPECT_EQ(cluster_.writes, 1U);
+  start();
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+  EXPECT_EQ(cluster_.writes, 1U);
+}
+
+TEST_F(dra_slices, other_numbers_of_devices_are_a_new_generation) {
+  start();
+  ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
+  start(6);
+  ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 6; }));
+  EXPECT_EQ(slice()->at("spec").at("pool").at("generation"), 2);
+}
+
+TEST_F(dra_slices, deleted_or_changed_by_others_it_is_mended) {
+  start();
+  ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
+  for (int round = 0; round < 5; ++round) {
+    const json uid = slice()->at("metadata").at("uid");
+    cluster_.erase(slices_path() + "/node-a-gpushm.dev");
+    ASSERT_TRUE(becomes([&](const json& now) { return now.at("metadata").at("uid") != uid; }));
+  }
+  json changed = *slice();
+  changed["spec"]["devices"].erase(0);
+  cluster_.put(slices_path() + "/node-a-gpushm.dev", changed);
+  ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
+  EXPECT_GT(slice()->at("spec").at("pool").at("generation").get<int>(),
+            changed.at("spec").at("pool").at("generation").get<int>());
+}
+
+TEST_F(dra_slices, slices_of_its_own_that_are_too_many_go) {
+  json other = gpushm::dra::make_slice({test_driver, test_node, 2}, "v1", "node-uid-1", 1);
+  other["metadata"]["name"] = "node-a-gpushm.dev-abcde";
+  cluster_.put(slices_path() + "/node-a-gpushm.dev-abcde", other);
+  start();
+  ASSERT_TRUE(eventually(
+      [&] {
+        return cluster_.paths(slices_path()) ==
+               std::vector<std::string>{slices_path() + "/node-a-gpushm.dev"};
+      },
+      soon));
+}
+
+TEST_F(dra_slices, who_creates_first_does_not_matter) {
+  cluster_.races = 1;
+  start();
+  ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+  EXPECT_EQ(publisher_->now().problem, "");
+}
+
+TEST_F(dra_slices, a_server_that_is_away_or_refuses_is_asked_again) {
+  cluster_.away = true;
+  start();
+  ASSERT_TRUE(eventually([&] { return !publisher_->now().problem.empty(); }, soon));
+  EXPECT_EQ(publisher_->now().problem,
+            "discover \"resource.k8s.io\": connection refused (start the server)");
+  EXPECT_FALSE(publisher_->now().published);
+  cluster_.refuses = 403;
+  cluster_.away = false;
+  ASSERT_TRUE(eventually(
+      [&] { return publisher_->now().problem.find("not allowed") != std::string::npos; }, soon));
+  cluster_.refuses = 0;
+  ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+}
+
+TEST_F(dra_slices, an_old_server_gets_its_shape) {
+  cluster_.set_versions({"v1beta1"});
+  start();
+  ASSERT_TRUE(eventually([&] { return slice("v1beta1").has_value(); }, soon));
+  EXPECT_TRUE(slice("v1beta1")->at("spec").at("devices").at(0).contains("basic"));
+  EXPECT_EQ(slice("v1beta1")->at("apiVersion"), "resource.k8s.io/v1beta1");
+}
+
+TEST_F(dra_slices, a_node_made_again_owns_the_next_slice) {
+  start();
+  ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
+  cluster_.put(std::string("/api/v1/nodes/") + test_node, {{"metadata", {{"uid", "node-uid-2"}}}});
+  cluster_.erase(slices_path() + "/node-a-gpushm.dev");  // as the garbage collector does
+  ASSERT_TRUE(becomes([](const json& now) {
+    return now.at("metadata").at("ownerReferences").at(0).at("uid") == "node-uid-2";
+  }));
+}
+
+TEST_F(dra_slices, a_name_that_is_taken_is_a_problem_with_a_remedy) {
+  const std::string path = slices_path() + "/node-a-gpushm.dev";
+  json squatter = gpushm::dra::make_slice({test_driver, "node-b", 1}, "v1", "node-uid-b", 99);
+  squatter["metadata"]["name"] = "node-a-gpushm.dev";
+  const json before = cluster_.put(path, squatter);
+  start();
+  ASSERT_TRUE(eventually([&] { return !publisher_->now().problem.empty(); }, soon));
+  EXPECT_EQ(publisher_->now().problem,
+            "publish ResourceSlice \"node-a-gpushm.dev\": a ResourceSlice of node \"node-b\", pool "
+            "\"node-b\" and driver \"gpushm.dev\" has this name (see who made it, and remove it: "
+            "kubectl get resourceslice node-a-gpushm.dev -o yaml --show-managed-fields; kubectl "
+            "delete resourceslice node-a-gpushm.dev; the ValidatingAdmissionPolicy "
+            "resourceslices.gpushm.dev keeps agents from taking names of other nodes)");
+  EXPECT_FALSE(publisher_->now().published);
+  EXPECT_EQ(slice(), before);
+  cluster_.erase(path);
+  ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+  EXPECT_EQ(publisher_->now().problem, "");
+}
+
+TEST_F(dra_slices, one_of_another_pool_under_its_name_is_made_again) {
+  json other = gpushm::dra::make_slice({test_driver, test_node, 4}, "v1", "node-uid-1", 7);
+  other["spec"]["pool"]["name"] = "node-b";
+  const json before = cluster_.put(slices_path() + "/node-a-gpushm.dev", other);
+  start();
+  // The name of the pool cannot be changed.
+  ASSERT_TRUE(
+      becomes([](const json& now) { return now.at("spec").at("pool").at("name") == "node-a"; }));
+  EXPECT_NE(slice()->at("metadata").at("uid"), before.at("metadata").at("uid"));
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+}
+
+TEST_F(dra_slices, those_of_other_nodes_and_drivers_are_left_alone_whatever_a_server_lists) {
+  const json node_b = gpushm::dra::make_slice({test_driver, "node-b", 1}, "v1", "node-uid-b", 1);
+  const json gpus = gpushm::dra::make_slice({"gpu.nvidia.com", test_node, 1}, "v1", "u", 1);
+  cluster_.put(slices_path() + "/node-b-gpushm.dev", node_b);
+  cluster_.put(slices_path() + "/node-a-gpu.nvidia.com", gpus);
+  start();
+  ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
+  cluster_.put(slices_path() + "/node-b-gpushm.dev", node_b);
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+  EXPECT_EQ(cluster_.writes, 1U);
+  EXPECT_EQ(cluster_.paths(slices_path()).size(), 3U);
+}
+
+TEST_F(dra_slices, what_a_server_keeps_otherwise_is_not_written_again_and_again) {
+  cluster_.mutate = [](json& object) {
+    if (object.contains("spec")) {
+      object["spec"]["devices"][1].erase("attributes");
+    }
+  };
+  start();
+  ASSERT_TRUE(eventually([&] { return !publisher_->now().problem.empty(); }, soon));
+  EXPECT_EQ(publisher_->now().problem,
+            "publish ResourceSlice \"node-a-gpushm.dev\": the API server keeps "
+            "spec.devices[1].attributes otherwise than it was written (see whether a mutating "
+            "webhook changes ResourceSlices)");
+  std::this_thread::sleep_for(1'500ms);
+  // 100, 200, 400 and 800 ms, each up to a quarter shorter.
+  EXPECT_LE(cluster_.writes, 6U);
+}
+
+TEST_F(dra_slices, a_fight_about_it_is_fought_ten_times_at_once_and_then_slowly) {
+  start();
+  ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
+  const auto end = std::chrono::steady_clock::now() + 1'500ms;
+  while (std::chrono::steady_clock::now() < end) {
+    if (const auto now = slice(); now && devices_of(*now) == 4) {
+      json theirs = *now;
+      theirs["spec"]["devices"].erase(0);
+      cluster_.put(slices_path() + "/node-a-gpushm.dev", theirs);
+    }
+    std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_GE(cluster_.writes, 5U);
+  EXPECT_LE(cluster_.writes, 10U);
+  EXPECT_EQ(
+      publisher_->now().problem,
+      "publish ResourceSlice \"node-a-gpushm.dev\": others change or delete it each time that "
+      "it is written; it is written 10 times at once and then once in 30 s (see who: kubectl "
+      "get resourceslice node-a-gpushm.dev -o yaml --show-managed-fields; another agent of "
+      "this node, or a controller)");
+  EXPECT_FALSE(publisher_->now().published);
+}
+
+TEST_F(dra_slices, the_node_is_asked_for_once_an_update_and_not_for_each_event) {
+  start();
+  ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+  EXPECT_EQ(cluster_.node_gets, 1U);
+  json changed = *slice();
+  changed["spec"]["devices"].erase(0);
+  cluster_.put(slices_path() + "/node-a-gpushm.dev", changed);
+  ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+  EXPECT_EQ(cluster_.node_gets, 2U);
+  for (int round = 0; round < 50; ++round) {
+    json noted = *slice();
+    noted["metadata"]["annotations"]["round"] = std::to_string(round);
+    cluster_.put(slices_path() + "/node-a-gpushm.dev", noted);
+    std::this_thread::sleep_for(2ms);
+  }
+  EXPECT_EQ(cluster_.node_gets, 2U);
+  EXPECT_EQ(cluster_.writes, 2U);
+}
+
+TEST_F(dra_slices, a_superfluous_one_that_cannot_be_removed_keeps_nothing_from_being_published) {
+  cluster_.refuses_deletions = 403;
+  json other = gpushm::dra::make_slice({test_driver, test_node, 2}, "v1", "node-uid-1", 1);
+  other["metadata"]["name"] = "node-a-gpushm.dev-abcde";
+  cluster_.put(slices_path() + "/node-a-gpushm.dev-abcde", other);
+  start();
+  ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
+  EXPECT_TRUE(eventually(
+      [&] { return publisher_->now().problem.find("not allowed") != std::string::npos; }, soon));
+  cluster_.refuses_deletions = 0;
+  EXPECT_TRUE(eventually([&] { return cluster_.paths(slices_path()).size() == 1; }, soon));
+  EXPECT_TRUE(eventually([&] { return publisher_->now().problem.empty(); }, soon));
+}
+
+TEST_F(dra_slices, the_last_generation_is_followed_by_the_first) {
+  json last = gpushm::dra::make_slice(
+      {test_driver, test_node, 2}, "v1", "node-uid-1", std::numeric_limits<std::int64_t>::max());
+  cluster_.put(slices_path() + "/node-a-gpushm.dev", last);
+  start();
+  ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
+  EXPECT_EQ(slice()->at("spec").at("pool").at("generation"), 1);
+}
+
+/// As behind a balancer before two API servers of which neither serves what the other does.
+class torn_cluster : public memory_cluster {
+ public:
+  std::vector<std::string> versions_of(const std::string& /*group*/) override {
+    return {++asked % 2 == 0 ? "v1" : "v1beta2"};
+  }
+  std::unique_ptr<subscription> subscribe(
+      const std::string& path,
+      const std::string& field_selector,
+      const gpushm::kube::collection_watch::handler& handler) override {
+    ++subscribed;
+    return std::make_unique<failing>(memory_cluster::subscribe(path, field_selector, handler),
+                                     handler);
+  }
+
+ private:
+  /// Whose server never has the version that is asked for.
+  class failing : public subscription {
+   public:
+    failing(std::unique_ptr<subscription> in, gpushm::kube::collection_watch::handler to)
+        : in_(std::move(in)), thread_([to = std::move(to)](const std::stop_token& stop) {
+            while (!stop.stop_requested()) {
+              to.failed(gpushm::kube::api_error(404, "", "watch", "", "page not found"));
+              std::this_thread::sleep_for(5ms);
+            }
+          }) {}
+    [[nodiscard]] std::string failure() const override { return "page not found"; }
+
+   private:
+    std::unique_ptr<subscription> in_;
+    std::jthread thread_;
+  };
+
+ public:
+  std::atomic<unsigned> asked{0};
+  std::atomic<unsigned> subscribed{0};
+};
+
+TEST(dra_slices_versions, that_change_each_time_are_not_followed_without_pause) {
+  torn_cluster cluster;
+  gpushm::dra::resource_api api(cluster);
+  const slice_publisher publisher({test_driver, test_node, 1}, api, cluster, nullptr);
+  std::this_thread::sleep_for(1s);
+  EXPECT_GE(cluster.subscribed, 2U);
+  EXPECT_LE(cluster.subscribed, 6U);
+  EXPECT_NE(publisher.now().problem, "");
+}
+
+/// The answer to the first creation comes late: the slice has been deleted meanwhile, and a list,
+/// which the watch needed for another reason, has been taken without it.
+class late_cluster : public memory_cluster {
+ public:
+  std::unique_ptr<subscription> subscribe(
+      const std::string& path,
+      const std::string& field_selector,
+      const gpushm::kube::collection_watch::handler& handler) override {
+    to_ = handler;
+    auto deaf = handler;
+    deaf.event = [this](const gpushm::kube::watch_event& event) {
+      if (!late_) {
+        to_.event(event);
+      }
+    };
+    return memory_cluster::subscribe(path, field_selector, deaf);
+  }
+  json create(const std::string& path, const json& object) override {
+    json made = memory_cluster::create(path, object);
+    if (late_) {
+      erase(path + "/" + made.at("metadata").at("name").get<std::string>());
+      to_.listed({});
+      late_ = false;
+    }
+    return made;
+  }
+
+ private:
+  std::atomic<bool> late_{true};
+  gpushm::kube::collection_watch::handler to_;
+};
+
+TEST(dra_slices_late, an_answer_that_is_older_than_a_list_is_not_believed) {
+  late_cluster cluster;
+  gpushm::dra::resource_api api(cluster);
+  const slice_publisher publisher({test_driver, test_node, 1}, api, cluster, nullptr);
+  EXPECT_TRUE(eventually(
+      [&] { return cluster.find(slices_path() + "/node-a-gpushm.dev") && cluster.writes == 2; },
+      soon));
+  EXPECT_TRUE(eventually([&] { return publisher.now().published; }, soon));
+  EXPECT_EQ(cluster.writes, 2U);
+}
+
+TEST_F(dra_slices, a_problem_is_logged_once_and_so_is_its_end) {
+  logged lines;
+  cluster_.refuses = 403;
+  start();
+  ASSERT_TRUE(eventually([&] { return !publisher_->now().problem.empty(); }, soon));
+  std::this_thread::sleep_for(500ms);  // some more tries
+  cluster_.refuses = 0;
+  ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
+  publisher_.reset();
+  EXPECT_THAT(lines.with("ResourceSlice"),
+              ElementsAre("ResourceSlice node-a-gpushm.dev is published: 4 devices, generation 1"));
+  EXPECT_THAT(lines.with("not allowed"), testing::SizeIs(1));
+}
+
+}  // namespace
+}  // namespace gpushm_testing

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/kubelet/dra/world.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "gpushm/error.hpp"
+
+namespace gpushm_testing {
+
+namespace fs = std::filesystem;
+using gpushm::errc;
+using gpushm::error;
+using gpushm::kube::api_error;
+
+class memory_cluster::watching : public subscription {
+ public:
+  watching(memory_cluster& of, std::string prefix, gpushm::kube::collection_watch::handler to)
+      : of_(of), prefix_(std::move(prefix)), to_(std::move(to)) {}
+  ~watching() override {
+    const std::lock_guard lock(of_.telling_);
+    of_.watches_.remove(this);
+  }
+  [[nodiscard]] std::string failure() const override { return {}; }
+
+  memory_cluster& of_;
+  const std::string prefix_;
+  const gpushm::kube::collection_watch::handler to_;
+};
+
+memory_cluster::memory_cluster(std::vector<std::string> versions) : versions_(std::move(versions)) {
+  put(std::string("/api/v1/nodes/") + test_node, {{"metadata", {{"uid", "node-uid-1"}}}});
+}
+
+void memory_cluster::may_fail(const std::string& operation, const std::string& path) const {
+  if (away) {
+    throw error(errc::peer_unreachable, operation, path, "connection refused", "start the server");
+  }
+  if (const int status = refuses; status != 0) {
+    // 404 as a server answers that has no such version of the API.
+    throw api_error(
+        status, status == 404 ? "NotFound" : "Forbidden", operation, path, "not allowed");
+  }
+}
+
+void memory_cluster::tell(const std::string& type, const std::string& path, const json& object) {
+  const std::lock_guard lock(telling_);
+  for (const watching* each : watches_) {
+    if (path.starts_with(each->prefix_)) {
+      each->to_.event({type, object});
+    }
+  }
+}
+
+json memory_cluster::stored(const std::string& path, json object) {
+  json& metadata = object["metadata"];
+  if (!metadata.contains("name")) {
+    metadata["name"] = path.substr(path.rfind('/') + 1);
+  }
+  if (!metadata.contains("uid")) {
+    metadata["uid"] = "made-" + std::to_string(last_version_ + 1);
+  }
+  metadata["resourceVersion"] = std::to_string(++last_version_);
+  objects_[path] = object;
+  return object;
+}
+
+json memory_cluster::get(const std::string& path) {
+  ++gets;
+  node_gets += path.starts_with("/api/v1/nodes/") ? 1U : 0U;
+  may_fail("get", path);
+  const std::lock_guard lock(mutex_);
+  const auto found = objects_.find(path);
+  if (found == objects_.end()) {
+    throw api_error(404,
+                    "NotFound",
+                    "get",
+                    path,
+                    "not found",
+                    {},
+                    std::chrono::seconds(0),
+                    path.substr(path.rfind('/') + 1));
+  }
+  return found->second;
+}
+
+json memory_cluster::create(const std::string& path, const json& asked) {
+  ++writes;
+  may_fail("create", path);
+  json object = asked;
+  if (mutate) {
+    mutate(object);
+  }
+  const std::string at = path + "/" + object.at("metadata").at("name").get<std::string>();
+  if (races > 0) {
+    --races;
+    json other = object;
+    other["spec"]["devices"] = json::array();
+    const std::lock_guard lock(mutex_);
+    stored(at, other);  // and the watch is late
+  }
+  json made;
+  {
+    const std::lock_guard lock(mutex_);
+    if (objects_.contains(at)) {
+      throw api_error(409, "AlreadyExists", "create", path, "already exists");
+    }
+    made = stored(at, object);
+  }
+  tell("ADDED", at, made);
+  return made;
+}
+
+json memory_cluster::replace(const std::string& path, const json& asked) {
+  ++writes;
+  may_fail("replace", path);
+  json object = asked;
+  if (mutate) {
+    mutate(object);
+  }
+  json made;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = objects_.find(path);
+    if (found == objects_.end()) {
+      throw api_error(404, "NotFound", "replace", path, "not found");
+    }
+    if (object.at("metadata").value("resourceVersion", "") !=
+        found->second.at("metadata").at("resourceVersion")) {
+      throw api_error(409, "Conflict", "replace", path, "the object has been modified");
+    }
+    made = stored(path, object);
+  }
+  tell("MODIFIED", path, made);
+  return made;
+}
+
+void memory_cluster::remove(const std::string& path, const std::string& uid) {
+  ++writes;
+  may_fail("delete", path);
+  if (const int status = refuses_deletions; status != 0) {
+    throw api_error(status, "Forbidden", "delete", path, "not allowed");
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = objects_.find(path);
+    if (found == objects_.end()) {
+      throw api_error(404, "NotFound", "delete", path, "not found");
+    }
+    if (!uid.empty() && found->second.at("metadata").at("uid") != uid) {
+      throw api_error(409, "Conflict", "delete", path, "another UID");
+    }
+  }
+  erase(path);
+}
+
+std::vector<std::string> memory_cluster::versions_of(const std::string& group) {
+  may_fail("discover", group);
+  const std::lock_guard lock(mutex_);
+  return versions_;
+}
+
+std::unique_ptr<gpushm::dra::cluster::subscription> memory_cluster::subscribe(
+    const std::string& path,
+    const std::string& /*field_selector*/,
+    const gpushm::kube::collection_watch::handler& handler) {
+  may_fail("watch", path);
+  auto made = std::make_unique<watching>(*this, path + "/", handler);
+  const std::lock_guard lock(telling_);
+  std::vector<json> items;
+  {
+    const std::lock_guard objects(mutex_);
+    for (const auto& [at, object] : objects_) {
+      if (at.starts_with(made->prefix_)) {
+        json item = object;
+        item.erase("apiVersion");
+        item.erase("kind");
+        items.push_back(std::move(item));
+      }
+    }
+  }
+  handler.listed(items);
+  watches_.push_back(made.get());
+  return made;
+}
+
+json memory_cluster::put(const std::string& path, json object) {
+  json made;
+  bool known = false;
+  {
+    const std::lock_guard lock(mutex_);
+    known = objects_.contains(path);
+    made = stored(path, std::move(object));
+  }
+  tell(known ? "MODIFIED" : "ADDED", path, made);
+  return made;
+}
+
+void memory_cluster::erase(const std::string& path) {
+  json gone;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = objects_.find(path);
+    if (found == objects_.end()) {
+      return;
+    }
+    gone = found->second;
+    objects_.erase(found);
+  }
+  tell("DELETED", path, gone);
+}
+
+std::optional<json> memory_cluster::find(const std::string& path) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = objects_.find(path);
+  return found != objects_.end() ? std::optional(found->second) : std::nullopt;
+}
+
+std::vector<std::string> memory_cluster::paths(const std::string& prefix) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> all;
+  for (const auto& [path, object] : objects_) {
+    if (path.starts_with(prefix)) {
+      all.push_back(path);
+    }
+  }
+  return all;
+}
+
+void memory_cluster::set_versions(std::vector<std::string> versions) {
+  const std::lock_guard lock(mutex_);
+  versions_ = std::move(versions);
+}
+
+std::string directory_domains::open(const std::string& domain) {
+  if (open_fails) {
+    throw error(errc::too_many_descriptors, "open domain", domain, "no descriptors left");
+  }
+  ++opened;
+  fs::create_directories(root_ + "/" + domain);
+  return root_ + "/" + domain;
+}
+
+void directory_domains::close(const std::string& domain) {
+  if (close_fails) {
+    throw error(errc::system_error, "close domain", domain, "Device or resource busy (EBUSY)");
+  }
+  fs::remove_all(root_ + "/" + domain);
+}
+
+std::vector<std::string> directory_domains::list() const {
+  return names_in(root_);
+}
+
+std::string broker_domains::open(const std::string& domain) {
+  const std::lock_guard lock(mutex_);
+  const std::string directory = root_ + "/" + domain;
+  if (!open_.contains(domain)) {
+    std::error_code failed;
+    fs::create_directories(directory, failed);
+    if (failed) {
+      throw error(errc::system_error, "open domain", domain, failed.message());
+    }
+    gpushm::broker_options options;
+    options.socket_path = directory + "/socket";
+    options.domain = domain;
+    options.mode = 0666;
+    open_.emplace(domain, gpushm::broker::start(options));
+  }
+  return directory;
+}
+
+void broker_domains::close(const std::string& domain) {
+  const std::lock_guard lock(mutex_);
+  open_.erase(domain);
+  fs::remove_all(root_ + "/" + domain);
+}
+
+std::vector<std::string> broker_domains::list() const {
+  return names_in(root_);
+}
+
+std::string claim_path(const claim_reference& claim, const std::string& version) {
+  return "/apis/resource.k8s.io/" + version + "/namespaces/" + claim.name_space +
+         "/resourceclaims/" + claim.name;
+}
+
+std::string slices_path(const std::string& version) {
+  return "/apis/resource.k8s.io/" + version + "/resourceslices";
+}
+
+std::string uid_of(unsigned number) {
+  std::array<char, 37> text{};
+  std::snprintf(text.data(), text.size(), "%08x-1111-4222-8333-444444444444", number);
+  return text.data();
+}
+
+claim_reference claim_number(unsigned number) {
+  return {"default", "claim-" + std::to_string(number), uid_of(number)};
+}
+
+json claim_object(const claim_reference& claim, const std::vector<test_result>& results) {
+  json list = json::array();
+  for (const test_result& each : results) {
+    json result{{"request", each.request},
+                {"driver", each.driver},
+                {"pool", each.pool},
+                {"device", each.device}};
+    if (!each.share_id.empty()) {
+      result["shareID"] = each.share_id;
+    }
+    list.push_back(std::move(result));
+  }
+  return {{"apiVersion", "resource.k8s.io/v1"},
+          {"kind", "ResourceClaim"},
+          {"metadata", {{"namespace", claim.name_space}, {"name", claim.name}, {"uid", claim.uid}}},
+          {"status",
+           {{"allocation", {{"devices", {{"results", std::move(list)}}}}},
+            {"reservedFor",
+             json::array({{{"resource", "pods"}, {"name", "pod"}, {"uid", "pod-uid"}}})}}}};
+}
+
+std::vector<std::string> names_in(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code failed;
+  for (const auto& each : fs::directory_iterator(directory, failed)) {
+    names.push_back(each.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string read_text(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  std::ofstream(path) << text;
+}
+
+}  // namespace gpushm_testing

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a container gets, by each strategy, and what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <regex>
+
+#include "cdi/document/parse.hpp"
+#include "kubelet/plugin/plan/plan.hpp"
+#include "testing/driver_tree/driver_tree.hpp"
+#include "testing/driver_tree/elf_stub.hpp"
+#include "testing/driver_tree/gpu_tree.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/kubelet/plugin/world.hpp"
+
+namespace gpushm::plugin {
+namespace {
+
+using namespace gpushm_tests;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+using containers = std::vector<std::vector<std::string>>;
+
+configuration strategies(std::set<device_list_strategy> lists, const std::string& text = "") {
+  configuration made = parse_configuration(text, "config");
+  made.flags.device_list = std::move(lists);
+  return made;
+}
+
+plan_options no_shares() {
+  plan_options options;
+  options.share_replicas = 0;
+  return options;
+}
+
+TEST(plugin_allocate, a_variable_lists_each_device_once) {
+  const planned plan =
+      make_plan(strategies({device_list_strategy::envvar},
+                           "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}"),
+                no_shares(),
+                whole_boards(3));
+  const std::string a = uuid_of_board(2);
+  const std::string b = uuid_of_board(0);
+  const auto answers =
+      plan.resources[0]->allocate(containers{{a + "::3", b + "::0", a + "::1"}, {b + "::1"}});
+  ASSERT_EQ(answers.size(), 2U);
+  allocation first;
+  first.envs = {{"NVIDIA_VISIBLE_DEVICES", a + "," + b}};
+  EXPECT_EQ(answers[0], first);
+  EXPECT_EQ(answers[1].envs.at("NVIDIA_VISIBLE_DEVICES"), b);
+}
+
+TEST(plugin_allocate, mounts_name_devices_and_the_variable_leads_to_them) {
+  const planned plan =
+      make_plan(strategies({device_list_strategy::envvar, device_list_strategy::volume_mounts}),
+                no_shares(),
+                whole_boards(2));
+  const auto answers =
+      plan.resources[0]->allocate(containers{{uuid_of_board(1), uuid_of_board(0)}});
+  allocation wanted;
+  wanted.envs = {{"NVIDIA_VISIBLE_DEVICES", "/var/run/nvidia-container-devices"}};
+  wanted.mounts = {{"/var/run/nvidia-container-devices/" + uuid_of_board(1), "/dev/null", false},
+                   {"/var/run/nvidia-container-devices/" + uuid_of_board(0), "/dev/null", false}};
+  EXPECT_THAT(answers, ElementsAre(wanted));
+}
+
+TEST(plugin_allocate, indices_stand_for_uuids_where_they_are_wanted) {
+  configuration settings = strategies({device_list_strategy::envvar});
+  settings.flags.device_id = device_id_strategy::index;
+  settings.flags.mig = mig_strategy::mixed;
+  settings.flags.gds = true;
+  const planned plan = make_plan(
+      settings, no_shares(), make_inventory({make_board(0, {"1g.5gb", "1g.5gb"}), make_board(1)}));
+  const auto parts = resource_named(plan, "nvidia.com/mig-1g.5gb")
+                         .allocate(containers{{uuid_of_part(0, 1), uuid_of_part(0, 0)}});
+  EXPECT_EQ(parts[0].envs,
+            (std::map<std::string, std::string>{{"NVIDIA_VISIBLE_DEVICES", "0:1,0:0"},
+                                                {"NVIDIA_GDS", "enabled"}}));
+  EXPECT_EQ(resource_named(plan, "nvidia.com/gpu")
+                .allocate(containers{{uuid_of_board(1)}})[0]
+                .envs.at("NVIDIA_VISIBLE_DEVICES"),
+            "1");
+}
+
+TEST(plugin_allocate, what_cannot_be_is_refused_and_changes_nothing) {
+  const planned plan = make_plan(
+      strategies(
+          {device_list_strategy::envvar},
+          "sharing: {timeSlicing: {failRequestsGreaterThanOne: true, resources: [{name: gpu, "
+          "devices: [0], replicas: 2}]}}"),
+      no_shares(),
+      whole_boards(3));
+  const resource& gpus = *plan.resources[0];
+  const auto before = gpus.devices();
+  const auto refused = [&](const containers& wanted) {
+    return what([&] { static_cast<void>(gpus.allocate(wanted)); });
+  };
+  const std::string start = "allocate \"nvidia.com/gpu\": ";
+  const std::string stale =
+      " (the kubelet has an older list of devices than this plugin; it gets the new one)";
+  const std::string a = uuid_of_board(0);
+  const std::string b = uuid_of_board(1);
+  EXPECT_EQ(refused({{}}), start + "no device is named (ask for at least one)");
+  for (const std::string& unknown : {std::string("GPU-x"),
+                                     a,
+                                     a + "::2",
+                                     a + "::02",
+                                     a + "::-1",
+                                     a + "::",
+                                     a + "::1::1",
+                                     b + "::0",
+                                     std::string()}) {
+    EXPECT_EQ(refused({{b}, {unknown}}), start + "there is no device \"" + unknown + "\"" + stale);
+  }
+  EXPECT_EQ(refused({{b, b}}),
+            start + "device \"" + b + "\" is named twice (name each device once)");
+  EXPECT_EQ(refused({{b}, {uuid_of_board(2), b}}),
+            start + "device \"" + b + "\" is named twice (name each device once)");
+  EXPECT_EQ(refused({{a + "::0", a + "::1"}}),
+            start +
+                "a container asks for 2 devices, and failRequestsGreaterThanOne allows one: more "
+                "replicas are no larger part of a GPU (ask for one, or set "
+                "sharing.timeSlicing.failRequestsGreaterThanOne: false)");
+  EXPECT_EQ(refused({{a + "::0"}, {a + "::1"}}), "nothing");
+  EXPECT_EQ(refused({{b, uuid_of_board(2)}}), "nothing");
+  plan.set_health(b, false, "Xid 79 (the GPU has fallen off the bus)");
+  EXPECT_EQ(
+      refused({{b}}),
+      start + "device \"" + b + "\" is unhealthy: Xid 79 (the GPU has fallen off the bus)" + stale);
+  plan.set_health(b, true, "");
+  EXPECT_EQ(gpus.devices(), before);
+}
+
+/// A driver and nodes under a root, for the document.
+class plugin_allocate_cdi : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!can_make_nodes(root_.path())) {
+      GTEST_SKIP() << "this process may not make device nodes";
+    }
+    put_file(root_ / "usr/lib64/libcuda.so.550.54.15", elf_stub("libcuda.so.1"));
+    for (const char* name : {"nvidiactl",
+                             "nvidia-uvm",
+                             "nvidia-uvm-tools",
+                             "nvidia0",
+                             "nvidia1",
+                             "nvidia-caps/nvidia-cap12",
+                             "nvidia-caps/nvidia-cap13"}) {
+      put_node(root_.path() + "/dev/" + name);
+    }
+    put_file(root_ / "proc/driver/nvidia-caps/mig-minors",
+             "gpu0/gi1/access 12\ngpu0/gi1/ci0/access 13\n");
+    options_.share_replicas = 2;
+    options_.places.driver_root = root_.path();
+    options_.places.proc_root = root_ / "proc";
+    options_.places.sys_root = root_ / "sys";
+    options_.places.hook_path = "/var/lib/kubelet/plugins/gpushm.dev/gpushm-cdi-hook";
+  }
+
+  gpushm_testing::temp_dir root_;
+  plan_options options_;
+};
+
+TEST_F(plugin_allocate_cdi, devices_are_named_by_uuid_in_a_document_of_our_own) {
+  const planned plan = make_plan({}, options_, whole_boards(2));
+  EXPECT_EQ(plan.gpus.kind, "k8s.device-plugin.gpushm.dev/gpu");
+  ASSERT_EQ(plan.gpus.devices.size(), 2U);
+  EXPECT_EQ(plan.gpus.devices[1].name, uuid_of_board(1));
+  EXPECT_EQ(plan.gpus.changes.hooks.at(0).path, options_.places.hook_path);
+  allocation wanted;
+  wanted.cdi_devices = {"k8s.device-plugin.gpushm.dev/gpu=" + uuid_of_board(1)};
+  EXPECT_THAT(plan.resources[0]->allocate(containers{{uuid_of_board(1)}}), ElementsAre(wanted));
+}
+
+TEST_F(plugin_allocate_cdi, annotations_have_a_name_of_their_own_each_time) {
+  const configuration settings =
+      strategies({device_list_strategy::cdi_annotations},
+                 "flags: {plugin: {cdiAnnotationPrefix: cdi.example.com/}}");
+  const planned plan = make_plan(settings, options_, whole_boards(2));
+  const auto answers =
+      plan.resources[0]->allocate(containers{{uuid_of_board(0), uuid_of_board(1)}});
+  ASSERT_EQ(answers.at(0).annotations.size(), 1U);
+  const auto& [key, value] = *answers[0].annotations.begin();
+  EXPECT_TRUE(std::regex_match(
+      key,
+      std::regex("cdi\\.example\\.com/gpushm-device-plugin_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-"
+                 "[89ab][0-9a-f]{3}-[0-9a-f]{12}")))
+      << key;
+  EXPECT_EQ(value,
+            "k8s.device-plugin.gpushm.dev/gpu=" + uuid_of_board(0) +
+                ",k8s.device-plugin.gpushm.dev/gpu=" + uuid_of_board(1));
+  EXPECT_THAT(answers[0].cdi_devices, IsEmpty());
+  const auto again = plan.resources[0]->allocate(containers{{uuid_of_board(0)}});
+  EXPECT_NE(again.at(0).annotations.begin()->first, key);
+}
+
+TEST_F(plugin_allocate_cdi, a_board_without_its_node_is_not_offered) {
+  const planned plan = make_plan({}, options_, whole_boards(3));
+  EXPECT_THAT(ids_of(*plan.resources[0]), ElementsAre(uuid_of_board(0), uuid_of_board(1)));
+  EXPECT_THAT(plan.warnings,
+              ElementsAre("GPU 2 (" + uuid_of_board(2) + ") is left out: there is no device node " +
+                          (root_ / "dev/nvidia2")));
+}
+
+TEST_F(plugin_allocate_cdi, without_a_driver_no_gpu_is_offered_and_the_shares_are) {
+  std::filesystem::remove_all(root_ / "usr");
+  const planned plan = make_plan({}, options_, whole_boards(2));
+  EXPECT_THAT(names_of(plan), ElementsAre("nvidia.com/gpu 0", "gpushm.dev/share 2"));
+  ASSERT_EQ(plan.warnings.size(), 1U);
+  EXPECT_THAT(plan.warnings[0], HasSubstr("no GPU is offered: "));
+  EXPECT_THAT(plan.gpus.devices, IsEmpty());
+}
+
+TEST_F(plugin_allocate_cdi, strategy_none_describes_the_cut_board_itself) {
+  const inventory found = make_inventory({make_board(0, {"1g.5gb"})});
+  const planned plan = make_plan({}, options_, found);
+  ASSERT_EQ(plan.gpus.devices.size(), 1U);
+  EXPECT_EQ(plan.gpus.devices[0].name, uuid_of_board(0));
+  configuration mixed;
+  mixed.flags.mig = mig_strategy::mixed;
+  const planned cut = make_plan(mixed, options_, found);
+  ASSERT_EQ(cut.gpus.devices.size(), 1U);
+  EXPECT_EQ(cut.gpus.devices[0].name, uuid_of_part(0, 0));
+  EXPECT_EQ(cut.gpus.devices[0].changes.device_nodes.size(), 3U);
+}
+
+TEST_F(plugin_allocate_cdi, nodes_are_passed_to_those_who_want_no_cdi) {
+  configuration settings = strategies({device_list_strategy::envvar});
+  settings.flags.pass_device_specs = true;
+  settings.flags.mig = mig_strategy::mixed;
+  settings.imex.channel_zero = true;
+  put_node(root_ / "dev/nvidia-caps-imex-channels/channel0");
+  const planned plan =
+      make_plan(settings, options_, make_inventory({make_board(0, {"1g.5gb"}), make_board(1)}));
+  const auto answers =
+      resource_named(plan, "nvidia.com/mig-1g.5gb").allocate(containers{{uuid_of_part(0, 0)}});
+  std::vector<std::string> paths;
+  for (const device_node& each : answers[0].nodes) {
+    EXPECT_EQ(each.host_path, root_.path() + each.container_path);
+    EXPECT_EQ(each.permissions, "rw");
+    paths.push_back(each.container_path);
+  }
+  EXPECT_THAT(paths,
+              ElementsAre("/dev/nvidia-uvm-tools",
+                          "/dev/nvidia-uvm",
+                          "/dev/nvidiactl",
+                          "/dev/nvidia-caps-imex-channels/channel0",
+                          "/dev/nvidia0",
+                          "/dev/nvidia-caps/nvidia-cap12",
+                          "/dev/nvidia-caps/nvidia-cap13"));
+  EXPECT_EQ(answers[0].envs.at("NVIDIA_IMEX_CHANNELS"), "0");
+  EXPECT_THAT(plan.gpus.devices, IsEmpty());
+}
+
+TEST_F(plugin_allocate_cdi, a_required_imex_channel_that_is_absent_leaves_no_gpu) {
+  configuration settings;
+  settings.imex = {true, true};
+  const std::string path = root_ / "dev/nvidia-caps-imex-channels/channel0";
+  const planned none = make_plan(settings, options_, whole_boards(1));
+  EXPECT_THAT(names_of(none), ElementsAre("nvidia.com/gpu 0", "gpushm.dev/share 2"));
+  EXPECT_THAT(none.warnings,
+              ElementsAre("no GPU is offered: imex.channelIDs names channel 0, and there is no "
+                          "device node " +
+                          path));
+  put_node(path);
+  const planned plan = make_plan(settings, options_, whole_boards(1));
+  EXPECT_EQ(plan.gpus.changes.device_nodes.back().path, "/dev/nvidia-caps-imex-channels/channel0");
+  EXPECT_EQ(plan.gpus.changes.device_nodes.back().host_path, path);
+}
+
+TEST_F(plugin_allocate_cdi, documents_are_written_and_those_of_before_removed) {
+  const std::string directory = root_ / "cdi/below";
+  const auto files = [&] {
+    std::set<std::string> names;
+    for (const auto& each : std::filesystem::directory_iterator(directory)) {
+      names.insert(each.path().filename().string());
+    }
+    return names;
+  };
+  const planned plan = make_plan({}, options_, whole_boards(2));
+  write_documents(plan, directory);
+  EXPECT_EQ(files(),
+            (std::set<std::string>{std::string(gpu_file_name), std::string(share_file_name)}));
+  std::ifstream file(directory + "/" + std::string(gpu_file_name));
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const auto parsed = cdi::parse(text, "gpushm-device-plugin.json");
+  EXPECT_EQ(parsed.content, plan.gpus);
+  options_.share_replicas = 0;
+  write_documents(make_plan({}, options_, whole_boards(1)), directory);
+  EXPECT_EQ(files(), (std::set<std::string>{std::string(gpu_file_name)}));
+  write_documents(make_plan({}, options_, {}), directory);
+  EXPECT_EQ(files(), std::set<std::string>{});
+  write_documents(make_plan({}, options_, {}), root_ / "never/made");
+  EXPECT_FALSE(std::filesystem::exists(root_ / "never"));
+}
+
+}  // namespace
+}  // namespace gpushm::plugin

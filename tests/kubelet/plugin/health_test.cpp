@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// When a board is unhealthy, and when it is healthy again. Time is what the tests say.
+#include <gtest/gtest.h>
+
+#include "kubelet/plugin/health/gpu_record.hpp"
+#include "kubelet/plugin/health/monitor.hpp"
+#include "tests/kubelet/plugin/world.hpp"
+
+namespace gpushm::plugin {
+namespace {
+
+using gpushm_tests::what;
+using namespace std::chrono_literals;
+
+constexpr auto quiet = std::chrono::milliseconds(300s);
+
+class plugin_board_record : public ::testing::Test {
+ protected:
+  void look(std::chrono::seconds at, const board_look& seen = {}) {
+    record_.looked(seen, start_ + at, quiet);
+  }
+  void xid(std::uint64_t number, std::chrono::seconds at) { record_.xid(number, start_ + at); }
+  [[nodiscard]] std::string state() const {
+    const board_health now = record_.health();
+    EXPECT_EQ(now.healthy, now.reason.empty());
+    return now.healthy ? "healthy" : now.reason;
+  }
+  static board_look lost() { return {false, "NVML_ERROR_GPU_IS_LOST (15)", {}}; }
+  static board_look wants(unsigned int action) { return {true, {}, action}; }
+
+  board_record record_;
+  board_record::time_point start_;
+};
+
+TEST_F(plugin_board_record, is_healthy_at_first_and_when_nothing_happens) {
+  EXPECT_EQ(state(), "healthy");
+  look(5s);
+  look(1000s, wants(0));
+  EXPECT_EQ(state(), "healthy");
+}
+
+TEST_F(plugin_board_record, an_xid_passes_when_it_has_been_quiet) {
+  xid(8, 10s);
+  EXPECT_EQ(state(), "Xid 8");
+  look(15s);
+  look(309s);
+  EXPECT_EQ(state(), "Xid 8");
+  look(310s);
+  EXPECT_EQ(state(), "healthy");
+}
+
+TEST_F(plugin_board_record, an_xid_again_begins_the_quiet_anew) {
+  xid(8, 10s);
+  xid(94, 200s);
+  EXPECT_EQ(state(), "Xid 94 (contained memory error)");
+  look(499s);
+  EXPECT_EQ(state(), "Xid 94 (contained memory error)");
+  look(500s);
+  EXPECT_EQ(state(), "healthy");
+}
+
+TEST_F(plugin_board_record, what_only_a_reset_mends_stays_until_one_is_seen) {
+  xid(48, 10s);
+  look(10'000s);
+  EXPECT_EQ(state(), "Xid 48 (uncorrectable memory error)");
+  // Another one after it takes nothing back.
+  xid(8, 10'001s);
+  look(20'000s);
+  EXPECT_EQ(state(), "Xid 8");
+  look(20'001s, lost());
+  EXPECT_EQ(state(), "it does not answer: NVML_ERROR_GPU_IS_LOST (15)");
+  look(20'002s);
+  EXPECT_EQ(state(), "healthy");
+}
+
+TEST_F(plugin_board_record, a_driver_that_tells_what_it_wants_is_believed) {
+  xid(79, 10s);
+  look(11s, wants(1));
+  EXPECT_EQ(state(),
+            "the driver wants a reset of the GPU after Xid 79 (the GPU has fallen off the bus)");
+  look(1000s, wants(1));
+  EXPECT_NE(state(), "healthy");
+  look(1001s, wants(0));
+  EXPECT_EQ(state(), "healthy");
+  // It wanted nothing: quiet is enough, also after what a reset mends elsewhere.
+  xid(95, 2000s);
+  look(2001s, wants(0));
+  EXPECT_EQ(state(), "Xid 95 (uncontained memory error)");
+  look(2300s, wants(0));
+  EXPECT_EQ(state(), "healthy");
+  look(2301s, wants(2));
+  EXPECT_EQ(state(), "the driver wants a reboot of the node");
+  look(2302s, wants(9));
+  EXPECT_EQ(state(), "the driver wants recovery action 9");
+}
+
+TEST_F(plugin_board_record, a_lost_board_that_wanted_a_reset_still_does_when_it_comes_back_so) {
+  look(1s, wants(1));
+  look(2s, lost());
+  look(3s, wants(1));
+  EXPECT_EQ(state(), "the driver wants a reset of the GPU");
+  look(4s, wants(0));
+  EXPECT_EQ(state(), "healthy");
+}
+
+TEST_F(plugin_board_record, memory_errors_need_a_reset) {
+  record_.memory_error(start_);
+  look(10'000s);
+  EXPECT_EQ(state(), "uncorrected memory error");
+  look(10'001s, lost());
+  look(10'002s);
+  EXPECT_EQ(state(), "healthy");
+}
+
+TEST(plugin_xids, application_xids_are_added_and_taken_out) {
+  health_options options;
+  change_application_xids(options, "48, -31,+99,-13", "X");
+  EXPECT_EQ(options.application_xids, (std::set<std::uint64_t>{43, 45, 48, 68, 99, 109}));
+  EXPECT_TRUE(options.any_xid);
+  change_application_xids(options, "", "X");
+  EXPECT_EQ(options.application_xids.size(), 6U);
+  change_application_xids(options, "xids", "X");
+  EXPECT_FALSE(options.any_xid);
+  health_options kept;
+  EXPECT_EQ(
+      what([&] { change_application_xids(kept, "48,many", "--application-xids"); }),
+      "set --application-xids \"many\": it is no Xid (write numbers with commas between them, "
+      "with - in front of those that are critical, or all)");
+  EXPECT_EQ(kept.application_xids, health_options().application_xids);
+}
+
+}  // namespace
+}  // namespace gpushm::plugin

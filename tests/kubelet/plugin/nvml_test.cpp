@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inventory and health on the fake NVML: A100 and H100 layouts, events, lost boards, new layouts.
+#include "driver/nvml.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+
+#include "kubelet/plugin/health/gpu_watch.hpp"
+#include "kubelet/plugin/health/monitor.hpp"
+#include "kubelet/plugin/plan/inventory.hpp"
+#include "testing/driver_tree/driver_tree.hpp"
+#include "testing/driver_tree/gpu_tree.hpp"
+#include "testing/fake_driver/fake_gpus.hpp"
+#include "testing/process/deadline.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/kubelet/plugin/world.hpp"
+
+namespace gpushm::plugin {
+namespace {
+
+using namespace gpushm_tests;
+using namespace std::chrono_literals;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr auto patience = 30s;
+
+class plugin_nvml : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!can_make_nodes(root_.path())) {
+      GTEST_SKIP() << "this process may not make device nodes";
+    }
+    library_ = fake::fake_driver_directory() + "/libnvidia-ml.so.1";
+    driver::nvml_library::look_also_at(library_);
+  }
+  void make_tree(const std::vector<recorded_gpu>& gpus) {
+    tree_.emplace(root_.path(), gpus, "550.54.15");
+    for (const auto& [name, value] : tree_->environment()) {
+      ::setenv(name.c_str(), value.c_str(), 1);
+    }
+  }
+  /// NVML stays in a process: another tree takes the place of the one before.
+  gpu_tree& boards(const std::vector<recorded_gpu>& gpus) {
+    make_tree(gpus);
+    const auto* nvml = driver::nvml_library::try_instance();
+    if (nvml != nullptr && nvml->driver_version() != "580.0.fake") {
+      skip_ = "there is a real NVML here, which is found before the fake one";
+    }
+    return *tree_;
+  }
+  [[nodiscard]] inventory take() const { return take_inventory(library_, tree_->sys_root()); }
+  void put(const std::string& name, const std::string& text) const {
+    put_file(root_ / (name + ".new"), text);
+    std::filesystem::rename(root_ / (name + ".new"), root_ / name);
+  }
+  void event(const std::string& line) const {
+    std::ofstream(root_ / "events", std::ios::app) << line << "\n";
+  }
+
+  gpushm_testing::temp_dir root_;
+  std::string library_;
+  std::string skip_;
+  std::optional<gpu_tree> tree_;
+};
+
+#define SKIP_IF_REAL()     \
+  if (!skip_.empty()) {    \
+    GTEST_SKIP() << skip_; \
+  }
+
+std::vector<std::string> profiles_of(const board& of) {
+  std::vector<std::string> profiles;
+  for (const instance& each : of.instances) {
+    profiles.push_back(each.profile);
+  }
+  return profiles;
+}
+
+TEST_F(plugin_nvml, boards_are_described_with_how_they_are_cut) {
+  boards({a100_three(), h100_mixed(), h100_halves(), {}});
+  SKIP_IF_REAL();
+  put_file(tree_->sys_root() + "/bus/pci/devices/0000:18:00.0/numa_node", "1\n");
+  put_file(tree_->sys_root() + "/bus/pci/devices/0000:20:00.0/numa_node", "-1\n");
+  const inventory found = take();
+  ASSERT_EQ(found.boards.size(), 4U) << found.problem;
+  EXPECT_EQ(found.driver_version, "580.0.fake");
+  EXPECT_EQ(found.boards[0].name, "NVIDIA A100-SXM4-40GB");
+  EXPECT_EQ(found.boards[0].numa_node, 1);
+  EXPECT_EQ(found.boards[1].numa_node, std::nullopt);
+  EXPECT_EQ(found.boards[2].numa_node, std::nullopt);
+  EXPECT_THAT(profiles_of(found.boards[0]), ElementsAre("3g.20gb", "2g.10gb", "1g.5gb"));
+  EXPECT_THAT(profiles_of(found.boards[1]), ElementsAre("3g.40gb", "1g.20gb", "1g.10gb"));
+  EXPECT_THAT(profiles_of(found.boards[2]), ElementsAre("2c.4g.40gb", "2c.4g.40gb", "3g.40gb"));
+  EXPECT_THAT(profiles_of(found.boards[3]), ElementsAre());
+  // One link, on one node.
+  EXPECT_EQ(found.closeness[0][3], 120U);
+  EXPECT_EQ(found.closeness[3][0], 120U);
+  EXPECT_EQ(found.closeness[2][2], 0U);
+  EXPECT_EQ(found.boards[3].entry, discover::ask_nvml(library_)[3]);
+}
+
+TEST_F(plugin_nvml, a_lost_board_does_not_hide_the_others) {
+  boards(plain_gpus(3));
+  SKIP_IF_REAL();
+  put("lost", uuid_of_board(1) + "\n");
+  const inventory found = take();
+  ASSERT_EQ(found.boards.size(), 2U);
+  EXPECT_EQ(found.boards[1].entry.uuid, uuid_of_board(2));
+  EXPECT_THAT(found.left_out,
+              ElementsAre("board 1: nvmlDeviceGetHandleByIndex: NVML_ERROR_GPU_IS_LOST (15)"));
+  put("lost", uuid_of_board(0) + "\n" + uuid_of_board(1) + "\n" + uuid_of_board(2) + "\n");
+  EXPECT_EQ(take().problem, "no GPU answers");
+}
+
+TEST(plugin_profile, is_what_the_driver_calls_it_or_counted) {
+  EXPECT_EQ(profile_of_name("NVIDIA A100-SXM4-40GB MIG 1g.5gb"), "1g.5gb");
+  EXPECT_EQ(profile_of_name("NVIDIA H100 80GB HBM3 MIG 1g.10gb+me"), "1g.10gb+me");
+  EXPECT_EQ(profile_of_name("X MIG 1c.3g.20gb"), "1c.3g.20gb");
+  for (const char* none : {"NVIDIA H100",
+                           "X MIG ",
+                           "X MIG 3g",
+                           "X MIG 3.20gb",
+                           "X MIG 3g.xgb",
+                           "X MIG 1x.3g.20gb",
+                           "X MIG 1g.1c.3g.20gb"}) {
+    EXPECT_EQ(profile_of_name(none), std::nullopt) << none;
+  }
+  constexpr std::uint64_t mib = 1ULL << 20U;
+  // Totals and parts as A100 40 GB, A100 80 GB, H100 80 GB and H200 have them.
+  EXPECT_EQ(profile_of_slices(1, 1, 4864 * mib, 40960 * mib), "1g.5gb");
+  EXPECT_EQ(profile_of_slices(2, 2, 9856 * mib, 40960 * mib), "2g.10gb");
+  EXPECT_EQ(profile_of_slices(3, 3, 19968 * mib, 40960 * mib), "3g.20gb");
+  EXPECT_EQ(profile_of_slices(7, 7, 40192 * mib, 40960 * mib), "7g.40gb");
+  EXPECT_EQ(profile_of_slices(1, 1, 9728 * mib, 81920 * mib), "1g.10gb");
+  EXPECT_EQ(profile_of_slices(1, 1, 20096 * mib, 81559 * mib), "1g.20gb");
+  EXPECT_EQ(profile_of_slices(1, 3, 40448 * mib, 81559 * mib), "1c.3g.40gb");
+  EXPECT_EQ(profile_of_slices(1, 1, 16384 * mib, 143771 * mib), "1g.18gb");
+}
+
+/// What a monitor told, in order.
+class told {
+ public:
+  health_monitor::listener listener() {
+    return {[this](const std::string& uuid, const board_health& now) {
+              const std::lock_guard lock(mutex_);
+              lines_.push_back(uuid + (now.healthy ? " healthy" : " " + now.reason));
+              changed_.notify_all();
+            },
+            [this](const std::string& what) {
+              const std::lock_guard lock(mutex_);
+              lines_.push_back("layout: " + what);
+              changed_.notify_all();
+            }};
+  }
+  /// Until the line is there, from the one behind the last found on.
+  [[nodiscard]] bool wait_for(const std::string& line) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, patience, [&] {
+      const auto found =
+          std::find(lines_.begin() + static_cast<std::ptrdiff_t>(read_), lines_.end(), line);
+      if (found == lines_.end()) {
+        return false;
+      }
+      read_ = static_cast<std::size_t>(found - lines_.begin()) + 1;
+      return true;
+    });
+  }
+  [[nodiscard]] std::vector<std::string> lines() const {
+    const std::lock_guard lock(mutex_);
+    return lines_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> lines_;
+  std::size_t read_ = 0;
+};
+
+health_options quick() {
+  health_options options;
+  options.wait = 10ms;
+  options.look_every = 30ms;
+  options.quiet = 200ms;
+  return options;
+}
+
+/// Until the monitor has looked once; it has their events by then.
+bool wait_for_boards(const health_monitor& monitor, std::size_t count) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (monitor.boards().size() < count) {
+    if (std::chrono::steady_clock::now() > end) {
+      return false;
+    }
+    std::this_thread::sleep_for(2ms);
+  }
+  return true;
+}
+
+TEST_F(plugin_nvml, critical_xids_are_told_and_pass_and_application_xids_are_not) {
+  boards(plain_gpus(2));
+  SKIP_IF_REAL();
+  told heard;
+  health_monitor monitor(quick(), heard.listener());
+  ASSERT_TRUE(wait_for_boards(monitor, 2));
+  for (const char* number : {" 13", " 31", " 43", " 45", " 68", " 109"}) {
+    event(uuid_of_board(0) + number);
+  }
+  event(uuid_of_board(1) + " 8");
+  EXPECT_TRUE(heard.wait_for(uuid_of_board(1) + " Xid 8"));
+  EXPECT_TRUE(heard.wait_for(uuid_of_board(1) + " healthy"));
+  EXPECT_EQ(heard.lines().size(), 2U);
+  event(uuid_of_board(0) + " ecc");
+  EXPECT_TRUE(heard.wait_for(uuid_of_board(0) + " uncorrected memory error"));
+  EXPECT_EQ(monitor.boards().at(uuid_of_board(0)),
+            (board_health{false, "uncorrected memory error"}));
+  EXPECT_EQ(monitor.boards().at(uuid_of_board(1)), (board_health{true, ""}));
+}
+
+TEST_F(plugin_nvml, a_board_that_is_lost_comes_back_with_its_events) {
+  boards(plain_gpus(2));
+  SKIP_IF_REAL();
+  told heard;
+  health_monitor monitor(quick(), heard.listener());
+  ASSERT_TRUE(wait_for_boards(monitor, 2));
+  event(uuid_of_board(1) + " 79");
+  EXPECT_TRUE(heard.wait_for(uuid_of_board(1) + " Xid 79 (the GPU has fallen off the bus)"));
+  put("lost", uuid_of_board(1) + "\n");
+  EXPECT_TRUE(heard.wait_for(uuid_of_board(1) + " it does not answer: nvmlDeviceGetHandleByUUID: "
+                                                "NVML_ERROR_GPU_IS_LOST (15)"));
+  put("lost", "");
+  EXPECT_TRUE(heard.wait_for(uuid_of_board(1) + " healthy"));
+  event(uuid_of_board(1) + " 8");
+  EXPECT_TRUE(heard.wait_for(uuid_of_board(1) + " Xid 8"));
+}
+
+TEST_F(plugin_nvml, what_the_driver_wants_keeps_a_board_unhealthy) {
+  boards(plain_gpus(1));
+  SKIP_IF_REAL();
+  put("recovery", uuid_of_board(0) + " 1\n");
+  told heard;
+  health_monitor monitor(quick(), heard.listener());
+  EXPECT_TRUE(heard.wait_for(uuid_of_board(0) + " the driver wants a reset of the GPU"));
+  put("recovery", "");
+  EXPECT_TRUE(heard.wait_for(uuid_of_board(0) + " healthy"));
+}
+
+TEST_F(plugin_nvml, boards_that_are_cut_otherwise_and_new_ones_are_told) {
+  gpu_tree& tree = boards({a100_three()});
+  SKIP_IF_REAL();
+  told heard;
+  health_monitor monitor(quick(), heard.listener());
+  ASSERT_TRUE(wait_for_boards(monitor, 1));
+  EXPECT_EQ(take().boards.at(0).instances.size(), 3U);
+  tree.replace({a100_seven()});
+  EXPECT_TRUE(heard.wait_for("layout: " + uuid_of_board(0) + " is cut differently now"));
+  EXPECT_EQ(take().boards.at(0).instances.size(), 7U);
+  tree.replace({a100_seven(), h100_mixed()});
+  EXPECT_TRUE(heard.wait_for("layout: " + uuid_of_board(1) + " is there now"));
+  tree.replace({a100_seven()});
+  EXPECT_TRUE(heard.wait_for(uuid_of_board(1) + " it does not answer: nvmlDeviceGetHandleByUUID: "
+                                                "NVML_ERROR_NOT_FOUND (6)"));
+}
+
+TEST_F(plugin_nvml, a_driver_that_comes_later_is_found) {
+  // Not the environment is changed while the monitor runs, which could be reading it.
+  make_tree(plain_gpus(1));
+  std::filesystem::rename(root_ / "gpus.conf", root_ / "gpus.conf.hidden");
+  if (driver::nvml_library::try_instance() != nullptr) {
+    GTEST_SKIP() << "NVML was loaded before in this process, or there is a real one";
+  }
+  EXPECT_THAT(take().problem, HasSubstr("load NVML"));
+  told heard;
+  health_monitor monitor(quick(), heard.listener());
+  EXPECT_TRUE(monitor.boards().empty());
+  std::filesystem::rename(root_ / "gpus.conf.hidden", root_ / "gpus.conf");
+  EXPECT_TRUE(heard.wait_for("layout: there is a driver now"));
+  ASSERT_TRUE(wait_for_boards(monitor, 1));
+  EXPECT_EQ(take().boards.size(), 1U);
+}
+
+TEST_F(plugin_nvml, events_of_the_time_in_which_boards_are_registered_again_are_not_lost) {
+  boards(plain_gpus(2));
+  SKIP_IF_REAL();
+  board_watch watch(*driver::nvml_library::try_instance());
+  ASSERT_EQ(watch.look().boards.size(), 2U);
+  ASSERT_TRUE(watch.begin_events({uuid_of_board(0)}));
+  event(uuid_of_board(0) + " 79");
+  event(uuid_of_board(0) + " 8");
+  // As when another board comes.
+  ASSERT_TRUE(watch.begin_events({uuid_of_board(0), uuid_of_board(1)}));
+  event(uuid_of_board(1) + " 48");
+  for (const auto& [board, xid] : {std::pair(0U, 79U), std::pair(0U, 8U), std::pair(1U, 48U)}) {
+    board_event seen;
+    ASSERT_EQ(watch.wait(2s, seen), board_watch::outcome::event) << xid;
+    EXPECT_EQ(seen.uuid, uuid_of_board(board));
+    EXPECT_EQ(seen.xid, xid);
+  }
+}
+
+TEST_F(plugin_nvml, a_monitor_whose_driver_hangs_says_so_and_ends_all_the_same) {
+  boards(plain_gpus(1));
+  SKIP_IF_REAL();
+  told heard;
+  auto monitor = std::make_unique<health_monitor>(quick(), heard.listener());
+  ASSERT_TRUE(wait_for_boards(*monitor, 1));
+  EXPECT_LT(monitor->silent_for(), 5s);
+  put("hang", "");
+  const auto hung = std::chrono::steady_clock::now();
+  while (monitor->silent_for() < 1s && std::chrono::steady_clock::now() - hung < patience) {
+    std::this_thread::sleep_for(10ms);
+  }
+  EXPECT_GE(monitor->silent_for(), 1s);
+  const auto start = std::chrono::steady_clock::now();
+  monitor.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
+  EXPECT_TRUE(health_monitor::any_left_behind());
+  // The thread goes on when the driver does, and tells nobody.
+  const std::size_t told_before = heard.lines().size();
+  std::filesystem::remove(root_ / "hang");
+  std::this_thread::sleep_for(200ms);
+  EXPECT_EQ(heard.lines().size(), told_before);
+}
+
+TEST_F(plugin_nvml, a_monitor_stops_soon) {
+  boards(plain_gpus(1));
+  SKIP_IF_REAL();
+  auto monitor = std::make_unique<health_monitor>(health_options{}, health_monitor::listener{});
+  ASSERT_TRUE(wait_for_boards(*monitor, 1));
+  const auto start = std::chrono::steady_clock::now();
+  monitor.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
+}
+
+}  // namespace
+}  // namespace gpushm::plugin

@@ -1,0 +1,507 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests against the fake API server: what comes back, what is sent, and what each refusal says.
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <mutex>
+#include <thread>
+
+#include "testing/process/deadline.hpp"
+#include "testing/process/proc_counters.hpp"
+#include "testing/process/temp_dir.hpp"
+#include "tests/kubelet/rest/world.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm::errc;
+using gpushm::kube::api_error;
+using gpushm::kube::client;
+using gpushm::kube::client_options;
+using gpushm::testing::fake_kube_api;
+using nlohmann::json;
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class rest_client : public ::testing::Test {
+ protected:
+  [[nodiscard]] static client_options quick() {
+    client_options options;
+    options.request_timeout = milliseconds(5'000);
+    return options;
+  }
+  /// The error of a GET that the server answers with a Status.
+  [[nodiscard]] std::string refused(int status,
+                                    const std::string& reason,
+                                    const std::string& message,
+                                    int retry_after_seconds = 0) {
+    server_.fail({.status = status,
+                  .reason = reason,
+                  .message = message,
+                  .retry_after_seconds = retry_after_seconds});
+    return failure_of([&] { (void)client_.get(std::string(nodes) + "/n1"); });
+  }
+
+  fake_kube_api server_;
+  client client_{{.url = server_.url()}, quick()};
+};
+
+TEST_F(rest_client, an_object_goes_its_way_from_creation_to_removal) {
+  const json made = client_.create(slices, slice("s1"));
+  EXPECT_EQ(made.at("metadata").at("generation"), 1);
+  const std::string path = std::string(slices) + "/s1";
+  EXPECT_EQ(client_.get(path), made);
+
+  json changed = made;
+  changed["spec"]["pool"]["generation"] = 2;
+  const json replaced = client_.replace(path, changed);
+  EXPECT_EQ(replaced.at("metadata").at("generation"), 2);
+  EXPECT_NE(replaced.at("metadata").at("resourceVersion"),
+            made.at("metadata").at("resourceVersion"));
+
+  client_.remove(path, made.at("metadata").at("uid"));
+  EXPECT_FALSE(server_.find(path));
+}
+
+TEST_F(rest_client, an_old_version_of_an_object_replaces_nothing) {
+  const json first = client_.create(slices, slice("s1"));
+  const std::string path = std::string(slices) + "/s1";
+  json second = first;
+  second["spec"]["pool"]["generation"] = 2;
+  client_.replace(path, second);
+  json late = first;
+  late["spec"]["pool"]["generation"] = 3;
+  try {
+    client_.replace(path, late);
+    FAIL() << "replaced";
+  } catch (const api_error& failure) {
+    EXPECT_TRUE(failure.conflict());
+    EXPECT_EQ(failure.code(), errc::gone_or_replaced);
+    EXPECT_EQ(failure.reason(), "Conflict");
+    EXPECT_STREQ(failure.what(),
+                 "update \"/apis/resource.k8s.io/v1/resourceslices/s1\": the API server answered "
+                 "409 Conflict: Operation cannot be fulfilled on resourceslices.resource.k8s.io "
+                 "\"s1\": the object has been modified; please apply your changes to the latest "
+                 "version and try again (read the object again and repeat the change)");
+  }
+  EXPECT_EQ(server_.find(path)->at("spec").at("pool").at("generation"), 2);
+}
+
+TEST_F(rest_client, only_the_object_with_the_uid_is_removed) {
+  client_.create(slices, slice("s1"));
+  const std::string path = std::string(slices) + "/s1";
+  EXPECT_THROW(client_.remove(path, "another"), api_error);
+  EXPECT_TRUE(server_.find(path));
+  client_.remove(path);
+  EXPECT_FALSE(server_.find(path));
+  EXPECT_EQ(failure_of([&] { client_.remove(path); }),
+            "delete \"/apis/resource.k8s.io/v1/resourceslices/s1\": the API server answered 404 "
+            "NotFound: resourceslices.resource.k8s.io \"s1\" not found");
+}
+
+TEST_F(rest_client, an_object_that_is_missing_is_told_from_a_version_that_is_not_served) {
+  const auto answer_to = [&](const std::string& path) {
+    try {
+      (void)client_.get(path);
+    } catch (const api_error& failure) {
+      return failure;
+    }
+    throw std::logic_error("found");
+  };
+  const std::string path = std::string(slices) + "/s1";
+  EXPECT_TRUE(answer_to(path).object_is_missing("s1"));
+  EXPECT_FALSE(answer_to(path).object_is_missing("s2"));
+  EXPECT_FALSE(answer_to(path).object_is_missing(""));
+  server_.set_resource_versions({"v1beta1"});
+  EXPECT_TRUE(answer_to(path).not_found());
+  EXPECT_FALSE(answer_to(path).object_is_missing("s1"));
+  server_.fail({.status = 404,
+                .reason = "NotFound",
+                .message = "the server could not find the requested resource"});
+  EXPECT_EQ(answer_to(path).reason(), "NotFound");
+  server_.fail({.status = 404,
+                .reason = "NotFound",
+                .message = "the server could not find the requested resource"});
+  EXPECT_FALSE(answer_to(path).object_is_missing("s1"));
+}
+
+TEST_F(rest_client, what_exists_is_not_created_again) {
+  client_.create(slices, slice("s1"));
+  try {
+    client_.create(slices, slice("s1"));
+    FAIL() << "created";
+  } catch (const api_error& failure) {
+    EXPECT_EQ(failure.code(), errc::already_exists);
+    EXPECT_STREQ(failure.what(),
+                 "create \"/apis/resource.k8s.io/v1/resourceslices\": the API server answered 409 "
+                 "AlreadyExists: resourceslices.resource.k8s.io \"s1\" already exists");
+  }
+}
+
+TEST_F(rest_client, an_invalid_object_is_refused_with_its_fields) {
+  json wrong = slice("s1");
+  wrong["spec"].erase("nodeName");
+  EXPECT_EQ(failure_of([&] { client_.create(slices, wrong); }),
+            "create \"/apis/resource.k8s.io/v1/resourceslices\": the API server answered 422 "
+            "Invalid: ResourceSlice.resource.k8s.io \"s1\" is invalid: spec: Required value: "
+            "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is "
+            "required (correct the fields that it names)");
+  json unsendable = slice("s1");
+  unsendable["spec"]["driver"] = "\xff";
+  EXPECT_EQ(failure_of([&] { client_.create(slices, unsendable); }),
+            "create \"/apis/resource.k8s.io/v1/resourceslices\": the object has a text that is not "
+            "UTF-8 (correct the text)");
+  EXPECT_THAT(server_.items(slices), IsEmpty());
+}
+
+TEST_F(rest_client, each_refusal_says_what_to_do) {
+  EXPECT_EQ(refused(401, "Unauthorized", "Unauthorized"),
+            "get \"/api/v1/nodes/n1\": the API server answered 401 Unauthorized: Unauthorized "
+            "(check that the token or certificate is of this cluster and has not expired)");
+  EXPECT_EQ(refused(403, "Forbidden", "no"),
+            "get \"/api/v1/nodes/n1\": the API server answered 403 Forbidden: no (grant it: a "
+            "ClusterRole with apiGroups [\"\"], resources [\"nodes\"], verbs [\"get\"])");
+  EXPECT_EQ(refused(404, "NotFound", "nodes \"n1\" not found"),
+            "get \"/api/v1/nodes/n1\": the API server answered 404 NotFound: nodes \"n1\" not "
+            "found");
+  EXPECT_EQ(refused(410, "Expired", "too old"),
+            "get \"/api/v1/nodes/n1\": the API server answered 410 Expired: too old (list again)");
+  EXPECT_EQ(refused(429, "TooManyRequests", "slow down", 7),
+            "get \"/api/v1/nodes/n1\": the API server answered 429 TooManyRequests: slow down; it "
+            "asks to wait 7 s (try again later)");
+  EXPECT_EQ(refused(503, "ServiceUnavailable", "starting"),
+            "get \"/api/v1/nodes/n1\": the API server answered 503 ServiceUnavailable: starting "
+            "(try again later)");
+  EXPECT_EQ(refused(500, "InternalError", "etcd"),
+            "get \"/api/v1/nodes/n1\": the API server answered 500 InternalError: etcd (see the "
+            "API server's log)");
+  EXPECT_EQ(refused(403, "Forbidden", "a\nb\x1b[31m"),
+            "get \"/api/v1/nodes/n1\": the API server answered 403 Forbidden: a b [31m (grant it: "
+            "a ClusterRole with apiGroups [\"\"], resources [\"nodes\"], verbs [\"get\"])");
+}
+
+TEST_F(rest_client, the_missing_permission_is_named_for_each_verb) {
+  const auto refuse = [this] { server_.fail({.status = 403, .reason = "Forbidden"}); };
+  refuse();
+  EXPECT_EQ(
+      failure_of([&] {
+        client_.replace("/apis/resource.k8s.io/v1/namespaces/a/resourceclaims/c/status", {});
+      }),
+      "update \"/apis/resource.k8s.io/v1/namespaces/a/resourceclaims/c/status\": the API server "
+      "answered 403 Forbidden (grant it: a Role or ClusterRole with apiGroups "
+      "[\"resource.k8s.io\"], resources [\"resourceclaims/status\"], verbs [\"update\"] bound in "
+      "namespace a)");
+  refuse();
+  EXPECT_EQ(failure_of([&] { (void)client_.list(slices); }),
+            "list \"/apis/resource.k8s.io/v1/resourceslices\": the API server answered 403 "
+            "Forbidden (grant it: a ClusterRole with apiGroups [\"resource.k8s.io\"], resources "
+            "[\"resourceslices\"], verbs [\"list\"])");
+  refuse();
+  EXPECT_EQ(failure_of([&] { client_.watch(slices, "1", {}, [](const auto&) {}, {}); }),
+            "watch \"/apis/resource.k8s.io/v1/resourceslices\": the API server answered 403 "
+            "Forbidden (grant it: a ClusterRole with apiGroups [\"resource.k8s.io\"], resources "
+            "[\"resourceslices\"], verbs [\"watch\"])");
+}
+
+TEST_F(rest_client, the_servers_wish_to_be_left_alone_can_be_met) {
+  server_.fail({.status = 429, .reason = "TooManyRequests", .retry_after_seconds = 3});
+  try {
+    (void)client_.get(nodes);
+    FAIL() << "answered";
+  } catch (const api_error& failure) {
+    EXPECT_EQ(failure.retry_after(), std::chrono::seconds(3));
+    EXPECT_EQ(failure.code(), errc::too_many_requests);
+  }
+}
+
+TEST_F(rest_client, a_list_is_complete_whatever_its_pages) {
+  fake_kube_api paged({.longest_page = 7});
+  const client asks({.url = paged.url()}, quick());
+  std::vector<std::string> expected;
+  for (int i = 100; i < 150; ++i) {
+    expected.push_back("s" + std::to_string(i));
+    paged.put(std::string(slices) + "/" + expected.back(), slice(expected.back()));
+  }
+  const json all = asks.list(slices);
+  EXPECT_EQ(names_of(all.at("items")), expected);
+  EXPECT_THAT(paged.requests(), SizeIs(8));
+  EXPECT_EQ(all.at("metadata").value("continue", ""), "");
+  EXPECT_EQ(all.at("metadata").at("resourceVersion"), "150");
+}
+
+TEST_F(rest_client, a_list_that_outlives_its_version_is_asked_for_at_once) {
+  fake_kube_api paged({.longest_page = 2});
+  const client asks({.url = paged.url()}, quick());
+  for (const char* name : {"a", "b", "c"}) {
+    paged.put(std::string(slices) + "/" + name, slice(name));
+  }
+  paged.fail({.query_part = "continue=", .status = 410, .reason = "Expired"});
+  EXPECT_THAT(names_of(asks.list(slices).at("items")), ElementsAre("a", "b", "c"));
+  EXPECT_THAT(paged.requests(), SizeIs(3));
+}
+
+TEST_F(rest_client, a_field_selector_reaches_the_server) {
+  server_.put(std::string(slices) + "/a", slice("a", "n1"));
+  server_.put(std::string(slices) + "/b", slice("b", "n2"));
+  server_.put(std::string(slices) + "/c", slice("c", "n1", "gpu.nvidia.com"));
+  const json found = client_.list(slices, "spec.nodeName=n1,spec.driver=gpushm.dev");
+  EXPECT_THAT(names_of(found.at("items")), ElementsAre("a"));
+}
+
+TEST_F(rest_client, the_versions_of_a_group_come_preferred_first) {
+  EXPECT_THAT(client_.versions_of("resource.k8s.io"), ElementsAre("v1", "v1beta2", "v1beta1"));
+  server_.set_resource_versions({"v1beta1", "v1"});
+  EXPECT_THAT(client_.versions_of("resource.k8s.io"), ElementsAre("v1beta1", "v1"));
+  server_.set_resource_versions({});
+  EXPECT_THAT(client_.versions_of("resource.k8s.io"), IsEmpty());
+  EXPECT_THAT(client_.versions_of(""), ElementsAre("v1"));
+}
+
+TEST_F(rest_client, requests_share_a_connection) {
+  for (int i = 0; i < 20; ++i) {
+    (void)client_.list(nodes);
+  }
+  EXPECT_EQ(server_.connections(), 1U);
+}
+
+TEST_F(rest_client, a_kept_connection_that_was_closed_is_no_failure) {
+  (void)client_.list(nodes);
+  server_.stop();
+  server_.start();
+  EXPECT_THAT(client_.list(nodes).at("items"), IsEmpty());
+}
+
+TEST_F(rest_client, many_threads_ask_at_once_and_nothing_leaks) {
+  (void)client_.list(nodes);
+  const auto before = gpushm_testing::total(gpushm_testing::count_descriptors(::getpid()));
+  {
+    const client shared({.url = server_.url()}, quick());
+    std::vector<std::jthread> threads;
+    for (int thread = 0; thread < 8; ++thread) {
+      threads.emplace_back([&shared, thread] {
+        for (int i = 0; i < 10; ++i) {
+          const std::string name = "s" + std::to_string(thread) + "-" + std::to_string(i);
+          shared.create(slices, slice(name));
+          EXPECT_EQ(name_of(shared.get(std::string(slices) + "/" + name)), name);
+        }
+      });
+    }
+  }
+  EXPECT_THAT(server_.items(slices), SizeIs(80));
+  // The server closes its sides when it sees that they have ended.
+  EXPECT_TRUE(gpushm_testing::eventually(
+      [&] {
+        return server_.open_connections() <= 1 &&
+               gpushm_testing::total(gpushm_testing::count_descriptors(::getpid())) <= before + 9;
+      },
+      std::chrono::seconds(10)))
+      << gpushm_testing::to_text(gpushm_testing::count_descriptors(::getpid()));
+}
+
+TEST_F(rest_client, the_agent_names_itself) {
+  client_options options = quick();
+  options.user_agent = "gpushmd/1.2";
+  (void)client({.url = server_.url() + "/"}, options).list(nodes);
+  EXPECT_EQ(server_.requests().back().user_agent, "gpushmd/1.2");
+  EXPECT_EQ(server_.requests().back().path, nodes);
+}
+
+TEST_F(rest_client, a_slow_server_is_given_up_on) {
+  client_options options;
+  options.request_timeout = milliseconds(200);
+  const client hasty({.url = server_.url()}, options);
+  server_.fail({.delay = milliseconds(5'000)});
+  EXPECT_EQ(failure_of([&] { (void)hasty.list(nodes); }),
+            "list \"/api/v1/nodes\": no answer within 0.2 s (see whether the API server is "
+            "overloaded)");
+}
+
+TEST_F(rest_client, a_server_that_is_not_there_is_named) {
+  server_.stop();
+  try {
+    (void)client_.list(nodes);
+    FAIL() << "answered";
+  } catch (const gpushm::error& failure) {
+    EXPECT_EQ(failure.code(), errc::peer_unreachable);
+    EXPECT_EQ(failure.what(),
+              "list \"/api/v1/nodes\": cannot connect to " + server_.url() +
+                  ": Connection refused (ECONNREFUSED) (check that the API server runs and that "
+                  "its address is right)");
+  }
+}
+
+TEST_F(rest_client, a_lost_answer_is_told_and_the_change_is_there) {
+  (void)client_.list(nodes);
+  server_.fail({.method = "POST", .lose_answer = true});
+  // On a kept connection libcurl cannot know that the server had taken it, and asks again.
+  const std::string failure = failure_of([&] { client_.create(slices, slice("s1")); });
+  EXPECT_THAT(failure,
+              ::testing::AnyOf("create \"/apis/resource.k8s.io/v1/resourceslices\": the API server "
+                               "answered 409 AlreadyExists: resourceslices.resource.k8s.io \"s1\" "
+                               "already exists",
+                               "create \"/apis/resource.k8s.io/v1/resourceslices\": the connection "
+                               "to " +
+                                   server_.url() +
+                                   " broke before the answer was complete (try again; see the API "
+                                   "server's log)"));
+  EXPECT_TRUE(server_.find(std::string(slices) + "/s1"));
+}
+
+TEST_F(rest_client, no_proxy_of_the_environment_is_used) {
+  ::setenv("http_proxy", "http://127.0.0.1:1", 1);
+  ::setenv("all_proxy", "http://127.0.0.1:1", 1);
+  EXPECT_EQ(failure_of([&] { (void)client({.url = server_.url()}, quick()).list(nodes); }),
+            "no error");
+  ::unsetenv("http_proxy");
+  ::unsetenv("all_proxy");
+  EXPECT_NE(failure_of([&] {
+              (void)client({.url = server_.url(), .proxy_url = "http://127.0.0.1:1"}, quick())
+                  .list(nodes);
+            }),
+            "no error");
+}
+
+TEST_F(rest_client, ipv6_is_reached) {
+  std::optional<fake_kube_api> six;
+  try {
+    six.emplace(gpushm::testing::fake_kube_options{.address = "::1"});
+  } catch (const std::runtime_error& failure) {
+    GTEST_SKIP() << "no IPv6 here: " << failure.what();
+  }
+  EXPECT_EQ(failure_of([&] { (void)client({.url = six->url()}, quick()).list(nodes); }),
+            "no error");
+}
+
+TEST_F(rest_client, what_is_no_url_is_refused_at_once) {
+  EXPECT_EQ(failure_of([] { client({.url = "127.0.0.1:6443"}); }),
+            "connect to the API server \"127.0.0.1:6443\": it is no http or https URL (write "
+            "https://HOST:PORT)");
+}
+
+// ---- tokens ----
+
+class rest_token : public rest_client {
+ protected:
+  void write_token(const std::string& text) const {
+    // As the kubelet does: another file takes the name.
+    std::ofstream(directory_ / "new") << text;
+    ASSERT_EQ(::rename((directory_ / "new").c_str(), file_.c_str()), 0);
+  }
+
+  gpushm_testing::temp_dir directory_;
+  std::string file_ = directory_ / "token";
+};
+
+TEST_F(rest_token, a_rotated_token_is_used_with_the_next_request) {
+  write_token("one\n");
+  server_.set_tokens({"one"});
+  const client asks({.url = server_.url(), .token_file = file_}, quick());
+  (void)asks.list(nodes);
+  EXPECT_EQ(server_.requests().back().authorization, "Bearer one");
+  write_token("two");
+  server_.set_tokens({"two"});
+  server_.clear_requests();
+  (void)asks.list(nodes);
+  EXPECT_THAT(server_.requests(), SizeIs(1));
+}
+
+TEST_F(rest_token, a_token_refused_and_replaced_meanwhile_is_tried_once_more) {
+  write_token("one");
+  server_.set_tokens({"two"});
+  const client asks({.url = server_.url(), .token_file = file_}, quick());
+  server_.fail({.delay = milliseconds(500)});
+  std::jthread rotates([this] {
+    EXPECT_TRUE(
+        server_.wait_for_request([](const auto&) { return true; }, std::chrono::seconds(10)));
+    write_token("two");
+  });
+  EXPECT_THAT(asks.list(nodes).at("items"), IsEmpty());
+  const auto requests = server_.requests();
+  ASSERT_THAT(requests, SizeIs(2));
+  EXPECT_EQ(requests[0].status, 401);
+  EXPECT_EQ(requests[1].authorization, "Bearer two");
+}
+
+TEST_F(rest_token, a_token_refused_for_good_is_tried_once) {
+  write_token("one");
+  server_.set_tokens({"two"});
+  const client asks({.url = server_.url(), .token_file = file_}, quick());
+  EXPECT_EQ(failure_of([&] { (void)asks.list(nodes); }),
+            "list \"/api/v1/nodes\": the API server answered 401 Unauthorized: Unauthorized (check "
+            "that the token or certificate is of this cluster and has not expired)");
+  EXPECT_THAT(server_.requests(), SizeIs(1));
+}
+
+TEST_F(rest_token, a_file_that_is_away_for_a_moment_leaves_the_last_token) {
+  write_token("one");
+  server_.set_tokens({"one"});
+  const client asks({.url = server_.url(), .token_file = file_}, quick());
+  (void)asks.list(nodes);
+  ASSERT_EQ(::unlink(file_.c_str()), 0);
+  (void)asks.list(nodes);
+  EXPECT_EQ(server_.requests().back().authorization, "Bearer one");
+}
+
+TEST_F(rest_token, a_token_that_is_none_is_told) {
+  const auto asking = [this] {
+    return failure_of(
+        [this] { (void)client({.url = server_.url(), .token_file = file_}, quick()).list(nodes); });
+  };
+  EXPECT_EQ(
+      asking(),
+      "read token \"" + file_ + "\": open: No such file or directory (ENOENT) (check the path)");
+  write_token(" \n");
+  EXPECT_EQ(asking(),
+            "read token \"" + file_ + "\": it is empty (mount a service account token there)");
+  write_token("a\nEvil: header");
+  EXPECT_EQ(asking(),
+            "read token \"" + file_ +
+                "\": it has other characters than a token may have (mount a service account token "
+                "there)");
+  EXPECT_THAT(server_.requests(), IsEmpty());
+}
+
+// ---- counters ----
+
+class recording_observer : public gpushm::base::operation_observer {
+ public:
+  void finished(std::string_view service,
+                std::string_view operation,
+                std::string_view outcome,
+                std::chrono::nanoseconds took) noexcept override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_GT(took.count(), 0);
+    seen.push_back(std::string(service).append(" ").append(operation).append(" ").append(outcome));
+  }
+  std::vector<std::string> seen;
+
+ private:
+  std::mutex mutex_;
+};
+
+TEST_F(rest_client, each_operation_is_counted_with_its_outcome) {
+  recording_observer observer;
+  client_options options = quick();
+  options.observer = &observer;
+  const client asks({.url = server_.url()}, options);
+  asks.create(slices, slice("s"));
+  (void)asks.get(std::string(slices) + "/s");
+  (void)asks.list(slices);
+  asks.replace(std::string(slices) + "/s", slice("s"));
+  asks.remove(std::string(slices) + "/s");
+  EXPECT_THROW((void)asks.get(std::string(slices) + "/s"), api_error);
+  EXPECT_THAT(observer.seen,
+              ElementsAre("kubernetes_api CREATE ok",
+                          "kubernetes_api GET ok",
+                          "kubernetes_api LIST ok",
+                          "kubernetes_api UPDATE ok",
+                          "kubernetes_api DELETE ok",
+                          "kubernetes_api GET gone_or_replaced"));
+}
+
+}  // namespace
+}  // namespace gpushm_tests

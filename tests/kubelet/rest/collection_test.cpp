@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+// A collection kept at hand through everything that a server does: nothing missing, nothing twice.
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#include "testing/process/deadline.hpp"
+#include "testing/process/logged.hpp"
+#include "testing/process/proc_counters.hpp"
+#include "tests/kubelet/rest/world.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm::kube::client;
+using gpushm::kube::collection_watch;
+using gpushm::kube::watch_event;
+using gpushm::testing::fake_kube_api;
+using gpushm_testing::eventually;
+using nlohmann::json;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr seconds patience_limit{20};
+
+/// What a collection looks like to who hears lists and events; complains of what cannot be.
+class mirror {
+ public:
+  [[nodiscard]] collection_watch::handler handler() {
+    return {[this](const std::vector<json>& items) { listed(items); },
+            [this](const watch_event& event) { happened(event); }};
+  }
+  [[nodiscard]] bool wait_for(const std::vector<std::string>& names) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, patience_limit, [&] { return names_now() == names; });
+  }
+  [[nodiscard]] std::size_t lists() const {
+    const std::lock_guard lock(mutex_);
+    return lists_;
+  }
+  [[nodiscard]] std::size_t events() const {
+    const std::lock_guard lock(mutex_);
+    return events_;
+  }
+  [[nodiscard]] std::vector<std::string> names() const {
+    const std::lock_guard lock(mutex_);
+    return names_now();
+  }
+
+ private:
+  [[nodiscard]] std::vector<std::string> names_now() const {
+    std::vector<std::string> names;
+    for (const auto& each : objects_) {
+      names.push_back(each.first);
+    }
+    return names;
+  }
+  void listed(const std::vector<json>& items) {
+    const std::lock_guard lock(mutex_);
+    objects_.clear();
+    for (const json& each : items) {
+      objects_[name_of(each)] = each;
+    }
+    ++lists_;
+    changed_.notify_all();
+  }
+  void happened(const watch_event& event) {
+    const std::lock_guard lock(mutex_);
+    const std::string name = name_of(event.object);
+    ++events_;
+    EXPECT_EQ(objects_.contains(name), event.type != "ADDED") << event.type << " " << name;
+    if (event.type == "DELETED") {
+      objects_.erase(name);
+    } else {
+      objects_[name] = event.object;
+    }
+    changed_.notify_all();
+  }
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, json> objects_;
+  std::size_t lists_ = 0;
+  std::size_t events_ = 0;
+};
+
+class rest_collection : public ::testing::Test {
+ protected:
+  void put(const std::string& name) { server_.put(std::string(slices) + "/" + name, slice(name)); }
+  [[nodiscard]] std::size_t asked(const std::string& part) const {
+    std::size_t count = 0;
+    for (const auto& each : server_.requests()) {
+      count += each.query.find(part) != std::string::npos ? 1U : 0U;
+    }
+    return count;
+  }
+  [[nodiscard]] bool becomes_current(const collection_watch& watch) const {
+    return eventually([&] { return watch.is_current(); }, patience_limit);
+  }
+
+  fake_kube_api server_;
+  client client_{{.url = server_.url()}};
+  mirror seen_;
+};
+
+TEST_F(rest_collection, lists_then_follows) {
+  put("a");
+  const collection_watch watch(client_, slices, "spec.driver=gpushm.dev", seen_.handler());
+  ASSERT_TRUE(seen_.wait_for({"a"}));
+  put("b");
+  server_.put(std::string(slices) + "/other", slice("other", "n1", "gpu.nvidia.com"));
+  put("c");
+  server_.erase(std::string(slices) + "/a");
+  EXPECT_TRUE(seen_.wait_for({"b", "c"}));
+  EXPECT_TRUE(becomes_current(watch));
+  EXPECT_EQ(watch.last_failure(), "");
+  EXPECT_EQ(seen_.lists(), 1U);
+  EXPECT_EQ(seen_.events(), 3U);
+}
+
+TEST_F(rest_collection, ends_and_cuts_of_the_stream_lose_and_double_nothing) {
+  const collection_watch watch(client_, slices, {}, seen_.handler());
+  ASSERT_TRUE(becomes_current(watch));
+  std::vector<std::string> expected;
+  for (int i = 100; i < 160; ++i) {
+    expected.push_back("s" + std::to_string(i));
+    put(expected.back());
+    if (i % 10 == 3) {
+      server_.end_watches();
+    } else if (i % 10 == 7) {
+      server_.cut_watches();
+    }
+  }
+  EXPECT_TRUE(seen_.wait_for(expected));
+  EXPECT_EQ(seen_.lists(), 1U);
+  EXPECT_EQ(seen_.events(), expected.size());
+  EXPECT_TRUE(becomes_current(watch));
+}
+
+TEST_F(rest_collection, resumes_where_a_bookmark_left_it) {
+  const collection_watch watch(client_, slices, "spec.driver=gpushm.dev", seen_.handler());
+  ASSERT_TRUE(server_.wait_for_watches(1, patience_limit));
+  server_.put(std::string(nodes) + "/n1");
+  server_.send_bookmarks();
+  ASSERT_TRUE(eventually(
+      [&] {
+        server_.end_watches();
+        return asked("resourceVersion=101") > 0;
+      },
+      patience_limit));
+  EXPECT_EQ(seen_.lists(), 1U);
+}
+
+TEST_F(rest_collection, a_version_that_is_gone_is_listed_again) {
+  put("a");
+  const collection_watch watch(client_, slices, {}, seen_.handler());
+  ASSERT_TRUE(server_.wait_for_watches(1, patience_limit));
+  server_.expire_history();
+  server_.erase(std::string(slices) + "/a");
+  put("b");
+  EXPECT_TRUE(seen_.wait_for({"b"}));
+  EXPECT_TRUE(eventually([&] { return seen_.lists() == 2; }, patience_limit));
+  EXPECT_TRUE(becomes_current(watch));
+  // 410 as the answer itself, too.
+  server_.fail({.query_part = "watch=1", .status = 410, .reason = "Gone"});
+  EXPECT_TRUE(eventually(
+      [&] {
+        server_.end_watches();  // again: the second watch may just be beginning
+        return seen_.lists() == 3;
+      },
+      patience_limit));
+}
+
+TEST_F(rest_collection, what_is_gone_is_listed_again_at_once_after_an_outage_too) {
+  put("a");
+  const collection_watch watch(client_, slices, {}, seen_.handler());
+  ASSERT_TRUE(server_.wait_for_watches(1, patience_limit));
+  // The pause grows to 3.2 s.
+  server_.fail({.query_part = "watch=1", .times = 5, .status = 503});
+  server_.end_watches();
+  ASSERT_TRUE(eventually([&] { return asked("watch=1") >= 6; }, patience_limit));
+  server_.expire_history();
+  server_.erase(std::string(slices) + "/a");
+  put("b");
+  ASSERT_TRUE(seen_.wait_for({"b"}));
+  const auto requests = server_.requests();
+  const auto again = std::find_if(requests.rbegin(), requests.rend(), [](const auto& each) {
+    return each.query.find("limit=") != std::string::npos;
+  });
+  ASSERT_NE(again, requests.rend());
+  const auto before = std::next(again);
+  ASSERT_NE(before, requests.rend());
+  EXPECT_NE(before->query.find("watch=1"), std::string::npos);
+  EXPECT_LT(again->at - before->at, milliseconds(2'000));
+}
+
+TEST_F(rest_collection, a_server_that_says_gone_each_time_is_not_asked_without_pause) {
+  server_.fail({.query_part = "watch=1", .times = 1'000, .status = 410, .reason = "Expired"});
+  const collection_watch watch(client_, slices, {}, seen_.handler());
+  std::this_thread::sleep_for(milliseconds(1'500));
+  EXPECT_GE(asked("limit="), 3U);
+  EXPECT_LE(asked("limit="), 8U);
+}
+
+TEST_F(rest_collection, what_a_handler_could_not_take_comes_again) {
+  std::atomic<int> failing{1};
+  auto handler = seen_.handler();
+  const auto happened = handler.event;
+  handler.event = [&](const watch_event& event) {
+    if (failing-- > 0) {
+      throw std::bad_alloc();
+    }
+    happened(event);
+  };
+  const collection_watch watch(client_, slices, {}, handler);
+  ASSERT_TRUE(becomes_current(watch));
+  put("a");
+  EXPECT_TRUE(seen_.wait_for({"a"}));
+  put("b");
+  EXPECT_TRUE(seen_.wait_for({"a", "b"}));
+  // A list that could not be taken, too.
+  failing = 1;
+  const auto listed = handler.listed;
+  handler.listed = [&](const std::vector<json>& items) {
+    if (failing-- > 0) {
+      throw std::bad_alloc();
+    }
+    listed(items);
+  };
+  const collection_watch second(client_, slices, {}, handler);
+  EXPECT_TRUE(eventually([&] { return seen_.lists() >= 3; }, patience_limit));
+}
+
+TEST_F(rest_collection, an_outage_is_a_line_and_its_end_another) {
+  const gpushm_testing::logged lines;
+  const collection_watch watch(client_, slices, {}, seen_.handler());
+  ASSERT_TRUE(becomes_current(watch));
+  server_.cut_watches();  // what the next try gets is not an outage
+  ASSERT_TRUE(eventually([&] { return asked("watch=1") >= 2; }, patience_limit));
+  ASSERT_TRUE(becomes_current(watch));
+  server_.fail(
+      {.query_part = "watch=1", .times = 4, .status = 503, .reason = "ServiceUnavailable"});
+  ASSERT_TRUE(eventually(
+      [&] {
+        if (asked("watch=1") < 3) {
+          server_.end_watches();  // again: the second watch may just be beginning
+        }
+        return asked("watch=1") >= 7;
+      },
+      patience_limit));
+  ASSERT_TRUE(becomes_current(watch));
+  EXPECT_THAT(lines.with("watch"),
+              ElementsAre("watch \"/apis/resource.k8s.io/v1/resourceslices\": the API server "
+                          "answered 503 ServiceUnavailable (try again later); trying again",
+                          ::testing::MatchesRegex("watch \"/apis/resource.k8s.io/v1/resourceslices"
+                                                  "\": works again after 4 failures in [0-9]+ s")));
+}
+
+TEST_F(rest_collection, failures_are_told_and_waited_for_longer_each_time) {
+  server_.fail({.times = 1'000, .status = 503, .reason = "ServiceUnavailable"});
+  const auto start = std::chrono::steady_clock::now();
+  const collection_watch watch(client_, slices, {}, seen_.handler());
+  ASSERT_TRUE(eventually([&] { return server_.requests().size() >= 5; }, patience_limit));
+  // 100, 200, 400 and 800 ms, each up to a quarter shorter.
+  EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(1'125));
+  EXPECT_FALSE(watch.is_current());
+  EXPECT_EQ(watch.last_failure(),
+            "list \"/apis/resource.k8s.io/v1/resourceslices\": the API server answered 503 "
+            "ServiceUnavailable (try again later)");
+  server_.clear_failures();
+  put("a");
+  EXPECT_TRUE(seen_.wait_for({"a"}));
+  EXPECT_TRUE(becomes_current(watch));
+  EXPECT_EQ(watch.last_failure(), "");
+}
+
+TEST_F(rest_collection, a_server_that_asks_for_time_gets_it) {
+  server_.fail({.status = 429, .reason = "TooManyRequests", .retry_after_seconds = 1});
+  const collection_watch watch(client_, slices, {}, seen_.handler());
+  ASSERT_TRUE(server_.wait_for_watches(1, patience_limit));
+  const auto requests = server_.requests();
+  ASSERT_GE(requests.size(), 2U);
+  EXPECT_GE(requests[1].at - requests[0].at, seconds(1));
+}
+
+TEST_F(rest_collection, streams_that_end_at_once_are_not_asked_for_without_pause) {
+  const collection_watch watch(client_, slices, {}, seen_.handler());
+  const auto deadline = std::chrono::steady_clock::now() + milliseconds(1'500);
+  while (std::chrono::steady_clock::now() < deadline) {
+    ASSERT_TRUE(server_.wait_for_watches(1, patience_limit));
+    server_.end_watches();
+    ASSERT_TRUE(eventually([&] { return server_.watches() == 0; }, patience_limit));
+  }
+  EXPECT_LE(asked("watch=1"), 7U);
+}
+
+TEST_F(rest_collection, a_server_that_goes_and_comes_back_is_followed_again) {
+  put("a");
+  const collection_watch watch(client_, slices, {}, seen_.handler());
+  ASSERT_TRUE(seen_.wait_for({"a"}));
+  ASSERT_TRUE(becomes_current(watch));
+  server_.stop();
+  EXPECT_TRUE(eventually([&] { return !watch.is_current(); }, patience_limit));
+  put("b");
+  server_.start();
+  EXPECT_TRUE(seen_.wait_for({"a", "b"}));
+  EXPECT_EQ(seen_.lists(), 1U);
+}
+
+TEST_F(rest_collection, ends_at_once_whatever_the_server_does) {
+  const auto threads = gpushm_testing::count_threads(::getpid());
+  const auto descriptors = gpushm_testing::total(gpushm_testing::count_descriptors(::getpid()));
+  for (const bool slow : {false, true}) {
+    if (slow) {
+      server_.fail({.delay = seconds(60)});
+    }
+    server_.clear_requests();
+    auto asks = std::make_unique<client>(gpushm::kube::server_access{.url = server_.url()});
+    auto watch = std::make_unique<collection_watch>(*asks, slices, "", seen_.handler());
+    ASSERT_TRUE(server_.wait_for_request([](const auto&) { return true; }, patience_limit));
+    const auto start = std::chrono::steady_clock::now();
+    watch.reset();
+    EXPECT_LT(std::chrono::steady_clock::now() - start, gpushm_testing::patience(seconds(10)));
+  }
+  server_.stop();
+  EXPECT_TRUE(eventually(
+      [&] {
+        return gpushm_testing::count_threads(::getpid()) <= threads &&
+               gpushm_testing::total(gpushm_testing::count_descriptors(::getpid())) <= descriptors;
+      },
+      patience_limit))
+      << gpushm_testing::to_text(gpushm_testing::count_descriptors(::getpid()));
+}
+
+}  // namespace
+}  // namespace gpushm_tests

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// One watch: its events, its ends, and how soon it stops.
+
+#include <gmock/gmock.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "testing/process/deadline.hpp"
+#include "tests/kubelet/rest/world.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm::kube::api_error;
+using gpushm::kube::client;
+using gpushm::kube::client_options;
+using gpushm::kube::watch_event;
+using gpushm::testing::fake_kube_api;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+
+constexpr seconds patience_limit{20};
+
+/// A watch on a thread of its own.
+class watching {
+ public:
+  watching(const client& through, std::string from)
+      : thread_([this, &through, from = std::move(from)](const std::stop_token& stop) {
+          std::string failure = failure_of([&] {
+            through.watch(
+                slices, from, {}, [this](const watch_event& event) { take(event); }, stop);
+          });
+          const std::lock_guard lock(mutex_);
+          ended_ = std::move(failure);
+          changed_.notify_all();
+        }) {}
+
+  [[nodiscard]] bool wait_events(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, patience_limit, [&] { return events_.size() >= count; });
+  }
+  /// How it ended; "" when it did not.
+  [[nodiscard]] std::string wait_end() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, patience_limit, [&] { return ended_.has_value(); });
+    return ended_.value_or("");
+  }
+  [[nodiscard]] std::vector<std::string> events() {
+    const std::lock_guard lock(mutex_);
+    return events_;
+  }
+  void stop() { thread_.request_stop(); }
+
+ private:
+  void take(const watch_event& event) {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(event.type == "BOOKMARK"
+                          ? "BOOKMARK " +
+                                event.object.at("metadata").at("resourceVersion").get<std::string>()
+                          : event.type + " " + name_of(event.object));
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> events_;
+  std::optional<std::string> ended_;
+  std::jthread thread_;
+};
+
+class rest_watch : public ::testing::Test {
+ protected:
+  [[nodiscard]] std::string version() const {
+    return client_.list(slices).at("metadata").at("resourceVersion");
+  }
+  void put(const std::string& name, const std::string& node = "n1") {
+    server_.put(std::string(slices) + "/" + name, slice(name, node));
+  }
+  void open(std::size_t count = 1) { ASSERT_TRUE(server_.wait_for_watches(count, patience_limit)); }
+
+  fake_kube_api server_;
+  client client_{{.url = server_.url()}};
+};
+
+TEST_F(rest_watch, what_happens_is_told_in_its_order) {
+  put("old");
+  watching watch(client_, version());
+  open();
+  put("a");
+  put("a", "n2");
+  put("b");
+  server_.erase(std::string(slices) + "/a");
+  server_.send_bookmarks();
+  ASSERT_TRUE(watch.wait_events(5));
+  EXPECT_THAT(watch.events(),
+              ElementsAre("ADDED a", "MODIFIED a", "ADDED b", "DELETED a", "BOOKMARK 105"));
+}
+
+TEST_F(rest_watch, it_asks_for_bookmarks_and_an_end) {
+  watching watch(client_, "100");
+  open();
+  const auto query = server_.requests().back().query;
+  EXPECT_EQ(query, "watch=1&allowWatchBookmarks=true&timeoutSeconds=300&resourceVersion=100");
+}
+
+TEST_F(rest_watch, what_happened_before_it_opened_is_told) {
+  const std::string from = version();
+  put("a");
+  put("b");
+  watching watch(client_, from);
+  ASSERT_TRUE(watch.wait_events(2));
+  EXPECT_THAT(watch.events(), ElementsAre("ADDED a", "ADDED b"));
+}
+
+TEST_F(rest_watch, it_returns_when_the_server_ends_it_and_the_connection_stays) {
+  watching watch(client_, "100");
+  open();
+  server_.end_watches();
+  EXPECT_EQ(watch.wait_end(), "no error");
+  (void)client_.list(slices);
+  EXPECT_EQ(server_.connections(), 1U);
+}
+
+TEST_F(rest_watch, a_connection_that_is_cut_is_told) {
+  watching watch(client_, "100");
+  open();
+  server_.cut_watches();
+  EXPECT_EQ(watch.wait_end(),
+            "watch \"/apis/resource.k8s.io/v1/resourceslices\": the connection to " +
+                server_.url() +
+                " broke before the answer was complete (try again; see the API server's log)");
+}
+
+TEST_F(rest_watch, a_version_that_is_too_old_is_gone) {
+  put("a");
+  server_.expire_history();
+  try {
+    client_.watch(slices, "100", {}, [](const watch_event&) {}, {});
+    FAIL() << "watched";
+  } catch (const api_error& failure) {
+    EXPECT_TRUE(failure.gone());
+    EXPECT_EQ(failure.reason(), "Expired");
+    EXPECT_STREQ(failure.what(),
+                 "watch \"/apis/resource.k8s.io/v1/resourceslices\": the API server answered 410 "
+                 "Expired: too old resource version: 100 (102) (list again)");
+  }
+}
+
+TEST_F(rest_watch, it_stops_soon_also_while_nothing_happens) {
+  watching watch(client_, "100");
+  open();
+  const auto start = std::chrono::steady_clock::now();
+  watch.stop();
+  EXPECT_EQ(watch.wait_end(), "no error");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, gpushm_testing::patience(seconds(5)));
+}
+
+TEST_F(rest_watch, a_stop_during_a_slow_start_is_heard_too) {
+  server_.fail({.delay = seconds(60)});
+  watching watch(client_, "100");
+  ASSERT_TRUE(server_.wait_for_request([](const auto&) { return true; }, patience_limit));
+  watch.stop();
+  EXPECT_EQ(watch.wait_end(), "no error");
+}
+
+TEST_F(rest_watch, a_stream_that_says_nothing_counts_as_dead) {
+  client_options options;
+  options.watch_silence = milliseconds(300);
+  const client impatient({.url = server_.url()}, options);
+  EXPECT_EQ(
+      failure_of([&] { impatient.watch(slices, "100", {}, [](const watch_event&) {}, {}); }),
+      "watch \"/apis/resource.k8s.io/v1/resourceslices\": the stream has said nothing for 0.3 "
+      "s (see whether the API server is overloaded)");
+}
+
+TEST_F(rest_watch, bookmarks_are_signs_of_life) {
+  fake_kube_api lively({.bookmark_interval = milliseconds(50)});
+  client_options options;
+  options.watch_silence = gpushm_testing::patience(milliseconds(2'000));
+  options.watch_time = seconds(4);
+  const client patient({.url = lively.url()}, options);
+  std::size_t bookmarks = 0;
+  EXPECT_EQ(failure_of([&] {
+              patient.watch(slices,
+                            "100",
+                            {},
+                            [&bookmarks](const watch_event& event) {
+                              bookmarks += event.type == "BOOKMARK" ? 1U : 0U;
+                            },
+                            {});
+            }),
+            "no error");
+  EXPECT_GT(bookmarks, 5U);
+}
+
+TEST_F(rest_watch, what_its_handler_throws_comes_out) {
+  put("a");
+  EXPECT_THROW(client_.watch(
+                   slices, "0", {}, [](const watch_event&) { throw std::logic_error("mine"); }, {}),
+               std::logic_error);
+  EXPECT_EQ(failure_of([&] { (void)client_.list(slices); }), "no error");
+}
+
+}  // namespace
+}  // namespace gpushm_tests

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pods get devices through server and kubelet: never the same twice, never an unhealthy one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+#include "tests/kubelet/server/server_test_support.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm::kubelet::manager;
+using gpushm_testing::admission_error;
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+class server_allocation : public ::testing::Test, protected server_test_base {
+ protected:
+  server_allocation() { kubelet_.start(); }
+  [[nodiscard]] std::string refusal(const std::string& pod, std::size_t count) {
+    try {
+      const auto got = kubelet_.allocate(pod, gpu, count);
+      return std::string("got ").append(std::to_string(got.ids.size()));
+    } catch (const admission_error& refused) {
+      return refused.what();
+    }
+  }
+};
+
+TEST_F(server_allocation, a_kubelet_asks_for_preferences_only_when_there_are_any) {
+  manager served(options());
+  served.set_resources({std::make_shared<test_resource>(gpu, 3),
+                        std::make_shared<test_resource>("gpushm.dev/share", 3, true)});
+  ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 3, seconds(20)));
+  ASSERT_TRUE(kubelet_.wait_for_healthy("gpushm.dev/share", 3, seconds(20)));
+  EXPECT_THAT(kubelet_.allocate("pod", gpu, 1).ids, ElementsAre("device-0"));
+  const auto preferred = kubelet_.allocate("pod", "gpushm.dev/share", 1);
+  EXPECT_THAT(preferred.preferred, ElementsAre("device-2"));
+  EXPECT_THAT(preferred.ids, ElementsAre("device-2"));
+  EXPECT_EQ(preferred.allocation.envs.at("TEST_DEVICES"), "device-2");
+  EXPECT_THAT(preferred.allocation.cdi_devices, ElementsAre("example.com/test=device-2"));
+}
+
+TEST_F(server_allocation, accounts_hold_whatever_happens) {
+  constexpr std::size_t devices = 24;
+  const auto what = std::make_shared<test_resource>(gpu, devices, true);
+  manager served(options());
+  served.set_resources({what});
+  ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, devices, seconds(20)));
+  // A fixed seed: the same run every time.
+  std::minstd_rand random(20'260'801);  // NOLINT(cert-msc51-cpp): not for secrets
+  std::map<std::string, std::vector<std::string>> pods;
+  std::set<std::string> sick;
+  int refused = 0;
+  for (int step = 0; step < 300; ++step) {
+    const auto choice = random() % 10;
+    if (choice < 5) {
+      const std::string pod = std::string("pod-").append(std::to_string(step));
+      try {
+        const auto got = kubelet_.allocate(pod, gpu, 1 + random() % 4);
+        for (const std::string& id : got.ids) {
+          ASSERT_EQ(sick.count(id), 0U) << id << " is unhealthy";
+          for (const auto& [other, ids] : pods) {
+            ASSERT_EQ(std::count(ids.begin(), ids.end(), id), 0) << id << " is " << other << "'s";
+          }
+        }
+        pods[pod] = got.ids;
+      } catch (const admission_error&) {
+        ++refused;
+      }
+    } else if (choice < 8 && !pods.empty()) {
+      const auto which =
+          std::next(pods.begin(), static_cast<std::ptrdiff_t>(random() % pods.size()));
+      kubelet_.free(which->first);
+      pods.erase(which);
+    } else {
+      const std::string id = std::string("device-").append(std::to_string(random() % devices));
+      const bool healthy = sick.erase(id) != 0;
+      if (!healthy) {
+        sick.insert(id);
+      }
+      what->set_health(id, healthy);
+      ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, devices - sick.size(), seconds(20)));
+    }
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_FALSE(pods.empty());
+}
+
+TEST_F(server_allocation, what_pods_have_stays_theirs_over_a_restart_of_the_kubelet) {
+  manager served(options());
+  served.set_resources({std::make_shared<test_resource>(gpu, 3)});
+  ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 3, seconds(20)));
+  EXPECT_THAT(kubelet_.allocate("first", gpu, 2).ids, SizeIs(2));
+  kubelet_.stop();
+  EXPECT_EQ(refusal("second", 1), "no device plugin is connected for nvidia.com/gpu");
+  kubelet_.start();
+  ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 3, seconds(20)));
+  EXPECT_EQ(
+      refusal("second", 2),
+      "requested number of devices unavailable for nvidia.com/gpu. Requested: 2, Available: 1");
+  kubelet_.free("first");
+  EXPECT_EQ(refusal("second", 3), "got 3");
+}
+
+TEST_F(server_allocation, sixty_four_gpus_with_a_hundred_replicas_each) {
+  constexpr std::size_t all = 6'400;
+  const auto what = std::make_shared<test_resource>(gpu, all);
+  manager served(options());
+  served.set_resources({what});
+  ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, all, seconds(30)));
+  EXPECT_THAT(kubelet_.allocate("most", gpu, all - 1).ids, SizeIs(all - 1));
+  what->set_health("device-6399", false);
+  ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, all - 1, seconds(30)));
+  EXPECT_EQ(
+      refusal("another", 1),
+      "requested number of devices unavailable for nvidia.com/gpu. Requested: 1, Available: 0");
+}
+
+}  // namespace
+}  // namespace gpushm_tests

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server's small parts by themselves.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <set>
+#include <stdexcept>
+
+#include "kubelet/server/grpc_status.hpp"
+#include "kubelet/server/kubelet_socket.hpp"
+#include "kubelet/server/messages.hpp"
+#include "kubelet/server/socket_name.hpp"
+#include "tests/kubelet/server/server_test_support.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm::errc;
+using gpushm::error;
+using gpushm::kubelet::unique_socket_name;
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+TEST(server_socket_name, is_never_the_same_twice_and_says_whose_it_is) {
+  std::set<std::string> names;
+  for (int time = 0; time < 100; ++time) {
+    names.insert(unique_socket_name("/d", "gpushm", "nvidia.com/gpu"));
+  }
+  EXPECT_THAT(names, SizeIs(100));
+  EXPECT_THAT(*names.begin(),
+              AllOf(StartsWith("gpushm-nvidia.com_gpu-" + std::to_string(::getpid()) + "-"),
+                    EndsWith(".sock"),
+                    Not(HasSubstr("/"))));
+}
+
+TEST(server_socket_name, fits_into_a_socket_address) {
+  const std::string directory = "/var/lib/kubelet/device-plugins";
+  const std::string name = unique_socket_name(directory, "gpushm", std::string(300, 'r'));
+  EXPECT_EQ(directory.size() + 1 + name.size(), 107U);
+  EXPECT_THAT(name, AllOf(StartsWith("gpushm-rrrr"), EndsWith(".sock")));
+  try {
+    static_cast<void>(unique_socket_name("/" + std::string(90, 'd'), "gpushm", "nvidia.com/gpu"));
+    FAIL() << "accepted";
+  } catch (const error& refused) {
+    EXPECT_EQ(
+        std::string(refused.what()),
+        "serve \"nvidia.com/gpu\": a socket in /" + std::string(90, 'd') +
+            " would have a path of more than 107 bytes (use a directory with a shorter path)");
+  }
+}
+
+TEST(server_status, has_the_code_that_tells_whether_to_try_again) {
+  const auto code = [](errc of) {
+    return gpushm::kubelet::failed_call_of(
+               std::make_exception_ptr(error(of, "do", "it", "cannot", "")))
+        .status.error_code();
+  };
+  EXPECT_EQ(code(errc::invalid_argument), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code(errc::device_not_found), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(code(errc::permission_denied), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(code(errc::timed_out), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(code(errc::out_of_memory), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(code(errc::driver_unavailable), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(code(errc::gone_or_replaced), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(code(errc::system_error), grpc::StatusCode::INTERNAL);
+  const auto failed = gpushm::kubelet::failed_call_of(
+      std::make_exception_ptr(error(errc::quota_exceeded, "do", "it", "cannot", "stop")));
+  EXPECT_EQ(failed.outcome, "quota_exceeded");
+  EXPECT_EQ(failed.status.error_message(), "do \"it\": cannot (stop)");
+}
+
+TEST(server_status, long_texts_are_cut_between_characters) {
+  std::string cause;
+  for (int time = 0; time < 2'000; ++time) {
+    cause.append("é");
+  }
+  const std::string text = gpushm::kubelet::failed_call_of(
+                               std::make_exception_ptr(error(
+                                   errc::system_error, {}, {}, std::string("x").append(cause))))
+                               .status.error_message();
+  EXPECT_EQ(text.size(), 1'999U + std::string("…").size());
+  EXPECT_THAT(text, EndsWith("éé…"));
+}
+
+TEST(server_messages, devices_have_a_topology_only_when_it_is_known) {
+  v1beta1::ListAndWatchResponse list;
+  gpushm::kubelet::write_devices({{"a", true, {}}, {"b", false, 0}}, list);
+  ASSERT_EQ(list.devices_size(), 2);
+  EXPECT_EQ(list.devices(0).id(), "a");
+  EXPECT_EQ(list.devices(0).health(), "Healthy");
+  EXPECT_FALSE(list.devices(0).has_topology());
+  EXPECT_EQ(list.devices(1).health(), "Unhealthy");
+  ASSERT_EQ(list.devices(1).topology().nodes_size(), 1);
+  EXPECT_EQ(list.devices(1).topology().nodes(0).id(), 0);
+}
+
+TEST(server_kubelet_socket, is_told_from_the_one_before_and_from_what_is_none) {
+  const gpushm_testing::temp_dir scratch;
+  EXPECT_FALSE(gpushm::kubelet::socket_at(scratch / "kubelet.sock"));
+  EXPECT_FALSE(gpushm::kubelet::socket_at(scratch.path()));
+  EXPECT_TRUE(gpushm::kubelet::is_directory(scratch.path()));
+  gpushm_testing::fake_kubelet kubelet({.directory = scratch.path()});
+  kubelet.start();
+  const auto first = gpushm::kubelet::socket_at(scratch / "kubelet.sock");
+  ASSERT_TRUE(first);
+  EXPECT_EQ(gpushm::kubelet::socket_at(scratch / "kubelet.sock"), first);
+  kubelet.stop();
+  kubelet.start();
+  EXPECT_NE(gpushm::kubelet::socket_at(scratch / "kubelet.sock"), first);
+}
+
+}  // namespace
+}  // namespace gpushm_tests

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kubelets that are processes of their own: killed, and started again.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+
+#include "testing/process/child.hpp"
+#include "testing/process/programs.hpp"
+#include "tests/kubelet/server/server_test_support.hpp"
+
+namespace gpushm_tests {
+namespace {
+
+using gpushm::kubelet::manager;
+using gpushm_testing::child;
+using gpushm_testing::own_program;
+using gpushm_testing::patience;
+using nlohmann::json;
+using std::chrono::seconds;
+using ::testing::Contains;
+using ::testing::SizeIs;
+
+class server_restart : public ::testing::Test, protected server_test_base {
+ protected:
+  [[nodiscard]] child start_kubelet() const {
+    return child::start({.argv = {own_program("fake_kubelet"), directory()}});
+  }
+  static void wait_for_list(child& kubelet, std::size_t devices) {
+    static_cast<void>(kubelet.wait_for_line(std::string("\"detail\":\"")
+                                                .append(std::to_string(devices))
+                                                .append("\".*\"event\":\"listed\""),
+                                            patience(seconds(20))));
+  }
+  static json ask(child& kubelet, const std::string& command) {
+    kubelet.write(command + "\n");
+    return json::parse(kubelet.wait_for_line("\"answer\"", patience(seconds(20))));
+  }
+};
+
+TEST_F(server_restart, registers_with_the_kubelet_after_one_that_was_killed) {
+  manager served(options());
+  const auto what = std::make_shared<test_resource>(gpu, 4);
+  served.set_resources({what});
+  for (int time = 0; time < 3; ++time) {
+    child kubelet = start_kubelet();
+    wait_for_list(kubelet, 4);
+    const json got = ask(kubelet, "allocate pod nvidia.com/gpu 2");
+    EXPECT_THAT(got["ids"], SizeIs(2)) << got;
+    kubelet.kill(SIGKILL);
+    ASSERT_EQ(kubelet.wait_exit(patience(seconds(20))), gpushm_testing::killed_by(SIGKILL));
+    // Its socket is still there, and nobody answers.
+    EXPECT_THAT(sockets(), Contains("kubelet.sock"));
+    EXPECT_TRUE(eventually_status(served, gpu, [&](const auto& s) {
+      return !s.registered &&
+             s.last_error.starts_with("register \"nvidia.com/gpu\": the kubelet at " + directory() +
+                                      " cannot be reached: ");
+    }));
+  }
+}
+
+TEST_F(server_restart, survives_a_kubelet_that_is_killed_at_any_moment) {
+  manager served(options());
+  served.set_resources({std::make_shared<test_resource>(gpu, 4)});
+  for (int time = 0; time < 12; ++time) {
+    child kubelet = start_kubelet();
+    static_cast<void>(kubelet.wait_for_line("\"event\":\"started\"", patience(seconds(20))));
+    std::this_thread::sleep_for(milliseconds(time * 3));  // a moment, not a wait
+    kubelet.kill(SIGKILL);
+    static_cast<void>(kubelet.wait_exit(patience(seconds(20))));
+  }
+  child kubelet = start_kubelet();
+  wait_for_list(kubelet, 4);
+  EXPECT_EQ(ask(kubelet, "devices nvidia.com/gpu")["healthy"], 4);
+}
+
+TEST_F(server_restart, the_program_says_what_it_does_not_understand) {
+  std::filesystem::create_directories(directory());
+  child kubelet = start_kubelet();
+  EXPECT_EQ(ask(kubelet, "dance")["answer"], "unknown command");
+  EXPECT_EQ(ask(kubelet, "mood grumpy")["answer"], "unknown command");
+  const json refused = ask(kubelet, "allocate pod nvidia.com/gpu 1");
+  EXPECT_EQ(refused["answer"], "not admitted");
+  EXPECT_EQ(refused["why"], "no device plugin is connected for nvidia.com/gpu");
+  kubelet.write("quit\n");
+  EXPECT_EQ(kubelet.wait_exit(patience(seconds(20))), gpushm_testing::exited(0));
+}
+
+}  // namespace
+}  // namespace gpushm_tests

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/shared_table.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <latch>
+#include <memory>
+
+#include "memory/opened_addresses.hpp"
+
+namespace gpushm::memory {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// The driver takes 9 ms for a peer's memory: others must not wait for that.
+TEST(shared_table, makes_different_ones_at_the_same_time) {
+  shared_table<int, int> all;
+  std::latch both(2);
+  const auto make = [&] {
+    both.arrive_and_wait();  // never returns if one waits for the other
+    return std::make_unique<int>(1);
+  };
+  auto other = std::async(std::launch::async, [&] { return all.find_or_make(1, make); });
+  const auto mine = all.find_or_make(2, make);
+  EXPECT_NE(other.get(), mine);
+}
+
+// ---- addresses ----
+
+using addresses = opened_addresses<int>;
+
+bool always(const addresses::entry& /*of*/) {
+  return true;
+}
+
+TEST(opened_addresses, tell_old_memory_from_new) {
+  addresses all;
+  addresses::place first;
+  addresses::place place;
+  const addresses::opening opening(all);
+  EXPECT_EQ(all.enter(opening, 1, 0x1000, always, first), addresses::verdict::entered);
+  EXPECT_EQ(all.enter(opening, 1, 0x1000, always, place), addresses::verdict::entered)
+      << "the same memory, for another device";
+  EXPECT_EQ(all.enter(opening, 2, 0x2000, always, place), addresses::verdict::entered);
+  EXPECT_EQ(all.enter(opening, 3, 0x1000, always, place), addresses::verdict::another);
+  const auto never = [](const addresses::entry&) { return false; };
+  EXPECT_EQ(all.enter(opening, 3, 0x1000, never, place), addresses::verdict::entered)
+      << "a reset has ended what was there";
+}
+
+TEST(opened_addresses, are_unsure_when_another_was_closed_while_the_driver_opened) {
+  addresses all;
+  addresses::place old;
+  addresses::place place;
+  {
+    const addresses::opening opening(all);
+    ASSERT_EQ(all.enter(opening, 1, 0x1000, always, old), addresses::verdict::entered);
+  }
+  {
+    const addresses::opening opening(all);
+    all.closing(old);
+    all.closed(old);
+    EXPECT_EQ(all.enter(opening, 2, 0x1000, always, place), addresses::verdict::unsure);
+    EXPECT_EQ(all.enter(opening, 2, 0x2000, always, place), addresses::verdict::entered)
+        << "another address has nothing to do with it";
+  }
+  const addresses::opening again(all);
+  EXPECT_EQ(all.enter(again, 2, 0x1000, always, place), addresses::verdict::entered);
+}
+
+TEST(opened_addresses, wait_for_one_that_is_being_closed) {
+  addresses all;
+  addresses::place old;
+  {
+    const addresses::opening opening(all);
+    ASSERT_EQ(all.enter(opening, 1, 0x1000, always, old), addresses::verdict::entered);
+  }
+  all.closing(old);
+  auto verdict = std::async(std::launch::async, [&] {
+    const addresses::opening opening(all);
+    addresses::place place;
+    return all.enter(opening, 2, 0x1000, always, place);
+  });
+  EXPECT_EQ(verdict.wait_for(50ms), std::future_status::timeout);
+  all.closed(old);
+  EXPECT_EQ(verdict.get(), addresses::verdict::unsure);
+}
+
+}  // namespace
+}  // namespace gpushm::memory

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a container is understood to ask for.
+#include "apps/gpushm-oci-runtime/request.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "gpushm/error.hpp"
+
+namespace gpushm::oci_runtime {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+cdi::oci_config with_variables(const std::vector<std::string>& lines) {
+  cdi::oci_config config;
+  config["process"]["env"] = lines;
+  return config;
+}
+
+std::vector<std::string> names(const request& asked) {
+  std::vector<std::string> all;
+  for (const wish& each : asked.wishes) {
+    all.push_back(each.name);
+  }
+  return all;
+}
+
+std::vector<std::string> asked_by(const std::string& value, const settings& chosen = {}) {
+  return names(read_request(with_variables({"NVIDIA_VISIBLE_DEVICES=" + value}), chosen));
+}
+
+void mount(cdi::oci_config& config, const char* source, const char* destination) {
+  config["mounts"].push_back({{"source", source}, {"destination", destination}});
+}
+
+TEST(oci_runtime_request, nothing_asks_for_nothing) {
+  for (const char* config : {"{}",
+                             R"({"process":{}})",
+                             R"({"process":{"env":null}})",
+                             R"({"process":{"env":["NVIDIA_VISIBLE_DEVICES"]}})",
+                             R"({"process":{"env":["NVIDIA_VISIBLE_DEVICES_X=1",7]}})",
+                             R"({"annotations":{"other/x":"nvidia.com/gpu=0"}})"}) {
+    EXPECT_THAT(names(read_request(cdi::parse_config(config, "c"), {})), IsEmpty()) << config;
+  }
+}
+
+TEST(oci_runtime_request, the_variable_lists_devices) {
+  EXPECT_THAT(asked_by("0"), ElementsAre("0"));
+  EXPECT_THAT(asked_by("0,1:0, GPU-abc ,,MIG-1,nvidia.com/gpu=x"),
+              ElementsAre("0", "1:0", "GPU-abc", "MIG-1", "nvidia.com/gpu=x"));
+  EXPECT_THAT(asked_by("all"), ElementsAre("all"));
+  EXPECT_THAT(asked_by("0,all,1"), ElementsAre("all"));
+  EXPECT_THAT(asked_by("none"), ElementsAre("none"));
+  EXPECT_THAT(asked_by(""), IsEmpty());
+  EXPECT_THAT(asked_by(" , "), IsEmpty());
+  EXPECT_THAT(asked_by("void"), IsEmpty());
+  EXPECT_THAT(asked_by("0,void"), IsEmpty());
+  const auto last =
+      read_request(with_variables({"NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_VISIBLE_DEVICES=1"}), {});
+  EXPECT_THAT(last.wishes, ElementsAre(wish{"1", "NVIDIA_VISIBLE_DEVICES=1"}));
+}
+
+// An image sets the variable, and must not let itself into a domain.
+TEST(oci_runtime_request, the_variable_names_devices_of_the_default_kind_only) {
+  for (const char* name : {"gpushm.dev/share=b", "amd.com/gpu=0", "nvidia.com/pci=0"}) {
+    for (const std::string& value : {std::string(name), std::string("0,").append(name)}) {
+      try {
+        (void)asked_by(value);
+        FAIL() << value;
+      } catch (const error& failure) {
+        EXPECT_EQ(failure.what(),
+                  std::string("read NVIDIA_VISIBLE_DEVICES \"") + name +
+                      "\": it names a device of another kind than nvidia.com/gpu (ask for it by "
+                      "the annotation cdi.k8s.io/NAME, which the engine's user sets)");
+      }
+    }
+  }
+  settings chosen;
+  chosen.default_kind = "amd.com/gpu";
+  EXPECT_THAT(asked_by("amd.com/gpu=0", chosen), ElementsAre("amd.com/gpu=0"));
+  EXPECT_THROW((void)asked_by("nvidia.com/gpu=0", chosen), error);
+  // The engine's user may.
+  cdi::oci_config config = with_variables({"NVIDIA_VISIBLE_DEVICES=gpushm.dev/share=b"});
+  config["annotations"] = {{"cdi.k8s.io/a", "gpushm.dev/share=a"}};
+  EXPECT_THAT(names(read_request(config, {})), ElementsAre("gpushm.dev/share=a"));
+}
+
+TEST(oci_runtime_request, the_variable_may_be_for_the_privileged) {
+  settings chosen;
+  chosen.accept_variable_unprivileged = false;
+  auto config = with_variables({"NVIDIA_VISIBLE_DEVICES=0"});
+  config["process"]["capabilities"]["bounding"] = {"CAP_CHOWN"};
+  const auto refused = read_request(config, chosen);
+  EXPECT_THAT(refused.wishes, IsEmpty());
+  EXPECT_THAT(refused.ignored,
+              ElementsAre("NVIDIA_VISIBLE_DEVICES=0: the container is not privileged, and "
+                          "accept_variable_unprivileged is off"));
+  config["process"]["capabilities"]["bounding"].push_back("CAP_SYS_ADMIN");
+  EXPECT_THAT(names(read_request(config, chosen)), ElementsAre("0"));
+}
+
+TEST(oci_runtime_request, annotations_come_before_all) {
+  auto config = with_variables({"NVIDIA_VISIBLE_DEVICES=0"});
+  mount(config, "/dev/null", "/var/run/nvidia-container-devices/7");
+  config["annotations"] = {
+      {"cdi.k8s.io/b", "v.com/c=2"}, {"x", "y"}, {"cdi.k8s.io/a", "v.com/c=1, v.com/d=3"}};
+  settings chosen;
+  chosen.accept_mounts = true;
+  EXPECT_THAT(read_request(config, chosen).wishes,
+              ElementsAre(wish{"v.com/c=1", "annotation cdi.k8s.io/a"},
+                          wish{"v.com/d=3", "annotation cdi.k8s.io/a"},
+                          wish{"v.com/c=2", "annotation cdi.k8s.io/b"}));
+  config["annotations"] = {{"cdi.k8s.io/b", ""}};
+  EXPECT_THAT(names(read_request(config, chosen)), ElementsAre("7"));
+  chosen.annotation_prefixes = {"mine/"};
+  config["annotations"] = {{"cdi.k8s.io/b", "v.com/c=2"}, {"mine/x", "v.com/c=5"}};
+  EXPECT_THAT(names(read_request(config, chosen)), ElementsAre("v.com/c=5"));
+}
+
+TEST(oci_runtime_request, an_annotation_has_qualified_names_only) {
+  cdi::oci_config config;
+  config["annotations"] = {{"cdi.k8s.io/a", "v.com/c=1,0"}};
+  try {
+    (void)read_request(config, {});
+    FAIL() << "taken";
+  } catch (const error& failure) {
+    EXPECT_STREQ(failure.what(),
+                 "read annotation \"cdi.k8s.io/a\": \"0\" is not the qualified name of a device, "
+                 "such as nvidia.com/gpu=0");
+  }
+}
+
+TEST(oci_runtime_request, mounts_come_before_the_variable_where_they_count) {
+  auto config = with_variables({"NVIDIA_VISIBLE_DEVICES=9"});
+  mount(config, "/dev/null", "/var/run/nvidia-container-devices/0");
+  mount(config, "/dev/null", "/var/run/nvidia-container-devices//GPU-1/");
+  mount(config, "/dev/null", "/var/run/nvidia-container-devices/0");
+  mount(config, "/dev/null", "/var/run/nvidia-container-devices/");
+  mount(config, "/dev/null", "/var/run/nvidia-container-devices-x/1");
+  mount(config, "/dev/zero", "/var/run/nvidia-container-devices/2");
+  mount(config, "/dev/null", "/var/run/nvidia-container-devices/cdi/v.com/c/0");
+  mount(config, "/dev/null", "/var/run/nvidia-container-devices/cdi/v.com/c=1:0");
+  mount(config, "/dev/null", "/var/run/nvidia-container-devices/imex/0");
+  settings chosen;
+  const auto off = read_request(config, chosen);
+  EXPECT_THAT(names(off), ElementsAre("9"));
+  EXPECT_EQ(off.ignored.size(), 6U);
+  EXPECT_EQ(off.ignored.front(), "mount /var/run/nvidia-container-devices/0: accept_mounts is off");
+  chosen.accept_mounts = true;
+  const auto on = read_request(config, chosen);
+  EXPECT_THAT(names(on), ElementsAre("0", "GPU-1", "v.com/c=0", "v.com/c=1:0"));
+  EXPECT_EQ(on.wishes.front().reason, "mount /var/run/nvidia-container-devices/0");
+  EXPECT_THAT(on.ignored,
+              ElementsAre("mount /var/run/nvidia-container-devices/imex/0: IMEX channels are not "
+                          "provided"));
+}
+
+TEST(oci_runtime_request, capabilities_are_set_or_not) {
+  EXPECT_EQ(read_request(with_variables({}), {}).capabilities, std::nullopt);
+  EXPECT_EQ(read_request(with_variables({"NVIDIA_DRIVER_CAPABILITIES="}), {}).capabilities,
+            std::nullopt);
+  EXPECT_EQ(read_request(with_variables({"NVIDIA_DRIVER_CAPABILITIES=all"}), {}).capabilities,
+            "all");
+}
+
+}  // namespace
+}  // namespace gpushm::oci_runtime

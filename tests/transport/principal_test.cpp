@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/principal.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "base/unique_fd.hpp"
+
+namespace gpushm::transport {
+namespace {
+
+const std::string id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+const std::string pod = "11111111-2222-3333-4444-555555555555";
+
+TEST(principal, is_the_pod_or_container_that_the_runtimes_name) {
+  const std::string container = "container 0123456789abcdef";
+  for (const auto& [text, tenant] : std::vector<std::pair<std::string, std::string>>{
+           {"0::/system.slice/docker-" + id + ".scope\n", container},
+           {"0::/machine.slice/libpod-" + id + ".scope/container\n", container},
+           {"0::/kubepods.slice/kubepods-besteffort.slice/"
+            "kubepods-besteffort-pod11111111_2222_3333_4444_555555555555"
+            ".slice/cri-containerd-" +
+                id + ".scope\n",
+            "pod " + pod},
+           {"0::/kubepods/burstable/pod" + pod + "/" + id + "\n", "pod " + pod},
+           {"0::/../../pod" + pod + "/" + id + "\n", "pod " + pod},
+           {"0::/../crio-" + id + ".scope\n", container},
+           {"12:pids:/docker/" + id + "\n1:name=systemd:/docker/" + id + "\n0::/\n", container},
+           {"0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-" + id + ".scope\n",
+            "uid 1000"},
+           {"0::/user.slice/user-0.slice/session-1.scope\n", "uid 0"},
+           {"0::/docker/" + id + "/docker/" + std::string(64, 'f') + "\n", container}}) {
+    EXPECT_EQ(tenant_of_cgroups(text).value_or("none"), tenant) << text;
+  }
+}
+
+TEST(principal, is_no_name_that_a_member_could_choose) {
+  for (const std::string text : {"",
+                                 "\n",
+                                 "0::/\n",
+                                 "0::/system.slice/nginx.service\n",
+                                 "0::/foo/bar\n",
+                                 "garbage",
+                                 ":",
+                                 "::",
+                                 "0::",
+                                 "0::/user.slice/user-x.slice/a\n",
+                                 "0::/user-1000.slice\n",
+                                 "0::/user.slice/user-.slice\n",
+                                 "0::/podnot-a-uid/abc\n",
+                                 "0::/0123456789abcdef\n"}) {
+    EXPECT_EQ(tenant_of_cgroups(text), std::nullopt) << text;
+  }
+  // Below its own slice a user may make groups of any name.
+  EXPECT_EQ(
+      tenant_of_cgroups("0::/user.slice/user-7.slice/user@7.service/docker-" + id + ".scope\n"),
+      "uid 7");
+}
+
+TEST(principal, falls_back_to_the_uid_then_to_the_process_then_to_one_for_all) {
+  std::array<int, 2> pair{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()), 0);
+  const base::unique_fd one(pair[0]);
+  const base::unique_fd other(pair[1]);
+  const auto peer = peer_of(one.get());
+  const auto pidfd = pidfd_of_peer(one.get(), peer);
+  const auto with_uid = principal_of({0, 1234, 0, true}, -1);
+  EXPECT_EQ(with_uid.key, "uid 1234");
+  EXPECT_TRUE(with_uid.vouched_for);
+  if (pidfd) {
+    const auto process = principal_of({::getpid(), 65534, 0, false}, pidfd.get());
+    EXPECT_TRUE(process.key.starts_with("process ") || process.vouched_for) << process.key;
+  }
+  EXPECT_EQ(principal_of({0, 65534, 0, false}, -1).key, "processes that cannot be told apart");
+}
+
+}  // namespace
+}  // namespace gpushm::transport

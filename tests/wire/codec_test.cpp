@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a packet says comes out as it went in; packets of today can be read for ever.
+#include "wire/codec.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "tests/wire/samples.hpp"
+
+namespace gpushm::wire {
+namespace {
+
+std::string golden_path(const std::string& name) {
+  return std::string(GPUSHM_GOLDEN_DIR) + "/" + name + ".bin";
+}
+
+std::vector<std::byte> read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file) << path;
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const auto* first = reinterpret_cast<const std::byte*>(text.data());
+  return {first, first + text.size()};
+}
+
+TEST(codec, gives_back_every_kind_of_message) {
+  for (const auto& [name, message] : samples::one_of_each_kind()) {
+    EXPECT_EQ(decode(encode(message)), message) << name;
+  }
+}
+
+TEST(codec, has_a_sample_of_every_kind) {
+  const auto all = samples::one_of_each_kind();
+  ASSERT_EQ(all.size(), std::variant_size_v<body>);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(all[i].message.body.index(), i) << all[i].name;
+  }
+}
+
+TEST(codec, gives_back_fields_at_their_limits) {
+  for (const auto& [name, message] : samples::at_the_limits()) {
+    const auto packet = encode(message);
+    EXPECT_LE(packet.size(), max_packet_bytes) << name;
+    EXPECT_EQ(decode(packet), message) << name;
+  }
+}
+
+// With GPUSHM_WRITE_GOLDEN=1 in the environment, files that are missing are written; none is ever
+// replaced.
+TEST(codec, reads_the_packets_that_were_sent_when_each_kind_was_new) {
+  if (!std::filesystem::exists(GPUSHM_GOLDEN_DIR)) {
+    GTEST_SKIP() << "the golden files are not on this machine";
+  }
+  for (const auto& [name, message] : samples::one_of_each_kind()) {
+    const std::string path = golden_path(name);
+    if (std::getenv("GPUSHM_WRITE_GOLDEN") != nullptr && !std::ifstream(path)) {
+      const auto packet = encode(message);
+      std::ofstream(path, std::ios::binary)
+          .write(reinterpret_cast<const char*>(packet.data()),
+                 static_cast<std::streamsize>(packet.size()));
+    }
+    EXPECT_EQ(decode(read_file(path)), message) << name;
+  }
+}
+
+TEST(codec, refuses_to_encode_what_no_peer_would_accept) {
+  try {
+    static_cast<void>(encode({1, publish{1, std::vector<std::byte>(max_packet_bytes)}}));
+    FAIL() << "no error";
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::message_too_large);
+    EXPECT_STREQ(
+        why.what(),
+        "send: the message has 196680 bytes, the limit is 196608 (send less metadata or fewer "
+        "names at once)");
+  }
+}
+
+// A peer takes a packet that it cannot decode for a violation and hangs up: whoever writes one must
+// learn of it first.
+TEST(codec, encodes_nothing_that_it_would_not_decode) {
+  for (const auto& [name, message] : samples::past_the_limits()) {
+    try {
+      const auto packet = encode(message);
+      ADD_FAILURE() << name << " was encoded" << (decode(packet) ? "" : " and cannot be decoded");
+    } catch (const error& why) {
+      EXPECT_TRUE(why.code() == errc::message_too_large || why.code() == errc::invalid_argument)
+          << name << ": " << why.what();
+      EXPECT_FALSE(why.next_step().empty()) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gpushm::wire

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a ticket says comes out as it went in; tickets of today can be read for ever.
+#include "wire/ticket.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "gpushm/error.hpp"
+#include "tests/wire/ticket_samples.hpp"
+#include "wire/crc32.hpp"
+
+namespace gpushm::wire {
+namespace {
+
+using namespace ticket_samples;
+
+/// Writes what is missing with GPUSHM_WRITE_GOLDEN=1 in the environment; never replaces one.
+void expect_golden(const std::string& name, const bytes& expected) {
+  const std::string path = golden_path(name);
+  if (std::getenv("GPUSHM_WRITE_GOLDEN") != nullptr && !std::ifstream(path)) {
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(expected.data()),
+               static_cast<std::streamsize>(expected.size()));
+  }
+  EXPECT_EQ(golden(name), expected) << name;
+}
+
+// ---- the checksum ----
+
+TEST(crc32, gives_the_check_value_of_its_definition) {
+  static_assert(crc32({}) == 0);
+  EXPECT_EQ(crc32(of("123456789")), 0xCBF43926U);
+  EXPECT_EQ(slow_crc(of("123456789")), 0xCBF43926U);
+}
+
+TEST(crc32, goes_on_from_what_came_before) {
+  const bytes data = counting(9, 200);
+  const std::span all(data);
+  for (std::size_t cut = 0; cut <= data.size(); ++cut) {
+    ASSERT_EQ(crc32(all.subspan(cut), crc32(all.first(cut))), slow_crc(data)) << cut;
+  }
+}
+
+// ---- what is written and read ----
+
+TEST(ticket, comes_out_as_it_went_in) {
+  for (const auto& [name, value] : of_each_kind()) {
+    EXPECT_EQ(decode_exactly(encode_ticket(value)), value) << name;
+  }
+  EXPECT_EQ(decode_exactly(encode_ticket(value_of_every_field())), value_of_every_field());
+}
+
+TEST(ticket, has_a_sample_of_each_kind_of_memory) {
+  std::vector<bool> seen(4);
+  for (const auto& each : of_each_kind()) {
+    seen.at(static_cast<std::size_t>(each.value.backend)) = true;
+  }
+  EXPECT_EQ(seen, std::vector<bool>(4, true));
+}
+
+TEST(ticket, is_the_bytes_that_the_specification_says) {
+  EXPECT_EQ(encode_ticket(value_of_every_field()), every_field().whole());
+}
+
+TEST(ticket, of_today_is_written_and_read_for_ever) {
+  if (!std::filesystem::exists(GPUSHM_GOLDEN_DIR)) {
+    GTEST_SKIP() << "the golden files are not on this machine";
+  }
+  for (const auto& [name, value] : of_each_kind()) {
+    expect_golden(name, encode_ticket(value));
+    EXPECT_EQ(decode_exactly(golden(name)), value) << name;
+  }
+}
+
+/// What `gpushm export --kind host` of format 1 wrote when these bytes were called a descriptor.
+constexpr std::string_view exported_before_the_name_in_hex =
+    "47505553484d440a01000100f20000001f34c40b0100010000000002000800000000100000000000"
+    "00040008000000001000000000000005000000000006006600000001002400000033653562623236"
+    "392d386263652d343438392d383166342d643038346134366135376362020008000000fcffffef00"
+    "000000030004000000694e00000400080000009aba7d000000000005001000000039f301ff03dfab"
+    "11514900faf1d19cd412004300000001000c000000776569676874732e736f636b0200100000009b"
+    "e23492c4c2b18394be001765f674cd03000700000077656967687473040008000000010000000000"
+    "0000";
+
+TEST(ticket, of_format_1_is_read_though_it_was_made_before_it_had_this_name) {
+  const auto from_hex = [](const std::string& hex) {
+    bytes result;
+    for (std::size_t i = 0; i < hex.size(); i += 2) {
+      result.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+    }
+    return result;
+  };
+  const bytes before = from_hex(std::string(exported_before_the_name_in_hex));
+  const ticket read = decode_exactly(before);
+  EXPECT_EQ(encode_ticket(read), before);
+
+  ticket expected;
+  expected.size_bytes = expected.allocated_bytes = 4096;
+  expected.exporter.boot_id = "3e5bb269-8bce-4489-81f4-d084a46a57cb";
+  expected.exporter.pid_namespace = 4026531836;
+  expected.exporter.pid = 20073;
+  expected.exporter.start_time = 8239770;
+  expected.broker = {"weights.sock", {}, "weights", 1};
+  const auto put_in = [](auto& target, const bytes& value) {
+    std::transform(value.begin(), value.end(), target.begin(), [](std::byte each) {
+      return std::to_integer<std::uint8_t>(each);
+    });
+  };
+  put_in(expected.exporter.epoch, from_hex("39f301ff03dfab11514900faf1d19cd4"));
+  put_in(expected.broker->epoch, from_hex("9be23492c4c2b18394be001765f674cd"));
+  EXPECT_EQ(read, expected);
+}
+
+TEST(ticket, of_the_future_is_read_without_what_is_not_known) {
+  if (!std::filesystem::exists(GPUSHM_GOLDEN_DIR)) {
+    GTEST_SKIP() << "the golden files are not on this machine";
+  }
+  expect_golden("future", future());
+  EXPECT_EQ(decode_exactly(golden("future")), value_of_every_field());
+}
+
+TEST(ticket, that_needs_a_newer_reader_says_so) {
+  if (!std::filesystem::exists(GPUSHM_GOLDEN_DIR)) {
+    GTEST_SKIP() << "the golden files are not on this machine";
+  }
+  expect_golden("too_new", too_new());
+  expect_unsupported(golden("too_new"),
+                     "its version is 3, which a reader of version 2 or newer can read; this one "
+                     "is of version 1");
+}
+
+TEST(ticket, leaves_out_what_is_not_known_of_memory) {
+  const bytes written = encode_ticket(of_each_kind().back().value);
+  parts p;
+  p.top.fields = {{1, little(0, 1)}, {2, little(4096, 8)}, {4, little(4096, 8)}, {5, {}}};
+  p.exporter.fields = {{5, counting(0x55, 16)}};
+  p.broker.fields = {
+      {1, of("socket")}, {2, counting(0x10, 16)}, {3, of("table")}, {4, little(1, 8)}};
+  EXPECT_EQ(written, p.whole());
+}
+
+TEST(ticket, takes_what_is_missing_for_nothing) {
+  parts p = every_field();
+  p.top.fields.erase(3);
+  p.top.fields.erase(7);
+  p.top.fields.erase(8);
+  p.device.fields = {{1, little(2, 1)}, {2, of("MIG-1")}};
+  p.exporter.fields = {{5, counting(0xA0, 16)}};
+  p.legacy.fields.erase(2);
+  p.pool.fields.erase(2);
+  auto expected = value_of_every_field();
+  expected.offset_bytes = expected.address = expected.buffer_id = 0;
+  expected.device = {device_kind::mig, "MIG-1", "", -1};
+  expected.exporter = {"", 0, 0, 0, counting<std::uint8_t, 16>(0xA0)};
+  expected.legacy->pid_offset.reset();
+  expected.pool->pool = 0;
+  EXPECT_EQ(decode_exactly(p.whole()), expected);
+  // An empty text may also be there.
+  p.device.fields[3] = {};
+  p.exporter.fields[1] = {};
+  EXPECT_EQ(decode_exactly(p.whole()), expected);
+}
+
+TEST(ticket, holds_values_at_their_limits) {
+  constexpr auto most = std::numeric_limits<std::uint64_t>::max();
+  auto value = value_of_every_field();
+  value.offset_bytes = most - value.size_bytes;
+  value.allocated_bytes = value.address = value.buffer_id = most;
+  value.device.uuid.assign(128, 'u');
+  value.device.pci_address.assign(128, 'p');
+  value.device.minor = std::numeric_limits<std::int32_t>::max();
+  value.exporter = {std::string(64, 'b'),
+                    most,
+                    std::numeric_limits<std::int32_t>::max(),
+                    most,
+                    counting<std::uint8_t, 16>(0)};
+  value.pool->pool = most;
+  value.broker->name.assign(255, 'n');
+  value.broker->generation = max_generation;
+  for (const std::uint16_t pid_offset : {std::uint16_t{0}, std::uint16_t{60}}) {
+    value.legacy->pid_offset = pid_offset;
+    value.broker->socket_path = "s";
+    const std::size_t room = max_ticket_bytes - encode_ticket(value).size();
+    value.broker->socket_path.append(room, 's');
+    const bytes longest = encode_ticket(value);
+    EXPECT_EQ(longest.size(), max_ticket_bytes);
+    EXPECT_EQ(decode_exactly(longest), value);
+  }
+}
+
+TEST(ticket, that_would_be_too_long_is_not_written) {
+  auto value = value_of_every_field();
+  value.broker->socket_path.append(max_ticket_bytes - encode_ticket(value).size() + 1, 's');
+  try {
+    static_cast<void>(encode_ticket(value));
+    FAIL() << "no error";
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::message_too_large);
+    EXPECT_STREQ(why.what(),
+                 "write ticket: it would be 4097 bytes long, the limit is 4096 (use a shorter "
+                 "socket path)");
+  }
+}
+
+TEST(ticket, that_no_reader_would_take_is_not_written) {
+  const auto expect_refused = [](const std::string& cause,
+                                 const std::function<void(ticket&)>& change) {
+    auto value = value_of_every_field();
+    change(value);
+    try {
+      static_cast<void>(encode_ticket(value));
+      ADD_FAILURE() << "no error: " << cause;
+    } catch (const error& why) {
+      EXPECT_EQ(why.code(), errc::invalid_argument);
+      EXPECT_EQ(why.what(),
+                "write ticket: " + cause + " (docs/ticket.md says what a ticket can hold)");
+    }
+  };
+  expect_refused("the size is 0", [](ticket& d) { d.size_bytes = 0; });
+  expect_refused("it is host memory on a device", [](ticket& d) { d.backend = backend::host; });
+  expect_refused("no way leads to the memory: it has neither field 16, 17 nor 18", [](ticket& d) {
+    d.legacy.reset();
+    d.pool.reset();
+    d.broker.reset();
+  });
+  expect_refused("field 1 of the broker reference has a control character",
+                 [](ticket& d) { d.broker->socket_path = "a\nb"; });
+  expect_refused("the broker reference has no segment name",
+                 [](ticket& d) { d.broker->name.clear(); });
+}
+
+}  // namespace
+}  // namespace gpushm::wire
