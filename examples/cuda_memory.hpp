@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the examples need of CUDA, without a toolkit: memory as cudaMalloc allocates it. In a
-// program of yours this is cudaMalloc, cudaMemset and cudaFree, or a tensor of your framework.
+// The CUDA calls that the examples need, without a toolkit: memory as cudaMalloc allocates it. In
+// your program, use cudaMalloc, cudaMemset and cudaFree, or a tensor of your framework.
 #pragma once
 
 #include <dlfcn.h>
@@ -10,10 +10,10 @@
 #include <stdexcept>
 #include <string>
 
-/// Memory of the first GPU; ends with the object. Move-only.
+/// Memory of the first GPU, freed by the destructor. Neither copyable nor movable.
 class cuda_memory {
  public:
-  /// Null when there is no driver or no GPU here.
+  /// Returns null if there is no driver or no GPU.
   static std::unique_ptr<cuda_memory> try_allocate(std::size_t size_bytes) {
     void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
     if (library == nullptr || call<unsigned>(library, "cuInit", 0U) != 0) {
@@ -26,10 +26,11 @@ class cuda_memory {
   ~cuda_memory() { call<address>(library_, "cuMemFree_v2", first_); }
 
   [[nodiscard]] void* data() const noexcept {
-    return reinterpret_cast<void*>(first_);  // NOLINT(performance-no-int-to-ptr): as CUDA spells it
+    return reinterpret_cast<void*>(
+        first_);  // NOLINT(performance-no-int-to-ptr): CUdeviceptr is an integer
   }
 
-  /// Sets every byte; returns when that is done, so that others may read.
+  /// Sets every byte. Blocks until that is done, so that other processes may read.
   void fill(unsigned char value) {
     check("cuMemsetD8_v2",
           call<address, unsigned char, std::size_t>(

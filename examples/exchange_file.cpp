@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two processes, or containers, that share a directory and nothing else.
+// Shares memory between two processes or containers that have only a directory in common.
 //
-//   exchange_file export FILE    shares memory until one importer came and went
+//   exchange_file export FILE    shares memory until one importer has released it
 //   exchange_file import FILE    prints the sum of its bytes
 //
-// Either may start first, in whatever PID namespace. A GPU's memory is what cudaMalloc returned;
-// without a GPU it is memory of the host.
+// Either may start first, in any PID namespace. The memory comes from cudaMalloc, or from the host
+// if there is no GPU.
 #include <cstdio>
 #include <gpushm/file_export.hpp>
 #include <gpushm/gpushm.hpp>
@@ -24,20 +24,20 @@ constexpr std::size_t size_bytes = 1 << 20;
 constexpr unsigned char value = 3;
 
 int export_to(const std::string& file) {
-  // Declared first, so that it is freed last: when `out` is gone, nobody new can come.
+  // Declared first, so that it is freed last: after `out` no new importer can connect.
   const auto tensor = cuda_memory::try_allocate(size_bytes);
   gpushm::segment shared;
   auto out = gpushm::file_export::begin(file);
   auto events = out.client().subscribe();
   if (tensor) {
-    tensor->fill(value);  // and wait for it: importers do not know of your streams
+    tensor->fill(value);  // synchronous: importers cannot wait for your streams
     shared = out.client().share("tensor", tensor->data(), size_bytes);
   } else {
     shared = out.client().create("tensor", {.size_bytes = size_bytes, .device = "host"});
     shared.fill(std::byte{value});
     shared.publish();
   }
-  out.write(shared);  // the file appears, whole
+  out.write(shared);  // creates the file atomically
   std::printf("exported %zu bytes of %s memory\n", size_bytes, tensor ? "GPU" : "host");
   std::fflush(stdout);
 
@@ -48,19 +48,19 @@ int export_to(const std::string& file) {
   }
   std::fputs("exchange_file: nobody imported the memory and was done with it\n", stderr);
   return 1;
-}  // the file and its socket go
+}  // removes the file and its socket
 
 int import_from(const std::string& file) {
   const auto found = gpushm::import_file(file, {.timeout = 60s});
   std::vector<std::byte> bytes(found.size_bytes());
-  found.read(0, bytes);  // or a kernel of yours, on found.data()
+  found.read(0, bytes);  // or launch a kernel on found.data()
   const auto sum =
       std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}, [](std::size_t all, auto byte) {
         return all + std::to_integer<std::size_t>(byte);
       });
   std::printf("the sum of %zu bytes is %zu\n", bytes.size(), sum);
   return 0;
-}  // the lease ends here, and the exporter hears of it
+}  // the lease ends here, and the exporter receives `released`
 
 }  // namespace
 

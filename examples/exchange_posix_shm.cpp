@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handshake that many programs have: one puts a CUDA IPC handle and a flag into POSIX shared
-// memory, the other polls the flag. With a ticket instead of the 64 raw bytes it also works
-// when both are PID 1 of their containers, when the tensor lies in the middle of an allocation, and
-// when the exporter has died: the importer is told so and does not map something else.
+// A common handshake: one process writes a CUDA IPC handle and a flag to POSIX shared memory, the
+// other polls the flag. With a ticket instead of the 64 raw bytes it also works if both are PID 1
+// of their containers, and if the tensor is in the middle of an allocation. If the exporter has
+// died, the import fails instead of mapping other memory.
 //
 //   exchange_posix_shm export NAME    needs a GPU; NAME begins with a slash
 //   exchange_posix_shm import NAME
 //
-// Containers need /dev/shm in common for this (one IPC namespace, or a volume); a directory is less
-// to share, and export_memory tells nobody when the memory is freed: see exchange_file.cpp.
+// Containers need a common /dev/shm for this (one IPC namespace, or a volume), and export_memory
+// does not notify importers when the memory is freed. exchange_file.cpp needs only a directory.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -38,16 +38,16 @@ namespace {
 constexpr std::size_t size_bytes = 1 << 20;
 constexpr unsigned char value = 5;
 
-/// What both have mapped.
+/// Mapped by both processes.
 struct mailbox {
   enum : std::uint32_t { empty, ready, done };
   std::atomic<std::uint32_t> flag;
-  std::uint32_t length;  // of the ticket, which is not always as long
+  std::uint32_t length;  // of the ticket, which varies
   std::array<std::byte, 4096> ticket;
 };
-static_assert(std::atomic<std::uint32_t>::is_always_lock_free);  // else not between processes
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);  // required between processes
 
-/// Every wait for the other side ends: it may have died.
+/// Throws after 60 s: the other side may have died.
 template <typename Predicate>
 void wait_until(const char* what, Predicate&& predicate) {
   const auto deadline = std::chrono::steady_clock::now() + 60s;
@@ -59,7 +59,7 @@ void wait_until(const char* what, Predicate&& predicate) {
   }
 }
 
-/// The mailbox in the shared memory `fd`, which is closed.
+/// Maps the mailbox in the shared memory `fd` and closes `fd`.
 class mapped_mailbox {
  public:
   explicit mapped_mailbox(int fd)
@@ -84,9 +84,9 @@ int export_as(const char* name) {
     std::fputs("exchange_posix_shm: this way is for GPU memory, and there is no GPU\n", stderr);
     return 1;
   }
-  tensor->fill(value);  // done before anybody is told
+  tensor->fill(value);  // complete before the ticket is published
 
-  // What a dead exporter left must not be taken for ours, so ours is a new one.
+  // Always a new object: an importer must not read the mailbox of a dead exporter.
   ::shm_unlink(name);
   const int fd = ::shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
   if (fd < 0 || ::ftruncate(fd, sizeof(mailbox)) != 0) {
@@ -101,20 +101,20 @@ int export_as(const char* name) {
   std::printf("exported %zu bytes\n", size_bytes);
   std::fflush(stdout);
 
-  // Nothing else tells when the memory may be freed.
+  // The only sign that the memory may be freed.
   wait_until("the importer", [&] { return box->flag.load() == mailbox::done; });
   ::shm_unlink(name);
   return 0;
 }
 
 int import_as(const char* name) {
-  // Opened anew each time: what is there may be a dead exporter's, which a living one replaces.
+  // Reopened each time: a living exporter replaces the object of a dead one.
   std::optional<mapped_mailbox> box;
   wait_until("the exporter's ticket", [&] {
     const int fd = ::shm_open(name, O_RDWR, 0);
     struct stat status {};
     if (fd < 0 || ::fstat(fd, &status) != 0 || status.st_size != sizeof(mailbox)) {
-      ::close(fd);  // not there, or without its size yet
+      ::close(fd);  // does not exist, or has no size yet
       return false;
     }
     box.emplace(fd);
@@ -129,13 +129,13 @@ int import_as(const char* name) {
   {
     const auto found = gpushm::import_memory(ticket);
     std::vector<std::byte> bytes(found.size_bytes());
-    found.read(0, bytes);  // or a kernel of yours, on found.data()
+    found.read(0, bytes);  // or launch a kernel on found.data()
     const auto sum =
         std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}, [](std::size_t all, auto byte) {
           return all + std::to_integer<std::size_t>(byte);
         });
     std::printf("the sum of %zu bytes is %zu\n", bytes.size(), sum);
-  }  // unmapped before the exporter is told
+  }  // unmapped before the exporter is notified
   (*box)->flag.store(mailbox::done, std::memory_order_release);
   return 0;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two ranks that read each other's GPU memory. Each exports its buffer, all gather the tickets,
-// each imports the other's. The Unix socket stands for whatever your ranks talk over (MPI, gRPC,
-// ZeroMQ, torch.distributed): a ticket is bytes, and any of them carries bytes.
+// Two ranks that read each other's GPU memory. Each exports its buffer, exchanges tickets with an
+// all-gather, and imports the other rank's buffer. The Unix socket stands for any transport between
+// ranks that carries bytes (MPI, gRPC, ZeroMQ, torch.distributed).
 //
 //   exchange_ranks 0 SOCKET
 //   exchange_ranks 1 SOCKET
@@ -33,7 +33,7 @@ namespace {
 constexpr std::size_t size_bytes = 1 << 20;
 constexpr auto patience = 60s;
 
-/// The other rank. Every wait for it ends: it may have died.
+/// The other rank. Every wait has a timeout: it may have died.
 class peer {
  public:
   peer(int own_rank, const std::string& path)
@@ -46,7 +46,7 @@ class peer {
   peer& operator=(const peer&) = delete;
   ~peer() { ::close(fd_); }
 
-  /// What an all-gather does between two: each gives its bytes and gets the other's.
+  /// An all-gather between two ranks: sends `mine` and returns the other rank's bytes.
   std::vector<std::byte> exchange(std::span<const std::byte> mine) {
     const auto length = static_cast<std::uint32_t>(mine.size());
     send(std::as_bytes(std::span(&length, 1)));
@@ -138,19 +138,19 @@ int run(int rank, const std::string& path) {
     std::fputs("exchange_ranks: this way is for GPU memory, and there is no GPU\n", stderr);
     return 1;
   }
-  mine->fill(value_of(rank));  // done before the other can read
+  mine->fill(value_of(rank));  // complete before the other rank can read
 
   peer other(rank, path);
   const auto ticket = other.exchange(gpushm::export_memory(mine->data(), size_bytes));
 
   auto theirs = gpushm::import_memory(ticket);
   std::vector<std::byte> bytes(theirs.size_bytes());
-  theirs.read(0, bytes);  // or a kernel of yours, on theirs.data()
+  theirs.read(0, bytes);  // or launch a kernel on theirs.data()
   const auto right = std::count(bytes.begin(), bytes.end(), std::byte{value_of(1 - rank)});
   std::printf("rank %d: %td of %zu bytes are rank %d's\n", rank, right, bytes.size(), 1 - rank);
 
   theirs.reset();
-  other.barrier();  // now nobody has mine mapped, and it may be freed
+  other.barrier();  // the other rank has unmapped `mine`: it may be freed
   return right == static_cast<std::ptrdiff_t>(size_bytes) ? 0 : 1;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A broker inside a process, and a creator that waits until its reader is done. Host memory: runs
-// anywhere.
+// An in-process broker, and a creator that waits until its reader is done. Uses host memory, so it
+// runs on any machine.
 //
 //   in_process SOCKET
 #include <cstdio>
@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
     made.fill(std::byte{42});
     made.publish();
 
-    // In real life another process.
+    // Usually another process.
     auto reader = std::async(std::launch::async, [path = argv[1]] {
       auto client = gpushm::client::connect({.socket_path = path});
       const auto found = client.open("batch/0");

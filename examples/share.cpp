@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One process publishes bytes, any number of others read them.
+// One process publishes bytes, any number of other processes read them.
 //
 //   share produce FILE    publishes the file and exits; the memory stays
 //   share consume         prints how many bytes it read
 //
-// Both find the broker by $GPUSHM_SOCKET and may be started in any order.
+// Both find the broker through $GPUSHM_SOCKET and can be started in any order.
 #include <cstdio>
 #include <fstream>
 #include <gpushm/gpushm.hpp>
@@ -18,18 +18,18 @@ using namespace std::chrono_literals;
 namespace {
 
 void produce(std::span<const std::byte> weights) {
-  auto broker = gpushm::client::connect({.timeout = 10s});
-  auto made = broker.create(
+  auto client = gpushm::client::connect({.timeout = 10s});
+  auto segment = client.create(
       "w/llama", {.size_bytes = weights.size(), .lifetime = gpushm::lifetime::persistent});
-  made.write(0, weights);     // or a kernel of yours, on made.mutable_data()
-  made.publish("version 7");  // from here on others see it
+  segment.write(0, weights);     // or launch a kernel on segment.mutable_data()
+  segment.publish("version 7");  // other clients can open it from here on
 }  // the memory stays: it is persistent
 
 std::vector<std::byte> consume() {
-  auto broker = gpushm::client::connect({.timeout = 10s});
-  auto found = broker.open("w/llama", {.timeout = 10s});  // in any process, container or pod
-  std::vector<std::byte> copy(found.size_bytes());
-  found.read(0, copy);  // or use found.data() in place
+  auto client = gpushm::client::connect({.timeout = 10s});
+  auto segment = client.open("w/llama", {.timeout = 10s});  // in any process, container or pod
+  std::vector<std::byte> copy(segment.size_bytes());
+  segment.read(0, copy);  // or use segment.data() in place
   return copy;
 }  // the lease ends here
 

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A program that never waits inside gpushm: poll(2) tells it of segments that come and go, and of
- * the end.
+ * A program that never blocks inside gpushm: poll(2) reports segment events, signals and the end of
+ * input.
  *
- *   event_loop PREFIX     prints what happens under PREFIX until SIGINT, SIGTERM, or the end of its
- * input
+ *   event_loop PREFIX     prints events of segments under PREFIX until SIGINT, SIGTERM or EOF
  *
- * It finds the broker by $GPUSHM_SOCKET. */
+ * It finds the broker through $GPUSHM_SOCKET. */
 #define _GNU_SOURCE
 #include <gpushm/gpushm.h>
 #include <poll.h>
@@ -23,7 +22,7 @@ static int failed(void) {
   return 1;
 }
 
-/* The name is there: this open does not wait for it. */
+/* The name is published: this open does not wait for it. */
 static void use(gpushm_client* client, const char* name) {
   gpushm_segment* segment = NULL;
   if (gpushm_client_open(client, gpushm_text(name), NULL, &segment) != GPUSHM_OK) {
@@ -41,7 +40,7 @@ static bool on_event(void* user, const gpushm_event* event) {
     use(program->client, event->name);
   }
   fflush(stdout);
-  return true; /* and the next one */
+  return true; /* continue with the next event */
 }
 
 int main(int argc, char** argv) {
@@ -55,7 +54,7 @@ int main(int argc, char** argv) {
     fputs("usage: event_loop PREFIX\n", stderr);
     return 2;
   }
-  /* Before gpushm makes a thread, so that none of its threads gets them. */
+  /* Blocked before gpushm starts a thread, so that its threads inherit the mask. */
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * share.cpp, in C: one process publishes bytes, any number of others read them.
+ * share.cpp in C: one process publishes bytes, any number of other processes read them.
  *
  *   share produce TEXT    publishes the text and exits; the memory stays
  *   share consume         prints it
  *
- * Both find the broker by $GPUSHM_SOCKET and may be started in any order. */
+ * Both find the broker through $GPUSHM_SOCKET and can be started in any order. */
 #include <gpushm/gpushm.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,11 +19,11 @@ static int produce(gpushm_client* client, const char* text) {
   gpushm_segment* segment = NULL;
   int status = 0;
   options.size_bytes = strlen(text);
-  options.device = gpushm_text("host"); /* left out: the first GPU that is visible */
+  options.device = gpushm_text("host"); /* default: the first visible GPU */
   options.lifetime = GPUSHM_LIFETIME_PERSISTENT;
   if (gpushm_client_create(client, gpushm_text("w/text"), &options, &segment) != GPUSHM_OK ||
       gpushm_segment_write(segment, 0, text, strlen(text)) != GPUSHM_OK ||
-      gpushm_segment_publish(segment, NULL, 0) != GPUSHM_OK) { /* from here on others see it */
+      gpushm_segment_publish(segment, NULL, 0) != GPUSHM_OK) { /* visible from here on */
     status = failed();
   }
   gpushm_segment_close(segment);
@@ -37,7 +37,7 @@ static int consume(gpushm_client* client) {
   if (gpushm_client_open(client, gpushm_text("w/text"), &options, &segment) != GPUSHM_OK) {
     return failed();
   }
-  /* In place: no copy was made. Memory of a GPU is for its kernels, or gpushm_segment_read. */
+  /* In place, without a copy. For GPU memory use a kernel, or gpushm_segment_read. */
   printf(
       "%.*s\n", (int)gpushm_segment_size_bytes(segment), (const char*)gpushm_segment_data(segment));
   gpushm_segment_close(segment);

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds share.rs with rustc (1.63 or newer) and bindgen, without cargo and crates. The declarations are made of the C header
-# each time.
+# Builds share.rs with rustc (1.63 or newer) and bindgen, without cargo and crates. Each build generates the declarations from
+# the C header.
 #
-#   build.sh OUTPUT_DIRECTORY [INCLUDE_DIRECTORY LIBRARY_DIRECTORY]      else pkg-config says where gpushm is
+#   build.sh OUTPUT_DIRECTORY [INCLUDE_DIRECTORY LIBRARY_DIRECTORY]      default: the directories from pkg-config
 #
-# RUSTC: which rustc; RUSTFLAGS: more of its options.
+# RUSTC: path of rustc; RUSTFLAGS: additional options.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -19,7 +19,7 @@ mkdir -p "$out"
 bindgen "$include/gpushm/gpushm.h" -o "$out/gpushm_sys.rs" --default-enum-style newtype \
   --allowlist-function 'gpushm_.*' --allowlist-type 'gpushm_.*' --allowlist-var 'GPUSHM_.*' -- -I "$include" -std=c11
 common=(--edition 2021 -C debuginfo=0)
-# The compiler's remarks on the style of C are not about this program.
+# Generated code violates Rust's naming lints.
 "$rustc" "${common[@]}" --cap-lints allow --crate-type rlib --crate-name gpushm_sys "$out/gpushm_sys.rs" \
   -o "$out/libgpushm_sys.rlib"
 "$rustc" "${common[@]}" "${flags[@]}" "$here/share.rs" --extern "gpushm_sys=$out/libgpushm_sys.rlib" \

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What share.rs needs of gpushm, over the declarations that bindgen makes of gpushm/gpushm.h:
-//! handles that end when they are dropped, and results instead of codes.
+//! The part of gpushm that share.rs needs, over the declarations that bindgen generates from
+//! gpushm/gpushm.h: handles that are closed when dropped, and results instead of codes.
 use gpushm_sys as c;
 use std::fmt;
 use std::mem::size_of;
 
-/// Options and results that begin with their size; all else is 0, the default.
+/// Options and results: `struct_size` is set, all other members are 0, the default.
 macro_rules! sized {
     ($structure:ident) => {{
-        // Numbers, texts, pointers that may be null: 0 is a value of each.
+        // Safe: numbers, strings and nullable pointers, for which 0 is valid.
         let mut made: c::$structure = unsafe { std::mem::zeroed() };
         made.struct_size = size_of::<c::$structure>() as _;
         made
@@ -22,7 +22,7 @@ fn text(text: &str) -> c::gpushm_string {
     }
 }
 
-/// Safety: `text` lives as long as what it was got from.
+/// Safety: the object that owns `text` must be alive.
 unsafe fn owned(text: c::gpushm_string) -> String {
     if text.size == 0 {
         return String::new();
@@ -34,7 +34,7 @@ unsafe fn owned(text: c::gpushm_string) -> String {
 /// Why an operation failed.
 pub struct Error(*mut c::gpushm_error);
 
-// An error never changes.
+// Errors are immutable.
 unsafe impl Send for Error {}
 unsafe impl Sync for Error {}
 
@@ -45,7 +45,7 @@ impl Error {
     pub fn code(&self) -> c::gpushm_errc {
         unsafe { c::gpushm_error_code(self.0) }
     }
-    /// As docs/errors.md has it: "no_such_segment".
+    /// The name in docs/errors.md, for instance "no_such_segment".
     pub fn name(&self) -> String {
         unsafe { owned(c::gpushm_errc_name(self.code())) }
     }
@@ -90,12 +90,12 @@ fn check(code: c::gpushm_errc) -> Result<()> {
 /// A connection to a broker.
 pub struct Client(*mut c::gpushm_client);
 
-// Functions may be called from any thread; what ends a handle has it alone.
+// Functions may be called from any thread; `drop` has exclusive access.
 unsafe impl Send for Client {}
 unsafe impl Sync for Client {}
 
 impl Client {
-    /// An empty `socket_path`: where gpushm looks for brokers.
+    /// An empty `socket_path` selects the default socket.
     pub fn connect(socket_path: &str, timeout_ms: i64) -> Result<Self> {
         let mut options = sized!(gpushm_connect_options);
         options.socket_path = text(socket_path);
@@ -105,7 +105,7 @@ impl Client {
         Ok(Client(made))
     }
 
-    /// Memory that nobody else sees before `Segment::publish`.
+    /// Creates a segment that no other client sees before `Segment::publish`.
     pub fn create(&self, name: &str, size_bytes: u64, device: &str) -> Result<Segment> {
         let mut options = sized!(gpushm_create_options);
         options.size_bytes = size_bytes;
@@ -115,7 +115,7 @@ impl Client {
         Ok(Segment(made))
     }
 
-    /// A published segment, for reading. Waits for its name.
+    /// Opens a published segment for reading. Waits up to `timeout_ms` for its name.
     pub fn open(&self, name: &str, timeout_ms: i64) -> Result<Segment> {
         let mut options = sized!(gpushm_open_options);
         options.timeout_ms = timeout_ms;
@@ -131,8 +131,8 @@ impl Drop for Client {
     }
 }
 
-/// Memory that is mapped into this process. There are no slices of it: other processes, and GPUs,
-/// may write it at any time.
+/// Memory mapped into this process. Not accessible as a slice: other processes and GPUs may write
+/// it at any time.
 pub struct Segment(*mut c::gpushm_segment);
 
 unsafe impl Send for Segment {}
@@ -145,7 +145,7 @@ impl Segment {
     pub fn name(&self) -> String {
         unsafe { owned(c::gpushm_segment_name(self.0)) }
     }
-    /// What it was published with.
+    /// The metadata given to `publish`.
     pub fn metadata(&self) -> Result<Vec<u8>> {
         let mut data = std::ptr::null();
         let mut size = 0;

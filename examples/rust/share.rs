@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shares memory of the host by the C interface, and shows an error:
+//! Shares host memory through the C interface, and shows an error:
 //!
-//!   share [SOCKET]      else the broker of $GPUSHM_SOCKET
+//!   share [SOCKET]      default: $GPUSHM_SOCKET
 mod gpushm;
 
 use gpushm::{Client, Result};
@@ -11,7 +11,7 @@ fn share(socket: &str) -> Result<()> {
     let producer = Client::connect(socket, 10_000)?;
     let made = producer.create("rust/table", 4096, "host")?;
     made.write(0, bytes)?;
-    made.publish(b"version 1")?; // from here on others see it
+    made.publish(b"version 1")?; // visible from here on
 
     let consumer = Client::connect(socket, 10_000)?; // in any process, container or pod
     let opened = consumer.open("rust/table", 10_000)?;
@@ -32,7 +32,7 @@ fn share(socket: &str) -> Result<()> {
         println!("next step: {}", error.next_step());
     }
     Ok(())
-} // segments, their leases and connections end here
+} // segments, leases and connections are closed here
 
 fn main() {
     let socket = std::env::args().nth(1).unwrap_or_default();
