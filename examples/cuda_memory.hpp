@@ -26,8 +26,7 @@ class cuda_memory {
   ~cuda_memory() { call<address>(library_, "cuMemFree_v2", first_); }
 
   [[nodiscard]] void* data() const noexcept {
-    return reinterpret_cast<void*>(
-        first_);  // NOLINT(performance-no-int-to-ptr): CUdeviceptr is an integer
+    return reinterpret_cast<void*>(first_);  // NOLINT(performance-no-int-to-ptr): a CUdeviceptr
   }
 
   /// Sets every byte. Blocks until that is done, so that other processes may read.
