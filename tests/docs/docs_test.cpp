@@ -241,7 +241,7 @@ TEST_F(docs, ticket_gives_its_limits_and_versions) {
     return found.empty() ? 0 : number(found[1]);
   };
   EXPECT_EQ(said("A ticket is at most ([0-9,]+) bytes"), wire::max_ticket_bytes);
-  EXPECT_EQ(said("what is there, and at most ([0-9,]+)\\)"), wire::max_ticket_bytes);
+  EXPECT_EQ(said("number of bytes, and at most ([0-9,]+)\\)"), wire::max_ticket_bytes);
   EXPECT_EQ(said("\\| version of the writer, ([0-9]+) \\|"), wire::ticket_version);
   EXPECT_EQ(said("\\| oldest version of a reader that can read it, ([0-9]+) \\|"),
             wire::oldest_ticket_reader);
