@@ -41,8 +41,8 @@ int export_to(const std::string& file) {
   std::printf("exported %zu bytes of %s memory\n", size_bytes, tensor ? "GPU" : "host");
   std::fflush(stdout);
 
-  while (const auto seen = events.next(60s)) {
-    if (seen->kind == gpushm::event_kind::released) {
+  while (const auto event = events.next(60s)) {
+    if (event->kind == gpushm::event_kind::released) {
       return 0;
     }
   }
@@ -51,9 +51,9 @@ int export_to(const std::string& file) {
 }  // removes the file and its socket
 
 int import_from(const std::string& file) {
-  const auto found = gpushm::import_file(file, {.timeout = 60s});
-  std::vector<std::byte> bytes(found.size_bytes());
-  found.read(0, bytes);  // or launch a kernel on found.data()
+  const auto imported = gpushm::import_file(file, {.timeout = 60s});
+  std::vector<std::byte> bytes(imported.size_bytes());
+  imported.read(0, bytes);  // or launch a kernel on imported.data()
   const auto sum =
       std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}, [](std::size_t all, auto byte) {
         return all + std::to_integer<std::size_t>(byte);

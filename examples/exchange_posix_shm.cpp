@@ -127,9 +127,9 @@ int import_as(const char* name) {
   const std::vector<std::byte> ticket((*box)->ticket.begin(),
                                       (*box)->ticket.begin() + static_cast<long>(length));
   {
-    const auto found = gpushm::import_memory(ticket);
-    std::vector<std::byte> bytes(found.size_bytes());
-    found.read(0, bytes);  // or launch a kernel on found.data()
+    const auto imported = gpushm::import_memory(ticket);
+    std::vector<std::byte> bytes(imported.size_bytes());
+    imported.read(0, bytes);  // or launch a kernel on imported.data()
     const auto sum =
         std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}, [](std::size_t all, auto byte) {
           return all + std::to_integer<std::size_t>(byte);

@@ -31,14 +31,14 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr std::size_t size_bytes = 1 << 20;
-constexpr auto patience = 60s;
+constexpr auto timeout = 60s;
 
 /// The other rank. Every wait has a timeout: it may have died.
 class peer {
  public:
   peer(int own_rank, const std::string& path)
       : fd_(own_rank == 0 ? accept_at(path) : connect_to(path)) {
-    const timeval limit{patience.count(), 0};
+    const timeval limit{timeout.count(), 0};
     ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     ::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   }
@@ -46,11 +46,11 @@ class peer {
   peer& operator=(const peer&) = delete;
   ~peer() { ::close(fd_); }
 
-  /// An all-gather between two ranks: sends `mine` and returns the other rank's bytes.
-  std::vector<std::byte> exchange(std::span<const std::byte> mine) {
-    const auto length = static_cast<std::uint32_t>(mine.size());
+  /// An all-gather between two ranks: sends `own` and returns the other rank's bytes.
+  std::vector<std::byte> exchange(std::span<const std::byte> own) {
+    const auto length = static_cast<std::uint32_t>(own.size());
     send(std::as_bytes(std::span(&length, 1)));
-    send(mine);
+    send(own);
     std::uint32_t other_length = 0;
     receive(std::as_writable_bytes(std::span(&other_length, 1)));
     if (other_length > 4096) {
@@ -76,7 +76,7 @@ class peer {
   static int accept_at(const std::string& path) {
     const sockaddr_un address = address_of(path);
     const int listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const timeval limit{patience.count(), 0};
+    const timeval limit{timeout.count(), 0};
     ::setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     ::unlink(path.c_str());
     int connected = -1;
@@ -94,7 +94,7 @@ class peer {
 
   static int connect_to(const std::string& path) {
     const sockaddr_un address = address_of(path);
-    const auto deadline = std::chrono::steady_clock::now() + patience;
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
     while (std::chrono::steady_clock::now() < deadline) {
       const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
       if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
@@ -133,25 +133,25 @@ unsigned char value_of(int rank) {
 }
 
 int run(int rank, const std::string& path) {
-  const auto mine = cuda_memory::try_allocate(size_bytes);
-  if (!mine) {
+  const auto own = cuda_memory::try_allocate(size_bytes);
+  if (!own) {
     std::fputs("exchange_ranks: this way is for GPU memory, and there is no GPU\n", stderr);
     return 1;
   }
-  mine->fill(value_of(rank));  // complete before the other rank can read
+  own->fill(value_of(rank));  // complete before the other rank can read
 
   peer other(rank, path);
-  const auto ticket = other.exchange(gpushm::export_memory(mine->data(), size_bytes));
+  const auto ticket = other.exchange(gpushm::export_memory(own->data(), size_bytes));
 
-  auto theirs = gpushm::import_memory(ticket);
-  std::vector<std::byte> bytes(theirs.size_bytes());
-  theirs.read(0, bytes);  // or launch a kernel on theirs.data()
-  const auto right = std::count(bytes.begin(), bytes.end(), std::byte{value_of(1 - rank)});
-  std::printf("rank %d: %td of %zu bytes are rank %d's\n", rank, right, bytes.size(), 1 - rank);
+  auto remote = gpushm::import_memory(ticket);
+  std::vector<std::byte> bytes(remote.size_bytes());
+  remote.read(0, bytes);  // or launch a kernel on remote.data()
+  const auto matching = std::count(bytes.begin(), bytes.end(), std::byte{value_of(1 - rank)});
+  std::printf("rank %d: %td of %zu bytes are rank %d's\n", rank, matching, bytes.size(), 1 - rank);
 
-  theirs.reset();
-  other.barrier();  // the other rank has unmapped `mine`: it may be freed
-  return right == static_cast<std::ptrdiff_t>(size_bytes) ? 0 : 1;
+  remote.reset();
+  other.barrier();  // the other rank has unmapped `own`: it may be freed
+  return matching == static_cast<std::ptrdiff_t>(size_bytes) ? 0 : 1;
 }
 
 }  // namespace

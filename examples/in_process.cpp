@@ -20,23 +20,23 @@ int main(int argc, char** argv) {
 
     auto creator = gpushm::client::connect({.socket_path = argv[1]});
     auto events = creator.subscribe("batch/");
-    auto made = creator.create("batch/0", {.size_bytes = 1 << 20, .device = "host"});
-    made.fill(std::byte{42});
-    made.publish();
+    auto batch = creator.create("batch/0", {.size_bytes = 1 << 20, .device = "host"});
+    batch.fill(std::byte{42});
+    batch.publish();
 
     // Usually another process.
     auto reader = std::async(std::launch::async, [path = argv[1]] {
       auto client = gpushm::client::connect({.socket_path = path});
-      const auto found = client.open("batch/0");
+      const auto opened = client.open("batch/0");
       std::printf("reader: the first byte is %d\n",
-                  *static_cast<const unsigned char*>(found.data()));
+                  *static_cast<const unsigned char*>(opened.data()));
     });
 
-    while (const auto seen = events.next(10s)) {
-      const auto kind = gpushm::to_string(seen->kind);
+    while (const auto event = events.next(10s)) {
+      const auto kind = gpushm::to_string(event->kind);
       std::printf(
-          "creator: %.*s %s\n", static_cast<int>(kind.size()), kind.data(), seen->name.c_str());
-      if (seen->kind == gpushm::event_kind::released) {
+          "creator: %.*s %s\n", static_cast<int>(kind.size()), kind.data(), event->name.c_str());
+      if (event->kind == gpushm::event_kind::released) {
         reader.get();
         return 0;
       }

@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
   struct program program = {NULL};
   gpushm_subscription* subscription = NULL;
   gpushm_segment_list* present = NULL;
-  struct pollfd waits[3] = {{-1, POLLIN, 0}, {-1, POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
+  struct pollfd polled[3] = {{-1, POLLIN, 0}, {-1, POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
   sigset_t signals;
   int status = 0;
   if (argc != 2) {
@@ -59,12 +59,12 @@ int main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
   sigprocmask(SIG_BLOCK, &signals, NULL);
-  waits[1].fd = signalfd(-1, &signals, SFD_CLOEXEC);
+  polled[1].fd = signalfd(-1, &signals, SFD_CLOEXEC);
 
   if (gpushm_client_connect(NULL, &program.client) != GPUSHM_OK ||
       gpushm_client_subscribe(program.client, gpushm_text(argv[1]), &present, &subscription) !=
           GPUSHM_OK ||
-      gpushm_subscription_descriptor(subscription, &waits[0].fd) != GPUSHM_OK) {
+      gpushm_subscription_descriptor(subscription, &polled[0].fd) != GPUSHM_OK) {
     status = failed();
   }
   for (size_t at = 0; at < gpushm_segment_list_size(present); ++at) {
@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
   gpushm_segment_list_free(present);
   fflush(stdout);
   while (status == 0) {
-    if (poll(waits, 3, -1) < 0 || waits[1].revents != 0 || waits[2].revents != 0) {
+    if (poll(polled, 3, -1) < 0 || polled[1].revents != 0 || polled[2].revents != 0) {
       break;
     }
     if (gpushm_subscription_dispatch(subscription, on_event, &program, NULL) != GPUSHM_OK) {
@@ -85,6 +85,6 @@ int main(int argc, char** argv) {
   }
   gpushm_subscription_close(subscription);
   gpushm_client_close(program.client);
-  close(waits[1].fd);
+  close(polled[1].fd);
   return status;
 }

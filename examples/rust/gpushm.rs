@@ -9,9 +9,9 @@ use std::mem::size_of;
 macro_rules! sized {
     ($structure:ident) => {{
         // Safe: numbers, strings and nullable pointers, for which 0 is valid.
-        let mut made: c::$structure = unsafe { std::mem::zeroed() };
-        made.struct_size = size_of::<c::$structure>() as _;
-        made
+        let mut value: c::$structure = unsafe { std::mem::zeroed() };
+        value.struct_size = size_of::<c::$structure>() as _;
+        value
     }};
 }
 
@@ -100,9 +100,9 @@ impl Client {
         let mut options = sized!(gpushm_connect_options);
         options.socket_path = text(socket_path);
         options.timeout_ms = timeout_ms;
-        let mut made = std::ptr::null_mut();
-        check(unsafe { c::gpushm_client_connect(&options, &mut made) })?;
-        Ok(Client(made))
+        let mut handle = std::ptr::null_mut();
+        check(unsafe { c::gpushm_client_connect(&options, &mut handle) })?;
+        Ok(Client(handle))
     }
 
     /// Creates a segment that no other client sees before `Segment::publish`.
@@ -110,18 +110,18 @@ impl Client {
         let mut options = sized!(gpushm_create_options);
         options.size_bytes = size_bytes;
         options.device = text(device);
-        let mut made = std::ptr::null_mut();
-        check(unsafe { c::gpushm_client_create(self.0, text(name), &options, &mut made) })?;
-        Ok(Segment(made))
+        let mut handle = std::ptr::null_mut();
+        check(unsafe { c::gpushm_client_create(self.0, text(name), &options, &mut handle) })?;
+        Ok(Segment(handle))
     }
 
     /// Opens a published segment for reading. Waits up to `timeout_ms` for its name.
     pub fn open(&self, name: &str, timeout_ms: i64) -> Result<Segment> {
         let mut options = sized!(gpushm_open_options);
         options.timeout_ms = timeout_ms;
-        let mut opened = std::ptr::null_mut();
-        check(unsafe { c::gpushm_client_open(self.0, text(name), &options, &mut opened) })?;
-        Ok(Segment(opened))
+        let mut handle = std::ptr::null_mut();
+        check(unsafe { c::gpushm_client_open(self.0, text(name), &options, &mut handle) })?;
+        Ok(Segment(handle))
     }
 }
 

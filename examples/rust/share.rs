@@ -9,9 +9,9 @@ use gpushm::{Client, Result};
 fn share(socket: &str) -> Result<()> {
     let bytes = b"hello from Rust";
     let producer = Client::connect(socket, 10_000)?;
-    let made = producer.create("rust/table", 4096, "host")?;
-    made.write(0, bytes)?;
-    made.publish(b"version 1")?; // visible from here on
+    let created = producer.create("rust/table", 4096, "host")?;
+    created.write(0, bytes)?;
+    created.publish(b"version 1")?; // visible from here on
 
     let consumer = Client::connect(socket, 10_000)?; // in any process, container or pod
     let opened = consumer.open("rust/table", 10_000)?;
