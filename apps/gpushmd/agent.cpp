@@ -11,12 +11,12 @@
 #include <memory>
 #include <utility>
 
-#include "apps/gpushmd/metrics/agent_metrics.hpp"
 #include "apps/gpushmd/brokers.hpp"
 #include "apps/gpushmd/config_watch.hpp"
 #include "apps/gpushmd/device_plugin.hpp"
 #include "apps/gpushmd/dra_presence.hpp"
 #include "apps/gpushmd/logging.hpp"
+#include "apps/gpushmd/metrics/agent_metrics.hpp"
 #include "apps/gpushmd/signals.hpp"
 #include "apps/gpushmd/web_server.hpp"
 #include "base/log.hpp"

@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "apps/gpushmd/metrics/agent_metrics.hpp"
 #include "apps/gpushmd/inventory_child.hpp"
+#include "apps/gpushmd/metrics/agent_metrics.hpp"
 #include "apps/gpushmd/settings.hpp"
 #include "base/operations.hpp"
 #include "kubelet/plugin/health/monitor.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/text.hpp"
 #include "discover/hooks.hpp"
 
+#include "base/text.hpp"
 #include "discover/root_view.hpp"
 
 namespace gpushm::discover {

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <memory>
 
-#include "base/text.hpp"
 #include "base/file.hpp"
+#include "base/text.hpp"
 #include "discover/driver_files.hpp"
 #include "discover/trusted_path.hpp"
 

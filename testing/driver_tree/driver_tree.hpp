@@ -6,8 +6,8 @@
 
 namespace gpushm_tests {
 
-// What a driver installs, made of small files: tests/data/discover/drivers/NAME.txt, a line for each
-// thing. "{v}" is the version.
+// What a driver installs, made of small files: tests/data/discover/drivers/NAME.txt, a line for
+// each thing. "{v}" is the version.
 //
 //   version V               of the libraries; comes first
 //   module V                of the loaded kernel module

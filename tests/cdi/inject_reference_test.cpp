@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the reference implementation made of documents and configs (tests/data/cdi/injections), and what
-// ours makes of them.
+// What the reference implementation made of documents and configs (tests/data/cdi/injections), and
+// what ours makes of them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

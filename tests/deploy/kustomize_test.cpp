@@ -89,7 +89,9 @@ class kustomization : public testing::TestWithParam<std::string> {
     objects_ = rendered(GetParam());
   }
   [[nodiscard]] const expected& wanted() const { return overlays.at(GetParam()); }
-  [[nodiscard]] const gpushm::yaml::node& pod() const { return *pod_spec(the_one(objects_, "DaemonSet")); }
+  [[nodiscard]] const gpushm::yaml::node& pod() const {
+    return *pod_spec(the_one(objects_, "DaemonSet"));
+  }
   [[nodiscard]] const gpushm::yaml::node& container() const {
     return *elements(find(pod(), {"containers"})).at(0);
   }
@@ -201,9 +203,10 @@ void overlay::switches_on_what_it_is_for() const {
   }
   EXPECT_EQ(environment(), variables);
   const auto first = elements(find(container(), {"env"}));
-  const auto node_name = std::find_if(first.begin(), first.end(), [](const gpushm::yaml::node* each) {
-    return text_at(*each, {"name"}) == "NODE_NAME";
-  });
+  const auto node_name =
+      std::find_if(first.begin(), first.end(), [](const gpushm::yaml::node* each) {
+        return text_at(*each, {"name"}) == "NODE_NAME";
+      });
   ASSERT_NE(node_name, first.end());
   EXPECT_EQ(text_at(**node_name, {"valueFrom", "fieldRef", "fieldPath"}), "spec.nodeName");
 }

@@ -62,7 +62,8 @@ std::vector<manifest> read_manifests(const std::string& text, const std::string&
   return all;
 }
 
-const gpushm::yaml::node* find(const gpushm::yaml::node& from, std::initializer_list<std::string_view> keys) {
+const gpushm::yaml::node* find(const gpushm::yaml::node& from,
+                               std::initializer_list<std::string_view> keys) {
   const gpushm::yaml::node* at = &followed(from);
   for (const std::string_view key : keys) {
     const gpushm::yaml::node* next = nullptr;

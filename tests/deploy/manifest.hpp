@@ -34,7 +34,7 @@ struct manifest {
 
 /// The value below `from` by these keys; null when there is none.
 [[nodiscard]] const gpushm::yaml::node* find(const gpushm::yaml::node& from,
-                                     std::initializer_list<std::string_view> keys);
+                                             std::initializer_list<std::string_view> keys);
 /// The same as text; empty when there is none or it is no scalar.
 [[nodiscard]] std::string text_at(const gpushm::yaml::node& from,
                                   std::initializer_list<std::string_view> keys);

@@ -10,9 +10,9 @@
 namespace gpushm_tests {
 
 using gpushm::yaml::followed;
+using gpushm::yaml::value;
 using gpushm::yaml::value_of;
 using nlohmann::json;
-using gpushm::yaml::value;
 using shape = gpushm::yaml::node::shape;
 
 namespace {

@@ -119,7 +119,7 @@ TEST(ld_cache, entries_of_this_machine_are_read_with_and_without_the_old_format)
   for (const bool old_in_front : {false, true}) {
     EXPECT_EQ(cache_of(ld_cache_file(paths, old_in_front)),
               (std::vector<elf::ld_cache_entry>{{"libcuda.so.1", "/usr/lib/libcuda.so.1"},
-                                           {"libfoo.so.2", "/opt/x/libfoo.so.2"}}))
+                                                {"libfoo.so.2", "/opt/x/libfoo.so.2"}}))
         << old_in_front;
   }
   EXPECT_EQ(cache_of(ld_cache_file({}, false)), (std::vector<elf::ld_cache_entry>{}));
@@ -162,7 +162,8 @@ TEST(ld_cache, hostile_numbers_lead_nowhere_outside) {
     for (int change = 0; change < 4; ++change) {
       bytes[random() % bytes.size()] = static_cast<char>(random());
     }
-    for (const elf::ld_cache_entry& each : cache_of(bytes).value_or(std::vector<elf::ld_cache_entry>())) {
+    for (const elf::ld_cache_entry& each :
+         cache_of(bytes).value_or(std::vector<elf::ld_cache_entry>())) {
       ASSERT_TRUE(each.path.starts_with('/'));
       ASSERT_FALSE(each.name.empty());
     }
@@ -228,7 +229,8 @@ TEST(ld_cache, this_machines_own_is_read) {
   }
   const auto entries = cache_of(*own);
   ASSERT_TRUE(entries);
-  EXPECT_THAT(*entries, ::testing::Contains(::testing::Field(&elf::ld_cache_entry::name, "libc.so.6")));
+  EXPECT_THAT(*entries,
+              ::testing::Contains(::testing::Field(&elf::ld_cache_entry::name, "libc.so.6")));
 }
 
 TEST(mig_minors, lines_are_read_and_malformed_ones_skipped) {

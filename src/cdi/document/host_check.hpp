@@ -13,6 +13,7 @@ namespace gpushm::cdi {
 /// with other numbers than the document says), files to mount, programs of hooks. The usual sign
 /// that the document is older than the driver; a container with such a device does not start. Each
 /// thing once. Blocks as long as asking the file system takes.
-[[nodiscard]] std::vector<yaml::problem> check_on_host(const document& content, const std::string& file);
+[[nodiscard]] std::vector<yaml::problem> check_on_host(const document& content,
+                                                       const std::string& file);
 
 }  // namespace gpushm::cdi

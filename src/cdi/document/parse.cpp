@@ -183,10 +183,11 @@ parsed parse(std::string_view text, const std::string& file) {
     return result;
   }
   read_document(in, *tree.root, result.content);
-  std::stable_sort(
-      result.problems.begin(), result.problems.end(), [](const yaml::problem& a, const yaml::problem& b) {
-        return std::pair(a.line, a.column) < std::pair(b.line, b.column);
-      });
+  std::stable_sort(result.problems.begin(),
+                   result.problems.end(),
+                   [](const yaml::problem& a, const yaml::problem& b) {
+                     return std::pair(a.line, a.column) < std::pair(b.line, b.column);
+                   });
   if (tree.rest) {
     tree.rest->rule = "ignored-rest";
     tree.rest->text = "engines read only what is before this place; make it a file of its own";

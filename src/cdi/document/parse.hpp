@@ -15,7 +15,7 @@ namespace gpushm::cdi {
 inline constexpr std::size_t max_document_bytes = std::size_t{4} << 20U;
 
 struct parsed {
-  document content;               ///< what could be read; not to be used when there are problems
+  document content;  ///< what could be read; not to be used when there are problems
   std::vector<yaml::problem> problems;  ///< all of them, in the order of their places
   /// What engines accept and somebody should still look at.
   std::vector<yaml::problem> warnings;

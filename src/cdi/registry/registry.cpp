@@ -59,7 +59,10 @@ struct definition {
   const device* found = nullptr;
 };
 
-yaml::problem conflict(const std::string& name, const source& here, const source& other, bool hidden) {
+yaml::problem conflict(const std::string& name,
+                       const source& here,
+                       const source& other,
+                       bool hidden) {
   std::string text = "device " + base::in_quotes(name) + " is also in " + other.path;
   text += hidden ? " (neither counts: a directory of higher priority has it too)"
                  : "; remove it from one of them, as none is used";
