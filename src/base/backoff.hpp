@@ -7,8 +7,8 @@
 
 namespace gpushm::base {
 
-/// How long to wait before the next try of something that failed: twice as long after each failure,
-/// up to a limit, and up to a quarter less than that by chance, so that many do not come at once.
+/// Delay before the next attempt after a failure: doubles after each failure, up to a limit, and is
+/// randomly shortened by up to a quarter, so that many clients do not retry at the same time.
 ///
 /// Distinct objects: safe. Shared objects: unsafe.
 class backoff {
@@ -18,14 +18,14 @@ class backoff {
   explicit backoff(duration first = duration(100), duration longest = duration(30'000)) noexcept
       : first_(first), longest_(longest), next_(first) {}
 
-  /// To be waited now.
+  /// Returns the delay before the next attempt.
   [[nodiscard]] duration next() {
     const duration full = next_;
     next_ = std::min(next_ * 2, longest_);
     std::uniform_int_distribution<duration::rep> less(0, full.count() / 4);
     return full - duration(less(random_));
   }
-  /// It worked.
+  /// Call after a success.
   void reset() noexcept { next_ = first_; }
 
  private:

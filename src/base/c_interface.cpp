@@ -12,10 +12,10 @@ gpushm_errc failed() noexcept {
     throw;
   } catch (const error& why) {
     made = gpushm_error_dup(why.handle());
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): null stands for it
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): null means out of memory
   } catch (const std::exception& why) {
     made = gpushm_error_create(
-        GPUSHM_ERRC_SYSTEM_ERROR, {}, {}, c_text(why.what()), c_text("report it"));
+        GPUSHM_ERRC_SYSTEM_ERROR, {}, {}, c_text(why.what()), c_text("report this as a bug"));
   }
   const gpushm_errc code = made == nullptr ? GPUSHM_ERRC_OUT_OF_MEMORY : gpushm_error_code(made);
   gpushm_private_failed(made);

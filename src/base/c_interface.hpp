@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What the functions of the C interface (include/gpushm/*.h) are made with.
+// Helpers for implementing the C interface (include/gpushm/*.h).
 
 #include <algorithm>
 #include <cstddef>
@@ -18,8 +18,8 @@
 #include "gpushm/gpushm.h"
 
 extern "C" {
-/// Not an interface: libgpushm-broker.so tells libgpushm.so of the same version what
-/// gpushm_last_error() says from now on. Takes `failure` over; null: there was no memory for it.
+/// Not an interface: libgpushm-broker.so sets the result of gpushm_last_error() in libgpushm.so of
+/// the same version. Takes ownership of `failure`; null means that there was no memory for it.
 GPUSHM_API void gpushm_private_failed(gpushm_error* failure) noexcept;
 }
 
@@ -28,7 +28,8 @@ namespace gpushm::base {
 /// Makes the exception that is being handled this thread's last error, and returns its code.
 [[nodiscard]] gpushm_errc failed() noexcept;
 
-/// The body of a function of C: no exception leaves it, and its log lines wait until it is done.
+/// Runs the body of a C function: no exception leaves it, and its log lines are held until it is
+/// done.
 template <typename Body>
 [[nodiscard]] gpushm_errc c_call(Body&& body) noexcept {
   try {
@@ -46,29 +47,29 @@ template <typename Body>
   throw error(errc::invalid_argument, operation, {}, cause, next_step);
 }
 
-/// A text that came in. Throws `errc::invalid_argument` for one that is nowhere.
+/// A string argument. Throws `errc::invalid_argument` if it has a size but no data.
 [[nodiscard]] inline std::string_view text_in(gpushm_string text, std::string_view operation) {
   if (text.data == nullptr && text.size != 0) {
-    throw_invalid(operation, "a text has a size and no data", "give both, or neither");
+    throw_invalid(operation, "a string has a size but no data", "pass both, or neither");
   }
   return {text.data, text.size};
 }
 
-/// Bytes that came in. Throws `errc::invalid_argument` for those that are nowhere.
+/// A buffer argument. Throws `errc::invalid_argument` if it has a size but no data.
 [[nodiscard]] inline std::span<const std::byte> bytes_in(const void* data,
                                                          std::size_t size,
                                                          std::string_view operation) {
   if (data == nullptr && size != 0) {
-    throw_invalid(operation, "bytes have a size and no data", "give both, or neither");
+    throw_invalid(operation, "a buffer has a size but no data", "pass both, or neither");
   }
   return {static_cast<const std::byte*>(data), size};
 }
 
-/// Where a result goes. Throws `errc::invalid_argument` for nowhere.
+/// The destination of a result. Throws `errc::invalid_argument` if it is null.
 template <typename Value>
 [[nodiscard]] Value& out(Value* where, std::string_view operation) {
   if (where == nullptr) {
-    throw_invalid(operation, "there is no place for the result", "give a pointer that is not NULL");
+    throw_invalid(operation, "the result pointer is NULL", "pass a pointer to the result");
   }
   return *where;
 }
@@ -81,8 +82,9 @@ inline void check_struct_size(std::size_t size, std::string_view operation) {
   }
 }
 
-/// Options that came in, of a caller that may know fewer or more of them than this version; null:
-/// all are the default. Throws `errc::invalid_argument` for one that this version does not know.
+/// Options from a caller compiled with an older or newer version, which may have fewer or more of
+/// them; null: all defaults. Throws `errc::invalid_argument` if an option is set that this version
+/// does not support.
 template <typename Options>
 [[nodiscard]] Options options_in(const Options* given, std::string_view operation) {
   Options known{};
@@ -97,15 +99,16 @@ template <typename Options>
         return byte != 0;
       })) {
     throw_invalid(operation,
-                  "an option is set that this version of libgpushm does not know",
-                  "install the version that the program was compiled with, or leave it 0");
+                  "an option is set that this version of libgpushm does not support",
+                  "install the version that the program was compiled with, or leave the option 0");
   }
   std::memcpy(&known, given, std::min(given->struct_size, sizeof known));
   known.struct_size = sizeof known;
   return known;
 }
 
-/// Writes what the caller's structure has room for. Throws `errc::invalid_argument`.
+/// Writes as much of `made` as the caller's structure has room for. Throws
+/// `errc::invalid_argument`.
 template <typename Result>
 void result_out(const Result& made, Result* where, std::string_view operation) {
   const std::size_t size = out(where, operation).struct_size;
@@ -116,29 +119,30 @@ void result_out(const Result& made, Result* where, std::string_view operation) {
               std::min(size, sizeof made) - head);
 }
 
-/// A text that goes out in a structure, whose member for it is an array. Throws
-/// `errc::protocol_error` for one that does not fit.
+/// Copies a string to an array member of a result structure. Throws `errc::protocol_error` if it
+/// does not fit.
 template <typename Array>
 void text_out(std::string_view text, Array& where, std::uint32_t& length) {
   if (text.size() >= std::size(where)) {
-    throw error(errc::protocol_error,
-                {},
-                {},
-                "the broker says a text of " + std::to_string(text.size()) + " bytes",
-                "at most " + std::to_string(std::size(where) - 1) + " are allowed; report it");
+    throw error(
+        errc::protocol_error,
+        {},
+        {},
+        "the broker sent a string of " + std::to_string(text.size()) + " bytes",
+        "at most " + std::to_string(std::size(where) - 1) + " are allowed; report this as a bug");
   }
   *std::copy(text.begin(), text.end(), std::begin(where)) = '\0';
   length = static_cast<std::uint32_t>(text.size());
 }
 
-/// An enumerator that came in. Throws `errc::invalid_argument` for one above `last`.
+/// An enumerator argument. Throws `errc::invalid_argument` if it is above `last`.
 template <typename Enum, typename Given>
 [[nodiscard]] Enum enum_in(Given value, Enum last, std::string_view operation) {
   const auto number = static_cast<int>(value);
   if (number < 0 || number > static_cast<int>(last)) {
     throw_invalid(operation,
-                  "an option has the value " + std::to_string(number),
-                  "give one that gpushm.h names");
+                  "an option has the invalid value " + std::to_string(number),
+                  "use an enumerator that gpushm.h defines");
   }
   return static_cast<Enum>(number);
 }

@@ -12,7 +12,8 @@ namespace gpushm::base {
 
 namespace {
 
-/// All from `path` (below the mount, with a slash at the front; empty: the mount itself) upwards.
+/// Adds `path` (below the mount, with a leading slash; empty: the mount itself) and all its
+/// parents.
 void add_with_parents(const std::string& mount,
                       std::string path,
                       bool is_version_2,
@@ -46,8 +47,8 @@ bool has_option(std::string_view options, std::string_view wanted) {
   return false;
 }
 
-/// Where a cgroup lies below a mount that shows the hierarchy from `mount_root` on. Of one outside
-/// what is mounted the mount itself is the nearest there is to see.
+/// The path of a cgroup below a mount whose root is `mount_root` in the hierarchy. For a cgroup
+/// outside what is mounted, the mount itself is the nearest visible one.
 std::string path_below(const std::string& cgroup, const std::string& mount_root) {
   if (cgroup.find("/..") != std::string::npos) {
     return {};

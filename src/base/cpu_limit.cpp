@@ -24,7 +24,7 @@ double runnable_cpus() {
   return std::max(1U, std::thread::hardware_concurrency());  // more CPUs than the set has room for
 }
 
-/// "QUOTA PERIOD" in microseconds; nothing for "max", -1 and what is no number.
+/// "QUOTA PERIOD" in microseconds; nothing for "max", -1 and anything that is not a number.
 std::optional<double> quota_in(const std::string& text) {
   std::istringstream in(text);
   double quota = 0;

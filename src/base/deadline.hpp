@@ -12,7 +12,7 @@ namespace gpushm::base {
     std::chrono::steady_clock::time_point from, std::chrono::milliseconds timeout) noexcept {
   using clock = std::chrono::steady_clock;
   // Both sides in whole milliseconds: the difference in nanoseconds cannot overflow for times that
-  // the clock tells.
+  // the clock can represent.
   const auto most = std::chrono::floor<std::chrono::milliseconds>(clock::time_point::max() - from);
   if (timeout >= most) {
     return clock::time_point::max();
@@ -26,7 +26,7 @@ namespace gpushm::base {
   return later(std::chrono::steady_clock::now(), timeout);
 }
 
-/// What is left until `deadline`, rounded up, never negative.
+/// The time left until `deadline`, rounded up, never negative.
 [[nodiscard]] inline std::chrono::milliseconds time_left(
     std::chrono::steady_clock::time_point deadline) noexcept {
   const auto now = std::chrono::steady_clock::now();

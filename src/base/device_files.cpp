@@ -29,16 +29,17 @@ namespace gpushm::base {
 
 namespace {
 
-/// Documentation/admin-guide/devices.txt of Linux: NVIDIA's GPUs and nvidiactl. nvidia-uvm and
-/// nvidia-caps get their majors when they are loaded, and are known by their names.
+/// Documentation/admin-guide/devices.txt of Linux: NVIDIA's GPUs and nvidiactl. The majors of
+/// nvidia-uvm and nvidia-caps are assigned when the modules are loaded, so these devices are
+/// recognised by name.
 constexpr unsigned nvidia_major = 195;
 constexpr std::string_view driver_name = "/nvidia";
 /// The kernel's struct linux_dirent64 (getdents64(2)): inode, offset, length, type, name.
 constexpr std::size_t length_offset = 16;
 constexpr std::size_t name_offset = 19;
 
-/// Calls `visit` with each name of a directory. Async-signal-safe if `visit` is, and throws what it
-/// throws; false when it cannot be read.
+/// Calls `visit` with each name in a directory. Async-signal-safe if `visit` is, and throws what
+/// `visit` throws. Returns false if the directory cannot be read.
 template <typename Visit>
 bool for_each_name(int directory, Visit&& visit) {
   alignas(std::uint64_t) std::array<char, 4096> buffer{};
@@ -63,8 +64,8 @@ std::optional<int> number_in(std::string_view text) noexcept {
                                                                     : std::nullopt;
 }
 
-/// `entry` of an fd directory of /proc leads to a device node of the driver? Asks no server: stat
-/// of a FUSE file whose server is silent waits as long as that likes.
+/// Whether `entry` of an fd directory of /proc leads to a device node of the driver. Does not
+/// contact a server: stat of a FUSE file blocks for as long as its server does not answer.
 bool is_driver_node(int fd_directory, const char* entry) noexcept {
   struct statx info {};
   if (::statx(fd_directory, entry, AT_STATX_DONT_SYNC, STATX_TYPE, &info) != 0 ||
@@ -86,7 +87,7 @@ bool is_own_driver_file(int fd_directory, const char* entry, int fd) noexcept {
   return flags != -1 && (flags & FD_CLOEXEC) != 0 && is_driver_node(fd_directory, entry);
 }
 
-/// The descriptors of another process that are driver files; nothing when it cannot be looked at.
+/// The descriptors of another process that are driver files; nothing if it cannot be inspected.
 std::optional<std::vector<int>> driver_files_of(const std::string& process) {
   const unique_fd directory(
       ::open(("/proc/" + process + "/fd").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -102,14 +103,14 @@ std::optional<std::vector<int>> driver_files_of(const std::string& process) {
   return whole ? std::optional(std::move(found)) : std::nullopt;
 }
 
-/// Fields of /proc/<pid>/stat behind the name, which may contain anything; the first is the third
-/// of proc_pid_stat(5).
+/// Fields of /proc/<pid>/stat after the name, which may contain anything; the first is field 3 of
+/// proc_pid_stat(5).
 std::vector<std::string> stat_fields(const std::string& process) {
   std::vector<std::string> fields;
   const auto text = read_small_file("/proc/" + process + "/stat");
-  const auto behind = text ? text->rfind(") ") : std::string::npos;
-  if (behind != std::string::npos) {
-    std::istringstream words(text->substr(behind + 2));
+  const auto name_end = text ? text->rfind(") ") : std::string::npos;
+  if (name_end != std::string::npos) {
+    std::istringstream words(text->substr(name_end + 2));
     for (std::string word; words >> word;) {
       fields.push_back(std::move(word));
     }
@@ -117,7 +118,7 @@ std::vector<std::string> stat_fields(const std::string& process) {
   return fields;
 }
 
-/// Children by parent, of all processes that this PID namespace shows.
+/// Children by parent, of all processes visible in this PID namespace.
 std::optional<std::multimap<int, int>> children_by_parent() {
   const unique_fd directory(::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory) {
@@ -139,7 +140,8 @@ std::optional<std::multimap<int, int>> children_by_parent() {
   return whole ? std::optional(std::move(result)) : std::nullopt;
 }
 
-/// One of `theirs` is the same open file as one of `own`? Nothing when the kernel does not say.
+/// Whether one of `theirs` is the same open file as one of `own`; nothing if the kernel does not
+/// report it.
 std::optional<bool> share_one(pid_t other,
                               const std::vector<int>& theirs,
                               const std::vector<int>& own) noexcept {
@@ -158,8 +160,8 @@ std::optional<bool> share_one(pid_t other,
   return false;
 }
 
-/// Whether a descendant has executed a program since it was forked off, which closes the driver's
-/// files: its stack begins elsewhere then. False where the kernel does not show that.
+/// Whether a descendant has executed a program since it was forked, which closes the driver's
+/// files: its stack then begins at another address. False if the kernel does not show that address.
 bool has_executed(pid_t other) {
   constexpr std::size_t startstack_field = 25;
   const auto theirs = stat_fields(std::to_string(other));
@@ -172,9 +174,10 @@ bool has_executed(pid_t other) {
 bool may_share(pid_t other, const std::vector<int>& own) {
   const auto theirs = driver_files_of(std::to_string(other));
   if (!theirs) {
-    return ::access(("/proc/" + std::to_string(other)).c_str(), F_OK) == 0;  // else it has ended
+    return ::access(("/proc/" + std::to_string(other)).c_str(), F_OK) ==
+           0;  // otherwise it has exited
   }
-  // Filters of system calls in containers refuse kcmp.
+  // Seccomp filters of containers refuse kcmp.
   return share_one(other, *theirs, own).value_or(!has_executed(other));
 }
 
@@ -198,7 +201,7 @@ bool any_descendant_may_share(const std::vector<int>& own) {
   return false;
 }
 
-/// Without /proc: nvidiactl is open wherever the driver is.
+/// Without /proc: nvidiactl is open in every process that uses the driver.
 bool has_driver_open() noexcept {
   rlimit limit{};
   constexpr rlim_t most = 65'536;

@@ -3,19 +3,19 @@
 
 namespace gpushm::base {
 
-/// Which descriptors are open files of the GPU driver's device nodes (/dev/nvidia*, wherever they
-/// are mounted). The driver opens them close-on-exec. What a program has made inheritable (an
-/// exported allocation that it hands to a child) does not count.
+/// Finds the descriptors that are open files of the GPU driver's device nodes (/dev/nvidia*,
+/// wherever they are mounted). The driver opens them close-on-exec. Descriptors that a program has
+/// made inheritable (an exported allocation that it passes to a child) are not included.
 
-/// Puts `null`, a descriptor of /dev/null, in the place of each of them, so that their numbers stay
-/// taken; -1: opens one when there are any. False: some may be left. Only functions that are safe
-/// in signal handlers. For forked children: CUDA does not work there, and the GPU work of the
-/// parent goes on for as long as anybody has its files (docs/sharing.md, "The fence").
+/// Replaces each of them with `null`, a descriptor of /dev/null, so that their numbers stay in use;
+/// -1: opens /dev/null if there are any. Returns false if some may be left. Async-signal-safe. For
+/// forked children: CUDA does not work there, and the parent's GPU work continues for as long as
+/// any process has its files (docs/sharing.md, "The fence").
 bool replace_driver_files(int null) noexcept;
 
 /// True unless it is certain that no living descendant of this process has one of its driver files:
-/// one that was forked off before the handlers of fork_guard.hpp were there, or without them. Reads
-/// /proc: milliseconds where a thousand processes run. Never throws; thread-safe.
+/// a descendant that was forked before the handlers of fork_guard.hpp were installed, or without
+/// them. Reads /proc: milliseconds where a thousand processes run. Never throws; thread-safe.
 [[nodiscard]] bool descendants_may_have_driver_files() noexcept;
 
 }  // namespace gpushm::base

@@ -19,10 +19,10 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-// What leads to a directory is often busy itself (/tmp, /var/run): writing there is no concern.
-constexpr std::uint32_t on_the_way =
+// Parent directories are often busy themselves (/tmp, /var/run): writes there are ignored.
+constexpr std::uint32_t parent_events =
     IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF;
-constexpr std::uint32_t inside = on_the_way | IN_CLOSE_WRITE;
+constexpr std::uint32_t directory_events = parent_events | IN_CLOSE_WRITE;
 
 struct event {
   int watch = 0;
@@ -30,7 +30,7 @@ struct event {
   std::string_view name;
 };
 
-/// Takes one event off the front of what was read.
+/// Removes one event from the front of the bytes read.
 event next_event(std::string_view& bytes) {
   inotify_event head{};
   std::memcpy(&head, bytes.data(), sizeof head);
@@ -54,7 +54,8 @@ void directory_watch::set_directories(std::vector<std::string> directories) {
 directory_watch::interest* directory_watch::watch(const std::string& path,
                                                   std::uint32_t events,
                                                   std::map<int, interest>& now) const {
-  // One that is watched already gives the same number; several may lead to the same directory.
+  // A directory that is watched already has the same number; several paths may lead to one
+  // directory.
   const int number = checked(operation_,
                              path,
                              "inotify_add_watch",
@@ -70,24 +71,24 @@ void directory_watch::watch_all() {
   namespace fs = std::filesystem;
   std::map<int, interest> now;
   for (const std::string& directory : directories_) {
-    // From the top: what is made while this goes on is told by the level above.
+    // From the top: the watch one level above reports what is created meanwhile.
     const fs::path whole = fs::absolute(directory).lexically_normal();
     fs::path above;
     for (const fs::path& part : whole) {
       if (!above.empty() && !part.empty()) {
-        if (interest* const found = watch(above.string(), on_the_way, now)) {
+        if (interest* const found = watch(above.string(), parent_events, now)) {
           found->leads.emplace_back(part.string(), directory);
         }
       }
       above /= part;
     }
-    if (interest* const found = watch(above.string(), inside, now)) {
+    if (interest* const found = watch(above.string(), directory_events, now)) {
       found->directories.push_back(directory);
     }
   }
   for (const auto& [number, old] : watched_) {
     if (now.find(number) == now.end()) {
-      // Fails for what the kernel has dropped by itself.
+      // Fails for watches that the kernel has removed already.
       ::inotify_rm_watch(inotify_.get(), number);
     }
   }
@@ -96,7 +97,7 @@ void directory_watch::watch_all() {
 
 bool directory_watch::take(const std::function<void(const change&)>& each) {
   bool any = false;
-  std::set<std::string> led_elsewhere;
+  std::set<std::string> replaced;
   bool lost = false;
   alignas(inotify_event) std::array<char, 16'384> buffer{};
   for (;;) {
@@ -120,12 +121,12 @@ bool directory_watch::take(const std::function<void(const change&)>& each) {
       const bool itself = (one.mask & (IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT)) != 0;
       for (const auto& [entry, directory] : here.leads) {
         if (itself || entry == one.name) {
-          led_elsewhere.insert(directory);
+          replaced.insert(directory);
         }
       }
       for (const std::string& directory : here.directories) {
         if (itself) {
-          led_elsewhere.insert(directory);
+          replaced.insert(directory);
           continue;
         }
         any = true;
@@ -133,16 +134,16 @@ bool directory_watch::take(const std::function<void(const change&)>& each) {
       }
     }
   }
-  if (lost || !led_elsewhere.empty()) {
+  if (lost || !replaced.empty()) {
     watch_all();
   }
   if (lost) {
     each({{}, {}, true, false, false});
   }
-  for (const std::string& directory : led_elsewhere) {
+  for (const std::string& directory : replaced) {
     each({directory, {}, true, false, false});
   }
-  return any || lost || !led_elsewhere.empty();
+  return any || lost || !replaced.empty();
 }
 
 bool directory_watch::wait_until(clock::time_point deadline) const {

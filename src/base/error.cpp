@@ -11,7 +11,7 @@
 #include "base/c_interface.hpp"
 #include "base/text.hpp"
 
-/// Immutable, and counted by its handles.
+/// Immutable; reference-counted by its handles.
 struct gpushm_error {
   mutable std::atomic<std::uint32_t> handles{1};
   gpushm_errc code;
@@ -26,7 +26,7 @@ namespace gpushm {
 
 namespace {
 
-// One line that is fit for any terminal or log: names, paths and causes may be a peer's.
+// One line that is safe for any terminal or log: a peer may have chosen names, paths and causes.
 std::string compose(std::string_view operation,
                     std::string_view object,
                     std::string_view cause,
@@ -52,27 +52,28 @@ std::string compose(std::string_view operation,
   return base::printable(text);
 }
 
-/// Made when the library is loaded, and never destroyed.
+/// Created when the library is loaded, and never destroyed.
 gpushm_error* no_memory() {
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): see above
-  static auto* const made = new gpushm_error{{1},
-                                             GPUSHM_ERRC_OUT_OF_MEMORY,
-                                             {},
-                                             {},
-                                             "this process has no memory left",
-                                             "give it more",
-                                             "this process has no memory left (give it more)"};
+  static auto* const made =
+      new gpushm_error{{1},
+                       GPUSHM_ERRC_OUT_OF_MEMORY,
+                       {},
+                       {},
+                       "this process is out of memory",
+                       "raise its memory limit",
+                       "this process is out of memory (raise its memory limit)"};
   return made;
 }
-[[maybe_unused]] const gpushm_error* const made_at_load = no_memory();
+[[maybe_unused]] const gpushm_error* const created_at_load = no_memory();
 
-/// A thread's; ends with it.
+/// The last error of a thread, freed when the thread exits.
 struct last_error {
   gpushm_error* latest = nullptr;
   last_error() = default;
   last_error(const last_error&) = delete;
   last_error& operator=(const last_error&) = delete;
-  /// What fails on this thread after that leaves what it left here.
+  /// A later failure during the thread's exit sets it again without freeing it.
   ~last_error() { gpushm_error_free(std::exchange(latest, nullptr)); }
 };
 thread_local last_error last;
