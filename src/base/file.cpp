@@ -42,7 +42,7 @@ std::optional<std::string> read_small_file(const std::string& path, std::size_t 
   if (!fd) {
     return std::nullopt;
   }
-  // In pieces: a limit says how much a file may have, not how much it has.
+  // In pieces: `limit_bytes` is an upper bound, not the expected size.
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): written before it is read
   std::array<char, 16'384> piece;
   std::string text;

@@ -30,10 +30,10 @@ using unique_mapping = unique_handle<mapping_traits>;
                                       std::size_t size_bytes,
                                       bool writable);
 
-/// Fills `bytes` with random numbers fit for identifiers nobody can guess (getrandom).
+/// Fills `bytes` with random numbers that are suitable for unguessable identifiers (getrandom).
 void random_bytes(std::span<std::uint8_t> bytes);
 
-/// The first `limit_bytes` of a file; nothing when it cannot be read (`errno` says why).
+/// The first `limit_bytes` of a file; nothing if it cannot be read (`errno` has the cause).
 [[nodiscard]] std::optional<std::string> read_small_file(const std::string& path,
                                                          std::size_t limit_bytes = 65'536);
 

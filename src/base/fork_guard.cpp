@@ -29,22 +29,22 @@ namespace {
 using std::chrono::milliseconds;
 using clock = std::chrono::steady_clock;
 
-/// How long a fork waits for sections under way, and a section for forks under way.
+/// How long a fork waits for open sections, and a section for forks in progress.
 constexpr milliseconds fork_waits{500};
 constexpr milliseconds section_waits{1'000};
 
 // ---- the descriptors ----
 
 constexpr unsigned word_bits = std::numeric_limits<std::uint64_t>::digits;
-/// Descriptors one block of the bitmap has room for: 64 KiB.
+/// Descriptors per block of the bitmap, which has 64 KiB.
 constexpr std::size_t block_bits = std::size_t{1} << 19U;
 constexpr std::size_t block_words = block_bits / word_bits;
 constexpr std::size_t block_count = (std::size_t{1} << 31U) / block_bits;
 
 using block = std::array<std::atomic<std::uint64_t>, block_words>;
 
-/// Constant-initialised, never destroyed: usable before and after the life of static objects. Pages
-/// that are never written take no memory.
+/// Constant-initialised, never destroyed: usable before and after the lifetime of static objects.
+/// Pages that are never written use no memory.
 struct fork_state {
   block first_block{};
   std::array<std::atomic<block*>, block_count> other_blocks{};
@@ -52,17 +52,17 @@ struct fork_state {
 
   std::atomic<std::uint64_t> generation{1};
   std::atomic<int> sections{0};
-  std::atomic<int> forks{0};  // under way
+  std::atomic<int> forks{0};  // in progress
 
-  std::mutex forking;                  // held from before a fork until after it
+  std::mutex forking;                  // locked from before a fork until after it
   fork_safe_mutex* mutexes = nullptr;  // guarded by forking
 
-  // The life pipe, and what children put in the place of driver files; -1: there are none.
+  // The life pipe, and the descriptor that replaces driver files in children; -1: none.
   std::atomic<int> life{-1};
   std::atomic<int> life_writer{-1};
   std::atomic<int> null{-1};
 
-  // What the kernel clears in a child; `never_cleared` where it cannot.
+  // The mark, which the kernel clears in a child; `never_cleared` if it cannot.
   std::atomic<std::uint32_t> never_cleared{1};
   std::atomic<std::atomic<std::uint32_t>*> mark{&never_cleared};
 };
@@ -88,7 +88,7 @@ block& make_block(std::size_t fd) {
   if (memory == MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the system's macro
     throw_errno(ENOMEM, "open", "descriptor " + std::to_string(fd), "mmap");
   }
-  auto* const made = new (memory) block;  // NOLINT(cppcoreguidelines-owning-memory): kept
+  auto* const made = new (memory) block;  // NOLINT(cppcoreguidelines-owning-memory): never freed
   block* expected = nullptr;
   if (!state.other_blocks.at(fd / block_bits)
            .compare_exchange_strong(expected, made, std::memory_order_acq_rel)) {
@@ -109,7 +109,7 @@ void close_all_of(block& all, std::size_t first_fd, std::size_t words) noexcept 
   }
 }
 
-/// Only functions that are safe in signal handlers, as after every fork of a process with threads.
+/// Async-signal-safe, as required after every fork of a process with threads.
 void close_inherited() noexcept {
   std::size_t words = state.used_words.exchange(0, std::memory_order_relaxed);
   for (std::size_t index = 0; words != 0; ++index) {
@@ -121,9 +121,9 @@ void close_inherited() noexcept {
   }
 }
 
-/// In a child, once: what makes it a process of its own.
+/// Runs once in a child: makes it independent of its parent.
 void become_child() noexcept {
-  // The life pipe's write end stays open in a child that could not give up the driver's files.
+  // The life pipe's write end stays open in a child that could not replace the driver's files.
   const bool replaced = replace_driver_files(state.null.exchange(-1, std::memory_order_relaxed));
   if (const int writer = state.life_writer.exchange(-1, std::memory_order_relaxed);
       writer != -1 && !replaced) {
@@ -136,9 +136,9 @@ void become_child() noexcept {
   state.generation.fetch_add(1, std::memory_order_release);
 }
 
-/// Between two looks at what another thread does: that is a matter of microseconds unless the
-/// thread is not run, and then the processor is wanted.
-class patience {
+/// Pauses between two checks of another thread's progress. That takes microseconds unless the
+/// thread is not scheduled, and then it needs the CPU.
+class backoff_wait {
  public:
   void pause() noexcept {
     constexpr int most_yields = 100;
@@ -163,13 +163,14 @@ struct fork_handlers {
     for (auto* at = state.mutexes; at != nullptr; at = at->next_) {
       at->mutex_.lock();
     }
-    // In one order with the two lines of `fork_section`: either we see its section, or it sees us.
+    // Sequentially consistent, like the two lines of `fork_section`: either this thread sees its
+    // section, or it sees this fork.
     state.forks.fetch_add(1, std::memory_order_seq_cst);
     if (state.sections.load(std::memory_order_seq_cst) == 0) {
       return;
     }
     const auto deadline = clock::now() + fork_waits;
-    patience waiting;
+    backoff_wait waiting;
     while (state.sections.load(std::memory_order_seq_cst) != 0 && clock::now() < deadline) {
       waiting.pause();
     }
@@ -209,14 +210,14 @@ struct fork_handlers {
 
 namespace {
 
-/// Before main, or while the library is loaded: a child never finds it half done.
-[[maybe_unused]] const bool handlers_are_set = []() noexcept {
+/// Set before main, or while the library is loaded: a child never finds them half set.
+[[maybe_unused]] const bool handlers_set = []() noexcept {
   const std::size_t page = host_page_bytes();
   void* const memory =
       ::mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory != MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the system's macro
     if (::madvise(memory, page, MADV_WIPEONFORK) == 0) {
-      // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): kept
+      // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never freed
       state.mark.store(new (memory) std::atomic<std::uint32_t>(this_process),
                        std::memory_order_release);
     } else {
@@ -228,7 +229,7 @@ namespace {
                           &fork_handlers::after_in_child) == 0;
 }();
 
-/// A child that was made without handlers.
+/// Handles a child that was created without running the handlers.
 void recognise_child(std::atomic<std::uint32_t>& mark) noexcept {
   std::uint32_t seen = cleared_by_kernel;
   if (mark.compare_exchange_strong(seen, being_set, std::memory_order_acq_rel)) {
@@ -243,7 +244,7 @@ void recognise_child(std::atomic<std::uint32_t>& mark) noexcept {
 
 }  // namespace
 
-// ---- what others use ----
+// ---- interface ----
 
 std::uint64_t fork_generation() noexcept {
   std::atomic<std::uint32_t>& mark = *state.mark.load(std::memory_order_acquire);
@@ -259,9 +260,9 @@ fork_section::fork_section() noexcept {
     return;
   }
   const auto deadline = clock::now() + section_waits;
-  patience waiting;
+  backoff_wait waiting;
   while (state.forks.load(std::memory_order_seq_cst) != 0 && clock::now() < deadline) {
-    // Not counted meanwhile: the fork goes on.
+    // Not counted while waiting, so that the fork can proceed.
     state.sections.fetch_sub(1, std::memory_order_release);
     waiting.pause();
     state.sections.fetch_add(1, std::memory_order_seq_cst);
@@ -295,11 +296,11 @@ void keep_in_child(int fd) noexcept {
 
 int life_pipe() {
   static fork_safe_mutex making;
-  static_cast<void>(fork_generation());  // a child makes its own
+  static_cast<void>(fork_generation());  // a child creates another one
   if (const int made = state.life.load(std::memory_order_acquire); made != -1) {
     return made;
   }
-  const std::lock_guard lock(making);  // no fork comes between
+  const std::lock_guard lock(making);  // no fork comes in between
   if (const int made = state.life.load(std::memory_order_acquire); made != -1) {
     return made;
   }

@@ -4,40 +4,42 @@
 #include <cstdint>
 #include <mutex>
 
-/// gpushm runs inside other people's processes, and those fork. A forked child has a copy of every
-/// descriptor, none of the threads, and every lock as it was at that moment. Three rules keep
-/// parent and child apart:
+/// gpushm runs inside programs that it does not control, and those fork. A forked child has a copy
+/// of every descriptor, none of the threads, and every lock in its state at that moment. Three
+/// rules keep parent and child apart:
 ///
-///  1. Long-lived descriptors are owned by `guarded_fd`: the child closes its copies at once, so
+///  1. Long-lived descriptors are owned by `guarded_fd`: the child closes its copies immediately,
+///  so
 ///     that connections, locks and memory end with the parent.
-///  2. An object remembers the `fork_generation` it was made in. In a child its functions throw
-///     `errc::forked` before they take a lock, and its destructor leaks what it holds: it neither
-///     closes numbers that belong to other files by now, nor removes files of the parent.
-///  3. Locks of the whole process that a child may use are `fork_safe_mutex`.
+///  2. An object records the `fork_generation` in which it was created. In a child its functions
+///     throw `errc::forked` before they take a lock, and its destructor leaks its resources: it
+///     neither closes numbers that belong to other files by now, nor removes files of the parent.
+///  3. Process-wide locks that a child may use are `fork_safe_mutex`.
 ///
-/// A fourth concerns others: GPU work of a dead process goes on while anybody has its driver files.
-/// A child gives up those that it has inherited, and then the life pipe, if there is one.
+/// A fourth rule protects other processes: GPU work of a dead process continues while any process
+/// has its driver files. A child replaces those that it has inherited, and then closes the life
+/// pipe, if there is one.
 ///
-/// One pthread_atfork handler does it. Registering a descriptor is one atomic operation. A child
-/// made without handlers (_Fork, clone) is recognised by a page that the kernel clears in children,
-/// and closes the copies at its first call into the library. vfork, posix_spawn and system() run no
-/// handler and need none: all descriptors close on exec.
+/// A single set of pthread_atfork handlers implements this. Registering a descriptor is one atomic
+/// operation. A child created without handlers (_Fork, clone) is recognised by a page that the
+/// kernel clears in children, and closes the copies at its first call into the library. vfork,
+/// posix_spawn and system() run no handlers and need none: all descriptors are close-on-exec.
 namespace gpushm::base {
 
-/// A number that differs between a process and every child that is forked off it. No system call.
+/// A number that differs between a process and every child forked from it. No system call.
 /// Thread-safe.
 [[nodiscard]] std::uint64_t fork_generation() noexcept;
 
-/// True in a process that was forked off after `made_in` was taken from `fork_generation`.
+/// True in a process that was forked after `made_in` was obtained from `fork_generation`.
 [[nodiscard]] inline bool is_forked_child_of(std::uint64_t made_in) noexcept {
   return fork_generation() != made_in;
 }
 
-/// While one lives, a fork waits: for the moments in which a descriptor is open and not yet
-/// registered, or not registered any more and not yet closed. Must be short, must not block, and
-/// must not be nested. A fork waits at most half a second: a close that blocks longer (the last one
-/// of a file of many GiB) does not stop it, and a thread that is not run for that long costs at
-/// most a descriptor that lives on in the child.
+/// Delays forks while it exists: for the moments in which a descriptor is open but not yet
+/// registered, or no longer registered but not yet closed. Must be short, must not block, and must
+/// not be nested. A fork waits at most half a second: a close that blocks longer (the last one of a
+/// file of many GiB) does not stop it, and a thread that is not scheduled for that long leaks at
+/// most one descriptor into the child.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; a local variable.
 class fork_section {
@@ -48,22 +50,22 @@ class fork_section {
   ~fork_section();
 };
 
-/// Marks `fd` as one that a forked child closes. Throws `errc::out_of_memory` (only for numbers
-/// above 524,287). Lock-free. For `guarded_fd`, which is what to use.
+/// Registers `fd` to be closed in forked children. Throws `errc::out_of_memory` (only for numbers
+/// above 524,287). Lock-free. For `guarded_fd`; use that instead.
 void close_in_child(int fd);
 /// Call before `fd` is closed, with a `fork_section`. Lock-free.
 void keep_in_child(int fd) noexcept;
 
-/// The read end of this process's life pipe, made at the first call; the process keeps it. It hangs
-/// up once neither this process, nor any child that may have its driver files, has the write end:
-/// children inherit that end, put /dev/null in the place of the driver's files (device_files.hpp),
-/// and then close it; exec closes it as it closes those files. Thread-safe. Throws
-/// `errc::too_many_descriptors`, system_error.
+/// The read end of this process's life pipe, created by the first call and kept open by the
+/// process. It hangs up once neither this process, nor any child that may have its driver files,
+/// has the write end: children inherit that end, replace the driver's files with /dev/null
+/// (device_files.hpp), and then close it; exec closes it along with those files. Thread-safe.
+/// Throws `errc::too_many_descriptors`, system_error.
 [[nodiscard]] int life_pipe();
 
-/// A mutex that is free in every forked child, with what it guards in a consistent state: the
-/// forking thread holds it over the fork. Only for sections that are short, take no other lock, and
-/// call no foreign code.
+/// A mutex that is free in every forked child, with the data it guards in a consistent state: the
+/// forking thread holds it during the fork. Only for sections that are short, take no other lock,
+/// and call no foreign code.
 ///
 /// Distinct objects: safe. Shared objects: safe.
 class fork_safe_mutex {

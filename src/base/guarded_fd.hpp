@@ -14,17 +14,17 @@
 namespace gpushm::base {
 
 /// Owner of a file descriptor that a forked child closes (fork_guard.hpp). In the child every copy
-/// of the object is empty, and destroying it closes nothing. For what is kept: listeners, locks,
-/// connections, memory. A `unique_fd` becomes one by conversion. Only for the table of descriptors
-/// that the program's threads share: numbers of a thread with a table of its own
-/// (CLOSE_RANGE_UNSHARE) mean other files in a child.
+/// of the object is empty, and destroying it closes nothing. For long-lived descriptors: listeners,
+/// locks, connections, memory. A `unique_fd` converts to one. Only for the descriptor table that
+/// the program's threads share: in a thread with its own table (CLOSE_RANGE_UNSHARE), the numbers
+/// mean other files in a child.
 ///
 /// Distinct objects: safe. Shared objects: unsafe.
 class guarded_fd {
  public:
   guarded_fd() noexcept = default;
-  /// From the call that made the descriptor to here a fork leaves a copy to the child: see `open`.
-  /// Throws `errc::out_of_memory` (only for numbers above 524,287).
+  /// A fork between the call that created the descriptor and this constructor leaves a copy in the
+  /// child: see `open`. Throws `errc::out_of_memory` (only for numbers above 524,287).
   // NOLINTNEXTLINE(google-explicit-constructor): the same thing, better guarded
   guarded_fd(unique_fd fd) {
     if (fd) {
@@ -47,7 +47,7 @@ class guarded_fd {
   guarded_fd& operator=(const guarded_fd&) = delete;
   ~guarded_fd() { reset(); }
 
-  /// Owns what `make`, a system call, returns; empty when that is -1. No fork comes between.
+  /// Owns the result of the system call `make`; empty if that is -1. No fork comes in between.
   template <typename Make>
   [[nodiscard]] static guarded_fd open(Make&& make) {
     const fork_section section;
@@ -59,7 +59,7 @@ class guarded_fd {
     return fd_ == -1 || is_forked_child_of(made_in_) ? -1 : fd_;
   }
   explicit operator bool() const noexcept { return get() != -1; }
-  /// Gives the descriptor up without closing it; a forked child keeps its copy from here on.
+  /// Releases the descriptor without closing it; children forked from here on keep their copy.
   [[nodiscard]] unique_fd release() noexcept {
     const int fd = get();
     fd_ = -1;
@@ -87,7 +87,7 @@ class guarded_fd {
   std::uint64_t made_in_ = 0;
 };
 
-/// All of a packet's. Throws as `guarded_fd`.
+/// Guards all descriptors of a packet. Throws as `guarded_fd`.
 [[nodiscard]] inline std::vector<guarded_fd> guard_all(std::vector<unique_fd> fds) {
   return {std::make_move_iterator(fds.begin()), std::make_move_iterator(fds.end())};
 }

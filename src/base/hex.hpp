@@ -7,14 +7,14 @@
 
 namespace gpushm::base {
 
-/// Two digits, in lower case.
+/// Appends two lower-case digits.
 inline void append_hex(std::string& out, std::uint8_t byte) {
   constexpr std::string_view digits = "0123456789abcdef";
   out += digits[byte >> 4U];
   out += digits[byte & 0xFU];
 }
 
-/// Two digits a byte.
+/// Two digits per byte.
 template <typename Bytes>
 [[nodiscard]] std::string hex_text(const Bytes& bytes) {
   std::string text;
@@ -24,7 +24,7 @@ template <typename Bytes>
   return text;
 }
 
-/// FNV-1a of 64 bits as 16 digits: against accidents, not against anybody.
+/// 64-bit FNV-1a as 16 digits: protects against accidents, not against attackers.
 [[nodiscard]] inline std::string fnv1a_text(std::string_view text) {
   constexpr std::uint64_t start = 0xcbf29ce484222325;
   constexpr std::uint64_t factor = 0x100000001b3;

@@ -11,7 +11,7 @@ namespace gpushm {
 
 namespace {
 
-/// The outermost one of this thread.
+/// The outermost `held_log_lines` of this thread.
 thread_local base::held_log_lines* holding = nullptr;
 
 void deliver(log_level level, std::string_view text) noexcept {
@@ -40,14 +40,14 @@ held_log_lines::~held_log_lines() {
   if (holding != this) {
     return;
   }
-  holding = nullptr;  // what the sink calls may log too
+  holding = nullptr;  // the sink's callees may log too
   for (const line& each : lines_) {
     deliver(each.level, each.text);
   }
-  if (left_out_ != 0) {
+  if (dropped_ != 0) {
     try {
-      deliver(log_level::warning, std::to_string(left_out_) + " more lines were left out");
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): then they are not counted
+      deliver(log_level::warning, std::to_string(dropped_) + " more lines were dropped");
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the count is lost too
     }
   }
 }
@@ -61,7 +61,7 @@ void held_log_lines::keep(log_level level, std::string_view text) noexcept {
     }
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): counted below
   }
-  ++left_out_;
+  ++dropped_;
 }
 
 }  // namespace base

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where log lines go.
+// The log sink.
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -14,7 +14,7 @@ namespace gpushm {
 
 namespace {
 
-/// A user's function, with what it is called with.
+/// A user's function and its argument.
 class user_sink {
  public:
   user_sink(gpushm_log_sink function, void* user, gpushm_destroy destroy) noexcept
@@ -47,8 +47,8 @@ sink_holder& holder() {
   static auto* const instance = new sink_holder;
   return *instance;
 }
-// Made when the library is loaded: a forked child must not find it half made.
-[[maybe_unused]] const sink_holder& made_at_load = holder();
+// Created when the library is loaded: a forked child must not find it half created.
+[[maybe_unused]] const sink_holder& created_at_load = holder();
 
 std::shared_ptr<const user_sink> current_sink() {
   const std::lock_guard lock(holder().mutex);
@@ -84,7 +84,7 @@ gpushm_errc gpushm_set_log_sink(gpushm_log_sink sink, void* user, gpushm_destroy
       next.reset();
     }
     const std::lock_guard lock(gpushm::holder().mutex);
-    // The former one ends without the lock, after it: that is the user's code.
+    // The previous sink is destroyed after the lock is released: its destructor runs user code.
     gpushm::holder().sink.swap(next);
   });
 }

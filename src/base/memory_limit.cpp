@@ -14,8 +14,8 @@ namespace gpushm::base {
 namespace {
 
 constexpr std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max();
-/// Version 1 writes "no limit" as the largest number of whole pages.
-constexpr std::uint64_t least_unlimited = std::uint64_t{1} << 60U;
+/// Version 1 reports "no limit" as the largest number of whole pages.
+constexpr std::uint64_t min_unlimited = std::uint64_t{1} << 60U;
 
 std::optional<std::uint64_t> number_in(std::string_view text) {
   std::uint64_t value = 0;
@@ -26,7 +26,7 @@ std::optional<std::uint64_t> number_in(std::string_view text) {
   return value;
 }
 
-/// The number in a file; "max" and version 1's way of saying so are `unlimited`.
+/// The number in a file; `unlimited` for "max" and for version 1's equivalent.
 std::optional<std::uint64_t> read_number(const std::string& path) {
   const auto text = read_small_file(path);
   if (!text) {
@@ -36,7 +36,7 @@ std::optional<std::uint64_t> read_number(const std::string& path) {
     return unlimited;
   }
   const auto value = number_in(*text);
-  return value && *value >= least_unlimited ? unlimited : value;
+  return value && *value >= min_unlimited ? unlimited : value;
 }
 
 /// The number after `key` and blanks in lines of "key value"; 0 when there is none.
@@ -61,7 +61,7 @@ std::uint64_t plus(std::uint64_t one, std::uint64_t other) {
 // ---- the machine ----
 
 struct machine_memory {
-  std::uint64_t total = 0;  // 0: not known
+  std::uint64_t total = 0;  // 0: unknown
   std::uint64_t available = 0;
   std::uint64_t free_swap = 0;
 };
@@ -79,7 +79,7 @@ machine_memory memory_of_machine(const std::string& root) {
 
 // ---- cgroups ----
 
-/// What the two versions call things.
+/// File and key names of the two versions.
 struct file_names {
   std::string_view limit;
   std::string_view usage;
@@ -90,14 +90,14 @@ constexpr file_names version_1{
     "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"};
 constexpr file_names version_2{"memory.max", "memory.current", "inactive_file", "active_file"};
 
-/// Of a cgroup; nothing when it has none.
+/// The limit of a cgroup; nothing if it has none.
 std::optional<std::uint64_t> limit_in(const std::string& directory, bool is_version_2) {
   const file_names& names = is_version_2 ? version_2 : version_1;
   const auto limit = read_number(directory + "/" + std::string(names.limit));
   return limit && *limit != unlimited ? limit : std::nullopt;
 }
 
-/// What one cgroup with a limit leaves; nothing when its files say nothing.
+/// The memory left in one cgroup with a limit; nothing if its files do not report it.
 std::optional<std::uint64_t> free_in(const std::string& directory,
                                      bool is_version_2,
                                      std::uint64_t limit,
@@ -118,7 +118,7 @@ std::optional<std::uint64_t> free_in(const std::string& directory,
     const auto used = read_number(file("memory.swap.current"));
     return plus(room, std::min(free_swap, swap && used ? less(*swap, *used) : 0));
   }
-  // Of memory and swap together.
+  // Limits of memory and swap together.
   const auto both = read_number(file("memory.memsw.limit_in_bytes"));
   const auto used = read_number(file("memory.memsw.usage_in_bytes"));
   return std::min(plus(room, free_swap),

@@ -9,31 +9,31 @@
 
 namespace gpushm::base {
 
-/// Something that bounds the memory of this process, as it is now.
+/// A current bound on the memory of this process.
 struct memory_bound {
   std::uint64_t limit_bytes = 0;
-  /// What can be taken until the kernel kills something: page cache that can be dropped and swap
-  /// space are counted in. An estimate.
+  /// The memory that can be allocated before the kernel kills a process: includes droppable page
+  /// cache and swap space. An estimate.
   std::uint64_t free_bytes = 0;
   /// The memory cgroup as its hierarchy's mount shows it; empty: the machine itself.
   std::string cgroup;
 };
 
 /// The bounds of this process: the machine, and the memory cgroups (version 1 and 2) of this
-/// process and those above it, as far as they are mounted. Where the cgroups are is found out once:
-/// an object is for a piece of work and not for a process's life.
+/// process and their parents, as far as they are mounted. The constructor locates the cgroups:
+/// create an object per task and do not keep it for the life of the process.
 ///
 /// Distinct objects: safe. Shared objects: const functions are safe.
 class memory_bounds {
  public:
-  /// Files are read below `root`, empty for the machine's own; tests have others. Does not throw
-  /// but bad_alloc.
+  /// Files are read below `root`, empty for the machine's own; tests pass another. Throws only
+  /// std::bad_alloc.
   explicit memory_bounds(std::string root = {});
 
-  /// Those that have a limit. Reads files. Does not throw but bad_alloc.
+  /// Returns the bounds that have a limit. Reads files. Throws only std::bad_alloc.
   [[nodiscard]] std::vector<memory_bound> read() const;
 
-  /// The least limit, whatever is in use; the largest value when there is none. As `read`.
+  /// The smallest limit, regardless of usage; the maximum value if there is none. As `read`.
   [[nodiscard]] std::uint64_t least_limit_bytes() const;
 
  private:

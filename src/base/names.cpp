@@ -41,13 +41,13 @@ void check_name(std::string_view operation, std::string_view name) {
   for (std::string_view rest = name; !rest.empty();) {
     const character next = first_character(rest);
     if (is_control_or_invisible(next.value)) {
-      fail("the segment's name has the control or invisible character " +
+      fail("the segment's name contains the control or invisible character " +
            printable(rest.substr(0, next.length)));
     }
     rest.remove_prefix(next.length);
   }
   if (name.find('@') != std::string_view::npos) {
-    fail("the segment's name has an \"@\", which is kept for what may follow a name");
+    fail("the segment's name contains \"@\", which is reserved");
   }
 }
 
@@ -61,7 +61,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b, std::size_t li
   std::vector<std::size_t> previous(b.size() + 1);
   std::vector<std::size_t> current(b.size() + 1);
   std::iota(previous.begin(), previous.end(), std::size_t{0});
-  // Off the diagonal by more than `limit` is past the limit, so is all that follows two such rows.
+  // Cells further than `limit` from the diagonal exceed the limit, and so does everything after two
+  // rows that exceed it.
   const std::size_t past = limit + 1;
   std::size_t nearest_before = 0;
   for (std::size_t i = 1; i <= a.size(); ++i) {

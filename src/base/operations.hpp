@@ -6,9 +6,9 @@
 
 namespace gpushm::base {
 
-/// Hears what a service was asked and how it went: for counters.
+/// Observes the calls of a service and their outcomes, for counters.
 ///
-/// Shared objects: safe; called from any thread, and from several at once.
+/// Thread-safety: shared objects: safe; called from any thread, and from several concurrently.
 class operation_observer {
  public:
   operation_observer() = default;
@@ -17,7 +17,7 @@ class operation_observer {
   virtual ~operation_observer() = default;
 
   /// `service` is "device_plugin", "dra" or "kubernetes_api"; `operation` names the call
-  /// ("Allocate"); `outcome` is "ok" or the name of an errc. All are one of few values.
+  /// ("Allocate"); `outcome` is "ok" or the name of an errc. Each has a small set of values.
   virtual void finished(std::string_view service,
                         std::string_view operation,
                         std::string_view outcome,

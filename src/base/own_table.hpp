@@ -3,7 +3,7 @@
 
 #include "base/sanitizers.hpp"
 
-// Of ThreadSanitizer's run-time library, which has no header for them.
+// Declared here because ThreadSanitizer's run-time library has no header for them.
 extern "C" {
 void AnnotateIgnoreReadsBegin(const char* file, int line);
 void AnnotateIgnoreReadsEnd(const char* file, int line);
@@ -13,10 +13,11 @@ void AnnotateIgnoreWritesEnd(const char* file, int line);
 
 namespace gpushm::base {
 
-/// Around calls that use descriptors in a thread with a table of its own (CLOSE_RANGE_UNSHARE).
-/// ThreadSanitizer takes a descriptor's number for one thing of the whole process, and would report
-/// what is done to two files of one number; meanwhile it does not look at this thread's reads and
-/// writes. Nothing in other builds. Of the thread that makes it.
+/// Wraps calls that use descriptors in a thread with its own descriptor table
+/// (CLOSE_RANGE_UNSHARE). ThreadSanitizer assumes that a descriptor's number means the same in the
+/// whole process, and would report races between two files with the same number; this makes it
+/// ignore the thread's reads and writes. Does nothing in other builds. Must be destroyed on the
+/// thread that created it.
 class own_table_scope {
  public:
   own_table_scope() noexcept {

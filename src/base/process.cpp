@@ -25,18 +25,19 @@ namespace gpushm::base {
 
 namespace {
 
-/// Processes whose end is asked for again and again cost one descriptor each, up to this many:
-/// asking a pidfd takes a tenth of the time that reading /proc takes.
+/// Processes that are queried repeatedly use one descriptor each, up to this many: polling a pidfd
+/// takes a tenth of the time of reading /proc.
 constexpr std::size_t max_watched = 16;
 
-/// Field 22 of the line, counted behind the command's name, which may hold spaces and parentheses.
+/// Field 22 of the line, counted from the end of the command's name, which may contain spaces and
+/// parentheses.
 std::uint64_t start_time_of(std::string_view stat) {
   const std::size_t name_end = stat.rfind(')');
   if (name_end == std::string_view::npos) {
     return 0;
   }
   std::string_view rest = stat.substr(name_end + 1);
-  constexpr int fields_before = 20;  // 3 (state) to 21 come first, each behind a space
+  constexpr int fields_before = 20;  // 3 (state) to 21 come first, each after a space
   for (int field = 0; field < fields_before; ++field) {
     const std::size_t space = rest.find(' ');
     if (space == std::string_view::npos) {
@@ -49,7 +50,7 @@ std::uint64_t start_time_of(std::string_view stat) {
   return value;
 }
 
-/// A /proc of another namespace numbers processes in its own way. Asked once a process.
+/// A /proc of another PID namespace numbers processes differently. Checked once per process.
 bool proc_numbers_as_getpid(std::int32_t self) {
   static std::atomic<std::int32_t> known{0};
   if (known.load(std::memory_order_relaxed) == self) {
@@ -64,7 +65,7 @@ bool proc_numbers_as_getpid(std::int32_t self) {
   return true;
 }
 
-process_identity look_at_this_process() {
+process_identity identify_this_process() {
   process_identity result;
   result.pid = ::getpid();
   if (auto text = read_small_file("/proc/sys/kernel/random/boot_id")) {
@@ -84,7 +85,7 @@ process_identity look_at_this_process() {
   return result;
 }
 
-/// Never destroyed: asked also while static objects go.
+/// Never destroyed: it may be used while static objects are destroyed.
 struct watch_list {
   fork_safe_mutex mutex;
   std::uint64_t made_in = fork_generation();
@@ -95,14 +96,14 @@ watch_list& watched_processes() {
   static auto* const made = new watch_list;  // NOLINT(cppcoreguidelines-owning-memory): see above
   return *made;
 }
-// Made when the library is loaded: a forked child must not find it half made.
-[[maybe_unused]] const watch_list& made_at_load = watched_processes();
+// Created when the library is loaded: a forked child must not find it half created.
+[[maybe_unused]] const watch_list& created_at_load = watched_processes();
 
 }  // namespace
 
 process_identity this_process() {
-  // Without a lock, which a child could find locked. What its parent knew stays: somebody may be
-  // reading it in a child that was made without fork handlers.
+  // Without a lock, which a child could find locked. The parent's entry is leaked: in a child that
+  // was created without fork handlers, another thread may be reading it.
   struct known_identity {
     process_identity identity;
     std::uint64_t made_in = 0;
@@ -112,8 +113,8 @@ process_identity this_process() {
   if (at == nullptr || is_forked_child_of(at->made_in)) {
     auto made = std::make_unique<known_identity>();
     made->made_in = fork_generation();
-    made->identity = look_at_this_process();
-    // Of two threads that come first, one says what the process is called from now on.
+    made->identity = identify_this_process();
+    // If two threads come first concurrently, one of them sets the identity.
     if (known.compare_exchange_strong(at, made.get(), std::memory_order_acq_rel)) {
       at = made.release();
     }
@@ -139,7 +140,7 @@ bool has_ended(const process_identity& process) {
     pollfd end{at->second.get(), POLLIN, 0};
     return ::poll(&end, 1, 0) == 1;
   }
-  // In this order: what the pidfd stands for cannot change under the comparison.
+  // In this order: the process that the pidfd refers to cannot change during the comparison.
   auto pidfd = guarded_fd::open([&] { return ::syscall(SYS_pidfd_open, process.pid, 0); });
   if (!pidfd && errno == ESRCH) {
     return true;

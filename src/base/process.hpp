@@ -7,27 +7,25 @@
 
 namespace gpushm::base {
 
-/// Which process this is, so that no other is ever taken for it: not one with the same number in
-/// another PID namespace, not a later one with the same number, not a forked child, not one of
+/// Identifies a process so that no other is mistaken for it: neither one with the same number in
+/// another PID namespace, nor a later one with the same number, nor a forked child, nor one of
 /// another machine or boot.
 struct process_identity {
-  std::string boot_id;              ///< of the kernel; empty when /proc is not mounted
-  std::uint64_t pid_namespace = 0;  ///< inode of /proc/self/ns/pid; 0 when it cannot be read
-  std::int32_t pid = 0;             ///< as that namespace numbers it
-  std::uint64_t start_time = 0;     ///< field 22 of /proc/self/stat, clock ticks; 0: not known
-  std::array<std::uint8_t, 16>
-      epoch{};  ///< random, made anew in every process and after every fork
+  std::string boot_id;                   ///< of the kernel; empty if /proc is not mounted
+  std::uint64_t pid_namespace = 0;       ///< inode of /proc/self/ns/pid; 0 if it cannot be read
+  std::int32_t pid = 0;                  ///< as that namespace numbers it
+  std::uint64_t start_time = 0;          ///< field 22 of /proc/self/stat, clock ticks; 0: unknown
+  std::array<std::uint8_t, 16> epoch{};  ///< random, changes in every process and after every fork
   friend bool operator==(const process_identity&, const process_identity&) = default;
 };
 
-/// The identity of the calling process. Thread-safe; reads files on the first call of a process.
+/// The identity of the calling process. Thread-safe; the first call in a process reads files.
 /// Throws system_error (no random numbers).
 [[nodiscard]] process_identity this_process();
 
-/// True when it is certain that the process has ended: it was of this boot and PID namespace, and
-/// its number is nobody's or another's by now. False also when nothing can be known, as of other
-/// namespaces. Keeps a
-/// descriptor for each of the last processes asked for. Thread-safe.
+/// True if it is certain that the process has exited: it belonged to this boot and PID namespace,
+/// and its number is unused or another process's by now. False if that is unknown, as for other
+/// namespaces. Keeps a descriptor for each of the last processes queried. Thread-safe.
 [[nodiscard]] bool has_ended(const process_identity& process);
 
 }  // namespace gpushm::base

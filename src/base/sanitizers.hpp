@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Which sanitizer this program is compiled with. GCC before 14 defines a macro for each, others
-/// answer `__has_feature`.
+/// Which sanitizer this program is compiled with. GCC before 14 defines a macro for each; other
+/// compilers support `__has_feature`.
 #pragma once
 
 namespace gpushm::base {

@@ -10,12 +10,12 @@
 
 namespace gpushm::base {
 
-/// What a segment is, from its reservation to its end: what its creator said. The broker's
-/// segments, and what the protocol says of them, have it as their base.
+/// The properties of a segment, set by its creator, from reservation to destruction. The base of
+/// the broker's segments and of the protocol's segment descriptions.
 struct segment_facts {
   std::string name;
-  std::uint64_t size_bytes = 0;       ///< what was asked for
-  std::uint64_t allocated_bytes = 0;  ///< what it takes
+  std::uint64_t size_bytes = 0;       ///< requested size
+  std::uint64_t allocated_bytes = 0;  ///< allocated size
   device_id device;
   std::uint32_t chunk_count = 0;
   gpushm::backend backend = gpushm::backend::host;
@@ -24,9 +24,9 @@ struct segment_facts {
   friend bool operator==(const segment_facts&, const segment_facts&) = default;
 };
 
-/// What a creator asks for.
+/// A creator's request.
 struct reservation : segment_facts {
-  std::vector<std::byte> ticket = {};  ///< not read by the broker, only handed on
+  std::vector<std::byte> ticket = {};  ///< not read by the broker, only passed on
   friend bool operator==(const reservation&, const reservation&) = default;
 };
 

@@ -35,7 +35,8 @@ constexpr std::array<unit, 14> units{{{"", 1},
 }  // namespace
 
 std::optional<std::uint64_t> parse_size(std::string_view text) {
-  // Whole and decimal digits are kept apart so that no floating point rounds a size.
+  // Digits are collected as an integer with a scale, so that floating-point rounding cannot change
+  // a size.
   wide digits = 0;
   std::uint64_t scale = 1;
   bool any = false;
@@ -82,7 +83,7 @@ std::string size_text(std::uint64_t bytes) {
   constexpr std::array<const char*, 5> names{"B", "KiB", "MiB", "GiB", "TiB"};
   auto value = static_cast<double>(bytes);
   std::size_t index = 0;
-  constexpr double reads_1024 = 1023.995;  // once rounded to two decimals
+  constexpr double reads_1024 = 1023.995;  // rounds to 1024 with two decimals
   while (value >= reads_1024 && index + 1 < names.size()) {
     value /= 1024.0;
     ++index;

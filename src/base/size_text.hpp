@@ -10,10 +10,10 @@ namespace gpushm::base {
 
 /// "1.5GiB", "64MiB", "4096", "10kB" → bytes. Binary (KiB, MiB, GiB, TiB; also K, M, G, T) and
 /// decimal (kB, MB, GB, TB) units in any case, optional blank before the unit. Nothing when
-/// malformed, negative, not a whole number of bytes, or past 2^64-1.
+/// decimal (kB, MB, GB, TB) units in any case, optional blank before the unit. Nothing if
 [[nodiscard]] std::optional<std::uint64_t> parse_size(std::string_view text);
 
-/// "1.5 GiB", "64 MiB", "512 B": at most two decimals, for people. Not meant to be parsed back.
+/// "1.5 GiB", "64 MiB", "512 B": at most two decimals, for display. Not meant to be parsed back.
 [[nodiscard]] std::string size_text(std::uint64_t bytes);
 
 }  // namespace gpushm::base

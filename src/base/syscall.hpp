@@ -24,11 +24,11 @@ auto retry(Call&& call) {
 /// "No such file or directory (ENOENT)".
 [[nodiscard]] std::string errno_text(int number);
 
-/// Waits before something is tried again that announces itself by no event. Blocks for `duration`.
+/// Blocks for `duration`, before retrying something that signals no event.
 void pause_before_retry(std::chrono::milliseconds duration) noexcept;
 
-/// The `errc` that best tells an errno: EACCES and EPERM are permission_denied, ENOMEM and ENOSPC
-/// out_of_memory, EMFILE and ENFILE too_many_descriptors, the rest system_error.
+/// The `errc` that best describes an errno: EACCES and EPERM are permission_denied, ENOMEM and
+/// ENOSPC out_of_memory, EMFILE and ENFILE too_many_descriptors, the rest system_error.
 [[nodiscard]] errc errc_of_errno(int number) noexcept;
 
 /// Throws `error` for `number`, with the call's name in the cause.
@@ -37,8 +37,8 @@ void pause_before_retry(std::chrono::milliseconds duration) noexcept;
                               std::string_view object,
                               std::string_view call);
 
-/// Runs a system call with `retry`; returns its result, also -1 when errno is one of `tolerated`,
-/// and throws `error` for any other errno.
+/// Runs a system call with `retry` and returns its result, including -1 if errno is one of
+/// `tolerated`; throws `error` for any other errno.
 template <typename Call>
 auto checked(std::string_view operation,
              std::string_view object,

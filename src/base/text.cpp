@@ -81,7 +81,7 @@ bool is_control_or_invisible(char32_t value) noexcept {
   if (value >= 0x20 && value < 0x7F) {
     return false;
   }
-  if ((value & 0xFFFEU) == 0xFFFEU) {  // the last two of each plane are noncharacters
+  if ((value & 0xFFFEU) == 0xFFFEU) {  // the last two code points of each plane are noncharacters
     return true;
   }
   const auto* const found =

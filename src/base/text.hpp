@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Small readers of text that others wrote, the kernel's files above all, and what makes such text
-// fit to be printed. Pure.
+// Small parsers for text from other sources, mainly kernel files, and functions that make such text
+// safe to print. Pure.
 
 #include <algorithm>
 #include <charconv>
@@ -22,7 +22,7 @@ namespace gpushm::base {
              : text.substr(first, text.find_last_not_of(blanks) - first + 1);
 }
 
-/// Without empty parts.
+/// Omits empty parts.
 [[nodiscard]] inline std::vector<std::string_view> split(std::string_view text,
                                                          std::string_view separators) {
   std::vector<std::string_view> parts;
@@ -41,7 +41,7 @@ namespace gpushm::base {
   return split(text, "\n");
 }
 
-/// The value of a line "NAME:   value"; nothing when there is no such line.
+/// The value of a line "NAME:   value"; nothing if there is no such line.
 [[nodiscard]] inline std::optional<std::string_view> field(std::string_view text,
                                                            std::string_view name) {
   for (const std::string_view line : lines_of(text)) {
@@ -52,7 +52,7 @@ namespace gpushm::base {
   return std::nullopt;
 }
 
-/// All of `text` as a number; nothing when it is none.
+/// All of `text` as a number; nothing if it is not one.
 template <typename Value>
 [[nodiscard]] std::optional<Value> number(std::string_view text, int base = 10) {
   Value value{};
@@ -78,27 +78,27 @@ struct character {
   std::size_t length = 0;  ///< bytes; 0: they are not well-formed UTF-8
 };
 
-/// The first character of `text`, which must not be empty. UTF-8 as RFC 3629 has it: no surrogates,
-/// no overlong forms, nothing above U+10FFFF.
+/// The first character of `text`, which must not be empty. UTF-8 as defined by RFC 3629: no
+/// surrogates, no overlong forms, nothing above U+10FFFF.
 [[nodiscard]] character first_character(std::string_view text) noexcept;
 
-/// Whether a character commands the terminal or cannot be seen: C0 and C1 controls and DEL, line
+/// Whether a character controls the terminal or is invisible: C0 and C1 controls and DEL, line
 /// and paragraph separators, marks that change the direction of writing, zero-width and other
 /// default-ignorable characters (the byte order mark, the soft hyphen, variation selectors, tags),
 /// interlinear annotations, noncharacters.
 [[nodiscard]] bool is_control_or_invisible(char32_t value) noexcept;
 
-/// `text` fit for a terminal, a log or a table cell, from any source: each character that
-/// `is_control_or_invisible`, line feed and tab among them, becomes `\xNN` (below U+0080), `\uNNNN`
-/// or `\UNNNNNNNN`; each byte that is not UTF-8 becomes `\xNN`. All else stays as it is, a
-/// backslash too, so that what needs no escape is printed unchanged; the result is for people to
-/// read, not to be read back. The result is UTF-8 and one line.
+/// `text` made safe for a terminal, a log or a table cell: each character that
+/// `is_control_or_invisible`, including line feed and tab, becomes `\xNN` (below U+0080), `\uNNNN`
+/// or `\UNNNNNNNN`; each byte that is not UTF-8 becomes `\xNN`. Everything else is unchanged,
+/// including backslashes, so that text without such characters is printed unchanged; the result is
+/// meant to be read by people, not parsed back. The result is UTF-8 and one line.
 ///
-/// Everything that a person is shown and that comes from a peer, a file or the command line goes
-/// through this once, at the latest where it is printed. JSON escapes by itself.
+/// All text from a peer, a file or the command line that is displayed must pass through this once,
+/// at the latest where it is printed. JSON does its own escaping.
 [[nodiscard]] std::string printable(std::string_view text);
 
-/// The same, but line feeds stay: for text that has lines on purpose.
+/// The same, but keeps line feeds: for text with intended line breaks.
 [[nodiscard]] std::string printable_lines(std::string_view text);
 
 /// The directory of an absolute path: "/a/b/c" → "/a/b".

@@ -13,7 +13,7 @@ namespace gpushm::base {
 
 namespace {
 
-/// A new thread inherits the mask: no signal can reach it before it has blocked them.
+/// A new thread inherits the signal mask: no signal can reach it before it has blocked them.
 class all_signals_blocked {
  public:
   all_signals_blocked() noexcept {

@@ -11,7 +11,7 @@ namespace gpushm {
 
 namespace {
 
-// Switches without default: the compiler names what a new enumerator forgets.
+// Switches without default: the compiler reports a missing enumerator.
 
 std::string_view name_of(errc code) noexcept {
   switch (code) {
@@ -203,7 +203,7 @@ std::string_view name_of(event_kind value) noexcept {
   return "unknown";
 }
 
-/// Of a value of C, which may be any number.
+/// The name of a C enumerator, which may be any number.
 template <typename Enum>
 gpushm_string name_of_any(int value) noexcept {
   const auto known = static_cast<Enum>(value);

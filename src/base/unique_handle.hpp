@@ -5,7 +5,7 @@
 
 namespace gpushm::base {
 
-/// The one owner type for descriptors, driver handles, address ranges and mappings.
+/// The owner type for descriptors, driver handles, address ranges and mappings.
 /// `Traits` has `using value_type`, `static value_type empty() noexcept` and
 /// `static void close(value_type) noexcept`. Moved-from is empty.
 ///
@@ -32,7 +32,7 @@ class unique_handle {
 
   [[nodiscard]] const value_type& get() const noexcept { return value_; }
   explicit operator bool() const noexcept { return !(value_ == Traits::empty()); }
-  /// Gives the value up without closing it.
+  /// Releases the value without closing it.
   [[nodiscard]] value_type release() noexcept { return std::exchange(value_, Traits::empty()); }
   void reset() noexcept {
     if (*this) {

@@ -15,7 +15,7 @@ wakeup::wakeup(const char* operation)
           operation, {}, "eventfd", [] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })) {}
 
 void wakeup::signal() const noexcept {
-  // A counter that is full (EAGAIN) is readable all the same.
+  // A full counter (EAGAIN) is readable too.
   const std::uint64_t one = 1;
   static_cast<void>(retry([&] { return ::write(event_.get(), &one, sizeof one); }));
 }

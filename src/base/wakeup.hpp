@@ -16,7 +16,7 @@ class wakeup {
   [[nodiscard]] int fd() const noexcept { return event_.get(); }
   /// Does not block.
   void signal() const noexcept;
-  /// False: nobody has signalled since the last time.
+  /// Resets the signal. Returns false if `signal` was not called since the last time.
   [[nodiscard]] bool take() const noexcept;
 
  private:

@@ -86,9 +86,7 @@ TEST(segment_names, that_may_not_say_why) {
   EXPECT_EQ(refusal(std::string(256, 'n')), "create: the segment's name has 256 bytes" + rule);
   EXPECT_EQ(refusal("\xff"), "create: the segment's name is not UTF-8" + rule);
   for (const char* name : {"@", "a@b", "w/llama@7"}) {
-    EXPECT_EQ(
-        refusal(name),
-        "create: the segment's name has an \"@\", which is kept for what may follow a name" + rule);
+    EXPECT_EQ(refusal(name), "create: the segment's name contains \"@\", which is reserved" + rule);
   }
   const std::pair<std::string, std::string> hidden[] = {
       {"\x00"s, "\\x00"},
@@ -111,8 +109,9 @@ TEST(segment_names, that_may_not_say_why) {
       {"a\xf3\xa0\x81\xa1", "\\U000e0061"},  // a tag
   };
   for (const auto& [name, shown] : hidden) {
-    EXPECT_EQ(refusal(name),
-              "create: the segment's name has the control or invisible character " + shown + rule);
+    EXPECT_EQ(
+        refusal(name),
+        "create: the segment's name contains the control or invisible character " + shown + rule);
   }
 }
 

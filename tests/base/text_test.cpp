@@ -197,7 +197,7 @@ TEST(held_log_lines, are_counted_where_they_are_too_many) {
   set_log_sink({});
   ASSERT_EQ(heard.size(), 257U);
   EXPECT_EQ(heard[255], "255");
-  EXPECT_EQ(heard[256], "44 more lines were left out");
+  EXPECT_EQ(heard[256], "44 more lines were dropped");
 }
 
 }  // namespace
