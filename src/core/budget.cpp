@@ -163,7 +163,7 @@ std::shared_ptr<account> budget::account_of(const principal& who) {
   }
   std::shared_ptr<account> bucket;
   if (!who.vouched_for) {
-    bucket = account_of({"processes that cannot be told apart", true});
+    bucket = account_of({"unidentified processes", true});
   }
   auto made = std::make_shared<account>(*this, who, std::move(bucket));
   accounts_[who.key] = made;

@@ -60,7 +60,7 @@ std::string_view result_name(cuda::CUresult result) noexcept {
 std::string_view next_step_for(cuda::CUresult result) noexcept {
   switch (result) {
     case cuda::CUDA_ERROR_OUT_OF_MEMORY:
-      return "ask for less, or free memory on this GPU; nvidia-smi shows who uses it";
+      return "request less, or free memory on this GPU; nvidia-smi lists the processes that use it";
     case cuda::CUDA_ERROR_INVALID_DEVICE:
       return "check that this process may open the GPU's device node";
     case cuda::CUDA_ERROR_NOT_SUPPORTED:
@@ -68,9 +68,9 @@ std::string_view next_step_for(cuda::CUresult result) noexcept {
       return "use a newer NVIDIA driver, or a GPU that supports this";
     case cuda::CUDA_ERROR_NOT_INITIALIZED:
     case cuda::CUDA_ERROR_DEINITIALIZED:
-      return "use the driver neither after fork nor while the process exits";
+      return "do not use the driver after fork or while the process exits";
     default:
-      return "nvidia-smi and the kernel log may tell more";
+      return "see nvidia-smi and the kernel log";
   }
 }
 
@@ -153,7 +153,7 @@ const cuda_driver& cuda_driver::instance() {
         errc::forked,
         "use CUDA driver",
         {},
-        "this process was forked off after CUDA was initialised, and CUDA does not survive that",
+        "this process was forked after CUDA was initialised, and CUDA does not survive a fork",
         "start a new program (exec) in the child, or fork before the first use of a GPU");
   }
   const loaded_cuda& outcome = loaded_cuda::get();

@@ -88,8 +88,8 @@ std::vector<gpu> list() {
       errc::device_not_found,
       "find device",
       text,
-      std::string(cause) + (there.empty() ? "; there is no GPU here" : "; there is " + there),
-      "write an ordinal, the UUID of a GPU or MIG instance, host or auto");
+      std::string(cause) + (there.empty() ? "; no GPU is available" : "; available: " + there),
+      "use an ordinal, the UUID of a GPU or MIG instance, host or auto");
 }
 
 }  // namespace
@@ -120,7 +120,7 @@ const gpu& find_device(std::string_view text, std::span<const gpu> gpus) {
     const bool same = request->ordinal ? each.ordinal == *request->ordinal
                                        : each.id.uuid.starts_with(request->uuid_prefix);
     if (same && match != nullptr) {
-      throw_not_found(text, "several devices begin like that", gpus);
+      throw_not_found(text, "several devices have this prefix", gpus);
     }
     if (same) {
       match = &each;

@@ -23,7 +23,7 @@ constexpr std::string_view library_name = "libnvidia-ml.so.1";
               "load NVML",
               library_name,
               cause,
-              "install the NVIDIA driver, or give the container the driver's utility capability");
+              "install the NVIDIA driver, or enable the container's driver utility capability");
 }
 
 std::string text_of(nvml::nvmlReturn_t result) {
@@ -71,7 +71,7 @@ void nvml_library::check(nvml::nvmlReturn_t result,
                          std::string_view call) {
   if (result != nvml::NVML_SUCCESS) {
     throw error(errc::driver_error,
-                "ask NVML",
+                "query NVML",
                 object,
                 std::string(call) + ": " + text_of(result),
                 "check that nvidia-smi works here");
@@ -199,7 +199,7 @@ std::vector<nvml_gpu> nvml_library::gpus() const {
     if (result == nvml::NVML_ERROR_NO_PERMISSION) {
       continue;
     }
-    const std::string object = "board " + std::to_string(index);
+    const std::string object = "GPU " + std::to_string(index);
     check(result, object, "nvmlDeviceGetHandleByIndex");
     nvml_gpu board;
     board.id.kind = device_kind::gpu;

@@ -17,7 +17,7 @@ void say_without_rdma(const gpu& on, const std::string& why) {
   static std::atomic<bool> said{false};
   if (!said.exchange(true, std::memory_order_relaxed)) {
     base::log(log_level::warning,
-              on.id.uuid + ": memory is made without GPUDirect RDMA, though the GPU says that it " +
+              on.id.uuid + ": memory is allocated without GPUDirect RDMA although the GPU " +
                   "supports it: " + why);
   }
 }
@@ -91,7 +91,7 @@ cuda::CUresult create_shareable(const gpu& on,
   if (result == cuda::CUDA_SUCCESS && properties.allocFlags.gpuDirectRDMACapable != 0 &&
       cu->cuMemGetAllocationPropertiesFromHandle(&made, memory.get()) == cuda::CUDA_SUCCESS &&
       made.allocFlags.gpuDirectRDMACapable == 0) {
-    say_without_rdma(on, "cuMemCreate made other memory than it was asked for");
+    say_without_rdma(on, "cuMemCreate ignored gpuDirectRDMACapable");
   }
   return result;
 }

@@ -68,7 +68,7 @@ std::optional<error> visibility_verdict(const device_id& device,
       if (can_make_node) {
         return std::nullopt;
       }
-      cause = "there is no device node here";
+      cause = "the device node does not exist";
       remedy =
           "start the container or pod with this GPU too (CDI, --gpus, or one ResourceClaim for "
           "both)";
@@ -86,7 +86,7 @@ std::optional<error> visibility_verdict(const device_id& device,
     case ENXIO:
     case ENODEV:
     case EIO:
-      cause = "the kernel has no working GPU behind the node";
+      cause = "the kernel has no working GPU for the node";
       remedy = "check on the host that nvidia-smi shows this GPU";
       break;
     default:

@@ -41,7 +41,7 @@ std::shared_ptr<const backend> first_gpu_or_host() {
     if (!driver::visible_gpus().empty()) {
       return cuda_vmm(driver::visible_gpus().front());
     }
-    base::log(log_level::warning, "device auto: CUDA shows no GPU, using host memory");
+    base::log(log_level::warning, "device auto: CUDA reports no GPU, using host memory");
   } catch (const error& why) {
     if (why.code() != errc::driver_unavailable) {
       throw;
@@ -62,7 +62,7 @@ std::shared_ptr<const backend> backend_for_create(std::string_view device, bool 
                 "create",
                 device,
                 "huge pages are for host segments only",
-                "leave huge pages off, or create on device host");
+                "disable huge pages, or create on device host");
   }
   if (device == "auto") {
     return first_gpu_or_host();
@@ -89,7 +89,7 @@ const driver::gpu& gpu_for_open(const device_id& home, std::string_view device) 
     throw error(errc::device_not_found,
                 "open",
                 home.uuid,
-                "CUDA shows no GPU to this process",
+                "CUDA reports no GPU in this process",
                 "give this container a GPU, or check CUDA_VISIBLE_DEVICES");
   }
   // Hidden by CUDA_VISIBLE_DEVICES only: memory there can be used all the same (peer access).

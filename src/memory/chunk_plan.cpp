@@ -40,7 +40,7 @@ chunk_plan plan_chunks(std::uint64_t size_bytes,
   }
   const std::uint64_t count = total / step + (total % step == 0 ? 0 : 1);  // a sum could wrap
   if (count > std::numeric_limits<std::uint32_t>::max()) {
-    fail("the segment would take " + std::to_string(count) + " chunks", "use larger chunks");
+    fail("the segment would need " + std::to_string(count) + " chunks", "use larger chunks");
   }
   return {step, total - step * (count - 1), static_cast<std::uint32_t>(count)};
 }

@@ -122,10 +122,10 @@ cuda::CUdeviceptr open_in_driver(std::string_view name, const remote_memory& mem
     throw error(errc::peer_died,
                 "open",
                 name,
-                "the driver does not know the handle any more: its exporter has died, or has freed "
-                "the memory (cuIpcOpenMemHandle: " +
+                "the handle is no longer valid: its exporter has exited or freed the memory "
+                "(cuIpcOpenMemHandle: " +
                     driver::result_text(result) + ")",
-                "share the memory again from a living process");
+                "share the memory again from a running process");
   }
   cuda_driver::check(result, "open", name, "cuIpcOpenMemHandle");
   return base;
@@ -152,11 +152,12 @@ std::unique_ptr<opened_handle> open_checked(std::string_view name,
     opened.reset();
     if (verdict == address_table::verdict::another) {
       // FACTS L4: handles can repeat.
-      throw error(errc::gone_or_replaced,
-                  "open",
-                  name,
-                  "the driver still maps freed memory of the same exporter at this handle",
-                  "close the segment that was shared there before, then open this one again");
+      throw error(
+          errc::gone_or_replaced,
+          "open",
+          name,
+          "the driver still maps freed memory of the same exporter at this handle",
+          "close the segment that was shared with this handle before, then open this one again");
     }
   }
 }

@@ -203,7 +203,7 @@ std::unique_ptr<allocation> cuda_vmm_backend::allocate(
                   base::size_text(plan.total_bytes()) + " do not fit on " + gpu_.id.uuid + ": " +
                       base::size_text(free_bytes) + " of " + base::size_text(total_bytes) +
                       " are free (cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY)",
-                  "remove segments that nobody needs, use a smaller size, or another GPU");
+                  "remove unused segments, use a smaller size, or use another GPU");
     }
     cuda_driver::check(result, "create", name, "cuMemCreate");
     mapping->append(chunk.get(), plan.size_of(i));

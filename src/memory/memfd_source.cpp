@@ -100,8 +100,8 @@ std::unique_ptr<source> find_memfd(std::string_view name, void* pointer, std::ui
   const auto file = find_mapped_file(maps, address, address + size_bytes);
   if (!file || !file->is_memfd) {
     refuse(name,
-           "it is host memory that belongs to this process alone (malloc, new, pinned memory or a "
-           "mapping that is not of one memfd)",
+           "it is private host memory (malloc, new, pinned memory or a "
+           "mapping that is not of a single memfd)",
            host_remedy);
   }
   if (!file->shared) {
@@ -110,7 +110,7 @@ std::unique_ptr<source> find_memfd(std::string_view name, void* pointer, std::ui
   base::guarded_fd descriptor = find_descriptor(*file);
   if (!descriptor) {
     refuse(name,
-           "the memfd that is mapped there is not open for reading and writing in this process",
+           "the mapped memfd is not open for reading and writing in this process",
            "keep its descriptor open until the memory is shared");
   }
   struct stat info {};
@@ -118,13 +118,13 @@ std::unique_ptr<source> find_memfd(std::string_view name, void* pointer, std::ui
   const auto file_bytes = static_cast<std::uint64_t>(info.st_size);
   if (!is_sealed_memfd(descriptor.get(), file_bytes)) {
     refuse(name,
-           "the memfd is not sealed: whoever has it could shrink it under the others",
+           "the memfd is not sealed: any process that has it could shrink it while others use it",
            "seal it with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL");
   }
   if (file->offset_bytes > file_bytes || size_bytes > file_bytes - file->offset_bytes) {
     refuse(name,
-           "the range reaches beyond the memfd, which has " + std::to_string(file_bytes) + " bytes",
-           "share only what is there");
+           "the range exceeds the memfd, which has " + std::to_string(file_bytes) + " bytes",
+           "share a range within it");
   }
   return std::make_unique<memfd_source>(
       address, size_bytes, std::move(descriptor), file_bytes, file->offset_bytes);

@@ -93,8 +93,8 @@ std::array<std::byte, 64> usable_handle(std::string_view name,
                   "open",
                   name,
                   "the exporter is PID " + std::to_string(own_pid) +
-                      " in its PID namespace as this process is in its own, and its driver lays "
-                      "out legacy handles in a way that is not known",
+                      " in its PID namespace as this process is in its own, and the layout of its "
+                      "driver's legacy handles is unknown",
                   "share memory that travels as descriptors (cuMemCreate, expandable segments), or "
                   "give both one PID namespace (shareProcessNamespace)");
     }
@@ -114,9 +114,9 @@ void check_same_machine(std::string_view name, const base::process_identity& exp
     throw error(errc::peer_unreachable,
                 "open",
                 name,
-                "it was shared on another machine, or before this one was started again (boot id " +
+                "it was shared on another machine, or before this machine was rebooted (boot id " +
                     exporter.boot_id + ", here " + here + ")",
-                "share and open memory on one machine");
+                "share and open memory on the same machine");
   }
 }
 
@@ -141,7 +141,7 @@ std::shared_ptr<region> open_own(std::string_view name, const remote_memory& mem
       throw error(errc::gone_or_replaced,
                   "open",
                   name,
-                  "this process does not share that memory any more",
+                  "this process no longer shares that memory",
                   "share it again");
     }
   }

@@ -192,8 +192,8 @@ void check_range(std::string_view name, const pointer_facts& facts, std::uint64_
   const std::uint64_t behind = facts.range_start + facts.range_bytes - facts.address;
   if (size_bytes > behind) {
     refuse(name,
-           std::to_string(size_bytes) + " bytes reach beyond the allocation, which ends " +
-               std::to_string(behind) + " bytes behind the pointer",
+           std::to_string(size_bytes) + " bytes exceed the allocation, which ends " +
+               std::to_string(behind) + " bytes after the pointer",
            "share at most one allocation at a time");
   }
 }
@@ -228,12 +228,12 @@ std::unique_ptr<source> find_source(std::string_view name,
                 pointer == nullptr ? "the pointer is null"
                 : size_bytes == 0  ? "the size is 0 bytes"
                                    : "the range does not fit into the address space",
-                "give the address and the size of memory that is there");
+                "pass the address and the size of existing memory");
   }
   const auto facts = look_at(address);
   if (facts && facts->managed) {
     refuse(name,
-           "it is managed memory (cudaMallocManaged), which the driver exports to no process",
+           "it is managed memory (cudaMallocManaged), which the driver cannot export",
            exportable_remedy);
   }
   if (!facts || facts->on_host) {
@@ -244,7 +244,7 @@ std::unique_ptr<source> find_source(std::string_view name,
       refuse(name,
              "it is memory of a pool that cannot be exported: cudaMallocAsync's default pool, a "
              "pool without descriptor handles, or one imported from another process",
-             "allocate it with cudaMalloc, or from a pool made with "
+             "allocate it with cudaMalloc, or from a pool created with "
              "cudaMemHandleTypePosixFileDescriptor; in PyTorch set "
              "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True instead of "
              "backend:cudaMallocAsync");

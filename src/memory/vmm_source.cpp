@@ -90,12 +90,13 @@ std::unique_ptr<source> find_chunks(std::string_view name,
                                     const pointer_facts& first,
                                     std::uint64_t size_bytes) {
   if (!first.exports_descriptors) {
-    refuse(name,
-           "its physical memory was made without a descriptor handle type, or was imported from "
-           "another process",
-           "make it with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; in PyTorch set "
-           "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; share imported memory where it was "
-           "made");
+    refuse(
+        name,
+        "its physical memory was allocated without a descriptor handle type, or was imported from "
+        "another process",
+        "allocate it with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; in PyTorch set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; share imported memory from the process "
+        "that allocated it");
   }
   chunk next = chunk_at(first.address);
   auto found = std::make_unique<vmm_source>(name, first, size_bytes, first.address - next.start);
@@ -103,9 +104,9 @@ std::unique_ptr<source> find_chunks(std::string_view name,
   for (;;) {
     if (next.size_bytes == 0 || next.start + next.size_bytes <= next.start) {
       refuse(name,
-             "nothing is mapped from " + std::to_string(end - next.start) +
-                 " bytes before the end of the range on",
-             "share only what is mapped");
+             "nothing is mapped at " + std::to_string(end - next.start) +
+                 " bytes before the end of the range",
+             "share only mapped memory");
     }
     found->append(next);
     const cuda::CUdeviceptr behind = next.start + next.size_bytes;

@@ -19,7 +19,7 @@ namespace {
               "serve",
               path,
               cause,
-              "use the broker that is there, stop it, or serve another path");
+              "use the existing broker, stop it, or serve another path");
 }
 
 bool is_still_at(const std::string& path, int fd) {
@@ -58,7 +58,7 @@ void refuse_foreign_listener(const std::string& path, const sockaddr_un& address
     return;
   }
   if (!S_ISSOCK(there.st_mode)) {
-    in_use(path, "there is a file that is not a socket");
+    in_use(path, "the path is a file that is not a socket");
   }
   for (const int type : {SOCK_SEQPACKET, SOCK_STREAM, SOCK_DGRAM}) {
     const base::unique_fd probe(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

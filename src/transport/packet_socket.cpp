@@ -213,13 +213,13 @@ base::guarded_fd connect_packet_socket(const std::string& path, std::chrono::mil
         throw error(errc::broker_unreachable,
                     "connect",
                     path,
-                    "there is no socket",
+                    "the socket does not exist",
                     "start a broker with `gpushm serve`, or mount the domain's directory");
       case ECONNREFUSED:
         throw error(errc::broker_unreachable,
                     "connect",
                     path,
-                    "no broker listens on this socket, it is a dead one's",
+                    "no broker listens on this socket: its broker has exited",
                     "start a broker with `gpushm serve`; it replaces the socket");
       case EACCES:
       case EPERM:
@@ -232,7 +232,7 @@ base::guarded_fd connect_packet_socket(const std::string& path, std::chrono::mil
         throw error(errc::broker_unreachable,
                     "connect",
                     path,
-                    "the socket is not a broker's, it has another type",
+                    "the socket is not a broker's: it has another type",
                     "check the path");
       case EAGAIN: {
         // The backlog is full. There is no event for that: ask again until the deadline.
@@ -264,7 +264,7 @@ packet_socket_pair connected_pair() {
       throw error(errc::too_many_descriptors,
                   {},
                   {},
-                  "there is no room for a connection's second socket",
+                  "no descriptor is left for a connection's second socket",
                   "raise the open file limit");
     }
     base::throw_errno(errno, {}, {}, "socketpair");

@@ -135,7 +135,7 @@ peer_principal principal_of(const peer_credentials& peer, int pidfd) {
       return {"process " + std::to_string(peer.pid), false};
     }
   }
-  return {"processes that cannot be told apart", true};
+  return {"unidentified processes", true};
 }
 
 }  // namespace gpushm::transport

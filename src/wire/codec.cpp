@@ -42,7 +42,7 @@ class encoder {
                   {},
                   "the message has " + std::to_string(bytes.size()) + " bytes, the limit is " +
                       std::to_string(max_packet_bytes),
-                  "send less metadata or fewer names at once");
+                  "send less metadata or fewer names per request");
     }
     std::vector<std::byte> packet(bytes.size());
     std::memcpy(packet.data(), bytes.data(), bytes.size());
@@ -69,12 +69,12 @@ class encoder {
   template <typename Enum>
   static std::uint8_t enumerator(const char* field, Enum value, Enum first, Enum last) {
     if (value < first || value > last) {
-      throw error(
-          errc::invalid_argument,
-          "send",
-          {},
-          std::string(field) + " has no value " + std::to_string(static_cast<unsigned>(value)),
-          "use a value that the header names");
+      throw error(errc::invalid_argument,
+                  "send",
+                  {},
+                  std::string(field) + " has the invalid value " +
+                      std::to_string(static_cast<unsigned>(value)),
+                  "use an enumerator that the header defines");
     }
     return static_cast<std::uint8_t>(value);
   }

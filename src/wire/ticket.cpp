@@ -101,7 +101,7 @@ std::string text_problem(std::string_view text,
   }
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
   if (std::any_of(text.begin(), text.end(), is_control)) {
-    return in_words(number, where) + " has a control character";
+    return in_words(number, where) + " contains a control character";
   }
   return {};
 }
@@ -160,7 +160,7 @@ std::string problem(const ticket& value) {
   if (value.size_bytes > value.allocated_bytes ||
       value.offset_bytes > value.allocated_bytes - value.size_bytes) {
     return std::to_string(value.size_bytes) + " bytes at offset " +
-           std::to_string(value.offset_bytes) + " do not lie within an allocation of " +
+           std::to_string(value.offset_bytes) + " are not within an allocation of " +
            std::to_string(value.allocated_bytes);
   }
   if (auto cause = device_problem(value.device); !cause.empty()) {
@@ -181,7 +181,7 @@ std::string problem(const ticket& value) {
     return "the exporter's PID is " + std::to_string(value.exporter.pid);
   }
   if (!value.legacy && !value.pool && !value.broker) {
-    return "no way leads to the memory: it has neither field 16, 17 nor 18";
+    return "there is no way to open the memory: fields 16, 17 and 18 are missing";
   }
   if (value.legacy && value.legacy->pid_offset.value_or(0) > max_pid_offset) {
     return "the PID's offset in the legacy handle is " + std::to_string(*value.legacy->pid_offset) +
@@ -270,7 +270,7 @@ device_id read_device(const field_reader& in) {
   device_id result;
   const auto kind = in.number<std::uint8_t>(device_field::kind);
   if (kind > static_cast<std::uint8_t>(device_kind::mig)) {
-    unsupported("the device is of kind " + std::to_string(kind) + ", which is not known here");
+    unsupported("device kind " + std::to_string(kind) + " is not supported");
   }
   result.kind = static_cast<device_kind>(kind);
   result.uuid = in.text(device_field::uuid);
@@ -317,10 +317,10 @@ broker_reference read_broker(const field_reader& in) {
 void check_header(std::span<const std::byte> bytes) {
   const auto same = [](std::uint8_t ours, std::byte theirs) { return std::byte{ours} == theirs; };
   if (bytes.size() < magic.size() || !std::equal(magic.begin(), magic.end(), bytes.begin(), same)) {
-    invalid("it does not begin as a ticket does");
+    invalid("it does not begin with a ticket's magic number");
   }
   if (bytes.size() < header_bytes) {
-    invalid("it is " + bytes_long(bytes.size()) + ", its header alone has " +
+    invalid("it is " + bytes_long(bytes.size()) + ", the header requires " +
             std::to_string(header_bytes));
   }
   if (bytes.size() > max_ticket_bytes) {
@@ -328,16 +328,17 @@ void check_header(std::span<const std::byte> bytes) {
             std::to_string(max_ticket_bytes));
   }
   if (const auto length = number_at<std::uint32_t>(bytes, length_at); length != bytes.size()) {
-    invalid("it is " + bytes_long(bytes.size()) + ", its header says " + std::to_string(length));
+    invalid("it is " + bytes_long(bytes.size()) + ", its header specifies " +
+            std::to_string(length));
   }
   if (number_at<std::uint32_t>(bytes, crc_at) != crc_of(bytes)) {
-    invalid("the checksum does not fit");
+    invalid("the checksum does not match");
   }
   const auto oldest = number_at<std::uint16_t>(bytes, oldest_reader_at);
   if (oldest > ticket_version) {
     unsupported("its version is " + std::to_string(number_at<std::uint16_t>(bytes, version_at)) +
-                ", which a reader of version " + std::to_string(oldest) +
-                " or newer can read; this one is of version " + std::to_string(ticket_version));
+                ", which requires a reader of version " + std::to_string(oldest) +
+                " or newer; this reader has version " + std::to_string(ticket_version));
   }
 }
 
@@ -349,7 +350,7 @@ std::vector<std::byte> encode_ticket(const ticket& value) {
                 "write ticket",
                 {},
                 cause,
-                "docs/ticket.md says what a ticket can hold");
+                "docs/ticket.md specifies what a ticket can contain");
   }
   const field_writer fields = written(value);
   const std::size_t length = header_bytes + fields.written().size();
@@ -380,7 +381,7 @@ ticket decode_ticket(std::span<const std::byte> bytes) {
   const field_reader in(bytes.subspan(header_bytes), place::top);
   const auto kind = in.required_number<std::uint8_t>(field::kind);
   if (kind > static_cast<std::uint8_t>(backend::cuda_pool)) {
-    unsupported("the memory is of kind " + std::to_string(kind) + ", which is not known here");
+    unsupported("memory kind " + std::to_string(kind) + " is not supported");
   }
   ticket result;
   result.backend = static_cast<gpushm::backend>(kind);

@@ -21,7 +21,7 @@ void invalid(std::string_view cause) {
               "read ticket",
               {},
               cause,
-              "transfer the exporter's bytes whole and unchanged");
+              "transfer the exporter's bytes completely and unchanged");
 }
 
 std::string in_words(std::uint16_t number, std::string_view where) {
@@ -47,11 +47,11 @@ field_reader::field_reader(std::span<const std::byte> bytes, std::string_view wh
     const auto length = number_at<std::uint32_t>(bytes, length_offset);
     bytes = bytes.subspan(bytes_offset);
     if (length > bytes.size()) {
-      invalid(in_words(number, where) + " is " + bytes_long(length) + ", here are " +
-              std::to_string(bytes.size()));
+      invalid(in_words(number, where) + " is " + bytes_long(length) +
+              ", bytes left: " + std::to_string(bytes.size()));
     }
     if (has(number)) {
-      invalid(in_words(number, where) + " is there twice");
+      invalid(in_words(number, where) + " is duplicated");
     }
     found_.push_back({number, bytes.first(length)});
     bytes = bytes.subspan(length);

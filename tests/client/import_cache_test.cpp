@@ -543,7 +543,8 @@ TEST_F(caching, ends_with_its_broker_and_goes_on_with_the_next) {
   EXPECT_EQ(used.state(), segment_state::broker_gone);
   EXPECT_EQ(error_of([&] { static_cast<void>(user.open("used")); }, errc::broker_unreachable),
             "connect \"" + options_.socket_path +
-                "\": there is no socket (start a broker with `gpushm serve`, or mount the domain's "
+                "\": the socket does not exist (start a broker with `gpushm serve`, or mount the "
+                "domain's "
                 "directory)")
       << "what it has is not what the name stands for";
 

@@ -427,8 +427,8 @@ TEST_F(exchange, a_living_holders_file_that_is_no_ticket_is_told) {
     const gpushm::ticket_file holder(file(), garbage);
     expect_error(run(import_arguments({})),
                  "import \"" + file() +
-                     "\": it does not begin as a ticket does (transfer the exporter's bytes "
-                     "whole and unchanged)");
+                     "\": it does not begin with a ticket's magic number (transfer the exporter's "
+                     "bytes completely and unchanged)");
     const auto told = run(import_arguments({"--json"}));
     EXPECT_EQ(json::parse(told.out).at("error").at("code"), "invalid_ticket");
     // A wait does not help against that.

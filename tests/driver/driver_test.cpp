@@ -101,16 +101,15 @@ std::string message_of(std::string_view text, const std::vector<gpu>& gpus) {
 
 TEST(driver_find_device, says_what_there_is) {
   const std::string there =
-      "; there is 0 = GPU-aaaaaaaa-0000-0000-0000-000000000001, 1 = "
-      "GPU-aaaaaaaa-0000-0000-0000-000000000002 (write an ordinal, the UUID of a GPU or MIG "
+      "; available: 0 = GPU-aaaaaaaa-0000-0000-0000-000000000001, 1 = "
+      "GPU-aaaaaaaa-0000-0000-0000-000000000002 (use an ordinal, the UUID of a GPU or MIG "
       "instance, host or auto)";
   EXPECT_EQ(message_of("2", two_gpus()), "find device \"2\": no such device" + there);
   EXPECT_EQ(message_of("GPU-aaaaaaaa", two_gpus()),
-            "find device \"GPU-aaaaaaaa\": several devices begin like that" + there);
-  EXPECT_EQ(
-      message_of("0", {}),
-      "find device \"0\": no such device; there is no GPU here (write an ordinal, the UUID of "
-      "a GPU or MIG instance, host or auto)");
+            "find device \"GPU-aaaaaaaa\": several devices have this prefix" + there);
+  EXPECT_EQ(message_of("0", {}),
+            "find device \"0\": no such device; no GPU is available (use an ordinal, the UUID of "
+            "a GPU or MIG instance, host or auto)");
 }
 
 TEST(driver_check, names_call_result_and_next_step) {
@@ -121,8 +120,8 @@ TEST(driver_check, names_call_result_and_next_step) {
   } catch (const error& failure) {
     EXPECT_EQ(failure.code(), errc::out_of_memory);
     EXPECT_STREQ(failure.what(),
-                 "create \"w\": cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2) (ask for less, or free "
-                 "memory on this GPU; nvidia-smi shows who uses it)");
+                 "create \"w\": cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2) (request less, or free "
+                 "memory on this GPU; nvidia-smi lists the processes that use it)");
   }
   try {
     cuda_driver::check(static_cast<cuda::CUresult>(4242), "open", "w", "cuMemMap");
@@ -150,7 +149,7 @@ TEST(driver_visibility, tells_denials_apart) {
   EXPECT_EQ(cause(ENOENT, true), "visible");
   EXPECT_EQ(cause(ENOENT, false),
             start +
-                "there is no device node here: open(/dev/nvidia0): No such file or directory "
+                "the device node does not exist: open(/dev/nvidia0): No such file or directory "
                 "(ENOENT)");
   EXPECT_EQ(cause(EPERM, true),
             start +

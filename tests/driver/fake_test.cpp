@@ -397,8 +397,8 @@ TEST_F(driver_fake, chunks_are_made_without_rdma_where_the_driver_refuses_it) {
     ASSERT_EQ(lines.size(), 1U) << "once a process";
     EXPECT_EQ(lines.front(),
               on.id.uuid +
-                  ": memory is made without GPUDirect RDMA, though the GPU says that it supports "
-                  "it: cuMemCreate: CUDA_ERROR_INVALID_VALUE (1)");
+                  ": memory is allocated without GPUDirect RDMA although the GPU supports it: "
+                  "cuMemCreate: CUDA_ERROR_INVALID_VALUE (1)");
     CUmemAllocationProp properties = shareable_properties(on.handle);
     unique_allocation memory;
     EXPECT_EQ(create_shareable(on, properties, gpu_bytes + step, memory), CUDA_ERROR_OUT_OF_MEMORY);
@@ -429,8 +429,8 @@ TEST_F(driver_fake, memory_made_without_rdma_in_spite_of_the_flag_is_logged_once
     ASSERT_EQ(lines.size(), 1U);
     EXPECT_EQ(lines.front(),
               visible_gpus().front().id.uuid +
-                  ": memory is made without GPUDirect RDMA, though the GPU says that it supports "
-                  "it: cuMemCreate made other memory than it was asked for");
+                  ": memory is allocated without GPUDirect RDMA although the GPU supports it: "
+                  "cuMemCreate ignored gpuDirectRDMACapable");
   });
 }
 

@@ -611,10 +611,10 @@ const rule_case cases[] = {
      "not_mounted",
      "dra-pod",
      [](facts& all) {
-       all.broker = {"", false, "", 0, 0, "", "there is no socket"};
+       all.broker = {"", false, "", 0, 0, "", "the socket does not exist"};
      },
      warning,
-     "there is no socket",
+     "the socket does not exist",
      "mount the domain's directory"},
 };
 

@@ -76,15 +76,15 @@ TEST(chunk_plan, refuses_what_it_cannot_count) {
       {std::uint64_t{1} << 32U,
        1,
        1,
-       "create: the segment would take 4294967296 chunks (use larger chunks)"},
+       "create: the segment would need 4294967296 chunks (use larger chunks)"},
       {UINT64_MAX,
        1,
        1,
-       "create: the segment would take 18446744073709551615 chunks (use larger chunks)"},
+       "create: the segment would need 18446744073709551615 chunks (use larger chunks)"},
       {UINT64_MAX,
        2,
        1,
-       "create: the segment would take 9223372036854775808 chunks (use larger chunks)"},
+       "create: the segment would need 9223372036854775808 chunks (use larger chunks)"},
   };
   for (const auto& each : cases) {
     try {

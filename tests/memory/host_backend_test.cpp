@@ -282,7 +282,7 @@ TEST(backend_choice, of_host_memory_says_what_does_not_fit) {
     ADD_FAILURE();
   } catch (const error& why) {
     EXPECT_STREQ(why.what(),
-                 "create \"auto\": huge pages are for host segments only (leave huge pages off, or "
+                 "create \"auto\": huge pages are for host segments only (disable huge pages, or "
                  "create on device host)");
   }
   try {

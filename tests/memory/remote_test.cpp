@@ -219,7 +219,7 @@ TEST(usable_handles, go_by_the_number_in_the_handle_once_its_place_is_proved) {
 TEST(usable_handles, of_unknown_layout_are_refused_on_equal_numbers_only) {
   const std::string text =
       "open \"kv\": the exporter is PID 16909060 in its PID namespace as this process is in its "
-      "own, and its driver lays out legacy handles in a way that is not known (share memory that "
+      "own, and the layout of its driver's legacy handles is unknown (share memory that "
       "travels as descriptors (cuMemCreate, expandable segments), or give both one PID namespace "
       "(shareProcessNamespace))";
   for (const std::optional<std::uint16_t> offset : {std::optional<std::uint16_t>(),
@@ -412,14 +412,15 @@ class host_sources : public testing::Test {
   }
 
   const std::string private_text_ =
-      "it is host memory that belongs to this process alone (malloc, new, pinned memory or a "
-      "mapping that is not of one memfd) (create a segment on device host and use its memory, or "
+      "it is private host memory (malloc, new, pinned memory or a "
+      "mapping that is not of a single memfd) (create a segment on device host and use its memory, "
+      "or "
       "map a memfd that is sealed with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL)";
   std::size_t before_ = 0;
 };
 
 TEST_F(host_sources, are_no_ranges_that_cannot_be) {
-  const std::string next = " (give the address and the size of memory that is there)";
+  const std::string next = " (pass the address and the size of existing memory)";
   int something = 0;
   expect_refused(nullptr, 1, errc::invalid_argument, "the pointer is null" + next);
   expect_refused(nullptr, 0, errc::invalid_argument, "the pointer is null" + next);
@@ -521,7 +522,8 @@ TEST_F(host_sources, are_not_mapped_privately) {
 
 TEST_F(host_sources, are_sealed) {
   const std::string text =
-      "the memfd is not sealed: whoever has it could shrink it under the others (seal it with "
+      "the memfd is not sealed: any process that has it could shrink it while others use it (seal "
+      "it with "
       "F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL)";
   for (const int seals :
        {0, F_SEAL_SHRINK | F_SEAL_GROW, F_SEAL_SHRINK | F_SEAL_SEAL, F_SEAL_GROW | F_SEAL_SEAL}) {
@@ -533,7 +535,7 @@ TEST_F(host_sources, are_sealed) {
 
 TEST_F(host_sources, have_their_descriptor_open_for_writing) {
   const std::string text =
-      "the memfd that is mapped there is not open for reading and writing in this process (keep "
+      "the mapped memfd is not open for reading and writing in this process (keep "
       "its descriptor open until the memory is shared)";
   auto fd = memfd(page);
   const auto mapped = map(fd, page);
@@ -550,8 +552,8 @@ TEST_F(host_sources, end_where_their_file_ends) {
   const auto fd = memfd(page + 100);
   const auto mapped = map(fd, 2 * page);
   EXPECT_TRUE(find_source("kv", bytes_of(mapped), page + 100));
-  const std::string text = "the range reaches beyond the memfd, which has " +
-                           std::to_string(page + 100) + " bytes (share only what is there)";
+  const std::string text = "the range exceeds the memfd, which has " + std::to_string(page + 100) +
+                           " bytes (share a range within it)";
   expect_not_exportable(bytes_of(mapped), page + 101, text);
   expect_not_exportable(bytes_of(mapped) + page + 100, 1, text);
 }
@@ -572,7 +574,7 @@ TEST(own_exports, are_the_pointer_itself_as_long_as_they_are_shared) {
   std::vector<std::byte> bytes(64, std::byte{5});
   const auto memory = exported(bytes.data(), bytes.size(), 7);
   const std::string text =
-      "open \"kv\": this process does not share that memory any more (share it again)";
+      "open \"kv\": this process no longer shares that memory (share it again)";
   const auto open = [&](const remote_memory& what) { return open_own("kv", what); };
   EXPECT_EQ(error_of([&] { static_cast<void>(open(memory)); }, errc::gone_or_replaced), text);
   {
@@ -609,7 +611,7 @@ TEST(own_exports, are_counted) {
   EXPECT_EQ(open_own("kv", memory)->data(), &one);
   second.reset();
   EXPECT_EQ(error_of([&] { static_cast<void>(open_own("kv", memory)); }, errc::gone_or_replaced),
-            "open \"kv\": this process does not share that memory any more (share it again)");
+            "open \"kv\": this process no longer shares that memory (share it again)");
 }
 
 TEST(own_exports, are_of_this_very_process) {
@@ -629,9 +631,9 @@ TEST(other_machines, are_told_by_their_boot) {
   EXPECT_NO_THROW(check_same_machine("kv", exporter));
   const std::string here = std::exchange(exporter.boot_id, "another");
   EXPECT_EQ(error_of([&] { check_same_machine("kv", exporter); }, errc::peer_unreachable),
-            "open \"kv\": it was shared on another machine, or before this one was started again "
+            "open \"kv\": it was shared on another machine, or before this machine was rebooted "
             "(boot id another, here " +
-                here + ") (share and open memory on one machine)");
+                here + ") (share and open memory on the same machine)");
   exporter.boot_id.clear();
   EXPECT_NO_THROW(check_same_machine("kv", exporter)) << "not known is no proof";
 }

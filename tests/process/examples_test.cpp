@@ -176,9 +176,9 @@ TEST_P(examples, a_dead_exporter_is_told_and_replaced) {
            std::to_string(pid) + " has ended (export it again from a living process)\n";
   };
   const std::string by_driver =
-      "exchange_posix_shm: open: the driver does not know the handle any more: its exporter has "
-      "died, or has freed the memory (cuIpcOpenMemHandle: CUDA_ERROR_INVALID_HANDLE (400)) (share "
-      "the memory again from a living process)\n";
+      "exchange_posix_shm: open: the handle is no longer valid: its exporter has exited or freed "
+      "the memory (cuIpcOpenMemHandle: CUDA_ERROR_INVALID_HANDLE (400)) (share the memory again "
+      "from a running process)\n";
   if (GetParam() == placing::together) {
     EXPECT_EQ(told.err, by_process(killed));
   } else {

@@ -366,8 +366,7 @@ TEST_P(share, bytes_alone_carry_cuda_malloc_memory) {
   EXPECT_EQ(first_number(exporter.ask("import " + bytes)), first_number(address) + 3 * mib);
   EXPECT_EQ(importer.fails("import-elsewhere " + bytes)
                 .find("peer_unreachable open: it was shared on "
-                      "another machine, or before this one "
-                      "was started again (boot id "
+                      "another machine, or before this machine was rebooted (boot id "
                       "00000000-0000-4000-8000-000000000000, "
                       "here "),
             0U);
@@ -377,9 +376,9 @@ TEST_P(share, bytes_alone_carry_cuda_malloc_memory) {
   const std::string refused = late.fails("import " + bytes);
   if (GetParam().both_pid_1) {
     EXPECT_THAT(refused,
-                StartsWith("peer_died open: the driver does not know the handle any more: its "
-                           "exporter has died, or has freed the memory (cuIpcOpenMemHandle: "));
-    EXPECT_THAT(refused, EndsWith("(share the memory again from a living process)"));
+                StartsWith("peer_died open: the handle is no longer valid: its exporter has exited "
+                           "or freed the memory (cuIpcOpenMemHandle: "));
+    EXPECT_THAT(refused, EndsWith("(share the memory again from a running process)"));
   } else {
     EXPECT_THAT(refused,
                 StartsWith("peer_died import: the process that exported it is gone: its process "));
@@ -574,31 +573,36 @@ TEST_P(share_refused, memory_that_cannot_be_exported_is_named_with_its_remedy) {
       {"default-pool",
        "it is memory of a pool that cannot be exported: cudaMallocAsync's default pool, a pool "
        "without descriptor handles, or one imported from another process (allocate it with "
-       "cudaMalloc, or from a pool made with cudaMemHandleTypePosixFileDescriptor; in PyTorch set "
+       "cudaMalloc, or from a pool created with cudaMemHandleTypePosixFileDescriptor; in PyTorch "
+       "set "
        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True instead of backend:cudaMallocAsync)"},
       {"pool-plain",
        "it is memory of a pool that cannot be exported: cudaMallocAsync's default pool, a pool "
        "without descriptor handles, or one imported from another process (allocate it with "
-       "cudaMalloc, or from a pool made with cudaMemHandleTypePosixFileDescriptor; in PyTorch set "
+       "cudaMalloc, or from a pool created with cudaMemHandleTypePosixFileDescriptor; in PyTorch "
+       "set "
        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True instead of backend:cudaMallocAsync)"},
       {"vmm-plain",
-       "its physical memory was made without a descriptor handle type, or was imported from "
-       "another process (make it with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; in PyTorch set "
-       "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; share imported memory where it was "
-       "made)"},
+       "its physical memory was allocated without a descriptor handle type, or was imported from "
+       "another process (allocate it with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; in PyTorch set "
+       "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; share imported memory from the process "
+       "that allocated it)"},
       {"pinned",
-       "it is host memory that belongs to this process alone (malloc, new, pinned memory or a "
-       "mapping that is not of one memfd) (create a segment on device host and use its memory, or "
+       "it is private host memory (malloc, new, pinned memory or a "
+       "mapping that is not of a single memfd) (create a segment on device host and use its "
+       "memory, or "
        "map a memfd that is sealed with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL)"},
       {"pageable",
-       "it is host memory that belongs to this process alone (malloc, new, pinned memory or a "
-       "mapping that is not of one memfd) (create a segment on device host and use its memory, or "
+       "it is private host memory (malloc, new, pinned memory or a "
+       "mapping that is not of a single memfd) (create a segment on device host and use its "
+       "memory, or "
        "map a memfd that is sealed with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL)"},
       {"memfd-unsealed",
-       "the memfd is not sealed: whoever has it could shrink it under the others (seal it with "
+       "the memfd is not sealed: any process that has it could shrink it while others use it (seal "
+       "it with "
        "F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL)"},
       {"memfd-closed",
-       "the memfd that is mapped there is not open for reading and writing in this process (keep "
+       "the mapped memfd is not open for reading and writing in this process (keep "
        "its descriptor open until the memory is shared)"}};
   for (const auto& each : cases) {
     agent exporter = start();
@@ -614,8 +618,8 @@ TEST_P(share_refused, a_range_that_is_not_there_is_refused) {
   agent exporter = start();
   exporter.ask("alloc malloc " + numbers({4 * mib, 0}));
   EXPECT_EQ(exporter.fails("share kv " + numbers({mib, 4 * mib})),
-            "not_exportable share \"kv\": 4194304 bytes reach beyond the allocation, which ends "
-            "3145728 bytes behind the pointer (share at most one allocation at a time)");
+            "not_exportable share \"kv\": 4194304 bytes exceed the allocation, which ends "
+            "3145728 bytes after the pointer (share at most one allocation at a time)");
   EXPECT_EQ(exporter.code("share kv " + numbers({0, 0})), "invalid_argument");
   agent chunks = start();
   chunks.ask("alloc vmm " + numbers({4 * mib, 2 * mib}));
@@ -663,7 +667,7 @@ TEST_P(share_hidden, a_gpu_that_may_not_be_opened_is_named_before_the_driver_is_
   const std::string text = importer.fails("open kv");
   EXPECT_THAT(text,
               StartsWith("device_not_visible open \"kv\": this process may not use " + gpu.uuid +
-                         " at PCI " + gpu.pci_address + ": there is no device node here: open("));
+                         " at PCI " + gpu.pci_address + ": the device node does not exist: open("));
   EXPECT_THAT(text,
               HasSubstr("/nvidia0): No such file or directory (ENOENT) (start the container"));
   if (kind() == "malloc") {

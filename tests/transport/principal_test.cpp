@@ -74,7 +74,7 @@ TEST(principal, falls_back_to_the_uid_then_to_the_process_then_to_one_for_all) {
     const auto process = principal_of({::getpid(), 65534, 0, false}, pidfd.get());
     EXPECT_TRUE(process.key.starts_with("process ") || process.vouched_for) << process.key;
   }
-  EXPECT_EQ(principal_of({0, 65534, 0, false}, -1).key, "processes that cannot be told apart");
+  EXPECT_EQ(principal_of({0, 65534, 0, false}, -1).key, "unidentified processes");
 }
 
 }  // namespace

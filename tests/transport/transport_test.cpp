@@ -244,7 +244,7 @@ TEST_F(listening, is_refused_where_a_live_broker_listens) {
   const listener live(path_, 0600, std::nullopt);
   EXPECT_EQ(error_of([&] { listener(path_, 0600, std::nullopt); }, errc::address_in_use),
             "serve \"" + path_ +
-                "\": a live broker serves this socket (use the broker that is there, stop it, or "
+                "\": a live broker serves this socket (use the existing broker, stop it, or "
                 "serve another path)");
   static_cast<void>(connect_packet_socket(path_, 0ms));
 }
@@ -252,12 +252,12 @@ TEST_F(listening, is_refused_where_a_live_broker_listens) {
 TEST_F(listening, replaces_the_socket_of_a_dead_broker) {
   bound(SOCK_SEQPACKET, true).reset();
   ASSERT_TRUE(exists(path_));
-  EXPECT_EQ(
-      error_of([&] { static_cast<void>(connect_packet_socket(path_, 0ms)); },
-               errc::broker_unreachable),
-      "connect \"" + path_ +
-          "\": no broker listens on this socket, it is a dead one's (start a broker with `gpushm "
-          "serve`; it replaces the socket)");
+  EXPECT_EQ(error_of([&] { static_cast<void>(connect_packet_socket(path_, 0ms)); },
+                     errc::broker_unreachable),
+            "connect \"" + path_ +
+                "\": no broker listens on this socket: its broker has exited (start a broker with "
+                "`gpushm "
+                "serve`; it replaces the socket)");
   // Left over from a broker that was killed: nobody holds the lock, and a half-made socket.
   base::unique_fd(::open((path_ + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)).reset();
   base::unique_fd(::open((path_ + ".new").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)).reset();
@@ -271,11 +271,10 @@ TEST_F(listening, replaces_the_socket_of_a_dead_broker) {
 TEST_F(listening, is_refused_where_another_program_listens) {
   for (const int type : {SOCK_SEQPACKET, SOCK_STREAM, SOCK_DGRAM}) {
     const auto foreign = bound(type, type != SOCK_DGRAM);
-    EXPECT_EQ(
-        error_of([&] { listener(path_, 0600, std::nullopt); }, errc::address_in_use),
-        "serve \"" + path_ +
-            "\": another program listens on this socket (use the broker that is there, stop it, "
-            "or serve another path)");
+    EXPECT_EQ(error_of([&] { listener(path_, 0600, std::nullopt); }, errc::address_in_use),
+              "serve \"" + path_ +
+                  "\": another program listens on this socket (use the existing broker, stop it, "
+                  "or serve another path)");
     EXPECT_TRUE(exists(path_));
     ::unlink(path_.c_str());
   }
@@ -283,11 +282,10 @@ TEST_F(listening, is_refused_where_another_program_listens) {
 
 TEST_F(listening, is_refused_where_there_is_a_file) {
   base::unique_fd(::open(path_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)).reset();
-  EXPECT_EQ(
-      error_of([&] { listener(path_, 0600, std::nullopt); }, errc::address_in_use),
-      "serve \"" + path_ +
-          "\": there is a file that is not a socket (use the broker that is there, stop it, or "
-          "serve another path)");
+  EXPECT_EQ(error_of([&] { listener(path_, 0600, std::nullopt); }, errc::address_in_use),
+            "serve \"" + path_ +
+                "\": the path is a file that is not a socket (use the existing broker, stop it, or "
+                "serve another path)");
   EXPECT_TRUE(exists(path_));
 }
 
@@ -349,13 +347,14 @@ TEST_F(listening, is_looked_for_where_it_is_not) {
   EXPECT_EQ(error_of([&] { static_cast<void>(connect_packet_socket(path_, 0ms)); },
                      errc::broker_unreachable),
             "connect \"" + path_ +
-                "\": there is no socket (start a broker with `gpushm serve`, or mount the domain's "
+                "\": the socket does not exist (start a broker with `gpushm serve`, or mount the "
+                "domain's "
                 "directory)");
   const auto foreign = bound(SOCK_STREAM, true);
   EXPECT_EQ(error_of([&] { static_cast<void>(connect_packet_socket(path_, 0ms)); },
                      errc::broker_unreachable),
             "connect \"" + path_ +
-                "\": the socket is not a broker's, it has another type (check the path)");
+                "\": the socket is not a broker's: it has another type (check the path)");
 }
 
 TEST_F(listening, with_a_full_backlog_is_unreachable_at_the_deadline) {

@@ -72,10 +72,9 @@ TEST(codec, refuses_to_encode_what_no_peer_would_accept) {
     FAIL() << "no error";
   } catch (const error& why) {
     EXPECT_EQ(why.code(), errc::message_too_large);
-    EXPECT_STREQ(
-        why.what(),
-        "send: the message has 196680 bytes, the limit is 196608 (send less metadata or fewer "
-        "names at once)");
+    EXPECT_STREQ(why.what(),
+                 "send: the message has 196680 bytes, the limit is 196608 (send less metadata or "
+                 "fewer names per request)");
   }
 }
 

@@ -35,7 +35,7 @@ TEST(invalid_ticket, differs_in_one_bit) {
       ASSERT_EQ(why->code(), errc::invalid_ticket) << name << " bit " << bit;
       // Magic and length are looked at first.
       const bool first = bit < 8 * 8 || (bit >= 12 * 8 && bit < 16 * 8);
-      ASSERT_EQ(why->cause() == "the checksum does not fit", !first) << name << " bit " << bit;
+      ASSERT_EQ(why->cause() == "the checksum does not match", !first) << name << " bit " << bit;
       by_checksum += first ? 0 : 1;
       data[bit / 8] ^= mask;
     }
@@ -51,10 +51,10 @@ TEST(invalid_ticket, is_cut_off_anywhere) {
     const bytes data = golden(name);
     for (std::size_t size = 0; size < data.size(); ++size) {
       const std::string cause =
-          size < 8 ? "it does not begin as a ticket does"
+          size < 8 ? "it does not begin with a ticket's magic number"
           : size < header_bytes
-              ? "it is " + std::to_string(size) + " bytes long, its header alone has 20"
-              : "it is " + std::to_string(size) + " bytes long, its header says " +
+              ? "it is " + std::to_string(size) + " bytes long, the header requires 20"
+              : "it is " + std::to_string(size) + " bytes long, its header specifies " +
                     std::to_string(data.size());
       expect_invalid(std::span(data).first(size), cause);
     }
@@ -72,8 +72,8 @@ TEST(invalid_ticket, has_bytes_behind_it) {
         bytes data = golden(name);
         data.resize(size + more, static_cast<std::byte>(fill));
         expect_invalid(data,
-                       "it is " + std::to_string(size + more) + " bytes long, its header says " +
-                           std::to_string(size));
+                       "it is " + std::to_string(size + more) +
+                           " bytes long, its header specifies " + std::to_string(size));
       }
     }
   }
@@ -83,12 +83,12 @@ TEST(invalid_ticket, has_another_header) {
   const bytes good = every_field().whole();
   bytes data = good;
   put(data, 0, of("GPUSHMD\r"));
-  expect_invalid(data, "it does not begin as a ticket does");
-  expect_invalid({}, "it does not begin as a ticket does");
+  expect_invalid(data, "it does not begin with a ticket's magic number");
+  expect_invalid({}, "it does not begin with a ticket's magic number");
   expect_invalid(whole({}), "field 1 is missing");
   data = good;
   put(data, 16, little(slow_crc(good), 4));
-  expect_invalid(data, "the checksum does not fit");
+  expect_invalid(data, "the checksum does not match");
 
   // The limit counts before what the header says.
   parts longest = every_field();
@@ -120,7 +120,7 @@ TEST(invalid_ticket, breaks_a_rule) {
       {[](parts& p) { p.broker.fields.erase(3); }, "the broker reference has no segment name"},
       {[](parts& p) { p.broker.fields.erase(4); }, "field 4 of the broker reference is missing"},
       {[](parts& p) { p.legacy = p.pool = p.broker = {}; },
-       "no way leads to the memory: it has neither field 16, 17 nor 18"},
+       "there is no way to open the memory: fields 16, 17 and 18 are missing"},
       // lengths
       {[](parts& p) { p.top.fields[1] = {}; }, "field 1 is 0 bytes long, not 1"},
       {[](parts& p) { p.top.fields[2].pop_back(); }, "field 2 is 7 bytes long, not 8"},
@@ -162,36 +162,36 @@ TEST(invalid_ticket, breaks_a_rule) {
       {[&](parts& p) { p.broker.fields[3] = long_text; },
        "field 3 of the broker reference is 256 bytes long, the limit is 255"},
       {[](parts& p) { p.device.fields[2] = of("GPU\n"); },
-       "field 2 of the device has a control character"},
+       "field 2 of the device contains a control character"},
       {[](parts& p) { p.device.fields[3] = of("0\x7F"); },
-       "field 3 of the device has a control character"},
+       "field 3 of the device contains a control character"},
       {[](parts& p) { p.exporter.fields[1] = of("\x1F"); },
-       "field 1 of the exporter has a control character"},
+       "field 1 of the exporter contains a control character"},
       {[](parts& p) { p.broker.fields[1].back() = std::byte{0}; },
-       "field 1 of the broker reference has a control character"},
+       "field 1 of the broker reference contains a control character"},
       {[](parts& p) { p.broker.fields[3].front() = std::byte{0}; },
-       "field 3 of the broker reference has a control character"},
+       "field 3 of the broker reference contains a control character"},
       {[](parts& p) { p.broker.fields[3].pop_back(); },
        "field 3 of the broker reference is not UTF-8"},
       {[](parts& p) { p.broker.fields[1] = {}; }, "the broker reference has no socket path"},
       {[](parts& p) { p.broker.fields[3] = {}; }, "the broker reference has no segment name"},
       // fields
-      {[](parts& p) { p.top.tail = one_field(2, little(1, 8)); }, "field 2 is there twice"},
+      {[](parts& p) { p.top.tail = one_field(2, little(1, 8)); }, "field 2 is duplicated"},
       {[](parts& p) {
          p.top.tail = one_field(500, {});
          add(p.top.tail, one_field(500, {}));
        },
-       "field 500 is there twice"},
+       "field 500 is duplicated"},
       {[](parts& p) { p.device.tail = one_field(4, little(3, 4)); },
-       "field 4 of the device is there twice"},
+       "field 4 of the device is duplicated"},
       {[](parts& p) { p.exporter.tail = one_field(5, {}); },
-       "field 5 of the exporter is there twice"},
+       "field 5 of the exporter is duplicated"},
       {[](parts& p) { p.legacy.tail = one_field(1, {}); },
-       "field 1 of the legacy handle is there twice"},
+       "field 1 of the legacy handle is duplicated"},
       {[](parts& p) { p.pool.tail = one_field(1, {}); },
-       "field 1 of the pool pointer is there twice"},
+       "field 1 of the pool pointer is duplicated"},
       {[](parts& p) { p.broker.tail = one_field(1, {}); },
-       "field 1 of the broker reference is there twice"},
+       "field 1 of the broker reference is duplicated"},
       {[](parts& p) { p.top.tail = bytes(1); }, "it ends within a field's number and length"},
       {[](parts& p) { p.top.tail = bytes(5); }, "it ends within a field's number and length"},
       {[](parts& p) { p.broker.tail = bytes(5); },
@@ -215,13 +215,13 @@ TEST(invalid_ticket, breaks_a_rule) {
       // values
       {[](parts& p) { p.top.fields[2] = little(0, 8); }, "the size is 0"},
       {[](parts& p) { p.top.fields[4] = little(0x1433, 8); },
-       "4660 bytes at offset 512 do not lie within an allocation of 5171"},
+       "4660 bytes at offset 512 are not within an allocation of 5171"},
       {[](parts& p) { p.top.fields[4] = little(0, 8); },
-       "4660 bytes at offset 512 do not lie within an allocation of 0"},
+       "4660 bytes at offset 512 are not within an allocation of 0"},
       {[](parts& p) { p.top.fields[3] = little(0xFFFFFFFFFFFFFFFF, 8); },
-       "4660 bytes at offset 18446744073709551615 do not lie within an allocation of 2097152"},
+       "4660 bytes at offset 18446744073709551615 are not within an allocation of 2097152"},
       {[](parts& p) { p.top.fields[2] = little(0xFFFFFFFFFFFFFFFF, 8); },
-       "18446744073709551615 bytes at offset 512 do not lie within an allocation of 2097152"},
+       "18446744073709551615 bytes at offset 512 are not within an allocation of 2097152"},
       {[](parts& p) { p.top.fields[1] = little(0, 1); }, "it is host memory on a device"},
       {[](parts& p) { p.device.fields[1] = little(0, 1); }, "it is device memory on the host"},
       {[](parts& p) { p.device.fields.erase(1); }, "it is device memory on the host"},
@@ -247,10 +247,10 @@ TEST(unsupported_ticket, is_of_a_kind_that_is_not_known) {
   parts p = every_field();
   p.top.fields[1] = little(4, 1);
   p.top.fields[2] = {};  // may mean something to whoever knows the kind
-  expect_unsupported(p.whole(), "the memory is of kind 4, which is not known here");
+  expect_unsupported(p.whole(), "memory kind 4 is not supported");
   p = every_field();
   p.device.fields[1] = little(3, 1);
-  expect_unsupported(p.whole(), "the device is of kind 3, which is not known here");
+  expect_unsupported(p.whole(), "device kind 3 is not supported");
 }
 
 // ---- anything at all ----

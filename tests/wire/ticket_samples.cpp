@@ -248,9 +248,10 @@ void expect_refused(std::span<const std::byte> data, errc code, const std::strin
 }  // namespace
 
 void expect_invalid(std::span<const std::byte> data, const std::string& cause) {
-  expect_refused(data,
-                 errc::invalid_ticket,
-                 "read ticket: " + cause + " (transfer the exporter's bytes whole and unchanged)");
+  expect_refused(
+      data,
+      errc::invalid_ticket,
+      "read ticket: " + cause + " (transfer the exporter's bytes completely and unchanged)");
 }
 
 void expect_unsupported(std::span<const std::byte> data, const std::string& cause) {

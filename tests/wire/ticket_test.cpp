@@ -134,9 +134,9 @@ TEST(ticket, that_needs_a_newer_reader_says_so) {
     GTEST_SKIP() << "the golden files are not on this machine";
   }
   expect_golden("too_new", too_new());
-  expect_unsupported(golden("too_new"),
-                     "its version is 3, which a reader of version 2 or newer can read; this one "
-                     "is of version 1");
+  expect_unsupported(
+      golden("too_new"),
+      "its version is 3, which requires a reader of version 2 or newer; this reader has version 1");
 }
 
 TEST(ticket, leaves_out_what_is_not_known_of_memory) {
@@ -223,17 +223,18 @@ TEST(ticket, that_no_reader_would_take_is_not_written) {
     } catch (const error& why) {
       EXPECT_EQ(why.code(), errc::invalid_argument);
       EXPECT_EQ(why.what(),
-                "write ticket: " + cause + " (docs/ticket.md says what a ticket can hold)");
+                "write ticket: " + cause + " (docs/ticket.md specifies what a ticket can contain)");
     }
   };
   expect_refused("the size is 0", [](ticket& d) { d.size_bytes = 0; });
   expect_refused("it is host memory on a device", [](ticket& d) { d.backend = backend::host; });
-  expect_refused("no way leads to the memory: it has neither field 16, 17 nor 18", [](ticket& d) {
-    d.legacy.reset();
-    d.pool.reset();
-    d.broker.reset();
-  });
-  expect_refused("field 1 of the broker reference has a control character",
+  expect_refused("there is no way to open the memory: fields 16, 17 and 18 are missing",
+                 [](ticket& d) {
+                   d.legacy.reset();
+                   d.pool.reset();
+                   d.broker.reset();
+                 });
+  expect_refused("field 1 of the broker reference contains a control character",
                  [](ticket& d) { d.broker->socket_path = "a\nb"; });
   expect_refused("the broker reference has no segment name",
                  [](ticket& d) { d.broker->name.clear(); });
