@@ -8,8 +8,7 @@
 #include <utility>
 
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored \
-    "-Wconversion"  // in the generated header and the library's, not ours
+#pragma GCC diagnostic ignored "-Wconversion"  // in the generated header and flatbuffers' headers
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 #pragma GCC diagnostic ignored "-Wold-style-cast"
 #pragma GCC diagnostic ignored "-Wshadow"
@@ -23,7 +22,7 @@ namespace {
 
 namespace fbs = flatbuffers;
 
-/// Thrown inside `decode` only: the packet means nothing to us.
+/// Thrown inside `decode` only: the packet is not valid.
 struct malformed {};
 
 // ---- encoding ----
@@ -52,7 +51,8 @@ class encoder {
  private:
   using added = std::pair<fb::Body, fbs::Offset<void>>;
 
-  // What `decoder` refuses is refused here: the peer would take it for a violation and hang up.
+  // Lists that `decoder` would reject are rejected here: the peer would treat them as a violation
+  // and disconnect.
   static void check_count(const char* list,
                           std::size_t count,
                           std::size_t most,
@@ -349,8 +349,8 @@ class encoder {
 
 // ---- decoding ----
 
-/// Offsets of a packet may share what they point to. What is copied out of one packet is charged,
-/// so that a small packet cannot ask for more memory than a large one.
+/// Offsets of a packet may refer to the same data. Everything copied out of a packet is charged, so
+/// that a small packet cannot cause more allocations than a large one.
 class decoder {
  public:
   body read_body(const fb::Message& m) {
@@ -443,7 +443,7 @@ class decoder {
                      v.peer_pid()};
       }
       case fb::Body::Failure: {
-        // A code that this version does not know is passed on: its number and text still help.
+        // A code unknown to this version is passed on: its number and text still help.
         const auto& v = *m.body_as_Failure();
         return failure{
             v.index(), static_cast<errc>(v.code()), text(v.cause()), text(v.next_step())};
@@ -507,7 +507,7 @@ class decoder {
   }
 
  private:
-  /// A table's offset, and its own offset to a table of fields.
+  /// A table's offset, and the table's own offset to its vtable.
   static constexpr std::size_t smallest_segment_bytes = 8;
 
   void charge(std::size_t bytes) {
@@ -553,7 +553,7 @@ class decoder {
       if (value->size() > most) {
         throw malformed{};
       }
-      // Verified is that the list's length is aligned, not that its elements are.
+      // The verifier checks the alignment of the list's length, not of its elements.
       static_assert(std::endian::native == std::endian::little);
       result.resize(value->size());
       if (!result.empty()) {
@@ -563,14 +563,14 @@ class decoder {
     return result;
   }
 
-  /// An enumerator whose values run from `first` to `last` without gaps.
-  /// At least one question, and as much of what it is about.
+  /// Requires at least one question, and one entry of the other list per question.
   static void check_one_each(const std::vector<std::uint64_t>& questions, std::size_t others) {
     if (questions.empty() || questions.size() != others) {
       throw malformed{};
     }
   }
 
+  /// An enumerator whose values run from `first` to `last` without gaps.
   template <typename Enum>
   static Enum enumerator(std::uint64_t value, Enum first, Enum last) {
     if (value < static_cast<std::uint64_t>(first) || value > static_cast<std::uint64_t>(last)) {
@@ -686,7 +686,7 @@ std::vector<std::byte> encode(const message& value) {
 
 namespace {
 
-/// Null when it is no message of this protocol.
+/// Null if it is not a message of this protocol.
 const fb::Message* verified(std::span<const std::byte> packet) noexcept {
   if (packet.size() > max_packet_bytes) {
     return nullptr;

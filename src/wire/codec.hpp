@@ -10,20 +10,21 @@
 
 namespace gpushm::wire {
 
-/// One packet's bytes. Throws for what `decode` would refuse, because the peer would hang up:
-/// `errc::message_too_large` when they would pass `max_packet_bytes` or a list has more or fewer
-/// entries than the protocol allows, `errc::invalid_argument` for an enumerator out of range.
-/// Thread-safe.
+/// Encodes one packet. Throws for messages that `decode` would reject, because the peer would
+/// disconnect: `errc::message_too_large` if the packet would exceed `max_packet_bytes` or a list
+/// has more or fewer entries than the protocol allows, `errc::invalid_argument` for an enumerator
+/// out of range. Thread-safe.
 [[nodiscard]] std::vector<std::byte> encode(const message& value);
 
-/// Reads a packet from a peer that is not trusted. Nothing when it is not a well-formed message of
-/// a kind this version knows, when an enumerator or the epoch's length is out of range, when a list
-/// is longer than the protocol allows, or when texts and lists, shared ones counted each time, pass
-/// `max_packet_bytes` in all. Fields that are absent take their defaults. Never throws but for
-/// memory.
+/// Decodes a packet from an untrusted peer. Returns nothing if it is not a well-formed message of a
+/// type known to this version, if an enumerator or the epoch's length is out of range, if a list is
+/// longer than the protocol allows, or if strings and lists, with shared ones counted each time,
+/// exceed `max_packet_bytes` in total. Absent fields take their defaults. Throws only
+/// std::bad_alloc.
 [[nodiscard]] std::optional<message> decode(std::span<const std::byte> packet);
 
-/// The id of a packet that there was no memory to decode; 0 when it is none. Allocates nothing.
+/// The id of a packet that could not be decoded for lack of memory; 0 if it is not a packet.
+/// Allocates nothing.
 [[nodiscard]] std::uint64_t id_of(std::span<const std::byte> packet) noexcept;
 
 }  // namespace gpushm::wire

@@ -10,7 +10,7 @@ namespace gpushm::wire {
 
 namespace crc32_detail {
 
-/// What each byte does to the remainder, for the reflected polynomial 0x04C11DB7.
+/// The effect of each byte on the remainder, for the reflected polynomial 0x04C11DB7.
 constexpr std::array<std::uint32_t, 256> make_table() noexcept {
   std::array<std::uint32_t, 256> table{};
   for (std::uint32_t byte = 0; byte < table.size(); ++byte) {
@@ -27,8 +27,8 @@ inline constexpr std::array<std::uint32_t, 256> table = make_table();
 
 }  // namespace crc32_detail
 
-/// CRC-32 (ISO-HDLC, as in zlib) of `bytes`, or of what `before` is the CRC of and then `bytes`.
-/// Against accidents, not against attackers.
+/// CRC-32 (ISO-HDLC, as in zlib) of `bytes`, or of the data whose CRC is `before` followed by
+/// `bytes`. Protects against accidents, not against attackers.
 [[nodiscard]] constexpr std::uint32_t crc32(std::span<const std::byte> bytes,
                                             std::uint32_t before = 0) noexcept {
   std::uint32_t value = ~before;

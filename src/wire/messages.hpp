@@ -16,22 +16,22 @@
 
 namespace gpushm::wire {
 
-/// The highest version this code speaks; there is only one so far.
+/// The highest version that this code supports; it is the only one so far.
 inline constexpr std::uint32_t protocol_version = 2;
-/// Most descriptors in one packet: SCM_MAX_FD of Linux.
+/// Maximum number of descriptors in one packet: SCM_MAX_FD of Linux.
 inline constexpr std::size_t max_batch = 253;
-/// Largest packet either side sends or accepts. A default socket buffer (net.core.wmem_default,
-/// 212,992 bytes) holds one.
+/// Maximum size of a packet that either side sends or accepts. A default socket buffer
+/// (net.core.wmem_default, 212,992 bytes) has room for one.
 inline constexpr std::size_t max_packet_bytes = 192UL * 1024;
-/// Most names in one open_many.
+/// Maximum number of names in one open_many.
 inline constexpr std::size_t max_open_many = 1000;
-/// Most generations in one keep.
+/// Maximum number of generations in one keep.
 inline constexpr std::size_t max_keep = 4096;
 
-/// Names a connection to whoever knows it; all zero: none.
+/// Bearer token of a connection; all zero: none.
 using session_token = std::array<std::uint8_t, 24>;
 
-// One struct a table of protocol.fbs, with the same fields; the comments there count.
+// One struct per table of protocol.fbs, with the same fields; protocol.fbs documents them.
 
 struct hello {
   std::uint32_t version = protocol_version;
@@ -85,7 +85,7 @@ struct open {
   std::string name;
   std::uint64_t expected_size_bytes = 0;
   std::uint32_t timeout_ms = 0;
-  gpushm::generation generation = 0;  ///< 0: whichever has the name
+  gpushm::generation generation = 0;  ///< 0: the segment that has the name
   friend bool operator==(const open&, const open&) = default;
 };
 
@@ -144,7 +144,7 @@ struct release {
 
 struct remove {
   std::string name;
-  gpushm::generation generation = 0;  ///< 0: whichever has the name
+  gpushm::generation generation = 0;  ///< 0: the segment that has the name
   friend bool operator==(const remove&, const remove&) = default;
 };
 
@@ -200,26 +200,26 @@ struct bye {
   friend bool operator==(const bye&, const bye&) = default;
 };
 
-/// What the exporter of memory that stays its own says when it is asked. Values travel on the wire:
-/// never renumber.
+/// The exporter's answer about memory that stays its own. Values travel on the wire: never
+/// renumber.
 enum class verdict : std::uint8_t { unchanged = 0, changed = 1, not_shared = 2 };
 
-/// 1 to `max_batch` questions, and as many generations.
+/// 1 to `max_batch` questions, and the same number of generations.
 struct confirm {
   std::vector<std::uint64_t> questions;
   std::vector<std::uint64_t> generations;
   friend bool operator==(const confirm&, const confirm&) = default;
 };
 
-/// 1 to `max_batch` questions, and as many verdicts.
+/// 1 to `max_batch` questions, and the same number of verdicts.
 struct confirmed {
   std::vector<std::uint64_t> questions;
   std::vector<wire::verdict> verdicts;
   friend bool operator==(const confirmed&, const confirmed&) = default;
 };
 
-/// How a client's opens went since its last report, as it measured them: at most `max_batch` of
-/// either kind.
+/// The results of a client's opens since its last report, as the client measured them: at most
+/// `max_batch` entries in either list.
 struct report {
   std::vector<std::uint64_t> open_ns;
   std::vector<std::uint64_t> failures;  ///< errc
@@ -232,7 +232,7 @@ struct unfence {
   friend bool operator==(const unfence&, const unfence&) = default;
 };
 
-/// At most `max_keep` generations, and as many counts.
+/// At most `max_keep` generations, and the same number of counts.
 struct keep {
   std::vector<std::uint64_t> generations;
   std::vector<std::uint64_t> counts;
@@ -302,7 +302,7 @@ using body = std::variant<hello,
                           too_late,
                           subscribed>;
 
-/// Whether a client sends it on the event lane; all else goes on the request lane.
+/// Whether a client sends it on the event lane; everything else is sent on the request lane.
 [[nodiscard]] inline bool is_sent_on_event_lane(const body& what) noexcept {
   return std::holds_alternative<confirmed>(what) || std::holds_alternative<report>(what);
 }

@@ -7,15 +7,15 @@
 
 #include "gpushm/types.hpp"
 
-/// Layout of the state table: one memfd a domain that only the broker can write. docs/protocol.md
-/// specifies it; never change an offset, raise `state_table_version` instead.
+/// Layout of the state table: one memfd per domain that only the broker can write. Specified in
+/// docs/protocol.md; never change an offset, raise `state_table_version` instead.
 namespace gpushm::wire {
 
 inline constexpr std::uint64_t state_table_magic = 0x31544154'534d5347ULL;  // "GSMSTAT1"
 inline constexpr std::uint32_t state_table_version = 1;
 inline constexpr std::size_t state_table_words_offset = 4096;
 
-/// What a word's low 8 bits say. Values are on the wire: never renumber.
+/// The low 8 bits of a word. Values are on the wire: never renumber.
 enum class slot_state : std::uint8_t { free = 0, live = 1, removed = 2, exporter_gone = 3 };
 
 // NOLINTBEGIN(modernize-avoid-c-arrays): a layout in shared memory
@@ -26,8 +26,8 @@ struct state_table_header {
   gpushm::epoch epoch;
   std::uint8_t reserved[32];
   /// A glibc robust process-shared mutex that the broker's thread holds. Its first 32-bit word is
-  /// the futex word: owner's thread id, bit 30 set by the kernel when the owner died, 0 when it was
-  /// given back.
+  /// the futex word: the owner's thread id; the kernel sets bit 30 when the owner dies; 0 after
+  /// unlock.
   alignas(64) std::uint32_t owner_futex;
   std::uint8_t owner_rest[60];
 };
@@ -50,23 +50,22 @@ static_assert(sizeof(slot_word) == 8 && slot_word::is_always_lock_free);
   return state_table_words_offset + std::size_t{slots} * sizeof(std::uint64_t);
 }
 
-/// A reader's look at a mapped table that says which broker made it. Not owning.
+/// A reader's view of a mapped table; verifies which broker created it. Not owning.
 /// Distinct objects: safe. Shared objects: safe.
 class state_table_view {
  public:
   state_table_view() = default;
   /// `size_bytes` is the size of the mapping. The view is empty unless magic, version, size and
-  /// epoch fit.
+  /// epoch match.
   state_table_view(const void* mapping,
                    std::size_t size_bytes,
                    const gpushm::epoch& epoch) noexcept;
 
   explicit operator bool() const noexcept { return header_ != nullptr; }
-  /// No system call. False from the moment on when the kernel has cleaned up after the broker's
-  /// thread.
+  /// No system call. False once the kernel has cleaned up after the broker's thread.
   [[nodiscard]] bool broker_alive() const noexcept;
-  /// No system call. `broker_gone` is not told here; a slot that another generation has taken over,
-  /// or that does not exist, means removed.
+  /// No system call. Never returns `broker_gone`; a slot that another generation has taken over, or
+  /// that does not exist, means removed.
   [[nodiscard]] segment_state state(std::uint32_t slot,
                                     gpushm::generation generation) const noexcept;
 

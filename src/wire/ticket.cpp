@@ -15,7 +15,7 @@ using namespace ticket_detail;
 
 namespace {
 
-// ---- the layout, as docs/ticket.md has it: never renumber ----
+// ---- layout, see docs/ticket.md: never renumber ----
 
 constexpr std::array<std::uint8_t, 8> magic{'G', 'P', 'U', 'S', 'H', 'M', 'D', '\n'};
 constexpr std::size_t version_at = 8;
@@ -65,7 +65,7 @@ constexpr std::uint16_t name = 3;
 constexpr std::uint16_t generation = 4;
 }  // namespace broker_field
 
-/// A place that has fields, as errors call it.
+/// A group of fields, as named in errors.
 namespace place {
 constexpr std::string_view top;
 constexpr std::string_view device = "the device";
@@ -77,10 +77,10 @@ constexpr std::string_view broker = "the broker reference";
 
 constexpr std::size_t max_device_text_bytes = 128;
 constexpr std::size_t max_boot_id_bytes = 64;
-constexpr std::size_t no_limit = std::string::npos;  // but the ticket's
+constexpr std::size_t no_limit = std::string::npos;  // except the ticket's
 constexpr std::uint16_t max_pid_offset = 60;
 
-// ---- what is wrong ----
+// ---- validation ----
 
 [[noreturn]] void unsupported(std::string_view cause) {
   throw error(errc::unsupported_version,
@@ -90,7 +90,7 @@ constexpr std::uint16_t max_pid_offset = 60;
               "update gpushm here, or export with version " + std::to_string(ticket_version));
 }
 
-/// What is wrong with a text, or nothing.
+/// The problem of a string, or an empty string.
 std::string text_problem(std::string_view text,
                          std::string_view where,
                          std::uint16_t number,
@@ -152,7 +152,7 @@ std::string device_problem(const device_id& value) {
   return {};
 }
 
-/// What is wrong with the values, whichever way they come: a reader and a writer refuse the same.
+/// The problem of the values, wherever they come from: readers and writers reject the same.
 std::string problem(const ticket& value) {
   if (value.size_bytes == 0) {
     return "the size is 0";
@@ -259,7 +259,7 @@ field_writer written(const ticket& value) {
   return out;
 }
 
-/// Of all bytes but its own four.
+/// Of all bytes except its own four.
 std::uint32_t crc_of(std::span<const std::byte> bytes) {
   return crc32(bytes.subspan(header_bytes), crc32(bytes.first(crc_at)));
 }

@@ -13,36 +13,36 @@
 #include "gpushm/types.hpp"
 
 /// The bytes that describe shared memory to another process: in a file, a message, a rank exchange,
-/// or through a broker that passes them on unread. docs/ticket.md specifies them; never change
-/// a field's number or meaning.
+/// or through a broker that passes them on unread. Specified in docs/ticket.md; never change a
+/// field's number or meaning.
 namespace gpushm::wire {
 
 /// The version that this code writes.
 inline constexpr std::uint16_t ticket_version = 1;
-/// The oldest version whose readers understand what this code writes.
+/// The oldest version whose readers support what this code writes.
 inline constexpr std::uint16_t oldest_ticket_reader = 1;
-/// Longest ticket that is written or read.
+/// Maximum size of a ticket.
 inline constexpr std::size_t max_ticket_bytes = 4096;
 
-/// What cuIpcGetMemHandle gave, with what makes it safe in another PID namespace.
+/// The result of cuIpcGetMemHandle, with what makes it safe in another PID namespace.
 struct legacy_handle {
   std::array<std::byte, 64> bytes{};
-  /// Where in `bytes` the exporter's PID stands, little-endian in 32 bits; nothing when the
-  /// exporter could not prove it on this handle. At most 60.
+  /// Offset of the exporter's PID in `bytes`, little-endian in 32 bits; nothing if the exporter
+  /// could not prove it on this handle. At most 60.
   std::optional<std::uint16_t> pid_offset;
   friend bool operator==(const legacy_handle&, const legacy_handle&) = default;
 };
 
 /// An allocation of a memory pool; the pool itself travels as a file descriptor.
 struct pool_pointer {
-  std::array<std::byte, 64> bytes{};  ///< what cuMemPoolExportPointer gave
+  std::array<std::byte, 64> bytes{};  ///< from cuMemPoolExportPointer
   std::uint64_t pool = 0;             ///< the same for all allocations of one pool of the exporter
   friend bool operator==(const pool_pointer&, const pool_pointer&) = default;
 };
 
-/// A segment of a broker, which also has what travels as file descriptors.
+/// A segment of a broker, which also has the file descriptors.
 struct broker_reference {
-  /// A path, or a file name without a slash: beside the file that the ticket was read from.
+  /// A path, or a file name without a slash: relative to the directory of the ticket's file.
   std::string socket_path;
   gpushm::epoch epoch{};
   std::string name;
@@ -50,29 +50,29 @@ struct broker_reference {
   friend bool operator==(const broker_reference&, const broker_reference&) = default;
 };
 
-/// Memory of one process, and the ways that lead to it; an importer takes the one it can use.
+/// Memory of one process, and the ways to reach it; an importer picks one that it can use.
 struct ticket {
   gpushm::backend backend = gpushm::backend::host;
-  std::uint64_t size_bytes = 0;       ///< of what is shared; not 0
-  std::uint64_t offset_bytes = 0;     ///< of that within the allocation
-  std::uint64_t allocated_bytes = 0;  ///< the whole allocation, all chunks together
+  std::uint64_t size_bytes = 0;       ///< of the shared range; not 0
+  std::uint64_t offset_bytes = 0;     ///< of the shared range within the allocation
+  std::uint64_t allocated_bytes = 0;  ///< the whole allocation, or all chunks
   device_id device;
   base::process_identity exporter;
-  std::uint64_t address = 0;    ///< of what is shared, in the exporter
-  std::uint64_t buffer_id = 0;  ///< CU_POINTER_ATTRIBUTE_BUFFER_ID in the exporter; 0: not known
+  std::uint64_t address = 0;    ///< of the shared range, in the exporter
+  std::uint64_t buffer_id = 0;  ///< CU_POINTER_ATTRIBUTE_BUFFER_ID in the exporter; 0: unknown
   std::optional<legacy_handle> legacy;
   std::optional<pool_pointer> pool;
   std::optional<broker_reference> broker;
   friend bool operator==(const ticket&, const ticket&) = default;
 };
 
-/// Throws `error` for operation "write ticket": invalid_argument for a value that
-/// `decode_ticket` would refuse, message_too_large when a text makes it longer than
-/// `max_ticket_bytes`. Whatever was decoded can be encoded. Thread-safe.
+/// Throws `error` for operation "write ticket": invalid_argument for a value that `decode_ticket`
+/// would reject, message_too_large if a string makes it longer than `max_ticket_bytes`. Any decoded
+/// ticket can be encoded. Thread-safe.
 [[nodiscard]] std::vector<std::byte> encode_ticket(const ticket& value);
 
-/// Reads bytes of this version and of later ones that say that this version can read them, leaving
-/// out what it does not know. Safe on any bytes. Throws `error` for operation "read ticket":
+/// Reads tickets of this version and of later versions that declare this version able to read them,
+/// ignoring unknown fields. Safe on any bytes. Throws `error` for operation "read ticket":
 /// invalid_ticket, unsupported_version. Thread-safe.
 [[nodiscard]] ticket decode_ticket(std::span<const std::byte> bytes);
 

@@ -9,7 +9,7 @@ namespace gpushm::wire::ticket_detail {
 
 namespace {
 
-// Of a field, as docs/ticket.md has it.
+// Layout of a field, see docs/ticket.md.
 constexpr std::size_t number_offset = 0;
 constexpr std::size_t length_offset = 2;
 constexpr std::size_t bytes_offset = 6;

@@ -12,8 +12,8 @@
 #include <type_traits>
 #include <vector>
 
-/// The parts that docs/ticket.md builds tickets from: little-endian numbers, and fields of
-/// a number, a length and bytes. What they mean is in ticket.cpp.
+/// The building blocks of tickets (docs/ticket.md): little-endian numbers, and fields of a number,
+/// a length and bytes. ticket.cpp gives them their meaning.
 namespace gpushm::wire::ticket_detail {
 
 /// Throws invalid_ticket for operation "read ticket".
@@ -32,7 +32,7 @@ void append(std::vector<std::byte>& target, T value) {
   }
 }
 
-/// `bytes` reach at least to the number's end.
+/// Precondition: `bytes` contain the whole number.
 template <std::integral T>
 [[nodiscard]] T number_at(std::span<const std::byte> bytes, std::size_t offset) {
   std::uint64_t bits = 0;
@@ -42,7 +42,8 @@ template <std::integral T>
   return static_cast<T>(bits);
 }
 
-/// Writes the fields of one place, in the order of the calls. Distinct objects: safe.
+/// Writes the fields of one group, in the order of the calls. Thread-safety: distinct objects:
+/// safe.
 class field_writer {
  public:
   template <std::integral T>
@@ -50,14 +51,14 @@ class field_writer {
     begin(number, sizeof(T));
     append(bytes_, value);
   }
-  /// Leaves out what a reader takes a missing field for.
+  /// Omits a value that readers assume for a missing field.
   template <std::integral T>
   void number_unless(T missing, std::uint16_t number, T value) {
     if (value != missing) {
       this->number(number, value);
     }
   }
-  /// Leaves out an empty text.
+  /// Omits an empty string.
   void text(std::uint16_t number, std::string_view value) {
     if (!value.empty()) {
       bytes(number, value);
@@ -77,20 +78,20 @@ class field_writer {
  private:
   void begin(std::uint16_t number, std::size_t length) {
     append(bytes_, number);
-    // A length that does not fit is also far above a ticket's limit, which is checked.
+    // A length that does not fit also far exceeds a ticket's limit, which is checked.
     append(bytes_, static_cast<std::uint32_t>(length));
   }
 
   std::vector<std::byte> bytes_;
 };
 
-/// Finds the fields of one place before any is looked at: their order means nothing. Refers to the
-/// bytes. Functions throw invalid_ticket for what the place lacks or has in another length.
-/// Distinct objects: safe.
+/// Finds the fields of one group before any is read, since their order has no meaning. Refers to
+/// the bytes. Functions throw invalid_ticket for a field that is missing or has the wrong length.
+/// Thread-safety: distinct objects: safe.
 class field_reader {
  public:
-  /// `where` goes into errors ("the device"; empty: not in another field) and must outlive this.
-  /// Throws invalid_ticket when `bytes` are not fields, each with a number of its own.
+  /// `where` is named in errors ("the device"; empty: top level) and must outlive this object.
+  /// Throws invalid_ticket if `bytes` are not fields with distinct numbers.
   field_reader(std::span<const std::byte> bytes, std::string_view where);
 
   [[nodiscard]] bool has(std::uint16_t number) const { return find(number) != nullptr; }
@@ -104,9 +105,9 @@ class field_reader {
   [[nodiscard]] T number(std::uint16_t number, T missing = 0) const {
     return has(number) ? required_number<T>(number) : missing;
   }
-  /// Empty when it is missing. Any bytes: not checked.
+  /// Empty if the field is missing. The bytes are not checked.
   [[nodiscard]] std::string text(std::uint16_t number) const;
-  /// A field that must be there.
+  /// Copies a required field.
   template <class Byte, std::size_t Size>
   void copy(std::uint16_t number, std::array<Byte, Size>& target) const {
     const auto bytes = of_length(Size, number);
