@@ -12,7 +12,7 @@
 
 namespace gpushm::transport {
 
-/// The address of a path. Throws `errc::invalid_argument` when it is empty or does not fit (107
+/// The address of a path. Throws `errc::invalid_argument` if it is empty or too long (more than 107
 /// bytes).
 [[nodiscard]] inline sockaddr_un unix_address(std::string_view operation, const std::string& path) {
   sockaddr_un address{};

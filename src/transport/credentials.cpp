@@ -19,7 +19,8 @@ namespace gpushm::transport {
 
 namespace {
 
-/// The uid that stands for uids this user namespace cannot name (65534 unless configured).
+/// The uid that the kernel reports for uids without a mapping in this user namespace (65534 unless
+/// configured).
 std::uint32_t overflow_uid() {
   static const std::uint32_t value = [] {
     std::uint32_t number = 65534;
@@ -31,7 +32,7 @@ std::uint32_t overflow_uid() {
   return value;
 }
 
-/// In the initial user namespace every uid has a name, 65534 included.
+/// In the initial user namespace every uid is mapped, including 65534.
 bool every_uid_is_mapped() {
   static const bool value = [] {
     const auto map = base::read_small_file("/proc/self/uid_map");
@@ -80,7 +81,7 @@ base::unique_fd pidfd_of_peer(int socket, const peer_credentials& peer) noexcept
   if (peer.pid <= 0 || kernel_names_peers()) {
     return {};  // dead already: its number may be another process's by now
   }
-  // Older kernels: by number. The peer is connected, so the number was its own a moment ago.
+  // Older kernels: by number. The peer is connected, so the number was valid a moment ago.
   return base::unique_fd(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
 }
 

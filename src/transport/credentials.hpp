@@ -7,9 +7,9 @@
 
 namespace gpushm::transport {
 
-/// Who is at the other end, as this process's namespaces name it. In a user namespace that cannot
-/// name the peer the kernel says pid 0 and the overflow uid: then the flag is false and the number
-/// is no key.
+/// The credentials of the peer, in this process's namespaces. In a user namespace without a mapping
+/// for the peer, the kernel reports pid 0 and the overflow uid: then the flag is false and the uid
+/// must not be used as a key.
 struct peer_credentials {
   std::int32_t pid = 0;  ///< 0: unknown
   std::uint32_t uid = 0;
@@ -19,12 +19,12 @@ struct peer_credentials {
 
 [[nodiscard]] peer_credentials peer_of(int socket);
 
-/// True where the kernel itself gives a descriptor of a peer's process (SO_PEERPIDFD, Linux 6.5),
-/// whatever PID namespace that is in.
+/// True if the kernel provides a descriptor of a peer's process (SO_PEERPIDFD, Linux 6.5), in any
+/// PID namespace.
 [[nodiscard]] bool kernel_names_peers() noexcept;
 
 /// A descriptor that becomes readable when the peer's process dies, even if a forked child keeps
-/// its socket open. Empty when the kernel cannot give one (not visible, too old, or already dead).
+/// its socket open. Empty if the kernel cannot provide one (not visible, too old, or already dead).
 [[nodiscard]] base::unique_fd pidfd_of_peer(int socket, const peer_credentials& peer) noexcept;
 
 }  // namespace gpushm::transport

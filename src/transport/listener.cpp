@@ -29,8 +29,8 @@ bool is_still_at(const std::string& path, int fd) {
          ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
 }
 
-/// An exclusive lock that the kernel drops when this process dies. The lock file may be removed by
-/// a broker that ends while we wait for it, so the locked file must still be the one at the path.
+/// An exclusive lock that the kernel releases when this process dies. An exiting broker may remove
+/// the lock file while this one waits for it, so the locked file must still be the one at the path.
 base::guarded_fd lock_file(const std::string& path, const std::string& lock_path) {
   for (;;) {
     auto lock = base::guarded_fd::open([&] {
@@ -51,8 +51,8 @@ base::guarded_fd lock_file(const std::string& path, const std::string& lock_path
   }
 }
 
-/// The lock is ours, so a socket at the path is a dead broker's, or no broker's at all.
-void refuse_foreign_listener(const std::string& path, const sockaddr_un& address) {
+/// This process has the lock, so a socket at the path belongs to a dead broker, or not to a broker.
+void reject_other_listener(const std::string& path, const sockaddr_un& address) {
   struct stat there {};
   if (::lstat(path.c_str(), &there) != 0) {
     return;
@@ -81,7 +81,7 @@ listener::listener(const std::string& path,
   const sockaddr_un bind_address = unix_address("serve", temporary);
 
   lock_ = lock_file(path, lock_path_);
-  refuse_foreign_listener(path, address);
+  reject_other_listener(path, address);
 
   socket_ = base::guarded_fd::open([&] {
     return base::checked("serve", path, "socket", [] {
@@ -100,7 +100,7 @@ listener::listener(const std::string& path,
       });
     }
     base::checked("serve", path, "chmod", [&] { return ::chmod(temporary.c_str(), mode); });
-    // SOMAXCONN is cut to net.core.somaxconn by the kernel.
+    // The kernel limits SOMAXCONN to net.core.somaxconn.
     base::checked("serve", path, "listen", [&] { return ::listen(socket_.get(), SOMAXCONN); });
     struct stat made {};
     base::checked("serve", path, "stat", [&] { return ::stat(temporary.c_str(), &made); });
@@ -131,7 +131,7 @@ listener::~listener() {
   if (::lstat(path_.c_str(), &there) == 0 && there.st_ino == inode_ && there.st_dev == device_) {
     ::unlink(path_.c_str());
   }
-  // The directory may be another by now, and the file another broker's.
+  // The directory may have been replaced by now, and the file may be another broker's.
   if (is_still_at(lock_path_, lock_.get())) {
     ::unlink(lock_path_.c_str());
   }

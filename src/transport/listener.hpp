@@ -11,17 +11,17 @@
 
 namespace gpushm::transport {
 
-/// A listening SOCK_SEQPACKET socket at a path, and the lock that keeps other brokers off it.
-/// Move-only; the destructor removes socket and lock file, each unless another file has taken its
-/// place. In a forked child both descriptors are closed and the destructor removes nothing: the
-/// files are the parent's.
+/// A listening SOCK_SEQPACKET socket at a path, and the lock that keeps other brokers off the path.
+/// Move-only; the destructor removes socket and lock file, unless another file has replaced them.
+/// In a forked child both descriptors are closed and the destructor removes nothing: the files are
+/// the parent's.
 ///
 /// Distinct objects: safe. Shared objects: unsafe.
 class listener {
  public:
-  /// Binds next to `path` and renames over it, so that a reader sees the dead broker's socket or
-  /// this one and never nothing. Throws `errc::address_in_use` when a live broker, or any other
-  /// listener, has the path. `lock_path`: of the lock; empty: PATH.lock.
+  /// Binds next to `path` and renames over it, so that a client finds either the dead broker's
+  /// socket or this one, and never none. Throws `errc::address_in_use` if a live broker, or any
+  /// other listener, has the path. `lock_path`: the path of the lock; empty: PATH.lock.
   listener(const std::string& path,
            mode_t mode,
            std::optional<gid_t> group,

@@ -31,8 +31,7 @@ bool wait_for(int socket, short events, std::chrono::milliseconds timeout) {
   for (;;) {
     const auto rest = base::time_left(deadline);
     pollfd entry{socket, events, 0};
-    constexpr long longest =
-        std::numeric_limits<int>::max();  // a wait that is longer is asked for again
+    constexpr long longest = std::numeric_limits<int>::max();  // a longer wait polls again
     const int count =
         ::poll(&entry, 1, static_cast<int>(std::clamp<long>(rest.count(), 0, longest)));
     if (count > 0) {
@@ -90,7 +89,7 @@ send_result send_packet(int socket,
                 "send them in batches of at most 253");
   }
   iovec part{const_cast<std::byte*>(packet.data()), packet.size()};  // NOLINT: sendmsg only reads
-  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): 1 KiB that the kernel or we fill
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): 1 KiB, filled below
   alignas(cmsghdr) std::array<char, control_bytes> control;
   msghdr header{};
   header.msg_iov = &part;
@@ -123,7 +122,7 @@ send_result send_packet(int socket,
 
 received receive_packet(int socket, std::span<std::byte> buffer) {
   iovec part{buffer.data(), buffer.size()};
-  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): 1 KiB that the kernel or we fill
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): 1 KiB, filled by the kernel
   alignas(cmsghdr) std::array<char, control_bytes> control;
   msghdr header{};
   header.msg_iov = &part;
@@ -135,7 +134,7 @@ received receive_packet(int socket, std::span<std::byte> buffer) {
   };
   auto size = receive();
   if (size < 0 && errno == ECONNRESET) {
-    // Reported once, ahead of what the peer sent before it closed with something unread.
+    // Reported once, before the data that the peer sent before it closed with something unread.
     size = receive();
   }
   received result;
@@ -164,7 +163,7 @@ received receive_packet(int socket, std::span<std::byte> buffer) {
   }
   result.descriptors = std::move(*taken);
   if (size == 0 && result.descriptors.empty()) {
-    // End of file; an empty packet looks the same and means as little.
+    // End of file; an empty packet looks the same and has no meaning.
     result.status = receive_status::closed;
     return result;
   }
@@ -235,7 +234,7 @@ base::guarded_fd connect_packet_socket(const std::string& path, std::chrono::mil
                     "the socket is not a broker's: it has another type",
                     "check the path");
       case EAGAIN: {
-        // The backlog is full. There is no event for that: ask again until the deadline.
+        // The backlog is full. No event signals room in it, so retry until the deadline.
         if (std::chrono::steady_clock::now() >= deadline) {
           throw error(errc::broker_unreachable,
                       "connect",

@@ -12,17 +12,18 @@
 namespace gpushm::transport {
 
 /// Unix SOCK_SEQPACKET with descriptors. Free functions over a descriptor: the caller owns it and
-/// decides who waits. Thread-safe for different sockets; one reader and one writer a socket.
+/// does the waiting. Thread-safety: distinct sockets: safe; shared sockets: one reader and one
+/// writer.
 
 enum class send_result : unsigned char {
   sent,
   would_block,  ///< the peer does not read; nothing was sent
-  closed,       ///< the peer is gone
+  closed,       ///< the peer has disconnected
 };
 
-/// Sends one packet with `descriptors` (at most `wire::max_batch`; still the caller's afterwards).
-/// Never raises SIGPIPE and never blocks. Throws `errc::too_many_descriptors` when the kernel
-/// refuses more descriptors in flight, `errc::system_error` otherwise.
+/// Sends one packet with `descriptors` (at most `wire::max_batch`; the caller keeps them). Never
+/// raises SIGPIPE and never blocks. Throws `errc::too_many_descriptors` if the kernel rejects more
+/// descriptors in flight, `errc::system_error` otherwise.
 [[nodiscard]] send_result send_packet(int socket,
                                       std::span<const std::byte> packet,
                                       std::span<const int> descriptors);
@@ -32,21 +33,21 @@ enum class receive_status : unsigned char {
   would_block,
   closed,
   truncated,         ///< the packet did not fit: it and its descriptors were dropped
-  descriptors_lost,  ///< the packet is whole, but this process's open file limit, or its memory,
-                     ///< left no room for all of its descriptors: those that came were closed
+  descriptors_lost,  ///< the packet is complete, but the open file limit or memory of this process
+                     ///< has no room for all of its descriptors: those received were closed
 };
 
 struct received {
   receive_status status = receive_status::would_block;
-  std::span<const std::byte> packet;  ///< inside the buffer given to `receive_packet`
+  std::span<const std::byte> packet;  ///< part of the buffer passed to `receive_packet`
   std::vector<base::unique_fd> descriptors;
 };
 
-/// Receives one packet without blocking. `buffer` should hold `wire::max_packet_bytes`. Descriptors
-/// come with close-on-exec. Throws `errc::system_error` for anything unexpected.
+/// Receives one packet without blocking. `buffer` should have room for `wire::max_packet_bytes`.
+/// Descriptors are close-on-exec. Throws `errc::system_error` for anything unexpected.
 [[nodiscard]] received receive_packet(int socket, std::span<std::byte> buffer);
 
-/// What was received for the table of descriptors that the program's threads share.
+/// A packet received in the descriptor table that the program's threads share.
 struct received_guarded {
   receive_status status = receive_status::would_block;
   std::span<const std::byte> packet;
@@ -56,25 +57,25 @@ struct received_guarded {
 /// The same; a child that another thread forks meanwhile, or later, does not keep the descriptors.
 [[nodiscard]] received_guarded receive_guarded(int socket, std::span<std::byte> buffer);
 
-/// Waits until `socket` can be read (or written); false when `timeout` passes first.
+/// Blocks until `socket` is readable (or writable); false if `timeout` expires first.
 [[nodiscard]] bool wait_readable(int socket, std::chrono::milliseconds timeout);
 [[nodiscard]] bool wait_writable(int socket, std::chrono::milliseconds timeout);
 
-/// Connects, without blocking on a full backlog past `timeout`. The socket is non-blocking and
-/// close-on-exec. Throws `errc::broker_unreachable` (nobody listens there), permission_denied,
-/// invalid_argument (a path that no socket address can hold).
+/// Connects; blocks on a full backlog for at most `timeout`. The socket is non-blocking and
+/// close-on-exec. Throws `errc::broker_unreachable` (no process listens there), permission_denied,
+/// invalid_argument (a path that is too long for a socket address).
 [[nodiscard]] base::guarded_fd connect_packet_socket(const std::string& path,
                                                      std::chrono::milliseconds timeout);
 
-/// Two ends that are connected to each other, both non-blocking and close-on-exec. Throws
-/// `errc::system_error`, and too_many_descriptors where this process has no more.
+/// Two connected ends, both non-blocking and close-on-exec. Throws `errc::system_error`, and
+/// too_many_descriptors if this process has none left.
 struct packet_socket_pair {
   base::guarded_fd first;
   base::guarded_fd second;
 };
 [[nodiscard]] packet_socket_pair connected_pair();
 
-/// Bytes that were sent on `socket` and that the peer has not read.
+/// Bytes sent on `socket` that the peer has not read.
 [[nodiscard]] int unread_bytes(int socket) noexcept;
 
 }  // namespace gpushm::transport

@@ -51,7 +51,7 @@ std::optional<std::string> pod_in(std::string_view component) {
   return "pod " + uid;
 }
 
-/// "container ID" of "ID", "docker-ID.scope", "cri-containerd-ID.scope" and the like.
+/// "container ID" of "ID", "docker-ID.scope", "cri-containerd-ID.scope" and similar.
 std::optional<std::string> container_in(std::string_view component) {
   if (component.ends_with(".scope")) {
     component.remove_suffix(6);
@@ -95,7 +95,7 @@ bool is_alive(int pidfd) {
 }  // namespace
 
 std::optional<std::string> tenant_of_cgroups(std::string_view text) {
-  // "HIERARCHY:CONTROLLERS:PATH"; one line with version 2, one a hierarchy with version 1.
+  // "HIERARCHY:CONTROLLERS:PATH"; one line with version 2, one per hierarchy with version 1.
   while (!text.empty()) {
     const auto end = text.find('\n');
     std::string_view line = text.substr(0, end);
@@ -112,7 +112,8 @@ std::optional<std::string> tenant_of_cgroups(std::string_view text) {
 }
 
 peer_principal principal_of(const peer_credentials& peer, int pidfd) {
-  // The number must still be the peer's after the file was read: it may be another's by then.
+  // The peer must still be alive after the file was read: otherwise the number may be another
+  // process's.
   if (peer.pid > 0 && pidfd >= 0) {
     const auto text = base::read_small_file("/proc/" + std::to_string(peer.pid) + "/cgroup");
     if (text && is_alive(pidfd)) {
