@@ -10,7 +10,7 @@ namespace gpushm::base {
 /// Delay before the next attempt after a failure: doubles after each failure, up to a limit, and is
 /// randomly shortened by up to a quarter, so that many clients do not retry at the same time.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class backoff {
  public:
   using duration = std::chrono::milliseconds;

@@ -19,7 +19,7 @@ namespace gpushm::base {
 ///
 /// Create it before reading the directories, and read them again after each change.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class directory_watch {
  public:
   /// A change. The strings are valid during the call that receives them.

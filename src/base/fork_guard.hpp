@@ -41,7 +41,7 @@ namespace gpushm::base {
 /// file of many GiB) does not stop it, and a thread that is not scheduled for that long leaks at
 /// most one descriptor into the child.
 ///
-/// Distinct objects: safe. Shared objects: unsafe; a local variable.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe; a local variable.
 class fork_section {
  public:
   fork_section() noexcept;
@@ -67,7 +67,7 @@ void keep_in_child(int fd) noexcept;
 /// forking thread holds it during the fork. Only for sections that are short, take no other lock,
 /// and call no foreign code.
 ///
-/// Distinct objects: safe. Shared objects: safe.
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class fork_safe_mutex {
  public:
   fork_safe_mutex() noexcept;

@@ -19,7 +19,7 @@ namespace gpushm::base {
 /// the program's threads share: in a thread with its own table (CLOSE_RANGE_UNSHARE), the numbers
 /// mean other files in a child.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class guarded_fd {
  public:
   guarded_fd() noexcept = default;

@@ -28,7 +28,8 @@ void log(log_level level, std::string_view text) noexcept;
 /// function that may log, and every iteration of a thread that takes locks, begins with one. A
 /// nested one does nothing. Keeps at most 256 lines and counts the rest.
 ///
-/// Distinct objects: safe. Shared objects: unsafe; a local variable, declared before any lock.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe; a local variable, declared before
+/// any lock.
 class held_log_lines {
  public:
   held_log_lines() noexcept;

@@ -23,7 +23,7 @@ struct memory_bound {
 /// process and their parents, as far as they are mounted. The constructor locates the cgroups:
 /// create an object per task and do not keep it for the life of the process.
 ///
-/// Distinct objects: safe. Shared objects: const functions are safe.
+/// Thread-safety: distinct objects: safe; shared objects: const functions are safe.
 class memory_bounds {
  public:
   /// Files are read below `root`, empty for the machine's own; tests pass another. Throws only

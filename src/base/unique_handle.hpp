@@ -9,7 +9,7 @@ namespace gpushm::base {
 /// `Traits` has `using value_type`, `static value_type empty() noexcept` and
 /// `static void close(value_type) noexcept`. Moved-from is empty.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 template <typename Traits>
 class unique_handle {
  public:

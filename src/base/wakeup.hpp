@@ -7,7 +7,7 @@ namespace gpushm::base {
 
 /// Wakes a thread that polls (an eventfd).
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class wakeup {
  public:
   /// Throws `error` (too_many_descriptors, system_error), which names `operation`.

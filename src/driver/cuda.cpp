@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::string_view library_name = "libcuda.so.1";
 
-// The process that called cuInit, as `base::fork_generation`; 0: no process has. Set before the
-// call: a child that is forked off meanwhile would wait for a thread that it does not have.
+// The process that called cuInit, as `base::fork_generation`; 0: none. Set before the call:
+// otherwise a child forked meanwhile would wait for a thread that it does not have.
 std::atomic<std::uint64_t> initialised_in{0};
 
 bool is_forked() noexcept {
@@ -26,7 +26,7 @@ bool is_forked() noexcept {
   return made_in != 0 && base::is_forked_child_of(made_in);
 }
 
-// Stands in for a function that an older driver lacks, with its exact signature.
+// Replaces a function that an older driver lacks, with its exact signature.
 template <typename Pointer>
 struct missing;
 template <typename... Parameters>
@@ -36,7 +36,7 @@ struct missing<cuda::CUresult (*)(Parameters...)> {
 
 template <typename Pointer>
 bool look_up(void* library, const char* symbol, Pointer& target) {
-  // POSIX says that dlsym's result may be used as a function pointer.
+  // POSIX allows dlsym's result to be used as a function pointer.
   target = reinterpret_cast<Pointer>(::dlsym(library, symbol));
   if (target == nullptr) {
     target = &missing<Pointer>::call;
@@ -85,7 +85,7 @@ std::string result_text(cuda::CUresult result) {
          std::to_string(static_cast<unsigned int>(result)) + ")";
 }
 
-cuda_driver cuda_driver::load(library_outcome& told) {
+cuda_driver cuda_driver::load(library_outcome& details) {
   void* library = ::dlopen(library_name.data(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
@@ -93,7 +93,7 @@ cuda_driver cuda_driver::load(library_outcome& told) {
         std::string("library not found: ") + (reason == nullptr ? "?" : reason),
         "install the NVIDIA driver, start the container with a GPU, or use device host");
   }
-  told.path = path_of_library(library);
+  details.path = path_of_library(library);
   cuda_driver driver;
   std::string lacking;
 #define GPUSHM_CUDA_LOOK_UP(symbol, parameters)                         \
@@ -110,7 +110,7 @@ cuda_driver cuda_driver::load(library_outcome& told) {
   if (result != cuda::CUDA_SUCCESS) {
     initialised_in.store(0, std::memory_order_relaxed);
   }
-  told.init_result = static_cast<int>(result);
+  details.init_result = static_cast<int>(result);
   if (result == cuda::CUDA_ERROR_NO_DEVICE) {
     throw_unavailable("cuInit: no device: CUDA_ERROR_NO_DEVICE (100)",
                       "check nvidia-smi, CUDA_VISIBLE_DEVICES and the container's device nodes");
@@ -125,10 +125,10 @@ cuda_driver cuda_driver::load(library_outcome& told) {
   return driver;
 }
 
-// The outcome of loading, made once. Leaked on purpose: destructors of other static objects may
-// still use it.
+// The result of loading, created once. Intentionally leaked: destructors of other static objects
+// may still use it.
 struct loaded_cuda {
-  library_outcome told;
+  library_outcome details;
   std::optional<error> failure;
   cuda_driver driver;
 
@@ -137,12 +137,12 @@ struct loaded_cuda {
     return *outcome;
   }
   static loaded_cuda make() {
-    library_outcome told;
+    library_outcome details;
     try {
-      cuda_driver driver = cuda_driver::load(told);
-      return {told, std::nullopt, std::move(driver)};
+      cuda_driver driver = cuda_driver::load(details);
+      return {details, std::nullopt, std::move(driver)};
     } catch (const error& failure) {
-      return {told, failure, cuda_driver()};
+      return {details, failure, cuda_driver()};
     }
   }
 };
@@ -172,7 +172,7 @@ const cuda_driver* cuda_driver::try_instance() noexcept {
 }
 
 const library_outcome& cuda_driver::outcome() noexcept {
-  return loaded_cuda::get().told;
+  return loaded_cuda::get().details;
 }
 
 void cuda_driver::check(cuda::CUresult result,
@@ -196,7 +196,7 @@ void cuda_driver::note(cuda::CUresult result, std::string_view call) noexcept {
   try {
     base::log(log_level::warning, std::string(call) + ": " + result_text(result));
   } catch (...) {
-    // No memory for the line: nothing better can be done in a destructor.
+    // No memory for the line: a destructor can do nothing better.
     return;
   }
 }

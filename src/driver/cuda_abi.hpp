@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Our own declarations of what is used of the CUDA driver API: no toolkit is needed to build. Names
-// are the driver's. `tests/conformance/abi_check.cpp` compares each with a real cuda.h where one is
-// found.
+// Declarations of the parts of the CUDA driver API in use: building requires no toolkit. Names are
+// the driver's. `tests/conformance/abi_check.cpp` compares each with a real cuda.h if one is found.
 
 #include <cstddef>
 #include <cstdint>
 
-// Global, because users hand these pointers over (`cudaStream_t` is `CUstream_st*`).
+// Global, because users pass these pointers (`cudaStream_t` is `CUstream_st*`).
 struct CUctx_st;
 struct CUevent_st;
 struct CUmemPoolHandle_st;
@@ -17,8 +16,8 @@ struct CUstream_st;
 namespace gpushm::cuda {
 
 // clang-format off
-// Every enumerator used, as X(name, value): declaration, names in messages, check against cuda.h
-// come from the same lists.
+// Every enumerator used, as X(name, value): declarations, names in messages and the check against
+// cuda.h are generated from the same lists.
 #define GPUSHM_CUDA_RESULTS(X) \
   X(CUDA_SUCCESS, 0) \
   X(CUDA_ERROR_INVALID_VALUE, 1) \
@@ -204,13 +203,13 @@ using CUevent = ::CUevent_st*;
 using CUmemoryPool = ::CUmemPoolHandle_st*;
 using CUstream = ::CUstream_st*;
 
-/// Size of a legacy handle (CU_IPC_HANDLE_SIZE); where it carries its exporter's PID (LE int32).
+/// Size of a legacy handle (CU_IPC_HANDLE_SIZE), and the offset of its exporter's PID (LE int32).
 inline constexpr std::size_t ipc_handle_bytes = 64;
 inline constexpr std::size_t ipc_handle_pid_offset = 8;
 /// Flags of cuMemHostRegister (macros in cuda.h).
 inline constexpr unsigned int memhostregister_portable = 0x01;
 inline constexpr unsigned int memhostregister_devicemap = 0x02;
-/// What the driver says of a location that this process does not enumerate (CU_DEVICE_INVALID).
+/// The driver's value for a location that this process does not enumerate (CU_DEVICE_INVALID).
 inline constexpr CUdevice device_invalid = -2;
 
 // NOLINTBEGIN(modernize-avoid-c-arrays): the layouts are the driver's
@@ -258,8 +257,8 @@ struct CUmemPoolPtrExportData {
 // NOLINTEND(modernize-avoid-c-arrays)
 
 // clang-format off
-// Every function used, as X(symbol, parameters): the loader's table, the fake driver, check against
-// cuda.h come from this one list. All return CUresult.
+// Every function used, as X(symbol, parameters): the loader's table, the fake driver and the check
+// against cuda.h are generated from this list. All return CUresult.
 #define GPUSHM_CUDA_FUNCTIONS(X) \
   X(cuInit, (unsigned int flags)) \
   X(cuDriverGetVersion, (int* version)) \
@@ -381,7 +380,7 @@ GPUSHM_CUDA_FUNCTIONS(GPUSHM_CUDA_POINTER)
 #undef GPUSHM_CUDA_POINTER
 // NOLINTEND(bugprone-macro-parentheses)
 
-/// One pointer for each function, called like the driver's symbol.
+/// One pointer per function, named like the driver's symbol.
 struct functions {
 #define GPUSHM_CUDA_MEMBER(symbol, parameters) symbol##_pointer symbol = nullptr;
   GPUSHM_CUDA_FUNCTIONS(GPUSHM_CUDA_MEMBER)

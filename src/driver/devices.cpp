@@ -55,8 +55,8 @@ gpu describe(const cuda_driver& cu, int ordinal) {
   }
   found.id.minor = information.minor;
 
-  // CUDA has no attribute for "this is a MIG instance". Its UUID differs from the board's, and its
-  // name says so.
+  // CUDA has no attribute for MIG instances. A MIG instance's UUID differs from its GPU's, and its
+  // name contains "MIG".
   const std::string as_gpu = uuid_text("GPU-", uuid.bytes);
   const bool mig = found.name.find(" MIG ") != std::string::npos ||
                    (!information.uuid.empty() && information.uuid != as_gpu);
@@ -80,16 +80,17 @@ std::vector<gpu> list() {
 [[noreturn]] void throw_not_found(std::string_view text,
                                   std::string_view cause,
                                   std::span<const gpu> gpus) {
-  std::string there;
+  std::string available;
   for (const gpu& each : gpus) {
-    there += (there.empty() ? "" : ", ") + std::to_string(each.ordinal) + " = " + each.id.uuid;
+    available +=
+        (available.empty() ? "" : ", ") + std::to_string(each.ordinal) + " = " + each.id.uuid;
   }
-  throw error(
-      errc::device_not_found,
-      "find device",
-      text,
-      std::string(cause) + (there.empty() ? "; no GPU is available" : "; available: " + there),
-      "use an ordinal, the UUID of a GPU or MIG instance, host or auto");
+  throw error(errc::device_not_found,
+              "find device",
+              text,
+              std::string(cause) +
+                  (available.empty() ? "; no GPU is available" : "; available: " + available),
+              "use an ordinal, the UUID of a GPU or MIG instance, host or auto");
 }
 
 }  // namespace
@@ -103,7 +104,7 @@ std::string dev_root() {
 }
 
 const std::vector<gpu>& visible_gpus() {
-  // Asked again in a forked child, so that it gets `forked` and not a list that it cannot use.
+  // Queried again in a forked child, so that it gets `forked` and not a list that it cannot use.
   static_cast<void>(cuda_driver::instance());
   static const std::vector<gpu> found = list();
   return found;

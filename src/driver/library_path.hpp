@@ -5,7 +5,7 @@
 
 namespace gpushm::driver {
 
-/// The file behind what dlopen returned, links resolved; empty when it cannot be told.
+/// The file of a library that dlopen returned, with links resolved; empty if unknown.
 [[nodiscard]] std::string path_of_library(void* library);
 
 }  // namespace gpushm::driver

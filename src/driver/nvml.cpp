@@ -38,15 +38,15 @@ std::string text_of(nvml::nvmlReturn_t result) {
   }
 }
 
-// Where else to look; empty: nowhere.
-std::string& other_path() {
+// An alternative path of the library; empty: none.
+std::string& alternative_path() {
   static std::string path;
   return path;
 }
 
 using text_buffer = std::array<char, 128>;
 
-// Stands in for a function that an older library lacks, with its exact signature.
+// Replaces a function that an older library lacks, with its exact signature.
 template <typename Pointer>
 struct missing;
 template <typename... Parameters>
@@ -63,7 +63,7 @@ struct missing<const char* (*)(Parameters...)> {
 }  // namespace
 
 void nvml_library::look_also_at(const std::string& path) {
-  other_path() = path;
+  alternative_path() = path;
 }
 
 void nvml_library::check(nvml::nvmlReturn_t result,
@@ -78,15 +78,15 @@ void nvml_library::check(nvml::nvmlReturn_t result,
   }
 }
 
-nvml_library nvml_library::load(library_outcome& told, const char* name) {
+nvml_library nvml_library::load(library_outcome& details, const char* name) {
   void* library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
     throw_unavailable(std::string("library not found: ") + (reason == nullptr ? "?" : reason));
   }
-  told.path = path_of_library(library);
+  details.path = path_of_library(library);
   nvml_library loaded;
-  // POSIX says that dlsym's result may be used as a function pointer.
+  // POSIX allows dlsym's result to be used as a function pointer.
 #define GPUSHM_NVML_LOOK_UP(result, symbol, parameters)                                           \
   loaded.functions_.symbol = reinterpret_cast<nvml::symbol##_pointer>(::dlsym(library, #symbol)); \
   if (loaded.functions_.symbol == nullptr) {                                                      \
@@ -95,17 +95,17 @@ nvml_library nvml_library::load(library_outcome& told, const char* name) {
   GPUSHM_NVML_FUNCTIONS(GPUSHM_NVML_LOOK_UP)
 #undef GPUSHM_NVML_LOOK_UP
   const nvml::nvmlReturn_t result = loaded->nvmlInit_v2();
-  told.init_result = static_cast<int>(result);
+  details.init_result = static_cast<int>(result);
   if (result != nvml::NVML_SUCCESS) {
     throw_unavailable("nvmlInit: " + text_of(result));
   }
   return loaded;
 }
 
-// The outcome of loading. Leaked on purpose, failures that were tried again too: destructors of
+// The result of loading. Intentionally leaked, including failures before a retry: destructors of
 // other static objects, and other threads, may still use it.
 struct loaded_nvml {
-  library_outcome told;
+  library_outcome details;
   std::optional<error> failure;
   nvml_library library;
   const loaded_nvml* earlier = nullptr;
@@ -117,13 +117,13 @@ struct loaded_nvml {
   }
   static const loaded_nvml& get() { return *kept().load(); }
   static void make_again() {
-    static std::mutex one_at_a_time;
-    const std::lock_guard lock(one_at_a_time);
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
     if (!get().failure) {
       return;
     }
     loaded_nvml next = make();
-    // The same failure again and again must not cost memory each time.
+    // The same failure, repeated, must not use memory each time.
     if (!next.failure || std::string_view(next.failure->what()) != get().failure->what()) {
       next.earlier = kept();
       // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): see above
@@ -132,19 +132,19 @@ struct loaded_nvml {
   }
   static loaded_nvml make() {
     loaded_nvml first = make(library_name.data());
-    if (!first.failure || other_path().empty()) {
+    if (!first.failure || alternative_path().empty()) {
       return first;
     }
-    loaded_nvml second = make(other_path().c_str());
+    loaded_nvml second = make(alternative_path().c_str());
     return second.failure ? std::move(first) : std::move(second);
   }
   static loaded_nvml make(const char* name) {
-    library_outcome told;
+    library_outcome details;
     try {
-      nvml_library library = nvml_library::load(told, name);
-      return {told, std::nullopt, std::move(library), nullptr};
+      nvml_library library = nvml_library::load(details, name);
+      return {details, std::nullopt, std::move(library), nullptr};
     } catch (const error& failure) {
-      return {told, failure, nvml_library(), nullptr};
+      return {details, failure, nvml_library(), nullptr};
     }
   }
 };
@@ -168,12 +168,12 @@ const nvml_library* nvml_library::try_instance() noexcept {
 void nvml_library::try_again() noexcept {
   try {
     loaded_nvml::make_again();
-  } catch (...) {  // NOLINT(bugprone-empty-catch): then the last outcome stays
+  } catch (...) {  // NOLINT(bugprone-empty-catch): keeps the last outcome
   }
 }
 
 const library_outcome& nvml_library::outcome() noexcept {
-  return loaded_nvml::get().told;
+  return loaded_nvml::get().details;
 }
 
 std::string nvml_library::driver_version() const {
@@ -195,37 +195,37 @@ std::vector<nvml_gpu> nvml_library::gpus() const {
   for (unsigned int index = 0; index < count; ++index) {
     nvml::nvmlDevice_t device = nullptr;
     const nvml::nvmlReturn_t result = functions_.nvmlDeviceGetHandleByIndex_v2(index, &device);
-    // Counted, but not allowed to this process (another container's GPU).
+    // Counted, but this process has no permission (another container's GPU).
     if (result == nvml::NVML_ERROR_NO_PERMISSION) {
       continue;
     }
     const std::string object = "GPU " + std::to_string(index);
     check(result, object, "nvmlDeviceGetHandleByIndex");
-    nvml_gpu board;
-    board.id.kind = device_kind::gpu;
+    nvml_gpu entry;
+    entry.id.kind = device_kind::gpu;
     text_buffer text{};
     check(functions_.nvmlDeviceGetUUID(
               device, text.data(), static_cast<unsigned int>(text.size()) - 1),
           object,
           "nvmlDeviceGetUUID");
-    board.id.uuid = text.data();
+    entry.id.uuid = text.data();
     text.fill('\0');
     check(functions_.nvmlDeviceGetName(
               device, text.data(), static_cast<unsigned int>(text.size()) - 1),
           object,
           "nvmlDeviceGetName");
-    board.name = text.data();
+    entry.name = text.data();
     nvml::nvmlPciInfo_t pci{};
     check(functions_.nvmlDeviceGetPciInfo_v3(device, &pci), object, "nvmlDeviceGetPciInfo");
-    board.id.pci_address = normal_pci_address(pci.busId).value_or(std::string());
+    entry.id.pci_address = normal_pci_address(pci.busId).value_or(std::string());
     unsigned int minor = 0;
     check(functions_.nvmlDeviceGetMinorNumber(device, &minor), object, "nvmlDeviceGetMinorNumber");
-    board.id.minor = static_cast<std::int32_t>(minor);
+    entry.id.minor = static_cast<std::int32_t>(minor);
     nvml::nvmlMemory_t memory{};
     check(functions_.nvmlDeviceGetMemoryInfo(device, &memory), object, "nvmlDeviceGetMemoryInfo");
-    board.total_bytes = memory.total;
-    board.free_bytes = memory.free;
-    found.push_back(std::move(board));
+    entry.total_bytes = memory.total;
+    entry.free_bytes = memory.free;
+    found.push_back(std::move(entry));
   }
   return found;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Our own declarations of what is used of NVML (libnvidia-ml.so.1). Names are NVML's.
-// `tests/conformance/abi_check.cpp` compares each with a real nvml.h where one is found.
+// Declarations of the parts of NVML (libnvidia-ml.so.1) in use. Names are NVML's.
+// `tests/conformance/abi_check.cpp` compares each with a real nvml.h if one is found.
 
 struct nvmlDevice_st;
 struct nvmlEventSet_st;
@@ -89,13 +89,13 @@ using nvmlEventSet_t = ::nvmlEventSet_st*;
 GPUSHM_NVML_ENUMS(GPUSHM_NVML_ENUM)
 #undef GPUSHM_NVML_ENUM
 #undef GPUSHM_NVML_ENUMERATOR
-/// Most NVLinks of a GPU (NVML_NVLINK_MAX_LINKS).
+/// Maximum number of NVLinks of a GPU (NVML_NVLINK_MAX_LINKS).
 inline constexpr unsigned int nvlink_max_links = 18;
 
-/// What wants to be done to a GPU (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, since driver 560). 0:
-/// nothing.
+/// The recommended recovery action for a GPU (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, since driver
+/// 560). 0: none.
 inline constexpr unsigned int field_gpu_recovery_action = 230;
-/// Kinds of events (nvmlEventType…), combined with |.
+/// Event types (nvmlEventType…), combined with |.
 inline constexpr unsigned long long event_double_bit_ecc = 0x2;
 inline constexpr unsigned long long event_xid_critical = 0x8;
 
@@ -122,7 +122,7 @@ struct nvmlEventData_t {
   unsigned int gpuInstanceId;
   unsigned int computeInstanceId;
 };
-/// Of a MIG instance.
+/// The attributes of a MIG instance.
 struct nvmlDeviceAttributes_t {
   unsigned int multiprocessorCount;
   unsigned int sharedCopyEngineCount;
@@ -211,7 +211,7 @@ GPUSHM_NVML_FUNCTIONS(GPUSHM_NVML_POINTER)
 #undef GPUSHM_NVML_POINTER
 // NOLINTEND(bugprone-macro-parentheses)
 
-/// One pointer for each function, called like NVML's symbol.
+/// One pointer per function, named like NVML's symbol.
 struct functions {
 #define GPUSHM_NVML_MEMBER(result, symbol, parameters) symbol##_pointer symbol = nullptr;
   GPUSHM_NVML_FUNCTIONS(GPUSHM_NVML_MEMBER)

@@ -9,7 +9,7 @@
 
 namespace gpushm::driver {
 
-/// Runs `call` on the driver if it is still there, and logs its failure. For destructors.
+/// Calls the driver if it is still usable, and logs a failure. For destructors.
 template <typename Call>
 void close_quietly(std::string_view name, Call&& call) noexcept {
   if (const cuda_driver* cu = cuda_driver::try_instance()) {
@@ -66,14 +66,14 @@ struct primary_context_traits {
   }
 };
 
-// Distinct objects: safe. Shared objects: unsafe. Moved-from is empty. Destruction does not wait
-// for GPU work.
+// Thread-safety: distinct objects: safe; shared objects: unsafe. Moved-from is empty. Destruction
+// does not wait for GPU work.
 using unique_allocation = base::unique_handle<allocation_traits>;    ///< cuMemRelease
 using unique_reservation = base::unique_handle<reservation_traits>;  ///< cuMemAddressFree
 using unique_device_mapping = base::unique_handle<mapping_traits>;   ///< cuMemUnmap
 using unique_primary_context = base::unique_handle<primary_context_traits>;
 
-/// Retains the primary context of `device`; blocks while the driver makes it (about 150 ms the
+/// Retains the primary context of `device`; blocks while the driver creates it (about 150 ms the
 /// first time in a process). Throws `error`: driver_unavailable, forked, driver_error,
 /// out_of_memory.
 [[nodiscard]] inline unique_primary_context retain_primary_context(cuda::CUdevice device,
@@ -88,8 +88,8 @@ using unique_primary_context = base::unique_handle<primary_context_traits>;
   return unique_primary_context(value);
 }
 
-/// Makes `context` current on this thread, and what was current before again at the end.
-/// Distinct objects: safe, nested like scopes. Bound to the thread that made it.
+/// Makes `context` current on this thread, and restores the previous one at the end. Thread-safety:
+/// distinct objects: safe, nested like scopes. Bound to the thread that created it.
 class context_scope {
  public:
   /// Throws `error`: driver_unavailable, forked, driver_error.

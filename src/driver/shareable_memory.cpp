@@ -12,17 +12,17 @@ namespace gpushm::driver {
 
 namespace {
 
-/// Once a process: it would be the same line for every chunk.
-void say_without_rdma(const gpu& on, const std::string& why) {
-  static std::atomic<bool> said{false};
-  if (!said.exchange(true, std::memory_order_relaxed)) {
+/// Logs once per process: the line would be the same for every chunk.
+void log_without_rdma(const gpu& on, const std::string& why) {
+  static std::atomic<bool> logged{false};
+  if (!logged.exchange(true, std::memory_order_relaxed)) {
     base::log(log_level::warning,
               on.id.uuid + ": memory is allocated without GPUDirect RDMA although the GPU " +
                   "supports it: " + why);
   }
 }
 
-/// `call(properties)`; again without gpuDirectRDMACapable where it fails with it.
+/// Calls `call(properties)`, and again without gpuDirectRDMACapable if it fails with it.
 template <typename Call>
 cuda::CUresult with_or_without_rdma(const gpu& on,
                                     cuda::CUmemAllocationProp& properties,
@@ -35,7 +35,7 @@ cuda::CUresult with_or_without_rdma(const gpu& on,
   properties.allocFlags.gpuDirectRDMACapable = 0;
   const cuda::CUresult second = call(properties);
   if (second == cuda::CUDA_SUCCESS) {
-    say_without_rdma(on, std::string(name) + ": " + result_text(first));
+    log_without_rdma(on, std::string(name) + ": " + result_text(first));
   }
   return second;
 }
@@ -49,7 +49,7 @@ cuda::CUmemAllocationProp shareable_properties(cuda::CUdevice device) {
   properties.requestedHandleTypes = cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   properties.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, device};
   int rdma = 0;
-  // A driver that does not know the attribute does not know the flag.
+  // A driver that does not support the attribute does not support the flag.
   if (cu->cuDeviceGetAttribute(&rdma,
                                cuda::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
                                device) == cuda::CUDA_SUCCESS &&
@@ -91,7 +91,7 @@ cuda::CUresult create_shareable(const gpu& on,
   if (result == cuda::CUDA_SUCCESS && properties.allocFlags.gpuDirectRDMACapable != 0 &&
       cu->cuMemGetAllocationPropertiesFromHandle(&made, memory.get()) == cuda::CUDA_SUCCESS &&
       made.allocFlags.gpuDirectRDMACapable == 0) {
-    say_without_rdma(on, "cuMemCreate ignored gpuDirectRDMACapable");
+    log_without_rdma(on, "cuMemCreate ignored gpuDirectRDMACapable");
   }
   return result;
 }

@@ -9,25 +9,25 @@
 
 namespace gpushm::driver {
 
-// Physical memory that travels as POSIX file descriptors. GPUDirect RDMA may use it where its GPU
-// supports that: RDMA libraries (verbs, UCX, NVSHMEM, gdrcopy) refuse other memory, and it cannot
-// be added later. No allocation fails because of it: what the driver refuses with
-// gpuDirectRDMACapable is done without, and the first time in a process the log says so.
+// Physical memory shared as POSIX file descriptors. Allocated for GPUDirect RDMA if its GPU
+// supports that: RDMA libraries (verbs, UCX, NVSHMEM, gdrcopy) reject other memory, and it cannot
+// be enabled later. No allocation fails because of it: if the driver rejects gpuDirectRDMACapable,
+// memory is allocated without it, and the first time in a process this is logged.
 //
 // Thread-safe. Throw `error`: driver_unavailable, forked.
 
-/// Properties of such memory on `device`; `allocFlags.gpuDirectRDMACapable` is 1 where the device
-/// says that cuMemCreate takes it.
+/// Properties of such memory on `device`; `allocFlags.gpuDirectRDMACapable` is 1 if the device
+/// reports support in cuMemCreate.
 [[nodiscard]] cuda::CUmemAllocationProp shareable_properties(cuda::CUdevice device);
 
-/// cuMemGetAllocationGranularity, the recommended one, in bytes. `properties` lose
-/// gpuDirectRDMACapable when the driver refuses it.
+/// cuMemGetAllocationGranularity, the recommended one, in bytes. Clears gpuDirectRDMACapable in
+/// `properties` if the driver rejects it.
 [[nodiscard]] cuda::CUresult shareable_granularity(const gpu& on,
                                                    cuda::CUmemAllocationProp& properties,
                                                    std::size_t* granularity_bytes);
 
-/// cuMemCreate into `memory`. `properties` lose gpuDirectRDMACapable when the driver refuses it.
-/// Whether it made what it was asked for is asked too, and a difference is a line of the log.
+/// cuMemCreate into `memory`. Clears gpuDirectRDMACapable in `properties` if the driver rejects it.
+/// Also checks whether the memory has the requested properties, and logs a difference.
 [[nodiscard]] cuda::CUresult create_shareable(const gpu& on,
                                               cuda::CUmemAllocationProp& properties,
                                               std::size_t size_bytes,

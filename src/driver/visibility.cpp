@@ -28,7 +28,7 @@ bool has_mknod_capability() noexcept {
          (data[0].effective & (1U << static_cast<unsigned int>(CAP_MKNOD))) != 0;
 }
 
-// libcuda makes missing nodes in /dev, by itself or through this helper where it is set-uid root.
+// libcuda creates missing nodes in /dev, itself or through this helper if it is set-uid root.
 bool driver_can_make_nodes(const std::string& root) noexcept {
   if (root != "/dev") {
     return false;
@@ -39,7 +39,7 @@ bool driver_can_make_nodes(const std::string& root) noexcept {
   return has_mknod_capability() || set_uid_helper;
 }
 
-std::optional<error> ask(const device_id& device) {
+std::optional<error> try_to_open(const device_id& device) {
   const std::string root = dev_root();
   const std::string node = root + "/nvidia" + std::to_string(device.minor);
   const base::unique_fd opened(
@@ -48,7 +48,8 @@ std::optional<error> ask(const device_id& device) {
     return std::nullopt;
   }
   const int number = errno;
-  // This process is out of something, which says nothing about the device; not a verdict to keep.
+  // This process has run out of a resource, which is unrelated to the device; not a verdict to
+  // keep.
   if (number == EMFILE || number == ENFILE || number == ENOMEM) {
     base::throw_errno(number, "check visibility", device.uuid, "open(" + node + ")");
   }
@@ -111,11 +112,11 @@ struct answers {
   std::map<std::int32_t, std::optional<error>> of_minor;
 };
 answers& known_answers() {
-  static auto* const made = new answers;  // NOLINT(cppcoreguidelines-owning-memory): kept
+  static auto* const made = new answers;  // NOLINT(cppcoreguidelines-owning-memory): never freed
   return *made;
 }
-// Made when the library is loaded: a forked child must not find it half made.
-[[maybe_unused]] const answers& made_at_load = known_answers();
+// Created when the library is loaded: a forked child must not find it half created.
+[[maybe_unused]] const answers& created_at_load = known_answers();
 
 }  // namespace
 
@@ -132,7 +133,7 @@ void check_visible(const device_id& device) {
     }
   }
   if (!known) {
-    known = ask(device);
+    known = try_to_open(device);
     const std::lock_guard lock(all.mutex);
     all.of_minor.emplace(device.minor, *known);
   }

@@ -9,18 +9,17 @@
 
 namespace gpushm::driver {
 
-/// Throws `errc::device_not_visible` when this process may not open the device node of `device`'s
-/// GPU. To be called before the driver is given anything of that GPU: importing memory of a GPU
-/// that is not allowed here fails with unclear errors, and in one case crashes inside the driver.
+/// Throws `errc::device_not_visible` if this process may not open the device node of `device`'s
+/// GPU. Call before passing anything of that GPU to the driver: importing memory of a GPU that is
+/// not allowed here fails with unclear errors, and in one case crashes inside the driver.
 ///
 /// The host and a device whose minor is unknown pass, and so does a missing node that the driver
-/// would make by itself. Each minor is asked once a process, verdicts are kept. Opening the node
+/// would create itself. Each minor is checked once per process; verdicts are kept. Opening the node
 /// may block while the kernel wakes the GPU. Thread-safe.
 void check_visible(const device_id& device);
 
-/// The verdict for an open that failed with `number`; nothing for one that says nothing about the
-/// device
-/// (`can_make_node`: the driver would make a missing node). Pure.
+/// The verdict for an open that failed with `number`; nothing if the failure is unrelated to the
+/// device (`can_make_node`: the driver would create a missing node). Pure.
 [[nodiscard]] std::optional<error> visibility_verdict(const device_id& device,
                                                       const std::string& node,
                                                       int number,

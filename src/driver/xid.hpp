@@ -8,11 +8,11 @@
 
 namespace gpushm::driver {
 
-/// What an Xid says of the GPU that it is reported for (NVIDIA, "Xid errors").
+/// The effect of an Xid on its GPU (NVIDIA, "Xid errors").
 enum class xid_kind {
-  application,  ///< a program made a mistake, or was ended; the GPU works
-  contained,    ///< the GPU failed, and only the programs that it ended lost anything
-  needs_reset,  ///< the GPU failed, and works again after a reset or a reboot only
+  application,  ///< a program made a mistake, or was killed; the GPU works
+  contained,    ///< the GPU failed; only the programs that it killed are affected
+  needs_reset,  ///< the GPU failed, and works again only after a reset or a reboot
 };
 
 struct known_xid {
@@ -21,7 +21,7 @@ struct known_xid {
   xid_kind kind;
 };
 
-/// By number. The one list for the device plugin's health and for `gpushm doctor`.
+/// By number. Used by the device plugin's health check and by `gpushm doctor`.
 inline constexpr auto known_xids = std::to_array<known_xid>({
     {13, "exception of a graphics engine", xid_kind::application},
     {31, "memory page fault of a program", xid_kind::application},
@@ -45,7 +45,7 @@ inline constexpr auto known_xids = std::to_array<known_xid>({
     {143, "the GPU could not be started", xid_kind::needs_reset},
 });
 
-/// Null: not one of those.
+/// Null: not in the list.
 [[nodiscard]] constexpr const known_xid* find_xid(std::uint64_t number) noexcept {
   for (const known_xid& each : known_xids) {
     if (each.number == number) {

@@ -24,7 +24,7 @@ std::shared_ptr<const backend> host(bool huge_pages) {
   return huge_pages ? huge : plain;
 }
 
-/// One backend a GPU: asking the driver for granularities and attributes is not free.
+/// One backend per GPU: querying granularities and attributes from the driver is not free.
 std::shared_ptr<const backend> cuda_vmm(const driver::gpu& gpu) {
   static std::mutex mutex;
   static std::map<int, std::shared_ptr<const backend>> backends;
@@ -92,7 +92,7 @@ const driver::gpu& gpu_for_open(const device_id& home, std::string_view device) 
                 "CUDA reports no GPU in this process",
                 "give this container a GPU, or check CUDA_VISIBLE_DEVICES");
   }
-  // Hidden by CUDA_VISIBLE_DEVICES only: memory there can be used all the same (peer access).
+  // Hidden only by CUDA_VISIBLE_DEVICES: its memory can be used anyway (peer access).
   return driver::visible_gpus().front();
 }
 
@@ -131,20 +131,21 @@ std::unique_ptr<region> backend::import(const import_request& wanted, chunk_sour
   const auto mismatch = [&](std::string_view what) {
     return error(errc::protocol_error, "open", wanted.name, what, "report this as a bug");
   };
-  const auto under_way = begin_import(wanted);
+  const auto pending = begin_import(wanted);
   std::uint64_t missing_bytes = wanted.total_bytes;
   while (auto next = chunks.next()) {
-    // Sizes are what others claim: addresses behind the announced total are not the importer's.
+    // Sizes come from other processes: addresses after the announced total do not belong to the
+    // importer.
     if (next->size_bytes == 0 || next->size_bytes > missing_bytes) {
       throw mismatch("the chunks are larger than the segment");
     }
     missing_bytes -= next->size_bytes;
-    under_way->add(std::move(next->file), next->size_bytes);
+    pending->add(std::move(next->file), next->size_bytes);
   }
   if (missing_bytes != 0) {
     throw mismatch("the chunks are smaller than the segment");
   }
-  return under_way->finish();
+  return pending->finish();
 }
 
 }  // namespace gpushm::memory

@@ -20,7 +20,7 @@ namespace gpushm::memory {
 /// Memory mapped into this process. Owns mapping and allocations; destroying it unmaps and never
 /// waits for GPU work.
 ///
-/// Distinct objects: safe. Shared objects: const members safe, others unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: const members safe, others unsafe.
 class region {
  public:
   region() = default;
@@ -30,36 +30,36 @@ class region {
 
   [[nodiscard]] virtual void* data() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t mapped_bytes() const noexcept = 0;
-  /// False once what it maps is gone from under it: legacy mappings end when the process resets the
-  /// device. Never blocks.
+  /// False once the memory it maps is gone: legacy mappings are destroyed when the process resets
+  /// the device. Never blocks.
   [[nodiscard]] virtual bool usable() const noexcept { return true; }
 
-  // Offsets and sizes were checked by the caller; each returns when the copy is done. Throw
-  // driver_error.
+  // The caller has checked offsets and sizes; each function blocks until the copy is complete.
+  // Throw driver_error.
   virtual void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const = 0;
   virtual void write(std::uint64_t offset_bytes, std::span<const std::byte> source) = 0;
   virtual void fill(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::byte value) = 0;
 };
 
-/// A region that this process allocated and can hand out.
+/// A region that this process allocated and can export.
 class allocation : public region {
  public:
-  /// The descriptor of chunk `index`; the caller's. Once a chunk. Throws too_many_descriptors,
-  /// driver_error.
+  /// The descriptor of chunk `index`, owned by the caller. Call once per chunk. Throws
+  /// too_many_descriptors, driver_error.
   [[nodiscard]] virtual base::guarded_fd export_chunk(std::uint32_t index) = 0;
-  /// Gives up what only exporting needs; the mapping stays.
+  /// Frees everything that only exporting needs; the mapping stays.
   virtual void finish_exports() noexcept = 0;
 };
 
-/// What is to be imported.
+/// The parameters of an import.
 struct import_request {
   std::string_view name;
   std::uint64_t total_bytes = 0;  ///< of all chunks
   gpushm::access access = gpushm::access::read;
-  std::uint64_t offset_bytes = 0;  ///< where in them the region is to begin
+  std::uint64_t offset_bytes = 0;  ///< where the region begins in the chunks
 };
 
-/// Where an import gets a segment's chunks from, in their order.
+/// Provides an import with a segment's chunks, in order.
 class chunk_source {
  public:
   struct chunk {
@@ -70,13 +70,14 @@ class chunk_source {
   chunk_source(const chunk_source&) = delete;
   chunk_source& operator=(const chunk_source&) = delete;
   virtual ~chunk_source() = default;
-  /// The next one; nothing after the last. May block. Throws what keeps it from coming.
+  /// The next chunk; nothing after the last. May block. Throws if the next chunk cannot be
+  /// obtained.
   [[nodiscard]] virtual std::optional<chunk> next() = 0;
 };
 
-/// An import under way. What was added is undone when it is destroyed before `finish`.
+/// A pending import. Destroying it before `finish` undoes what was added.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class importer {
  public:
   importer() = default;
@@ -84,15 +85,16 @@ class importer {
   importer& operator=(const importer&) = delete;
   virtual ~importer() = default;
 
-  /// Takes the descriptor, and closes it once imported. Throws wrong_descriptor_kind, driver_error.
+  /// Takes ownership of the descriptor, and closes it after importing. Throws
+  /// wrong_descriptor_kind, driver_error.
   virtual void add(base::guarded_fd chunk, std::uint64_t chunk_bytes) = 0;
   /// Throws driver_error.
   [[nodiscard]] virtual std::unique_ptr<region> finish() = 0;
 };
 
-/// How memory of one kind, on one device as this process sees it, is made and mapped.
+/// Creates and maps memory of one kind, on one device as this process sees it.
 ///
-/// Distinct objects: safe. Shared objects: safe.
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class backend {
  public:
   backend() = default;
@@ -101,21 +103,21 @@ class backend {
   virtual ~backend() = default;
 
   [[nodiscard]] virtual gpushm::backend kind() const noexcept = 0;
-  /// Where `allocate` puts memory, and which device imported memory is mapped for.
+  /// The device on which `allocate` places memory, and for which imported memory is mapped.
   [[nodiscard]] virtual const device_id& device() const noexcept = 0;
   /// Sizes are rounded up to this. Bytes.
   [[nodiscard]] virtual std::uint64_t granularity() const = 0;
 
-  /// Allocates and maps for reading and writing. On the host this is refused before it begins when
-  /// there is not enough memory, and given up at `deadline`; what was allocated is freed. Throws
+  /// Allocates and maps for reading and writing. On the host this fails before it begins if there
+  /// is not enough memory, and aborts at `deadline`; what was allocated is freed. Throws
   /// out_of_memory, driver_error, timed_out.
   [[nodiscard]] virtual std::unique_ptr<allocation> allocate(
       std::string_view name,
       const chunk_plan& plan,
       std::chrono::steady_clock::time_point deadline) const = 0;
-  /// Maps memory made elsewhere. Blocks while `chunks` does, and while the driver maps. Throws what
-  /// `chunks` throws, wrong_descriptor_kind, protocol_error (the chunks are not as large as was
-  /// announced), driver_error, out_of_memory; then nothing is mapped.
+  /// Maps memory created elsewhere. Blocks while `chunks` does, and while the driver maps. Throws
+  /// what `chunks` throws, wrong_descriptor_kind, protocol_error (the chunks do not have the
+  /// announced size), driver_error, out_of_memory; nothing is mapped then.
   [[nodiscard]] std::unique_ptr<region> import(const import_request& wanted,
                                                chunk_source& chunks) const;
 
@@ -124,26 +126,26 @@ class backend {
       const import_request& wanted) const = 0;
 };
 
-/// The backend that makes memory on the device called `device`: an ordinal, "GPU-…", "MIG-…",
-/// "host", or "auto" (the first visible GPU, else the host). `huge_pages` is for the host only.
-/// Throws device_not_found, driver_unavailable, driver_error, invalid_argument.
+/// The backend that creates memory on `device`: an ordinal, "GPU-…", "MIG-…", "host", or "auto"
+/// (the first visible GPU, otherwise the host). `huge_pages` is for the host only. Throws
+/// device_not_found, driver_unavailable, driver_error, invalid_argument.
 [[nodiscard]] std::shared_ptr<const backend> backend_for_create(std::string_view device,
                                                                 bool huge_pages);
 
-/// The GPU that is to use memory on `home`: the one called `device`, or with an empty text `home`
-/// itself, or the first visible GPU when CUDA does not show `home` to this process. Checks before
-/// the driver is asked that this process may open `home`. Throws device_not_visible,
-/// device_not_found, invalid_argument, driver_unavailable, driver_error.
+/// The GPU that will use memory on `home`: the one named by `device`, or if that is empty `home`
+/// itself, or the first visible GPU if `home` is hidden from this process by CUDA. Checks that this
+/// process may open `home` before calling the driver. Throws device_not_visible, device_not_found,
+/// invalid_argument, driver_unavailable, driver_error.
 [[nodiscard]] const driver::gpu& gpu_for_open(const device_id& home, std::string_view device);
 
-/// The backend that maps memory that travels as descriptors, for use by the device called `device`
-/// (as in `gpu_for_open`). `kind` is host or cuda_vmm. Throws as `gpu_for_open`.
+/// The backend that maps memory received as descriptors, for use by `device` (as in
+/// `gpu_for_open`). `kind` is host or cuda_vmm. Throws as `gpu_for_open`.
 [[nodiscard]] std::shared_ptr<const backend> backend_for_open(gpushm::backend kind,
                                                               const device_id& home,
                                                               std::string_view device);
 
-/// `device` as CUDA numbers it in this process; -1 for the host, and for what CUDA does not show
-/// here.
+/// CUDA's ordinal of `device` in this process; -1 for the host, and for a device that CUDA does not
+/// report here.
 [[nodiscard]] int local_ordinal(const device_id& device) noexcept;
 
 }  // namespace gpushm::memory

@@ -9,7 +9,7 @@ namespace gpushm::memory {
 
 namespace {
 
-/// 0 when it does not fit.
+/// Returns 0 if the result does not fit.
 std::uint64_t round_up(std::uint64_t value, std::uint64_t step) {
   const std::uint64_t rest = value % step;
   if (rest == 0) {

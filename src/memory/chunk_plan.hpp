@@ -5,7 +5,7 @@
 
 namespace gpushm::memory {
 
-/// How a segment is cut into physical allocations: `count` chunks of `chunk_bytes`, the last one of
+/// Divides a segment into physical allocations: `count` chunks of `chunk_bytes`, the last one of
 /// `last_chunk_bytes`. All sizes are multiples of the device's granularity.
 struct chunk_plan {
   std::uint64_t chunk_bytes = 0;
@@ -20,8 +20,8 @@ struct chunk_plan {
   }
 };
 
-/// `chunk_bytes` 0 means one chunk for all. Throws `errc::invalid_argument` for a size of 0, one
-/// that overflows when rounded, or one that takes more than 2^32-1 chunks.
+/// `chunk_bytes` 0 means a single chunk. Throws `errc::invalid_argument` for a size of 0, one that
+/// overflows when rounded, or one that needs more than 2^32-1 chunks.
 [[nodiscard]] chunk_plan plan_chunks(std::uint64_t size_bytes,
                                      std::uint64_t chunk_bytes,
                                      std::uint64_t granularity);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Legacy handles: cuIpcOpenMemHandle, once a process, device and allocation.
+// Legacy handles: cuIpcOpenMemHandle, once per process, device and allocation.
 #include <unistd.h>
 
 #include <cstring>
@@ -21,7 +21,7 @@ namespace {
 
 using driver::cuda_driver;
 
-/// Which allocation of which exporter, for which device, in which life of that device's context.
+/// Identifies an exporter's allocation, the device it is opened for, and that device's context.
 struct handle_key {
   std::array<std::uint8_t, 16> exporter{};
   std::uint64_t buffer_id = 0;
@@ -34,12 +34,12 @@ struct handle_key {
   }
 };
 
-/// Which memory it is, whatever device it is mapped for.
+/// Identifies memory, regardless of the device it is mapped for.
 struct exported_memory {
   std::array<std::uint8_t, 16> exporter{};
   std::uint64_t buffer_id = 0;
   std::array<std::byte, 64> handle{};
-  cuda::CUcontext context = nullptr;  ///< that it was opened in, and in which of its lives
+  cuda::CUcontext context = nullptr;  ///< the context that it was opened in, and that context's id
   std::uint64_t context_life = 0;
   friend bool operator==(const exported_memory& a, const exported_memory& b) noexcept {
     return a.exporter == b.exporter && a.buffer_id == b.buffer_id && a.handle == b.handle;
@@ -52,7 +52,7 @@ struct exported_memory {
 using address_table = opened_addresses<exported_memory>;
 
 address_table& addresses() {
-  static auto* const made = new address_table;  // NOLINT(cppcoreguidelines-owning-memory): for ever
+  static auto* const made = new address_table;  // NOLINT(cppcoreguidelines-owning-memory): leaked
   return *made;
 }
 
@@ -69,7 +69,7 @@ class opened_handle {
     if (place_) {
       addresses().closing(*place_);
     }
-    if (usable()) {  // else it ended with its context, and the address may be another's by now
+    if (usable()) {  // otherwise the context destroyed it, and the address may be reused by now
       driver::close_quietly("cuIpcCloseMemHandle", [this](const cuda_driver& cu) {
         cuda::CUcontext before = nullptr;
         cuda::CUresult result = cu->cuCtxPushCurrent_v2(context_);
@@ -100,7 +100,7 @@ class opened_handle {
 using handle_table = shared_table<handle_key, opened_handle>;
 
 handle_table& table() {
-  static auto* const made = new handle_table;  // NOLINT(cppcoreguidelines-owning-memory): for ever
+  static auto* const made = new handle_table;  // NOLINT(cppcoreguidelines-owning-memory): leaked
   return *made;
 }
 
@@ -131,7 +131,7 @@ cuda::CUdeviceptr open_in_driver(std::string_view name, const remote_memory& mem
   return base;
 }
 
-/// Opens the handle, until it is certain that what the driver gave is that memory and no other.
+/// Opens the handle, again until it is certain that the driver has mapped that memory and no other.
 std::unique_ptr<opened_handle> open_checked(std::string_view name,
                                             const remote_memory& memory,
                                             const exported_memory& which) {
@@ -177,7 +177,7 @@ std::shared_ptr<region> open_legacy_handle(std::string_view name,
   const auto opened = table().find_or_make(key, [&] {
     auto made = open_checked(
         name, memory, {key.exporter, key.buffer_id, key.handle, context, key.context_life});
-    made->set_size(bytes_behind(name, made->base()));
+    made->set_size(mapped_bytes_from(name, made->base()));
     return made;
   });
   check_range(name, memory, opened->size_bytes());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory pools: the pool once a process, each of its allocations once.
+// Memory pools: each pool once per process, and each of its allocations once.
 #include <cstring>
 #include <tuple>
 #include <utility>
@@ -18,7 +18,7 @@ namespace {
 
 using driver::cuda_driver;
 
-/// Which pool of which exporter.
+/// Identifies a pool of an exporter.
 struct pool_key {
   std::array<std::uint8_t, 16> exporter{};
   std::uint64_t pool = 0;
@@ -78,8 +78,8 @@ class imported_pointer {
   }
   imported_pointer(const imported_pointer&) = delete;
   imported_pointer& operator=(const imported_pointer&) = delete;
-  /// On any thread, which may have no context. The pointer is the pool's and not a context's: it is
-  /// freed also when the device was reset since.
+  /// Runs on any thread, which may have no context. The pointer belongs to the pool and not to a
+  /// context: it is freed even if the device has been reset since.
   ~imported_pointer() {
     driver::close_quietly("cuMemFree", [this](const cuda_driver& cu) {
       cuda::CUcontext context = nullptr;
@@ -109,7 +109,7 @@ class imported_pointer {
 using pool_table = shared_table<pool_key, imported_pool>;
 using pointer_table = shared_table<pointer_key, imported_pointer>;
 
-// NOLINTBEGIN(cppcoreguidelines-owning-memory): for ever, like the driver
+// NOLINTBEGIN(cppcoreguidelines-owning-memory): never destroyed, like the driver
 pool_table& pools() {
   static auto* const made = new pool_table;
   return *made;
@@ -138,13 +138,13 @@ std::shared_ptr<region> import_from_pool(std::string_view name,
   });
   cuda::CUmemAccessDesc allowed{};
   allowed.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, user.handle};
-  allowed.flags = cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;  // pools know no read-only access
+  allowed.flags = cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;  // pools have no read-only access
   cuda_driver::check(cuda_driver::instance()->cuMemPoolSetAccess(imported->pool(), &allowed, 1),
                      "open",
                      name,
                      "cuMemPoolSetAccess");
-  // Another device sees it only from here on.
-  check_range(name, memory, bytes_behind(name, imported->pointer()));
+  // Other devices can access it only from here on.
+  check_range(name, memory, mapped_bytes_from(name, imported->pointer()));
   return std::make_shared<device_region<region, std::shared_ptr<const imported_pointer>>>(
       imported,
       device_bytes(std::string(name), user.handle, imported->pointer() + memory.offset_bytes),

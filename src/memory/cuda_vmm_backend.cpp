@@ -21,8 +21,8 @@ namespace {
 
 using driver::cuda_driver;
 
-/// An address range of one GPU's, into which chunks are mapped one behind the other; one set-access
-/// for all.
+/// An address range of one GPU, into which chunks are mapped back to back; set-access is called
+/// once for all.
 class device_mapping {
  public:
   device_mapping(std::string_view operation,
@@ -37,7 +37,7 @@ class device_mapping {
     reservation_ = driver::unique_reservation({address, total_bytes});
   }
 
-  /// Maps `handle`; the mapping keeps its memory, the handle stays the caller's.
+  /// Maps `handle`; the mapping keeps its memory, the caller keeps the handle.
   void append(cuda::CUmemGenericAllocationHandle handle, std::uint64_t chunk_bytes) {
     const cuda::CUdeviceptr at = reservation_.get().pointer + mapped_bytes_;
     check(cu_->cuMemMap(at, chunk_bytes, 0, handle, 0), "cuMemMap");
@@ -80,7 +80,7 @@ using owned_mapping = std::unique_ptr<device_mapping>;
 
 class device_allocation final : public device_region<allocation, owned_mapping> {
  public:
-  /// `bytes` are those of `mapping`.
+  /// `bytes` belong to `mapping`.
   device_allocation(device_bytes bytes,
                     std::uint64_t mapped_bytes,
                     owned_mapping mapping,

@@ -6,20 +6,20 @@
 
 namespace gpushm::memory {
 
-/// Takes over a descriptor that the driver made; it closes on exec from here on.
+/// Takes ownership of a descriptor created by the driver and sets close-on-exec.
 [[nodiscard]] base::guarded_fd own_descriptor(int fd);
 
-/// A descriptor of a chunk; the caller's. Throws driver_error, naming `operation`.
+/// A descriptor of a chunk, owned by the caller. Throws driver_error, naming `operation`.
 [[nodiscard]] base::guarded_fd export_descriptor(cuda::CUmemGenericAllocationHandle chunk,
                                                  std::string_view operation,
                                                  std::string_view name);
 
-/// cuMemCreate allocations that travel as POSIX descriptors, made for GPUDirect RDMA where the GPU
-/// supports that. Uses the primary context of its GPU, as the runtime API does, and leaves the
-/// thread's current context as it was.
+/// cuMemCreate allocations shared as POSIX descriptors, allocated for GPUDirect RDMA if the GPU
+/// supports that. Uses the primary context of its GPU, as the runtime API does, and restores the
+/// thread's current context.
 class cuda_vmm_backend final : public backend {
  public:
-  /// Throws driver_error when the GPU cannot share memory by descriptor.
+  /// Throws driver_error if the GPU cannot share memory by descriptor.
   explicit cuda_vmm_backend(driver::gpu device);
 
   [[nodiscard]] gpushm::backend kind() const noexcept override { return gpushm::backend::cuda_vmm; }

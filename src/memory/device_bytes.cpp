@@ -11,7 +11,7 @@ namespace {
 
 using driver::cuda_driver;
 
-/// Copies from pageable memory and memsets may return before the device is done.
+/// Copies from pageable memory and memsets may return before the device has finished.
 void finish_work(const cuda_driver& cu, std::string_view operation, std::string_view name) {
   cuda_driver::check(cu->cuStreamSynchronize(nullptr), operation, name, "cuStreamSynchronize");
 }

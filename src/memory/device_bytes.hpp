@@ -11,22 +11,22 @@
 
 namespace gpushm::memory {
 
-/// Copies between host memory and addresses of a GPU, wherever their memory comes from. Owns
-/// nothing.
+/// Copies between host memory and addresses of a GPU, of any kind of memory. Owns nothing.
 ///
-/// Distinct objects: safe. Shared objects: safe (immutable).
+/// Thread-safety: distinct objects: safe; shared objects: safe (immutable).
 class device_bytes {
  public:
   device_bytes(std::string name, cuda::CUdevice device, cuda::CUdeviceptr first)
       : name_(std::move(name)), device_(device), first_(first) {}
 
-  // As in `region`: offsets and sizes were checked, each returns when it is done.
+  // As in `region`: the caller has checked offsets and sizes; each function blocks until it is
+  // done.
   void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const;
   void write(std::uint64_t offset_bytes, std::span<const std::byte> source) const;
   void fill(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::byte value) const;
 
   [[nodiscard]] void* data() const noexcept {
-    return reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): how CUDA spells pointers
+    return reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): a CUDA pointer
         static_cast<std::uintptr_t>(first_));
   }
 
@@ -36,7 +36,7 @@ class device_bytes {
   cuda::CUdeviceptr first_;
 };
 
-/// A region over such addresses. `Base` is `region` or `allocation`; `Owner` keeps the memory.
+/// A region over such addresses. `Base` is `region` or `allocation`; `Owner` owns the memory.
 template <typename Base, typename Owner>
 class device_region : public Base {
  public:

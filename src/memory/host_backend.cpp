@@ -29,20 +29,20 @@ namespace gpushm::memory {
 namespace {
 
 constexpr std::uint64_t huge_page_bytes = 2UL * 1024 * 1024;
-/// The room is looked at before every segment of at least this size, and once for that many bytes
-/// of smaller ones: they take less time than the look. The kernel itself hands a processor as much
-/// of a cgroup's memory in advance.
-constexpr std::uint64_t least_looked_at = 256UL * 1024;
+/// Free memory is checked before every segment of at least this size, and once per this many bytes
+/// of smaller segments, which take less time than the check. The kernel itself charges a cgroup for
+/// as much memory per CPU in advance.
+constexpr std::uint64_t check_interval_bytes = 256UL * 1024;
 constexpr int chunk_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-/// One address range into which chunks are mapped one behind the other.
+/// An address range into which chunks are mapped back to back.
 class host_range {
  public:
   host_range(std::string_view operation, std::string_view name, std::uint64_t total_bytes)
       : operation_(operation), name_(name) {
-    // Room for the range to begin on a huge page: MAP_FIXED maps of huge pages must.
-    // The total may be what somebody else claims: room that wrapped would let chunks, which go to
-    // fixed addresses, replace mappings behind it.
+    // Includes room to begin on a huge page, as MAP_FIXED mappings of huge pages require. Another
+    // process may have chosen the total: if the sum wrapped, chunks, which are mapped at fixed
+    // addresses, would replace other mappings after it.
     if (total_bytes > std::numeric_limits<std::uint64_t>::max() - huge_page_bytes) {
       throw error(errc::out_of_memory,
                   operation_,
@@ -85,7 +85,7 @@ class host_range {
 
 class host_allocation final : public host_region<allocation, host_range> {
  public:
-  /// `first` and `mapped_bytes` are those of `range`.
+  /// `first` and `mapped_bytes` belong to `range`.
   host_allocation(host_range range,
                   std::byte* first,
                   std::uint64_t mapped_bytes,
@@ -101,18 +101,18 @@ class host_allocation final : public host_region<allocation, host_range> {
   std::vector<base::guarded_fd> chunks_;
 };
 
-/// Is it time to look at the room before a segment of this size?
-bool is_look_due(std::uint64_t total_bytes) noexcept {
-  static std::atomic<std::uint64_t> not_looked_at{least_looked_at};  // of small segments
-  if (total_bytes < least_looked_at &&
-      not_looked_at.fetch_add(total_bytes, std::memory_order_relaxed) < least_looked_at) {
+/// Whether to check free memory before creating a segment of this size.
+bool is_check_due(std::uint64_t total_bytes) noexcept {
+  static std::atomic<std::uint64_t> unchecked_bytes{check_interval_bytes};  // of small segments
+  if (total_bytes < check_interval_bytes &&
+      unchecked_bytes.fetch_add(total_bytes, std::memory_order_relaxed) < check_interval_bytes) {
     return false;
   }
-  not_looked_at.store(0, std::memory_order_relaxed);
+  unchecked_bytes.store(0, std::memory_order_relaxed);
   return true;
 }
 
-/// Memory of one segment while it is allocated, piece by piece (host_room.hpp).
+/// Allocates the memory of one segment, in pieces (host_room.hpp).
 class host_allocator {
  public:
   host_allocator(std::string_view name,
@@ -124,10 +124,10 @@ class host_allocator {
         left_(total_bytes),
         huge_pages_(huge_pages),
         deadline_(deadline) {
-    // Huge pages are set aside already, and their exhaustion is an error.
-    if (!huge_pages_ && is_look_due(total_bytes)) {
+    // Huge pages are reserved in advance; running out of them is an error.
+    if (!huge_pages_ && is_check_due(total_bytes)) {
       bounds_.emplace();
-      look();
+      check_room();
     }
   }
 
@@ -152,7 +152,7 @@ class host_allocator {
   }
 
  private:
-  /// ftruncate promises no memory; without this the first touch could be a SIGBUS.
+  /// ftruncate reserves no memory; without this the first access could raise SIGBUS.
   void allocate_piece(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes) {
     if (std::chrono::steady_clock::now() >= deadline_) {
       throw error(errc::timed_out,
@@ -178,18 +178,18 @@ class host_allocator {
     }
     left_ -= size_bytes;
     if (left_ != 0) {
-      look();
+      check_room();
     }
   }
 
-  /// Finds how much may be taken at once. Throws when there is no room for what is left.
-  void look() {
+  /// Sets the size of the next piece. Throws if there is no room for the rest of the segment.
+  void check_room() {
     const auto room = bounds_ ? find_host_room(*bounds_) : std::nullopt;
     if (!room) {
       return;
     }
     if (!has_room(*room, left_, total_bytes_)) {
-      // What it has so far is given back.
+      // Memory allocated so far is freed.
       throw error(errc::out_of_memory,
                   "create",
                   name_,
@@ -205,7 +205,7 @@ class host_allocator {
   std::uint64_t left_;
   bool huge_pages_;
   std::chrono::steady_clock::time_point deadline_;
-  std::optional<base::memory_bounds> bounds_;  // empty: not looked at
+  std::optional<base::memory_bounds> bounds_;  // empty: not checked
   std::uint64_t piece_ = most_piece_bytes;
 };
 
@@ -218,7 +218,7 @@ class host_importer final : public importer {
         range_("open", wanted.name, wanted.total_bytes) {}
 
   void add(base::guarded_fd chunk, std::uint64_t chunk_bytes) override {
-    // Whoever made it could otherwise truncate it under us, and the next touch would be a SIGBUS.
+    // Otherwise its creator could truncate it later, and the next access would raise SIGBUS.
     if (!is_sealed_memfd(chunk.get(), chunk_bytes)) {
       throw error(errc::wrong_descriptor_kind,
                   "open",

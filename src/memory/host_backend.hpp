@@ -5,11 +5,12 @@
 
 namespace gpushm::memory {
 
-/// A memfd of exactly this size that can neither shrink nor grow?
+/// Whether `fd` is a memfd of exactly this size that can neither shrink nor grow.
 [[nodiscard]] bool is_sealed_memfd(int fd, std::uint64_t size_bytes) noexcept;
 
-/// Sealed memfds. Every chunk is really allocated, so that exhaustion is an error and not a SIGBUS;
-/// and only when there seems to be room, so that it is an error and not the kernel's OOM killer.
+/// Sealed memfds. Every chunk is fully allocated, so that exhaustion is an error and not a SIGBUS;
+/// and only if there seems to be room, so that it is an error and does not trigger the kernel's OOM
+/// killer.
 class host_backend final : public backend {
  public:
   explicit host_backend(bool huge_pages) : huge_pages_(huge_pages) {}

@@ -11,8 +11,8 @@
 
 namespace gpushm::memory {
 
-/// A region over host memory, as `device_region` is one over a GPU's. `Base` is `region` or
-/// `allocation`; `Owner` keeps the memory.
+/// A region over host memory, like `device_region` for GPUs. `Base` is `region` or `allocation`;
+/// `Owner` owns the memory.
 template <typename Base, typename Owner>
 class host_region : public Base {
  public:

@@ -9,11 +9,11 @@ namespace gpushm::memory {
 
 namespace {
 
-/// How many may allocate at once.
-constexpr std::uint64_t crowd = 128;
-/// Page tables of 4 KiB pages take 1/512 of what they map, and the index of a file's pages about as
-/// much.
-constexpr std::uint64_t bookkeeping = 256;
+/// Upper bound of concurrent allocators.
+constexpr std::uint64_t max_allocators = 128;
+/// Page tables of 4 KiB pages take 1/512 of the mapped size, and the index of a file's pages about
+/// as much.
+constexpr std::uint64_t overhead_divisor = 256;
 
 constexpr std::uint64_t mib = 1024ULL * 1024;
 constexpr std::uint64_t least_reserve = 2 * mib;
@@ -22,20 +22,21 @@ constexpr std::uint64_t most_reserve = 64 * mib;
 }  // namespace
 
 std::uint64_t reserve_of(std::uint64_t limit_bytes) noexcept {
-  // Of a very small container the least reserve would be too much.
+  // The minimum reserve would be too much for a very small container.
   return std::min(std::clamp(limit_bytes / 64, least_reserve, most_reserve), limit_bytes / 8);
 }
 
 bool has_room(const host_room& room, std::uint64_t left_bytes, std::uint64_t total_bytes) noexcept {
-  return left_bytes <= room.bytes && total_bytes / bookkeeping <= room.bytes - left_bytes;
+  return left_bytes <= room.bytes && total_bytes / overhead_divisor <= room.bytes - left_bytes;
 }
 
 std::uint64_t largest_in(const host_room& room) noexcept {
-  return room.bytes - (room.bytes + 1) / (bookkeeping + 1);
+  return room.bytes - (room.bytes + 1) / (overhead_divisor + 1);
 }
 
 std::uint64_t piece_of(const host_room& room) noexcept {
-  const std::uint64_t part = room.free_bytes / crowd / least_piece_bytes * least_piece_bytes;
+  const std::uint64_t part =
+      room.free_bytes / max_allocators / least_piece_bytes * least_piece_bytes;
   return std::clamp(part, least_piece_bytes, most_piece_bytes);
 }
 

@@ -8,47 +8,47 @@
 #include "base/memory_limit.hpp"
 
 /// Room for host memory. The kernel does not fail an allocation that exceeds a cgroup's limit or
-/// the machine's memory: it kills a process, often the one that allocates. So memory is taken in
-/// pieces, and the room is looked at before each. Others take memory at the same time, and several
-/// may have seen the same room; two rules keep them from taking more than there is:
+/// the machine's memory: it kills a process, often the allocating one. So memory is allocated in
+/// pieces, and the free memory is checked before each. Several processes may allocate at the same
+/// time after seeing the same free memory; two rules keep them from exceeding it:
 ///
-///  1. A piece is at most 1/128 of what is free. However many have seen the same room, up to 128 of
-///     them cannot fill it before they look again, and see less.
-///  2. A reserve stays free (1/64 of the limit, 2 to 64 MiB), for those who do not look: page
-///     tables, heaps, and the least pieces (64 KiB) where a 128th would be less.
+///  1. A piece is at most 1/128 of the free memory. Up to 128 processes that have seen the same
+///     room cannot fill it before they check again, and see less.
+///  2. A reserve stays free (1/64 of the limit, 2 to 64 MiB) for allocations without checks: page
+///     tables, heaps, and the smallest pieces (64 KiB) where a 128th would be less.
 ///
-/// Not a guarantee: a program that takes memory by touching it, 127 times faster than this one,
-/// wins.
+/// Not a guarantee: a program that allocates memory by touching it, 127 times faster than this one,
+/// can exhaust it.
 namespace gpushm::memory {
 
-/// The most that is allocated in one call: some ten milliseconds.
+/// Maximum size of one allocation call: about ten milliseconds.
 inline constexpr std::uint64_t most_piece_bytes = 64ULL * 1024 * 1024;
-/// The least: a look at the room takes longer than to allocate less. A multiple of every page size.
+/// Minimum size: a check takes longer than a smaller allocation. A multiple of every page size.
 inline constexpr std::uint64_t least_piece_bytes = 64ULL * 1024;
 
-/// The tightest bound of this process's memory, as it was when it was looked at.
+/// The tightest bound of this process's memory when it was checked.
 struct host_room {
-  std::uint64_t free_bytes = 0;  ///< what the bound leaves
-  std::uint64_t bytes = 0;       ///< of it, what is not reserved
+  std::uint64_t free_bytes = 0;  ///< left within the bound
+  std::uint64_t bytes = 0;       ///< of these, not reserved
   std::string where;             ///< "this machine", or "the memory cgroup PATH (limit 300 MiB)"
-  std::string next_step;         ///< to get more
+  std::string next_step;         ///< how to get more
 };
 
-/// What stays free of a bound.
+/// The reserve that stays free of a bound.
 [[nodiscard]] std::uint64_t reserve_of(std::uint64_t limit_bytes) noexcept;
 
-/// Is there room for what is `left` of a segment of `total_bytes`, and for the page tables that map
-/// all of it?
+/// Whether there is room for the remaining `left_bytes` of a segment of `total_bytes`, and for the
+/// page tables that map all of it.
 [[nodiscard]] bool has_room(const host_room& room,
                             std::uint64_t left_bytes,
                             std::uint64_t total_bytes) noexcept;
-/// The largest segment that `has_room`.
+/// The largest segment for which `has_room` is true.
 [[nodiscard]] std::uint64_t largest_in(const host_room& room) noexcept;
 
-/// What may be allocated before the room is looked at again: a multiple of `least_piece_bytes`.
+/// The size that may be allocated before the next check: a multiple of `least_piece_bytes`.
 [[nodiscard]] std::uint64_t piece_of(const host_room& room) noexcept;
 
-/// The bound that leaves least. Nothing when nothing can be read. Does not throw but bad_alloc.
+/// The bound with the least room. Nothing if no bound can be read. Throws only std::bad_alloc.
 /// Thread-safe.
 [[nodiscard]] std::optional<host_room> find_host_room(
     const base::memory_bounds& bounds = base::memory_bounds());

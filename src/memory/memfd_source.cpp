@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory that is mapped from a memfd: the one kind of host memory that another process can
-// map.
+// Host memory mapped from a memfd: the only kind of host memory that another process can map.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -25,7 +24,7 @@ constexpr std::string_view host_remedy =
     "create a segment on device host and use its memory, or map a memfd that is sealed with "
     "F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL";
 
-/// Is it the memfd that is mapped there, open for reading and writing?
+/// Whether `fd` is the mapped memfd, open for reading and writing.
 bool is_file(int fd, const mapped_file& file) {
   struct stat info {};
   return ::fstat(fd, &info) == 0 && info.st_ino == file.inode && info.st_dev == file.device &&
@@ -33,14 +32,14 @@ bool is_file(int fd, const mapped_file& file) {
          (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR;
 }
 
-/// A descriptor of this process for the file that is mapped there; empty when none is open.
+/// A descriptor of this process for the mapped file; empty if none is open.
 base::guarded_fd find_descriptor(const mapped_file& file) {
   DIR* const listing = ::opendir("/proc/self/fd");
   if (listing == nullptr) {
     return {};
   }
   base::guarded_fd found;
-  while (const dirent* const entry = ::readdir(listing)) {  // NOLINT(concurrency-mt-unsafe): ours
+  while (const dirent* const entry = ::readdir(listing)) {  // NOLINT(concurrency-mt-unsafe): local
     int number = -1;
     const std::string_view text = entry->d_name;
     if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc()) {
@@ -50,7 +49,7 @@ base::guarded_fd find_descriptor(const mapped_file& file) {
       continue;
     }
     found = base::guarded_fd::open([&] { return ::fcntl(number, F_DUPFD_CLOEXEC, 0); });
-    // Another thread can have closed it, and opened another file under its number.
+    // Another thread may have closed it and opened another file with the same number.
     if (found && is_file(found.get(), file)) {
       break;
     }

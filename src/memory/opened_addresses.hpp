@@ -9,14 +9,15 @@
 
 namespace gpushm::memory {
 
-/// Which memory the driver has mapped at which addresses for this process. When it is asked to open
-/// a handle that it knows, it gives the address that it has given before, as long as that mapping
-/// lives; and the handle of freed memory can be given to other memory. So an address that is
-/// another exporter's is old memory under a new name. That must be seen also when another thread
-/// ends the old mapping at the same time.
+/// Records which memory the driver has mapped at which address in this process. If the driver
+/// already has a mapping of a handle, opening the handle returns that mapping's address as long as
+/// the mapping exists; and the handle of freed memory can be reused for other memory. So an address
+/// recorded for different memory is stale memory under a reused handle. This must also be detected
+/// if another thread closes the old mapping at the same time.
 ///
-/// `Memory` says which memory it is, and is compared with ==.
-/// Distinct objects: safe. Shared objects: safe.
+/// `Memory` identifies the memory, and is compared with ==.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 template <typename Memory>
 class opened_addresses {
  public:
@@ -28,7 +29,7 @@ class opened_addresses {
   };
   using place = typename std::list<entry>::iterator;
 
-  /// Lives while the driver opens.
+  /// Exists while the driver opens a handle.
   class opening {
    public:
     explicit opening(opened_addresses& all) : all_(all), begun_at_(all.begin_opening()) {}
@@ -44,17 +45,17 @@ class opened_addresses {
    private:
     friend class opened_addresses;
     opened_addresses& all_;
-    std::uint64_t begun_at_;  ///< how many had been closed
+    std::uint64_t begun_at_;  ///< number of closed mappings at that time
   };
 
   enum class verdict : unsigned char {
     entered,  ///< `at` is set
     another,  ///< other memory is mapped there
-    unsure,   ///< other memory was when the driver was asked: close, and open again
+    unsure,   ///< other memory was mapped there during the driver call: close, and open again
   };
 
-  /// The driver gave `address`. `usable(entry)`: does that mapping still exist in the driver?
-  /// Blocks while another thread closes what it has at that address.
+  /// Records the `address` that the driver returned. `usable(entry)`: whether that mapping still
+  /// exists in the driver. Blocks while another thread closes its mapping at that address.
   template <typename Usable>
   [[nodiscard]] verdict enter(
       const opening& from, Memory memory, std::uint64_t address, Usable&& usable, place& at) {
@@ -87,7 +88,7 @@ class opened_addresses {
     return verdict::entered;
   }
 
-  /// Before and after the driver closes it.
+  /// Call before and after the driver closes it.
   void closing(place at) noexcept {
     const std::lock_guard lock(mutex_);
     at->now = entry::state::closing;
@@ -116,7 +117,7 @@ class opened_addresses {
     return nullptr;
   }
 
-  /// How many have been closed by now.
+  /// Returns the number of mappings closed so far.
   [[nodiscard]] std::uint64_t begin_opening() {
     const std::lock_guard lock(mutex_);
     ++openings_;
@@ -126,7 +127,7 @@ class opened_addresses {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::list<entry> entries_;
-  std::uint64_t closed_ = 0;  // how many were
+  std::uint64_t closed_ = 0;  // number of closed mappings
   int openings_ = 0;
 };
 

@@ -13,7 +13,7 @@ std::optional<mapped_file> find_mapped_file(std::istream& maps,
                                             std::uint64_t first,
                                             std::uint64_t end) {
   std::optional<mapped_file> found;
-  std::uint64_t next = first;  // the first byte that no line has covered yet
+  std::uint64_t next = first;  // the first byte not covered by any line yet
   std::string line;
   while (next < end && std::getline(maps, line)) {
     // proc(5): "start-end rights offset device inode   path"

@@ -10,7 +10,7 @@
 
 namespace gpushm::memory {
 
-/// Opens a legacy handle; the parts of `open_remote`.
+/// Opens a legacy handle; part of `open_remote`.
 [[nodiscard]] std::shared_ptr<region> open_legacy_handle(std::string_view name,
                                                          const remote_memory& memory,
                                                          const driver::gpu& user);
@@ -21,10 +21,10 @@ namespace gpushm::memory {
                                                        base::guarded_fd pool,
                                                        const driver::gpu& user);
 
-/// Bytes that the driver has mapped from `address` on. Throws driver_error.
-[[nodiscard]] std::uint64_t bytes_behind(std::string_view name, cuda::CUdeviceptr address);
+/// Number of bytes that the driver has mapped from `address` on. Throws driver_error.
+[[nodiscard]] std::uint64_t mapped_bytes_from(std::string_view name, cuda::CUdeviceptr address);
 
-/// What the exporter claims must lie in what is mapped. Throws size_mismatch.
+/// Checks that the exporter's range is within the mapping. Throws size_mismatch.
 void check_range(std::string_view name, const remote_memory& memory, std::uint64_t mapped_bytes);
 
 }  // namespace gpushm::memory

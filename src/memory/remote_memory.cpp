@@ -17,12 +17,12 @@ namespace gpushm::memory {
 
 namespace {
 
-/// Any number that is no process's own.
-constexpr std::int32_t nobodys_pid = 0;
+/// A number that is not a PID.
+constexpr std::int32_t no_pid = 0;
 
-struct nobody {};  // owns what is not owned
+struct no_owner {};  // owner of memory that is not owned
 
-/// Address, size and buffer id of what this process shares, and how often.
+/// Address, size and buffer id of the memory that this process shares, with a count.
 struct export_registry {
   std::mutex mutex;
   std::map<std::array<std::uint64_t, 3>, std::size_t> shared;
@@ -59,7 +59,7 @@ std::int32_t pid_in(const std::array<std::byte, 64>& handle, std::size_t offset)
   return static_cast<std::int32_t>(value);
 }
 
-std::uint64_t bytes_behind(std::string_view name, cuda::CUdeviceptr address) {
+std::uint64_t mapped_bytes_from(std::string_view name, cuda::CUdeviceptr address) {
   cuda::CUdeviceptr start = 0;
   std::size_t size = 0;
   driver::cuda_driver::check(
@@ -87,7 +87,7 @@ std::array<std::byte, 64> usable_handle(std::string_view name,
                                         const remote_memory& memory,
                                         std::int32_t own_pid) {
   std::array<std::byte, 64> bytes = memory.handle;
-  if (!memory.pid_offset || *memory.pid_offset > bytes.size() - sizeof nobodys_pid) {
+  if (!memory.pid_offset || *memory.pid_offset > bytes.size() - sizeof no_pid) {
     if (memory.exporter.pid == own_pid) {
       throw error(errc::pid_collision,
                   "open",
@@ -101,7 +101,7 @@ std::array<std::byte, 64> usable_handle(std::string_view name,
     return bytes;
   }
   if (pid_in(bytes, *memory.pid_offset) == own_pid) {
-    for (std::size_t i = 0; i < sizeof nobodys_pid; ++i) {
+    for (std::size_t i = 0; i < sizeof no_pid; ++i) {
       bytes.at(*memory.pid_offset + i) = std::byte{0};
     }
   }
@@ -155,12 +155,12 @@ std::shared_ptr<region> own_memory(std::string_view name,
   if (device.kind == device_kind::host) {
     auto* const data = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): a pointer
         static_cast<std::uintptr_t>(address));   // that travelled as a number
-    return std::make_shared<host_region<region, nobody>>(
-        nobody{}, static_cast<std::byte*>(data), size_bytes);
+    return std::make_shared<host_region<region, no_owner>>(
+        no_owner{}, static_cast<std::byte*>(data), size_bytes);
   }
   const driver::gpu& home = driver::find_device(device.uuid);
-  return std::make_shared<device_region<region, nobody>>(
-      nobody{}, device_bytes(std::string(name), home.handle, address), size_bytes);
+  return std::make_shared<device_region<region, no_owner>>(
+      no_owner{}, device_bytes(std::string(name), home.handle, address), size_bytes);
 }
 
 }  // namespace gpushm::memory

@@ -9,18 +9,19 @@
 
 namespace gpushm::memory {
 
-/// Things that this process makes once and shares while anybody uses them, because the driver
-/// counts or forbids second ones. One thread at a time makes or ends the value of a key, so that a
-/// new one never meets an old one that is just ending; the values of other keys are made and ended
-/// meanwhile, and no lock is held while the driver works. Must outlive everything that it gave out:
-/// static, never destroyed.
+/// Values that this process creates once and shares while any user exists, because the driver
+/// counts or forbids duplicates. One thread at a time creates or destroys the value of a key, so
+/// that a new value never coexists with an old one that is being destroyed; values of other keys
+/// are created and destroyed concurrently, and no lock is held during driver calls. Must outlive
+/// every value that it returned: static, never destroyed.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 template <typename Key, typename Value>
 class shared_table {
  public:
-  /// The living value of `key`, or what `make()` returns as std::unique_ptr<Value>. Blocks while
-  /// another thread makes or ends the value of this key. Throws what `make` throws.
+  /// Returns the existing value of `key`, or the result of `make()`, a std::unique_ptr<Value>.
+  /// Blocks while another thread creates or destroys the value of this key. Throws what `make`
+  /// throws.
   template <typename Make>
   [[nodiscard]] std::shared_ptr<Value> find_or_make(const Key& key, Make&& make) {
     {
@@ -28,7 +29,7 @@ class shared_table {
       for (;;) {
         const auto [at, is_new] = entries_.try_emplace(key);
         if (is_new) {
-          break;  // empty: being made, by this thread
+          break;  // empty: being created, by this thread
         }
         if (auto alive = at->second.lock()) {
           return alive;
@@ -43,8 +44,7 @@ class shared_table {
       forget(key);
       throw;
     }
-    // From here on the end of the value takes the entry away, also when there is no memory for
-    // this.
+    // From here on destroying the value removes the entry, even if this allocation fails.
     std::shared_ptr<Value> made(owned.release(), ender{this, key});
     {
       const std::lock_guard lock(mutex_);
@@ -59,7 +59,7 @@ class shared_table {
     shared_table* table;
     Key key;
     void operator()(Value* ended) const {
-      delete ended;  // NOLINT(cppcoreguidelines-owning-memory): what a deleter is for
+      delete ended;  // NOLINT(cppcoreguidelines-owning-memory): a deleter
       table->forget(key);
     }
   };
@@ -74,7 +74,7 @@ class shared_table {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  // Without a living value: it is being made, or ending.
+  // An entry without a value: it is being created or destroyed.
   std::map<Key, std::weak_ptr<Value>> entries_;
 };
 

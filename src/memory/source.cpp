@@ -32,7 +32,8 @@ std::uint64_t buffer_id_of(cuda::CUdeviceptr address) noexcept {
   return id;
 }
 
-/// Memory that stays this process's: one allocation, told from later ones by its buffer id.
+/// Memory that stays this process's: one allocation, distinguished from later ones by its buffer
+/// id.
 class exporter_bound_source : public source {
  public:
   exporter_bound_source(const pointer_facts& facts, std::uint64_t size_bytes, gpushm::backend kind)
@@ -81,7 +82,7 @@ class legacy_source final : public exporter_bound_source {
                        name,
                        "cuIpcGetMemHandle");
     std::memcpy(remote_.handle.data(), &handle, sizeof handle);
-    // FACTS I1, proved on this very handle: the driver must have put our own number there.
+    // FACTS I1, verified on this handle: the driver must have stored this process's PID there.
     if (pid_in(remote_.handle, cuda::ipc_handle_pid_offset) == remote_.exporter.pid) {
       remote_.pid_offset = static_cast<std::uint16_t>(cuda::ipc_handle_pid_offset);
     }
@@ -105,7 +106,7 @@ class pool_source final : public exporter_bound_source {
         pool_(facts.pool),
         chunk_bytes_{facts.range_bytes} {
     remote_.pool = reinterpret_cast<std::uintptr_t>(pool_);
-    descriptor_ = export_pool();  // the driver exports no pointer of a pool that is not exported
+    descriptor_ = export_pool();  // the driver exports pointers only of exported pools
     cuda::CUmemPoolPtrExportData data{};
     cuda_driver::check(cuda_driver::instance()->cuMemPoolExportPointer(&data, facts.range_start),
                        "share",
@@ -139,37 +140,37 @@ class pool_source final : public exporter_bound_source {
   base::guarded_fd descriptor_;
 };
 
-/// Nothing when CUDA does not know the address.
-std::optional<pointer_facts> look_at(cuda::CUdeviceptr address) {
+/// Nothing if CUDA does not know the address.
+std::optional<pointer_facts> query_pointer(cuda::CUdeviceptr address) {
   const cuda_driver* cu = cuda_driver::try_instance();
   if (cu == nullptr) {
     return std::nullopt;
   }
   pointer_facts facts;
   facts.address = address;
-  const auto ask = [&](cuda::CUpointer_attribute attribute, auto& value) {
+  const auto query = [&](cuda::CUpointer_attribute attribute, auto& value) {
     return (*cu)->cuPointerGetAttribute(&value, attribute, address) == cuda::CUDA_SUCCESS;
   };
   unsigned int type = 0;
-  if (!ask(cuda::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, type)) {
+  if (!query(cuda::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, type)) {
     return std::nullopt;
   }
   facts.on_host = type == cuda::CU_MEMORYTYPE_HOST;
   unsigned int managed = 0;
-  facts.managed = ask(cuda::CU_POINTER_ATTRIBUTE_IS_MANAGED, managed) && managed != 0;
+  facts.managed = query(cuda::CU_POINTER_ATTRIBUTE_IS_MANAGED, managed) && managed != 0;
   int ordinal = -1;
   cuda::CUdeviceptr start = address;
   std::size_t size = 0;
   unsigned long long buffer_id = 0;
   unsigned long long handle_types = 0;
-  ask(cuda::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, ordinal);
-  ask(cuda::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, start);
-  ask(cuda::CU_POINTER_ATTRIBUTE_RANGE_SIZE, size);
-  ask(cuda::CU_POINTER_ATTRIBUTE_BUFFER_ID, buffer_id);
-  ask(cuda::CU_POINTER_ATTRIBUTE_CONTEXT, facts.context);
-  ask(cuda::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, facts.pool);
-  ask(cuda::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, handle_types);
-  ask(cuda::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, facts.legacy_capable);
+  query(cuda::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, ordinal);
+  query(cuda::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, start);
+  query(cuda::CU_POINTER_ATTRIBUTE_RANGE_SIZE, size);
+  query(cuda::CU_POINTER_ATTRIBUTE_BUFFER_ID, buffer_id);
+  query(cuda::CU_POINTER_ATTRIBUTE_CONTEXT, facts.context);
+  query(cuda::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, facts.pool);
+  query(cuda::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, handle_types);
+  query(cuda::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, facts.legacy_capable);
   facts.range_start = start;
   facts.range_bytes = size;
   facts.buffer_id = buffer_id;
@@ -187,13 +188,13 @@ constexpr std::string_view exportable_remedy =
     "allocate it with cudaMalloc, or with cuMemCreate and a descriptor handle type; in PyTorch set "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
 
-/// Does the range end within the allocation that it begins in?
+/// Checks that the range ends within the allocation that it begins in.
 void check_range(std::string_view name, const pointer_facts& facts, std::uint64_t size_bytes) {
-  const std::uint64_t behind = facts.range_start + facts.range_bytes - facts.address;
-  if (size_bytes > behind) {
+  const std::uint64_t bytes_left = facts.range_start + facts.range_bytes - facts.address;
+  if (size_bytes > bytes_left) {
     refuse(name,
            std::to_string(size_bytes) + " bytes exceed the allocation, which ends " +
-               std::to_string(behind) + " bytes after the pointer",
+               std::to_string(bytes_left) + " bytes after the pointer",
            "share at most one allocation at a time");
   }
 }
@@ -230,7 +231,7 @@ std::unique_ptr<source> find_source(std::string_view name,
                                    : "the range does not fit into the address space",
                 "pass the address and the size of existing memory");
   }
-  const auto facts = look_at(address);
+  const auto facts = query_pointer(address);
   if (facts && facts->managed) {
     refuse(name,
            "it is managed memory (cudaMallocManaged), which the driver cannot export",

@@ -14,9 +14,9 @@
 
 namespace gpushm::memory {
 
-/// Memory that exists and can be shared. Owns none of it; whoever allocated it frees it.
+/// Existing memory that can be shared. Does not own it; its allocator frees it.
 ///
-/// Distinct objects: safe. Shared objects: const members safe, others unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: const members safe, others unsafe.
 class source {
  public:
   source(std::uint64_t address, std::uint64_t size_bytes) noexcept
@@ -27,23 +27,23 @@ class source {
 
   [[nodiscard]] virtual gpushm::backend kind() const noexcept = 0;
   [[nodiscard]] virtual const device_id& device() const noexcept = 0;
-  /// Of what is shared, in this process.
+  /// Of the shared range, in this process.
   [[nodiscard]] std::uint64_t address() const noexcept { return address_; }
   [[nodiscard]] std::uint64_t size_bytes() const noexcept { return size_bytes_; }
-  /// Of what is shared, from the first byte of the first chunk or of the allocation.
+  /// Of the shared range, from the first byte of the first chunk or of the allocation.
   [[nodiscard]] virtual std::uint64_t offset_bytes() const noexcept = 0;
-  /// What travels as descriptors, in order; empty for legacy handles.
+  /// Sizes of the chunks shared as descriptors, in order; empty for legacy handles.
   [[nodiscard]] virtual const std::vector<std::uint64_t>& chunk_bytes() const noexcept = 0;
-  /// A descriptor of chunk `index`; the caller's. Throws too_many_descriptors, driver_error,
-  /// gone_or_replaced.
+  /// The descriptor of chunk `index`, owned by the caller. Throws too_many_descriptors,
+  /// driver_error, gone_or_replaced.
   [[nodiscard]] virtual base::guarded_fd export_chunk(std::uint32_t index) = 0;
-  /// The whole allocation or all chunks.
+  /// The whole allocation, or all chunks.
   [[nodiscard]] virtual std::uint64_t allocated_bytes() const noexcept = 0;
 
-  /// How it can be reached when it stays the exporter's; nothing for what lives in descriptors.
+  /// How to reach memory that stays the exporter's; nothing for memory shared as descriptors.
   [[nodiscard]] virtual std::optional<remote_memory> remote() const { return std::nullopt; }
-  /// Is it still the allocation that was found? One driver call that needs no context. Never
-  /// throws. Thread-safe.
+  /// Whether it is still the allocation that was found. One driver call that needs no context.
+  /// Never throws. Thread-safe.
   [[nodiscard]] virtual bool unchanged() const noexcept { return true; }
 
  private:
@@ -51,11 +51,11 @@ class source {
   std::uint64_t size_bytes_;
 };
 
-/// Finds out what is at `pointer` and picks the strongest way to share it: physical chunks of
+/// Identifies the memory at `pointer` and selects the best way to share it: physical chunks of
 /// virtual memory, an exportable pool, a legacy handle, a sealed memfd. The range may begin and end
-/// anywhere inside; ranges over many chunks are taken apart. Asks the driver, exports nothing yet.
-/// Throws `error`: invalid_argument (null, 0 bytes), not_exportable (naming what it is and what to
-/// do), driver_error, forked.
+/// anywhere inside; ranges over many chunks are split. Queries the driver, exports nothing yet.
+/// Throws `error`: invalid_argument (null, 0 bytes), not_exportable (naming the kind of memory and
+/// the remedy), driver_error, forked.
 [[nodiscard]] std::unique_ptr<source> find_source(std::string_view name,
                                                   void* pointer,
                                                   std::uint64_t size_bytes);

@@ -10,13 +10,13 @@
 
 namespace gpushm::memory {
 
-/// What the driver says of an address.
+/// The driver's attributes of an address.
 struct pointer_facts {
   cuda::CUdeviceptr address = 0;
-  cuda::CUdeviceptr range_start = 0;  ///< of the allocation; of the reservation for virtual memory
+  cuda::CUdeviceptr range_start = 0;  ///< of the allocation; for virtual memory, of the reservation
   std::uint64_t range_bytes = 0;
   std::uint64_t buffer_id = 0;
-  cuda::CUcontext context = nullptr;  ///< null for memory that no context owns
+  cuda::CUcontext context = nullptr;  ///< null for memory that belongs to no context
   cuda::CUmemoryPool pool = nullptr;
   device_id device;
   cuda::CUdevice device_handle = cuda::device_invalid;
@@ -26,12 +26,12 @@ struct pointer_facts {
   bool exports_descriptors = false;
 };
 
-/// The chunks of virtual memory that a range lies in. Throws not_exportable, driver_error.
+/// The chunks of virtual memory that contain a range. Throws not_exportable, driver_error.
 [[nodiscard]] std::unique_ptr<source> find_chunks(std::string_view name,
                                                   const pointer_facts& first,
                                                   std::uint64_t size_bytes);
 
-/// The memfd that a range of host memory is mapped from. Throws not_exportable.
+/// The memfd from which a range of host memory is mapped. Throws not_exportable.
 [[nodiscard]] std::unique_ptr<source> find_memfd(std::string_view name,
                                                  void* pointer,
                                                  std::uint64_t size_bytes);

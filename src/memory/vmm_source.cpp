@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Virtual memory (cuMemMap): the physical chunks that an address range is made of.
+// Virtual memory (cuMemMap): the physical chunks next_start an address range.
 #include <string>
 #include <utility>
 
@@ -20,7 +20,7 @@ struct chunk {
   std::uint64_t size_bytes = 0;
 };
 
-/// The chunk that `address` lies in; size 0 when nothing is mapped there.
+/// The chunk that contains `address`; size 0 if nothing is mapped there.
 chunk chunk_at(cuda::CUdeviceptr address) {
   const cuda_driver& cu = cuda_driver::instance();
   cuda::CUdeviceptr start = 0;
@@ -34,7 +34,8 @@ chunk chunk_at(cuda::CUdeviceptr address) {
   return {start, size};
 }
 
-/// Retaining keeps the chunk; only exporting needs it, so it is done chunk by chunk.
+/// A retained handle keeps the chunk allocated; only exporting needs it, so chunks are retained one
+/// at a time.
 driver::unique_allocation retain(std::string_view name, cuda::CUdeviceptr address) {
   cuda::CUmemGenericAllocationHandle handle = 0;
   auto* const pointer = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): CUDA's way
@@ -109,13 +110,13 @@ std::unique_ptr<source> find_chunks(std::string_view name,
              "share only mapped memory");
     }
     found->append(next);
-    const cuda::CUdeviceptr behind = next.start + next.size_bytes;
-    if (behind >= end) {
+    const cuda::CUdeviceptr next_start = next.start + next.size_bytes;
+    if (next_start >= end) {
       return found;
     }
-    next = chunk_at(behind);
+    next = chunk_at(next_start);
     if (next.size_bytes == 0) {
-      next.start = behind;
+      next.start = next_start;
     }
   }
 }

@@ -16,7 +16,7 @@ namespace gpushm::transport {
 /// In a forked child both descriptors are closed and the destructor removes nothing: the files are
 /// the parent's.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class listener {
  public:
   /// Binds next to `path` and renames over it, so that a client finds either the dead broker's

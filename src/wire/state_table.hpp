@@ -51,7 +51,7 @@ static_assert(sizeof(slot_word) == 8 && slot_word::is_always_lock_free);
 }
 
 /// A reader's view of a mapped table; verifies which broker created it. Not owning.
-/// Distinct objects: safe. Shared objects: safe.
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class state_table_view {
  public:
   state_table_view() = default;
