@@ -12,9 +12,9 @@
 namespace gpushm::base {
 namespace {
 
-class cpus_of : public testing::Test {
+class cpu_limit_of_machine : public testing::Test {
  protected:
-  cpus_of() {
+  cpu_limit_of_machine() {
     cpu_set_t allowed;
     CPU_ZERO(&allowed);
     EXPECT_EQ(::sched_getaffinity(0, sizeof allowed, &allowed), 0);
@@ -34,13 +34,13 @@ class cpus_of : public testing::Test {
   double runnable_ = 0;
 };
 
-TEST_F(cpus_of, a_machine_without_cgroups_are_those_that_threads_may_run_on) {
+TEST_F(cpu_limit_of_machine, without_cgroups_is_affinity) {
   EXPECT_EQ(cpu_limit(root_.path()), runnable_);
   EXPECT_GT(cpu_limit(), 0);
   EXPECT_LE(cpu_limit(), runnable_);
 }
 
-TEST_F(cpus_of, version_2_are_the_least_quota_on_the_way_up) {
+TEST_F(cpu_limit_of_machine, version_2_is_least_quota_of_parents) {
   use_version_2();
   put("cg/a/b/cpu.max", "max 100000\n");
   EXPECT_EQ(cpu_limit(root_.path()), runnable_);
@@ -50,7 +50,7 @@ TEST_F(cpus_of, version_2_are_the_least_quota_on_the_way_up) {
   EXPECT_EQ(cpu_limit(root_.path()), 0.2);
 }
 
-TEST_F(cpus_of, version_1_are_the_least_quota_on_the_way_up) {
+TEST_F(cpu_limit_of_machine, version_1_is_least_quota_of_parents) {
   put("proc/self/cgroup", "4:cpu,cpuacct:/a/b\n0::/\n");
   put("proc/self/mountinfo", "31 20 0:27 / /cg/cpu rw - cgroup cgroup rw,cpu,cpuacct\n");
   put("cg/cpu/a/b/cpu.cfs_quota_us", "-1\n");
@@ -61,7 +61,7 @@ TEST_F(cpus_of, version_1_are_the_least_quota_on_the_way_up) {
   EXPECT_EQ(cpu_limit(root_.path()), 0.5);
 }
 
-TEST_F(cpus_of, a_quota_that_is_no_number_says_nothing) {
+TEST_F(cpu_limit_of_machine, invalid_quota_is_ignored) {
   use_version_2();
   for (const char* text : {"", "x", "0 100000", "-5 100000", "100 0", "100", "\xff"}) {
     put("cg/a/b/cpu.max", text);

@@ -27,7 +27,7 @@ struct text_case {
   const char* text;
 };
 
-TEST(error_text, leaves_out_what_is_empty) {
+TEST(error_text, omits_empty_parts) {
   const text_case cases[] = {
       {"open",
        "w/llama",
@@ -51,14 +51,14 @@ TEST(error_text, leaves_out_what_is_empty) {
   }
 }
 
-TEST(error_text, is_told_again_for_another_operation) {
-  const error told =
+TEST(error_text, changes_operation_and_object) {
+  const error changed =
       error(errc::quota_exceeded, "send", "x", "it is full", "remove some").in("create", "kv/0");
-  EXPECT_STREQ(told.what(), "create \"kv/0\": it is full (remove some)");
-  EXPECT_EQ(told.code(), errc::quota_exceeded);
+  EXPECT_STREQ(changed.what(), "create \"kv/0\": it is full (remove some)");
+  EXPECT_EQ(changed.code(), errc::quota_exceeded);
 }
 
-TEST(error_text, survives_copies_and_the_death_of_the_original) {
+TEST(error_text, copy_outlives_original) {
   error copy(errc::forked, "a", "b", "c", "d");
   {
     const error other(errc::peer_died, "open", "kv", "it died", "start it again");
@@ -68,11 +68,11 @@ TEST(error_text, survives_copies_and_the_death_of_the_original) {
   EXPECT_EQ(copy.cause(), "it died");
 }
 
-TEST(errc_names, are_all_there_and_all_different) {
+TEST(errc_names, all_exist_and_differ) {
   std::set<std::string_view> names;
   for (std::uint16_t value = 1; value <= 40; ++value) {
     const auto name = to_string(static_cast<errc>(value));
-    if (value == 29) {  // given up before anything was released; never to be used again
+    if (value == 29) {  // abandoned before the first release; must never be reused
       EXPECT_EQ(name, "unknown");
       continue;
     }
@@ -84,7 +84,7 @@ TEST(errc_names, are_all_there_and_all_different) {
   EXPECT_EQ(to_string(static_cast<errc>(65535)), "unknown");
 }
 
-TEST(errc_names, are_not_another_ones_with_words_in_front_or_behind) {
+TEST(errc_names, none_is_prefix_or_suffix_of_another) {
   std::vector<std::string> names;
   for (std::uint16_t value = 1; value <= 1000; ++value) {
     std::string name(to_string(static_cast<errc>(value)));
@@ -101,7 +101,7 @@ TEST(errc_names, are_not_another_ones_with_words_in_front_or_behind) {
   }
 }
 
-TEST(errno_mapping, keeps_what_a_caller_can_act_on) {
+TEST(errno_mapping, keeps_actionable_errors) {
   const std::pair<int, errc> cases[] = {
       {EACCES, errc::permission_denied},
       {EPERM, errc::permission_denied},
@@ -120,7 +120,7 @@ TEST(errno_mapping, keeps_what_a_caller_can_act_on) {
   }
 }
 
-TEST(errno_mapping, names_call_and_number_and_a_next_step) {
+TEST(errno_mapping, has_call_errno_and_next_step) {
   const std::pair<int, const char*> cases[] = {
       {EACCES,
        "serve \"/x\": bind: Permission denied (EACCES) (check the owner and mode, and that a "
@@ -145,7 +145,7 @@ TEST(errno_mapping, names_call_and_number_and_a_next_step) {
   }
 }
 
-TEST(checked_call, is_made_again_when_a_signal_interrupted_it) {
+TEST(checked_call, retries_after_signal) {
   int calls = 0;
   const int result = base::checked("test", {}, "call", [&] {
     if (++calls < 3) {
@@ -158,7 +158,7 @@ TEST(checked_call, is_made_again_when_a_signal_interrupted_it) {
   EXPECT_EQ(calls, 3);
 }
 
-TEST(checked_call, returns_tolerated_failures_and_throws_the_others) {
+TEST(checked_call, returns_tolerated_and_throws_others) {
   const auto fail = [](int number) {
     return [number] {
       errno = number;
@@ -171,7 +171,7 @@ TEST(checked_call, returns_tolerated_failures_and_throws_the_others) {
   EXPECT_THROW(base::checked("test", {}, "call", fail(ENOENT)), error);
 }
 
-TEST(log_sink, gets_lines_until_it_is_taken_away_and_may_throw) {
+TEST(log_sink, receives_lines_until_removed_and_may_throw) {
   std::vector<std::string> lines;
   set_log_sink([&](log_level, std::string_view text) {
     lines.emplace_back(text);
@@ -192,13 +192,12 @@ struct counting_traits {
 };
 using counted = base::unique_handle<counting_traits>;
 
-TEST(unique_handle, closes_once_whoever_has_it_last) {
+TEST(unique_handle, last_owner_closes_once) {
   counting_traits::closed.clear();
   {
     counted first(1);
     counted second(std::move(first));
-    EXPECT_FALSE(
-        first);  // NOLINT(bugprone-use-after-move): moved-from is empty, that is what is tested
+    EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move): the test is that moved-from is empty
     counted third(3);
     third = std::move(second);
     EXPECT_EQ(counting_traits::closed, (std::vector<int>{3}));

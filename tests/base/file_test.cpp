@@ -21,7 +21,7 @@ class read_file : public ::testing::Test {
   gpushm_testing::temp_dir directory_;
 };
 
-TEST_F(read_file, takes_the_whole_of_it_up_to_the_limit) {
+TEST_F(read_file, returns_content_up_to_limit) {
   std::string text;
   for (int i = 0; i < 20'000; ++i) {
     text += std::to_string(i) + '\n';
@@ -38,7 +38,7 @@ TEST_F(read_file, takes_the_whole_of_it_up_to_the_limit) {
   EXPECT_EQ(read_small_file(directory_.path()), std::nullopt);
 }
 
-TEST_F(read_file, has_no_more_memory_than_the_file_needs) {
+TEST_F(read_file, allocates_only_file_size) {
   const std::string path = write("text");
   rusage before{};
   ::getrusage(RUSAGE_SELF, &before);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a forked child keeps of its parent. Children call only what is safe in signal handlers, so
+// What a forked child inherits from its parent. Children call only async-signal-safe functions, so
 // that the tests mean the same under sanitizers.
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ guarded_fd new_guarded() {
   return guarded_fd::open([] { return ::memfd_create("guarded", MFD_CLOEXEC); });
 }
 
-/// Forks; the child exits with what `body` returns. Returns that, or 128 + the signal.
+/// Forks; the child exits with the result of `body`. Returns that, or 128 + the signal.
 template <typename Body>
 int in_child(Body&& body) {
   const pid_t child = ::fork();
@@ -65,23 +65,25 @@ int in_child(Body&& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-TEST(fork_guard, child_has_no_guarded_descriptor_and_all_others) {
-  const guarded_fd ours = new_guarded();
+TEST(fork_guard, child_has_only_unguarded_descriptors) {
+  const guarded_fd guarded = new_guarded();
   const unique_fd other(::memfd_create("other", MFD_CLOEXEC));
-  const int number = ours.get();
-  EXPECT_EQ(
-      in_child([&] {
-        return is_open(number) ? 1 : ours.get() != -1 || ours ? 2 : !is_open(other.get()) ? 3 : 0;
-      }),
-      0);
+  const int number = guarded.get();
+  EXPECT_EQ(in_child([&] {
+              return is_open(number)                  ? 1
+                     : guarded.get() != -1 || guarded ? 2
+                     : !is_open(other.get())          ? 3
+                                                      : 0;
+            }),
+            0);
   EXPECT_TRUE(is_open(number));
 }
 
-TEST(fork_guard, child_does_not_close_what_has_the_number_by_then) {
-  std::optional<guarded_fd> ours(new_guarded());
+TEST(fork_guard, child_does_not_close_reused_numbers) {
+  std::optional<guarded_fd> guarded(new_guarded());
   std::optional<guarded_fd> moved(new_guarded());
   const unique_fd in_both(::memfd_create("log", MFD_CLOEXEC));
-  const int number = ours->get();
+  const int number = guarded->get();
   EXPECT_EQ(in_child([&] {
               const unique_fd log(::dup2(in_both.get(), number));
               if (log.get() != number) {
@@ -89,7 +91,7 @@ TEST(fork_guard, child_does_not_close_what_has_the_number_by_then) {
               }
               std::optional<guarded_fd> owner(guarded_fd(unique_fd(::dup(log.get()))));
               const int own = owner->get();
-              ours.reset();
+              guarded.reset();
               *moved = guarded_fd();
               if (!is_open(log.get()) || !is_open(own)) {
                 return 2;
@@ -101,10 +103,10 @@ TEST(fork_guard, child_does_not_close_what_has_the_number_by_then) {
   EXPECT_TRUE(is_open(number));
 }
 
-TEST(fork_guard, closed_and_released_descriptors_are_forgotten) {
-  guarded_fd ours = new_guarded();
-  const int number = ours.get();
-  ours.reset();
+TEST(fork_guard, closed_and_released_are_unregistered) {
+  guarded_fd guarded = new_guarded();
+  const int number = guarded.get();
+  guarded.reset();
   const unique_fd next(::memfd_create("next", MFD_CLOEXEC));
   ASSERT_EQ(next.get(), number);
   guarded_fd other = new_guarded();
@@ -126,10 +128,10 @@ TEST(fork_guard, grandchild_is_a_child_of_the_child) {
   EXPECT_EQ(fork_generation(), here);
 }
 
-TEST(fork_guard, child_made_without_handlers_is_recognised) {
+TEST(fork_guard, child_without_handlers_is_recognised) {
   const std::uint64_t here = fork_generation();
-  const guarded_fd ours = new_guarded();
-  const int number = ours.get();
+  const guarded_fd guarded = new_guarded();
+  const int number = guarded.get();
   const pid_t child =
       static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
   ASSERT_NE(child, -1);
@@ -178,10 +180,10 @@ bool is_memfd_called(int fd, std::string_view name) {
                          std::string_view::npos;
 }
 
-/// Threads open and close guarded descriptors and others, so that numbers go from one kind to the
-/// other all the time, and the process forks: no child may have a guarded one, each must have what
-/// was open all the time.
-TEST(fork_guard, holds_while_other_threads_open_and_close) {
+/// Threads open and close guarded and other descriptors, so that numbers constantly change kind,
+/// while the process forks: no child may have a guarded descriptor, and each must have all
+/// descriptors that were open throughout.
+TEST(fork_guard, works_while_threads_open_and_close) {
   constexpr int highest = 256;
   std::vector<unique_fd> kept;
   for (int i = 0; i < 8; ++i) {
@@ -218,13 +220,13 @@ TEST(fork_guard, holds_while_other_threads_open_and_close) {
     });
     if (result != 0) {
       stop = true;
-      FAIL() << "child " << round << " said " << result;
+      FAIL() << "child " << round << " returned " << result;
     }
   }
   stop = true;
 }
 
-TEST(fork_guard, section_that_lasts_delays_a_fork_but_does_not_stop_it) {
+TEST(fork_guard, long_section_delays_but_does_not_stop_fork) {
   std::atomic<bool> inside{false};
   std::atomic<bool> stop{false};
   const std::jthread slow([&] {
@@ -246,7 +248,7 @@ TEST(fork_guard, section_that_lasts_delays_a_fork_but_does_not_stop_it) {
   stop = true;
 }
 
-TEST(fork_guard, safe_mutex_is_free_and_its_state_whole_in_every_child) {
+TEST(fork_guard, mutex_is_free_and_data_consistent_in_child) {
   fork_safe_mutex guard;
   int first = 0;
   int second = 0;
@@ -265,7 +267,7 @@ TEST(fork_guard, safe_mutex_is_free_and_its_state_whole_in_every_child) {
       return first == second ? 0 : 1;
     });
     if (result != 0) {
-      ADD_FAILURE() << "child " << round << " said " << result;
+      ADD_FAILURE() << "child " << round << " returned " << result;
       break;
     }
   }
@@ -274,15 +276,15 @@ TEST(fork_guard, safe_mutex_is_free_and_its_state_whole_in_every_child) {
 
 // ---- the life pipe and the driver's files ----
 
-/// A device node that is taken for the driver's, and reads as /dev/null.
+/// A device node that is recognised as the driver's, and reads as /dev/null.
 class driver_node {
  public:
   driver_node() : path_(directory_ / "nvidia-test") {
     made_ = ::mknod(path_.c_str(), S_IFCHR | 0600, makedev(1, 3)) == 0;
   }
-  /// Not empty: the node cannot be made, or not be opened, here.
-  [[nodiscard]] std::string why_not() const {
-    return made_ && open() ? "" : "device nodes cannot be made or opened here (root, nodev)";
+  /// The reason if the node cannot be created or opened here; empty otherwise.
+  [[nodiscard]] std::string skip_reason() const {
+    return made_ && open() ? "" : "device nodes cannot be created or opened here (root, nodev)";
   }
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] unique_fd open(int flags = O_CLOEXEC) const {
@@ -303,16 +305,16 @@ bool leads_to(int fd, std::string_view path) {
   return size > 0 && std::string_view(target.data(), static_cast<std::size_t>(size)) == path;
 }
 
-/// A child without fork handlers, as vfork's and clone's are.
+/// Creates a child without fork handlers, like vfork and clone.
 pid_t raw_fork() {
   return static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
 }
 
-/// A process with a life pipe and a child that lives on without it.
-class parent_that_dies {
+/// A process with a life pipe that dies and leaves a running child.
+class dying_parent {
  public:
   enum class kind { with_handlers, without };
-  explicit parent_that_dies(kind how) {
+  explicit dying_parent(kind how) {
     std::array<int, 2> ends{};
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()), 0);
     const unique_fd near(ends[0]);
@@ -338,9 +340,9 @@ class parent_that_dies {
     EXPECT_EQ(::waitpid(parent, &status, 0), parent);
     EXPECT_EQ(status, 0);
   }
-  parent_that_dies(const parent_that_dies&) = delete;
-  parent_that_dies& operator=(const parent_that_dies&) = delete;
-  ~parent_that_dies() { kill_child(); }
+  dying_parent(const dying_parent&) = delete;
+  dying_parent& operator=(const dying_parent&) = delete;
+  ~dying_parent() { kill_child(); }
 
   [[nodiscard]] bool hangs_up(int timeout_ms) const {
     pollfd entry{life_.get(), POLLIN, 0};
@@ -388,35 +390,35 @@ class parent_that_dies {
   unique_fd life_;
 };
 
-TEST(life_pipe, is_one_a_process_and_hangs_up_with_it_though_a_child_lives_on) {
+TEST(life_pipe, hangs_up_on_exit_despite_running_child) {
   EXPECT_EQ(life_pipe(), life_pipe());
-  const parent_that_dies parent(parent_that_dies::kind::with_handlers);
+  const dying_parent parent(dying_parent::kind::with_handlers);
   EXPECT_TRUE(parent.hangs_up(10'000));
 }
 
-TEST(life_pipe, is_held_by_a_child_that_was_made_without_handlers) {
-  parent_that_dies parent(parent_that_dies::kind::without);
+TEST(life_pipe, stays_open_in_child_without_handlers) {
+  dying_parent parent(dying_parent::kind::without);
   EXPECT_FALSE(parent.hangs_up(200));
   parent.kill_child();
   EXPECT_TRUE(parent.hangs_up(10'000));
 }
 
-TEST(life_pipe, of_a_child_is_another) {
-  const int ours = life_pipe();
+TEST(life_pipe, differs_in_child) {
+  const int guarded = life_pipe();
   struct stat parents {};
-  ASSERT_EQ(::fstat(ours, &parents), 0);
+  ASSERT_EQ(::fstat(guarded, &parents), 0);
   EXPECT_EQ(in_child([&] {
               struct stat own {};
               return ::fstat(life_pipe(), &own) != 0 ? 1 : own.st_ino == parents.st_ino ? 2 : 0;
             }),
             0);
-  pollfd entry{ours, POLLIN, 0};
+  pollfd entry{guarded, POLLIN, 0};
   EXPECT_EQ(::poll(&entry, 1, 0), 0);
 }
 
-TEST(driver_files, are_dev_null_in_a_child_and_keep_their_numbers) {
+TEST(driver_files, become_dev_null_in_child) {
   const driver_node node;
-  if (const std::string why = node.why_not(); !why.empty()) {
+  if (const std::string why = node.skip_reason(); !why.empty()) {
     GTEST_SKIP() << why;
   }
   static_cast<void>(life_pipe());
@@ -433,9 +435,9 @@ TEST(driver_files, are_dev_null_in_a_child_and_keep_their_numbers) {
   EXPECT_FALSE(leads_to(closed_on_exec.get(), "/dev/null"));
 }
 
-TEST(driver_files, of_a_process_are_looked_for_in_its_descendants) {
+TEST(driver_files, are_found_in_descendants) {
   const driver_node node;
-  if (const std::string why = node.why_not(); !why.empty()) {
+  if (const std::string why = node.skip_reason(); !why.empty()) {
     GTEST_SKIP() << why;
   }
   const auto pause_in = [](pid_t child) {
@@ -452,15 +454,15 @@ TEST(driver_files, of_a_process_are_looked_for_in_its_descendants) {
     int status = 0;
     EXPECT_EQ(::waitpid(child, &status, 0), child);
   };
-  EXPECT_FALSE(descendants_may_have_driver_files());  // there are none
+  EXPECT_FALSE(descendants_may_have_driver_files());  // none exist
   const unique_fd file = node.open();
-  EXPECT_FALSE(descendants_may_have_driver_files());  // and no descendants
+  EXPECT_FALSE(descendants_may_have_driver_files());  // no descendants exist
 
   static_cast<void>(life_pipe());
   const pid_t handled = pause_in(::fork());
   EXPECT_TRUE(gpushm_testing::eventually([] { return !descendants_may_have_driver_files(); }, 10s));
   const pid_t own = raw_fork();
-  if (own == 0) {  // one that has opened the driver by itself
+  if (own == 0) {  // a child that has opened the driver itself
     const int same = file.get();
     ::close(same);
     static_cast<void>(node.open().release());
@@ -475,14 +477,14 @@ TEST(driver_files, of_a_process_are_looked_for_in_its_descendants) {
   end(handled);
 }
 
-TEST(driver_files, of_programs_that_descendants_execute_are_their_own_without_kcmp_too) {
+TEST(driver_files, of_executed_programs_are_separate_without_kcmp) {
   const driver_node node;
-  if (const std::string why = node.why_not(); !why.empty()) {
+  if (const std::string why = node.skip_reason(); !why.empty()) {
     GTEST_SKIP() << why;
   }
   EXPECT_EQ(in_child([&] {
               const unique_fd file = node.open();
-              // The seccomp(2) profiles of container engines.
+              // Seccomp profiles of container engines reject kcmp.
               std::array filter{
                   sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
                   sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_kcmp, 0, 1),
@@ -519,7 +521,7 @@ TEST(driver_files, of_programs_that_descendants_execute_are_their_own_without_kc
 
 TEST(driver_files, are_found_in_a_grandchild) {
   const driver_node node;
-  if (const std::string why = node.why_not(); !why.empty()) {
+  if (const std::string why = node.skip_reason(); !why.empty()) {
     GTEST_SKIP() << why;
   }
   const unique_fd file = node.open();

@@ -18,7 +18,7 @@ struct utf8_case {
   bool well_formed;
 };
 
-TEST(utf8, is_told_from_what_only_looks_like_it) {
+TEST(utf8, is_distinguished_from_malformed_bytes) {
   const utf8_case cases[] = {
       {"", true},
       {"plain", true},
@@ -28,7 +28,7 @@ TEST(utf8, is_told_from_what_only_looks_like_it) {
       {"\xdf\xbf", true},          // U+07FF
       {"\xe0\xa0\x80", true},      // U+0800
       {"\xed\x9f\xbf", true},      // U+D7FF, before the surrogates
-      {"\xee\x80\x80", true},      // U+E000, behind them
+      {"\xee\x80\x80", true},      // U+E000, after the surrogates
       {"\xef\xbf\xbf", true},      // U+FFFF
       {"\xf0\x90\x80\x80", true},  // U+10000
       {"\xf4\x8f\xbf\xbf", true},  // U+10FFFF
@@ -49,10 +49,10 @@ TEST(utf8, is_told_from_what_only_looks_like_it) {
       {"\xf8\x88\x80\x80\x80", false},  // five bytes
       {"\xfe", false},
       {"\xff", false},
-      {"\xc2", false},  // cut off
+      {"\xc2", false},  // truncated
       {"\xe2\x82", false},
       {"\xf0\x9f\x98", false},
-      {"\xc2 ", false},  // no continuation
+      {"\xc2 ", false},  // no continuation byte
       {"\xe2\x28\xa1", false},
       {"\xe2\x82\x28", false},
       {"ok\xff", false},
@@ -62,7 +62,7 @@ TEST(utf8, is_told_from_what_only_looks_like_it) {
   }
 }
 
-std::string refusal(std::string_view name) {
+std::string rejection(std::string_view name) {
   try {
     check_name("create", name);
   } catch (const error& why) {
@@ -72,21 +72,22 @@ std::string refusal(std::string_view name) {
   return {};
 }
 
-TEST(segment_names, that_may_be_used) {
+TEST(segment_names, valid_names_are_accepted) {
   for (const std::string& name :
        {"a"s, "w/llama"s, " "s, "../x"s, "k\xc3\xa4se"s, std::string(255, 'n'), "\""s}) {
-    EXPECT_EQ(refusal(name), "") << name;
+    EXPECT_EQ(rejection(name), "") << name;
   }
 }
 
-TEST(segment_names, that_may_not_say_why) {
+TEST(segment_names, invalid_names_are_rejected_with_reason) {
   const std::string rule =
       " (a name is 1 to 255 bytes of UTF-8 without \"@\", control or invisible characters)";
-  EXPECT_EQ(refusal(""), "create: the segment's name is empty" + rule);
-  EXPECT_EQ(refusal(std::string(256, 'n')), "create: the segment's name has 256 bytes" + rule);
-  EXPECT_EQ(refusal("\xff"), "create: the segment's name is not UTF-8" + rule);
+  EXPECT_EQ(rejection(""), "create: the segment's name is empty" + rule);
+  EXPECT_EQ(rejection(std::string(256, 'n')), "create: the segment's name has 256 bytes" + rule);
+  EXPECT_EQ(rejection("\xff"), "create: the segment's name is not UTF-8" + rule);
   for (const char* name : {"@", "a@b", "w/llama@7"}) {
-    EXPECT_EQ(refusal(name), "create: the segment's name contains \"@\", which is reserved" + rule);
+    EXPECT_EQ(rejection(name),
+              "create: the segment's name contains \"@\", which is reserved" + rule);
   }
   const std::pair<std::string, std::string> hidden[] = {
       {"\x00"s, "\\x00"},
@@ -110,13 +111,13 @@ TEST(segment_names, that_may_not_say_why) {
   };
   for (const auto& [name, shown] : hidden) {
     EXPECT_EQ(
-        refusal(name),
+        rejection(name),
         "create: the segment's name contains the control or invisible character " + shown + rule);
   }
 }
 
 /// The textbook recurrence over the whole table.
-std::size_t full_distance(std::string_view a, std::string_view b) {
+std::size_t textbook_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i) {
     for (std::size_t j = 0; j <= b.size(); ++j) {
@@ -160,7 +161,7 @@ TEST(edit_distance, counts_insertions_deletions_replacements_and_swaps) {
   }
 }
 
-TEST(edit_distance, agrees_with_the_textbook_up_to_the_limit) {
+TEST(edit_distance, matches_textbook_up_to_limit) {
   std::mt19937 random(7);
   const auto word = [&](std::size_t longest) {
     std::string text(random() % (longest + 1), 'a');
@@ -172,7 +173,7 @@ TEST(edit_distance, agrees_with_the_textbook_up_to_the_limit) {
   for (int round = 0; round < 20'000; ++round) {
     const std::string a = word(12);
     std::string b = word(12);
-    if (round % 2 == 0) {  // near ones, which random words seldom are
+    if (round % 2 == 0) {  // near matches, which random words seldom are
       b = a;
       for (int edits = 0; edits < round % 5 && !b.empty(); ++edits) {
         b[random() % b.size()] = 'z';
@@ -180,7 +181,7 @@ TEST(edit_distance, agrees_with_the_textbook_up_to_the_limit) {
       }
     }
     const std::size_t limit = random() % 6;
-    ASSERT_EQ(edit_distance(a, b, limit), std::min(full_distance(a, b), limit + 1))
+    ASSERT_EQ(edit_distance(a, b, limit), std::min(textbook_distance(a, b), limit + 1))
         << a << ' ' << b << ' ' << limit;
   }
 }

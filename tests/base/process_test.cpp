@@ -11,7 +11,7 @@
 namespace gpushm::base {
 namespace {
 
-TEST(process_identity, says_the_same_twice_and_leaves_nothing_out) {
+TEST(process_identity, is_complete_and_stable) {
   const process_identity self = this_process();
   EXPECT_EQ(self.pid, ::getpid());
   EXPECT_EQ(self.boot_id.size(), 36U);
@@ -21,7 +21,7 @@ TEST(process_identity, says_the_same_twice_and_leaves_nothing_out) {
   EXPECT_EQ(this_process(), self);
 }
 
-TEST(process_identity, is_another_in_a_forked_child) {
+TEST(process_identity, differs_in_forked_child) {
   const process_identity parent = this_process();
   const pid_t child = ::fork();
   ASSERT_NE(child, -1);
@@ -37,9 +37,9 @@ TEST(process_identity, is_another_in_a_forked_child) {
   EXPECT_EQ(status, 0);
 }
 
-/// Process 1 of a namespace has a child that is process 1 of the next: equal numbers, which is all
-/// that was compared once.
-TEST(process_identity, is_another_in_a_child_with_the_same_number) {
+/// Process 1 of a namespace has a child that is process 1 of the next one: the numbers are equal,
+/// and an earlier version compared nothing else.
+TEST(process_identity, differs_in_child_with_same_pid) {
   constexpr int not_allowed = 77;
   const pid_t child = ::fork();
   ASSERT_NE(child, -1);
@@ -68,15 +68,15 @@ TEST(process_identity, is_another_in_a_child_with_the_same_number) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status));
   if (WEXITSTATUS(status) == not_allowed) {
-    GTEST_SKIP() << "this process may not make a PID namespace";
+    GTEST_SKIP() << "this process may not create a PID namespace";
   }
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-TEST(process_identity, has_ended_when_its_number_is_nobodys_or_anothers) {
+TEST(process_identity, has_ended_if_pid_is_unused_or_reused) {
   const process_identity self = this_process();
   EXPECT_FALSE(has_ended(self));
-  process_identity earlier = self;  // had this process's number before it
+  process_identity earlier = self;  // had the same number before this process
   earlier.start_time -= 1;
   EXPECT_TRUE(has_ended(earlier));
   const pid_t child = ::fork();
@@ -84,19 +84,19 @@ TEST(process_identity, has_ended_when_its_number_is_nobodys_or_anothers) {
   if (child == 0) {
     ::_exit(0);
   }
-  process_identity gone = self;
-  gone.pid = child;
+  process_identity exited = self;
+  exited.pid = child;
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
-  EXPECT_TRUE(has_ended(gone));
-  EXPECT_TRUE(has_ended(gone)) << "also when it is asked for again";
-  gone.pid_namespace += 1;
-  EXPECT_FALSE(has_ended(gone)) << "nothing is known of other namespaces";
-  gone = earlier;
-  gone.boot_id = "another";
-  EXPECT_FALSE(has_ended(gone));
+  EXPECT_TRUE(has_ended(exited));
+  EXPECT_TRUE(has_ended(exited)) << "repeated query";
+  exited.pid_namespace += 1;
+  EXPECT_FALSE(has_ended(exited)) << "other namespaces are unknown";
+  exited = earlier;
+  exited.boot_id = "another";
+  EXPECT_FALSE(has_ended(exited));
 }
 
-TEST(process_identity, that_was_seen_alive_is_seen_to_end) {
+TEST(process_identity, watched_process_is_seen_to_exit) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   int stay[2];

@@ -47,7 +47,7 @@ TEST(parse_size, reads_whole_numbers_of_bytes) {
   }
 }
 
-TEST(parse_size, refuses_everything_else) {
+TEST(parse_size, rejects_everything_else) {
   for (const char* text : {"",
                            " ",
                            ".",
@@ -82,7 +82,7 @@ TEST(parse_size, refuses_everything_else) {
   }
 }
 
-TEST(size_text, is_for_people) {
+TEST(size_text, is_readable) {
   const std::pair<std::uint64_t, const char*> cases[] = {
       {0, "0 B"},
       {1, "1 B"},

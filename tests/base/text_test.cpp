@@ -36,7 +36,7 @@ std::string utf8(char32_t value) {
   return {byte(0xF0U | (value >> 18U)), tail(12), tail(6), tail(0)};
 }
 
-TEST(printable, leaves_text_as_it_is) {
+TEST(printable, keeps_plain_text) {
   for (const std::string& text : {""s,
                                   "w/llama 3"s,
                                   R"(C:\x1b "quoted")"s,
@@ -51,13 +51,13 @@ struct escape_case {
   std::string shown;
 };
 
-TEST(printable, shows_what_commands_a_terminal_or_hides) {
+TEST(printable, escapes_control_and_invisible_characters) {
   const escape_case cases[] = {
       {"\x1b]0;title\x07", R"(\x1b]0;title\x07)"},
       {"a\rb\nc\td\0e"s, R"(a\x0db\x0ac\x09d\x00e)"},
       {"\x7f", R"(\x7f)"},
       {"\xc2\x80\xc2\x9b[2J\xc2\x9f", R"(\u0080\u009b[2J\u009f)"},
-      {"\xc2\xa0", "\xc2\xa0"},  // the first that is no control
+      {"\xc2\xa0", "\xc2\xa0"},  // the first after the controls
       {"\xc2\xad", R"(\u00ad)"},
       {"\xd8\x9c", R"(\u061c)"},
       {"\xe2\x80\x8b\xe2\x80\x8f", R"(\u200b\u200f)"},
@@ -65,7 +65,7 @@ TEST(printable, shows_what_commands_a_terminal_or_hides) {
       {"\xe2\x80\xa8\xe2\x80\xa9\xe2\x80\xaa\xe2\x80\xae", R"(\u2028\u2029\u202a\u202e)"},
       {"\xe2\x81\xa0\xe2\x81\xa6\xe2\x81\xa9", R"(\u2060\u2066\u2069)"},
       {"\xef\xbb\xbf", R"(\ufeff)"},
-      {"\xef\xbf\xbd", "\xef\xbf\xbd"},  // the replacement character can be seen
+      {"\xef\xbf\xbd", "\xef\xbf\xbd"},  // the replacement character is visible
       {"\xef\xbf\xbf", R"(\uffff)"},
       {"\xf3\xa0\x80\x81", R"(\U000e0001)"},  // a tag
       {"\xff\xc2", R"(\xff\xc2)"},            // not UTF-8
@@ -74,12 +74,12 @@ TEST(printable, shows_what_commands_a_terminal_or_hides) {
   };
   for (const escape_case& each : cases) {
     EXPECT_EQ(printable(each.text), each.shown);
-    EXPECT_EQ(printable(each.shown), each.shown) << "once is enough";
+    EXPECT_EQ(printable(each.shown), each.shown) << "idempotent";
   }
 }
 
-TEST(printable, has_no_gap_among_all_characters) {
-  // By their number, not by the table of the product.
+TEST(printable, covers_all_characters) {
+  // By code point, independently of the table under test.
   const auto hides = [](char32_t c) {
     const auto in = [c](char32_t first, char32_t last) { return first <= c && c <= last; };
     return in(0, 0x1F) || in(0x7F, 0x9F) || c == 0xAD || c == 0x61C || in(0x200B, 0x200F) ||
@@ -103,7 +103,7 @@ TEST(printable, has_no_gap_among_all_characters) {
   }
 }
 
-TEST(printable, gives_one_line_of_utf8_for_any_bytes) {
+TEST(printable, returns_one_line_of_utf8_for_any_bytes) {
   std::mt19937 random(12);  // NOLINT(cert-msc51-cpp): the same in every run
   for (int round = 0; round < 2'000; ++round) {
     std::string text(random() % 40, '\0');
@@ -121,33 +121,33 @@ TEST(printable, gives_one_line_of_utf8_for_any_bytes) {
   }
 }
 
-TEST(printable_lines, keeps_line_feeds_alone) {
+TEST(printable_lines, keeps_only_line_feeds) {
   EXPECT_EQ(printable_lines("a\n\tb\r\n\x1b"), "a\n\\x09b\\x0d\n\\x1b");
 }
 
-TEST(printable, is_what_errors_say) {
+TEST(printable, is_applied_to_errors) {
   const error made(errc::no_such_segment,
                    "open\x1b",
                    "a\nb\xe2\x80\xae",
                    "the peer says \x9b",
                    "try \x07 again");
   EXPECT_STREQ(made.what(), R"(open\x1b "a\x0ab\u202e": the peer says \x9b (try \x07 again))");
-  EXPECT_EQ(made.object(), "a\nb\xe2\x80\xae") << "what was given, for programs";
+  EXPECT_EQ(made.object(), "a\nb\xe2\x80\xae") << "unescaped, for programs";
 }
 
-TEST(printable, is_what_log_lines_are) {
-  std::string heard;
-  set_log_sink([&](log_level, std::string_view text) { heard = text; });
+TEST(printable, is_applied_to_log_lines) {
+  std::string received;
+  set_log_sink([&](log_level, std::string_view text) { received = text; });
   log(log_level::warning, "peer \x1b[31m\xc2\x9b said\nmore");
   set_log_sink({});
-  EXPECT_EQ(heard, "peer \\x1b[31m\\u009b said\nmore");
+  EXPECT_EQ(received, "peer \\x1b[31m\\u009b said\nmore");
 }
 
-// ---- lines that wait ----
+// ---- deferred lines ----
 
-TEST(held_log_lines, come_in_order_when_the_outermost_ends) {
-  std::vector<std::string> heard;
-  set_log_sink([&](log_level, std::string_view text) { heard.emplace_back(text); });
+TEST(held_log_lines, arrive_in_order_when_outermost_ends) {
+  std::vector<std::string> received;
+  set_log_sink([&](log_level, std::string_view text) { received.emplace_back(text); });
   log(log_level::info, "0");
   {
     held_log_lines outer;
@@ -157,19 +157,19 @@ TEST(held_log_lines, come_in_order_when_the_outermost_ends) {
       log(log_level::info, "2");
     }
     log(log_level::info, "3");
-    EXPECT_EQ(heard, std::vector<std::string>{"0"});
+    EXPECT_EQ(received, std::vector<std::string>{"0"});
     std::thread([] { log(log_level::info, "another thread's"); }).join();
-    EXPECT_EQ(heard.back(), "another thread's");
+    EXPECT_EQ(received.back(), "another thread's");
   }
   log(log_level::info, "4");
   set_log_sink({});
-  EXPECT_EQ(heard, (std::vector<std::string>{"0", "another thread's", "1", "2", "3", "4"}));
+  EXPECT_EQ(received, (std::vector<std::string>{"0", "another thread's", "1", "2", "3", "4"}));
 }
 
-TEST(held_log_lines, come_to_a_sink_that_logs_and_to_one_that_throws) {
-  std::vector<std::string> heard;
+TEST(held_log_lines, arrive_if_sink_logs_or_throws) {
+  std::vector<std::string> received;
   set_log_sink([&](log_level, std::string_view text) {
-    heard.emplace_back(text);
+    received.emplace_back(text);
     if (text == "1") {
       held_log_lines of_a_call;
       log(log_level::info, "of the sink");
@@ -182,12 +182,12 @@ TEST(held_log_lines, come_to_a_sink_that_logs_and_to_one_that_throws) {
     log(log_level::info, "2");
   }
   set_log_sink({});
-  EXPECT_EQ(heard, (std::vector<std::string>{"1", "of the sink", "2"}));
+  EXPECT_EQ(received, (std::vector<std::string>{"1", "of the sink", "2"}));
 }
 
-TEST(held_log_lines, are_counted_where_they_are_too_many) {
-  std::vector<std::string> heard;
-  set_log_sink([&](log_level, std::string_view text) { heard.emplace_back(text); });
+TEST(held_log_lines, are_counted_above_limit) {
+  std::vector<std::string> received;
+  set_log_sink([&](log_level, std::string_view text) { received.emplace_back(text); });
   {
     held_log_lines outer;
     for (int i = 0; i < 300; ++i) {
@@ -195,9 +195,9 @@ TEST(held_log_lines, are_counted_where_they_are_too_many) {
     }
   }
   set_log_sink({});
-  ASSERT_EQ(heard.size(), 257U);
-  EXPECT_EQ(heard[255], "255");
-  EXPECT_EQ(heard[256], "44 more lines were dropped");
+  ASSERT_EQ(received.size(), 257U);
+  EXPECT_EQ(received[255], "255");
+  EXPECT_EQ(received[256], "44 more lines were dropped");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a packet says comes out as it went in; packets of today can be read for ever.
+// Messages survive encoding and decoding, and today's packets stay readable forever.
 #include "wire/codec.hpp"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ std::vector<std::byte> read_file(const std::string& path) {
   return {first, first + text.size()};
 }
 
-TEST(codec, gives_back_every_kind_of_message) {
+TEST(codec, round_trips_every_kind) {
   for (const auto& [name, message] : samples::one_of_each_kind()) {
     EXPECT_EQ(decode(encode(message)), message) << name;
   }
@@ -40,7 +40,7 @@ TEST(codec, has_a_sample_of_every_kind) {
   }
 }
 
-TEST(codec, gives_back_fields_at_their_limits) {
+TEST(codec, round_trips_fields_at_limits) {
   for (const auto& [name, message] : samples::at_the_limits()) {
     const auto packet = encode(message);
     EXPECT_LE(packet.size(), max_packet_bytes) << name;
@@ -48,11 +48,11 @@ TEST(codec, gives_back_fields_at_their_limits) {
   }
 }
 
-// With GPUSHM_WRITE_GOLDEN=1 in the environment, files that are missing are written; none is ever
-// replaced.
-TEST(codec, reads_the_packets_that_were_sent_when_each_kind_was_new) {
+// With GPUSHM_WRITE_GOLDEN=1 in the environment, missing files are written; existing files are
+// never replaced.
+TEST(codec, reads_golden_packets) {
   if (!std::filesystem::exists(GPUSHM_GOLDEN_DIR)) {
-    GTEST_SKIP() << "the golden files are not on this machine";
+    GTEST_SKIP() << "no golden files on this machine";
   }
   for (const auto& [name, message] : samples::one_of_each_kind()) {
     const std::string path = golden_path(name);
@@ -66,7 +66,7 @@ TEST(codec, reads_the_packets_that_were_sent_when_each_kind_was_new) {
   }
 }
 
-TEST(codec, refuses_to_encode_what_no_peer_would_accept) {
+TEST(codec, rejects_oversized_message) {
   try {
     static_cast<void>(encode({1, publish{1, std::vector<std::byte>(max_packet_bytes)}}));
     FAIL() << "no error";
@@ -78,9 +78,9 @@ TEST(codec, refuses_to_encode_what_no_peer_would_accept) {
   }
 }
 
-// A peer takes a packet that it cannot decode for a violation and hangs up: whoever writes one must
-// learn of it first.
-TEST(codec, encodes_nothing_that_it_would_not_decode) {
+// A peer treats a packet that it cannot decode as a violation and disconnects: the sender must get
+// an error first.
+TEST(codec, encodes_only_decodable_messages) {
   for (const auto& [name, message] : samples::past_the_limits()) {
     try {
       const auto packet = encode(message);

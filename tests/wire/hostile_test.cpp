@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packets of peers that are broken, hostile, or newer than this code.
+// Packets of peers that are broken, malicious, or newer than this code.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -8,8 +8,7 @@
 #include "wire/codec.hpp"
 
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored \
-    "-Wconversion"  // in the generated header and the library's, not ours
+#pragma GCC diagnostic ignored "-Wconversion"  // in the generated header and flatbuffers' headers
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 #pragma GCC diagnostic ignored "-Wold-style-cast"
 #pragma GCC diagnostic ignored "-Wshadow"
@@ -22,7 +21,7 @@ namespace {
 
 namespace fbs = flatbuffers;
 
-/// A copy without room behind it, so that a sanitizer sees a read past the end.
+/// Copies to a buffer of the exact size, so that sanitizers detect reads past the end.
 std::optional<message> decode_exactly(std::span<const std::byte> bytes) {
   const std::vector<std::byte> copy(bytes.begin(), bytes.end());
   return decode(copy);
@@ -38,19 +37,20 @@ std::vector<std::byte> finished(fbs::FlatBufferBuilder& builder,
   return packet;
 }
 
-TEST(hostile_packet, cut_off_anywhere_is_no_message) {
+TEST(hostile_packet, truncated_is_rejected) {
   for (const auto& [name, message] : samples::one_of_each_kind()) {
     const auto packet = encode(message);
     for (std::size_t size = 0; size < packet.size(); ++size) {
       const auto cut = decode_exactly(std::span(packet).first(size));
-      // The last bytes may be padding or a text's end mark; what is left still has to say the same.
+      // The last bytes may be padding or a string's terminator; the rest must decode to the same
+      // message.
       EXPECT_TRUE(!cut || *cut == message) << name << " cut to " << size;
     }
     EXPECT_EQ(decode_exactly(std::span(packet).first(packet.size() / 2)), std::nullopt) << name;
   }
 }
 
-TEST(hostile_packet, with_any_bit_flipped_is_rejected_or_says_something_whole) {
+TEST(hostile_packet, bit_flip_is_rejected_or_decodes_completely) {
   std::size_t rejected = 0;
   std::size_t accepted = 0;
   for (const auto& [name, message] : samples::one_of_each_kind()) {
@@ -58,21 +58,21 @@ TEST(hostile_packet, with_any_bit_flipped_is_rejected_or_says_something_whole) {
     for (std::size_t bit = 0; bit < packet.size() * 8; ++bit) {
       const auto mask = static_cast<std::byte>(1U << bit % 8);
       packet[bit / 8] ^= mask;
-      if (const auto says = decode_exactly(packet)) {
+      if (const auto decoded = decode_exactly(packet)) {
         ++accepted;
-        ASSERT_EQ(decode(encode(*says)), *says) << name << " bit " << bit;
+        ASSERT_EQ(decode(encode(*decoded)), *decoded) << name << " bit " << bit;
       } else {
         ++rejected;
       }
       packet[bit / 8] ^= mask;
     }
   }
-  // Both happen, or the test looks at nothing.
+  // Both must happen, otherwise the test checks nothing.
   EXPECT_GT(rejected, 1'000U);
   EXPECT_GT(accepted, 1'000U);
 }
 
-TEST(hostile_packet, of_no_bytes_or_noise_is_no_message) {
+TEST(hostile_packet, empty_or_noise_is_rejected) {
   EXPECT_EQ(decode({}), std::nullopt);
   for (const int fill : {0x00, 0x01, 0x7F, 0x80, 0xFF}) {
     for (const std::size_t size : {1U, 4U, 8U, 12U, 64U, 4096U}) {
@@ -81,7 +81,7 @@ TEST(hostile_packet, of_no_bytes_or_noise_is_no_message) {
   }
 }
 
-TEST(hostile_packet, larger_than_the_limit_is_not_looked_at) {
+TEST(hostile_packet, above_size_limit_is_rejected) {
   auto packet = encode({1, bye{}});
   packet.resize(max_packet_bytes);
   EXPECT_NE(decode(packet), std::nullopt);
@@ -89,20 +89,20 @@ TEST(hostile_packet, larger_than_the_limit_is_not_looked_at) {
   EXPECT_EQ(decode(packet), std::nullopt);
 }
 
-TEST(hostile_packet, with_another_file_identifier_is_no_message) {
+TEST(hostile_packet, wrong_file_identifier_is_rejected) {
   fbs::FlatBufferBuilder builder;
   const auto body = fb::CreateBye(builder).Union();
   EXPECT_EQ(decode(finished(builder, fb::Body::Bye, body, "GSHN")), std::nullopt);
 }
 
-TEST(hostile_packet, without_a_body_is_no_message) {
+TEST(hostile_packet, without_body_is_rejected) {
   for (const fb::Body type : {fb::Body::NONE, fb::Body::Bye}) {
     fbs::FlatBufferBuilder builder;
     EXPECT_EQ(decode(finished(builder, type, 0)), std::nullopt);
   }
 }
 
-TEST(hostile_packet, with_unknown_enumerators_is_no_message) {
+TEST(hostile_packet, unknown_enumerators_are_rejected) {
   struct enumerators {
     std::uint8_t device;
     std::uint8_t backend;
@@ -141,8 +141,8 @@ TEST(hostile_packet, with_unknown_enumerators_is_no_message) {
   }
 }
 
-// Built by hand: `encode` refuses them.
-TEST(hostile_packet, with_a_list_past_its_limit_is_no_message) {
+// Built by hand: `encode` rejects them.
+TEST(hostile_packet, list_above_limit_is_rejected) {
   for (const std::size_t count : {max_batch, max_batch + 1}) {
     const std::vector<std::uint64_t> numbers(count, 4096);
     const bool fits = count <= max_batch;
@@ -192,7 +192,7 @@ TEST(hostile_packet, with_a_list_past_its_limit_is_no_message) {
   }
 }
 
-TEST(hostile_packet, with_an_epoch_of_another_length_is_no_message) {
+TEST(hostile_packet, wrong_epoch_length_is_rejected) {
   for (const std::size_t size : {0U, 15U, 16U, 17U}) {
     fbs::FlatBufferBuilder builder;
     const auto epoch = builder.CreateVector(std::vector<std::uint8_t>(size, 1));
@@ -204,14 +204,15 @@ TEST(hostile_packet, with_an_epoch_of_another_length_is_no_message) {
   EXPECT_FALSE(decode(finished(builder, fb::Body::Welcome, body)));
 }
 
-TEST(hostile_packet, without_the_segment_that_was_opened_is_no_message) {
+TEST(hostile_packet, opened_without_segment_is_rejected) {
   fbs::FlatBufferBuilder builder;
   const auto body = fb::CreateOpened(builder, 1).Union();
   EXPECT_FALSE(decode(finished(builder, fb::Body::Opened, body)));
 }
 
-// Offsets may share what they point to: 50,000 of them in one packet could ask for gigabytes.
-TEST(hostile_packet, cannot_ask_for_much_more_memory_than_it_has) {
+// Offsets may refer to the same data: 50,000 of them in one packet could cause gigabytes of
+// allocations.
+TEST(hostile_packet, allocations_are_bounded_by_packet_size) {
   {
     fbs::FlatBufferBuilder builder;
     const auto name = builder.CreateString(std::string(100'000, 'n'));
@@ -236,12 +237,12 @@ TEST(hostile_packet, cannot_ask_for_much_more_memory_than_it_has) {
   }
 }
 
-// The library's verifier asks that a list's length is aligned, not that its elements are.
-TEST(hostile_packet, with_numbers_at_odd_places_is_read_as_any_other) {
-  const message told{5, attach{1, 0, {0x1122334455667788, 2}}};
-  const auto packet = encode(told);
+// The library's verifier checks the alignment of a list's length, not of its elements.
+TEST(hostile_packet, unaligned_numbers_are_read) {
+  const message sent{5, attach{1, 0, {0x1122334455667788, 2}}};
+  const auto packet = encode(sent);
   std::size_t moved = 0;
-  // Four bytes more in front of the numbers: every 4-byte offset is tried for the one that leads to
+  // Inserts four bytes before the numbers: tries every 4-byte offset to find the one that refers to
   // them.
   for (std::size_t at = 0; at + 4 <= packet.size(); at += 4) {
     std::uint32_t offset = 0;
@@ -258,14 +259,14 @@ TEST(hostile_packet, with_numbers_at_odd_places_is_read_as_any_other) {
     other.insert(other.begin() + static_cast<std::ptrdiff_t>(at + offset), 4, std::byte{0});
     offset += 4;
     std::memcpy(other.data() + at, &offset, sizeof offset);
-    if (const auto says = decode_exactly(other); says && *says == told) {
+    if (const auto decoded = decode_exactly(other); decoded && *decoded == sent) {
       ++moved;
     }
   }
   EXPECT_EQ(moved, 1U);
 }
 
-TEST(shared_text, is_read_as_often_as_it_is_meant) {
+TEST(shared_text, is_decoded_for_each_reference) {
   fbs::FlatBufferBuilder builder;
   const auto name = builder.CreateString("kv");
   const auto names = builder.CreateVector(std::vector<fbs::Offset<fbs::String>>(3, name));
@@ -274,21 +275,21 @@ TEST(shared_text, is_read_as_often_as_it_is_meant) {
   EXPECT_EQ(decode(finished(builder, fb::Body::OpenMany, body)), expected);
 }
 
-TEST(newer_packet, may_have_fields_that_this_version_does_not_know) {
+TEST(newer_packet, unknown_fields_are_ignored) {
   fbs::FlatBufferBuilder builder;
   const auto name = builder.CreateString("kv");
-  const auto news = builder.CreateString("from the future");
+  const auto future = builder.CreateString("from the future");
   const fbs::uoffset_t start = builder.StartTable();
   builder.AddOffset(fb::Open::VT_NAME, name);
   builder.AddElement<std::uint32_t>(fb::Open::VT_TIMEOUT_MS, 250, 0);
-  builder.AddOffset(fb::Open::VT_GENERATION + 2, news);
+  builder.AddOffset(fb::Open::VT_GENERATION + 2, future);
   builder.AddElement<std::uint64_t>(fb::Open::VT_GENERATION + 4, 99, 0);
   const fbs::Offset<void> body(builder.EndTable(start));
   const message expected{7, open{"kv", 0, 250}};
   EXPECT_EQ(decode(finished(builder, fb::Body::Open, body)), expected);
 }
 
-TEST(newer_packet, may_have_a_field_behind_the_body) {
+TEST(newer_packet, unknown_field_after_body_is_ignored) {
   fbs::FlatBufferBuilder builder;
   const auto body = fb::CreateBye(builder).Union();
   const fbs::uoffset_t start = builder.StartTable();
@@ -304,7 +305,7 @@ TEST(newer_packet, may_have_a_field_behind_the_body) {
   EXPECT_EQ(decode(packet), expected);
 }
 
-TEST(newer_packet, of_a_kind_that_this_version_does_not_know_is_no_message) {
+TEST(newer_packet, unknown_kind_is_rejected) {
   for (const int type : {static_cast<int>(fb::Body::MAX) + 1, 200, 255}) {
     fbs::FlatBufferBuilder builder;
     const auto body = fb::CreateBye(builder).Union();
@@ -312,7 +313,7 @@ TEST(newer_packet, of_a_kind_that_this_version_does_not_know_is_no_message) {
   }
 }
 
-TEST(older_packet, lacks_fields_that_then_have_their_defaults) {
+TEST(older_packet, missing_fields_have_defaults) {
   fbs::FlatBufferBuilder builder;
   const auto body = fb::CreateReserve(builder).Union();
   EXPECT_EQ(decode(finished(builder, fb::Body::Reserve, body)), (message{7, reserve{}}));
@@ -323,8 +324,8 @@ TEST(older_packet, lacks_fields_that_then_have_their_defaults) {
 }
 
 TEST(unknown_errc, is_passed_on_with_its_text) {
-  const message told{3, failure{1, static_cast<errc>(999), "it is new", "update"}};
-  EXPECT_EQ(decode(encode(told)), told);
+  const message sent{3, failure{1, static_cast<errc>(999), "it is new", "update"}};
+  EXPECT_EQ(decode(encode(sent)), sent);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared memory that other programs, and older and newer ones, read: offsets and values are for
-// ever.
+// Shared memory read by other programs, both older and newer: offsets and values never change.
 #include <gtest/gtest.h>
 #include <linux/futex.h>
 
@@ -66,7 +65,7 @@ class state_table : public testing::Test {
   gpushm::epoch epoch_{9, 8, 7};
 };
 
-TEST_F(state_table, says_what_became_of_a_generation) {
+TEST_F(state_table, returns_state_of_generation) {
   const auto table = view();
   ASSERT_TRUE(table);
   EXPECT_EQ(table.state(1, 10), segment_state::live);
@@ -74,26 +73,26 @@ TEST_F(state_table, says_what_became_of_a_generation) {
   EXPECT_EQ(table.state(3, 12), segment_state::exporter_gone);
 }
 
-TEST_F(state_table, says_removed_of_what_it_does_not_know) {
+TEST_F(state_table, unknown_is_removed) {
   words()[0] = make_slot_word(13, static_cast<slot_state>(4));
   const auto table = view();
   EXPECT_EQ(table.state(0, 13), segment_state::removed) << "a state of a later version";
   EXPECT_EQ(table.state(1, 9), segment_state::removed) << "an older generation";
   EXPECT_EQ(table.state(1, 11), segment_state::removed) << "a newer generation";
   EXPECT_EQ(table.state(1, 10 + (std::uint64_t{1} << 56U)), segment_state::removed);
-  EXPECT_EQ(table.state(slots, 10), segment_state::removed) << "behind the last slot";
+  EXPECT_EQ(table.state(slots, 10), segment_state::removed) << "after the last slot";
   EXPECT_EQ(table.state(UINT32_MAX, 0), segment_state::removed);
   words()[0] = 0;
   EXPECT_EQ(table.state(0, 0), segment_state::removed) << "a free slot";
 }
 
-TEST_F(state_table, shows_a_change_at_once) {
+TEST_F(state_table, shows_changes_immediately) {
   const auto table = view();
   words()[1] = make_slot_word(10, slot_state::removed);
   EXPECT_EQ(table.state(1, 10), segment_state::removed);
 }
 
-TEST_F(state_table, is_not_believed_when_its_header_does_not_fit) {
+TEST_F(state_table, mismatched_header_is_rejected) {
   const struct {
     const char* what;
     void (*spoil)(state_table_header&);
@@ -101,8 +100,8 @@ TEST_F(state_table, is_not_believed_when_its_header_does_not_fit) {
       {"magic", [](state_table_header& h) { h.magic ^= 1; }},
       {"version", [](state_table_header& h) { h.version = 2; }},
       {"epoch", [](state_table_header& h) { h.epoch[15] ^= 1; }},
-      {"one slot more", [](state_table_header& h) { h.slots = slots + 1; }},
-      {"most slots", [](state_table_header& h) { h.slots = UINT32_MAX; }},
+      {"one more slot", [](state_table_header& h) { h.slots = slots + 1; }},
+      {"maximum slots", [](state_table_header& h) { h.slots = UINT32_MAX; }},
   };
   const state_table_header good = header();
   for (const auto& each : cases) {
@@ -114,7 +113,7 @@ TEST_F(state_table, is_not_believed_when_its_header_does_not_fit) {
   }
 }
 
-TEST_F(state_table, is_not_believed_when_it_is_too_short) {
+TEST_F(state_table, short_table_is_rejected) {
   for (const std::size_t size : {std::size_t{0},
                                  std::size_t{64},
                                  state_table_words_offset - 1,
@@ -125,14 +124,14 @@ TEST_F(state_table, is_not_believed_when_it_is_too_short) {
   EXPECT_TRUE(state_table_view(page_->bytes.data(), state_table_bytes(slots), epoch_));
 }
 
-TEST_F(state_table, that_is_empty_answers_all_the_same) {
+TEST_F(state_table, empty_table_has_defaults) {
   const state_table_view nothing;
   EXPECT_FALSE(nothing);
   EXPECT_FALSE(nothing.broker_alive());
   EXPECT_EQ(nothing.state(0, 1), segment_state::removed);
 }
 
-TEST_F(state_table, tells_a_living_broker_from_a_dead_and_from_a_stopped_one) {
+TEST_F(state_table, distinguishes_live_dead_and_stopped_broker) {
   const auto table = view();
   EXPECT_TRUE(table.broker_alive());
   header().owner_futex = 4711U | FUTEX_WAITERS;

@@ -60,7 +60,7 @@ segment longest_segment() {
   return result;
 }
 
-/// With the fields that came later than the first golden files.
+/// Includes the fields that were added after the first golden files.
 segment longest_ending_segment() {
   segment result = longest_segment();
   result.offset_bytes = max64;
@@ -212,7 +212,7 @@ std::vector<sample> at_the_limits() {
       {"empty subscribed", {0, subscribed{}}},
       {"largest after in subscribed", {max64, subscribed{{}, true, max64}}},
       {"largest unsubscribe", {max64, unsubscribe{max64}}},
-      {"failure of a code to come", {0, failure{0, static_cast<errc>(65'535), "", ""}}},
+      {"failure with a future code", {0, failure{0, static_cast<errc>(65'535), "", ""}}},
   };
   for (const event_kind kind : {event_kind::published,
                                 event_kind::opened,
@@ -253,11 +253,11 @@ std::vector<sample> past_the_limits() {
       {"event kind 8", {1, event{static_cast<event_kind>(8), "n", 1, 0, 0}}},
       {"a fence", {1, hello{1, "", 0, 0, static_cast<fence>(3)}}},
       {"a verdict", {1, confirmed{{1}, {static_cast<verdict>(3)}}}},
-      {"no question", {1, confirm{}}},
+      {"no questions", {1, confirm{}}},
       {"a question without its generation", {1, confirm{{1, 2}, {3}}}},
       {"questions in a confirm", {1, confirm{too_many, too_many}}},
-      {"no verdict", {1, confirmed{}}},
-      {"a verdict too much", {1, confirmed{{1}, {verdict::unchanged, verdict::unchanged}}}},
+      {"no verdicts", {1, confirmed{}}},
+      {"one verdict too many", {1, confirmed{{1}, {verdict::unchanged, verdict::unchanged}}}},
       {"verdicts in a confirmed",
        {1, confirmed{too_many, std::vector<verdict>(max_batch + 1, verdict::unchanged)}}},
   };
@@ -275,7 +275,7 @@ std::vector<sample> past_the_limits() {
   result.push_back({"a listed backend", {1, listing{{shown}, false}}});
   shown = some_segment();
   shown.ending_waits = static_cast<fence_wait>(3);
-  result.push_back({"what a fence waits for", {1, listing{{shown}, false}}});
+  result.push_back({"fence wait", {1, listing{{shown}, false}}});
   shown = some_segment();
   shown.lifetime = static_cast<lifetime>(2);
   result.push_back({"an opened lifetime", {1, opened{0, shown, {}, {}}}});

@@ -13,14 +13,14 @@ struct sample {
   wire::message message;
 };
 
-/// One message of each kind whose fields all differ from their defaults and from each other. What
-/// they encode to is committed in tests/data/wire/: never change one, append new ones.
+/// One message of each kind whose fields all differ from their defaults and from each other. The
+/// encoded messages are committed in golden/: never change one, append new ones.
 [[nodiscard]] std::vector<sample> one_of_each_kind();
 
-/// Messages with fields at their limits and at nothing.
+/// Messages with fields at their limits and empty fields.
 [[nodiscard]] std::vector<sample> at_the_limits();
 
-/// Messages that differ from allowed ones in one list or enumerator, which is one past its limit.
+/// Messages that differ from valid ones in one list or enumerator, which is one past its limit.
 [[nodiscard]] std::vector<sample> past_the_limits();
 
 }  // namespace gpushm::wire::samples

@@ -200,18 +200,18 @@ TEST(invalid_ticket, breaks_a_rule) {
          p.top.tail = one_field(99, bytes(4));
          p.top.tail.pop_back();
        },
-       "field 99 is 4 bytes long, here are 3"},
+       "field 99 is 4 bytes long, bytes left: 3"},
       {[](parts& p) {
          p.top.tail = little(99, 2);
          add(p.top.tail, little(0xFFFFFFFF, 4));
        },
-       "field 99 is 4294967295 bytes long, here are 0"},
+       "field 99 is 4294967295 bytes long, bytes left: 0"},
       // A field may not reach beyond its place, though there are bytes behind it.
       {[](parts& p) {
          p.device.tail = one_field(9, bytes(1));
          p.device.tail[2] = std::byte{2};
        },
-       "field 9 of the device is 2 bytes long, here are 1"},
+       "field 9 of the device is 2 bytes long, bytes left: 1"},
       // values
       {[](parts& p) { p.top.fields[2] = little(0, 8); }, "the size is 0"},
       {[](parts& p) { p.top.fields[4] = little(0x1433, 8); },
