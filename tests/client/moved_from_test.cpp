@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is left of an object that was moved from: empty, the same for every public class.
+// A moved-from object is empty and reports the same error in every public class.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -21,7 +21,7 @@ template <typename Call>
 void expect_empty(const std::string& type, const char* what, Call&& call) {
   try {
     call();
-    ADD_FAILURE() << type << "::" << what << " says nothing";
+    ADD_FAILURE() << type << "::" << what << " throws nothing";
   } catch (const error& why) {
     EXPECT_EQ(why.code(), errc::invalid_argument) << type << "::" << what;
     EXPECT_EQ(why.operation(), type) << what;
@@ -37,12 +37,12 @@ class moved_from : public ::testing::Test {
   client client_ = client::connect({.socket_path = directory_ / "socket"});
 };
 
-TEST_F(moved_from, client_says_so) {
+TEST_F(moved_from, client) {
   client moved = client::connect({.socket_path = directory_ / "socket"});
   const client taken = std::move(moved);
   std::array<std::byte, 8> bytes{};
   const std::array<std::string, 1> names{"a"};
-  // NOLINTBEGIN(bugprone-use-after-move): what is tested
+  // NOLINTBEGIN(bugprone-use-after-move): under test
   expect_empty("client", "create", [&] { (void)moved.create("a", {.size_bytes = 1}); });
   expect_empty("client", "share", [&] { (void)moved.share("a", bytes.data(), bytes.size()); });
   expect_empty("client", "open", [&] { (void)moved.open("a"); });
@@ -57,15 +57,15 @@ TEST_F(moved_from, client_says_so) {
   expect_empty("client", "cache_stats", [&] { (void)moved.cache_stats(); });
   expect_empty("client", "trim", [&] { moved.trim(); });
   moved = client::connect({.socket_path = directory_ / "socket"});
-  EXPECT_TRUE(moved.list().empty()) << "assigned to, it is as good as new";
+  EXPECT_TRUE(moved.list().empty()) << "usable after assignment";
   // NOLINTEND(bugprone-use-after-move)
 }
 
-TEST_F(moved_from, segment_says_so) {
+TEST_F(moved_from, segment) {
   segment moved = client_.create("a", {.size_bytes = 8, .device = "host"});
   const segment taken = std::move(moved);
   std::array<std::byte, 8> bytes{};
-  // NOLINTBEGIN(bugprone-use-after-move): what is tested
+  // NOLINTBEGIN(bugprone-use-after-move): under test
   EXPECT_FALSE(moved);
   EXPECT_EQ(moved.data(), nullptr);
   expect_empty("segment", "size_bytes", [&] { (void)moved.size_bytes(); });
@@ -88,17 +88,17 @@ TEST_F(moved_from, segment_says_so) {
   // NOLINTEND(bugprone-use-after-move)
 }
 
-TEST_F(moved_from, subscription_says_so) {
+TEST_F(moved_from, subscription) {
   subscription moved = client_.subscribe();
   const subscription taken = std::move(moved);
-  // NOLINTNEXTLINE(bugprone-use-after-move): what is tested
+  // NOLINTNEXTLINE(bugprone-use-after-move): under test
   expect_empty("subscription", "next", [&] { (void)moved.next(0ms); });
 }
 
-TEST_F(moved_from, broker_says_so) {
+TEST_F(moved_from, broker) {
   broker moved = broker::start({.socket_path = directory_ / "other"});
   std::optional<broker> taken(std::move(moved));
-  // NOLINTBEGIN(bugprone-use-after-move): what is tested
+  // NOLINTBEGIN(bugprone-use-after-move): under test
   expect_empty("broker", "socket_path", [&] { (void)moved.socket_path(); });
   expect_empty("broker", "epoch", [&] { (void)moved.epoch(); });
   expect_empty("broker", "statistics", [&] { (void)moved.statistics(); });
@@ -107,19 +107,19 @@ TEST_F(moved_from, broker_says_so) {
   // NOLINTEND(bugprone-use-after-move)
 }
 
-TEST_F(moved_from, ticket_file_says_so) {
+TEST_F(moved_from, ticket_file) {
   const std::array<std::byte, 1> bytes{};
   ticket_file moved(directory_ / "file", bytes);
   const ticket_file taken = std::move(moved);
-  // NOLINTNEXTLINE(bugprone-use-after-move): what is tested
+  // NOLINTNEXTLINE(bugprone-use-after-move): under test
   expect_empty("ticket_file", "path", [&] { (void)moved.path(); });
 }
 
-TEST_F(moved_from, file_export_says_so) {
+TEST_F(moved_from, file_export) {
   file_export moved = file_export::begin(directory_ / "export");
   const segment made = client_.create("a", {.size_bytes = 8, .device = "host"});
   const file_export taken = std::move(moved);
-  // NOLINTBEGIN(bugprone-use-after-move): what is tested
+  // NOLINTBEGIN(bugprone-use-after-move): under test
   expect_empty("file_export", "client", [&] { (void)moved.client(); });
   expect_empty("file_export", "write", [&] { moved.write(made); });
   expect_empty("file_export", "path", [&] { (void)moved.path(); });

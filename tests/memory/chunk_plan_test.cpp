@@ -13,7 +13,7 @@ constexpr std::uint64_t large_page = 65'536;
 constexpr std::uint64_t mib = 1024 * 1024;
 constexpr std::uint64_t half = std::uint64_t{1} << 63U;
 
-TEST(chunk_plan, cuts_a_size_into_multiples_of_the_granularity) {
+TEST(chunk_plan, splits_size_into_granularity_multiples) {
   struct {
     std::uint64_t size, chunk, granularity;
     std::uint64_t first, last;
@@ -55,7 +55,7 @@ TEST(chunk_plan, cuts_a_size_into_multiples_of_the_granularity) {
   }
 }
 
-TEST(chunk_plan, refuses_what_it_cannot_count) {
+TEST(chunk_plan, rejects_invalid_sizes) {
   struct {
     std::uint64_t size, chunk, granularity;
     const char* text;

@@ -34,7 +34,7 @@ std::size_t open_descriptors() {
   return count;
 }
 
-/// Mappings of chunks, and address ranges set aside for them: whole mebibytes without any right.
+/// Number of chunk mappings.
 std::size_t chunk_mappings() {
   std::ifstream maps("/proc/self/maps");
   std::string line;
@@ -62,9 +62,9 @@ base::unique_fd memfd(std::uint64_t bytes, int seals = all_seals) {
   return fd;
 }
 
-class host_memory_of : public testing::Test {
+class host_memory : public testing::Test {
  protected:
-  host_memory_of() : descriptors_(open_descriptors()), mappings_(chunk_mappings()) {}
+  host_memory() : descriptors_(open_descriptors()), mappings_(chunk_mappings()) {}
   void expect_nothing_left() const {
     EXPECT_EQ(open_descriptors(), descriptors_);
     EXPECT_EQ(chunk_mappings(), mappings_);
@@ -91,7 +91,7 @@ class host_memory_of : public testing::Test {
   host_backend backend_{false};
 };
 
-TEST_F(host_memory_of, several_chunks_is_one_range_that_others_map_too) {
+TEST_F(host_memory, chunks_are_contiguous_and_importable) {
   const chunk_plan plan = plan_chunks(10 * page, 3 * page, page);
   ASSERT_EQ(plan.count, 4U);
   {
@@ -109,7 +109,7 @@ TEST_F(host_memory_of, several_chunks_is_one_range_that_others_map_too) {
       struct stat info {};
       ASSERT_EQ(::fstat(chunk.get(), &info), 0);
       EXPECT_EQ(static_cast<std::uint64_t>(info.st_blocks) * 512, plan.size_of(i))
-          << "promised only";
+          << "not allocated";
       chunks.add(std::move(chunk), plan.size_of(i));
     }
     made->finish_exports();
@@ -130,12 +130,12 @@ TEST_F(host_memory_of, several_chunks_is_one_range_that_others_map_too) {
     EXPECT_EQ(std::memcmp(read, text, 3), 0);
     made.reset();
     EXPECT_EQ(static_cast<const unsigned char*>(seen->data())[3 * page], 0xAB)
-        << "its maker is gone";
+        << "its creator is destroyed";
   }
   expect_nothing_left();
 }
 
-TEST_F(host_memory_of, an_allocation_that_is_dropped_leaves_nothing) {
+TEST_F(host_memory, destroyed_allocation_leaks_nothing) {
   const std::uint64_t before = address_space_bytes();
   for (std::uint32_t i = 0; i < 50; ++i) {
     auto made = backend_.allocate("kv", plan_chunks(64 * page, 16 * page, page), no_deadline);
@@ -145,21 +145,21 @@ TEST_F(host_memory_of, an_allocation_that_is_dropped_leaves_nothing) {
   EXPECT_LT(address_space_bytes(), before + 64 * 1024 * 1024);
 }
 
-TEST_F(host_memory_of, a_reader_cannot_be_written_to) {
+TEST_F(host_memory, read_only_import_cannot_be_written) {
   auto made = backend_.allocate("kv", plan_chunks(page, 0, page), no_deadline);
   given_chunks chunks;
   chunks.add(made->export_chunk(0), page);
   const auto seen = backend_.import({"kv", page, access::read}, chunks);
   auto* bytes = static_cast<volatile unsigned char*>(seen->data());
   EXPECT_EQ(bytes[0], 0);
-  // The kernel writes as this process does: EFAULT instead of a signal.
+  // The kernel writes on behalf of this process: EFAULT instead of a signal.
   const base::unique_fd zero(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
   EXPECT_EQ(::read(zero.get(), seen->data(), 1), -1);
   EXPECT_EQ(errno, EFAULT);
   EXPECT_EQ(::read(zero.get(), made->data(), 1), 1);
 }
 
-TEST_F(host_memory_of, an_import_refuses_chunks_that_could_change_under_it) {
+TEST_F(host_memory, import_rejects_resizable_chunks) {
   struct {
     const char* what;
     std::uint64_t bytes;
@@ -190,8 +190,8 @@ TEST_F(host_memory_of, an_import_refuses_chunks_that_could_change_under_it) {
   expect_nothing_left();
 }
 
-TEST_F(host_memory_of, an_import_counts_its_bytes) {
-  const auto refusal = [&](std::initializer_list<std::uint64_t> sizes) {
+TEST_F(host_memory, import_checks_total_size) {
+  const auto rejection = [&](std::initializer_list<std::uint64_t> sizes) {
     given_chunks chunks;
     for (const std::uint64_t bytes : sizes) {
       chunks.add(memfd(bytes), bytes);
@@ -202,11 +202,11 @@ TEST_F(host_memory_of, an_import_counts_its_bytes) {
       "open \"kv\": the chunks are smaller than the segment (report this as a bug)";
   const std::string larger =
       "open \"kv\": the chunks are larger than the segment (report this as a bug)";
-  EXPECT_EQ(refusal({}), smaller);
-  EXPECT_EQ(refusal({page}), smaller);
-  EXPECT_EQ(refusal({page, 2 * page}), larger);
-  EXPECT_EQ(refusal({page, page, page}), larger);
-  EXPECT_EQ(refusal({page, 0, page}), larger);
+  EXPECT_EQ(rejection({}), smaller);
+  EXPECT_EQ(rejection({page}), smaller);
+  EXPECT_EQ(rejection({page, 2 * page}), larger);
+  EXPECT_EQ(rejection({page, page, page}), larger);
+  EXPECT_EQ(rejection({page, 0, page}), larger);
   expect_nothing_left();
 }
 
@@ -216,7 +216,7 @@ class broken_source final : public chunk_source {
   explicit broken_source(chunk first) : first_(std::move(first)) {}
   [[nodiscard]] std::optional<chunk> next() override {
     if (!first_.file) {
-      throw error(errc::broker_gone, "open", "kv", "the broker is gone", "open it again");
+      throw error(errc::broker_gone, "open", "kv", "the broker has exited", "open it again");
     }
     return std::move(first_);
   }
@@ -225,16 +225,16 @@ class broken_source final : public chunk_source {
   chunk first_;
 };
 
-TEST_F(host_memory_of, an_import_whose_chunks_do_not_come_leaves_nothing) {
+TEST_F(host_memory, failed_import_leaks_nothing) {
   broken_source chunks({memfd(page), page});
   EXPECT_EQ(error_of([&] { import(2 * page, chunks); }, errc::broker_gone),
-            "open \"kv\": the broker is gone (open it again)");
+            "open \"kv\": the broker has exited (open it again)");
   expect_nothing_left();
 }
 
-// The total is what a creator claimed. If the room that is set aside wrapped, a chunk that is
-// mapped at a fixed address would land on somebody else's memory.
-TEST_F(host_memory_of, an_import_larger_than_the_address_space_is_out_of_memory) {
+// The creator chose the total. If the reserved size wrapped, a chunk mapped at a fixed address
+// would replace other memory.
+TEST_F(host_memory, import_above_address_space_is_out_of_memory) {
   for (const std::uint64_t total :
        {UINT64_MAX, UINT64_MAX - page + 1, UINT64_MAX - (2 << 20U) + 1}) {
     given_chunks none;
@@ -243,7 +243,7 @@ TEST_F(host_memory_of, an_import_larger_than_the_address_space_is_out_of_memory)
   expect_nothing_left();
 }
 
-TEST_F(host_memory_of, more_than_there_is_is_out_of_memory_and_leaves_nothing) {
+TEST_F(host_memory, too_large_allocation_is_out_of_memory) {
   const std::uint64_t too_much = std::uint64_t{1} << 60U;
   error_of(
       [&] {
@@ -253,7 +253,7 @@ TEST_F(host_memory_of, more_than_there_is_is_out_of_memory_and_leaves_nothing) {
   expect_nothing_left();
 }
 
-TEST_F(host_memory_of, huge_pages_are_there_or_are_said_not_to_be) {
+TEST_F(host_memory, missing_huge_pages_are_reported) {
   const host_backend huge(true);
   EXPECT_EQ(huge.granularity(), 2U << 20U);
   std::uint64_t free_pages = 0;
@@ -272,7 +272,7 @@ TEST_F(host_memory_of, huge_pages_are_there_or_are_said_not_to_be) {
   expect_nothing_left();
 }
 
-TEST(backend_choice, of_host_memory_says_what_does_not_fit) {
+TEST(backend_choice, host_memory_rejects_incompatible_options) {
   EXPECT_EQ(backend_for_create("host", false)->kind(), gpushm::backend::host);
   EXPECT_EQ(backend_for_create("host", false)->granularity(), page);
   EXPECT_EQ(backend_for_open(gpushm::backend::host, {}, "")->kind(), gpushm::backend::host);

@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::uint64_t mib = 1024UL * 1024;
 
-/// A made-up machine.
-class host_room_of : public ::testing::Test {
+/// A simulated machine.
+class host_room_of_machine : public ::testing::Test {
  protected:
   void put(const std::string& path, const std::string& text) {
     const std::filesystem::path file = root_.path() + path;
@@ -51,11 +51,11 @@ class host_room_of : public ::testing::Test {
   gpushm_testing::temp_dir root_;
 };
 
-TEST_F(host_room_of, is_nothing_where_nothing_can_be_read) {
+TEST_F(host_room_of_machine, is_unknown_without_files) {
   EXPECT_FALSE(find_host_room(base::memory_bounds(root())));
 }
 
-TEST_F(host_room_of, is_what_the_machine_has) {
+TEST_F(host_room_of_machine, is_memory_of_machine) {
   put_machine(1000, 24);
   const auto room = find_host_room(base::memory_bounds(root()));
   ASSERT_TRUE(room);
@@ -63,14 +63,14 @@ TEST_F(host_room_of, is_what_the_machine_has) {
   EXPECT_EQ(room->where, "this machine");
 }
 
-TEST_F(host_room_of, leaves_a_reserve_of_each_bound) {
+TEST_F(host_room_of_machine, keeps_reserve_of_each_bound) {
   put_machine(100);
   put("/proc/self/cgroup", "0::/\n");
   put("/proc/self/mountinfo", "31 22 0:28 / /sys/fs/cgroup rw - cgroup2 none rw\n");
   auto room = find_host_room(base::memory_bounds(root()));
   ASSERT_TRUE(room);
   EXPECT_EQ(room->bytes, 36 * mib) << "of a machine of 16 GiB";
-  // More of it is free than of the machine, and more once the reserves are taken off.
+  // The cgroup has more free memory than the machine, also after subtracting the reserves.
   put_version_2("/sys/fs/cgroup", std::to_string(512 * mib), 402, 0);
   room = find_host_room(base::memory_bounds(root()));
   ASSERT_TRUE(room);
@@ -86,7 +86,7 @@ TEST_F(host_room_of, leaves_a_reserve_of_each_bound) {
   EXPECT_EQ(room->bytes, 0U) << "less is free than the reserve";
 }
 
-TEST_F(host_room_of, is_what_the_tightest_cgroup_of_version_2_leaves) {
+TEST_F(host_room_of_machine, version_2_is_tightest_cgroup) {
   put_machine(1000);
   put("/proc/self/cgroup", "0::/pods/one\n");
   put("/proc/self/mountinfo",
@@ -97,7 +97,7 @@ TEST_F(host_room_of, is_what_the_tightest_cgroup_of_version_2_leaves) {
   put_version_2("/sys/fs/cgroup/pods", std::to_string(300 * mib), 120, 20);
   const auto room = find_host_room(base::memory_bounds(root()));
   ASSERT_TRUE(room);
-  EXPECT_EQ(room->free_bytes, 200 * mib) << "the page cache can go";
+  EXPECT_EQ(room->free_bytes, 200 * mib) << "the page cache can be dropped";
   EXPECT_EQ(room->where, "the memory cgroup /pods (limit 300 MiB)");
   EXPECT_EQ(room->next_step, "use a smaller size, or raise the container's memory limit");
   put_version_2("/sys/fs/cgroup/pods/one", std::to_string(100 * mib), 10, 0);
@@ -106,7 +106,7 @@ TEST_F(host_room_of, is_what_the_tightest_cgroup_of_version_2_leaves) {
   EXPECT_EQ(room_mib(), 0U) << "over the limit";
 }
 
-TEST_F(host_room_of, counts_swap_that_the_cgroup_may_use) {
+TEST_F(host_room_of_machine, includes_swap_allowed_by_cgroup) {
   put_machine(1000, 50);
   put("/proc/self/cgroup", "0::/\n");
   put("/proc/self/mountinfo", "31 22 0:28 / /sys/fs/cgroup rw - cgroup2 none rw\n");
@@ -119,7 +119,7 @@ TEST_F(host_room_of, counts_swap_that_the_cgroup_may_use) {
   EXPECT_EQ(room_mib(), 110U);
 }
 
-TEST_F(host_room_of, is_what_the_tightest_cgroup_of_version_1_leaves) {
+TEST_F(host_room_of_machine, version_1_is_tightest_cgroup) {
   put_machine(1000);
   put("/proc/self/cgroup", "5:cpu,cpuacct:/other\n4:hugetlb,memory:/docker/abc/job\n0::/\n");
   put("/proc/self/mountinfo",
@@ -146,7 +146,7 @@ TEST_F(host_room_of, is_what_the_tightest_cgroup_of_version_1_leaves) {
   EXPECT_EQ(room_mib(), 80U) << "memory and swap together";
 }
 
-TEST_F(host_room_of, looks_at_the_mount_when_the_cgroup_is_outside_of_it) {
+TEST_F(host_room_of_machine, cgroup_outside_mount_uses_mount) {
   put_machine(1000);
   put("/proc/self/cgroup", "0::/../other\n");
   put("/proc/self/mountinfo", "31 22 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
@@ -154,7 +154,7 @@ TEST_F(host_room_of, looks_at_the_mount_when_the_cgroup_is_outside_of_it) {
   EXPECT_EQ(room_mib(), 64U);
 }
 
-TEST_F(host_room_of, survives_files_that_make_no_sense) {
+TEST_F(host_room_of_machine, malformed_files_are_ignored) {
   put_machine(1000);
   put("/proc/self/cgroup", "\n:\n::\n0::/a\nx");
   put("/proc/self/mountinfo", "\n- -\n1 2 3 4 5 -\n31 22 0:28 / /c rw - cgroup2 cgroup2 rw\n");
@@ -164,7 +164,7 @@ TEST_F(host_room_of, survives_files_that_make_no_sense) {
   EXPECT_EQ(room_mib(), 1000U);
 }
 
-TEST_F(host_room_of, has_limits_that_a_broker_asks_for) {
+TEST_F(host_room_of_machine, least_limit_is_for_brokers) {
   put("/proc/meminfo", "MemTotal:       1024 kB\n");
   EXPECT_EQ(base::memory_bounds(root()).least_limit_bytes(), mib);
   put_machine(1);
@@ -172,7 +172,7 @@ TEST_F(host_room_of, has_limits_that_a_broker_asks_for) {
   put("/proc/self/mountinfo", "31 22 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
   EXPECT_EQ(base::memory_bounds(root()).least_limit_bytes(), 16'384'000UL * 1024);
   put_version_2("/sys/fs/cgroup/pods", std::to_string(300 * mib), 299, 0);
-  put("/sys/fs/cgroup/pods/one/memory.max", std::to_string(200 * mib) + "\n");  // and no usage
+  put("/sys/fs/cgroup/pods/one/memory.max", std::to_string(200 * mib) + "\n");  // without usage
   EXPECT_EQ(base::memory_bounds(root()).least_limit_bytes(), 200 * mib);
   put("/sys/fs/cgroup/pods/one/memory.max", "max\n");
   EXPECT_EQ(base::memory_bounds(root()).least_limit_bytes(), 300 * mib);
@@ -183,13 +183,13 @@ TEST_F(host_room_of, has_limits_that_a_broker_asks_for) {
   EXPECT_EQ(base::memory_bounds(root()).least_limit_bytes(), 50 * mib);
 }
 
-TEST(host_room, of_this_machine_is_something) {
+TEST(host_room, of_this_machine_is_known) {
   const auto room = find_host_room();
   ASSERT_TRUE(room);
   EXPECT_GT(room->bytes, mib);
 }
 
-// ---- how it is taken ----
+// ---- allocation ----
 
 host_room room_of(std::uint64_t limit, std::uint64_t free) {
   return {free, free - std::min(free, reserve_of(limit)), {}, {}};
@@ -219,7 +219,7 @@ TEST(host_room, largest_segment_is_the_largest_that_has_room) {
   EXPECT_FALSE(has_room(room, mib, 256 * 9 * mib + 256));
 }
 
-TEST(host_room, nearly_all_of_a_container_is_one_segments) {
+TEST(host_room, nearly_all_of_container_fits_one_segment) {
   for (const std::uint64_t limit : {16 * mib, 64 * mib, 300 * mib, 4096 * mib, 1048576 * mib}) {
     const std::uint64_t most = largest_in(room_of(limit, limit));
     EXPECT_GE(most, limit / 100 * 86) << limit;
@@ -227,33 +227,33 @@ TEST(host_room, nearly_all_of_a_container_is_one_segments) {
   }
 }
 
-TEST(host_room, piece_is_a_small_part_of_what_is_free) {
+TEST(host_room, piece_is_small_part_of_free_memory) {
   EXPECT_EQ(piece_of(room_of(300 * mib, 0)), 64U * 1024);
   EXPECT_EQ(piece_of(room_of(300 * mib, 300 * mib)), 300 * mib / 128 / 65'536 * 65'536);
   EXPECT_EQ(piece_of(room_of(1048576 * mib, 1048576 * mib)), 64 * mib);
-  std::uint64_t looks = 0;
+  std::uint64_t checks = 0;
   for (std::uint64_t free = 4096 * mib, left = largest_in(room_of(free, free)); left != 0;
-       ++looks) {
+       ++checks) {
     const std::uint64_t piece = std::min(left, piece_of(room_of(4096 * mib, free)));
     free -= piece;
     left -= piece;
   }
-  EXPECT_LT(looks, 700U) << "to fill a container of 4 GiB";
+  EXPECT_LT(checks, 700U) << "to fill a container of 4 GiB";
 }
 
-/// All see the same room, take their piece, and only then does anyone look again.
-TEST(host_room, crowd_that_sees_the_same_room_does_not_take_more_than_there_is) {
+/// All see the same room and allocate their piece before any checks again.
+TEST(host_room, concurrent_allocators_do_not_exceed_limit) {
   for (const std::uint64_t limit : {64 * mib, 256 * mib, 600 * mib, 8192 * mib}) {
     for (const std::uint64_t size : {limit / 100, limit / 10, limit / 2, limit / 4 * 3}) {
-      const std::uint64_t crowd =
+      const std::uint64_t allocators =
           std::min<std::uint64_t>(128, reserve_of(limit) / least_piece_bytes);
-      std::vector<std::uint64_t> left(crowd, size);
+      std::vector<std::uint64_t> left(allocators, size);
       std::uint64_t used = 0;
       while (!left.empty()) {
         const host_room room = room_of(limit, limit - used);
         std::erase_if(left, [&](std::uint64_t& mine) {
           if (!has_room(room, mine, size)) {
-            return true;  // and it gives nothing back: the worst case
+            return true;  // never frees anything: the worst case
           }
           const std::uint64_t piece = std::min(mine, piece_of(room));
           mine -= piece;

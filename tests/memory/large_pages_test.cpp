@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory on a kernel with pages of 64 KiB, as far as this one can play it: sysconf says so.
+// Host memory on a kernel with 64 KiB pages, simulated through sysconf.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -13,8 +13,8 @@ namespace {
 constexpr long large_page = 65'536;
 }  // namespace
 
-// The linker takes these for sysconf and the C library's own (--wrap).
-// NOLINTBEGIN(bugprone-reserved-identifier): the linker's
+// The linker substitutes these for sysconf and the C library's function (--wrap).
+// NOLINTBEGIN(bugprone-reserved-identifier): names required by the linker
 extern "C" long __real_sysconf(int name) noexcept;
 
 extern "C" long __wrap_sysconf(int name) noexcept;
@@ -26,7 +26,7 @@ long __wrap_sysconf(int name) noexcept {
 namespace gpushm::memory {
 namespace {
 
-TEST(large_pages, cut_segments_into_chunks_that_can_be_mapped) {
+TEST(large_pages, chunks_can_be_mapped) {
   const auto host = backend_for_create("host", false);
   EXPECT_EQ(host->granularity(), static_cast<std::uint64_t>(large_page));
   const auto plan = plan_chunks(3 * large_page, 4096, host->granularity());

@@ -15,7 +15,7 @@ namespace {
 const std::string id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const std::string pod = "11111111-2222-3333-4444-555555555555";
 
-TEST(principal, is_the_pod_or_container_that_the_runtimes_name) {
+TEST(principal, is_pod_or_container_of_runtime) {
   const std::string container = "container 0123456789abcdef";
   for (const auto& [text, tenant] : std::vector<std::pair<std::string, std::string>>{
            {"0::/system.slice/docker-" + id + ".scope\n", container},
@@ -37,7 +37,7 @@ TEST(principal, is_the_pod_or_container_that_the_runtimes_name) {
   }
 }
 
-TEST(principal, is_no_name_that_a_member_could_choose) {
+TEST(principal, is_not_chosen_by_member) {
   for (const std::string text : {"",
                                  "\n",
                                  "0::/\n",
@@ -54,13 +54,13 @@ TEST(principal, is_no_name_that_a_member_could_choose) {
                                  "0::/0123456789abcdef\n"}) {
     EXPECT_EQ(tenant_of_cgroups(text), std::nullopt) << text;
   }
-  // Below its own slice a user may make groups of any name.
+  // Below its own slice a user may create groups with any name.
   EXPECT_EQ(
       tenant_of_cgroups("0::/user.slice/user-7.slice/user@7.service/docker-" + id + ".scope\n"),
       "uid 7");
 }
 
-TEST(principal, falls_back_to_the_uid_then_to_the_process_then_to_one_for_all) {
+TEST(principal, falls_back_to_uid_then_process_then_shared) {
   std::array<int, 2> pair{};
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()), 0);
   const base::unique_fd one(pair[0]);

@@ -93,7 +93,7 @@ TEST_F(packet_pair, keeps_packets_and_their_descriptors_together) {
   expect_nothing_left();
 }
 
-TEST_F(packet_pair, carries_253_descriptors_and_no_more) {
+TEST_F(packet_pair, carries_at_most_253_descriptors) {
   const std::vector<int> most(wire::max_batch, file_.get());
   EXPECT_EQ(send_packet(left_.get(), bytes(1), most), send_result::sent);
   {
@@ -114,7 +114,7 @@ TEST_F(packet_pair, carries_the_largest_packet) {
   EXPECT_EQ(receive().packet.size(), wire::max_packet_bytes);
 }
 
-TEST_F(packet_pair, drops_a_packet_that_does_not_fit_with_its_descriptors) {
+TEST_F(packet_pair, drops_oversized_packet_with_descriptors) {
   const std::vector<int> fds(10, file_.get());
   EXPECT_EQ(send_packet(left_.get(), bytes(101), fds), send_result::sent);
   EXPECT_EQ(send_packet(left_.get(), bytes(100), {}), send_result::sent);
@@ -127,12 +127,12 @@ TEST_F(packet_pair, drops_a_packet_that_does_not_fit_with_its_descriptors) {
   expect_nothing_left();
 }
 
-TEST_F(packet_pair, says_when_the_open_file_limit_lost_descriptors_and_keeps_none) {
+TEST_F(packet_pair, reports_lost_descriptors_and_keeps_none) {
   const std::vector<int> fds(20, file_.get());
   EXPECT_EQ(send_packet(left_.get(), bytes(9), fds), send_result::sent);
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
-  // Room for five: descriptors are numbered from the lowest free one on.
+  // Room for five: descriptors are numbered from the lowest free one.
   const int lowest = ::fcntl(file_.get(), F_DUPFD_CLOEXEC, 0);
   ::close(lowest);
   const rlimit low{static_cast<rlim_t>(lowest) + 5, limit.rlim_max};
@@ -140,26 +140,26 @@ TEST_F(packet_pair, says_when_the_open_file_limit_lost_descriptors_and_keeps_non
   const auto got = receive();
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
   EXPECT_EQ(got.status, receive_status::descriptors_lost);
-  EXPECT_EQ(got.packet.size(), 9U) << "the packet itself is whole";
+  EXPECT_EQ(got.packet.size(), 9U) << "the packet itself is complete";
   EXPECT_TRUE(got.descriptors.empty());
   expect_nothing_left();
 }
 
-TEST_F(packet_pair, says_when_the_peer_is_gone) {
+TEST_F(packet_pair, reports_disconnected_peer) {
   right_.reset();
   EXPECT_EQ(send_packet(left_.get(), bytes(1), {}), send_result::closed);  // and no SIGPIPE
   EXPECT_EQ(receive_packet(left_.get(), buffer_).status, receive_status::closed);
   EXPECT_TRUE(wait_readable(left_.get(), 0ms));
 }
 
-TEST_F(packet_pair, gives_what_was_sent_before_the_peer_went) {
+TEST_F(packet_pair, delivers_data_sent_before_disconnect) {
   EXPECT_EQ(send_packet(left_.get(), bytes(4), {}), send_result::sent);
   left_.reset();
   EXPECT_EQ(receive().packet.size(), 4U);
   EXPECT_EQ(receive().status, receive_status::closed);
 }
 
-TEST_F(packet_pair, says_when_the_peer_does_not_read) {
+TEST_F(packet_pair, reports_peer_that_does_not_read) {
   int sent = 0;
   while (send_packet(left_.get(), bytes(64 * 1024), {}) == send_result::sent) {
     ASSERT_LT(++sent, 10'000);
@@ -176,12 +176,12 @@ TEST_F(packet_pair, says_when_the_peer_does_not_read) {
   EXPECT_FALSE(wait_readable(right_.get(), 1ms));
 }
 
-TEST_F(packet_pair, waits_past_what_poll_can_count) {
+TEST_F(packet_pair, accepts_timeouts_above_poll_limit) {
   EXPECT_EQ(send_packet(left_.get(), bytes(1), {}), send_result::sent);
   EXPECT_TRUE(wait_readable(right_.get(), std::chrono::hours(24 * 365)));
 }
 
-TEST_F(packet_pair, knows_its_peer) {
+TEST_F(packet_pair, has_peer_credentials) {
   const auto peer = peer_of(left_.get());
   EXPECT_EQ(peer.pid, ::getpid());
   EXPECT_EQ(peer.uid, ::geteuid());
@@ -216,7 +216,7 @@ class listening : public testing::Test {
   std::size_t before_;
 };
 
-TEST_F(listening, makes_a_socket_with_its_mode_and_takes_everything_away_again) {
+TEST_F(listening, creates_socket_with_mode_and_cleans_up) {
   for (const mode_t mode : {mode_t{0600}, mode_t{0666}}) {
     const listener made(path_, mode, std::nullopt);
     struct stat info {};
@@ -231,7 +231,7 @@ TEST_F(listening, makes_a_socket_with_its_mode_and_takes_everything_away_again) 
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
-TEST_F(listening, moves_without_losing_its_socket) {
+TEST_F(listening, move_keeps_socket) {
   listener made(path_, 0600, std::nullopt);
   {
     const listener moved(std::move(made));
@@ -240,7 +240,7 @@ TEST_F(listening, moves_without_losing_its_socket) {
   EXPECT_FALSE(exists(path_));
 }
 
-TEST_F(listening, is_refused_where_a_live_broker_listens) {
+TEST_F(listening, fails_if_live_broker_listens) {
   const listener live(path_, 0600, std::nullopt);
   EXPECT_EQ(error_of([&] { listener(path_, 0600, std::nullopt); }, errc::address_in_use),
             "serve \"" + path_ +
@@ -249,7 +249,7 @@ TEST_F(listening, is_refused_where_a_live_broker_listens) {
   static_cast<void>(connect_packet_socket(path_, 0ms));
 }
 
-TEST_F(listening, replaces_the_socket_of_a_dead_broker) {
+TEST_F(listening, replaces_socket_of_dead_broker) {
   bound(SOCK_SEQPACKET, true).reset();
   ASSERT_TRUE(exists(path_));
   EXPECT_EQ(error_of([&] { static_cast<void>(connect_packet_socket(path_, 0ms)); },
@@ -258,7 +258,7 @@ TEST_F(listening, replaces_the_socket_of_a_dead_broker) {
                 "\": no broker listens on this socket: its broker has exited (start a broker with "
                 "`gpushm "
                 "serve`; it replaces the socket)");
-  // Left over from a broker that was killed: nobody holds the lock, and a half-made socket.
+  // Left by a killed broker: an unlocked lock file and an incomplete socket.
   base::unique_fd(::open((path_ + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)).reset();
   base::unique_fd(::open((path_ + ".new").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)).reset();
   {
@@ -268,7 +268,7 @@ TEST_F(listening, replaces_the_socket_of_a_dead_broker) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
-TEST_F(listening, is_refused_where_another_program_listens) {
+TEST_F(listening, fails_if_another_program_listens) {
   for (const int type : {SOCK_SEQPACKET, SOCK_STREAM, SOCK_DGRAM}) {
     const auto foreign = bound(type, type != SOCK_DGRAM);
     EXPECT_EQ(error_of([&] { listener(path_, 0600, std::nullopt); }, errc::address_in_use),
@@ -280,7 +280,7 @@ TEST_F(listening, is_refused_where_another_program_listens) {
   }
 }
 
-TEST_F(listening, is_refused_where_there_is_a_file) {
+TEST_F(listening, fails_if_path_is_a_file) {
   base::unique_fd(::open(path_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)).reset();
   EXPECT_EQ(error_of([&] { listener(path_, 0600, std::nullopt); }, errc::address_in_use),
             "serve \"" + path_ +
@@ -289,7 +289,7 @@ TEST_F(listening, is_refused_where_there_is_a_file) {
   EXPECT_TRUE(exists(path_));
 }
 
-TEST_F(listening, leaves_a_socket_that_somebody_put_in_its_place) {
+TEST_F(listening, keeps_socket_that_replaced_its_own) {
   {
     const listener made(path_, 0600, std::nullopt);
     ::unlink(path_.c_str());
@@ -298,10 +298,10 @@ TEST_F(listening, leaves_a_socket_that_somebody_put_in_its_place) {
   EXPECT_TRUE(exists(path_));
 }
 
-TEST_F(listening, leaves_a_lock_that_another_broker_made_in_its_place) {
+TEST_F(listening, keeps_lock_of_another_broker) {
   std::optional<listener> first;
   first.emplace(path_, 0600, std::nullopt);
-  // The directory is replaced, or only these two files are.
+  // As if the directory were replaced, or only these two files.
   ASSERT_EQ(::unlink((path_ + ".lock").c_str()), 0);
   ASSERT_EQ(::unlink(path_.c_str()), 0);
   const listener second(path_, 0600, std::nullopt);
@@ -312,7 +312,7 @@ TEST_F(listening, leaves_a_lock_that_another_broker_made_in_its_place) {
   EXPECT_THROW(listener(path_, 0600, std::nullopt), error);
 }
 
-TEST_F(listening, has_its_lock_where_it_is_told) {
+TEST_F(listening, uses_given_lock_path) {
   const std::string elsewhere = folder_ / "locks";
   ASSERT_EQ(::mkdir(elsewhere.c_str(), 0700), 0);
   const std::string lock = elsewhere + "/d.lock";
@@ -326,7 +326,7 @@ TEST_F(listening, has_its_lock_where_it_is_told) {
   EXPECT_NE(::stat(lock.c_str(), &status), 0);
 }
 
-TEST_F(listening, needs_a_path_that_fits_an_address) {
+TEST_F(listening, path_must_fit_into_address) {
   const std::string too_long = folder_ / std::string(120, 'x');
   const std::string text =
       "the socket's path does not fit into an address (at most 107 bytes) (give a shorter path, "
@@ -343,7 +343,7 @@ TEST_F(listening, needs_a_path_that_fits_an_address) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
-TEST_F(listening, is_looked_for_where_it_is_not) {
+TEST_F(listening, connect_fails_without_listener) {
   EXPECT_EQ(error_of([&] { static_cast<void>(connect_packet_socket(path_, 0ms)); },
                      errc::broker_unreachable),
             "connect \"" + path_ +
@@ -357,8 +357,8 @@ TEST_F(listening, is_looked_for_where_it_is_not) {
                 "\": the socket is not a broker's: it has another type (check the path)");
 }
 
-TEST_F(listening, with_a_full_backlog_is_unreachable_at_the_deadline) {
-  const auto busy = bound(SOCK_SEQPACKET, true);  // backlog of one, nobody accepts
+TEST_F(listening, full_backlog_is_unreachable_at_deadline) {
+  const auto busy = bound(SOCK_SEQPACKET, true);  // backlog of one, no accepts
   std::vector<base::unique_fd> clients;
   const auto connect_all = [&] {
     for (int i = 0; i < 100; ++i) {

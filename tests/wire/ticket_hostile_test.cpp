@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tickets that were cut off, changed, made up, or come from a later version.
+// Tickets that are truncated, modified, forged, or from a later version.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,11 +17,11 @@ namespace {
 
 using namespace ticket_samples;
 
-// ---- what is refused ----
+// ---- rejected tickets ----
 
-TEST(invalid_ticket, differs_in_one_bit) {
+TEST(invalid_ticket, one_bit_changed) {
   if (!std::filesystem::exists(GPUSHM_GOLDEN_DIR)) {
-    GTEST_SKIP() << "the golden files are not on this machine";
+    GTEST_SKIP() << "no golden files on this machine";
   }
   std::size_t by_checksum = 0;
   for (const auto& name : golden_names()) {
@@ -30,10 +30,10 @@ TEST(invalid_ticket, differs_in_one_bit) {
     for (std::size_t bit = 0; bit < data.size() * 8; ++bit) {
       const auto mask = static_cast<std::byte>(1U << bit % 8);
       data[bit / 8] ^= mask;
-      const auto why = refusal(data);
+      const auto why = rejection(data);
       ASSERT_TRUE(why) << name << " bit " << bit;
       ASSERT_EQ(why->code(), errc::invalid_ticket) << name << " bit " << bit;
-      // Magic and length are looked at first.
+      // Magic and length are checked first.
       const bool first = bit < 8 * 8 || (bit >= 12 * 8 && bit < 16 * 8);
       ASSERT_EQ(why->cause() == "the checksum does not match", !first) << name << " bit " << bit;
       by_checksum += first ? 0 : 1;
@@ -43,9 +43,9 @@ TEST(invalid_ticket, differs_in_one_bit) {
   EXPECT_GT(by_checksum, 10'000U);
 }
 
-TEST(invalid_ticket, is_cut_off_anywhere) {
+TEST(invalid_ticket, truncated) {
   if (!std::filesystem::exists(GPUSHM_GOLDEN_DIR)) {
-    GTEST_SKIP() << "the golden files are not on this machine";
+    GTEST_SKIP() << "no golden files on this machine";
   }
   for (const auto& name : golden_names()) {
     const bytes data = golden(name);
@@ -61,9 +61,9 @@ TEST(invalid_ticket, is_cut_off_anywhere) {
   }
 }
 
-TEST(invalid_ticket, has_bytes_behind_it) {
+TEST(invalid_ticket, trailing_bytes) {
   if (!std::filesystem::exists(GPUSHM_GOLDEN_DIR)) {
-    GTEST_SKIP() << "the golden files are not on this machine";
+    GTEST_SKIP() << "no golden files on this machine";
   }
   for (const auto& name : golden_names()) {
     for (const int fill : {0x00, 0x0A, 0xFF}) {
@@ -79,7 +79,7 @@ TEST(invalid_ticket, has_bytes_behind_it) {
   }
 }
 
-TEST(invalid_ticket, has_another_header) {
+TEST(invalid_ticket, wrong_header) {
   const bytes good = every_field().whole();
   bytes data = good;
   put(data, 0, of("GPUSHMD\r"));
@@ -90,23 +90,23 @@ TEST(invalid_ticket, has_another_header) {
   put(data, 16, little(slow_crc(good), 4));
   expect_invalid(data, "the checksum does not match");
 
-  // The limit counts before what the header says.
+  // The limit is checked before the length in the header.
   parts longest = every_field();
   longest.broker.fields[1] = bytes(max_ticket_bytes - good.size() + 28, std::byte{'s'});
   ASSERT_EQ(longest.whole().size(), max_ticket_bytes);
-  EXPECT_FALSE(refusal(longest.whole()));
+  EXPECT_FALSE(rejection(longest.whole()));
   longest.broker.fields[1].push_back(std::byte{'s'});
   expect_invalid(longest.whole(), "it is 4097 bytes long, the limit is 4096");
 }
 
-TEST(invalid_ticket, breaks_a_rule) {
+TEST(invalid_ticket, broken_rule) {
   struct broken {
     std::function<void(parts&)> change;
     std::string cause;
   };
   const bytes long_text(256, std::byte{'x'});
   const std::vector<broken> all{
-      // what must be there
+      // required fields
       {[](parts& p) { p.top.fields.erase(1); }, "field 1 is missing"},
       {[](parts& p) { p.top.fields.erase(2); }, "field 2 is missing"},
       {[](parts& p) { p.top.fields.erase(4); }, "field 4 is missing"},
@@ -152,7 +152,7 @@ TEST(invalid_ticket, breaks_a_rule) {
        "field 2 of the broker reference is 15 bytes long, not 16"},
       {[](parts& p) { p.broker.fields[4].pop_back(); },
        "field 4 of the broker reference is 7 bytes long, not 8"},
-      // texts
+      // strings
       {[](parts& p) { p.device.fields[2] = bytes(129, std::byte{'x'}); },
        "field 2 of the device is 129 bytes long, the limit is 128"},
       {[](parts& p) { p.device.fields[3] = bytes(129, std::byte{'x'}); },
@@ -206,7 +206,7 @@ TEST(invalid_ticket, breaks_a_rule) {
          add(p.top.tail, little(0xFFFFFFFF, 4));
        },
        "field 99 is 4294967295 bytes long, bytes left: 0"},
-      // A field may not reach beyond its place, though there are bytes behind it.
+      // A field must not extend beyond its group, even if bytes follow.
       {[](parts& p) {
          p.device.tail = one_field(9, bytes(1));
          p.device.tail[2] = std::byte{2};
@@ -235,7 +235,7 @@ TEST(invalid_ticket, breaks_a_rule) {
        "the generation is 0, not from 1 to 72057594037927935"},
       {[](parts& p) { p.broker.fields[4] = little(std::uint64_t{1} << 56U, 8); },
        "the generation is 72057594037927936, not from 1 to 72057594037927935"}};
-  ASSERT_FALSE(refusal(every_field().whole()));
+  ASSERT_FALSE(rejection(every_field().whole()));
   for (const auto& each : all) {
     parts p = every_field();
     each.change(p);
@@ -243,26 +243,26 @@ TEST(invalid_ticket, breaks_a_rule) {
   }
 }
 
-TEST(unsupported_ticket, is_of_a_kind_that_is_not_known) {
+TEST(unsupported_ticket, unknown_kind) {
   parts p = every_field();
   p.top.fields[1] = little(4, 1);
-  p.top.fields[2] = {};  // may mean something to whoever knows the kind
+  p.top.fields[2] = {};  // may have a meaning for the unknown kind
   expect_unsupported(p.whole(), "memory kind 4 is not supported");
   p = every_field();
   p.device.fields[1] = little(3, 1);
   expect_unsupported(p.whole(), "device kind 3 is not supported");
 }
 
-// ---- anything at all ----
+// ---- arbitrary bytes ----
 
-/// How often each of the three things happened to bytes.
+/// Counts the three possible outcomes of reading bytes.
 struct outcomes {
   std::size_t read = 0;
   std::size_t invalid = 0;
   std::size_t unsupported = 0;
 
   void see(const bytes& data) {
-    const auto why = refusal(data);
+    const auto why = rejection(data);
     if (why) {
       ASSERT_TRUE(why->code() == errc::invalid_ticket || why->code() == errc::unsupported_version)
           << why->what();
@@ -277,7 +277,7 @@ struct outcomes {
   }
 };
 
-/// Below `limit`.
+/// A random number below `limit`.
 std::size_t pick(std::mt19937_64& random, std::size_t limit) {
   return std::uniform_int_distribution<std::size_t>(0, limit - 1)(random);
 }
@@ -288,7 +288,7 @@ bytes noise(std::mt19937_64& random, std::size_t size) {
   return result;
 }
 
-TEST(random_bytes, are_no_ticket_or_one_that_can_be_written_again) {
+TEST(random_bytes, are_rejected_or_round_trip) {
   std::mt19937_64 random(20'240'501);
   outcomes seen;
   for (int i = 0; i < 100'000; ++i) {
@@ -302,7 +302,7 @@ TEST(random_bytes, are_no_ticket_or_one_that_can_be_written_again) {
   EXPECT_EQ(seen.read + seen.invalid + seen.unsupported, 100'000U);
 }
 
-TEST(random_mutations, are_no_ticket_or_one_that_can_be_written_again) {
+TEST(random_mutations, are_rejected_or_round_trip) {
   std::mt19937_64 random(20'240'502);
   std::vector<bytes> originals{future()};
   for (const auto& each : of_each_kind()) {
@@ -331,7 +331,7 @@ TEST(random_mutations, are_no_ticket_or_one_that_can_be_written_again) {
           data.erase(where, where + static_cast<std::ptrdiff_t>(pick(random, rest)));
           break;
         default:
-          // A whole field that nobody knows, or a piece of one.
+          // An unknown field, or a part of one.
           add(data,
               one_field(static_cast<std::uint16_t>(random()), noise(random, pick(random, 9))));
           data.resize(data.size() - (pick(random, 4) == 0 ? 1 : 0));
@@ -341,7 +341,7 @@ TEST(random_mutations, are_no_ticket_or_one_that_can_be_written_again) {
     }
     ASSERT_NO_FATAL_FAILURE(seen.see(refit(data))) << i;
   }
-  // All three happen, or the test looks at nothing.
+  // All three must happen, otherwise the test checks nothing.
   EXPECT_GT(seen.read, 1'000U);
   EXPECT_GT(seen.invalid, 1'000U);
   EXPECT_GT(seen.unsupported, 100U);

@@ -12,7 +12,7 @@
 
 namespace gpushm::wire::ticket_samples {
 
-// ---- bytes by hand ----
+// ---- hand-written bytes ----
 
 bytes of(std::string_view text) {
   bytes result(text.size());
@@ -225,7 +225,7 @@ ticket decode_exactly(std::span<const std::byte> data) {
   return decode_ticket(copy);
 }
 
-std::optional<error> refusal(std::span<const std::byte> data) {
+std::optional<error> rejection(std::span<const std::byte> data) {
   try {
     static_cast<void>(decode_exactly(data));
   } catch (const error& why) {
@@ -238,8 +238,8 @@ std::optional<error> refusal(std::span<const std::byte> data) {
 
 namespace {
 
-void expect_refused(std::span<const std::byte> data, errc code, const std::string& text) {
-  const auto why = refusal(data);
+void expect_rejected(std::span<const std::byte> data, errc code, const std::string& text) {
+  const auto why = rejection(data);
   ASSERT_TRUE(why) << "was read: " << text;
   EXPECT_EQ(why->code(), code) << why->what();
   EXPECT_EQ(why->what(), text);
@@ -248,16 +248,16 @@ void expect_refused(std::span<const std::byte> data, errc code, const std::strin
 }  // namespace
 
 void expect_invalid(std::span<const std::byte> data, const std::string& cause) {
-  expect_refused(
+  expect_rejected(
       data,
       errc::invalid_ticket,
       "read ticket: " + cause + " (transfer the exporter's bytes completely and unchanged)");
 }
 
 void expect_unsupported(std::span<const std::byte> data, const std::string& cause) {
-  expect_refused(data,
-                 errc::unsupported_version,
-                 "read ticket: " + cause + " (update gpushm here, or export with version 1)");
+  expect_rejected(data,
+                  errc::unsupported_version,
+                  "read ticket: " + cause + " (update gpushm here, or export with version 1)");
 }
 
 std::string golden_path(const std::string& name) {

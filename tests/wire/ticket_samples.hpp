@@ -14,15 +14,15 @@
 #include "gpushm/error.hpp"
 #include "wire/ticket.hpp"
 
-/// Tickets, and their bytes made by hand from docs/ticket.md: nothing here uses the code
-/// that is tested, but for the checksum, which has a test of its own.
+/// Tickets, and their bytes written by hand from docs/ticket.md: does not use the code under test,
+/// except for the checksum, which has its own test.
 namespace gpushm::wire::ticket_samples {
 
 using bytes = std::vector<std::byte>;
 
 inline constexpr std::size_t header_bytes = 20;
 
-// ---- bytes by hand ----
+// ---- hand-written bytes ----
 
 [[nodiscard]] bytes of(std::string_view text);
 [[nodiscard]] bytes little(std::uint64_t value, std::size_t size);
@@ -42,12 +42,12 @@ void put(bytes& target, std::size_t offset, const bytes& value);
 [[nodiscard]] bytes one_field(std::uint16_t number, const bytes& value);
 /// CRC-32 by its definition, bit by bit.
 [[nodiscard]] std::uint32_t slow_crc(const bytes& data);
-/// Makes magic, length and checksum fit; the versions stay. At least a header.
+/// Sets magic, length and checksum; keeps the versions. `data` has at least a header.
 [[nodiscard]] bytes refit(bytes data);
-/// With a header in front.
+/// Adds a header.
 [[nodiscard]] bytes whole(const bytes& fields, std::uint16_t version = 1, std::uint16_t oldest = 1);
 
-/// The fields of one place, by number, and bytes behind them.
+/// The fields of one group, by number, and the bytes after them.
 struct place {
   std::map<std::uint16_t, bytes> fields;
   bytes tail;
@@ -61,7 +61,7 @@ struct parts {
   place legacy;
   place pool;
   place broker;
-  /// All of them in one place. Empty ones are left out, what `top` has is not replaced.
+  /// All of them in one group. Omits empty ones, and does not replace fields of `top`.
   [[nodiscard]] place all() const;
   [[nodiscard]] bytes whole() const;
 };
@@ -72,17 +72,17 @@ struct named {
   const char* name;
   ticket value;
 };
-/// Of all that this version writes. Never change one: the golden files hold their bytes.
+/// Everything that this version writes. Never change one: the golden files contain their bytes.
 [[nodiscard]] std::vector<named> of_each_kind();
 
-/// Every field of the specification, and what it says.
+/// Every field of the specification, and its value.
 [[nodiscard]] parts every_field();
 [[nodiscard]] ticket value_of_every_field();
 
-/// Of a later version that this one can read as `value_of_every_field()`: fields that it does not
-/// know, in another order.
+/// A ticket of a later version that this one reads as `value_of_every_field()`: has unknown fields
+/// and another order.
 [[nodiscard]] bytes future();
-/// Of a later version whose bytes behind the header mean nothing here.
+/// A ticket of a later version whose bytes after the header have no meaning for this one.
 [[nodiscard]] bytes too_new();
 
 [[nodiscard]] std::string golden_path(const std::string& name);
@@ -91,11 +91,11 @@ struct named {
 
 // ---- reading ----
 
-/// From a copy without room behind it, so that a sanitizer sees a read past the end.
+/// Reads a copy of the exact size, so that sanitizers detect reads past the end.
 [[nodiscard]] ticket decode_exactly(std::span<const std::byte> data);
-/// Of refusing `data`; nothing when it is read.
-[[nodiscard]] std::optional<error> refusal(std::span<const std::byte> data);
-/// The whole text is compared, with the next step that belongs to the code.
+/// The error of reading `data`; nothing if it is valid.
+[[nodiscard]] std::optional<error> rejection(std::span<const std::byte> data);
+/// Compare the whole message, including the code's next step.
 void expect_invalid(std::span<const std::byte> data, const std::string& cause);
 void expect_unsupported(std::span<const std::byte> data, const std::string& cause);
 

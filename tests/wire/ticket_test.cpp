@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a ticket says comes out as it went in; tickets of today can be read for ever.
+// Tickets survive encoding and decoding, and today's tickets stay readable forever.
 #include "wire/ticket.hpp"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ namespace {
 
 using namespace ticket_samples;
 
-/// Writes what is missing with GPUSHM_WRITE_GOLDEN=1 in the environment; never replaces one.
+/// Writes missing files with GPUSHM_WRITE_GOLDEN=1 in the environment; never replaces one.
 void expect_golden(const std::string& name, const bytes& expected) {
   const std::string path = golden_path(name);
   if (std::getenv("GPUSHM_WRITE_GOLDEN") != nullptr && !std::ifstream(path)) {
@@ -37,13 +37,13 @@ void expect_golden(const std::string& name, const bytes& expected) {
 
 // ---- the checksum ----
 
-TEST(crc32, gives_the_check_value_of_its_definition) {
+TEST(crc32, returns_check_value) {
   static_assert(crc32({}) == 0);
   EXPECT_EQ(crc32(of("123456789")), 0xCBF43926U);
   EXPECT_EQ(slow_crc(of("123456789")), 0xCBF43926U);
 }
 
-TEST(crc32, goes_on_from_what_came_before) {
+TEST(crc32, continues_from_previous) {
   const bytes data = counting(9, 200);
   const std::span all(data);
   for (std::size_t cut = 0; cut <= data.size(); ++cut) {
@@ -51,9 +51,9 @@ TEST(crc32, goes_on_from_what_came_before) {
   }
 }
 
-// ---- what is written and read ----
+// ---- writing and reading ----
 
-TEST(ticket, comes_out_as_it_went_in) {
+TEST(ticket, round_trips) {
   for (const auto& [name, value] : of_each_kind()) {
     EXPECT_EQ(decode_exactly(encode_ticket(value)), value) << name;
   }
@@ -68,13 +68,13 @@ TEST(ticket, has_a_sample_of_each_kind_of_memory) {
   EXPECT_EQ(seen, std::vector<bool>(4, true));
 }
 
-TEST(ticket, is_the_bytes_that_the_specification_says) {
+TEST(ticket, matches_specification) {
   EXPECT_EQ(encode_ticket(value_of_every_field()), every_field().whole());
 }
 
-TEST(ticket, of_today_is_written_and_read_for_ever) {
+TEST(ticket, golden_tickets_are_written_and_read) {
   if (!std::filesystem::exists(GPUSHM_GOLDEN_DIR)) {
-    GTEST_SKIP() << "the golden files are not on this machine";
+    GTEST_SKIP() << "no golden files on this machine";
   }
   for (const auto& [name, value] : of_each_kind()) {
     expect_golden(name, encode_ticket(value));
@@ -82,8 +82,8 @@ TEST(ticket, of_today_is_written_and_read_for_ever) {
   }
 }
 
-/// What `gpushm export --kind host` of format 1 wrote when these bytes were called a descriptor.
-constexpr std::string_view exported_before_the_name_in_hex =
+/// Output of `gpushm export --kind host` in format 1, when these bytes were called a descriptor.
+constexpr std::string_view format_1_hex =
     "47505553484d440a01000100f20000001f34c40b0100010000000002000800000000100000000000"
     "00040008000000001000000000000005000000000006006600000001002400000033653562623236"
     "392d386263652d343438392d383166342d643038346134366135376362020008000000fcffffef00"
@@ -92,7 +92,7 @@ constexpr std::string_view exported_before_the_name_in_hex =
     "e23492c4c2b18394be001765f674cd03000700000077656967687473040008000000010000000000"
     "0000";
 
-TEST(ticket, of_format_1_is_read_though_it_was_made_before_it_had_this_name) {
+TEST(ticket, format_1_from_before_renaming_is_read) {
   const auto from_hex = [](const std::string& hex) {
     bytes result;
     for (std::size_t i = 0; i < hex.size(); i += 2) {
@@ -100,7 +100,7 @@ TEST(ticket, of_format_1_is_read_though_it_was_made_before_it_had_this_name) {
     }
     return result;
   };
-  const bytes before = from_hex(std::string(exported_before_the_name_in_hex));
+  const bytes before = from_hex(std::string(format_1_hex));
   const ticket read = decode_exactly(before);
   EXPECT_EQ(encode_ticket(read), before);
 
@@ -121,17 +121,17 @@ TEST(ticket, of_format_1_is_read_though_it_was_made_before_it_had_this_name) {
   EXPECT_EQ(read, expected);
 }
 
-TEST(ticket, of_the_future_is_read_without_what_is_not_known) {
+TEST(ticket, future_ticket_is_read_without_unknown_fields) {
   if (!std::filesystem::exists(GPUSHM_GOLDEN_DIR)) {
-    GTEST_SKIP() << "the golden files are not on this machine";
+    GTEST_SKIP() << "no golden files on this machine";
   }
   expect_golden("future", future());
   EXPECT_EQ(decode_exactly(golden("future")), value_of_every_field());
 }
 
-TEST(ticket, that_needs_a_newer_reader_says_so) {
+TEST(ticket, newer_reader_required_is_reported) {
   if (!std::filesystem::exists(GPUSHM_GOLDEN_DIR)) {
-    GTEST_SKIP() << "the golden files are not on this machine";
+    GTEST_SKIP() << "no golden files on this machine";
   }
   expect_golden("too_new", too_new());
   expect_unsupported(
@@ -139,7 +139,7 @@ TEST(ticket, that_needs_a_newer_reader_says_so) {
       "its version is 3, which requires a reader of version 2 or newer; this reader has version 1");
 }
 
-TEST(ticket, leaves_out_what_is_not_known_of_memory) {
+TEST(ticket, omits_unknown_values) {
   const bytes written = encode_ticket(of_each_kind().back().value);
   parts p;
   p.top.fields = {{1, little(0, 1)}, {2, little(4096, 8)}, {4, little(4096, 8)}, {5, {}}};
@@ -149,7 +149,7 @@ TEST(ticket, leaves_out_what_is_not_known_of_memory) {
   EXPECT_EQ(written, p.whole());
 }
 
-TEST(ticket, takes_what_is_missing_for_nothing) {
+TEST(ticket, missing_fields_have_defaults) {
   parts p = every_field();
   p.top.fields.erase(3);
   p.top.fields.erase(7);
@@ -165,13 +165,13 @@ TEST(ticket, takes_what_is_missing_for_nothing) {
   expected.legacy->pid_offset.reset();
   expected.pool->pool = 0;
   EXPECT_EQ(decode_exactly(p.whole()), expected);
-  // An empty text may also be there.
+  // Empty strings may also be present.
   p.device.fields[3] = {};
   p.exporter.fields[1] = {};
   EXPECT_EQ(decode_exactly(p.whole()), expected);
 }
 
-TEST(ticket, holds_values_at_their_limits) {
+TEST(ticket, round_trips_values_at_limits) {
   constexpr auto most = std::numeric_limits<std::uint64_t>::max();
   auto value = value_of_every_field();
   value.offset_bytes = most - value.size_bytes;
@@ -198,7 +198,7 @@ TEST(ticket, holds_values_at_their_limits) {
   }
 }
 
-TEST(ticket, that_would_be_too_long_is_not_written) {
+TEST(ticket, too_long_is_rejected_on_write) {
   auto value = value_of_every_field();
   value.broker->socket_path.append(max_ticket_bytes - encode_ticket(value).size() + 1, 's');
   try {
@@ -212,9 +212,9 @@ TEST(ticket, that_would_be_too_long_is_not_written) {
   }
 }
 
-TEST(ticket, that_no_reader_would_take_is_not_written) {
-  const auto expect_refused = [](const std::string& cause,
-                                 const std::function<void(ticket&)>& change) {
+TEST(ticket, invalid_values_are_rejected_on_write) {
+  const auto expect_rejected = [](const std::string& cause,
+                                  const std::function<void(ticket&)>& change) {
     auto value = value_of_every_field();
     change(value);
     try {
@@ -226,18 +226,18 @@ TEST(ticket, that_no_reader_would_take_is_not_written) {
                 "write ticket: " + cause + " (docs/ticket.md specifies what a ticket can contain)");
     }
   };
-  expect_refused("the size is 0", [](ticket& d) { d.size_bytes = 0; });
-  expect_refused("it is host memory on a device", [](ticket& d) { d.backend = backend::host; });
-  expect_refused("there is no way to open the memory: fields 16, 17 and 18 are missing",
-                 [](ticket& d) {
-                   d.legacy.reset();
-                   d.pool.reset();
-                   d.broker.reset();
-                 });
-  expect_refused("field 1 of the broker reference contains a control character",
-                 [](ticket& d) { d.broker->socket_path = "a\nb"; });
-  expect_refused("the broker reference has no segment name",
-                 [](ticket& d) { d.broker->name.clear(); });
+  expect_rejected("the size is 0", [](ticket& d) { d.size_bytes = 0; });
+  expect_rejected("it is host memory on a device", [](ticket& d) { d.backend = backend::host; });
+  expect_rejected("there is no way to open the memory: fields 16, 17 and 18 are missing",
+                  [](ticket& d) {
+                    d.legacy.reset();
+                    d.pool.reset();
+                    d.broker.reset();
+                  });
+  expect_rejected("field 1 of the broker reference contains a control character",
+                  [](ticket& d) { d.broker->socket_path = "a\nb"; });
+  expect_rejected("the broker reference has no segment name",
+                  [](ticket& d) { d.broker->name.clear(); });
 }
 
 }  // namespace
