@@ -174,8 +174,7 @@ bool has_executed(pid_t other) {
 bool may_share(pid_t other, const std::vector<int>& own) {
   const auto theirs = driver_files_of(std::to_string(other));
   if (!theirs) {
-    return ::access(("/proc/" + std::to_string(other)).c_str(), F_OK) ==
-           0;  // otherwise it has exited
+    return ::access(("/proc/" + std::to_string(other)).c_str(), F_OK) == 0;  // else it has exited
   }
   // Seccomp filters of containers refuse kcmp.
   return share_one(other, *theirs, own).value_or(!has_executed(other));

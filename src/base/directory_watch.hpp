@@ -24,9 +24,8 @@ class directory_watch {
  public:
   /// A change. The strings are valid during the call that receives them.
   struct change {
-    std::string_view
-        directory;          ///< as given; empty: events were lost, every directory may have changed
-    std::string_view name;  ///< an entry of the directory; empty: the directory itself
+    std::string_view directory;  ///< as given; empty: events were lost, all may have changed
+    std::string_view name;       ///< an entry of the directory; empty: the directory itself
     /// The directory or one of its parents was created, removed or replaced: its contents may be
     /// unrelated to the previous ones.
     bool whole = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Virtual memory (cuMemMap): the physical chunks next_start an address range.
+// Virtual memory (cuMemMap): the physical chunks of an address range.
 #include <string>
 #include <utility>
 

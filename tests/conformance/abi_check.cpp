@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares our declarations of the driver's interface with the real headers, at compile time.
-// Stands alone:
+// Compares gpushm's declarations of the driver's interface with the real headers, at compile time.
+// Compiles on its own:
 //   g++ -std=c++20 -fsyntax-only -I include -I src -I $CUDA/include tests/conformance/abi_check.cpp
 #include <cstddef>
 #include <type_traits>
 
-// Ours first: cuda.h turns some of these names into macros.
+// Included first: cuda.h turns some of these names into macros.
 #include "driver/cuda_abi.hpp"
 #include "driver/nvml_abi.hpp"
 
-namespace ours {
+namespace declared {
 using namespace gpushm::cuda;
-// Taken before the macros of cuda.h exist.
+// Defined before the macros of cuda.h.
 #define GPUSHM_CHECK_SIGNATURE(symbol, parameters) \
   using signature_of_##symbol = std::remove_pointer_t<symbol##_pointer>;
 GPUSHM_CUDA_FUNCTIONS(GPUSHM_CHECK_SIGNATURE)
 #undef GPUSHM_CHECK_SIGNATURE
-}  // namespace ours
+}  // namespace declared
 
 #include <cuda.h>
 #if __has_include(<nvml.h>)
@@ -28,8 +28,8 @@ GPUSHM_CUDA_FUNCTIONS(GPUSHM_CHECK_SIGNATURE)
 
 namespace {
 
-// Whether a value of either type is passed and returned in the same way. Enumerations stand for
-// their integers, and pointers to structures are compared by the structures' own checks.
+// Whether values of both types are passed and returned in the same way. Enumerations are treated as
+// their integers; pointers to structures are compared by the structures' own checks.
 template <typename A, typename B>
 constexpr bool same_value() {
   if constexpr (std::is_same_v<std::remove_cv_t<A>, std::remove_cv_t<B>>) {
@@ -73,8 +73,8 @@ static_assert(!same_function<int(int*), int(long*)>::value);
 static_assert(!same_function<int(int), int(int, int)>::value);
 static_assert(!same_function<int(const char*), int(char*)>::value);
 
-#define GPUSHM_CHECK_FUNCTION(symbol, parameters)                                      \
-  static_assert(same_function<ours::signature_of_##symbol, decltype(::symbol)>::value, \
+#define GPUSHM_CHECK_FUNCTION(symbol, parameters)                                          \
+  static_assert(same_function<declared::signature_of_##symbol, decltype(::symbol)>::value, \
                 #symbol " is declared differently in cuda.h");
 GPUSHM_CUDA_FUNCTIONS(GPUSHM_CHECK_FUNCTION)
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every backend promises, through the public interface and one layer below it: the same cases
-// for host memory, a GPU, and a GPU's memory used from a peer. They pass on the fake driver and on
-// the real one.
+// Guarantees of every backend, tested through the public interface and one layer below it: the same
+// cases for host memory, a GPU, and a GPU's memory used from a peer. They pass on the fake driver
+// and on the real one.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -34,7 +34,7 @@ using gpushm_testing::count_mappings;
 using gpushm_testing::to_text;
 using gpushm_testing::total;
 
-/// Where memory is made, and who uses it.
+/// The device of the memory, and the device that uses it.
 struct place {
   const char* name;
   const char* home;
@@ -47,7 +47,7 @@ std::ostream& operator<<(std::ostream& out, const place& value) {
 
 constexpr std::uint64_t mib = 1UL << 20U;
 
-std::size_t gpus_here() {
+std::size_t visible_gpu_count() {
   try {
     return driver::visible_gpus().size();
   } catch (const error&) {
@@ -65,8 +65,8 @@ std::vector<std::byte> pattern(std::size_t size, unsigned seed) {
 class backend_conformance : public testing::TestWithParam<place> {
  protected:
   void SetUp() override {
-    if (gpus_here() < GetParam().gpus) {
-      GTEST_SKIP() << "needs " << GetParam().gpus << " GPUs, CUDA shows " << gpus_here();
+    if (visible_gpu_count() < GetParam().gpus) {
+      GTEST_SKIP() << "needs " << GetParam().gpus << " GPUs, CUDA reports " << visible_gpu_count();
     }
     if (GetParam().gpus > 1 && !reach_each_other()) {
       GTEST_SKIP() << "GPU " << GetParam().user << " cannot access the memory of GPU "
@@ -106,13 +106,14 @@ class backend_conformance : public testing::TestWithParam<place> {
     return memory::backend_for_open(home()->kind(), home()->device(), use().device);
   }
 
-  /// Returns when the broker has read what both clients sent: releases are not answered.
+  /// Returns when the broker has processed everything that both clients sent: releases have no
+  /// reply.
   void settle() {
     static_cast<void>(producer_->list());
     static_cast<void>(consumer_->list());
   }
 
-  /// Free memory of the home GPU; on the host nothing so exact can be had.
+  /// Free memory of the home GPU; there is no exact figure for the host.
   [[nodiscard]] std::uint64_t free_bytes() const {
     const auto& gpu = driver::find_device(GetParam().home);
     const auto context = driver::retain_primary_context(gpu.handle, "test", gpu.id.uuid);
@@ -143,7 +144,7 @@ errc code_of(Call&& call) {
   return errc::system_error;
 }
 
-TEST_P(backend_conformance, what_is_written_is_read_at_any_offset) {
+TEST_P(backend_conformance, written_data_is_read_at_any_offset) {
   constexpr std::uint64_t size = 5 * mib + 4321;
   segment written = producer_->create("w", make(size));
   written.fill(std::byte{0x5a});
@@ -159,25 +160,25 @@ TEST_P(backend_conformance, what_is_written_is_read_at_any_offset) {
   EXPECT_TRUE(got == expected);
 }
 
-TEST_P(backend_conformance, both_sides_see_what_the_other_writes) {
+TEST_P(backend_conformance, writes_are_visible_to_both_sides) {
   segment first = producer_->create("w", make(4 * mib));
   first.fill(std::byte{0});
   first.publish();
   segment second = consumer_->open("w", use(access::read_write));
-  const auto there = pattern(100'000, 2);
-  const auto back = pattern(100'000, 3);
+  const auto first_data = pattern(100'000, 2);
+  const auto second_data = pattern(100'000, 3);
   std::vector<std::byte> got(100'000);
-  first.write(11, there);
+  first.write(11, first_data);
   second.read(11, got);
-  EXPECT_TRUE(got == there);
-  second.write(3 * mib, back);
+  EXPECT_TRUE(got == first_data);
+  second.write(3 * mib, second_data);
   first.read(3 * mib, got);
-  EXPECT_TRUE(got == back);
+  EXPECT_TRUE(got == second_data);
 }
 
-/// Whether the driver says that GPUDirect RDMA may use `memory`.
+/// Whether the driver reports that GPUDirect RDMA may use `memory`.
 bool is_rdma_capable(const void* memory) {
-  std::uint64_t capable = 0;  // more than the driver writes
+  std::uint64_t capable = 0;  // larger than the value that the driver writes
   EXPECT_EQ(driver::cuda_driver::instance()->cuPointerGetAttribute(
                 &capable,
                 cuda::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE,
@@ -186,9 +187,9 @@ bool is_rdma_capable(const void* memory) {
   return capable != 0;
 }
 
-TEST_P(backend_conformance, memory_is_rdma_capable_where_it_was_made) {
+TEST_P(backend_conformance, only_created_memory_is_rdma_capable) {
   if (!on_gpu()) {
-    GTEST_SKIP() << "host memory is registered as it is";
+    GTEST_SKIP() << "host memory needs no attribute";
   }
   int supported = 0;
   ASSERT_EQ(driver::cuda_driver::instance()->cuDeviceGetAttribute(
@@ -200,11 +201,11 @@ TEST_P(backend_conformance, memory_is_rdma_capable_where_it_was_made) {
   EXPECT_EQ(is_rdma_capable(written.data()), supported != 0);
   written.publish();
   const segment seen = consumer_->open("w", use());
-  EXPECT_FALSE(is_rdma_capable(seen.data())) << "the driver says so of no import (D3)";
+  EXPECT_FALSE(is_rdma_capable(seen.data())) << "imports are never reported as capable (D3)";
 }
 
-// Libraries that ask for the range of an address see the first chunk alone.
-TEST_P(backend_conformance, a_segment_is_one_chunk_by_default) {
+// Libraries that query the range of an address see only the first chunk.
+TEST_P(backend_conformance, segment_is_one_chunk_by_default) {
   constexpr std::uint64_t size = 256 * mib + 1;
   segment written = producer_->create("w", make(size));
   written.publish();
@@ -278,7 +279,7 @@ TEST_P(backend_conformance, memory_outlives_its_creator) {
   consumer_->remove("w");
 }
 
-TEST_P(backend_conformance, a_read_only_mapping_is_not_written_and_harms_nothing) {
+TEST_P(backend_conformance, read_only_mapping_rejects_writes) {
   segment written = producer_->create("w", make(2 * mib));
   written.fill(std::byte{42});
   written.publish();
@@ -287,7 +288,7 @@ TEST_P(backend_conformance, a_read_only_mapping_is_not_written_and_harms_nothing
   EXPECT_EQ(code_of([&] { seen.write(0, bytes); }), errc::invalid_argument);
   EXPECT_EQ(code_of([&] { seen.fill(std::byte{1}); }), errc::invalid_argument);
   if (on_gpu()) {
-    // Below the interface's own check the driver refuses too.
+    // Below the interface's own check, the driver rejects it too.
     const auto& cu = driver::cuda_driver::instance();
     const auto& gpu = driver::find_device(GetParam().user);
     const auto context = driver::retain_primary_context(gpu.handle, "test", {});
@@ -301,8 +302,8 @@ TEST_P(backend_conformance, a_read_only_mapping_is_not_written_and_harms_nothing
   EXPECT_TRUE(std::all_of(got.begin(), got.end(), [](std::byte b) { return b == std::byte{42}; }));
 }
 
-/// A broker closes the files of freed segments on a thread of its own: within a second, as the
-/// design promises.
+/// Waits for a condition: the broker closes the files of freed segments on its own thread, within a
+/// second by design.
 template <typename Condition>
 bool soon(Condition&& holds) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
@@ -315,16 +316,16 @@ bool soon(Condition&& holds) {
   return false;
 }
 
-TEST_P(backend_conformance, too_much_memory_is_an_error_and_leaves_nothing) {
+TEST_P(backend_conformance, too_much_memory_is_an_error_without_leaks) {
   producer_->create("warm", make(mib)).publish();
   settle();
   const auto before = count_descriptors(::getpid());
-  // Of the host: more than there is, and less than an address space.
+  // On the host: more than the machine has, but less than the address space.
   const std::uint64_t size = on_gpu() ? free_bytes() + (1UL << 30U) : 1UL << 47U;
   const std::uint64_t free_before = on_gpu() ? free_bytes() : 0;
   EXPECT_EQ(code_of([&] { static_cast<void>(producer_->create("w", make(size))); }),
             errc::out_of_memory);
-  // Also when the first chunks fit and a later one does not.
+  // Also if the first chunks fit and a later one does not.
   if (on_gpu()) {
     const std::uint64_t chunk = (free_bytes() / 4) / (2 * mib) * (2 * mib);
     EXPECT_EQ(code_of([&] { static_cast<void>(producer_->create("w", make(6 * chunk, chunk))); }),
@@ -337,7 +338,7 @@ TEST_P(backend_conformance, too_much_memory_is_an_error_and_leaves_nothing) {
       << to_text(count_descriptors(::getpid()));
 }
 
-TEST_P(backend_conformance, what_cannot_be_imported_is_an_error_and_leaks_nothing) {
+TEST_P(backend_conformance, invalid_import_is_an_error_without_leaks) {
   const auto backend = user();
   const std::uint64_t step = home()->granularity();
   const auto import = [&](gpushm_testing::given_chunks& chunks) {
@@ -352,7 +353,7 @@ TEST_P(backend_conformance, what_cannot_be_imported_is_an_error_and_leaks_nothin
   EXPECT_TRUE(soon([&] { return total(count_descriptors(::getpid())) <= total(before); }));
 }
 
-TEST_P(backend_conformance, an_import_is_exactly_as_long_as_announced) {
+TEST_P(backend_conformance, import_has_exactly_the_announced_size) {
   const auto source = home();
   const std::uint64_t step = source->granularity();
   const auto plan = memory::plan_chunks(2 * step, step, step);
@@ -369,7 +370,7 @@ TEST_P(backend_conformance, an_import_is_exactly_as_long_as_announced) {
   EXPECT_EQ(import(2 * step, 2), 2 * step);
 }
 
-TEST_P(backend_conformance, memory_is_free_again_after_the_last_lease) {
+TEST_P(backend_conformance, memory_is_freed_after_last_lease) {
   if (!on_gpu()) {
     GTEST_SKIP() << "free host memory is not exact; descriptors are counted in the next case";
   }
@@ -418,7 +419,7 @@ TEST_P(backend_conformance, rounds_leak_neither_descriptors_nor_mappings) {
   EXPECT_LE(count_mappings(::getpid(), ""), mappings + 5);
 }
 
-TEST_P(backend_conformance, a_device_is_named_by_ordinal_and_uuid) {
+TEST_P(backend_conformance, device_is_selected_by_ordinal_or_uuid) {
   if (!on_gpu()) {
     GTEST_SKIP() << "the host has one name";
   }
@@ -433,7 +434,7 @@ TEST_P(backend_conformance, a_device_is_named_by_ordinal_and_uuid) {
             errc::device_not_found);
 }
 
-TEST_P(backend_conformance, ranges_outside_the_segment_are_refused) {
+TEST_P(backend_conformance, ranges_outside_segment_are_rejected) {
   segment written = producer_->create("w", make(100));
   std::vector<std::byte> bytes(50);
   EXPECT_EQ(code_of([&] { written.write(51, bytes); }), errc::invalid_argument);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What src/driver does without a driver: texts, verdicts, selection.
+// The parts of src/driver that need no driver: parsing, verdicts, selection.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -23,7 +23,7 @@ TEST(driver_information, reads_minor_and_uuid) {
   EXPECT_EQ(found.uuid, "GPU-01020304-0506-0708-090a-0b0c0d0e0f10");
 }
 
-TEST(driver_information, leaves_out_what_is_hidden_or_malformed) {
+TEST(driver_information, omits_hidden_or_malformed) {
   const gpu_information found = parse_gpu_information(
       "GPU UUID: \t GPU-\?\?\?\?\?\?\?\?-\?\?\?\?\nDevice Minor: \t x\nno colon");
   EXPECT_EQ(found.minor, -1);
@@ -32,7 +32,7 @@ TEST(driver_information, leaves_out_what_is_hidden_or_malformed) {
   EXPECT_EQ(parse_gpu_information("").minor, -1);
 }
 
-TEST(driver_pci_address, has_one_form) {
+TEST(driver_pci_address, is_normalised) {
   EXPECT_EQ(normal_pci_address("0000:18:00.0"), "0000:18:00.0");
   EXPECT_EQ(normal_pci_address("00000000:AB:1F.7"), "0000:ab:1f.7");
   EXPECT_EQ(normal_pci_address("00010000:01:00.0"), "10000:01:00.0");
@@ -42,7 +42,7 @@ TEST(driver_pci_address, has_one_form) {
   }
 }
 
-TEST(driver_node, has_the_minor_in_its_name) {
+TEST(driver_node, name_contains_minor) {
   EXPECT_EQ(minor_of_node("nvidia0"), 0);
   EXPECT_EQ(minor_of_node("nvidia127"), 127);
   for (const char* other : {"nvidia",
@@ -58,12 +58,12 @@ TEST(driver_node, has_the_minor_in_its_name) {
   }
 }
 
-TEST(driver_uuid, is_written_in_groups) {
+TEST(driver_uuid, is_formatted_in_groups) {
   const char bytes[16] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, '\xfe', '\xff'};
   EXPECT_EQ(uuid_text("MIG-", bytes), "MIG-01020304-0506-0708-090a-0b0c0d0efeff");
 }
 
-TEST(driver_request, is_an_ordinal_or_the_beginning_of_a_uuid) {
+TEST(driver_request, is_ordinal_or_uuid_prefix) {
   ASSERT_TRUE(parse_device_request("7"));
   EXPECT_EQ(parse_device_request("7")->ordinal, 7);
   ASSERT_TRUE(parse_device_request("gpu-ABCDEF01"));
@@ -83,7 +83,7 @@ std::vector<gpu> two_gpus() {
   return {first, second};
 }
 
-TEST(driver_find_device, takes_ordinals_and_unique_beginnings) {
+TEST(driver_find_device, accepts_ordinals_and_unique_prefixes) {
   const std::vector<gpu> gpus = two_gpus();
   EXPECT_EQ(find_device("1", gpus).ordinal, 1);
   EXPECT_EQ(find_device("GPU-aaaaaaaa-0000-0000-0000-000000000002", gpus).ordinal, 1);
@@ -99,7 +99,7 @@ std::string message_of(std::string_view text, const std::vector<gpu>& gpus) {
   return "found";
 }
 
-TEST(driver_find_device, says_what_there_is) {
+TEST(driver_find_device, failure_lists_devices) {
   const std::string there =
       "; available: 0 = GPU-aaaaaaaa-0000-0000-0000-000000000001, 1 = "
       "GPU-aaaaaaaa-0000-0000-0000-000000000002 (use an ordinal, the UUID of a GPU or MIG "
@@ -112,7 +112,7 @@ TEST(driver_find_device, says_what_there_is) {
             "a GPU or MIG instance, host or auto)");
 }
 
-TEST(driver_check, names_call_result_and_next_step) {
+TEST(driver_check, has_call_result_and_next_step) {
   EXPECT_NO_THROW(cuda_driver::check(cuda::CUDA_SUCCESS, "create", "w", "cuMemCreate"));
   try {
     cuda_driver::check(cuda::CUDA_ERROR_OUT_OF_MEMORY, "create", "w", "cuMemCreate");
@@ -133,7 +133,7 @@ TEST(driver_check, names_call_result_and_next_step) {
   }
 }
 
-TEST(driver_visibility, tells_denials_apart) {
+TEST(driver_visibility, distinguishes_denials) {
   const device_id device = two_gpus().front().id;
   const auto cause = [&](int number, bool can_make) {
     const auto verdict = visibility_verdict(device, "/dev/nvidia0", number, can_make);
@@ -162,7 +162,7 @@ TEST(driver_visibility, tells_denials_apart) {
   EXPECT_NE(cause(ENXIO, true).find("no working GPU"), std::string::npos);
 }
 
-TEST(driver_visibility, says_nothing_of_host_and_unknown_minor) {
+TEST(driver_visibility, accepts_host_and_unknown_minor) {
   EXPECT_NO_THROW(check_visible({}));
   EXPECT_NO_THROW(check_visible({device_kind::gpu, "GPU-x", "", -1}));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// src/driver on the fake driver, and what the fake promises beyond the facts of the real one.
+// src/driver on the fake driver, and guarantees of the fake beyond the facts of the real one.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -34,13 +34,13 @@ using namespace gpushm::cuda;
 constexpr std::size_t step = 2UL << 20U;
 constexpr std::size_t gpu_bytes = 64UL << 20U;
 
-// Each case runs in a child of its own, forked before any driver is loaded: environment and driver
-// state of one do not reach another. Its failures are the child's exit status and output.
+// Each case runs in its own child, forked before any driver is loaded: environment and driver state
+// of one do not affect another. The child reports failures by its exit status and output.
 class driver_fake : public ::testing::Test {
  protected:
   void SetUp() override {
     if (std::getenv("GPUSHM_FAKE_GPU_ROOT") == nullptr) {
-      GTEST_SKIP() << "to be started under run-with-fake-gpus";
+      GTEST_SKIP() << "requires run-with-fake-gpus";
     }
   }
   static int status_of(const std::function<void()>& body) {
@@ -94,15 +94,15 @@ struct mapped_chunk {
 TEST_F(driver_fake, lists_gpus_as_nvml_does) {
   in_child([] {
     const std::vector<gpu>& gpus = visible_gpus();
-    const std::vector<nvml_gpu> boards = nvml_library::instance().gpus();
+    const std::vector<nvml_gpu> nvml_gpus = nvml_library::instance().gpus();
     ASSERT_EQ(gpus.size(), 2U);
-    ASSERT_EQ(boards.size(), 2U);
+    ASSERT_EQ(nvml_gpus.size(), 2U);
     for (std::size_t i = 0; i < 2; ++i) {
       EXPECT_EQ(gpus[i].ordinal, static_cast<int>(i));
       EXPECT_EQ(gpus[i].id.kind, device_kind::gpu);
-      EXPECT_EQ(gpus[i].id, boards[i].id);
+      EXPECT_EQ(gpus[i].id, nvml_gpus[i].id);
       EXPECT_EQ(gpus[i].total_bytes, gpu_bytes);
-      EXPECT_EQ(boards[i].free_bytes, gpu_bytes);
+      EXPECT_EQ(nvml_gpus[i].free_bytes, gpu_bytes);
       EXPECT_EQ(find_device(gpus[i].id.uuid.substr(0, 12)).ordinal, static_cast<int>(i));
       EXPECT_EQ(find_visible(gpus[i].id), &gpus[i]);
       EXPECT_NO_THROW(check_visible(gpus[i].id));
@@ -153,7 +153,7 @@ TEST_F(driver_fake, does_not_survive_a_fork) {
   });
 }
 
-TEST_F(driver_fake, does_not_survive_a_clone_past_the_handlers_of_fork) {
+TEST_F(driver_fake, does_not_survive_a_clone_without_fork_handlers) {
   in_child([] {
     static_cast<void>(cuda_driver::instance());
     const auto child =
@@ -168,7 +168,7 @@ TEST_F(driver_fake, does_not_survive_a_clone_past_the_handlers_of_fork) {
   });
 }
 
-TEST_F(driver_fake, hidden_gpu_is_named_before_the_driver_is_asked) {
+TEST_F(driver_fake, hidden_gpu_is_reported_before_driver_call) {
   in_child([] {
     const std::vector<gpu> gpus = visible_gpus();
     ::setenv("GPUSHM_DEV_ROOT", "/nonexistent", 1);
@@ -183,7 +183,8 @@ TEST_F(driver_fake, hidden_gpu_is_named_before_the_driver_is_asked) {
   });
 }
 
-// Runs `importer` in a process that may use only GPU 1, with what `exporter` made on GPU 0.
+// Runs `importer` in a process that may use only GPU 1, with the descriptor that `exporter` created
+// on GPU 0.
 template <typename Exporter, typename Importer>
 int import_where_hidden(Exporter&& exporter, Importer&& importer) {
   int ends[2];
@@ -195,7 +196,7 @@ int import_where_hidden(Exporter&& exporter, Importer&& importer) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::setenv("GPUSHM_DEV_ROOT", dev, 1);
-    // The descriptor comes through /proc: this process was forked before the exporter had it.
+    // The descriptor comes through /proc: this process was forked before the exporter opened it.
     int numbers[2] = {-1, -1};
     if (::read(ends[0], numbers, sizeof(numbers)) != ssize_t{sizeof(numbers)}) {
       ::_exit(2);
@@ -288,7 +289,7 @@ TEST_F(driver_fake, access_is_none_until_set) {
   });
 }
 
-TEST_F(driver_fake, wrong_maps_are_refused) {
+TEST_F(driver_fake, invalid_maps_are_rejected) {
   in_child([] {
     mapped_chunk chunk;
     const cuda_driver& cu = chunk.cu;
@@ -309,7 +310,7 @@ TEST_F(driver_fake, wrong_maps_are_refused) {
   });
 }
 
-TEST_F(driver_fake, memory_is_limited_and_comes_back) {
+TEST_F(driver_fake, memory_is_limited_and_freed) {
   in_child([] {
     const cuda_driver& cu = cuda_driver::instance();
     const unique_primary_context context = retain_primary_context(0, "test", "");
@@ -329,7 +330,7 @@ TEST_F(driver_fake, memory_is_limited_and_comes_back) {
   });
 }
 
-/// gpus.conf with a change of one GPU; as it was at the end.
+/// Changes one GPU in gpus.conf; restores the file at the end.
 class changed_gpu {
  public:
   changed_gpu(std::size_t which, const std::function<void(fake::gpu_properties&)>& change)
@@ -350,7 +351,7 @@ class changed_gpu {
   std::vector<fake::gpu_properties> before_;
 };
 
-/// Makes a chunk on GPU `ordinal` twice, as segments do. `capable`: what its properties say.
+/// Creates a chunk on GPU `ordinal` twice, as segments do. `capable`: the expected property.
 void expect_chunks(int ordinal, bool capable) {
   const gpu& on = visible_gpus().at(static_cast<std::size_t>(ordinal));
   for (int round = 0; round < 2; ++round) {
@@ -373,7 +374,7 @@ std::vector<std::string>& log_lines() {
   return lines;
 }
 
-TEST_F(driver_fake, chunks_are_made_for_rdma_on_the_gpus_that_can) {
+TEST_F(driver_fake, chunks_are_rdma_capable_if_supported) {
   const changed_gpu second(1, [](fake::gpu_properties& gpu) { gpu.rdma_vmm = false; });
   in_child([] {
     const auto& lines = log_lines();
@@ -388,13 +389,13 @@ TEST_F(driver_fake, chunks_are_made_for_rdma_on_the_gpus_that_can) {
   });
 }
 
-TEST_F(driver_fake, chunks_are_made_without_rdma_where_the_driver_refuses_it) {
+TEST_F(driver_fake, chunks_without_rdma_if_driver_rejects_it) {
   in_child([] {
     ::setenv("GPUSHM_FAKE_FAIL", "cuMemCreate:1=1,cuMemCreate:3=801", 1);
     const auto& lines = log_lines();
     expect_chunks(0, false);
     const gpu& on = visible_gpus().front();
-    ASSERT_EQ(lines.size(), 1U) << "once a process";
+    ASSERT_EQ(lines.size(), 1U) << "once per process";
     EXPECT_EQ(lines.front(),
               on.id.uuid +
                   ": memory is allocated without GPUDirect RDMA although the GPU supports it: "
@@ -406,7 +407,7 @@ TEST_F(driver_fake, chunks_are_made_without_rdma_where_the_driver_refuses_it) {
   });
 }
 
-TEST_F(driver_fake, a_granularity_is_asked_without_rdma_where_the_driver_refuses_it) {
+TEST_F(driver_fake, granularity_without_rdma_if_driver_rejects_it) {
   in_child([] {
     ::setenv("GPUSHM_FAKE_FAIL", "cuMemGetAllocationGranularity:1=1", 1);
     const auto& lines = log_lines();
@@ -421,7 +422,7 @@ TEST_F(driver_fake, a_granularity_is_asked_without_rdma_where_the_driver_refuses
   });
 }
 
-TEST_F(driver_fake, memory_made_without_rdma_in_spite_of_the_flag_is_logged_once) {
+TEST_F(driver_fake, ignored_rdma_flag_is_logged_once) {
   const changed_gpu first(0, [](fake::gpu_properties& gpu) { gpu.rdma_ignored = true; });
   in_child([] {
     const auto& lines = log_lines();
@@ -434,7 +435,7 @@ TEST_F(driver_fake, memory_made_without_rdma_in_spite_of_the_flag_is_logged_once
   });
 }
 
-TEST_F(driver_fake, exporter_killed_with_a_handle_out_leaks_nothing) {
+TEST_F(driver_fake, killed_exporter_leaks_nothing) {
   in_child([] {
     int ends[2];
     ASSERT_EQ(::pipe(ends), 0);
@@ -492,7 +493,7 @@ TEST_F(driver_fake, fails_on_request_and_records_calls) {
   ::unlink(path);
 }
 
-TEST_F(driver_fake, context_that_goes_ends_waiting_streams) {
+TEST_F(driver_fake, destroyed_context_ends_waiting_streams) {
   in_child([] {
     const cuda_driver& cu = cuda_driver::instance();
     alignas(8) static std::uint64_t word = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that exists: what it is found to be, and what a process may believe of another's.
+// Existing memory: how it is identified, and what a process may accept from another.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -57,8 +57,8 @@ std::string error_of(Call&& call, errc expected) {
 
 // ---- find_mapped_file ----
 
-// Two neighbours of one memfd with offsets that continue, a gap, a private mapping, another file
-// at an offset that would continue, the same memfd at one that does not, a file, the heap.
+// Two adjacent mappings of one memfd with contiguous offsets, a gap, a private mapping, another
+// file at a contiguous offset, the same memfd at a non-contiguous one, a file, the heap.
 const std::string maps =
     "55d0c0000000-55d0c0002000 rw-p 00000000 00:00 0                          [heap]\n"
     "7f0000000000-7f0000004000 rw-s 00000000 00:01 1234                       /memfd:kv (deleted)\n"
@@ -90,7 +90,7 @@ void expect_memfd(const std::optional<mapped_file>& found, std::uint64_t offset)
   EXPECT_TRUE(found->shared);
 }
 
-TEST(mapped_files, are_found_from_their_first_byte_to_their_last) {
+TEST(mapped_files, are_found_at_first_and_last_byte) {
   expect_memfd(file_at(0x7f0000000000, 0x7f0000004000), 0);
   expect_memfd(file_at(0x7f0000000000, 0x7f0000000001), 0);
   expect_memfd(file_at(0x7f0000003fff, 0x7f0000004000), 0x3fff);
@@ -98,28 +98,27 @@ TEST(mapped_files, are_found_from_their_first_byte_to_their_last) {
   expect_memfd(file_at(0x7f0000005000, 0x7f0000006000), 0x5000);
 }
 
-TEST(mapped_files, may_be_mapped_piece_by_piece) {
+TEST(mapped_files, may_be_mapped_in_pieces) {
   expect_memfd(file_at(0x7f0000000000, 0x7f0000008000), 0);
   expect_memfd(file_at(0x7f0000003fff, 0x7f0000004001), 0x3fff);
 }
 
-TEST(mapped_files, must_cover_the_whole_range_at_offsets_that_continue) {
+TEST(mapped_files, must_cover_range_at_contiguous_offsets) {
   EXPECT_FALSE(file_at(0x7f0000007fff, 0x7f0000008001)) << "0x8000 is skipped in the file";
-  EXPECT_FALSE(file_at(0x7f0000009fff, 0x7f000000a001))
-      << "another memfd, though it would continue";
+  EXPECT_FALSE(file_at(0x7f0000009fff, 0x7f000000a001)) << "another memfd at a contiguous offset";
   EXPECT_FALSE(file_at(0x7f000000b000, 0x7f0000010001)) << "a gap";
   EXPECT_FALSE(file_at(0x7f000000bfff, 0x7f000000c001)) << "ends in a gap";
   EXPECT_FALSE(file_at(0x7effffffffff, 0x7f0000000001)) << "begins in a gap";
   EXPECT_FALSE(file_at(0x7f000000d000, 0x7f000000e000)) << "in a gap";
   EXPECT_FALSE(file_at(0x7f0000011fff, 0x7f0000012001)) << "private and shared";
-  EXPECT_FALSE(file_at(0x7ffe00000000, 0x7ffe00001000)) << "behind all";
+  EXPECT_FALSE(file_at(0x7ffe00000000, 0x7ffe00001000)) << "after all";
   EXPECT_FALSE(file_at(0x1000, 0x2000)) << "before all";
-  EXPECT_FALSE(file_at(0x55d0c0000000, 0x55d0c0001000)) << "the heap is of no file";
+  EXPECT_FALSE(file_at(0x55d0c0000000, 0x55d0c0001000)) << "the heap has no file";
   EXPECT_FALSE(file_at(0x7f0000030000, 0x7f0000031000)) << "no file";
   EXPECT_FALSE(file_at(0x7f0000000000, 0x7f0000001000, ""));
 }
 
-TEST(mapped_files, say_what_they_are) {
+TEST(mapped_files, have_device_inode_and_offset) {
   const auto file = file_at(0x7f0000020000, 0x7f0000022000);
   ASSERT_TRUE(file);
   EXPECT_FALSE(file->is_memfd);
@@ -133,7 +132,7 @@ TEST(mapped_files, say_what_they_are) {
   EXPECT_FALSE(private_one->shared);
 }
 
-TEST(mapped_files, of_the_same_numbers_but_another_kind_are_others) {
+TEST(mapped_files, of_different_kinds_are_different) {
   const std::string first = "1000-2000 rw-s 00000000 00:01 9 /memfd:kv (deleted)\n";
   EXPECT_TRUE(
       file_at(0x1000, 0x3000, first + "2000-3000 rw-s 00001000 00:01 9 /memfd:kv (deleted)"));
@@ -146,7 +145,7 @@ TEST(mapped_files, of_the_same_numbers_but_another_kind_are_others) {
       file_at(0x1000, 0x3000, first + "2000-3000 rw-s 00001000 01:01 9 /memfd:kv (deleted)"));
 }
 
-TEST(mapped_files, are_not_seen_in_lines_that_are_none) {
+TEST(mapped_files, malformed_lines_are_ignored) {
   const std::string good = "1000-2000 rw-s 00000000 00:01 9 /memfd:kv (deleted)\n";
   for (const char* bad : {"",
                           "\n",
@@ -191,7 +190,7 @@ remote_memory legacy(std::optional<std::uint16_t> pid_offset, std::int32_t pid_i
   return memory;
 }
 
-TEST(usable_handles, are_rewritten_where_they_bear_this_processs_number_only) {
+TEST(usable_handles, are_rewritten_only_for_own_pid) {
   for (const std::uint16_t offset : std::initializer_list<std::uint16_t>{0, 4, 7, 59, 60}) {
     SCOPED_TRACE(offset);
     const auto equal = legacy(offset, own_pid);
@@ -207,16 +206,16 @@ TEST(usable_handles, are_rewritten_where_they_bear_this_processs_number_only) {
   }
 }
 
-TEST(usable_handles, go_by_the_number_in_the_handle_once_its_place_is_proved) {
+TEST(usable_handles, use_pid_in_handle_if_offset_is_known) {
   auto memory = legacy(4, 99);
-  memory.exporter.pid = own_pid;  // what the ticket says besides does not count
+  memory.exporter.pid = own_pid;  // the rest of the ticket is irrelevant
   EXPECT_EQ(usable_handle("kv", memory, own_pid), memory.handle);
   memory = legacy(4, own_pid);
   memory.exporter.pid = 99;
   EXPECT_NE(usable_handle("kv", memory, own_pid), memory.handle);
 }
 
-TEST(usable_handles, of_unknown_layout_are_refused_on_equal_numbers_only) {
+TEST(usable_handles, of_unknown_layout_fail_only_on_equal_pids) {
   const std::string text =
       "open \"kv\": the exporter is PID 16909060 in its PID namespace as this process is in its "
       "own, and the layout of its driver's legacy handles is unknown (share memory that "
@@ -264,7 +263,7 @@ struct counted {
 };
 using counted_table = shared_table<int, counted>;
 
-TEST(shared_tables, make_a_value_once_for_ten_threads_and_end_it_with_its_last_user) {
+TEST(shared_tables, create_once_for_all_threads_and_destroy_after_last) {
   counted::reset();
   counted_table table;
   constexpr int threads = 10;
@@ -297,7 +296,7 @@ TEST(shared_tables, make_a_value_once_for_ten_threads_and_end_it_with_its_last_u
   EXPECT_EQ(counted::made, 3);
 }
 
-TEST(shared_tables, never_have_two_values_of_a_key_also_while_one_ends) {
+TEST(shared_tables, never_have_two_values_of_a_key) {
   counted::reset();
   counted_table table;
   constexpr int threads = 4;
@@ -320,7 +319,7 @@ TEST(shared_tables, never_have_two_values_of_a_key_also_while_one_ends) {
   EXPECT_LE(counted::made, threads * rounds);
 }
 
-TEST(shared_tables, make_a_new_value_only_when_the_one_that_ends_has_ended) {
+TEST(shared_tables, create_only_after_previous_is_destroyed) {
   counted::reset();
   counted_table table;
   std::promise<void> ending;
@@ -336,11 +335,11 @@ TEST(shared_tables, make_a_new_value_only_when_the_one_that_ends_has_ended) {
   ASSERT_EQ(ending.get_future().wait_for(10s), std::future_status::ready);
   auto next = std::async(std::launch::async, [&] {
     return table.find_or_make(1, [] {
-      EXPECT_EQ(counted::alive, 0) << "the old one is still there";
+      EXPECT_EQ(counted::alive, 0) << "the old value still exists";
       return std::make_unique<counted>();
     });
   });
-  EXPECT_EQ(next.wait_for(50ms), std::future_status::timeout) << "it waits";
+  EXPECT_EQ(next.wait_for(50ms), std::future_status::timeout) << "must wait";
   EXPECT_EQ(counted::made, 1);
   may_end.set_value();
   ASSERT_EQ(next.wait_for(10s), std::future_status::ready);
@@ -349,10 +348,10 @@ TEST(shared_tables, make_a_new_value_only_when_the_one_that_ends_has_ended) {
   EXPECT_EQ(counted::made, 2);
   EXPECT_EQ(counted::alive, 1);
   EXPECT_EQ(table.find_or_make(1, [] { return std::make_unique<counted>(); }), made)
-      << "the end of the old one must not take the new one's place";
+      << "destroying the old value must not remove the new one";
 }
 
-TEST(shared_tables, keep_nothing_of_a_value_that_could_not_be_made) {
+TEST(shared_tables, keep_no_entry_after_failed_creation) {
   counted::reset();
   counted_table table;
   for (int i = 0; i < 3; ++i) {
@@ -374,7 +373,7 @@ TEST(shared_tables, keep_nothing_of_a_value_that_could_not_be_made) {
 class host_sources : public testing::Test {
  protected:
   host_sources() {
-    // Where there is a driver it is asked first, and keeps descriptors of its own from then on.
+    // If there is a driver, it is queried first, and keeps its own descriptors from then on.
     static_cast<void>(driver::cuda_driver::try_instance());
     before_ = open_descriptors();
   }
@@ -400,15 +399,15 @@ class host_sources : public testing::Test {
   static std::byte* bytes_of(const base::unique_mapping& mapped) {
     return static_cast<std::byte*>(mapped.get().address);
   }
-  static void expect_refused(void* pointer,
-                             std::uint64_t bytes,
-                             errc code,
-                             const std::string& text) {
+  static void expect_rejected(void* pointer,
+                              std::uint64_t bytes,
+                              errc code,
+                              const std::string& text) {
     EXPECT_EQ(error_of([&] { static_cast<void>(find_source("kv", pointer, bytes)); }, code),
               "share \"kv\": " + text);
   }
   static void expect_not_exportable(void* pointer, std::uint64_t bytes, const std::string& text) {
-    expect_refused(pointer, bytes, errc::not_exportable, text);
+    expect_rejected(pointer, bytes, errc::not_exportable, text);
   }
 
   const std::string private_text_ =
@@ -419,19 +418,19 @@ class host_sources : public testing::Test {
   std::size_t before_ = 0;
 };
 
-TEST_F(host_sources, are_no_ranges_that_cannot_be) {
+TEST_F(host_sources, invalid_ranges_are_rejected) {
   const std::string next = " (pass the address and the size of existing memory)";
   int something = 0;
-  expect_refused(nullptr, 1, errc::invalid_argument, "the pointer is null" + next);
-  expect_refused(nullptr, 0, errc::invalid_argument, "the pointer is null" + next);
-  expect_refused(&something, 0, errc::invalid_argument, "the size is 0 bytes" + next);
-  expect_refused(&something,
-                 std::numeric_limits<std::uint64_t>::max(),
-                 errc::invalid_argument,
-                 "the range does not fit into the address space" + next);
+  expect_rejected(nullptr, 1, errc::invalid_argument, "the pointer is null" + next);
+  expect_rejected(nullptr, 0, errc::invalid_argument, "the pointer is null" + next);
+  expect_rejected(&something, 0, errc::invalid_argument, "the size is 0 bytes" + next);
+  expect_rejected(&something,
+                  std::numeric_limits<std::uint64_t>::max(),
+                  errc::invalid_argument,
+                  "the range does not fit into the address space" + next);
 }
 
-TEST_F(host_sources, are_memfds_and_not_what_a_process_has_for_itself) {
+TEST_F(host_sources, private_memory_is_rejected) {
   std::vector<char> from_heap(1U << 20U);
   expect_not_exportable(from_heap.data(), from_heap.size(), private_text_);
   int on_stack = 0;
@@ -450,7 +449,7 @@ TEST_F(host_sources, are_memfds_and_not_what_a_process_has_for_itself) {
   expect_not_exportable(bytes_of(map(file, page)), page, private_text_);
 }
 
-TEST_F(host_sources, are_given_by_a_sealed_memfd_wherever_the_range_lies) {
+TEST_F(host_sources, sealed_memfd_is_accepted_for_any_range) {
   const auto fd = memfd(4 * page);
   const auto mapped = map(fd, 4 * page);
   const struct {
@@ -471,7 +470,7 @@ TEST_F(host_sources, are_given_by_a_sealed_memfd_wherever_the_range_lies) {
     EXPECT_TRUE(found->unchanged());
     const auto chunk = found->export_chunk(0);
     ASSERT_TRUE(chunk);
-    EXPECT_NE(chunk.get(), fd.get()) << "the caller's descriptor stays its own";
+    EXPECT_NE(chunk.get(), fd.get()) << "the caller keeps its descriptor";
     EXPECT_EQ(::fcntl(chunk.get(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
     struct stat here {};
     struct stat there {};
@@ -482,7 +481,7 @@ TEST_F(host_sources, are_given_by_a_sealed_memfd_wherever_the_range_lies) {
   EXPECT_EQ(::fcntl(fd.get(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
 }
 
-TEST_F(host_sources, count_offsets_from_the_files_beginning) {
+TEST_F(host_sources, offsets_are_relative_to_file) {
   const auto fd = memfd(8 * page);
   const auto window = map(fd, 2 * page, 5 * page);
   const auto found = find_source("kv", bytes_of(window) + 100, page);
@@ -493,7 +492,7 @@ TEST_F(host_sources, count_offsets_from_the_files_beginning) {
 TEST_F(host_sources, may_be_mapped_in_pieces) {
   const auto fd = memfd(4 * page);
   const auto mapped = map(fd, 4 * page);
-  // Other rights for the middle: three lines of /proc/self/maps.
+  // Different permissions for the middle: three lines of /proc/self/maps.
   ASSERT_EQ(::mprotect(bytes_of(mapped) + page, page, PROT_READ), 0);
   const auto found = find_source("kv", bytes_of(mapped) + 10, 3 * page);
   EXPECT_EQ(found->offset_bytes(), 10U);
@@ -513,14 +512,14 @@ TEST_F(host_sources, may_be_mapped_in_pieces) {
   EXPECT_EQ(find_source("kv", bytes_of(mapped) + page, page)->offset_bytes(), page);
 }
 
-TEST_F(host_sources, are_not_mapped_privately) {
+TEST_F(host_sources, private_mapping_is_rejected) {
   const auto fd = memfd(page);
   const auto mapped = map(fd, page, 0, MAP_PRIVATE);
   expect_not_exportable(
       bytes_of(mapped), page, "the memfd is mapped with MAP_PRIVATE (map it with MAP_SHARED)");
 }
 
-TEST_F(host_sources, are_sealed) {
+TEST_F(host_sources, unsealed_memfd_is_rejected) {
   const std::string text =
       "the memfd is not sealed: any process that has it could shrink it while others use it (seal "
       "it with "
@@ -533,7 +532,7 @@ TEST_F(host_sources, are_sealed) {
   }
 }
 
-TEST_F(host_sources, have_their_descriptor_open_for_writing) {
+TEST_F(host_sources, descriptor_must_be_open_for_writing) {
   const std::string text =
       "the mapped memfd is not open for reading and writing in this process (keep "
       "its descriptor open until the memory is shared)";
@@ -548,7 +547,7 @@ TEST_F(host_sources, have_their_descriptor_open_for_writing) {
   expect_not_exportable(bytes_of(mapped), page, text);
 }
 
-TEST_F(host_sources, end_where_their_file_ends) {
+TEST_F(host_sources, range_must_be_within_file) {
   const auto fd = memfd(page + 100);
   const auto mapped = map(fd, 2 * page);
   EXPECT_TRUE(find_source("kv", bytes_of(mapped), page + 100));
@@ -558,7 +557,7 @@ TEST_F(host_sources, end_where_their_file_ends) {
   expect_not_exportable(bytes_of(mapped) + page + 100, 1, text);
 }
 
-// ---- what this process exported ----
+// ---- exports of this process ----
 
 remote_memory exported(void* address, std::uint64_t bytes, std::uint64_t buffer_id) {
   remote_memory memory;
@@ -570,7 +569,7 @@ remote_memory exported(void* address, std::uint64_t bytes, std::uint64_t buffer_
   return memory;
 }
 
-TEST(own_exports, are_the_pointer_itself_as_long_as_they_are_shared) {
+TEST(own_exports, open_as_pointer_while_shared) {
   std::vector<std::byte> bytes(64, std::byte{5});
   const auto memory = exported(bytes.data(), bytes.size(), 7);
   const std::string text =
@@ -590,7 +589,7 @@ TEST(own_exports, are_the_pointer_itself_as_long_as_they_are_shared) {
     EXPECT_EQ(bytes[0], std::byte{5});
     EXPECT_EQ(bytes[2], std::byte{9});
 
-    // What was never said by this process could point anywhere into it.
+    // Anything else that this process did not export could point anywhere into it.
     for (const auto& wrong : {exported(bytes.data() + 1, bytes.size(), 7),
                               exported(bytes.data(), bytes.size() + 1, 7),
                               exported(bytes.data(), bytes.size() - 1, 7),
@@ -599,7 +598,7 @@ TEST(own_exports, are_the_pointer_itself_as_long_as_they_are_shared) {
     }
   }
   EXPECT_EQ(error_of([&] { static_cast<void>(open(memory)); }, errc::gone_or_replaced), text);
-  EXPECT_EQ(bytes[2], std::byte{9}) << "the memory stays its owner's";
+  EXPECT_EQ(bytes[2], std::byte{9}) << "the owner keeps the memory";
 }
 
 TEST(own_exports, are_counted) {
@@ -614,18 +613,18 @@ TEST(own_exports, are_counted) {
             "open \"kv\": this process no longer shares that memory (share it again)");
 }
 
-TEST(own_exports, are_of_this_very_process) {
+TEST(own_exports, belong_to_this_process) {
   std::byte one{};
   auto memory = exported(&one, 1, 7);
   EXPECT_TRUE(is_own(memory));
   ++memory.exporter.epoch[0];
-  EXPECT_FALSE(is_own(memory)) << "a forked child, or a later process of the same number";
+  EXPECT_FALSE(is_own(memory)) << "a forked child, or a later process with the same number";
   memory = exported(&one, 1, 7);
   ++memory.exporter.pid_namespace;
   EXPECT_FALSE(is_own(memory));
 }
 
-TEST(other_machines, are_told_by_their_boot) {
+TEST(other_machines, are_recognised_by_boot_id) {
   auto exporter = base::this_process();
   ASSERT_FALSE(exporter.boot_id.empty()) << "/proc is not mounted";
   EXPECT_NO_THROW(check_same_machine("kv", exporter));
@@ -635,7 +634,7 @@ TEST(other_machines, are_told_by_their_boot) {
             "(boot id another, here " +
                 here + ") (share and open memory on the same machine)");
   exporter.boot_id.clear();
-  EXPECT_NO_THROW(check_same_machine("kv", exporter)) << "not known is no proof";
+  EXPECT_NO_THROW(check_same_machine("kv", exporter)) << "an unknown boot id proves nothing";
 }
 
 }  // namespace

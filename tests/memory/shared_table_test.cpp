@@ -15,8 +15,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// The driver takes 9 ms for a peer's memory: others must not wait for that.
-TEST(shared_table, makes_different_ones_at_the_same_time) {
+/// The driver takes 9 ms to map a peer's memory: other keys must not wait for that.
+TEST(shared_table, creates_different_keys_concurrently) {
   shared_table<int, int> all;
   std::latch both(2);
   const auto make = [&] {
@@ -36,7 +36,7 @@ bool always(const addresses::entry& /*of*/) {
   return true;
 }
 
-TEST(opened_addresses, tell_old_memory_from_new) {
+TEST(opened_addresses, distinguish_old_memory_from_new) {
   addresses all;
   addresses::place first;
   addresses::place place;
@@ -48,10 +48,10 @@ TEST(opened_addresses, tell_old_memory_from_new) {
   EXPECT_EQ(all.enter(opening, 3, 0x1000, always, place), addresses::verdict::another);
   const auto never = [](const addresses::entry&) { return false; };
   EXPECT_EQ(all.enter(opening, 3, 0x1000, never, place), addresses::verdict::entered)
-      << "a reset has ended what was there";
+      << "a reset has destroyed the previous mapping";
 }
 
-TEST(opened_addresses, are_unsure_when_another_was_closed_while_the_driver_opened) {
+TEST(opened_addresses, are_unsure_if_closed_during_open) {
   addresses all;
   addresses::place old;
   addresses::place place;
@@ -65,13 +65,13 @@ TEST(opened_addresses, are_unsure_when_another_was_closed_while_the_driver_opene
     all.closed(old);
     EXPECT_EQ(all.enter(opening, 2, 0x1000, always, place), addresses::verdict::unsure);
     EXPECT_EQ(all.enter(opening, 2, 0x2000, always, place), addresses::verdict::entered)
-        << "another address has nothing to do with it";
+        << "another address is unaffected";
   }
   const addresses::opening again(all);
   EXPECT_EQ(all.enter(again, 2, 0x1000, always, place), addresses::verdict::entered);
 }
 
-TEST(opened_addresses, wait_for_one_that_is_being_closed) {
+TEST(opened_addresses, wait_while_address_is_being_closed) {
   addresses all;
   addresses::place old;
   {
