@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each case is one row of what the driver was measured to do, checked on the driver that is loaded:
-// the real one or the fake. Sizes stay small, except where freed memory is looked for among other
-// users of the GPU.
+// Each case is one row of the measured behaviour of the driver, checked on the loaded driver: the
+// real one or the fake. Sizes stay small, except where freed memory is measured while others use
+// the GPU.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -25,7 +25,7 @@ TEST_F(driver_facts, I1_handle_carries_exporters_pid_at_offset_8) {
 }
 
 TEST_F(driver_facts, I1_pid_is_that_of_the_exporters_own_namespace) {
-  if (const std::string why = why_no_namespaces(); !why.empty()) {
+  if (const std::string why = namespace_skip_reason(); !why.empty()) {
     GTEST_SKIP() << why;
   }
   agent_options options;
@@ -36,7 +36,7 @@ TEST_F(driver_facts, I1_pid_is_that_of_the_exporters_own_namespace) {
   EXPECT_EQ(pid_in(made_handle(maker, 0x12).bytes), 1);
 }
 
-TEST_F(driver_facts, I2_equal_pid_is_refused_and_other_pid_is_not) {
+TEST_F(driver_facts, I2_equal_pid_is_rejected_and_other_pid_is_not) {
   agent maker;
   agent user;
   answer handle = made_handle(maker, 0x21);
@@ -49,7 +49,7 @@ TEST_F(driver_facts, I2_equal_pid_is_refused_and_other_pid_is_not) {
 }
 
 TEST_F(driver_facts, I2_two_first_processes_of_two_pid_namespaces_collide) {
-  if (const std::string why = why_no_namespaces(); !why.empty()) {
+  if (const std::string why = namespace_skip_reason(); !why.empty()) {
     GTEST_SKIP() << why;
   }
   agent_options options;
@@ -99,9 +99,9 @@ TEST_F(driver_facts, I3_handle_of_an_interior_pointer_opens_the_base) {
   EXPECT_EQ(user.ask(order::check, 0x33).value, 1U);
 }
 
-TEST_F(driver_facts, I5_hidden_by_cuda_visible_devices_still_imports) {
+TEST_F(driver_facts, I5_gpu_hidden_by_cuda_visible_devices_imports) {
   if (!peers_) {
-    GTEST_SKIP() << "needs two GPUs that reach each other";
+    GTEST_SKIP() << "needs two GPUs that are peers";
   }
   agent maker;
   agent_options hidden;
@@ -133,7 +133,7 @@ TEST_F(driver_facts, I6_chunks_travel_as_descriptors) {
 }
 
 TEST_F(driver_facts, I6_chunks_travel_between_pid_namespaces) {
-  if (const std::string why = why_no_namespaces(); !why.empty()) {
+  if (const std::string why = namespace_skip_reason(); !why.empty()) {
     GTEST_SKIP() << why;
   }
   agent_options options;
@@ -172,7 +172,7 @@ TEST_F(driver_facts, I6_pools_travel_as_descriptors) {
   EXPECT_EQ(user.ask(order::check, 0x65).value, 0U);
 }
 
-TEST_F(driver_facts, I6_pool_made_without_handles_is_not_exportable) {
+TEST_F(driver_facts, I6_pool_without_handle_types_is_not_exportable) {
   agent maker;
   EXPECT_EQ(maker.ask(order::pool_plain).result, CUDA_ERROR_INVALID_VALUE);
 }
@@ -184,17 +184,17 @@ TEST_F(driver_facts, I6_other_descriptors_are_not_chunks) {
   const base::unique_fd memory(::memfd_create("not-a-chunk", MFD_CLOEXEC));
   ASSERT_EQ(::ftruncate(memory.get(), static_cast<off_t>(small)), 0);
   EXPECT_NE(user.ask(order::import_chunk, small, 0, nullptr, memory.get()).result, CUDA_SUCCESS);
-  EXPECT_OK(user.ask(order::create, small, 1)) << "the driver must survive that";
+  EXPECT_OK(user.ask(order::create, small, 1)) << "the driver must keep working";
 }
 
 TEST_F(driver_facts, I7_event_handles_need_a_shared_dev_shm) {
-  if (const std::string why = why_no_namespaces(); !why.empty()) {
+  if (const std::string why = namespace_skip_reason(); !why.empty()) {
     GTEST_SKIP() << why;
   }
   agent_options options;
   options.own_shm = true;
   agent user(options);
-  // Another PID namespace makes the PIDs differ, so that it is not their collision that fails.
+  // Another PID namespace makes the PIDs differ, so that the failure is not a PID collision.
   options.own_pid_namespace = true;
   agent maker(options);
   ASSERT_OK(user.started());
@@ -212,7 +212,7 @@ TEST_F(driver_facts, L1_descriptor_alone_keeps_memory_until_closed) {
   auto maker = std::make_unique<agent>();
   base::unique_fd fd = made_chunk(*maker, 0x71, gib);
   EXPECT_EQ(maker->end(), 0);
-  // This process has no driver in it: it only holds.
+  // This process has not loaded the driver: it only keeps the descriptor open.
   EXPECT_LE(watcher.ask(order::free_memory).value + gib * 9 / 10, before);
   {
     agent user;
@@ -252,14 +252,14 @@ TEST_F(driver_facts, L2_handle_not_opened_dies_with_its_exporter) {
   EXPECT_EQ(user.ask(order::open_handle, small, 0, handle.bytes).result, CUDA_ERROR_INVALID_HANDLE);
 }
 
-TEST_F(driver_facts, L3_read_only_is_the_importers_own_promise) {
+TEST_F(driver_facts, L3_read_only_is_chosen_by_the_importer) {
   agent maker;
   agent reader;
   agent writer;
   const base::unique_fd fd = made_chunk(maker, 0x77);
   import_and_map(reader, fd, CU_MEM_ACCESS_FLAGS_PROT_READ);
   EXPECT_EQ(reader.ask(order::write_word, 1).result, CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(reader.ask(order::check, 0x77).value, 0U) << "refused and harmless";
+  EXPECT_EQ(reader.ask(order::check, 0x77).value, 0U) << "rejected without effect";
   import_and_map(writer, fd, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
   EXPECT_OK(writer.ask(order::fill, 0x78));
   EXPECT_EQ(reader.ask(order::check, 0x78).value, 0U);
@@ -273,20 +273,20 @@ TEST_F(driver_facts, L4_handles_may_repeat_and_buffer_ids_do_not) {
   const answer second = made_handle(maker, 0x7a);
   const std::uint64_t second_id = maker.ask(order::buffer_id).value;
   EXPECT_NE(first_id, second_id);
-  // The real driver repeats a handle when it feels like it; the fake always, so that tests meet it.
-  if (on_the_fake()) {
+  // The real driver repeats handles sometimes; the fake always does, so that tests cover it.
+  if (on_fake_driver()) {
     EXPECT_EQ(std::memcmp(first.bytes, second.bytes, sizeof(first.bytes)), 0);
   }
 }
 
-TEST_F(driver_facts, more_than_the_device_has_is_out_of_memory) {
+TEST_F(driver_facts, allocation_above_device_memory_is_out_of_memory) {
   agent maker;
   const std::uint64_t total = maker.ask(order::free_memory).value2;
   EXPECT_EQ(maker.ask(order::create, total / small * small + small, 1).result,
             CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-TEST_F(driver_facts, stream_waits_on_a_registered_page_until_a_cpu_stores) {
+TEST_F(driver_facts, stream_waits_on_registered_page_for_cpu_store) {
   constexpr std::size_t page_bytes = 4096;
   const base::unique_fd fd(::memfd_create("page", MFD_CLOEXEC));
   ASSERT_EQ(::ftruncate(fd.get(), page_bytes), 0);
@@ -300,7 +300,7 @@ TEST_F(driver_facts, stream_waits_on_a_registered_page_until_a_cpu_stores) {
     ASSERT_OK(waiter.ask(order::write_stream, 9));
     __atomic_store_n(words, 6, __ATOMIC_SEQ_CST);
     EXPECT_EQ(waiter.ask(order::wait_done, 50).result, CUDA_ERROR_NOT_READY);
-    EXPECT_EQ(__atomic_load_n(words + 1, __ATOMIC_SEQ_CST), 0U) << "work behind the wait ran";
+    EXPECT_EQ(__atomic_load_n(words + 1, __ATOMIC_SEQ_CST), 0U) << "work after the wait ran";
     __atomic_store_n(words, 7, __ATOMIC_SEQ_CST);
     EXPECT_OK(waiter.ask(order::wait_done, 20'000));
     EXPECT_EQ(__atomic_load_n(words + 1, __ATOMIC_SEQ_CST), 9U);
@@ -310,7 +310,7 @@ TEST_F(driver_facts, stream_waits_on_a_registered_page_until_a_cpu_stores) {
 
 TEST_F(driver_facts, peer_gpu_maps_and_reads) {
   if (!peers_) {
-    GTEST_SKIP() << "needs two GPUs that reach each other";
+    GTEST_SKIP() << "needs two GPUs that are peers";
   }
   agent maker;
   agent_options other;

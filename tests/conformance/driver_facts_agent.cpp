@@ -47,11 +47,11 @@ void send_message(int socket, const message& sent, int fd) {
   }
 }
 
-// False when the other end is gone.
+// Returns false if the other end has been closed.
 bool receive_message(int socket, message& received, base::unique_fd& fd, int timeout_ms) {
   pollfd waited{socket, POLLIN, 0};
   if (base::retry([&] { return ::poll(&waited, 1, timeout_ms); }) == 0) {
-    throw std::runtime_error("no answer in time");
+    throw std::runtime_error("no reply in time");
   }
   iovec part{&received, sizeof(received)};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -73,7 +73,7 @@ bool receive_message(int socket, message& received, base::unique_fd& fd, int tim
   return true;
 }
 
-// In the child, between fork and exec. Does not return.
+// Runs in the child, between fork and exec. Does not return.
 [[noreturn]] void become_agent(const agent_options& options, int socket) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   for (const auto& [name, value] : options.environment) {
@@ -83,7 +83,7 @@ bool receive_message(int socket, message& received, base::unique_fd& fd, int tim
       ::setenv(name.c_str(), value.c_str(), 1);
     }
   }
-  // The real driver looks at itself in /proc, which must be that of the new namespace.
+  // The real driver reads its own entry in /proc, which must be that of the new namespace.
   if (options.own_pid_namespace &&
       (::unshare(CLONE_NEWNS) != 0 ||
        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
@@ -108,7 +108,7 @@ bool receive_message(int socket, message& received, base::unique_fd& fd, int tim
 
 }  // namespace
 
-std::string why_no_namespaces() {
+std::string namespace_skip_reason() {
   const pid_t child = ::fork();
   if (child == 0) {
     ::_exit(::unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC) == 0 ? 0 : errno);
@@ -117,7 +117,7 @@ std::string why_no_namespaces() {
   base::retry([&] { return ::waitpid(child, &status, 0); });
   const int number = WIFEXITED(status) ? WEXITSTATUS(status) : EINVAL;
   return number == 0 ? std::string()
-                     : std::string("namespaces cannot be made here: ") + std::strerror(number);
+                     : std::string("namespaces cannot be created here: ") + std::strerror(number);
 }
 
 agent::agent(const agent_options& options) {
@@ -127,8 +127,8 @@ agent::agent(const agent_options& options) {
   }
   socket_ = base::unique_fd(ends[0]);
   const base::unique_fd theirs(ends[1]);
-  // The new PID namespace is for children only, so one process more stands between, and passes the
-  // status on.
+  // A new PID namespace applies only to children, so an intermediate process is needed; it passes
+  // on the exit status.
   pid_ = ::fork();
   if (pid_ == 0) {
     if (!options.own_pid_namespace) {
@@ -173,7 +173,7 @@ answer agent::ask(
   message received;
   answer got;
   if (!receive_message(socket_.get(), received, got.fd, deadline_ms)) {
-    throw std::runtime_error("the agent is gone");
+    throw std::runtime_error("the agent has exited");
   }
   got.result = static_cast<cuda::CUresult>(received.result);
   got.value = received.number;
@@ -201,13 +201,13 @@ int agent::wait() {
   return status;
 }
 
-// The agent's own side of the socket; what it does with the orders is in driver_facts_orders.cpp.
+// The agent's end of the socket; driver_facts_orders.cpp executes the orders.
 bool next_order(message& received, base::unique_fd& fd) {
   fd.reset();
   return receive_message(agent_fd, received, fd, -1);
 }
 
-void give_answer(const message& sent, int fd) {
+void send_answer(const message& sent, int fd) {
   send_message(agent_fd, sent, fd);
 }
 

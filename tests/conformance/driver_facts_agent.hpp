@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Processes that use CUDA, driven by a test that does not: so the test may fork, hold descriptors
-// with no driver in it, and kill them.
+// Processes that use CUDA, driven by a test that does not: so the test can fork, keep descriptors
+// open without loading the driver, and kill them.
 
 #include <sys/types.h>
 
@@ -17,18 +17,18 @@
 
 namespace gpushm::conformance {
 
-/// What an agent can do; each has one allocation and one mapping at a time.
+/// The operations of an agent; each operates on one allocation and one mapping at a time.
 enum class order : std::uint32_t {
   /// number: ordinal. Loads the driver, makes the primary context current. value: its own PID,
-  /// value2: how many devices, bytes[0]: whether devices 0 and 1 are peers
+  /// value2: number of devices, bytes[0]: whether devices 0 and 1 are peers
   init,
   create,       ///< number: bytes, number2: chunks. VMM, exportable, mapped read-write in one range
-  create_rdma,  ///< number: bytes. The same of one chunk, with gpuDirectRDMACapable
+  create_rdma,  ///< number: bytes. The same with one chunk and gpuDirectRDMACapable
   chunk_rdma,   ///< value: gpuDirectRDMACapable in the properties of the first chunk
-  export_chunk,  ///< number: which. Answers with a descriptor
+  export_chunk,  ///< number: index. Replies with a descriptor
   import_chunk,  ///< with a descriptor. value: location id of its properties
-  map_imported,  ///< number: CUmemAccess_flags, number2: ordinal whose access is set
-  unmap,         ///< everything of VMM
+  map_imported,  ///< number: CUmemAccess_flags, number2: ordinal that gets access
+  unmap,         ///< all VMM mappings and chunks
   alloc,         ///< number: bytes, cuMemAlloc
   free,          ///< cuMemFree
   get_handle,    ///< number: offset into the allocation. bytes: the handle
@@ -36,12 +36,12 @@ enum class order : std::uint32_t {
   close_handle,
   buffer_id,     ///< value: CU_POINTER_ATTRIBUTE_BUFFER_ID
   fill,          ///< number: byte
-  check,         ///< number: byte. value: how many bytes differ
+  check,         ///< number: byte. value: number of bytes that differ
   write_word,    ///< number: value of 4 bytes to write at the start
   free_memory,   ///< value: free bytes of the device, value2: total
   pool_create,   ///< number: bytes. Pool with descriptor handles and one allocation
   pool_plain,    ///< a pool without handles; the result is that of exporting it
-  pool_export,   ///< answers with a descriptor; bytes: the pointer's export data
+  pool_export,   ///< replies with a descriptor; bytes: the pointer's export data
   pool_import,   ///< with a descriptor; bytes: the pointer's export data
   event_handle,  ///< bytes: handle of a new interprocess event
   event_open,    ///< bytes: the handle
@@ -49,16 +49,16 @@ enum class order : std::uint32_t {
               ///< first word
   wait_done,  ///< number: milliseconds at most. CUDA_ERROR_NOT_READY when the stream still waits
   write_stream,  ///< number: value that the stream then writes to the page's second word
-  // Those below name addresses and pools themselves, as answers gave them.
-  where,       ///< value, value2: address and bytes that the orders above are for
-  select,      ///< number: address, number2: bytes that they are for from now on
+  // The orders below name addresses and pools themselves, as returned in answers.
+  where,       ///< value, value2: address and bytes that the orders above apply to
+  select,      ///< number: address, number2: bytes that they apply to from now on
   attribute,   ///< number: address, number2: CUpointer_attribute. value: its bytes over zeros
   attributes,  ///< number: address. bytes: the four of `plural_attributes`, each over 8 times 0xff
   address_range,  ///< number: address. value, value2: base and bytes
   create_plain,   ///< number: bytes. VMM without handle types, mapped. value: address
   unmap_part,     ///< number: address, number2: bytes
   retain_chunk,   ///< number: address, number2: whether without a current context. value: handle
-                  ///< types of its properties, value2: the result of exporting it, which answers
+                  ///< types of its properties, value2: the result of exporting it, which replies
                   ///< with a descriptor
   host_plain,     ///< number: bytes, number2: whether of a memfd. value: address of pageable memory
   host_alloc,     ///< number: bytes, cuMemHostAlloc. value: address
@@ -68,27 +68,28 @@ enum class order : std::uint32_t {
   default_alloc,     ///< number: bytes, cuMemAllocAsync. value: address, value2: the default pool
   pool_make,         ///< number: CUmemAllocationHandleType. value: the pool
   pool_alloc,        ///< number: bytes, number2: pool. value: address
-  pool_descriptor,   ///< number: pool. Answers with a descriptor
+  pool_descriptor,   ///< number: pool. Replies with a descriptor
   pool_pointer,      ///< number: address. bytes: its export data
   pool_open,         ///< with a descriptor. value: the pool
   pool_take,         ///< number: pool; bytes: the pointer's export data. value: address
-  pool_take_wrong,   ///< as pool_take, with data that may crash: a signal ends the agent then
+  pool_take_wrong,   ///< as pool_take, with data that may crash: a signal then ends the agent
   pool_access,       ///< number: pool, number2: CUmemAccess_flags of the agent's device
   pool_trim,         ///< number: pool
   pool_destroy,      ///< number: pool
   pool_free,         ///< number: address, cuMemFreeAsync
   device_free,       ///< number: address, cuMemFree
-  use_context,       ///< number: whether the primary context is made current, or none
+  use_context,       ///< number: whether to make the primary context or no context current
   push_context,      ///< makes the primary context current with cuCtxPushCurrent
   retain_context,    ///< value: the CUcontext
   reset_context,     ///< cuDevicePrimaryCtxReset
-  context_active,    ///< value: whether cuDevicePrimaryCtxGetState says active
+  context_active,    ///< value: whether cuDevicePrimaryCtxGetState reports active
   device_attribute,  ///< number: CUdevice_attribute. value
   context_id,        ///< value: cuCtxGetId of the primary context
   end,               ///< exits with status 0
 };
 
-/// What `attributes` asks for at once; each is 8 bytes wide but the first, which is 4.
+/// The attributes that `attributes` queries in one call; each is 8 bytes wide except the first,
+/// which is 4.
 inline constexpr std::array<cuda::CUpointer_attribute, 4> plural_attributes = {
     cuda::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
     cuda::CU_POINTER_ATTRIBUTE_BUFFER_ID,
@@ -114,35 +115,35 @@ struct answer {
 struct agent_options {
   int ordinal = 0;
   bool own_pid_namespace = false;  ///< is PID 1 of a new one
-  bool own_shm = false;  ///< also new IPC and mount namespaces, with a /dev/shm of its own
+  bool own_shm = false;            ///< also new IPC and mount namespaces, with its own /dev/shm
   std::vector<std::pair<std::string, std::string>> environment;  ///< added; an empty value removes
 };
 
-/// One child process. Every answer is waited for at most a minute. Killed by its destructor.
+/// A child process. Waits at most a minute for each answer. Killed by the destructor.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class agent {
  public:
-  /// Starts it; `started` says how its `init` went.
+  /// Starts it; `started` returns the result of its `init`.
   explicit agent(const agent_options& options = {});
   agent(const agent&) = delete;
   agent& operator=(const agent&) = delete;
   ~agent();
 
-  /// Throws std::runtime_error when the agent is gone or does not answer.
+  /// Throws std::runtime_error if the agent has exited or does not reply.
   answer ask(order what,
              std::uint64_t number = 0,
              std::uint64_t number2 = 0,
              const char* bytes = nullptr,
              int fd = -1);
   [[nodiscard]] const answer& started() const noexcept { return started_; }
-  /// Its PID as this process sees it.
+  /// Its PID in this process's namespace.
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
-  /// SIGKILL, and waits for the end.
+  /// Sends SIGKILL, and waits for the exit.
   void kill();
-  /// Ends it in order; returns its wait status.
+  /// Requests its exit; returns its wait status.
   int end();
-  /// Waits for its end without asking for it; the wait status.
+  /// Waits for its exit without requesting it; returns the wait status.
   int wait();
 
  private:
@@ -154,7 +155,7 @@ class agent {
 /// Runs as an agent on descriptor 3; returns the exit status.
 int agent_main();
 
-/// Empty when namespaces can be made here; else why not.
-[[nodiscard]] std::string why_no_namespaces();
+/// Empty if namespaces can be created here; the reason otherwise.
+[[nodiscard]] std::string namespace_skip_reason();
 
 }  // namespace gpushm::conformance

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a reset of the primary context leaves (E). Always in a child process.
+// The effects of resetting the primary context (E). Always in a child process.
 #include <gtest/gtest.h>
 
 #include "tests/conformance/driver_facts_fixture.hpp"
@@ -9,14 +9,14 @@ namespace {
 
 using namespace gpushm::cuda;
 
-// The context that every agent begins with, reset and retained again.
+// Resets and retains the context that every agent starts with.
 void reset_and_retain(agent& of) {
   ASSERT_OK(of.ask(order::reset_context));
   ASSERT_OK(of.ask(order::retain_context));
   ASSERT_OK(of.ask(order::use_context, 1));
 }
 
-TEST_F(driver_facts, E1_a_reset_destroys_a_context_that_is_retained) {
+TEST_F(driver_facts, E1_reset_destroys_retained_context) {
   agent user;
   const answer before = user.ask(order::context_active);
   ASSERT_OK(before);
@@ -26,12 +26,12 @@ TEST_F(driver_facts, E1_a_reset_destroys_a_context_that_is_retained) {
   const answer after = user.ask(order::context_active);
   ASSERT_OK(after);
   EXPECT_EQ(after.value, 0U);
-  EXPECT_OK(user.ask(order::push_context)) << "this does not tell";
+  EXPECT_OK(user.ask(order::push_context)) << "this does not detect it";
   EXPECT_EQ(user.ask(order::context_id).result, CUDA_ERROR_CONTEXT_IS_DESTROYED);
   EXPECT_EQ(user.ask(order::alloc, small).result, CUDA_ERROR_CONTEXT_IS_DESTROYED);
 }
 
-TEST_F(driver_facts, E2_the_same_context_returns_with_another_id) {
+TEST_F(driver_facts, E2_same_context_has_new_id_after_reset) {
   agent user;
   const answer first = user.ask(order::context_id);
   ASSERT_OK(first);
@@ -49,7 +49,7 @@ TEST_F(driver_facts, E2_the_same_context_returns_with_another_id) {
   EXPECT_OK(user.ask(order::alloc, small));
 }
 
-TEST_F(driver_facts, E3_chunks_survive_a_reset) {
+TEST_F(driver_facts, E3_chunks_survive_reset) {
   agent maker;
   agent user;
   import_and_map(user, made_chunk(maker, 0xe3));
@@ -61,7 +61,7 @@ TEST_F(driver_facts, E3_chunks_survive_a_reset) {
   EXPECT_OK(maker.ask(order::unmap));
 }
 
-TEST_F(driver_facts, E4_allocations_and_opened_handles_do_not_survive_a_reset) {
+TEST_F(driver_facts, E4_allocations_and_handles_do_not_survive_reset) {
   agent maker;
   agent user;
   const answer handle = made_handle(maker, 0xe4);

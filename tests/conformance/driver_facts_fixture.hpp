@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What the files with the facts share.
+// Helpers shared by the files with the facts.
 
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ inline void put_pid(char* handle, std::int32_t pid) {
   std::memcpy(handle + cuda::ipc_handle_pid_offset, &pid, sizeof(pid));
 }
 
-inline bool on_the_fake() {
+inline bool on_fake_driver() {
   return std::getenv("GPUSHM_FAKE_GPU_ROOT") != nullptr;
 }
 
@@ -62,7 +62,7 @@ class driver_facts : public ::testing::Test {
 #define EXPECT_OK(asked) EXPECT_EQ((asked).result, ::gpushm::cuda::CUDA_SUCCESS)
 #define ASSERT_OK(asked) ASSERT_EQ((asked).result, ::gpushm::cuda::CUDA_SUCCESS)
 
-// Makes `maker` hold `small` bytes of VMM memory full of `byte`, and gives its descriptor.
+// Makes `maker` allocate `bytes` of VMM memory filled with `byte`, and returns its descriptor.
 inline base::unique_fd made_chunk(agent& maker, int byte, std::uint64_t bytes = small) {
   EXPECT_OK(maker.ask(order::create, bytes, 1));
   EXPECT_OK(maker.ask(order::fill, static_cast<std::uint64_t>(byte)));
@@ -88,7 +88,7 @@ inline answer made_handle(agent& maker, int byte) {
   return handle;
 }
 
-/// Address of the one allocation that the agent's last order made or opened.
+/// Address of the allocation that the agent's last order created or opened.
 inline std::uint64_t address_in(agent& of) {
   const answer where = of.ask(order::where);
   EXPECT_OK(where);
@@ -105,7 +105,7 @@ inline void fill_at(agent& of, std::uint64_t address, std::uint64_t bytes, int b
   ASSERT_OK(of.ask(order::fill, static_cast<std::uint64_t>(byte)));
 }
 
-/// How many of `bytes` at `address` are not `byte`; all when they cannot be read.
+/// The number of `bytes` at `address` that are not `byte`; all if they cannot be read.
 inline std::uint64_t wrong_bytes_at(agent& of,
                                     std::uint64_t address,
                                     std::uint64_t bytes,

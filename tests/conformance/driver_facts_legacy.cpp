@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Legacy handles of memory that exists already (C).
+// Legacy handles of existing memory (C).
 #include <gtest/gtest.h>
 
 #include "tests/conformance/driver_facts_fixture.hpp"
@@ -9,7 +9,7 @@ namespace {
 
 using namespace gpushm::cuda;
 
-// Opens `handle`; the address.
+// Opens `handle` and returns the address.
 std::uint64_t opened_at(agent& user, const answer& handle) {
   EXPECT_OK(user.ask(order::open_handle, small, 0, handle.bytes));
   return address_in(user);
@@ -20,7 +20,7 @@ void close_at(agent& user, std::uint64_t address) {
   ASSERT_OK(user.ask(order::close_handle));
 }
 
-TEST_F(driver_facts, C1_a_handle_needs_a_current_context) {
+TEST_F(driver_facts, C1_handle_needs_current_context) {
   agent maker;
   ASSERT_OK(maker.ask(order::alloc, small));
   ASSERT_OK(maker.ask(order::use_context, 0));
@@ -29,7 +29,7 @@ TEST_F(driver_facts, C1_a_handle_needs_a_current_context) {
   EXPECT_OK(maker.ask(order::get_handle, 0));
 }
 
-TEST_F(driver_facts, C2_only_memory_of_cuMemAlloc_has_a_handle) {
+TEST_F(driver_facts, C2_only_cuMemAlloc_memory_has_handle) {
   agent maker;
   const answer handle = made_handle(maker, 0xc2);
   ASSERT_OK(maker.ask(order::create, small, 1));
@@ -48,7 +48,7 @@ TEST_F(driver_facts, C2_only_memory_of_cuMemAlloc_has_a_handle) {
   EXPECT_EQ(user.ask(order::get_handle, 0).result, CUDA_ERROR_INVALID_VALUE) << "of an opened one";
 }
 
-TEST_F(driver_facts, C3_opens_of_one_handle_are_one_mapping_and_counted) {
+TEST_F(driver_facts, C3_opens_of_handle_share_counted_mapping) {
   agent maker;
   agent user;
   answer handle = made_handle(maker, 0xc3);
@@ -64,7 +64,7 @@ TEST_F(driver_facts, C3_opens_of_one_handle_are_one_mapping_and_counted) {
             CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_F(driver_facts, C4_a_mapping_keeps_what_its_exporter_freed) {
+TEST_F(driver_facts, C4_mapping_keeps_memory_freed_by_exporter) {
   agent maker;
   agent user;
   const answer first = made_handle(maker, 0xc4);
@@ -77,7 +77,7 @@ TEST_F(driver_facts, C4_a_mapping_keeps_what_its_exporter_freed) {
   EXPECT_EQ(wrong_bytes_at(user, new_address, small, 0xc5), 0U);
 }
 
-TEST_F(driver_facts, C5_a_dead_exporters_handle_opens_while_it_is_open) {
+TEST_F(driver_facts, C5_dead_exporters_handle_opens_while_open) {
   agent maker;
   agent user;
   const answer handle = made_handle(maker, 0xc6);

@@ -7,7 +7,7 @@
 
 #include "tests/conformance/driver_facts_agent.hpp"
 
-// The conformance suite, which also serves as the processes that it drives.
+// The conformance suite; its binary also runs as the agents that it drives.
 int main(int argc, char** argv) {
   if (argc == 2 && std::string_view(argv[1]) == "--agent") {
     try {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the driver says of memory that exists already: attributes of pointers (A), and retained
-// chunks (B).
+// The driver's information about existing memory: attributes of pointers (A), and retained chunks
+// (B).
 #include <gtest/gtest.h>
 
 #include <set>
@@ -14,11 +14,11 @@ namespace {
 
 using namespace gpushm::cuda;
 
-// Far from where anything is mapped.
+// Far from any mapping.
 constexpr std::uint64_t never_mapped = 0x1000'0000'0000;
 
-// The singular form refuses the address; the plural one says zeros for the first two, and leaves
-// the two of the range as they were, or says what is reserved there.
+// The singular form rejects the address; the plural one returns zeros for the first two, and either
+// leaves the two of the range unchanged, or returns the reservation.
 void expect_unknown(agent& of,
                     std::uint64_t address,
                     const std::string& what,
@@ -33,7 +33,7 @@ void expect_unknown(agent& of,
     std::uint64_t value = 0;
     std::memcpy(&value, all.bytes + i * sizeof(value), sizeof(value));
     if (i < 2) {
-      // The first is 4 bytes wide, so the rest of its place keeps what was there.
+      // The first is 4 bytes wide, so the rest of its slot is unchanged.
       EXPECT_EQ(value, i == 0 ? 0xffff'ffff'0000'0000 : 0U) << what << ", attribute " << i;
     } else if (!reserved) {
       EXPECT_EQ(value, ~std::uint64_t{0}) << what << ", attribute " << i;
@@ -41,13 +41,13 @@ void expect_unknown(agent& of,
   }
 }
 
-// A chunk of a reservation that is larger by as much again, which nothing is mapped to.
-void reserve_with_a_hole(agent& maker) {
+// Creates a chunk in a reservation of twice its size; nothing is mapped in the second half.
+void reserve_with_hole(agent& maker) {
   ASSERT_OK(maker.ask(order::create, small, 2));
   ASSERT_OK(maker.ask(order::unmap_part, address_in(maker) + small, small));
 }
 
-TEST_F(driver_facts, A1_what_is_not_the_drivers_is_an_invalid_value) {
+TEST_F(driver_facts, A1_unknown_address_is_invalid_value) {
   agent maker;
   const answer heap = maker.ask(order::host_plain, small, 0);
   ASSERT_OK(heap);
@@ -63,14 +63,14 @@ TEST_F(driver_facts, A1_what_is_not_the_drivers_is_an_invalid_value) {
             CU_MEMORYTYPE_DEVICE);
   ASSERT_OK(maker.ask(order::free));
   expect_unknown(maker, freed, "freed");
-  ASSERT_NO_FATAL_FAILURE(reserve_with_a_hole(maker));
+  ASSERT_NO_FATAL_FAILURE(reserve_with_hole(maker));
   const std::uint64_t reserved = address_in(maker);
   EXPECT_EQ(attribute_in(maker, reserved, CU_POINTER_ATTRIBUTE_MEMORY_TYPE).value,
             CU_MEMORYTYPE_DEVICE);
   expect_unknown(maker, reserved + small, "reserved without memory", true);
 }
 
-TEST_F(driver_facts, A1_address_range_of_what_is_not_the_drivers_is_not_found) {
+TEST_F(driver_facts, A1_range_of_unknown_address_is_not_found) {
   agent maker;
   for (const std::uint64_t of_memfd : {0U, 1U}) {
     const answer plain = maker.ask(order::host_plain, small, of_memfd);
@@ -100,7 +100,7 @@ TEST_F(driver_facts, A2_attributes_need_no_current_context) {
   expect_unknown(maker, never_mapped, "never mapped");
 }
 
-TEST_F(driver_facts, A3_buffer_id_is_new_at_an_address_used_before) {
+TEST_F(driver_facts, A3_buffer_id_is_new_at_reused_address) {
   agent maker;
   std::set<std::uint64_t> ids;
   std::set<std::uint64_t> addresses;
@@ -115,10 +115,10 @@ TEST_F(driver_facts, A3_buffer_id_is_new_at_an_address_used_before) {
     ASSERT_OK(maker.ask(order::free));
   }
   EXPECT_EQ(ids.size(), rounds);
-  EXPECT_LT(addresses.size(), rounds) << "no address was used again, so nothing is shown";
+  EXPECT_LT(addresses.size(), rounds) << "no address was reused, so nothing is proven";
 }
 
-TEST_F(driver_facts, A4_range_of_an_allocation_is_exact_and_its_mapping_is_rounded) {
+TEST_F(driver_facts, A4_allocation_range_is_exact_and_mapping_rounded) {
   agent maker;
   ASSERT_OK(maker.ask(order::alloc, 5 * mib));
   const std::uint64_t address = address_in(maker);
@@ -131,7 +131,7 @@ TEST_F(driver_facts, A4_range_of_an_allocation_is_exact_and_its_mapping_is_round
   }
 }
 
-TEST_F(driver_facts, A4_range_of_vmm_is_the_reservation_and_its_mapping_the_chunk) {
+TEST_F(driver_facts, A4_vmm_range_is_reservation_and_mapping_is_chunk) {
   agent maker;
   ASSERT_OK(maker.ask(order::create, small, 3));
   const std::uint64_t base = address_in(maker);
@@ -143,12 +143,12 @@ TEST_F(driver_facts, A4_range_of_vmm_is_the_reservation_and_its_mapping_the_chun
               base + chunk * small);
     EXPECT_EQ(attribute_in(maker, at, CU_POINTER_ATTRIBUTE_MAPPING_SIZE).value, small);
   }
-  // Also where only a part of the reservation has memory.
+  // Also if only a part of the reservation has memory.
   ASSERT_OK(maker.ask(order::unmap_part, base + small, 2 * small));
   EXPECT_EQ(attribute_in(maker, base, CU_POINTER_ATTRIBUTE_RANGE_SIZE).value, 3 * small);
 }
 
-struct said_of {
+struct pointer_attributes {
   std::uint64_t address;
   CUmemorytype type;
   std::uint64_t legacy;
@@ -156,7 +156,7 @@ struct said_of {
   std::uint64_t pool;
 };
 
-void expect_said(agent& of, const said_of& wanted, const std::string& what) {
+void expect_attributes(agent& of, const pointer_attributes& wanted, const std::string& what) {
   const auto expect = [&](CUpointer_attribute which, std::uint64_t value) {
     const answer got = attribute_in(of, wanted.address, which);
     EXPECT_OK(got) << what << ", attribute " << which;
@@ -168,41 +168,41 @@ void expect_said(agent& of, const said_of& wanted, const std::string& what) {
   expect(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, wanted.pool);
 }
 
-TEST_F(driver_facts, A5_attributes_say_what_can_be_exported) {
+TEST_F(driver_facts, A5_attributes_of_exportable_memory) {
   agent maker;
   ASSERT_OK(maker.ask(order::alloc, small));
-  expect_said(maker, {address_in(maker), CU_MEMORYTYPE_DEVICE, 1, 0, 0}, "cuMemAlloc");
+  expect_attributes(maker, {address_in(maker), CU_MEMORYTYPE_DEVICE, 1, 0, 0}, "cuMemAlloc");
   ASSERT_OK(maker.ask(order::create, small, 1));
-  expect_said(maker, {address_in(maker), CU_MEMORYTYPE_DEVICE, 0, 1, 0}, "exportable VMM");
+  expect_attributes(maker, {address_in(maker), CU_MEMORYTYPE_DEVICE, 0, 1, 0}, "exportable VMM");
   const answer plain = maker.ask(order::create_plain, small);
   ASSERT_OK(plain);
-  expect_said(maker, {plain.value, CU_MEMORYTYPE_DEVICE, 0, 0, 0}, "VMM without handles");
+  expect_attributes(maker, {plain.value, CU_MEMORYTYPE_DEVICE, 0, 0, 0}, "VMM without handles");
   const answer by_default = maker.ask(order::default_alloc, small);
   ASSERT_OK(by_default);
   ASSERT_NE(by_default.value2, 0U);
-  expect_said(maker,
-              {by_default.value, CU_MEMORYTYPE_DEVICE, 0, 0, by_default.value2},
-              "the default pool's");
+  expect_attributes(
+      maker, {by_default.value, CU_MEMORYTYPE_DEVICE, 0, 0, by_default.value2}, "default pool");
   for (const std::uint64_t handle_types :
        {CU_MEM_HANDLE_TYPE_NONE, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR}) {
     const answer pool = maker.ask(order::pool_make, handle_types);
     ASSERT_OK(pool);
     const answer memory = maker.ask(order::pool_alloc, small, pool.value);
     ASSERT_OK(memory);
-    expect_said(maker,
-                {memory.value, CU_MEMORYTYPE_DEVICE, 0, handle_types, pool.value},
-                "a pool's, handle types " + std::to_string(handle_types));
+    expect_attributes(maker,
+                      {memory.value, CU_MEMORYTYPE_DEVICE, 0, handle_types, pool.value},
+                      "pool with handle types " + std::to_string(handle_types));
   }
 }
 
-TEST_F(driver_facts, A5_attributes_of_what_is_imported_say_that_it_cannot_be_exported) {
+TEST_F(driver_facts, A5_attributes_of_imported_memory) {
   agent maker;
   agent user;
   import_and_map(user, made_chunk(maker, 0xa5));
-  expect_said(user, {address_in(user), CU_MEMORYTYPE_DEVICE, 0, 0, 0}, "imported VMM");
+  expect_attributes(user, {address_in(user), CU_MEMORYTYPE_DEVICE, 0, 0, 0}, "imported VMM");
   const answer handle = made_handle(maker, 0xa6);
   ASSERT_OK(user.ask(order::open_handle, small, 0, handle.bytes));
-  expect_said(user, {address_in(user), CU_MEMORYTYPE_DEVICE, 0, 0, 0}, "opened legacy handle");
+  expect_attributes(
+      user, {address_in(user), CU_MEMORYTYPE_DEVICE, 0, 0, 0}, "opened legacy handle");
   const answer pool = maker.ask(order::pool_make, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   ASSERT_OK(pool);
   const answer memory = maker.ask(order::pool_alloc, small, pool.value);
@@ -215,24 +215,24 @@ TEST_F(driver_facts, A5_attributes_of_what_is_imported_say_that_it_cannot_be_exp
   ASSERT_OK(opened);
   const answer taken = user.ask(order::pool_take, opened.value, 0, data.bytes);
   ASSERT_OK(taken);
-  expect_said(user, {taken.value, CU_MEMORYTYPE_DEVICE, 0, 0, opened.value}, "imported pool's");
+  expect_attributes(user, {taken.value, CU_MEMORYTYPE_DEVICE, 0, 0, opened.value}, "imported pool");
 }
 
-TEST_F(driver_facts, A6_pinned_memory_is_the_hosts_and_cannot_be_exported) {
+TEST_F(driver_facts, A6_pinned_memory_is_host_memory_and_not_exportable) {
   agent maker;
   const answer pinned = maker.ask(order::host_alloc, small);
   ASSERT_OK(pinned);
-  expect_said(maker, {pinned.value, CU_MEMORYTYPE_HOST, 0, 0, 0}, "cuMemHostAlloc");
+  expect_attributes(maker, {pinned.value, CU_MEMORYTYPE_HOST, 0, 0, 0}, "cuMemHostAlloc");
   ASSERT_OK(maker.ask(order::host_free, pinned.value));
   const answer plain = maker.ask(order::host_plain, small, 1);
   ASSERT_OK(plain);
   ASSERT_OK(maker.ask(order::host_register, plain.value, small));
-  expect_said(maker, {plain.value, CU_MEMORYTYPE_HOST, 0, 0, 0}, "registered");
+  expect_attributes(maker, {plain.value, CU_MEMORYTYPE_HOST, 0, 0, 0}, "registered");
   ASSERT_OK(maker.ask(order::host_unregister, plain.value));
-  expect_unknown(maker, plain.value, "registered no more");
+  expect_unknown(maker, plain.value, "no longer registered");
 }
 
-TEST_F(driver_facts, B1_an_interior_pointer_retains_its_chunk) {
+TEST_F(driver_facts, B1_interior_pointer_retains_its_chunk) {
   agent maker;
   ASSERT_OK(maker.ask(order::create, small, 3));
   const std::uint64_t base = address_in(maker);
@@ -267,7 +267,7 @@ TEST_F(driver_facts, B2_only_vmm_memory_is_retained) {
   }
 }
 
-TEST_F(driver_facts, B3_an_imported_chunk_is_retained_but_not_exported_again) {
+TEST_F(driver_facts, B3_imported_chunk_is_retained_but_not_exportable) {
   agent maker;
   agent user;
   import_and_map(user, made_chunk(maker, 0xb3));
@@ -279,16 +279,16 @@ TEST_F(driver_facts, B3_an_imported_chunk_is_retained_but_not_exported_again) {
   EXPECT_EQ(user.ask(order::check, 0xb3).value, 0U);
 }
 
-// Whichever interface the dead process used, and whichever the new one.
-TEST_F(driver_facts, L7_fresh_memory_shows_nothing_of_a_dead_process) {
-  const std::uint64_t looked_at = on_the_fake() ? 16 * mib : gib;
+// For each interface that the dead process used, and each that the new one uses.
+TEST_F(driver_facts, L7_fresh_memory_has_no_data_of_dead_process) {
+  const std::uint64_t checked_bytes = on_fake_driver() ? 16 * mib : gib;
   for (const auto kind : {order::create, order::alloc, order::pool_alloc}) {
     {
       agent dying;
       const answer room = dying.ask(order::free_memory);
       ASSERT_OK(room);
-      // Nearly all there is, so that what is allocated next has been the dead process's.
-      const std::uint64_t all = on_the_fake() ? 256 * mib : (room.value - gib) / small * small;
+      // Nearly all free memory, so that the next allocations reuse the dead process's memory.
+      const std::uint64_t all = on_fake_driver() ? 256 * mib : (room.value - gib) / small * small;
       std::uint64_t address = 0;
       if (kind == order::pool_alloc) {
         const answer pool = dying.ask(order::pool_make, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -301,20 +301,20 @@ TEST_F(driver_facts, L7_fresh_memory_shows_nothing_of_a_dead_process) {
         address = address_in(dying);
       }
       fill_at(dying, address, all, 0xd7);
-      EXPECT_EQ(wrong_bytes_at(dying, address, looked_at, 0xd7), 0U);
+      EXPECT_EQ(wrong_bytes_at(dying, address, checked_bytes, 0xd7), 0U);
       dying.kill();
     }
     agent fresh;
-    ASSERT_OK(fresh.ask(order::create, looked_at, 1));
-    EXPECT_EQ(wrong_bytes_at(fresh, address_in(fresh), looked_at, 0), 0U) << "virtual memory";
+    ASSERT_OK(fresh.ask(order::create, checked_bytes, 1));
+    EXPECT_EQ(wrong_bytes_at(fresh, address_in(fresh), checked_bytes, 0), 0U) << "virtual memory";
     agent other;
-    ASSERT_OK(other.ask(order::alloc, looked_at));
-    EXPECT_EQ(wrong_bytes_at(other, address_in(other), looked_at, 0), 0U) << "cuMemAlloc";
+    ASSERT_OK(other.ask(order::alloc, checked_bytes));
+    EXPECT_EQ(wrong_bytes_at(other, address_in(other), checked_bytes, 0), 0U) << "cuMemAlloc";
     const answer pool = other.ask(order::pool_make, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     ASSERT_OK(pool);
-    const answer memory = other.ask(order::pool_alloc, looked_at, pool.value);
+    const answer memory = other.ask(order::pool_alloc, checked_bytes, pool.value);
     ASSERT_OK(memory);
-    EXPECT_EQ(wrong_bytes_at(other, memory.value, looked_at, 0), 0U) << "a pool";
+    EXPECT_EQ(wrong_bytes_at(other, memory.value, checked_bytes, 0), 0U) << "a pool";
   }
 }
 

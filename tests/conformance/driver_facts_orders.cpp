@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an agent does when it is asked to.
+// Executes an agent's orders.
 #include "tests/conformance/driver_facts_orders.hpp"
 
 #include <sys/mman.h>
@@ -16,7 +16,7 @@
 namespace gpushm::conformance {
 
 bool next_order(message& received, base::unique_fd& fd);
-void give_answer(const message& sent, int fd);
+void send_answer(const message& sent, int fd);
 
 namespace {
 
@@ -26,18 +26,18 @@ constexpr std::size_t page_bytes = 4096;
 
 class worker {
  public:
-  // Returns the descriptor to answer with; `said` is order and answer.
-  base::unique_fd obey(message& said, base::unique_fd fd);
+  // Returns the descriptor to reply with; `io` is the order, and becomes the answer.
+  base::unique_fd execute(message& io, base::unique_fd fd);
 
  private:
   CUmemAllocationProp properties() const;
-  void init(message& said);
+  void init(message& io);
   void create(std::size_t bytes, std::size_t chunks, bool rdma = false);
-  void import_chunk(message& said, int fd);
+  void import_chunk(message& io, int fd);
   void map(CUmemAccess_flags flags, int ordinal);
   void unmap();
-  void check(message& said);
-  base::unique_fd pool(message& said, int fd);
+  void check(message& io);
+  base::unique_fd pool(message& io, int fd);
   void wait_word(std::uint64_t value, int fd);
   void wait_done(std::uint64_t limit_ms);
 
@@ -59,20 +59,20 @@ CUmemAllocationProp worker::properties() const {
   return prop;
 }
 
-void worker::init(message& said) {
-  must(cu()->cuDeviceGet(&device_, static_cast<int>(said.number)));
+void worker::init(message& io) {
+  must(cu()->cuDeviceGet(&device_, static_cast<int>(io.number)));
   CUcontext context = nullptr;
   must(cu()->cuDevicePrimaryCtxRetain(&context, device_));
   must(cu()->cuCtxSetCurrent(context));
   int count = 0;
   must(cu()->cuDeviceGetCount(&count));
-  said.number = static_cast<std::uint64_t>(::getpid());
-  said.number2 = static_cast<std::uint64_t>(count);
+  io.number = static_cast<std::uint64_t>(::getpid());
+  io.number2 = static_cast<std::uint64_t>(count);
   int peers = 0;
   if (count >= 2) {
     must(cu()->cuDeviceCanAccessPeer(&peers, 0, 1));
   }
-  said.bytes[0] = static_cast<char>(peers);
+  io.bytes[0] = static_cast<char>(peers);
 }
 
 void worker::create(std::size_t bytes, std::size_t chunks, bool rdma) {
@@ -99,16 +99,16 @@ void worker::map(CUmemAccess_flags flags, int ordinal) {
   must(cu()->cuMemSetAccess(pointer_, size_bytes_, &access, 1));
 }
 
-void worker::import_chunk(message& said, int fd) {
+void worker::import_chunk(message& io, int fd) {
   CUmemGenericAllocationHandle handle = 0;
   must(cu()->cuMemImportFromShareableHandle(
       &handle, as_shareable(fd), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   chunks_.push_back(handle);
-  // The size does not travel with the descriptor.
-  chunk_bytes_ = said.number;
+  // The descriptor does not carry the size.
+  chunk_bytes_ = io.number;
   CUmemAllocationProp prop{};
   must(cu()->cuMemGetAllocationPropertiesFromHandle(&prop, handle));
-  said.number = static_cast<std::uint64_t>(static_cast<std::int64_t>(prop.location.id));
+  io.number = static_cast<std::uint64_t>(static_cast<std::int64_t>(prop.location.id));
 }
 
 void worker::unmap() {
@@ -121,49 +121,49 @@ void worker::unmap() {
   pointer_ = 0;
 }
 
-void worker::check(message& said) {
+void worker::check(message& io) {
   std::vector<unsigned char> copy(size_bytes_);
   must(cu()->cuMemcpyDtoH_v2(copy.data(), pointer_, copy.size()));
-  // Block by block, because a byte at a time takes many seconds a GiB in a debug build.
-  const std::vector<unsigned char> wanted(64UL << 10U, static_cast<unsigned char>(said.number));
-  said.number = 0;
+  // Compares blocks, because comparing bytes takes many seconds per GiB in a debug build.
+  const std::vector<unsigned char> wanted(64UL << 10U, static_cast<unsigned char>(io.number));
+  io.number = 0;
   for (std::size_t at = 0; at < copy.size(); at += wanted.size()) {
     const std::size_t size = std::min(wanted.size(), copy.size() - at);
     if (std::memcmp(copy.data() + at, wanted.data(), size) != 0) {
       for (std::size_t i = 0; i < size; ++i) {
-        said.number += copy[at + i] != wanted[i] ? 1U : 0U;
+        io.number += copy[at + i] != wanted[i] ? 1U : 0U;
       }
     }
   }
 }
 
-base::unique_fd worker::pool(message& said, int fd) {
+base::unique_fd worker::pool(message& io, int fd) {
   CUmemPoolPtrExportData data{};
-  static_assert(sizeof(data) == sizeof(said.bytes));
-  if (said.what == order::pool_import) {
+  static_assert(sizeof(data) == sizeof(io.bytes));
+  if (io.what == order::pool_import) {
     must(cu()->cuMemPoolImportFromShareableHandle(
         &pool_, as_shareable(fd), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    std::memcpy(&data, said.bytes, sizeof(data));
+    std::memcpy(&data, io.bytes, sizeof(data));
     must(cu()->cuMemPoolImportPointer(&pointer_, pool_, &data));
-    size_bytes_ = said.number;
+    size_bytes_ = io.number;
     return {};
   }
   int exported = -1;
-  if (said.what == order::pool_export) {
+  if (io.what == order::pool_export) {
     must(cu()->cuMemPoolExportToShareableHandle(
         &exported, pool_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     base::unique_fd owner(exported);
     must(cu()->cuMemPoolExportPointer(&data, pointer_));
-    std::memcpy(said.bytes, &data, sizeof(data));
+    std::memcpy(io.bytes, &data, sizeof(data));
     return owner;
   }
   CUmemPoolProps props{};
   props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  props.handleTypes = said.what == order::pool_create ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-                                                      : CU_MEM_HANDLE_TYPE_NONE;
+  props.handleTypes = io.what == order::pool_create ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                                                    : CU_MEM_HANDLE_TYPE_NONE;
   props.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_};
   must(cu()->cuMemPoolCreate(&pool_, &props));
-  if (said.what == order::pool_plain) {
+  if (io.what == order::pool_plain) {
     const CUresult result = cu()->cuMemPoolExportToShareableHandle(
         &exported, pool_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     must(cu()->cuMemPoolDestroy(pool_));
@@ -171,9 +171,9 @@ base::unique_fd worker::pool(message& said, int fd) {
     must(result);
     return owner;
   }
-  must(cu()->cuMemAllocFromPoolAsync(&pointer_, said.number, pool_, nullptr));
+  must(cu()->cuMemAllocFromPoolAsync(&pointer_, io.number, pool_, nullptr));
   must(cu()->cuStreamSynchronize(nullptr));
-  size_bytes_ = said.number;
+  size_bytes_ = io.number;
   return {};
 }
 
@@ -200,64 +200,63 @@ void worker::wait_done(std::uint64_t limit_ms) {
   must(result);
 }
 
-base::unique_fd worker::obey(message& said, base::unique_fd fd) {
+base::unique_fd worker::execute(message& io, base::unique_fd fd) {
   base::unique_fd out;
   CUipcMemHandle handle{};
   CUipcEventHandle event_handle{};
   CUevent event = nullptr;
   int number = -1;
-  switch (said.what) {
+  switch (io.what) {
     case order::init:
-      init(said);
+      init(io);
       break;
     case order::create:
-      create(said.number, said.number2);
+      create(io.number, io.number2);
       break;
     case order::create_rdma:
-      create(said.number, 1, true);
+      create(io.number, 1, true);
       break;
     case order::chunk_rdma: {
       CUmemAllocationProp prop{};
       must(cu()->cuMemGetAllocationPropertiesFromHandle(&prop, chunks_.at(0)));
-      said.number = prop.allocFlags.gpuDirectRDMACapable;
+      io.number = prop.allocFlags.gpuDirectRDMACapable;
       break;
     }
     case order::device_attribute: {
       int value = 0;
-      must(cu()->cuDeviceGetAttribute(
-          &value, static_cast<CUdevice_attribute>(said.number), device_));
-      said.number = static_cast<std::uint64_t>(value);
+      must(cu()->cuDeviceGetAttribute(&value, static_cast<CUdevice_attribute>(io.number), device_));
+      io.number = static_cast<std::uint64_t>(value);
       break;
     }
     case order::export_chunk:
       must(cu()->cuMemExportToShareableHandle(
-          &number, chunks_.at(said.number), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+          &number, chunks_.at(io.number), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
       out = base::unique_fd(number);
       break;
     case order::import_chunk:
-      import_chunk(said, fd.get());
+      import_chunk(io, fd.get());
       break;
     case order::map_imported:
-      map(static_cast<CUmemAccess_flags>(said.number), static_cast<int>(said.number2));
+      map(static_cast<CUmemAccess_flags>(io.number), static_cast<int>(io.number2));
       break;
     case order::unmap:
       unmap();
       break;
     case order::alloc:
-      must(cu()->cuMemAlloc_v2(&pointer_, said.number));
-      size_bytes_ = said.number;
+      must(cu()->cuMemAlloc_v2(&pointer_, io.number));
+      size_bytes_ = io.number;
       break;
     case order::free:
       must(cu()->cuMemFree_v2(pointer_));
       break;
     case order::get_handle:
-      must(cu()->cuIpcGetMemHandle(&handle, pointer_ + said.number));
-      std::memcpy(said.bytes, &handle, sizeof(handle));
+      must(cu()->cuIpcGetMemHandle(&handle, pointer_ + io.number));
+      std::memcpy(io.bytes, &handle, sizeof(handle));
       break;
     case order::open_handle:
-      std::memcpy(&handle, said.bytes, sizeof(handle));
+      std::memcpy(&handle, io.bytes, sizeof(handle));
       must(cu()->cuIpcOpenMemHandle_v2(&pointer_, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-      size_bytes_ = said.number;
+      size_bytes_ = io.number;
       break;
     case order::close_handle:
       must(cu()->cuIpcCloseMemHandle(pointer_));
@@ -265,18 +264,18 @@ base::unique_fd worker::obey(message& said, base::unique_fd fd) {
     case order::buffer_id: {
       unsigned long long id = 0;
       must(cu()->cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, pointer_));
-      said.number = id;
+      io.number = id;
       break;
     }
     case order::fill:
-      must(cu()->cuMemsetD8_v2(pointer_, static_cast<unsigned char>(said.number), size_bytes_));
+      must(cu()->cuMemsetD8_v2(pointer_, static_cast<unsigned char>(io.number), size_bytes_));
       must(cu()->cuCtxSynchronize());
       break;
     case order::check:
-      check(said);
+      check(io);
       break;
     case order::write_word: {
-      const auto word = static_cast<std::uint32_t>(said.number);
+      const auto word = static_cast<std::uint32_t>(io.number);
       must(cu()->cuMemcpyHtoD_v2(pointer_, &word, sizeof(word)));
       break;
     }
@@ -284,50 +283,50 @@ base::unique_fd worker::obey(message& said, base::unique_fd fd) {
       std::size_t free_bytes = 0;
       std::size_t total_bytes = 0;
       must(cu()->cuMemGetInfo_v2(&free_bytes, &total_bytes));
-      said.number = free_bytes;
-      said.number2 = total_bytes;
+      io.number = free_bytes;
+      io.number2 = total_bytes;
       break;
     }
     case order::pool_create:
     case order::pool_plain:
     case order::pool_export:
     case order::pool_import:
-      out = pool(said, fd.get());
+      out = pool(io, fd.get());
       break;
     case order::event_handle:
       must(cu()->cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
       must(cu()->cuIpcGetEventHandle(&event_handle, event));
-      std::memcpy(said.bytes, &event_handle, sizeof(event_handle));
+      std::memcpy(io.bytes, &event_handle, sizeof(event_handle));
       break;
     case order::event_open:
-      std::memcpy(&event_handle, said.bytes, sizeof(event_handle));
+      std::memcpy(&event_handle, io.bytes, sizeof(event_handle));
       must(cu()->cuIpcOpenEventHandle(&event, event_handle));
       break;
     case order::wait_word:
-      wait_word(said.number, fd.get());
+      wait_word(io.number, fd.get());
       break;
     case order::wait_done:
-      wait_done(said.number);
+      wait_done(io.number);
       break;
     case order::write_stream: {
       CUdeviceptr address = 0;
       must(cu()->cuMemHostGetDevicePointer_v2(&address, page_, 0));
       must(cu()->cuStreamWriteValue64_v2(
-          stream_, address + sizeof(std::uint64_t), said.number, CU_STREAM_WRITE_VALUE_DEFAULT));
+          stream_, address + sizeof(std::uint64_t), io.number, CU_STREAM_WRITE_VALUE_DEFAULT));
       break;
     }
     case order::where:
-      said.number = pointer_;
-      said.number2 = size_bytes_;
+      io.number = pointer_;
+      io.number2 = size_bytes_;
       break;
     case order::select:
-      pointer_ = said.number;
-      size_bytes_ = said.number2;
+      pointer_ = io.number;
+      size_bytes_ = io.number2;
       break;
     case order::end:
       break;
     default:
-      out = obey_raw(said, fd.get(), device_);
+      out = execute_raw(io, fd.get(), device_);
       break;
   }
   return out;
@@ -337,24 +336,24 @@ base::unique_fd worker::obey(message& said, base::unique_fd fd) {
 
 int agent_main() {
   worker agent;
-  message said;
+  message io;
   base::unique_fd fd;
-  while (next_order(said, fd)) {
-    if (said.what == order::end) {
+  while (next_order(io, fd)) {
+    if (io.what == order::end) {
       return 0;
     }
     base::unique_fd out;
-    said.result = CUDA_SUCCESS;
+    io.result = CUDA_SUCCESS;
     try {
-      out = agent.obey(said, std::move(fd));
+      out = agent.execute(io, std::move(fd));
     } catch (const failed& failure) {
-      said.result = failure.result;
+      io.result = failure.result;
     } catch (const error& failure) {
-      // No driver: the test skips with this text.
-      said.result = CUDA_ERROR_NOT_INITIALIZED;
-      failure.cause().copy(said.bytes, sizeof(said.bytes) - 1);
+      // No driver: the test skips with this message.
+      io.result = CUDA_ERROR_NOT_INITIALIZED;
+      failure.cause().copy(io.bytes, sizeof(io.bytes) - 1);
     }
-    give_answer(said, out.get());
+    send_answer(io, out.get());
   }
   return 1;
 }

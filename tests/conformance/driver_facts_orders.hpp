@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Inside an agent: what the files share that do as it is told.
+// Inside an agent: shared by the files that execute orders.
 
 #include <cstdint>
 
@@ -11,7 +11,7 @@
 
 namespace gpushm::conformance {
 
-/// The first failure of a chain of calls stops it and becomes the answer.
+/// The first failing call of an order stops it and becomes the answer.
 struct failed {
   cuda::CUresult result;
 };
@@ -29,8 +29,8 @@ inline const driver::cuda_driver& cu() {
   return driver::cuda_driver::instance();
 }
 
-/// Does the orders that name addresses, pools or the context; `said` is order and answer. Returns
-/// the descriptor to answer with.
-base::unique_fd obey_raw(message& said, int fd, cuda::CUdevice device);
+/// Executes the orders that name addresses, pools or the context; `io` is the order, and becomes
+/// the answer. Returns the descriptor to reply with.
+base::unique_fd execute_raw(message& io, int fd, cuda::CUdevice device);
 
 }  // namespace gpushm::conformance

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory pools whose memory others import (D).
+// Memory pools whose memory other processes import (D).
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -18,7 +18,7 @@ namespace {
 
 using namespace gpushm::cuda;
 
-// An exportable pool in an agent, whose descriptor was asked for.
+// An exportable pool in an agent, and its descriptor.
 struct exported_pool {
   explicit exported_pool(agent& maker) {
     const answer made = maker.ask(order::pool_make, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -32,7 +32,7 @@ struct exported_pool {
   base::unique_fd fd;
 };
 
-// An allocation of a pool, full of one byte.
+// An allocation of a pool, filled with one byte.
 struct exported_pointer {
   exported_pointer(agent& maker, const exported_pool& pool, int byte, std::uint64_t bytes = small) {
     const answer made = maker.ask(order::pool_alloc, bytes, pool.handle);
@@ -58,8 +58,8 @@ std::uint64_t take(agent& user, std::uint64_t pool, const exported_pointer& poin
   return taken.value;
 }
 
-// Allocates until the pool hands out the memory at `address` again, and fills it.
-void hand_out_again(agent& maker, const exported_pool& pool, std::uint64_t address, int byte) {
+// Allocates until the pool returns the memory at `address` again, and fills it.
+void reallocate(agent& maker, const exported_pool& pool, std::uint64_t address, int byte) {
   for (int tries = 0; tries < 16; ++tries) {
     const answer made = maker.ask(order::pool_alloc, small, pool.handle);
     ASSERT_OK(made);
@@ -68,10 +68,10 @@ void hand_out_again(agent& maker, const exported_pool& pool, std::uint64_t addre
       return;
     }
   }
-  FAIL() << "the pool did not hand out that memory again";
+  FAIL() << "the pool did not return that memory again";
 }
 
-TEST_F(driver_facts, D1_pointers_are_exported_after_their_pool) {
+TEST_F(driver_facts, D1_pointers_are_exported_only_after_their_pool) {
   agent maker;
   const answer pool = maker.ask(order::pool_make, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   ASSERT_OK(pool);
@@ -82,9 +82,9 @@ TEST_F(driver_facts, D1_pointers_are_exported_after_their_pool) {
   EXPECT_OK(maker.ask(order::pool_pointer, memory.value));
 }
 
-TEST_F(driver_facts, D1_a_pools_descriptor_is_the_control_node) {
-  if (on_the_fake()) {
-    GTEST_SKIP() << "a descriptor of the fake is one of a file of its own";
+TEST_F(driver_facts, D1_pool_descriptor_is_the_control_node) {
+  if (on_fake_driver()) {
+    GTEST_SKIP() << "the fake's descriptor is a file";
   }
   agent maker;
   const exported_pool pool(maker);
@@ -94,7 +94,7 @@ TEST_F(driver_facts, D1_a_pools_descriptor_is_the_control_node) {
   EXPECT_STREQ(target.data(), "/dev/nvidiactl");
 }
 
-TEST_F(driver_facts, D2_imported_twice_is_the_same_pool_and_pointer) {
+TEST_F(driver_facts, D2_second_import_is_same_pool_and_pointer) {
   agent maker;
   agent user;
   const exported_pool pool(maker);
@@ -106,7 +106,7 @@ TEST_F(driver_facts, D2_imported_twice_is_the_same_pool_and_pointer) {
   EXPECT_EQ(wrong_bytes_at(user, address, small, 0xd2), 0U);
 }
 
-TEST_F(driver_facts, D3_an_imported_pool_is_not_made_read_only) {
+TEST_F(driver_facts, D3_imported_pool_cannot_be_read_only) {
   agent maker;
   agent user;
   const exported_pool pool(maker);
@@ -116,8 +116,8 @@ TEST_F(driver_facts, D3_an_imported_pool_is_not_made_read_only) {
   EXPECT_OK(user.ask(order::pool_access, opened, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
 }
 
-TEST_F(driver_facts, D4_an_imported_pool_is_destroyed_after_its_pointers) {
-  for (const order give_back : {order::pool_free, order::device_free}) {
+TEST_F(driver_facts, D4_imported_pool_is_destroyed_after_its_pointers) {
+  for (const order free_order : {order::pool_free, order::device_free}) {
     agent maker;
     agent user;
     const exported_pool pool(maker);
@@ -131,17 +131,17 @@ TEST_F(driver_facts, D4_an_imported_pool_is_destroyed_after_its_pointers) {
     EXPECT_EQ(user.ask(order::pool_trim, opened).result, CUDA_ERROR_INVALID_VALUE);
     for (const std::uint64_t address : addresses) {
       EXPECT_EQ(user.ask(order::pool_destroy, opened).result, CUDA_ERROR_INVALID_VALUE);
-      ASSERT_OK(user.ask(give_back, address));
+      ASSERT_OK(user.ask(free_order, address));
     }
     EXPECT_OK(user.ask(order::pool_destroy, opened));
-    EXPECT_OK(maker.ask(order::pool_trim, pool.handle)) << "its maker may";
-    // What its exporter holds is as before.
+    EXPECT_OK(maker.ask(order::pool_trim, pool.handle)) << "its creator may";
+    // The exporter's memory is unchanged.
     EXPECT_EQ(wrong_bytes_at(maker, first.address, small, 0xd4), 0U);
     EXPECT_EQ(wrong_bytes_at(maker, second.address, small, 0xd5), 0U);
   }
 }
 
-TEST_F(driver_facts, D5_a_pool_outlives_its_killed_exporter) {
+TEST_F(driver_facts, D5_pool_outlives_killed_exporter) {
   agent maker;
   agent user;
   const exported_pool pool(maker);
@@ -152,16 +152,16 @@ TEST_F(driver_facts, D5_a_pool_outlives_its_killed_exporter) {
   maker.kill();
   EXPECT_EQ(wrong_bytes_at(user, address, small, 0xd6), 0U);
   EXPECT_EQ(wrong_bytes_at(user, take(user, opened, second), small, 0xd7), 0U);
-  // And for somebody who comes later, by the descriptor that this process holds.
+  // A later importer can also open it by the descriptor that this process keeps open.
   agent late;
   const std::uint64_t late_pool = open_pool(late, pool.fd);
   EXPECT_EQ(wrong_bytes_at(late, take(late, late_pool, first), small, 0xd6), 0U);
   EXPECT_EQ(wrong_bytes_at(late, take(late, late_pool, second), small, 0xd7), 0U);
 }
 
-TEST_F(driver_facts, D5_a_dead_exporters_memory_goes_with_its_last_importer) {
+TEST_F(driver_facts, D5_dead_exporters_memory_is_freed_by_last_importer) {
   agent watcher;
-  // Before the first look, because its context takes memory too.
+  // Before the first measurement, because its context uses memory too.
   agent user;
   const std::uint64_t before = watcher.ask(order::free_memory).value;
   if (before < 2 * gib) {
@@ -182,25 +182,25 @@ TEST_F(driver_facts, D5_a_dead_exporters_memory_goes_with_its_last_importer) {
       eventually([&] { return watcher.ask(order::free_memory).value + gib / 10 >= before; }));
 }
 
-TEST_F(driver_facts, D6_freed_memory_keeps_its_contents_until_it_is_handed_out_again) {
+TEST_F(driver_facts, D6_freed_memory_keeps_contents_until_reallocated) {
   agent maker;
   agent user;
   const exported_pool pool(maker);
-  // Keeps the block that both lie in: one that is wholly free goes back to the driver, and what
-  // is handed out next at the same address is other memory.
+  // Keeps the block that contains both: a completely free block is returned to the driver, and the
+  // next allocation at the same address is then other memory.
   const exported_pointer neighbour(maker, pool, 0x11);
   const exported_pointer memory(maker, pool, 0xd9);
   const std::uint64_t address = take(user, open_pool(user, pool.fd), memory);
   ASSERT_OK(maker.ask(order::pool_free, memory.address));
   EXPECT_EQ(wrong_bytes_at(user, address, small, 0xd9), 0U) << "freed";
-  ASSERT_NO_FATAL_FAILURE(hand_out_again(maker, pool, memory.address, 0xda));
-  EXPECT_EQ(wrong_bytes_at(user, address, small, 0xda), 0U) << "handed out again";
-  // What was exported of the old memory is now that of the new.
+  ASSERT_NO_FATAL_FAILURE(reallocate(maker, pool, memory.address, 0xda));
+  EXPECT_EQ(wrong_bytes_at(user, address, small, 0xda), 0U) << "reallocated";
+  // The old memory's export data now refers to the new memory.
   agent late;
   EXPECT_EQ(wrong_bytes_at(late, take(late, open_pool(late, pool.fd), memory), small, 0xda), 0U);
 }
 
-TEST_F(driver_facts, D6_freed_memory_keeps_its_contents_when_the_pool_goes) {
+TEST_F(driver_facts, D6_freed_memory_keeps_contents_after_pool_destruction) {
   agent maker;
   agent user;
   const exported_pool pool(maker);
@@ -213,9 +213,9 @@ TEST_F(driver_facts, D6_freed_memory_keeps_its_contents_when_the_pool_goes) {
   EXPECT_EQ(wrong_bytes_at(user, address, small, 0xdb), 0U) << "destroyed";
 }
 
-TEST_F(driver_facts, D7_changed_export_data_crash) {
-  if (!on_the_fake()) {
-    GTEST_SKIP() << "the real driver may crash, and may do anything else";
+TEST_F(driver_facts, D7_modified_export_data_crashes) {
+  if (!on_fake_driver()) {
+    GTEST_SKIP() << "undefined behaviour in the real driver";
   }
   agent maker;
   agent user;

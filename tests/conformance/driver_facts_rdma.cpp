@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which memory GPUDirect RDMA may use (D). Measured on an H200, driver 580; what a GPU without
-// support for virtual memory says is after reports of others.
+// Which memory GPUDirect RDMA may use (D). Measured on an H200, driver 580; the behaviour of a GPU
+// without support for virtual memory follows reports by others.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -13,18 +13,18 @@ namespace {
 using namespace gpushm::cuda;
 
 std::uint64_t device_attribute(agent& of, CUdevice_attribute which) {
-  const answer said = of.ask(order::device_attribute, which);
-  EXPECT_OK(said) << "attribute " << which;
-  return said.value;
+  const answer reply = of.ask(order::device_attribute, which);
+  EXPECT_OK(reply) << "attribute " << which;
+  return reply.value;
 }
 
 void expect_rdma(agent& of, std::uint64_t address, std::uint64_t wanted, const std::string& what) {
-  const answer said = attribute_in(of, address, CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE);
-  EXPECT_OK(said) << what;
-  EXPECT_EQ(said.value, wanted) << what;
+  const answer reply = attribute_in(of, address, CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE);
+  EXPECT_OK(reply) << what;
+  EXPECT_EQ(reply.value, wanted) << what;
 }
 
-TEST_F(driver_facts, D1_plain_allocations_are_as_the_device_says) {
+TEST_F(driver_facts, D1_plain_allocations_match_device_attribute) {
   agent maker;
   const std::uint64_t rdma = device_attribute(maker, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
   EXPECT_LE(device_attribute(maker, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED),
@@ -33,14 +33,14 @@ TEST_F(driver_facts, D1_plain_allocations_are_as_the_device_says) {
   expect_rdma(maker, address_in(maker), rdma, "cuMemAlloc");
 }
 
-TEST_F(driver_facts, D2_a_chunk_is_only_made_for_rdma_when_asked) {
+TEST_F(driver_facts, D2_chunk_is_for_rdma_only_on_request) {
   agent maker;
   ASSERT_OK(maker.ask(order::create, small, 1));
   EXPECT_EQ(maker.ask(order::chunk_rdma).value, 0U);
-  expect_rdma(maker, address_in(maker), 0, "made without the flag");
+  expect_rdma(maker, address_in(maker), 0, "created without the flag");
 }
 
-TEST_F(driver_facts, D3_a_chunk_made_for_rdma_says_so_where_it_was_made_alone) {
+TEST_F(driver_facts, D3_rdma_chunk_is_reported_only_in_its_creator) {
   agent maker;
   if (device_attribute(maker, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) == 0) {
     EXPECT_EQ(maker.ask(order::create_rdma, small).result, CUDA_ERROR_INVALID_DEVICE);
@@ -51,7 +51,7 @@ TEST_F(driver_facts, D3_a_chunk_made_for_rdma_says_so_where_it_was_made_alone) {
   const answer made = maker.ask(order::chunk_rdma);
   ASSERT_OK(made);
   EXPECT_EQ(made.value, 1U);
-  expect_rdma(maker, address_in(maker), 1, "where it was made");
+  expect_rdma(maker, address_in(maker), 1, "in the creator");
   const answer exported = maker.ask(order::export_chunk, 0);
   ASSERT_OK(exported);
   agent user;
@@ -59,7 +59,7 @@ TEST_F(driver_facts, D3_a_chunk_made_for_rdma_says_so_where_it_was_made_alone) {
   const answer imported = user.ask(order::chunk_rdma);
   ASSERT_OK(imported);
   EXPECT_EQ(imported.value, 0U);
-  expect_rdma(user, address_in(user), 0, "where it was imported");
+  expect_rdma(user, address_in(user), 0, "in the importer");
 }
 
 }  // namespace
