@@ -86,37 +86,37 @@ inline void check_struct_size(std::size_t size, std::string_view operation) {
 /// them; null: all defaults. Throws `errc::invalid_argument` if an option is set that this version
 /// does not support.
 template <typename Options>
-[[nodiscard]] Options options_in(const Options* given, std::string_view operation) {
+[[nodiscard]] Options options_in(const Options* options, std::string_view operation) {
   Options known{};
   known.struct_size = sizeof known;
-  if (given == nullptr) {
+  if (options == nullptr) {
     return known;
   }
-  check_struct_size(given->struct_size, operation);
-  const auto* const bytes = reinterpret_cast<const unsigned char*>(given);
-  if (given->struct_size > sizeof known &&
-      std::any_of(bytes + sizeof known, bytes + given->struct_size, [](unsigned char byte) {
+  check_struct_size(options->struct_size, operation);
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(options);
+  if (options->struct_size > sizeof known &&
+      std::any_of(bytes + sizeof known, bytes + options->struct_size, [](unsigned char byte) {
         return byte != 0;
       })) {
     throw_invalid(operation,
                   "an option is set that this version of libgpushm does not support",
                   "install the version that the program was compiled with, or leave the option 0");
   }
-  std::memcpy(&known, given, std::min(given->struct_size, sizeof known));
+  std::memcpy(&known, options, std::min(options->struct_size, sizeof known));
   known.struct_size = sizeof known;
   return known;
 }
 
-/// Writes as much of `made` as the caller's structure has room for. Throws
+/// Writes as much of `result` as the caller's structure has room for. Throws
 /// `errc::invalid_argument`.
 template <typename Result>
-void result_out(const Result& made, Result* where, std::string_view operation) {
+void result_out(const Result& result, Result* where, std::string_view operation) {
   const std::size_t size = out(where, operation).struct_size;
   check_struct_size(size, operation);
   constexpr std::size_t head = sizeof(std::size_t);
   std::memcpy(reinterpret_cast<unsigned char*>(where) + head,
-              reinterpret_cast<const unsigned char*>(&made) + head,
-              std::min(size, sizeof made) - head);
+              reinterpret_cast<const unsigned char*>(&result) + head,
+              std::min(size, sizeof result) - head);
 }
 
 /// Copies a string to an array member of a result structure. Throws `errc::protocol_error` if it

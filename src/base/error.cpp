@@ -55,7 +55,7 @@ std::string compose(std::string_view operation,
 /// Created when the library is loaded, and never destroyed.
 gpushm_error* no_memory() {
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): see above
-  static auto* const made =
+  static auto* const instance =
       new gpushm_error{{1},
                        GPUSHM_ERRC_OUT_OF_MEMORY,
                        {},
@@ -63,7 +63,7 @@ gpushm_error* no_memory() {
                        "this process is out of memory",
                        "raise its memory limit",
                        "this process is out of memory (raise its memory limit)"};
-  return made;
+  return instance;
 }
 [[maybe_unused]] const gpushm_error* const created_at_load = no_memory();
 

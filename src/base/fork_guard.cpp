@@ -88,14 +88,14 @@ block& make_block(std::size_t fd) {
   if (memory == MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the system's macro
     throw_errno(ENOMEM, "open", "descriptor " + std::to_string(fd), "mmap");
   }
-  auto* const made = new (memory) block;  // NOLINT(cppcoreguidelines-owning-memory): never freed
+  auto* const created = new (memory) block;  // NOLINT(cppcoreguidelines-owning-memory): never freed
   block* expected = nullptr;
   if (!state.other_blocks.at(fd / block_bits)
-           .compare_exchange_strong(expected, made, std::memory_order_acq_rel)) {
+           .compare_exchange_strong(expected, created, std::memory_order_acq_rel)) {
     ::munmap(memory, sizeof(block));
     return *expected;
   }
-  return *made;
+  return *created;
 }
 
 void close_all_of(block& all, std::size_t first_fd, std::size_t words) noexcept {
@@ -297,12 +297,12 @@ void keep_in_child(int fd) noexcept {
 int life_pipe() {
   static fork_safe_mutex making;
   static_cast<void>(fork_generation());  // a child creates another one
-  if (const int made = state.life.load(std::memory_order_acquire); made != -1) {
-    return made;
+  if (const int life = state.life.load(std::memory_order_acquire); life != -1) {
+    return life;
   }
   const std::lock_guard lock(making);  // no fork comes in between
-  if (const int made = state.life.load(std::memory_order_acquire); made != -1) {
-    return made;
+  if (const int life = state.life.load(std::memory_order_acquire); life != -1) {
+    return life;
   }
   std::array<int, 2> ends{};
   checked("connect", "life pipe", "pipe2", [&] { return ::pipe2(ends.data(), O_CLOEXEC); });
@@ -316,9 +316,9 @@ int life_pipe() {
   }
   state.null.store(null.release(), std::memory_order_release);
   state.life_writer.store(writer.release(), std::memory_order_release);
-  const int made = reader.release();
-  state.life.store(made, std::memory_order_release);
-  return made;
+  const int life = reader.release();
+  state.life.store(life, std::memory_order_release);
+  return life;
 }
 
 fork_safe_mutex::fork_safe_mutex() noexcept {

@@ -30,9 +30,9 @@ namespace gpushm::base {
 /// Thread-safe.
 [[nodiscard]] std::uint64_t fork_generation() noexcept;
 
-/// True in a process that was forked after `made_in` was obtained from `fork_generation`.
-[[nodiscard]] inline bool is_forked_child_of(std::uint64_t made_in) noexcept {
-  return fork_generation() != made_in;
+/// True in a process that was forked after `created_in` was obtained from `fork_generation`.
+[[nodiscard]] inline bool is_forked_child_of(std::uint64_t created_in) noexcept {
+  return fork_generation() != created_in;
 }
 
 /// Delays forks while it exists: for the moments in which a descriptor is open but not yet

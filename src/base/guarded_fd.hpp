@@ -29,17 +29,17 @@ class guarded_fd {
   guarded_fd(unique_fd fd) {
     if (fd) {
       close_in_child(fd.get());
-      made_in_ = fork_generation();
+      created_in_ = fork_generation();
       fd_ = fd.release();
     }
   }
   guarded_fd(guarded_fd&& other) noexcept
-      : fd_(std::exchange(other.fd_, -1)), made_in_(other.made_in_) {}
+      : fd_(std::exchange(other.fd_, -1)), created_in_(other.created_in_) {}
   guarded_fd& operator=(guarded_fd&& other) noexcept {
     if (this != &other) {
       reset();
       fd_ = std::exchange(other.fd_, -1);
-      made_in_ = other.made_in_;
+      created_in_ = other.created_in_;
     }
     return *this;
   }
@@ -56,7 +56,7 @@ class guarded_fd {
 
   /// -1 when empty, and in a forked child.
   [[nodiscard]] int get() const noexcept {
-    return fd_ == -1 || is_forked_child_of(made_in_) ? -1 : fd_;
+    return fd_ == -1 || is_forked_child_of(created_in_) ? -1 : fd_;
   }
   explicit operator bool() const noexcept { return get() != -1; }
   /// Releases the descriptor without closing it; children forked from here on keep their copy.
@@ -75,7 +75,7 @@ class guarded_fd {
       return;
     }
     const fork_section section;
-    if (!is_forked_child_of(made_in_)) {
+    if (!is_forked_child_of(created_in_)) {
       keep_in_child(fd_);
       ::close(fd_);
     }
@@ -84,7 +84,7 @@ class guarded_fd {
 
  private:
   int fd_ = -1;
-  std::uint64_t made_in_ = 0;
+  std::uint64_t created_in_ = 0;
 };
 
 /// Guards all descriptors of a packet. Throws as `guarded_fd`.

@@ -88,13 +88,13 @@ process_identity identify_this_process() {
 /// Never destroyed: it may be used while static objects are destroyed.
 struct watch_list {
   fork_safe_mutex mutex;
-  std::uint64_t made_in = fork_generation();
+  std::uint64_t created_in = fork_generation();
   std::map<std::tuple<std::array<std::uint8_t, 16>, std::int32_t, std::uint64_t>, guarded_fd>
       pidfds;
 };
 watch_list& watched_processes() {
-  static auto* const made = new watch_list;  // NOLINT(cppcoreguidelines-owning-memory): see above
-  return *made;
+  static auto* const list = new watch_list;  // NOLINT(cppcoreguidelines-owning-memory): see above
+  return *list;
 }
 // Created when the library is loaded: a forked child must not find it half created.
 [[maybe_unused]] const watch_list& created_at_load = watched_processes();
@@ -106,17 +106,17 @@ process_identity this_process() {
   // was created without fork handlers, another thread may be reading it.
   struct known_identity {
     process_identity identity;
-    std::uint64_t made_in = 0;
+    std::uint64_t created_in = 0;
   };
   static constinit std::atomic<const known_identity*> known{nullptr};
   const known_identity* at = known.load(std::memory_order_acquire);
-  if (at == nullptr || is_forked_child_of(at->made_in)) {
-    auto made = std::make_unique<known_identity>();
-    made->made_in = fork_generation();
-    made->identity = identify_this_process();
+  if (at == nullptr || is_forked_child_of(at->created_in)) {
+    auto created = std::make_unique<known_identity>();
+    created->created_in = fork_generation();
+    created->identity = identify_this_process();
     // If two threads come first concurrently, one of them sets the identity.
-    if (known.compare_exchange_strong(at, made.get(), std::memory_order_acq_rel)) {
-      at = made.release();
+    if (known.compare_exchange_strong(at, created.get(), std::memory_order_acq_rel)) {
+      at = created.release();
     }
   }
   return at->identity;
@@ -132,9 +132,9 @@ bool has_ended(const process_identity& process) {
   watch_list& list = watched_processes();
   const std::lock_guard lock(list.mutex);
   auto* const watched = &list.pidfds;
-  if (is_forked_child_of(list.made_in)) {
+  if (is_forked_child_of(list.created_in)) {
     watched->clear();
-    list.made_in = fork_generation();
+    list.created_in = fork_generation();
   }
   if (const auto at = watched->find(key); at != watched->end()) {
     pollfd end{at->second.get(), POLLIN, 0};

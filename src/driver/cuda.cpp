@@ -22,8 +22,8 @@ constexpr std::string_view library_name = "libcuda.so.1";
 std::atomic<std::uint64_t> initialised_in{0};
 
 bool is_forked() noexcept {
-  const std::uint64_t made_in = initialised_in.load(std::memory_order_relaxed);
-  return made_in != 0 && base::is_forked_child_of(made_in);
+  const std::uint64_t created_in = initialised_in.load(std::memory_order_relaxed);
+  return created_in != 0 && base::is_forked_child_of(created_in);
 }
 
 // Replaces a function that an older driver lacks, with its exact signature.

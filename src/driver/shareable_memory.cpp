@@ -81,16 +81,16 @@ cuda::CUresult create_shareable(const gpu& on,
   const cuda::CUresult result = with_or_without_rdma(
       on, properties, "cuMemCreate", [&](const cuda::CUmemAllocationProp& wanted) {
         cuda::CUmemGenericAllocationHandle handle = 0;
-        const cuda::CUresult made = cu->cuMemCreate(&handle, size_bytes, &wanted, 0);
-        if (made == cuda::CUDA_SUCCESS) {
+        const cuda::CUresult status = cu->cuMemCreate(&handle, size_bytes, &wanted, 0);
+        if (status == cuda::CUDA_SUCCESS) {
           memory = unique_allocation(handle);
         }
-        return made;
+        return status;
       });
-  cuda::CUmemAllocationProp made{};
+  cuda::CUmemAllocationProp actual{};
   if (result == cuda::CUDA_SUCCESS && properties.allocFlags.gpuDirectRDMACapable != 0 &&
-      cu->cuMemGetAllocationPropertiesFromHandle(&made, memory.get()) == cuda::CUDA_SUCCESS &&
-      made.allocFlags.gpuDirectRDMACapable == 0) {
+      cu->cuMemGetAllocationPropertiesFromHandle(&actual, memory.get()) == cuda::CUDA_SUCCESS &&
+      actual.allocFlags.gpuDirectRDMACapable == 0) {
     log_without_rdma(on, "cuMemCreate ignored gpuDirectRDMACapable");
   }
   return result;

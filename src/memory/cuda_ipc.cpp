@@ -52,8 +52,8 @@ struct exported_memory {
 using address_table = opened_addresses<exported_memory>;
 
 address_table& addresses() {
-  static auto* const made = new address_table;  // NOLINT(cppcoreguidelines-owning-memory): leaked
-  return *made;
+  static auto* const all = new address_table;  // NOLINT(cppcoreguidelines-owning-memory): leaked
+  return *all;
 }
 
 class opened_handle {
@@ -100,8 +100,8 @@ class opened_handle {
 using handle_table = shared_table<handle_key, opened_handle>;
 
 handle_table& table() {
-  static auto* const made = new handle_table;  // NOLINT(cppcoreguidelines-owning-memory): leaked
-  return *made;
+  static auto* const all = new handle_table;  // NOLINT(cppcoreguidelines-owning-memory): leaked
+  return *all;
 }
 
 class legacy_region final : public device_region<region, std::shared_ptr<const opened_handle>> {
@@ -175,10 +175,10 @@ std::shared_ptr<region> open_legacy_handle(std::string_view name,
                        user.handle,
                        driver::context_life(context)};
   const auto opened = table().find_or_make(key, [&] {
-    auto made = open_checked(
+    auto created = open_checked(
         name, memory, {key.exporter, key.buffer_id, key.handle, context, key.context_life});
-    made->set_size(mapped_bytes_from(name, made->base()));
-    return made;
+    created->set_size(mapped_bytes_from(name, created->base()));
+    return created;
   });
   check_range(name, memory, opened->size_bytes());
   return std::make_shared<legacy_region>(

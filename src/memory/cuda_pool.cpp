@@ -111,12 +111,12 @@ using pointer_table = shared_table<pointer_key, imported_pointer>;
 
 // NOLINTBEGIN(cppcoreguidelines-owning-memory): never destroyed, like the driver
 pool_table& pools() {
-  static auto* const made = new pool_table;
-  return *made;
+  static auto* const instance = new pool_table;
+  return *instance;
 }
 pointer_table& pointers() {
-  static auto* const made = new pointer_table;
-  return *made;
+  static auto* const instance = new pointer_table;
+  return *instance;
 }
 // NOLINTEND(cppcoreguidelines-owning-memory)
 

@@ -29,8 +29,8 @@ struct export_registry {
 };
 export_registry& registry() {
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, exports may outlive main
-  static auto* const made = new export_registry;
-  return *made;
+  static auto* const instance = new export_registry;
+  return *instance;
 }
 std::array<std::uint64_t, 3> registry_key(const remote_memory& memory) {
   return {memory.address, memory.size_bytes, memory.buffer_id};

@@ -45,13 +45,13 @@ class shared_table {
       throw;
     }
     // From here on destroying the value removes the entry, even if this allocation fails.
-    std::shared_ptr<Value> made(owned.release(), ender{this, key});
+    std::shared_ptr<Value> shared(owned.release(), ender{this, key});
     {
       const std::lock_guard lock(mutex_);
-      entries_.find(key)->second = made;
+      entries_.find(key)->second = shared;
     }
     changed_.notify_all();
-    return made;
+    return shared;
   }
 
  private:

@@ -102,10 +102,10 @@ listener::listener(const std::string& path,
     base::checked("serve", path, "chmod", [&] { return ::chmod(temporary.c_str(), mode); });
     // The kernel limits SOMAXCONN to net.core.somaxconn.
     base::checked("serve", path, "listen", [&] { return ::listen(socket_.get(), SOMAXCONN); });
-    struct stat made {};
-    base::checked("serve", path, "stat", [&] { return ::stat(temporary.c_str(), &made); });
-    device_ = made.st_dev;
-    inode_ = made.st_ino;
+    struct stat created {};
+    base::checked("serve", path, "stat", [&] { return ::stat(temporary.c_str(), &created); });
+    device_ = created.st_dev;
+    inode_ = created.st_ino;
     base::checked(
         "serve", path, "rename", [&] { return ::rename(temporary.c_str(), path.c_str()); });
   } catch (...) {
@@ -119,12 +119,12 @@ listener::listener(listener&& other) noexcept
       lock_path_(std::move(other.lock_path_)),
       device_(other.device_),
       inode_(other.inode_),
-      made_in_(other.made_in_),
+      created_in_(other.created_in_),
       lock_(std::move(other.lock_)),
       socket_(std::move(other.socket_)) {}
 
 listener::~listener() {
-  if (path_.empty() || base::is_forked_child_of(made_in_)) {
+  if (path_.empty() || base::is_forked_child_of(created_in_)) {
     return;
   }
   struct stat there {};

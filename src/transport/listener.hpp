@@ -40,7 +40,7 @@ class listener {
   std::string lock_path_;
   dev_t device_ = 0;  // of the socket
   ino_t inode_ = 0;
-  std::uint64_t made_in_ = base::fork_generation();
+  std::uint64_t created_in_ = base::fork_generation();
   base::guarded_fd lock_;
   base::guarded_fd socket_;
 };

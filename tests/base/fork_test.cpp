@@ -280,11 +280,11 @@ TEST(fork_guard, mutex_is_free_and_data_consistent_in_child) {
 class driver_node {
  public:
   driver_node() : path_(directory_ / "nvidia-test") {
-    made_ = ::mknod(path_.c_str(), S_IFCHR | 0600, makedev(1, 3)) == 0;
+    created_ = ::mknod(path_.c_str(), S_IFCHR | 0600, makedev(1, 3)) == 0;
   }
   /// The reason if the node cannot be created or opened here; empty otherwise.
   [[nodiscard]] std::string skip_reason() const {
-    return made_ && open() ? "" : "device nodes cannot be created or opened here (root, nodev)";
+    return created_ && open() ? "" : "device nodes cannot be created or opened here (root, nodev)";
   }
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] unique_fd open(int flags = O_CLOEXEC) const {
@@ -294,7 +294,7 @@ class driver_node {
  private:
   gpushm_testing::temp_dir directory_;
   std::string path_;
-  bool made_ = false;
+  bool created_ = false;
 };
 
 bool leads_to(int fd, std::string_view path) {
@@ -404,15 +404,15 @@ TEST(life_pipe, stays_open_in_child_without_handlers) {
 }
 
 TEST(life_pipe, differs_in_child) {
-  const int guarded = life_pipe();
+  const int life = life_pipe();
   struct stat parents {};
-  ASSERT_EQ(::fstat(guarded, &parents), 0);
+  ASSERT_EQ(::fstat(life, &parents), 0);
   EXPECT_EQ(in_child([&] {
               struct stat own {};
               return ::fstat(life_pipe(), &own) != 0 ? 1 : own.st_ino == parents.st_ino ? 2 : 0;
             }),
             0);
-  pollfd entry{guarded, POLLIN, 0};
+  pollfd entry{life, POLLIN, 0};
   EXPECT_EQ(::poll(&entry, 1, 0), 0);
 }
 

@@ -126,13 +126,13 @@ TEST(printable_lines, keeps_only_line_feeds) {
 }
 
 TEST(printable, is_applied_to_errors) {
-  const error made(errc::no_such_segment,
-                   "open\x1b",
-                   "a\nb\xe2\x80\xae",
-                   "the peer says \x9b",
-                   "try \x07 again");
-  EXPECT_STREQ(made.what(), R"(open\x1b "a\x0ab\u202e": the peer says \x9b (try \x07 again))");
-  EXPECT_EQ(made.object(), "a\nb\xe2\x80\xae") << "unescaped, for programs";
+  const error created(errc::no_such_segment,
+                      "open\x1b",
+                      "a\nb\xe2\x80\xae",
+                      "the peer says \x9b",
+                      "try \x07 again");
+  EXPECT_STREQ(created.what(), R"(open\x1b "a\x0ab\u202e": the peer says \x9b (try \x07 again))");
+  EXPECT_EQ(created.object(), "a\nb\xe2\x80\xae") << "unescaped, for programs";
 }
 
 TEST(printable, is_applied_to_log_lines) {

@@ -117,11 +117,11 @@ TEST_F(moved_from, ticket_file) {
 
 TEST_F(moved_from, file_export) {
   file_export moved = file_export::begin(directory_ / "export");
-  const segment made = client_.create("a", {.size_bytes = 8, .device = "host"});
+  const segment created = client_.create("a", {.size_bytes = 8, .device = "host"});
   const file_export taken = std::move(moved);
   // NOLINTBEGIN(bugprone-use-after-move): under test
   expect_empty("file_export", "client", [&] { (void)moved.client(); });
-  expect_empty("file_export", "write", [&] { moved.write(made); });
+  expect_empty("file_export", "write", [&] { moved.write(created); });
   expect_empty("file_export", "path", [&] { (void)moved.path(); });
   // NOLINTEND(bugprone-use-after-move)
 }

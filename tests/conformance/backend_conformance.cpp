@@ -358,10 +358,10 @@ TEST_P(backend_conformance, import_has_exactly_the_announced_size) {
   const std::uint64_t step = source->granularity();
   const auto plan = memory::plan_chunks(2 * step, step, step);
   const auto import = [&](std::uint64_t announced_bytes, std::uint32_t chunks) {
-    const auto made = source->allocate("w", plan, std::chrono::steady_clock::time_point::max());
+    const auto created = source->allocate("w", plan, std::chrono::steady_clock::time_point::max());
     gpushm_testing::given_chunks given;
     for (std::uint32_t i = 0; i < chunks; ++i) {
-      given.add(made->export_chunk(i), step);
+      given.add(created->export_chunk(i), step);
     }
     return user()->import({"w", announced_bytes, access::read}, given)->mapped_bytes();
   };

@@ -20,7 +20,7 @@ using namespace gpushm::cuda;
 
 TEST_F(driver_facts, I1_handle_carries_exporters_pid_at_offset_8) {
   agent maker;
-  const answer handle = made_handle(maker, 0x11);
+  const answer handle = create_handle(maker, 0x11);
   EXPECT_EQ(pid_in(handle.bytes), maker.pid());
 }
 
@@ -33,13 +33,13 @@ TEST_F(driver_facts, I1_pid_is_that_of_the_exporters_own_namespace) {
   agent maker(options);
   ASSERT_OK(maker.started());
   EXPECT_EQ(maker.started().value, 1U);
-  EXPECT_EQ(pid_in(made_handle(maker, 0x12).bytes), 1);
+  EXPECT_EQ(pid_in(create_handle(maker, 0x12).bytes), 1);
 }
 
 TEST_F(driver_facts, I2_equal_pid_is_rejected_and_other_pid_is_not) {
   agent maker;
   agent user;
-  answer handle = made_handle(maker, 0x21);
+  answer handle = create_handle(maker, 0x21);
   put_pid(handle.bytes, static_cast<std::int32_t>(user.started().value));
   EXPECT_EQ(user.ask(order::open_handle, small, 0, handle.bytes).result,
             CUDA_ERROR_INVALID_CONTEXT);
@@ -56,7 +56,7 @@ TEST_F(driver_facts, I2_two_first_processes_of_two_pid_namespaces_collide) {
   options.own_pid_namespace = true;
   agent maker(options);
   agent user(options);
-  answer handle = made_handle(maker, 0x22);
+  answer handle = create_handle(maker, 0x22);
   EXPECT_EQ(user.ask(order::open_handle, small, 0, handle.bytes).result,
             CUDA_ERROR_INVALID_CONTEXT);
   put_pid(handle.bytes, 2);
@@ -67,7 +67,7 @@ TEST_F(driver_facts, I2_two_first_processes_of_two_pid_namespaces_collide) {
 TEST_F(driver_facts, I3_any_other_pid_opens_the_right_memory) {
   agent maker;
   agent user;
-  answer handle = made_handle(maker, 0x31);
+  answer handle = create_handle(maker, 0x31);
   for (const std::int32_t pid : {0, 2, 12345678, -1}) {
     put_pid(handle.bytes, pid);
     ASSERT_OK(user.ask(order::open_handle, small, 0, handle.bytes)) << pid;
@@ -78,7 +78,7 @@ TEST_F(driver_facts, I3_any_other_pid_opens_the_right_memory) {
 
 TEST_F(driver_facts, I3_same_process_opens_a_rewritten_handle) {
   agent maker;
-  answer handle = made_handle(maker, 0x32);
+  answer handle = create_handle(maker, 0x32);
   EXPECT_EQ(maker.ask(order::open_handle, small, 0, handle.bytes).result,
             CUDA_ERROR_INVALID_CONTEXT);
   put_pid(handle.bytes, 12345678);
@@ -109,7 +109,7 @@ TEST_F(driver_facts, I5_gpu_hidden_by_cuda_visible_devices_imports) {
   agent user(hidden);
   ASSERT_OK(user.started());
   EXPECT_EQ(user.started().value2, 1U);
-  const base::unique_fd fd = made_chunk(maker, 0x51);
+  const base::unique_fd fd = create_chunk(maker, 0x51);
   const answer imported = user.ask(order::import_chunk, small, 0, nullptr, fd.get());
   ASSERT_OK(imported);
   EXPECT_EQ(static_cast<std::int64_t>(imported.value), device_invalid);
@@ -117,7 +117,7 @@ TEST_F(driver_facts, I5_gpu_hidden_by_cuda_visible_devices_imports) {
   EXPECT_EQ(user.ask(order::check, 0x51).value, 0U);
 
   agent opener(hidden);
-  const answer handle = made_handle(maker, 0x52);
+  const answer handle = create_handle(maker, 0x52);
   ASSERT_OK(opener.ask(order::open_handle, small, 0, handle.bytes));
   EXPECT_EQ(opener.ask(order::check, 0x52).value, 0U);
 }
@@ -125,7 +125,7 @@ TEST_F(driver_facts, I5_gpu_hidden_by_cuda_visible_devices_imports) {
 TEST_F(driver_facts, I6_chunks_travel_as_descriptors) {
   agent maker;
   agent user;
-  const base::unique_fd fd = made_chunk(maker, 0x61);
+  const base::unique_fd fd = create_chunk(maker, 0x61);
   import_and_map(user, fd);
   EXPECT_EQ(user.ask(order::check, 0x61).value, 0U);
   ASSERT_OK(user.ask(order::fill, 0x62));
@@ -142,7 +142,7 @@ TEST_F(driver_facts, I6_chunks_travel_between_pid_namespaces) {
   agent maker(options);
   agent user(options);
   ASSERT_OK(user.started());
-  import_and_map(user, made_chunk(maker, 0x63));
+  import_and_map(user, create_chunk(maker, 0x63));
   EXPECT_EQ(user.ask(order::check, 0x63).value, 0U);
 }
 
@@ -210,7 +210,7 @@ TEST_F(driver_facts, L1_descriptor_alone_keeps_memory_until_closed) {
     GTEST_SKIP() << "needs 2 GiB of free device memory";
   }
   auto maker = std::make_unique<agent>();
-  base::unique_fd fd = made_chunk(*maker, 0x71, gib);
+  base::unique_fd fd = create_chunk(*maker, 0x71, gib);
   EXPECT_EQ(maker->end(), 0);
   // This process has not loaded the driver: it only keeps the descriptor open.
   EXPECT_LE(watcher.ask(order::free_memory).value + gib * 9 / 10, before);
@@ -230,10 +230,10 @@ TEST_F(driver_facts, L2_mappings_survive_sigkill_of_their_exporter) {
   agent maker;
   agent user;
   agent opener;
-  base::unique_fd fd = made_chunk(maker, 0x72);
+  base::unique_fd fd = create_chunk(maker, 0x72);
   import_and_map(user, fd);
   fd.reset();
-  const answer handle = made_handle(maker, 0x73);
+  const answer handle = create_handle(maker, 0x73);
   ASSERT_OK(opener.ask(order::open_handle, small, 0, handle.bytes));
   maker.kill();
   EXPECT_EQ(user.ask(order::check, 0x72).value, 0U);
@@ -247,7 +247,7 @@ TEST_F(driver_facts, L2_mappings_survive_sigkill_of_their_exporter) {
 TEST_F(driver_facts, L2_handle_not_opened_dies_with_its_exporter) {
   agent maker;
   agent user;
-  const answer handle = made_handle(maker, 0x76);
+  const answer handle = create_handle(maker, 0x76);
   maker.kill();
   EXPECT_EQ(user.ask(order::open_handle, small, 0, handle.bytes).result, CUDA_ERROR_INVALID_HANDLE);
 }
@@ -256,7 +256,7 @@ TEST_F(driver_facts, L3_read_only_is_chosen_by_the_importer) {
   agent maker;
   agent reader;
   agent writer;
-  const base::unique_fd fd = made_chunk(maker, 0x77);
+  const base::unique_fd fd = create_chunk(maker, 0x77);
   import_and_map(reader, fd, CU_MEM_ACCESS_FLAGS_PROT_READ);
   EXPECT_EQ(reader.ask(order::write_word, 1).result, CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(reader.ask(order::check, 0x77).value, 0U) << "rejected without effect";
@@ -267,10 +267,10 @@ TEST_F(driver_facts, L3_read_only_is_chosen_by_the_importer) {
 
 TEST_F(driver_facts, L4_handles_may_repeat_and_buffer_ids_do_not) {
   agent maker;
-  const answer first = made_handle(maker, 0x79);
+  const answer first = create_handle(maker, 0x79);
   const std::uint64_t first_id = maker.ask(order::buffer_id).value;
   ASSERT_OK(maker.ask(order::free));
-  const answer second = made_handle(maker, 0x7a);
+  const answer second = create_handle(maker, 0x7a);
   const std::uint64_t second_id = maker.ask(order::buffer_id).value;
   EXPECT_NE(first_id, second_id);
   // The real driver repeats handles sometimes; the fake always does, so that tests cover it.
@@ -316,7 +316,7 @@ TEST_F(driver_facts, peer_gpu_maps_and_reads) {
   agent_options other;
   other.ordinal = 1;
   agent user(other);
-  const base::unique_fd fd = made_chunk(maker, 0x7b);
+  const base::unique_fd fd = create_chunk(maker, 0x7b);
   ASSERT_OK(user.ask(order::import_chunk, small, 0, nullptr, fd.get()));
   ASSERT_OK(user.ask(order::map_imported, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 1));
   EXPECT_EQ(user.ask(order::check, 0x7b).value, 0U);

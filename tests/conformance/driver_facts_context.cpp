@@ -52,7 +52,7 @@ TEST_F(driver_facts, E2_same_context_has_new_id_after_reset) {
 TEST_F(driver_facts, E3_chunks_survive_reset) {
   agent maker;
   agent user;
-  import_and_map(user, made_chunk(maker, 0xe3));
+  import_and_map(user, create_chunk(maker, 0xe3));
   ASSERT_NO_FATAL_FAILURE(reset_and_retain(user));
   EXPECT_EQ(user.ask(order::check, 0xe3).value, 0U) << "imported";
   EXPECT_OK(user.ask(order::unmap));
@@ -64,7 +64,7 @@ TEST_F(driver_facts, E3_chunks_survive_reset) {
 TEST_F(driver_facts, E4_allocations_and_handles_do_not_survive_reset) {
   agent maker;
   agent user;
-  const answer handle = made_handle(maker, 0xe4);
+  const answer handle = create_handle(maker, 0xe4);
   ASSERT_OK(user.ask(order::open_handle, small, 0, handle.bytes));
   EXPECT_EQ(user.ask(order::check, 0xe4).value, 0U);
   ASSERT_NO_FATAL_FAILURE(reset_and_retain(user));

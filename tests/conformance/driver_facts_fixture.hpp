@@ -63,7 +63,7 @@ class driver_facts : public ::testing::Test {
 #define ASSERT_OK(asked) ASSERT_EQ((asked).result, ::gpushm::cuda::CUDA_SUCCESS)
 
 // Makes `maker` allocate `bytes` of VMM memory filled with `byte`, and returns its descriptor.
-inline base::unique_fd made_chunk(agent& maker, int byte, std::uint64_t bytes = small) {
+inline base::unique_fd create_chunk(agent& maker, int byte, std::uint64_t bytes = small) {
   EXPECT_OK(maker.ask(order::create, bytes, 1));
   EXPECT_OK(maker.ask(order::fill, static_cast<std::uint64_t>(byte)));
   answer exported = maker.ask(order::export_chunk, 0);
@@ -80,7 +80,7 @@ inline void import_and_map(agent& user,
   ASSERT_OK(user.ask(order::map_imported, flags, 0));
 }
 
-inline answer made_handle(agent& maker, int byte) {
+inline answer create_handle(agent& maker, int byte) {
   EXPECT_OK(maker.ask(order::alloc, small));
   EXPECT_OK(maker.ask(order::fill, static_cast<std::uint64_t>(byte)));
   answer handle = maker.ask(order::get_handle, 0);

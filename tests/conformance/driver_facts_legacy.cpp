@@ -31,7 +31,7 @@ TEST_F(driver_facts, C1_handle_needs_current_context) {
 
 TEST_F(driver_facts, C2_only_cuMemAlloc_memory_has_handle) {
   agent maker;
-  const answer handle = made_handle(maker, 0xc2);
+  const answer handle = create_handle(maker, 0xc2);
   ASSERT_OK(maker.ask(order::create, small, 1));
   EXPECT_EQ(maker.ask(order::get_handle, 0).result, CUDA_ERROR_INVALID_VALUE);
   for (const std::uint64_t handle_types :
@@ -51,7 +51,7 @@ TEST_F(driver_facts, C2_only_cuMemAlloc_memory_has_handle) {
 TEST_F(driver_facts, C3_opens_of_handle_share_counted_mapping) {
   agent maker;
   agent user;
-  answer handle = made_handle(maker, 0xc3);
+  answer handle = create_handle(maker, 0xc3);
   const std::uint64_t address = opened_at(user, handle);
   EXPECT_EQ(opened_at(user, handle), address);
   put_pid(handle.bytes, 12345678);
@@ -67,10 +67,10 @@ TEST_F(driver_facts, C3_opens_of_handle_share_counted_mapping) {
 TEST_F(driver_facts, C4_mapping_keeps_memory_freed_by_exporter) {
   agent maker;
   agent user;
-  const answer first = made_handle(maker, 0xc4);
+  const answer first = create_handle(maker, 0xc4);
   const std::uint64_t old_address = opened_at(user, first);
   ASSERT_OK(maker.ask(order::free));
-  const answer second = made_handle(maker, 0xc5);
+  const answer second = create_handle(maker, 0xc5);
   const std::uint64_t new_address = opened_at(user, second);
   EXPECT_NE(new_address, old_address);
   EXPECT_EQ(wrong_bytes_at(user, old_address, small, 0xc4), 0U);
@@ -80,7 +80,7 @@ TEST_F(driver_facts, C4_mapping_keeps_memory_freed_by_exporter) {
 TEST_F(driver_facts, C5_dead_exporters_handle_opens_while_open) {
   agent maker;
   agent user;
-  const answer handle = made_handle(maker, 0xc6);
+  const answer handle = create_handle(maker, 0xc6);
   const std::uint64_t address = opened_at(user, handle);
   maker.kill();
   EXPECT_EQ(opened_at(user, handle), address);

@@ -197,9 +197,9 @@ TEST_F(driver_facts, A5_attributes_of_exportable_memory) {
 TEST_F(driver_facts, A5_attributes_of_imported_memory) {
   agent maker;
   agent user;
-  import_and_map(user, made_chunk(maker, 0xa5));
+  import_and_map(user, create_chunk(maker, 0xa5));
   expect_attributes(user, {address_in(user), CU_MEMORYTYPE_DEVICE, 0, 0, 0}, "imported VMM");
-  const answer handle = made_handle(maker, 0xa6);
+  const answer handle = create_handle(maker, 0xa6);
   ASSERT_OK(user.ask(order::open_handle, small, 0, handle.bytes));
   expect_attributes(
       user, {address_in(user), CU_MEMORYTYPE_DEVICE, 0, 0, 0}, "opened legacy handle");
@@ -270,7 +270,7 @@ TEST_F(driver_facts, B2_only_vmm_memory_is_retained) {
 TEST_F(driver_facts, B3_imported_chunk_is_retained_but_not_exportable) {
   agent maker;
   agent user;
-  import_and_map(user, made_chunk(maker, 0xb3));
+  import_and_map(user, create_chunk(maker, 0xb3));
   const answer retained = user.ask(order::retain_chunk, address_in(user));
   ASSERT_OK(retained);
   EXPECT_EQ(retained.value, CU_MEM_HANDLE_TYPE_NONE);

@@ -21,9 +21,9 @@ using namespace gpushm::cuda;
 // An exportable pool in an agent, and its descriptor.
 struct exported_pool {
   explicit exported_pool(agent& maker) {
-    const answer made = maker.ask(order::pool_make, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    EXPECT_OK(made);
-    handle = made.value;
+    const answer created = maker.ask(order::pool_make, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    EXPECT_OK(created);
+    handle = created.value;
     answer exported = maker.ask(order::pool_descriptor, handle);
     EXPECT_OK(exported);
     fd = std::move(exported.fd);
@@ -35,9 +35,9 @@ struct exported_pool {
 // An allocation of a pool, filled with one byte.
 struct exported_pointer {
   exported_pointer(agent& maker, const exported_pool& pool, int byte, std::uint64_t bytes = small) {
-    const answer made = maker.ask(order::pool_alloc, bytes, pool.handle);
-    EXPECT_OK(made);
-    address = made.value;
+    const answer created = maker.ask(order::pool_alloc, bytes, pool.handle);
+    EXPECT_OK(created);
+    address = created.value;
     fill_at(maker, address, bytes, byte);
     data = maker.ask(order::pool_pointer, address);
     EXPECT_OK(data);
@@ -61,9 +61,9 @@ std::uint64_t take(agent& user, std::uint64_t pool, const exported_pointer& poin
 // Allocates until the pool returns the memory at `address` again, and fills it.
 void reallocate(agent& maker, const exported_pool& pool, std::uint64_t address, int byte) {
   for (int tries = 0; tries < 16; ++tries) {
-    const answer made = maker.ask(order::pool_alloc, small, pool.handle);
-    ASSERT_OK(made);
-    if (made.value == address) {
+    const answer created = maker.ask(order::pool_alloc, small, pool.handle);
+    ASSERT_OK(created);
+    if (created.value == address) {
       fill_at(maker, address, small, byte);
       return;
     }

@@ -48,9 +48,9 @@ TEST_F(driver_facts, D3_rdma_chunk_is_reported_only_in_its_creator) {
     return;
   }
   ASSERT_OK(maker.ask(order::create_rdma, small));
-  const answer made = maker.ask(order::chunk_rdma);
-  ASSERT_OK(made);
-  EXPECT_EQ(made.value, 1U);
+  const answer created = maker.ask(order::chunk_rdma);
+  ASSERT_OK(created);
+  EXPECT_EQ(created.value, 1U);
   expect_rdma(maker, address_in(maker), 1, "in the creator");
   const answer exported = maker.ask(order::export_chunk, 0);
   ASSERT_OK(exported);

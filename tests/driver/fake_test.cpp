@@ -361,10 +361,11 @@ void expect_chunks(int ordinal, bool capable) {
     EXPECT_EQ(granularity, step);
     unique_allocation memory;
     ASSERT_EQ(create_shareable(on, properties, step, memory), CUDA_SUCCESS);
-    CUmemAllocationProp made{};
-    ASSERT_EQ(cuda_driver::instance()->cuMemGetAllocationPropertiesFromHandle(&made, memory.get()),
-              CUDA_SUCCESS);
-    EXPECT_EQ(made.allocFlags.gpuDirectRDMACapable, capable ? 1 : 0) << ordinal;
+    CUmemAllocationProp created{};
+    ASSERT_EQ(
+        cuda_driver::instance()->cuMemGetAllocationPropertiesFromHandle(&created, memory.get()),
+        CUDA_SUCCESS);
+    EXPECT_EQ(created.allocFlags.gpuDirectRDMACapable, capable ? 1 : 0) << ordinal;
   }
 }
 
@@ -446,16 +447,16 @@ TEST_F(driver_fake, killed_exporter_leaks_nothing) {
       const context_scope current(context.get().context, "test", "");
       CUdeviceptr pointer = 0;
       CUipcMemHandle handle{};
-      const bool made = cu->cuMemAlloc_v2(&pointer, gpu_bytes / 2) == CUDA_SUCCESS &&
-                        cu->cuIpcGetMemHandle(&handle, pointer) == CUDA_SUCCESS;
-      if (::write(ends[1], made ? "y" : "n", 1) == 1) {
+      const bool created = cu->cuMemAlloc_v2(&pointer, gpu_bytes / 2) == CUDA_SUCCESS &&
+                           cu->cuIpcGetMemHandle(&handle, pointer) == CUDA_SUCCESS;
+      if (::write(ends[1], created ? "y" : "n", 1) == 1) {
         ::pause();
       }
       ::_exit(1);
     }
-    char made = 0;
-    ASSERT_EQ(::read(ends[0], &made, 1), 1);
-    EXPECT_EQ(made, 'y');
+    char created = 0;
+    ASSERT_EQ(::read(ends[0], &created, 1), 1);
+    EXPECT_EQ(created, 'y');
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
     const cuda_driver& cu = cuda_driver::instance();

@@ -95,16 +95,16 @@ TEST_F(host_memory, chunks_are_contiguous_and_importable) {
   const chunk_plan plan = plan_chunks(10 * page, 3 * page, page);
   ASSERT_EQ(plan.count, 4U);
   {
-    auto made = backend_.allocate("kv", plan, no_deadline);
-    EXPECT_EQ(made->mapped_bytes(), 10 * page);
-    auto* bytes = static_cast<unsigned char*>(made->data());
+    auto created = backend_.allocate("kv", plan, no_deadline);
+    EXPECT_EQ(created->mapped_bytes(), 10 * page);
+    auto* bytes = static_cast<unsigned char*>(created->data());
     for (std::uint64_t i = 0; i < 10 * page; ++i) {
       ASSERT_EQ(bytes[i], 0);
       bytes[i] = static_cast<unsigned char>(i / 7);
     }
     given_chunks chunks;
     for (std::uint32_t i = 0; i < plan.count; ++i) {
-      auto chunk = made->export_chunk(i);
+      auto chunk = created->export_chunk(i);
       EXPECT_EQ(::fcntl(chunk.get(), F_GET_SEALS) & all_seals, all_seals);
       struct stat info {};
       ASSERT_EQ(::fstat(chunk.get(), &info), 0);
@@ -112,23 +112,23 @@ TEST_F(host_memory, chunks_are_contiguous_and_importable) {
           << "not allocated";
       chunks.add(std::move(chunk), plan.size_of(i));
     }
-    made->finish_exports();
+    created->finish_exports();
     auto seen = backend_.import({"kv", plan.total_bytes(), access::read_write}, chunks);
     EXPECT_EQ(open_descriptors(), descriptors_) << "a mapping needs no descriptor";
     EXPECT_EQ(seen->mapped_bytes(), 10 * page);
-    EXPECT_NE(seen->data(), made->data());
-    EXPECT_EQ(std::memcmp(seen->data(), made->data(), 10 * page), 0);
+    EXPECT_NE(seen->data(), created->data());
+    EXPECT_EQ(std::memcmp(seen->data(), created->data(), 10 * page), 0);
 
     seen->fill(3 * page - 1, 2, std::byte{0xAB});
     EXPECT_EQ(bytes[3 * page - 2], static_cast<unsigned char>((3 * page - 2) / 7));
     EXPECT_EQ(bytes[3 * page - 1], 0xAB);
     EXPECT_EQ(bytes[3 * page], 0xAB);
     const std::byte text[3]{std::byte{1}, std::byte{2}, std::byte{3}};
-    made->write(6 * page - 1, text);
+    created->write(6 * page - 1, text);
     std::byte read[3]{};
     seen->read(6 * page - 1, read);
     EXPECT_EQ(std::memcmp(read, text, 3), 0);
-    made.reset();
+    created.reset();
     EXPECT_EQ(static_cast<const unsigned char*>(seen->data())[3 * page], 0xAB)
         << "its creator is destroyed";
   }
@@ -138,17 +138,17 @@ TEST_F(host_memory, chunks_are_contiguous_and_importable) {
 TEST_F(host_memory, destroyed_allocation_leaks_nothing) {
   const std::uint64_t before = address_space_bytes();
   for (std::uint32_t i = 0; i < 50; ++i) {
-    auto made = backend_.allocate("kv", plan_chunks(64 * page, 16 * page, page), no_deadline);
-    static_cast<void>(made->export_chunk(i % 4));
+    auto created = backend_.allocate("kv", plan_chunks(64 * page, 16 * page, page), no_deadline);
+    static_cast<void>(created->export_chunk(i % 4));
   }
   expect_nothing_left();
   EXPECT_LT(address_space_bytes(), before + 64 * 1024 * 1024);
 }
 
 TEST_F(host_memory, read_only_import_cannot_be_written) {
-  auto made = backend_.allocate("kv", plan_chunks(page, 0, page), no_deadline);
+  auto created = backend_.allocate("kv", plan_chunks(page, 0, page), no_deadline);
   given_chunks chunks;
-  chunks.add(made->export_chunk(0), page);
+  chunks.add(created->export_chunk(0), page);
   const auto seen = backend_.import({"kv", page, access::read}, chunks);
   auto* bytes = static_cast<volatile unsigned char*>(seen->data());
   EXPECT_EQ(bytes[0], 0);
@@ -156,7 +156,7 @@ TEST_F(host_memory, read_only_import_cannot_be_written) {
   const base::unique_fd zero(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
   EXPECT_EQ(::read(zero.get(), seen->data(), 1), -1);
   EXPECT_EQ(errno, EFAULT);
-  EXPECT_EQ(::read(zero.get(), made->data(), 1), 1);
+  EXPECT_EQ(::read(zero.get(), created->data(), 1), 1);
 }
 
 TEST_F(host_memory, import_rejects_resizable_chunks) {

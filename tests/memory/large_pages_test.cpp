@@ -32,16 +32,16 @@ TEST(large_pages, chunks_can_be_mapped) {
   const auto plan = plan_chunks(3 * large_page, 4096, host->granularity());
   EXPECT_EQ(plan.chunk_bytes, static_cast<std::uint64_t>(large_page));
   EXPECT_EQ(plan.count, 3U);
-  const auto made = host->allocate("kv", plan, std::chrono::steady_clock::time_point::max());
-  std::memset(made->data(), 1, made->mapped_bytes());
+  const auto created = host->allocate("kv", plan, std::chrono::steady_clock::time_point::max());
+  std::memset(created->data(), 1, created->mapped_bytes());
 
   gpushm_testing::given_chunks chunks;
   for (std::uint32_t i = 0; i < plan.count; ++i) {
-    chunks.add(made->export_chunk(i), plan.size_of(i));
+    chunks.add(created->export_chunk(i), plan.size_of(i));
   }
   const auto seen = host->import({"kv", plan.total_bytes(), access::read}, chunks);
   EXPECT_EQ(seen->mapped_bytes(), 3U * large_page);
-  EXPECT_EQ(std::memcmp(seen->data(), made->data(), made->mapped_bytes()), 0);
+  EXPECT_EQ(std::memcmp(seen->data(), created->data(), created->mapped_bytes()), 0);
 }
 
 }  // namespace

@@ -239,10 +239,10 @@ TEST(usable_handles, of_unknown_layout_fail_only_on_equal_pids) {
 
 struct counted {
   static inline std::atomic<int> alive{0};
-  static inline std::atomic<int> made{0};
+  static inline std::atomic<int> created{0};
   static inline std::atomic<int> most{0};
   explicit counted(std::function<void()> on_end = {}) : on_end_(std::move(on_end)) {
-    ++made;
+    ++created;
     const int now = ++alive;
     int before = most;
     while (before < now && !most.compare_exchange_weak(before, now)) {
@@ -256,7 +256,7 @@ struct counted {
     }
     --alive;
   }
-  static void reset() { alive = made = most = 0; }
+  static void reset() { alive = created = most = 0; }
 
  private:
   std::function<void()> on_end_;
@@ -282,10 +282,10 @@ TEST(shared_tables, create_once_for_all_threads_and_destroy_after_last) {
   for (const auto& each : users) {
     EXPECT_EQ(each, users.front());
   }
-  EXPECT_EQ(counted::made, 1);
+  EXPECT_EQ(counted::created, 1);
   const auto other = table.find_or_make(2, [] { return std::make_unique<counted>(); });
   EXPECT_NE(other, users.front());
-  EXPECT_EQ(counted::made, 2);
+  EXPECT_EQ(counted::created, 2);
   for (int i = 1; i < threads; ++i) {
     users.pop_back();
     EXPECT_EQ(counted::alive, 2);
@@ -293,7 +293,7 @@ TEST(shared_tables, create_once_for_all_threads_and_destroy_after_last) {
   users.clear();
   EXPECT_EQ(counted::alive, 1) << "the other key's";
   const auto again = table.find_or_make(1, [] { return std::make_unique<counted>(); });
-  EXPECT_EQ(counted::made, 3);
+  EXPECT_EQ(counted::created, 3);
 }
 
 TEST(shared_tables, never_have_two_values_of_a_key) {
@@ -315,8 +315,8 @@ TEST(shared_tables, never_have_two_values_of_a_key) {
   all.clear();
   EXPECT_EQ(counted::alive, 0);
   EXPECT_EQ(counted::most, 1);
-  EXPECT_GE(counted::made, 1);
-  EXPECT_LE(counted::made, threads * rounds);
+  EXPECT_GE(counted::created, 1);
+  EXPECT_LE(counted::created, threads * rounds);
 }
 
 TEST(shared_tables, create_only_after_previous_is_destroyed) {
@@ -340,14 +340,14 @@ TEST(shared_tables, create_only_after_previous_is_destroyed) {
     });
   });
   EXPECT_EQ(next.wait_for(50ms), std::future_status::timeout) << "must wait";
-  EXPECT_EQ(counted::made, 1);
+  EXPECT_EQ(counted::created, 1);
   may_end.set_value();
   ASSERT_EQ(next.wait_for(10s), std::future_status::ready);
-  const auto made = next.get();
+  const auto created = next.get();
   ender.get();
-  EXPECT_EQ(counted::made, 2);
+  EXPECT_EQ(counted::created, 2);
   EXPECT_EQ(counted::alive, 1);
-  EXPECT_EQ(table.find_or_make(1, [] { return std::make_unique<counted>(); }), made)
+  EXPECT_EQ(table.find_or_make(1, [] { return std::make_unique<counted>(); }), created)
       << "destroying the old value must not remove the new one";
 }
 
@@ -363,9 +363,9 @@ TEST(shared_tables, keep_no_entry_after_failed_creation) {
                  error);
   }
   const auto other = table.find_or_make(2, [] { return std::make_unique<counted>(); });
-  const auto made = table.find_or_make(1, [] { return std::make_unique<counted>(); });
-  EXPECT_NE(made, other);
-  EXPECT_EQ(counted::made, 2);
+  const auto created = table.find_or_make(1, [] { return std::make_unique<counted>(); });
+  EXPECT_NE(created, other);
+  EXPECT_EQ(counted::created, 2);
 }
 
 // ---- find_source on the host ----

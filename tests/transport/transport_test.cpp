@@ -218,7 +218,7 @@ class listening : public testing::Test {
 
 TEST_F(listening, creates_socket_with_mode_and_cleans_up) {
   for (const mode_t mode : {mode_t{0600}, mode_t{0666}}) {
-    const listener made(path_, mode, std::nullopt);
+    const listener created(path_, mode, std::nullopt);
     struct stat info {};
     ASSERT_EQ(::stat(path_.c_str(), &info), 0);
     EXPECT_TRUE(S_ISSOCK(info.st_mode));
@@ -232,9 +232,9 @@ TEST_F(listening, creates_socket_with_mode_and_cleans_up) {
 }
 
 TEST_F(listening, move_keeps_socket) {
-  listener made(path_, 0600, std::nullopt);
+  listener created(path_, 0600, std::nullopt);
   {
-    const listener moved(std::move(made));
+    const listener moved(std::move(created));
     static_cast<void>(connect_packet_socket(path_, 0ms));
   }
   EXPECT_FALSE(exists(path_));
@@ -262,7 +262,7 @@ TEST_F(listening, replaces_socket_of_dead_broker) {
   base::unique_fd(::open((path_ + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)).reset();
   base::unique_fd(::open((path_ + ".new").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)).reset();
   {
-    const listener made(path_, 0600, std::nullopt);
+    const listener created(path_, 0600, std::nullopt);
     static_cast<void>(connect_packet_socket(path_, 0ms));
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
@@ -291,7 +291,7 @@ TEST_F(listening, fails_if_path_is_a_file) {
 
 TEST_F(listening, keeps_socket_that_replaced_its_own) {
   {
-    const listener made(path_, 0600, std::nullopt);
+    const listener created(path_, 0600, std::nullopt);
     ::unlink(path_.c_str());
     bound(SOCK_STREAM, false).reset();
   }
