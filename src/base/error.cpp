@@ -73,7 +73,7 @@ struct last_error {
   last_error() = default;
   last_error(const last_error&) = delete;
   last_error& operator=(const last_error&) = delete;
-  /// A later failure during the thread's exit sets it again without freeing it.
+  /// A failure later in the thread's exit sets it again, and leaks it.
   ~last_error() { gpushm_error_free(std::exchange(latest, nullptr)); }
 };
 thread_local last_error last;

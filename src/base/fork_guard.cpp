@@ -296,7 +296,7 @@ void keep_in_child(int fd) noexcept {
 
 int life_pipe() {
   static fork_safe_mutex making;
-  static_cast<void>(fork_generation());  // a child creates another one
+  static_cast<void>(fork_generation());  // a child creates its own
   if (const int life = state.life.load(std::memory_order_acquire); life != -1) {
     return life;
   }

@@ -9,8 +9,7 @@
 /// rules keep parent and child apart:
 ///
 ///  1. Long-lived descriptors are owned by `guarded_fd`: the child closes its copies immediately,
-///  so
-///     that connections, locks and memory end with the parent.
+///     so that connections, locks and memory end with the parent.
 ///  2. An object records the `fork_generation` in which it was created. In a child its functions
 ///     throw `errc::forked` before they take a lock, and its destructor leaks its resources: it
 ///     neither closes numbers that belong to other files by now, nor removes files of the parent.

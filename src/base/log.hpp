@@ -24,7 +24,7 @@ void log(log_level level, std::string_view text) noexcept;
 
 /// Holds this thread's log lines while it exists, and then passes them to the sink. The sink is
 /// foreign code: if called with a lock held, it deadlocks when it calls the library, or waits for
-/// one of its own locks while the thread that holds that lock calls the library. So every public
+/// one of its own locks while another thread that holds it calls the library. So every public
 /// function that may log, and every iteration of a thread that takes locks, begins with one. A
 /// nested one does nothing. Keeps at most 256 lines and counts the rest.
 ///

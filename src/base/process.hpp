@@ -15,7 +15,7 @@ struct process_identity {
   std::uint64_t pid_namespace = 0;       ///< inode of /proc/self/ns/pid; 0 if it cannot be read
   std::int32_t pid = 0;                  ///< as that namespace numbers it
   std::uint64_t start_time = 0;          ///< field 22 of /proc/self/stat, clock ticks; 0: unknown
-  std::array<std::uint8_t, 16> epoch{};  ///< random, changes in every process and after every fork
+  std::array<std::uint8_t, 16> epoch{};  ///< random; new in every process and after every fork
   friend bool operator==(const process_identity&, const process_identity&) = default;
 };
 
