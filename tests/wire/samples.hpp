@@ -14,7 +14,7 @@ struct sample {
 };
 
 /// One message of each kind whose fields all differ from their defaults and from each other. The
-/// encoded messages are committed in golden/: never change one, append new ones.
+/// encoded messages are committed in tests/data/wire/: never change one, append new ones.
 [[nodiscard]] std::vector<sample> one_of_each_kind();
 
 /// Messages with fields at their limits and empty fields.
