@@ -374,7 +374,7 @@ std::size_t hub::ask(std::span<const core::question> questions) noexcept {
     send(find(exporter), prepare(0, std::move(list), std::move(packet)));
   } catch (const std::bad_alloc&) {
     for (const core::question& each : now) {
-      domain_.not_asked(each);  // which asks nothing
+      domain_.question_not_sent(each);
     }
   }
   return now.size();

@@ -35,7 +35,7 @@ error timed_out(const subject& about) {
           about.operation,
           about.object,
           "the broker did not answer in time",
-          "see whether it is stopped or overloaded, or use a longer request timeout"};
+          "check whether it is stopped or overloaded, or use a longer request timeout"};
 }
 
 base::guarded_fd new_eventfd(const std::string& path) {
@@ -208,7 +208,7 @@ class connection::exchange {
                           about_.operation,
                           about_.object,
                           "the broker does not read its socket",
-                          "see whether it is stopped or overloaded");
+                          "check whether it is stopped or overloaded");
             }
         }
       } catch (const error& why) {

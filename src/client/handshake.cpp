@@ -81,7 +81,7 @@ handshake shake_hands(const std::string& path,
                 about.operation,
                 about.object,
                 "the broker does not answer",
-                "see whether it is stopped or overloaded, or use a longer timeout");
+                "check whether it is stopped or overloaded, or use a longer timeout");
   }
   std::vector<std::byte> buffer(wire::max_packet_bytes);
   received_packet got = receive_one(socket, buffer);

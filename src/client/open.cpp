@@ -254,7 +254,7 @@ segment_ptr client_impl::open_generation(std::string_view name,
     throw error(errc::gone_or_replaced,
                 "open",
                 name,
-                "the exporter shares other memory under this name by now",
+                "the exporter now shares other memory under this name",
                 "use the exporter's newest ticket");
   }
   return opened;

@@ -13,21 +13,21 @@ namespace {
 
 constexpr std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max();
 
-/// Of everything this part is the operator's: enough for `gpushm ls` and `rm` when members hold the
-/// rest.
+/// 1/32 of each resource is reserved for the operator: enough for `gpushm ls` and `rm` when members
+/// hold the rest.
 constexpr std::uint64_t operator_part = 32;
 
 struct kind {
   std::string_view name;
   std::uint64_t floor;          ///< granted to each principal while anything is left
-  std::uint64_t most_reserved;  ///< at most this much is kept for the operator
+  std::uint64_t most_reserved;  ///< upper bound of what is reserved for the operator
   bool is_bytes;
   errc when_full;
   std::string_view remedy;
 };
 
 constexpr std::array<kind, resource_count> kinds{{
-    {"memory of the broker",
+    {"broker memory",
      1'048'576,
      unlimited,
      true,
@@ -52,14 +52,14 @@ constexpr std::array<kind, resource_count> kinds{{
      false,
      errc::too_many_segments,
      "remove segments that are not used, or serve with a larger --max-segments"},
-    {"bytes of segments",
+    {"segment memory",
      0,
      0,
      true,
      errc::quota_exceeded,
      "remove segments that are not used, or raise the broker's quota"},
-    {"subscriptions", 64, 0, false, errc::too_many_requests, "subscribe to a shorter prefix once"},
-    {"opens that wait", 256, 0, false, errc::too_many_requests, "wait for fewer names at once"},
+    {"subscriptions", 64, 0, false, errc::too_many_requests, "subscribe once, to a shorter prefix"},
+    {"waiting opens", 256, 0, false, errc::too_many_requests, "wait for fewer names at once"},
 }};
 
 const kind& kind_of(resource what) {
@@ -74,8 +74,8 @@ std::uint64_t minus(std::uint64_t from, std::uint64_t what) {
   return from > what ? from - what : 0;
 }
 
-/// The rules of `budget`: may one of `n` that all share `total` hold `wants`, when `left` is free
-/// afterwards?
+/// The rules of `budget`: true if one of `n` principals that share `total` may hold `wants` while
+/// `left` remains free.
 bool is_fair(std::uint64_t wants, std::uint64_t left, std::uint64_t total, std::uint64_t n) {
   const std::uint64_t equal = total / (budget::share_factor * n + 1) * budget::share_factor;
   return wants <= times_share_factor(left) && (wants <= equal || wants <= left);
@@ -157,17 +157,17 @@ budget::~budget() {
 
 std::shared_ptr<account> budget::account_of(const principal& who) {
   if (const auto at = accounts_.find(who.key); at != accounts_.end()) {
-    if (auto there = at->second.lock()) {
-      return there;
+    if (auto existing = at->second.lock()) {
+      return existing;
     }
   }
   std::shared_ptr<account> bucket;
   if (!who.vouched_for) {
     bucket = account_of({"unidentified processes", true});
   }
-  auto made = std::make_shared<account>(*this, who, std::move(bucket));
-  accounts_[who.key] = made;
-  return made;
+  auto created = std::make_shared<account>(*this, who, std::move(bucket));
+  accounts_[who.key] = created;
+  return created;
 }
 
 budget::answer budget::may_take(const account& who,
@@ -176,7 +176,7 @@ budget::answer budget::may_take(const account& who,
                                 bool is_operator) const noexcept {
   const std::uint64_t total = capacity(what);
   const std::uint64_t held = used(what);
-  // Sizes are what members claim: also without a limit the sum must stay a sum.
+  // Members only claim sizes: without a limit, too, the sum must not overflow.
   const std::uint64_t open = minus(total == 0 ? unlimited : total, held);
   if (amount > open) {
     return answer::whole;
@@ -192,14 +192,14 @@ budget::answer budget::may_take(const account& who,
   std::uint64_t left = open - reserved - amount;
   const account& tenant = who.bucket_ ? *who.bucket_ : who;
   const std::uint64_t wants = tenant.used(what) + amount;
-  // A quota is the operator's word on GPU memory: all of it is one's own while no other uses any.
+  // The operator sets the quota on GPU memory: a single principal may use all of it.
   const bool is_alone = what == resource::segment_bytes && tenant.used(what) == held;
   const std::uint64_t users =
       users_[static_cast<std::size_t>(what)] + (tenant.used(what) == 0 ? 1 : 0);
   if (wants > of.floor && !is_alone && !is_fair(wants, left, total - reserved, users)) {
     return answer::share;
   }
-  // Within a bucket nothing is promised but that one process leaves something for the next.
+  // Within a bucket, the only guarantee is that one process leaves something for the next.
   const bool greedy =
       who.bucket_ && who.used(what) + amount > of.floor && who.used(what) + amount > left;
   return greedy ? answer::share : answer::yes;
@@ -280,7 +280,8 @@ error budget::refusal(const account& who, resource what, std::uint64_t amount, a
             {},
             {},
             wanted + ": the brokers of this process hold " + amount_text(of, process_->used(what)) +
-                " of " + amount_text(of, process_->capacity(what)) + ", and this domain its share",
+                " of " + amount_text(of, process_->capacity(what)) +
+                ", and this domain its full share",
             of.remedy};
   }
   const std::uint64_t total = capacity(what) == 0 ? unlimited : capacity(what);
@@ -297,7 +298,7 @@ error budget::refusal(const account& who, resource what, std::uint64_t amount, a
           {},
           wanted + ": " + who.name() + " holds " + amount_text(of, who.used(what)) +
               ", all members " + amount_text(of, used(what)) + " of " + amount_text(of, total) +
-              ", and what is left is kept for the others",
+              ", and the rest is reserved for other members",
           of.remedy};
 }
 

@@ -15,8 +15,8 @@
 
 namespace gpushm::core {
 
-/// What members of a domain can use up. Everything that a broker keeps on behalf of a member is
-/// taken from one of these before it is kept.
+/// The limited resources of a domain. Everything that a broker keeps on behalf of a member is
+/// charged to one of these first.
 enum class resource : std::uint8_t {
   memory_bytes,  ///< heap, metadata, queued and unread packets
   descriptors,   ///< connections, chunks
@@ -28,8 +28,8 @@ enum class resource : std::uint8_t {
 };
 inline constexpr std::size_t resource_count = 7;
 
-/// What is charged for the things whose size is not just their text, in bytes: measured heap of the
-/// broker (docs/results) and the kernel's memory (struct sizes of Linux 6.x), rounded up.
+/// Bytes charged per object, in addition to its text: measured broker heap (docs/results) and
+/// kernel memory (struct sizes of Linux 6.x), rounded up.
 struct cost {
   static constexpr std::uint64_t connection =
       8'192;  ///< session, its tasks, struct unix_sock, files
@@ -38,27 +38,27 @@ struct cost {
   static constexpr std::uint64_t lease = 256;
   static constexpr std::uint64_t waiting_open = 768;
   static constexpr std::uint64_t subscription = 256;
-  static constexpr std::uint64_t packet = 512;  ///< besides its bytes
+  static constexpr std::uint64_t packet = 512;  ///< in addition to its bytes
 };
 
-/// Whom usage is charged to. Members that are one tenant have one key (docs/threat-model.md,
+/// The party that usage is charged to. Members of one tenant have one key (docs/threat-model.md,
 /// "Principals").
 struct principal {
-  std::string key;  ///< also what messages call it: "container 3f9c…", "uid 1000", "process 17"
-  bool vouched_for =
-      true;  ///< false: nothing but the process itself is known; all of those share one bucket too
+  std::string key;  ///< also its name in messages: "container 3f9c…", "uid 1000", "process 17"
+  /// False: only the process itself is known; all such processes also share one bucket.
+  bool vouched_for = true;
 
   friend bool operator==(const principal&, const principal&) = default;
 };
 
-/// What a request is refused with when the allocator has no memory.
+/// The error for a request when allocation fails.
 [[nodiscard]] error broker_out_of_memory();
 
-/// Memory and descriptors of a process, shared by the brokers in it. With one domain in it the
-/// domain may use all; with several the rules are those of `budget`, so that a full domain leaves
-/// room for the others.
+/// Memory and descriptors of a process, shared by the brokers in it. A single domain may use
+/// everything; several follow the rules of `budget`, so that a full domain leaves room for the
+/// others.
 ///
-/// Thread-safe. Nothing blocks.
+/// Thread-safe. Does not block.
 class process_budget {
  public:
   /// 0: no limit.
@@ -66,9 +66,9 @@ class process_budget {
 
   void add_domain() noexcept { domains_.fetch_add(1, std::memory_order_relaxed); }
   void remove_domain() noexcept { domains_.fetch_sub(1, std::memory_order_relaxed); }
-  /// Only memory_bytes and descriptors; `held` is what the domain has of it now.
+  /// Only memory_bytes and descriptors; `held` is the amount that the domain has now.
   [[nodiscard]] bool take(resource what, std::uint64_t amount, std::uint64_t held) noexcept;
-  /// Without asking: for what is there already.
+  /// Charges without a check, for what exists already.
   void charge(resource what, std::uint64_t amount) noexcept {
     used_[static_cast<std::size_t>(what)].fetch_add(amount, std::memory_order_relaxed);
   }
@@ -87,7 +87,8 @@ class process_budget {
 
 class budget;
 
-/// What one principal uses of a domain. Held by sessions and segments; ends with the last of them.
+/// What one principal uses of a domain. Shared by sessions and segments; destroyed with the last of
+/// them.
 ///
 /// Distinct objects of different budgets: safe. Otherwise unsafe; runs on the broker's strand.
 class account {
@@ -106,22 +107,20 @@ class account {
   friend class budget;
   budget& of_;
   principal who_;
-  std::shared_ptr<account>
-      bucket_;  ///< of the processes that nothing vouches for; null for the others
+  /// Of the processes that are not vouched for; null for the others.
+  std::shared_ptr<account> bucket_;
   std::array<std::uint64_t, resource_count> used_{};
 };
 
-/// One domain's budget, by principal. What is kept cannot be taken back, so it is decided at each
-/// request whether it may grow, by two rules that must both hold:
-///  - A principal holds at most `share_factor` times what is free (a dynamic threshold: Choudhury
-///  and Hahne, "Dynamic Queue
-///    Length Thresholds for Shared-Memory Packet Switches", 1998): one alone gets 8/9 of
-///    everything, and a newcomer always finds something free.
-///  - With n principals that hold any, it holds at most 8/(8n+1) of everything, or as much as is
-///  free: two get half each, and what
-///    others do not use can be borrowed up to half.
-/// A small floor is granted as long as anything is left, and a part is kept for the operator: the
-/// broker's own uid.
+/// One domain's budget, by principal. What is granted cannot be reclaimed, so each request is
+/// checked against two rules that must both hold:
+///- A principal holds at most `share_factor` times what is free (a dynamic threshold: Choudhury
+///    and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): a
+///    single one gets 8/9 of the total, and some is always free for a new one.
+///  - Of n principals that hold any, each holds at most 8/(8n+1) of the total, or as much as is
+///    free: two get half each, and can borrow what others do not use up to half. A small floor is
+///    granted as long as anything is left, and a part is reserved for the operator: the broker's
+///    own uid.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class budget {
@@ -129,31 +128,30 @@ class budget {
   static constexpr std::uint64_t share_factor = 8;
   using amounts = std::array<std::uint64_t, resource_count>;
 
-  /// Capacities by resource; 0: no limit. `process` may be null: then the domain is alone.
+  /// Capacities by resource; 0: no limit. `process` may be null: the only domain of the process.
   budget(const amounts& capacity, std::shared_ptr<process_budget> process);
   budget(const budget&) = delete;
   budget& operator=(const budget&) = delete;
   ~budget();
 
-  /// The account of that principal, made when it has none.
+  /// Returns the principal's account; creates it if it has none.
   [[nodiscard]] std::shared_ptr<account> account_of(const principal& who);
 
-  /// Why `amount` more of `what` is refused; nothing: it has been taken. `is_operator`: the
-  /// broker's own uid asks, for which only the whole counts.
+  /// Takes `amount` of `what` and returns nullopt, or returns why it is refused. `is_operator`: the
+  /// request is from the broker's own uid, for which only the total limit applies.
   [[nodiscard]] std::optional<error> take(account& who,
                                           resource what,
                                           std::uint64_t amount,
                                           bool is_operator = false);
-  /// The same without a text: for what is decided often.
+  /// The same without an error text, for frequent requests.
   [[nodiscard]] bool try_take(account& who,
                               resource what,
                               std::uint64_t amount,
                               bool is_operator = false) noexcept;
-  /// Takes without asking: for what is there already, such as bytes that a peer has not read.
+  /// Takes without a check, for what exists already, such as bytes that a peer has not read.
   void charge(account& who, resource what, std::uint64_t amount) noexcept;
   void give_back(account& who, resource what, std::uint64_t amount) noexcept;
-  /// False when the principal holds more of it than it could take now: it has to shrink before it
-  /// goes on.
+  /// False when the principal holds more than it could take now: it must release some first.
   [[nodiscard]] bool within_share(const account& who, resource what) const noexcept;
 
   [[nodiscard]] std::uint64_t used(resource what) const noexcept {
@@ -186,7 +184,7 @@ class budget {
   amounts users_{};  ///< principals that hold any
 };
 
-/// What one session or segment holds; goes back with the object.
+/// What one session or segment has taken; given back on destruction.
 ///
 /// Distinct objects: safe. Shared objects: unsafe.
 class charges {
@@ -213,10 +211,10 @@ class charges {
   charges& operator=(const charges&) = delete;
   ~charges() { reset(); }
 
-  /// Throws what `budget::take` says.
+  /// Throws the error that `budget::take` returns.
   void take(resource what, std::uint64_t amount);
   [[nodiscard]] bool try_take(resource what, std::uint64_t amount) noexcept;
-  /// Takes without asking.
+  /// Takes without a check.
   void charge(resource what, std::uint64_t amount) noexcept;
   void give_back(resource what, std::uint64_t amount) noexcept;
   void reset() noexcept;

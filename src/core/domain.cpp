@@ -29,7 +29,7 @@ budget::amounts capacities(const limits& of) {
   return result;
 }
 
-/// What clients say of a device is shown to people.
+/// Device descriptions come from clients and are printed on terminals.
 bool is_plain_text(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char each) { return each > ' ' && each < 0x7f; });
 }
@@ -38,13 +38,14 @@ error stale(gpushm::generation generation) {
   return {errc::stale_generation,
           {},
           {},
-          "generation " + std::to_string(generation) + " is gone or was never this connection's",
+          "generation " + std::to_string(generation) +
+              " is gone, or does not belong to this connection",
           "open the segment again by name"};
 }
 
 constexpr std::size_t longest_ticket_bytes = 4096;
 
-/// Effects of each kind that always find room: those of a turn, and of one segment.
+/// Capacity reserved for effects of each kind: those of one turn and of one segment.
 constexpr std::size_t least_room = 1'024;
 constexpr std::size_t most_changes_of_an_end = 4;
 
@@ -60,17 +61,16 @@ void check_reservation(const reservation& wanted) {
     invalid("the segment is larger than an address space (256 TiB)", "create a smaller one");
   }
   if (wanted.allocated_bytes < wanted.size_bytes) {
-    invalid("less memory is allocated than the segment's size", "report this as a bug");
+    invalid("the allocation is smaller than the segment", "report this as a bug");
   }
   if (wanted.offset_bytes > wanted.allocated_bytes - wanted.size_bytes) {
-    invalid("the segment does not lie within its allocation", "report this as a bug");
+    invalid("the segment extends past its allocation", "report this as a bug");
   }
   const bool bound = base::is_exporter_bound(wanted.backend);
   const std::uint32_t bound_chunks = wanted.backend == backend::cuda_pool ? 1 : 0;
   if (bound ? wanted.chunk_count != bound_chunks : wanted.chunk_count == 0) {
-    invalid(
-        bound ? "memory of this kind has another number of chunks" : "the segment has no chunks",
-        "report this as a bug");
+    invalid(bound ? "wrong number of chunks for this kind of memory" : "the segment has no chunks",
+            "report this as a bug");
   }
   if (bound ? wanted.ticket.empty() || wanted.ticket.size() > longest_ticket_bytes
             : !wanted.ticket.empty()) {
@@ -78,11 +78,11 @@ void check_reservation(const reservation& wanted) {
             "report this as a bug");
   }
   if (bound && wanted.lifetime != lifetime::leased) {
-    invalid("this memory stays its exporter's and cannot be persistent",
+    invalid("exporter-bound memory cannot be persistent",
             "share it as leased, or create a persistent segment and copy");
   }
   if ((wanted.backend == backend::host) != (wanted.device.kind == device_kind::host)) {
-    invalid("backend and device do not fit each other", "report this as a bug");
+    invalid("backend and device do not match", "report this as a bug");
   }
   constexpr std::size_t longest_device_text = 128;
   if (wanted.device.uuid.size() > longest_device_text ||
@@ -114,14 +114,15 @@ domain::domain(std::string name,
 
 // ---- effects ----
 
-/// For what ends while there may be no memory: called where something begins that has so many
-/// changes, or answers, at its end.
+/// Reserves capacity when something begins that will cause this many changes or answers when it
+/// ends: ending must not allocate.
 void domain::make_room(std::size_t changes, std::size_t answers) {
   effects_.changes.reserve(least_room + std::bit_ceil(changes));
   effects_.answers.reserve(least_room + std::bit_ceil(answers));
 }
 
-/// The end of a lease is a death, a release and a removal at most, and each holder hears of that.
+/// The end of a lease causes at most a death, a release and a removal, and an event for each
+/// holder.
 bool domain::has_room_to_end(const segment& what) const {
   constexpr std::size_t most_words = 2;
   const auto of = confirming_by_generation_.find(what.generation);
@@ -155,7 +156,7 @@ void domain::set_word(const segment& what, std::optional<segment_state> state) {
   effects_.slots.push_back({what.slot, what.generation, state});
 }
 
-// ---- who may ----
+// ---- permissions ----
 
 bool domain::may_see(session_id session, const segment& what) const {
   return what.published || what.creator_session == session;
@@ -173,7 +174,7 @@ bool domain::may_manage(session_id session, const segment& what) const {
   return uid == owner_uid_ || (what.creator.uid_known && uid == what.creator.uid);
 }
 
-// ---- finding ----
+// ---- look-up ----
 
 segment& domain::find(gpushm::generation generation) {
   const auto at = segments_.find(generation);
@@ -222,7 +223,7 @@ error domain::exporter_died() const {
           {},
           {},
           "the process that shared this memory in domain " + name_ + " has died",
-          "start it again; a timeout waits until it shares the name anew"};
+          "start it again; an open with a timeout waits until it shares the name again"};
 }
 
 error domain::no_such_segment(std::string_view name) const {
@@ -233,10 +234,10 @@ error domain::no_such_segment(std::string_view name) const {
           {},
           {},
           "no such segment in domain " + name_,
-          "`gpushm ls` shows what there is; a timeout waits for the name"};
+          "`gpushm ls` lists segments; an open with a timeout waits for the name"};
 }
 
-// ---- creating ----
+// ---- creation ----
 
 void domain::check_quota_of(const account& who, std::uint64_t bytes) const {
   const std::uint64_t quota = limits_.quota_bytes_per_principal;
@@ -262,7 +263,7 @@ std::uint32_t domain::take_slot() {
 }
 
 void domain::give_back_slot(std::uint32_t slot) noexcept {
-  // Room for it was reserved when the slot was first taken.
+  // Capacity for it was reserved when the slot was first taken.
   free_slots_.push_back(slot);
 }
 
@@ -271,8 +272,8 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
   participant& creator = find_session(session);
   if (const segment* found = named(wanted.name)) {
     const segment& other = *found;
-    if (waits_for_fence(other) &&
-        (other.lifetime != lifetime::persistent || !other.published)) {  // the name goes with it
+    // The name is freed with it.
+    if (waits_for_fence(other) && (other.lifetime != lifetime::persistent || !other.published)) {
       throw writer_ending(other);
     }
     throw error(errc::already_exists,
@@ -297,33 +298,33 @@ const segment& domain::reserve(session_id session, const reservation& wanted) {
     free_slots_.reserve(std::size_t{unused_slots_from_} * 2 + 16);
   }
   const auto at = segments_.emplace(generation, std::make_shared<segment>()).first;
-  segment& made = *at->second;
+  segment& created = *at->second;
   try {
-    static_cast<reservation&>(made) = wanted;
-    made.generation = generation;
-    made.creator = creator.who;
-    made.creator_session = session;
-    made.leases.push_back({session, 1});
+    static_cast<reservation&>(created) = wanted;
+    created.generation = generation;
+    created.creator = creator.who;
+    created.creator_session = session;
+    created.leases.push_back({session, 1});
     creator.leased.insert(generation);
     creator.created.insert(generation);
-    creator.unpublished.emplace(made.name, &made);
-    reserved_.emplace(made.name, &made);
-    made.held = held;  // nothing from here on can fail
+    creator.unpublished.emplace(created.name, &created);
+    reserved_.emplace(created.name, &created);
+    created.held = held;  // nothing from here on can fail
     ++lease_count_;
   } catch (...) {  // out of memory half-way
-    creator.unpublished.erase(made.name);
+    creator.unpublished.erase(created.name);
     creator.leased.erase(generation);
     creator.created.erase(generation);
     segments_.erase(at);
     throw;
   }
   ++next_generation_;
-  if (dead_names_.erase(made.name) != 0) {  // its next death is a new one
-    std::erase(dead_names_in_order_, made.name);
+  if (dead_names_.erase(created.name) != 0) {  // the name is in use again
+    std::erase(dead_names_in_order_, created.name);
   }
-  made.slot = take_slot();
-  set_word(made, segment_state::live);
-  return made;
+  created.slot = take_slot();
+  set_word(created, segment_state::live);
+  return created;
 }
 
 void domain::set_payload(gpushm::generation generation, std::shared_ptr<core::payload> payload) {
@@ -351,8 +352,8 @@ const segment& domain::check_attach(session_id session,
                 {},
                 {},
                 "chunks " + std::to_string(first) + " to " + std::to_string(first + count) +
-                    " do not continue the " + std::to_string(what.attached_chunks) + " of " +
-                    std::to_string(what.chunk_count) + " that are attached",
+                    " do not follow the " + std::to_string(what.attached_chunks) + " of " +
+                    std::to_string(what.chunk_count) + " attached chunks",
                 "attach the announced chunks in order");
   }
   return what;
@@ -381,9 +382,9 @@ void domain::publish(session_id session,
   }
   if (what.published) {
     throw error(
-        errc::already_published, {}, {}, "the segment is published already", "publish once");
+        errc::already_published, {}, {}, "the segment is already published", "publish once");
   }
-  if (what.removed) {  // its name may be another segment's by now
+  if (what.removed) {  // its name may belong to another segment
     throw error(errc::segment_removed,
                 {},
                 {},
@@ -429,7 +430,7 @@ void domain::publish(session_id session,
   wake(what);
 }
 
-// ---- ending ----
+// ---- removal ----
 
 void domain::unname(segment& what, segment_state state) {
   if (what.removed) {
@@ -447,7 +448,7 @@ void domain::unname(segment& what, segment_state state) {
   set_word(what, state);
   for (const lease& claim : what.leases) {
     if (ending_sessions_ != 0 && is_ending(claim.holder)) {
-      continue;  // it has no connection; a client that comes back reads the state table
+      continue;  // it has no connection; a client that resumes reads the state table
     }
     effects_.changes.push_back({event_kind::removed,
                                 what.shared_from_this(),
@@ -457,7 +458,7 @@ void domain::unname(segment& what, segment_state state) {
   }
 }
 
-/// So that who comes later learns why the name is not there. The oldest are forgotten.
+/// Lets later opens of the name report why it does not exist. The oldest names are dropped.
 void domain::remember_dead(const std::string& name) {
   if (limits_.max_dead_names == 0 || dead_names_.contains(name)) {
     return;
@@ -465,7 +466,7 @@ void domain::remember_dead(const std::string& name) {
   try {
     dead_names_in_order_.push_back(name);
     dead_names_.insert(name);
-  } catch (const std::bad_alloc&) {  // it is only a better text
+  } catch (const std::bad_alloc&) {  // only the error text is worse
     if (!dead_names_in_order_.empty() && dead_names_in_order_.back() == name) {
       dead_names_in_order_.pop_back();
     }
@@ -492,23 +493,23 @@ void domain::remove(session_id session, std::string_view name, gpushm::generatio
                 "only its creator's connection, uid, or the broker's uid may remove a segment",
                 what.creator.uid_known
                     ? "ask uid " + std::to_string(what.creator.uid) + " to remove it"
-                    : "let its creator, or the broker's user, remove it");
+                    : "have its creator or the broker's user remove it");
   }
   unname(what);
-  if (what.published) {  // no client was told of the others
+  if (what.published) {  // unpublished segments cause no events
     emit(event_kind::removed, what, session);
   }
   free_if_unused(what);
 }
 
 /// True while leased, or persistent, published and not removed.
-bool domain::stays(const segment& what) noexcept {
+bool domain::is_in_use(const segment& what) noexcept {
   return !what.leases.empty() ||
          (what.lifetime == lifetime::persistent && what.published && !what.removed);
 }
 
 void domain::free_if_unused(segment& what) {
-  if (stays(what)) {
+  if (is_in_use(what)) {
     return;
   }
   if (!what.removed) {
@@ -522,7 +523,7 @@ void domain::free_if_unused(segment& what) {
   if (const auto creator = sessions_.find(what.creator_session); creator != sessions_.end()) {
     creator->second.created.erase(what.generation);
   }
-  // Effects may still name it.
+  // Effects may still refer to it.
   const std::shared_ptr<segment> freed = what.shared_from_this();
   segments_.erase(what.generation);
   freed->payload.reset();

@@ -27,8 +27,8 @@ namespace gpushm::core {
 
 using time_point = std::chrono::steady_clock::time_point;
 
-/// No segment is larger than an address space: sizes are only claims, and their sum must stay a
-/// sum.
+/// The size of an address space. Members only claim sizes, so this keeps their sum from
+/// overflowing.
 inline constexpr std::uint64_t largest_segment_bytes = std::uint64_t{1} << 48U;
 
 struct limits {
@@ -36,37 +36,37 @@ struct limits {
   std::uint64_t quota_bytes = 0;                ///< 0: no limit
   std::uint64_t quota_bytes_per_principal = 0;  ///< 0: no limit
   std::uint64_t max_descriptors = 0;            ///< for chunks and connections; 0: no limit
-  std::uint64_t max_memory_bytes = 0;           ///< that members make the broker hold; 0: no limit
+  std::uint64_t max_memory_bytes = 0;           ///< kept by the broker for members; 0: no limit
   std::uint32_t max_connections = 0;            ///< 0: no limit
-  std::uint32_t descriptors_per_session = 4;    ///< its two sockets, pidfd and life pipe
+  std::uint32_t descriptors_per_session = 4;    ///< two sockets, pidfd and life pipe
   std::uint32_t descriptors_per_ending_session = 2;  ///< without the sockets
-  std::uint32_t max_pending_opens = 4'096;           ///< of one session
-  std::uint32_t max_waiting_opens = 65'536;          ///< of all
-  std::uint32_t max_subscriptions = 64;              ///< of one session
-  std::uint32_t max_all_subscriptions = 8'192;       ///< each event looks at every one
-  std::uint32_t max_confirmations = 128;             ///< that one exporter has not answered
+  std::uint32_t max_pending_opens = 4'096;           ///< per session
+  std::uint32_t max_waiting_opens = 65'536;          ///< of all sessions
+  std::uint32_t max_subscriptions = 64;              ///< per session
+  std::uint32_t max_all_subscriptions = 8'192;       ///< each event scans all of them
+  std::uint32_t max_confirmations = 128;             ///< unanswered, per exporter
   std::chrono::milliseconds confirm_timeout{2'000};  ///< for an exporter to answer
-  std::uint32_t max_dead_names = 1'024;  ///< names of died exporters' segments that are remembered
+  std::uint32_t max_dead_names = 1'024;  ///< remembered names of segments whose exporter died
 };
 
 using base::reservation;
 
-/// One open: which answer it is (request and index in it), what it asks for.
+/// One open. `request` and `index` within it identify the answer.
 struct open_request {
   std::uint64_t request = 0;
   std::uint32_t index = 0;
   std::string name;
   std::uint64_t expected_size_bytes = 0;
-  std::optional<time_point> deadline;  ///< wait for the name until then; nothing: do not wait
-  time_point asked{};                  ///< when
-  gpushm::generation generation = 0;   ///< only this one; 0: whichever has the name
-  bool waits = false;                  ///< whoever asks was told that it waits
+  std::optional<time_point> deadline;  ///< wait for the name until then; nullopt: do not wait
+  time_point asked{};                  ///< when the broker received it
+  gpushm::generation generation = 0;   ///< only this one; 0: the current one of that name
+  bool waits = false;                  ///< already in `effects::waits`
 };
 
-/// What an exporter says of memory that stays its own.
+/// An exporter's answer about its exporter-bound memory.
 enum class verdict : std::uint8_t { unchanged, changed, not_shared };
 
-/// What of a segment waits for a fence.
+/// The leases of a segment that wait for a fence.
 struct ending_leases {
   std::uint32_t count = 0;
   std::int32_t pid = 0;  ///< of the oldest
@@ -75,19 +75,19 @@ struct ending_leases {
 };
 
 /// The state of one domain: segments, leases, quotas, waiting opens, subscriptions. Pure: no I/O,
-/// no clock, no threads. Every function either does all it says or throws `gpushm::error`, or
-/// `std::bad_alloc`, and changes nothing. What ends something (`disconnect`, `lose`, `release`,
-/// `confirmed`, `work`, `tick`) needs no memory and throws nothing. Errors carry cause and next
-/// step; the client adds operation and object.
+/// no clock, no threads. Every function either completes or throws `gpushm::error` or
+/// `std::bad_alloc` and changes nothing. Functions that end something (`disconnect`, `lose`,
+/// `release`, `confirmed`, `work`, `tick`) allocate no memory and do not throw. Errors carry cause
+/// and next step; the client adds operation and object.
 ///
-/// What the surroundings have to do then is in `pending()`: they do it and clear it after each
+/// Side effects are collected in `pending()`: the caller carries them out and clears it after each
 /// call, before the next.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class domain {
  public:
-  /// `owner_uid` may manage every segment.
-  /// `process`: what brokers of one process share; null: this one is alone.
+  /// `owner_uid` may manage every segment. `process`: shared by the brokers of one process; null:
+  /// this is the only one.
   domain(std::string name,
          std::uint32_t owner_uid,
          const limits& bounds,
@@ -97,17 +97,18 @@ class domain {
   [[nodiscard]] const limits& bounds() const noexcept { return limits_; }
   [[nodiscard]] effects& pending() noexcept { return effects_; }
 
-  /// `payload` is found again by `payload_of` until the session is forgotten: by `disconnect`, and
-  /// by `lose` and `resume` where they say so. Throws too_many_connections, too_many_descriptors,
-  /// out_of_memory, share_exceeded.
+  /// `payload_of` returns `payload` until the session is erased: by `disconnect`, by `lose` when it
+  /// returns false, and for `lost` by `resume` when it returns true. Throws too_many_connections,
+  /// too_many_descriptors, out_of_memory, share_exceeded.
   void connect(session_id session,
                const peer& who,
                std::shared_ptr<core::payload> payload = nullptr);
-  /// Null: there is no such session, or it was connected without.
+  /// Null: no such session, or it was connected without a payload.
   [[nodiscard]] core::payload* payload_of(session_id session) const noexcept;
-  /// Precondition: it is connected, or ending.
+  /// Precondition: the session is connected or ending.
   [[nodiscard]] const peer& peer_of(session_id session) const;
-  /// Calls `visit(payload&)` for each session that has one. It must not change the domain.
+  /// Calls `visit(payload&)` for each session that has a payload. `visit` must not change the
+  /// domain.
   template <typename Visit>
   void for_each_payload(Visit&& visit) const {
     for (const auto& [id, each] : sessions_) {
@@ -116,54 +117,54 @@ class domain {
       }
     }
   }
-  /// Ends everything the session has: at once for whatever could reach the session, the first
-  /// leases with it, the others by `work`. `clean`: it said goodbye, so no death is reported.
+  /// Ends everything the session has: requests, subscriptions and the first leases immediately, the
+  /// other leases in `work`. `clean`: it sent a goodbye, so no death is reported.
   void disconnect(session_id session, bool clean);
-  /// The connection is gone without a goodbye, and its process may write on: what could reach the
-  /// session ends now; its leases, names, and charges stay until `disconnect`, when the fence has
-  /// come. False: it has none, and is over.
+  /// The connection closed without a goodbye, and its process may still write: requests and
+  /// subscriptions end now; leases, names and charges stay until `disconnect`, called after the
+  /// fence. Returns false if it has no leases; the session is then erased.
   bool lose(session_id session, time_point now);
   [[nodiscard]] bool is_ending(session_id session) const;
-  /// For those who ask. No effect unless the session is ending.
+  /// Sets what `ending_of` reports. No effect unless the session is ending.
   void waits_for(session_id session, fence_wait what);
   [[nodiscard]] std::optional<ending_leases> ending_of(const segment& what) const;
-  /// Leases of ending sessions on the segment end without a fence. Throws no_such_segment,
-  /// permission_denied, invalid_argument (nothing of it waits for a fence).
+  /// Ends leases of ending sessions on the segment without a fence. Throws no_such_segment,
+  /// permission_denied, invalid_argument (none of its leases waits for a fence).
   void unfence(session_id session, std::string_view name);
-  /// `session`, which is new, gets what the ending session `lost` has. False: that is not ending,
-  /// or another principal's.
+  /// Transfers everything that the ending session `lost` has to the new session `session`. Returns
+  /// false if `lost` is not ending or belongs to another principal.
   bool resume(session_id lost, session_id session);
-  /// What the client of a session that has resumed still has, with how many answers of it. What it
-  /// names in none of its calls ends after the last one (`more` false).
+  /// The generations that the client of a resumed session still has, with the number of answers for
+  /// each. Leases named in none of its calls end after the last call (`more` false).
   void keep(session_id session,
             std::span<const std::uint64_t> generations,
             std::span<const std::uint64_t> counts,
             bool more);
 
-  /// Does a bounded part of what is left of ended sessions and of publications that many wait for;
-  /// false: nothing is left.
+  /// Does a bounded part of the remaining work for ended sessions and for publications with many
+  /// waiting opens. Returns false when none is left.
   bool work();
   [[nodiscard]] bool has_work() const noexcept {
     return !ended_.empty() || !unkept_.empty() || !due_.empty();
   }
-  /// Empty charges on the session's account, for what else is kept for it. Precondition: it is
-  /// connected.
+  /// Empty charges on the session's account, for other things kept for it. Precondition: the
+  /// session is connected.
   [[nodiscard]] charges new_charges(session_id session);
-  /// The session is about to end with others of its process: it hears of no more events.
+  /// The session is about to end with others of its process: it receives no more events.
   void mute(session_id session);
 
   /// Throws invalid_argument, already_exists, quota_exceeded, too_many_segments,
   /// too_many_descriptors.
   const segment& reserve(session_id session, const reservation& wanted);
-  /// Precondition: `generation` is a segment's.
+  /// Precondition: a segment of this generation exists.
   void set_payload(gpushm::generation generation, std::shared_ptr<core::payload> payload);
-  /// The segment, if `count` chunks may be attached to it behind the `first`. Throws
-  /// stale_generation, permission_denied, wrong_descriptor_count.
+  /// Returns the segment if `count` chunks, starting at index `first`, may be attached to it.
+  /// Throws stale_generation, permission_denied, wrong_descriptor_count.
   [[nodiscard]] const segment& check_attach(session_id session,
                                             gpushm::generation generation,
                                             std::uint32_t first,
                                             std::size_t count) const;
-  /// Counts them, under the same conditions.
+  /// Counts the chunks as attached, under the same conditions.
   const segment& attach(session_id session,
                         gpushm::generation generation,
                         std::uint32_t first,
@@ -173,39 +174,39 @@ class domain {
   void publish(session_id session,
                gpushm::generation generation,
                std::span<const std::byte> metadata);
-  /// Is answered, now or later, exactly once unless the session ends or it is cancelled first.
-  /// Later: `effects::waits` has it now.
+  /// Answered exactly once, now or later, unless the session ends or the open is cancelled first.
+  /// If later, it is in `effects::waits` after this call.
   void open(session_id session, const open_request& request);
-  /// What still waits of that request of the session (`index`: of that name of it) is not answered
-  /// any more. False: nothing does.
+  /// Drops the waiting opens of that request (`index`: only that name); they are not answered.
+  /// Returns false if none waits.
   bool cancel(session_id session,
               std::uint64_t request,
               std::optional<std::uint32_t> index = {}) noexcept;
-  /// The exporter's answer. One that comes too late, or that was not asked for, is ignored. After
-  /// one or several, `ask_more`.
+  /// The exporter's answer. Late and unsolicited answers are ignored. Call `ask_more` after one or
+  /// several.
   void confirmed(session_id exporter, std::uint64_t confirmation, verdict said);
-  /// Questions for which there was no room before. They have room now by answers.
+  /// Sends questions for which there was no room before; answers have made room.
   void ask_more(session_id exporter) noexcept;
-  /// What it has said was lost: it is asked anew whatever it has not answered.
+  /// Its answers may be lost: repeats every unanswered question.
   void ask_again(session_id exporter) noexcept;
-  /// There was no memory for the question: its open is refused.
-  void not_asked(const question& what);
-  /// A release of what the session does not hold is ignored: it may cross a removal.
-  /// `never_mapped`: the memory was not used. Subscribers learn nothing of the end of a lease of
-  /// which every part was given back so.
+  /// The question could not be sent for lack of memory: refuses its open.
+  void question_not_sent(const question& what);
+  /// A release of a segment that the session does not hold is ignored: it may cross a removal.
+  /// `never_mapped`: the memory was not used. If all parts of a lease are released this way,
+  /// subscribers get no `released` event.
   void release(session_id session,
                gpushm::generation generation,
                std::uint32_t count,
                bool never_mapped = false);
-  /// `generation` 0: whichever has the name. Throws no_such_segment, permission_denied.
+  /// `generation` 0: the current one of that name. Throws no_such_segment, permission_denied.
   void remove(session_id session, std::string_view name, gpushm::generation generation = 0);
 
-  /// A segment that the session holds, for more of its chunks. Throws stale_generation.
+  /// A segment that the session leases, to send more of its chunks. Throws stale_generation.
   [[nodiscard]] const segment& held(session_id session, gpushm::generation generation) const;
   /// Throws no_such_segment.
   [[nodiscard]] const segment& stat(session_id session, std::string_view name) const;
   /// Calls `visit` for the segments that the session may see, whose names start with `prefix` and
-  /// come after `after`, in order, until it returns false.
+  /// come after `after`, in order of name, until `visit` returns false.
   template <typename Visit>
   void list(session_id session,
             std::string_view prefix,
@@ -220,7 +221,7 @@ class domain {
     const auto matches = [&](const names& in, names::const_iterator at) {
       return at != in.end() && at->first.substr(0, prefix.size()) == prefix;
     };
-    // Never looks at what the session may not see: there may be much of it.
+    // Never visits segments that the session may not see: there may be many.
     auto seen = from(published_);
     auto hidden = from(own);
     for (;;) {
@@ -239,8 +240,8 @@ class domain {
   /// Throws too_many_requests, invalid_argument (a number in use, a prefix that is too long).
   void subscribe(session_id session, std::uint64_t subscription, std::string prefix);
   void unsubscribe(session_id session, std::uint64_t subscription);
-  /// Calls `visit(session, subscription)` for those that hear of the name. It must not change what
-  /// is subscribed.
+  /// Calls `visit(session, subscription)` for subscriptions that match the name. `visit` must not
+  /// change subscriptions.
   template <typename Visit>
   void for_each_subscriber(std::string_view name, Visit&& visit) const {
     for (const subscription& entry : subscriptions_) {
@@ -255,7 +256,7 @@ class domain {
   [[nodiscard]] std::optional<time_point> next_deadline() const;
 
   [[nodiscard]] std::size_t segment_count() const noexcept { return segments_.size(); }
-  /// Those that are ending do not count.
+  /// Without ending sessions.
   [[nodiscard]] std::size_t session_count() const noexcept {
     return sessions_.size() - ending_sessions_;
   }
@@ -277,7 +278,7 @@ class domain {
     session_id session = 0;
     open_request request;
   };
-  /// An open that waits for the exporter's word.
+  /// An open that waits for the exporter's confirmation.
   struct waiting_confirmation {
     session_id session = 0;
     open_request request;
@@ -293,18 +294,18 @@ class domain {
   enum class end_kind : std::uint8_t {
     goodbye,
     death,
-    given_up,  ///< as a death, but it may write on
+    given_up,  ///< as a death, but it may still write
   };
-  /// A session that is over and still has leases.
+  /// An ended session that still has leases.
   struct ended_session {
     session_id session = 0;
     std::int32_t pid = 0;
     end_kind how = end_kind::goodbye;
     std::set<gpushm::generation> left;
-    charges held;  ///< the memory of what is left
+    charges held;  ///< memory of the leases in `left`
   };
-  /// Opens that wait for one name. Its place among those that are due is made with it, so that
-  /// nothing has to be made when they are.
+  /// Opens that wait for one name. The list node for `due_` is allocated here, so that moving it
+  /// there allocates nothing.
   struct name_waiters {
     std::set<std::uint64_t> ids;
     std::list<std::string> place;  ///< the name; empty while it is in `due_`
@@ -315,27 +316,27 @@ class domain {
     std::set<gpushm::generation> leased;
     std::set<gpushm::generation> created;
     std::set<std::uint64_t> waiting;
-    std::set<std::uint64_t> confirming;  ///< its opens that wait for an exporter's word
+    std::set<std::uint64_t> confirming;  ///< its opens that wait for an exporter's confirmation
     std::uint32_t subscriptions = 0;
     names unpublished;
-    std::list<std::uint64_t> asked;   ///< confirmations that it has not answered
-    std::list<std::uint64_t> to_ask;  ///< once it has answered some of those
+    std::list<std::uint64_t> asked;   ///< confirmations sent and not answered
+    std::list<std::uint64_t> to_ask;  ///< queued until some of those are answered
     bool is_operator = false;
     charges held;
-    /// It ended without a goodbye, and its fence has not come.
+    /// Set when it ended without a goodbye and its fence is not reached.
     struct loss {
       time_point since;
       fence_wait waits_for = fence_wait::process;
     };
     std::optional<loss> lost;
-    /// It has resumed another, and says what it keeps of that.
+    /// Set when it has resumed another session and still reports what it keeps.
     std::optional<std::set<gpushm::generation>> kept;
-    std::list<ended_session> over;  ///< one, empty: its place in `ended_`
+    std::list<ended_session> over;  ///< one empty node, preallocated for `ended_`
   };
-  /// What a session has resumed and not kept.
+  /// Leases that a session resumed and did not keep.
   struct unkept {
     session_id session = 0;
-    std::vector<std::pair<gpushm::generation, std::uint32_t>> left;  ///< and how many answers of it
+    std::vector<std::pair<gpushm::generation, std::uint32_t>> left;  ///< and answers
   };
 
   participant& find_session(session_id id);
@@ -351,23 +352,23 @@ class domain {
   std::uint32_t take_slot();
   void give_back_slot(std::uint32_t slot) noexcept;
 
-  /// Whether what ends on `what` surely fits into the room that `pending()` has.
+  /// True if the effects of ending a lease on `what` fit into the capacity of `pending()`.
   [[nodiscard]] bool has_room_to_end(const segment& what) const;
   [[nodiscard]] bool has_room_to_wake() const noexcept;
   void make_room(std::size_t changes, std::size_t answers);
   void answer(session_id session, const open_request& request, const segment& found) noexcept;
   void refuse(session_id session, const open_request& request, std::optional<error> why) noexcept;
-  /// With the error that `make` makes, as far as there is memory for one.
+  /// Refuses with the error that `make` returns, or without a text if memory is short.
   template <typename Make>
   void refuse_with(session_id session, const open_request& request, Make&& make) noexcept {
     std::optional<error> why;
     try {
       why.emplace(make());
-    } catch (const std::bad_alloc&) {  // told without a text
+    } catch (const std::bad_alloc&) {  // refused without a text
     }
     refuse(session, request, std::move(why));
   }
-  /// `attempt`, and what it throws as the answer.
+  /// Runs `attempt` and answers with the error that it throws.
   template <typename Attempt>
   void or_refuse(session_id session, const open_request& request, Attempt&& attempt) noexcept {
     try {
@@ -397,11 +398,14 @@ class domain {
   [[nodiscard]] const participant::loss* loss_of(session_id session) const;
   [[nodiscard]] bool waits_for_fence(const segment& what) const;
   [[nodiscard]] error writer_ending(const segment& what) const;
-  static void inherit(segment& what, session_id lost, session_id heir, charges& held) noexcept;
+  static void transfer(segment& what,
+                       session_id lost,
+                       session_id successor,
+                       charges& held) noexcept;
   void wake_after_fence(std::string_view name);
   bool wake_some(segment& published);
   void end_with_exporter(segment& what, end_kind how);
-  [[nodiscard]] static bool stays(const segment& what) noexcept;
+  [[nodiscard]] static bool is_in_use(const segment& what) noexcept;
   void free_if_unused(segment& what);
   void grant_or_refuse(session_id session, const open_request& request, segment& found);
   void wait(session_id session, open_request request);
@@ -413,11 +417,11 @@ class domain {
   std::string name_;
   std::uint32_t owner_uid_;
   limits limits_;
-  core::budget budget_;  // before all that holds charges
+  core::budget budget_;  // declared before every member that has charges
   effects effects_;
 
   std::unordered_map<gpushm::generation, std::shared_ptr<segment>> segments_;
-  // Each segment with a name is in one of them.
+  // Each named segment is in exactly one of these.
   names published_;
   names reserved_;
   std::unordered_map<session_id, participant> sessions_;
@@ -438,12 +442,12 @@ class domain {
 
   gpushm::generation next_generation_ = 1;
   std::vector<std::uint32_t> free_slots_;
-  std::uint32_t unused_slots_from_ = 0;  // slots from here on were never used
+  std::uint32_t unused_slots_from_ = 0;  // slots from this one on were never used
   std::size_t lease_count_ = 0;
   std::size_t ending_sessions_ = 0;  ///< of sessions_
   std::list<ended_session> ended_;
   std::deque<unkept> unkept_;
-  std::list<std::string> due_;  // published names that more opens wait for
+  std::list<std::string> due_;  // published names with opens left to answer
 };
 
 }  // namespace gpushm::core

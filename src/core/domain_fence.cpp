@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a connection leaves behind that ended without a goodbye, until its fence has come.
+// Sessions whose connection ended without a goodbye, until their fence is reached.
 #include <algorithm>
 #include <utility>
 
@@ -24,9 +24,8 @@ void domain::waits_for(session_id session, fence_wait what) {
   }
 }
 
-/// Only processes have it that may be dying, or may have died while their GPU work goes on:
-/// what it will be in the end is not known yet. Memory that stays its exporter's is its exporter's
-/// alone.
+/// True if every process that leases it may be dying, or may have died while its GPU work goes on:
+/// its contents are not final yet. For exporter-bound memory only the exporter matters.
 bool domain::waits_for_fence(const segment& what) const {
   if (ending_sessions_ == 0) {
     return false;
@@ -68,13 +67,14 @@ std::optional<ending_leases> domain::ending_of(const segment& what) const {
 
 error domain::writer_ending(const segment& what) const {
   const auto ending = ending_of(what);
-  return {errc::writer_ending,
-          {},
-          {},
-          "process " + std::to_string(ending ? ending->pid : what.creator.pid) +
-              ", which had it last, has gone without a goodbye, and may still write it",
-          "open it with a timeout: it is over tens of milliseconds after the process has ended; "
-          "`gpushm stat` shows what it waits for, `gpushm release --unfenced` gives that up"};
+  return {
+      errc::writer_ending,
+      {},
+      {},
+      "process " + std::to_string(ending ? ending->pid : what.creator.pid) +
+          ", the last to hold it, disconnected without a goodbye and may still write to it",
+      "open it with a timeout: the wait ends tens of milliseconds after the process has exited; "
+      "`gpushm stat` shows what it waits for, `gpushm release --unfenced` ends the wait"};
 }
 
 /// Answers the opens that waited because the segment could still change.
@@ -98,8 +98,8 @@ void domain::unfence(session_id session, std::string_view name) {
     throw error(errc::permission_denied,
                 {},
                 {},
-                "only its creator's uid, or the broker's uid may give up what waits for a fence",
-                "let the broker's user do it");
+                "only its creator's uid or the broker's uid may end leases that wait for a fence",
+                "run it as the broker's user");
   }
   std::set<session_id> holders;
   for (const lease& claim : what.leases) {
@@ -114,8 +114,8 @@ void domain::unfence(session_id session, std::string_view name) {
     throw error(errc::invalid_argument,
                 {},
                 {},
-                "nothing of it waits for the end of a process",
-                "`gpushm stat` shows what does");
+                "none of its leases waits for a process to exit",
+                "`gpushm stat` shows which leases do");
   }
   const gpushm::generation generation = what.generation;
   const std::string kept_name = what.name;
@@ -150,8 +150,8 @@ bool domain::resume(session_id lost, session_id session) {
     return false;
   }
   participant& gone = from->second;
-  participant& heir = to->second;
-  // All that may fail comes first.
+  participant& successor = to->second;
+  // Everything that may fail comes first.
   std::set<std::string> touched;
   for (const auto* const all : {&gone.leased, &gone.created}) {
     for (const gpushm::generation generation : *all) {
@@ -159,21 +159,21 @@ bool domain::resume(session_id lost, session_id session) {
     }
   }
 
-  heir.kept.emplace();
-  heir.leased.merge(gone.leased);
-  heir.created.merge(gone.created);
-  heir.unpublished.merge(gone.unpublished);
-  // Questions that it has not answered: it is asked again once it says what it keeps.
-  heir.to_ask.splice(heir.to_ask.end(), gone.asked);
-  heir.to_ask.splice(heir.to_ask.end(), gone.to_ask);
-  for (const std::uint64_t id : heir.to_ask) {
+  successor.kept.emplace();
+  successor.leased.merge(gone.leased);
+  successor.created.merge(gone.created);
+  successor.unpublished.merge(gone.unpublished);
+  // Unanswered questions are sent again once it has reported what it keeps.
+  successor.to_ask.splice(successor.to_ask.end(), gone.asked);
+  successor.to_ask.splice(successor.to_ask.end(), gone.to_ask);
+  for (const std::uint64_t id : successor.to_ask) {
     if (const auto question = confirming_.find(id); question != confirming_.end()) {
       question->second.exporter = session;
     }
   }
-  for (const auto* const all : {&heir.created, &heir.leased}) {
+  for (const auto* const all : {&successor.created, &successor.leased}) {
     for (const gpushm::generation generation : *all) {
-      inherit(*segments_.at(generation), lost, session, heir.held);
+      transfer(*segments_.at(generation), lost, session, successor.held);
     }
   }
   --ending_sessions_;
@@ -184,16 +184,19 @@ bool domain::resume(session_id lost, session_id session) {
   return true;
 }
 
-void domain::inherit(segment& what, session_id lost, session_id heir, charges& held) noexcept {
+void domain::transfer(segment& what,
+                      session_id lost,
+                      session_id successor,
+                      charges& held) noexcept {
   if (what.creator_session == lost) {
-    what.creator_session = heir;
+    what.creator_session = successor;
   }
   for (lease& claim : what.leases) {
     if (claim.holder != lost) {
       continue;
     }
-    claim.holder = heir;
-    if (what.creator_session != heir) {  // the creator's is part of the segment
+    claim.holder = successor;
+    if (what.creator_session != successor) {  // the creator's is part of the segment
       held.charge(resource::memory_bytes, cost::lease);
     }
   }
@@ -203,15 +206,15 @@ void domain::keep(session_id session,
                   std::span<const std::uint64_t> generations,
                   std::span<const std::uint64_t> counts,
                   bool more) {
-  participant& heir = find_session(session);
-  if (!heir.kept) {
+  participant& successor = find_session(session);
+  if (!successor.kept) {
     throw error(errc::invalid_argument,
                 {},
                 {},
-                "the session has resumed nothing, or has said what it keeps",
-                "send it once, after a welcome that says so");
+                "the session resumed no other session, or has already sent Keep",
+                "send Keep once, after a Welcome with resumed");
   }
-  // All that may fail comes first.
+  // Everything that may fail comes first.
   const auto lease_of = [&](gpushm::generation generation) -> lease* {
     const auto found = segments_.find(generation);
     if (found == segments_.end()) {
@@ -231,9 +234,9 @@ void domain::keep(session_id session,
   }
   unkept left{session, {}};
   if (!more) {
-    for (const gpushm::generation generation : heir.leased) {
+    for (const gpushm::generation generation : successor.leased) {
       const lease* const own = lease_of(generation);
-      if (own != nullptr && !heir.kept->contains(generation) && !kept.contains(generation)) {
+      if (own != nullptr && !successor.kept->contains(generation) && !kept.contains(generation)) {
         left.left.emplace_back(generation, own->count);
       }
     }
@@ -246,9 +249,9 @@ void domain::keep(session_id session,
       own->count = static_cast<std::uint32_t>(std::min<std::uint64_t>(counts[i], own->count));
     }
   }
-  heir.kept->merge(kept);
+  successor.kept->merge(kept);
   if (!more) {
-    heir.kept.reset();
+    successor.kept.reset();
     ask_more(session);
   }
 }

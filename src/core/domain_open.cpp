@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leases, and opens that wait for their names.
+// Leases, and opens that wait for names.
 #include <algorithm>
 #include <utility>
 
@@ -19,7 +19,7 @@ error replaced() {
   return {errc::gone_or_replaced,
           {},
           {},
-          "the exporter shares other memory under this name by now",
+          "the exporter now shares other memory under this name",
           "use the exporter's newest ticket"};
 }
 
@@ -27,10 +27,10 @@ error replaced() {
 
 namespace {
 
-/// How many are answered at once when one event answers many, before others have their turn.
+/// Upper bound of opens answered in one turn when one event answers many.
 constexpr std::size_t opens_a_turn = 64;
 
-/// What an open that waits is charged. Throws what `charges::take` says; then nothing is taken.
+/// Charges a waiting open. Throws as `charges::take`; then nothing is charged.
 void take_place(charges& held, const open_request& request) {
   held.take(resource::waiting_opens, 1);
   try {
@@ -57,7 +57,7 @@ void domain::take_lease(session_id session, segment& what) {
     return;
   }
   participant& holder = find_session(session);
-  // Room for twice as many, not for one more: each open would copy them all.
+  // Grow geometrically: growing by one would copy all leases at each open.
   if (what.leases.size() == what.leases.capacity()) {
     what.leases.reserve(what.leases.size() * 2 + 1);
   }
@@ -100,13 +100,13 @@ void domain::end_lease(session_id session, segment& what, std::uint32_t count, b
   const bool others = std::any_of(what.leases.begin(), what.leases.end(), [&](const lease& claim) {
     return claim.holder != what.creator_session;
   });
-  // Of imports that failed, producers that wait for the end of their consumers hear nothing.
+  // Failed imports cause no event for producers that wait for their consumers to finish.
   if (what.published && !others && session != what.creator_session &&
       std::exchange(what.used, false)) {
     emit(event_kind::released, what, session);
   }
   if (base::is_exporter_bound(what.backend) && session == what.creator_session && !what.removed) {
-    // No process could say any more whether the memory is still the same.
+    // No process can confirm any longer that the memory is unchanged.
     unname(what);
     if (what.published) {
       emit(event_kind::removed, what, session);
@@ -185,7 +185,7 @@ void domain::ask_exporter(session_id session,
                 "open fewer segments at once");
   }
   const auto creator = sessions_.find(found.creator_session);
-  if (creator == sessions_.end()) {  // gone, and what it shared is being worked off
+  if (creator == sessions_.end()) {  // ended; its segments are freed in `work`
     throw exporter_died();
   }
   participant& exporter = creator->second;
@@ -202,7 +202,7 @@ void domain::ask_exporter(session_id session,
     confirming_by_deadline_.emplace(deadline, id);
     auto& all = confirming_by_generation_[found.generation];
     all.insert(id);
-    make_room(0, all.size());  // they all end with the exporter
+    make_room(0, all.size());  // all are refused if the exporter ends
     waiter.confirming.insert(id);
     exporter.to_ask.push_back(id);
   } catch (...) {
@@ -228,9 +228,9 @@ void domain::ask_exporter(session_id session,
   ask_more(found.creator_session);
 }
 
-/// No exporter gets more questions than fit into its socket: it may be busy, or stopped. Those that
-/// it never answers keep their place, so that a stopped one is not asked without end. Those that
-/// there is no memory for now are asked at the next occasion, or time out.
+/// Sends an exporter only as many questions as fit into its socket: it may be busy or stopped.
+/// Unanswered questions keep their place, so that a stopped exporter does not get more and more.
+/// Questions that cannot be sent for lack of memory are sent at the next call or time out.
 void domain::ask_more(session_id exporter) noexcept {
   const auto at = sessions_.find(exporter);
   if (at == sessions_.end()) {
@@ -289,11 +289,12 @@ void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict 
   }
   const auto found = segments_.find(at->second.generation);
   if (found != segments_.end() && found->second->creator_session != exporter) {
-    return;  // not who was asked
+    return;  // not the exporter of this segment
   }
   const waiting_confirmation asked = take_confirmation(confirmation);
   if (found == segments_.end() || found->second->removed) {
-    open(asked.session, asked.request);  // its name may be another's by now, or may be waited for
+    // The name may belong to another segment, or the open may wait for it.
+    open(asked.session, asked.request);
     return;
   }
   segment& what = *found->second;
@@ -307,16 +308,16 @@ void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict 
                  {},
                  said == verdict::changed
                      ? "its exporter has freed or replaced the memory without unshare"
-                     : "its exporter does not share this memory any more",
+                     : "its exporter no longer shares this memory",
                  "unshare before freeing, and share the new memory");
   });
-  // It cannot be used from here on.
+  // Its memory is no longer valid.
   unname(what);
   emit(event_kind::removed, what, exporter);
   free_if_unused(what);
 }
 
-void domain::not_asked(const question& what) {
+void domain::question_not_sent(const question& what) {
   if (const auto exporter = sessions_.find(what.exporter); exporter != sessions_.end()) {
     exporter->second.asked.remove(what.confirmation);
   }
@@ -418,7 +419,8 @@ void domain::wake(segment& published) {
   due_.splice(due_.end(), place);
 }
 
-/// Room for the answers of one turn, for the event of each, and for what an exporter is asked.
+/// True if there is capacity for the answers of one turn, their events and the questions to an
+/// exporter.
 bool domain::has_room_to_wake() const noexcept {
   const auto has = [](const auto& room, std::size_t more) {
     return room.capacity() - room.size() >= more;
@@ -427,7 +429,7 @@ bool domain::has_room_to_wake() const noexcept {
          has(effects_.questions, limits_.max_confirmations);
 }
 
-/// Answers some of those that wait for the name; true when more are left.
+/// Answers some opens that wait for the name. Returns true if more are left.
 bool domain::wake_some(segment& published) {
   if (waits_for_fence(published)) {
     return false;
@@ -443,7 +445,7 @@ bool domain::wake_some(segment& published) {
       grant_or_refuse(woken.session, woken.request, published);
       continue;
     }
-    // It may have been reserved long ago; the open has time until its own deadline.
+    // The segment may have been reserved long ago; the open may take until its own deadline.
     or_refuse(woken.session, woken.request, [&] {
       ask_exporter(woken.session, woken.request, published, *woken.request.deadline);
     });
@@ -452,7 +454,7 @@ bool domain::wake_some(segment& published) {
 }
 
 void domain::tick(time_point now) {
-  // What is left stays due: `next_deadline` is in the past then.
+  // The rest stays due: `next_deadline` is then in the past.
   std::size_t left = opens_a_turn;
   while (!waiting_by_deadline_.empty() && waiting_by_deadline_.begin()->first <= now &&
          left-- != 0) {
@@ -473,7 +475,7 @@ void domain::tick(time_point now) {
                    {},
                    {},
                    "the process that shares this memory does not answer",
-                   "see whether it is stopped or overloaded");
+                   "check whether it is stopped or overloaded");
     });
   }
 }

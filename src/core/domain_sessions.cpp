@@ -10,8 +10,8 @@ namespace gpushm::core {
 
 namespace {
 
-/// Leases of an ended session that end at once, before others have their turn: each may be an event
-/// for every subscription.
+/// Upper bound of leases of an ended session that end in one turn: each may cause an event for
+/// every subscription.
 constexpr std::size_t most_leases_a_turn = 256;
 constexpr std::size_t most_events_a_turn = 2'048;
 
@@ -20,7 +20,7 @@ constexpr std::size_t most_events_a_turn = 2'048;
 domain::participant& domain::find_session(session_id id) {
   const auto at = sessions_.find(id);
   if (at == sessions_.end()) {
-    throw error(errc::protocol_error, {}, {}, "the session has not said hello", "say hello first");
+    throw error(errc::protocol_error, {}, {}, "the session has sent no Hello", "send Hello first");
   }
   return at->second;
 }
@@ -29,7 +29,7 @@ void domain::connect(session_id id, const peer& who, std::shared_ptr<core::paylo
   core::principal payer = who.principal;
   if (payer.key.empty()) {
     payer = who.uid_known ? core::principal{"uid " + std::to_string(who.uid), true}
-                          : core::principal{"processes whose uid is not known", true};
+                          : core::principal{"processes with an unknown uid", true};
   }
   participant joined;
   joined.who = who;
@@ -68,7 +68,7 @@ void domain::mute(session_id session) {
   at->second.held.give_back(resource::subscriptions, at->second.held.held(resource::subscriptions));
 }
 
-/// Nothing can reach the session from here on.
+/// Ends everything that could send to the session.
 void domain::stop_requests(session_id id, participant& of) {
   while (!of.waiting.empty()) {
     static_cast<void>(take_waiting(*of.waiting.begin()));
@@ -105,7 +105,7 @@ void domain::disconnect(session_id id, bool clean) {
     return;
   }
   stop_requests(id, at->second);
-  // What is left of it is worked off apart from the living.
+  // The rest of its leases end in `work`.
   auto node = sessions_.extract(at);
   participant& gone = node.mapped();
   ending_sessions_ -= gone.lost ? 1U : 0U;
@@ -146,17 +146,17 @@ bool domain::work() {
       }
     }
   }
-  // Of each that is over a part, or nothing when its line is empty.
-  const auto work_off = [&](auto& line, auto&& end_one) {
-    for (std::size_t some = leases_a_turn(); some != 0 && !line.empty(); --some) {
-      if (line.front().left.empty()) {
-        line.pop_front();
-      } else if (!end_one(line.front())) {
+  // Ends a bounded number of leases of each queue.
+  const auto work_off = [&](auto& queue, auto&& end_one) {
+    for (std::size_t some = leases_a_turn(); some != 0 && !queue.empty(); --some) {
+      if (queue.front().left.empty()) {
+        queue.pop_front();
+      } else if (!end_one(queue.front())) {
         return;
       }
     }
-    if (!line.empty() && line.front().left.empty()) {
-      line.pop_front();
+    if (!queue.empty() && queue.front().left.empty()) {
+      queue.pop_front();
     }
   };
   work_off(ended_, [&](ended_session& gone) { return end_next_lease(gone); });
@@ -164,7 +164,7 @@ bool domain::work() {
   return has_work();
 }
 
-/// False when it has to wait until there is room for what comes of it.
+/// Returns false if it must wait for capacity for its effects.
 bool domain::end_next_lease(ended_session& gone) {
   const auto found = segments_.find(*gone.left.begin());
   if (found == segments_.end()) {
@@ -177,7 +177,7 @@ bool domain::end_next_lease(ended_session& gone) {
   }
   gone.left.erase(gone.left.begin());
   end_lease_of_gone(gone.session, gone.pid, gone.how, *what);
-  // Not where another has the name by now, which may be the next in this line.
+  // Only if the name is still this segment's: a new one may be next in this queue.
   if (!what->removed) {
     wake_after_fence(what->name);
   }
@@ -198,7 +198,7 @@ bool domain::release_next(unkept& of) {
 void domain::end_lease_of_gone(session_id id, std::int32_t pid, end_kind how, segment& what) {
   const bool created = what.creator_session == id;
   if (how == end_kind::death && what.published) {
-    // The leases that are left are the ones of others.
+    // Leases of other sessions.
     const auto left = std::count_if(
         what.leases.begin(), what.leases.end(), [&](const lease& l) { return l.holder != id; });
     emit(event_kind::peer_died, what, static_cast<std::size_t>(left), pid);
@@ -217,14 +217,13 @@ void domain::end_lease_of_gone(session_id id, std::int32_t pid, end_kind how, se
   }
   if (base::is_exporter_bound(what.backend)) {
     end_with_exporter(what, how);
-  } else if (how != end_kind::goodbye && !what.removed && stays(what)) {
+  } else if (how != end_kind::goodbye && !what.removed && is_in_use(what)) {
     set_word(what, segment_state::exporter_gone);
   }
   free_if_unused(what);
 }
 
-/// Who has it mapped keeps it; nobody else gets it any more, and the name is free for whoever
-/// shares it next.
+/// Existing mappings stay valid; new opens fail, and the name is free for another segment.
 void domain::end_with_exporter(segment& what, end_kind how) {
   const bool clean = how == end_kind::goodbye;
   if (!what.removed) {
@@ -256,18 +255,19 @@ void domain::subscribe(session_id id, std::uint64_t number, std::string prefix) 
         {},
         {},
         std::to_string(subscriber.subscriptions) + " subscriptions on this connection, the limit",
-        "subscribe to a shorter prefix once");
+        "subscribe once, to a shorter prefix");
   }
   const bool taken =
       std::any_of(subscriptions_.begin(), subscriptions_.end(), [&](const subscription& entry) {
         return entry.session == id && entry.id == number;
       });
   if (taken || prefix.size() > max_name_bytes) {
-    throw error(errc::invalid_argument,
-                {},
-                {},
-                taken ? "the request's id names a subscription already" : "the prefix is too long",
-                "use a new request id, and a prefix of at most 255 bytes");
+    throw error(
+        errc::invalid_argument,
+        {},
+        {},
+        taken ? "the request id is already used by a subscription" : "the prefix is too long",
+        "use a new request id, and a prefix of at most 255 bytes");
   }
   const std::uint64_t memory = cost::subscription + prefix.size();
   subscriber.held.take(resource::subscriptions, 1);

@@ -13,8 +13,7 @@
 
 namespace gpushm::core {
 
-/// The word of a slot of the state table: live, removed or exporter gone for a generation; nothing:
-/// free again.
+/// A slot's word in the state table: a generation and its state; no state: the slot is free.
 struct slot_word {
   std::uint32_t slot = 0;
   gpushm::generation generation = 0;
@@ -26,8 +25,7 @@ struct open_waits {
   session_id session = 0;
   std::uint64_t request = 0;
   std::uint32_t index = 0;
-  /// What it will be answered with if the exporter says that it is unchanged; null: it waits for
-  /// the name.
+  /// The answer if the exporter confirms that the memory is unchanged; null: it waits for the name.
   std::shared_ptr<const segment> offered = nullptr;
 };
 
@@ -37,31 +35,31 @@ struct open_answer {
   std::uint64_t request = 0;
   std::uint32_t index = 0;
   std::shared_ptr<const segment> found;  ///< null: refused
-  std::optional<error> why;              ///< of a refusal; nothing: there was no memory for a text
+  std::optional<error> why;              ///< of a refusal; nullopt: no memory for a text
   bool late = false;                     ///< it was in `effects::waits` before
 };
 
-/// The exporter is to say whether the segment's memory is still the one that it shared; its answer
-/// goes to `domain::confirmed`.
+/// Asks the exporter whether the segment's memory is still what it shared; pass its answer to
+/// `domain::confirmed`.
 struct question {
   session_id exporter = 0;
   std::uint64_t confirmation = 0;
   gpushm::generation generation = 0;
 };
 
-/// What happened to a segment. `of` may be gone from the domain by now: its name and generation
-/// still hold.
+/// An event on a segment. `of` may already be erased from the domain; its name and generation
+/// remain valid.
 struct change {
   event_kind kind = event_kind::resync;
   std::shared_ptr<const segment> of;
   std::uint32_t leases = 0;
   std::int32_t peer_pid = 0;
-  session_id holder = 0;  ///< whose cache is to let go of it; 0: for subscribers of the name
+  session_id holder = 0;  ///< its cache must drop the segment; 0: for subscribers of the name
 };
 
-/// What the surroundings of a domain have to do for what it was asked, in this order: the state
-/// table first, because it is the truth and who has an answer may look there; answers before what
-/// others hear of them; each kind in the order in which it came up.
+/// Side effects of a call, to be carried out in this order: the state table first, because a client
+/// that has an answer may read it; answers before events about them; each kind in order of
+/// occurrence.
 struct effects {
   std::vector<slot_word> slots;
   std::vector<open_waits> waits;
@@ -69,7 +67,7 @@ struct effects {
   std::vector<question> questions;
   std::vector<change> changes;
 
-  /// Keeps the room.
+  /// Keeps the capacity.
   void clear() noexcept {
     slots.clear();
     waits.clear();

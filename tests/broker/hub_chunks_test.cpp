@@ -96,7 +96,7 @@ TEST_F(chunks_of, a_segment_come_in_the_announced_number_and_order) {
       "wrong_descriptor_count: 0 descriptors came with a message that announces 1 (send exactly "
       "the announced descriptors)");
   EXPECT_EQ(failure(ask(session, wire::attach{made, 1, {4096}}, descriptors(memfd(4096)))),
-            "wrong_descriptor_count: chunks 1 to 2 do not continue the 0 of 3 that are attached "
+            "wrong_descriptor_count: chunks 1 to 2 do not follow the 0 of 3 attached chunks "
             "(attach the announced chunks in order)");
   expect<wire::done>(ask(session, wire::attach{made, 0, {4096}}, descriptors(memfd(4096))));
   EXPECT_EQ(
@@ -106,7 +106,7 @@ TEST_F(chunks_of, a_segment_come_in_the_announced_number_and_order) {
   EXPECT_EQ(failure(ask(session,
                         wire::attach{made, 1, {4096, 4096, 4096}},
                         descriptors(memfd(4096), memfd(4096), memfd(4096)))),
-            "wrong_descriptor_count: chunks 1 to 4 do not continue the 1 of 3 that are attached "
+            "wrong_descriptor_count: chunks 1 to 4 do not follow the 1 of 3 attached chunks "
             "(attach the announced chunks in order)");
   EXPECT_EQ(failure(ask(greet(), wire::attach{made, 1, {4096}}, descriptors(memfd(4096)))),
             "permission_denied: only the connection that reserved a segment may attach its chunks "
@@ -216,10 +216,9 @@ TEST_F(chunks_of, a_large_segment_are_fetched_in_batches) {
   answers.clear();  // they hold descriptors
   EXPECT_EQ(failure(ask(reader, wire::fetch_chunks{made, count})),
             "invalid_argument: the segment has only 600 chunks (ask for chunks that exist)");
-  EXPECT_EQ(
-      failure(ask(greet(), wire::fetch_chunks{made, 0})),
-      "stale_generation: generation 1 is gone or was never this connection's (open the segment "
-      "again by name)");
+  EXPECT_EQ(failure(ask(greet(), wire::fetch_chunks{made, 0})),
+            "stale_generation: generation 1 is gone, or does not belong to this connection (open "
+            "the segment again by name)");
   expect_nothing_left();
 }
 

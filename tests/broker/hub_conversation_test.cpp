@@ -155,10 +155,9 @@ TEST_F(conversation, of_one_session_is_not_heard_by_others) {
   EXPECT_TRUE(take(second).empty());
   EXPECT_FALSE(out_.is_dropped(second));
   hub_.hang_up(first);
-  EXPECT_EQ(
-      failure(ask(second, wire::stat{"kv"})),
-      "no_such_segment: no such segment in domain default (`gpushm ls` shows what there is; a "
-      "timeout waits for the name)");
+  EXPECT_EQ(failure(ask(second, wire::stat{"kv"})),
+            "no_such_segment: no such segment in domain default (`gpushm ls` lists segments; an "
+            "open with a timeout waits for the name)");
   expect_nothing_left();
 }
 

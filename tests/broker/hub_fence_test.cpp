@@ -102,8 +102,8 @@ TEST_F(hello_with_fence, a_violation_leaves_what_the_process_may_still_write) {
   hub_.hang_up(session);
   EXPECT_EQ(hub_.statistics().ending_connections, 0U);
   EXPECT_EQ(failure(ask(other, wire::stat{"kv"})),
-            "no_such_segment: no such segment in domain default (`gpushm ls` shows what there is; "
-            "a timeout waits for the name)");
+            "no_such_segment: no such segment in domain default (`gpushm ls` lists segments; an "
+            "open with a timeout waits for the name)");
   expect_nothing_left();
 }
 
@@ -136,8 +136,8 @@ TEST_F(hello_with_fence, the_token_of_a_lost_connection_takes_its_leases_back_on
   EXPECT_FALSE(greet_with(third, fence::proven, token).resumed);
   expect<wire::done>(ask(second, wire::keep{{made}, {1}, false}));
   EXPECT_EQ(failure(ask(second, wire::keep{})),
-            "invalid_argument: the session has resumed nothing, or has said what it keeps (send it "
-            "once, after a welcome that says so)");
+            "invalid_argument: the session resumed no other session, or has already sent Keep "
+            "(send Keep once, after a Welcome with resumed)");
   EXPECT_EQ(stat(third, "kv").ending, 0U);
   EXPECT_TRUE(stat(third, "kv").creator_alive);
   hub_.hang_up(session);  // nothing of it is there any more
@@ -151,8 +151,8 @@ TEST_F(hello_with_fence, unfence_is_counted) {
   make(session, "kv");
   const auto operator_ = greet({301, broker_uid, true});
   EXPECT_EQ(failure(ask(operator_, wire::unfence{"kv"})),
-            "invalid_argument: nothing of it waits for the end of a process (`gpushm stat` shows "
-            "what does)");
+            "invalid_argument: none of its leases waits for a process to exit (`gpushm stat` shows "
+            "which leases do)");
   EXPECT_EQ(hub_.statistics().unfenced, 0U);
   EXPECT_TRUE(lose(session));
   expect<wire::done>(ask(operator_, wire::unfence{"kv"}));

@@ -182,8 +182,8 @@ TEST_F(shares, are_asked_for_once_a_name_of_open_many) {
   say(exporter, asked.questions[0], wire::verdict::not_shared);
   answers = take(importer);
   EXPECT_EQ(failure_of(answers, request),
-            "gone_or_replaced: its exporter does not share this memory any more (unshare before "
-            "freeing, and share the new memory)");
+            "gone_or_replaced: its exporter no longer shares this memory (unshare before freeing, "
+            "and share the new memory)");
   EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).index, 0U);
   expect_lost(exporter, b, "b");
   answers.clear();
@@ -245,7 +245,7 @@ TEST_F(shares, of_a_died_exporter_are_lost_and_their_names_free) {
   hub_.hang_up(exporter);
   const std::string died =
       "peer_died: the process that shared this memory in domain default has died (start it again; "
-      "a timeout waits until it shares the name anew)";
+      "an open with a timeout waits until it shares the name again)";
   EXPECT_EQ(failure_of(take(importer), request), died);
   expect_lost(holder, made, "kv");
   ASSERT_EQ(slots_.size(), 1U);
@@ -268,8 +268,8 @@ TEST_F(shares, whose_exporter_said_goodbye_are_removed) {
   tell(exporter, wire::bye{});
   hub_.hang_up(exporter);
   EXPECT_EQ(failure_of(take(importer), request),
-            "no_such_segment: no such segment in domain default (`gpushm ls` shows what there is; "
-            "a timeout waits for the name)");
+            "no_such_segment: no such segment in domain default (`gpushm ls` lists segments; an "
+            "open with a timeout waits for the name)");
   EXPECT_TRUE(slots_.empty());
   expect_nothing_left();
 }
@@ -286,7 +286,7 @@ TEST_F(shares, whose_exporter_does_not_answer_time_out) {
   EXPECT_TRUE(take(importer).empty());
   hub_.tick(now_ + milliseconds(2'000));
   EXPECT_EQ(failure_of(take(importer), request),
-            "timed_out: the process that shares this memory does not answer (see whether it is "
+            "timed_out: the process that shares this memory does not answer (check whether it is "
             "stopped or overloaded)");
   say(exporter, asked.id, wire::verdict::changed);
   EXPECT_TRUE(take(importer).empty());
@@ -427,11 +427,11 @@ TEST_F(shares, of_a_legacy_handle_take_no_chunk) {
   const auto made = expect<wire::reserved>(ask(exporter, legacy_handle("kv"))).generation;
   for (auto make_fd : {+[] { return unnamed_tmpfs_file(); }, +[] { return memfd(4096); }}) {
     EXPECT_EQ(failure(ask(exporter, wire::attach{made, 0, {4096}}, descriptors(make_fd()))),
-              "wrong_descriptor_count: chunks 0 to 1 do not continue the 0 of 0 that are attached "
+              "wrong_descriptor_count: chunks 0 to 1 do not follow the 0 of 0 attached chunks "
               "(attach the announced chunks in order)");
   }
   EXPECT_EQ(failure(ask(exporter, wire::attach{made, 0, {}})),
-            "wrong_descriptor_count: chunks 0 to 0 do not continue the 0 of 0 that are attached "
+            "wrong_descriptor_count: chunks 0 to 0 do not follow the 0 of 0 attached chunks "
             "(attach the announced chunks in order)");
   expect<wire::done>(ask(exporter, wire::publish{made, {}}));
   expect_nothing_left();
@@ -464,13 +464,12 @@ TEST_F(shares, are_reserved_with_what_the_domain_allows) {
   wanted = legacy_handle("kv");
   wanted.lifetime = lifetime::persistent;
   EXPECT_EQ(failure(ask(exporter, wanted)),
-            "invalid_argument: this memory stays its exporter's and cannot be persistent (share it "
-            "as leased, or create a persistent segment and copy)");
+            "invalid_argument: exporter-bound memory cannot be persistent (share it as leased, or "
+            "create a persistent segment and copy)");
   wanted = legacy_handle("kv");
   wanted.offset_bytes = 3097;
   EXPECT_EQ(failure(ask(exporter, wanted)),
-            "invalid_argument: the segment does not lie within its allocation (report this as a "
-            "bug)");
+            "invalid_argument: the segment extends past its allocation (report this as a bug)");
   EXPECT_EQ(hub_.domain().segment_count(), 0U);
   expect_nothing_left();
 }
@@ -487,8 +486,8 @@ TEST_F(shares, are_removed_by_generation) {
   }());
   const auto made = share(exporter, "kv");
   EXPECT_EQ(failure(ask(exporter, wire::remove{"kv", old})),
-            "no_such_segment: no such segment in domain default (`gpushm ls` shows what there is; "
-            "a timeout waits for the name)");
+            "no_such_segment: no such segment in domain default (`gpushm ls` lists segments; an "
+            "open with a timeout waits for the name)");
   EXPECT_EQ(expect<wire::listing>(ask(exporter, wire::stat{"kv"})).segments.at(0).generation, made);
   expect_nothing_left();
 }

@@ -143,10 +143,9 @@ TEST_F(sharing, open_of_a_name_that_does_not_come_says_how_to_see_what_there_is)
     static_cast<void>(producer.open("w/llama", {.timeout = 20ms}));
     FAIL();
   } catch (const error& why) {
-    EXPECT_STREQ(
-        why.what(),
-        "open \"w/llama\": no such segment in domain default (`gpushm ls` shows what there is; a "
-        "timeout waits for the name)");
+    EXPECT_STREQ(why.what(),
+                 "open \"w/llama\": no such segment in domain default (`gpushm ls` lists segments; "
+                 "an open with a timeout waits for the name)");
   }
 }
 

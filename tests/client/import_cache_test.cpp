@@ -252,8 +252,8 @@ TEST_F(caching, serves_open_many_name_by_name) {
     if (expected[i] == 0) {
       ASSERT_FALSE(results[i]);
       EXPECT_STREQ(results[i].failure()->what(),
-                   "open \"missing\": no such segment in domain default (`gpushm ls` shows what "
-                   "there is; a timeout waits for the name)");
+                   "open \"missing\": no such segment in domain default (`gpushm ls` lists "
+                   "segments; an open with a timeout waits for the name)");
       continue;
     }
     ASSERT_TRUE(results[i]) << results[i].failure()->what();
@@ -487,8 +487,8 @@ TEST_F(caching, lets_go_of_a_removed_segment_without_being_called) {
   EXPECT_EQ(user.cache_stats().evictions, 0U);
   EXPECT_TRUE(is_hit(user, "b"));
   EXPECT_EQ(error_of([&] { static_cast<void>(user.open("a")); }, errc::no_such_segment),
-            "open \"a\": no such segment in domain default (`gpushm ls` shows what there is; a "
-            "timeout waits for the name)");
+            "open \"a\": no such segment in domain default (`gpushm ls` lists segments; an open "
+            "with a timeout waits for the name)");
 }
 
 TEST_F(caching, leaves_a_removed_segment_to_its_users) {

@@ -143,8 +143,8 @@ TEST(core_budget, refusals_say_who_holds_what) {
   ASSERT_TRUE(share);
   EXPECT_EQ(share->code(), errc::share_exceeded);
   EXPECT_EQ(share->cause(),
-            "no room for 900 more descriptors: uid 1 holds 0, all members 0 of 1000, and what is "
-            "left is kept for the others");
+            "no room for 900 more descriptors: uid 1 holds 0, all members 0 of 1000, and the rest "
+            "is reserved for other members");
   const auto all = whole.take(*who, resource::descriptors, 1001);
   ASSERT_TRUE(all);
   EXPECT_EQ(all->code(), errc::too_many_descriptors);

@@ -96,16 +96,16 @@ TEST_F(reserving, refuses_what_makes_no_segment_and_changes_nothing) {
        "the size is 0 bytes (give a size of at least 1 byte)"},
       {"allocated",
        [](reservation& r) { r.allocated_bytes = r.size_bytes - 1; },
-       "less memory is allocated than the segment's size (report this as a bug)"},
+       "the allocation is smaller than the segment (report this as a bug)"},
       {"chunks",
        [](reservation& r) { r.chunk_count = 0; },
        "the segment has no chunks (report this as a bug)"},
       {"backend",
        [](reservation& r) { r.backend = backend::cuda_vmm; },
-       "backend and device do not fit each other (report this as a bug)"},
+       "backend and device do not match (report this as a bug)"},
       {"device",
        [](reservation& r) { r.device.kind = device_kind::gpu; },
-       "backend and device do not fit each other (report this as a bug)"},
+       "backend and device do not match (report this as a bug)"},
       {"uuid",
        [](reservation& r) { r.device.uuid.assign(129, 'u'); },
        "the device's description is too long (report this as a bug)"},
@@ -142,7 +142,7 @@ TEST_F(reserving, refuses_a_name_in_use_and_says_in_what_use) {
 
 TEST_F(reserving, needs_a_session_that_said_hello) {
   EXPECT_EQ(error_of([&] { reserve(99, host_segment("kv")); }),
-            "the session has not said hello (say hello first)");
+            "the session has sent no Hello (send Hello first)");
 }
 
 TEST_F(reserving, never_gives_a_generation_twice_and_reuses_slots) {
@@ -197,7 +197,7 @@ TEST_F(with_quotas, a_uid_has_its_own_share_on_all_its_connections) {
 TEST_F(with_quotas, uids_that_are_not_known_share_one_account) {
   reserve(5, host_segment("a", 4'000));
   EXPECT_EQ(error_of([&] { reserve(6, host_segment("b", 4'000)); }),
-            "3.91 KiB do not fit into the quota of processes whose uid is not known: 3.91 KiB of 4 "
+            "3.91 KiB do not fit into the quota of processes with an unknown uid: 3.91 KiB of 4 "
             "KiB are in use (remove segments that are not used, or raise the broker's quota)");
   reserve(2, host_segment("b", 4'000));  // uid 2000 is known
   expect_nothing_left();
@@ -207,8 +207,8 @@ TEST_F(with_quotas, the_domain_has_one_for_all) {
   reserve(1, host_segment("a", 4'096));
   reserve(2, host_segment("b", 4'096));
   EXPECT_EQ(error_of([&] { reserve(5, host_segment("c", 4'096)); }),
-            "no room for 4 KiB more bytes of segments: 8 KiB of 9.77 KiB are in use (remove "
-            "segments that are not used, or raise the broker's quota)");
+            "no room for 4 KiB more segment memory: 8 KiB of 9.77 KiB are in use (remove segments "
+            "that are not used, or raise the broker's quota)");
   EXPECT_EQ(error_of([&] { reserve(5, host_segment("c", UINT64_MAX)); }),
             "the segment is larger than an address space (256 TiB) (create a smaller one)");
   expect_nothing_left();
@@ -274,15 +274,13 @@ TEST_F(publishing, needs_all_chunks_in_order) {
             "0 of 3 announced chunks are attached (attach all chunks before publishing)");
   EXPECT_EQ(code, errc::wrong_descriptor_count);
   domain_.attach(1, made, 0, 2);
-  EXPECT_EQ(
-      error_of([&] { domain_.attach(1, made, 0, 1); }, &code),
-      "chunks 0 to 1 do not continue the 2 of 3 that are attached (attach the announced chunks "
-      "in order)");
+  EXPECT_EQ(error_of([&] { domain_.attach(1, made, 0, 1); }, &code),
+            "chunks 0 to 1 do not follow the 2 of 3 attached chunks (attach the announced chunks "
+            "in order)");
   EXPECT_EQ(code, errc::wrong_descriptor_count);
-  EXPECT_EQ(
-      error_of([&] { domain_.attach(1, made, 2, 2); }),
-      "chunks 2 to 4 do not continue the 2 of 3 that are attached (attach the announced chunks "
-      "in order)");
+  EXPECT_EQ(error_of([&] { domain_.attach(1, made, 2, 2); }),
+            "chunks 2 to 4 do not follow the 2 of 3 attached chunks (attach the announced chunks "
+            "in order)");
   EXPECT_THROW(domain_.attach(1, made, 2, 0), error);
   EXPECT_THROW(domain_.attach(1, made, 3, 1), error);
   EXPECT_THROW(domain_.attach(1, made, 2, SIZE_MAX), error);
@@ -290,7 +288,7 @@ TEST_F(publishing, needs_all_chunks_in_order) {
   EXPECT_THROW(domain_.attach(1, made, 3, 1), error);
   domain_.publish(1, made, {});
   EXPECT_EQ(error_of([&] { domain_.publish(1, made, {}); }, &code),
-            "the segment is published already (publish once)");
+            "the segment is already published (publish once)");
   EXPECT_EQ(code, errc::already_published);
 }
 
@@ -333,7 +331,7 @@ TEST_F(publishing, knows_only_generations_that_are_there) {
     errc code{};
     const std::string text =
         "generation " + std::to_string(generation) +
-        " is gone or was never this connection's (open the segment again by name)";
+        " is gone, or does not belong to this connection (open the segment again by name)";
     EXPECT_EQ(error_of([&] { domain_.publish(1, generation, {}); }, &code), text);
     EXPECT_EQ(code, errc::stale_generation);
     EXPECT_EQ(error_of([&] { domain_.attach(1, generation, 0, 1); }), text);
@@ -380,11 +378,11 @@ TEST_F(opening, of_an_unknown_name_fails_alike_whatever_there_is) {
   open(2, "w/llama");
   EXPECT_EQ(last().code, errc::no_such_segment);
   EXPECT_EQ(last().text,
-            "no such segment in domain default (`gpushm ls` shows what there is; a timeout waits "
-            "for the name)");
+            "no such segment in domain default (`gpushm ls` lists segments; an open with a timeout "
+            "waits for the name)");
   const std::string plain =
-      "no such segment in domain default (`gpushm ls` shows what there is; a timeout waits for the "
-      "name)";
+      "no such segment in domain default (`gpushm ls` lists segments; an open with a timeout waits "
+      "for the name)";
   open(2, "something else");
   EXPECT_EQ(last().text, plain);
   open(2, "secre");
@@ -392,11 +390,11 @@ TEST_F(opening, of_an_unknown_name_fails_alike_whatever_there_is) {
   open(1, "secret");
   EXPECT_EQ(last().text, plain) << "its creator has it already";
   EXPECT_EQ(error_of([&] { static_cast<void>(domain_.stat(2, "w/llama3")); }),
-            "no such segment in domain default (`gpushm ls` shows what there is; a timeout waits "
-            "for the name)");
+            "no such segment in domain default (`gpushm ls` lists segments; an open with a timeout "
+            "waits for the name)");
   EXPECT_EQ(error_of([&] { domain_.remove(2, "w/lama2"); }),
-            "no such segment in domain default (`gpushm ls` shows what there is; a timeout waits "
-            "for the name)");
+            "no such segment in domain default (`gpushm ls` lists segments; an open with a timeout "
+            "waits for the name)");
 }
 
 TEST_F(opening, of_a_name_that_cannot_be_fails_even_if_it_would_wait) {
@@ -788,10 +786,9 @@ TEST_F(subscribing, ends_with_unsubscribe_and_with_the_session) {
 TEST_F(subscribing, has_limits) {
   errc code{};
   domain_.subscribe(2, 1, std::string(255, 'p'));
-  EXPECT_EQ(
-      error_of([&] { domain_.subscribe(2, 1, ""); }, &code),
-      "the request's id names a subscription already (use a new request id, and a prefix of at "
-      "most 255 bytes)");
+  EXPECT_EQ(error_of([&] { domain_.subscribe(2, 1, ""); }, &code),
+            "the request id is already used by a subscription (use a new request id, and a prefix "
+            "of at most 255 bytes)");
   EXPECT_EQ(code, errc::invalid_argument);
   EXPECT_EQ(error_of([&] { domain_.subscribe(2, 2, std::string(256, 'p')); }),
             "the prefix is too long (use a new request id, and a prefix of at most 255 bytes)");
@@ -799,7 +796,7 @@ TEST_F(subscribing, has_limits) {
     domain_.subscribe(2, id, "");
   }
   EXPECT_EQ(error_of([&] { domain_.subscribe(2, 1000, ""); }, &code),
-            "64 subscriptions on this connection, the limit (subscribe to a shorter prefix once)");
+            "64 subscriptions on this connection, the limit (subscribe once, to a shorter prefix)");
   EXPECT_EQ(code, errc::too_many_requests);
   domain_.unsubscribe(2, 5);
   domain_.subscribe(2, 1000, "");

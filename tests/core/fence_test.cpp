@@ -145,10 +145,11 @@ TEST_F(fenced, open_of_what_only_the_dead_had_waits_or_fails_with_writer_ending)
   open(2, "kv");
   ASSERT_EQ(seen_.answers().size(), 1U);
   EXPECT_EQ(seen_.answers()[0].code, errc::writer_ending);
-  EXPECT_EQ(seen_.answers()[0].text,
-            "process 101, which had it last, has gone without a goodbye, and may still write it "
-            "(open it with a timeout: it is over tens of milliseconds after the process has ended; "
-            "`gpushm stat` shows what it waits for, `gpushm release --unfenced` gives that up)");
+  EXPECT_EQ(
+      seen_.answers()[0].text,
+      "process 101, the last to hold it, disconnected without a goodbye and may still write to it "
+      "(open it with a timeout: the wait ends tens of milliseconds after the process has exited; "
+      "`gpushm stat` shows what it waits for, `gpushm release --unfenced` ends the wait)");
   open(2, "kv", at_ms(100));
   open(3, "kv", at_ms(2'000));
   EXPECT_EQ(seen_.answers().size(), 1U);

@@ -20,20 +20,19 @@ constexpr session_id importer = 2;
 constexpr session_id other = 3;
 
 const std::string not_answering =
-    "the process that shares this memory does not answer (see whether it is stopped or "
+    "the process that shares this memory does not answer (check whether it is stopped or "
     "overloaded)";
 const std::string died =
-    "the process that shared this memory in domain default has died (start it again; a timeout "
-    "waits until it shares the name anew)";
+    "the process that shared this memory in domain default has died (start it again; an open with "
+    "a timeout waits until it shares the name again)";
 const std::string no_name =
-    "no such segment in domain default (`gpushm ls` shows what there is; a timeout waits for the "
-    "name)";
+    "no such segment in domain default (`gpushm ls` lists segments; an open with a timeout waits "
+    "for the name)";
 const std::string changed =
     "its exporter has freed or replaced the memory without unshare (unshare before freeing, and "
     "share the new memory)";
 const std::string not_shared =
-    "its exporter does not share this memory any more (unshare before freeing, and share the new "
-    "memory)";
+    "its exporter no longer shares this memory (unshare before freeing, and share the new memory)";
 
 reservation of_legacy_handle(std::string name) {
   reservation wanted;
@@ -193,7 +192,7 @@ TEST_P(shared_memory, is_reserved_with_its_ticket_and_what_travels_of_it_only) {
   const std::string ticket_text =
       "the ticket is missing, too long, or not for this kind of memory (report this as a bug)";
   const std::string chunks_text =
-      "memory of this kind has another number of chunks (report this as a bug)";
+      "wrong number of chunks for this kind of memory (report this as a bug)";
   const struct {
     const char* what;
     void (*spoil)(reservation&);
@@ -206,23 +205,23 @@ TEST_P(shared_memory, is_reserved_with_its_ticket_and_what_travels_of_it_only) {
       {"a ticket of 4,097 bytes", [](reservation& r) { r.ticket.resize(4097); }, ticket_text},
       {"persistent",
        [](reservation& r) { r.lifetime = lifetime::persistent; },
-       "this memory stays its exporter's and cannot be persistent (share it as leased, or create "
-       "a persistent segment and copy)"},
+       "exporter-bound memory cannot be persistent (share it as leased, or create a persistent "
+       "segment and copy)"},
       {"an offset that leaves a byte less",
        [](reservation& r) { ++r.offset_bytes; },
-       "the segment does not lie within its allocation (report this as a bug)"},
+       "the segment extends past its allocation (report this as a bug)"},
       {"the largest offset",
        [](reservation& r) { r.offset_bytes = ~std::uint64_t{0}; },
-       "the segment does not lie within its allocation (report this as a bug)"},
+       "the segment extends past its allocation (report this as a bug)"},
       {"less allocated than shared",
        [](reservation& r) { r.allocated_bytes = r.size_bytes - 1; },
-       "less memory is allocated than the segment's size (report this as a bug)"},
+       "the allocation is smaller than the segment (report this as a bug)"},
       {"0 bytes",
        [](reservation& r) { r.size_bytes = 0; },
        "the size is 0 bytes (give a size of at least 1 byte)"},
       {"on the host",
        [](reservation& r) { r.device = {}; },
-       "backend and device do not fit each other (report this as a bug)"},
+       "backend and device do not match (report this as a bug)"},
   };
   for (const auto& each : cases) {
     SCOPED_TRACE(each.what);
@@ -260,7 +259,7 @@ TEST(memory_that_travels, takes_no_ticket_and_an_offset_within_its_chunks) {
   spoiled = host_segment("kv", 4096);
   spoiled.offset_bytes = 1;
   EXPECT_EQ(error_of([&] { kept.reserve(exporter, spoiled); }),
-            "the segment does not lie within its allocation (report this as a bug)");
+            "the segment extends past its allocation (report this as a bug)");
   EXPECT_EQ(kept.segment_count(), 0U);
   reservation good = host_segment("kv", 4096);
   good.size_bytes = 96;
@@ -289,16 +288,16 @@ TEST_P(shared_memory, takes_chunks_as_announced) {
   const auto made = reserve("kv");
   const bool pool = GetParam() == backend::cuda_pool;
   EXPECT_EQ(error_of([&] { domain_.attach(exporter, made, 0, 2); }),
-            std::string("chunks 0 to 2 do not continue the 0 of ") + (pool ? "1" : "0") +
-                " that are attached (attach the announced chunks in order)");
+            std::string("chunks 0 to 2 do not follow the 0 of ") + (pool ? "1" : "0") +
+                " attached chunks (attach the announced chunks in order)");
   if (pool) {
     EXPECT_EQ(error_of([&] { domain_.publish(exporter, made, {}); }),
               "0 of 1 announced chunks are attached (attach all chunks before publishing)");
     domain_.attach(exporter, made, 0, 1);
   } else {
     EXPECT_EQ(error_of([&] { domain_.attach(exporter, made, 0, 1); }),
-              "chunks 0 to 1 do not continue the 0 of 0 that are attached (attach the announced "
-              "chunks in order)");
+              "chunks 0 to 1 do not follow the 0 of 0 attached chunks (attach the announced chunks "
+              "in order)");
   }
   domain_.publish(exporter, made, {});
 }
@@ -816,7 +815,7 @@ TEST_P(bounded_sharing, counts_against_the_quota_until_the_last_holder_is_gone) 
   share("b");
   errc code{};
   EXPECT_EQ(error_of([&] { reserve("c"); }, &code),
-            "no room for 4 KiB more bytes of segments: 8 KiB of 8 KiB are in use (remove segments "
+            "no room for 4 KiB more segment memory: 8 KiB of 8 KiB are in use (remove segments "
             "that are not used, or raise the broker's quota)");
   EXPECT_EQ(to_string(code), to_string(errc::quota_exceeded));
   grant(importer, "a");

@@ -41,10 +41,10 @@ broker=$!
 "$scratch/share" "$socket" >"$scratch/output"
 diff -u - "$scratch/output" <<'END'
 rust/table, version 1: 4096 bytes, they begin with "hello from Rust"
-open "rust/tables": no such segment in domain default (`gpushm ls` shows what there is; a timeout waits for the name)
+open "rust/tables": no such segment in domain default (`gpushm ls` lists segments; an open with a timeout waits for the name)
 code:      no_such_segment
 cause:     no such segment in domain default
-next step: `gpushm ls` shows what there is; a timeout waits for the name
+next step: `gpushm ls` lists segments; an open with a timeout waits for the name
 END
 # Everything that it held has ended with it.
 deadline=$((SECONDS + 20))

@@ -73,7 +73,7 @@ TEST_P(share, what_was_opened_outlives_its_exporter) {
   if (is_bound()) {
     EXPECT_EQ(late.fails("open kv"),
               "peer_died open \"kv\": the process that shared this memory in domain default has "
-              "died (start it again; a timeout waits until it shares the name anew)");
+              "died (start it again; an open with a timeout waits until it shares the name again)");
     // The name is free for its successor, and who had the old memory keeps it.
     agent successor = start();
     successor.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
@@ -210,7 +210,7 @@ TEST_P(share, an_exporter_that_does_not_answer_is_waited_for_two_seconds) {
   exporter.ask("share kv " + numbers({0, 2 * mib}));
   exporter.stop();
   EXPECT_EQ(importer.fails("open kv"),
-            "timed_out open \"kv\": the process that shares this memory does not answer (see "
+            "timed_out open \"kv\": the process that shares this memory does not answer (check "
             "whether it is stopped or overloaded)");
   exporter.kill(SIGCONT);
   importer.ask("open kv");
