@@ -66,8 +66,8 @@ const gpushm_broker& usable(const gpushm_broker* broker, std::string_view operat
     throw error(errc::forked,
                 operation,
                 broker->server().socket_path(),
-                "this process was forked from the one that serves",
-                "ask in the process that started the broker");
+                "this process is a forked child of the one that serves",
+                "call this in the process that started the broker");
   }
   return *broker;
 }

@@ -86,7 +86,7 @@ void throw_wrong_chunk_kind(gpushm::backend kind) {
       throw error(errc::wrong_descriptor_count,
                   {},
                   {},
-                  "legacy handles come without descriptors",
+                  "legacy handles have no descriptors",
                   "attach nothing");
     case gpushm::backend::cuda_vmm:
     case gpushm::backend::cuda_pool:
@@ -96,7 +96,7 @@ void throw_wrong_chunk_kind(gpushm::backend kind) {
               {},
               {},
               "a GPU chunk is not a descriptor of /dev/nvidiactl",
-              "attach what cuMemExportToShareableHandle gave");
+              "attach the descriptor that cuMemExportToShareableHandle returned");
 }
 
 void check_chunk(int fd, gpushm::backend kind, std::uint64_t chunk_bytes, bool accept_fake) {

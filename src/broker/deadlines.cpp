@@ -106,9 +106,8 @@ void deadlines::close_the_late(clock::time_point now) {
   };
   close_those(at_porter_,
               &lane::at_porter_since,
-              "descriptors that it, or another member of its kind, has sent block when they are "
-              "closed");
-  close_those(stalled_, &lane::blocked_since, "it does not read what it is sent");
+              "closing descriptors sent by it, or by another member of its principal, blocks");
+  close_those(stalled_, &lane::blocked_since, "it does not read its socket");
 }
 
 }  // namespace gpushm::broker_detail

@@ -17,11 +17,11 @@ namespace gpushm::broker_detail {
 
 namespace {
 
-/// Room that the fields of a segment's description take in a packet, names at their longest: a page
-/// of a list ends before the packet is full.
+/// Upper bound of the bytes that a segment's description takes in a packet, without its name: a
+/// page of a list ends before the packet is full.
 constexpr std::size_t description_bytes = 512;
 constexpr std::size_t listing_bytes = wire::max_packet_bytes / 2;
-/// Names of one open_many that are worked on before others have their turn.
+/// Names of one open_many that are opened in one turn.
 constexpr std::size_t opens_a_turn = 32;
 
 wire::segment fields_of(const core::segment& what) {
@@ -46,7 +46,7 @@ std::shared_ptr<const segment_files> shared_files_of(const core::segment& what) 
   return std::static_pointer_cast<const segment_files>(what.payload);
 }
 
-/// Puts up to `room` chunks from `first` on into a packet; their sizes are the result.
+/// Adds up to `room` chunks, starting at `first`, to a packet's descriptors. Returns their sizes.
 std::vector<std::uint64_t> carry_chunks(const segment_files& files,
                                         std::size_t first,
                                         std::size_t room,
@@ -67,7 +67,7 @@ std::optional<core::time_point> deadline_of(std::uint32_t timeout_ms, core::time
   return now + std::chrono::milliseconds(timeout_ms);
 }
 
-/// Its number, by which the session is found, and 16 random bytes.
+/// The session's number, used for look-up, and 16 random bytes.
 wire::session_token new_token(core::session_id number) {
   wire::session_token token{};
   base::random_bytes(token);
@@ -85,7 +85,7 @@ error wrong_count(std::size_t descriptors, std::size_t announced) {
   return {errc::wrong_descriptor_count,
           {},
           {},
-          std::to_string(descriptors) + " descriptors came with a message that announces " +
+          std::to_string(descriptors) + " descriptors received with a message that announces " +
               std::to_string(announced),
           "send exactly the announced descriptors"};
 }
@@ -195,11 +195,11 @@ void hub::receive(session& from,
     message = wire::decode(packet);
   } catch (const std::bad_alloc&) {
     close(std::move(descriptors));
-    if (const std::uint64_t id = wire::id_of(packet); id != 0) {  // what has none has no answer
+    if (const std::uint64_t id = wire::id_of(packet); id != 0) {  // without an id: no answer
       fail(&from, id, 0, nullptr);
     }
     if (on == lane_kind::events) {
-      domain_.ask_again(from.number);  // its answers may be what was lost
+      domain_.ask_again(from.number);  // the lost packet may have been its answers
       settle();
     }
     return;
@@ -211,7 +211,7 @@ void hub::receive(session& from,
   }
   if ((on == lane_kind::events) != wire::is_sent_on_event_lane(message->body)) {
     close(std::move(descriptors));
-    violate(from, message->id, "a message came on the other lane than its own");
+    violate(from, message->id, "message received on the wrong lane");
     return;
   }
   const context request{from, from.number, message->id, descriptors, now, foreign};
@@ -227,7 +227,7 @@ void hub::receive(session& from,
     const bool is_hello = std::holds_alternative<wire::hello>(message->body);
     if (is_hello == from.greeted) {
       close(std::move(descriptors));
-      violate(from, message->id, is_hello ? "a second hello" : "a request came before the hello");
+      violate(from, message->id, is_hello ? "second Hello" : "request before Hello");
       return;
     }
     answer = std::visit([&](const auto& body) { return handle(request, body); }, message->body);
@@ -241,7 +241,7 @@ void hub::receive(session& from,
   if (failed) {
     fail(&from, message->id, 0, refused ? &*refused : nullptr);
   }
-  close(std::move(descriptors));  // what was not kept
+  close(std::move(descriptors));  // those not moved from
 }
 
 void hub::receive_without_descriptors(session& from, std::span<const std::byte> packet) {
@@ -259,7 +259,7 @@ void hub::receive_without_descriptors(session& from, std::span<const std::byte> 
 }
 
 void hub::receive_truncated(session& from) {
-  violate(from, 0, "a packet or its descriptors did not fit into the broker's limits");
+  violate(from, 0, "a packet or its descriptors exceed the broker's limits");
 }
 
 void hub::violate(session& by, std::uint64_t id, std::string_view cause) {
@@ -298,45 +298,45 @@ void hub::fail(
   if (to == nullptr) {
     return;
   }
-  const auto attempt = [&](const error& told) {
+  const auto attempt = [&](const error& reason) {
     outgoing packet;
     packet.on_event_lane = on == lane_kind::events;
     send(to,
          prepare(id,
-                 wire::failure{index, told.code(), told.cause(), told.next_step()},
+                 wire::failure{index, reason.code(), reason.cause(), reason.next_step()},
                  std::move(packet)));
   };
   if (why != nullptr) {
     try {
       attempt(*why);
       return;
-    } catch (const std::bad_alloc&) {  // perhaps there is enough for a shorter one
+    } catch (const std::bad_alloc&) {  // there may be enough for a shorter one
     }
   }
   try {
     attempt(core::broker_out_of_memory());
   } catch (const std::bad_alloc&) {
-    drop(*to, "there is no memory for an answer");
+    drop(*to, "no memory for an answer");
   }
 }
 
-// ---- what the domain wants ----
+// ---- effects of the domain ----
 
 void hub::settle(session* from, prepared answer) noexcept {
-  counters_.state_of(domain_);  // a client that has its answer finds it counted
+  counters_.state_of(domain_);  // before the answer, so that its client sees it counted
   core::effects& wanted = domain_.pending();
   std::size_t slots = 0;
   std::size_t waits = 0;
   std::size_t answers = 0;
   std::size_t questions = 0;
   std::size_t changes = 0;
-  // An answer that cannot be made gives a lease back, from which more may come.
+  // An answer that cannot be sent releases its lease, which may cause more effects.
   for (;;) {
     if (slots < wanted.slots.size()) {
       const core::slot_word word = wanted.slots[slots++];
       listener_(listener_context_, word.slot, word.generation, word.state);
     } else if (waits < wanted.waits.size()) {
-      say_that_it_waits(core::open_waits(wanted.waits[waits++]));
+      send_waiting(core::open_waits(wanted.waits[waits++]));
     } else if (answers < wanted.answers.size()) {
       deliver(std::move(wanted.answers[answers++]));
     } else if (!answer.empty()) {
@@ -344,7 +344,7 @@ void hub::settle(session* from, prepared answer) noexcept {
     } else if (questions < wanted.questions.size()) {
       questions += ask(std::span(wanted.questions).subspan(questions));
     } else if (changes < wanted.changes.size()) {
-      tell(core::change(wanted.changes[changes++]));
+      send_event(core::change(wanted.changes[changes++]));
     } else {
       break;
     }
@@ -353,8 +353,8 @@ void hub::settle(session* from, prepared answer) noexcept {
   counters_.state_of(domain_);
 }
 
-/// Those at the beginning that one packet asks; how many they are. Without memory for it, nothing
-/// of it is asked.
+/// Sends the first questions, as many as one packet can carry. Returns their number. If memory is
+/// short, refuses their opens instead.
 std::size_t hub::ask(std::span<const core::question> questions) noexcept {
   const core::session_id exporter = questions.front().exporter;
   const auto end = std::find_if(questions.begin(), questions.end(), [&](const auto& each) {
@@ -380,19 +380,19 @@ std::size_t hub::ask(std::span<const core::question> questions) noexcept {
   return now.size();
 }
 
-/// Without memory for that it does not wait: its one answer is that failure.
-void hub::say_that_it_waits(const core::open_waits& what) noexcept {
+/// If memory is short, cancels the open and answers with the failure.
+void hub::send_waiting(const core::open_waits& what) noexcept {
   session* const to = find(what.session);
   try {
-    wire::waiting word{what.index};
+    wire::waiting message{what.index};
     outgoing packet;
     if (what.offered) {
       packet.files = shared_files_of(*what.offered);
-      word.segment = fields_of(*what.offered);
-      word.chunk_bytes = carry_chunks(*packet.files, 0, wire::max_batch, packet.descriptors);
-      word.ticket = what.offered->ticket;
+      message.segment = fields_of(*what.offered);
+      message.chunk_bytes = carry_chunks(*packet.files, 0, wire::max_batch, packet.descriptors);
+      message.ticket = what.offered->ticket;
     }
-    send(to, prepare(what.request, std::move(word), std::move(packet)));
+    send(to, prepare(what.request, std::move(message), std::move(packet)));
   } catch (const std::bad_alloc&) {
     if (domain_.cancel(what.session, what.request, what.index)) {
       counters_.open_failed(errc::out_of_memory);
@@ -409,7 +409,7 @@ void hub::deliver(core::open_answer answer) noexcept {
       counters_.opened();
       send(to, std::move(packet));
       return;
-    } catch (const std::bad_alloc&) {  // no answer, no lease
+    } catch (const std::bad_alloc&) {  // without an answer there is no lease
       domain_.release(answer.session, answer.found->generation, 1, true);
       answer.why.reset();
     }
@@ -434,18 +434,18 @@ prepared hub::opened(const core::open_answer& answer) const {
                  std::move(packet));
 }
 
-void hub::tell(const core::change& what) noexcept {
+void hub::send_event(const core::change& what) noexcept {
   if (what.holder != 0) {
-    tell(find(what.holder), 0, what);
+    send_event(find(what.holder), 0, what);
     return;
   }
   domain_.for_each_subscriber(what.of->name,
                               [&](core::session_id subscriber, std::uint64_t subscription) {
-                                tell(find(subscriber), subscription, what);
+                                send_event(find(subscriber), subscription, what);
                               });
 }
 
-void hub::tell(session* to, std::uint64_t subscription, const core::change& what) noexcept {
+void hub::send_event(session* to, std::uint64_t subscription, const core::change& what) noexcept {
   if (to == nullptr || to->dropped) {
     return;
   }
@@ -470,14 +470,14 @@ void hub::tell(session* to, std::uint64_t subscription, const core::change& what
 prepared hub::handle(const context& at, const wire::hello& message) {
   if (message.version < wire::protocol_version) {
     const std::string cause =
-        "this broker does not speak protocol version " + std::to_string(message.version);
+        "this broker does not support protocol version " + std::to_string(message.version);
     const error why(errc::unsupported_version, {}, {}, cause, "update the client");
     fail(&at.from, at.id, 0, &why);
     drop(at.from, cause);
     return {};
   }
   if (at.from.has_event_lane) {
-    violate(at.from, at.id, "a second hello");
+    violate(at.from, at.id, "second Hello");
     return {};
   }
   take_fence(at, message);
@@ -525,17 +525,17 @@ void hub::take_fence(const context& at, const wire::hello& message) {
     throw error(errc::wrong_descriptor_kind,
                 {},
                 {},
-                "the descriptors of a hello are not a pidfd and a pipe",
+                "the descriptors of Hello are not a pidfd and a pipe",
                 "send a pidfd of the client and the read end of its life pipe");
   }
   out_.fence_of(at.from, message.fence, std::move(at.descriptors[0]), std::move(at.descriptors[1]));
   at.descriptors.clear();
 }
 
-bool hub::resume_lost(const session& heir, const wire::session_token& token) {
+bool hub::resume_lost(const session& successor, const wire::session_token& token) {
   const session* const lost = find(number_in(token));
   return lost != nullptr && lost->greeted && lost->token == token &&
-         domain_.resume(lost->number, heir.number);
+         domain_.resume(lost->number, successor.number);
 }
 
 wire::segment hub::describe(const core::segment& what) const {
@@ -563,7 +563,7 @@ prepared hub::handle(const context& at, const wire::reserve& message) {
     domain_.set_payload(generation, std::move(files));
     return answer;
   } catch (...) {
-    domain_.release(at.number, generation, 1);  // its only lease: the reservation is undone
+    domain_.release(at.number, generation, 1);  // its only lease: undoes the reservation
     throw;
   }
 }
@@ -583,7 +583,7 @@ prepared hub::handle(const context& at, const wire::attach& message) {
     check_chunk(
         at.descriptors[i].get(), what.backend, message.chunk_bytes[i], config_.accept_fake_chunks);
   }
-  // Sizes are what clients claim; together they must be what the quota was asked for.
+  // Clients only claim sizes; their sum must be what was charged to the quota.
   std::uint64_t left = what.allocated_bytes;
   const auto take = [&](std::uint64_t bytes) {
     const bool fits = bytes != 0 && bytes <= left;
@@ -598,7 +598,7 @@ prepared hub::handle(const context& at, const wire::attach& message) {
                 {},
                 {},
                 "the chunks' sizes do not add up to the reserved bytes",
-                "attach what was reserved");
+                "attach chunks that add up to the reserved bytes");
   }
   files.chunks.reserve(files.chunks.size() + at.descriptors.size());
   files.chunk_bytes.reserve(files.chunk_bytes.size() + at.descriptors.size());
@@ -611,7 +611,7 @@ prepared hub::handle(const context& at, const wire::attach& message) {
 }
 
 prepared hub::handle(const context& at, const wire::publish& message) {
-  // Those who wait are answered first; the creator hears "done" when they can all see it.
+  // Waiting opens are answered first; the creator gets `done` when all can see the segment.
   prepared answer = prepare(at.id, wire::done{});
   domain_.publish(at.number, message.generation, message.metadata);
   return answer;
@@ -672,7 +672,7 @@ prepared hub::handle(const context& at, const wire::fetch_chunks& message) {
                 {},
                 {},
                 "the segment has only " + std::to_string(files->chunks.size()) + " chunks",
-                "ask for chunks that exist");
+                "request chunks that exist");
   }
   outgoing packet;
   packet.files = files;
@@ -741,7 +741,7 @@ prepared hub::handle(const context& at, const wire::confirmed& message) {
   for (std::size_t i = 0; i < message.questions.size() && !at.from.dropped; ++i) {
     domain_.confirmed(
         at.number, message.questions[i], static_cast<core::verdict>(message.verdicts[i]));
-    settle();  // of one at a time is there room for what comes of it
+    settle();  // one at a time: there is capacity for the effects of one
   }
   domain_.ask_more(at.number);  // all in one packet
   return {};
@@ -757,7 +757,7 @@ prepared hub::handle(const context& at, const wire::unfence& message) {
   const core::peer& who = domain_.peer_of(at.number);
   const std::string line = "domain " + config_.domain + ": pid " + std::to_string(who.pid) +
                            (who.uid_known ? ", uid " + std::to_string(who.uid) : "") +
-                           " gave up what waited for a fence on segment \"" +
+                           " ended leases without a fence on segment \"" +
                            base::printable(message.name) + "\"";
   domain_.unfence(at.number, message.name);
   counters_.unfenced();
@@ -779,7 +779,7 @@ prepared hub::handle(const context& at, const wire::cancel& message) {
 
 template <typename Answer>
 prepared hub::handle(const context& at, const Answer& /*message*/) {
-  violate(at.from, at.id, "a client sent a broker's message");
+  violate(at.from, at.id, "a client sent a message that only brokers send");
   return {};
 }
 

@@ -20,8 +20,8 @@
 
 namespace gpushm::broker_detail {
 
-/// The descriptors of one segment, closed with the last packet that carries them; where `closed_by`
-/// is set, there.
+/// The descriptors of one segment. They are closed when the segment and the last packet that
+/// carries them are gone; by `closed_by` if it is set.
 struct segment_files final : core::payload {
   segment_files() = default;
   segment_files(const segment_files&) = delete;
@@ -34,31 +34,31 @@ struct segment_files final : core::payload {
   std::shared_ptr<closer> closed_by;
 };
 
-/// A packet on its way out. Answers with metadata, and events, are encoded when they are sent: many
-/// may wait.
+/// A packet to send. Answers with metadata and events are encoded when they are sent: many may be
+/// queued.
 struct outgoing {
-  std::vector<std::byte> packet;  ///< empty: `late` is to be encoded
+  std::vector<std::byte> packet;  ///< empty: encode `late`
   wire::message late;
   std::shared_ptr<const core::metadata_block> metadata;  ///< of a late `opened`
   std::vector<int> descriptors;                          ///< not owned
   std::shared_ptr<const segment_files> files;            ///< keeps `descriptors` open
-  std::optional<std::uint64_t> subscription;  ///< an event's: may be dropped for a resync
-  bool is_answer = true;                      ///< false: the session did not ask for it
+  std::optional<std::uint64_t> subscription;  ///< of an event, which a resync may replace
+  bool is_answer = true;                      ///< false: not the answer of a request
   bool on_event_lane = false;
-  std::shared_ptr<const base::guarded_fd> own;  ///< one of `descriptors` that only this has
+  std::shared_ptr<const base::guarded_fd> own;  ///< the one of `descriptors` that this owns
 
   [[nodiscard]] std::vector<std::byte> encode() const;
-  /// What it is charged while it waits.
+  /// Bytes charged while it is queued.
   [[nodiscard]] std::uint64_t cost() const noexcept;
 };
 
-/// One packet in a place that a queue can take over: what is prepared can be sent without memory.
+/// One packet in a list node that can be spliced into a queue: sending it allocates no memory.
 using prepared = std::list<outgoing>;
 
-/// The socket that a packet came on.
+/// The socket that a packet was received on.
 enum class lane_kind : unsigned char { requests, events };
 
-/// What is left of an `open_many`.
+/// The remaining names of an `open_many`.
 struct open_rest {
   std::uint64_t id = 0;
   wire::open_many request;
@@ -67,47 +67,48 @@ struct open_rest {
   core::time_point asked;
 };
 
-/// What the hub knows of a session. The server's connection is one: it lives in the domain's map of
-/// sessions until the session is forgotten, also while it waits for its fence.
+/// The hub's state of a session. The server's `connection` derives from it. The domain's map of
+/// sessions keeps it until the session is erased, also while it waits for its fence.
 struct session : core::payload {
   explicit session(core::session_id id) : number(id) {}
 
   const core::session_id number;
   bool greeted = false;
   bool said_bye = false;
-  /// Nothing more is received from it, or sent to it; what was sent before still goes out.
+  /// No more packets are received from it or queued for it; queued packets are still sent.
   bool dropped = false;
   bool has_event_lane = false;
   wire::session_token token{};
   std::optional<open_rest> rest;
 };
 
-/// Where the hub's packets go.
+/// The interface through which the hub sends packets.
 class outbox {
  public:
   outbox() = default;
   outbox(const outbox&) = delete;
   outbox& operator=(const outbox&) = delete;
   virtual ~outbox() = default;
-  /// Of at most one packet.
+  /// Precondition: at most one packet.
   virtual void send(session& to, prepared packet) noexcept = 0;
-  /// There was no memory for an event: the subscriber has to read again what it follows.
+  /// An event was lost for lack of memory: the subscriber must read its segments again (resync).
   virtual void lose_event(session& of, std::uint64_t subscription) noexcept = 0;
-  /// Close the connection once what was sent before is out; then comes `hub::lose`. `why` is for
-  /// the log.
+  /// Closes the connection after queued packets are sent, then calls `hub::lose`. `why` is for the
+  /// log.
   virtual void drop(session& of, std::string_view why) noexcept = 0;
-  /// Makes the session's second socket; the result is the client's end. Throws.
+  /// Creates the session's second socket and returns the client's end. Throws.
   [[nodiscard]] virtual base::guarded_fd open_event_lane(session& of) = 0;
-  /// Packets that were queued there so far.
+  /// Number of packets queued on the event lane so far.
   [[nodiscard]] virtual std::uint64_t events_queued(const session& of) const noexcept = 0;
-  /// What the session gave as its fence. `pidfd` and `life` are empty exactly when there is none.
+  /// Sets the session's fence. `pidfd` and `life` are empty if and only if `kind` is none.
   virtual void fence_of(session& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life) = 0;
 };
 
-/// The broker without I/O: packets and descriptors in, packets and descriptors out. Decodes,
-/// verifies, lets the domain decide, answers. Whatever a client sends, it gets an answer or is
-/// dropped, and others do not notice. A request that memory runs out for changes nothing and is
-/// answered so: what it needs is made before the domain decides, and what comes of that needs none.
+/// The broker without I/O: packets and descriptors in, packets and descriptors out. Decodes and
+/// verifies requests, passes them to the domain and answers. Whatever a client sends, it gets an
+/// answer or is dropped, without effect on others. A request that runs out of memory changes
+/// nothing and is refused: everything it needs is allocated before the domain is called, and
+/// carrying out the domain's effects allocates nothing.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand, except
 /// `statistics`.
@@ -121,11 +122,11 @@ class hub final {
     bool accept_fake_chunks = false;
     int state_table = -1;  ///< given to clients; not owned
     std::shared_ptr<core::process_budget> process = nullptr;
-    std::shared_ptr<broker_detail::closer> closer =
-        nullptr;  ///< null: files are closed where they end
+    /// Null: files are closed in the calling thread.
+    std::shared_ptr<broker_detail::closer> closer = nullptr;
     std::chrono::milliseconds fence_delay{5'000};
   };
-  /// Hears which slot of the state table changed.
+  /// Called when a slot of the state table changes.
   using slot_listener = void (*)(void* context,
                                  std::uint32_t,
                                  gpushm::generation,
@@ -134,11 +135,11 @@ class hub final {
   /// `out` must outlive the hub.
   hub(config options, outbox& out, slot_listener listener, void* listener_context);
 
-  /// Keeps the session until it is forgotten: by `lose`, `hang_up`, or another that resumes it.
-  /// Throws too_many_connections, too_many_descriptors, out_of_memory, share_exceeded; then it does
-  /// not.
+  /// Keeps the session until `lose`, `hang_up` or a session that resumes it erases it. Throws
+  /// too_many_connections, too_many_descriptors, out_of_memory, share_exceeded; the session is then
+  /// not kept.
   void accept(std::shared_ptr<session> made, const core::peer& who);
-  /// Null: it was forgotten.
+  /// Null: no such session, or it was erased.
   [[nodiscard]] session* find(core::session_id number) const noexcept {
     return static_cast<session*>(domain_.payload_of(number));
   }
@@ -146,21 +147,22 @@ class hub final {
   void for_each_session(Visit&& visit) const {
     domain_.for_each_payload([&](core::payload& each) { visit(static_cast<session&>(each)); });
   }
-  /// `foreign`: descriptors that came with the packet, are no chunks by their kind, and were
-  /// closed.
+  /// `foreign`: number of descriptors received with the packet and closed because they are not of a
+  /// kind that members send.
   void receive(session& from,
                std::span<const std::byte> packet,
                std::vector<base::guarded_fd> descriptors,
                core::time_point now,
                std::size_t foreign = 0,
                lane_kind on = lane_kind::requests);
-  /// The packet is whole, but this process had no room for its descriptors. The request is refused.
+  /// The packet is complete, but this process had no room for its descriptors. Refuses the request.
   void receive_without_descriptors(session& from, std::span<const std::byte> packet);
-  /// A packet that did not fit arrived: the session is told and dropped.
+  /// A packet was too large: sends the session an error and drops it.
   void receive_truncated(session& from);
-  /// The session is told what it did, and dropped.
+  /// Sends the session an error with `cause` and drops it.
   void violate(session& by, std::uint64_t id, std::string_view cause);
-  /// Works on `rest`, which must be done before the session's next request is received.
+  /// Opens some names of `rest`. `rest` must be empty before the session's next request is
+  /// received.
   void resume(session& of);
   /// See core::domain.
   [[nodiscard]] bool has_work() const noexcept { return domain_.has_work(); }
@@ -169,11 +171,12 @@ class hub final {
   [[nodiscard]] core::charges new_charges(const session& of) {
     return domain_.new_charges(of.number);
   }
-  /// The connection is gone. True: without a goodbye, and it has leases, which stay until its
-  /// process can write nothing any more: call `hang_up` then. False: the session is forgotten.
+  /// The connection is closed. Returns true if it ended without a goodbye and has leases, which
+  /// stay until its process can no longer write: call `hang_up` then. Returns false if the session
+  /// is erased.
   [[nodiscard]] bool lose(session& gone, core::time_point now);
-  /// The connection is gone, and its process has ended or said goodbye. The session is forgotten.
-  /// No effect when it was.
+  /// The connection is closed, and its process has exited or sent a goodbye. Erases the session. No
+  /// effect if it was erased already.
   void hang_up(core::session_id number);
   void waits_for(core::session_id number, fence_wait what) { domain_.waits_for(number, what); }
 
@@ -182,14 +185,14 @@ class hub final {
     return domain_.next_deadline();
   }
   [[nodiscard]] const core::domain& domain() const noexcept { return domain_; }
-  /// From any thread.
+  /// Thread-safe.
   [[nodiscard]] broker_statistics statistics() const { return counters_.read(); }
 
  private:
   struct context;  // of one request
 
-  // One a message kind that clients send. The result is the answer, as far as it is known by then:
-  // opens are answered by what the domain decides.
+  // One overload per kind of client message. Returns the answer, or nothing if it comes later:
+  // opens are answered through the domain's effects.
   prepared handle(const context& at, const wire::hello& message);
   prepared handle(const context& at, const wire::reserve& message);
   prepared handle(const context& at, const wire::attach& message);
@@ -213,16 +216,16 @@ class hub final {
   prepared handle(const context& at, const Answer& message);
 
   [[nodiscard]] prepared prepare(std::uint64_t id, wire::body body, outgoing packet = {}) const;
-  /// Does what the domain wants, and sends the answer of the request that it comes from.
+  /// Carries out the domain's effects and sends the answer of the request that caused them.
   void settle(session* from = nullptr, prepared answer = {}) noexcept;
   void send(session* to, prepared packet) noexcept;
   void deliver(core::open_answer answer) noexcept;
   [[nodiscard]] std::size_t ask(std::span<const core::question> questions) noexcept;
-  void say_that_it_waits(const core::open_waits& what) noexcept;
+  void send_waiting(const core::open_waits& what) noexcept;
   [[nodiscard]] prepared opened(const core::open_answer& answer) const;
-  void tell(const core::change& what) noexcept;
-  void tell(session* to, std::uint64_t subscription, const core::change& what) noexcept;
-  /// `why` null: there was no memory.
+  void send_event(const core::change& what) noexcept;
+  void send_event(session* to, std::uint64_t subscription, const core::change& what) noexcept;
+  /// `why` null: out of memory.
   void fail(session* to,
             std::uint64_t id,
             std::uint32_t index,
@@ -230,7 +233,7 @@ class hub final {
             lane_kind on = lane_kind::requests) noexcept;
   void drop(session& of, std::string_view why) noexcept;
   void take_fence(const context& at, const wire::hello& message);
-  [[nodiscard]] bool resume_lost(const session& heir, const wire::session_token& token);
+  [[nodiscard]] bool resume_lost(const session& successor, const wire::session_token& token);
   [[nodiscard]] wire::segment describe(const core::segment& what) const;
   [[nodiscard]] wire::listing list_page(core::session_id number,
                                         const std::string& prefix,

@@ -9,7 +9,7 @@ namespace {
 
 std::string text_of(const connection& of) {
   std::string text =
-      of.peer.pid > 0 ? "pid " + std::to_string(of.peer.pid) : "a client of unknown pid";
+      of.peer.pid > 0 ? "pid " + std::to_string(of.peer.pid) : "a client with unknown pid";
   if (of.peer.uid_known) {
     text += ", uid " + std::to_string(of.peer.uid);
   }
@@ -25,7 +25,7 @@ void member_log::write(std::string_view text) {
   const line_limit::verdict verdict = limit_.next(line_limit::clock::now());
   if (verdict.left_out != 0) {
     base::log(log_level::warning,
-              std::to_string(verdict.left_out) + " more lines of this kind were left out");
+              std::to_string(verdict.left_out) + " more lines about members suppressed");
   }
   if (verdict.may_write) {
     base::log(log_level::warning, text);

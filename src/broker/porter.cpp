@@ -358,11 +358,10 @@ porter::porter() {
   begun->changed.wait(lock, [&] { return begun->done; });
   if (!begun->has_own_table) {
     static_cast<void>(theirs.release());
-    base::log(
-        log_level::warning,
-        "serve: the kernel, or a filter of system calls, refuses close_range with "
-        "CLOSE_RANGE_UNSHARE: a member that sends a descriptor whose close blocks can keep this "
-        "process from ending (allow close_range)");
+    base::log(log_level::warning,
+              "serve: the kernel or a system call filter rejects close_range with "
+              "CLOSE_RANGE_UNSHARE: a member that sends a descriptor whose close blocks can keep "
+              "this process from exiting (allow close_range)");
   }
 }
 

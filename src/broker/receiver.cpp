@@ -64,7 +64,7 @@ void receiver::read_one(lane& on) {
   const next_packet next = peek_packet(on.socket.get());
   if (next == next_packet::with_descriptors && on.kind == lane_kind::events) {
     on.readable = false;  // they are buried with it
-    hub_.violate(from, 0, "descriptors came on the event lane");
+    hub_.violate(from, 0, "descriptors received on the event lane");
   } else if (next == next_packet::with_descriptors) {
     if (porter_.fetch(from.number, from.principal.key, on.socket.get())) {
       deadlines_.expect_porter(on, clock::now());

@@ -74,27 +74,25 @@ TEST_F(chunks_of, a_gpu_segment_are_no_memfds) {
   wanted.device.kind = device_kind::gpu;
   const auto made = expect<wire::reserved>(ask(session, wanted)).generation;
   EXPECT_EQ(failure(ask(session, wire::attach{made, 0, {4096}}, descriptors(memfd(4096)))),
-            "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach what "
-            "cuMemExportToShareableHandle gave)");
+            "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach the "
+            "descriptor that cuMemExportToShareableHandle returned)");
   EXPECT_EQ(
       failure(ask(
           session, wire::attach{made, 0, {4096}}, descriptors(opened_file("/dev/null", O_RDWR)))),
-      "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach what "
-      "cuMemExportToShareableHandle gave)");
+      "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach the "
+      "descriptor that cuMemExportToShareableHandle returned)");
   expect_nothing_left();
 }
 
 TEST_F(chunks_of, a_segment_come_in_the_announced_number_and_order) {
   const auto session = greet();
   const auto made = reserve(session, "kv", 3);
-  EXPECT_EQ(
-      failure(ask(session, wire::attach{made, 0, {4096, 4096}}, descriptors(memfd(4096)))),
-      "wrong_descriptor_count: 1 descriptors came with a message that announces 2 (send exactly "
-      "the announced descriptors)");
-  EXPECT_EQ(
-      failure(ask(session, wire::attach{made, 0, {4096}}, {})),
-      "wrong_descriptor_count: 0 descriptors came with a message that announces 1 (send exactly "
-      "the announced descriptors)");
+  EXPECT_EQ(failure(ask(session, wire::attach{made, 0, {4096, 4096}}, descriptors(memfd(4096)))),
+            "wrong_descriptor_count: 1 descriptors received with a message that announces 2 (send "
+            "exactly the announced descriptors)");
+  EXPECT_EQ(failure(ask(session, wire::attach{made, 0, {4096}}, {})),
+            "wrong_descriptor_count: 0 descriptors received with a message that announces 1 (send "
+            "exactly the announced descriptors)");
   EXPECT_EQ(failure(ask(session, wire::attach{made, 1, {4096}}, descriptors(memfd(4096)))),
             "wrong_descriptor_count: chunks 1 to 2 do not follow the 0 of 3 attached chunks "
             "(attach the announced chunks in order)");
@@ -117,8 +115,8 @@ TEST_F(chunks_of, a_segment_come_in_the_announced_number_and_order) {
 TEST_F(chunks_of, a_segment_have_the_reserved_bytes_in_all) {
   const auto session = greet();
   const std::string text =
-      "size_mismatch: the chunks' sizes do not add up to the reserved bytes (attach what was "
-      "reserved)";
+      "size_mismatch: the chunks' sizes do not add up to the reserved bytes (attach chunks that "
+      "add up to the reserved bytes)";
   const auto made = reserve(session, "kv", 2);
   EXPECT_EQ(
       failure(
@@ -215,7 +213,7 @@ TEST_F(chunks_of, a_large_segment_are_fetched_in_batches) {
   }
   answers.clear();  // they hold descriptors
   EXPECT_EQ(failure(ask(reader, wire::fetch_chunks{made, count})),
-            "invalid_argument: the segment has only 600 chunks (ask for chunks that exist)");
+            "invalid_argument: the segment has only 600 chunks (request chunks that exist)");
   EXPECT_EQ(failure(ask(greet(), wire::fetch_chunks{made, 0})),
             "stale_generation: generation 1 is gone, or does not belong to this connection (open "
             "the segment again by name)");

@@ -37,7 +37,7 @@ TEST_F(conversation, refuses_versions_before_its_own) {
   for (std::uint32_t version = 0; version < wire::protocol_version; ++version) {
     const auto session = accept();
     EXPECT_EQ(failure(ask(session, wire::hello{version, {}, 0, 0})),
-              "unsupported_version: this broker does not speak protocol version " +
+              "unsupported_version: this broker does not support protocol version " +
                   std::to_string(version) + " (update the client)");
     EXPECT_TRUE(out_.is_dropped(session));
   }
@@ -50,9 +50,8 @@ TEST_F(conversation, ends_when_a_request_comes_before_the_hello) {
       continue;
     }
     const auto session = accept();
-    EXPECT_EQ(
-        failure(ask(session, message.body)),
-        "protocol_error: a request came before the hello (use a client of protocol version 2)")
+    EXPECT_EQ(failure(ask(session, message.body)),
+              "protocol_error: request before Hello (use a client of protocol version 2)")
         << name;
     EXPECT_TRUE(out_.is_dropped(session)) << name;
     EXPECT_TRUE(ask(session, wire::hello{}).empty())
@@ -64,7 +63,7 @@ TEST_F(conversation, ends_when_a_request_comes_before_the_hello) {
 TEST_F(conversation, ends_with_a_second_hello) {
   const auto session = greet();
   EXPECT_EQ(failure(ask(session, wire::hello{})),
-            "protocol_error: a second hello (use a client of protocol version 2)");
+            "protocol_error: second Hello (use a client of protocol version 2)");
   EXPECT_TRUE(out_.is_dropped(session));
   expect_nothing_left();
 }
@@ -89,9 +88,9 @@ TEST_F(conversation, ends_when_a_client_speaks_like_a_broker) {
     }
     ++kinds;
     const auto session = greet();
-    EXPECT_EQ(
-        failure(ask(session, message.body)),
-        "protocol_error: a client sent a broker's message (use a client of protocol version 2)")
+    EXPECT_EQ(failure(ask(session, message.body)),
+              "protocol_error: a client sent a message that only brokers send (use a client of "
+              "protocol version 2)")
         << name;
     EXPECT_TRUE(out_.is_dropped(session)) << name;
   }
@@ -116,7 +115,7 @@ TEST_F(conversation, ends_with_bytes_that_are_no_message) {
   const auto answers = take(session);
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).cause,
-            "a packet or its descriptors did not fit into the broker's limits");
+            "a packet or its descriptors exceed the broker's limits");
   EXPECT_TRUE(out_.is_dropped(session));
   expect_nothing_left();
 }
@@ -137,9 +136,10 @@ TEST_F(conversation, refuses_descriptors_with_messages_that_carry_none_and_goes_
                                        wire::unsubscribe{1},
                                        wire::bye{}};
   for (const wire::body& body : bodies) {
-    EXPECT_EQ(failure(ask(session, body, descriptors(memfd(4096)))),
-              "wrong_descriptor_count: 1 descriptors came with a message that announces 0 (send "
-              "exactly the announced descriptors)")
+    EXPECT_EQ(
+        failure(ask(session, body, descriptors(memfd(4096)))),
+        "wrong_descriptor_count: 1 descriptors received with a message that announces 0 (send "
+        "exactly the announced descriptors)")
         << body.index();
   }
   EXPECT_FALSE(out_.is_dropped(session));
@@ -295,7 +295,7 @@ TEST_F(conversation, ends_when_a_message_comes_on_the_other_lane) {
     const auto answers = take(session);
     ASSERT_EQ(answers.size(), 1U) << name;
     EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).cause,
-              "a message came on the other lane than its own")
+              "message received on the wrong lane")
         << name;
     EXPECT_TRUE(out_.is_dropped(session)) << name;
   }

@@ -65,14 +65,14 @@ TEST_F(hello_with_fence, hands_its_descriptors_on_and_says_what_there_is) {
 TEST_F(hello_with_fence, refuses_other_descriptors_and_keeps_none) {
   const auto session = accept();
   EXPECT_EQ(failure(ask(session, with(fence::proven))),
-            "wrong_descriptor_count: 0 descriptors came with a message that announces 2 (send "
+            "wrong_descriptor_count: 0 descriptors received with a message that announces 2 (send "
             "exactly the announced descriptors)");
   EXPECT_EQ(failure(ask(session, with(fence::none), descriptors(own_pidfd(), pipe_end()))),
-            "wrong_descriptor_count: 2 descriptors came with a message that announces 0 (send "
+            "wrong_descriptor_count: 2 descriptors received with a message that announces 0 (send "
             "exactly the announced descriptors)");
   const std::string kinds =
-      "wrong_descriptor_kind: the descriptors of a hello are not a pidfd and a pipe (send a pidfd "
-      "of the client and the read end of its life pipe)";
+      "wrong_descriptor_kind: the descriptors of Hello are not a pidfd and a pipe (send a pidfd of "
+      "the client and the read end of its life pipe)";
   EXPECT_EQ(failure(ask(session, with(fence::proven), descriptors(pipe_end(), own_pidfd()))),
             kinds);
   EXPECT_EQ(failure(ask(session, with(fence::proven), descriptors(own_pidfd(), memfd(4096)))),

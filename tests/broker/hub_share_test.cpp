@@ -154,7 +154,7 @@ TEST_F(shares, are_confirmed_before_they_are_opened_and_come_with_ticket_and_off
   EXPECT_EQ(listed.segments[0].offset_bytes, 3000U);
   EXPECT_EQ(listed.segments[0].leases, 2U);
   EXPECT_EQ(failure(ask(importer, wire::fetch_chunks{made, 0})),
-            "invalid_argument: the segment has only 0 chunks (ask for chunks that exist)");
+            "invalid_argument: the segment has only 0 chunks (request chunks that exist)");
   expect_nothing_left();
 }
 
@@ -408,16 +408,16 @@ TEST_F(shares, a_confirmation_carries_no_descriptors_and_comes_after_hello) {
   EXPECT_EQ(failure(ask(exporter,
                         wire::confirmed{{1}, {wire::verdict::unchanged}},
                         descriptors(unnamed_tmpfs_file()))),
-            "wrong_descriptor_count: 1 descriptors came with a message that announces 0 (send "
+            "wrong_descriptor_count: 1 descriptors received with a message that announces 0 (send "
             "exactly the announced descriptors)");
   EXPECT_TRUE(out_.dropped.empty());
   const auto silent = accept(bob);
   EXPECT_EQ(failure(ask(silent, wire::confirmed{{1}, {wire::verdict::unchanged}})),
-            "protocol_error: a request came before the hello (use a client of protocol version 2)");
+            "protocol_error: request before Hello (use a client of protocol version 2)");
   EXPECT_TRUE(out_.is_dropped(silent));
   EXPECT_EQ(failure(ask(exporter, wire::confirm{{1}, {1}})),
-            "protocol_error: a client sent a broker's message (use a client of protocol version "
-            "2)");
+            "protocol_error: a client sent a message that only brokers send (use a client of "
+            "protocol version 2)");
   EXPECT_TRUE(out_.is_dropped(exporter));
   expect_nothing_left();
 }
@@ -441,8 +441,8 @@ TEST_F(shares, of_a_pool_take_no_files_but_the_drivers) {
   const auto exporter = greet(alice);
   const auto made = expect<wire::reserved>(ask(exporter, pool("kv"))).generation;
   const std::string text =
-      "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach what "
-      "cuMemExportToShareableHandle gave)";
+      "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach the "
+      "descriptor that cuMemExportToShareableHandle returned)";
   EXPECT_EQ(failure(ask(exporter, wire::attach{made, 0, {4096}}, descriptors(memfd(4096)))), text);
   EXPECT_EQ(
       failure(ask(exporter, wire::attach{made, 0, {4096}}, descriptors(unnamed_tmpfs_file()))),
@@ -524,15 +524,15 @@ TEST_F(fake_shares, of_a_pool_travel_with_its_descriptor) {
   const auto importer = greet_fake();
   const auto made = expect<wire::reserved>(ask_fake(exporter, pool("kv"))).generation;
   const std::string text =
-      "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach what "
-      "cuMemExportToShareableHandle gave)";
+      "wrong_descriptor_kind: a GPU chunk is not a descriptor of /dev/nvidiactl (attach the "
+      "descriptor that cuMemExportToShareableHandle returned)";
   EXPECT_EQ(failure(ask_fake(exporter, wire::attach{made, 0, {4096}}, descriptors(memfd(4096)))),
             text)
       << "a memfd never";
   EXPECT_EQ(
       failure(ask_fake(exporter, wire::attach{made, 0, {2048}}, descriptors(unnamed_tmpfs_file()))),
-      "size_mismatch: the chunks' sizes do not add up to the reserved bytes (attach what was "
-      "reserved)");
+      "size_mismatch: the chunks' sizes do not add up to the reserved bytes (attach chunks that "
+      "add up to the reserved bytes)");
   expect<wire::done>(
       ask_fake(exporter, wire::attach{made, 0, {4096}}, descriptors(unnamed_tmpfs_file())));
   expect<wire::done>(ask_fake(exporter, wire::publish{made, {}}));

@@ -182,8 +182,8 @@ TEST_F(connected, what_ended_it_is_in_the_errors_and_in_the_log) {
   }
   EXPECT_TRUE(eventually([&] { return client->broken(); }, 10s));
   const std::string reason = "the broker at " + path_ +
-                             " has ended this connection: a client sent a broker's message (use "
-                             "a client of protocol version 2)";
+                             " has ended this connection: a client sent a message that only "
+                             "brokers send (use a client of protocol version 2)";
   try {
     static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
     FAIL() << "the connection is over";
