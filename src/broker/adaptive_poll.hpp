@@ -7,34 +7,35 @@
 
 namespace gpushm::broker_detail {
 
-/// Says how long the event loop looks for more, without sleeping, once it has handled a request. A
-/// client that asks one thing after the other then does not wait for this thread to be woken. Where
-/// looking finds nothing it is done ever less often, and all of it together takes at most 5 % of a
-/// CPU in any second.
+/// Decides how long the event loop polls, without sleeping, after it has handled a request. A
+/// client that sends requests back to back then does not wait for this thread to wake up. Polls
+/// that find nothing become less frequent, and all polls together take at most 5 % of a CPU in any
+/// second.
 ///
 /// Pure. Distinct objects: safe. Shared objects: unsafe.
 class adaptive_poll {
  public:
   using clock = std::chrono::steady_clock;
 
-  /// A client takes 5 to 20 microseconds from an answer to its next request (docs/results).
-  static constexpr std::chrono::microseconds longest_look{30};
-  /// An exporter that is asked wakes two threads and asks the driver, while its importer maps.
-  static constexpr std::chrono::microseconds longest_look_for_exporters{100};
-  /// What may be looked in any second: what has been saved up, and what a second adds to it.
+  /// A client takes 5 to 20 µs from an answer to its next request (docs/results).
+  static constexpr std::chrono::microseconds longest_poll{30};
+  /// An exporter that gets a question wakes two threads and calls the driver, while its importer
+  /// maps.
+  static constexpr std::chrono::microseconds longest_poll_for_exporters{100};
+  /// Polling time allowed in any second: the saved budget, and what one second adds to it.
   static constexpr std::chrono::milliseconds most_saved{10};
   static constexpr double added_a_second = 0.04;
-  /// Requests without a look after looks that found nothing: 1, 3, 7, …
+  /// Upper bound of requests not followed by a poll after polls that found nothing: 1, 3, 7, …
   static constexpr std::uint32_t most_skipped = 255;
 
-  /// What a look comes after. Each has misses of its own: who was given memory maps it first, and
-  /// who has released some asks for the next at once.
+  /// The event that precedes a poll. Each has separate misses: a client that gets memory maps it
+  /// first, and a client that releases memory sends its next request immediately.
   enum class after : unsigned char { answer, request_without_answer, question };
 
-  /// `enabled`: false where looking would keep the others of this CPU from running.
+  /// `enabled`: false where polling would keep other threads off the CPU.
   explicit adaptive_poll(bool enabled) noexcept : enabled_(enabled) {}
 
-  /// How long to look now; zero: sleep. Once for each request.
+  /// Returns how long to poll now; zero: sleep. Call once per request.
   [[nodiscard]] clock::duration next(after what, clock::time_point now) noexcept {
     if (!enabled_) {
       return clock::duration::zero();
@@ -48,12 +49,12 @@ class adaptive_poll {
     saved_ = std::min<std::chrono::duration<double>>(saved_ + added, most_saved);
     last_added_ = now;
     const clock::duration longest =
-        what == after::question ? longest_look_for_exporters : longest_look;
+        what == after::question ? longest_poll_for_exporters : longest_poll;
     return saved_ < longest ? clock::duration::zero() : longest;
   }
 
-  /// What that took until there was something, or in all.
-  void looked(clock::duration took, bool found) noexcept {
+  /// Reports how long the poll took and whether it found something.
+  void polled(clock::duration took, bool found) noexcept {
     saved_ -= took;
     misses& of = misses_of(last_);
     of.count = found ? 0 : std::min(2 * of.count + 1, most_skipped);

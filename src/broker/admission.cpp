@@ -20,9 +20,9 @@ namespace gpushm::broker_detail {
 
 namespace {
 
-/// Connections that are accepted in a turn.
+/// Connections accepted in a turn.
 constexpr int accepts_a_turn = 8;
-/// Before the next attempt when none can be accepted.
+/// Pause before the next attempt when none can be accepted.
 constexpr std::chrono::milliseconds accept_backoff{50};
 
 base::guarded_fd spare_descriptor() {
@@ -37,21 +37,21 @@ base::guarded_fd accept_one(const transport::listener& from) {
 }  // namespace
 
 admission::admission(asio::io_context& io,
-                     const transport::listener& door,
+                     const transport::listener& listening,
                      hub& sessions,
                      turn_loop& loop,
                      deadlines& late,
                      endings& ends,
                      member_log& log)
     : io_(io),
-      listener_(door),
+      listener_(listening),
       hub_(sessions),
       loop_(loop),
       deadlines_(late),
       endings_(ends),
       log_(log),
       accept_([this] { accept_some(); }),
-      events_(io, door.descriptor()),
+      events_(io, listening.descriptor()),
       pause_(io),
       spare_(spare_descriptor()) {
   loop_.join(accept_, "accept");
@@ -116,23 +116,23 @@ void admission::welcome(base::guarded_fd socket) {
     made->peer = peer;
     made->principal = who;
     made->held = hub_.new_charges(*made);
-    // And 0: of what it holds.
+    // And 0, for events about its leases.
     made->lost_subscriptions.reserve(hub_.domain().bounds().max_subscriptions + 1);
     loop_.join(*made);
     made->process = end_watch(io_, std::move(process));
     deadlines_.expect_hello(*made, std::chrono::steady_clock::now());
-    endings_.remember(*made);  // last: only a close forgets it
+    endings_.remember(*made);  // last: only a close removes it
   } catch (...) {
     hub_.hang_up(made->number);
     endings_.close_socket(who, made->requests.take_socket());
     throw;
   }
   endings_.watch_process(*made);
-  made->requests.readable = true;  // it has probably said hello already
+  made->requests.readable = true;  // Hello has probably arrived
   loop_.ask(*made);
 }
 
-/// This process has no descriptor left: the spare one tells one client so. Keeps `errno`.
+/// This process has no descriptor left: uses the spare one to refuse one client. Keeps `errno`.
 void admission::refuse_one() {
   const int why = errno;
   spare_.reset();

@@ -17,14 +17,14 @@
 
 namespace gpushm::broker_detail {
 
-/// Accepts connections in turns of its own, makes sessions of them, and refuses those that the hub
-/// has no room for; also when this process has no descriptor left.
+/// Accepts connections in its turns, creates their sessions, and refuses connections that the hub
+/// has no room for, also when this process has no descriptor left.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class admission {
  public:
   admission(asio::io_context& io,
-            const transport::listener& door,
+            const transport::listener& listening,
             hub& sessions,
             turn_loop& loop,
             deadlines& late,
@@ -34,7 +34,7 @@ class admission {
   admission& operator=(const admission&) = delete;
   ~admission() { events_.release(); }
 
-  /// Accepts what comes, from now on. Does not block.
+  /// Starts accepting connections. Does not block.
   void start();
 
  private:
@@ -51,9 +51,9 @@ class admission {
   endings& endings_;
   member_log& log_;
   turn_loop::job accept_;
-  asio::posix::stream_descriptor events_;  ///< of the listener's, which it does not own
+  asio::posix::stream_descriptor events_;  ///< does not own the listener's descriptor
   asio::steady_timer pause_;
-  base::guarded_fd spare_;  ///< given up to tell a client that there is none
+  base::guarded_fd spare_;  ///< closed to accept and refuse a client when none is left
   core::session_id next_session_ = 1;
 };
 

@@ -39,15 +39,17 @@ struct gpushm_broker {
   ~gpushm_broker() { server_.stop(); }
 
   [[nodiscard]] const gpushm::broker_detail::server& server() const noexcept { return server_; }
-  [[nodiscard]] bool forked() const noexcept { return gpushm::base::is_forked_child_of(made_in_); }
+  [[nodiscard]] bool forked() const noexcept {
+    return gpushm::base::is_forked_child_of(created_in_);
+  }
 
  private:
   static void on_ready(void* self) { static_cast<gpushm_broker*>(self)->ready_.release(); }
 
-  std::uint64_t made_in_ = gpushm::base::fork_generation();
+  std::uint64_t created_in_ = gpushm::base::fork_generation();
   gpushm::broker_detail::server server_;
   std::binary_semaphore ready_{0};
-  std::jthread thread_;  // joined before the server goes
+  std::jthread thread_;  // joined before the server is destroyed
 };
 
 namespace gpushm {
@@ -79,7 +81,7 @@ gpushm_broker_limits limits_out(const broker_limits& from) noexcept {
   return made;
 }
 
-/// Of a structure that may be shorter or longer than this version's.
+/// Accepts a structure that is shorter or longer than this version's.
 broker_limits limits_from(const gpushm_broker_limits* given) {
   gpushm_broker_limits from = limits_out({});
   if (given != nullptr) {
@@ -162,8 +164,8 @@ gpushm_errc gpushm_broker_start(const gpushm_broker_options* options, gpushm_bro
 }
 
 void gpushm_broker_stop(gpushm_broker* broker) {
-  // A forked child has no thread to stop, and socket, lock and memory are the parent's: the copy
-  // stays as it is.
+  // A forked child has no thread to stop, and socket, lock and memory belong to the parent: leave
+  // the copy alone.
   if (broker == nullptr || broker->forked()) {
     return;
   }

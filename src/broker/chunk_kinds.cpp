@@ -19,15 +19,14 @@ constexpr unsigned nvidia_major = 195;
 constexpr unsigned nvidiactl_minor = 255;
 constexpr int required_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// Nothing here may ask a file's server: fstat of a FUSE file whose server is silent waits
-// as long as that likes.
+// Nothing here may call a file's server: fstat of a FUSE file blocks until its server answers.
 
 bool is_usable(int fd) {
   const int flags = ::fcntl(fd, F_GETFL);
   return flags != -1 && (flags & O_PATH) == 0;
 }
 
-/// A file of the kernel's shared memory (memfd, tmpfs) or hugetlbfs: only those have seals.
+/// A file in shared memory (memfd, tmpfs) or hugetlbfs: only these have seals.
 bool is_memory_file(int fd) {
   return ::fcntl(fd, F_GET_SEALS) != -1;
 }
@@ -58,7 +57,7 @@ bool is_unnamed_tmpfs_file(int fd) {
 }  // namespace
 
 bool is_pidfd(int fd) noexcept {
-  // waitid(2): EBADF for anything but a pidfd; ECHILD, or nothing, for one.
+  // waitid(2): EBADF unless `fd` is a pidfd; for a pidfd, ECHILD or success.
   siginfo_t info{};
   constexpr auto by_pidfd = static_cast<idtype_t>(3);  // P_PIDFD, Linux 5.4
   return ::waitid(by_pidfd, static_cast<id_t>(fd), &info, WEXITED | WNOHANG | WNOWAIT) == 0 ||

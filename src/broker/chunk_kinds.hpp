@@ -7,16 +7,16 @@
 
 namespace gpushm::broker_detail {
 
-/// Throws `errc::wrong_descriptor_kind` unless `fd` is what `kind` hands out as a chunk: a sealed
-/// memfd of `chunk_bytes` for the host; an open /dev/nvidiactl (character device 195:255) for GPUs,
-/// or with `accept_fake` an unnamed tmpfs file, as the fake driver of the tests makes. A broker can
-/// check the kind of a GPU's chunk, never its size or contents.
+/// Throws `errc::wrong_descriptor_kind` unless `fd` is a valid chunk of `kind`: a sealed memfd of
+/// `chunk_bytes` for the host; an open /dev/nvidiactl (character device 195:255) for GPUs, or with
+/// `accept_fake` an unnamed tmpfs file, as created by the tests' fake driver. A broker can check
+/// the kind of a GPU chunk, but not its size or contents.
 void check_chunk(int fd, gpushm::backend kind, std::uint64_t chunk_bytes, bool accept_fake);
 [[noreturn]] void throw_wrong_chunk_kind(gpushm::backend kind);
 
-/// Whether closing and looking at `fd` can only take the kernel's own time, and members have a
-/// reason to send it: a file of memory, the driver's, a pidfd, a pipe. The server of any other file
-/// may decide how long that takes. Does not block, whatever it is.
+/// True if members have a reason to send `fd` and closing or inspecting it cannot block: a memory
+/// file, a driver file, a pidfd, a pipe. For any other file, its server may decide how long that
+/// takes. Does not block for any kind of file.
 [[nodiscard]] bool is_of_member_kind(int fd) noexcept;
 [[nodiscard]] bool is_pidfd(int fd) noexcept;
 [[nodiscard]] bool is_pipe(int fd) noexcept;

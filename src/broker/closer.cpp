@@ -43,7 +43,7 @@ closer::~closer() {
   state_->stopped = true;
   state_->changed.notify_all();
   state_->changed.wait_for(
-      lock, patience, [&] { return !state_->busy && state_->waiting.empty(); });
+      lock, close_timeout, [&] { return !state_->busy && state_->waiting.empty(); });
 }
 
 void closer::close(std::vector<base::guarded_fd> files) noexcept {

@@ -9,9 +9,9 @@
 
 namespace gpushm::broker_detail {
 
-/// Closes files of memory on a thread of its own: the last close of a memfd or of an export of the
-/// driver frees the memory, which takes the kernel 0.2 s a GiB (docs/results). Only files that were
-/// found to be such: a close that might never return is the porter's.
+/// Closes memory files on a separate thread: the last close of a memfd or of a driver export frees
+/// the memory, which takes the kernel 0.2 s per GiB (docs/results). Only for verified memory files:
+/// a close that might never return goes to the porter.
 ///
 /// Distinct objects: safe. Shared objects: `close` unsafe; runs on the broker's strand.
 class closer {
@@ -19,14 +19,14 @@ class closer {
   closer();
   closer(const closer&) = delete;
   closer& operator=(const closer&) = delete;
-  /// Waits up to `patience` until everything is closed; what is left then is closed later.
+  /// Blocks up to `close_timeout` until everything is closed; the rest is closed later.
   ~closer();
 
-  /// Does not block. Closes them here when there is no memory for a note.
+  /// Does not block, but closes the files in the calling thread if memory is short.
   void close(std::vector<base::guarded_fd> files) noexcept;
 
  private:
-  static constexpr std::chrono::seconds patience{2};
+  static constexpr std::chrono::seconds close_timeout{2};
   struct state;
   std::shared_ptr<state> state_;
 };

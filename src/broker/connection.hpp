@@ -20,7 +20,7 @@
 
 namespace gpushm::broker_detail {
 
-/// One client's session: its two sockets, and what it waits for; once the connection is gone, the
+/// One client's session: its two sockets and its pending work; once the connection is closed, the
 /// fence that its leases wait for. Runs on the server's thread.
 struct connection final : session, std::enable_shared_from_this<connection> {
   using clock = std::chrono::steady_clock;
@@ -34,9 +34,8 @@ struct connection final : session, std::enable_shared_from_this<connection> {
     life.stop();
   }
 
-  /// Answers that may wait for a client before its next request is read. Requests without an answer
-  /// are always read up to there: an exporter that is asked more than it reads must be able to
-  /// answer.
+  /// Upper bound of queued answers beyond which no more requests are read. Questions to exporters
+  /// do not count: an exporter with unread questions must be able to send its answers.
   static constexpr std::size_t max_queued_answers = 16;
 
   [[nodiscard]] bool may_answer() const noexcept { return queued_answers < max_queued_answers; }
@@ -50,13 +49,14 @@ struct connection final : session, std::enable_shared_from_this<connection> {
     return !requests.queue.empty() || (events && !events->queue.empty());
   }
   [[nodiscard]] bool may_resync() const noexcept {
-    return events && !events->blocked && !events->deaf && !dropped && !lost_subscriptions.empty();
+    return events && !events->blocked && !events->send_closed && !dropped &&
+           !lost_subscriptions.empty();
   }
   [[nodiscard]] bool may_flush() const noexcept {
     return requests.may_send() || (events && events->may_send()) || may_resync() ||
            (dropped && !has_queued());
   }
-  /// The client has closed a lane, and sent no more on the other.
+  /// The client has closed a lane and sent nothing more on the other.
   [[nodiscard]] bool is_over() const noexcept {
     return (requests.over || (events && events->over)) && !requests.readable &&
            !(events && events->readable) && !requests.at_porter_since;
@@ -65,8 +65,8 @@ struct connection final : session, std::enable_shared_from_this<connection> {
     return may_flush() || may_read() || may_read_events() || last_packets || is_over() ||
            (may_answer() && rest);
   }
-  /// The client has closed a lane: that ends both, once what it sent before, perhaps a goodbye, is
-  /// read.
+  /// The client has closed a lane, which ends both once packets sent before, possibly a goodbye,
+  /// are read.
   void end(lane& one) noexcept {
     if (!std::exchange(one.over, true)) {
       for_each_lane([](lane& each) { each.readable = true; });
@@ -83,27 +83,27 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   transport::peer_credentials peer;
   core::principal principal;
   lane requests;
-  std::optional<lane> events;  ///< once it is greeted
+  std::optional<lane> events;  ///< set by Hello
   /// The client's process may die while a child of it keeps the socket open.
   end_watch process;
-  end_watch life;  ///< of its life pipe, which it gave with its hello
+  end_watch life;  ///< of its life pipe, received with Hello
   turns::member turn;
   clock::time_point accepted;
 
-  core::charges held;  ///< for what waits to be sent, and for what the peer has not read
+  core::charges held;  ///< for queued packets and for sent packets that are unread
   std::size_t queued_answers = 0;
   std::size_t queued_events = 0;
-  /// Owed a resync once the queue is empty. Has room for all that a session may have.
+  /// Subscriptions owed a resync once the queue is empty. Capacity: all subscriptions of a session.
   std::vector<std::uint64_t> lost_subscriptions;
 
-  std::optional<int> last_packets;  ///< its process is dead: so many more are read, for a goodbye
+  std::optional<int> last_packets;  ///< set when its process died: packets left to read
   bool closed = false;
-  bool muted = false;  ///< hears of no more events: it is about to end
+  bool muted = false;  ///< gets no more events: it is about to end
   gpushm::fence fence = gpushm::fence::none;
-  std::unique_ptr<fence_watch> ending;  ///< once closed, where its leases wait for a fence
+  std::unique_ptr<fence_watch> ending;  ///< set once closed, if its leases wait for a fence
 };
 
-/// Closes connections: what a part of the server must know that finds a reason to.
+/// The interface through which parts of the server close connections.
 class connection_ender {
  public:
   connection_ender() = default;

@@ -7,9 +7,9 @@
 namespace gpushm::broker_detail {
 
 namespace {
-/// A client's number beyond that is no measurement.
+/// Longer times reported by a client are clamped to this.
 constexpr std::uint64_t longest_open_ns = std::chrono::nanoseconds(std::chrono::hours(1)).count();
-/// In one report: a hit takes some 100 ns, and reports come every second at most.
+/// Upper bound per report: a cache hit takes about 100 ns, and reports come once a second at most.
 constexpr std::uint64_t most_cached = 1ULL << 32U;
 }  // namespace
 
@@ -19,18 +19,18 @@ void counters::count_failure(std::uint64_t code) noexcept {
   }
 }
 
-void counters::reported(const wire::report& told) noexcept {
-  for (const std::uint64_t took : told.open_ns) {
+void counters::reported(const wire::report& from_client) noexcept {
+  for (const std::uint64_t took : from_client.open_ns) {
     const std::uint64_t counted = std::min(took, longest_open_ns);
     const auto* const bound =
         std::lower_bound(open_latency_bounds_ns.begin(), open_latency_bounds_ns.end(), counted);
     add(latency_[static_cast<std::size_t>(bound - open_latency_bounds_ns.begin())]);
     add(latency_sum_ns_, counted);
   }
-  for (const std::uint64_t code : told.failures) {
+  for (const std::uint64_t code : from_client.failures) {
     count_failure(code);
   }
-  add(cached_, std::min(told.cached, most_cached));
+  add(cached_, std::min(from_client.cached, most_cached));
 }
 
 void counters::state_of(const core::domain& now) noexcept {

@@ -13,8 +13,8 @@
 
 namespace gpushm::broker_detail {
 
-/// What a broker counts. Written on its strand, read from anywhere without a lock: the numbers of
-/// one reading need not be of one moment.
+/// The broker's counters. Written on its strand, read from any thread without a lock: the values of
+/// one `read` need not be from the same moment.
 ///
 /// Distinct objects: safe. Shared objects: writing unsafe, `read` safe.
 class counters {
@@ -22,9 +22,9 @@ class counters {
   void opened() noexcept { add(opens_); }
   void unfenced() noexcept { add(unfenced_); }
   void open_failed(errc why) noexcept { count_failure(static_cast<std::uint64_t>(why)); }
-  /// What a client says: whatever that is, no counter goes backwards.
-  void reported(const wire::report& told) noexcept;
-  /// What there is now.
+  /// Adds a client's report. No report can make a counter decrease.
+  void reported(const wire::report& from_client) noexcept;
+  /// Sets the gauges.
   void state_of(const core::domain& now) noexcept;
 
   [[nodiscard]] broker_statistics read() const;

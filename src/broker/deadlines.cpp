@@ -8,7 +8,7 @@ namespace gpushm::broker_detail {
 
 namespace {
 
-/// How often is looked.
+/// Interval between checks.
 constexpr std::chrono::milliseconds housekeeping_period{50};
 
 }  // namespace

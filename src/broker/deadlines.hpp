@@ -13,9 +13,9 @@
 
 namespace gpushm::broker_detail {
 
-/// Closes connections whose peers are late: with their hello, with reading what they are sent, or
-/// with descriptors whose close blocks. Looks from time to time while there is one that could be:
-/// an idle broker sleeps.
+/// Closes connections whose peers miss a deadline: for Hello, for reading, or for descriptors whose
+/// close blocks. Checks periodically only while a deadline is pending, so that an idle broker
+/// sleeps.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class deadlines {
@@ -36,25 +36,26 @@ class deadlines {
   deadlines& operator=(const deadlines&) = delete;
   ~deadlines() = default;
 
-  /// `of` was accepted at `now`, not before any other.
+  /// `of` was accepted at `now`. Precondition: calls are in order of `now`.
   void expect_hello(connection& of, clock::time_point now);
-  /// What is to be sent on `on` waits for the peer. No effect while it does already.
+  /// Packets queued on `on` wait for the peer. No effect if they already do.
   void expect_reader(lane& on, clock::time_point now);
-  /// The peer has read something: it has all the time again.
+  /// The peer has read something: restarts its deadline.
   static void reader_goes_on(lane& on, clock::time_point now) noexcept;
-  /// Nothing waits for the peer any more.
+  /// Nothing waits for the peer any longer.
   void reader_is_done(lane& on) noexcept;
-  /// The porter has a packet of `from`, whose descriptors may block it.
+  /// The porter receives a packet of `from`, whose descriptors may block it.
   void expect_porter(lane& from, clock::time_point now);
   static void porter_is_done(lane& from) noexcept { from.at_porter_since.reset(); }
 
-  /// Closes those that are late at `now`. Throws std::bad_alloc; then some may be left.
+  /// Closes connections that are late at `now`. Throws std::bad_alloc; some may then be left.
   void close_the_late(clock::time_point now);
-  /// Where one of the above threw: the times of those that it had taken. Throws std::bad_alloc.
+  /// Call if one of the above threw: starts the timer for deadlines already added. Throws
+  /// std::bad_alloc.
   void arm();
 
  private:
-  /// Null: it was closed, or forgotten.
+  /// Null: closed or erased.
   [[nodiscard]] connection* find(core::session_id number) const noexcept;
 
   const hub& sessions_;
@@ -63,10 +64,10 @@ class deadlines {
   limits limits_;
   asio::steady_timer timer_;
   bool is_armed_ = false;
-  // Numbers: a connection may be gone by the time. What is not waited for any more is found out by
-  // `close_the_late`.
-  std::deque<core::session_id> silent_;  ///< in the order in which they came
-  std::set<core::session_id> stalled_;   ///< those with something that cannot go out
+  // Numbers, because a connection may be destroyed meanwhile. `close_the_late` removes entries that
+  // no longer wait.
+  std::deque<core::session_id> silent_;  ///< no Hello yet, in order of acceptance
+  std::set<core::session_id> stalled_;   ///< with packets that cannot be sent
   std::set<core::session_id> at_porter_;
 };
 

@@ -5,8 +5,8 @@
 
 namespace gpushm::broker_detail {
 
-/// Raises this process's soft limit of open files to the hard one when `raise`; then says how many
-/// descriptors are left for clients: the limit less what is open now and less `reserved`.
+/// Raises this process's soft limit of open files to the hard limit if `raise`. Returns the number
+/// of descriptors left for clients: the limit minus those open now and minus `reserved`.
 [[nodiscard]] std::uint64_t descriptors_for_clients(std::uint32_t reserved, bool raise);
 
 }  // namespace gpushm::broker_detail

@@ -26,7 +26,7 @@ struct end_watch::state {
   }
 
   base::guarded_fd file;
-  asio::posix::stream_descriptor events;  ///< of `file`, which it does not own
+  asio::posix::stream_descriptor events;  ///< does not own `file`
   std::function<void()> ended;
   bool armed = false;
 };
@@ -60,9 +60,8 @@ void end_watch::arm(const std::shared_ptr<state>& of) {
     if (code || !of->events.is_open() || !of->ended) {
       return;
     }
-    // An event of Asio is a hint: one that was queued for a descriptor which has been released is
-    // delivered to the next descriptor that gets its place, and a wait tries nothing that could
-    // fail.
+    // An Asio event is only a hint: an event queued for a released descriptor is delivered to the
+    // next descriptor that reuses its slot, and a wait performs no operation that could fail.
     if (!is_readable(of->file.get())) {
       arm(of);
       return;

@@ -15,7 +15,7 @@ namespace gpushm::broker_detail {
 
 namespace {
 
-/// Packets of a dead process that are still read: a goodbye may be among them (docs/protocol.md).
+/// Packets of a dead process that are still read: one may be a goodbye (docs/protocol.md).
 constexpr int last_packets = 32;
 
 }  // namespace
@@ -52,7 +52,7 @@ void endings::watch_process(connection& of) {
 void endings::set_fence(connection& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life) {
   of.fence = kind;
   of.life = end_watch(io_, std::move(life));
-  if (!of.process || !transport::kernel_names_peers()) {  // the kernel's own is preferred
+  if (!of.process || !transport::kernel_names_peers()) {  // prefer the kernel's pidfd
     of.process.stop();
     of.process = end_watch(io_, std::move(pidfd));
     watch_process(of);
@@ -60,7 +60,7 @@ void endings::set_fence(connection& of, fence kind, base::guarded_fd pidfd, base
 }
 
 void endings::process_died(connection& of) {
-  // A goodbye may be in the socket still: it makes the difference between an end and a death.
+  // The socket may still contain a goodbye, which distinguishes a normal end from a death.
   of.last_packets = last_packets;
   of.muted = true;
   hub_.mute(of);
@@ -70,7 +70,7 @@ void endings::process_died(connection& of) {
 void endings::close_socket(const core::principal& who, base::guarded_fd socket) noexcept {
   ::shutdown(socket.get(), SHUT_RDWR);
   if (!drain(socket.get())) {
-    porter_.bury(who.key, socket.release());
+    porter_.close_elsewhere(who.key, socket.release());
   }
 }
 
@@ -79,12 +79,12 @@ void endings::close(connection& gone) {
     return;
   }
   log_.guarded([&] { mute_siblings(gone); });
-  // Not now: the hub may be in the middle of a request of this or another session.
+  // Deferred: the hub may be handling a request of this or another session.
   asio::post(io_, [this, kept = gone.shared_from_this()] {
     log_.guarded([&] { end_session(*kept); });
     driver_.schedule();
   });
-  // Nothing from here on can fail, or the session would not end.
+  // Nothing from here on may fail, or the session would not end.
   gone.closed = true;
   gone.for_each_lane([](lane& each) { each.queue.clear(); });
   gone.held.reset();
@@ -106,7 +106,7 @@ void endings::drop(connection& gone, std::string_view why) noexcept {
   }
 }
 
-/// What the session leaves ends now, or once its process can write nothing any more.
+/// Ends the session's leases now, or once its process can no longer write.
 void endings::end_session(connection& gone) {
   const core::session_id number = gone.number;
   try {
@@ -128,8 +128,8 @@ void endings::fence_reached(core::session_id number) {
   driver_.schedule();
 }
 
-/// A process that dies ends all its connections, one after the other. Those that are as dead as
-/// this one hear of nothing any more, or each would be sent what happens to all the others.
+/// When a process dies, all its connections close one after the other. Mutes those that the peer
+/// has already closed, so that they do not get events about each other.
 void endings::mute_siblings(connection& gone) {
   if (gone.peer.pid <= 0 || by_pid_.count(gone.peer.pid) < 2) {
     return;

@@ -17,13 +17,13 @@
 
 namespace gpushm::broker_detail {
 
-/// How connections end: by a close, or by the death of their process; and what becomes of their
-/// sessions then. The only place where a session ends (docs/adr/0021).
+/// Ends connections, when they close or their process dies, and their sessions. Sessions end
+/// nowhere else (docs/adr/0021).
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class endings final : public connection_ender {
  public:
-  /// `fence_delay`: how long leases stay after a death that no fence proves.
+  /// `fence_delay`: how long leases stay after a death without a proven fence.
   endings(asio::io_context& io,
           hub& sessions,
           hub_driver& driver,
@@ -32,18 +32,18 @@ class endings final : public connection_ender {
           member_log& log,
           std::chrono::milliseconds fence_delay);
 
-  /// One whose siblings, connections of the same process, end with it. Until it is closed.
+  /// Registers a connection until it is closed; connections of the same process end together.
   void remember(connection& made);
-  /// Notices the end of `of.process`.
+  /// Handles the end of `of.process`.
   void watch_process(connection& of);
-  /// What the client gave as its fence. Both are empty, or neither.
+  /// Sets the client's fence. Either both descriptors are empty or neither is.
   void set_fence(connection& of, fence kind, base::guarded_fd pidfd, base::guarded_fd life);
 
   void close(connection& gone) override;
-  /// Closes it once what waits to be sent is out.
+  /// Closes the connection after queued packets are sent.
   void drop(connection& gone, std::string_view why) noexcept;
-  /// Closes a socket without the risk that the close blocks: there may be descriptors among what
-  /// was not read. `who` is the principal that is blocked if it does.
+  /// Closes a socket without blocking the broker: unread packets may contain descriptors whose
+  /// close blocks. `who`: the principal whose packets wait if it does.
   void close_socket(const core::principal& who, base::guarded_fd socket) noexcept;
 
  private:
@@ -59,7 +59,7 @@ class endings final : public connection_ender {
   porter& porter_;
   member_log& log_;
   std::chrono::milliseconds fence_delay_;
-  std::unordered_multimap<std::int32_t, connection*> by_pid_;  ///< those that are not closed
+  std::unordered_multimap<std::int32_t, connection*> by_pid_;  ///< open connections
 };
 
 }  // namespace gpushm::broker_detail

@@ -11,15 +11,15 @@
 
 namespace gpushm::broker_detail {
 
-/// Says when a process whose connection has ended can write nothing any more (docs/sharing.md, "The
-/// fence"): once its pidfd and its life pipe report the end. A process that has executed another
-/// program has lost its life pipe and lives: then, and where there is no fence or it is not proven,
-/// after a delay.
+/// Reports when a process whose connection has ended can no longer write (docs/sharing.md, "The
+/// fence"): once its pidfd and its life pipe report the end. After a delay instead if there is no
+/// fence, if it is unproven, or if the process closed its life pipe by executing another program
+/// and is still alive.
 ///
 /// Runs on the thread of its `io_context`.
 class fence_watch {
  public:
-  /// `kind` none: neither `process` nor `life` is looked at.
+  /// `kind` none: `process` and `life` are ignored.
   fence_watch(asio::io_context& io,
               fence kind,
               end_watch process,
@@ -29,8 +29,8 @@ class fence_watch {
   fence_watch& operator=(const fence_watch&) = delete;
   ~fence_watch();
 
-  /// Calls `reached` once, and `waits` before that whenever what is waited for changes. Never from
-  /// within this call.
+  /// Calls `reached` once, and `waits` before that whenever the awaited condition changes. Never
+  /// from within this call.
   void wait(std::function<void()> reached, std::function<void(fence_wait)> waits);
 
  private:

@@ -32,7 +32,7 @@ void hub_driver::arm_deadline() {
   timer_.expires_at(*next);
   timer_.async_wait([this](asio::error_code code) {
     if (code) {
-      return;  // armed for an earlier one
+      return;  // rearmed for an earlier deadline
     }
     armed_for_.reset();
     log_.guarded([&] { hub_.tick(std::chrono::steady_clock::now()); });

@@ -11,7 +11,7 @@
 
 namespace gpushm::broker_detail {
 
-/// Gives the hub time: turns while it has work, and a call at its next deadline.
+/// Runs the hub: in turns while it has work, and at its next deadline.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class hub_driver {
@@ -21,7 +21,8 @@ class hub_driver {
   hub_driver& operator=(const hub_driver&) = delete;
   ~hub_driver() = default;
 
-  /// After what may have given the hub work, or an earlier deadline. Does nothing of it.
+  /// Call after anything that may have given the hub work or an earlier deadline. Does none of the
+  /// work.
   void schedule();
 
  private:

@@ -15,8 +15,8 @@ namespace gpushm::broker_detail {
 
 struct connection;
 
-/// One socket of a session: what waits to be sent on it, what was sent and not read, and whether
-/// there may be something to receive. Runs on the server's thread.
+/// One socket of a session: its send queue, what was sent and is unread, and whether it may be
+/// readable. Runs on the server's thread.
 struct lane {
   using clock = std::chrono::steady_clock;
 
@@ -30,7 +30,7 @@ struct lane {
     }
   }
 
-  /// The event loop lets go of it.
+  /// Releases the socket from the event loop.
   [[nodiscard]] base::guarded_fd take_socket() {
     events.release();
     return std::move(socket);
@@ -44,18 +44,18 @@ struct lane {
   asio::posix::stream_descriptor events;  ///< of `socket`, which it does not own
 
   prepared queue;
-  std::uint64_t queued = 0;                ///< packets so far, whether sent or not
-  std::uint32_t inflight_descriptors = 0;  ///< sent; zeroed when the peer has read all
-  /// Sent, and possibly not read: at most so much; charged to the connection's `held`.
+  std::uint64_t queued = 0;                ///< packets so far, sent or not
+  std::uint32_t inflight_descriptors = 0;  ///< sent; reset when the peer has read everything
+  /// Upper bound of bytes sent and not read; charged to the connection's `held`.
   std::uint64_t unread_bytes = 0;
-  bool blocked = false;         ///< the first in the queue cannot go
-  bool waits_for_room = false;  ///< the event loop watches for that
-  bool deaf = false;            ///< the client receives nothing any more
+  bool blocked = false;         ///< the first packet of the queue cannot be sent
+  bool waits_for_room = false;  ///< the event loop waits for room in the socket
+  bool send_closed = false;     ///< the client no longer receives
   std::optional<clock::time_point> blocked_since;
 
   bool readable = false;    ///< there may be something to receive
-  bool over = false;        ///< the client has closed it, in one direction at least
-  bool wait_armed = false;  ///< the event loop watches for that
+  bool over = false;        ///< the client has closed it, in at least one direction
+  bool wait_armed = false;  ///< the event loop waits until it is readable
   std::optional<clock::time_point> at_porter_since;
 };
 

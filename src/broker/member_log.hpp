@@ -13,8 +13,7 @@
 
 namespace gpushm::broker_detail {
 
-/// Decides which lines are written to a log: at most `lines_a_second`, and then how many were left
-/// out.
+/// Limits a log to `lines_a_second` and counts suppressed lines.
 ///
 /// Distinct objects: safe. Shared objects: unsafe.
 class line_limit {
@@ -27,7 +26,7 @@ class line_limit {
     std::uint64_t left_out = 0;  ///< to be reported before the line, when not 0
   };
 
-  /// Of one more line at `now`, which never goes back.
+  /// Decides about one more line. Precondition: `now` never decreases.
   [[nodiscard]] verdict next(clock::time_point now) noexcept {
     verdict result;
     if (now - second_ >= std::chrono::seconds(1)) {
@@ -39,7 +38,7 @@ class line_limit {
     ++(result.may_write ? written_ : left_out_);
     return result;
   }
-  /// A line could not be made.
+  /// Counts a line that could not be formatted.
   void leave_out() noexcept { ++left_out_; }
 
  private:
@@ -48,7 +47,8 @@ class line_limit {
   std::uint64_t left_out_ = 0;
 };
 
-/// The broker's log of what members do. Limited in lines a second: members must not fill it.
+/// The broker's log of member activity. Limited in lines per second, so that members cannot fill
+/// it.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class member_log {
@@ -60,8 +60,8 @@ class member_log {
   /// Throws std::bad_alloc.
   void dropped(const connection& of, std::string_view why);
 
-  /// Runs `job`, and logs what it throws: one member's misfortune, or a lack of memory, must not
-  /// end the loop.
+  /// Runs `job` and logs what it throws: one member's failure, or a lack of memory, must not end
+  /// the loop.
   template <typename Job>
   void guarded(Job&& job) noexcept {
     try {

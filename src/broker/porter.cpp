@@ -30,7 +30,8 @@ namespace gpushm::broker_detail {
 
 namespace {
 
-/// What travels between the tables: the address of an object of this process, which goes with it.
+/// Message between the descriptor tables: the address of an object of this process, whose ownership
+/// it transfers.
 using address_text = std::array<std::byte, sizeof(void*)>;
 
 template <typename T>
@@ -49,19 +50,19 @@ std::unique_ptr<T> object_at(const address_text& text) {
   return std::unique_ptr<T>(address);
 }
 
-/// Threads that may be blocked at once; each by a principal of its own.
+/// Upper bound of threads that may be blocked concurrently, each by a different principal.
 constexpr std::size_t max_threads = 64;
-/// An idle thread ends after that.
+/// An idle thread exits after this time.
 constexpr std::chrono::seconds idle_time{10};
-/// How long a packet waits for room among the descriptors in flight.
-constexpr std::chrono::seconds patience{5};
+/// How long a packet waits until the number of descriptors in flight permits sending it.
+constexpr std::chrono::seconds send_timeout{5};
 constexpr std::chrono::milliseconds retry_pause{2};
 /// Packets without descriptors that are read from a socket before it is closed.
 constexpr int most_drained = 1024;
 
-/// This thread gets a table of descriptors of its own with nothing in it but standard streams and
-/// `kept`.
-bool leave_table(int kept) noexcept {
+/// Gives this thread a separate descriptor table that contains only the standard streams and
+/// `kept`. Returns false if the kernel refuses.
+bool unshare_table(int kept) noexcept {
   const auto close_from = [](unsigned first, unsigned last, unsigned flags) {
     return ::syscall(SYS_close_range, first, last, flags) == 0;
   };
@@ -76,8 +77,8 @@ bool leave_table(int kept) noexcept {
 }  // namespace
 
 next_packet peek_packet(int socket) noexcept {
-  // Without room for them the kernel only says that there are some (MSG_CTRUNC). Peeking leaves the
-  // packet, and with it the references, where they are.
+  // Without a control buffer the kernel only reports that there are descriptors (MSG_CTRUNC).
+  // Peeking leaves the packet and its references in the socket.
   msghdr header{};
   const auto size =
       base::retry([&] { return ::recvmsg(socket, &header, MSG_PEEK | MSG_DONTWAIT); });
@@ -95,11 +96,11 @@ bool drain(int socket) noexcept {
     if ((header.msg_flags & MSG_CTRUNC) != 0) {
       return false;
     }
-    if (peeked < 0 && errno == ECONNRESET) {  // said once, ahead of what is there
+    if (peeked < 0 && errno == ECONNRESET) {  // reported once, before queued packets
       continue;
     }
     if (peeked < 0 || (peeked == 0 && (header.msg_flags & MSG_TRUNC) == 0)) {
-      return true;  // nothing, or the end
+      return true;  // empty, or end of file
     }
     std::byte none{};
     static_cast<void>(base::retry([&] { return ::recv(socket, &none, 0, MSG_DONTWAIT); }));
@@ -107,32 +108,32 @@ bool drain(int socket) noexcept {
   return false;
 }
 
-/// What travels to the office with the socket. Lives in this process's heap; only its address
-/// travels.
+/// A job for the worker pool, sent with its socket. It is on this process's heap; only its address
+/// is sent.
 struct porter::job {
   job(std::uint64_t number, std::string whose, std::shared_ptr<std::atomic<bool>> copy_closed)
-      : session(number), principal(std::move(whose)), let_go(std::move(copy_closed)) {}
+      : session(number), principal(std::move(whose)), broker_copy_closed(std::move(copy_closed)) {}
   std::uint64_t session;
   std::string principal;
-  /// Only close the socket, once the broker has closed its copy: the last close is the one that may
+  /// If set, only close the socket once the broker has closed its copy: only the last close may
   /// block.
-  std::shared_ptr<std::atomic<bool>> let_go;
-  std::atomic<bool> complete = false;  ///< as of a parcel
+  std::shared_ptr<std::atomic<bool>> broker_copy_closed;
+  std::atomic<bool> complete = false;  ///< as in `parcel`
 };
 
-/// The threads with the other table. Ends when the broker's end of the socket pair is closed;
-/// threads that are blocked end when they are not any more.
-class porter::office : public std::enable_shared_from_this<porter::office> {
+/// The threads with the other descriptor table. They exit when the broker's end of the socket pair
+/// is closed; blocked threads exit once they are unblocked.
+class porter::worker_pool : public std::enable_shared_from_this<porter::worker_pool> {
  public:
-  explicit office(int theirs) : theirs_(theirs) {}
-  office(const office&) = delete;
-  office& operator=(const office&) = delete;
-  ~office() {
+  explicit worker_pool(int worker_end) : worker_end_(worker_end) {}
+  worker_pool(const worker_pool&) = delete;
+  worker_pool& operator=(const worker_pool&) = delete;
+  ~worker_pool() {
     const base::own_table_scope own;
-    theirs_.reset();
+    worker_end_.reset();
   }
 
-  /// Hands jobs out. Runs on the first thread.
+  /// Distributes jobs. Runs on the first thread.
   void run() {
     while (auto next = receive_job()) {
       try {
@@ -142,7 +143,7 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
       }
     }
     const std::lock_guard lock(mutex_);
-    over_ = true;
+    stopped_ = true;
     changed_.notify_all();
   }
 
@@ -152,9 +153,9 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
     base::unique_fd socket;
   };
 
-  // ---- What uses the table of descriptors.
+  // ---- functions that use the descriptor table ----
 
-  /// Empty when the broker is gone.
+  /// Returns nullopt when the broker has closed its end.
   std::optional<task> receive_job() {
     address_text address{};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
@@ -166,7 +167,7 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
     header.msg_controllen = control.size();
     const auto size = base::retry([&] {
       const base::own_table_scope own;
-      return ::recvmsg(theirs_.get(), &header, MSG_CMSG_CLOEXEC);
+      return ::recvmsg(worker_end_.get(), &header, MSG_CMSG_CLOEXEC);
     });
     if (size != static_cast<ssize_t>(address.size())) {
       return std::nullopt;
@@ -179,15 +180,15 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
     return task{object_at<job>(address), base::unique_fd(fd)};
   }
 
-  /// What is not a chunk is left in `foreign`.
+  /// Receives one packet and passes it to the broker. Foreign descriptors are left in `foreign`.
   void carry(const task& what, std::vector<base::unique_fd>& foreign) {
     std::vector<base::unique_fd> chunks;
     auto made = fetch(what, chunks, foreign);
-    // The broker's own copies come with the packet; these are closed when it has them.
+    // The packet transfers copies to the broker; these are closed afterwards.
     hand_over(std::move(made), chunks);
   }
 
-  /// Descriptors in this table are not the broker's: they are not guarded.
+  /// Descriptors in this table do not belong to the broker: they are not guarded.
   std::unique_ptr<parcel> fetch(const task& what,
                                 std::vector<base::unique_fd>& chunks,
                                 std::vector<base::unique_fd>& foreign) const {
@@ -219,14 +220,14 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
         chunks.begin(), chunks.end(), numbers.begin(), [](const auto& fd) { return fd.get(); });
     const address_text text = text_of(what.get());
     using clock = std::chrono::steady_clock;
-    const auto give_up = clock::now() + patience;
+    const auto give_up = clock::now() + send_timeout;
     for (;;) {
       const std::lock_guard lock(sending_);
-      if (!transport::wait_writable(theirs_.get(), std::chrono::hours(1))) {
+      if (!transport::wait_writable(worker_end_.get(), std::chrono::hours(1))) {
         continue;
       }
       try {
-        switch (transport::send_packet(theirs_.get(), text, numbers)) {
+        switch (transport::send_packet(worker_end_.get(), text, numbers)) {
           case transport::send_result::sent:
             static_cast<void>(what.release());
             return;
@@ -236,7 +237,7 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
             break;
         }
       } catch (const error& why) {
-        // Too many are in flight for this uid: they may be another program's.
+        // Too many are in flight for this uid, possibly sent by another program.
         if (why.code() != errc::too_many_descriptors || clock::now() >= give_up) {
           throw;
         }
@@ -251,14 +252,14 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
     what.socket.reset();
   }
 
-  // ---- What does not.
+  // ---- functions that do not ----
 
   void give(task next) {
     const std::lock_guard lock(mutex_);
-    auto& line = lines_[next.what->principal];
-    line.push_back(std::move(next));
-    if (line.size() == 1) {
-      runnable_.push_back(line.front().what->principal);
+    auto& queue = queues_[next.what->principal];
+    queue.push_back(std::move(next));
+    if (queue.size() == 1) {
+      runnable_.push_back(queue.front().what->principal);
     }
     if (idle_ < runnable_.size() && threads_ < max_threads) {
       base::start_thread("gpushm-porter", [self = shared_from_this()] { self->work(); }).detach();
@@ -272,23 +273,23 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
     for (;;) {
       ++idle_;
       const bool woken =
-          changed_.wait_for(lock, idle_time, [&] { return over_ || !runnable_.empty(); });
+          changed_.wait_for(lock, idle_time, [&] { return stopped_ || !runnable_.empty(); });
       --idle_;
-      if (!woken || (over_ && runnable_.empty())) {
+      if (!woken || (stopped_ && runnable_.empty())) {
         --threads_;
         return;
       }
       const std::string principal = std::move(runnable_.front());
       runnable_.pop_front();
-      // The task stays at the head of its line, which keeps the others of that principal back.
-      task& current = lines_.at(principal).front();
+      // The task stays at the head of its queue, which blocks other tasks of that principal.
+      task& current = queues_.at(principal).front();
       lock.unlock();
       perform(current);
       lock.lock();
-      auto& line = lines_.at(principal);
-      line.pop_front();
-      if (line.empty()) {
-        lines_.erase(principal);
+      auto& queue = queues_.at(principal);
+      queue.pop_front();
+      if (queue.empty()) {
+        queues_.erase(principal);
       } else {
         runnable_.push_back(principal);
       }
@@ -299,8 +300,8 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
     const base::own_table_scope own;
     std::vector<base::unique_fd> foreign;
     try {
-      if (what.what->let_go) {
-        what.what->let_go->wait(false);
+      if (what.what->broker_copy_closed) {
+        what.what->broker_copy_closed->wait(false);
       } else {
         carry(what, foreign);
       }
@@ -310,15 +311,15 @@ class porter::office : public std::enable_shared_from_this<porter::office> {
     close_all(what, foreign);
   }
 
-  base::unique_fd theirs_;
+  base::unique_fd worker_end_;
   std::mutex sending_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::string, std::deque<task>> lines_;
+  std::map<std::string, std::deque<task>> queues_;
   std::deque<std::string> runnable_;
   std::size_t idle_ = 0;
   std::size_t threads_ = 0;
-  bool over_ = false;
+  bool stopped_ = false;
 };
 
 porter::porter() {
@@ -326,8 +327,8 @@ porter::porter() {
   base::checked("serve", {}, "socketpair", [&] {
     return ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data());
   });
-  ours_ = base::unique_fd(pair[0]);
-  base::unique_fd theirs(pair[1]);
+  broker_end_ = base::unique_fd(pair[0]);
+  base::unique_fd worker_end(pair[1]);
 
   struct start {
     std::mutex mutex;
@@ -336,13 +337,13 @@ porter::porter() {
     bool has_own_table = false;
   };
   const auto begun = std::make_shared<start>();
-  const auto made = std::make_shared<office>(theirs.get());
-  // `theirs` is one number in two tables once the thread has left; until then only the thread may
-  // use it.
+  const auto made = std::make_shared<worker_pool>(worker_end.get());
+  // Once the thread has its own table, `worker_end` is the same number in both tables; until then
+  // only the thread may use it.
   try {
-    base::start_thread("gpushm-porter", [begun, made, number = theirs.get()] {
+    base::start_thread("gpushm-porter", [begun, made, number = worker_end.get()] {
       {
-        const bool left = leave_table(number);
+        const bool left = unshare_table(number);
         const std::lock_guard lock(begun->mutex);
         begun->done = true;
         begun->has_own_table = left;
@@ -351,13 +352,13 @@ porter::porter() {
       made->run();
     }).detach();
   } catch (...) {
-    static_cast<void>(theirs.release());  // the office's
+    static_cast<void>(worker_end.release());  // owned by the worker pool
     throw;
   }
   std::unique_lock lock(begun->mutex);
   begun->changed.wait(lock, [&] { return begun->done; });
   if (!begun->has_own_table) {
-    static_cast<void>(theirs.release());
+    static_cast<void>(worker_end.release());
     base::log(log_level::warning,
               "serve: the kernel or a system call filter rejects close_range with "
               "CLOSE_RANGE_UNSHARE: a member that sends a descriptor whose close blocks can keep "
@@ -372,30 +373,30 @@ bool porter::fetch(std::uint64_t session, const std::string& principal, int sock
   const address_text text = text_of(made.get());
   const std::array<int, 1> fds{socket};
   try {
-    if (transport::send_packet(ours_.get(), text, fds) != transport::send_result::sent) {
+    if (transport::send_packet(broker_end_.get(), text, fds) != transport::send_result::sent) {
       return false;
     }
   } catch (const error& why) {
     if (why.code() != errc::too_many_descriptors) {
       throw;
     }
-    return false;  // too many are in flight for this uid: they may be another program's
+    return false;  // too many are in flight for this uid, possibly sent by another program
   }
   static_cast<void>(made.release());
   return true;
 }
 
-void porter::bury(const std::string& principal, base::unique_fd socket) noexcept {
+void porter::close_elsewhere(const std::string& principal, base::unique_fd socket) noexcept {
   try {
-    const auto let_go = std::make_shared<std::atomic<bool>>(false);
-    auto made = std::make_unique<job>(0, principal, let_go);
+    const auto broker_copy_closed = std::make_shared<std::atomic<bool>>(false);
+    auto made = std::make_unique<job>(0, principal, broker_copy_closed);
     const address_text text = text_of(made.get());
     const std::array<int, 1> fds{socket.get()};
-    if (transport::send_packet(ours_.get(), text, fds) == transport::send_result::sent) {
+    if (transport::send_packet(broker_end_.get(), text, fds) == transport::send_result::sent) {
       static_cast<void>(made.release());
       socket.reset();  // not the last copy, so this does not block
-      let_go->store(true);
-      let_go->notify_all();
+      broker_copy_closed->store(true);
+      broker_copy_closed->notify_all();
       return;
     }
   } catch (const std::exception& why) {
@@ -406,7 +407,7 @@ void porter::bury(const std::string& principal, base::unique_fd socket) noexcept
 
 std::unique_ptr<porter::parcel> porter::next() {
   address_text text{};
-  auto got = transport::receive_guarded(ours_.get(), text);
+  auto got = transport::receive_guarded(broker_end_.get(), text);
   if (got.packet.size() != text.size()) {
     return nullptr;
   }

@@ -15,13 +15,12 @@
 
 namespace gpushm::broker_detail {
 
-/// Receives packets that carry descriptors, where a foreign descriptor does no harm. Merely having
-/// one can cost a process its life: the close of a socket with SO_LINGER, or of a file whose FUSE
-/// server is silent, blocks as long as its owner likes, and a thread that is blocked so cannot be
-/// killed and keeps every descriptor of its process open. So these packets are received by threads
-/// with a table of descriptors of their own (CLOSE_RANGE_UNSHARE); only what is of
-/// a harmless kind is handed over, and the rest is closed there. One principal's packets are taken
-/// one after the other: it only blocks itself.
+/// Receives packets that carry descriptors without exposing the broker to foreign ones. Closing a
+/// socket with SO_LINGER, or a file whose FUSE server does not answer, blocks as long as its owner
+/// likes; a thread blocked this way cannot be killed and keeps every descriptor of its process
+/// open. So these packets are received by threads with a separate descriptor table
+/// (CLOSE_RANGE_UNSHARE), which pass on only descriptors of harmless kinds and close the rest. Each
+/// principal's packets are received one at a time: it only blocks itself.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class porter {
@@ -31,10 +30,10 @@ class porter {
     transport::receive_status status = transport::receive_status::would_block;
     std::vector<std::byte> packet;
     std::vector<base::guarded_fd> descriptors;  ///< of kinds that members have a reason to send
-    std::size_t foreign = 0;                    ///< others that came; closed
-    bool failed = false;                        ///< the socket said something unexpected
-    /// Set by the thread that filled it, read by the one that takes it: the kernel orders the two,
-    /// of which neither the language nor ThreadSanitizer knows.
+    std::size_t foreign = 0;                    ///< number of others, which were closed
+    bool failed = false;                        ///< an unexpected socket error
+    /// Set by the thread that fills the parcel, read by the one that takes it. The kernel orders
+    /// the two, but neither the language nor ThreadSanitizer models that.
     std::atomic<bool> complete = false;
   };
 
@@ -45,21 +44,21 @@ class porter {
   /// Does not wait for threads that are blocked.
   ~porter();
 
-  /// Readable when `next` has something.
-  [[nodiscard]] int descriptor() const noexcept { return ours_.get(); }
-  /// One packet of `socket` is to be received; `next` gives it later. False: not now, try again
-  /// later.
+  /// Readable when `next` would return a packet.
+  [[nodiscard]] int descriptor() const noexcept { return broker_end_.get(); }
+  /// Starts receiving one packet from `socket`; `next` returns it later. Returns false if the
+  /// porter is busy: try again later.
   [[nodiscard]] bool fetch(std::uint64_t session, const std::string& principal, int socket);
-  /// Closes a socket that may have unread descriptors in it. Where that cannot be arranged the
-  /// socket stays open, which only costs its number.
-  void bury(const std::string& principal, base::unique_fd socket) noexcept;
-  /// Null when nothing has come.
+  /// Closes a socket that may contain unread descriptors in another thread. If that fails, the
+  /// socket stays open, which only costs a descriptor.
+  void close_elsewhere(const std::string& principal, base::unique_fd socket) noexcept;
+  /// Returns null when no packet is ready.
   [[nodiscard]] std::unique_ptr<parcel> next();
 
  private:
   struct job;
-  class office;
-  base::guarded_fd ours_;
+  class worker_pool;
+  base::guarded_fd broker_end_;
 };
 
 enum class next_packet : unsigned char {
@@ -68,11 +67,11 @@ enum class next_packet : unsigned char {
   with_descriptors,
 };
 
-/// What would be received from `socket`. Does not take it, and installs no descriptors.
+/// Returns the kind of the next packet of `socket` without receiving it or its descriptors.
 [[nodiscard]] next_packet peek_packet(int socket) noexcept;
 
-/// Takes packets without descriptors off a socket that was shut down; true when nothing is left, so
-/// that closing it cannot block.
+/// Discards packets without descriptors from a socket that was shut down. Returns true when the
+/// socket is empty, so that closing it cannot block.
 [[nodiscard]] bool drain(int socket) noexcept;
 
 }  // namespace gpushm::broker_detail

@@ -63,13 +63,13 @@ void receiver::read_one(lane& on) {
   connection& from = on.of;
   const next_packet next = peek_packet(on.socket.get());
   if (next == next_packet::with_descriptors && on.kind == lane_kind::events) {
-    on.readable = false;  // they are buried with it
+    on.readable = false;  // they are closed with the socket
     hub_.violate(from, 0, "descriptors received on the event lane");
   } else if (next == next_packet::with_descriptors) {
     if (porter_.fetch(from.number, from.principal.key, on.socket.get())) {
       deadlines_.expect_porter(on, clock::now());
     } else {
-      on.readable = false;  // it has too much to do: look again soon
+      on.readable = false;  // the porter is busy: retry soon
       poll_.later(from);
     }
   } else if (next == next_packet::none || (!receive(on) && !from.closed)) {
@@ -80,7 +80,8 @@ void receiver::read_one(lane& on) {
   }
 }
 
-/// One packet without descriptors; false when there is none, or the connection was closed.
+/// Receives one packet without descriptors. Returns false if there is none or the connection was
+/// closed.
 bool receiver::receive(lane& on) {
   connection& from = on.of;
   auto got = transport::receive_guarded(on.socket.get(), buffer_);

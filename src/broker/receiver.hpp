@@ -20,8 +20,8 @@
 
 namespace gpushm::broker_detail {
 
-/// Receives packets for the hub: those without descriptors here, those with descriptors through the
-/// porter. Never blocks.
+/// Receives packets for the hub: directly if they carry no descriptors, else through the porter.
+/// Does not block.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class receiver {
@@ -40,15 +40,15 @@ class receiver {
   receiver& operator=(const receiver&) = delete;
   ~receiver() { porter_events_.release(); }
 
-  /// Takes from the porter what it has received, from now on.
+  /// Starts taking packets from the porter.
   void start();
-  /// Receives one packet, or has the porter receive it. Precondition: `may_read` of the connection,
+  /// Receives one packet, or has the porter receive it. Precondition: the connection's `may_read`
   /// or `may_read_events`.
   void read_one(lane& on);
-  /// The same once the client's process is dead: closes the connection when there is no more, and
-  /// when what comes next cannot be a goodbye.
+  /// The same once the client's process is dead: closes the connection when no packet is left or
+  /// the next one cannot be a goodbye.
   void read_last(connection& from);
-  /// How many packets there were so far.
+  /// Number of packets received so far.
   [[nodiscard]] std::uint64_t received() const noexcept { return received_; }
 
  private:
@@ -66,7 +66,7 @@ class receiver {
   connection_ender& ender_;
   member_log& log_;
   std::uint64_t received_ = 0;
-  asio::posix::stream_descriptor porter_events_;  ///< of the porter's, which it does not own
+  asio::posix::stream_descriptor porter_events_;  ///< does not own the porter's descriptor
   std::array<std::byte, wire::max_packet_bytes> buffer_{};
 };
 

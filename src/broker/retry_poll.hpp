@@ -11,8 +11,8 @@
 
 namespace gpushm::broker_detail {
 
-/// Looks again at connections that wait for what the kernel has no event for: that a peer reads its
-/// descriptors, that its memory is given back, that the porter has room.
+/// Retries connections that wait for conditions without a kernel event: the peer reads its
+/// descriptors, its memory is given back, the porter has room.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class retry_poll {
@@ -22,9 +22,9 @@ class retry_poll {
   retry_poll& operator=(const retry_poll&) = delete;
   ~retry_poll() = default;
 
-  /// Lets `of` receive and send once more, in a turn some milliseconds later.
+  /// Lets `of` receive and send again, in a turn some milliseconds later.
   void later(connection& of);
-  /// Where that threw: looks at those that were taken before. Throws std::bad_alloc.
+  /// Call if `later` threw: starts the timer for connections already added. Throws std::bad_alloc.
   void arm();
 
  private:

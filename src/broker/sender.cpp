@@ -16,15 +16,16 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// Packets that one member may send in a turn: some hundred microseconds.
+/// Packets sent to one member in a turn: some hundred microseconds.
 constexpr int sends_a_turn = 32;
-/// Events that may wait for a slow subscriber before it is owed a resync instead.
+/// Upper bound of events queued for a slow subscriber; beyond it, it is owed a resync.
 constexpr std::size_t max_queued_events = 1024;
-/// What a sent packet costs besides its bytes until it is read: struct sk_buff and rounding.
+/// Bytes charged for a sent packet until it is read, in addition to its size: struct sk_buff and
+/// rounding.
 constexpr std::uint64_t packet_overhead_bytes = 768;
-/// The kernel is asked for what is unread when more than that may be.
+/// Query the kernel for unread bytes when more than this may be unread.
 constexpr std::uint64_t unread_step_bytes = 32'768;
-/// The same when a request comes.
+/// The same when a request arrives.
 constexpr std::uint64_t read_step_bytes = 4'096;
 
 void owe_resync(connection& to, std::uint64_t subscription) noexcept {
@@ -35,7 +36,7 @@ void owe_resync(connection& to, std::uint64_t subscription) noexcept {
   }
 }
 
-/// What the peer has read is given back.
+/// Returns the charge for packets that the peer has read.
 void settle_unread(lane& on) {
   if (on.of.closed || on.unread_bytes == 0) {
     return;
@@ -84,13 +85,13 @@ void sender::settle_after_request(connection& from) {
 void sender::send_or_queue(connection& to, prepared& packet) {
   const outgoing& one = packet.front();
   lane& on = one.on_event_lane && to.events ? *to.events : to.requests;
-  if (to.closed || on.deaf) {
+  if (to.closed || on.send_closed) {
     return;
   }
   const std::uint64_t cost = one.cost();
   if (one.subscription) {
-    // An event goes out in the subscriber's own turn, and only within its share: the cause's turn
-    // ends soon, however many there are.
+    // Events are sent in the subscriber's turn and charged within its share, so that the turn of
+    // the session that causes them stays short however many subscribers there are.
     if (to.queued_events >= max_queued_events ||
         !to.held.try_take(core::resource::memory_bytes, cost)) {
       owe_resync(to, *one.subscription);
@@ -104,9 +105,9 @@ void sender::send_or_queue(connection& to, prepared& packet) {
         ++on.queued;
         return;
       }
-    } catch (const std::bad_alloc&) {  // tried again in its turn
+    } catch (const std::bad_alloc&) {  // retried in its turn
     }
-    if (to.closed || on.deaf) {
+    if (to.closed || on.send_closed) {
       return;
     }
     to.held.charge(core::resource::memory_bytes, cost);
@@ -117,7 +118,7 @@ void sender::send_or_queue(connection& to, prepared& packet) {
   loop_.ask(to);
 }
 
-/// False when the packet must wait, or nothing more is sent on the lane.
+/// Returns false if the packet must wait or the lane is closed for sending.
 bool sender::try_send(lane& on, const outgoing& packet) {
   const auto count = static_cast<std::uint32_t>(packet.descriptors.size());
   if (count != 0 && on.inflight_descriptors + count > max_inflight_descriptors_) {
@@ -128,7 +129,7 @@ bool sender::try_send(lane& on, const outgoing& packet) {
   }
   if (on.unread_bytes > unread_step_bytes) {
     settle_unread(on);
-    // What is not read lies in this process's memory.
+    // Unread packets occupy this process's memory.
     if (on.unread_bytes > unread_step_bytes &&
         !on.of.held.within_share(core::resource::memory_bytes)) {
       return wait_for_reader(on);
@@ -154,8 +155,7 @@ bool sender::try_send(lane& on, const outgoing& packet) {
     }
   } catch (const error& why) {
     if (why.code() == errc::too_many_descriptors) {
-      return wait_for_reader(
-          on);  // the kernel's count for this uid is full: wait like for any slow reader
+      return wait_for_reader(on);  // the kernel's limit for this uid is reached
     }
     log_.dropped(on.of, why.what());
   }
@@ -172,10 +172,9 @@ void sender::forget_first(lane& on) {
   on.queue.pop_front();
 }
 
-/// The client has closed the lane. It may have said goodbye before it did: what it has sent is
-/// still read.
+/// The client has closed the lane, possibly after a goodbye: packets that it sent are still read.
 void sender::end_sending(lane& on) {
-  on.deaf = true;
+  on.send_closed = true;
   while (!on.queue.empty()) {
     forget_first(on);
   }
@@ -184,7 +183,7 @@ void sender::end_sending(lane& on) {
   loop_.ask(on.of);
 }
 
-/// There is an event for room in the socket.
+/// Waits for room in the socket, which the event loop reports.
 bool sender::wait_for_room(lane& on) {
   deadlines_.expect_reader(on, clock::now());
   if (!on.waits_for_room) {
@@ -198,11 +197,11 @@ bool sender::wait_for_room(lane& on) {
                          });
     on.waits_for_room = true;
   }
-  on.blocked = true;  // last: what waits for nothing is tried again
+  on.blocked = true;  // last: if the wait could not be started, the packet is retried
   return false;
 }
 
-/// And none for descriptors, or memory, that a peer has not read.
+/// Waits until the peer reads descriptors or memory, for which there is no event.
 bool sender::wait_for_reader(lane& on) {
   deadlines_.expect_reader(on, clock::now());
   poll_.later(on.of);
@@ -259,7 +258,7 @@ void sender::queue_resyncs(connection& to) {
   }
   to.lost_subscriptions.clear();
   to.queued_events += resyncs.size();
-  for (const outgoing& each : resyncs) {  // one a subscription at most, also beyond its share
+  for (const outgoing& each : resyncs) {  // at most one per subscription, even beyond its share
     to.held.charge(core::resource::memory_bytes, each.cost());
   }
   to.events->queued += resyncs.size();

@@ -11,14 +11,14 @@
 
 namespace gpushm::broker_detail {
 
-/// Sends the hub's packets: an answer at once if it can go, all else from the connection's queue in
-/// its turns. What waits, and what the peer has not read, is charged to the connection. Never
-/// blocks.
+/// Sends the hub's packets: an answer immediately if possible, everything else from the
+/// connection's queue in its turns. Queued and unread packets are charged to the connection. Does
+/// not block.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class sender {
  public:
-  /// `max_inflight_descriptors`: sent to one peer and not read by it.
+  /// `max_inflight_descriptors`: upper bound of descriptors sent to one peer and unread.
   sender(turn_loop& loop,
          deadlines& late,
          retry_poll& poll,
@@ -29,14 +29,14 @@ class sender {
   sender& operator=(const sender&) = delete;
   ~sender() = default;
 
-  /// Of at most one packet. An event that finds no room becomes a resync.
+  /// Precondition: at most one packet. An event for which there is no room becomes a resync.
   void send(connection& to, prepared packet) noexcept;
-  /// An event is lost: the subscriber gets a resync once all that waits is sent.
+  /// An event is lost: the subscriber gets a resync once its queue is sent.
   void lose_event(connection& to, std::uint64_t subscription) noexcept;
-  /// Sends some of what waits, and closes the connection once all is sent if it is dropped.
-  /// Precondition: `to.may_flush()`.
+  /// Sends some queued packets; closes a dropped connection once all are sent. Precondition:
+  /// `to.may_flush()`.
   void flush(connection& to);
-  /// A request came: the client has probably read what was sent before.
+  /// Call after a request: the client has probably read what was sent before.
   void settle_after_request(connection& from);
 
  private:

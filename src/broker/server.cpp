@@ -37,11 +37,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Before the event loop goes on after a handler that found no memory.
+/// Pause before the event loop goes on after a handler that ran out of memory.
 constexpr milliseconds pause_without_memory{10};
 
-/// With less, looking for requests would take their time from those who make them.
-constexpr double least_cpus_to_poll = 2;
+/// With fewer CPUs, polling for requests would take CPU time from the clients.
+constexpr double min_cpus_to_poll = 2;
 
 gpushm::epoch random_epoch() {
   gpushm::epoch value;
@@ -49,8 +49,8 @@ gpushm::epoch random_epoch() {
   return value;
 }
 
-/// Half of what this process may use at most, for what members make it hold: the other half is for
-/// the program itself, and for what the kernel and the allocator add.
+/// Half of this process's memory limit, for data kept on behalf of members; the other half is for
+/// the program itself and for overhead of the kernel and the allocator.
 std::uint64_t default_memory_limit() {
   constexpr std::uint64_t most = 1024ULL * 1024 * 1024;
   constexpr std::uint64_t least = 16ULL * 1024 * 1024;
@@ -104,7 +104,7 @@ class server::impl final : public outbox {
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
   ~impl() override {
-    // Handlers that wait in `io_` keep connections beyond what those belong to.
+    // Handlers queued in `io_` keep connections alive longer than the objects that they use.
     hub_.for_each_session([this](session& each) {
       connection& of = connection_of(each);
       of.process.stop();
@@ -116,13 +116,13 @@ class server::impl final : public outbox {
   }
 
   void run(void (*ready)(void*), void* context) {
-    table_.hold();
+    table_.lock();
     admission_.start();
     receiver_.start();
     ready(context);
     while (!run_until_stopped()) {
     }
-    table_.let_go();
+    table_.unlock();
   }
 
   void stop() { io_.stop(); }
@@ -154,7 +154,7 @@ class server::impl final : public outbox {
     connection& to = connection_of(of);
     auto pair = transport::connected_pair();
     to.events.emplace(io_, to, lane_kind::events, std::move(pair.first));
-    to.events->readable = true;  // looked at, and watched, in its turn
+    to.events->readable = true;  // read and watched in its turn
     return std::move(pair.second);
   }
 
@@ -168,17 +168,17 @@ class server::impl final : public outbox {
   }
 
  private:
-  /// Until stopped.
+  /// Returns when stopped.
   void handle_events() {
     while (io_.run_one() != 0) {
       io_.poll();
-      while (look_for_more()) {
+      while (poll_for_more()) {
       }
     }
   }
 
-  /// Without sleeping, after a request; false when there is nothing to handle.
-  bool look_for_more() {
+  /// Polls without sleeping after a request. Returns false if there was nothing to handle.
+  bool poll_for_more() {
     using clock = adaptive_poll::clock;
     if (std::exchange(seen_requests_, receiver_.received()) == receiver_.received()) {
       return false;
@@ -188,18 +188,18 @@ class server::impl final : public outbox {
         poll_.next(std::exchange(last_sent_, adaptive_poll::after::request_without_answer), begin);
     for (auto now = begin; now - begin < longest; now = clock::now()) {
       if (io_.poll() != 0) {
-        poll_.looked(now - begin, true);
+        poll_.polled(now - begin, true);
         return true;
       }
     }
     if (longest.count() != 0) {
-      poll_.looked(longest, false);
+      poll_.polled(longest, false);
     }
     return false;
   }
 
-  /// False when a handler has thrown for want of memory. The chain that it was part of (accept,
-  /// look at the porter, round, timer) is begun again; one too many does no harm.
+  /// Returns false if a handler threw for lack of memory. All handler chains (accept, porter,
+  /// round, timers) are then started again; starting one that still runs is harmless.
   bool run_until_stopped() noexcept {
     bool ended_early = true;
     log_.guarded([&] {
@@ -243,7 +243,7 @@ class server::impl final : public outbox {
     return static_cast<connection&>(of);
   }
 
-  /// A bounded part of what there is to do for a connection.
+  /// Does a bounded part of a connection's work.
   void step(connection& of) {
     try {
       if (of.may_flush()) {
@@ -273,13 +273,13 @@ class server::impl final : public outbox {
   state_table_file table_;
   std::shared_ptr<closer> closer_;
   porter porter_;
-  asio::io_context io_{1};  // before what holds connections
+  asio::io_context io_{1};  // declared before the members that keep connections
   hub hub_;
-  adaptive_poll poll_{base::cpu_limit() >= least_cpus_to_poll};
-  /// Since the last look.
+  adaptive_poll poll_{base::cpu_limit() >= min_cpus_to_poll};
+  /// Since the last poll.
   adaptive_poll::after last_sent_ = adaptive_poll::after::request_without_answer;
-  std::uint64_t seen_requests_ = 0;  ///< before the last look
-  // Each knows some of those before it, and none after it.
+  std::uint64_t seen_requests_ = 0;  ///< at the last poll
+  // Each refers only to members declared before it.
   turn_loop loop_;
   hub_driver driver_;
   endings endings_;

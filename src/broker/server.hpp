@@ -13,21 +13,21 @@ namespace gpushm::broker_detail {
 /// Distinct objects: safe. Shared objects: unsafe, except `stop` and `statistics`.
 class server {
  public:
-  /// Binds the socket. `shared`: what the brokers of the process have together; null: this one is
-  /// alone. Throws address_in_use, permission_denied, invalid_argument, system_error.
+  /// Binds the socket. `shared`: the budget shared by the brokers of the process; null: this is the
+  /// only one. Throws address_in_use, permission_denied, invalid_argument, system_error.
   server(const broker_options& options, std::shared_ptr<core::process_budget> shared);
   server(const server&) = delete;
   server& operator=(const server&) = delete;
   ~server();
 
-  /// Serves until `stop`. Calls `ready` once clients are answered. Blocks.
+  /// Blocks and serves until `stop`. Calls `ready` once it accepts clients.
   void run(void (*ready)(void*), void* context);
-  /// From any thread; `run` returns soon after.
+  /// Thread-safe. Does not block; `run` returns soon after.
   void stop();
 
   [[nodiscard]] const std::string& socket_path() const noexcept;
   [[nodiscard]] const gpushm::epoch& epoch() const noexcept;
-  /// From any thread.
+  /// Thread-safe.
   [[nodiscard]] broker_statistics statistics() const;
 
  private:

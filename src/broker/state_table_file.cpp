@@ -13,8 +13,7 @@ namespace gpushm::broker_detail {
 
 namespace {
 
-// The futex word must be what clients read at `owner_futex`: glibc keeps it first (nptl,
-// __pthread_mutex_s).
+// Clients read the futex word at `owner_futex`: glibc stores it first (nptl, __pthread_mutex_s).
 static_assert(sizeof(pthread_mutex_t) <= 64);
 
 pthread_mutex_t* mutex_in(wire::state_table_header* header) {
@@ -57,11 +56,11 @@ state_table_file::state_table_file(std::uint32_t slots, const gpushm::epoch& epo
   base::checked("serve", {}, "ftruncate", [&] { return ::ftruncate(fd_.get(), size); });
   base::checked("serve", {}, "fallocate", [&] { return ::fallocate(fd_.get(), 0, 0, size); });
   mapping_ = base::map_file("serve", fd_.get(), bytes, true);
-  // No child can write to it, and none keeps it. A child never touches its copy of this object.
+  // No child inherits the mapping. A child never touches its copy of this object.
   base::checked("serve", {}, "madvise", [&] {
     return ::madvise(mapping_.get().address, mapping_.get().size_bytes, MADV_DONTFORK);
   });
-  // From here on no process, not even this one, can get a mapping that can be written.
+  // From here on no process, not even this one, can create a writable mapping.
   base::checked("serve", {}, "fcntl(F_ADD_SEALS)", [&] {
     return ::fcntl(
         fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
@@ -95,11 +94,11 @@ void state_table_file::set(std::uint32_t slot,
                     std::memory_order_release);
 }
 
-void state_table_file::hold() {
+void state_table_file::lock() {
   check_pthread(::pthread_mutex_lock(mutex_in(header())), "pthread_mutex_lock");
 }
 
-void state_table_file::let_go() noexcept {
+void state_table_file::unlock() noexcept {
   ::pthread_mutex_unlock(mutex_in(header()));
 }
 

@@ -11,7 +11,7 @@
 
 namespace gpushm::broker_detail {
 
-/// The broker's side of the state table: the only mapping of it that can be written.
+/// The broker's side of the state table: its only writable mapping.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class state_table_file {
@@ -22,16 +22,17 @@ class state_table_file {
   /// For clients, which can map it for reading only.
   [[nodiscard]] int descriptor() const noexcept { return fd_.get(); }
 
-  /// Nothing: the slot is free.
+  /// `state` nullopt: the slot is free.
   void set(std::uint32_t slot,
            gpushm::generation generation,
            std::optional<segment_state> state) noexcept;
 
-  /// Locks the header's robust mutex for the calling thread. When that thread ends, however it
-  /// ends, clients see that the broker is gone.
-  void hold();
-  /// Says the same before the thread ends. From the thread that called `hold`.
-  void let_go() noexcept;
+  /// Locks the header's robust mutex for the calling thread. When that thread ends, in any way,
+  /// clients see that the broker is gone.
+  void lock();
+  /// Unlocks it, so that clients see this before the thread ends. Precondition: called from the
+  /// thread that called `lock`.
+  void unlock() noexcept;
 
  private:
   [[nodiscard]] wire::state_table_header* header() noexcept;

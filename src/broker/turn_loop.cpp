@@ -9,7 +9,7 @@ namespace gpushm::broker_detail {
 
 namespace {
 
-/// How long members take turns before the event loop looks for new arrivals.
+/// Duration of a round, after which the event loop checks for I/O.
 constexpr std::chrono::microseconds round_time{500};
 
 }  // namespace
@@ -44,7 +44,7 @@ void turn_loop::take_turns() {
   while (!turns_.empty() && now < end) {
     turns::member& who = turns_.next();
     const auto began = now;
-    // A connection may end in its turn; until then it is needed for the account.
+    // A connection may end in its turn; keep it until its time is charged.
     std::shared_ptr<connection> kept;
     if (who.context() == nullptr) {
       static_cast<const job&>(who).run();

@@ -13,13 +13,12 @@
 namespace gpushm::broker_detail {
 
 /// Shares the event loop's time among connections and the broker's own jobs, in rounds of turns
-/// (turns.hpp). Between two rounds the loop looks for new arrivals; it sleeps while no one asks for
-/// a turn.
+/// (turns.hpp). Between two rounds the loop checks for I/O; it sleeps while no turn is requested.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class turn_loop {
  public:
-  /// A job of the broker itself: each of its turns is one call of `run`. What that throws ends the
+  /// A job of the broker itself: each turn is one call of `run`. An exception from it ends the
   /// round (`go_on`).
   class job final : public turns::member {
    public:
@@ -30,8 +29,7 @@ class turn_loop {
     std::function<void()> run_;
   };
 
-  /// `step` does a bounded part of what there is to do for a connection. `end_round` is called
-  /// after each round.
+  /// `step` does a bounded part of a connection's work. `end_round` is called after each round.
   turn_loop(asio::io_context& io,
             member_log& log,
             std::function<void(connection&)> step,
@@ -41,20 +39,21 @@ class turn_loop {
   turn_loop& operator=(const turn_loop&) = delete;
   ~turn_loop() = default;
 
-  /// Before it asks for turns; `who` must not outlive this object.
+  /// Call before requesting turns; this object must outlive `who`.
   void join(job& who, const std::string& name) { turns_.join(who, name, nullptr); }
-  /// Before it asks for turns, as a member of its principal. It must leave before this object ends.
+  /// Call before requesting turns; joins as a member of its principal. The connection must leave
+  /// before this object is destroyed.
   void join(connection& who) { turns_.join(who.turn, who.principal.key, &who); }
   /// No effect the second time.
   void leave(connection& who) { turns_.leave(who.turn); }
 
-  /// After a handler of the event loop has thrown: a round may have ended early, or could not be
-  /// asked for. Throws std::bad_alloc.
+  /// Call after a handler of the event loop has thrown: a round may have ended early, or may not
+  /// have been scheduled. Throws std::bad_alloc.
   void go_on();
 
-  /// Does not run the job.
+  /// Requests a turn; does not run the job.
   void ask(job& who) { ask_member(who); }
-  /// When there is something to do for `who`. Does nothing of it.
+  /// Requests a turn if there is work for `who`; does none of it.
   void ask(connection& who) {
     if (!who.closed && who.has_something_to_do()) {
       ask_member(who.turn);

@@ -11,17 +11,17 @@
 
 namespace gpushm::broker_detail {
 
-/// Whose turn it is on the broker's thread: start-time fair queueing (Goyal, Vin and Cheng, 1996)
-/// over principals, and within a principal over its members. Each counts the CPU time that it was
-/// given; the one with the least goes first. A member that was idle starts at the present and not
-/// at its old count, so it cannot save up time.
+/// Scheduler of the broker's thread: start-time fair queueing (Goyal, Vin and Cheng, 1996) over
+/// principals, and within a principal over its members. The one that has used the least CPU time
+/// runs first. A member that was idle starts at the current virtual time, so that it cannot save up
+/// time.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class turns {
-  struct line;
+  struct flow;
 
  public:
-  /// One that takes turns: a connection, or a job of the broker itself. Leaves when destroyed.
+  /// A connection or a job of the broker itself. Leaves when destroyed.
   class member {
    public:
     member() = default;
@@ -37,36 +37,36 @@ class turns {
    private:
     friend class turns;
     turns* of_ = nullptr;
-    std::shared_ptr<line> line_;
+    std::shared_ptr<flow> flow_;
     void* context_ = nullptr;
     std::uint64_t spent_ = 0;
     std::set<std::pair<std::uint64_t, member*>>::node_type place_;  ///< empty while it waits
   };
 
-  /// Before anything else; `context` is what `next` finds it by. Throws std::bad_alloc, and then
-  /// has changed nothing; all else takes no memory.
+  /// Call first; `context` identifies the member returned by `next`. Throws std::bad_alloc and then
+  /// changes nothing; the other functions allocate no memory.
   void join(member& who, const std::string& principal, void* context) {
     auto place = node_of<member>();
-    const auto at = lines_.find(principal);
-    auto in = at == lines_.end() ? nullptr : at->second.lock();
+    const auto at = flows_.find(principal);
+    auto in = at == flows_.end() ? nullptr : at->second.lock();
     if (!in) {
-      in = std::make_shared<line>();
+      in = std::make_shared<flow>();
       in->name = principal;
-      in->place = node_of<line>();
-      lines_[principal] = in;
+      in->place = node_of<flow>();
+      flows_[principal] = in;
     }
-    who.line_ = std::move(in);
+    who.flow_ = std::move(in);
     who.place_ = std::move(place);
     who.of_ = this;
     who.context_ = context;
   }
 
-  /// It has something to do.
+  /// Requests a turn.
   void ask(member& who) noexcept {
     if (who.of_ == nullptr || waits(who)) {
       return;
     }
-    line& in = *who.line_;
+    flow& in = *who.flow_;
     if (in.waiting.empty()) {
       in.spent = std::max(in.spent, now_);
       put(waiting_, in.place, in.spent, in);
@@ -77,9 +77,9 @@ class turns {
 
   [[nodiscard]] bool empty() const noexcept { return waiting_.empty(); }
 
-  /// The next one, which waits no longer. Precondition: not empty.
+  /// Removes and returns the next member. Precondition: not empty.
   [[nodiscard]] member& next() noexcept {
-    line& in = *waiting_.begin()->second;
+    flow& in = *waiting_.begin()->second;
     member& who = *in.waiting.begin()->second;
     now_ = in.spent;
     in.now = who.spent_;
@@ -87,9 +87,9 @@ class turns {
     return who;
   }
 
-  /// It has used `nanoseconds`.
+  /// Charges `nanoseconds` of CPU time to the member.
   void charge(member& who, std::uint64_t nanoseconds) noexcept {
-    line& in = *who.line_;
+    flow& in = *who.flow_;
     const bool who_waits = waits(who);
     if (!in.waiting.empty()) {
       in.place = waiting_.extract({in.spent, &in});
@@ -107,7 +107,7 @@ class turns {
     }
   }
 
-  /// No effect on one that has not joined.
+  /// No effect on a member that has not joined.
   void leave(member& who) noexcept {
     if (who.of_ == nullptr) {
       return;
@@ -115,20 +115,20 @@ class turns {
     if (waits(who)) {
       stop_waiting(who);
     }
-    const std::shared_ptr<line> last = std::move(who.line_);
+    const std::shared_ptr<flow> last = std::move(who.flow_);
     who.of_ = nullptr;
     if (last.use_count() == 1) {
-      lines_.erase(last->name);
+      flows_.erase(last->name);
     }
   }
 
  private:
-  struct line {
+  struct flow {
     std::string name;
     std::uint64_t spent = 0;
     std::uint64_t now = 0;
     std::set<std::pair<std::uint64_t, member*>> waiting;
-    std::set<std::pair<std::uint64_t, line*>>::node_type place;  ///< empty while it waits
+    std::set<std::pair<std::uint64_t, flow*>>::node_type place;  ///< empty while it waits
   };
 
   template <typename Who>
@@ -149,15 +149,15 @@ class turns {
   [[nodiscard]] static bool waits(const member& who) noexcept { return who.place_.empty(); }
 
   void stop_waiting(member& who) noexcept {
-    line& in = *who.line_;
+    flow& in = *who.flow_;
     who.place_ = in.waiting.extract({who.spent_, &who});
     if (in.waiting.empty()) {
       in.place = waiting_.extract({in.spent, &in});
     }
   }
 
-  std::map<std::string, std::weak_ptr<line>> lines_;
-  std::set<std::pair<std::uint64_t, line*>> waiting_;
+  std::map<std::string, std::weak_ptr<flow>> flows_;
+  std::set<std::pair<std::uint64_t, flow*>> waiting_;
   std::uint64_t now_ = 0;
 };
 

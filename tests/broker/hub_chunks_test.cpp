@@ -241,7 +241,7 @@ TEST(state_table_file, is_written_by_its_maker_and_read_by_everybody_else) {
   const wire::state_table_view view(mapping.get().address, bytes, epoch);
   ASSERT_TRUE(view);
   EXPECT_FALSE(view.broker_alive());
-  table.hold();
+  table.lock();
   EXPECT_TRUE(view.broker_alive());
   table.set(7, 99, segment_state::live);
   EXPECT_EQ(view.state(7, 99), segment_state::live);
@@ -253,7 +253,7 @@ TEST(state_table_file, is_written_by_its_maker_and_read_by_everybody_else) {
   table.set(7, 100, segment_state::live);
   EXPECT_EQ(view.state(7, 99), segment_state::removed);
   EXPECT_EQ(view.state(7, 100), segment_state::live);
-  table.let_go();
+  table.unlock();
   EXPECT_FALSE(view.broker_alive());
 }
 

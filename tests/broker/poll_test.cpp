@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long the broker looks for the next request before it sleeps: by its own sums, and by the CPU
+// How long the broker polls for the next request before it sleeps: by its accounting and by the CPU
 // time of its thread.
 #include <gtest/gtest.h>
 
@@ -17,8 +17,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Answers every `gap`; each look finds something after `wait`, where that is soon enough. The most
-/// that was looked in any second is the result.
+/// Answers every `gap`; each poll finds something after `wait` unless it ends earlier. Returns the
+/// longest time polled in any second.
 adaptive_poll::clock::duration most_in_a_second(
     adaptive_poll::clock::duration gap,
     adaptive_poll::clock::duration wait,
@@ -26,19 +26,19 @@ adaptive_poll::clock::duration most_in_a_second(
   adaptive_poll poll(true);
   adaptive_poll::clock::time_point now{1h};
   const auto end = now + 5s;
-  std::deque<std::pair<adaptive_poll::clock::time_point, adaptive_poll::clock::duration>> looks;
+  std::deque<std::pair<adaptive_poll::clock::time_point, adaptive_poll::clock::duration>> polls;
   adaptive_poll::clock::duration sum{0};
   adaptive_poll::clock::duration most{0};
   while (now < end) {
     if (const auto longest = poll.next(what, now); longest.count() != 0) {
       const auto took = std::min(longest, wait);
       now += took;
-      poll.looked(took, wait < longest);
-      looks.emplace_back(now, took);
+      poll.polled(took, wait < longest);
+      polls.emplace_back(now, took);
       sum += took;
-      while (looks.front().first < now - 1s) {
-        sum -= looks.front().second;
-        looks.pop_front();
+      while (polls.front().first < now - 1s) {
+        sum -= polls.front().second;
+        polls.pop_front();
       }
       most = std::max(most, sum);
     }
@@ -47,47 +47,47 @@ adaptive_poll::clock::duration most_in_a_second(
   return most;
 }
 
-TEST(adaptive_poll, takes_five_percent_of_a_cpu_in_any_second_at_most) {
+TEST(adaptive_poll, uses_at_most_5_percent_of_a_cpu_in_any_second) {
   for (const auto gap : {1us, 5us, 20us, 100us, 1000us}) {
     for (const auto wait : {1us, 5us, 20us, 29us, 31us, 99us, 101us, 1000us}) {
       SCOPED_TRACE(std::to_string(gap.count()) + " us, " + std::to_string(wait.count()) + " us");
-      EXPECT_LE(most_in_a_second(gap, wait), 50ms + adaptive_poll::longest_look);
+      EXPECT_LE(most_in_a_second(gap, wait), 50ms + adaptive_poll::longest_poll);
       EXPECT_LE(most_in_a_second(gap, wait, adaptive_poll::after::question),
-                50ms + adaptive_poll::longest_look_for_exporters);
+                50ms + adaptive_poll::longest_poll_for_exporters);
     }
   }
-  EXPECT_GE(most_in_a_second(1us, 20us), 45ms) << "and uses that where it finds something";
+  EXPECT_GE(most_in_a_second(1us, 20us), 45ms) << "and uses it if polls find something";
 }
 
-TEST(adaptive_poll, looks_ever_less_where_it_finds_nothing) {
+TEST(adaptive_poll, polls_less_often_after_misses) {
   adaptive_poll poll(true);
   adaptive_poll::clock::time_point now{1h};
-  std::size_t looks = 0;
+  std::size_t polls = 0;
   for (int i = 0; i < 10'000; ++i) {
     now += 1ms;
     if (const auto longest = poll.next(adaptive_poll::after::answer, now); longest.count() != 0) {
-      ++looks;
-      poll.looked(longest, false);
+      ++polls;
+      poll.polled(longest, false);
     }
   }
-  EXPECT_GE(looks, 10'000U / 256U);
-  EXPECT_LE(looks, 10'000U / 256U + 10U);
+  EXPECT_GE(polls, 10'000U / 256U);
+  EXPECT_LE(polls, 10'000U / 256U + 10U);
 }
 
-TEST(adaptive_poll, looks_each_time_again_once_it_has_found_something) {
+TEST(adaptive_poll, polls_every_time_after_a_hit) {
   adaptive_poll poll(true);
   adaptive_poll::clock::time_point now{1h};
   for (int i = 0; i < 1'000; ++i) {  // many misses
     now += 1ms;
     if (const auto longest = poll.next(adaptive_poll::after::answer, now); longest.count() != 0) {
-      poll.looked(longest, false);
+      poll.polled(longest, false);
     }
   }
   const auto skipped = [&] {
     for (int i = 0;; ++i) {
       now += 1ms;
       if (const auto longest = poll.next(adaptive_poll::after::answer, now); longest.count() != 0) {
-        poll.looked(10us, true);
+        poll.polled(10us, true);
         return i;
       }
     }
@@ -97,38 +97,38 @@ TEST(adaptive_poll, looks_each_time_again_once_it_has_found_something) {
   EXPECT_EQ(skipped(), 0);
 }
 
-TEST(adaptive_poll, learns_of_answers_and_of_requests_without_one_apart) {
+TEST(adaptive_poll, counts_misses_per_kind_of_event) {
   adaptive_poll poll(true);
   adaptive_poll::clock::time_point now{1h};
-  const auto look = [&](adaptive_poll::after what, bool found) {
+  const auto poll_after = [&](adaptive_poll::after what, bool found) {
     now += 1ms;
     const auto longest = poll.next(what, now);
     if (longest.count() != 0) {
-      poll.looked(found ? 5us : longest, found);
+      poll.polled(found ? 5us : longest, found);
     }
     return longest.count() != 0;
   };
-  int looks_after_answers = 0;
+  int polls_after_answers = 0;
   for (int i = 0; i < 100; ++i) {
-    looks_after_answers += look(adaptive_poll::after::answer, false) ? 1 : 0;
-    EXPECT_TRUE(look(adaptive_poll::after::request_without_answer, true)) << i;
+    polls_after_answers += poll_after(adaptive_poll::after::answer, false) ? 1 : 0;
+    EXPECT_TRUE(poll_after(adaptive_poll::after::request_without_answer, true)) << i;
   }
-  EXPECT_LE(looks_after_answers, 7);  // before 0, 2, 6, 14, 30, 62, and perhaps one more
+  EXPECT_LE(polls_after_answers, 7);  // before 0, 2, 6, 14, 30, 62, and perhaps one more
 }
 
-TEST(adaptive_poll, does_not_look_where_it_is_off) {
+TEST(adaptive_poll, does_not_poll_when_disabled) {
   adaptive_poll off(false);
   EXPECT_EQ(off.next(adaptive_poll::after::answer, adaptive_poll::clock::time_point(1h)), 0s);
 }
 
-TEST(polling_broker, uses_no_cpu_when_idle_and_little_between_requests) {
+TEST(polling_broker, uses_no_cpu_when_idle) {
   const gpushm_testing::temp_dir folder;
   broker_options options;
   options.socket_path = folder / "socket";
   testing_world::served_broker broker(options);
   client asking = client::connect({.socket_path = options.socket_path});
 
-  // What it would use if it looked all the time: half a second.
+  // Constant polling would use half a second.
   const auto before = broker.cpu_time();
   for (int i = 0; i < 250; ++i) {
     static_cast<void>(asking.list("none"));

@@ -11,7 +11,7 @@ namespace {
 
 std::atomic<std::size_t> in_use{0};
 std::atomic<std::size_t> until_failure{0};
-std::atomic<bool> goes_on{false};
+std::atomic<bool> keeps_failing{false};
 std::atomic<bool> failed{false};
 std::atomic<const void*> only_thread{nullptr};
 
@@ -20,14 +20,14 @@ const void* this_thread() noexcept {
   return &mark;
 }
 
-bool is_concerned() noexcept {
+bool is_selected() noexcept {
   const void* const only = only_thread.load();
   return only == nullptr || only == this_thread();
 }
 
 void* take(std::size_t size) noexcept {
-  if (until_failure.load() != 0 && is_concerned() && until_failure.fetch_sub(1) == 1) {
-    until_failure = goes_on ? 1 : 0;
+  if (until_failure.load() != 0 && is_selected() && until_failure.fetch_sub(1) == 1) {
+    until_failure = keeps_failing ? 1 : 0;
     failed = true;
     return nullptr;
   }
@@ -53,12 +53,12 @@ std::size_t heap_bytes_in_use() noexcept {
   return in_use.load();
 }
 void fail_allocation(std::size_t count) noexcept {
-  goes_on = false;
+  keeps_failing = false;
   failed = false;
   until_failure = count;
 }
 void fail_allocations_from(std::size_t count) noexcept {
-  goes_on = true;
+  keeps_failing = true;
   failed = false;
   until_failure = count;
 }

@@ -3,18 +3,18 @@
 
 #include <cstddef>
 
-/// The program's operator new counts what is in use, and can be told to fail.
+/// Replaces operator new: counts bytes in use and can be made to fail.
 namespace gpushm_testing {
 
 [[nodiscard]] std::size_t heap_bytes_in_use() noexcept;
 /// The `count`-th allocation from now on throws bad_alloc, once; 0: none does.
 void fail_allocation(std::size_t count) noexcept;
-/// That allocation and all that come after it.
+/// That allocation and all later ones fail.
 void fail_allocations_from(std::size_t count) noexcept;
-/// Only allocations of the calling thread count and fail from now on; with false, those
-/// of all threads again.
+/// If `alone`, only allocations of the calling thread count and fail from now on; else those of all
+/// threads.
 void fail_in_this_thread(bool alone) noexcept;
-/// One has failed since the last of these calls.
+/// True if one has failed since the last of these calls.
 [[nodiscard]] bool an_allocation_failed() noexcept;
 
 /// No allocation fails, or counts towards one that does, while it exists.

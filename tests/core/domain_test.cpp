@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a domain allows, refuses and tells, case by case.
+// Unit tests of core::domain: permissions, limits, leases and events.
 #include <gtest/gtest.h>
 
 #include "tests/core/world.hpp"
@@ -14,18 +14,18 @@ const peer alice{101, 1000, true};
 const peer alice_too{102, 1000, true};
 const peer bob{201, 2000, true};
 const peer operator_{301, broker_uid, true};
-const peer nobody{0, 65534, false};
-const peer nobody_too{0, 65534, false};
+const peer unknown_uid{0, 65534, false};
+const peer unknown_uid_too{0, 65534, false};
 
-class domain_of : public testing::Test {
+class domain_test : public testing::Test {
  protected:
-  explicit domain_of(const limits& bounds = {}) : domain_("default", broker_uid, bounds) {
+  explicit domain_test(const limits& bounds = {}) : domain_("default", broker_uid, bounds) {
     domain_.connect(1, alice);
     domain_.connect(2, bob);
     domain_.connect(3, alice_too);
     domain_.connect(4, operator_);
-    domain_.connect(5, nobody);
-    domain_.connect(6, nobody_too);
+    domain_.connect(5, unknown_uid);
+    domain_.connect(6, unknown_uid_too);
   }
 
   gpushm::generation reserve(session_id session, const reservation& wanted) {
@@ -71,17 +71,16 @@ class domain_of : public testing::Test {
   std::uint64_t request_ = 0;
 };
 
-using reserving = domain_of;
-using publishing = domain_of;
-using opening = domain_of;
-using releasing = domain_of;
-using removing = domain_of;
-using subscribing = domain_of;
+using domain_reserve = domain_test;
+using domain_publish = domain_test;
+using domain_open = domain_test;
+using domain_release = domain_test;
+using domain_remove = domain_test;
+using domain_subscribe = domain_test;
 
-// ---- reserve
-// ---------------------------------------------------------------------------------------
+// ---- reserve ----
 
-TEST_F(reserving, refuses_what_makes_no_segment_and_changes_nothing) {
+TEST_F(domain_reserve, invalid_reservation_is_refused_without_effect) {
   struct {
     const char* what;
     void (*spoil)(reservation&);
@@ -125,7 +124,7 @@ TEST_F(reserving, refuses_what_makes_no_segment_and_changes_nothing) {
   EXPECT_TRUE(seen_.slots().empty());
 }
 
-TEST_F(reserving, refuses_a_name_in_use_and_says_in_what_use) {
+TEST_F(domain_reserve, name_in_use_is_refused_with_its_use) {
   make(1, "kv");
   reserve(1, host_segment("w"));
   errc code{};
@@ -140,12 +139,12 @@ TEST_F(reserving, refuses_a_name_in_use_and_says_in_what_use) {
   expect_nothing_left();
 }
 
-TEST_F(reserving, needs_a_session_that_said_hello) {
+TEST_F(domain_reserve, unknown_session_is_refused) {
   EXPECT_EQ(error_of([&] { reserve(99, host_segment("kv")); }),
             "the session has sent no Hello (send Hello first)");
 }
 
-TEST_F(reserving, never_gives_a_generation_twice_and_reuses_slots) {
+TEST_F(domain_reserve, generations_are_unique_and_slots_are_reused) {
   const auto first = make(1, "kv");
   const auto slot = domain_.stat(1, "kv").slot;
   domain_.release(1, first, 1);
@@ -154,12 +153,12 @@ TEST_F(reserving, never_gives_a_generation_twice_and_reuses_slots) {
   EXPECT_EQ(domain_.stat(1, "kv").slot, slot);
 }
 
-class with_few_segments : public domain_of {
+class domain_with_few_segments : public domain_test {
  protected:
-  with_few_segments() : domain_of({.max_segments = 2}) {}
+  domain_with_few_segments() : domain_test({.max_segments = 2}) {}
 };
 
-TEST_F(with_few_segments, the_one_too_many_is_refused_until_there_is_room) {
+TEST_F(domain_with_few_segments, reserve_beyond_the_limit_is_refused) {
   const auto first = make(1, "a");
   make(1, "b");
   errc code{};
@@ -167,7 +166,7 @@ TEST_F(with_few_segments, the_one_too_many_is_refused_until_there_is_room) {
             "no room for 1 more segments: 2 of 2 are in use (remove segments that are not used, or "
             "serve with a larger --max-segments)");
   EXPECT_EQ(code, errc::too_many_segments);
-  // Removed, but held still: it keeps its slot.
+  // Removed but still leased: it keeps its slot.
   domain_.remove(1, "a");
   EXPECT_EQ(domain_.segment_count(), 2U);
   EXPECT_THROW(reserve(2, host_segment("c")), error);
@@ -176,12 +175,12 @@ TEST_F(with_few_segments, the_one_too_many_is_refused_until_there_is_room) {
   expect_nothing_left();
 }
 
-class with_quotas : public domain_of {
+class domain_with_quotas : public domain_test {
  protected:
-  with_quotas() : domain_of({.quota_bytes = 10'000, .quota_bytes_per_principal = 4'096}) {}
+  domain_with_quotas() : domain_test({.quota_bytes = 10'000, .quota_bytes_per_principal = 4'096}) {}
 };
 
-TEST_F(with_quotas, a_uid_has_its_own_share_on_all_its_connections) {
+TEST_F(domain_with_quotas, connections_of_one_uid_share_its_quota) {
   const auto first = reserve(1, host_segment("a", 4'000));
   errc code{};
   EXPECT_EQ(error_of([&] { reserve(3, host_segment("b", 97)); }, &code),
@@ -194,7 +193,7 @@ TEST_F(with_quotas, a_uid_has_its_own_share_on_all_its_connections) {
   expect_nothing_left();
 }
 
-TEST_F(with_quotas, uids_that_are_not_known_share_one_account) {
+TEST_F(domain_with_quotas, unknown_uids_share_one_account) {
   reserve(5, host_segment("a", 4'000));
   EXPECT_EQ(error_of([&] { reserve(6, host_segment("b", 4'000)); }),
             "3.91 KiB do not fit into the quota of processes with an unknown uid: 3.91 KiB of 4 "
@@ -203,7 +202,7 @@ TEST_F(with_quotas, uids_that_are_not_known_share_one_account) {
   expect_nothing_left();
 }
 
-TEST_F(with_quotas, the_domain_has_one_for_all) {
+TEST_F(domain_with_quotas, quota_of_the_domain_applies_to_all) {
   reserve(1, host_segment("a", 4'096));
   reserve(2, host_segment("b", 4'096));
   EXPECT_EQ(error_of([&] { reserve(5, host_segment("c", 4'096)); }),
@@ -214,7 +213,7 @@ TEST_F(with_quotas, the_domain_has_one_for_all) {
   expect_nothing_left();
 }
 
-TEST_F(with_quotas, removed_memory_counts_until_its_last_lease_ends) {
+TEST_F(domain_with_quotas, removed_memory_is_charged_until_its_last_lease_ends) {
   const auto first = make(1, "a", lifetime::persistent);
   open(2, "a");
   domain_.remove(1, "a");
@@ -226,9 +225,9 @@ TEST_F(with_quotas, removed_memory_counts_until_its_last_lease_ends) {
   reserve(1, host_segment("b", 4'096));
 }
 
-// Sizes are claims: a sum that wraps would forget who has what.
-TEST_F(reserving, refuses_claims_that_do_not_fit_into_64_bits_also_without_a_quota) {
-  // Each is bounded, so that all together stay a sum.
+// Sizes are only claimed: an overflowing sum would corrupt the accounts.
+TEST_F(domain_reserve, sum_of_claims_cannot_overflow_without_a_quota) {
+  // Each size is bounded, so that the sum cannot overflow.
   const auto most = std::uint64_t{1} << 48U;
   EXPECT_THROW(reserve(1, host_segment("a", most + 1)), error);
   const auto first = reserve(1, host_segment("a", most));
@@ -238,13 +237,14 @@ TEST_F(reserving, refuses_claims_that_do_not_fit_into_64_bits_also_without_a_quo
   expect_nothing_left();
 }
 
-class with_few_descriptors : public domain_of {
+class domain_with_few_descriptors : public domain_test {
  protected:
-  // Six connections of two each, and ten for segments.
-  with_few_descriptors() : domain_of({.max_descriptors = 22, .descriptors_per_session = 2}) {}
+  // Two for each of six connections, and ten for segments.
+  domain_with_few_descriptors()
+      : domain_test({.max_descriptors = 22, .descriptors_per_session = 2}) {}
 };
 
-TEST_F(with_few_descriptors, a_segment_needs_one_for_each_chunk) {
+TEST_F(domain_with_few_descriptors, each_chunk_is_charged_a_descriptor) {
   reserve(1, host_segment("a", 4096, lifetime::leased, 6));
   EXPECT_EQ(domain_.descriptors(), 18U);
   errc code{};
@@ -264,10 +264,9 @@ TEST_F(with_few_descriptors, a_segment_needs_one_for_each_chunk) {
   expect_nothing_left();
 }
 
-// ---- attach and publish
-// ----------------------------------------------------------------------------
+// ---- attach and publish ----
 
-TEST_F(publishing, needs_all_chunks_in_order) {
+TEST_F(domain_publish, chunks_must_be_complete_and_in_order) {
   const auto made = reserve(1, host_segment("kv", 4096, lifetime::leased, 3));
   errc code{};
   EXPECT_EQ(error_of([&] { domain_.publish(1, made, {}); }, &code),
@@ -292,7 +291,7 @@ TEST_F(publishing, needs_all_chunks_in_order) {
   EXPECT_EQ(code, errc::already_published);
 }
 
-TEST_F(publishing, is_for_those_who_may_manage_and_attaching_for_the_creator_alone) {
+TEST_F(domain_publish, permissions_of_attach_and_publish) {
   const auto made = reserve(1, host_segment("kv"));
   for (const session_id other : {2U, 3U, 4U, 5U}) {
     errc code{};
@@ -317,7 +316,7 @@ TEST_F(publishing, is_for_those_who_may_manage_and_attaching_for_the_creator_alo
   domain_.publish(4, other, {});  // the broker's uid
 }
 
-TEST_F(publishing, of_what_an_unknown_uid_made_is_for_its_connection_and_the_broker) {
+TEST_F(domain_publish, segment_of_unknown_uid_is_limited_to_creator_and_broker) {
   const auto made = reserve(5, host_segment("kv"));
   domain_.attach(5, made, 0, 1);
   EXPECT_THROW(domain_.publish(6, made, {}), error);
@@ -326,7 +325,7 @@ TEST_F(publishing, of_what_an_unknown_uid_made_is_for_its_connection_and_the_bro
   domain_.remove(5, "kv");
 }
 
-TEST_F(publishing, knows_only_generations_that_are_there) {
+TEST_F(domain_publish, unknown_generation_is_stale) {
   for (const gpushm::generation generation : {std::uint64_t{0}, std::uint64_t{1}, UINT64_MAX}) {
     errc code{};
     const std::string text =
@@ -339,7 +338,7 @@ TEST_F(publishing, knows_only_generations_that_are_there) {
   }
 }
 
-TEST_F(publishing, takes_64_kib_of_metadata_and_no_byte_more) {
+TEST_F(domain_publish, metadata_is_limited_to_64_kib) {
   const auto made = reserve(1, host_segment("kv"));
   domain_.attach(1, made, 0, 1);
   const std::vector<std::byte> most(max_metadata_bytes + 1, std::byte{5});
@@ -352,7 +351,7 @@ TEST_F(publishing, takes_64_kib_of_metadata_and_no_byte_more) {
   EXPECT_EQ(domain_.stat(2, "kv").metadata->bytes.size(), max_metadata_bytes);
 }
 
-TEST_F(publishing, is_too_late_once_the_segment_is_removed) {
+TEST_F(domain_publish, publish_after_remove_is_refused) {
   const auto made = reserve(1, host_segment("kv"));
   domain_.attach(1, made, 0, 1);
   open(2, "kv", at_ms(10));
@@ -363,16 +362,15 @@ TEST_F(publishing, is_too_late_once_the_segment_is_removed) {
             "the segment was removed before it was published (create it again)");
   EXPECT_EQ(code, errc::segment_removed);
   EXPECT_TRUE(seen_.answers().empty());
-  EXPECT_TRUE(seen_.notices().empty()) << "nobody was told of it";
+  EXPECT_TRUE(seen_.notices().empty()) << "no event for an unpublished segment";
   const auto next = make(3, "kv");
   ASSERT_EQ(seen_.answers().size(), 1U);
   EXPECT_EQ(last().generation, next);
 }
 
-// ---- open
-// ------------------------------------------------------------------------------------------
+// ---- open ----
 
-TEST_F(opening, of_an_unknown_name_fails_alike_whatever_there_is) {
+TEST_F(domain_open, unknown_name_fails_without_hints) {
   make(1, "w/llama2");
   reserve(1, host_segment("secret"));
   open(2, "w/llama");
@@ -386,7 +384,7 @@ TEST_F(opening, of_an_unknown_name_fails_alike_whatever_there_is) {
   open(2, "something else");
   EXPECT_EQ(last().text, plain);
   open(2, "secre");
-  EXPECT_EQ(last().text, plain) << "names that are not published are nobody's business";
+  EXPECT_EQ(last().text, plain) << "unpublished names are not disclosed";
   open(1, "secret");
   EXPECT_EQ(last().text, plain) << "its creator has it already";
   EXPECT_EQ(error_of([&] { static_cast<void>(domain_.stat(2, "w/llama3")); }),
@@ -397,7 +395,7 @@ TEST_F(opening, of_an_unknown_name_fails_alike_whatever_there_is) {
             "waits for the name)");
 }
 
-TEST_F(opening, of_a_name_that_cannot_be_fails_even_if_it_would_wait) {
+TEST_F(domain_open, invalid_name_fails_despite_a_timeout) {
   for (const std::string& name : {std::string(), std::string(256, 'n'), std::string("\xff")}) {
     open(2, name, at_ms(10));
     EXPECT_EQ(last().code, errc::invalid_argument);
@@ -405,7 +403,7 @@ TEST_F(opening, of_a_name_that_cannot_be_fails_even_if_it_would_wait) {
   EXPECT_EQ(domain_.waiting_count(), 0U);
 }
 
-TEST_F(opening, of_another_size_than_expected_fails_and_takes_no_lease) {
+TEST_F(domain_open, size_mismatch_fails_without_a_lease) {
   const auto made = make(1, "kv");
   open(2, "kv", std::nullopt, 4097);
   EXPECT_EQ(last().code, errc::size_mismatch);
@@ -418,7 +416,7 @@ TEST_F(opening, of_another_size_than_expected_fails_and_takes_no_lease) {
   EXPECT_TRUE(holds(2, made));
 }
 
-TEST_F(opening, waits_for_its_name_first_come_first_served) {
+TEST_F(domain_open, waiting_opens_are_answered_in_order) {
   open(2, "kv", at_ms(50));
   open(3, "kv", at_ms(20));
   open(2, "other", at_ms(40));
@@ -443,18 +441,18 @@ TEST_F(opening, waits_for_its_name_first_come_first_served) {
   EXPECT_EQ(domain_.next_deadline(), std::nullopt);
 }
 
-TEST_F(opening, says_at_once_that_it_waits) {
+TEST_F(domain_open, waiting_open_is_reported_immediately) {
   open(2, "kv", at_ms(10));
   EXPECT_EQ(seen_.waits().size(), 1U);
   EXPECT_TRUE(seen_.waits().contains({2, request_, 0}));
   make(1, "kv");
   EXPECT_TRUE(seen_.waits().empty());
-  open(2, "kv", at_ms(10));  // is answered at once
+  open(2, "kv", at_ms(10));  // answered immediately
   EXPECT_TRUE(seen_.waits().empty());
   EXPECT_EQ(seen_.answers().size(), 2U);
 }
 
-TEST_F(opening, that_waits_can_be_cancelled_and_is_not_answered_then) {
+TEST_F(domain_open, cancelled_open_is_not_answered) {
   for (std::uint32_t index = 0; index < 3; ++index) {
     domain_.open(2, {7, index, "kv" + std::to_string(index), 0, at_ms(10)});
   }
@@ -464,22 +462,22 @@ TEST_F(opening, that_waits_can_be_cancelled_and_is_not_answered_then) {
   EXPECT_EQ(last().generation, first);
   EXPECT_TRUE(domain_.cancel(2, 7));
   EXPECT_EQ(domain_.waiting_count(), 2U);
-  EXPECT_FALSE(domain_.cancel(2, 7)) << "nothing waits any more";
-  EXPECT_FALSE(domain_.cancel(2, 9)) << "was never asked";
-  EXPECT_FALSE(domain_.cancel(77, 7)) << "there is no such session";
+  EXPECT_FALSE(domain_.cancel(2, 7)) << "nothing waits any longer";
+  EXPECT_FALSE(domain_.cancel(2, 9)) << "never requested";
+  EXPECT_FALSE(domain_.cancel(77, 7)) << "no such session";
   make(1, "kv0");
   make(1, "kv2");
   ASSERT_EQ(seen_.answers().size(), 3U);
   EXPECT_EQ(seen_.answers()[1].request, 8U);
   EXPECT_EQ(last().session, 3U);
-  EXPECT_FALSE(domain_.cancel(2, 8)) << "was answered";
+  EXPECT_FALSE(domain_.cancel(2, 8)) << "already answered";
   domain_.release(2, first, 1);
   domain_.release(2, seen_.answers()[1].generation, 1);
   domain_.release(3, last().generation, 1);
   expect_nothing_left();
 }
 
-TEST_F(opening, is_not_answered_once_its_session_is_gone) {
+TEST_F(domain_open, open_of_an_ended_session_is_not_answered) {
   open(2, "kv", at_ms(10));
   open(3, "kv", at_ms(10));
   domain_.disconnect(2, false);
@@ -490,7 +488,7 @@ TEST_F(opening, is_not_answered_once_its_session_is_gone) {
   expect_nothing_left();
 }
 
-TEST_F(opening, of_a_reserved_name_waits_for_it_to_be_published) {
+TEST_F(domain_open, open_of_a_reserved_name_waits_for_publish) {
   const auto made = reserve(1, host_segment("kv"));
   domain_.attach(1, made, 0, 1);
   open(2, "kv");
@@ -501,7 +499,7 @@ TEST_F(opening, of_a_reserved_name_waits_for_it_to_be_published) {
   EXPECT_EQ(last().generation, made);
 }
 
-TEST_F(opening, of_a_removed_name_waits_for_the_next_one) {
+TEST_F(domain_open, open_of_a_removed_name_waits_for_the_next_segment) {
   make(1, "kv");
   domain_.remove(1, "kv");
   open(2, "kv", at_ms(10));
@@ -510,12 +508,12 @@ TEST_F(opening, of_a_removed_name_waits_for_the_next_one) {
   EXPECT_EQ(last().generation, next);
 }
 
-class with_few_waiting_opens : public domain_of {
+class domain_with_few_waiting_opens : public domain_test {
  protected:
-  with_few_waiting_opens() : domain_of({.max_pending_opens = 2}) {}
+  domain_with_few_waiting_opens() : domain_test({.max_pending_opens = 2}) {}
 };
 
-TEST_F(with_few_waiting_opens, the_one_too_many_fails_at_once) {
+TEST_F(domain_with_few_waiting_opens, open_beyond_the_limit_fails_immediately) {
   open(2, "a", at_ms(10));
   open(2, "a", at_ms(10));
   EXPECT_TRUE(seen_.answers().empty());
@@ -525,21 +523,20 @@ TEST_F(with_few_waiting_opens, the_one_too_many_fails_at_once) {
             "2 opens of this connection wait for their names, the limit (wait for fewer names at "
             "once)");
   open(3, "b", at_ms(10));
-  EXPECT_EQ(seen_.answers().size(), 1U) << "other connections have their own room";
+  EXPECT_EQ(seen_.answers().size(), 1U) << "other connections have separate limits";
   domain_.tick(at_ms(10));
   open(2, "b", at_ms(20));
   EXPECT_EQ(domain_.waiting_count(), 1U);
 }
 
-// ---- leases
-// ----------------------------------------------------------------------------------------
+// ---- leases ----
 
-TEST_F(releasing, ends_the_lease_when_every_answer_is_accounted_for) {
+TEST_F(domain_release, lease_ends_when_every_answer_is_released) {
   const auto made = make(1, "kv");
   open(2, "kv");
   open(2, "kv");
   open(2, "kv");
-  EXPECT_EQ(domain_.stat(2, "kv").leases.size(), 2U) << "one a connection";
+  EXPECT_EQ(domain_.stat(2, "kv").leases.size(), 2U) << "one per connection";
   domain_.release(2, made, 2);
   EXPECT_TRUE(holds(2, made));
   domain_.release(2, made, 0);
@@ -556,7 +553,7 @@ TEST_F(releasing, ends_the_lease_when_every_answer_is_accounted_for) {
   expect_nothing_left();
 }
 
-TEST_F(releasing, frees_a_leased_segment_with_its_last_lease_and_keeps_a_persistent_one) {
+TEST_F(domain_release, last_lease_frees_only_leased_segments) {
   const auto leased = make(1, "leased");
   const auto persistent = make(1, "persistent", lifetime::persistent);
   open(2, "leased");
@@ -570,12 +567,12 @@ TEST_F(releasing, frees_a_leased_segment_with_its_last_lease_and_keeps_a_persist
   open(2, "persistent");
   EXPECT_EQ(last().generation, persistent);
   domain_.remove(1, "persistent");
-  EXPECT_EQ(domain_.segment_count(), 1U) << "somebody holds it still";
+  EXPECT_EQ(domain_.segment_count(), 1U) << "still leased";
   domain_.release(2, persistent, 1);
   expect_nothing_left();
 }
 
-TEST_F(releasing, of_what_was_never_published_frees_it_whatever_its_lifetime) {
+TEST_F(domain_release, unpublished_segment_is_freed_for_any_lifetime) {
   domain_.release(1, reserve(1, host_segment("a")), 1);
   domain_.release(1, reserve(1, host_segment("b", 4096, lifetime::persistent)), 1);
   EXPECT_EQ(domain_.segment_count(), 0U);
@@ -585,7 +582,7 @@ TEST_F(releasing, of_what_was_never_published_frees_it_whatever_its_lifetime) {
   expect_nothing_left();
 }
 
-TEST_F(releasing, shows_in_the_slots_what_became_of_a_segment) {
+TEST_F(domain_release, slot_reflects_the_segment_state) {
   const auto made = make(1, "kv");
   const std::uint32_t slot = domain_.stat(1, "kv").slot;
   EXPECT_EQ(seen_.slots().at(slot).state, segment_state::live);
@@ -598,17 +595,16 @@ TEST_F(releasing, shows_in_the_slots_what_became_of_a_segment) {
   EXPECT_EQ(seen_.slots().count(slot), 0U);
 }
 
-TEST_F(releasing, a_goodbye_of_the_creator_is_no_death) {
+TEST_F(domain_release, goodbye_of_the_creator_is_not_a_death) {
   make(1, "kv", lifetime::persistent);
   const std::uint32_t slot = domain_.stat(1, "kv").slot;
   domain_.disconnect(1, true);
   EXPECT_EQ(seen_.slots().at(slot).state, segment_state::live);
 }
 
-// ---- remove
-// ----------------------------------------------------------------------------------------
+// ---- remove ----
 
-TEST_F(removing, is_for_the_creator_its_uid_and_the_broker) {
+TEST_F(domain_remove, creator_its_uid_and_the_broker_may_remove) {
   for (const session_id able : {1U, 3U, 4U}) {
     make(1, "kv");
     errc code{};
@@ -624,7 +620,7 @@ TEST_F(removing, is_for_the_creator_its_uid_and_the_broker) {
   expect_nothing_left();
 }
 
-TEST_F(removing, of_a_segment_that_others_do_not_see_is_for_its_creator) {
+TEST_F(domain_remove, unpublished_segment_is_removed_by_its_creator_only) {
   reserve(1, host_segment("kv"));
   errc code{};
   for (const session_id other : {2U, 3U, 4U}) {
@@ -636,14 +632,14 @@ TEST_F(removing, of_a_segment_that_others_do_not_see_is_for_its_creator) {
   expect_nothing_left();
 }
 
-TEST_F(removing, twice_says_that_it_is_gone) {
+TEST_F(domain_remove, second_remove_fails) {
   make(1, "kv");
   domain_.remove(1, "kv");
   EXPECT_THROW(domain_.remove(1, "kv"), error);
   EXPECT_THROW(domain_.remove(1, ""), error);
 }
 
-TEST_F(removing, of_what_a_dead_unknown_uid_made_is_for_the_broker) {
+TEST_F(domain_remove, segment_of_dead_unknown_uid_is_removed_by_the_broker) {
   make(5, "kv", lifetime::persistent);
   domain_.disconnect(5, false);
   EXPECT_THROW(domain_.remove(6, "kv"), error);
@@ -651,10 +647,9 @@ TEST_F(removing, of_what_a_dead_unknown_uid_made_is_for_the_broker) {
   expect_nothing_left();
 }
 
-// ---- list
-// ------------------------------------------------------------------------------------------
+// ---- list ----
 
-TEST_F(removing, takes_a_segment_out_of_lists_that_show_only_what_one_may_see) {
+TEST_F(domain_remove, list_shows_only_visible_segments) {
   make(1, "a/1");
   make(1, "a/2");
   reserve(1, host_segment("a/3"));
@@ -679,10 +674,9 @@ TEST_F(removing, takes_a_segment_out_of_lists_that_show_only_what_one_may_see) {
   EXPECT_EQ(names(2, "", ""), "a/2 b/1 ");
 }
 
-// ---- events
-// ----------------------------------------------------------------------------------------
+// ---- events ----
 
-TEST_F(subscribing, hears_the_life_of_a_segment_in_order) {
+TEST_F(domain_subscribe, events_of_a_segment_come_in_order) {
   domain_.subscribe(4, 70, "w/");
   const auto made = make(1, "w/llama", lifetime::persistent);
   make(1, "kv");
@@ -706,30 +700,31 @@ TEST_F(subscribing, hears_the_life_of_a_segment_in_order) {
   };
   ASSERT_EQ(seen_.notices().size(), std::size(expected));
   for (std::size_t i = 0; i < std::size(expected); ++i) {
-    const notice& heard = seen_.notices()[i];
-    EXPECT_EQ(heard.session, 4U);
-    EXPECT_EQ(heard.subscription, 70U);
-    EXPECT_EQ(heard.name, "w/llama");
-    EXPECT_EQ(heard.generation, made);
-    EXPECT_EQ(heard.kind, expected[i].kind) << i;
-    EXPECT_EQ(heard.leases, expected[i].leases) << i;
-    EXPECT_EQ(heard.peer_pid, expected[i].pid) << i;
+    const notice& received = seen_.notices()[i];
+    EXPECT_EQ(received.session, 4U);
+    EXPECT_EQ(received.subscription, 70U);
+    EXPECT_EQ(received.name, "w/llama");
+    EXPECT_EQ(received.generation, made);
+    EXPECT_EQ(received.kind, expected[i].kind) << i;
+    EXPECT_EQ(received.leases, expected[i].leases) << i;
+    EXPECT_EQ(received.peer_pid, expected[i].pid) << i;
   }
 }
 
-// A producer that ends with its last consumer must not end with one that could not map.
-TEST_F(subscribing, hears_of_no_release_after_imports_that_failed) {
+// A producer that exits with its last consumer must not exit after a consumer that could not map.
+TEST_F(domain_subscribe, failed_imports_cause_no_released_event) {
   const auto made = make(1, "w", lifetime::persistent);
   domain_.subscribe(4, 70, "");
   const auto releases = [&] {
-    return std::count_if(seen_.notices().begin(), seen_.notices().end(), [](const notice& heard) {
-      return heard.kind == event_kind::released;
-    });
+    return std::count_if(
+        seen_.notices().begin(), seen_.notices().end(), [](const notice& received) {
+          return received.kind == event_kind::released;
+        });
   };
   open(2, "w");
   domain_.release(2, made, 1, true);
   EXPECT_EQ(releases(), 0);
-  // One that used it, and ends before one that did not.
+  // A session that used it ends before one that did not.
   open(2, "w");
   open(3, "w");
   domain_.release(2, made, 1);
@@ -738,7 +733,7 @@ TEST_F(subscribing, hears_of_no_release_after_imports_that_failed) {
   EXPECT_EQ(releases(), 1);
   open(3, "w");
   domain_.release(3, made, 1, true);
-  EXPECT_EQ(releases(), 1) << "the former use is over";
+  EXPECT_EQ(releases(), 1) << "the earlier use has been reported";
   // Parts of one lease: one of them was used.
   open(2, "w");
   open(2, "w");
@@ -747,7 +742,7 @@ TEST_F(subscribing, hears_of_no_release_after_imports_that_failed) {
   EXPECT_EQ(releases(), 2);
 }
 
-TEST_F(subscribing, hears_nothing_of_an_open_of_another_generation) {
+TEST_F(domain_subscribe, open_of_another_generation_causes_no_event) {
   const auto made = make(1, "w", lifetime::persistent);
   domain_.subscribe(4, 70, "");
   open_request wanted{9, 0, "w", 0, std::nullopt, at_ms(0), made + 1};
@@ -760,7 +755,7 @@ TEST_F(subscribing, hears_nothing_of_an_open_of_another_generation) {
   EXPECT_EQ(seen_.answers().back().generation, made);
 }
 
-TEST_F(subscribing, tells_nothing_of_what_is_not_published) {
+TEST_F(domain_subscribe, unpublished_segments_cause_no_events) {
   domain_.subscribe(4, 70, "");
   reserve(1, host_segment("a"));
   domain_.release(1, reserve(1, host_segment("b")), 1);
@@ -770,7 +765,7 @@ TEST_F(subscribing, tells_nothing_of_what_is_not_published) {
   EXPECT_TRUE(seen_.notices().empty());
 }
 
-TEST_F(subscribing, ends_with_unsubscribe_and_with_the_session) {
+TEST_F(domain_subscribe, subscription_ends_with_unsubscribe_or_the_session) {
   domain_.subscribe(2, 1, "");
   domain_.subscribe(2, 2, "");
   domain_.subscribe(3, 1, "");
@@ -783,7 +778,7 @@ TEST_F(subscribing, ends_with_unsubscribe_and_with_the_session) {
   EXPECT_EQ(seen_.notices()[0].subscription, 2U);
 }
 
-TEST_F(subscribing, has_limits) {
+TEST_F(domain_subscribe, subscriptions_are_limited) {
   errc code{};
   domain_.subscribe(2, 1, std::string(255, 'p'));
   EXPECT_EQ(error_of([&] { domain_.subscribe(2, 1, ""); }, &code),

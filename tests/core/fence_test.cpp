@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a connection leaves that ends without a goodbye, until its fence has come.
+// Sessions that end without a goodbye, until their fence is reached.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,11 +14,11 @@ namespace {
 
 using namespace testing_world;
 
-class fenced : public testing::Test {
+class core_fence : public testing::Test {
  protected:
   static constexpr std::uint32_t owner = 42;
 
-  fenced() {
+  core_fence() {
     for (session_id session = 1; session <= 5; ++session) {
       domain_.connect(session, {100 + static_cast<std::int32_t>(session), 1000, true});
     }
@@ -35,7 +35,7 @@ class fenced : public testing::Test {
     domain_.publish(session, generation, {});
     return generation;
   }
-  /// Memory that stays its exporter's.
+  /// Exporter-bound memory.
   gpushm::generation share(session_id session, const std::string& name) {
     reservation wanted = host_segment(name);
     wanted.backend = backend::cuda_ipc;
@@ -51,7 +51,7 @@ class fenced : public testing::Test {
             std::optional<time_point> deadline = std::nullopt) {
     domain_.open(session, {++request_, 0, name, 0, deadline});
   }
-  [[nodiscard]] std::vector<event_kind> heard() {
+  [[nodiscard]] std::vector<event_kind> events() {
     std::vector<event_kind> kinds;
     for (const notice& each : std::exchange(seen_.notices(), {})) {
       kinds.push_back(each.kind);
@@ -87,17 +87,17 @@ class fenced : public testing::Test {
 
 using kind = std::vector<event_kind>;
 
-TEST_F(fenced, keeps_memory_name_quota_and_events_back_until_the_fence) {
+TEST_F(core_fence, memory_name_quota_and_events_wait_for_the_fence) {
   make(1, "kv");
-  EXPECT_EQ(heard(), kind{event_kind::published});
+  EXPECT_EQ(events(), kind{event_kind::published});
   EXPECT_TRUE(domain_.lose(1, at_ms(10)));
   EXPECT_TRUE(domain_.is_ending(1));
-  EXPECT_EQ(heard(), kind{});
+  EXPECT_EQ(events(), kind{});
   EXPECT_EQ(domain_.segment_count(), 1U);
   EXPECT_EQ(domain_.allocated_bytes(), 4096U);
   EXPECT_EQ(domain_.session_count(), 5U);
   EXPECT_EQ(domain_.ending_count(), 1U);
-  EXPECT_EQ(domain_.descriptors(), idle_descriptors_ - 2 + 1);  // its sockets; a chunk
+  EXPECT_EQ(domain_.descriptors(), idle_descriptors_ - 2 + 1);  // minus its sockets, plus a chunk
   const auto ending = domain_.ending_of(domain_.stat(2, "kv"));
   ASSERT_TRUE(ending);
   EXPECT_EQ(ending->count, 1U);
@@ -108,23 +108,23 @@ TEST_F(fenced, keeps_memory_name_quota_and_events_back_until_the_fence) {
   EXPECT_EQ(domain_.ending_of(domain_.stat(2, "kv"))->waits_for, fence_wait::descendant);
 
   domain_.disconnect(1, false);
-  EXPECT_EQ(heard(), (kind{event_kind::peer_died, event_kind::removed}));
+  EXPECT_EQ(events(), (kind{event_kind::peer_died, event_kind::removed}));
   EXPECT_EQ(domain_.segment_count(), 0U);
   EXPECT_EQ(domain_.allocated_bytes(), 0U);
   EXPECT_EQ(seen_.freed_generations().size(), 1U);
   expect_nothing_left();
 }
 
-TEST_F(fenced, is_over_at_once_when_it_has_nothing) {
+TEST_F(core_fence, session_without_leases_ends_immediately) {
   EXPECT_FALSE(domain_.lose(2, at_ms(0)));
   EXPECT_FALSE(domain_.is_ending(2));
   EXPECT_EQ(domain_.session_count(), 5U);
-  EXPECT_FALSE(domain_.lose(2, at_ms(0)));   // again
-  EXPECT_FALSE(domain_.lose(77, at_ms(0)));  // never there
+  EXPECT_FALSE(domain_.lose(2, at_ms(0)));   // second call
+  EXPECT_FALSE(domain_.lose(77, at_ms(0)));  // unknown session
   expect_nothing_left();
 }
 
-TEST_F(fenced, hears_of_nothing_and_waits_for_nothing_more) {
+TEST_F(core_fence, lost_session_gets_no_events_or_answers) {
   make(1, "kv");
   open(1, "later", at_ms(1'000));
   domain_.subscribe(1, 7, "");
@@ -139,7 +139,7 @@ TEST_F(fenced, hears_of_nothing_and_waits_for_nothing_more) {
   expect_nothing_left();
 }
 
-TEST_F(fenced, open_of_what_only_the_dead_had_waits_or_fails_with_writer_ending) {
+TEST_F(core_fence, open_of_memory_of_a_lost_session_waits_or_fails) {
   const auto generation = make(1, "kv", lifetime::persistent);
   domain_.lose(1, at_ms(0));
   open(2, "kv");
@@ -165,7 +165,7 @@ TEST_F(fenced, open_of_what_only_the_dead_had_waits_or_fails_with_writer_ending)
   expect_nothing_left();
 }
 
-TEST_F(fenced, open_that_waits_gets_the_next_of_the_name_when_the_fence_takes_it) {
+TEST_F(core_fence, waiting_open_gets_the_next_segment_of_the_name) {
   make(1, "kv");
   domain_.lose(1, at_ms(0));
   open(2, "kv", at_ms(1'000));
@@ -179,7 +179,7 @@ TEST_F(fenced, open_that_waits_gets_the_next_of_the_name_when_the_fence_takes_it
   expect_nothing_left();
 }
 
-TEST_F(fenced, open_of_what_a_living_process_has_too_does_not_wait) {
+TEST_F(core_fence, open_does_not_wait_if_another_session_has_a_lease) {
   const auto generation = make(1, "kv");
   open(2, "kv");
   domain_.lose(1, at_ms(0));
@@ -189,7 +189,7 @@ TEST_F(fenced, open_of_what_a_living_process_has_too_does_not_wait) {
   expect_nothing_left();
 }
 
-TEST_F(fenced, names_are_handed_on_at_the_fence) {
+TEST_F(core_fence, names_become_free_at_the_fence) {
   make(1, "leased");
   domain_.reserve(1, host_segment("reserved"));
   make(1, "persistent", lifetime::persistent);
@@ -210,7 +210,7 @@ TEST_F(fenced, names_are_handed_on_at_the_fence) {
   expect_nothing_left();
 }
 
-TEST_F(fenced, removal_frees_the_name_at_once_and_the_memory_at_the_fence) {
+TEST_F(core_fence, removal_frees_the_name_immediately) {
   make(1, "kv");
   domain_.lose(1, at_ms(0));
   domain_.remove(2, "kv");  // of the same uid
@@ -222,23 +222,23 @@ TEST_F(fenced, removal_frees_the_name_at_once_and_the_memory_at_the_fence) {
   expect_nothing_left();
 }
 
-TEST_F(fenced, released_comes_at_the_fence_of_the_last_consumer) {
+TEST_F(core_fence, released_event_waits_for_the_fence_of_the_last_consumer) {
   make(1, "kv");
   open(2, "kv");
-  static_cast<void>(heard());
+  static_cast<void>(events());
   domain_.lose(2, at_ms(0));
-  EXPECT_EQ(heard(), kind{});
+  EXPECT_EQ(events(), kind{});
   domain_.disconnect(2, false);
-  EXPECT_EQ(heard(), (kind{event_kind::peer_died, event_kind::released}));
+  EXPECT_EQ(events(), (kind{event_kind::peer_died, event_kind::released}));
   expect_nothing_left();
 }
 
-TEST_F(fenced, exporters_memory_is_asked_for_and_refused_at_the_fence) {
+TEST_F(core_fence, open_of_exporter_bound_memory_fails_at_the_fence) {
   share(1, "kv");
-  open(2, "kv");  // asked, and not answered
+  open(2, "kv");  // question not answered
   ASSERT_EQ(seen_.questions().size(), 1U);
   domain_.lose(1, at_ms(0));
-  open(3, "kv", at_ms(5'000));  // nobody can be asked
+  open(3, "kv", at_ms(5'000));  // there is no exporter to ask
   EXPECT_EQ(seen_.questions().size(), 1U);
   EXPECT_TRUE(seen_.answers().empty());
   domain_.disconnect(1, false);
@@ -252,17 +252,17 @@ TEST_F(fenced, exporters_memory_is_asked_for_and_refused_at_the_fence) {
   expect_nothing_left();
 }
 
-// ---- given up ----
+// ---- unfence ----
 
-TEST_F(fenced, what_is_given_up_ends_without_the_fence_and_says_so) {
+TEST_F(core_fence, unfence_ends_leases_and_reports_it) {
   make(1, "kv", lifetime::persistent);
   const auto other = make(1, "other");
   domain_.lose(1, at_ms(0));
-  static_cast<void>(heard());
+  static_cast<void>(events());
   open(2, "kv", at_ms(1'000));
   domain_.unfence(6, "kv");
   work();
-  EXPECT_EQ(heard(), (kind{event_kind::unfenced, event_kind::opened}));
+  EXPECT_EQ(events(), (kind{event_kind::unfenced, event_kind::opened}));
   ASSERT_EQ(seen_.answers().size(), 1U);
   EXPECT_NE(seen_.answers()[0].generation, 0U);
   EXPECT_TRUE(domain_.is_ending(1));  // for the other one
@@ -270,15 +270,15 @@ TEST_F(fenced, what_is_given_up_ends_without_the_fence_and_says_so) {
   EXPECT_FALSE(domain_.ending_of(domain_.stat(2, "kv")));
   domain_.unfence(6, "other");
   EXPECT_FALSE(domain_.is_ending(1));
-  EXPECT_EQ(heard(), (kind{event_kind::unfenced, event_kind::removed}));
+  EXPECT_EQ(events(), (kind{event_kind::unfenced, event_kind::removed}));
   EXPECT_EQ(seen_.freed_generations(), std::vector<gpushm::generation>{other});
-  domain_.disconnect(1, false);  // the fence comes all the same
-  EXPECT_EQ(heard(), kind{});
+  domain_.disconnect(1, false);  // the fence is reached later
+  EXPECT_EQ(events(), kind{});
   domain_.remove(6, "kv");
   expect_nothing_left();
 }
 
-TEST_F(fenced, giving_up_is_refused_where_nothing_waits_and_to_strangers) {
+TEST_F(core_fence, unfence_is_refused_without_waiting_leases_or_permission) {
   make(1, "kv");
   errc code{};
   error_of([&] { domain_.unfence(6, "kv"); }, &code);
@@ -293,16 +293,16 @@ TEST_F(fenced, giving_up_is_refused_where_nothing_waits_and_to_strangers) {
   expect_nothing_left();
 }
 
-// ---- taken back ----
+// ---- resume ----
 
-TEST_F(fenced, process_that_lives_takes_back_what_it_says_that_it_has) {
+TEST_F(core_fence, resumed_session_keeps_what_it_reports) {
   const auto kept = make(1, "kept");
   make(1, "dropped");
   const auto others = make(2, "others");
   open(1, "others");
   open(1, "others");
   domain_.lose(1, at_ms(0));
-  static_cast<void>(heard());
+  static_cast<void>(events());
   domain_.connect(7, {101, 1000, true});
   EXPECT_TRUE(domain_.resume(1, 7));
   EXPECT_FALSE(domain_.is_ending(1));
@@ -310,11 +310,11 @@ TEST_F(fenced, process_that_lives_takes_back_what_it_says_that_it_has) {
   domain_.keep(7, std::vector<std::uint64_t>{kept}, std::vector<std::uint64_t>{1}, true);
   domain_.keep(7, std::vector<std::uint64_t>{others}, std::vector<std::uint64_t>{1}, false);
   work();
-  EXPECT_EQ(heard(), kind{event_kind::removed});  // what it dropped
+  EXPECT_EQ(events(), kind{event_kind::removed});  // the lease not kept
   EXPECT_EQ(domain_.segment_count(), 2U);
   EXPECT_EQ(domain_.held(7, kept).creator_session, 7U);
-  domain_.release(7, others, 1);  // the one answer that it has
-  EXPECT_EQ(heard(), kind{event_kind::released});
+  domain_.release(7, others, 1);  // its only answer
+  EXPECT_EQ(events(), kind{event_kind::released});
   domain_.remove(7, "kept");  // it is its creator
   domain_.disconnect(7, true);
   work();
@@ -322,7 +322,7 @@ TEST_F(fenced, process_that_lives_takes_back_what_it_says_that_it_has) {
   expect_nothing_left();
 }
 
-TEST_F(fenced, what_is_opened_again_meanwhile_is_not_released_with_what_was_not_kept) {
+TEST_F(core_fence, open_after_keep_survives_the_release_of_unkept_leases) {
   const auto others = make(2, "others");
   open(1, "others");
   domain_.lose(1, at_ms(0));
@@ -337,7 +337,7 @@ TEST_F(fenced, what_is_opened_again_meanwhile_is_not_released_with_what_was_not_
   expect_nothing_left();
 }
 
-TEST_F(fenced, only_the_same_principal_takes_back_and_only_once) {
+TEST_F(core_fence, resume_needs_the_same_principal_and_works_once) {
   make(1, "kv");
   domain_.lose(1, at_ms(0));
   domain_.connect(7, {107, 2000, true});
@@ -356,7 +356,7 @@ TEST_F(fenced, only_the_same_principal_takes_back_and_only_once) {
   expect_nothing_left();
 }
 
-TEST_F(fenced, exporter_that_comes_back_is_asked_again) {
+TEST_F(core_fence, resumed_exporter_gets_questions_again) {
   const auto generation = share(1, "kv");
   open(2, "kv");
   domain_.lose(1, at_ms(0));

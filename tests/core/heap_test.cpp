@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much heap a segment costs, and what is left when an allocation fails.
+// Heap use per segment, and behavior when an allocation fails.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -17,7 +17,7 @@ using namespace core::testing_world;
 using gpushm_testing::fail_allocation;
 using gpushm_testing::heap_bytes_in_use;
 
-// A name and a GPU as they are in practice.
+// A typical name and GPU.
 core::reservation usual_segment(std::size_t number) {
   auto wanted = host_segment("models/llama-70b/layer-" + std::to_string(number), 1 << 21);
   wanted.backend = backend::cuda_vmm;
@@ -32,7 +32,7 @@ void print(const char* what, std::size_t count, std::chrono::steady_clock::durat
             << " us a segment\n";
 }
 
-TEST(core_alone, holds_100000_segments_of_less_than_a_kibibyte_of_heap) {
+TEST(core_heap, segment_uses_less_than_1_kib_of_heap) {
   constexpr std::size_t count = 100'000;
   core::domain domain("default", 42, {.max_segments = 2 * count});
   domain.connect(1, {101, 1000, true});
@@ -72,7 +72,7 @@ TEST(core_alone, holds_100000_segments_of_less_than_a_kibibyte_of_heap) {
 
 class hub_heap : public broker_detail::testing_world::hub_test {};
 
-TEST_F(hub_heap, of_4000_segments_is_less_than_a_kibibyte_each) {
+TEST_F(hub_heap, segment_uses_less_than_1_kib_of_heap) {
   constexpr std::size_t count = 4'000;
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -103,8 +103,8 @@ TEST_F(hub_heap, of_4000_segments_is_less_than_a_kibibyte_each) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-/// Runs `work` again and again on a fresh domain, each time with a later allocation failing, until
-/// none fails.
+/// Runs `work` repeatedly on a new domain, each time with a later allocation failing, until none
+/// fails.
 template <typename Prepare, typename Work, typename Check>
 std::size_t with_every_allocation_failing(Prepare&& prepare, Work&& work, Check&& check) {
   for (std::size_t k = 1; k < 1'000; ++k) {
@@ -135,7 +135,7 @@ std::size_t with_every_allocation_failing(Prepare&& prepare, Work&& work, Check&
       return k - 1;
     }
   }
-  ADD_FAILURE() << "it never worked";
+  ADD_FAILURE() << "it never succeeded";
   return 0;
 }
 
@@ -144,7 +144,7 @@ const auto two_sessions = [](core::domain& domain) {
   domain.connect(2, {201, 2000, true});
 };
 
-TEST(out_of_memory, in_reserve_changes_nothing) {
+TEST(out_of_memory, failed_reserve_changes_nothing) {
   const auto failures = with_every_allocation_failing(
       two_sessions,
       [](core::domain& domain) { domain.reserve(1, host_segment(std::string(100, 'n'), 9'000)); },
@@ -152,14 +152,14 @@ TEST(out_of_memory, in_reserve_changes_nothing) {
         EXPECT_EQ(domain.segment_count(), failed ? 0U : 1U);
         EXPECT_EQ(domain.allocated_bytes(), failed ? 0U : 9'000U);
         if (failed) {
-          // The quota of the uid is as free as the name.
+          // Neither quota nor name is taken.
           domain.reserve(1, host_segment(std::string(100, 'n'), 10'000));
         }
       });
   EXPECT_GT(failures, 4U);
 }
 
-TEST(out_of_memory, in_an_open_that_waits_leaves_no_half_of_it) {
+TEST(out_of_memory, failed_waiting_open_changes_nothing) {
   const auto failures = with_every_allocation_failing(
       two_sessions,
       [](core::domain& domain) {
@@ -177,7 +177,7 @@ TEST(out_of_memory, in_an_open_that_waits_leaves_no_half_of_it) {
   EXPECT_GT(failures, 3U);
 }
 
-TEST(out_of_memory, in_an_open_or_subscribe_or_connect_leaves_no_half_of_it) {
+TEST(out_of_memory, failed_open_subscribe_connect_change_nothing) {
   const auto prepare = [](core::domain& domain) {
     two_sessions(domain);
     const auto made = domain.reserve(1, host_segment(std::string(100, 'n'))).generation;

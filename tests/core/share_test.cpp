@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that stays its exporter's: who is asked, what its answer does, and what is left.
+// Exporter-bound memory: questions to the exporter, its answers, and clean-up.
 #include <gtest/gtest.h>
 
 #include "tests/core/world.hpp"
@@ -54,9 +54,10 @@ reservation of_pool(std::string name) {
   return wanted;
 }
 
-class shared_memory : public testing::TestWithParam<backend> {
+class exporter_bound_memory : public testing::TestWithParam<backend> {
  protected:
-  explicit shared_memory(const limits& bounds = {}) : domain_("default", broker_uid, bounds) {
+  explicit exporter_bound_memory(const limits& bounds = {})
+      : domain_("default", broker_uid, bounds) {
     domain_.connect(exporter, alice);
     domain_.connect(importer, bob);
     domain_.connect(other, carol);
@@ -85,14 +86,14 @@ class shared_memory : public testing::TestWithParam<backend> {
     domain_.open(session, {++request_, 0, name, expected, deadline, at_ms(now_ms_)});
     return request_;
   }
-  /// The one question that was asked since the last time.
+  /// The only question since the last call.
   question only_question() {
     EXPECT_EQ(seen_.questions().size(), 1U);
     const auto asked = seen_.questions().empty() ? question{} : seen_.questions().front();
     seen_.questions().clear();
     return asked;
   }
-  /// The one answer since the last time.
+  /// The only answer since the last call.
   answer only_answer() {
     EXPECT_EQ(seen_.answers().size(), 1U);
     const auto got = seen_.answers().empty() ? answer{} : seen_.answers().front();
@@ -110,16 +111,16 @@ class shared_memory : public testing::TestWithParam<backend> {
     EXPECT_EQ(to_string(got.code), to_string(code));
     EXPECT_EQ(got.text, text);
   }
-  void expect_failed_at_once(const std::string& name, errc code, const std::string& text) {
+  void expect_failed_immediately(const std::string& name, errc code, const std::string& text) {
     const auto request = open(importer, name);
     EXPECT_TRUE(seen_.questions().empty());
     expect_failed(importer, request, code, text);
   }
-  /// Opens, and the exporter says that nothing has changed.
+  /// Opens; the exporter confirms that nothing has changed.
   void grant(session_id session, const std::string& name) {
     const auto request = open(session, name);
     const auto asked = only_question();
-    EXPECT_TRUE(seen_.answers().empty()) << "nobody gets it before the exporter has said so";
+    EXPECT_TRUE(seen_.answers().empty()) << "not granted before the exporter has confirmed";
     domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
     const answer got = only_answer();
     EXPECT_EQ(got.session, session);
@@ -134,7 +135,7 @@ class shared_memory : public testing::TestWithParam<backend> {
       return false;
     }
   }
-  /// The segment's word; nothing when its slot is free.
+  /// The segment's state in its slot; nullopt if the slot is free.
   [[nodiscard]] std::optional<segment_state> state_of(gpushm::generation generation) const {
     for (const auto& [slot, what] : seen_.slots()) {
       if (what.generation == generation) {
@@ -147,7 +148,7 @@ class shared_memory : public testing::TestWithParam<backend> {
     return std::count(
                seen_.freed_generations().begin(), seen_.freed_generations().end(), generation) == 1;
   }
-  /// No segment and nothing that waits; whoever is still connected stays so.
+  /// Expects no segments and no waiting opens; sessions stay connected.
   void expect_no_segment_left() {
     EXPECT_EQ(domain_.segment_count(), 0U);
     EXPECT_EQ(domain_.waiting_count(), 0U);
@@ -182,13 +183,13 @@ std::string kind_name(const testing::TestParamInfo<backend>& info) {
   return info.param == backend::cuda_ipc ? "legacy_handle" : "pool";
 }
 INSTANTIATE_TEST_SUITE_P(kinds,
-                         shared_memory,
+                         exporter_bound_memory,
                          testing::Values(backend::cuda_ipc, backend::cuda_pool),
                          kind_name);
 
 // ---- reserve ----
 
-TEST_P(shared_memory, is_reserved_with_its_ticket_and_what_travels_of_it_only) {
+TEST_P(exporter_bound_memory, invalid_reservation_is_refused) {
   const std::string ticket_text =
       "the ticket is missing, too long, or not for this kind of memory (report this as a bug)";
   const std::string chunks_text =
@@ -240,14 +241,14 @@ TEST_P(shared_memory, is_reserved_with_its_ticket_and_what_travels_of_it_only) {
   EXPECT_EQ(state_of(made.generation), segment_state::live);
 }
 
-TEST_P(shared_memory, at_offset_0_and_as_a_whole_is_reserved_too) {
+TEST_P(exporter_bound_memory, whole_allocation_at_offset_0_is_reserved) {
   reservation whole = wanted("kv");
   whole.offset_bytes = 0;
   whole.size_bytes = whole.allocated_bytes;
   EXPECT_EQ(domain_.reserve(exporter, whole).size_bytes, 4096U);
 }
 
-TEST(memory_that_travels, takes_no_ticket_and_an_offset_within_its_chunks) {
+TEST(descriptor_memory, has_no_ticket_and_an_offset_within_its_chunks) {
   domain kept("default", broker_uid, {});
   recorder seen(kept);
   kept.connect(exporter, alice);
@@ -270,11 +271,11 @@ TEST(memory_that_travels, takes_no_ticket_and_an_offset_within_its_chunks) {
   kept.connect(importer, bob);
   kept.open(importer, {1, 0, "kv", 0, std::nullopt, at_ms(0)});
   ASSERT_EQ(seen.answers().size(), 1U);
-  EXPECT_EQ(seen.answers()[0].generation, made) << "nobody has to be asked";
+  EXPECT_EQ(seen.answers()[0].generation, made) << "no question needed";
   EXPECT_TRUE(seen.questions().empty());
 }
 
-TEST_P(shared_memory, counts_its_chunks) {
+TEST_P(exporter_bound_memory, chunks_are_charged_as_descriptors) {
   const auto made = share("kv");
   const std::uint64_t chunks = GetParam() == backend::cuda_pool ? 1 : 0;
   EXPECT_EQ(domain_.descriptors(), empty_descriptors_ + chunks);
@@ -284,7 +285,7 @@ TEST_P(shared_memory, counts_its_chunks) {
   EXPECT_EQ(domain_.descriptors(), empty_descriptors_);
 }
 
-TEST_P(shared_memory, takes_chunks_as_announced) {
+TEST_P(exporter_bound_memory, attach_accepts_only_announced_chunks) {
   const auto made = reserve("kv");
   const bool pool = GetParam() == backend::cuda_pool;
   EXPECT_EQ(error_of([&] { domain_.attach(exporter, made, 0, 2); }),
@@ -304,16 +305,16 @@ TEST_P(shared_memory, takes_chunks_as_announced) {
 
 // ---- open ----
 
-TEST_P(shared_memory, is_asked_for_at_its_exporter_on_every_open) {
+TEST_P(exporter_bound_memory, every_open_asks_the_exporter) {
   const auto made = share("kv");
-  std::uint64_t former = 0;
+  std::uint64_t previous = 0;
   for (int i = 0; i < 3; ++i) {
     const auto request = open(importer, "kv");
     const auto asked = only_question();
     EXPECT_EQ(asked.exporter, exporter);
     EXPECT_EQ(asked.generation, made);
-    EXPECT_GT(asked.confirmation, former) << "0 is nobody's, and none is used again";
-    former = asked.confirmation;
+    EXPECT_GT(asked.confirmation, previous) << "never 0, never reused";
+    previous = asked.confirmation;
     EXPECT_TRUE(seen_.answers().empty());
     EXPECT_EQ(holds(importer, made), i > 0);
     EXPECT_EQ(domain_.next_deadline(), at_ms(2'000));
@@ -333,13 +334,13 @@ TEST_P(shared_memory, is_asked_for_at_its_exporter_on_every_open) {
   EXPECT_EQ(state_of(made), segment_state::live);
 }
 
-TEST_P(shared_memory, is_asked_for_also_when_its_exporter_opens_it) {
+TEST_P(exporter_bound_memory, open_by_the_exporter_asks_it_too) {
   const auto made = share("kv");
   grant(exporter, "kv");
   EXPECT_EQ(domain_.held(exporter, made).leases.size(), 1U);
 }
 
-TEST_P(shared_memory, of_another_size_than_expected_is_refused_after_the_answer) {
+TEST_P(exporter_bound_memory, size_mismatch_is_refused_after_confirmation) {
   const auto made = share("kv");
   const auto request = open(importer, "kv", std::nullopt, 999);
   domain_.confirmed(exporter, only_question().confirmation, verdict::unchanged);
@@ -352,8 +353,8 @@ TEST_P(shared_memory, of_another_size_than_expected_is_refused_after_the_answer)
   EXPECT_EQ(state_of(made), segment_state::live);
 }
 
-TEST_P(shared_memory, that_changed_loses_its_name_and_its_holders_hear_of_it) {
-  for (const auto& [word, text] :
+TEST_P(exporter_bound_memory, changed_memory_loses_its_name_and_holders_get_events) {
+  for (const auto& [answered, text] :
        {std::pair{verdict::changed, changed}, std::pair{verdict::not_shared, not_shared}}) {
     SCOPED_TRACE(text);
     const auto made = share("kv");
@@ -365,20 +366,20 @@ TEST_P(shared_memory, that_changed_loses_its_name_and_its_holders_hear_of_it) {
     ASSERT_EQ(seen_.questions().size(), 2U);
     const auto asked = seen_.questions();
     seen_.questions().clear();
-    domain_.confirmed(exporter, asked[0].confirmation, word);
+    domain_.confirmed(exporter, asked[0].confirmation, answered);
     expect_failed(importer, request, errc::gone_or_replaced, text);
     EXPECT_EQ(state_of(made), segment_state::removed);
     EXPECT_FALSE(holds(importer, made));
-    EXPECT_TRUE(holds(other, made)) << "a mapping stays";
+    EXPECT_TRUE(holds(other, made)) << "an existing mapping stays";
     EXPECT_EQ(seen_.losses(), (std::vector<recorder::loss>{{exporter, made}, {other, made}}));
     ASSERT_EQ(seen_.notices().size(), 1U);
     EXPECT_EQ(seen_.notices()[0].kind, event_kind::removed);
     EXPECT_EQ(seen_.notices()[0].name, "kv");
     EXPECT_EQ(seen_.notices()[0].leases, 2U);
     EXPECT_EQ(seen_.notices()[0].peer_pid, 101);
-    expect_failed_at_once("kv", errc::no_such_segment, no_name);
+    expect_failed_immediately("kv", errc::no_such_segment, no_name);
 
-    // The second question is about what nobody gets any more, whatever the answer.
+    // The second question is about a removed segment: every answer fails the open.
     domain_.confirmed(exporter, asked[1].confirmation, verdict::unchanged);
     expect_failed(importer, late_request, errc::no_such_segment, no_name);
     EXPECT_FALSE(holds(importer, made));
@@ -386,24 +387,24 @@ TEST_P(shared_memory, that_changed_loses_its_name_and_its_holders_hear_of_it) {
 
     domain_.release(other, again, 1);
     domain_.release(other, made, 1);
-    EXPECT_EQ(state_of(made), segment_state::removed) << "the exporter has it yet";
+    EXPECT_EQ(state_of(made), segment_state::removed) << "the exporter still has a lease";
     domain_.release(exporter, made, 1);
     expect_no_segment_left();
     EXPECT_TRUE(was_freed(made));
   }
 }
 
-TEST_P(shared_memory, is_answered_for_by_its_exporter_only_and_once) {
+TEST_P(exporter_bound_memory, only_the_exporter_confirms_and_once) {
   const auto made = share("kv");
   const auto request = open(importer, "kv");
   const auto asked = only_question();
-  for (const auto word : {verdict::unchanged, verdict::changed, verdict::not_shared}) {
-    domain_.confirmed(importer, asked.confirmation, word);  // who asks must not say it himself
-    domain_.confirmed(other, asked.confirmation, word);
-    domain_.confirmed(77, asked.confirmation, word);  // was never here
-    domain_.confirmed(exporter, 0, word);
-    domain_.confirmed(exporter, asked.confirmation + 1, word);
-    domain_.confirmed(exporter, ~std::uint64_t{0}, word);
+  for (const auto answered : {verdict::unchanged, verdict::changed, verdict::not_shared}) {
+    domain_.confirmed(importer, asked.confirmation, answered);  // the importer may not confirm
+    domain_.confirmed(other, asked.confirmation, answered);
+    domain_.confirmed(77, asked.confirmation, answered);  // unknown session
+    domain_.confirmed(exporter, 0, answered);
+    domain_.confirmed(exporter, asked.confirmation + 1, answered);
+    domain_.confirmed(exporter, ~std::uint64_t{0}, answered);
   }
   EXPECT_TRUE(seen_.answers().empty());
   EXPECT_FALSE(holds(importer, made));
@@ -413,11 +414,11 @@ TEST_P(shared_memory, is_answered_for_by_its_exporter_only_and_once) {
   domain_.confirmed(exporter, asked.confirmation, verdict::changed);
   domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
   EXPECT_TRUE(seen_.answers().empty());
-  EXPECT_EQ(state_of(made), segment_state::live) << "an answer that comes twice changes nothing";
+  EXPECT_EQ(state_of(made), segment_state::live) << "a repeated answer changes nothing";
   EXPECT_EQ(domain_.held(importer, made).leases[1].count, 1U);
 }
 
-TEST_P(shared_memory, whose_exporter_does_not_answer_fails_at_the_deadline) {
+TEST_P(exporter_bound_memory, unanswered_open_fails_at_the_deadline) {
   const auto made = share("kv");
   now_ms_ = 500;
   const auto first = open(importer, "kv");
@@ -435,9 +436,9 @@ TEST_P(shared_memory, whose_exporter_does_not_answer_fails_at_the_deadline) {
   expect_failed(other, second, errc::timed_out, not_answering);
   EXPECT_EQ(domain_.next_deadline(), std::nullopt);
 
-  for (const auto word : {verdict::changed, verdict::unchanged}) {  // too late
-    domain_.confirmed(exporter, asked.confirmation, word);
-    domain_.confirmed(exporter, asked_too.confirmation, word);
+  for (const auto answered : {verdict::changed, verdict::unchanged}) {  // too late
+    domain_.confirmed(exporter, asked.confirmation, answered);
+    domain_.confirmed(exporter, asked_too.confirmation, answered);
   }
   EXPECT_TRUE(seen_.answers().empty());
   EXPECT_FALSE(holds(importer, made));
@@ -447,7 +448,7 @@ TEST_P(shared_memory, whose_exporter_does_not_answer_fails_at_the_deadline) {
   grant(importer, "kv");
 }
 
-TEST_P(shared_memory, whose_open_is_cancelled_is_not_granted_whatever_its_exporter_says) {
+TEST_P(exporter_bound_memory, cancelled_open_is_not_granted) {
   const auto made = share("kv");
   const auto request = open(importer, "kv");
   const auto asked = only_question();
@@ -462,13 +463,13 @@ TEST_P(shared_memory, whose_open_is_cancelled_is_not_granted_whatever_its_export
   grant(importer, "kv");
 }
 
-TEST_P(shared_memory, is_asked_for_also_for_those_who_waited_for_its_name) {
+TEST_P(exporter_bound_memory, waiting_opens_ask_the_exporter_after_publish) {
   const auto request = open(importer, "kv", at_ms(50));
   const auto request_too = open(other, "kv", at_ms(60));
   EXPECT_EQ(domain_.waiting_count(), 2U);
   const auto made = share("kv");
   EXPECT_EQ(domain_.waiting_count(), 0U);
-  EXPECT_TRUE(seen_.answers().empty()) << "it may have been freed since it was reserved";
+  EXPECT_TRUE(seen_.answers().empty()) << "the memory may have been freed since it was reserved";
   ASSERT_EQ(seen_.questions().size(), 2U);
   const auto asked = std::exchange(seen_.questions(), {});
   EXPECT_EQ(asked[0].exporter, exporter);
@@ -483,9 +484,9 @@ TEST_P(shared_memory, is_asked_for_also_for_those_who_waited_for_its_name) {
   expect_failed(other, request_too, errc::gone_or_replaced, changed);
 }
 
-// ---- the exporter's end ----
+// ---- end of the exporter ----
 
-TEST_P(shared_memory, of_a_died_exporter_gives_its_name_free_and_says_so) {
+TEST_P(exporter_bound_memory, death_of_the_exporter_frees_the_name) {
   const auto made = share("kv");
   grant(other, "kv");
   seen_.notices().clear();
@@ -506,19 +507,19 @@ TEST_P(shared_memory, of_a_died_exporter_gives_its_name_free_and_says_so) {
   EXPECT_EQ(seen_.notices()[1].kind, event_kind::removed);
   EXPECT_EQ(seen_.notices()[1].leases, 1U);
 
-  expect_failed_at_once("kv", errc::peer_died, died);
+  expect_failed_immediately("kv", errc::peer_died, died);
   errc code{};
   EXPECT_EQ(error_of([&] { static_cast<void>(domain_.stat(importer, "kv")); }, &code), died);
   EXPECT_EQ(to_string(code), to_string(errc::peer_died));
   EXPECT_EQ(error_of([&] { domain_.remove(importer, "kv"); }, &code), died);
-  expect_failed_at_once("kw", errc::no_such_segment, no_name);
+  expect_failed_immediately("kw", errc::no_such_segment, no_name);
   now_ms_ = 100;
   const auto waiting = open(importer, "kv", at_ms(200));
-  EXPECT_TRUE(seen_.answers().empty()) << "it may be shared anew";
+  EXPECT_TRUE(seen_.answers().empty()) << "it may be shared again";
   domain_.tick(at_ms(200));
   expect_failed(importer, waiting, errc::peer_died, died);
 
-  // Its successor has the name at once, while the old memory is still mapped.
+  // The name is free immediately, while the old memory is still mapped.
   const auto again = reserve("kv", importer);
   EXPECT_NE(again, made);
   EXPECT_EQ(state_of(made), segment_state::exporter_gone);
@@ -527,7 +528,7 @@ TEST_P(shared_memory, of_a_died_exporter_gives_its_name_free_and_says_so) {
     expect_failed(other, request, errc::no_such_segment, no_name);
   }
   domain_.release(importer, again, 1);
-  expect_failed_at_once("kv", errc::no_such_segment, no_name);
+  expect_failed_immediately("kv", errc::no_such_segment, no_name);
   EXPECT_TRUE(holds(other, made));
   domain_.release(other, made, 1);
   expect_no_segment_left();
@@ -535,28 +536,28 @@ TEST_P(shared_memory, of_a_died_exporter_gives_its_name_free_and_says_so) {
   EXPECT_TRUE(was_freed(again));
 }
 
-TEST_P(shared_memory, that_nobody_else_holds_is_gone_with_its_died_exporter) {
+TEST_P(exporter_bound_memory, death_of_the_exporter_frees_unleased_memory) {
   const auto made = share("kv");
   domain_.disconnect(exporter, false);
   EXPECT_EQ(state_of(made), std::nullopt);
   expect_no_segment_left();
   EXPECT_TRUE(was_freed(made));
-  expect_failed_at_once("kv", errc::peer_died, died);
+  expect_failed_immediately("kv", errc::peer_died, died);
   domain_.connect(exporter, alice);
   const auto again = share("kv");
   grant(importer, "kv");
   EXPECT_TRUE(holds(importer, again));
 }
 
-TEST_P(shared_memory, that_was_not_published_leaves_no_trace_when_its_exporter_dies) {
+TEST_P(exporter_bound_memory, unpublished_memory_leaves_no_trace_after_a_death) {
   reserve("kv");
   domain_.disconnect(exporter, false);
   expect_no_segment_left();
-  expect_failed_at_once("kv", errc::no_such_segment, no_name);
+  expect_failed_immediately("kv", errc::no_such_segment, no_name);
   EXPECT_TRUE(seen_.notices().empty());
 }
 
-TEST_P(shared_memory, is_removed_when_its_exporter_says_goodbye) {
+TEST_P(exporter_bound_memory, goodbye_of_the_exporter_removes_it) {
   const auto made = share("kv");
   grant(other, "kv");
   seen_.notices().clear();
@@ -569,13 +570,13 @@ TEST_P(shared_memory, is_removed_when_its_exporter_says_goodbye) {
   EXPECT_EQ(seen_.losses(), (std::vector<recorder::loss>{{other, made}}));
   ASSERT_EQ(seen_.notices().size(), 1U);
   EXPECT_EQ(seen_.notices()[0].kind, event_kind::removed);
-  expect_failed_at_once("kv", errc::no_such_segment, no_name);
+  expect_failed_immediately("kv", errc::no_such_segment, no_name);
   EXPECT_TRUE(holds(other, made));
   domain_.release(other, made, 1);
   expect_no_segment_left();
 }
 
-TEST_P(shared_memory, is_removed_when_its_exporter_ends_its_lease) {
+TEST_P(exporter_bound_memory, end_of_the_exporters_lease_removes_it) {
   const auto made = share("kv");
   grant(importer, "kv");
   grant(exporter, "kv");
@@ -589,9 +590,9 @@ TEST_P(shared_memory, is_removed_when_its_exporter_ends_its_lease) {
   ASSERT_EQ(seen_.notices().size(), 1U);
   EXPECT_EQ(seen_.notices()[0].kind, event_kind::removed);
   EXPECT_EQ(seen_.notices()[0].peer_pid, 101);
-  expect_failed_at_once("kv", errc::no_such_segment, no_name);
+  expect_failed_immediately("kv", errc::no_such_segment, no_name);
 
-  // What it does from here on is not the segment's any more.
+  // What it does from here on no longer affects the segment.
   seen_.notices().clear();
   seen_.losses().clear();
   const auto again = share("kv");
@@ -603,7 +604,7 @@ TEST_P(shared_memory, is_removed_when_its_exporter_ends_its_lease) {
   expect_no_segment_left();
 }
 
-TEST_P(shared_memory, of_another_exporter_is_not_touched_by_a_death) {
+TEST_P(exporter_bound_memory, death_does_not_affect_other_exporters) {
   share("kv");
   const auto others = share("other", other);
   const auto request = open(importer, "other");
@@ -619,9 +620,9 @@ TEST_P(shared_memory, of_another_exporter_is_not_touched_by_a_death) {
   EXPECT_EQ(got.generation, others);
 }
 
-// ---- while a confirmation waits ----
+// ---- pending confirmations ----
 
-TEST_P(shared_memory, is_not_granted_to_who_left_meanwhile) {
+TEST_P(exporter_bound_memory, not_granted_to_an_importer_that_left) {
   for (const bool clean : {true, false}) {
     const auto made = share("kv");
     static_cast<void>(open(importer, "kv"));
@@ -644,7 +645,7 @@ TEST_P(shared_memory, is_not_granted_to_who_left_meanwhile) {
   }
 }
 
-TEST_P(shared_memory, is_not_granted_when_it_was_removed_meanwhile) {
+TEST_P(exporter_bound_memory, not_granted_after_removal) {
   for (const bool held : {true, false}) {
     SCOPED_TRACE(held);
     const auto made = share("kv");
@@ -655,7 +656,7 @@ TEST_P(shared_memory, is_not_granted_when_it_was_removed_meanwhile) {
       domain_.release(exporter, made, 1);
       EXPECT_TRUE(was_freed(made));
     }
-    EXPECT_TRUE(seen_.answers().empty()) << "the exporter's answer, or the deadline, ends it";
+    EXPECT_TRUE(seen_.answers().empty()) << "it ends with the exporter's answer or the deadline";
     domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
     expect_failed(importer, request, errc::no_such_segment, no_name);
     EXPECT_FALSE(holds(importer, made));
@@ -672,7 +673,7 @@ TEST_P(shared_memory, is_not_granted_when_it_was_removed_meanwhile) {
   expect_no_segment_left();
 }
 
-TEST_P(shared_memory, of_a_name_that_is_anothers_by_now_is_opened_anew) {
+TEST_P(exporter_bound_memory, reused_name_is_opened_again) {
   const auto made = share("kv");
   const auto request = open(importer, "kv");
   const auto asked = only_question();
@@ -680,19 +681,19 @@ TEST_P(shared_memory, of_a_name_that_is_anothers_by_now_is_opened_anew) {
   const auto again = share("kv");
   domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
   EXPECT_TRUE(seen_.answers().empty());
-  const auto asked_anew = only_question();
-  EXPECT_EQ(asked_anew.generation, again);
+  const auto asked_again = only_question();
+  EXPECT_EQ(asked_again.generation, again);
   EXPECT_EQ(domain_.next_deadline(), at_ms(2'000)) << "the second question gets no more time";
   domain_.confirmed(exporter, asked.confirmation, verdict::changed);
   EXPECT_EQ(state_of(again), segment_state::live);
-  domain_.confirmed(exporter, asked_anew.confirmation, verdict::unchanged);
+  domain_.confirmed(exporter, asked_again.confirmation, verdict::unchanged);
   const answer got = only_answer();
   EXPECT_EQ(got.request, request);
   EXPECT_EQ(got.generation, again);
   EXPECT_FALSE(holds(importer, made));
 }
 
-TEST_P(shared_memory, that_was_removed_meanwhile_is_waited_for_if_that_was_asked) {
+TEST_P(exporter_bound_memory, removed_memory_is_waited_for_until_the_deadline) {
   share("kv");
   const auto request = open(importer, "kv", at_ms(300));
   const auto asked = only_question();
@@ -707,7 +708,7 @@ TEST_P(shared_memory, that_was_removed_meanwhile_is_waited_for_if_that_was_asked
 
 // ---- remove ----
 
-TEST_P(shared_memory, is_removed_by_generation_only_if_it_has_the_name) {
+TEST_P(exporter_bound_memory, remove_by_generation_needs_the_current_one) {
   const auto old = share("kv");
   domain_.remove(exporter, "kv", old);
   EXPECT_EQ(state_of(old), segment_state::removed);
@@ -732,15 +733,15 @@ TEST_P(shared_memory, is_removed_by_generation_only_if_it_has_the_name) {
 
 // ---- bounds ----
 
-class bounded_sharing : public shared_memory {
+class bounded_sharing : public exporter_bound_memory {
  protected:
   bounded_sharing()
-      : shared_memory({.max_segments = 8,
-                       .quota_bytes = 8192,
-                       .max_descriptors = 15,
-                       .max_pending_opens = 3,
-                       .confirm_timeout = milliseconds(70),
-                       .max_dead_names = 2}) {}
+      : exporter_bound_memory({.max_segments = 8,
+                               .quota_bytes = 8192,
+                               .max_descriptors = 15,
+                               .max_pending_opens = 3,
+                               .confirm_timeout = milliseconds(70),
+                               .max_dead_names = 2}) {}
   void die() {
     domain_.disconnect(exporter, false);
     domain_.connect(exporter, alice);
@@ -751,27 +752,27 @@ INSTANTIATE_TEST_SUITE_P(kinds,
                          testing::Values(backend::cuda_ipc, backend::cuda_pool),
                          kind_name);
 
-TEST_P(bounded_sharing, remembers_the_names_of_the_newest_deaths) {
+TEST_P(bounded_sharing, newest_dead_names_are_remembered) {
   for (const char* name : {"a", "b", "c"}) {
     share(name);
     die();
   }
-  expect_failed_at_once("a", errc::no_such_segment, no_name);
-  expect_failed_at_once("b", errc::peer_died, died);
-  expect_failed_at_once("c", errc::peer_died, died);
+  expect_failed_immediately("a", errc::no_such_segment, no_name);
+  expect_failed_immediately("b", errc::peer_died, died);
+  expect_failed_immediately("c", errc::peer_died, died);
 }
 
-TEST_P(bounded_sharing, remembers_a_name_that_was_shared_anew_as_of_its_last_death) {
+TEST_P(bounded_sharing, reshared_name_counts_as_of_its_last_death) {
   for (const char* name : {"a", "b", "a", "c"}) {
     share(name);
     die();
   }
-  expect_failed_at_once("b", errc::no_such_segment, no_name);
-  expect_failed_at_once("a", errc::peer_died, died);
-  expect_failed_at_once("c", errc::peer_died, died);
+  expect_failed_immediately("b", errc::no_such_segment, no_name);
+  expect_failed_immediately("a", errc::peer_died, died);
+  expect_failed_immediately("c", errc::peer_died, died);
 }
 
-TEST_P(bounded_sharing, lets_one_connection_have_so_many_confirmations) {
+TEST_P(bounded_sharing, confirmations_are_limited_per_connection) {
   share("kv");
   std::vector<std::uint64_t> asked;
   for (int i = 0; i < 3; ++i) {
@@ -785,7 +786,7 @@ TEST_P(bounded_sharing, lets_one_connection_have_so_many_confirmations) {
                 errc::too_many_requests,
                 "3 opens of this connection wait for exporters, the limit (open fewer segments at "
                 "once)");
-  static_cast<void>(open(other, "kv"));  // others have their own
+  static_cast<void>(open(other, "kv"));  // others have a separate limit
   static_cast<void>(only_question());
   domain_.confirmed(exporter, asked[1], verdict::unchanged);
   EXPECT_NE(only_answer().generation, 0U);
@@ -807,10 +808,10 @@ TEST_P(bounded_sharing, lets_one_connection_have_so_many_confirmations) {
   share("kv");
   static_cast<void>(open(importer, "kv"));
   domain_.confirmed(exporter, only_question().confirmation, verdict::unchanged);
-  EXPECT_NE(only_answer().generation, 0U) << "the count is back at zero";
+  EXPECT_NE(only_answer().generation, 0U) << "the count was reset";
 }
 
-TEST_P(bounded_sharing, counts_against_the_quota_until_the_last_holder_is_gone) {
+TEST_P(bounded_sharing, quota_is_charged_until_the_last_lease_ends) {
   const auto first = share("a");
   share("b");
   errc code{};

@@ -37,8 +37,7 @@ struct slot_change {
   std::optional<segment_state> state;
 };
 
-/// What a domain wants of its surroundings, written down whenever a test looks, and how its slots
-/// look then.
+/// Records a domain's effects whenever a test reads them, and the resulting state of its slots.
 class recorder final {
  public:
   struct loss {
@@ -55,7 +54,7 @@ class recorder final {
   std::vector<gpushm::generation>& freed_generations() const { return settle().freed_; }
   std::vector<notice>& notices() const { return settle().notices_; }
   std::vector<answer>& answers() const { return settle().answers_; }
-  /// Session, request and index of what was said to wait, and was not answered since.
+  /// Session, request and index of opens reported as waiting and not answered yet.
   std::set<std::tuple<session_id, std::uint64_t, std::uint32_t>>& waits() const {
     return settle().waits_;
   }
@@ -74,7 +73,8 @@ class recorder final {
       }
     }
     for (const open_waits& each : wanted.waits) {
-      EXPECT_TRUE(waits_.insert({each.session, each.request, each.index}).second) << "said twice";
+      EXPECT_TRUE(waits_.insert({each.session, each.request, each.index}).second)
+          << "reported twice";
     }
     for (const open_answer& each : wanted.answers) {
       EXPECT_EQ(each.late, waits_.erase({each.session, each.request, each.index}) != 0);
@@ -135,7 +135,7 @@ constexpr time_point at_ms(int ms) {
   return time_point{} + std::chrono::milliseconds(ms);
 }
 
-/// What the error says that `call` throws; its code goes to `code`.
+/// Returns the text of the error that `call` throws; stores its code in `code`.
 template <typename Call>
 std::string error_of(Call&& call, errc* code = nullptr) {
   try {
