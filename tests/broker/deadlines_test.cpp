@@ -13,10 +13,10 @@ namespace {
 
 using std::chrono::seconds;
 
-/// Five seconds for a hello, eight for reading and for the porter.
+/// Five seconds for Hello, eight for reading and for the porter.
 class broker_deadlines : public testing_world::connection_test {
  protected:
-  /// Who was closed by then; since the last call.
+  /// Connections closed since the last call, at `when`.
   std::vector<core::session_id> late_at(seconds when) {
     deadlines_.close_the_late(begin_ + when);
     return std::exchange(closed_, {});
@@ -27,7 +27,7 @@ class broker_deadlines : public testing_world::connection_test {
   deadlines::clock::time_point begin_ = deadlines::clock::now();
 };
 
-TEST_F(broker_deadlines, those_that_do_not_say_hello_are_closed_in_their_order) {
+TEST_F(broker_deadlines, silent_connections_are_closed_in_order) {
   connection& first = connect();
   connection& polite = connect();
   connection& last = connect();
@@ -42,20 +42,20 @@ TEST_F(broker_deadlines, those_that_do_not_say_hello_are_closed_in_their_order) 
   EXPECT_EQ(late_at(seconds(1'000)), closed{});
 }
 
-TEST_F(broker_deadlines, one_that_does_not_read_is_closed_when_it_has_not_for_that_long) {
+TEST_F(broker_deadlines, connection_that_does_not_read_is_closed) {
   connection& slow = connect();
   connection& silent = connect();
   deadlines_.expect_reader(slow.requests, begin_);
   deadlines_.expect_reader(silent.requests, begin_);
   deadlines::reader_goes_on(slow.requests, begin_ + seconds(6));
-  deadlines_.expect_reader(silent.requests, begin_ + seconds(6));  // no new beginning
+  deadlines_.expect_reader(silent.requests, begin_ + seconds(6));  // does not restart the deadline
   EXPECT_EQ(late_at(seconds(7)), closed{});
   EXPECT_EQ(late_at(seconds(8)), closed{silent.number});
   EXPECT_EQ(late_at(seconds(13)), closed{});
   EXPECT_EQ(late_at(seconds(14)), closed{slow.number});
 }
 
-TEST_F(broker_deadlines, one_that_has_read_all_has_nothing_to_be_late_with) {
+TEST_F(broker_deadlines, connection_that_has_read_everything_is_not_late) {
   connection& of = connect();
   deadlines_.expect_reader(of.requests, begin_);
   deadlines_.reader_is_done(of.requests);
@@ -66,7 +66,7 @@ TEST_F(broker_deadlines, one_that_has_read_all_has_nothing_to_be_late_with) {
   EXPECT_EQ(late_at(seconds(108)), closed{of.number});
 }
 
-TEST_F(broker_deadlines, one_whose_packet_stays_at_the_porter_is_closed) {
+TEST_F(broker_deadlines, connection_that_blocks_the_porter_is_closed) {
   connection& stuck = connect();
   connection& quick = connect();
   deadlines_.expect_porter(stuck.requests, begin_);
@@ -76,7 +76,7 @@ TEST_F(broker_deadlines, one_whose_packet_stays_at_the_porter_is_closed) {
   EXPECT_EQ(late_at(seconds(8)), closed{stuck.number});
 }
 
-TEST_F(broker_deadlines, of_sessions_that_are_forgotten_mean_nothing) {
+TEST_F(broker_deadlines, deadlines_of_erased_sessions_have_no_effect) {
   connection& gone = connect();
   const core::session_id number = gone.number;
   deadlines_.expect_hello(gone, begin_);
@@ -88,7 +88,7 @@ TEST_F(broker_deadlines, of_sessions_that_are_forgotten_mean_nothing) {
   EXPECT_EQ(late_at(seconds(100)), closed{});
 }
 
-TEST(broker_line_limit, counts_what_it_leaves_out_and_says_it_in_the_next_second) {
+TEST(broker_line_limit, counts_suppressed_lines) {
   line_limit limit;
   const line_limit::clock::time_point begin = line_limit::clock::now();
   for (std::uint64_t i = 0; i < line_limit::lines_a_second; ++i) {

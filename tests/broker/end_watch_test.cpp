@@ -46,13 +46,13 @@ class idle_process {
   pid_t pid_;
 };
 
-/// Something that is readable at once.
+/// A file that is readable immediately.
 struct ready_file {
   explicit ready_file(asio::io_context& io) : events(io, file.get()) {}
-  ~ready_file() { let_go(); }
+  ~ready_file() { close(); }
   ready_file(const ready_file&) = delete;
   ready_file& operator=(const ready_file&) = delete;
-  void let_go() {
+  void close() {
     if (events.is_open()) {
       events.release();
     }
@@ -70,7 +70,7 @@ int pidfds() {
   return count;
 }
 
-TEST(end_watch, says_when_the_process_ends) {
+TEST(end_watch, reports_the_end_of_the_process) {
   asio::io_context io(1);
   const idle_process process;
   int ended = 0;
@@ -83,7 +83,7 @@ TEST(end_watch, says_when_the_process_ends) {
   EXPECT_EQ(ended, 1);
 }
 
-TEST(end_watch, says_nothing_once_it_is_stopped) {
+TEST(end_watch, reports_nothing_after_stop) {
   asio::io_context io(1);
   const idle_process process;
   end_watch watch(io, process.pidfd());
@@ -96,7 +96,7 @@ TEST(end_watch, says_nothing_once_it_is_stopped) {
   EXPECT_EQ(pidfds(), 0);
 }
 
-TEST(end_watch, of_no_process_says_nothing) {
+TEST(end_watch, empty_watch_reports_nothing) {
   asio::io_context io(1);
   end_watch none;
   none.wait([] { ADD_FAILURE(); });
@@ -106,10 +106,10 @@ TEST(end_watch, of_no_process_says_nothing) {
   none.stop();
 }
 
-/// Two descriptors are ready in the same look of the event loop. The first that is handled lets go
-/// of the other, and a watch takes the other's place in the loop with its event still queued: as
-/// when a connection ends and the next is accepted in one turn.
-TEST(end_watch, does_not_take_an_event_of_a_released_descriptor_for_an_end) {
+/// Two descriptors are ready in the same iteration of the event loop. The handler of the first
+/// closes the other, and a watch reuses its slot in the loop while its event is still queued, as
+/// when a connection ends and another is accepted in one turn.
+TEST(end_watch, ignores_the_event_of_a_released_descriptor) {
   asio::io_context io(1);
   const idle_process process;
   std::optional<end_watch> watch;
@@ -117,7 +117,7 @@ TEST(end_watch, does_not_take_an_event_of_a_released_descriptor_for_an_end) {
   ready_file one(io);
   ready_file two(io);
   const auto replace = [&](ready_file& other) {
-    other.let_go();
+    other.close();
     watch.emplace(io, process.pidfd());
     watch->wait([&] { ++ended; });
   };
@@ -126,11 +126,11 @@ TEST(end_watch, does_not_take_an_event_of_a_released_descriptor_for_an_end) {
   two.events.async_wait(readable, [&](asio::error_code code) { code ? void() : replace(one); });
   io.poll();
   ASSERT_TRUE(watch);
-  EXPECT_EQ(ended, 0) << "the process lives";
+  EXPECT_EQ(ended, 0) << "the process is alive";
   process.end();
   io.restart();
   io.run_for(gpushm_testing::patience(seconds(5)));
-  EXPECT_EQ(ended, 1) << "its end is still noticed";
+  EXPECT_EQ(ended, 1) << "its end is still reported";
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// A process, and a pipe that ends when this test says so.
+/// A process, and a pipe that this test closes.
 class fenced_process : public testing::Test {
  protected:
   fenced_process() : pid_(::fork()) {
@@ -71,7 +71,7 @@ class fenced_process : public testing::Test {
   std::vector<fence_wait> waits_;
 };
 
-TEST_F(fenced_process, is_fenced_when_process_and_life_pipe_have_ended) {
+TEST_F(fenced_process, reached_when_process_and_life_pipe_have_ended) {
   watch(fence::proven, hours(1));
   run_for(milliseconds(20));
   EXPECT_EQ(reached_, 0);
@@ -82,18 +82,18 @@ TEST_F(fenced_process, is_fenced_when_process_and_life_pipe_have_ended) {
   EXPECT_EQ(reached_, 1);
 }
 
-TEST_F(fenced_process, waits_for_a_descendant_that_holds_the_life_pipe) {
+TEST_F(fenced_process, waits_for_a_descendant_with_the_life_pipe) {
   watch(fence::unproven, milliseconds(20));
   end_process();
   EXPECT_TRUE(becomes([&] { return !waits_.empty(); }));
   EXPECT_EQ(waits_, std::vector{fence_wait::descendant});
-  run_for(milliseconds(100));  // the delay does not count here
+  run_for(milliseconds(100));  // the delay does not apply here
   EXPECT_EQ(reached_, 0);
   writer_.reset();
   EXPECT_TRUE(becomes([&] { return reached_ != 0; }));
 }
 
-TEST_F(fenced_process, that_may_have_unknown_children_is_waited_for_by_time_as_well) {
+TEST_F(fenced_process, unproven_fence_waits_for_the_delay_too) {
   watch(fence::unproven, milliseconds(200));
   const auto begin = std::chrono::steady_clock::now();
   writer_.reset();
@@ -103,7 +103,7 @@ TEST_F(fenced_process, that_may_have_unknown_children_is_waited_for_by_time_as_w
   EXPECT_GE(std::chrono::steady_clock::now() - begin, milliseconds(200));
 }
 
-TEST_F(fenced_process, that_has_executed_another_program_is_fenced_after_the_delay) {
+TEST_F(fenced_process, process_after_exec_waits_for_the_delay) {
   watch(fence::proven, milliseconds(200));
   const auto begin = std::chrono::steady_clock::now();
   writer_.reset();
@@ -116,7 +116,7 @@ TEST_F(fenced_process, that_has_executed_another_program_is_fenced_after_the_del
   EXPECT_EQ(reached_, 1);
 }
 
-TEST_F(fenced_process, that_ends_within_the_delay_is_fenced_then) {
+TEST_F(fenced_process, end_within_the_delay_reaches_the_fence) {
   watch(fence::proven, hours(1));
   writer_.reset();
   EXPECT_TRUE(becomes([&] { return !waits_.empty(); }));
@@ -125,7 +125,7 @@ TEST_F(fenced_process, that_ends_within_the_delay_is_fenced_then) {
   EXPECT_TRUE(becomes([&] { return reached_ != 0; }));
 }
 
-TEST_F(fenced_process, without_a_fence_is_waited_for_by_time_alone) {
+TEST_F(fenced_process, without_a_fence_only_the_delay_applies) {
   watch(fence::none, milliseconds(100));
   end_process();
   writer_.reset();
@@ -135,7 +135,7 @@ TEST_F(fenced_process, without_a_fence_is_waited_for_by_time_alone) {
   EXPECT_TRUE(becomes([&] { return reached_ != 0; }));
 }
 
-TEST_F(fenced_process, is_not_heard_of_once_its_watch_is_gone) {
+TEST_F(fenced_process, destroyed_watch_reports_nothing) {
   watch(fence::proven, milliseconds(1));
   watch_.reset();
   writer_.reset();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A broker whose own thread finds no memory, at each place once: it serves all the others after
-// that.
+// A broker whose thread runs out of memory, once at each allocation, and then serves all clients
+// again.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// In a thread of its own, the only one in which allocations fail.
+/// A broker in a separate thread, the only one in which allocations fail.
 class served {
  public:
   explicit served(const broker_options& options)
@@ -53,7 +53,7 @@ class broker_without_memory : public testing::Test {
         {.socket_path = options_.socket_path, .timeout = 1s, .request_timeout = 1s});
   }
 
-  /// What clients usually do. What is refused for want of memory is an error here, and no more.
+  /// Typical requests of clients. Each may fail for lack of memory.
   void use() const {
     const auto tried = [](auto&& what) {
       try {
@@ -76,7 +76,7 @@ class broker_without_memory : public testing::Test {
     });
   }
 
-  /// All of that, and none of it may fail.
+  /// Typical requests, none of which may fail.
   void expect_service() const {
     client producer = connect();
     client consumer = connect();
@@ -91,9 +91,9 @@ class broker_without_memory : public testing::Test {
   broker_options options_;
 };
 
-TEST_F(broker_without_memory, serves_everybody_once_it_has_some) {
+TEST_F(broker_without_memory, serves_after_one_failed_allocation) {
   {
-    const served broker(options_);  // what a process has once
+    const served broker(options_);  // for one-time allocations of the process
     expect_service();
   }
   const auto descriptors = gpushm_testing::count_descriptors(::getpid());
@@ -114,7 +114,7 @@ TEST_F(broker_without_memory, serves_everybody_once_it_has_some) {
       [&] { return gpushm_testing::count_descriptors(::getpid()) == descriptors; }, 5s));
 }
 
-TEST_F(broker_without_memory, serves_everybody_after_it_had_none_for_a_while) {
+TEST_F(broker_without_memory, serves_after_a_period_without_memory) {
   for (std::size_t at = 1; at < 400; at += 13) {
     SCOPED_TRACE("from allocation " + std::to_string(at));
     served broker(options_);

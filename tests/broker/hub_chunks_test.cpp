@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptors that clients attach, and those that they get.
+// Descriptors that clients attach and receive.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 using namespace testing_world;
 
-class chunks_of : public hub_test {};
+class hub_chunks : public hub_test {};
 
 base::unique_fd opened_file(const char* path, int flags) {
   base::unique_fd fd(::open(path, flags | O_CLOEXEC));
@@ -31,7 +31,7 @@ base::unique_fd pipe_end() {
   return base::unique_fd(ends[0]);
 }
 
-TEST_F(chunks_of, a_host_segment_are_sealed_memfds_of_the_announced_size_and_nothing_else) {
+TEST_F(hub_chunks, host_chunks_must_be_sealed_memfds_of_the_announced_size) {
   struct {
     const char* what;
     base::unique_fd (*make)();
@@ -68,7 +68,7 @@ TEST_F(chunks_of, a_host_segment_are_sealed_memfds_of_the_announced_size_and_not
   expect_nothing_left();
 }
 
-TEST_F(chunks_of, a_gpu_segment_are_no_memfds) {
+TEST_F(hub_chunks, gpu_chunks_must_not_be_memfds) {
   const auto session = greet();
   wire::reserve wanted{"kv", 4096, 4096, {}, 1, backend::cuda_vmm, lifetime::leased};
   wanted.device.kind = device_kind::gpu;
@@ -84,7 +84,7 @@ TEST_F(chunks_of, a_gpu_segment_are_no_memfds) {
   expect_nothing_left();
 }
 
-TEST_F(chunks_of, a_segment_come_in_the_announced_number_and_order) {
+TEST_F(hub_chunks, attach_needs_the_announced_number_and_order) {
   const auto session = greet();
   const auto made = reserve(session, "kv", 3);
   EXPECT_EQ(failure(ask(session, wire::attach{made, 0, {4096, 4096}}, descriptors(memfd(4096)))),
@@ -112,7 +112,7 @@ TEST_F(chunks_of, a_segment_come_in_the_announced_number_and_order) {
   expect_nothing_left();
 }
 
-TEST_F(chunks_of, a_segment_have_the_reserved_bytes_in_all) {
+TEST_F(hub_chunks, chunk_sizes_must_add_up_to_the_reserved_bytes) {
   const auto session = greet();
   const std::string text =
       "size_mismatch: the chunks' sizes do not add up to the reserved bytes (attach chunks that "
@@ -138,7 +138,7 @@ TEST_F(chunks_of, a_segment_have_the_reserved_bytes_in_all) {
   expect_nothing_left();
 }
 
-TEST_F(chunks_of, a_segment_are_closed_when_its_creator_dies_in_the_middle) {
+TEST_F(hub_chunks, chunks_are_closed_if_the_creator_dies_before_publish) {
   const std::size_t before = open_descriptors();
   const auto session = greet();
   const auto reader = greet();
@@ -154,7 +154,7 @@ TEST_F(chunks_of, a_segment_are_closed_when_its_creator_dies_in_the_middle) {
   expect_nothing_left();
 }
 
-TEST_F(chunks_of, a_removed_segment_stay_open_while_a_packet_carries_them) {
+TEST_F(hub_chunks, chunks_stay_open_while_a_packet_carries_them) {
   const auto creator = greet();
   make(creator, "kv");
   const auto reader = greet();
@@ -171,11 +171,11 @@ TEST_F(chunks_of, a_removed_segment_stay_open_while_a_packet_carries_them) {
   expect_nothing_left();
 }
 
-TEST_F(chunks_of, a_large_segment_are_fetched_in_batches) {
+TEST_F(hub_chunks, chunks_are_fetched_in_batches) {
   constexpr std::uint32_t count = 600;
   const auto creator = greet();
   const auto made = reserve(creator, "kv", count);
-  // Sizes that differ tell the chunks apart; the same total.
+  // Different sizes identify the chunks; the total is the same.
   const auto size_of = [](std::uint32_t i) { return std::uint64_t{i % 2 == 0 ? 4000U : 4192U}; };
   for (std::uint32_t first = 0; first < count; first += 253) {
     wire::attach batch{made, first, {}};
@@ -211,7 +211,7 @@ TEST_F(chunks_of, a_large_segment_are_fetched_in_batches) {
     EXPECT_EQ(sizes[i], size_of(i));
     EXPECT_EQ(static_cast<std::uint64_t>(info.st_size), size_of(i));
   }
-  answers.clear();  // they hold descriptors
+  answers.clear();  // closes their descriptors
   EXPECT_EQ(failure(ask(reader, wire::fetch_chunks{made, count})),
             "invalid_argument: the segment has only 600 chunks (request chunks that exist)");
   EXPECT_EQ(failure(ask(greet(), wire::fetch_chunks{made, 0})),
@@ -220,7 +220,7 @@ TEST_F(chunks_of, a_large_segment_are_fetched_in_batches) {
   expect_nothing_left();
 }
 
-TEST_F(chunks_of, a_reservation_are_none_and_its_slot_is_live) {
+TEST_F(hub_chunks, reservation_has_no_chunks_and_a_live_slot) {
   const auto session = greet();
   const auto answers = ask(session, wire::reserve{"kv", 4096, 4096, {}, 1, {}, {}});
   const auto made = expect<wire::reserved>(answers);
@@ -229,7 +229,7 @@ TEST_F(chunks_of, a_reservation_are_none_and_its_slot_is_live) {
   expect_nothing_left();
 }
 
-TEST(state_table_file, is_written_by_its_maker_and_read_by_everybody_else) {
+TEST(state_table_file, only_the_creator_can_write) {
   const gpushm::epoch epoch{4, 5, 6};
   state_table_file table(8, epoch);
   const std::size_t bytes = wire::state_table_bytes(8);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What may be said when, and what is answered.
+// Order of requests, and their answers.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -12,9 +12,9 @@ namespace {
 
 using namespace testing_world;
 
-class conversation : public hub_test {};
+class hub_conversation : public hub_test {};
 
-TEST_F(conversation, begins_with_hello_and_welcome) {
+TEST_F(hub_conversation, starts_with_hello_and_welcome) {
   const auto session = accept();
   EXPECT_FALSE(hub_.find(session)->greeted);
   auto answers = ask(session, wire::hello{7, "boot", 1, 2});
@@ -29,11 +29,11 @@ TEST_F(conversation, begins_with_hello_and_welcome) {
   EXPECT_EQ(first.descriptors, (std::vector<int>{state_table_.get(), first.own->get()}));
   EXPECT_FALSE(first.on_event_lane);
   EXPECT_TRUE(hub_.find(session)->greeted);
-  answers.clear();  // they hold the lane
+  answers.clear();  // closes the lane
   expect_nothing_left();
 }
 
-TEST_F(conversation, refuses_versions_before_its_own) {
+TEST_F(hub_conversation, older_versions_are_refused) {
   for (std::uint32_t version = 0; version < wire::protocol_version; ++version) {
     const auto session = accept();
     EXPECT_EQ(failure(ask(session, wire::hello{version, {}, 0, 0})),
@@ -44,7 +44,7 @@ TEST_F(conversation, refuses_versions_before_its_own) {
   expect_nothing_left();
 }
 
-TEST_F(conversation, ends_when_a_request_comes_before_the_hello) {
+TEST_F(hub_conversation, request_before_hello_ends_it) {
   for (const auto& [name, message] : wire::samples::one_of_each_kind()) {
     if (std::holds_alternative<wire::hello>(message.body)) {
       continue;
@@ -54,13 +54,12 @@ TEST_F(conversation, ends_when_a_request_comes_before_the_hello) {
               "protocol_error: request before Hello (use a client of protocol version 2)")
         << name;
     EXPECT_TRUE(out_.is_dropped(session)) << name;
-    EXPECT_TRUE(ask(session, wire::hello{}).empty())
-        << "nobody listens to a session that was dropped";
+    EXPECT_TRUE(ask(session, wire::hello{}).empty()) << "packets of a dropped session are ignored";
   }
   expect_nothing_left();
 }
 
-TEST_F(conversation, ends_with_a_second_hello) {
+TEST_F(hub_conversation, second_hello_ends_it) {
   const auto session = greet();
   EXPECT_EQ(failure(ask(session, wire::hello{})),
             "protocol_error: second Hello (use a client of protocol version 2)");
@@ -68,7 +67,7 @@ TEST_F(conversation, ends_with_a_second_hello) {
   expect_nothing_left();
 }
 
-TEST_F(conversation, ends_when_a_client_speaks_like_a_broker) {
+TEST_F(hub_conversation, message_of_a_broker_ends_it) {
   std::size_t kinds = 0;
   for (const auto& [name, message] : wire::samples::one_of_each_kind()) {
     const std::set<std::string> brokers{"welcome",
@@ -98,7 +97,7 @@ TEST_F(conversation, ends_when_a_client_speaks_like_a_broker) {
   expect_nothing_left();
 }
 
-TEST_F(conversation, ends_with_bytes_that_are_no_message) {
+TEST_F(hub_conversation, invalid_packet_ends_it) {
   for (const bool greeted : {false, true}) {
     const auto session = greeted ? greet() : accept();
     const std::vector<std::byte> noise(100, std::byte{0x5A});
@@ -120,7 +119,7 @@ TEST_F(conversation, ends_with_bytes_that_are_no_message) {
   expect_nothing_left();
 }
 
-TEST_F(conversation, refuses_descriptors_with_messages_that_carry_none_and_goes_on) {
+TEST_F(hub_conversation, unexpected_descriptors_are_refused) {
   const auto session = greet();
   const auto made = make(session, "kv");
   const std::vector<wire::body> bodies{wire::reserve{"x", 1, 1, {}, 1, {}, {}},
@@ -147,7 +146,7 @@ TEST_F(conversation, refuses_descriptors_with_messages_that_carry_none_and_goes_
   expect_nothing_left();
 }
 
-TEST_F(conversation, of_one_session_is_not_heard_by_others) {
+TEST_F(hub_conversation, answers_go_to_one_session_only) {
   const auto first = greet();
   const auto second = greet();
   make(first, "kv");
@@ -161,12 +160,12 @@ TEST_F(conversation, of_one_session_is_not_heard_by_others) {
   expect_nothing_left();
 }
 
-class with_few_descriptors : public hub_test {
+class hub_with_few_descriptors : public hub_test {
  protected:
-  with_few_descriptors() : hub_test({.max_descriptors = 5, .descriptors_per_session = 2}) {}
+  hub_with_few_descriptors() : hub_test({.max_descriptors = 5, .descriptors_per_session = 2}) {}
 };
 
-TEST_F(with_few_descriptors, a_connection_too_many_is_refused_and_leaves_nothing) {
+TEST_F(hub_with_few_descriptors, excess_connection_is_refused_without_effect) {
   greet();
   greet();
   try {
@@ -181,9 +180,9 @@ TEST_F(with_few_descriptors, a_connection_too_many_is_refused_and_leaves_nothing
   expect_nothing_left();
 }
 
-TEST_F(conversation, tells_a_death_from_a_goodbye) {
+TEST_F(hub_conversation, death_and_goodbye_differ) {
   const auto watcher = greet({301, 2000, true});
-  const auto subscription = tell(watcher, wire::subscribe{"kv"});
+  const auto subscription = send_request(watcher, wire::subscribe{"kv"});
   const auto begun = expect<wire::subscribed>(take(watcher));
   EXPECT_TRUE(begun.segments.empty() && !begun.more);
   for (const bool goodbye : {true, false}) {
@@ -194,12 +193,12 @@ TEST_F(conversation, tells_a_death_from_a_goodbye) {
       EXPECT_TRUE(ask(creator, wire::bye{}).empty());
     }
     hub_.hang_up(creator);
-    const auto heard = take(watcher);
-    ASSERT_EQ(heard.size(), goodbye ? 0U : 1U);
+    const auto received = take(watcher);
+    ASSERT_EQ(received.size(), goodbye ? 0U : 1U);
     if (!goodbye) {
-      EXPECT_EQ(heard[0].message.id, subscription);
-      EXPECT_EQ(heard[0].subscription, subscription);
-      const auto event = std::get<wire::event>(heard[0].message.body);
+      EXPECT_EQ(received[0].message.id, subscription);
+      EXPECT_EQ(received[0].subscription, subscription);
+      const auto event = std::get<wire::event>(received[0].message.body);
       EXPECT_EQ(event.kind, event_kind::peer_died);
       EXPECT_EQ(event.name, "kv");
       EXPECT_EQ(event.peer_pid, 101);
@@ -213,14 +212,14 @@ TEST_F(conversation, tells_a_death_from_a_goodbye) {
   expect_nothing_left();
 }
 
-TEST_F(conversation, answers_waiting_opens_before_the_publisher_and_at_their_deadline) {
+TEST_F(hub_conversation, waiting_opens_are_answered_before_the_publisher) {
   const auto creator = greet();
   const auto reader = greet({201, 2000, true});
-  const auto first = tell(reader, wire::open{"kv", 0, 100});
-  const auto many = tell(reader, wire::open_many{{"other", "kv"}, 0, 50});
-  const auto told = take(reader);
-  ASSERT_EQ(told.size(), 3U);
-  for (const arrived& each : told) {
+  const auto first = send_request(reader, wire::open{"kv", 0, 100});
+  const auto many = send_request(reader, wire::open_many{{"other", "kv"}, 0, 50});
+  const auto sent = take(reader);
+  ASSERT_EQ(sent.size(), 3U);
+  for (const arrived& each : sent) {
     EXPECT_TRUE(std::holds_alternative<wire::waiting>(each.message.body) && !each.on_event_lane);
   }
   EXPECT_EQ(hub_.next_deadline(), now_ + std::chrono::milliseconds(50));
@@ -233,7 +232,7 @@ TEST_F(conversation, answers_waiting_opens_before_the_publisher_and_at_their_dea
   EXPECT_EQ(answers[1].message.id, many);
   EXPECT_EQ(std::get<wire::opened>(answers[1].message.body).index, 1U);
   EXPECT_EQ(std::get<wire::opened>(answers[1].message.body).segment.generation, made);
-  answers.clear();  // they hold descriptors
+  answers.clear();  // closes their descriptors
   hub_.tick(now_ + std::chrono::milliseconds(50));
   const auto late = take(reader);
   ASSERT_EQ(late.size(), 1U);
@@ -244,30 +243,31 @@ TEST_F(conversation, answers_waiting_opens_before_the_publisher_and_at_their_dea
   expect_nothing_left();
 }
 
-TEST_F(conversation, cancels_what_waits_or_says_that_it_is_too_late) {
+TEST_F(hub_conversation, cancel_ends_a_waiting_open_or_is_too_late) {
   const auto creator = greet();
   const auto reader = greet({201, 2000, true});
-  const auto waits = tell(reader, wire::open{"kv", 0, 100});
-  const auto both = tell(reader, wire::open_many{{"kv", "other"}, 0, 100});
+  const auto waits = send_request(reader, wire::open{"kv", 0, 100});
+  const auto both = send_request(reader, wire::open_many{{"kv", "other"}, 0, 100});
   take(reader);
   expect<wire::cancelled>(ask(reader, wire::cancel{waits}));
-  EXPECT_EQ(expect<wire::too_late>(ask(reader, wire::cancel{waits})).after, 0U) << "not twice";
+  EXPECT_EQ(expect<wire::too_late>(ask(reader, wire::cancel{waits})).after, 0U)
+      << "cancelled already";
   EXPECT_EQ(expect<wire::too_late>(ask(creator, wire::cancel{both})).after, 0U)
-      << "another session's";
+      << "of another session";
   make(creator, "kv");
   const auto answers = take(reader);
-  ASSERT_EQ(answers.size(), 1U) << "the first does not wait any more";
+  ASSERT_EQ(answers.size(), 1U) << "the first no longer waits";
   EXPECT_EQ(answers[0].message.id, both);
   expect<wire::cancelled>(ask(reader, wire::cancel{both}));
   hub_.tick(now_ + std::chrono::milliseconds(100));
   EXPECT_TRUE(take(reader).empty());
   EXPECT_EQ(expect<wire::too_late>(ask(reader, wire::cancel{both})).after, 1U)
-      << "as many packets are on the event lane";
+      << "number of packets on the event lane";
   take(reader);
   EXPECT_EQ(hub_.domain().waiting_count(), 0U);
 }
 
-TEST_F(conversation, begins_a_subscription_with_what_is_there) {
+TEST_F(hub_conversation, subscription_starts_with_a_list) {
   const auto creator = greet();
   make(creator, "kv/a");
   make(creator, "kv/b");
@@ -283,10 +283,10 @@ TEST_F(conversation, begins_a_subscription_with_what_is_there) {
   EXPECT_EQ(take(watcher).size(), 1U);
   const auto again = expect<wire::subscribed>(ask(watcher, wire::subscribe{"kv/"}));
   EXPECT_EQ(again.segments.size(), 3U);
-  EXPECT_EQ(again.after, 1U) << "the event of kv/c came before";
+  EXPECT_EQ(again.after, 1U) << "after the event of kv/c";
 }
 
-TEST_F(conversation, ends_when_a_message_comes_on_the_other_lane) {
+TEST_F(hub_conversation, message_on_the_wrong_lane_ends_it) {
   for (const auto& [name, message] : wire::samples::one_of_each_kind()) {
     const auto session = greet();
     const auto wrong =
@@ -302,7 +302,7 @@ TEST_F(conversation, ends_when_a_message_comes_on_the_other_lane) {
   expect_nothing_left();
 }
 
-TEST_F(conversation, lists_thousands_of_names_in_pages_that_fit) {
+TEST_F(hub_conversation, list_is_split_into_pages) {
   constexpr std::size_t count = 1'500;
   const auto creator = greet();
   const auto long_name = [](std::size_t i) {
@@ -310,7 +310,7 @@ TEST_F(conversation, lists_thousands_of_names_in_pages_that_fit) {
     return std::string(4 - name.size(), '0') + name + std::string(251, 'n');
   };
   for (std::size_t i = 0; i < count; ++i) {
-    // Not published, so that one descriptor a segment is enough; the creator sees them.
+    // Not published, so that one descriptor per segment is enough; the creator sees them.
     reserve(creator, long_name(i));
     take(creator);
   }
@@ -336,7 +336,7 @@ TEST_F(conversation, lists_thousands_of_names_in_pages_that_fit) {
   expect_nothing_left();
 }
 
-TEST_F(conversation, describes_a_segment_as_it_is) {
+TEST_F(hub_conversation, stat_describes_a_segment) {
   const auto creator = greet();
   const auto made = make(creator, "kv", lifetime::persistent);
   const auto reader = greet({201, 2000, true});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a hello says of the end of its process, and what a connection that is lost can take back.
+// Fences announced in Hello, and resumption of lost connections.
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ base::unique_fd pipe_end() {
   return base::unique_fd(ends[0]);
 }
 
-class hello_with_fence : public hub_test {
+class hub_fence : public hub_test {
  protected:
   static wire::hello with(fence kind, const wire::session_token& resume = {}) {
     wire::hello message;
@@ -45,7 +45,7 @@ class hello_with_fence : public hub_test {
   }
 };
 
-TEST_F(hello_with_fence, hands_its_descriptors_on_and_says_what_there_is) {
+TEST_F(hub_fence, hello_sets_the_fence) {
   const auto none = accept();
   const auto proven = accept();
   const auto unproven = accept();
@@ -62,7 +62,7 @@ TEST_F(hello_with_fence, hands_its_descriptors_on_and_says_what_there_is) {
   expect_nothing_left();
 }
 
-TEST_F(hello_with_fence, refuses_other_descriptors_and_keeps_none) {
+TEST_F(hub_fence, wrong_descriptors_are_refused_and_closed) {
   const auto session = accept();
   EXPECT_EQ(failure(ask(session, with(fence::proven))),
             "wrong_descriptor_count: 0 descriptors received with a message that announces 2 (send "
@@ -78,11 +78,11 @@ TEST_F(hello_with_fence, refuses_other_descriptors_and_keeps_none) {
   EXPECT_EQ(failure(ask(session, with(fence::proven), descriptors(own_pidfd(), memfd(4096)))),
             kinds);
   EXPECT_TRUE(out_.fences.empty());
-  greet_with(session, fence::proven);  // it can still say it right
+  greet_with(session, fence::proven);  // a correct Hello still succeeds
   expect_nothing_left();
 }
 
-TEST_F(hello_with_fence, a_violation_leaves_what_the_process_may_still_write) {
+TEST_F(hub_fence, leases_stay_after_a_violation) {
   const auto session = accept();
   const auto other = greet();
   greet_with(session, fence::proven);
@@ -90,7 +90,7 @@ TEST_F(hello_with_fence, a_violation_leaves_what_the_process_may_still_write) {
   now_ += milliseconds(5);
   receive(session, std::vector<std::byte>(3));
   EXPECT_TRUE(out_.is_dropped(session));
-  EXPECT_TRUE(lose(session));  // the connection is gone, too
+  EXPECT_TRUE(lose(session));  // the connection is closed, too
   now_ += milliseconds(40);
   const auto shown = stat(other, "kv");
   EXPECT_FALSE(shown.creator_alive);
@@ -107,7 +107,7 @@ TEST_F(hello_with_fence, a_violation_leaves_what_the_process_may_still_write) {
   expect_nothing_left();
 }
 
-TEST_F(hello_with_fence, a_goodbye_ends_everything_at_once) {
+TEST_F(hub_fence, goodbye_ends_everything_immediately) {
   const auto session = accept();
   greet_with(session, fence::proven);
   make(session, "kv");
@@ -117,12 +117,12 @@ TEST_F(hello_with_fence, a_goodbye_ends_everything_at_once) {
   expect_nothing_left();
 }
 
-TEST_F(hello_with_fence, the_token_of_a_lost_connection_takes_its_leases_back_once) {
+TEST_F(hub_fence, token_of_a_lost_connection_resumes_once) {
   const auto session = accept();
   const auto token = greet_with(session, fence::proven).token;
   const auto made = make(session, "kv");
-  const auto heir = accept();
-  EXPECT_FALSE(greet_with(heir, fence::proven, token).resumed);  // it is not lost
+  const auto successor = accept();
+  EXPECT_FALSE(greet_with(successor, fence::proven, token).resumed);  // not lost yet
   EXPECT_TRUE(lose(session));
   auto guessed = token;
   guessed.back() ^= 1U;
@@ -131,7 +131,7 @@ TEST_F(hello_with_fence, the_token_of_a_lost_connection_takes_its_leases_back_on
 
   const auto second = accept();
   EXPECT_TRUE(greet_with(second, fence::proven, token).resumed);
-  EXPECT_EQ(hub_.find(session), nullptr) << "its fence is not waited for";
+  EXPECT_EQ(hub_.find(session), nullptr) << "no longer waits for its fence";
   const auto third = accept();
   EXPECT_FALSE(greet_with(third, fence::proven, token).resumed);
   expect<wire::done>(ask(second, wire::keep{{made}, {1}, false}));
@@ -140,12 +140,12 @@ TEST_F(hello_with_fence, the_token_of_a_lost_connection_takes_its_leases_back_on
             "(send Keep once, after a Welcome with resumed)");
   EXPECT_EQ(stat(third, "kv").ending, 0U);
   EXPECT_TRUE(stat(third, "kv").creator_alive);
-  hub_.hang_up(session);  // nothing of it is there any more
+  hub_.hang_up(session);  // already erased
   EXPECT_EQ(stat(third, "kv").generation, made);
   expect_nothing_left();
 }
 
-TEST_F(hello_with_fence, unfence_is_counted) {
+TEST_F(hub_fence, unfence_is_counted) {
   const auto session = accept();
   greet_with(session, fence::proven);
   make(session, "kv");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every request while memory runs out at each of its allocations: it is done, or refused and
-// nothing has changed, and the peer has one answer; and what ends something ends it all the same.
+// Every request with a failure of each of its allocations: it succeeds or is refused without
+// effect, and the peer gets one answer. Whatever ends a session needs no memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,8 +26,8 @@ using testing_world::open_descriptors;
 constexpr std::uint32_t broker_uid = 42;
 constexpr std::size_t most_sessions = 8;
 
-/// Takes packets over without memory of its own.
-class frugal_outbox final : public outbox {
+/// Stores packets without allocating memory.
+class non_allocating_outbox final : public outbox {
  public:
   void send(session& to, prepared packet) noexcept override {
     prepared& queue = sent.at(to.number);
@@ -51,7 +51,7 @@ class frugal_outbox final : public outbox {
   std::array<bool, most_sessions> dropped{};
 };
 
-/// What must be as before when a request was refused.
+/// State that a refused request must not change.
 struct state {
   std::size_t segments = 0;
   std::size_t sessions = 0;
@@ -76,10 +76,10 @@ struct state {
 constexpr core::session_id creator = 1;
 constexpr core::session_id other = 2;
 constexpr core::session_id watcher = 3;
-constexpr core::session_id fresh = 4;  ///< has not said hello
+constexpr core::session_id fresh = 4;  ///< has sent no Hello
 
-/// A broker with a segment "kv" of `creator`, one more that is attached and not published, memory
-/// that stays its exporter's, two opens that wait for names, and a subscriber of everything.
+/// A broker with a segment "kv" of `creator`, another one that is attached and not published,
+/// exporter-bound memory, two waiting opens, and a subscriber of everything.
 class world {
  public:
   world()
@@ -95,7 +95,7 @@ class world {
                gpushm::generation generation,
                std::optional<segment_state> now) {
               auto& slots = static_cast<world*>(context)->slots_;
-              // Of the test, not of the broker.
+              // Memory of the test, not of the broker.
               const gpushm_testing::no_failures keep;
               if (now) {
                 slots[slot] = {generation, *now};
@@ -197,7 +197,7 @@ class world {
   }
 
   std::map<std::uint32_t, std::pair<gpushm::generation, segment_state>> slots_;
-  frugal_outbox out_;
+  non_allocating_outbox out_;
   hub hub_;
   std::uint64_t request = 0;
   gpushm::generation kv = 0;
@@ -212,14 +212,14 @@ struct request {
   std::function<wire::body(world&)> body;
   std::size_t files = 0;
   std::function<void(world&)> before = [](world&) {};
-  core::session_id answered = 0;  ///< who has the answer; 0: `from`
+  core::session_id answered = 0;  ///< the session that gets the answer; 0: `from`
   std::function<std::uint64_t(world&)> id = [](world& at) { return at.request; };
   std::size_t answers = 1;
   friend std::ostream& operator<<(std::ostream& out, const request& of) { return out << of.name; }
 };
 
-/// Of each answer that a session has; errc{} is a success. A late one stands for the word that it
-/// would come.
+/// The code of each answer of a session; errc{} is a success. A late answer replaces the `waiting`
+/// before it.
 std::vector<errc> answers_in(const prepared& sent) {
   std::vector<errc> result;
   for (const outgoing& each : sent) {
@@ -242,14 +242,14 @@ class every_request : public testing::TestWithParam<request> {
     state after;
     std::vector<errc> answers;
     std::size_t refused_opens = 0;  ///< of others
-    std::size_t events = 0;         ///< that the subscriber has, or knows that it has lost
+    std::size_t events = 0;         ///< received by the subscriber, or reported to it as lost
     bool dropped = false;
     bool failed = false;       ///< an allocation has failed
-    bool asked_again = false;  ///< what the exporter said was lost
+    bool asked_again = false;  ///< the exporter's answers were lost
   };
 
-  /// The request, while the `nth` allocation fails; 0: none.
-  static outcome run(std::size_t nth, bool for_good) {
+  /// Runs the request while the `nth` allocation fails; 0: none.
+  static outcome run(std::size_t nth, bool permanently) {
     const request& what = GetParam();
     const core::session_id answered = what.answered != 0 ? what.answered : what.from;
     outcome result;
@@ -266,7 +266,7 @@ class every_request : public testing::TestWithParam<request> {
     }
     auto guarded = base::guard_all(std::move(carried));
     result.before = at.now();
-    (for_good ? fail_allocations_from : fail_allocation)(nth);
+    (permanently ? fail_allocations_from : fail_allocation)(nth);
     at.receive(what.from, packet, std::move(guarded), lane);
     result.failed = gpushm_testing::an_allocation_failed();
     fail_allocation(0);
@@ -294,24 +294,24 @@ class every_request : public testing::TestWithParam<request> {
   }
 };
 
-TEST_P(every_request, is_done_or_refused_whatever_allocation_fails) {
+TEST_P(every_request, succeeds_or_is_refused_without_effect) {
   const std::size_t wanted_answers = GetParam().answers;
   const outcome good = run(0, false);
-  EXPECT_EQ(good.answers, std::vector<errc>(wanted_answers)) << "the request is a good one";
+  EXPECT_EQ(good.answers, std::vector<errc>(wanted_answers)) << "the request is valid";
   std::size_t refused = 0;
-  for (const bool for_good : {false, true}) {
+  for (const bool permanently : {false, true}) {
     for (std::size_t nth = 1;; ++nth) {
-      SCOPED_TRACE("allocation " + std::to_string(nth) + (for_good ? " and all after it" : ""));
+      SCOPED_TRACE("allocation " + std::to_string(nth) + (permanently ? " and all after it" : ""));
       ASSERT_LT(nth, 2'000U);
       const std::size_t files = open_descriptors();
-      const outcome got = run(nth, for_good);
+      const outcome got = run(nth, permanently);
       EXPECT_EQ(open_descriptors(), files);
       if (!got.failed) {
         EXPECT_EQ(got.after, good.after);
         break;
       }
-      if (for_good && got.dropped) {
-        continue;  // there was not even memory for a refusal
+      if (permanently && got.dropped) {
+        continue;  // no memory even for a refusal
       }
       EXPECT_FALSE(got.dropped);
       if (got.asked_again) {
@@ -336,7 +336,7 @@ TEST_P(every_request, is_done_or_refused_whatever_allocation_fails) {
         EXPECT_EQ(got.answers.size(), 1U);
         EXPECT_EQ(got.after.leases, got.before.leases);
         EXPECT_EQ(got.after.slots, got.before.slots);
-        if (GetParam().answered == 0) {  // else an open that waited does not wait any more
+        if (GetParam().answered == 0) {  // else a waiting open was answered
           EXPECT_EQ(got.after, got.before);
         }
       } else {
@@ -377,14 +377,14 @@ TEST_P(every_end, needs_no_memory) {
     }
     EXPECT_EQ(at.now(), *good);
     for (std::size_t session = 1; session < most_sessions; ++session) {
-      // There is no memory for the answers either: who would have had one is dropped.
+      // There is no memory for the answers either: sessions that wait for one are dropped.
       EXPECT_EQ(at.out_.dropped.at(session), answers.at(session) != 0) << "session " << session;
     }
   }
 }
 
 const auto lose_creator = [](world& at) { EXPECT_TRUE(at.lose(creator)); };
-const auto lose_and_come_back = [](world& at) {
+const auto lose_and_resume = [](world& at) {
   lose_creator(at);
   wire::hello again;
   again.resume = at.tokens.at(creator);
@@ -554,7 +554,7 @@ INSTANTIATE_TEST_SUITE_P(
                     [](world& at) {
                       return wire::keep{{at.kv}, {1}, false};
                     },
-                .before = lose_and_come_back}),
+                .before = lose_and_resume}),
     [](const auto& of) { return std::string(of.param.name); });
 
 }  // namespace

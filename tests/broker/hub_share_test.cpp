@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that stays its exporter's, through packets.
+// Exporter-bound memory, through packets.
 #include <gtest/gtest.h>
 
 #include "tests/broker/hub_world.hpp"
@@ -13,10 +13,10 @@ using std::chrono::milliseconds;
 const core::peer alice{101, 1000, true};
 const core::peer bob{201, 2000, true};
 
-/// As the fake driver's exported pools and allocations: a tmpfs file without a name.
+/// An unnamed tmpfs file, like the fake driver's exported pools and allocations.
 base::unique_fd unnamed_tmpfs_file() {
   base::unique_fd fd(::open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  EXPECT_TRUE(fd) << "/dev/shm is no tmpfs";
+  EXPECT_TRUE(fd) << "/dev/shm is not a tmpfs";
   EXPECT_EQ(::ftruncate(fd.get(), 4096), 0);
   return fd;
 }
@@ -41,18 +41,18 @@ wire::reserve pool(std::string name) {
   return wanted;
 }
 
-class shares : public hub_test {
+class hub_share : public hub_test {
  protected:
-  explicit shares(const core::limits& bounds = {}) : hub_test(bounds) {}
+  explicit hub_share(const core::limits& bounds = {}) : hub_test(bounds) {}
 
   gpushm::generation share(core::session_id session, const std::string& name) {
     const auto made = expect<wire::reserved>(ask(session, legacy_handle(name))).generation;
     expect<wire::done>(ask(session, wire::publish{made, {}}));
     return made;
   }
-  /// The broker says that it waits, at once.
-  std::uint64_t tell_waiting(core::session_id session, wire::body body) {
-    const std::uint64_t request = tell(session, std::move(body));
+  /// Sends an open; the broker reports immediately that it waits.
+  std::uint64_t send_and_expect_waiting(core::session_id session, wire::body body) {
+    const std::uint64_t request = send_request(session, std::move(body));
     const auto packets = take(session);
     EXPECT_EQ(packets.size(), 1U);
     EXPECT_TRUE(!packets.empty() && !packets[0].on_event_lane &&
@@ -63,7 +63,7 @@ class shares : public hub_test {
     std::uint64_t id = 0;
     gpushm::generation generation = 0;
   };
-  /// The one packet to that session, which is a list of questions.
+  /// Expects a single packet to that session, with questions.
   wire::confirm questions(core::session_id exporter) {
     auto packets = take(exporter);
     EXPECT_EQ(packets.size(), 1U);
@@ -73,7 +73,7 @@ class shares : public hub_test {
     }
     EXPECT_EQ(packets[0].message.id, 0U);
     EXPECT_TRUE(packets[0].on_event_lane && packets[0].descriptors.empty());
-    EXPECT_FALSE(packets[0].subscription) << "a question must never be dropped for a resync";
+    EXPECT_FALSE(packets[0].subscription) << "a resync must never replace a question";
     return std::get<wire::confirm>(packets[0].message.body);
   }
   one_question question(core::session_id exporter) {
@@ -81,12 +81,12 @@ class shares : public hub_test {
     EXPECT_EQ(list.questions.size(), 1U);
     return {list.questions.at(0), list.generations.at(0)};
   }
-  /// Not answered, whatever it says.
-  void say(core::session_id session, const wire::confirmed& said) {
-    receive(session, wire::encode({0, said}), {}, lane_kind::events);
+  /// Sends an answer, to which there is no reply.
+  void answer_question(core::session_id session, const wire::confirmed& answers) {
+    receive(session, wire::encode({0, answers}), {}, lane_kind::events);
   }
-  void say(core::session_id session, std::uint64_t id, wire::verdict verdict) {
-    say(session, {{id}, {verdict}});
+  void answer_question(core::session_id session, std::uint64_t id, wire::verdict verdict) {
+    answer_question(session, {{id}, {verdict}});
   }
   std::string failure_of(const std::vector<arrived>& answers, std::uint64_t request) {
     EXPECT_EQ(answers.size(), 1U);
@@ -100,12 +100,13 @@ class shares : public hub_test {
     EXPECT_TRUE(answers[0].on_event_lane);
     return std::string(to_string(why->code)) + ": " + why->cause + " (" + why->next_step + ")";
   }
-  /// The event that holders of a lease get.
+  /// Expects the event for holders of a lease.
   void expect_lost(core::session_id holder, gpushm::generation generation, const char* name) {
     const auto packets = take(holder);
     ASSERT_EQ(packets.size(), 1U);
     EXPECT_EQ(packets[0].message.id, 0U);
-    EXPECT_EQ(packets[0].subscription, std::optional<std::uint64_t>(0)) << "may become a resync";
+    EXPECT_EQ(packets[0].subscription, std::optional<std::uint64_t>(0))
+        << "a resync may replace it";
     EXPECT_TRUE(packets[0].descriptors.empty());
     const auto* what = std::get_if<wire::event>(&packets[0].message.body);
     ASSERT_NE(what, nullptr);
@@ -116,20 +117,20 @@ class shares : public hub_test {
   }
 };
 
-TEST_F(shares, are_confirmed_before_they_are_opened_and_come_with_ticket_and_offset) {
+TEST_F(hub_share, opened_after_confirmation_with_ticket_and_offset) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
   const auto made = share(exporter, "kv");
   std::vector<std::uint64_t> ids;
   for (int i = 0; i < 2; ++i) {
-    const auto request = tell_waiting(importer, wire::open{"kv", 0, 0});
+    const auto request = send_and_expect_waiting(importer, wire::open{"kv", 0, 0});
     EXPECT_TRUE(take(importer).empty());
     const auto asked = question(exporter);
     EXPECT_EQ(asked.generation, made);
     EXPECT_NE(asked.id, 0U);
     ids.push_back(asked.id);
-    say(exporter, asked.id, wire::verdict::unchanged);
-    EXPECT_TRUE(take(exporter).empty()) << "not answered";
+    answer_question(exporter, asked.id, wire::verdict::unchanged);
+    EXPECT_TRUE(take(exporter).empty()) << "no reply to an answer";
     const auto answers = take(importer);
     ASSERT_EQ(answers.size(), 1U);
     EXPECT_EQ(answers[0].message.id, request);
@@ -158,15 +159,15 @@ TEST_F(shares, are_confirmed_before_they_are_opened_and_come_with_ticket_and_off
   expect_nothing_left();
 }
 
-TEST_F(shares, are_asked_for_once_a_name_of_open_many) {
+TEST_F(hub_share, open_many_asks_once_per_name) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
   const auto a = share(exporter, "a");
   const auto b = share(exporter, "b");
   make(exporter, "host");
-  const auto request = tell(importer, wire::open_many{{"b", "host", "a", "c"}, 0, 0});
+  const auto request = send_request(importer, wire::open_many{{"b", "host", "a", "c"}, 0, 0});
   auto answers = take(importer);
-  ASSERT_EQ(answers.size(), 4U) << "what needs no question does not wait for it";
+  ASSERT_EQ(answers.size(), 4U) << "opens without a question do not wait";
   EXPECT_EQ(std::get<wire::waiting>(answers[0].message.body).index, 0U);
   EXPECT_EQ(std::get<wire::waiting>(answers[1].message.body).index, 2U);
   EXPECT_EQ(std::get<wire::opened>(answers[2].message.body).index, 1U);
@@ -174,12 +175,12 @@ TEST_F(shares, are_asked_for_once_a_name_of_open_many) {
   EXPECT_FALSE(answers[2].on_event_lane || answers[3].on_event_lane);
   const auto asked = questions(exporter);
   ASSERT_EQ(asked.generations, (std::vector<gpushm::generation>{b, a})) << "in one packet";
-  say(exporter, asked.questions[1], wire::verdict::unchanged);
+  answer_question(exporter, asked.questions[1], wire::verdict::unchanged);
   answers = take(importer);
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0].message.id, request);
   EXPECT_EQ(std::get<wire::opened>(answers[0].message.body).index, 2U);
-  say(exporter, asked.questions[0], wire::verdict::not_shared);
+  answer_question(exporter, asked.questions[0], wire::verdict::not_shared);
   answers = take(importer);
   EXPECT_EQ(failure_of(answers, request),
             "gone_or_replaced: its exporter no longer shares this memory (unshare before freeing, "
@@ -190,40 +191,40 @@ TEST_F(shares, are_asked_for_once_a_name_of_open_many) {
   expect_nothing_left();
 }
 
-TEST_F(shares, that_changed_lose_their_name_and_every_holder_hears_of_it) {
+TEST_F(hub_share, changed_memory_loses_its_name_and_holders_get_events) {
   const auto exporter = greet(alice);
   const auto holder = greet(bob);
   const auto importer = greet(bob);
   const auto bystander = greet(bob);
   const auto made = share(exporter, "kv");
-  tell_waiting(holder, wire::open{"kv", 0, 0});
-  say(exporter, question(exporter).id, wire::verdict::unchanged);
+  send_and_expect_waiting(holder, wire::open{"kv", 0, 0});
+  answer_question(exporter, question(exporter).id, wire::verdict::unchanged);
   take(holder);
   expect<wire::subscribed>(ask(bystander, wire::subscribe{""}));
   const auto subscription = request_;
-  const auto request = tell_waiting(importer, wire::open{"kv", 0, 0});
-  say(exporter, question(exporter).id, wire::verdict::changed);
+  const auto request = send_and_expect_waiting(importer, wire::open{"kv", 0, 0});
+  answer_question(exporter, question(exporter).id, wire::verdict::changed);
   EXPECT_EQ(failure_of(take(importer), request),
             "gone_or_replaced: its exporter has freed or replaced the memory without unshare "
             "(unshare before freeing, and share the new memory)");
   expect_lost(exporter, made, "kv");
   expect_lost(holder, made, "kv");
-  const auto told = take(bystander);
-  ASSERT_EQ(told.size(), 1U) << "who holds no lease hears of it by its subscription alone";
-  EXPECT_EQ(told[0].message.id, subscription);
+  const auto received = take(bystander);
+  ASSERT_EQ(received.size(), 1U) << "without a lease: only the subscription's event";
+  EXPECT_EQ(received[0].message.id, subscription);
   ASSERT_EQ(slots_.size(), 1U);
   EXPECT_EQ(slots_.begin()->second, std::pair(made, segment_state::removed));
   expect_nothing_left();
 }
 
-TEST_F(shares, tell_holders_of_any_segment_that_its_name_is_gone) {
+TEST_F(hub_share, holders_of_any_segment_get_its_removal) {
   const auto creator = greet(alice);
   const auto holder = greet(bob);
   const auto made = make(creator, "kv", lifetime::persistent);
   expect<wire::opened>(ask(holder, wire::open{"kv", 0, 0}));
-  tell(creator, wire::remove{"kv", made});
+  send_request(creator, wire::remove{"kv", made});
   auto packets = take(creator);
-  ASSERT_EQ(packets.size(), 2U);  // the answer, and then its own lease's event
+  ASSERT_EQ(packets.size(), 2U);  // the answer, then the event for its lease
   EXPECT_EQ(packets[0].message.id, request_);
   EXPECT_TRUE(std::holds_alternative<wire::done>(packets[0].message.body));
   EXPECT_EQ(packets[1].message.id, 0U);
@@ -232,15 +233,15 @@ TEST_F(shares, tell_holders_of_any_segment_that_its_name_is_gone) {
   expect_nothing_left();
 }
 
-TEST_F(shares, of_a_died_exporter_are_lost_and_their_names_free) {
+TEST_F(hub_share, death_of_the_exporter_frees_its_names) {
   const auto exporter = greet(alice);
   const auto holder = greet(bob);
   const auto importer = greet(bob);
   const auto made = share(exporter, "kv");
-  tell_waiting(holder, wire::open{"kv", 0, 0});
-  say(exporter, question(exporter).id, wire::verdict::unchanged);
+  send_and_expect_waiting(holder, wire::open{"kv", 0, 0});
+  answer_question(exporter, question(exporter).id, wire::verdict::unchanged);
   take(holder);
-  const auto request = tell_waiting(importer, wire::open{"kv", 0, 0});
+  const auto request = send_and_expect_waiting(importer, wire::open{"kv", 0, 0});
   static_cast<void>(question(exporter));
   hub_.hang_up(exporter);
   const std::string died =
@@ -254,18 +255,18 @@ TEST_F(shares, of_a_died_exporter_are_lost_and_their_names_free) {
   EXPECT_EQ(failure(ask(importer, wire::stat{"kv"})), died);
   const auto again = share(importer, "kv");
   EXPECT_NE(again, made);
-  // The holder keeps what it has.
+  // The holder keeps its lease.
   EXPECT_EQ(hub_.domain().held(holder, made).name, "kv");
   expect_nothing_left();
 }
 
-TEST_F(shares, whose_exporter_said_goodbye_are_removed) {
+TEST_F(hub_share, goodbye_of_the_exporter_removes_its_segments) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
   share(exporter, "kv");
-  const auto request = tell_waiting(importer, wire::open{"kv", 0, 0});
+  const auto request = send_and_expect_waiting(importer, wire::open{"kv", 0, 0});
   static_cast<void>(question(exporter));
-  tell(exporter, wire::bye{});
+  send_request(exporter, wire::bye{});
   hub_.hang_up(exporter);
   EXPECT_EQ(failure_of(take(importer), request),
             "no_such_segment: no such segment in domain default (`gpushm ls` lists segments; an "
@@ -274,12 +275,12 @@ TEST_F(shares, whose_exporter_said_goodbye_are_removed) {
   expect_nothing_left();
 }
 
-TEST_F(shares, whose_exporter_does_not_answer_time_out) {
+TEST_F(hub_share, unanswered_question_times_out) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
   now_ += milliseconds(10'000);
   const auto made = share(exporter, "kv");
-  const auto request = tell_waiting(importer, wire::open{"kv", 0, 60'000});
+  const auto request = send_and_expect_waiting(importer, wire::open{"kv", 0, 60'000});
   const auto asked = question(exporter);
   EXPECT_EQ(hub_.next_deadline(), now_ + milliseconds(2'000));
   hub_.tick(now_ + milliseconds(1'999));
@@ -288,34 +289,34 @@ TEST_F(shares, whose_exporter_does_not_answer_time_out) {
   EXPECT_EQ(failure_of(take(importer), request),
             "timed_out: the process that shares this memory does not answer (check whether it is "
             "stopped or overloaded)");
-  say(exporter, asked.id, wire::verdict::changed);
+  answer_question(exporter, asked.id, wire::verdict::changed);
   EXPECT_TRUE(take(importer).empty());
   EXPECT_EQ(slots_.begin()->second, std::pair(made, segment_state::live));
   expect_nothing_left();
 }
 
-TEST_F(shares, are_confirmed_by_who_was_asked_alone) {
+TEST_F(hub_share, only_the_exporter_can_confirm) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
   const auto made = share(exporter, "kv");
-  tell_waiting(importer, wire::open{"kv", 0, 0});
+  send_and_expect_waiting(importer, wire::open{"kv", 0, 0});
   const auto asked = question(exporter);
   for (const auto word :
        {wire::verdict::unchanged, wire::verdict::changed, wire::verdict::not_shared}) {
-    say(importer, asked.id, word);
-    say(exporter, asked.id + 1, word);
-    say(exporter, 0, word);
+    answer_question(importer, asked.id, word);
+    answer_question(exporter, asked.id + 1, word);
+    answer_question(exporter, 0, word);
   }
   EXPECT_TRUE(take(importer).empty());
   EXPECT_TRUE(take(exporter).empty());
-  EXPECT_TRUE(out_.dropped.empty()) << "it may have been late, which is no violation";
+  EXPECT_TRUE(out_.dropped.empty()) << "a late answer is not a violation";
   EXPECT_EQ(slots_.begin()->second, std::pair(made, segment_state::live));
-  say(exporter, asked.id, wire::verdict::unchanged);
+  answer_question(exporter, asked.id, wire::verdict::unchanged);
   EXPECT_EQ(take(importer).size(), 1U);
   expect_nothing_left();
 }
 
-TEST_F(shares, are_offered_to_who_waits_for_their_exporter_and_for_nobody_else) {
+TEST_F(hub_share, offered_only_to_opens_that_wait_for_the_exporter) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
   const auto made = share(exporter, "kv");
@@ -327,9 +328,9 @@ TEST_F(shares, are_offered_to_who_waits_for_their_exporter_and_for_nobody_else) 
   EXPECT_EQ(word.ticket, bytes_of("not read by the broker"));
   EXPECT_TRUE(word.chunk_bytes.empty());
   EXPECT_EQ(expect<wire::listing>(ask(importer, wire::stat{"kv"})).segments.at(0).leases, 1U)
-      << "it is no lease";
+      << "an offer is not a lease";
   EXPECT_FALSE(expect<wire::waiting>(ask(importer, wire::open{"kv", 999, 0})).segment)
-      << "it will be refused";
+      << "the open will be refused";
   EXPECT_FALSE(expect<wire::waiting>(ask(importer, wire::open{"later", 0, 1'000})).segment);
   const auto all = ask(importer, wire::open_many{{"later", "kv"}, 0, 1'000});
   ASSERT_EQ(all.size(), 2U);
@@ -337,50 +338,50 @@ TEST_F(shares, are_offered_to_who_waits_for_their_exporter_and_for_nobody_else) 
   EXPECT_EQ(std::get<wire::waiting>(all[1].message.body).segment->generation, made);
   take(exporter);
   const auto later = expect<wire::reserved>(ask(exporter, legacy_handle("later"))).generation;
-  tell(exporter, wire::publish{later, {}});
-  EXPECT_EQ(take(exporter).size(), 2U) << "done, and the questions";
-  EXPECT_TRUE(take(importer).empty()) << "that it waits was said already";
+  send_request(exporter, wire::publish{later, {}});
+  EXPECT_EQ(take(exporter).size(), 2U) << "done and the questions";
+  EXPECT_TRUE(take(importer).empty()) << "already reported as waiting";
   expect_nothing_left();
 }
 
-TEST_F(shares, are_confirmed_by_lists_of_which_what_is_not_asked_is_ignored) {
+TEST_F(hub_share, unsolicited_answers_in_a_list_are_ignored) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
   const auto a = share(exporter, "a");
   const auto b = share(exporter, "b");
-  const auto request = tell(importer, wire::open_many{{"a", "b", "a"}, 0, 0});
+  const auto request = send_request(importer, wire::open_many{{"a", "b", "a"}, 0, 0});
   EXPECT_EQ(take(importer).size(), 3U);
   const auto asked = questions(exporter);
   ASSERT_EQ(asked.generations, (std::vector<gpushm::generation>{a, b, a}));
   const auto [first, second, third] =
       std::tuple(asked.questions[0], asked.questions[1], asked.questions[2]);
-  say(exporter,
-      {{third + 1, second, second, first, 0},
-       {wire::verdict::changed,
-        wire::verdict::unchanged,
-        wire::verdict::changed,
-        wire::verdict::changed,
-        wire::verdict::unchanged}});
+  answer_question(exporter,
+                  {{third + 1, second, second, first, 0},
+                   {wire::verdict::changed,
+                    wire::verdict::unchanged,
+                    wire::verdict::changed,
+                    wire::verdict::changed,
+                    wire::verdict::unchanged}});
   auto answers = take(importer);
   ASSERT_EQ(answers.size(), 2U);
   EXPECT_EQ(std::get<wire::opened>(answers[0].message.body).segment.generation, b);
   EXPECT_EQ(std::get<wire::failure>(answers[1].message.body).code, errc::gone_or_replaced);
-  say(exporter, {{third, third}, {wire::verdict::unchanged, wire::verdict::unchanged}});
+  answer_question(exporter, {{third, third}, {wire::verdict::unchanged, wire::verdict::unchanged}});
   answers = take(importer);
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0].message.id, request);
   EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).code, errc::no_such_segment)
-      << "its name is gone since the first was said to have changed";
+      << "its name was removed when the first had changed";
   EXPECT_TRUE(out_.dropped.empty());
   expect_nothing_left();
 }
 
-TEST_F(shares, are_asked_for_in_few_packets) {
+TEST_F(hub_share, questions_are_batched) {
   constexpr std::size_t count = 1'000;
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
   share(exporter, "kv");
-  tell(importer, wire::open_many{std::vector<std::string>(count, "kv"), 0, 0});
+  send_request(importer, wire::open_many{std::vector<std::string>(count, "kv"), 0, 0});
   EXPECT_EQ(take(importer).size(), count);
   std::size_t packets = 0;
   std::size_t answered = 0;
@@ -390,7 +391,8 @@ TEST_F(shares, are_asked_for_in_few_packets) {
     packets += some.size();
     for (const arrived& each : some) {
       const auto& list = std::get<wire::confirm>(each.message.body);
-      say(exporter,
+      answer_question(
+          exporter,
           {list.questions,
            std::vector<wire::verdict>(list.questions.size(), wire::verdict::unchanged)});
       const auto answers = take(importer);
@@ -403,7 +405,7 @@ TEST_F(shares, are_asked_for_in_few_packets) {
   expect_nothing_left();
 }
 
-TEST_F(shares, a_confirmation_carries_no_descriptors_and_comes_after_hello) {
+TEST_F(hub_share, confirmation_needs_hello_and_no_descriptors) {
   const auto exporter = greet(alice);
   EXPECT_EQ(failure(ask(exporter,
                         wire::confirmed{{1}, {wire::verdict::unchanged}},
@@ -422,7 +424,7 @@ TEST_F(shares, a_confirmation_carries_no_descriptors_and_comes_after_hello) {
   expect_nothing_left();
 }
 
-TEST_F(shares, of_a_legacy_handle_take_no_chunk) {
+TEST_F(hub_share, legacy_handle_accepts_no_chunk) {
   const auto exporter = greet(alice);
   const auto made = expect<wire::reserved>(ask(exporter, legacy_handle("kv"))).generation;
   for (auto make_fd : {+[] { return unnamed_tmpfs_file(); }, +[] { return memfd(4096); }}) {
@@ -437,7 +439,7 @@ TEST_F(shares, of_a_legacy_handle_take_no_chunk) {
   expect_nothing_left();
 }
 
-TEST_F(shares, of_a_pool_take_no_files_but_the_drivers) {
+TEST_F(hub_share, pool_accepts_only_driver_files) {
   const auto exporter = greet(alice);
   const auto made = expect<wire::reserved>(ask(exporter, pool("kv"))).generation;
   const std::string text =
@@ -454,7 +456,7 @@ TEST_F(shares, of_a_pool_take_no_files_but_the_drivers) {
   expect_nothing_left();
 }
 
-TEST_F(shares, are_reserved_with_what_the_domain_allows) {
+TEST_F(hub_share, invalid_reservation_is_refused) {
   const auto exporter = greet(alice);
   auto wanted = legacy_handle("kv");
   wanted.ticket.clear();
@@ -474,14 +476,14 @@ TEST_F(shares, are_reserved_with_what_the_domain_allows) {
   expect_nothing_left();
 }
 
-TEST_F(shares, are_removed_by_generation) {
+TEST_F(hub_share, removed_by_generation) {
   const auto exporter = greet(alice);
   const auto old = share(exporter, "kv");
   expect<wire::done>([&] {
-    tell(exporter, wire::remove{"kv", old});
+    send_request(exporter, wire::remove{"kv", old});
     auto packets = take(exporter);
     EXPECT_EQ(packets.size(), 2U);
-    packets.pop_back();  // the event of its own lease
+    packets.pop_back();  // the event for its lease
     return packets;
   }());
   const auto made = share(exporter, "kv");
@@ -492,10 +494,10 @@ TEST_F(shares, are_removed_by_generation) {
   expect_nothing_left();
 }
 
-/// With a broker that takes the fake driver's files.
-class fake_shares : public shares {
+/// With a broker that accepts the fake driver's files.
+class hub_share_fake : public hub_share {
  protected:
-  fake_shares()
+  hub_share_fake()
       : fake_(
             {"default", broker_uid, {1, 2, 3}, {}, true, state_table_.get()},
             out_,
@@ -518,7 +520,7 @@ class fake_shares : public shares {
   hub fake_;
 };
 
-TEST_F(fake_shares, of_a_pool_travel_with_its_descriptor) {
+TEST_F(hub_share_fake, pool_is_sent_with_its_descriptor) {
   const std::size_t before = open_descriptors();
   const auto exporter = greet_fake();
   const auto importer = greet_fake();
@@ -528,7 +530,7 @@ TEST_F(fake_shares, of_a_pool_travel_with_its_descriptor) {
       "descriptor that cuMemExportToShareableHandle returned)";
   EXPECT_EQ(failure(ask_fake(exporter, wire::attach{made, 0, {4096}}, descriptors(memfd(4096)))),
             text)
-      << "a memfd never";
+      << "never a memfd";
   EXPECT_EQ(
       failure(ask_fake(exporter, wire::attach{made, 0, {2048}}, descriptors(unnamed_tmpfs_file()))),
       "size_mismatch: the chunks' sizes do not add up to the reserved bytes (attach chunks that "
@@ -573,16 +575,16 @@ TEST_F(fake_shares, of_a_pool_travel_with_its_descriptor) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-class bounded_shares : public shares {
+class hub_share_bounded : public hub_share {
  protected:
-  bounded_shares() : shares({.max_pending_opens = 2}) {}
+  hub_share_bounded() : hub_share({.max_pending_opens = 2}) {}
 };
 
-TEST_F(bounded_shares, let_one_connection_wait_for_so_many_exporters) {
+TEST_F(hub_share_bounded, waiting_opens_are_limited_per_connection) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
   share(exporter, "kv");
-  tell(importer, wire::open_many{{"kv", "kv", "kv"}, 0, 0});
+  send_request(importer, wire::open_many{{"kv", "kv", "kv"}, 0, 0});
   const auto request = request_;
   EXPECT_EQ(questions(exporter).questions.size(), 2U);
   const auto answers = take(importer);

@@ -41,7 +41,7 @@ template <typename... Fds>
   return result;
 }
 
-/// A packet as a client gets it.
+/// A packet as a client receives it.
 struct arrived {
   wire::message message;
   std::vector<int> descriptors;  ///< open as long as `files`
@@ -59,7 +59,7 @@ class recorded_outbox final : public outbox {
     }
     ASSERT_EQ(one.size(), 1U);
     outgoing& packet = one.front();
-    EXPECT_FALSE(is_dropped(to.number)) << "sent to a session that was dropped";
+    EXPECT_FALSE(is_dropped(to.number)) << "sent to a dropped session";
     const std::vector<std::byte> bytes = packet.encode();
     EXPECT_LE(bytes.size(), wire::max_packet_bytes);
     EXPECT_GT(packet.cost(), 0U);
@@ -131,7 +131,7 @@ class hub_test : public testing::Test {
             },
             this) {}
 
-  /// All gone, all given back: call at the end.
+  /// Expects that everything is freed; call at the end.
   void expect_nothing_left() {
     for (core::session_id session = 1; session < next_session_; ++session) {
       hub_.hang_up(session);
@@ -159,16 +159,16 @@ class hub_test : public testing::Test {
     return session;
   }
 
-  /// Sends a request; what came back to that session since the last time.
+  /// Sends a request. Returns the packets sent to that session since the last call.
   std::vector<arrived> ask(core::session_id session,
                            wire::body body,
                            std::vector<base::unique_fd> fds = {}) {
-    tell(session, std::move(body), std::move(fds));
+    send_request(session, std::move(body), std::move(fds));
     return take(session);
   }
-  std::uint64_t tell(core::session_id session,
-                     wire::body body,
-                     std::vector<base::unique_fd> fds = {}) {
+  std::uint64_t send_request(core::session_id session,
+                             wire::body body,
+                             std::vector<base::unique_fd> fds = {}) {
     const auto lane = wire::is_sent_on_event_lane(body) ? lane_kind::events : lane_kind::requests;
     receive(session, wire::encode({++request_, std::move(body)}), std::move(fds), lane);
     return request_;
@@ -188,7 +188,7 @@ class hub_test : public testing::Test {
     return std::exchange(out_.sent[session], {});
   }
 
-  /// The one answer, of that kind.
+  /// Expects a single answer, of that kind.
   template <typename Kind>
   Kind expect(const std::vector<arrived>& answers) {
     EXPECT_EQ(answers.size(), 1U);
@@ -202,7 +202,7 @@ class hub_test : public testing::Test {
     EXPECT_EQ(answers[0].message.id, request_);
     return std::get<Kind>(answers[0].message.body);
   }
-  /// "code: cause (next step)" of the one answer.
+  /// Expects a single failure; returns "code: cause (next step)".
   std::string failure(const std::vector<arrived>& answers) {
     const auto why = expect<wire::failure>(answers);
     return std::string(to_string(why.code)) + ": " + why.cause + " (" + why.next_step + ")";

@@ -57,10 +57,10 @@ class broker_sender : public testing_world::connection_test {
     if (of.may_flush()) {
       sender_.flush(of);
     } else {
-      of.requests.readable = false;  // nothing is received here
+      of.requests.readable = false;  // this test receives nothing
     }
   }
-  /// Lets the peer read until it has so many messages.
+  /// Lets the peer read until it has `count` messages.
   std::vector<wire::message> read_all(const connection& of, std::size_t count) {
     std::vector<wire::message> all;
     EXPECT_TRUE(gpushm_testing::eventually(
@@ -83,7 +83,7 @@ class broker_sender : public testing_world::connection_test {
   sender sender_{loop_, deadlines_, poll_, *this, log_, max_inflight};
 };
 
-TEST_F(broker_sender, sends_an_answer_at_once_and_an_event_in_the_subscribers_turn) {
+TEST_F(broker_sender, sends_answers_immediately_and_events_in_turns) {
   connection& to = connect();
   sender_.send(to, event(7));
   EXPECT_EQ(read(to).size(), 0U);
@@ -93,7 +93,7 @@ TEST_F(broker_sender, sends_an_answer_at_once_and_an_event_in_the_subscribers_tu
   EXPECT_EQ(ids(read(to)), std::vector<std::uint64_t>{1});
 }
 
-TEST_F(broker_sender, keeps_the_order_when_the_peer_reads_late_and_gives_back_what_it_charged) {
+TEST_F(broker_sender, keeps_the_order_and_gives_back_charges) {
   connection& to = connect();
   std::vector<std::uint64_t> expected;
   while (to.may_answer()) {
@@ -112,7 +112,7 @@ TEST_F(broker_sender, keeps_the_order_when_the_peer_reads_late_and_gives_back_wh
   EXPECT_EQ(closed_, std::vector<core::session_id>{});
 }
 
-TEST_F(broker_sender, turns_the_events_that_find_no_room_into_one_resync_behind_the_others) {
+TEST_F(broker_sender, replaces_excess_events_by_one_resync) {
   connection& to = connect();
   constexpr std::size_t room = 1024;
   for (std::size_t i = 0; i < room + 100; ++i) {
@@ -132,7 +132,7 @@ TEST_F(broker_sender, turns_the_events_that_find_no_room_into_one_resync_behind_
   EXPECT_EQ(to.queued_events, 0U);
 }
 
-TEST_F(broker_sender, tells_of_a_lost_event_though_nothing_else_waits) {
+TEST_F(broker_sender, sends_a_resync_with_an_empty_queue) {
   connection& to = connect();
   sender_.lose_event(to, 7);
   sender_.lose_event(to, 7);
@@ -144,7 +144,7 @@ TEST_F(broker_sender, tells_of_a_lost_event_though_nothing_else_waits) {
   EXPECT_EQ(what->kind, event_kind::resync);
 }
 
-TEST_F(broker_sender, waits_until_descriptors_are_read_when_too_many_are_under_way) {
+TEST_F(broker_sender, limits_descriptors_in_flight) {
   connection& to = connect();
   const base::unique_fd file = testing_world::memfd(4096);
   for (std::uint64_t id = 1; id <= 3; ++id) {
@@ -159,7 +159,7 @@ TEST_F(broker_sender, waits_until_descriptors_are_read_when_too_many_are_under_w
   EXPECT_EQ(to.requests.inflight_descriptors, 2U);
 }
 
-TEST_F(broker_sender, closes_a_dropped_connection_once_what_was_sent_before_is_out) {
+TEST_F(broker_sender, closes_a_dropped_connection_after_its_queue) {
   connection& to = connect();
   sender_.send(to, event(7));
   to.dropped = true;
@@ -169,7 +169,7 @@ TEST_F(broker_sender, closes_a_dropped_connection_once_what_was_sent_before_is_o
   EXPECT_EQ(closed_, std::vector<core::session_id>{to.number});
 }
 
-TEST_F(broker_sender, sends_no_more_to_a_peer_that_is_gone_and_has_what_it_sent_read) {
+TEST_F(broker_sender, reads_what_a_closed_peer_sent_before) {
   connection& to = connect();
   peers_.erase(to.number);
   for (int i = 0; i < 3; ++i) {
@@ -178,13 +178,13 @@ TEST_F(broker_sender, sends_no_more_to_a_peer_that_is_gone_and_has_what_it_sent_
     EXPECT_EQ(to.queued_answers, 0U);
   }
   EXPECT_EQ(held(to), 0U);
-  EXPECT_TRUE(closed_.empty());  // once all is read
+  EXPECT_TRUE(closed_.empty());  // not before everything is read
   EXPECT_TRUE(to.may_read());
   to.for_each_lane([](lane& each) { each.readable = false; });
   EXPECT_TRUE(to.is_over());
 }
 
-/// The domain has memory for little more than the connection itself.
+/// A domain with memory for little more than the connection itself.
 class broker_sender_without_memory : public broker_sender {
  protected:
   static core::limits bounds() {
@@ -210,7 +210,7 @@ TEST_F(broker_sender_without_memory, owes_a_resync_for_an_event_beyond_the_share
 
 using broker_turn_loop = testing_world::connection_test;
 
-TEST_F(broker_turn_loop, a_job_that_never_rests_leaves_the_event_loop_its_time) {
+TEST_F(broker_turn_loop, busy_job_leaves_time_for_the_event_loop) {
   turn_loop::job* self = nullptr;
   std::uint64_t turns = 0;
   turn_loop::job job([&] {
@@ -222,9 +222,9 @@ TEST_F(broker_turn_loop, a_job_that_never_rests_leaves_the_event_loop_its_time) 
   self = &job;
   loop_.join(job, "job");
   poll();
-  EXPECT_EQ(turns, 0U) << "nothing has asked";
+  EXPECT_EQ(turns, 0U) << "no turn requested";
   loop_.ask(job);
-  EXPECT_EQ(turns, 0U) << "within the call";
+  EXPECT_EQ(turns, 0U) << "not within the call";
   io_.restart();
   io_.run_for(gpushm_testing::patience(seconds(10)));
   EXPECT_TRUE(io_.stopped());
@@ -232,7 +232,7 @@ TEST_F(broker_turn_loop, a_job_that_never_rests_leaves_the_event_loop_its_time) 
   EXPECT_EQ(rounds_, 1);
 }
 
-TEST_F(broker_turn_loop, a_connection_with_nothing_to_do_or_closed_has_no_turn) {
+TEST_F(broker_turn_loop, idle_or_closed_connection_gets_no_turn) {
   connection& idle = connect();
   loop_.ask(idle);
   connection& gone = connect();

@@ -10,7 +10,7 @@
 namespace gpushm::broker_detail {
 namespace {
 
-/// Lets everybody who asks without end have turns; how much time each got.
+/// Gives turns to members that always request one, and records how much time each gets.
 class race {
  public:
   void add(const std::string& principal, std::uint64_t cost) {
@@ -41,7 +41,7 @@ class race {
   std::vector<std::unique_ptr<runner>> runners_;
 };
 
-TEST(broker_turns, principals_get_equal_time_however_dear_their_packets_are) {
+TEST(broker_turns, principals_get_equal_time) {
   race all;
   all.add("a", 10);
   all.add("b", 1'000);
@@ -50,7 +50,7 @@ TEST(broker_turns, principals_get_equal_time_however_dear_their_packets_are) {
   EXPECT_NEAR(static_cast<double>(all.got(1)), 500'000, 5'000);
 }
 
-TEST(broker_turns, many_members_of_one_principal_get_what_one_would) {
+TEST(broker_turns, members_of_one_principal_share_its_time) {
   race all;
   all.add("good", 10);
   for (int i = 0; i < 100; ++i) {
@@ -63,7 +63,7 @@ TEST(broker_turns, many_members_of_one_principal_get_what_one_would) {
   }
 }
 
-TEST(broker_turns, who_was_idle_is_next_and_has_saved_nothing_up) {
+TEST(broker_turns, idle_member_runs_next_and_saves_no_time) {
   turns order;
   turns::member flood;
   turns::member calm;
@@ -78,7 +78,7 @@ TEST(broker_turns, who_was_idle_is_next_and_has_saved_nothing_up) {
   EXPECT_EQ(&order.next(), &calm);
   order.charge(calm, 100);
   order.ask(calm);
-  // From here on they alternate: nothing is left of the time in which it did not ask.
+  // From here on they alternate: idle time is not saved.
   int turns_of_calm = 0;
   for (int i = 0; i < 100; ++i) {
     turns::member& who = order.next();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a broker counts, and what clients tell it of their opens.
+// The broker's statistics, and clients' reports about their opens.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -32,7 +32,7 @@ class broker_statistics_test : public testing::Test {
   }
 
   client connect() { return client::connect({.socket_path = options_.socket_path}); }
-  // Statistics once `reached` holds for them, or those of ten seconds later.
+  // Returns the statistics once `reached` holds for them, or after ten seconds.
   broker_statistics wait_for(const std::function<bool(const broker_statistics&)>& reached) {
     const auto give_up = std::chrono::steady_clock::now() + 10s;
     for (;;) {
@@ -52,7 +52,7 @@ class broker_statistics_test : public testing::Test {
   std::optional<broker> broker_;
 };
 
-TEST_F(broker_statistics_test, say_what_there_is) {
+TEST_F(broker_statistics_test, gauges_match_the_domain) {
   const std::uint64_t page = base::host_page_bytes();
   client producer = connect();
   segment written = producer.create(
@@ -79,7 +79,7 @@ TEST_F(broker_statistics_test, say_what_there_is) {
   EXPECT_EQ(then.allocated_bytes, 0U);
 }
 
-TEST_F(broker_statistics_test, clients_tell_how_long_their_opens_took_within_two_seconds) {
+TEST_F(broker_statistics_test, clients_report_latencies_within_two_seconds) {
   client producer = connect();
   segment written = producer.create("w", {.size_bytes = 5'000, .device = "host"});
   written.publish();
@@ -96,7 +96,7 @@ TEST_F(broker_statistics_test, clients_tell_how_long_their_opens_took_within_two
   EXPECT_EQ(now.cached_opens, 0U);
 }
 
-TEST_F(broker_statistics_test, a_goodbye_tells_the_rest) {
+TEST_F(broker_statistics_test, goodbye_reports_the_rest) {
   client producer = connect();
   segment written = producer.create(
       "w", {.size_bytes = 5'000, .device = "host", .lifetime = lifetime::persistent});
@@ -114,7 +114,7 @@ TEST_F(broker_statistics_test, a_goodbye_tells_the_rest) {
   EXPECT_EQ(now.cached_opens, 9U);
 }
 
-TEST_F(broker_statistics_test, failures_have_their_reasons) {
+TEST_F(broker_statistics_test, failures_are_counted_by_code) {
   client consumer = connect();
   EXPECT_FALSE(consumer.try_open("absent"));
   EXPECT_FALSE(consumer.try_open("absent"));
@@ -122,7 +122,7 @@ TEST_F(broker_statistics_test, failures_have_their_reasons) {
   EXPECT_EQ(now.open_failures, (std::map<errc, std::uint64_t>{{errc::no_such_segment, 2}}));
 }
 
-TEST(broker_counters, put_a_time_into_the_class_of_its_bound) {
+TEST(broker_counters, latency_is_counted_in_its_bucket) {
   broker_detail::counters counted;
   wire::report told;
   told.open_ns = {0, 10'000, 10'001, 10'000'000'000, 10'000'000'001, UINT64_MAX};
@@ -134,7 +134,7 @@ TEST(broker_counters, put_a_time_into_the_class_of_its_bound) {
   EXPECT_EQ(now.open_latency[1], 1U);
   EXPECT_EQ(now.open_latency[18], 1U);
   EXPECT_EQ(now.open_latency[19], 2U);
-  // A time beyond an hour is no measurement and counts as an hour.
+  // Times above one hour are clamped to one hour.
   EXPECT_EQ(now.open_latency_sum_ns, 20'001U + 20'000'000'001U + 3'600'000'000'000U);
   EXPECT_EQ(now.open_failures, (std::map<errc, std::uint64_t>{{errc::device_not_visible, 1}}));
   EXPECT_EQ(now.cached_opens, 7U);

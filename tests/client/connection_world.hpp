@@ -18,8 +18,7 @@
 
 namespace gpushm::broker_detail::testing_world {
 
-/// Connections of a hub to peers in this process, which take turns. Their ends
-/// are recorded.
+/// Connections of a hub to peers in this process, which take turns. Closes are recorded.
 class connection_test : public testing::Test, protected connection_ender {
  protected:
   explicit connection_test(const core::limits& bounds = {})
@@ -39,7 +38,7 @@ class connection_test : public testing::Test, protected connection_ender {
     });
   }
 
-  /// What a connection does in its turn.
+  /// Called in a connection's turn.
   virtual void step(connection& /*of*/) {}
 
   void close(connection& gone) override {
@@ -66,7 +65,7 @@ class connection_test : public testing::Test, protected connection_ender {
     return *made;
   }
 
-  /// What the peer has not read, answers before events, or as much of it as is asked for.
+  /// Reads up to `most` messages on the peer's side, answers before events.
   std::vector<wire::message> read(const connection& of, std::size_t most = 1'000'000) {
     std::vector<wire::message> result;
     for (const int socket : {peers_[of.number].get(), event_peers_[of.number].get()}) {

@@ -22,7 +22,7 @@ budget::amounts only(resource what, std::uint64_t amount) {
   return result;
 }
 
-/// Takes one after the other, in turn, until none gets any more.
+/// Lets each take in turn until none gets more.
 std::vector<std::uint64_t> grow(budget& of,
                                 const std::vector<std::shared_ptr<account>>& who,
                                 resource what,
@@ -47,7 +47,7 @@ void give_all_back(budget& of, const std::vector<std::shared_ptr<account>>& who,
   EXPECT_EQ(of.used(what), 0U);
 }
 
-TEST(core_budget, one_alone_gets_nearly_all_and_n_get_equal_shares) {
+TEST(core_budget, one_gets_nearly_all_and_several_get_equal_shares) {
   for (const resource what : {resource::memory_bytes,
                               resource::descriptors,
                               resource::connections,
@@ -61,7 +61,7 @@ TEST(core_budget, one_alone_gets_nearly_all_and_n_get_equal_shares) {
         all.push_back(whole.account_of({"uid " + std::to_string(i), true}));
       }
       const auto got = grow(whole, all, what, total / 4096);
-      const double open = static_cast<double>(total) * 31 / 32;  // the operator's part apart
+      const double open = static_cast<double>(total) * 31 / 32;  // without the operator's part
       const double expected = open * 8 / (8 * static_cast<double>(n) + 1);
       for (const std::uint64_t each : got) {
         EXPECT_NEAR(static_cast<double>(each), expected, static_cast<double>(total) / 20)
@@ -72,7 +72,7 @@ TEST(core_budget, one_alone_gets_nearly_all_and_n_get_equal_shares) {
   }
 }
 
-TEST(core_budget, a_newcomer_finds_something_after_one_has_taken_all_it_could) {
+TEST(core_budget, new_principal_gets_something_from_a_full_budget) {
   budget whole(only(resource::descriptors, 10'000), nullptr);
   const auto first = whole.account_of({"uid 1", true});
   grow(whole, {first}, resource::descriptors, 1);
@@ -83,7 +83,7 @@ TEST(core_budget, a_newcomer_finds_something_after_one_has_taken_all_it_could) {
   give_all_back(whole, {first, second}, resource::descriptors);
 }
 
-TEST(core_budget, one_take_of_everything_is_refused_too) {
+TEST(core_budget, taking_everything_in_one_request_is_refused) {
   budget whole(only(resource::descriptors, 10'000), nullptr);
   const auto who = whole.account_of({"uid 1", true});
   EXPECT_FALSE(whole.try_take(*who, resource::descriptors, 10'000));
@@ -93,7 +93,7 @@ TEST(core_budget, one_take_of_everything_is_refused_too) {
   give_all_back(whole, {who}, resource::descriptors);
 }
 
-TEST(core_budget, processes_that_nothing_vouches_for_share_one_bucket) {
+TEST(core_budget, processes_not_vouched_for_share_one_bucket) {
   budget whole(only(resource::connections, 4096), nullptr);
   std::vector<std::shared_ptr<account>> forked;
   for (int i = 0; i < 50; ++i) {
@@ -103,13 +103,13 @@ TEST(core_budget, processes_that_nothing_vouches_for_share_one_bucket) {
   forked.push_back(honest);
   const auto got = grow(whole, forked, resource::connections, 1);
   const std::uint64_t together = whole.used(resource::connections) - got.back();
-  // About half each, however often it forks.
+  // About half each, regardless of the number of forks.
   EXPECT_GT(got.back(), 4096U * 4 / 10);
   EXPECT_LE(together, 4096U / 2 + 50);
   give_all_back(whole, forked, resource::connections);
 }
 
-TEST(core_budget, the_operator_gets_in_when_members_hold_all_they_can) {
+TEST(core_budget, operator_gets_some_when_members_have_all_they_can) {
   budget whole(only(resource::connections, 4096), nullptr);
   std::vector<std::shared_ptr<account>> all;
   for (int i = 0; i < 300; ++i) {
@@ -123,7 +123,7 @@ TEST(core_budget, the_operator_gets_in_when_members_hold_all_they_can) {
   give_all_back(whole, all, resource::connections);
 }
 
-TEST(core_budget, the_quota_is_all_of_one_member_that_is_alone) {
+TEST(core_budget, single_member_may_use_the_whole_quota) {
   budget whole(only(resource::segment_bytes, 1000), nullptr);
   const auto who = whole.account_of({"uid 1", true});
   EXPECT_TRUE(whole.try_take(*who, resource::segment_bytes, 1000));
@@ -136,7 +136,7 @@ TEST(core_budget, the_quota_is_all_of_one_member_that_is_alone) {
   whole.give_back(*other, resource::segment_bytes, 100);
 }
 
-TEST(core_budget, refusals_say_who_holds_what) {
+TEST(core_budget, refusals_report_usage) {
   budget whole(only(resource::descriptors, 1000), nullptr);
   const auto who = whole.account_of({"uid 1", true});
   const auto share = whole.take(*who, resource::descriptors, 900);
@@ -153,7 +153,7 @@ TEST(core_budget, refusals_say_who_holds_what) {
   EXPECT_EQ(whole.used(resource::descriptors), 0U);
 }
 
-TEST(core_budget, accounts_end_with_their_last_user) {
+TEST(core_budget, account_is_destroyed_with_its_last_user) {
   budget whole({}, nullptr);
   {
     const auto one = whole.account_of({"process 1", false});
@@ -164,7 +164,7 @@ TEST(core_budget, accounts_end_with_their_last_user) {
   EXPECT_EQ(whole.account_count(), 0U);
 }
 
-TEST(core_budget, charges_go_back_with_their_object_wherever_it_went) {
+TEST(core_budget, moved_charges_are_given_back_once) {
   budget whole(only(resource::memory_bytes, 64 * mib), nullptr);
   const auto who = whole.account_of({"uid 1", true});
   {
@@ -181,7 +181,7 @@ TEST(core_budget, charges_go_back_with_their_object_wherever_it_went) {
   EXPECT_EQ(who->used(resource::memory_bytes), 0U);
 }
 
-TEST(core_budget, a_full_domain_leaves_room_for_the_others_of_the_process) {
+TEST(core_budget, full_domain_leaves_room_for_other_domains) {
   const auto process = std::make_shared<process_budget>(256 * mib, 10'000);
   std::vector<std::unique_ptr<budget>> domains;
   std::vector<std::shared_ptr<account>> members;
@@ -189,7 +189,7 @@ TEST(core_budget, a_full_domain_leaves_room_for_the_others_of_the_process) {
     domains.push_back(std::make_unique<budget>(only(resource::memory_bytes, 256 * mib), process));
     members.push_back(domains.back()->account_of({"uid 1", true}));
   }
-  for (int i = 0; i < 4; ++i) {  // one after the other takes what it gets
+  for (int i = 0; i < 4; ++i) {  // each takes as much as it gets
     while (domains[static_cast<std::size_t>(i)]->try_take(
         *members[static_cast<std::size_t>(i)], resource::memory_bytes, 4096)) {
     }
@@ -204,7 +204,7 @@ TEST(core_budget, a_full_domain_leaves_room_for_the_others_of_the_process) {
   members.clear();
 }
 
-TEST(core_budget, what_domains_of_several_threads_take_never_exceeds_the_process) {
+TEST(core_budget, concurrent_domains_never_exceed_the_process_budget) {
   const auto process = std::make_shared<process_budget>(0, 10'000);
   std::vector<std::jthread> threads;
   for (int i = 0; i < 8; ++i) {
@@ -226,7 +226,7 @@ TEST(core_budget, what_domains_of_several_threads_take_never_exceeds_the_process
   EXPECT_EQ(process->used(resource::descriptors), 0U);
 }
 
-// ---- the domain's use of it ----
+// ---- use by the domain ----
 
 using namespace testing_world;
 
@@ -276,7 +276,7 @@ class core_share : public testing::Test {
   std::uint64_t request_ = 0;
 };
 
-TEST_F(core_share, an_exporter_is_asked_no_more_than_it_has_answered) {
+TEST_F(core_share, unanswered_questions_to_an_exporter_are_limited) {
   const session_id exporter = join(1);
   reservation legacy = host_segment("w");
   legacy.backend = backend::cuda_ipc;
@@ -291,14 +291,14 @@ TEST_F(core_share, an_exporter_is_asked_no_more_than_it_has_answered) {
   }
   const std::size_t most = domain_.bounds().max_confirmations;
   EXPECT_EQ(seen_.questions().size(), most);
-  // A stopped exporter is not asked again for those that have timed out.
+  // Timed-out questions to a stopped exporter are not replaced by new ones.
   while (domain_.next_deadline()) {
     domain_.tick(at_ms(60'000));
   }
   EXPECT_EQ(seen_.answers().size(), 640U);
   open(importer, "w");
   EXPECT_EQ(seen_.questions().size(), most);
-  // Each answer, also a late one, makes room for a question.
+  // Each answer, even a late one, makes room for a question.
   for (std::size_t i = 0; i < seen_.questions().size(); ++i) {
     domain_.confirmed(exporter, seen_.questions()[i].confirmation, verdict::unchanged);
     domain_.ask_more(exporter);
@@ -308,15 +308,15 @@ TEST_F(core_share, an_exporter_is_asked_no_more_than_it_has_answered) {
   expect_nothing_left();
 }
 
-TEST_F(core_share, many_leases_of_a_dead_session_end_bit_by_bit) {
+TEST_F(core_share, many_leases_of_a_dead_session_end_in_turns) {
   const session_id watcher = join(1);
   domain_.subscribe(watcher, 1, "");
-  const session_id doomed = join(2);
+  const session_id dying = join(2);
   for (int i = 0; i < 2'000; ++i) {
-    make(doomed, "s/" + std::to_string(i));
+    make(dying, "s/" + std::to_string(i));
   }
   seen_.notices().clear();
-  domain_.disconnect(doomed, false);
+  domain_.disconnect(dying, false);
   EXPECT_GT(domain_.segment_count(), 1'000U);
   EXPECT_LT(domain_.segment_count(), 2'000U);
   int turns = 0;
@@ -324,7 +324,7 @@ TEST_F(core_share, many_leases_of_a_dead_session_end_bit_by_bit) {
   while (domain_.work()) {
     seen_.settle();
     ++turns;
-    // Others go on meanwhile.
+    // Other sessions are served meanwhile.
     const auto made = make(watcher, "between");
     domain_.release(watcher, made, 1);
   }
@@ -338,20 +338,20 @@ TEST_F(core_share, many_leases_of_a_dead_session_end_bit_by_bit) {
   expect_nothing_left();
 }
 
-TEST_F(core_share, the_end_of_leases_tells_no_crowd_of_subscribers_at_once) {
+TEST_F(core_share, end_of_leases_limits_events_per_turn) {
   for (std::uint32_t uid = 1; uid <= 40; ++uid) {
     const session_id watcher = join(uid);
     for (std::uint64_t number = 1; number <= 50; ++number) {
       domain_.subscribe(watcher, number, "");
     }
   }
-  const session_id doomed = join(50);
+  const session_id dying = join(50);
   for (int i = 0; i < 20; ++i) {
-    make(doomed, "s/" + std::to_string(i));
+    make(dying, "s/" + std::to_string(i));
   }
   const std::size_t most = 2 * 2'000;  // a death and a removal of one segment
   seen_.notices().clear();
-  domain_.disconnect(doomed, false);
+  domain_.disconnect(dying, false);
   EXPECT_LE(seen_.notices().size(), most);
   for (bool more = true; more;) {
     seen_.notices().clear();
@@ -361,7 +361,7 @@ TEST_F(core_share, the_end_of_leases_tells_no_crowd_of_subscribers_at_once) {
   expect_nothing_left();
 }
 
-TEST_F(core_share, many_that_wait_for_one_name_are_answered_bit_by_bit) {
+TEST_F(core_share, many_opens_of_one_name_are_answered_in_turns) {
   std::vector<session_id> waiters;
   for (int i = 0; i < 20; ++i) {
     waiters.push_back(join(static_cast<std::uint32_t>(10 + i)));
@@ -387,7 +387,7 @@ TEST_F(core_share, many_that_wait_for_one_name_are_answered_bit_by_bit) {
   expect_nothing_left();
 }
 
-TEST_F(core_share, those_that_wait_are_not_given_what_was_removed_meanwhile) {
+TEST_F(core_share, waiting_opens_do_not_get_a_removed_segment) {
   const session_id waiter = join(10);
   for (int k = 0; k < 1'000; ++k) {
     open(waiter, "w", at_ms(1'000'000));
@@ -410,7 +410,7 @@ TEST_F(core_share, those_that_wait_are_not_given_what_was_removed_meanwhile) {
   expect_nothing_left();
 }
 
-TEST_F(core_share, a_muted_session_hears_nothing_and_keeps_its_leases) {
+TEST_F(core_share, muted_session_gets_no_events_and_keeps_its_leases) {
   const session_id watcher = join(1);
   domain_.subscribe(watcher, 1, "");
   const auto made = make(watcher, "mine");
@@ -423,7 +423,7 @@ TEST_F(core_share, a_muted_session_hears_nothing_and_keeps_its_leases) {
   expect_nothing_left();
 }
 
-TEST_F(core_share, a_list_looks_at_nothing_that_the_session_may_not_see) {
+TEST_F(core_share, list_skips_segments_of_others) {
   const session_id other = join(1);
   for (int i = 0; i < 1'000; ++i) {
     domain_.reserve(other, host_segment("hidden/" + std::to_string(i)));
@@ -448,7 +448,7 @@ TEST_F(core_share, a_list_looks_at_nothing_that_the_session_may_not_see) {
   expect_nothing_left();
 }
 
-TEST_F(core_share, metadata_is_charged_as_long_as_anything_has_it) {
+TEST_F(core_share, metadata_is_charged_while_referenced) {
   const session_id creator = join(1);
   const auto made = domain_.reserve(creator, host_segment("w")).generation;
   domain_.attach(creator, made, 0, 1);
@@ -464,7 +464,7 @@ TEST_F(core_share, metadata_is_charged_as_long_as_anything_has_it) {
   expect_nothing_left();
 }
 
-TEST_F(core_share, what_clients_say_of_devices_is_printable_and_sizes_fit_an_address_space) {
+TEST_F(core_share, device_texts_and_sizes_are_checked) {
   const session_id creator = join(1);
   for (const std::string text : {"GPU\x1b]0;x\x07", "GPU\n", "GPU 1", "\xc2\x9b"}) {
     reservation wanted = host_segment("w");
@@ -510,7 +510,7 @@ TEST_F(core_small, one_reservation_cannot_take_all_descriptors) {
   expect_nothing_left();
 }
 
-TEST_F(core_small, reservations_that_attach_nothing_are_bounded_by_memory) {
+TEST_F(core_small, reservations_without_chunks_are_bounded_by_memory) {
   const session_id greedy = join(1);
   int made = 0;
   errc code{};
@@ -527,7 +527,7 @@ TEST_F(core_small, reservations_that_attach_nothing_are_bounded_by_memory) {
   expect_nothing_left();
 }
 
-TEST_F(core_small, a_refused_request_leaves_nothing_taken) {
+TEST_F(core_small, refused_request_takes_nothing) {
   const session_id one = join(1);
   const auto before = domain_.budget().used(resource::memory_bytes);
   error_of([&] { domain_.reserve(one, host_segment("w", 4096, lifetime::leased, 9'999)); });
@@ -539,7 +539,7 @@ TEST_F(core_small, a_refused_request_leaves_nothing_taken) {
   expect_nothing_left();
 }
 
-TEST_F(core_small, many_connections_of_one_uid_leave_room_for_another) {
+TEST_F(core_small, connections_of_one_uid_leave_room_for_another) {
   errc code{};
   try {
     for (;;) {

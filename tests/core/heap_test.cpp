@@ -87,7 +87,7 @@ TEST_F(hub_heap, segment_uses_less_than_1_kib_of_heap) {
   const std::size_t before = heap_bytes_in_use();
   for (std::size_t i = 0; i < count; ++i) {
     make(creator, "models/llama-70b/layer-" + std::to_string(i), lifetime::persistent);
-    tell(reader, wire::open{"models/llama-70b/layer-" + std::to_string(i), 0, 0});
+    send_request(reader, wire::open{"models/llama-70b/layer-" + std::to_string(i), 0, 0});
     take(reader);
   }
   const std::size_t each = (heap_bytes_in_use() - before) / count;

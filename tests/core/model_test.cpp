@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random operations of several sessions on a domain and on a model of it that is too simple to be
-// wrong.
+// Random operations of several sessions on a domain and on a simple model of it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +16,7 @@ using namespace testing_world;
 
 constexpr std::uint32_t broker_uid = 42;
 constexpr limits bounds{.max_segments = 6,
-                        // No quota of the domain: shares of it are core_budget_test's matter.
+                        // No quota of the domain: core_budget_test covers it.
                         .quota_bytes_per_principal = 25'000,
                         .max_descriptors = 30,
                         .descriptors_per_session = 2,
@@ -32,7 +31,7 @@ struct model_segment {
   std::uint32_t chunks = 0;
   std::uint32_t attached = 0;
   bool persistent = false;
-  bool bound = false;  // to its exporter
+  bool bound = false;  // exporter-bound
   bool published = false;
   bool removed = false;
   peer creator;
@@ -55,10 +54,10 @@ struct model_question {
   model_open open;
   gpushm::generation generation = 0;
   int deadline_ms = 0;
-  bool is_new = false;  ///< asked in the course of the last step
+  bool is_new = false;  ///< sent during the last step
 };
 
-using outcome = std::optional<errc>;  // nothing: it worked
+using outcome = std::optional<errc>;  // nullopt: success
 
 class model {
  public:
@@ -70,7 +69,7 @@ class model {
     return {};
   }
 
-  /// Its connection is gone without a goodbye; false: it has nothing.
+  /// The connection closed without a goodbye. Returns false if the session has nothing.
   bool lose(session_id session) {
     const bool has_some = std::any_of(segments.begin(), segments.end(), [&](const auto& entry) {
       return entry.second.creator_session == session || entry.second.leases.contains(session);
@@ -87,7 +86,7 @@ class model {
     return true;
   }
 
-  /// The living session gets what the lost one has, and keeps what `kept` names.
+  /// Session `to` gets everything of the lost session `from` and keeps the generations in `kept`.
   bool resume(session_id from, session_id to, const std::set<gpushm::generation>& kept) {
     const auto at = lost.find(from);
     if (at == lost.end() || !same_principal(at->second, sessions[to])) {
@@ -110,7 +109,7 @@ class model {
     ++resumptions;
     wake(names);
     for (const model_question& question : questions) {
-      // Asked anew; those that came up just now were asked already.
+      // Sent again; questions of this step were sent already.
       if (segments[question.generation].creator_session == to && !question.is_new) {
         asked.push_back({to, question.id, question.generation});
       }
@@ -248,7 +247,7 @@ class model {
     return {};
   }
 
-  /// Those who wait for one of the names, where it can be answered.
+  /// Answers opens that wait for one of the names, if possible.
   void wake(const std::set<std::string>& names) {
     for (const std::string& name : names) {
       for (auto& [generation, segment] : segments) {
@@ -277,7 +276,7 @@ class model {
     }
   }
 
-  /// Only lost sessions hold it.
+  /// True if only lost sessions have leases on it.
   [[nodiscard]] bool waits(const model_segment& segment) const {
     if (segment.bound) {
       return lost.contains(segment.creator_session);
@@ -376,13 +375,13 @@ class model {
   }
 
   void tick(int now_ms) {
-    // Ties in any order: the caller compares sorted answers.
+    // Ties may be in any order: the caller compares sorted answers.
     for (const model_open& open : waiting) {
       if (open.deadline_ms <= now_ms) {
-        const model_segment* there = named(open.name);
+        const model_segment* current = named(open.name);
         fail(open,
-             there != nullptr && there->published && waits(*there) ? errc::writer_ending
-                                                                   : no_such(open.name));
+             current != nullptr && current->published && waits(*current) ? errc::writer_ending
+                                                                         : no_such(open.name));
       }
     }
     std::erase_if(waiting, [&](const model_open& open) { return open.deadline_ms <= now_ms; });
@@ -432,11 +431,11 @@ class model {
   std::vector<model_question> questions;
   std::vector<question> asked;
   std::vector<recorder::loss> losses;
-  std::vector<std::string> dead;  // the oldest first
+  std::vector<std::string> dead;  // oldest first
   std::vector<answer> answers;
-  std::size_t confirmations = 0;  // answers that counted
-  std::size_t deaths = 0;         // names that were remembered
-  std::size_t cancelled = 0;      // opens that waited
+  std::size_t confirmations = 0;  // accepted answers
+  std::size_t deaths = 0;         // remembered names
+  std::size_t cancelled = 0;      // waiting opens
 
  private:
   [[nodiscard]] errc no_such(const std::string& name) const {
@@ -566,7 +565,7 @@ class random_world {
         auto first = static_cast<std::uint32_t>(pick(3));
         std::size_t count = pick(4);
         const auto at = model_.segments.find(generation);
-        if (pick(4) != 0 && at != model_.segments.end()) {  // what a good client would do
+        if (pick(4) != 0 && at != model_.segments.end()) {  // as a correct client does
           session = at->second.creator_session;
           first = at->second.attached;
           count = at->second.chunks - first;
@@ -623,7 +622,7 @@ class random_world {
       case 16:
       case 17: {
         std::uint64_t id = pick(4);
-        if (!model_.questions.empty() && pick(6) != 0) {  // what a good exporter would do
+        if (!model_.questions.empty() && pick(6) != 0) {  // as a correct exporter does
           const model_question& question = model_.questions[pick(model_.questions.size())];
           id = question.id;
           const auto at = model_.segments.find(question.generation);
@@ -669,7 +668,7 @@ class random_world {
     }
   }
 
-  /// Its fence comes, or its process comes back as another session.
+  /// The fence of a lost session is reached, or its process resumes it with another session.
   void be_lost(session_id session) {
     if (pick(2) == 0 || !come_back(session)) {
       model_.disconnect(session, false);
@@ -681,18 +680,19 @@ class random_world {
     }
   }
 
-  /// With a part of its leases; now and then one of another principal tries.
+  /// Resumes with some of its leases; sometimes another principal tries.
   bool come_back(session_id session) {
-    session_id heir = 1;
-    while (heir <= 5 && (model_.sessions.contains(heir) || model_.lost.contains(heir))) {
-      ++heir;
+    session_id successor = 1;
+    while (successor <= 5 &&
+           (model_.sessions.contains(successor) || model_.lost.contains(successor))) {
+      ++successor;
     }
     const peer who = pick(5) == 0 ? peers[pick(std::size(peers))] : model_.lost[session];
-    if (heir > 5 || model_.connect(heir, who)) {
+    if (successor > 5 || model_.connect(successor, who)) {
       return false;
     }
-    domain_.connect(heir, who);
-    domain_.subscribe(heir, 1, "");
+    domain_.connect(successor, who);
+    domain_.subscribe(successor, 1, "");
     std::set<gpushm::generation> kept;
     std::vector<std::uint64_t> generations;
     std::vector<std::uint64_t> counts;
@@ -704,10 +704,10 @@ class random_world {
         counts.push_back(lease->second);
       }
     }
-    const bool resumed = model_.resume(session, heir, kept);
-    EXPECT_EQ(domain_.resume(session, heir), resumed);
+    const bool resumed = model_.resume(session, successor, kept);
+    EXPECT_EQ(domain_.resume(session, successor), resumed);
     if (resumed) {
-      domain_.keep(heir, generations, counts, false);
+      domain_.keep(successor, generations, counts, false);
     }
     return resumed;
   }
@@ -735,16 +735,16 @@ class random_world {
     check_losses();
     check_leases();
     check_answers();
-    for (const notice& heard : seen_.notices()) {
-      ASSERT_TRUE(was_published_.count(heard.generation) != 0 || published_now(heard.generation))
-          << "told of a segment that nobody may see";
-      was_published_.insert(heard.generation);
-      ASSERT_EQ(model_.sessions.count(heard.session), 1U);
+    for (const notice& event : seen_.notices()) {
+      ASSERT_TRUE(was_published_.count(event.generation) != 0 || published_now(event.generation))
+          << "event of an unpublished segment";
+      was_published_.insert(event.generation);
+      ASSERT_EQ(model_.sessions.count(event.session), 1U);
     }
     seen_.notices().clear();
   }
 
-  void everybody_leaves() {
+  void disconnect_all() {
     for (session_id session = 1; session <= 5; ++session) {
       domain_.disconnect(session, false);
       model_.disconnect(session, false);
@@ -772,7 +772,7 @@ class random_world {
     std::set<gpushm::generation> freed(seen_.freed_generations().begin(),
                                        seen_.freed_generations().end());
     EXPECT_EQ(freed.size(), seen_.freed_generations().size()) << "freed twice";
-    EXPECT_EQ(freed.size(), generation_) << "made, but never freed";
+    EXPECT_EQ(freed.size(), generation_) << "created, but never freed";
   }
 
   [[nodiscard]] std::size_t made() const { return generation_; }
@@ -819,7 +819,7 @@ class random_world {
   }
 
   void reserve(session_id session) {
-    // One after the other: compilers evaluate arguments in different orders.
+    // In separate statements: compilers evaluate arguments in different orders.
     const std::string wanted_name = name();
     const std::uint64_t size = 4096 * (1 + pick(3));
     const lifetime life = pick(3) == 0 ? lifetime::persistent : lifetime::leased;
@@ -917,7 +917,7 @@ class random_world {
   int now_ms_ = 0;
 };
 
-TEST(domain_and_model, agree_after_every_random_step) {
+TEST(domain_and_model, agree_after_random_steps) {
   std::size_t made = 0;
   std::size_t granted = 0;
   std::size_t lost = 0;
@@ -937,7 +937,7 @@ TEST(domain_and_model, agree_after_every_random_step) {
         return;
       }
     }
-    world.everybody_leaves();
+    world.disconnect_all();
     made += world.made();
     granted += world.granted();
     lost += world.lost();
@@ -947,7 +947,7 @@ TEST(domain_and_model, agree_after_every_random_step) {
     lost_connections += world.ended_without_goodbye();
     resumed += world.resumed();
   }
-  // Otherwise the random steps prove nothing.
+  // Check that the random steps covered enough.
   EXPECT_GT(made, 400U);
   EXPECT_GT(granted, 1'000U);
   EXPECT_GT(lost, 400U);
