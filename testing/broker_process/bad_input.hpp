@@ -18,8 +18,8 @@
 
 namespace gpushm_tests {
 
-/// The code of the error that `call` throws, which must have a cause and a next step; nothing when
-/// it throws none.
+/// Returns the code of the error that `call` throws, which must have a cause and a next step;
+/// nullopt if it throws none.
 template <typename Call>
 std::optional<gpushm::errc> code_of(Call&& call) {
   try {
@@ -32,7 +32,7 @@ std::optional<gpushm::errc> code_of(Call&& call) {
   return std::nullopt;
 }
 
-/// A broker in its own process, and a client that must not notice what others do to it.
+/// A broker in a separate process, and a client that bad input from others must not affect.
 class bad_input : public ::testing::Test {
  protected:
   explicit bad_input(const std::vector<std::string>& limits = {})
@@ -40,7 +40,8 @@ class bad_input : public ::testing::Test {
 
   void SetUp() override { before_ = settled_holdings_of(everybody()); }
 
-  /// What every test here ends with: the broker lives, serves, and holds what it held at the start.
+  /// Checks after every test that the broker runs, serves, and has the same resources as at the
+  /// start.
   void TearDown() override {
     EXPECT_TRUE(broker_.process().running()) << broker_.process().output().everything();
     EXPECT_TRUE(back_to(before_, everybody(), std::chrono::seconds(5)));
@@ -51,7 +52,7 @@ class bad_input : public ::testing::Test {
 
   [[nodiscard]] raw_client greeted() const { return raw_client::greeted(broker_.socket_path()); }
   [[nodiscard]] std::vector<pid_t> everybody() const { return {broker_.pid(), ::getpid()}; }
-  /// The sessions that are ending with leases on `name`, when its creator is first seen gone.
+  /// Number of ending sessions with leases on `name` when its creator is first reported as gone.
   [[nodiscard]] std::optional<std::uint32_t> ending_when_its_creator_went(
       const std::string& name) const {
     auto asking = greeted();

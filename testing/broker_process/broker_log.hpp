@@ -11,8 +11,8 @@
 
 namespace gpushm_tests {
 
-/// Keeps the log of a broker in this process, and prints it when the test has failed: what ended a
-/// connection is known there only. One at a time; declare it before the broker. Thread-safe.
+/// Records the log of a broker in this process and prints it if the test has failed: only the log
+/// shows what ended a connection. One at a time; declare it before the broker. Thread-safe.
 class broker_log {
  public:
   broker_log() {

@@ -19,7 +19,7 @@ class cli {
   [[nodiscard]] const gpushm_testing::temp_dir& directory() const noexcept { return directory_; }
   [[nodiscard]] std::string socket() const { return directory_ / "socket"; }
 
-  /// How `gpushm ARGUMENTS` is started here; $GPUSHM_SOCKET names the socket.
+  /// Options to start `gpushm ARGUMENTS`; $GPUSHM_SOCKET names the socket.
   [[nodiscard]] gpushm_testing::spawn_options command(std::vector<std::string> arguments) const {
     gpushm_testing::spawn_options options;
     options.argv = {gpushm_testing::own_program("gpushm")};
@@ -45,8 +45,8 @@ class cli {
   gpushm_testing::temp_dir directory_{0755};
 };
 
-/// CRC-32C (Castagnoli) of `bytes` as eight hexadecimal digits, bit by bit: slow, and nothing in
-/// common with what it checks.
+/// CRC-32C (Castagnoli) of `bytes` as eight hexadecimal digits, bit by bit: slow, but independent
+/// of the implementation under test.
 [[nodiscard]] inline std::string crc32c_text(std::string_view bytes) {
   std::uint32_t sum = 0xffffffffU;
   for (const char byte : bytes) {

@@ -11,7 +11,7 @@
 namespace gpushm_tests {
 namespace {
 
-constexpr std::string_view our_files = "memfd:gpushm";
+constexpr std::string_view project_files = "memfd:gpushm";
 
 }  // namespace
 
@@ -19,15 +19,15 @@ holdings holdings_of(const std::vector<pid_t>& pids) {
   holdings sum;
   for (const auto pid : pids) {
     for (const auto& [kind, count] : gpushm_testing::count_descriptors(pid)) {
-      // The test's own pipes to its children, and what watches them, come and go with those.
+      // The test's pipes to its children and the watches on them come and go with the children.
       const bool harness = pid == ::getpid() && (kind == "pipe" || kind == "anon_inode:[pidfd]");
       if (!harness) {
         sum.descriptors[kind] += count;
       }
     }
-    sum.mappings += gpushm_testing::count_mappings(pid, our_files);
+    sum.mappings += gpushm_testing::count_mappings(pid, project_files);
   }
-  sum.bytes = gpushm_testing::shared_memory_bytes(pids, our_files);
+  sum.bytes = gpushm_testing::shared_memory_bytes(pids, project_files);
   return sum;
 }
 
@@ -61,7 +61,7 @@ std::string to_text(const holdings& value) {
     return ::testing::AssertionSuccess();
   }
   return ::testing::AssertionFailure()
-         << "something was left over\n  expected: " << to_text(expected)
+         << "resources were left over\n  expected: " << to_text(expected)
          << "\n  held:     " << to_text(now);
 }
 

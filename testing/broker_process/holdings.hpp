@@ -13,8 +13,8 @@
 
 namespace gpushm_tests {
 
-/// What a set of processes holds of the project's memory, and their descriptors. Pipes and pidfds
-/// of this process are left out: the harness has them.
+/// A set of processes' mappings of the project's memory, and their descriptors. Without pipes and
+/// pidfds of this process, which belong to the harness.
 struct holdings {
   gpushm_testing::descriptor_counts descriptors;
   std::size_t mappings = 0;  ///< of the project's memfds
@@ -23,12 +23,12 @@ struct holdings {
 };
 
 [[nodiscard]] holdings holdings_of(const std::vector<pid_t>& pids);
-/// The same once nothing has changed for a tenth of a second: who has just answered may still have
-/// to close what it sent.
+/// The same once nothing has changed for a tenth of a second: a process that has just answered may
+/// still have to close what it sent.
 [[nodiscard]] holdings settled_holdings_of(const std::vector<pid_t>& pids);
 [[nodiscard]] std::string to_text(const holdings& value);
 
-/// Passes when the processes hold exactly `expected` again within `timeout`; else tells both.
+/// Passes if the processes hold exactly `expected` again within `timeout`; else reports both.
 [[nodiscard]] ::testing::AssertionResult back_to(
     const holdings& expected,
     const std::vector<pid_t>& pids,

@@ -9,8 +9,8 @@
 
 namespace gpushm_tests {
 
-/// Variables of this process, which programs started from here get; as before at the end. For tests
-/// whose process has no other thread that reads them. Distinct objects: unsafe.
+/// Sets environment variables of this process, which started programs inherit, and restores them on
+/// destruction. For tests in which no other thread reads them. Distinct objects: unsafe.
 class scoped_variables {
  public:
   explicit scoped_variables(const std::vector<std::pair<std::string, std::string>>& values) {

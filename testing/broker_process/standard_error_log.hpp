@@ -10,8 +10,8 @@
 
 namespace gpushm_tests {
 
-/// Sends the library's warnings to standard error, "log of PID: TEXT" each, for a test to show.
-/// Without locks: a forked child says something too.
+/// Writes the library's warnings to standard error as "log of PID: TEXT", for tests. Without locks,
+/// because forked children log, too.
 inline void log_to_standard_error() {
   gpushm::set_log_sink([](gpushm::log_level level, std::string_view text) {
     if (level >= gpushm::log_level::warning) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `gpushm serve`: readiness, sockets of others, a clean stop; and `gpushm demo`, which starts it.
+// `gpushm serve`: readiness, existing sockets, a clean stop; and `gpushm demo`, which starts it.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,14 +49,14 @@ class serve_test : public ::testing::Test {
   cli cli_;
 };
 
-TEST_F(serve_test, the_ready_line_comes_when_clients_can_connect) {
+TEST_F(serve_test, ready_line_is_printed_when_clients_can_connect) {
   for (int i = 0; i < 20; ++i) {
     auto broker = cli_.serve();
     EXPECT_EQ(cli_.run({"ls"}).status, exited(0));
   }
 }
 
-TEST_F(serve_test, a_ready_descriptor_gets_a_line_feed) {
+TEST_F(serve_test, ready_descriptor_gets_a_line_feed) {
   const auto ready = cli_.directory() / "ready";
   auto options = cli_.command({"serve", "--ready-fd", "7"});
   std::string script = "exec 7>\"$READY\"; exec \"$0\" \"$@\"";
@@ -73,7 +73,7 @@ TEST_F(serve_test, a_ready_descriptor_gets_a_line_feed) {
   EXPECT_EQ(cli_.run({"ls"}).status, exited(0));
 }
 
-TEST_F(serve_test, the_service_manager_is_told_of_start_and_stop) {
+TEST_F(serve_test, service_manager_is_notified_of_start_and_stop) {
   const auto path = cli_.directory() / "notify";
   const gpushm::base::unique_fd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
@@ -98,7 +98,7 @@ TEST_F(serve_test, the_service_manager_is_told_of_start_and_stop) {
   EXPECT_EQ(broker.wait_exit(seconds(20)), exited(0));
 }
 
-TEST_F(serve_test, a_clean_stop_reports_what_is_lost_and_takes_the_socket_away) {
+TEST_F(serve_test, clean_stop_reports_losses_and_removes_the_socket) {
   auto broker = cli_.serve();
   create_persistent("kept/one");
   create_persistent("kept/two");
@@ -106,16 +106,16 @@ TEST_F(serve_test, a_clean_stop_reports_what_is_lost_and_takes_the_socket_away) 
   holder.wait_for_line("^created", seconds(20));
   broker.kill(SIGTERM);
   EXPECT_EQ(broker.wait_exit(seconds(20)), exited(0)) << broker.output().everything();
-  const auto said = broker.output().everything();
-  EXPECT_THAT(said, HasSubstr("lost persistent segment \"kept/one\""));
-  EXPECT_THAT(said, HasSubstr("lost persistent segment \"kept/two\""));
-  EXPECT_THAT(said, Not(HasSubstr("\"leased\"")));
+  const auto log_text = broker.output().everything();
+  EXPECT_THAT(log_text, HasSubstr("lost persistent segment \"kept/one\""));
+  EXPECT_THAT(log_text, HasSubstr("lost persistent segment \"kept/two\""));
+  EXPECT_THAT(log_text, Not(HasSubstr("\"leased\"")));
   EXPECT_FALSE(std::filesystem::exists(cli_.socket()));
   EXPECT_EQ(holder.wait_exit(seconds(20)), exited(1)) << holder.output().everything();
   EXPECT_THAT(holder.text(stream::err), HasSubstr("the broker is gone"));
 }
 
-TEST_F(serve_test, signals_that_stop_are_terminate_and_interrupt) {
+TEST_F(serve_test, sigterm_and_sigint_stop) {
   for (const int number : {SIGTERM, SIGINT}) {
     auto broker = cli_.serve();
     broker.kill(number);
@@ -123,7 +123,7 @@ TEST_F(serve_test, signals_that_stop_are_terminate_and_interrupt) {
   }
 }
 
-TEST_F(serve_test, the_socket_of_a_dead_broker_is_replaced) {
+TEST_F(serve_test, socket_of_a_dead_broker_is_replaced) {
   auto dead = cli_.serve();
   dead.kill(SIGKILL);
   EXPECT_EQ(dead.wait_exit(seconds(20)), killed_by(SIGKILL));
@@ -132,7 +132,7 @@ TEST_F(serve_test, the_socket_of_a_dead_broker_is_replaced) {
   EXPECT_EQ(cli_.run({"ls"}).status, exited(0));
 }
 
-TEST_F(serve_test, the_socket_of_a_live_broker_is_refused_and_left_alone) {
+TEST_F(serve_test, socket_of_a_live_broker_is_left_alone) {
   auto first = cli_.serve();
   create_persistent("still-there");
   const auto second = cli_.run({"serve"});
@@ -143,7 +143,7 @@ TEST_F(serve_test, the_socket_of_a_live_broker_is_refused_and_left_alone) {
   EXPECT_EQ(cli_.run({"stat", "still-there"}).status, exited(0));
 }
 
-TEST_F(serve_test, a_path_that_is_no_socket_is_left_alone) {
+TEST_F(serve_test, path_that_is_not_a_socket_is_left_alone) {
   std::ofstream(cli_.socket()) << "precious";
   const auto refused = cli_.run({"serve"});
   EXPECT_EQ(refused.status, exited(1)) << refused.err;
@@ -152,7 +152,7 @@ TEST_F(serve_test, a_path_that_is_no_socket_is_left_alone) {
   EXPECT_EQ(contents, "precious");
 }
 
-TEST_F(serve_test, the_mode_is_the_one_asked_for_whatever_the_umask) {
+TEST_F(serve_test, mode_does_not_depend_on_the_umask) {
   for (const auto& [text, mode] :
        std::vector<std::pair<std::string, mode_t>>{{"0600", 0600}, {"0666", 0666}}) {
     const auto broker = cli_.serve({"--mode", text});
@@ -163,7 +163,7 @@ TEST_F(serve_test, the_mode_is_the_one_asked_for_whatever_the_umask) {
   }
 }
 
-TEST_F(serve_test, a_directory_that_is_not_there_or_not_writable_is_told) {
+TEST_F(serve_test, missing_or_read_only_directory_is_reported) {
   const auto missing = cli_.run({"serve", "--socket", "/nonexistent/socket"});
   EXPECT_EQ(missing.status, exited(1));
   EXPECT_THAT(missing.err, HasSubstr("/nonexistent"));
@@ -175,7 +175,7 @@ TEST_F(serve_test, a_directory_that_is_not_there_or_not_writable_is_told) {
 
 class demo_test : public serve_test {
  protected:
-  /// Whatever the demo made is gone: its directory is under TMPDIR, which is ours.
+  /// True if the demo left nothing: its directory is under TMPDIR, which this test sets.
   void TearDown() override { EXPECT_TRUE(std::filesystem::is_empty(cli_.directory().path())); }
 };
 
@@ -190,7 +190,7 @@ TEST_F(demo_test, passes_on_the_host) {
 
 TEST_F(demo_test, passes_with_each_process_isolated) {
   if (::geteuid() != 0) {
-    GTEST_SKIP() << "namespaces of its own need root here";
+    GTEST_SKIP() << "separate namespaces need root here";
   }
   const auto result =
       cli_.run({"demo", "--device", "host", "--size", "3MiB", "--isolated", "--json"});
@@ -202,7 +202,7 @@ TEST_F(demo_test, passes_with_each_process_isolated) {
   EXPECT_EQ(document.at("error"), nullptr);
 }
 
-TEST_F(demo_test, sees_one_wrong_byte_wherever_it_is) {
+TEST_F(demo_test, detects_one_wrong_byte) {
   for (const char* stage : {"fill", "rewrite", "survive"}) {
     const auto result =
         cli_.run({"demo", "--device", "host", "--size", "1MiB", "--corrupt", stage, "--json"});
@@ -213,7 +213,7 @@ TEST_F(demo_test, sees_one_wrong_byte_wherever_it_is) {
   }
 }
 
-TEST_F(demo_test, a_device_that_is_not_there_is_a_failure) {
+TEST_F(demo_test, missing_device_is_a_failure) {
   const auto result =
       cli_.run({"demo", "--device", "GPU-00000000-0000-0000-0000-000000000000", "--size", "1MiB"});
   EXPECT_EQ(result.status, exited(1)) << result.out;

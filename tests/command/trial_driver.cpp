@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// trial_driver GPUSHM SOCKET [--own-namespaces]: starts two trial workers, lets one of them export
-// memory of GPU 0 in a trial that never goes on, and waits to be killed.
+// trial_driver GPUSHM SOCKET [--own-namespaces]: starts two trial workers, lets one export memory
+// of GPU 0 in a trial that never continues, and waits to be killed.
 
 #include <unistd.h>
 

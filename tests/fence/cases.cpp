@@ -6,9 +6,10 @@ namespace gpushm::fence_rounds {
 std::vector<setting> all_settings() {
   std::vector<setting> result;
   const auto add = [&](const char* name, const victim_options& options, unsigned victims = 1) {
-    // Who is sent the driver's files is not a descendant: nothing shows that it has them.
+    // A process that is sent the driver's files is not a descendant: nothing reveals that it has
+    // them.
     const bool fenced = options.others != holder::bystander;
-    // Each with kernels and with copies, unless it names its work.
+    // Each with kernels and with copies, unless it specifies its work.
     if (options.does == work::kernel) {
       victim_options copies = options;
       copies.does = work::copies;

@@ -7,7 +7,7 @@
 
 namespace gpushm::fence_rounds {
 
-/// Every kind of death that is measured, the short ones first.
+/// Every measured kind of death, short ones first.
 [[nodiscard]] std::vector<setting> all_settings();
 
 }  // namespace gpushm::fence_rounds

@@ -7,21 +7,21 @@
 
 namespace gpushm::fence_rounds {
 
-/// What both programs can be asked for; the last two by `gpushm_fence_proof` alone.
+/// Arguments of both programs; the last two only of `gpushm_fence_proof`.
 struct arguments {
   unsigned rounds = 0;
   std::vector<std::string> only = {};
   std::string json = {};
   bool list = false;
-  unsigned jobs = 0;  ///< 0 as a default: the program has neither
+  unsigned jobs = 0;  ///< default 0: the program accepts neither
   bool torch = false;
 };
 
-/// Changes `defaults` by the words of a command line. Throws std::runtime_error that names the word
-/// that is wrong.
+/// Overrides `defaults` with a command line. Throws std::runtime_error that names the invalid
+/// argument.
 [[nodiscard]] arguments parse(int argc, char** argv, arguments defaults);
 
-/// Their least, median and largest; empty for none.
+/// Minimum, median and maximum; empty if there are no values.
 [[nodiscard]] nlohmann::ordered_json spread(std::vector<double> values);
 
 }  // namespace gpushm::fence_rounds

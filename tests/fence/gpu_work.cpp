@@ -11,7 +11,7 @@ using namespace gpushm::cuda;
 
 namespace {
 
-/// Ten seconds at 2 GHz: longer than a round.
+/// Ten seconds at 2 GHz: longer than any round.
 constexpr std::uint64_t cycles = 20'000'000'000;
 constexpr int copies_ahead = 2'000;
 

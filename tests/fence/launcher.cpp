@@ -45,7 +45,7 @@ again:
 }
 )";
 
-// The functions of the driver that gpushm itself has no use for (cuda.h of CUDA 12).
+// Driver functions that gpushm itself does not use (cuda.h of CUDA 12).
 using load_data = cuda::CUresult (*)(void** module, const void* image);
 using get_function = cuda::CUresult (*)(void** function, void* module, const char* name);
 using launch_kernel = cuda::CUresult (*)(void* function,

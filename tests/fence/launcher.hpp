@@ -10,7 +10,7 @@ namespace gpushm::fence_rounds {
 /// Throws std::runtime_error with the driver's text for anything but success.
 void check(cuda::CUresult result, const char* call);
 
-/// A kernel that writes without end: thread i stores the GPU's clock at word i of `where`, for i
+/// A kernel that writes repeatedly: thread i stores the GPU's clock at word i of `where`, for i
 /// below `words`, until `limit_cycles` have passed. Compiled by the driver from PTX.
 ///
 /// Distinct objects: safe. Shared objects: safe (immutable). Lives until the process ends.

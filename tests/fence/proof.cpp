@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kills writers that use the library, in the middle of the work of their GPU, and looks whether any
-// byte of what they shared changes after the broker has reported their death. Exits with 1 when one
-// did, when a writer did not write, or when a death was reported while a process could still write.
+// Kills writers that use the library during their GPU work, and checks whether any shared byte
+// changes after the broker has reported their death. Exits with 1 if one did, if a writer did not
+// write, or if a death was reported while a process could still write.
 //
 //   gpushm_fence_proof [--rounds N] [--jobs N] [--only PREFIX[,PREFIX...]] [--torch] [--json FILE]
 //                      [--list]
 //
-// N rounds in all, divided among the cases, four at a time; with fake GPUs, too. --torch: PyTorch
-// processes with three loader workers besides, forked after gpushm was loaded, and before.
+// N rounds in total, divided among the cases, four at a time; also with fake GPUs. --torch: also
+// PyTorch processes with three loader workers, forked after gpushm was loaded or before.
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ using std::chrono::seconds;
 
 /// How long memory is watched after the report.
 constexpr milliseconds settle{200};
-/// How long a child that may write is left alone after its parent's death.
+/// How long a child that may write is left running after its parent's death.
 constexpr milliseconds with_child{1'000};
 constexpr seconds most_to_report{60};
 
@@ -61,7 +61,7 @@ struct proof_case {
   std::string name;
   proof_options writer;
   place where = place::plain;
-  const char* torch = nullptr;  ///< when PyTorch shares: "shared-first", "workers-first"
+  const char* torch = nullptr;  ///< order in PyTorch: "shared-first", "workers-first"
 };
 
 std::vector<proof_case> all_cases(bool peers, bool torch) {
@@ -158,10 +158,10 @@ child start_writer(const proof_case& what,
   return child::start(options);
 }
 
-/// Looks at the first bytes of a segment, in device memory.
-class sight_of_memory {
+/// Reads the first bytes of a segment in device memory.
+class memory_reader {
  public:
-  sight_of_memory(const gpushm::segment& of, const std::string& device)
+  memory_reader(const gpushm::segment& of, const std::string& device)
       : at_(reinterpret_cast<std::uintptr_t>(of.data())) {
     check(cu_->cuCtxSetCurrent(gpushm::driver::primary_context(
               gpushm::driver::find_device(device).handle, "watch", {})),
@@ -171,15 +171,15 @@ class sight_of_memory {
     check(cu_->cuMemHostAlloc(&memory, watched_bytes, 0), "cuMemHostAlloc");
     now_ = static_cast<std::byte*>(memory);
   }
-  sight_of_memory(const sight_of_memory&) = delete;
-  sight_of_memory& operator=(const sight_of_memory&) = delete;
-  ~sight_of_memory() {
+  memory_reader(const memory_reader&) = delete;
+  memory_reader& operator=(const memory_reader&) = delete;
+  ~memory_reader() {
     cu_->cuStreamDestroy_v2(stream_);
     cu_->cuMemFreeHost(now_);
   }
 
-  /// Whether it differs from what the last look saw.
-  bool look() {
+  /// Returns true if the bytes differ from the previous call.
+  bool read() {
     check(cu_->cuMemcpyDtoHAsync_v2(now_, at_, watched_bytes, stream_), "cuMemcpyDtoHAsync");
     check(cu_->cuStreamSynchronize(stream_), "cuStreamSynchronize");
     const bool differs =
@@ -187,11 +187,11 @@ class sight_of_memory {
     before_.assign(now_, now_ + watched_bytes);
     return differs;
   }
-  /// How many of the looks within this time differed from the one before.
+  /// Number of reads within this time that differed from the previous one.
   int changes_within(milliseconds time) {
     int changes = 0;
     for (const auto end = clock_type::now() + time; clock_type::now() < end;) {
-      changes += look() ? 1 : 0;
+      changes += read() ? 1 : 0;
     }
     return changes;
   }
@@ -206,17 +206,17 @@ class sight_of_memory {
 
 struct proof_round {
   double reported_ms = 0;     ///< from the kill to the report
-  double last_change_ms = 0;  ///< the latest moment at which the memory can have changed
+  double last_change_ms = 0;  ///< upper bound of the time of the last change
   bool wrote = false;         ///< before the kill
   bool changed_after = false;
-  bool reported_early = false;  ///< while the writer, or a child, could write
+  bool reported_early = false;  ///< while the writer or a child could still write
   std::string waited_for;
 };
 
-/// Whether the death is among the events that have come since the last call.
+/// True if events received since the last call include the death.
 bool is_reported(gpushm::subscription& events) {
-  while (const auto heard = events.next(milliseconds(0))) {
-    if (heard->kind == gpushm::event_kind::peer_died) {
+  while (const auto event = events.next(milliseconds(0))) {
+    if (event->kind == gpushm::event_kind::peer_died) {
       return true;
     }
   }
@@ -239,9 +239,9 @@ proof_round run_round(const proof_case& what, const std::string& socket, unsigne
   if (!peer_writer) {
     memory = client.open(name, {.device = device});
   }
-  sight_of_memory sight(*memory, device);
+  memory_reader sight(*memory, device);
   proof_round result;
-  // At another moment of its work in each round.
+  // At a different time of its work in each round.
   constexpr unsigned moments = 100;
   result.wrote = sight.changes_within(milliseconds(20 + number * 37 % moments)) > 1;
   if (has_fake_gpus()) {
@@ -257,21 +257,21 @@ proof_round run_round(const proof_case& what, const std::string& socket, unsigne
   writer.kill(SIGKILL);
   bool child_lives = what.writer.leaves == offspring::cloned;
   while (!reported) {
-    if (sight.look()) {
+    if (sight.read()) {
       result.last_change_ms = since_kill();
     }
     if (is_reported(events)) {
       reported = true;
       result.reported_early = child_lives;
     }
-    for (const auto& said : client.list(name)) {
-      if (said.ending != 0) {
-        result.waited_for = gpushm::to_string(said.ending_waits);
+    for (const auto& shown : client.list(name)) {
+      if (shown.ending != 0) {
+        result.waited_for = gpushm::to_string(shown.ending_waits);
       }
     }
     if (child_lives && clock_type::now() - killed > with_child) {
-      const auto& said = writer.text(gpushm_testing::stream::out);
-      ::kill(std::stoi(said.substr(said.find("child ") + 6)), SIGKILL);
+      const auto& output = writer.text(gpushm_testing::stream::out);
+      ::kill(std::stoi(output.substr(output.find("child ") + 6)), SIGKILL);
       child_lives = false;
     }
     if (clock_type::now() - killed > most_to_report) {
@@ -279,13 +279,13 @@ proof_round run_round(const proof_case& what, const std::string& socket, unsigne
     }
   }
   result.reported_ms = since_kill();
-  static_cast<void>(sight.look());
+  static_cast<void>(sight.read());
   result.changed_after = sight.changes_within(settle) != 0;
   return result;
 }
 
-/// What is kept of the rounds of one case.
-nlohmann::ordered_json told(const std::string& name, const std::vector<proof_round>& rounds) {
+/// Summary of the rounds of one case.
+nlohmann::ordered_json summary(const std::string& name, const std::vector<proof_round>& rounds) {
   std::vector<double> reported;
   std::vector<double> changed;
   int after = 0;
@@ -335,7 +335,7 @@ int prove(const arguments& wanted) {
   std::vector<std::vector<proof_round>> seen(cases.size());
   std::string failure;
   {
-    std::mutex mutex;  // of both
+    std::mutex mutex;  // protects `seen` and `failure`
     std::atomic<unsigned> next{0};
     std::vector<std::jthread> workers;
     for (unsigned i = 0; i < wanted.jobs; ++i) {
@@ -343,9 +343,9 @@ int prove(const arguments& wanted) {
         for (unsigned round = next++; round < wanted.rounds; round = next++) {
           const std::size_t which = round % cases.size();
           try {
-            const auto told = run_round(cases[which], folder / "socket", round);
+            const auto summary = run_round(cases[which], folder / "socket", round);
             const std::scoped_lock lock(mutex);
-            seen[which].push_back(told);
+            seen[which].push_back(summary);
           } catch (const std::exception& why) {
             const std::scoped_lock lock(mutex);
             failure = cases[which].name + ": " + why.what();
@@ -370,7 +370,7 @@ int prove(const arguments& wanted) {
       continue;
     }
     done += seen[i].size();
-    auto entry = told(cases[i].name, seen[i]);
+    auto entry = summary(cases[i].name, seen[i]);
     const auto text = [&](const char* of) {
       std::array<char, 48> line{};
       std::snprintf(line.data(),

@@ -29,7 +29,7 @@ namespace gpushm::fence_rounds {
 
 namespace {
 
-/// The work of a fake GPU: this process's memory is what the watcher sees.
+/// The work of a fake GPU: the watcher sees this process's memory.
 void write_for_ever(std::uintptr_t target) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): the fake driver's addresses are this process's own
   auto* const words = reinterpret_cast<std::atomic<std::uint64_t>*>(target);
@@ -41,7 +41,7 @@ void write_for_ever(std::uintptr_t target) {
   }
 }
 
-void say(const std::string& line) {
+void print_line(const std::string& line) {
   const std::string text = line + "\n";
   static_cast<void>(!::write(STDOUT_FILENO, text.data(), text.size()));
 }
@@ -54,11 +54,11 @@ void leave_child(offspring how, std::optional<std::uintptr_t> fake_target) {
     throw std::runtime_error("no child process");
   }
   if (child != 0) {
-    say("child " + std::to_string(child));
+    print_line("child " + std::to_string(child));
     return;
   }
-  ::setpgid(0, 0);  // the watcher ends the group of its parent
-  ::alarm(60);      // should the watcher die
+  ::setpgid(0, 0);  // the watcher kills its parent's process group
+  ::alarm(60);      // in case the watcher dies
   if (how == offspring::cloned && fake_target) {
     write_for_ever(*fake_target);
   }
@@ -67,7 +67,7 @@ void leave_child(offspring how, std::optional<std::uintptr_t> fake_target) {
   }
 }
 
-/// All sockets of the process, as when the broker has dropped it.
+/// Closes all sockets of the process, as if the broker had dropped it.
 void give_up_connections() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     struct stat about {};
@@ -97,7 +97,7 @@ void run(const std::string& socket_path, const std::string& name, const proof_op
     if (options.leaves != offspring::none) {
       leave_child(options.leaves, target);
     }
-    say("ready");
+    print_line("ready");
     while (!wait_for_word(std::chrono::seconds(60))) {
     }
     give_up_connections();
@@ -113,7 +113,7 @@ void run(const std::string& socket_path, const std::string& name, const proof_op
   if (options.leaves != offspring::none) {
     leave_child(options.leaves, std::nullopt);
   }
-  say("ready");
+  print_line("ready");
   while (!wait_for_word(std::chrono::milliseconds(5))) {
     writing.feed(200);
   }

@@ -7,18 +7,18 @@
 
 namespace gpushm::fence_rounds {
 
-/// What the writer leaves behind.
+/// The processes that the writer leaves.
 enum class offspring : std::uint8_t {
   none,
-  forked,  ///< a child of fork(2), which lives on
-  cloned,  ///< a child that was made without fork handlers, which has the driver's files
+  forked,  ///< a child of fork(2), which stays alive
+  cloned,  ///< a child created without fork handlers, which has the driver's files
 };
 
-/// Whose GPU and whose segment.
+/// The writing GPU and the owner of the segment.
 enum class sharing : std::uint8_t {
   own,          ///< the writer's segment, all on GPU 0
-  peer_reader,  ///< the writer's segment on GPU 0, which the watcher has mapped for GPU 1
-  peer_writer,  ///< the watcher's segment on GPU 0, which the writer opens and writes from GPU 1
+  peer_reader,  ///< the writer's segment on GPU 0, mapped by the watcher for GPU 1
+  peer_writer,  ///< the watcher's segment on GPU 0, opened and written from GPU 1 by the writer
 };
 
 struct proof_options {
@@ -27,15 +27,15 @@ struct proof_options {
   sharing shares = sharing::own;
 };
 
-/// A process that uses the library as any other: has the segment, makes the GPU write it, says
-/// "child PID" (if it leaves one) and "ready" on standard output, and writes until it is killed. On
-/// a fake GPU, whose work ends with the process, it first gives up its connection without a goodbye
-/// at the word "go" on standard input. Returns an exit status when it cannot.
+/// A process that uses the library like any other: opens the segment, makes the GPU write it,
+/// prints "child PID" (if it leaves a child) and "ready" to standard output, and writes until it is
+/// killed. On a fake GPU, whose work ends with the process, it first closes its connection without
+/// a goodbye when it reads "go" from standard input. Returns an exit status on failure.
 int be_proof_writer(const std::string& socket_path,
                     const std::string& name,
                     const proof_options& options);
 
-/// Whether the GPUs of this process are the fake driver's.
+/// True if this process uses the fake driver.
 [[nodiscard]] bool has_fake_gpus();
 
 [[nodiscard]] std::string to_text(const proof_options& options);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures, for each kind of death of a process whose GPU work writes shared memory, when its
-// socket ends, when its pidfd is readable, when no process has its life pipe any more, and when the
-// memory changes for the last time. Exits with 1 when memory changed after pidfd and life pipe in a
-// case in which they are a fence, or when a victim did not write.
+// socket ends, when its pidfd becomes readable, when its life pipe is closed, and when the memory
+// changes for the last time. Exits with 1 if memory changed after pidfd and life pipe in a case in
+// which they are a fence, or if a victim did not write.
 //
 //   gpushm_fence_rounds [--rounds N] [--only PREFIX[,PREFIX...]] [--json FILE] [--list]
 #include <unistd.h>
@@ -26,7 +26,7 @@ namespace {
 
 using gpushm::fence_rounds::sight;
 
-/// The least, the median and the largest of what is there, and how often there was nothing.
+/// Minimum, median and maximum of the values, and the number of missing ones.
 nlohmann::ordered_json spread(const std::vector<sight>& all, std::optional<double> sight::*of) {
   std::vector<double> values;
   for (const sight& one : all) {

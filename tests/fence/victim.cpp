@@ -81,9 +81,9 @@ base::unique_fd own_pidfd() {
       "be a victim", {}, "pidfd_open", [] { return ::syscall(SYS_pidfd_open, ::getpid(), 0); })));
 }
 
-/// What a child does.
+/// The body of a child.
 [[noreturn]] void be_child(holder how, int socket, int pidfd_to) {
-  ::alarm(60);  // should the watcher die
+  ::alarm(60);  // in case the watcher dies
   const base::unique_fd self = own_pidfd();
   const int number = self.get();
   const std::array<std::byte, 1> packet{};
@@ -95,14 +95,14 @@ base::unique_fd own_pidfd() {
   }
   if (how == holder::child_exits) {
     ::usleep(300'000);
-    std::exit(0);  // NOLINT(concurrency-mt-unsafe): what a program does
+    std::exit(0);  // NOLINT(concurrency-mt-unsafe): as a program exits
   }
   for (;;) {
     ::pause();
   }
 }
 
-/// Its pidfd. With the library's handlers, or without (as of vfork and clone).
+/// Forks a child and returns its pidfd. Runs the library's handlers or not (as vfork and clone).
 base::unique_fd start_child(holder how, int socket) {
   std::array<int, 2> ends{};
   base::checked("be a victim", {}, "socketpair", [&] {
@@ -118,7 +118,7 @@ base::unique_fd start_child(holder how, int socket) {
   }
   std::array<std::byte, 1> buffer{};
   if (!transport::wait_readable(near.get(), std::chrono::seconds(20))) {
-    throw std::runtime_error("the child says nothing");
+    throw std::runtime_error("the child does not respond");
   }
   auto got = transport::receive_packet(near.get(), buffer);
   if (got.descriptors.empty()) {
@@ -138,7 +138,7 @@ void become_unprivileged() {
 void send(int socket, const greeting& what, std::span<const int> files) {
   if (transport::send_packet(socket, std::as_bytes(std::span(&what, 1)), files) !=
       transport::send_result::sent) {
-    throw std::runtime_error("the watcher is gone");
+    throw std::runtime_error("the watcher has exited");
   }
 }
 
@@ -195,7 +195,7 @@ void run(const victim_options& options, int socket) {
   send(socket, hello, files);
   ::close(exported);
 
-  // A full queue makes the driver wait: this thread works as fast as the GPU.
+  // A full queue makes the driver block: this thread runs at the GPU's speed.
   while (!transport::wait_readable(socket, std::chrono::milliseconds(5))) {
     writing.feed(200);
   }

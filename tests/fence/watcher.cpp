@@ -37,18 +37,18 @@ using clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds before_the_end{200};
-/// The same, of many victims: they take turns on the GPU.
+/// The same for many victims, which take turns on the GPU.
 constexpr milliseconds before_the_end_of_many{1'000};
-/// How long memory is watched after the last fence came.
+/// How long memory is watched after the last fence.
 constexpr milliseconds settle{300};
-/// After that a fence that has not come is not waited for, and children are killed.
+/// Upper bound of the wait for fences; then children are killed.
 constexpr milliseconds most_to_fence{3'000};
-/// The same, of many victims: the driver ends one after the other.
+/// The same for many victims, which the driver ends one at a time.
 constexpr milliseconds most_to_fence_of_many{15'000};
 constexpr milliseconds after_child{500};
 constexpr std::chrono::seconds start_time{60};
 
-/// A moment that another thread writes once.
+/// A time that another thread sets once.
 class moment {
  public:
   void set() noexcept {
@@ -70,7 +70,7 @@ struct watched {
   base::unique_fd pidfd;
   base::unique_fd life;
   base::unique_fd child;
-  std::vector<base::unique_fd> others;  ///< driver files that it sent
+  std::vector<base::unique_fd> others;  ///< driver files sent by it
   CUmemGenericAllocationHandle memory = 0;
   CUdeviceptr at = 0;
   std::vector<std::byte> before;
@@ -135,7 +135,7 @@ void greet(watched& one) {
   }
   auto got = transport::receive_packet(one.socket.get(), buffer);
   if (got.packet.size() != sizeof(greeting)) {
-    throw std::runtime_error("a victim ended before it began");
+    throw std::runtime_error("a victim exited before it started");
   }
   greeting hello;
   std::memcpy(&hello, got.packet.data(), sizeof hello);
@@ -191,7 +191,7 @@ void let_go(watched& one) {
   }
 }
 
-/// Notes when sockets, pidfds and life pipes end, on a thread of its own.
+/// Records when sockets, pidfds and life pipes end, on a separate thread.
 class ends_watch {
  public:
   explicit ends_watch(const std::vector<std::unique_ptr<watched>>& all) {
@@ -242,7 +242,7 @@ class sweeper {
     cu_->cuMemFreeHost(buffer_);
   }
 
-  /// Looks at every victim's memory once.
+  /// Reads every victim's memory once.
   void sweep() {
     const auto begin = clock::now();
     for (std::size_t i = 0; i < all_.size(); ++i) {

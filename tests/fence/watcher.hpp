@@ -16,32 +16,31 @@ struct setting {
   std::string name;
   victim_options victim;
   unsigned victims = 1;
-  bool is_fenced = true;  ///< nothing may change after pidfd and life pipe
+  bool is_fenced = true;  ///< memory must not change after pidfd and life pipe
 };
 
-/// What was seen of one victim. Times are milliseconds after it was ended; nothing: not within the
-/// time that the round watched.
+/// Observations of one victim. Times are milliseconds after its end; nullopt: not during the round.
 struct sight {
-  std::uint32_t files = 0;            ///< of the driver, that it had
-  std::uint64_t changes_before = 0;   ///< sweeps in which its memory had changed before
-  std::optional<double> socket_end;   ///< end-of-file on its socket
-  std::optional<double> pidfd;        ///< its pidfd was readable
-  std::optional<double> life;         ///< no process had the life pipe's write end any more
-  std::optional<double> last_change;  ///< the latest moment at which the memory can have changed
-  bool changed_after_pidfd = false;   ///< two looks that began after it differ
-  bool changed_after_both = false;    ///< the same, after the pidfd and the life pipe
-  std::optional<double> child_ended;  ///< its child was killed by the watcher then
+  std::uint32_t files = 0;                 ///< driver files that it had
+  std::uint64_t changes_before = 0;        ///< sweeps that saw a change of its memory
+  std::optional<double> socket_end;        ///< end-of-file on its socket
+  std::optional<double> pidfd;             ///< its pidfd became readable
+  std::optional<double> life;              ///< the last write end of the life pipe was closed
+  std::optional<double> last_change;       ///< upper bound of the time of the last change
+  bool changed_after_pidfd = false;        ///< two sweeps that began after it differ
+  bool changed_after_both = false;         ///< the same, after the pidfd and the life pipe
+  std::optional<double> child_ended;       ///< the watcher killed its child
   std::optional<double> last_after_child;  ///< last change, in milliseconds after that
 };
 
-/// Runs one round. Throws std::runtime_error, with the reason, when a victim cannot do it.
+/// Runs one round. Throws std::runtime_error with the reason if a victim cannot run.
 [[nodiscard]] std::vector<sight> run_round(const setting& what);
 
-/// Empty when this process has a CUDA driver; else why not. Call it in a process of its own or
-/// before `run_round`: a victim is not forked off this process's context but executed.
+/// Returns why this process has no CUDA driver; empty if it has one. Call it in a separate process
+/// or before `run_round`: victims are executed, not forked with this process's context.
 [[nodiscard]] std::string why_no_gpu();
 
-/// How victims are told what to be, and what `main` does with it.
+/// Passes the options of a victim on its command line; `main` parses them.
 [[nodiscard]] std::string to_text(const victim_options& options);
 [[nodiscard]] victim_options from_text(const std::string& text);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// In the place of ldconfig: tries what a program that the image has taken over would try, and tells
-// in one line what it could do. Static, as nothing else runs there.
+// Replaces ldconfig: attempts what a compromised program of the image would, and reports in one
+// line what succeeded. Static, because no libraries are available there.
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <sched.h>
@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void tell(std::ostringstream& text, const char* what, bool ok) {
+void report(std::ostringstream& text, const char* what, bool ok) {
   if (ok) {
     text << ' ' << what;
   }
@@ -39,7 +39,7 @@ std::string said() {
   }
   text << ", descriptors";
   for (int fd = 0; fd < 1024; ++fd) {
-    tell(text, std::to_string(fd).c_str(), ::fcntl(fd, F_GETFD) >= 0);
+    report(text, std::to_string(fd).c_str(), ::fcntl(fd, F_GETFD) >= 0);
   }
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   std::array<__user_cap_data_struct, 2> data{};
@@ -60,19 +60,19 @@ std::string said() {
        << sigismember(&blocked, SIGTERM) << ", SIGPIPE default " << (pipe.sa_handler == SIG_DFL);
   const mode_t mask = ::umask(0);
   text << ", umask " << std::oct << mask << std::dec << ", could";
-  tell(text, "write", ::open("/etc/made", O_WRONLY | O_CREAT, 0644) >= 0);
-  tell(text, "mkdir", ::mkdir("/made", 0755) == 0);
-  tell(text, "mount", ::mount("x", "/etc", "tmpfs", 0, nullptr) == 0);
-  tell(text, "remount", ::mount(nullptr, "/", nullptr, MS_REMOUNT | MS_BIND, nullptr) == 0);
-  tell(text, "unmount", ::umount2("/", MNT_DETACH) == 0);
-  tell(text, "chroot", ::chroot(".") == 0);
-  tell(text, "unshare", ::unshare(CLONE_NEWNS) == 0);
-  tell(text, "device", ::open("/null", O_RDONLY) >= 0);
-  tell(text, "proc", fs::exists("/proc/self") || fs::exists("/proc/1"));
-  tell(text, "sys", fs::exists("/sys/kernel"));
-  tell(text, "outside", fs::exists("../outside") || fs::exists("../../outside"));
+  report(text, "write", ::open("/etc/made", O_WRONLY | O_CREAT, 0644) >= 0);
+  report(text, "mkdir", ::mkdir("/made", 0755) == 0);
+  report(text, "mount", ::mount("x", "/etc", "tmpfs", 0, nullptr) == 0);
+  report(text, "remount", ::mount(nullptr, "/", nullptr, MS_REMOUNT | MS_BIND, nullptr) == 0);
+  report(text, "unmount", ::umount2("/", MNT_DETACH) == 0);
+  report(text, "chroot", ::chroot(".") == 0);
+  report(text, "unshare", ::unshare(CLONE_NEWNS) == 0);
+  report(text, "device", ::open("/null", O_RDONLY) >= 0);
+  report(text, "proc", fs::exists("/proc/self") || fs::exists("/proc/1"));
+  report(text, "sys", fs::exists("/sys/kernel"));
+  report(text, "outside", fs::exists("../outside") || fs::exists("../../outside"));
   ::execl("/script", "script", nullptr);
-  tell(text, "write-here", std::ofstream("here").put('x').flush().good());
+  report(text, "write-here", std::ofstream("here").put('x').flush().good());
   std::set<std::string> here;
   for (const auto& each : fs::directory_iterator(".")) {
     here.insert(each.path().filename().string());

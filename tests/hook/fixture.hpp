@@ -25,7 +25,7 @@ inline std::string content_of(const std::string& path) {
   return text.str();
 }
 
-// The command, and the program that is the hooks alone.
+// The command, and the program with only the hooks.
 class cdi_hook : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -47,7 +47,7 @@ class cdi_hook : public ::testing::TestWithParam<const char*> {
   [[nodiscard]] std::string inside(const std::string& path) const { return root() + path; }
   [[nodiscard]] std::string outside() const { return cli_.directory() / "outside"; }
 
-  /// With `script` instead of the hook alone: "$@" is the hook with its words.
+  /// Runs `script` instead of only the hook: "$@" is the hook with its arguments.
   [[nodiscard]] gpushm_testing::run_result run(std::vector<std::string> words,
                                                const std::string& script = "exec \"$@\"",
                                                bool own_mounts = false) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptors that block the thread that closes or looks at them.
+// Descriptors that block a thread that closes or inspects them.
 
 #include <sys/stat.h>
 
@@ -21,7 +21,7 @@ namespace wire = gpushm::wire;
 
 class blocking : public hostile {
  protected:
-  /// Closes the broker's input, as an orderly end begins.
+  /// Closes the broker's standard input, which starts an orderly shutdown.
   void expect_orderly_end(milliseconds within) {
     good_.reset();
     broker_->process().close_stdin();
@@ -30,8 +30,8 @@ class blocking : public hostile {
   }
 };
 
-/// What an attacker sends along with copies of a socket whose last close blocks: the broker's close
-/// is the last one when it comes after the attacker's own. Several try, because that is a race.
+/// Sends `packet` with copies of a socket whose last close blocks. The broker's close is the last
+/// if it comes after the attacker's: several processes try, because this is a race.
 void send_lingering(forked_process::parent_link& parent,
                     const std::function<raw_session()>& connect,
                     const std::vector<std::byte>& packet) {
@@ -51,7 +51,7 @@ void send_lingering(forked_process::parent_link& parent,
   gpushm_testing::sleep_for(seconds(60));
 }
 
-TEST_F(blocking, a_socket_that_lingers_on_close_stops_nobody) {
+TEST_F(blocking, socket_with_linger_does_not_block_others) {
   auto attack = attacker([this](forked_process::parent_link& parent) {
     send_lingering(
         parent, [this] { return greeted(); }, wire::encode({1, wire::stat{"x"}}));
@@ -61,7 +61,7 @@ TEST_F(blocking, a_socket_that_lingers_on_close_stops_nobody) {
   expect_orderly_end(seconds(8));
 }
 
-TEST_F(blocking, a_connection_that_is_dropped_with_a_lingering_socket_unread_stops_nobody) {
+TEST_F(blocking, dropped_connection_with_unread_linger_does_not_block) {
   auto attack = attacker([this](forked_process::parent_link& parent) {
     send_lingering(
         parent,
@@ -76,10 +76,10 @@ enum class carried_by : unsigned char { attach, stat, hello, garbage };
 
 class silent_file : public blocking, public ::testing::WithParamInterface<carried_by> {};
 
-TEST_P(silent_file, of_a_fuse_server_stops_nobody) {
+TEST_P(silent_file, of_a_fuse_server_does_not_block_others) {
   const auto mount_point = directory_ / "fuse";
   ASSERT_EQ(::mkdir(mount_point.c_str(), 0755), 0);
-  // As root, which may mount; on nodes a user namespace gives anybody the same.
+  // As root, which may mount; on nodes, any user can do the same in a user namespace.
   auto attack = attacker(
       [&](forked_process::parent_link& parent) {
         raw_session session(socket());
@@ -117,9 +117,9 @@ TEST_P(silent_file, of_a_fuse_server_stops_nobody) {
         gpushm_testing::sleep_for(seconds(60));
       },
       {});
-  const auto said = attack.wait_line(seconds(10));
-  if (said != "sent") {
-    GTEST_SKIP() << said;
+  const auto reply = attack.wait_line(seconds(10));
+  if (reply != "sent") {
+    GTEST_SKIP() << reply;
   }
   expect_progress(seconds(4));
 }
@@ -142,9 +142,9 @@ INSTANTIATE_TEST_SUITE_P(
       return "unknown";
     });
 
-/// How long the broker does not answer after the last close of memory that takes long to free,
-/// against how long that close takes in this process: both in one run, the best of three.
-TEST_F(blocking, freeing_much_memory_stops_nobody) {
+/// Compares how long the broker does not answer after the last close of memory that takes long to
+/// free with how long that close takes in this process: both in one run, best of three.
+TEST_F(blocking, freeing_much_memory_does_not_block_others) {
   constexpr std::uint64_t size = 512 * mebibyte;
   auto owner = greeted();
   auto stall = clock::duration::max();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One user takes all it can get of something that is finite; others still get some.
+// One user takes as much of a limited resource as it can get; others still get some.
 
 #include <string>
 #include <vector>
@@ -20,7 +20,7 @@ class exhaustion : public hostile {
  protected:
   using hostile::hostile;
 
-  /// A newcomer of another user connects and publishes `count` segments.
+  /// A new client of another user connects and publishes `count` segments.
   void expect_newcomer_gets(unsigned count, std::uint32_t chunks) const {
     auto newcomer = attacker(
         [&](forked_process::parent_link& parent) {
@@ -40,8 +40,8 @@ class exhaustion : public hostile {
     EXPECT_EQ(made, std::to_string(count));
   }
 
-  /// Reserves as much as is granted: the most at first, then half as much, down to one.
-  /// `with(amount)` is the reservation that takes `amount` of it.
+  /// Reserves as much as is granted: `most` first, then half as much, down to one. `with(amount)`
+  /// returns a reservation of `amount`.
   template <typename With>
   static void take_all(raw_session& session, std::uint64_t most, With&& with) {
     int number = 0;
@@ -56,7 +56,7 @@ class exhaustion : public hostile {
   }
 };
 
-TEST_F(exhaustion, of_descriptors_by_reservations_leaves_some_for_others) {
+TEST_F(exhaustion, of_descriptors_leaves_some_for_others) {
   auto attack = attacker([this](forked_process::parent_link& parent) {
     auto session = greeted();
     take_all(session, 1UL << 31U, [](std::uint64_t chunks) {
@@ -70,7 +70,7 @@ TEST_F(exhaustion, of_descriptors_by_reservations_leaves_some_for_others) {
   expect_progress(seconds(1));
 }
 
-TEST_F(exhaustion, of_bytes_by_reservations_leaves_some_for_others) {
+TEST_F(exhaustion, of_bytes_leaves_some_for_others) {
   auto attack = attacker([this](forked_process::parent_link& parent) {
     auto session = greeted();
     take_all(session, 1UL << 63U, [](std::uint64_t bytes) {
@@ -86,12 +86,12 @@ TEST_F(exhaustion, of_bytes_by_reservations_leaves_some_for_others) {
   expect_progress(seconds(1));
 }
 
-class few_segments : public exhaustion {
+class exhaustion_of_segments : public exhaustion {
  protected:
-  few_segments() : exhaustion({"max_segments=256"}) {}
+  exhaustion_of_segments() : exhaustion({"max_segments=256"}) {}
 };
 
-TEST_F(few_segments, taken_by_fifty_processes_of_one_user_leave_some_for_others) {
+TEST_F(exhaustion_of_segments, fifty_processes_of_one_user_leave_some_for_others) {
   auto attack = attacker([this](forked_process::parent_link& parent) {
     std::vector<forked_process> others;
     for (unsigned i = 0; i < 50; ++i) {
@@ -114,12 +114,12 @@ TEST_F(few_segments, taken_by_fifty_processes_of_one_user_leave_some_for_others)
   expect_progress(seconds(1));
 }
 
-class few_connections : public exhaustion {
+class exhaustion_of_connections : public exhaustion {
  protected:
-  few_connections() : exhaustion({"max_connections=128"}) {}
+  exhaustion_of_connections() : exhaustion({"max_connections=128"}) {}
 };
 
-TEST_F(few_connections, taken_by_fifty_processes_of_one_user_leave_some_for_others) {
+TEST_F(exhaustion_of_connections, fifty_processes_of_one_user_leave_some_for_others) {
   auto attack = attacker([this](forked_process::parent_link& parent) {
     std::vector<forked_process> others;
     for (unsigned i = 0; i < 50; ++i) {
@@ -142,12 +142,12 @@ TEST_F(few_connections, taken_by_fifty_processes_of_one_user_leave_some_for_othe
   expect_progress(seconds(1));
 }
 
-class few_descriptors : public exhaustion {
+class exhaustion_of_descriptors : public exhaustion {
  protected:
-  few_descriptors() : exhaustion({}, 256) {}
+  exhaustion_of_descriptors() : exhaustion({}, 256) {}
 };
 
-TEST_F(few_descriptors, a_broker_short_of_them_keeps_the_segments_of_who_attaches) {
+TEST_F(exhaustion_of_descriptors, failed_attach_keeps_the_connection_and_its_segments) {
   auto creator = greeted();
   ASSERT_NE(publish_segment(creator, reserve_pages("weights", 1)), 0U);
   const auto reserved = creator.ask(reserve_pages("next", 8));
@@ -172,7 +172,7 @@ TEST_F(few_descriptors, a_broker_short_of_them_keeps_the_segments_of_who_attache
   }
   const auto attached =
       creator.ask(wire::attach{grant->generation, 0, std::vector<std::uint64_t>(8, 4096)}, numbers);
-  // Refused or not: the connection stays, and with it what it holds.
+  // Refused or not: the connection and its segments stay.
   EXPECT_FALSE(attached.closed);
   if (body_of<wire::done>(attached) == nullptr) {
     EXPECT_TRUE(gpushm_testing::failure_of(attached) == gpushm::errc::too_many_descriptors);
@@ -182,7 +182,7 @@ TEST_F(few_descriptors, a_broker_short_of_them_keeps_the_segments_of_who_attache
   expect_progress(seconds(2));
 }
 
-TEST_F(few_descriptors, packets_full_of_descriptors_stop_nobody) {
+TEST_F(exhaustion_of_descriptors, packets_full_of_descriptors_do_not_block_others) {
   auto attack = attacker([this](forked_process::parent_link&) {
     const auto* flood = gpushm_testing::find_flood("descriptors");
     flood->run(socket(), gpushm_testing::clock::now() + patience(seconds(4)));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Floods that aim at the broker's time: a good client goes on, and another user's work is not
-// divided by the number of processes that an attacker forks.
+// Floods that use up the broker's time: a good client makes progress, and its share does not depend
+// on the number of processes that an attacker forks.
 
 #include <algorithm>
 #include <atomic>
@@ -20,7 +20,7 @@ namespace wire = gpushm::wire;
 
 class fairness : public hostile, public ::testing::WithParamInterface<std::string> {};
 
-TEST_P(fairness, a_good_client_goes_on_under_the_flood_of) {
+TEST_P(fairness, good_client_makes_progress_under) {
   const auto* flood = gpushm_testing::find_flood(GetParam());
   ASSERT_NE(flood, nullptr);
   constexpr auto window = seconds(4);
@@ -44,16 +44,16 @@ INSTANTIATE_TEST_SUITE_P(flood,
                                            "orphans"),
                          [](const auto& tested) { return identifier(tested.param); });
 
-/// Counts how many Stat of one pipelining connection are answered until `until`.
+/// Counts the Stat requests of one pipelining connection that are answered until `until`.
 std::uint64_t work(const std::string& socket, clock::time_point until) {
   return gpushm_testing::pump(
              socket, {.packet = wire::encode({1, wire::stat{"good/segment"}})}, until)
       .answers;
 }
 
-class shares : public hostile {};
+class fair_share : public hostile {};
 
-TEST_F(shares, fifty_processes_of_one_user_do_not_take_more_than_their_share) {
+TEST_F(fair_share, fifty_processes_of_one_user_get_one_share) {
   constexpr auto window = seconds(4);
   constexpr unsigned forks = 50;
   auto crowd = attacker([&](forked_process::parent_link& parent) {
@@ -85,7 +85,7 @@ TEST_F(shares, fifty_processes_of_one_user_do_not_take_more_than_their_share) {
   const auto of_crowd = std::stoull(crowd.wait_line(window + seconds(20)));
   std::cout << "  one process of its own user: " << of_one << ", fifty of one user: " << of_crowd
             << '\n';
-  // Half would be fair to the broker's time; the processes themselves also compete for two CPUs.
+  // Half of the broker's time would be fair; the processes themselves also compete for two CPUs.
   EXPECT_GT(of_one * 3, of_crowd);
 }
 

@@ -29,19 +29,19 @@ using gpushm_testing::raw_session;
 
 inline constexpr std::uint64_t mebibyte = 1UL << 20U;
 
-/// The uid of the good client, where the test may choose: not the broker's, not the attackers'.
+/// The uid of the good client, where the test may choose: neither the broker's nor the attackers'.
 inline constexpr uid_t good_uid = 1001;
 
-/// A flood's name as GoogleTest takes it for a test.
+/// A flood's name as a valid GoogleTest name.
 [[nodiscard]] inline std::string identifier(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
 
-/// A broker in its own process, a good client in another, attackers in others. What a test asserts
-/// is that the good client gets answers and that the broker's memory stays bounded, never how fast:
-/// tests run on loaded machines. Needs root, so that attackers have another uid, and no container's
-/// control group, which would make all of them one tenant; skips without.
+/// A broker, a good client and attackers in separate processes. Tests assert that the good client
+/// gets answers and that the broker's memory stays bounded, but not how fast: tests run on loaded
+/// machines. Skips unless it runs as root, so that attackers have another uid, and outside a
+/// container's control group, which would make all of them one tenant.
 class hostile : public ::testing::Test {
  protected:
   explicit hostile(std::vector<std::string> limits = {}, unsigned open_files = 0)
@@ -68,7 +68,8 @@ class hostile : public ::testing::Test {
   [[nodiscard]] const std::string& socket() const { return broker_->socket_path(); }
   [[nodiscard]] raw_session greeted() const { return raw_session::greeted(socket()); }
 
-  /// Starts `body` under the attackers' uid. It holds what it opened until it is destroyed.
+  /// Runs `body` under the attackers' uid. The process keeps what it opened until the result is
+  /// destroyed.
   [[nodiscard]] static forked_process attacker(
       const std::function<void(forked_process::parent_link&)>& body,
       const gpushm_testing::forked_options& options = {.uid = gpushm_testing::hostile_uid,
@@ -76,18 +77,18 @@ class hostile : public ::testing::Test {
     return forked_process::start(options, body);
   }
 
-  /// Heap and shared memory that the broker holds; chunks of clients count as well.
+  /// Heap and shared memory of the broker, including clients' chunks.
   [[nodiscard]] std::uint64_t broker_memory() const {
     return gpushm_testing::anonymous_bytes(broker_->pid()) +
            gpushm_testing::shared_memory_bytes({broker_->pid()}, "gpushm");
   }
-  /// Bytes more than at the start; 0 when there are fewer.
+  /// Growth since the start in bytes; 0 if memory shrank.
   [[nodiscard]] std::uint64_t memory_growth() const {
     const auto now = broker_memory();
     return now > memory_before_ ? now - memory_before_ : 0;
   }
 
-  /// Measures the good client for `window`, the broker's memory meanwhile, and asserts progress.
+  /// Measures the good client and the broker's memory for `window`, and asserts progress.
   good_figures expect_progress(std::chrono::milliseconds window,
                                std::chrono::milliseconds worst = std::chrono::seconds(2),
                                std::uint64_t answers = 20) {
@@ -99,7 +100,7 @@ class hostile : public ::testing::Test {
       gpushm_testing::sleep_for(std::chrono::milliseconds(50));
     }
     const auto figures = good_->end();
-    EXPECT_FALSE(figures.dropped) << "the broker hung up on the good client";
+    EXPECT_FALSE(figures.dropped) << "the broker closed the good client's connection";
     EXPECT_EQ(figures.failures, 0U);
     EXPECT_GE(figures.answers, answers);
     EXPECT_LT(figures.worst, patience(worst));
@@ -107,7 +108,7 @@ class hostile : public ::testing::Test {
     return figures;
   }
 
-  /// In the test's output and in its XML: for comparisons of two builds.
+  /// Writes to the test's output and XML, to compare two builds.
   void report(const good_figures& figures) const {
     const auto milliseconds = [](std::chrono::nanoseconds value) {
       return std::to_string(static_cast<double>(value.count()) / 1e6);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every operation of a client, again and again, with its broker in the same process: after a
-// warm-up the heap, the descriptors and the mappings of the process do not grow.
-// $GPUSHM_LEAK_ROUNDS sets how often (2,000; a thorough run takes 100,000).
+// Repeats every operation of a client, with its broker in the same process: after a warm-up the
+// heap, the descriptors and the mappings of the process do not grow. $GPUSHM_LEAK_ROUNDS sets the
+// number of rounds (default: 2,000; thorough: 100,000).
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@
 #include "testing/process/temp_dir.hpp"
 #include "testing/raw_session/raw_session.hpp"
 
-// In the libraries of both sanitizers; GCC has the functions and not their header
+// In the libraries of both sanitizers; GCC has the functions but not their header
 // (sanitizer/allocator_interface.h).
 // NOLINTNEXTLINE(bugprone-reserved-identifier,readability-redundant-declaration)
 extern "C" std::size_t __sanitizer_get_current_allocated_bytes();
@@ -35,8 +35,8 @@ namespace gpushm_tests {
 namespace {
 
 const std::uint64_t page = gpushm::base::host_page_bytes();
-/// A client sweeps its table of segments that have ended when 64 have (some 34 KiB), so what is
-/// seen depends on where the count is.
+/// A client sweeps its table of ended segments once it has 64 of them (some 34 KiB), so the heap
+/// varies with their number.
 constexpr std::size_t heap_slack = 48UL << 10U;
 
 std::size_t heap_bytes() {
@@ -79,7 +79,7 @@ struct world {
   [[nodiscard]] static gpushm::create_options host() {
     return {.size_bytes = page, .device = "host"};
   }
-  /// Names come back after some rounds, as those of a pool of blocks do.
+  /// Names repeat after some rounds, like those of a pool of blocks.
   [[nodiscard]] std::string name() const { return "round/" + std::to_string(round % 16); }
 };
 
@@ -179,13 +179,13 @@ TEST_P(leak, none_by) {
   };
   const auto pid = ::getpid();
   run();  // the first half also warms up
-  // What the last round let go of is freed by other threads.
+  // Other threads free what the last round released.
   gpushm::base::pause_before_retry(std::chrono::milliseconds(100));
   const auto heap = heap_bytes();
   const auto descriptors = gpushm_testing::total(gpushm_testing::count_descriptors(pid));
   const auto mappings = gpushm_testing::count_mappings(pid, "gpushm");
   run();
-  // Of one moment: the broker may be busy with what the last rounds left to it.
+  // Retried: the broker may still be busy with the last rounds.
   std::size_t heap_after = 0;
   gpushm_testing::descriptor_counts descriptors_after;
   std::size_t mappings_after = 0;
@@ -198,7 +198,7 @@ TEST_P(leak, none_by) {
   };
   const auto text = [&] {
     return std::to_string(grown(heap, heap_after) / static_cast<double>(half)) +
-           " bytes of heap a round; mappings " + std::to_string(mappings_after) + " after " +
+           " bytes of heap per round; mappings " + std::to_string(mappings_after) + " after " +
            std::to_string(mappings) + "; descriptors " +
            gpushm_testing::to_text(descriptors_after) + " after " + std::to_string(descriptors);
   };

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What clients can make a broker remember: its memory stays bounded, and its cgroup's limit is not
-// reached, whatever they send.
+// The broker's memory stays bounded and below its cgroup's limit, whatever clients send.
 
 #include <algorithm>
 
@@ -25,13 +24,13 @@ void PrintTo(const memory_bound& bound, std::ostream* to) {
   *to << bound.flood << " within " << bound.mebibytes << " MiB";
 }
 
-/// Floods that aim at memory, and what the broker may take because of each.
+/// Floods that use up memory, and how much the broker may grow under each.
 class memory : public hostile, public ::testing::WithParamInterface<memory_bound> {
  protected:
   memory() : hostile({"memory_bytes=" + std::to_string(64 * mebibyte)}) {}
 };
 
-TEST_P(memory, stays_bounded_under_the_flood_of) {
+TEST_P(memory, stays_bounded_under) {
   const auto* flood = gpushm_testing::find_flood(GetParam().flood);
   ASSERT_NE(flood, nullptr);
   constexpr auto window = seconds(4);
@@ -56,10 +55,10 @@ INSTANTIATE_TEST_SUITE_P(flood,
                                            memory_bound{"garbage", 64}),
                          [](const auto& tested) { return identifier(tested.param.flood); });
 
-/// Each flood against a broker that may take as much as the node agent's container.
+/// Each flood against a broker with the memory limit of the node agent's container.
 class memory_limit : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(memory_limit, of_256_mib_is_not_reached_under_the_flood_of) {
+TEST_P(memory_limit, of_256_mib_is_not_reached_under) {
   if (gpushm_testing::patience_factor > 1) {
     GTEST_SKIP() << "instrumented programs take more memory than the agent's container has";
   }

@@ -23,8 +23,8 @@ constexpr unsigned more_than_a_buffer = 2000;
 
 class volume : public hostile {
  protected:
-  /// An exporter in a process of its own that answers each Confirm before it reads the next, as a
-  /// client with one thread does, after not reading for `pause` once.
+  /// An exporter in a separate process that does not read for `pause` once and then answers each
+  /// Confirm before it reads the next, like a client with one thread.
   [[nodiscard]] forked_process exporter(milliseconds pause) const {
     auto started = attacker([this, pause](forked_process::parent_link& parent) {
       auto session = greeted();
@@ -52,9 +52,9 @@ class volume : public hostile {
   }
 };
 
-TEST_F(volume, opens_of_many_importers_through_one_exporter_succeed) {
+TEST_F(volume, opens_of_many_importers_succeed) {
   constexpr unsigned importers = 5;
-  // The broker's time for an exporter is the same in instrumented programs.
+  // The broker's timeout for an exporter is the same in instrumented programs.
   constexpr unsigned each = 128 / gpushm_testing::patience_factor;
   const auto exporting = exporter(milliseconds(10));
   std::vector<raw_session> sessions;
@@ -74,13 +74,13 @@ TEST_F(volume, opens_of_many_importers_through_one_exporter_succeed) {
     }
   }
   EXPECT_EQ(opened, importers * each);
-  // And it serves on.
+  // The exporter still serves.
   const auto again = sessions.front().ask(wire::open{"exported", 0, 0});
   EXPECT_NE(body_of<wire::opened>(again), nullptr);
   expect_progress(seconds(1));
 }
 
-TEST_F(volume, requests_whose_answers_are_read_late_are_all_answered) {
+TEST_F(volume, requests_are_answered_despite_late_reads) {
   auto session = greeted();
   unsigned sent = 0;
   unsigned answered = 0;
@@ -100,7 +100,7 @@ TEST_F(volume, requests_whose_answers_are_read_late_are_all_answered) {
   expect_progress(seconds(1));
 }
 
-TEST_F(volume, events_that_are_read_late_do_not_hold_up_requests_of_that_connection) {
+TEST_F(volume, unread_events_do_not_delay_requests) {
   auto session = greeted();
   ASSERT_NE(body_of<wire::subscribed>(session.ask(wire::subscribe{"made/"})), nullptr);
   auto maker = greeted();
@@ -112,7 +112,7 @@ TEST_F(volume, events_that_are_read_late_do_not_hold_up_requests_of_that_connect
     ASSERT_NE(body_of<wire::done>(maker.ask(wire::remove{"made/here", 0})), nullptr);
   }
   ASSERT_GT(2 * made, packets_in_a_buffer) << "too slow to fill the buffer";
-  // The other lane is full of events that it has not read.
+  // The event lane is full of unread events.
   ASSERT_TRUE(session.send(wire::stat{"good/segment"}));
   ASSERT_TRUE(
       gpushm::transport::wait_readable(session.socket(), gpushm_testing::patience(seconds(5))));

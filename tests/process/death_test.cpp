@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Death at every step: a victim is killed at its k-th system call, for every k of a
-// create-publish-open-release round, and nothing is left over within a second, while the others go
-// on.
+// create-publish-open-release round; nothing is left after a second, and other processes continue.
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -43,11 +42,11 @@ using gpushm_testing::trace_result;
 using gpushm_testing::traced_process;
 using std::chrono::seconds;
 
-/// No round takes so many calls; more would mean that the window never ends.
+/// Upper bound of the calls of a round; more would mean that the window never ends.
 constexpr std::uint64_t too_many_calls = 5'000;
 
-/// Victims are killed at every call. Under a sanitizer only at every seventh: processes take 10
-/// times as long to start there, and the sanitizer adds calls of its own.
+/// Victims are killed at every call; under a sanitizer, where processes take 10 times as long to
+/// start and the sanitizer adds calls, at every seventh.
 constexpr std::uint64_t step_between_deaths = gpushm::base::under_sanitizer ? 7 : 1;
 
 const std::string name = "death/segment";
@@ -59,19 +58,19 @@ bool holds_pattern(const gpushm::segment& segment) {
       bytes.begin(), bytes.end(), [](std::byte value) { return value == round_pattern; });
 }
 
-bool said(traced_process& victim, const std::string& word) {
+bool printed(traced_process& victim, const std::string& word) {
   const auto& text = victim.output().text(stream::out);
   return text.find(word + "\n") != std::string::npos;
 }
 
-/// The broker and this process's client survive; the victims come and go.
+/// The broker and this process's client survive all victims.
 class death_of_client : public ::testing::Test {
  protected:
   [[nodiscard]] const std::string& socket() const { return broker_.socket_path(); }
   [[nodiscard]] std::vector<pid_t> survivors() const { return {broker_.pid(), ::getpid()}; }
 
-  /// Runs victims, each killed at one call later, until one reaches the end of its round. `check`
-  /// sees each dead one; `prepare` runs before each.
+  /// Runs victims, each killed one call later than the previous one, until one completes its round.
+  /// `check` runs after each victim, `prepare` before it.
   void kill_at_every_call(const std::vector<std::string>& arguments,
                           const std::function<void()>& prepare,
                           const std::function<void(traced_process&)>& check) {
@@ -102,7 +101,7 @@ class death_of_client : public ::testing::Test {
     RecordProperty("calls", static_cast<int>(k - 1));
   }
 
-  /// Nothing named any more, within a second.
+  /// True if no segment is listed within a second.
   [[nodiscard]] bool nothing_listed() {
     return eventually([&] { return client_.list().empty(); }, seconds(1));
   }
@@ -112,7 +111,7 @@ class death_of_client : public ::testing::Test {
   gpushm::client client_ = gpushm::client::connect({.socket_path = broker_.socket_path()});
 };
 
-TEST_F(death_of_client, a_dead_producer_of_a_leased_segment_leaves_nothing) {
+TEST_F(death_of_client, dead_producer_of_a_leased_segment_leaves_nothing) {
   const auto before = settled_holdings_of(survivors());
   kill_at_every_call(
       {"produce", socket(), name, "leased"},
@@ -123,7 +122,7 @@ TEST_F(death_of_client, a_dead_producer_of_a_leased_segment_leaves_nothing) {
       });
 }
 
-TEST_F(death_of_client, a_process_that_shares_its_memory_leaves_nothing) {
+TEST_F(death_of_client, dead_process_with_shared_memory_leaves_nothing) {
   const auto before = settled_holdings_of(survivors());
   kill_at_every_call(
       {"share", socket(), name},
@@ -134,7 +133,7 @@ TEST_F(death_of_client, a_process_that_shares_its_memory_leaves_nothing) {
       });
 }
 
-TEST_F(death_of_client, a_persistent_segment_survives_its_producer_once_published) {
+TEST_F(death_of_client, published_persistent_segment_survives_its_producer) {
   const auto before = settled_holdings_of(survivors());
   std::size_t survived = 0;
   std::size_t vanished = 0;
@@ -142,7 +141,7 @@ TEST_F(death_of_client, a_persistent_segment_survives_its_producer_once_publishe
       {"produce", socket(), name, "persistent"},
       [] {},
       [&](traced_process& victim) {
-        // The creator's death is known when nobody is said to be alive behind it.
+        // The broker has noticed the death when the creator is reported as not alive.
         const auto settled = [&] {
           const auto listed = client_.list();
           return listed.empty() || (listed.front().published && !listed.front().creator_alive &&
@@ -151,7 +150,7 @@ TEST_F(death_of_client, a_persistent_segment_survives_its_producer_once_publishe
         EXPECT_TRUE(eventually(settled, seconds(1)));
         {
           const auto found = client_.try_open(name);
-          if (said(victim, "published")) {
+          if (printed(victim, "published")) {
             ASSERT_TRUE(found.has_value());
           }
           if (found) {
@@ -172,7 +171,7 @@ TEST_F(death_of_client, a_persistent_segment_survives_its_producer_once_publishe
   EXPECT_GT(vanished, 0U);
 }
 
-TEST_F(death_of_client, a_dead_consumer_leaves_no_lease) {
+TEST_F(death_of_client, dead_consumer_leaves_no_lease) {
   auto made = client_.create(
       name, {.size_bytes = round_size_bytes, .device = "host", .chunk_bytes = round_chunk_bytes});
   made.fill(round_pattern);
@@ -208,7 +207,7 @@ TEST_F(death_of_client, consumers_keep_their_mapping_when_the_producer_dies) {
   EXPECT_TRUE(back_to(before, survivors()));
 }
 
-TEST_F(death_of_client, subscribers_hear_of_a_death_but_not_of_a_goodbye) {
+TEST_F(death_of_client, subscribers_get_deaths_but_not_goodbyes) {
   auto events = client_.subscribe("death/");
   const auto wait_for = [&](gpushm::event_kind kind) {
     const auto deadline = gpushm_testing::deadline_after(seconds(1));
@@ -237,7 +236,7 @@ TEST_F(death_of_client, subscribers_hear_of_a_death_but_not_of_a_goodbye) {
 class death_of_parent : public death_of_client,
                         public ::testing::WithParamInterface<const char*> {};
 
-TEST_P(death_of_parent, counts_though_a_forked_child_lives) {
+TEST_P(death_of_parent, is_reported_despite_a_live_child) {
   const auto before = settled_holdings_of(survivors());
   spawn_options options;
   options.argv = {own_program("fork_parent"), socket(), name, GetParam()};
@@ -251,7 +250,7 @@ TEST_P(death_of_parent, counts_though_a_forked_child_lives) {
   (void)parent.wait_exit(seconds(5));
   ASSERT_TRUE(process_lives(survivor));
   if (GetParam() == std::string("clone")) {
-    // Nothing has shown that the child has no driver files: it is waited for.
+    // The child may have driver files: the broker waits for it.
     EXPECT_TRUE(eventually(
         [&] {
           const auto shown = client_.stat(name);
@@ -265,7 +264,7 @@ TEST_P(death_of_parent, counts_though_a_forked_child_lives) {
   }
   EXPECT_TRUE(nothing_listed());
   EXPECT_TRUE(back_to(before, survivors()));
-  ASSERT_TRUE(process_lives(survivor)) << "the child must have been there all the time";
+  ASSERT_TRUE(process_lives(survivor)) << "the child must have been alive throughout";
 
   parent.close_stdin();
   EXPECT_TRUE(eventually([&] { return !process_lives(survivor); }, seconds(5)));
@@ -276,7 +275,7 @@ INSTANTIATE_TEST_SUITE_P(,
                          ::testing::Values("fork", "clone"),
                          [](const auto& how) { return std::string(how.param); });
 
-TEST_F(death_of_client, a_forked_child_gets_errors_and_changes_nothing) {
+TEST_F(death_of_client, forked_child_gets_errors_and_changes_nothing) {
   const auto before = settled_holdings_of(survivors());
   {
     spawn_options options;
@@ -291,7 +290,7 @@ TEST_F(death_of_client, a_forked_child_gets_errors_and_changes_nothing) {
     parent.wait_for_line("^child waits$", seconds(10));
     parent.close_stdin();
     EXPECT_TRUE(eventually([&] { return !process_lives(forked); }, seconds(5)));
-    // The child's end must not be taken for its parent's.
+    // The child's end must not be mistaken for its parent's.
     EXPECT_EQ(client_.list().size(), 1U);
     EXPECT_TRUE(client_.stat(name).creator_alive);
   }
@@ -301,8 +300,7 @@ TEST_F(death_of_client, a_forked_child_gets_errors_and_changes_nothing) {
 
 // ---- the broker ----
 
-/// What a producer and a consumer in one process go through. Stops where the broker's death stops
-/// it.
+/// A round of a producer and a consumer in one process. Stops where the broker dies.
 struct round_of_survivors {
   std::string socket;
   std::optional<gpushm::client> producer;
@@ -338,7 +336,7 @@ struct round_of_survivors {
   }
 };
 
-/// Runs `call`; the errors that the death of a broker may give are fine, others are not.
+/// Runs `call`; accepts only errors that the death of a broker may cause.
 ::testing::AssertionResult survives_broker(const std::function<void()>& call) {
   try {
     call();
@@ -361,7 +359,7 @@ void expect_usable_without_broker(const std::optional<gpushm::segment>& segment,
 
 class death_of_broker : public ::testing::Test {
  protected:
-  /// False when the broker got through the whole round.
+  /// Returns false if the broker completed the round.
   bool kill_broker_at(std::uint64_t k) {
     spawn_options options;
     options.argv = {own_program("test_broker"), socket_};
@@ -374,19 +372,19 @@ class death_of_broker : public ::testing::Test {
     const auto result = finish(broker);
     SCOPED_TRACE("killed at call " + std::to_string(k) + ", " + result.fatal_call);
     EXPECT_TRUE(result.began) << broker.output().everything();
-    // "publish" came after the fill, so whoever has it open sees the pattern.
+    // "publish" follows the fill, so every process that has opened the segment sees the pattern.
     expect_usable_without_broker(round.found, true);
     expect_successor_serves(round);
     return result.killed;
   }
 
-  /// Its output ends a moment before it does.
+  /// Waits for its exit: its output ends slightly earlier.
   static void expect_dead(traced_process& broker) {
     EXPECT_TRUE(eventually([&] { return !process_lives(broker.pid()); }, seconds(5)))
         << broker.output().everything();
   }
 
-  /// From here on the broker may be dead, also before it can say that the window has begun.
+  /// From here on the broker may be dead, even before it can report that the window has begun.
   static void begin_window(traced_process& broker) {
     broker.write("begin\n");
     try {
@@ -396,7 +394,7 @@ class death_of_broker : public ::testing::Test {
     }
   }
 
-  /// Waits until the broker has come through, and kills it then, or until it is dead.
+  /// Waits until the broker has completed the round and kills it, or until it is dead.
   static trace_result finish(traced_process& broker) {
     try {
       broker.wait_for_line("^did end$", seconds(10));
@@ -407,11 +405,11 @@ class death_of_broker : public ::testing::Test {
     return broker.wait_end(seconds(10));
   }
 
-  /// The same clients go on with the next broker; what they still map stays valid.
+  /// The same clients continue with the next broker; their mappings stay valid.
   void expect_successor_serves(round_of_survivors& round) {
     broker_process successor(socket_);
     round.connect();
-    // Whoever has not noticed the death yet hears of it now, once.
+    // Clients that have not noticed the death yet get one error now.
     EXPECT_TRUE(survives_broker([&] { (void)round.producer->list(); }));
     EXPECT_TRUE(survives_broker([&] { (void)round.consumer->list(); }));
     auto made = round.producer->create(name, {.size_bytes = 4096, .device = "host"});
@@ -427,7 +425,7 @@ class death_of_broker : public ::testing::Test {
   std::string socket_ = directory_ / "socket";
 };
 
-TEST_F(death_of_broker, at_every_call_leaves_clients_that_go_on_and_nothing_else) {
+TEST_F(death_of_broker, at_every_call_leaves_working_clients_and_nothing_else) {
   if (gpushm::base::under_thread_sanitizer) {
     GTEST_SKIP() << "ThreadSanitizer maps memory for itself in the broker's round: 5,700 calls "
                     "instead of 228, which take more than 15 minutes";
@@ -436,7 +434,7 @@ TEST_F(death_of_broker, at_every_call_leaves_clients_that_go_on_and_nothing_else
   std::uint64_t k = 1;
   for (; k < too_many_calls; k += step_between_deaths) {
     const bool killed = kill_broker_at(k);
-    // The first round also makes what the libraries keep for good.
+    // The first round also creates what the libraries keep permanently.
     if (!before) {
       before = settled_holdings_of({::getpid()});
     }

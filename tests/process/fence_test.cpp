@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes whose memory changes after their connection has ended: what the broker hands on, and
-// when. The writers write host memory themselves, in the place of a GPU that goes on with the work
-// of a dead process.
+// Processes whose memory changes after their connection has ended: what the broker releases, and
+// when. The writers write host memory themselves, in place of a GPU that continues the work of a
+// dead process.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -41,7 +41,7 @@ class fence : public bad_input {
   static constexpr milliseconds delay{1'500};
   fence() : bad_input({"fence_delay_ms=" + std::to_string(delay.count())}) {}
 
-  /// Published, and about to end its connection at the word "go".
+  /// Starts a writer that has published its segment and closes its connection on "go".
   child start(const std::string& how,
               milliseconds time = milliseconds(0),
               const std::vector<std::string>& wrapper = {}) {
@@ -77,22 +77,22 @@ class fence : public bad_input {
   [[nodiscard]] bool is_ending() {
     return eventually([&] { return bystander_.stat("kv").ending != 0; }, seconds(10));
   }
-  /// Nothing of it, events included, until then.
+  /// Returns the next event of that kind; nullopt after `timeout`.
   static std::optional<gpushm::event> next_of(gpushm::subscription& from,
                                               event_kind kind,
                                               milliseconds timeout) {
     const auto end = clock::now() + timeout;
     while (clock::now() < end) {
-      auto heard = from.next(std::chrono::duration_cast<milliseconds>(end - clock::now()));
-      if (heard && heard->kind == kind) {
-        return heard;
+      auto event = from.next(std::chrono::duration_cast<milliseconds>(end - clock::now()));
+      if (event && event->kind == kind) {
+        return event;
       }
     }
     return std::nullopt;
   }
 };
 
-TEST_F(fence, nothing_changes_after_the_death_was_reported) {
+TEST_F(fence, memory_does_not_change_after_a_reported_death) {
   auto events = bystander_.subscribe();
   auto writer = start("killed");
   const auto reader = connect().open("kv");
@@ -121,7 +121,7 @@ TEST_F(fence, holds_across_pid_namespaces) {
   EXPECT_FALSE(changes(reader, milliseconds(200)));
 }
 
-TEST_F(fence, names_opens_and_memory_are_handed_on_when_the_writer_has_ended) {
+TEST_F(fence, names_opens_and_memory_wait_for_the_end_of_the_writer) {
   auto writer = start("killed");
   writer.write("go\n");
   ASSERT_TRUE(is_ending());
@@ -146,7 +146,7 @@ TEST_F(fence, names_opens_and_memory_are_handed_on_when_the_writer_has_ended) {
   EXPECT_EQ(bystander_.stat("kv").generation, made.generation());
 }
 
-TEST_F(fence, a_child_that_was_made_without_handlers_is_waited_for_and_named) {
+TEST_F(fence, child_without_fork_handlers_is_waited_for) {
   auto events = bystander_.subscribe();
   auto writer = start("child");
   const auto reader = connect().open("kv");
@@ -157,24 +157,24 @@ TEST_F(fence, a_child_that_was_made_without_handlers_is_waited_for_and_named) {
   EXPECT_TRUE(eventually(
       [&] { return bystander_.stat("kv").ending_waits == fence_wait::descendant; }, seconds(10)));
   EXPECT_TRUE(changes(reader, seconds(5)));
-  EXPECT_FALSE(next_of(events, event_kind::peer_died, milliseconds(500)));  // no delay counts here
+  EXPECT_FALSE(next_of(events, event_kind::peer_died, milliseconds(500)));  // no delay applies here
   ASSERT_EQ(::kill(descendant, SIGKILL), 0);
   ASSERT_TRUE(next_of(events, event_kind::peer_died, seconds(10)));
   EXPECT_FALSE(changes(reader, milliseconds(100)));
 }
 
-TEST_F(fence, a_forked_child_is_not_waited_for) {
+TEST_F(fence, forked_child_is_not_waited_for) {
   auto events = bystander_.subscribe();
   auto writer = start("forked-child");
   writer.write("go\n");
   const pid_t descendant =
       std::stoi(writer.wait_for_line("^child [0-9]+$", seconds(10), stream::err).substr(6));
   EXPECT_TRUE(next_of(events, event_kind::peer_died, seconds(10)));
-  EXPECT_EQ(::kill(descendant, 0), 0);  // it is there
+  EXPECT_EQ(::kill(descendant, 0), 0);  // it is alive
   EXPECT_EQ(::kill(descendant, SIGKILL), 0);
 }
 
-TEST_F(fence, another_program_in_the_process_is_waited_for_as_long_as_documented) {
+TEST_F(fence, executed_program_is_waited_for_until_the_delay) {
   auto events = bystander_.subscribe();
   auto writer = start("execs", seconds(30));
   const auto begin = clock::now();
@@ -190,7 +190,7 @@ TEST_F(fence, another_program_in_the_process_is_waited_for_as_long_as_documented
   EXPECT_TRUE(writer.running());
 }
 
-TEST_F(fence, what_waits_can_be_given_up) {
+TEST_F(fence, unfence_ends_the_wait) {
   auto events = bystander_.subscribe();
   auto writer = start("killed");
   EXPECT_EQ(code_of([&] { bystander_.unfence("kv"); }), errc::invalid_argument);
@@ -202,7 +202,7 @@ TEST_F(fence, what_waits_can_be_given_up) {
 }
 
 TEST_F(fence, fifty_dead_writers_leave_nothing) {
-  // Ended one by one and a few at a time; TearDown counts descriptors and mappings of the broker.
+  // TearDown compares descriptors and mappings of the broker.
   for (int round = 0; round < 50; ++round) {
     auto first = start("exits", milliseconds(1));
     first.write("go\n");
@@ -211,7 +211,7 @@ TEST_F(fence, fifty_dead_writers_leave_nothing) {
   }
 }
 
-// ---- a process that lives ----
+// ---- live processes ----
 
 class dropped : public bad_input {
  protected:
@@ -219,8 +219,8 @@ class dropped : public bad_input {
       : bad_input({"send_timeout_ms=" + std::to_string(patience(milliseconds(200)).count()),
                    "fence_delay_ms=300"}) {}
 
-  /// Stops the guest until the broker has given its connection up: it does not read its events.
-  void have_it_dropped(child& guest) {
+  /// Stops the guest until the broker drops it because it does not read its events.
+  void wait_until_dropped(child& guest) {
     ASSERT_EQ(::kill(guest.pid(), SIGSTOP), 0);
     auto producer = connect();
     EXPECT_TRUE(eventually(
@@ -235,17 +235,17 @@ class dropped : public bad_input {
   }
 };
 
-TEST_F(dropped, a_client_that_comes_back_has_its_leases_again) {
+TEST_F(dropped, client_that_resumes_gets_its_leases_back) {
   gpushm_testing::spawn_options options;
   options.argv = {own_program("fence_guest"), broker_.socket_path()};
   auto guest = child::start(options);
   guest.wait_for_line("^ready$", seconds(20));
   const auto made = bystander_.stat("kept").generation;
   const auto others = connect();
-  have_it_dropped(guest);
+  wait_until_dropped(guest);
   EXPECT_EQ(code_of([&] { (void)bystander_.open("kept"); }), errc::writer_ending);
   guest.write("again\n");
-  guest.wait_for_line("^came back$", seconds(20));
+  guest.wait_for_line("^resumed$", seconds(20));
   const auto shown = bystander_.stat("kept");
   EXPECT_EQ(shown.generation, made);
   EXPECT_EQ(shown.ending, 0U);

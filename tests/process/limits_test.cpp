@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The limits of a real broker, and clients that go past them.
+// The limits of a real broker, and clients that exceed them.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ class few_connections : public bad_input {
   few_connections() : bad_input({"max_connections=4"}) {}
 };
 
-TEST_F(few_connections, the_one_too_many_is_told_so_and_room_is_used_again) {
+TEST_F(few_connections, excess_connection_is_refused_and_room_is_reused) {
   std::vector<raw_client> others;
   for (int i = 0; i < 3; ++i) {
     others.push_back(greeted());
@@ -47,7 +47,7 @@ class short_hello : public bad_input {
                    "max_connections=64"}) {}
 };
 
-TEST_F(short_hello, connections_that_say_nothing_are_closed) {
+TEST_F(short_hello, silent_connections_are_closed) {
   std::vector<raw_client> silent;
   for (int i = 0; i < 32; ++i) {
     silent.emplace_back(broker_.socket_path());
@@ -78,10 +78,10 @@ class short_send : public bad_input {
   std::vector<gpushm::segment> kept_;
 };
 
-TEST_F(short_send, a_client_that_never_reads_is_dropped_and_others_do_not_wait_for_it) {
+TEST_F(short_send, client_that_never_reads_is_dropped) {
   publish_chunks(bystander_, "large-list", 1);
   auto deaf = greeted();
-  // As many answers as its buffers and the broker's will take: a list each.
+  // Fills its buffers and the broker's with answers to list requests.
   std::uint64_t sent = 0;
   const auto deadline = gpushm_testing::deadline_after(seconds(20));
   while (gpushm_testing::clock::now() < deadline) {
@@ -97,7 +97,7 @@ TEST_F(short_send, a_client_that_never_reads_is_dropped_and_others_do_not_wait_f
   EXPECT_TRUE(deaf.closed_within(seconds(20)));
 }
 
-TEST_F(short_send, a_client_that_lets_descriptors_pile_up_is_held_back_then_dropped) {
+TEST_F(short_send, client_with_unread_descriptors_is_dropped) {
   publish_chunks(bystander_, "many-chunks", 252);
   auto deaf = greeted();
   for (int i = 0; i < 100; ++i) {
@@ -108,12 +108,11 @@ TEST_F(short_send, a_client_that_lets_descriptors_pile_up_is_held_back_then_drop
       break;
     }
   }
-  // Others still get theirs: descriptors in flight are counted by the kernel for all of a user's
+  // Others still get descriptors: the kernel counts descriptors in flight over all of a user's
   // sockets.
   auto other = connect();
   EXPECT_EQ(other.open("many-chunks").size_bytes(), 252U * gpushm::base::host_page_bytes());
-  // Some answers are in its socket already; behind them comes the end, within the deadline for
-  // readers.
+  // Some answers are in its socket already; the end follows within the deadline for readers.
   std::size_t packets = 0;
   EXPECT_TRUE(eventually([&] { return bystander_.stat("many-chunks").leases == 1; }, seconds(10)));
   const auto deadline = gpushm_testing::deadline_after(seconds(5));
@@ -132,7 +131,7 @@ class small_quota : public bad_input {
   small_quota() : bad_input({"quota_bytes=1048576", "max_segments=3"}) {}
 };
 
-TEST_F(small_quota, sizes_past_the_quota_and_segments_past_the_table_are_refused) {
+TEST_F(small_quota, sizes_and_segments_beyond_the_limits_are_refused) {
   EXPECT_EQ(code_of([&] {
               (void)bystander_.create("too-large", {.size_bytes = 2U << 20U, .device = "host"});
             }),

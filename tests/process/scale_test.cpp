@@ -42,8 +42,8 @@ class scale : public ::testing::Test {
     return gpushm::client::connect({.socket_path = broker.socket_path()});
   }
 
-  /// Makes one-chunk segments until the broker refuses. It must refuse for the right reason, with
-  /// its reserve untouched, and go on serving.
+  /// Creates one-chunk segments until the broker refuses. It must refuse with the right error, keep
+  /// its reserve, and continue to serve.
   static void fill_descriptors(broker_process& broker, unsigned limit, std::size_t at_most) {
     auto client = connect(broker);
     const auto before = settled_holdings_of({broker.pid(), ::getpid()});
@@ -61,8 +61,8 @@ class scale : public ::testing::Test {
     ASSERT_TRUE(refusal.has_value()) << "no refusal after " << made.size() << " segments";
     EXPECT_EQ(refusal->code(), gpushm::errc::too_many_descriptors) << refusal->what();
     const auto used = gpushm_testing::total(gpushm_testing::count_descriptors(broker.pid()));
-    EXPECT_LE(used + 32, limit) << "the reserve is gone";
-    // A chunk each; all but the reserve, the connections and the broker's own few.
+    EXPECT_LE(used + 32, limit) << "the reserve was used";
+    // One chunk each; all descriptors but the reserve, the connections and the broker's own.
     EXPECT_GE(made.size() + 200, limit) << "refused too early";
 
     EXPECT_EQ(client.list().size(), made.size());
@@ -91,15 +91,15 @@ TEST_F(scale, refuses_before_its_descriptors_run_out) {
   fill_descriptors(broker, limit, limit);
 }
 
-TEST_F(scale, slow_holds_as_many_segments_as_the_machine_gives_descriptors) {
-  // Shadows of mappings are mappings, too, and a process has 65,530.
+TEST_F(scale, slow_creates_segments_up_to_the_descriptor_limit) {
+  // Shadow mappings count as mappings, too, and a process may have 65,530.
   constexpr unsigned most = gpushm::base::under_sanitizer ? 10'000 : 100'000;
   const unsigned limit = std::min(hard_limit_of_descriptors(), most);
   broker_process broker(directory_ / "socket", {}, limit);
   fill_descriptors(broker, limit, limit);
 }
 
-TEST_F(scale, a_segment_of_four_thousand_chunks) {
+TEST_F(scale, segment_with_four_thousand_chunks) {
   constexpr std::uint64_t chunks = 4'000;
   const std::uint64_t chunk_bytes = gpushm::base::host_page_bytes();
   if (hard_limit_of_descriptors() < chunks + 200) {
@@ -136,7 +136,7 @@ TEST_F(scale, a_segment_of_four_thousand_chunks) {
   EXPECT_TRUE(back_to(before, {broker.pid(), ::getpid()}, seconds(5)));
 }
 
-TEST_F(scale, a_thousand_clients_at_once) {
+TEST_F(scale, thousand_concurrent_clients) {
   constexpr std::uint32_t processes = 4;
   constexpr std::uint32_t clients_each = 250;
   broker_process broker(directory_ / "socket");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many clients in one process, each with its own connection, joining from several threads.
 //   client_crowd SOCKET NAME COUNT
-// Each opens the segment and reads it. Says "all open"; a line on standard input lets all go.
+// Each opens the segment and reads it. Prints "all open"; closes all on a line from standard input.
 
 #include <algorithm>
 #include <chrono>
@@ -33,7 +33,7 @@ std::vector<member> join(const std::string& socket, const std::string& name, std
     found.read(0, bytes);
     if (std::any_of(
             bytes.begin(), bytes.end(), [&](std::byte value) { return value != bytes.front(); })) {
-      throw std::runtime_error("the contents are wrong");
+      throw std::runtime_error("wrong contents");
     }
     members.push_back({std::move(client), std::move(found)});
   }

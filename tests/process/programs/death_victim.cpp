@@ -3,7 +3,7 @@
 //   death_victim produce SOCKET NAME leased|persistent
 //   death_victim consume SOCKET NAME
 //   death_victim share SOCKET NAME
-// Says on standard output how far it got: "published", "opened", "releasing", "left".
+// Prints its progress to standard output: "published", "opened", "releasing", "left".
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -30,7 +30,7 @@ using gpushm_tests::round_metadata;
 using gpushm_tests::round_pattern;
 using gpushm_tests::round_size_bytes;
 
-void say(const char* what) {
+void print_line(const char* what) {
   std::cout << what << std::endl;
 }
 
@@ -43,28 +43,28 @@ void produce(const std::string& socket, const std::string& name, gpushm::lifetim
                              .chunk_bytes = round_chunk_bytes});
   made.fill(round_pattern);
   made.publish(round_metadata);
-  say("published");
+  print_line("published");
   auto own = client.open(name);
   own.reset();
-  say("releasing");
+  print_line("releasing");
   made.reset();
 }
 
 void consume(const std::string& socket, const std::string& name) {
   auto client = gpushm::client::connect({.socket_path = socket});
   auto found = client.open(name, {.timeout = std::chrono::seconds(20)});
-  say("opened");
+  print_line("opened");
   std::vector<std::byte> bytes(found.size_bytes());
   found.read(0, bytes);
   const auto is_pattern = [](std::byte value) { return value == round_pattern; };
   if (!std::all_of(bytes.begin(), bytes.end(), is_pattern)) {
-    throw std::runtime_error("the contents are wrong");
+    throw std::runtime_error("wrong contents");
   }
-  say("releasing");
+  print_line("releasing");
   found.reset();
 }
 
-/// Memory that exists: a sealed memfd that this process has mapped.
+/// Shares existing memory: a sealed memfd that this process has mapped.
 void share(const std::string& socket, const std::string& name) {
   const int fd = ::memfd_create("death-victim", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (::ftruncate(fd, static_cast<off_t>(round_size_bytes)) != 0 ||
@@ -78,9 +78,9 @@ void share(const std::string& socket, const std::string& name) {
   std::memset(memory, std::to_integer<int>(round_pattern), round_size_bytes);
   auto client = gpushm::client::connect({.socket_path = socket});
   auto shared = client.share(name, memory, round_size_bytes);
-  say("published");
+  print_line("published");
   shared.unshare();
-  say("releasing");
+  print_line("releasing");
   shared.reset();
 }
 
@@ -100,7 +100,7 @@ int main(int argc, char** argv) {
     } else {
       consume(arguments.at(2), arguments.at(3));
     }
-    say("left");
+    print_line("left");
     gpushm_testing::mark_end();
     return 0;
   } catch (const std::exception& problem) {

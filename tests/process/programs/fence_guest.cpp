@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client whose connection the broker ends while it is stopped, and that goes on.
+// A client that continues after the broker has dropped its connection while it was stopped.
 //   fence_guest SOCKET
-// Makes "kept" and an unpublished segment, subscribes to everything, and says "ready". At each line
-// of standard input it goes on, and says what it did.
+// Creates "kept" and an unpublished segment, subscribes to everything, and prints "ready". Does its
+// next step for each line of standard input, and prints what it did.
 
 #include <exception>
 #include <iostream>
@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
     std::cout << "ready" << std::endl;
     std::string line;
     std::getline(std::cin, line);
-    // The first request may find the old connection gone; the next one connects again.
+    // The first request may fail on the old connection; the next one connects again.
     for (int attempt = 0;; ++attempt) {
       try {
         static_cast<void>(client.list());
@@ -37,12 +37,12 @@ int main(int argc, char** argv) {
       }
     }
     if (kept->state() != gpushm::segment_state::live) {
-      throw std::runtime_error("the state of a segment that came back is " +
+      throw std::runtime_error("the state of a resumed segment is " +
                                std::string(gpushm::to_string(kept->state())));
     }
     unpublished->publish();
     again.reset();
-    std::cout << "came back" << std::endl;
+    std::cout << "resumed" << std::endl;
     std::getline(std::cin, line);
     kept.reset();
     unpublished.reset();

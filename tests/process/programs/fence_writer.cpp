@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process that goes on writing a host segment after its connection has ended without a goodbye,
-// as the GPU work of a dead process does.
+// A process that continues to write a host segment after its connection has ended without a
+// goodbye, as the GPU work of a dead process does.
 //   fence_writer SOCKET NAME HOW MILLISECONDS
-// HOW: "exits": it ends the connection at the word "go" on standard input, writes on for so long,
+// HOW: "exits": on "go" from standard input it closes the connection, writes for MILLISECONDS,
 //      then exits. "killed": the same, but it writes until it is killed.
-//      "child": at "go" a child that was made without fork handlers goes on, and this process
-//      exits; the child writes until it is killed.
-//      "forked-child": a child that was forked as usual lives on, and writes nothing.
-//      "execs": at "go" it executes another program, which lives for so long.
-// Says "ready" once the segment is published; children say "child PID" on standard error.
+//      "child": on "go" a child created without fork handlers continues, and this process exits;
+//      the child writes until it is killed.
+//      "forked-child": a normally forked child stays alive and writes nothing.
+//      "execs": on "go" it executes another program, which runs for MILLISECONDS.
+// Prints "ready" once the segment is published; children print "child PID" to standard error.
 
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -35,7 +35,7 @@ using clock = std::chrono::steady_clock;
 using gpushm_testing::raw_session;
 namespace wire = gpushm::wire;
 
-/// Greets with a pidfd and the life pipe, as the library does.
+/// Sends Hello with a pidfd and the life pipe, as the library does.
 raw_session greet(const std::string& socket) {
   raw_session session(socket);
   const gpushm::base::unique_fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
@@ -46,7 +46,7 @@ raw_session greet(const std::string& socket) {
   return session;
 }
 
-/// A segment of one page; its memory.
+/// Publishes a segment of one page. Returns its memory.
 std::atomic<std::uint64_t>* publish(raw_session& session, const std::string& name) {
   const auto chunk = gpushm_testing::make_chunk(4096);
   const auto reserved = session.ask(gpushm_testing::reserve_pages(name, 1));
@@ -91,7 +91,7 @@ int main(int argc, char** argv) {
     }
     const std::string& how = arguments.at(3);
     const auto time = std::chrono::milliseconds(std::stol(arguments.at(4)));
-    constexpr auto for_ever = std::chrono::minutes(1);
+    constexpr auto forever = std::chrono::minutes(1);
     raw_session session = greet(arguments.at(1));
     std::atomic<std::uint64_t>& counter = *publish(session, arguments.at(2));
     counter = 1;
@@ -103,11 +103,11 @@ int main(int argc, char** argv) {
                               : gpushm_testing::quiet_fork();
       if (child == 0) {
         session.hang_up();
-        ::setpgid(0, 0);  // the harness ends the group of its parent
+        ::setpgid(0, 0);  // the harness kills its parent's process group
         const std::string line = "child " + std::to_string(::getpid()) + "\n";
         static_cast<void>(!::write(STDERR_FILENO, line.data(), line.size()));
         if (how == "child") {
-          write_until(counter, clock::now() + for_ever);
+          write_until(counter, clock::now() + forever);
         }
         ::sleep(60);
         ::_exit(0);
@@ -120,7 +120,7 @@ int main(int argc, char** argv) {
       ::_exit(9);
     }
     session.hang_up();
-    write_until(counter, clock::now() + (how == "killed" ? for_ever : time));
+    write_until(counter, clock::now() + (how == "killed" ? forever : time));
     ::_exit(0);
   } catch (const std::exception& problem) {
     std::cerr << "fence_writer: " << problem.what() << '\n';

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A client whose threads create, open and connect while it forks.
 //   fork_descriptors SOCKET ROUNDS
-// Each child says which sockets, memory and event descriptors it has. Exits with 1 when there were
-// any.
+// Each child prints the sockets, memory and event descriptors that it has. Exits with 1 if there
+// were any.
 #include <dirent.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,15 +24,15 @@ namespace {
 
 using gpushm::client;
 
-/// In several batches, each of which is in flight for a while.
+/// Several batches, each of which is in flight for a while.
 const std::uint64_t chunk_bytes = gpushm::base::host_page_bytes();
 constexpr std::uint64_t chunks = 400;
 gpushm::create_options of_many_chunks() {
   return {.size_bytes = chunks * chunk_bytes, .device = "host", .chunk_bytes = chunk_bytes};
 }
 
-/// Those that this process would keep a connection, a lock or memory alive with. Of standard input,
-/// output and error only the caller knows.
+/// Descriptors that would keep a connection, a lock or memory alive. Standard input, output and
+/// error are left to the caller.
 std::string descriptors() {
   std::string found;
   DIR* const directory = ::opendir("/proc/self/fd");
@@ -44,8 +44,8 @@ std::string descriptors() {
     if (std::string_view(entry->d_name).size() == 1 && entry->d_name[0] <= '2') {
       continue;
     }
-    for (const char* const ours : {"socket:", "/memfd:gpushm", "[eventfd]", "[pidfd]"}) {
-      if (kind.find(ours) != std::string_view::npos) {
+    for (const char* const kept_kind : {"socket:", "/memfd:gpushm", "[eventfd]", "[pidfd]"}) {
+      if (kind.find(kept_kind) != std::string_view::npos) {
         found.append(kind).append("\n");
       }
     }

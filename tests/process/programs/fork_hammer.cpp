@@ -2,9 +2,9 @@
 // A client whose threads work while it forks.
 //   fork_hammer SOCKET ROUNDS
 // Each child calls every public function of its copies, which must throw `forked` and not wait for
-// a lock that will never be released, destroys them, and then does all of it on its own: connects,
-// creates, opens, imports. A child that hangs is killed by its alarm; the program then says which
-// call it was in and exits with 1.
+// a lock that will never be released, destroys the copies, and then uses the library itself:
+// connects, creates, opens, imports. A child that hangs is killed by its alarm; the program then
+// prints the call that it was in and exits with 1.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,7 +32,7 @@ using gpushm::segment;
 
 constexpr int threads = 3;
 
-/// What the child is doing, where its parent can read it.
+/// The child's current call, readable by its parent.
 struct shared_note {
   std::array<char, 64> doing{};
 };
@@ -50,15 +50,15 @@ client connect(const std::string& socket) {
   return client::connect({.socket_path = socket, .timeout = 5s});
 }
 
-/// What threads of the parent do all the time.
+/// Runs in threads of the parent all the time.
 void work(objects& of, const std::atomic<bool>& stop, int number) {
   const std::string own = "hammer/" + std::to_string(number);
   const std::array<std::string, 2> names{"hammer/made", own};
   for (int round = 0; !stop; ++round) {
     try {
       client& all = *of.connected;
-      auto mine = all.create(own, {.size_bytes = 4096, .device = "host"});
-      mine.publish("metadata");
+      auto own_segment = all.create(own, {.size_bytes = 4096, .device = "host"});
+      own_segment.publish("metadata");
       (void)all.open_many(names);
       (void)all.open("hammer/made").metadata();
       (void)of.made->metadata();
@@ -83,7 +83,7 @@ class child_calls {
  public:
   child_calls(objects& of, shared_note& note) : of_(of), note_(note) {}
 
-  /// 0: each gave what it should.
+  /// Returns 0 if every call had the expected result.
   int run() {
     throws_forked("create", [&] {
       (void)of_.connected->create("x", {.size_bytes = 4096, .device = "host"});
@@ -105,7 +105,7 @@ class child_calls {
     throws_forked("metadata", [&] { (void)of_.made->metadata(); });
     throws_forked("publish", [&] { of_.made->publish(); });
     throws_forked("export_segment", [&] { (void)gpushm::export_segment(*of_.made); });
-    // What needs no broker.
+    // Functions that need no broker.
     works("segment", [&] {
       (void)of_.made->state();
       (void)of_.made->name();
@@ -118,7 +118,7 @@ class child_calls {
       of_.events.reset();
       of_.opened.reset();
       of_.made.reset();
-      *of_.connected = connect(of_.socket);  // moved to: the copy goes
+      *of_.connected = connect(of_.socket);  // move assignment destroys the copy
       of_.connected.reset();
     });
     works("own", [&] {
@@ -142,10 +142,10 @@ class child_calls {
     begin(what);
     try {
       call();
-      complain(what, "no error");
+      report_failure(what, "no error");
     } catch (const gpushm::error& why) {
       if (why.code() != gpushm::errc::forked) {
-        complain(what, why.what());
+        report_failure(what, why.what());
       }
     }
   }
@@ -155,10 +155,10 @@ class child_calls {
     try {
       call();
     } catch (const std::exception& why) {
-      complain(what, why.what());
+      report_failure(what, why.what());
     }
   }
-  void complain(const char* what, const char* why) {
+  void report_failure(const char* what, const char* why) {
     std::cout << what << ": " << why << std::endl;
     failed_ = true;
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A producer with a child that outlives it.
 //   fork_parent SOCKET NAME none|fork|clone
-// "fork" runs the atfork handlers, "clone" goes past them, as some language runtimes do, "none"
-// makes no child. The parent publishes, says "ready" on standard error and waits for its death. The
-// child says "child PID", after a fork also what its calls of the API gave, and lives until its
+// "fork" runs the atfork handlers, "clone" bypasses them, as some language runtimes do, "none"
+// creates no child. The parent publishes, prints "ready" to standard error and waits to be killed.
+// The child prints "child PID", after a fork also the results of its API calls, and lives until its
 // standard input ends.
 
 #include <sys/syscall.h>
@@ -57,7 +57,7 @@ void wait_for_end_of_input() {
                                gpushm::client& client,
                                gpushm::segment& made,
                                const std::string& name) {
-  // The test's harness ends children with their group; this one must outlive its parent.
+  // The test's harness kills children with their group; this one must outlive its parent.
   ::setpgid(0, 0);
   std::cout << "child " << ::getpid() << std::endl;
   if (forked) {

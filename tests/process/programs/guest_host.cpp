@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process that hosts a broker, as applications do, and that does with it what applications do.
+// A process that hosts a broker and uses it as applications do.
 //   guest_host PATH broker|file WHAT
 // "broker" serves the socket PATH.sock, "file" exports a segment into PATH (and serves PATH.sock).
-// Says "ready", waits for a line on standard input, and then, with WHAT:
+// Prints "ready", waits for a line on standard input, and then, depending on WHAT:
 //   fork     forks a child that stays
 //   exec     forks a child that executes cat
 //   system   runs cat through system(3), which forks without handlers, on a thread
 //   destroy  forks a child that destroys its copies of the objects and stays
-//   use      forks a child that calls every function of its copies and says what each gave
+//   use      forks a child that calls every function of its copies and prints the results
 //   workers  forks four children that stay, as a data loader does, while threads of the host open
 //            and close connections
-// Says "child PID" for each; they end with the end of standard input. The host stays until it is
-// killed.
+// Prints "child PID" for each; children exit at the end of standard input. The host runs until it
+// is killed.
 #include <unistd.h>
 
 #include <atomic>

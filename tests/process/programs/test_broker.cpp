@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A broker in a process of its own, for tests that count what it holds or kill it.
+// A broker in a separate process, for tests that count its resources or kill it.
 //   test_broker SOCKET [LIMIT=VALUE]...
-// Says "ready" once clients can connect. Commands on standard input: "begin" and "end" pass the
+// Prints "ready" once clients can connect. Commands on standard input: "begin" and "end" pass the
 // tracer's marks; the end of the input stops it.
 
 #include <fcntl.h>
@@ -64,13 +64,12 @@ int main(int argc, char** argv) {
     gpushm::broker_options options;
     options.mode = 0666;
     options.raise_descriptor_limit = true;
-    options.limits.fence_delay_ms = 10;  // raw clients of tests have no fence, and write nothing
+    options.limits.fence_delay_ms = 10;  // raw clients of tests have no fence and write nothing
     options.socket_path = argc > 1 ? argv[1] : "";
     for (int i = 2; i < argc; ++i) {
       set_limit(options.limits, argv[i]);
     }
-    // What a test that reads nothing leaves no room for is left out: the broker must not wait for
-    // it.
+    // Output is dropped if the test does not read it: the broker must not block.
     ::fcntl(STDERR_FILENO, F_SETFL, O_WRONLY | O_NONBLOCK);
     gpushm_tests::log_to_standard_error();
     serve(options);
