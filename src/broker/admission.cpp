@@ -60,7 +60,7 @@ admission::admission(asio::io_context& io,
 void admission::start() {
   events_.async_wait(asio::posix::stream_descriptor::wait_read, [this](asio::error_code code) {
     if (!code) {
-      loop_.ask(accept_);
+      loop_.request_turn(accept_);
     }
   });
 }
@@ -88,13 +88,13 @@ void admission::accept_some() {
         pause_.expires_after(accept_backoff);
         pause_.async_wait([this](asio::error_code code) {
           if (!code) {
-            loop_.ask(accept_);
+            loop_.request_turn(accept_);
           }
         });
         return;
     }
   }
-  loop_.ask(accept_);
+  loop_.request_turn(accept_);
 }
 
 void admission::welcome(base::guarded_fd socket) {
@@ -121,7 +121,7 @@ void admission::welcome(base::guarded_fd socket) {
     loop_.join(*made);
     made->process = end_watch(io_, std::move(process));
     deadlines_.expect_hello(*made, std::chrono::steady_clock::now());
-    endings_.remember(*made);  // last: only a close removes it
+    endings_.track(*made);  // last: only a close removes it
   } catch (...) {
     hub_.hang_up(made->number);
     endings_.close_socket(who, made->requests.take_socket());
@@ -129,7 +129,7 @@ void admission::welcome(base::guarded_fd socket) {
   }
   endings_.watch_process(*made);
   made->requests.readable = true;  // Hello has probably arrived
-  loop_.ask(*made);
+  loop_.request_turn(*made);
 }
 
 /// This process has no descriptor left: uses the spare one to refuse one client. Keeps `errno`.

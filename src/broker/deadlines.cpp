@@ -63,13 +63,13 @@ void deadlines::arm() {
     if (code) {
       return;
     }
-    log_.guarded([&] { close_the_late(clock::now()); });
+    log_.guarded([&] { close_late(clock::now()); });
     arm();
   });
   is_armed_ = true;
 }
 
-void deadlines::close_the_late(clock::time_point now) {
+void deadlines::close_late(clock::time_point now) {
   while (!silent_.empty()) {
     connection* const of = find(silent_.front());
     if (of != nullptr && !of->greeted) {

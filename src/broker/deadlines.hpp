@@ -49,7 +49,7 @@ class deadlines {
   static void porter_is_done(lane& from) noexcept { from.at_porter_since.reset(); }
 
   /// Closes connections that are late at `now`. Throws std::bad_alloc; some may then be left.
-  void close_the_late(clock::time_point now);
+  void close_late(clock::time_point now);
   /// Call if one of the above threw: starts the timer for deadlines already added. Throws
   /// std::bad_alloc.
   void arm();
@@ -64,7 +64,7 @@ class deadlines {
   limits limits_;
   asio::steady_timer timer_;
   bool is_armed_ = false;
-  // Numbers, because a connection may be destroyed meanwhile. `close_the_late` removes entries that
+  // Numbers, because a connection may be destroyed meanwhile. `close_late` removes entries that
   // no longer wait.
   std::deque<core::session_id> silent_;  ///< no Hello yet, in order of acceptance
   std::set<core::session_id> stalled_;   ///< with packets that cannot be sent

@@ -35,7 +35,7 @@ endings::endings(asio::io_context& io,
       log_(log),
       fence_delay_(fence_delay) {}
 
-void endings::remember(connection& made) {
+void endings::track(connection& made) {
   if (made.peer.pid > 0) {
     by_pid_.emplace(made.peer.pid, &made);
   }
@@ -64,7 +64,7 @@ void endings::process_died(connection& of) {
   of.last_packets = last_packets;
   of.muted = true;
   hub_.mute(of);
-  loop_.ask(of);
+  loop_.request_turn(of);
 }
 
 void endings::close_socket(const core::principal& who, base::guarded_fd socket) noexcept {

@@ -33,7 +33,7 @@ class endings final : public connection_ender {
           std::chrono::milliseconds fence_delay);
 
   /// Registers a connection until it is closed; connections of the same process end together.
-  void remember(connection& made);
+  void track(connection& made);
   /// Handles the end of `of.process`.
   void watch_process(connection& of);
   /// Sets the client's fence. Either both descriptors are empty or neither is.

@@ -27,13 +27,13 @@ struct fence_watch::state : std::enable_shared_from_this<fence_watch::state> {
     process.wait([weak = weak_from_this()] {
       if (const auto self = weak.lock()) {
         self->process_ended = true;
-        self->look();
+        self->update();
       }
     });
     life.wait([weak = weak_from_this()] {
       if (const auto self = weak.lock()) {
         self->life_ended = true;
-        self->look();
+        self->update();
       }
     });
   }
@@ -54,7 +54,7 @@ struct fence_watch::state : std::enable_shared_from_this<fence_watch::state> {
     });
   }
 
-  void look() {
+  void update() {
     if (process_ended && life_ended) {
       timer.cancel();
       if (kind == fence::unproven) {

@@ -199,7 +199,7 @@ void hub::receive(session& from,
       fail(&from, id, 0, nullptr);
     }
     if (on == lane_kind::events) {
-      domain_.ask_again(from.number);  // the lost packet may have been its answers
+      domain_.resend_questions(from.number);  // the lost packet may have been its answers
       settle();
     }
     return;
@@ -342,7 +342,7 @@ void hub::settle(session* from, prepared answer) noexcept {
     } else if (!answer.empty()) {
       send(from, std::exchange(answer, {}));
     } else if (questions < wanted.questions.size()) {
-      questions += ask(std::span(wanted.questions).subspan(questions));
+      questions += send_questions(std::span(wanted.questions).subspan(questions));
     } else if (changes < wanted.changes.size()) {
       send_event(core::change(wanted.changes[changes++]));
     } else {
@@ -355,7 +355,7 @@ void hub::settle(session* from, prepared answer) noexcept {
 
 /// Sends the first questions, as many as one packet can carry. Returns their number. If memory is
 /// short, refuses their opens instead.
-std::size_t hub::ask(std::span<const core::question> questions) noexcept {
+std::size_t hub::send_questions(std::span<const core::question> questions) noexcept {
   const core::session_id exporter = questions.front().exporter;
   const auto end = std::find_if(questions.begin(), questions.end(), [&](const auto& each) {
     return each.exporter != exporter;
@@ -743,7 +743,7 @@ prepared hub::handle(const context& at, const wire::confirmed& message) {
         at.number, message.questions[i], static_cast<core::verdict>(message.verdicts[i]));
     settle();  // one at a time: there is capacity for the effects of one
   }
-  domain_.ask_more(at.number);  // all in one packet
+  domain_.send_questions(at.number);  // all in one packet
   return {};
 }
 

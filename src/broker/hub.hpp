@@ -220,7 +220,7 @@ class hub final {
   void settle(session* from = nullptr, prepared answer = {}) noexcept;
   void send(session* to, prepared packet) noexcept;
   void deliver(core::open_answer answer) noexcept;
-  [[nodiscard]] std::size_t ask(std::span<const core::question> questions) noexcept;
+  [[nodiscard]] std::size_t send_questions(std::span<const core::question> questions) noexcept;
   void send_waiting(const core::open_waits& what) noexcept;
   [[nodiscard]] prepared opened(const core::open_answer& answer) const;
   void send_event(const core::change& what) noexcept;

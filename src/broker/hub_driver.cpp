@@ -12,7 +12,7 @@ hub_driver::hub_driver(asio::io_context& io, hub& driven, turn_loop& loop, membe
 
 void hub_driver::schedule() {
   if (hub_.has_work()) {
-    loop_.ask(work_);
+    loop_.request_turn(work_);
   }
   arm_deadline();
 }
@@ -20,7 +20,7 @@ void hub_driver::schedule() {
 void hub_driver::work() {
   log_.guarded([&] { hub_.work(); });
   if (hub_.has_work()) {
-    loop_.ask(work_);
+    loop_.request_turn(work_);
   }
 }
 

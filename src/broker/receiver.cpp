@@ -55,7 +55,7 @@ void receiver::watch(lane& on) {
                            return;
                          }
                          on.readable = true;
-                         loop_.ask(*kept);
+                         loop_.request_turn(*kept);
                        });
 }
 
@@ -150,7 +150,7 @@ void receiver::take(porter::parcel& parcel) {
   }
   ++received_;
   sender_.settle_after_request(from);
-  loop_.ask(from);
+  loop_.request_turn(from);
 }
 
 }  // namespace gpushm::broker_detail

@@ -35,7 +35,7 @@ void retry_poll::arm() {
           on.readable = on.readable || on.kind == lane_kind::requests;
           on.blocked = on.waits_for_room;
         });
-        loop_.ask(*each);
+        loop_.request_turn(*each);
       }
     }
   });

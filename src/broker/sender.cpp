@@ -71,7 +71,7 @@ void sender::send(connection& to, prepared packet) noexcept {
 
 void sender::lose_event(connection& to, std::uint64_t subscription) noexcept {
   owe_resync(to, subscription);
-  log_.guarded([&] { loop_.ask(to); });
+  log_.guarded([&] { loop_.request_turn(to); });
 }
 
 void sender::settle_after_request(connection& from) {
@@ -95,7 +95,7 @@ void sender::send_or_queue(connection& to, prepared& packet) {
     if (to.queued_events >= max_queued_events ||
         !to.held.try_take(core::resource::memory_bytes, cost)) {
       owe_resync(to, *one.subscription);
-      loop_.ask(to);
+      loop_.request_turn(to);
       return;
     }
     ++to.queued_events;
@@ -115,7 +115,7 @@ void sender::send_or_queue(connection& to, prepared& packet) {
   }
   on.queue.splice(on.queue.end(), packet);
   ++on.queued;
-  loop_.ask(to);
+  loop_.request_turn(to);
 }
 
 /// Returns false if the packet must wait or the lane is closed for sending.
@@ -180,7 +180,7 @@ void sender::end_sending(lane& on) {
   }
   deadlines_.reader_is_done(on);
   on.of.end(on);
-  loop_.ask(on.of);
+  loop_.request_turn(on.of);
 }
 
 /// Waits for room in the socket, which the event loop reports.
@@ -192,7 +192,7 @@ bool sender::wait_for_room(lane& on) {
                            on.waits_for_room = false;
                            if (!code && !kept->closed) {
                              on.blocked = false;
-                             loop_.ask(*kept);
+                             loop_.request_turn(*kept);
                            }
                          });
     on.waits_for_room = true;

@@ -208,7 +208,7 @@ class server::impl final : public outbox {
     });
     if (ended_early) {
       base::pause_before_retry(pause_without_memory);
-      log_.guarded([&] { loop_.go_on(); });
+      log_.guarded([&] { loop_.restart(); });
       log_.guarded([&] { driver_.schedule(); });
       log_.guarded([&] { deadlines_.arm(); });
       log_.guarded([&] { retries_.arm(); });

@@ -22,15 +22,15 @@ void turn_loop::post_round() {
   round_posted_ = true;
 }
 
-void turn_loop::go_on() {
+void turn_loop::restart() {
   in_round_ = false;
   if (!turns_.empty() && !round_posted_) {
     post_round();
   }
 }
 
-void turn_loop::ask_member(turns::member& who) {
-  turns_.ask(who);
+void turn_loop::request_turn_of(turns::member& who) {
+  turns_.request_turn(who);
   if (!in_round_ && !round_posted_) {
     post_round();
   }
@@ -51,7 +51,7 @@ void turn_loop::take_turns() {
     } else {
       kept = static_cast<connection*>(who.context())->shared_from_this();
       log_.guarded([&] { step_(*kept); });
-      ask(*kept);
+      request_turn(*kept);
     }
     now = clock::now();
     if (!kept || !kept->closed) {
@@ -61,7 +61,7 @@ void turn_loop::take_turns() {
     }
   }
   end_round_();
-  go_on();
+  restart();
 }
 
 }  // namespace gpushm::broker_detail

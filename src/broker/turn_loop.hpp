@@ -19,7 +19,7 @@ namespace gpushm::broker_detail {
 class turn_loop {
  public:
   /// A job of the broker itself: each turn is one call of `run`. An exception from it ends the
-  /// round (`go_on`).
+  /// round (`restart`).
   class job final : public turns::member {
    public:
     explicit job(std::function<void()> run) : run_(std::move(run)) {}
@@ -49,19 +49,19 @@ class turn_loop {
 
   /// Call after a handler of the event loop has thrown: a round may have ended early, or may not
   /// have been scheduled. Throws std::bad_alloc.
-  void go_on();
+  void restart();
 
   /// Requests a turn; does not run the job.
-  void ask(job& who) { ask_member(who); }
+  void request_turn(job& who) { request_turn_of(who); }
   /// Requests a turn if there is work for `who`; does none of it.
-  void ask(connection& who) {
+  void request_turn(connection& who) {
     if (!who.closed && who.has_something_to_do()) {
-      ask_member(who.turn);
+      request_turn_of(who.turn);
     }
   }
 
  private:
-  void ask_member(turns::member& who);
+  void request_turn_of(turns::member& who);
   void post_round();
   void take_turns();
 

@@ -62,7 +62,7 @@ class turns {
   }
 
   /// Requests a turn.
-  void ask(member& who) noexcept {
+  void request_turn(member& who) noexcept {
     if (who.of_ == nullptr || waits(who)) {
       return;
     }

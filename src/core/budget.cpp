@@ -74,11 +74,11 @@ std::uint64_t minus(std::uint64_t from, std::uint64_t what) {
   return from > what ? from - what : 0;
 }
 
-/// The rules of `budget`: true if one of `n` principals that share `total` may hold `wants` while
+/// The rules of `budget`: true if one of `n` principals that share `total` may hold `demand` while
 /// `left` remains free.
-bool is_fair(std::uint64_t wants, std::uint64_t left, std::uint64_t total, std::uint64_t n) {
+bool is_fair(std::uint64_t demand, std::uint64_t left, std::uint64_t total, std::uint64_t n) {
   const std::uint64_t equal = total / (budget::share_factor * n + 1) * budget::share_factor;
-  return wants <= times_share_factor(left) && (wants <= equal || wants <= left);
+  return demand <= times_share_factor(left) && (demand <= equal || demand <= left);
 }
 
 std::string amount_text(const kind& of, std::uint64_t amount) {
@@ -191,12 +191,12 @@ budget::answer budget::may_take(const account& who,
   }
   std::uint64_t left = open - reserved - amount;
   const account& tenant = who.bucket_ ? *who.bucket_ : who;
-  const std::uint64_t wants = tenant.used(what) + amount;
-  // The operator sets the quota on GPU memory: a single principal may use all of it.
+  const std::uint64_t demand = tenant.used(what) + amount;
+  // The operator sets the quota on GPU memory: one principal may use all of it if no other does.
   const bool is_alone = what == resource::segment_bytes && tenant.used(what) == held;
   const std::uint64_t users =
       users_[static_cast<std::size_t>(what)] + (tenant.used(what) == 0 ? 1 : 0);
-  if (wants > of.floor && !is_alone && !is_fair(wants, left, total - reserved, users)) {
+  if (demand > of.floor && !is_alone && !is_fair(demand, left, total - reserved, users)) {
     return answer::share;
   }
   // Within a bucket, the only guarantee is that one process leaves something for the next.

@@ -114,13 +114,14 @@ class account {
 
 /// One domain's budget, by principal. What is granted cannot be reclaimed, so each request is
 /// checked against two rules that must both hold:
-///- A principal holds at most `share_factor` times what is free (a dynamic threshold: Choudhury
+///  - A principal holds at most `share_factor` times what is free (a dynamic threshold: Choudhury
 ///    and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): a
 ///    single one gets 8/9 of the total, and some is always free for a new one.
 ///  - Of n principals that hold any, each holds at most 8/(8n+1) of the total, or as much as is
-///    free: two get half each, and can borrow what others do not use up to half. A small floor is
-///    granted as long as anything is left, and a part is reserved for the operator: the broker's
-///    own uid.
+///    free: two get half each, and can borrow what others do not use up to half.
+///
+/// A small floor is granted as long as anything is left, and a part is reserved for the operator:
+/// the broker's own uid.
 ///
 /// Distinct objects: safe. Shared objects: unsafe; runs on the broker's strand.
 class budget {

@@ -182,13 +182,13 @@ class domain {
   bool cancel(session_id session,
               std::uint64_t request,
               std::optional<std::uint32_t> index = {}) noexcept;
-  /// The exporter's answer. Late and unsolicited answers are ignored. Call `ask_more` after one or
-  /// several.
-  void confirmed(session_id exporter, std::uint64_t confirmation, verdict said);
+  /// The exporter's answer. Late and unsolicited answers are ignored. Call `send_questions` after
+  /// one or several.
+  void confirmed(session_id exporter, std::uint64_t confirmation, verdict result);
   /// Sends questions for which there was no room before; answers have made room.
-  void ask_more(session_id exporter) noexcept;
+  void send_questions(session_id exporter) noexcept;
   /// Its answers may be lost: repeats every unanswered question.
-  void ask_again(session_id exporter) noexcept;
+  void resend_questions(session_id exporter) noexcept;
   /// The question could not be sent for lack of memory: refuses its open.
   void question_not_sent(const question& what);
   /// A release of a segment that the session does not hold is ignored: it may cross a removal.
@@ -319,8 +319,8 @@ class domain {
     std::set<std::uint64_t> confirming;  ///< its opens that wait for an exporter's confirmation
     std::uint32_t subscriptions = 0;
     names unpublished;
-    std::list<std::uint64_t> asked;   ///< confirmations sent and not answered
-    std::list<std::uint64_t> to_ask;  ///< queued until some of those are answered
+    std::list<std::uint64_t> unanswered;        ///< confirmations sent and not answered
+    std::list<std::uint64_t> queued_questions;  ///< queued until some of those are answered
     bool is_operator = false;
     charges held;
     /// Set when it ended without a goodbye and its fence is not reached.
@@ -385,10 +385,10 @@ class domain {
   void end_lease(session_id session, segment& what, std::uint32_t count, bool never_mapped = false);
   void unname(segment& what, segment_state state = segment_state::removed);
   void remember_dead(const std::string& name);
-  void ask_exporter(session_id session,
-                    open_request request,
-                    const segment& found,
-                    time_point since);
+  void confirm_with_exporter(session_id session,
+                             open_request request,
+                             const segment& found,
+                             time_point since);
   waiting_confirmation take_confirmation(std::uint64_t id);
   [[nodiscard]] std::size_t leases_a_turn() const noexcept;
   void stop_requests(session_id session, participant& of);

@@ -164,9 +164,9 @@ bool domain::resume(session_id lost, session_id session) {
   successor.created.merge(gone.created);
   successor.unpublished.merge(gone.unpublished);
   // Unanswered questions are sent again once it has reported what it keeps.
-  successor.to_ask.splice(successor.to_ask.end(), gone.asked);
-  successor.to_ask.splice(successor.to_ask.end(), gone.to_ask);
-  for (const std::uint64_t id : successor.to_ask) {
+  successor.queued_questions.splice(successor.queued_questions.end(), gone.unanswered);
+  successor.queued_questions.splice(successor.queued_questions.end(), gone.queued_questions);
+  for (const std::uint64_t id : successor.queued_questions) {
     if (const auto question = confirming_.find(id); question != confirming_.end()) {
       question->second.exporter = session;
     }
@@ -252,7 +252,7 @@ void domain::keep(session_id session,
   successor.kept->merge(kept);
   if (!more) {
     successor.kept.reset();
-    ask_more(session);
+    send_questions(session);
   }
 }
 

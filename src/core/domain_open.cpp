@@ -153,7 +153,7 @@ void domain::open(session_id session, const open_request& request) {
     }
     if (at != published_.end() && !must_wait) {
       if (base::is_exporter_bound(at->second->backend)) {
-        ask_exporter(session, request, *at->second, request.asked);
+        confirm_with_exporter(session, request, *at->second, request.asked);
       } else {
         grant_or_refuse(session, request, *at->second);
       }
@@ -168,10 +168,10 @@ void domain::open(session_id session, const open_request& request) {
 
 // ---- asking the exporter ----
 
-void domain::ask_exporter(session_id session,
-                          open_request request,
-                          const segment& found,
-                          time_point since) {
+void domain::confirm_with_exporter(session_id session,
+                                   open_request request,
+                                   const segment& found,
+                                   time_point since) {
   if (is_another(request, found)) {
     throw replaced();
   }
@@ -204,7 +204,7 @@ void domain::ask_exporter(session_id session,
     all.insert(id);
     make_room(0, all.size());  // all are refused if the exporter ends
     waiter.confirming.insert(id);
-    exporter.to_ask.push_back(id);
+    exporter.queued_questions.push_back(id);
   } catch (...) {
     waiter.confirming.erase(id);
     confirming_by_deadline_.erase({deadline, id});
@@ -225,23 +225,23 @@ void domain::ask_exporter(session_id session,
     effects_.waits.push_back(
         {session, request.request, request.index, fits ? found.shared_from_this() : nullptr});
   }
-  ask_more(found.creator_session);
+  send_questions(found.creator_session);
 }
 
 /// Sends an exporter only as many questions as fit into its socket: it may be busy or stopped.
 /// Unanswered questions keep their place, so that a stopped exporter does not get more and more.
 /// Questions that cannot be sent for lack of memory are sent at the next call or time out.
-void domain::ask_more(session_id exporter) noexcept {
+void domain::send_questions(session_id exporter) noexcept {
   const auto at = sessions_.find(exporter);
   if (at == sessions_.end()) {
     return;
   }
-  participant& asked = at->second;
-  while (!asked.to_ask.empty() && asked.asked.size() < limits_.max_confirmations) {
-    const std::uint64_t id = asked.to_ask.front();
+  participant& to = at->second;
+  while (!to.queued_questions.empty() && to.unanswered.size() < limits_.max_confirmations) {
+    const std::uint64_t id = to.queued_questions.front();
     const auto question = confirming_.find(id);
     if (question == confirming_.end()) {
-      asked.to_ask.pop_front();
+      to.queued_questions.pop_front();
       continue;
     }
     try {
@@ -249,16 +249,16 @@ void domain::ask_more(session_id exporter) noexcept {
     } catch (const std::bad_alloc&) {
       return;
     }
-    asked.asked.splice(asked.asked.end(), asked.to_ask, asked.to_ask.begin());
+    to.unanswered.splice(to.unanswered.end(), to.queued_questions, to.queued_questions.begin());
     effects_.questions.push_back({exporter, id, question->second.generation});
   }
 }
 
-void domain::ask_again(session_id exporter) noexcept {
+void domain::resend_questions(session_id exporter) noexcept {
   if (const auto at = sessions_.find(exporter); at != sessions_.end()) {
-    participant& asked = at->second;
-    asked.to_ask.splice(asked.to_ask.begin(), asked.asked);
-    ask_more(exporter);
+    participant& to = at->second;
+    to.queued_questions.splice(to.queued_questions.begin(), to.unanswered);
+    send_questions(exporter);
   }
 }
 
@@ -279,9 +279,9 @@ domain::waiting_confirmation domain::take_confirmation(std::uint64_t id) {
   return taken;
 }
 
-void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict said) {
+void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict result) {
   if (const auto who = sessions_.find(exporter); who != sessions_.end()) {
-    who->second.asked.remove(confirmation);
+    who->second.unanswered.remove(confirmation);
   }
   const auto at = confirming_.find(confirmation);
   if (at == confirming_.end()) {
@@ -291,22 +291,22 @@ void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict 
   if (found != segments_.end() && found->second->creator_session != exporter) {
     return;  // not the exporter of this segment
   }
-  const waiting_confirmation asked = take_confirmation(confirmation);
+  const waiting_confirmation waiting = take_confirmation(confirmation);
   if (found == segments_.end() || found->second->removed) {
     // The name may belong to another segment, or the open may wait for it.
-    open(asked.session, asked.request);
+    open(waiting.session, waiting.request);
     return;
   }
   segment& what = *found->second;
-  if (said == verdict::unchanged) {
-    grant_or_refuse(asked.session, asked.request, what);
+  if (result == verdict::unchanged) {
+    grant_or_refuse(waiting.session, waiting.request, what);
     return;
   }
-  refuse_with(asked.session, asked.request, [&] {
+  refuse_with(waiting.session, waiting.request, [&] {
     return error(errc::gone_or_replaced,
                  {},
                  {},
-                 said == verdict::changed
+                 result == verdict::changed
                      ? "its exporter has freed or replaced the memory without unshare"
                      : "its exporter no longer shares this memory",
                  "unshare before freeing, and share the new memory");
@@ -319,7 +319,7 @@ void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict 
 
 void domain::question_not_sent(const question& what) {
   if (const auto exporter = sessions_.find(what.exporter); exporter != sessions_.end()) {
-    exporter->second.asked.remove(what.confirmation);
+    exporter->second.unanswered.remove(what.confirmation);
   }
   if (confirming_.contains(what.confirmation)) {
     const waiting_confirmation open = take_confirmation(what.confirmation);
@@ -447,7 +447,7 @@ bool domain::wake_some(segment& published) {
     }
     // The segment may have been reserved long ago; the open may take until its own deadline.
     or_refuse(woken.session, woken.request, [&] {
-      ask_exporter(woken.session, woken.request, published, *woken.request.deadline);
+      confirm_with_exporter(woken.session, woken.request, published, *woken.request.deadline);
     });
   }
   return waiting_by_name_.contains(published.name);

@@ -38,20 +38,20 @@ class bad_input : public ::testing::Test {
   explicit bad_input(const std::vector<std::string>& limits = {})
       : broker_(directory_ / "socket", limits) {}
 
-  void SetUp() override { before_ = settled_holdings_of(everybody()); }
+  void SetUp() override { before_ = settled_holdings_of(all_processes()); }
 
   /// Checks after every test that the broker runs, serves, and has the same resources as at the
   /// start.
   void TearDown() override {
     EXPECT_TRUE(broker_.process().running()) << broker_.process().output().everything();
-    EXPECT_TRUE(back_to(before_, everybody(), std::chrono::seconds(5)));
+    EXPECT_TRUE(back_to(before_, all_processes(), std::chrono::seconds(5)));
     auto made = bystander_.create("bystander", {.size_bytes = 4096, .device = "host"});
     made.publish();
     EXPECT_EQ(bystander_.list().size(), 1U);
   }
 
   [[nodiscard]] raw_client greeted() const { return raw_client::greeted(broker_.socket_path()); }
-  [[nodiscard]] std::vector<pid_t> everybody() const { return {broker_.pid(), ::getpid()}; }
+  [[nodiscard]] std::vector<pid_t> all_processes() const { return {broker_.pid(), ::getpid()}; }
   /// Number of ending sessions with leases on `name` when its creator is first reported as gone.
   [[nodiscard]] std::optional<std::uint32_t> ending_when_its_creator_went(
       const std::string& name) const {
@@ -59,8 +59,8 @@ class bad_input : public ::testing::Test {
     std::optional<std::uint32_t> ending;
     static_cast<void>(gpushm_testing::eventually(
         [&] {
-          const auto told = asking.ask(gpushm::wire::stat{name});
-          const auto* all = gpushm_testing::body_of<gpushm::wire::listing>(told);
+          const auto answer = asking.ask(gpushm::wire::stat{name});
+          const auto* all = gpushm_testing::body_of<gpushm::wire::listing>(answer);
           if (all != nullptr && !all->segments.front().creator_alive) {
             ending = all->segments.front().ending;
           }

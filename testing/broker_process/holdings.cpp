@@ -32,9 +32,9 @@ holdings holdings_of(const std::vector<pid_t>& pids) {
 }
 
 holdings settled_holdings_of(const std::vector<pid_t>& pids) {
-  constexpr int looks = 10;
+  constexpr int samples = 10;
   holdings last = holdings_of(pids);
-  for (int same = 0; same < looks; ++same) {
+  for (int same = 0; same < samples; ++same) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     if (holdings now = holdings_of(pids); now != last) {
       last = std::move(now);

@@ -18,7 +18,7 @@ class broker_deadlines : public testing_world::connection_test {
  protected:
   /// Connections closed since the last call, at `when`.
   std::vector<core::session_id> late_at(seconds when) {
-    deadlines_.close_the_late(begin_ + when);
+    deadlines_.close_late(begin_ + when);
     return std::exchange(closed_, {});
   }
   using closed = std::vector<core::session_id>;

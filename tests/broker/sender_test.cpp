@@ -217,13 +217,13 @@ TEST_F(broker_turn_loop, busy_job_leaves_time_for_the_event_loop) {
     if (++turns == 1) {
       asio::post(io_, [this] { io_.stop(); });
     }
-    loop_.ask(*self);
+    loop_.request_turn(*self);
   });
   self = &job;
   loop_.join(job, "job");
   poll();
   EXPECT_EQ(turns, 0U) << "no turn requested";
-  loop_.ask(job);
+  loop_.request_turn(job);
   EXPECT_EQ(turns, 0U) << "not within the call";
   io_.restart();
   io_.run_for(gpushm_testing::patience(seconds(10)));
@@ -234,11 +234,11 @@ TEST_F(broker_turn_loop, busy_job_leaves_time_for_the_event_loop) {
 
 TEST_F(broker_turn_loop, idle_or_closed_connection_gets_no_turn) {
   connection& idle = connect();
-  loop_.ask(idle);
+  loop_.request_turn(idle);
   connection& gone = connect();
   gone.requests.readable = true;
   close(gone);
-  loop_.ask(gone);
+  loop_.request_turn(gone);
   poll();
   EXPECT_EQ(rounds_, 0);
 }

@@ -17,7 +17,7 @@ class race {
     runners_.push_back(std::make_unique<runner>());
     runners_.back()->cost = cost;
     turns_.join(runners_.back()->turn, principal, runners_.back().get());
-    turns_.ask(runners_.back()->turn);
+    turns_.request_turn(runners_.back()->turn);
   }
   void run(std::uint64_t until) {
     for (std::uint64_t now = 0; now < until;) {
@@ -26,7 +26,7 @@ class race {
       of.got += of.cost;
       now += of.cost;
       turns_.charge(who, of.cost);
-      turns_.ask(who);
+      turns_.request_turn(who);
     }
   }
   [[nodiscard]] std::uint64_t got(std::size_t which) const { return runners_[which]->got; }
@@ -70,21 +70,21 @@ TEST(broker_turns, idle_member_runs_next_and_saves_no_time) {
   order.join(flood, "a", &flood);
   order.join(calm, "b", &calm);
   for (int i = 0; i < 1'000; ++i) {
-    order.ask(flood);
+    order.request_turn(flood);
     order.charge(order.next(), 100);
   }
-  order.ask(flood);
-  order.ask(calm);
+  order.request_turn(flood);
+  order.request_turn(calm);
   EXPECT_EQ(&order.next(), &calm);
   order.charge(calm, 100);
-  order.ask(calm);
+  order.request_turn(calm);
   // From here on they alternate: idle time is not saved.
   int turns_of_calm = 0;
   for (int i = 0; i < 100; ++i) {
     turns::member& who = order.next();
     turns_of_calm += &who == &calm ? 1 : 0;
     order.charge(who, 100);
-    order.ask(who);
+    order.request_turn(who);
   }
   EXPECT_NEAR(turns_of_calm, 50, 1);
 }
@@ -95,15 +95,15 @@ TEST(broker_turns, members_may_leave_at_any_time) {
   turns::member second;
   order.join(*first, "a", first.get());
   order.join(second, "a", &second);
-  order.ask(*first);
-  order.ask(second);
+  order.request_turn(*first);
+  order.request_turn(second);
   first.reset();
   EXPECT_EQ(&order.next(), &second);
   EXPECT_TRUE(order.empty());
-  order.ask(second);
+  order.request_turn(second);
   order.leave(second);
   order.leave(second);
-  order.ask(second);
+  order.request_turn(second);
   EXPECT_TRUE(order.empty());
 }
 

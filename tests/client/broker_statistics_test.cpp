@@ -124,11 +124,11 @@ TEST_F(broker_statistics_test, failures_are_counted_by_code) {
 
 TEST(broker_counters, latency_is_counted_in_its_bucket) {
   broker_detail::counters counted;
-  wire::report told;
-  told.open_ns = {0, 10'000, 10'001, 10'000'000'000, 10'000'000'001, UINT64_MAX};
-  told.failures = {static_cast<std::uint64_t>(errc::device_not_visible), 64, UINT64_MAX};
-  told.cached = 7;
-  counted.reported(told);
+  wire::report report;
+  report.open_ns = {0, 10'000, 10'001, 10'000'000'000, 10'000'000'001, UINT64_MAX};
+  report.failures = {static_cast<std::uint64_t>(errc::device_not_visible), 64, UINT64_MAX};
+  report.cached = 7;
+  counted.reported(report);
   const broker_statistics now = counted.read();
   EXPECT_EQ(now.open_latency[0], 2U);
   EXPECT_EQ(now.open_latency[1], 1U);

@@ -301,7 +301,7 @@ TEST_F(core_share, unanswered_questions_to_an_exporter_are_limited) {
   // Each answer, even a late one, makes room for a question.
   for (std::size_t i = 0; i < seen_.questions().size(); ++i) {
     domain_.confirmed(exporter, seen_.questions()[i].confirmation, verdict::unchanged);
-    domain_.ask_more(exporter);
+    domain_.send_questions(exporter);
   }
   EXPECT_EQ(seen_.questions().size(), most + 1);
   EXPECT_EQ(seen_.answers().back().generation, made);

@@ -140,7 +140,7 @@ child start_writer(const proof_case& what,
   } else if (what.where == place::uid_1000) {
     options.uid = options.gid = 1'000;
   }
-  const std::vector<std::string> words =
+  const std::vector<std::string> command =
       what.torch != nullptr
           ? std::vector<std::string>{"python3",
                                      "-c",
@@ -154,7 +154,7 @@ child start_writer(const proof_case& what,
                                      socket_path,
                                      name,
                                      to_text(what.writer)};
-  options.argv.insert(options.argv.end(), words.begin(), words.end());
+  options.argv.insert(options.argv.end(), command.begin(), command.end());
   return child::start(options);
 }
 

@@ -106,11 +106,11 @@ void start(watched& one, const victim_options& options) {
     return ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data());
   });
   one.socket = base::unique_fd(ends[0]);
-  const base::unique_fd theirs(ends[1]);
+  const base::unique_fd victim_end(ends[1]);
   one.pid = ::fork();
   if (one.pid == 0) {
     if (options.pid_namespace == 0) {
-      become_victim(options, theirs.get());
+      become_victim(options, victim_end.get());
     }
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::unshare(CLONE_NEWPID) != 0) {
@@ -118,9 +118,9 @@ void start(watched& one, const victim_options& options) {
     }
     const pid_t inner = ::fork();
     if (inner == 0) {
-      become_victim(options, theirs.get());
+      become_victim(options, victim_end.get());
     }
-    ::close(theirs.get());
+    ::close(victim_end.get());
     ::close(one.socket.get());
     int status = 0;
     base::retry([&] { return ::waitpid(inner, &status, 0); });

@@ -31,7 +31,7 @@ void report(std::ostringstream& text, const char* what, bool ok) {
   }
 }
 
-std::string said() {
+std::string summary() {
   std::ostringstream text;
   text << "pid " << ::getpid() << ", environment";
   for (char** each = environ; *each != nullptr; ++each) {
@@ -114,6 +114,6 @@ int main() {
     std::cerr << "first line\n\x1b[31mred\n";
     return 3;
   }
-  std::cerr << said() << '\n';
+  std::cerr << summary() << '\n';
   return 3;
 }

@@ -48,14 +48,14 @@ class cdi_hook : public ::testing::TestWithParam<const char*> {
   [[nodiscard]] std::string outside() const { return cli_.directory() / "outside"; }
 
   /// Runs `script` instead of only the hook: "$@" is the hook with its arguments.
-  [[nodiscard]] gpushm_testing::run_result run(std::vector<std::string> words,
+  [[nodiscard]] gpushm_testing::run_result run(std::vector<std::string> arguments,
                                                const std::string& script = "exec \"$@\"",
                                                bool own_mounts = false) const {
     const std::string program = GetParam();
     if (program == "gpushm") {
-      words.insert(words.begin(), {"cdi", "hook"});
+      arguments.insert(arguments.begin(), {"cdi", "hook"});
     }
-    auto command = cli_.command(words);
+    auto command = cli_.command(arguments);
     command.argv.front() = gpushm_testing::own_program(program);
     std::vector<std::string> shell{
         "/bin/sh", "-c", "state=$1; shift; exec < \"$state\"; " + script, "sh", state()};
