@@ -68,7 +68,7 @@ const gpushm_broker& usable(const gpushm_broker* broker, std::string_view operat
     throw error(errc::forked,
                 operation,
                 broker->server().socket_path(),
-                "this process is a forked child of the one that serves",
+                "this process was forked from the one that serves",
                 "call this in the process that started the broker");
   }
   return *broker;
