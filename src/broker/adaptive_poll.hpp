@@ -24,7 +24,7 @@ class adaptive_poll {
   static constexpr std::chrono::microseconds longest_poll_for_exporters{100};
   /// Polling time allowed in any second: the saved budget, and what one second adds to it.
   static constexpr std::chrono::milliseconds most_saved{10};
-  static constexpr double added_a_second = 0.04;
+  static constexpr double added_per_second = 0.04;
   /// Upper bound of requests not followed by a poll after polls that found nothing: 1, 3, 7, …
   static constexpr std::uint32_t most_skipped = 255;
 
@@ -45,7 +45,7 @@ class adaptive_poll {
       --of.skip;
       return clock::duration::zero();
     }
-    const auto added = std::chrono::duration<double>(now - last_added_) * added_a_second;
+    const auto added = std::chrono::duration<double>(now - last_added_) * added_per_second;
     saved_ = std::min<std::chrono::duration<double>>(saved_ + added, most_saved);
     last_added_ = now;
     const clock::duration longest =

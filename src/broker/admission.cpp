@@ -21,7 +21,7 @@ namespace gpushm::broker_detail {
 namespace {
 
 /// Connections accepted in a turn.
-constexpr int accepts_a_turn = 8;
+constexpr int accepts_per_turn = 8;
 /// Pause before the next attempt when none can be accepted.
 constexpr std::chrono::milliseconds accept_backoff{50};
 
@@ -66,7 +66,7 @@ void admission::start() {
 }
 
 void admission::accept_some() {
-  for (int i = 0; i < accepts_a_turn; ++i) {
+  for (int i = 0; i < accepts_per_turn; ++i) {
     base::guarded_fd socket = accept_one(listener_);
     if (socket) {
       log_.guarded([&] { welcome(std::move(socket)); });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of broker.h for brokers.
+// Implements the broker functions of broker.h.
 #include "gpushm/broker.hpp"
 
 #include <algorithm>

@@ -99,19 +99,19 @@ void throw_wrong_chunk_kind(gpushm::backend kind) {
 }
 
 void check_chunk(int fd, gpushm::backend kind, std::uint64_t chunk_bytes, bool accept_fake) {
-  bool right = false;
+  bool is_valid = false;
   switch (kind) {
     case gpushm::backend::host:
-      right = is_sealed_memfd(fd, chunk_bytes);
+      is_valid = is_sealed_memfd(fd, chunk_bytes);
       break;
     case gpushm::backend::cuda_vmm:
     case gpushm::backend::cuda_pool:
-      right = is_nvidiactl(fd) || (accept_fake && is_unnamed_tmpfs_file(fd));
+      is_valid = is_nvidiactl(fd) || (accept_fake && is_unnamed_tmpfs_file(fd));
       break;
     case gpushm::backend::cuda_ipc:
       break;
   }
-  if (!right || !is_usable(fd)) {
+  if (!is_valid || !is_usable(fd)) {
     throw_wrong_chunk_kind(kind);
   }
 }

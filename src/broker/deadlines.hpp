@@ -23,7 +23,7 @@ class deadlines {
   using clock = std::chrono::steady_clock;
   struct limits {
     std::chrono::milliseconds hello;
-    std::chrono::milliseconds send;  ///< for reading, and for the porter
+    std::chrono::milliseconds send;  ///< for unread packets, and for the porter
   };
 
   deadlines(asio::io_context& io,

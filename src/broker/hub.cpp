@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t description_bytes = 512;
 constexpr std::size_t listing_bytes = wire::max_packet_bytes / 2;
 /// Names of one open_many that are opened in one turn.
-constexpr std::size_t opens_a_turn = 32;
+constexpr std::size_t opens_per_turn = 32;
 
 wire::segment fields_of(const core::segment& what) {
   wire::segment result{static_cast<const base::segment_facts&>(what)};
@@ -111,13 +111,13 @@ std::vector<std::byte> outgoing::encode() const {
 }
 
 std::uint64_t outgoing::cost() const noexcept {
-  constexpr std::uint64_t bytes_a_descriptor = 16;
+  constexpr std::uint64_t bytes_per_descriptor = 16;
   std::uint64_t text = packet.size();
   if (const auto* answer = std::get_if<wire::opened>(&late.body);
       packet.empty() && answer != nullptr) {
     text += sizeof(wire::opened) + answer->segment.name.size() + answer->ticket.size();
   }
-  return core::cost::packet + text + descriptors.size() * bytes_a_descriptor;
+  return core::cost::packet + text + descriptors.size() * bytes_per_descriptor;
 }
 
 struct hub::context {
@@ -641,7 +641,7 @@ void hub::resume(session& of) {
   }
   open_rest& rest = *of.rest;
   const std::vector<std::string>& names = rest.request.names;
-  for (std::size_t left = opens_a_turn; left != 0 && rest.next < names.size(); --left) {
+  for (std::size_t left = opens_per_turn; left != 0 && rest.next < names.size(); --left) {
     const std::uint32_t index = rest.next++;
     try {
       domain_.open(of.number,

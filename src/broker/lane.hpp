@@ -41,7 +41,7 @@ struct lane {
   connection& of;
   const lane_kind kind;
   base::guarded_fd socket;
-  asio::posix::stream_descriptor events;  ///< of `socket`, which it does not own
+  asio::posix::stream_descriptor events;  ///< does not own `socket`
 
   prepared queue;
   std::uint64_t queued = 0;                ///< packets so far, sent or not

@@ -23,9 +23,9 @@ std::string text_of(const connection& of) {
 
 void member_log::write(std::string_view text) {
   const line_limit::verdict verdict = limit_.next(line_limit::clock::now());
-  if (verdict.left_out != 0) {
+  if (verdict.suppressed != 0) {
     base::log(log_level::warning,
-              std::to_string(verdict.left_out) + " more lines about members suppressed");
+              std::to_string(verdict.suppressed) + " more lines about members suppressed");
   }
   if (verdict.may_write) {
     base::log(log_level::warning, text);

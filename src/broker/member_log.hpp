@@ -13,17 +13,17 @@
 
 namespace gpushm::broker_detail {
 
-/// Limits a log to `lines_a_second` and counts suppressed lines.
+/// Limits a log to `lines_per_second` and counts suppressed lines.
 ///
 /// Distinct objects: safe. Shared objects: unsafe.
 class line_limit {
  public:
   using clock = std::chrono::steady_clock;
-  static constexpr std::uint64_t lines_a_second = 20;
+  static constexpr std::uint64_t lines_per_second = 20;
 
   struct verdict {
     bool may_write = false;
-    std::uint64_t left_out = 0;  ///< to be reported before the line, when not 0
+    std::uint64_t suppressed = 0;  ///< to be reported before the line, when not 0
   };
 
   /// Decides about one more line. Precondition: `now` never decreases.
@@ -31,20 +31,20 @@ class line_limit {
     verdict result;
     if (now - second_ >= std::chrono::seconds(1)) {
       second_ = now;
-      result.left_out = std::exchange(left_out_, 0);
+      result.suppressed = std::exchange(suppressed_, 0);
       written_ = 0;
     }
-    result.may_write = written_ < lines_a_second;
-    ++(result.may_write ? written_ : left_out_);
+    result.may_write = written_ < lines_per_second;
+    ++(result.may_write ? written_ : suppressed_);
     return result;
   }
   /// Counts a line that could not be formatted.
-  void leave_out() noexcept { ++left_out_; }
+  void count_suppressed() noexcept { ++suppressed_; }
 
  private:
   clock::time_point second_{};
   std::uint64_t written_ = 0;
-  std::uint64_t left_out_ = 0;
+  std::uint64_t suppressed_ = 0;
 };
 
 /// The broker's log of member activity. Limited in lines per second, so that members cannot fill
@@ -67,12 +67,12 @@ class member_log {
     try {
       job();
     } catch (const std::bad_alloc&) {
-      limit_.leave_out();
+      limit_.count_suppressed();
     } catch (const std::exception& why) {
       try {
         write(why.what());
       } catch (const std::bad_alloc&) {
-        limit_.leave_out();
+        limit_.count_suppressed();
       }
     }
   }

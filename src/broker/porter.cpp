@@ -68,7 +68,7 @@ bool unshare_table(int kept) noexcept {
   };
   const auto number = static_cast<unsigned>(kept);
   if (!close_from(number + 1, ~0U, CLOSE_RANGE_UNSHARE)) {
-    // Linux before 5.9, or a filter of system calls.
+    // Linux before 5.9, or a system call filter.
     return false;
   }
   return number <= 3 || close_from(3, number - 1, 0);

@@ -17,7 +17,7 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 /// Packets sent to one member in a turn: some hundred microseconds.
-constexpr int sends_a_turn = 32;
+constexpr int sends_per_turn = 32;
 /// Upper bound of events queued for a slow subscriber; beyond it, it is owed a resync.
 constexpr std::size_t max_queued_events = 1024;
 /// Bytes charged for a sent packet until it is read, in addition to its size: struct sk_buff and
@@ -232,7 +232,7 @@ void sender::flush(connection& to) {
 }
 
 void sender::flush_lane(lane& on) {
-  for (int i = 0; i < sends_a_turn && !on.queue.empty(); ++i) {
+  for (int i = 0; i < sends_per_turn && !on.queue.empty(); ++i) {
     if (!try_send(on, on.queue.front())) {
       return;
     }

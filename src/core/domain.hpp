@@ -251,7 +251,7 @@ class domain {
     }
   }
 
-  /// Fails opens whose deadline has come.
+  /// Fails opens whose deadline has passed.
   void tick(time_point now);
   [[nodiscard]] std::optional<time_point> next_deadline() const;
 
@@ -390,7 +390,7 @@ class domain {
                              const segment& found,
                              time_point since);
   waiting_confirmation take_confirmation(std::uint64_t id);
-  [[nodiscard]] std::size_t leases_a_turn() const noexcept;
+  [[nodiscard]] std::size_t leases_per_turn() const noexcept;
   void stop_requests(session_id session, participant& of);
   bool end_next_lease(ended_session& gone);
   bool release_next(unkept& of);

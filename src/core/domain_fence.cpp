@@ -77,7 +77,7 @@ error domain::writer_ending(const segment& what) const {
       "`gpushm stat` shows what it waits for, `gpushm release --unfenced` ends the wait"};
 }
 
-/// Answers the opens that waited because the segment could still change.
+/// Answers opens that waited because the segment's contents were not final.
 void domain::wake_after_fence(std::string_view name) {
   if (waiting_by_name_.find(name) == waiting_by_name_.end()) {
     return;
@@ -196,7 +196,7 @@ void domain::transfer(segment& what,
       continue;
     }
     claim.holder = successor;
-    if (what.creator_session != successor) {  // the creator's is part of the segment
+    if (what.creator_session != successor) {  // the creator's is charged with the segment
       held.charge(resource::memory_bytes, cost::lease);
     }
   }

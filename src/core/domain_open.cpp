@@ -28,7 +28,7 @@ error replaced() {
 namespace {
 
 /// Upper bound of opens answered in one turn when one event answers many.
-constexpr std::size_t opens_a_turn = 64;
+constexpr std::size_t opens_per_turn = 64;
 
 /// Charges a waiting open. Throws as `charges::take`; then nothing is charged.
 void take_place(charges& held, const open_request& request) {
@@ -93,7 +93,7 @@ void domain::end_lease(session_id session, segment& what, std::uint32_t count, b
   --lease_count_;
   if (const auto holder = sessions_.find(session); holder != sessions_.end()) {
     holder->second.leased.erase(what.generation);
-    if (session != what.creator_session) {  // the creator's is part of the segment
+    if (session != what.creator_session) {  // the creator's is charged with the segment
       holder->second.held.give_back(resource::memory_bytes, cost::lease);
     }
   }
@@ -166,7 +166,7 @@ void domain::open(session_id session, const open_request& request) {
   });
 }
 
-// ---- asking the exporter ----
+// ---- confirmation by the exporter ----
 
 void domain::confirm_with_exporter(session_id session,
                                    open_request request,
@@ -327,7 +327,7 @@ void domain::question_not_sent(const question& what) {
   }
 }
 
-// ---- waiting for a name ----
+// ---- waiting opens ----
 
 void domain::wait(session_id session, open_request request) {
   participant& waiter = find_session(session);
@@ -378,7 +378,7 @@ bool domain::cancel(session_id session,
   bool any = false;
   const auto take_all = [&](const std::set<std::uint64_t>& ids, const auto& opens, auto&& take) {
     for (auto at = ids.begin(); at != ids.end();) {
-      const std::uint64_t id = *at++;  // taking it erases it
+      const std::uint64_t id = *at++;  // `take` erases it
       const open_request& waits = opens.find(id)->second.request;
       if (waits.request == request && (!index || waits.index == *index)) {
         take(id);
@@ -425,7 +425,7 @@ bool domain::has_room_to_wake() const noexcept {
   const auto has = [](const auto& room, std::size_t more) {
     return room.capacity() - room.size() >= more;
   };
-  return has(effects_.answers, opens_a_turn) && has(effects_.changes, opens_a_turn) &&
+  return has(effects_.answers, opens_per_turn) && has(effects_.changes, opens_per_turn) &&
          has(effects_.questions, limits_.max_confirmations);
 }
 
@@ -435,7 +435,7 @@ bool domain::wake_some(segment& published) {
     return false;
   }
   const bool now = has_room_to_wake();
-  for (std::size_t left = now ? opens_a_turn : 0; left != 0; --left) {
+  for (std::size_t left = now ? opens_per_turn : 0; left != 0; --left) {
     const auto at = waiting_by_name_.find(published.name);
     if (at == waiting_by_name_.end()) {
       return false;
@@ -455,7 +455,7 @@ bool domain::wake_some(segment& published) {
 
 void domain::tick(time_point now) {
   // The rest stays due: `next_deadline` is then in the past.
-  std::size_t left = opens_a_turn;
+  std::size_t left = opens_per_turn;
   while (!waiting_by_deadline_.empty() && waiting_by_deadline_.begin()->first <= now &&
          left-- != 0) {
     const waiting_open expired = take_waiting(waiting_by_deadline_.begin()->second);
@@ -466,7 +466,7 @@ void domain::tick(time_point now) {
                  : no_such_segment(expired.request.name);
     });
   }
-  left = opens_a_turn;
+  left = opens_per_turn;
   while (!confirming_by_deadline_.empty() && confirming_by_deadline_.begin()->first <= now &&
          left-- != 0) {
     const waiting_confirmation expired = take_confirmation(confirming_by_deadline_.begin()->second);

@@ -12,8 +12,8 @@ namespace {
 
 /// Upper bound of leases of an ended session that end in one turn: each may cause an event for
 /// every subscription.
-constexpr std::size_t most_leases_a_turn = 256;
-constexpr std::size_t most_events_a_turn = 2'048;
+constexpr std::size_t most_leases_per_turn = 256;
+constexpr std::size_t most_events_per_turn = 2'048;
 
 }  // namespace
 
@@ -119,7 +119,7 @@ void domain::disconnect(session_id id, bool clean) {
   over.left = std::move(gone.leased);
   over.left.merge(gone.created);
   over.held = std::move(gone.held);
-  for (std::size_t some = leases_a_turn(); some != 0 && !over.left.empty(); --some) {
+  for (std::size_t some = leases_per_turn(); some != 0 && !over.left.empty(); --some) {
     if (!end_next_lease(over)) {
       break;
     }
@@ -129,9 +129,9 @@ void domain::disconnect(session_id id, bool clean) {
   }
 }
 
-std::size_t domain::leases_a_turn() const noexcept {
+std::size_t domain::leases_per_turn() const noexcept {
   return std::clamp<std::size_t>(
-      most_events_a_turn / (subscriptions_.size() + 1), 1, most_leases_a_turn);
+      most_events_per_turn / (subscriptions_.size() + 1), 1, most_leases_per_turn);
 }
 
 bool domain::work() {
@@ -148,7 +148,7 @@ bool domain::work() {
   }
   // Ends a bounded number of leases of each queue.
   const auto work_off = [&](auto& queue, auto&& end_one) {
-    for (std::size_t some = leases_a_turn(); some != 0 && !queue.empty(); --some) {
+    for (std::size_t some = leases_per_turn(); some != 0 && !queue.empty(); --some) {
       if (queue.front().left.empty()) {
         queue.pop_front();
       } else if (!end_one(queue.front())) {

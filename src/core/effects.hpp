@@ -29,7 +29,7 @@ struct open_waits {
   std::shared_ptr<const segment> offered = nullptr;
 };
 
-/// The one answer of an open.
+/// The only answer of an open.
 struct open_answer {
   session_id session = 0;
   std::uint64_t request = 0;

@@ -91,18 +91,18 @@ TEST_F(broker_deadlines, deadlines_of_erased_sessions_have_no_effect) {
 TEST(broker_line_limit, counts_suppressed_lines) {
   line_limit limit;
   const line_limit::clock::time_point begin = line_limit::clock::now();
-  for (std::uint64_t i = 0; i < line_limit::lines_a_second; ++i) {
+  for (std::uint64_t i = 0; i < line_limit::lines_per_second; ++i) {
     const auto line = limit.next(begin);
     EXPECT_TRUE(line.may_write);
-    EXPECT_EQ(line.left_out, 0U);
+    EXPECT_EQ(line.suppressed, 0U);
   }
   EXPECT_FALSE(limit.next(begin).may_write);
   EXPECT_FALSE(limit.next(begin + std::chrono::milliseconds(999)).may_write);
   limit.leave_out();
   const auto later = limit.next(begin + seconds(1));
   EXPECT_TRUE(later.may_write);
-  EXPECT_EQ(later.left_out, 3U);
-  EXPECT_EQ(limit.next(begin + seconds(1)).left_out, 0U);
+  EXPECT_EQ(later.suppressed, 3U);
+  EXPECT_EQ(limit.next(begin + seconds(1)).suppressed, 0U);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ core::reservation usual_segment(std::size_t number) {
 void print(const char* what, std::size_t count, std::chrono::steady_clock::duration took) {
   std::cout << what << ": "
             << std::chrono::duration<double, std::micro>(took).count() / static_cast<double>(count)
-            << " us a segment\n";
+            << " us per segment\n";
 }
 
 TEST(core_heap, segment_uses_less_than_1_kib_of_heap) {
@@ -49,7 +49,7 @@ TEST(core_heap, segment_uses_less_than_1_kib_of_heap) {
   print("reserve, attach, publish, open", count, std::chrono::steady_clock::now() - start);
   EXPECT_EQ(domain.segment_count(), count);
   const std::size_t each = (heap_bytes_in_use() - before) / count;
-  std::cout << "heap: " << each << " bytes a segment\n";
+  std::cout << "heap: " << each << " bytes per segment\n";
   EXPECT_LE(each, 1024U);
   start = std::chrono::steady_clock::now();
   domain.disconnect(2, false);
@@ -91,7 +91,7 @@ TEST_F(hub_heap, segment_uses_less_than_1_kib_of_heap) {
     take(reader);
   }
   const std::size_t each = (heap_bytes_in_use() - before) / count;
-  std::cout << "heap: " << each << " bytes a segment\n";
+  std::cout << "heap: " << each << " bytes per segment\n";
   EXPECT_EQ(hub_.domain().segment_count(), count + 1);
   EXPECT_LE(each, 1024U);
   const auto owner = greet({301, broker_uid, true});

@@ -32,7 +32,7 @@ class gpu_work {
   /// Throws std::runtime_error, as do all members.
   gpu_work(work does, cuda::CUdeviceptr target);
   void begin();
-  /// Keeps queues of copies full; a full queue makes the driver wait.
+  /// Keeps queues of copies full; a full queue makes the driver block.
   void feed(int count);
 
  private:

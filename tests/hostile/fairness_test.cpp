@@ -83,7 +83,7 @@ TEST_F(fair_share, fifty_processes_of_one_user_get_one_share) {
   alone.go();
   const auto of_one = std::stoull(alone.wait_line(window + seconds(20)));
   const auto of_crowd = std::stoull(crowd.wait_line(window + seconds(20)));
-  std::cout << "  one process of its own user: " << of_one << ", fifty of one user: " << of_crowd
+  std::cout << "  one process of another user: " << of_one << ", fifty of one user: " << of_crowd
             << '\n';
   // Half of the broker's time would be fair; the processes themselves also compete for two CPUs.
   EXPECT_GT(of_one * 3, of_crowd);
