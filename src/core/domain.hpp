@@ -213,8 +213,8 @@ class domain {
             std::string_view after,
             Visit&& visit) const {
     static const names none;
-    const auto mine = sessions_.find(session);
-    const names& own = mine == sessions_.end() ? none : mine->second.unpublished;
+    const auto session_at = sessions_.find(session);
+    const names& own = session_at == sessions_.end() ? none : session_at->second.unpublished;
     const auto from = [&](const names& in) {
       return after < prefix ? in.lower_bound(prefix) : in.upper_bound(after);
     };

@@ -98,7 +98,7 @@ TEST(broker_line_limit, counts_suppressed_lines) {
   }
   EXPECT_FALSE(limit.next(begin).may_write);
   EXPECT_FALSE(limit.next(begin + std::chrono::milliseconds(999)).may_write);
-  limit.leave_out();
+  limit.count_suppressed();
   const auto later = limit.next(begin + seconds(1));
   EXPECT_TRUE(later.may_write);
   EXPECT_EQ(later.suppressed, 3U);

@@ -111,7 +111,7 @@ TEST_F(hub_fence, goodbye_ends_everything_immediately) {
   const auto session = accept();
   greet_with(session, fence::proven);
   make(session, "kv");
-  tell(session, wire::bye{});
+  send_request(session, wire::bye{});
   EXPECT_FALSE(lose(session));
   EXPECT_EQ(hub_.domain().segment_count(), 0U);
   expect_nothing_left();

@@ -12,30 +12,30 @@ arguments parse(int argc, char** argv, arguments defaults) {
   const bool is_proof = defaults.jobs != 0;
   arguments result = std::move(defaults);
   for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
+    const std::string argument = argv[i];
     const auto value = [&]() -> std::string {
       if (++i >= argc) {
-        throw std::runtime_error(word + " needs a value");
+        throw std::runtime_error(argument + " needs a value");
       }
       return argv[i];
     };
-    if (word == "--rounds") {
+    if (argument == "--rounds") {
       result.rounds = static_cast<unsigned>(std::stoul(value()));
-    } else if (is_proof && word == "--jobs") {
+    } else if (is_proof && argument == "--jobs") {
       result.jobs = static_cast<unsigned>(std::stoul(value()));
-    } else if (word == "--only") {
+    } else if (argument == "--only") {
       std::istringstream names(value());
       for (std::string name; std::getline(names, name, ',');) {
         result.only.push_back(name);
       }
-    } else if (word == "--json") {
+    } else if (argument == "--json") {
       result.json = value();
-    } else if (is_proof && word == "--torch") {
+    } else if (is_proof && argument == "--torch") {
       result.torch = true;
-    } else if (word == "--list") {
+    } else if (argument == "--list") {
       result.list = true;
     } else {
-      throw std::runtime_error("unknown argument " + word);
+      throw std::runtime_error("unknown argument " + argument);
     }
   }
   return result;

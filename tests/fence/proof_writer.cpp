@@ -79,8 +79,8 @@ void give_up_connections() {
 }
 
 bool wait_for_word(std::chrono::milliseconds timeout) {
-  pollfd word{STDIN_FILENO, POLLIN, 0};
-  return ::poll(&word, 1, static_cast<int>(timeout.count())) > 0;
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  return ::poll(&input, 1, static_cast<int>(timeout.count())) > 0;
 }
 
 void run(const std::string& socket_path, const std::string& name, const proof_options& options) {

@@ -170,7 +170,7 @@ void greet(watched& one) {
   check(cu->cuMemSetAccess(one.at, shared_bytes, &access, 1), "cuMemSetAccess");
 }
 
-void let_go(watched& one) {
+void release(watched& one) {
   const driver::cuda_driver& cu = driver::cuda_driver::instance();
   if (one.at != 0) {
     cu->cuMemUnmap(one.at, shared_bytes);
@@ -357,7 +357,7 @@ std::vector<sight> run_round(const setting& what) {
     std::vector<std::unique_ptr<watched>> all;
     ~cleanup() {
       for (const auto& one : all) {
-        let_go(*one);
+        release(*one);
       }
     }
   } round;

@@ -195,13 +195,13 @@ TEST_F(death_of_client, consumers_keep_their_mapping_when_the_producer_dies) {
   {
     auto producer = child::start(options);
     producer.wait_for_line("^ready$", seconds(10), stream::err);
-    auto mine = client_.open(name, {.access = gpushm::access::read_write});
-    mine.fill(round_pattern);
+    auto mapping = client_.open(name, {.access = gpushm::access::read_write});
+    mapping.fill(round_pattern);
     producer.kill(SIGKILL);
     (void)producer.wait_exit(seconds(5));
-    EXPECT_TRUE(eventually([&] { return mine.state() == gpushm::segment_state::exporter_gone; },
+    EXPECT_TRUE(eventually([&] { return mapping.state() == gpushm::segment_state::exporter_gone; },
                            seconds(1)));
-    EXPECT_TRUE(holds_pattern(mine));
+    EXPECT_TRUE(holds_pattern(mapping));
   }
   EXPECT_TRUE(nothing_listed());
   EXPECT_TRUE(back_to(before, survivors()));

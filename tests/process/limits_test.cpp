@@ -80,13 +80,13 @@ class short_send : public bad_input {
 
 TEST_F(short_send, client_that_never_reads_is_dropped) {
   publish_chunks(bystander_, "large-list", 1);
-  auto deaf = greeted();
+  auto reader = greeted();
   // Fills its buffers and the broker's with answers to list requests.
   std::uint64_t sent = 0;
   const auto deadline = gpushm_testing::deadline_after(seconds(20));
   while (gpushm_testing::clock::now() < deadline) {
     const auto packet = wire::encode({++sent, wire::list{}});
-    if (gpushm::transport::send_packet(deaf.socket(), packet, {}) ==
+    if (gpushm::transport::send_packet(reader.socket(), packet, {}) ==
         gpushm::transport::send_result::closed) {
       break;
     }
@@ -94,15 +94,15 @@ TEST_F(short_send, client_that_never_reads_is_dropped) {
     ASSERT_EQ(bystander_.stat("large-list").chunks, 1U);
     ASSERT_LT(gpushm_testing::clock::now() - asked, gpushm_testing::patience(milliseconds(500)));
   }
-  EXPECT_TRUE(deaf.closed_within(seconds(20)));
+  EXPECT_TRUE(reader.closed_within(seconds(20)));
 }
 
 TEST_F(short_send, client_with_unread_descriptors_is_dropped) {
   publish_chunks(bystander_, "many-chunks", 252);
-  auto deaf = greeted();
+  auto reader = greeted();
   for (int i = 0; i < 100; ++i) {
     if (gpushm::transport::send_packet(
-            deaf.socket(),
+            reader.socket(),
             wire::encode({1000U + static_cast<unsigned>(i), wire::open{"many-chunks", 0, 0}}),
             {}) != gpushm::transport::send_result::sent) {
       break;
@@ -117,7 +117,7 @@ TEST_F(short_send, client_with_unread_descriptors_is_dropped) {
   EXPECT_TRUE(eventually([&] { return bystander_.stat("many-chunks").leases == 1; }, seconds(10)));
   const auto deadline = gpushm_testing::deadline_after(seconds(5));
   while (gpushm_testing::clock::now() < deadline) {
-    const auto answer = deaf.receive();
+    const auto answer = reader.receive();
     if (answer.closed) {
       break;
     }
