@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A broker inside a process, and sharing through a file: what libgpushm-broker.so.1 exports. The
- * rules of gpushm/gpushm.h hold. */
+ * An in-process broker, and sharing through a file: the interface that libgpushm-broker.so.1
+ * exports. The rules at the top of gpushm/gpushm.h apply. */
 #ifndef GPUSHM_BROKER_H
 #define GPUSHM_BROKER_H
 
@@ -13,8 +13,8 @@ extern "C" {
 
 /* NOLINTBEGIN: this is C */
 
-/* Limits of one broker (docs/protocol.md, "Limits"). gpushm_broker_limits_default sets them to the
- * documented defaults; here 0 is 0. */
+/* Limits of one broker (docs/protocol.md, "Limits"). gpushm_broker_limits_default sets the
+ * documented defaults; in this structure 0 is not a default. */
 typedef struct gpushm_broker_limits {
   size_t struct_size;
   uint32_t max_segments; /* slots of the state table */
@@ -22,19 +22,19 @@ typedef struct gpushm_broker_limits {
   uint64_t quota_bytes; /* of the whole domain; 0: no limit */
   /* Of one principal (docs/threat-model.md): a pod, a container, or a uid. 0: no limit. */
   uint64_t quota_bytes_per_principal;
-  /* Memory of this process that members can make it hold: segments' records, metadata, connections,
-   * answers that are not read. 0: half of what the process may use (its control group, the
+  /* Memory of this process that clients can make the broker use: records of segments, metadata,
+   * connections, unread responses. 0: half of what the process may use (its control group, the
    * machine), 16 MiB to 1 GiB. */
   uint64_t memory_bytes;
   uint64_t max_descriptors;          /* 0: what the process may open, less the reserved ones */
-  uint32_t max_pending_opens;        /* of one connection that wait for their names */
+  uint32_t max_pending_opens;        /* opens of one connection that wait for their names */
   uint32_t reserved_descriptors;     /* kept free for the broker itself */
-  uint32_t hello_timeout_ms;         /* a connection that says nothing is closed */
+  uint32_t hello_timeout_ms;         /* a connection without a hello by then is closed */
   uint32_t send_timeout_ms;          /* a peer that does not read is dropped */
-  uint32_t max_inflight_descriptors; /* sent to one peer and not read by it */
-  /* How long leases of a process that has died are kept where there is no fence or it is not
-   * proven, and of one that has executed another program: GPU work of a dead process was seen to
-   * write for up to 2.5 s (docs/sharing.md, "The fence"). */
+  uint32_t max_inflight_descriptors; /* sent to one peer and not yet read by it */
+  /* How long leases of a dead process are kept if there is no fence or it is not proven, and those
+   * of a process that executed another program: GPU work of a dead process was observed to write
+   * for up to 2.5 s (docs/sharing.md, "The fence"). */
   uint32_t fence_delay_ms;
 } gpushm_broker_limits;
 
@@ -42,8 +42,8 @@ typedef struct gpushm_broker_limits {
 GPUSHM_API gpushm_errc gpushm_broker_limits_default(gpushm_broker_limits* limits);
 
 /* Memory and descriptors that several brokers of one process share, so that a full domain leaves
- * room for the others. Ended with gpushm_broker_budget_free, at any time: brokers have a share of
- * it. */
+ * room for the others. Release with gpushm_broker_budget_free, at any time: brokers keep a
+ * reference. */
 typedef struct gpushm_broker_budget gpushm_broker_budget;
 
 /* 0: no limit. */
@@ -58,42 +58,42 @@ typedef struct gpushm_broker_options {
   size_t struct_size;
   gpushm_string socket_path; /* empty: /run/gpushm/d/<domain>/socket */
   /* The file whose lock keeps other brokers off the socket; empty: <socket_path>.lock. A process
-   * that can open it, for reading too, can hold the lock: where clients have the socket's directory
-   * mounted name a file that they do not see. */
+   * that can open it, even for reading only, can hold the lock: if clients have the socket's
+   * directory mounted, use a file that they cannot see. */
   gpushm_string lock_path;
   gpushm_string domain;               /* empty: "default" */
   const gpushm_broker_limits* limits; /* NULL: the defaults */
-  /* NULL: this broker is alone in its process. */
+  /* NULL: not shared with other brokers of this process. */
   const gpushm_broker_budget* shared;
   uint32_t mode;  /* of the socket; 0: 0660 */
-  uint32_t group; /* of the socket, where has_group is true */
+  uint32_t group; /* of the socket, if has_group is true */
   bool has_group;
-  /* Raise this process's soft limit of open files to its hard limit, so that more segments fit. */
+  /* Raise this process's soft limit of open files to its hard limit, to fit more segments. */
   bool raise_descriptor_limit;
-  /* Also accept unnamed tmpfs files as GPU chunks: what the fake driver of the tests hands out. */
+  /* Also accept unnamed tmpfs files as GPU chunks, as the fake driver of the tests creates. */
   bool accept_fake_chunks;
 } gpushm_broker_options;
 
-/* A broker on a thread of its own. Never calls CUDA. Persistent segments go with it. It stays this
- * process's when that forks: a child closes its copies of socket, lock, connections and memory at
- * once. Ended with gpushm_broker_stop. */
+/* A broker on a background thread. Never calls CUDA. Persistent segments are freed with it. A child
+ * created by fork immediately closes its copies of socket, lock, connections and memory; the broker
+ * stays the parent's. Release with gpushm_broker_stop. */
 typedef struct gpushm_broker gpushm_broker;
 
-/* Returns once clients can connect. Fails with address_in_use, permission_denied, invalid_argument,
+/* Blocks until clients can connect. Fails with address_in_use, permission_denied, invalid_argument,
  * system_error. */
 GPUSHM_API gpushm_errc gpushm_broker_start(const gpushm_broker_options* options,
                                            gpushm_broker** broker);
-/* Blocks until its thread has ended. */
+/* Blocks until the broker's thread has ended. */
 GPUSHM_API void gpushm_broker_stop(gpushm_broker* broker);
 
-/* As long as the broker. */
+/* Valid as long as the broker. */
 GPUSHM_API gpushm_errc gpushm_broker_socket_path(const gpushm_broker* broker, gpushm_string* path);
 GPUSHM_API gpushm_errc gpushm_broker_epoch(const gpushm_broker* broker, gpushm_epoch* epoch);
 
-#define GPUSHM_ERRC_LIMIT 64 /* codes are below */
+#define GPUSHM_ERRC_LIMIT 64 /* greater than every code */
 #define GPUSHM_OPEN_LATENCY_BOUNDS 19
 
-/* What a broker holds now, and what it did since its start: for metrics. */
+/* Metrics: current contents of a broker, and counters since its start. */
 typedef struct gpushm_broker_statistics {
   size_t struct_size;
   uint64_t segments;
@@ -101,20 +101,20 @@ typedef struct gpushm_broker_statistics {
   uint64_t leases;
   uint64_t connections;
   uint64_t ending_connections; /* ended without a goodbye; their leases wait for the fence */
-  uint64_t unfenced;           /* segments of which such leases were given up */
+  uint64_t unfenced;           /* segments of which such leases were dropped by an operator */
   uint64_t waiting_opens;
   uint64_t opens;        /* answered with a segment */
-  uint64_t cached_opens; /* answered by a client's import cache, as clients tell */
-  /* By code: refused by the broker, or failed in a client afterwards, as it tells. */
+  uint64_t cached_opens; /* answered by a client's import cache, as reported by clients */
+  /* By code: refused by the broker, or failed afterwards in a client, as reported by it. */
   uint64_t open_failures[GPUSHM_ERRC_LIMIT];
-  /* How many opens took up to each bound and more than the one before, as clients measure them,
-   * from the call to the mapping, waiting for the name included; the last class has no bound. The
-   * bounds: 10, 20, 50 us and so on to 10 s. */
+  /* Histogram of opens: each class counts those above the previous bound, up to and including its
+   * own, as measured by clients from the call to the mapping, including the wait for the name; the
+   * last class has no upper bound. The bounds: 10, 20, 50 us and so on to 10 s. */
   uint64_t open_latency[GPUSHM_OPEN_LATENCY_BOUNDS + 1];
   uint64_t open_latency_sum_ns;
 } gpushm_broker_statistics;
 
-/* Does not block. The numbers need not be of one moment. */
+/* Does not block. The values are not a consistent snapshot. */
 GPUSHM_API gpushm_errc gpushm_broker_get_statistics(const gpushm_broker* broker,
                                                     gpushm_broker_statistics* statistics);
 
@@ -122,28 +122,29 @@ GPUSHM_API gpushm_errc gpushm_broker_get_statistics(const gpushm_broker* broker,
 
 typedef struct gpushm_file_export_options {
   size_t struct_size;
-  /* Who may read the file and connect to the socket beside it. 0: 0644 and 0666. */
+  /* Permissions of the file and of the socket next to it. 0: 0644 and 0666. */
   uint32_t file_mode;
   uint32_t socket_mode;
   bool accept_fake_chunks; /* as in gpushm_broker_options */
 } gpushm_file_export_options;
 
-/* A broker in this process on the socket PATH.sock, and a file at PATH that leads to it. Whatever
- * can be shared or created can be exported. Everything ends with the handle, by
- * gpushm_file_export_end. In a forked child the export stays the parent's. One thread at a time. */
+/* An in-process broker on the socket PATH.sock, and a file at PATH that refers to it. All memory
+ * that can be shared or created can be exported. Release, ending all of it, with
+ * gpushm_file_export_end. In a forked child the export stays the parent's. Calls on one handle must
+ * not run concurrently. */
 typedef struct gpushm_file_export gpushm_file_export;
 
-/* Starts the broker; the file comes with gpushm_file_export_write. Fails with address_in_use (a
- * living exporter's), permission_denied, invalid_argument (a path that no socket address can hold),
+/* Starts the broker; gpushm_file_export_write writes the file. Fails with address_in_use (a live
+ * exporter's), permission_denied, invalid_argument (a path too long for a socket address),
  * system_error. */
 GPUSHM_API gpushm_errc gpushm_file_export_begin(gpushm_string path,
                                                 const gpushm_file_export_options* options,
                                                 gpushm_file_export** file_export);
 GPUSHM_API void gpushm_file_export_end(gpushm_file_export* file_export);
-/* A client of this export's broker: the export's, as long as it. */
+/* A client of this export's broker, owned by the export and valid as long as it. */
 GPUSHM_API gpushm_client* gpushm_file_export_client(const gpushm_file_export* file_export);
-/* Writes the file, or replaces it: it describes `what`, a published segment of that client. Fails
- * as gpushm_export_segment and gpushm_ticket_file_create. */
+/* Writes or replaces the file, which describes `what`, a published segment of that client. Fails as
+ * gpushm_export_segment and gpushm_ticket_file_create. */
 GPUSHM_API gpushm_errc gpushm_file_export_write(gpushm_file_export* file_export,
                                                 const gpushm_segment* what);
 

@@ -17,32 +17,32 @@
 namespace gpushm {
 inline namespace v1 {
 
-/// Limits of one broker; the defaults are the documented ones (docs/protocol.md, "Limits").
+/// Limits of one broker, with the documented defaults (docs/protocol.md, "Limits").
 struct broker_limits {
   std::uint32_t max_segments = 65'536;  ///< slots of the state table
   std::uint32_t max_connections = 4'096;
   std::uint64_t quota_bytes = 0;  ///< of the whole domain; 0: no limit
   /// Of one principal (docs/threat-model.md): a pod, a container, or a uid. 0: no limit.
   std::uint64_t quota_bytes_per_principal = 0;
-  /// Memory of this process that members can make it hold: segments' records, metadata,
-  /// connections, answers that are not read. 0: half of what the process may use (its
-  /// control group, the machine), 16 MiB to 1 GiB.
+  /// Memory of this process that clients can make the broker use: records of segments, metadata,
+  /// connections, unread responses. 0: half of what the process may use (its control group, the
+  /// machine), 16 MiB to 1 GiB.
   std::uint64_t memory_bytes = 0;
   std::uint32_t max_pending_opens = 4'096;  ///< opens of one connection that wait for their names
   std::uint32_t reserved_descriptors = 64;  ///< kept free for the broker itself
-  std::uint64_t max_descriptors = 0;        ///< 0: what the process may open, less those
-  std::uint32_t hello_timeout_ms = 5'000;   ///< a connection that says nothing is closed
-  std::uint32_t send_timeout_ms = 5'000;    ///< a peer that does not read is dropped
-  std::uint32_t max_inflight_descriptors = 1'012;  ///< sent to one peer and not read by it
-  /// How long leases of a process that has died are kept where there is no fence or it is not
-  /// proven, and of one that has executed another program: GPU work of a dead process was seen to
-  /// write for up to 2.5 s (docs/sharing.md, "The fence").
+  std::uint64_t max_descriptors = 0;       ///< 0: what the process may open, less the reserved ones
+  std::uint32_t hello_timeout_ms = 5'000;  ///< a connection without a hello by then is closed
+  std::uint32_t send_timeout_ms = 5'000;   ///< a peer that does not read is dropped
+  std::uint32_t max_inflight_descriptors = 1'012;  ///< sent to one peer and not yet read by it
+  /// How long leases of a dead process are kept if there is no fence or it is not proven, and those
+  /// of a process that executed another program: GPU work of a dead process was observed to write
+  /// for up to 2.5 s (docs/sharing.md, "The fence").
   std::uint32_t fence_delay_ms = 5'000;
 };
 
 namespace glue {
 
-/// From a structure of C++ to one of C, or back.
+/// Copies between the C and the C++ structure, in either direction.
 template <typename From, typename To>
 void copy_limits(const From& from, To& to) noexcept {
   to.max_segments = from.max_segments;
@@ -67,7 +67,7 @@ void copy_limits(const From& from, To& to) noexcept {
 /// Thread-safe.
 class broker_budget {
  public:
-  /// 0: no limit. Blocks on nothing. Throws `errc::out_of_memory`.
+  /// 0: no limit. Does not block. Throws `errc::out_of_memory`.
   broker_budget(std::uint64_t memory_bytes, std::uint64_t descriptors) {
     gpushm_broker_budget* made = nullptr;
     glue::check(gpushm_broker_budget_create(memory_bytes, descriptors, &made));
@@ -80,7 +80,7 @@ class broker_budget {
     return gpushm_broker_budget_used_descriptors(handle_.get());
   }
 
-  /// This object's still.
+  /// Owned by this object.
   [[nodiscard]] const gpushm_broker_budget* handle() const noexcept { return handle_.get(); }
 
  private:
@@ -90,18 +90,18 @@ class broker_budget {
 struct broker_options {
   std::string socket_path = {};  ///< empty: /run/gpushm/d/<domain>/socket
   /// The file whose lock keeps other brokers off the socket; empty: <socket_path>.lock. A process
-  /// that can open it, for reading too, can hold the lock: where clients have the socket's
-  /// directory mounted name a file that they do not see.
+  /// that can open it, even for reading only, can hold the lock: if clients have the socket's
+  /// directory mounted, use a file that they cannot see.
   std::string lock_path = {};
   std::string domain = "default";
-  mode_t mode = 0660;  ///< of the socket; 0: that too
+  mode_t mode = 0660;  ///< of the socket; 0: 0660, too
   std::optional<gid_t> group = {};
   broker_limits limits = {};
-  /// Null: this broker is alone in its process.
+  /// Null: not shared with other brokers of this process.
   std::shared_ptr<const broker_budget> shared = {};
-  /// Raise this process's soft limit of open files to its hard limit, so that more segments fit.
+  /// Raise this process's soft limit of open files to its hard limit, to fit more segments.
   bool raise_descriptor_limit = false;
-  /// Also accept unnamed tmpfs files as GPU chunks: what the fake driver of the tests hands out.
+  /// Also accept unnamed tmpfs files as GPU chunks, as the fake driver of the tests creates.
   bool accept_fake_chunks = false;
 };
 
@@ -127,38 +127,39 @@ inline constexpr std::array<std::uint64_t, GPUSHM_OPEN_LATENCY_BOUNDS> open_late
     5'000'000'000,
     10'000'000'000};
 
-/// What a broker holds now, and what it did since its start: for metrics.
+/// Metrics: current contents of a broker, and counters since its start.
 struct broker_statistics {
   std::uint64_t segments = 0;
   std::uint64_t allocated_bytes = 0;
   std::uint64_t leases = 0;
   std::uint64_t connections = 0;
-  /// Ended without a goodbye, and their leases wait for the fence (docs/sharing.md).
+  /// Ended without a goodbye message; their leases wait for the fence (docs/sharing.md).
   std::uint64_t ending_connections = 0;
-  std::uint64_t unfenced = 0;  ///< segments of which such leases were given up
+  std::uint64_t unfenced = 0;  ///< segments of which such leases were dropped by an operator
   std::uint64_t waiting_opens = 0;
   std::uint64_t opens = 0;         ///< answered with a segment
-  std::uint64_t cached_opens = 0;  ///< answered by a client's import cache, as clients tell
-  /// Refused by the broker, or failed in a client afterwards, as it tells.
+  std::uint64_t cached_opens = 0;  ///< answered by a client's import cache, as reported by clients
+  /// Refused by the broker, or failed afterwards in a client, as reported by it.
   std::map<errc, std::uint64_t> open_failures;
-  /// How many opens took up to each bound and more than the one before, as clients measure them,
-  /// from the call to the mapping, waiting for the name included; the last class has no bound.
+  /// Histogram of opens: each class counts those above the previous bound, up to and including its
+  /// own, as measured by clients from the call to the mapping, including the wait for the name; the
+  /// last class has no upper bound.
   std::array<std::uint64_t, open_latency_bounds_ns.size() + 1> open_latency{};
   std::uint64_t open_latency_sum_ns = 0;
 };
 
-/// A broker inside this process, on a thread of its own. Never calls CUDA. Stops with the object:
-/// persistent segments go with it.
+/// An in-process broker on a background thread. Never calls CUDA. Stops when the object is
+/// destroyed, which frees persistent segments.
 ///
-/// Stays this process's when it forks: a child closes its copies of socket, lock, connections and
-/// memory at once, every function of the object throws `errc::forked` there, and destroying it does
-/// nothing. A moved-from object is empty: everything but destroying and assigning throws
-/// `errc::invalid_argument`.
+/// A child created by fork immediately closes its copies of socket, lock, connections and memory;
+/// the broker stays the parent's: in the child every function of the object throws `errc::forked`,
+/// and destroying it does nothing. A moved-from object is empty: everything but destroying and
+/// assigning throws `errc::invalid_argument`.
 ///
-/// Distinct objects: safe. Shared objects: unsafe, except `statistics`.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe, except `statistics`.
 class broker {
  public:
-  /// Returns once clients can connect. Throws `error`: address_in_use, permission_denied,
+  /// Blocks until clients can connect. Throws `error`: address_in_use, permission_denied,
   /// system_error.
   [[nodiscard]] static broker start(const broker_options& options) {
     auto limits = glue::sized<gpushm_broker_limits>();
@@ -178,7 +179,7 @@ class broker {
     glue::check(gpushm_broker_start(&wanted, &made));
     return broker(made);
   }
-  /// Takes `handle` over.
+  /// Takes ownership of `handle`.
   explicit broker(gpushm_broker* handle) noexcept : handle_(handle) {}
 
   [[nodiscard]] std::string socket_path() const {
@@ -191,7 +192,7 @@ class broker {
     glue::check(gpushm_broker_epoch(handle_.get(), &epoch));
     return glue::epoch_from(epoch);
   }
-  /// Does not block. The numbers need not be of one moment.
+  /// Does not block. The values are not a consistent snapshot.
   [[nodiscard]] broker_statistics statistics() const {
     auto got = glue::sized<gpushm_broker_statistics>();
     glue::check(gpushm_broker_get_statistics(handle_.get(), &got));
@@ -217,7 +218,7 @@ class broker {
     return made;
   }
 
-  /// This object's still; null for an empty one.
+  /// Owned by this object; null for an empty one.
   [[nodiscard]] gpushm_broker* handle() const noexcept { return handle_.get(); }
 
  private:

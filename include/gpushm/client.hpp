@@ -24,14 +24,14 @@
 namespace gpushm {
 inline namespace v1 {
 
-/// Most bytes and mappings that a client keeps though nobody uses them, unless told otherwise.
+/// Default upper bounds of the bytes and mappings that a client caches while unused.
 inline constexpr std::uint64_t default_cache_bytes = 64ULL << 30U;
 inline constexpr std::uint64_t default_cache_entries = 256;
 
-/// Mappings of persistent segments stay for the next open after their last user is gone, within
-/// these limits; those in use do not count. What is not given here comes from the environment
-/// (`GPUSHM_CACHE_MAX_BYTES`, also like "16GiB", `GPUSHM_CACHE_MAX_ENTRIES`, or "unlimited"), then
-/// from the defaults. 0 keeps nothing, 2^64-1 is unlimited.
+/// Mappings of persistent segments are cached for the next open after their last user is gone,
+/// within these limits; mappings in use do not count. Unset members are read from the environment
+/// (`GPUSHM_CACHE_MAX_BYTES`, also like "16GiB", `GPUSHM_CACHE_MAX_ENTRIES`, or "unlimited"), else
+/// the defaults apply. 0 caches nothing, 2^64-1 is unlimited.
 struct cache_options {
   std::optional<std::uint64_t> max_bytes = {};
   std::optional<std::uint64_t> max_entries = {};
@@ -42,12 +42,12 @@ struct cache_bounds {
   std::uint64_t max_entries = default_cache_entries;
 };
 
-/// What a client's import cache did and has.
+/// Counters and contents of a client's import cache.
 struct cache_stats {
   std::uint64_t hits = 0;          ///< opens without broker and driver
-  std::uint64_t misses = 0;        ///< opens that asked the broker
-  std::uint64_t evictions = 0;     ///< mappings that went because of the limits
-  std::uint64_t kept_entries = 0;  ///< mappings that nobody uses
+  std::uint64_t misses = 0;        ///< opens that sent a request to the broker
+  std::uint64_t evictions = 0;     ///< mappings dropped because of the limits
+  std::uint64_t kept_entries = 0;  ///< unused mappings
   std::uint64_t kept_bytes = 0;
   std::uint64_t used_entries = 0;  ///< mappings in use
   std::uint64_t used_bytes = 0;
@@ -57,14 +57,14 @@ struct connect_options {
   /// The broker's socket. Empty: `$GPUSHM_SOCKET`; else the one domain mounted under
   /// `/run/gpushm/d` (several: `errc::ambiguous_domain`); else `/run/gpushm/d/default/socket`.
   std::string socket_path = {};
-  /// How long to wait for a broker that is not there yet, its welcome included. Zero: do not wait
-  /// for it to appear, and `request_timeout` for its welcome. `forever`: without an end.
+  /// How long to wait for a broker that is not running yet, including its welcome. Zero: do not
+  /// wait for it to appear, and wait `request_timeout` for its welcome. `forever`: no limit.
   std::chrono::milliseconds timeout{0};
-  /// How long any one request may take, waiting for names excluded.
+  /// Limit for each request, excluding waits for names.
   std::chrono::milliseconds request_timeout{30'000};
   cache_options cache = {};
-  /// Ends the wait for a broker, also one that a later call of the client connects to again, as
-  /// long as the client object lives: that call throws `errc::cancelled`.
+  /// Cancels the wait for a broker with `errc::cancelled`, also when a later call of this client
+  /// object reconnects.
   std::stop_token stop = {};
 };
 
@@ -75,18 +75,18 @@ struct create_options {
   /// visible GPU, else the host.
   std::string device = "auto";
   gpushm::lifetime lifetime = gpushm::lifetime::leased;
-  /// Size of one physical allocation, rounded up to the device's granularity; 0: one for all. Keep
-  /// 0 for memory that other libraries get: many ask the driver for the range of an address
-  /// (`cuMemGetAddressRange`) and see the first chunk only.
+  /// Size of one physical allocation, rounded up to the device's granularity; 0: a single
+  /// allocation. Keep 0 for memory that is passed to other libraries: many query the driver for the
+  /// range of an address (`cuMemGetAddressRange`) and see the first chunk only.
   std::uint64_t chunk_bytes = 0;
-  /// Host segments only: use 2 MiB huge pages (errc::out_of_memory when the node has none free).
+  /// Host segments only: use 2 MiB huge pages (errc::out_of_memory if the node has none free).
   bool huge_pages = false;
 };
 
 struct share_options {
-  /// `persistent` only for memory that travels as descriptors (chunks of virtual memory, memfds).
+  /// `persistent` only for memory that is shared as descriptors (chunks of virtual memory, memfds).
   gpushm::lifetime lifetime = gpushm::lifetime::leased;
-  /// Up to 64 KiB for those who open it.
+  /// Up to 64 KiB, available to every client that opens the segment.
   std::span<const std::byte> metadata = {};
   /// False: only this client sees it until `segment::publish`.
   bool publish = true;
@@ -96,31 +96,31 @@ struct open_options {
   gpushm::access access = gpushm::access::read;
   /// How long to wait for the name to be published. Zero: do not wait.
   std::chrono::milliseconds timeout{0};
-  /// The GPU that will use the memory, written as in `create_options::device`; empty: the GPU that
-  /// the memory is on, or the first visible GPU when CUDA does not show that one.
+  /// The GPU that will use the memory, in the format of `create_options::device`; empty: the GPU
+  /// that the memory is on, or the first visible GPU if CUDA does not show that one.
   std::string device = {};
-  /// When not 0: `errc::size_mismatch` unless the segment has exactly this size.
+  /// If not 0: `errc::size_mismatch` unless the segment has exactly this size.
   std::uint64_t expected_size_bytes = 0;
-  /// Ends the wait for the name at once: `errc::cancelled`. A name that is there is opened all the
-  /// same.
+  /// Cancels the wait for the name immediately with `errc::cancelled`. A name that is already
+  /// published is opened anyway.
   std::stop_token stop = {};
 };
 
-/// What `subscribe` reports. Values travel on the wire: never renumber.
+/// Kinds of events that a subscription reports. Values travel on the wire: never renumber.
 enum class event_kind : std::uint8_t {
   published = GPUSHM_EVENT_PUBLISHED,
   /// The broker granted another connection a lease; its import may still fail.
   opened = GPUSHM_EVENT_OPENED,
-  /// The last lease other than the creator's ended; not if no such lease was used: an import that
-  /// failed is followed by no `released`.
+  /// The last lease other than the creator's ended; not reported if no such lease was used, as
+  /// after a failed import.
   released = GPUSHM_EVENT_RELEASED,
   removed = GPUSHM_EVENT_REMOVED,
-  /// A process that created or held the segment ended without a goodbye; it can write nothing any
-  /// more (docs/sharing.md, "The fence").
+  /// A process that created or held the segment ended without a goodbye message; it can no longer
+  /// write (docs/sharing.md, "The fence").
   peer_died = GPUSHM_EVENT_PEER_DIED,
   /// Events were lost (slow subscriber, or a new broker): list again.
   resync = GPUSHM_EVENT_RESYNC,
-  /// An operator has given up what such a process left: it may still be written.
+  /// An operator dropped such a process's leases: it may still write.
   unfenced = GPUSHM_EVENT_UNFENCED,
 };
 [[nodiscard]] inline std::string_view to_string(event_kind value) noexcept {
@@ -137,7 +137,7 @@ struct event {
 
 namespace glue {
 
-/// A stop of C that is requested when one of C++ is. Null for a token that nobody can request.
+/// A C stop that is requested when a C++ one is. Null for a token that can never be requested.
 class stop_bridge {
  public:
   explicit stop_bridge(const std::stop_token& token) {
@@ -156,7 +156,7 @@ class stop_bridge {
     void operator()() const noexcept { gpushm_stop_request(stop); }
   };
   std::unique_ptr<gpushm_stop, ender<&gpushm_stop_free>> handle_;
-  std::optional<std::stop_callback<request>> callback_;  // goes first
+  std::optional<std::stop_callback<request>> callback_;  // destroyed first
 };
 
 [[nodiscard]] inline gpushm_open_options options_of(const open_options& options,
@@ -180,7 +180,7 @@ class stop_bridge {
   return made;
 }
 
-/// Takes `list` over.
+/// Takes ownership of `list`.
 [[nodiscard]] inline std::vector<segment_info> list_from(gpushm_segment_list* list) {
   const std::unique_ptr<gpushm_segment_list, ender<&gpushm_segment_list_free>> owned(list);
   std::vector<segment_info> made;
@@ -195,18 +195,19 @@ class stop_bridge {
 
 }  // namespace glue
 
-/// A stream of events; ends with the object. Move-only; a moved-from object is empty: everything
-/// but destroying and assigning throws `errc::invalid_argument`. Distinct objects: safe. Shared
-/// objects: one thread at a time.
+/// A stream of events, until the object is destroyed. Move-only; a moved-from object is empty:
+/// everything but destroying and assigning throws `errc::invalid_argument`.
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class subscription {
  public:
-  /// Takes `handle` over.
+  /// Takes ownership of `handle`.
   explicit subscription(gpushm_subscription* handle) noexcept : handle_(handle) {}
 
-  /// The next event, or nothing when `timeout` passes, or `stop` is asked to, first. At most 1,024
-  /// unread events are kept; then the oldest are dropped and a `resync` says so. Throws
-  /// `errc::broker_gone` once, when the broker is gone and everything before has been read; later
-  /// calls resume on the new broker after a `resync`.
+  /// Returns the next event, or nothing if `timeout` passes, or `stop` is requested, first. At most
+  /// 1,024 unread events are queued; beyond that the oldest are dropped and a `resync` event
+  /// reports it. Throws `errc::broker_gone` once, when the broker is gone and all earlier events
+  /// were read; later calls resume on the new broker after a `resync`.
   [[nodiscard]] std::optional<event> next(std::chrono::milliseconds timeout,
                                           const std::stop_token& stop = {}) {
     const glue::stop_bridge bridge(stop);
@@ -217,18 +218,18 @@ class subscription {
     return arrived ? std::optional(glue::event_from(got)) : std::nullopt;
   }
 
-  /// For `poll` and its kin: readable when `dispatch` has something to do. As long as the object;
-  /// neither read nor close it. An open that waits for its name is an event loop's in this way:
-  /// subscribe to the name, and open it when it is published.
+  /// A descriptor for `poll`, `select` or `epoll`: readable when `dispatch` has work to do. Owned
+  /// by this object and valid as long as it: do not read or close it. To wait for a name in an
+  /// event loop, subscribe to the name and open it when it is published.
   [[nodiscard]] int descriptor() {
     int descriptor = -1;
     glue::check(gpushm_subscription_descriptor(handle_.get(), &descriptor));
     return descriptor;
   }
 
-  /// Calls `handler` with every unread event, on this thread, and waits for none. Returns how many
-  /// they were. `handler` may call gpushm, but nothing of this object. What it throws ends the call
-  /// and is thrown on; that event counts as read. Throws as `next`.
+  /// Calls `handler` with every unread event, on this thread, without waiting for more. Returns
+  /// their number. `handler` may call gpushm, but not this object. An exception from it ends the
+  /// call and is rethrown; that event counts as read. Throws as `next`.
   template <typename Handler>
   std::size_t dispatch(Handler&& handler) {
     struct context {
@@ -258,16 +259,15 @@ class subscription {
   std::unique_ptr<gpushm_subscription, glue::ender<&gpushm_subscription_close>> handle_;
 };
 
-/// One name's outcome of `open_many`: a segment, or why not; never both, never neither. Move-only.
+/// The result of `open_many` for one name: either a segment or an error. Move-only.
 class open_result {
  public:
   /// Precondition: `opened` is not empty.
   explicit open_result(segment opened) noexcept : outcome_(std::move(opened)) {}
   explicit open_result(const error& failure) noexcept : outcome_(failure) {}
 
-  /// A segment?
   explicit operator bool() const noexcept { return outcome_.index() == 0; }
-  /// Throws the failure where there is one.
+  /// Throws the error if there is one.
   [[nodiscard]] segment& value() & {
     if (const error* const why = failure()) {
       throw error(*why);
@@ -276,20 +276,20 @@ class open_result {
   }
   [[nodiscard]] const segment& value() const& { return const_cast<open_result&>(*this).value(); }
   [[nodiscard]] segment&& value() && { return std::move(value()); }
-  /// Null where there is a segment.
+  /// Null if there is a segment.
   [[nodiscard]] const error* failure() const noexcept { return std::get_if<error>(&outcome_); }
 
  private:
   std::variant<segment, error> outcome_;
 };
 
-/// A connection to a broker. Move-only; segments and subscriptions made with it stay usable after
-/// it is gone (they share the connection). One background thread reads the socket; callbacks do not
-/// exist, so user code never runs on it. When the broker dies, requests under way throw
-/// `errc::broker_gone` and the next request connects to its successor. In a forked child every call
-/// throws `errc::forked`. A moved-from client is empty: every call throws `errc::invalid_argument`.
+/// A connection to a broker. Move-only; segments and subscriptions created with it stay usable
+/// after it is destroyed (they share the connection). One background thread reads the socket and
+/// never runs user code. When the broker dies, requests in flight throw `errc::broker_gone` and the
+/// next request connects to its successor. In a forked child every call throws `errc::forked`. A
+/// moved-from client is empty: every call throws `errc::invalid_argument`.
 ///
-/// Distinct objects: safe. Shared objects: safe.
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class client {
  public:
   /// Blocks until connected, at most `options.timeout`, or one request timeout if that is zero.
@@ -312,15 +312,15 @@ class client {
     result.stop_ = std::move(stop);
     return result;
   }
-  /// Takes `handle` over.
+  /// Takes ownership of `handle`.
   explicit client(gpushm_client* handle) noexcept : handle_(handle) {}
 
-  /// Reserves the name, allocates and maps the memory for reading and writing, and hands its
-  /// descriptors to the broker. Nobody else sees it before `publish`; contents are zero on the host
-  /// and undefined on GPUs. Where a dead process had the name, waits until that can write nothing
-  /// any more, ten seconds at most. Throws `error`: invalid_argument, already_exists,
-  /// writer_ending, quota_exceeded, out_of_memory, too_many_segments, too_many_descriptors,
-  /// device_not_found, driver_unavailable, driver_error, broker_gone, forked.
+  /// Reserves the name, allocates the memory, maps it for reading and writing, and passes its
+  /// descriptors to the broker. No other client sees the segment before `publish`; contents are
+  /// zero on the host and undefined on GPUs. If a dead process had the name, blocks until that
+  /// process can no longer write, at most ten seconds. Throws `error`: invalid_argument,
+  /// already_exists, writer_ending, quota_exceeded, out_of_memory, too_many_segments,
+  /// too_many_descriptors, device_not_found, driver_unavailable, driver_error, broker_gone, forked.
   [[nodiscard]] segment create(std::string_view name, const create_options& options) {
     auto wanted = glue::sized<gpushm_create_options>();
     wanted.size_bytes = options.size_bytes;
@@ -333,16 +333,16 @@ class client {
     return segment(made);
   }
 
-  /// Makes memory that somebody else allocated a segment, published at once: the range may lie
-  /// anywhere in cudaMalloc memory, in an exportable pool, in virtual memory (also over many
-  /// chunks), or in a sealed memfd. `data()` of the result is `pointer`; the memory stays its
-  /// allocator's. Finish the writes that readers rely on first.
+  /// Turns memory that was allocated elsewhere in this process into a segment, and publishes it.
+  /// The range may be anywhere in cudaMalloc memory, in an exportable pool, in virtual memory (also
+  /// across chunks), or in a sealed memfd. `data()` of the result is `pointer`; the memory stays
+  /// its allocator's. Finish the writes that readers rely on first.
   ///
-  /// Virtual memory and memfds live on in the broker. cudaMalloc and pool memory stays this
+  /// The broker keeps virtual memory and memfds alive. cudaMalloc and pool memory stays this
   /// process's: call `segment::unshare` before it is freed. The segment ends with its last
-  /// `segment` here, with this process (`errc::peer_died` for who comes later), or when an importer
-  /// comes and the memory is found to be freed (`errc::gone_or_replaced`). Legacy handles give
-  /// importers the whole allocation, not only this range.
+  /// `segment` here, with this process (later opens throw `errc::peer_died`), or when an import
+  /// finds that the memory was freed (`errc::gone_or_replaced`). Legacy handles give importers the
+  /// whole allocation, not only this range.
   ///
   /// Throws `error`: invalid_argument, not_exportable (naming the allocator and the remedy), and as
   /// `create`.
@@ -361,10 +361,10 @@ class client {
     return segment(made);
   }
 
-  /// Opens a published segment. Blocks while the name is not there, at most `options.timeout`.
-  /// Throws `error`: no_such_segment (not there in time), size_mismatch, device_not_visible,
+  /// Opens a published segment. Blocks until the name is published, at most `options.timeout`.
+  /// Throws `error`: no_such_segment (not published in time), size_mismatch, device_not_visible,
   /// device_not_found, driver_unavailable, driver_error, too_many_descriptors, broker_gone, forked;
-  /// for memory that stays its exporter's also peer_died, gone_or_replaced, pid_collision,
+  /// for memory bound to its exporter also peer_died, gone_or_replaced, pid_collision,
   /// peer_unreachable.
   [[nodiscard]] segment open(std::string_view name, const open_options& options = {}) {
     const glue::stop_bridge stop(options.stop);
@@ -374,8 +374,8 @@ class client {
     return segment(opened);
   }
 
-  /// As `open`, but a name that is not there (in time), whose exporter has died, or that only dead
-  /// processes had that may still write it, is an empty result and not an error.
+  /// As `open`, but returns nothing if the name is not published (in time), if its exporter has
+  /// died, or if only dead processes had it that may still write it.
   [[nodiscard]] std::optional<segment> try_open(std::string_view name,
                                                 const open_options& options = {}) {
     const glue::stop_bridge stop(options.stop);
@@ -385,8 +385,8 @@ class client {
     return opened == nullptr ? std::nullopt : std::optional(segment(opened));
   }
 
-  /// Opens any number of names with few round trips. One result for each name, in order. `timeout`
-  /// is for all of them together.
+  /// Opens any number of names with few round trips. Returns one result for each name, in order.
+  /// `options.timeout` is for all of them together.
   [[nodiscard]] std::vector<open_result> open_many(std::span<const std::string> names,
                                                    const open_options& options = {}) {
     const glue::stop_bridge stop(options.stop);
@@ -401,28 +401,29 @@ class client {
     std::vector<gpushm_open_result> got(names.size());
     glue::check(
         gpushm_client_open_many(handle_.get(), texts.data(), texts.size(), &wanted, got.data()));
-    for (const gpushm_open_result& each : got) {  // nothing can fail any more
+    for (const gpushm_open_result& each : got) {  // does not throw from here on
       results.push_back(each.segment != nullptr ? open_result(segment(each.segment))
                                                 : open_result(error(each.failure)));
     }
     return results;
   }
 
-  /// Asks for what opens of persistent segments under `prefix` will need of the broker: the next
-  /// open of each then asks nobody, and only maps. Each is a lease of this client from now on,
-  /// which goes back with `trim`, with the end of the segment, of the client, or of the broker, and
-  /// holds its descriptors. Leaves out what this client has already, memory that stays its
-  /// exporter's, and what has more than 253 chunks; keeps at most 4,096 segments and a quarter of
-  /// the descriptors that the process may open, and nothing where the cache keeps nothing. Blocks
-  /// for some round trips, at most one request timeout. Returns how many there are more. Throws
-  /// broker_gone, timed_out, forked; what has come by then stays.
+  /// Requests in advance what opens of persistent segments under `prefix` need from the broker: the
+  /// next open of each then only maps, without a request. Each prefetched segment is a lease of
+  /// this client, which keeps the segment's descriptors until `trim` or until the segment, the
+  /// client or the broker ends. Skips segments that this client already has, memory bound to its
+  /// exporter, and segments of more than 253 chunks; keeps at most 4,096 segments and a quarter of
+  /// the descriptors that the process may open, and nothing if the cache keeps nothing. Blocks for
+  /// several round trips, at most one request timeout. Returns the number of segments added. Throws
+  /// broker_gone, timed_out, forked; segments received before the failure are kept.
   std::size_t prefetch(std::string_view prefix = {}) {
     std::size_t count = 0;
     glue::check(gpushm_client_prefetch(handle_.get(), glue::text(prefix), &count));
     return count;
   }
 
-  /// Published segments, and own unpublished ones, whose names start with `prefix`, sorted by name.
+  /// Lists published segments, and this client's unpublished ones, whose names start with `prefix`,
+  /// sorted by name.
   [[nodiscard]] std::vector<segment_info> list(std::string_view prefix = {}) {
     gpushm_segment_list* list = nullptr;
     glue::check(gpushm_client_list(handle_.get(), glue::text(prefix), &list));
@@ -436,28 +437,28 @@ class client {
     return glue::info_from(info);
   }
 
-  /// Takes the name away; memory goes with the last lease. Allowed to the creator's connection, the
-  /// creator's uid and the broker's uid. Throws no_such_segment, permission_denied.
+  /// Removes the name; the memory is freed with the last lease. Allowed to the creator's
+  /// connection, the creator's uid and the broker's uid. Throws no_such_segment, permission_denied.
   void remove(std::string_view name) {
     glue::check(gpushm_client_remove(handle_.get(), glue::text(name)));
   }
 
-  /// Ends the leases on the segment whose connections have ended without a goodbye and whose fence
-  /// has not come, though their processes may still write it: for operators. Subscribers hear
+  /// For operators: ends the segment's leases whose connections ended without a goodbye message and
+  /// whose fence is still pending, though their processes may still write. Subscribers receive
   /// `unfenced`. Allowed as `remove`. Throws no_such_segment, permission_denied, invalid_argument
-  /// (nothing of it waits for a fence).
+  /// (no lease of the segment waits for a fence).
   void unfence(std::string_view name) {
     glue::check(gpushm_client_unfence(handle_.get(), glue::text(name)));
   }
 
-  /// Events of segments whose names start with `prefix`, from now on.
+  /// Subscribes to events of segments whose names start with `prefix`, from now on.
   [[nodiscard]] subscription subscribe(std::string_view prefix = {}) {
     gpushm_subscription* made = nullptr;
     glue::check(gpushm_client_subscribe(handle_.get(), glue::text(prefix), nullptr, &made));
     return subscription(made);
   }
-  /// The same, and `present` gets the segments that are there already, as `list` gives them: none
-  /// is missed between the two, but the first events may be of segments that are in it.
+  /// As above; `present` receives the segments that already exist, as from `list`: no segment is
+  /// missed between the two, but the first events may be about segments in it.
   [[nodiscard]] subscription subscribe(std::string_view prefix,
                                        std::vector<segment_info>& present) {
     gpushm_segment_list* list = nullptr;
@@ -474,7 +475,7 @@ class client {
     return glue::info_from(info);
   }
 
-  /// What the import cache of this client did and has. Reads memory only.
+  /// Counters and contents of this client's import cache. Reads memory only.
   [[nodiscard]] gpushm::cache_stats cache_stats() const {
     auto got = glue::sized<gpushm_cache_stats>();
     glue::check(gpushm_client_cache_stats(handle_.get(), &got));
@@ -486,10 +487,10 @@ class client {
             got.used_entries,
             got.used_bytes};
   }
-  /// Ends the mappings that nobody uses. Blocks for the driver.
+  /// Unmaps unused mappings. Blocks for the driver.
   void trim() { glue::check(gpushm_client_trim(handle_.get())); }
 
-  /// This object's still; null for an empty one.
+  /// Owned by this object; null for an empty one.
   [[nodiscard]] gpushm_client* handle() const noexcept { return handle_.get(); }
 
  private:
@@ -504,10 +505,10 @@ enum class log_level : std::uint8_t {
   error = GPUSHM_LOG_ERROR,
 };
 
-/// Sends the library's log lines (warnings, mostly) to `sink` instead of nowhere; an empty function
-/// turns them off again. Thread-safe; `sink` may be called from any thread, without a lock of the
-/// library, and may call gpushm; but not end a client, nor ask a broker of this process. What it
-/// throws is lost.
+/// Sends the library's log lines (mostly warnings) to `sink`; an empty function discards them, the
+/// default. Thread-safe. `sink` is called from any thread, without a lock of the library held. It
+/// may call gpushm, but must not destroy a client or send a request to a broker in this process.
+/// Its exceptions are ignored.
 inline void set_log_sink(std::function<void(log_level, std::string_view)> sink) {
   using function = std::function<void(log_level, std::string_view)>;
   if (!sink) {

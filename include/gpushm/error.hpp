@@ -14,8 +14,8 @@
 namespace gpushm {
 inline namespace v1 {
 
-/// Why an operation failed. The values travel on the wire and in scripts: never renumber, only
-/// append. `docs/errors.md` lists each with its causes and remedies.
+/// Reasons of a failure. The values travel on the wire and are used in scripts: never renumber,
+/// only append. `docs/errors.md` lists each with its causes and remedies.
 enum class errc : std::uint16_t {
   invalid_argument = GPUSHM_ERRC_INVALID_ARGUMENT,
   no_such_segment = GPUSHM_ERRC_NO_SUCH_SEGMENT,
@@ -59,18 +59,18 @@ enum class errc : std::uint16_t {
 };
 
 /// The stable name of `code`, as in `docs/errors.md` ("no_such_segment"); "unknown" for a value
-/// this version does not know. Never throws.
+/// unknown to this version. Never throws.
 [[nodiscard]] inline std::string_view to_string(errc code) noexcept {
   return glue::view(gpushm_errc_name(static_cast<gpushm_errc>(code)));
 }
 
-/// The one exception type of gpushm. `what()` reads
-/// `OPERATION "OBJECT": CAUSE (NEXT STEP)`; parts that are empty are left out.
+/// The only exception type of gpushm. `what()` returns `OPERATION "OBJECT": CAUSE (NEXT STEP)`,
+/// without empty parts.
 ///
-/// Its type is the same in every library of a process, whatever compiled it, so that one can catch
+/// Every library of a process has the same type, regardless of its compiler: one library can catch
 /// what another throws.
 ///
-/// Distinct objects: safe. Shared objects: safe (immutable). Copying does not throw.
+/// Thread-safety: distinct objects: safe; shared objects: safe (immutable). Copying does not throw.
 class GPUSHM_API error : public std::exception {
  public:
   /// Throws `std::bad_alloc`.
@@ -88,7 +88,7 @@ class GPUSHM_API error : public std::exception {
       throw std::bad_alloc();
     }
   }
-  /// Takes `handle` over; not null.
+  /// Takes ownership of `handle`, which must not be null.
   explicit error(gpushm_error* handle) noexcept : handle_(handle) {}
   error(const error& other) noexcept : handle_(gpushm_error_dup(other.handle_)) {}
   error& operator=(const error& other) noexcept {
@@ -115,7 +115,7 @@ class GPUSHM_API error : public std::exception {
     return std::string(glue::view(gpushm_error_next_step(handle_)));
   }
 
-  /// The same error told from the point of view of another operation and object.
+  /// Returns the same error with another operation and object.
   [[nodiscard]] error in(std::string_view operation, std::string_view object) const {
     return {code(),
             operation,
@@ -124,7 +124,7 @@ class GPUSHM_API error : public std::exception {
             glue::view(gpushm_error_next_step(handle_))};
   }
 
-  /// This object's still.
+  /// Owned by this object.
   [[nodiscard]] const gpushm_error* handle() const noexcept { return handle_; }
 
  private:
@@ -133,7 +133,7 @@ class GPUSHM_API error : public std::exception {
 
 namespace glue {
 
-/// Throws what a function of C has just returned, unless that is GPUSHM_OK.
+/// Throws the failure that a C function has just returned, unless that is GPUSHM_OK.
 inline void check(gpushm_errc code) {
   if (code != GPUSHM_OK) {
     throw error(gpushm_error_dup(gpushm_last_error()));

@@ -17,9 +17,9 @@
 #include "gpushm/segment.hpp"
 #include "gpushm/types.hpp"
 
-/// Sharing without a broker of the node: a ticket is bytes (at most 4,096) that another process
-/// on the machine imports, brought there by a file, a message or a rank exchange.
-/// docs/ticket.md is their format, docs/sharing.md says which way is for whom.
+/// Sharing without a broker of the node: a ticket is bytes (at most 4,096) that another process on
+/// the same machine imports; transfer them by a file, a message or a rank exchange. docs/ticket.md
+/// is the format, docs/sharing.md compares the ways to share.
 namespace gpushm {
 inline namespace v1 {
 
@@ -34,24 +34,25 @@ namespace glue {
 }  // namespace glue
 
 /// Describes memory of this process that bytes alone can carry: cudaMalloc memory, as a legacy
-/// handle that works in every PID namespace. `pointer` may lie anywhere in the allocation. The
-/// memory stays the caller's; importers can open it until it is freed or this process dies, and
-/// nobody notices when it is freed and allocated anew: say so to the importers first. Importers get
-/// the whole allocation, not only this range. For a check on each import, and for other memory,
-/// share it through a broker and use `export_segment`.
+/// handle that works in every PID namespace. `pointer` may be anywhere in the allocation. The
+/// caller keeps ownership; importers can open the memory until it is freed or this process dies.
+/// Freeing and reallocating it is not detected: notify the importers first. Importers get the whole
+/// allocation, not only this range. To have each import checked, and for other memory, share it
+/// through a broker and use `export_segment`.
 ///
 /// Does not block. Thread-safe. Throws `error`: invalid_argument, not_exportable (also for memory
-/// that travels as file descriptors), driver_error, forked.
+/// that is shared as file descriptors), driver_error, forked.
 [[nodiscard]] inline std::vector<std::byte> export_memory(void* pointer, std::uint64_t size_bytes) {
   gpushm_ticket ticket;
   glue::check(gpushm_export_memory(pointer, size_bytes, &ticket));
   return glue::bytes_of(ticket);
 }
 
-/// Describes a published segment: importers connect to its broker, which has what travels as file
-/// descriptors. `socket_path` is how importers reach the broker's socket; empty: its absolute path
-/// here; a name without a slash: beside the ticket's file. The segment must live until they
-/// have imported it. Throws `error`: invalid_argument (an empty segment, one without a broker).
+/// Describes a published segment: importers connect to its broker, which has the file descriptors.
+/// `socket_path` is the path by which importers reach the broker's socket; empty: its absolute path
+/// here; a name without a slash: in the directory of the ticket's file. The segment must exist
+/// until they have imported it. Throws `error`: invalid_argument (an empty segment, or one without
+/// a broker).
 [[nodiscard]] inline std::vector<std::byte> export_segment(const segment& what,
                                                            std::string_view socket_path = {}) {
   gpushm_ticket ticket;
@@ -63,12 +64,12 @@ struct import_options {
   gpushm::access access = gpushm::access::read;
   /// The GPU that will use the memory, as in `open_options::device`.
   std::string device = {};
-  /// `import_file`: how long to wait for the file of a living exporter. Zero: do not wait.
+  /// `import_file`: how long to wait for the file of a live exporter. Zero: do not wait.
   std::chrono::milliseconds timeout{0};
-  /// Where a socket lies that the ticket names without a slash; empty: the working directory.
-  /// `import_file` uses the file's.
+  /// Directory of a socket that the ticket names without a slash; empty: the working directory.
+  /// `import_file` uses the file's directory.
   std::string directory = {};
-  /// Ends the wait of `import_file`, within some ten milliseconds: `errc::cancelled`.
+  /// Cancels the wait of `import_file` with `errc::cancelled`, within about ten milliseconds.
   std::stop_token stop = {};
 };
 
@@ -87,11 +88,11 @@ namespace glue {
 
 }  // namespace glue
 
-/// Maps what a ticket describes: through its broker when it names one, else by the handle that
-/// it carries. In the process that exported a handle, the result is the pointer itself. A segment
-/// that was imported by its handle has no name, its state is `unknown`, and access is always
-/// read-write in the driver. Throws `error`: invalid_ticket, unsupported_version, peer_unreachable,
-/// peer_died, gone_or_replaced, pid_collision, device_not_visible, and as `client::open`.
+/// Maps the memory that a ticket describes: through its broker if it names one, else by the handle
+/// in it. In the process that exported a handle, the result has the original pointer. A segment
+/// that was imported by handle has no name, its state is `unknown`, and access is always read-write
+/// in the driver. Throws `error`: invalid_ticket, unsupported_version, peer_unreachable, peer_died,
+/// gone_or_replaced, pid_collision, device_not_visible, and as `client::open`.
 [[nodiscard]] inline segment import_memory(std::span<const std::byte> ticket,
                                            const import_options& options = {}) {
   const glue::stop_bridge stop(options.stop);
@@ -101,7 +102,7 @@ namespace glue {
   return segment(imported);
 }
 
-/// What a ticket says.
+/// The contents of a ticket.
 struct ticket_info {
   gpushm::backend backend = gpushm::backend::host;
   std::uint64_t size_bytes = 0;
@@ -131,19 +132,19 @@ struct ticket_info {
 }
 
 /// A ticket in a file. Readers see the whole file or none: it is written under another name and
-/// renamed. As long as this object lives the file is locked (an open file description lock), which
-/// is how readers in any container tell a living exporter from a dead one. Removes the file at its
-/// end; in a forked child the object does nothing, and neither keeps the lock. Move-only; a
-/// moved-from object is empty, and everything but destroying and assigning throws
-/// `errc::invalid_argument`.
+/// renamed. The file is locked as long as this object exists (an open file description lock), by
+/// which readers in any container distinguish a live exporter from a dead one. The destructor
+/// removes the file; in a forked child the object does nothing, and the child does not keep the
+/// lock. Move-only; a moved-from object is empty, and everything but destroying and assigning
+/// throws `errc::invalid_argument`.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class ticket_file {
  public:
-  /// A dead exporter's file is replaced; of several processes that try at once, one wins. `mode` is
-  /// the file's, whatever the umask. Blocks for at most two seconds, while another process replaces
-  /// the file. Throws `error`: address_in_use (a living exporter's file), permission_denied,
-  /// system_error.
+  /// Replaces a dead exporter's file; if several processes try concurrently, one succeeds. `mode`
+  /// is the file's mode, regardless of the umask. Blocks for at most two seconds, while another
+  /// process replaces the file. Throws `error`: address_in_use (a live exporter's file),
+  /// permission_denied, system_error.
   ticket_file(const std::string& path, std::span<const std::byte> ticket, unsigned int mode = 0644)
       : path_(path) {
     gpushm_ticket_file* made = nullptr;
@@ -168,9 +169,9 @@ class ticket_file {
   std::unique_ptr<gpushm_ticket_file, glue::ender<&gpushm_ticket_file_close>> handle_;
 };
 
-/// Imports what the file at `path` describes, waiting up to `options.timeout` for a living
-/// exporter's file. Throws `error`: no_such_segment (there is no file), peer_died (the exporter
-/// that wrote it has died), cancelled, and as `import_memory`.
+/// Imports the ticket in the file at `path`, waiting up to `options.timeout` for a live exporter's
+/// file. Throws `error`: no_such_segment (the file does not exist), peer_died (the exporter that
+/// wrote it has died), cancelled, and as `import_memory`.
 [[nodiscard]] inline segment import_file(const std::string& path,
                                          const import_options& options = {}) {
   const glue::stop_bridge stop(options.stop);
@@ -180,7 +181,7 @@ class ticket_file {
   return segment(imported);
 }
 
-/// Reads the ticket in the file of a living exporter; waits and throws as `import_file`.
+/// Reads the ticket in the file of a live exporter; waits and throws as `import_file`.
 [[nodiscard]] inline std::vector<std::byte> read_ticket_file(const std::string& path,
                                                              std::chrono::milliseconds timeout = {},
                                                              const std::stop_token& stop = {}) {

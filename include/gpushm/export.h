@@ -2,7 +2,7 @@
 #ifndef GPUSHM_EXPORT_H
 #define GPUSHM_EXPORT_H
 
-/* Marks what the libraries export. The linker version script is what enforces it. */
+/* Marks exported symbols. The linker version script enforces the list. */
 #define GPUSHM_API __attribute__((visibility("default")))
 
 #endif

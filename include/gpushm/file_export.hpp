@@ -14,28 +14,29 @@ namespace gpushm {
 inline namespace v1 {
 
 struct file_export_options {
-  /// Who may read the file and connect to the socket beside it.
+  /// Permissions of the file and of the socket next to it.
   unsigned int file_mode = 0644;
   unsigned int socket_mode = 0666;
   /// As `broker_options::accept_fake_chunks`.
   bool accept_fake_chunks = false;
 };
 
-/// Sharing through a directory that two containers both have mounted, and nothing else: a broker in
-/// this process on the socket `PATH.sock`, and a file at PATH that leads to it. Whatever can be
-/// shared or created can be exported. Everything ends with the object. Move-only; a moved-from
-/// object is empty: everything but destroying and assigning throws `errc::invalid_argument`. In a
-/// forked child the export stays the parent's, as `broker` and `client` do.
+/// Sharing through a directory that two containers both have mounted, and nothing else: an
+/// in-process broker on the socket `PATH.sock`, and a file at PATH that refers to it. All memory
+/// that can be shared or created can be exported. The export ends when the object is destroyed.
+/// Move-only; a moved-from object is empty: everything but destroying and assigning throws
+/// `errc::invalid_argument`. In a forked child the export stays the parent's, as `broker` and
+/// `client` do.
 ///
 ///     auto out = gpushm::file_export::begin("/shared/weights");
 ///     auto shared = out.client().share("weights", pointer, size_bytes);
 ///     out.write(shared);
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class file_export {
  public:
-  /// Starts the broker; the file comes with `write`. Throws `error`: address_in_use (a living
-  /// exporter's), permission_denied, invalid_argument (a path that no socket address can hold),
+  /// Starts the broker; `write` writes the file. Throws `error`: address_in_use (a live
+  /// exporter's), permission_denied, invalid_argument (a path too long for a socket address),
   /// system_error.
   [[nodiscard]] static file_export begin(const std::string& path,
                                          const file_export_options& options = {}) {
@@ -58,7 +59,7 @@ class file_export {
     client_.swap(taken.client_);
     handle_.swap(taken.handle_);
     path_.swap(taken.path_);
-    return *this;  // what was here goes as it does at its end
+    return *this;  // `taken` destroys the previous export
   }
   file_export(const file_export&) = delete;
   file_export& operator=(const file_export&) = delete;
@@ -69,8 +70,8 @@ class file_export {
     static_cast<void>(filled());
     return *client_;
   }
-  /// Writes the file, or replaces it: it describes `what`, a published segment of `client()`.
-  /// Throws as `export_segment` and `ticket_file`.
+  /// Writes or replaces the file, which describes `what`, a published segment of `client()`. Throws
+  /// as `export_segment` and `ticket_file`.
   void write(const segment& what) {
     glue::check(gpushm_file_export_write(filled(), what.handle()));
   }
@@ -95,7 +96,7 @@ class file_export {
 
   std::string path_;
   std::unique_ptr<gpushm_file_export, glue::ender<&gpushm_file_export_end>> handle_;
-  std::optional<gpushm::client> client_;  // goes first: its broker has nobody then
+  std::optional<gpushm::client> client_;  // destroyed first, while its broker still runs
 };
 
 }  // namespace v1

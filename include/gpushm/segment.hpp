@@ -16,18 +16,19 @@
 namespace gpushm {
 inline namespace v1 {
 
-/// A share of a mapping: what `segment::view()` returns, for libraries that keep memory for as long
-/// as they use it (a DLPack capsule, a tensor's deleter). The mapping and its lease stay as long as
-/// a copy of it lives, also after the segment that it came from. Copyable. Ends on any thread.
+/// A reference to a mapping, as `segment::view()` returns, for libraries that keep memory for as
+/// long as they use it (a DLPack capsule, a tensor's deleter). The mapping and its lease exist as
+/// long as a copy of it, also after the segment that it came from. Copyable. May be destroyed on
+/// any thread.
 ///
-/// Distinct objects: safe. Shared objects: safe (immutable).
+/// Thread-safety: distinct objects: safe; shared objects: safe (immutable).
 class segment_view {
  public:
   segment_view() = default;
 
   /// The first byte; null for an empty view.
   [[nodiscard]] const void* data() const noexcept { return data_; }
-  /// The same; null where the segment was opened with `access::read`.
+  /// As `data`; null if the segment was opened with `access::read`.
   [[nodiscard]] void* mutable_data() const noexcept {
     return access_ == access::read_write ? data_ : nullptr;
   }
@@ -40,10 +41,10 @@ class segment_view {
 
  private:
   friend class segment;
-  /// `of` is not null.
+  /// Precondition: `of` is not null.
   explicit segment_view(const gpushm_segment* of)
       : owner_(gpushm_segment_dup(of), &gpushm_segment_close),
-        // The pointer of C is one to what may be written where it may be.
+        // gpushm_segment_data returns a const pointer for writable mappings, too.
         data_(const_cast<void*>(gpushm_segment_data(of))),
         size_bytes_(gpushm_segment_size_bytes(of)),
         ordinal_(gpushm_segment_ordinal(of)),
@@ -61,28 +62,28 @@ class segment_view {
   gpushm::access access_ = gpushm::access::read;
 };
 
-/// A segment mapped into this process, with its lease. Move-only; the lease and the mapping go with
-/// the last `segment` and `segment_view` of that generation in the process. A moved-from or
+/// A segment mapped into this process, with its lease. Move-only; the lease and the mapping end
+/// with the last `segment` and `segment_view` of that generation in the process. A moved-from or
 /// default-constructed segment is empty: `operator bool` is false, `data()` is null, everything
 /// else throws `errc::invalid_argument`.
 ///
 /// The destructor does not wait for GPU work that still uses the memory: synchronize first.
 ///
-/// Distinct objects: safe. Shared objects: const members safe, others unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: const members safe, others unsafe.
 class segment {
  public:
   segment() noexcept = default;
-  /// Takes `handle` over; null: an empty segment.
+  /// Takes ownership of `handle`; null: an empty segment.
   explicit segment(gpushm_segment* handle) noexcept : handle_(handle) {}
 
-  /// Not empty?
+  /// True unless empty.
   explicit operator bool() const noexcept { return handle_ != nullptr; }
 
   /// The first byte: a device pointer (also a `CUdeviceptr`) for GPU segments, a CPU pointer for
-  /// host ones. Null for an empty segment.
+  /// host segments. Null for an empty segment.
   [[nodiscard]] const void* data() const noexcept { return gpushm_segment_data(handle_.get()); }
-  /// The same, for writing. Throws `error`: invalid_argument where it was opened with
-  /// `access::read` (the hardware refuses writes there, too), or for an empty segment.
+  /// As `data`, for writing. Throws `error`: invalid_argument if it was opened with `access::read`
+  /// (the hardware refuses writes there, too), or for an empty segment.
   [[nodiscard]] void* mutable_data() const {
     void* const pointer = gpushm_segment_mutable_data(filled());
     if (pointer == nullptr) {
@@ -94,7 +95,7 @@ class segment {
     }
     return pointer;
   }
-  /// Bytes asked for at creation; the mapping may be longer.
+  /// As requested at creation; the mapping may be longer.
   [[nodiscard]] std::uint64_t size_bytes() const { return gpushm_segment_size_bytes(filled()); }
   [[nodiscard]] std::string name() const {
     return std::string(glue::view(gpushm_segment_name(filled())));
@@ -106,7 +107,7 @@ class segment {
     return glue::device_from(device);
   }
   /// The device that uses the mapping, as CUDA numbers it in this process (CUDA_VISIBLE_DEVICES
-  /// decides); -1 for the host. Another one than `device()`'s where a peer has opened the segment.
+  /// applies); -1 for the host. Differs from `device()` if a peer GPU opened the segment.
   [[nodiscard]] int ordinal() const { return gpushm_segment_ordinal(filled()); }
   [[nodiscard]] gpushm::backend backend() const {
     return static_cast<gpushm::backend>(gpushm_segment_backend(filled()));
@@ -126,24 +127,24 @@ class segment {
     glue::check(gpushm_segment_epoch(filled(), &epoch));
     return glue::epoch_from(epoch);
   }
-  /// What the creator gave to `publish`, as long as the mapping; empty before it. Throws
-  /// `errc::forked` in a forked child.
+  /// The metadata passed to `publish`, valid as long as the mapping; empty before publication.
+  /// Throws `errc::forked` in a forked child.
   [[nodiscard]] std::span<const std::byte> metadata() const {
     const void* data = nullptr;
     std::size_t size = 0;
     glue::check(gpushm_segment_metadata(filled(), &data, &size));
     return {static_cast<const std::byte*>(data), size};
   }
-  /// Reads shared memory only: no system call, never blocks.
+  /// Reads shared memory only: no system call, does not block.
   [[nodiscard]] segment_state state() const {
     return static_cast<segment_state>(gpushm_segment_current_state(filled()));
   }
-  /// A share that may outlive this object.
+  /// Returns a reference that may outlive this object.
   [[nodiscard]] segment_view view() const { return segment_view(filled()); }
 
-  /// Makes a created segment visible to others, with up to 64 KiB of metadata. Does not synchronize
-  /// any stream: finish the writes that readers rely on first. Blocks for one round trip to the
-  /// broker (at most the client's request timeout). Throws `error`: already_published,
+  /// Makes a created segment visible to other clients, with up to 64 KiB of metadata. Does not
+  /// synchronize any stream: finish the writes that readers rely on first. Blocks for one round
+  /// trip to the broker (at most the client's request timeout). Throws `error`: already_published,
   /// message_too_large, permission_denied, broker_gone, timed_out, forked.
   void publish(std::span<const std::byte> metadata = {}) {
     glue::check(gpushm_segment_publish(handle_.get(), metadata.data(), metadata.size()));
@@ -152,16 +153,16 @@ class segment {
     glue::check(gpushm_segment_publish(handle_.get(), metadata.data(), metadata.size()));
   }
 
-  /// Ends what `client::share` began: when it returns, nobody new gets the memory, and it may be
-  /// freed. Who has it mapped keeps it. Segment objects of it stay valid until the memory is freed.
-  /// Blocks for one round trip to the broker. Throws `error`: invalid_argument (this process does
-  /// not share it, or not any more), timed_out, forked.
+  /// Reverses `client::share`: after it returns, the memory is not given to new importers and may
+  /// be freed. Existing mappings remain. Segment objects of it stay valid until the memory is
+  /// freed. Blocks for one round trip to the broker. Throws `error`: invalid_argument (this process
+  /// does not share it, or no longer), timed_out, forked.
   void unshare() { glue::check(gpushm_segment_unshare(handle_.get())); }
 
-  /// Copies between this segment and host memory; works for every device and returns when done.
-  /// `offset_bytes + size` must lie within `size_bytes()`.
-  /// Throws `error`: invalid_argument (out of range, or writing through `access::read`),
-  /// driver_error, forked (memory of a GPU, in a forked child).
+  /// Copies between this segment and host memory, for every device; returns when done.
+  /// `offset_bytes + size` must not exceed `size_bytes()`. Throws `error`: invalid_argument (out of
+  /// range, or writing through `access::read`), driver_error, forked (GPU memory in a forked
+  /// child).
   void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const {
     glue::check(
         gpushm_segment_read(handle_.get(), offset_bytes, destination.data(), destination.size()));
@@ -169,15 +170,15 @@ class segment {
   void write(std::uint64_t offset_bytes, std::span<const std::byte> source) {
     glue::check(gpushm_segment_write(handle_.get(), offset_bytes, source.data(), source.size()));
   }
-  /// Sets every byte to `value`; returns when done. Errors as `write`.
+  /// Sets every byte to `value`; returns when done. Throws as `write`.
   void fill(std::byte value) {
     glue::check(gpushm_segment_fill(handle_.get(), std::to_integer<std::uint8_t>(value)));
   }
 
-  /// Ends this object's use of the segment now instead of at destruction.
+  /// Ends this object's use of the segment, as its destructor does.
   void reset() noexcept { handle_.reset(); }
 
-  /// This object's still; null for an empty one.
+  /// Owned by this object; null for an empty one.
   [[nodiscard]] gpushm_segment* handle() const noexcept { return handle_.get(); }
 
  private:

@@ -10,9 +10,9 @@
 
 #include "gpushm/gpushm.h"
 
-// The C++ interface is a layer over gpushm/gpushm.h, compiled into who includes it: nothing of a
-// C++ library crosses the boundary of libgpushm.so. Programs and libraries that have different
-// versions of these headers can live in one process: each version is a namespace.
+// The C++ interface is a header-only layer over gpushm/gpushm.h: no C++ library type crosses the
+// boundary of libgpushm.so. Programs and libraries compiled against different versions of these
+// headers can coexist in one process: each version is a namespace.
 namespace gpushm {
 inline namespace v1 {
 
@@ -29,35 +29,35 @@ namespace glue {
 }  // namespace glue
 
 /// How a mapping may be used. A promise of the importer that guards against mistakes, not against
-/// attackers: whoever holds the descriptor can map it read-write (docs/threat-model.md).
+/// attackers: any process that has the descriptor can map it read-write (docs/threat-model.md).
 enum class access : std::uint8_t {
   read = GPUSHM_ACCESS_READ,
   read_write = GPUSHM_ACCESS_READ_WRITE,
 };
 
-/// When the broker frees a segment. The values of this and of the enumerations below travel on the
+/// When the broker frees a segment. The values of this and the following enumerations travel on the
 /// wire.
 enum class lifetime : std::uint8_t {
-  leased = GPUSHM_LIFETIME_LEASED,          ///< when its last lease ends, its creator's included
-  persistent = GPUSHM_LIFETIME_PERSISTENT,  ///< when it is removed
+  leased = GPUSHM_LIFETIME_LEASED,          ///< when its last lease ends, including its creator's
+  persistent = GPUSHM_LIFETIME_PERSISTENT,  ///< when it is removed by name
 };
 
-/// What a mapped segment's owner can learn without a system call.
+/// State of a mapped segment, readable without a system call.
 enum class segment_state : std::uint8_t {
   live = GPUSHM_SEGMENT_LIVE,
   removed = GPUSHM_SEGMENT_REMOVED,  ///< the name is gone; this mapping stays valid
   /// The exporting process died; this mapping stays valid.
   exporter_gone = GPUSHM_SEGMENT_EXPORTER_GONE,
-  /// The broker died; this mapping stays valid, the lease is gone.
+  /// The broker died; this mapping stays valid, the lease is lost.
   broker_gone = GPUSHM_SEGMENT_BROKER_GONE,
-  unknown = GPUSHM_SEGMENT_UNKNOWN,  ///< imported without a broker: nobody watches the exporter
+  unknown = GPUSHM_SEGMENT_UNKNOWN,  ///< imported without a broker: the exporter is not monitored
 };
 
-/// How a segment's memory is made and travels.
+/// How a segment's memory is allocated and shared.
 enum class backend : std::uint8_t {
   host = GPUSHM_BACKEND_HOST,          ///< sealed memfds
-  cuda_vmm = GPUSHM_BACKEND_CUDA_VMM,  ///< cuMemCreate chunks, as descriptors
-  /// cudaMalloc memory, as a legacy handle; bound to its exporter.
+  cuda_vmm = GPUSHM_BACKEND_CUDA_VMM,  ///< cuMemCreate chunks, shared as descriptors
+  /// cudaMalloc memory, shared as a legacy handle; bound to its exporter.
   cuda_ipc = GPUSHM_BACKEND_CUDA_IPC,
   cuda_pool = GPUSHM_BACKEND_CUDA_POOL,  ///< memory of an exportable pool; bound to its exporter
 };
@@ -68,7 +68,7 @@ enum class device_kind : std::uint8_t {
   mig = GPUSHM_DEVICE_MIG,
 };
 
-/// How a broker knows that a process can write nothing any more, its GPU work included
+/// How a broker determines that a process, including its GPU work, can no longer write
 /// (docs/sharing.md, "The fence").
 enum class fence : std::uint8_t {
   none = GPUSHM_FENCE_NONE,      ///< it cannot: it waits for a documented time instead
@@ -76,12 +76,12 @@ enum class fence : std::uint8_t {
   unproven = GPUSHM_FENCE_UNPROVEN,  ///< the process has ended; a child of it may have them
 };
 
-/// What the leases of a connection that ended without a goodbye wait for.
+/// What the leases of a connection that ended without a goodbye message wait for.
 enum class fence_wait : std::uint8_t {
-  process = GPUSHM_FENCE_WAIT_PROCESS,  ///< for the end of the process
+  process = GPUSHM_FENCE_WAIT_PROCESS,  ///< the end of the process
   /// The process has ended; a descendant may have its driver files.
   descendant = GPUSHM_FENCE_WAIT_DESCENDANT,
-  delay = GPUSHM_FENCE_WAIT_DELAY,  ///< for the documented time to pass
+  delay = GPUSHM_FENCE_WAIT_DELAY,  ///< a documented time
 };
 
 [[nodiscard]] inline std::string_view to_string(access value) noexcept {
@@ -106,8 +106,8 @@ enum class fence_wait : std::uint8_t {
   return glue::view(gpushm_fence_wait_name(static_cast<gpushm_fence_wait>(value)));
 }
 
-/// Where a segment's memory lives. Same meaning in every process: ordinals, which
-/// CUDA_VISIBLE_DEVICES changes, are not part of it.
+/// Where a segment's memory is. Has the same meaning in every process: it does not include
+/// ordinals, which CUDA_VISIBLE_DEVICES changes.
 struct device_id {
   device_kind kind = device_kind::host;
   std::string uuid;         ///< "GPU-…" or "MIG-…"; empty for the host
@@ -119,14 +119,14 @@ struct device_id {
   friend bool operator==(const device_id&, const device_id&) = default;
 };
 
-/// A broker's random 128-bit number, made when it starts. With a generation it identifies memory
-/// for ever.
+/// A random 128-bit number that a broker generates when it starts. With a generation it identifies
+/// memory forever.
 using epoch = std::array<std::uint8_t, 16>;
 
-/// A timeout without an end, of every call that has one. Negative ones are zero.
+/// An unlimited timeout, accepted by every call that has a timeout. Negative timeouts are zero.
 inline constexpr std::chrono::milliseconds forever = std::chrono::milliseconds::max();
 
-/// 56 bits, never 0, never used twice by one broker.
+/// 56 bits, never 0, never reused by a broker.
 using generation = std::uint64_t;
 
 inline constexpr std::size_t max_name_bytes =
@@ -136,48 +136,48 @@ inline constexpr std::size_t max_ticket_bytes = GPUSHM_MAX_TICKET_BYTES;
 inline constexpr std::size_t max_device_text_bytes = GPUSHM_MAX_DEVICE_TEXT_BYTES;
 inline constexpr std::uint64_t max_generation = (std::uint64_t{1} << 56U) - 1;
 
-/// What a broker says of a segment.
+/// A broker's information on a segment.
 struct segment_info {
   std::string name;
   gpushm::generation generation = 0;
-  std::uint64_t size_bytes = 0;       ///< what was asked for
-  std::uint64_t allocated_bytes = 0;  ///< what it takes, rounded up to the device's granularity
+  std::uint64_t size_bytes = 0;       ///< as requested
+  std::uint64_t allocated_bytes = 0;  ///< rounded up to the device's granularity
   std::uint32_t chunks = 0;           ///< physical allocations, one descriptor each
   gpushm::backend backend = gpushm::backend::host;
   gpushm::lifetime lifetime = gpushm::lifetime::leased;
   device_id device;
   bool published = false;
   segment_state state = segment_state::live;
-  std::uint32_t leases = 0;       ///< connections that hold it, the creator's included
+  std::uint32_t leases = 0;       ///< connections that hold one, including the creator's
   std::uint32_t creator_uid = 0;  ///< as the broker sees it
-  std::int32_t creator_pid = 0;   ///< as the broker sees it; 0 when it cannot
-  bool creator_alive = false;     ///< the creator's connection is still there
+  std::int32_t creator_pid = 0;   ///< as the broker sees it; 0: not visible to it
+  bool creator_alive = false;     ///< the creator is still connected
   std::uint64_t metadata_bytes = 0;
-  /// Of `leases`, those whose connection has ended without a goodbye; they end with their fence
-  /// (docs/sharing.md).
+  /// Of `leases`, those whose connection has ended without a goodbye message; they end with their
+  /// fence (docs/sharing.md).
   std::uint32_t ending = 0;
-  std::int32_t ending_pid = 0;  ///< process of the oldest, as the broker sees it; 0 when it cannot
+  std::int32_t ending_pid = 0;  ///< of the oldest, as the broker sees it; 0: not visible to it
   std::chrono::milliseconds ending_for{0};
   fence_wait ending_waits = fence_wait::process;
 };
 
-/// What a broker says of itself.
+/// A broker's information on itself.
 struct broker_info {
   std::string socket_path;
   std::string domain;
   gpushm::epoch epoch{};
   std::uint32_t protocol_version = 0;
-  std::int32_t pid = 0;  ///< as this process sees it; 0 when it cannot
+  std::int32_t pid = 0;  ///< as this process sees it; 0: not visible to it
   std::uint64_t max_segments = 0;
   std::uint64_t quota_bytes = 0;  ///< of the domain; 0 means no limit
-  /// How the broker knows that this process can write nothing any more, once it has ended.
+  /// How the broker detects that this process can no longer write after it ended.
   gpushm::fence fence = gpushm::fence::none;
-  std::chrono::milliseconds fence_delay{0};  ///< what it waits for where there is none
+  std::chrono::milliseconds fence_delay{0};  ///< how long it waits where there is no fence
 };
 
 namespace glue {
 
-/// The same, of C and of C++.
+/// Conversions from the C structures.
 [[nodiscard]] inline device_id device_from(const gpushm_device& from) {
   device_id made;
   made.kind = static_cast<device_kind>(from.kind);
@@ -233,7 +233,7 @@ namespace glue {
   return made;
 }
 
-/// A structure of C, all zero but its size.
+/// A C structure with its size set and all else zero.
 template <typename Structure>
 [[nodiscard]] Structure sized() noexcept {
   Structure made{};
@@ -241,7 +241,7 @@ template <typename Structure>
   return made;
 }
 
-/// Deletes a handle of C.
+/// Deleter of a C handle.
 template <auto End>
 struct ender {
   template <typename Handle>
