@@ -20,8 +20,9 @@ namespace gpushm::detail {
 class offers;
 struct granted;
 
-/// What a client, its segments and its subscriptions share.
-/// Distinct objects: safe. Shared objects: safe.
+/// State shared by a client, its segments and its subscriptions.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class client_impl : public std::enable_shared_from_this<client_impl> {
  public:
   explicit client_impl(connect_options options);
@@ -29,7 +30,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   client_impl& operator=(const client_impl&) = delete;
   ~client_impl() = default;
 
-  /// The connection; a new one when the broker had died. Throws as `client::connect`.
+  /// Returns the connection; a new one if the broker had died. Throws as `client::connect`.
   [[nodiscard]] std::shared_ptr<connection> broker() { return link_.get(); }
   [[nodiscard]] bool forked() const noexcept { return forks_ != fork_count(); }
   void check_usable(std::string_view operation, std::string_view object) const {
@@ -41,10 +42,10 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
 
   [[nodiscard]] segment_ptr create(std::string_view name, const create_options& options);
   [[nodiscard]] segment_ptr open(std::string_view name, const open_options& options);
-  /// The same; null when the name is not there (in time), was a dead exporter's, or may still be
+  /// As `open`; null if the name is not published (in time), is a dead exporter's, or may still be
   /// written by a dead process.
   [[nodiscard]] segment_ptr try_open(std::string_view name, const open_options& options);
-  /// Opens exactly this generation. Throws gone_or_replaced when the name is another's by now.
+  /// Opens exactly this generation. Throws gone_or_replaced if another segment has the name.
   [[nodiscard]] segment_ptr open_generation(std::string_view name,
                                             gpushm::generation generation,
                                             const open_options& options);
@@ -61,21 +62,17 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   [[nodiscard]] std::vector<open_outcome> open_many(std::span<const std::string> names,
                                                     const open_options& options);
 
-  /// Published segments, and own unpublished ones, sorted by name.
+  /// Returns published segments, and this client's unpublished ones, sorted by name.
   [[nodiscard]] std::vector<wire::segment> list(std::string_view prefix);
-  /// Appends those that come after the last of `all`.
+  /// Appends the segments after the last of `all`.
   void list_after(connection& to, std::string_view prefix, std::vector<wire::segment>& all) const;
   [[nodiscard]] wire::segment stat(std::string_view name);
   void remove(std::string_view name);
   void unfence(std::string_view name);
 
-  /// Asks for what opens of persistent segments under `prefix` will need of the broker: the next
-  /// open of each then asks nobody, and only maps. Their leases are this client's from now on, and
-  /// go back with `trim`, with the end of their segment, of this client, or of the broker. Leaves
-  /// out what this client has already, memory that stays its exporter's, and what has more than 253
-  /// chunks; stops where there is no room (`lease_table::most_prefetched`, a quarter of the
-  /// descriptors that this process may open, the broker's limits). Returns how many there are more.
-  /// Throws as a request; what has come by then stays.
+  /// See `client::prefetch`. The limits are `lease_table::most_prefetched`, a quarter of the
+  /// descriptors that this process may open, and the broker's. Throws as a request; segments
+  /// received before that are kept.
   std::size_t prefetch(std::string_view prefix, steady_time deadline);
 
  private:
@@ -86,18 +83,18 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
 
   // The steps of an open (open.cpp).
   [[nodiscard]] segment_ptr find(std::string_view name, const open_options& options);
-  /// Until the broker answers with a segment or a failure. `generation` 0: any.
+  /// Blocks until the broker answers with a segment or a failure. `generation` 0: any.
   [[nodiscard]] asked ask_to_open(std::string_view name,
                                   gpushm::generation generation,
                                   const open_options& options,
                                   offers& offered);
-  /// Takes what is granted, maps it, and keeps it. Throws a failure.
+  /// Accepts the grant, maps the memory and caches the mapping. Throws the error of a failure.
   [[nodiscard]] segment_ptr use(asked answered,
                                 std::string_view name,
                                 const open_options& options,
                                 offers& offered,
                                 steady_time begin);
-  /// The same of what was prefetched; null: nothing was.
+  /// As `use`, for a prefetched segment; null if there is none.
   [[nodiscard]] segment_ptr use_prefetched(std::string_view name,
                                            gpushm::generation generation,
                                            const open_options& options);
@@ -116,15 +113,15 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                   steady_time begin,
                   std::span<open_outcome> results);
 
-  /// Sends the reservation; the lease that it gives ends with the result.
+  /// Sends the reservation; destroying the result ends the granted lease.
   [[nodiscard]] std::shared_ptr<segment_lease> reserve(wire::reserve wanted,
                                                        std::string_view operation,
                                                        steady_time deadline);
-  /// Of memory that is mapped already, for reading and writing.
+  /// For memory that is already mapped for reading and writing.
   [[nodiscard]] segment_ptr first_user(const std::shared_ptr<segment_lease>& lease,
                                        std::shared_ptr<memory::region> memory,
                                        const device_id& device);
-  /// One use of it has been counted.
+  /// Precondition: one use of it has been counted.
   [[nodiscard]] segment_ptr user_of(std::shared_ptr<mapping> used);
 
   connect_options options_;

@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// What a packet grants; 0: nothing.
+/// The generation that a packet grants; 0: none.
 gpushm::generation granted_by(const wire::body& body) noexcept {
   if (const auto* opened = std::get_if<wire::opened>(&body)) {
     return opened->segment.generation;
@@ -57,7 +57,7 @@ std::size_t most_held_descriptors() {
   return std::clamp(limit.rlim_cur / 4, fewest, most);
 }
 
-// ---- beginning and end ----
+// ---- construction and destruction ----
 
 connection::connection(handshake&& done)
     : info_(std::move(done.info)),
@@ -128,26 +128,26 @@ error connection::gone(const subject& about) const {
         about.operation,
         about.object,
         "the broker at " + info_.socket_path + " has ended this connection: " + dropped_because_,
-        "what is mapped stays valid; the next request connects again"};
+        "existing mappings stay valid; the next request reconnects"};
   }
   if (table_.broker_alive()) {
     return {errc::broker_gone,
             about.operation,
             about.object,
             "the broker at " + info_.socket_path + " has ended this connection",
-            "see the broker's log for the reason; what is mapped stays valid; the next request "
-            "connects again"};
+            "see the broker's log for the reason; existing mappings stay valid; the next request "
+            "reconnects"};
   }
   return {errc::broker_gone,
           about.operation,
           about.object,
           "the broker at " + info_.socket_path + " is gone",
-          "what is mapped stays valid; the next request connects to its successor"};
+          "existing mappings stay valid; the next request connects to its successor"};
 }
 
 // ---- requests ----
 
-/// The turn of the request lane. Throws broker_gone, and timed_out at `deadline`.
+/// A turn on the request lane. Throws broker_gone, and timed_out at `deadline`.
 class connection::held_turn {
  public:
   held_turn(connection& of, const subject& about, steady_time deadline)
@@ -164,7 +164,7 @@ class connection::held_turn {
   ~held_turn() {
     turn_.end();
     if (of_.late_.any_abandoned()) {
-      of_.wake_thread();  // which looks for them in its own turn
+      of_.wake_thread();  // to drain them in its own turn
     }
   }
   [[nodiscard]] received_packet receive(steady_time deadline) const {
@@ -191,7 +191,7 @@ class connection::exchange {
 
   [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
 
-  /// Blocks until it is sent. `answers`: how many there will be.
+  /// Blocks until it is sent. `answers`: the number of answers that it will have.
   void send(wire::body body, std::span<const int> descriptors, std::size_t answers = 1) {
     const std::vector<std::byte> packet = wire::encode({id_, std::move(body)});
     for (;;) {
@@ -212,8 +212,8 @@ class connection::exchange {
             }
         }
       } catch (const error& why) {
-        // The kernel counts unread descriptors of a uid; other processes' may be read soon. There
-        // is no event for that.
+        // The kernel limits unread descriptors per uid; other processes may read theirs soon. No
+        // event reports that.
         if (why.code() != errc::too_many_descriptors || descriptors.empty() ||
             std::chrono::steady_clock::now() >= deadline_) {
           throw;
@@ -223,18 +223,18 @@ class connection::exchange {
     }
   }
 
-  /// The next answer to it.
+  /// Returns the next answer to the request.
   [[nodiscard]] answer next() {
     answer one = of_.receive_answer(turn_, id_, about_, deadline_);
     --left_;
     return one;
   }
 
-  /// Nobody waits for its answers here any more: they are delivered to who waits elsewhere.
+  /// Does not receive the remaining answers: they are delivered to their waiter elsewhere.
   void leave() noexcept { left_ = 0; }
 
  private:
-  /// The socket takes nothing any more; the broker may have said why.
+  /// The socket accepts no more data; the broker may have sent the reason before.
   [[noreturn]] void end() {
     try {
       for (;;) {
@@ -254,7 +254,7 @@ class connection::exchange {
   steady_time deadline_;
   held_turn turn_;
   std::uint64_t id_;
-  std::size_t left_ = 0;  ///< answers that will come
+  std::size_t left_ = 0;  ///< answers still to come
 };
 
 void connection::lose_lane() noexcept {
@@ -262,7 +262,7 @@ void connection::lose_lane() noexcept {
   wake_thread();
 }
 
-/// The next answer to that request. What answers others is delivered to who waits for it.
+/// Receives the next answer to that request; delivers answers to other requests to their waiters.
 answer connection::receive_answer(const held_turn& turn,
                                   std::uint64_t id,
                                   const subject& about,
@@ -273,7 +273,7 @@ answer connection::receive_answer(const held_turn& turn,
       case received_packet::kind::nothing:
         throw timed_out(about);
       case received_packet::kind::malformed:
-        note_dropped({0, errc::protocol_error, "its packet is not a message", {}});
+        note_dropped({0, errc::protocol_error, "it sent a malformed packet", {}});
         [[fallthrough]];
       case received_packet::kind::closed:
         lose_lane();
@@ -290,12 +290,12 @@ answer connection::receive_answer(const held_turn& turn,
     if (of == id) {
       return one;
     }
-    // Whoever asked ahead has it; where nobody waits for it any more, what it grants goes back.
+    // A request sent ahead has a waiter; without one, the grants of the answer are returned.
     static_cast<void>(late_.deliver(of, one));
   }
 }
 
-// ---- asked ahead ----
+// ---- requests sent ahead ----
 
 void connection::ahead::ask(wire::body body, const subject& about, steady_time deadline) {
   exchange asked(of_, about, deadline);
@@ -316,7 +316,7 @@ answer connection::ahead::get(const subject& about, steady_time deadline) {
   auto got = place_->poll();
   if (!got) {
     const held_turn turn(of_, about, deadline);
-    got = place_->poll();  // whoever had the turn may have received it
+    got = place_->poll();  // the previous owner of the turn may have received it
     if (!got) {
       got = of_.receive_answer(turn, place_->id(), about, deadline);
     }
@@ -338,7 +338,8 @@ std::unique_ptr<connection::ahead> connection::ask_ahead(wire::body body,
 
 // ---- answers ----
 
-/// Where this process had no room for its descriptors, it is a refusal, and grants nothing.
+/// If this process had no room for the descriptors, the answer becomes a failure that grants
+/// nothing.
 answer connection::to_answer(packet got) {
   const gpushm::generation generation = granted_by(got.message.body);
   grant granted = generation == 0 ? grant() : grant(*this, generation);
@@ -352,7 +353,8 @@ answer connection::to_answer(packet got) {
   return {std::move(got.message.body), std::move(got.descriptors), std::move(granted)};
 }
 
-/// Of what waits to be mapped: with all its descriptors, or none.
+/// Limits descriptors of answers that wait to be mapped: an answer keeps all of its descriptors or
+/// none.
 void connection::bound_descriptors(answer& got) {
   auto* const opened = std::get_if<wire::opened>(&got.body);
   if (opened == nullptr || got.descriptors.empty()) {
@@ -442,8 +444,8 @@ std::vector<answer> connection::open_many(wire::open_many wanted,
   return all;
 }
 
-/// Nothing: it was stopped, and the broker is told. Nobody waits for what it says to that, or
-/// grants until it knows: a stopped broker must not keep anybody waiting.
+/// Returns nothing if it was stopped, and cancels the request at the broker. The broker's reply to
+/// that, and any grant before it, have no waiter: a stopped broker must not block the caller.
 std::optional<answer> connection::wait_for_late(late_answers::waiter& late,
                                                 const subject& about,
                                                 steady_time deadline,
@@ -462,7 +464,7 @@ std::optional<answer> connection::wait_for_late(late_answers::waiter& late,
   return std::nullopt;
 }
 
-/// A request whose answer nobody waits for: the thread drops it. Does not block.
+/// Sends a request whose answer the connection's thread drops. Does not block.
 void connection::send_unawaited(wire::body body) noexcept {
   const std::uint64_t id = next_id_.fetch_add(1, std::memory_order_relaxed);
   late_.abandon(id, 1);
@@ -482,7 +484,7 @@ void connection::release(gpushm::generation generation,
   }
 }
 
-// ---- what comes of a connection that the broker has ended ----
+// ---- resuming after the broker ended the connection ----
 
 void connection::keep(std::span<const std::pair<gpushm::generation, std::uint32_t>> what,
                       steady_time deadline) {

@@ -46,56 +46,58 @@ class event_sink {
   virtual void broker_gone() = 0;
 };
 
-/// One connection to one broker, on two sockets: a thread asks on the request lane and receives its
-/// answer there; a thread of this object reads the event lane, where events, questions and late
-/// answers come; what takes as long as the driver does has a worker (docs/adr/0025). It never comes
-/// back once the broker is gone: the end of either socket ends both.
+/// One connection to one broker, on two sockets: a thread sends a request on the request lane and
+/// receives its answer there; a thread of this object reads the event lane, which carries events,
+/// questions and late answers; a worker does what waits for the driver (docs/adr/0025). It does not
+/// reconnect: the end of either socket ends both.
 ///
-/// Distinct objects: safe. Shared objects: safe.
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class connection final : public lease_giver {
  public:
-  /// Connects and says hello. Blocks for `timeout` at most. `predecessor`, which the broker has
-  /// ended: its leases are asked for. Throws broker_unreachable, permission_denied,
-  /// unsupported_version, too_many_connections, timed_out.
+  /// Connects and exchanges hello and welcome. Blocks for at most `timeout`. If `predecessor`, a
+  /// connection that the broker has ended, is given, requests its leases. Throws
+  /// broker_unreachable, permission_denied, unsupported_version, too_many_connections, timed_out.
   static std::shared_ptr<connection> establish(const std::string& path,
                                                std::chrono::milliseconds timeout,
                                                const connection* predecessor = nullptr);
   connection(const connection&) = delete;
   connection& operator=(const connection&) = delete;
-  /// Says goodbye; ends leases and subscriptions with it.
+  /// Sends a goodbye message, which ends the leases and subscriptions.
   ~connection() override;
 
-  /// Sends a request and waits for its one answer. `descriptors` stay the caller's. Throws what a
-  /// Failure says, broker_gone, and timed_out at `deadline`; an answer that comes after that is
-  /// dropped, and what it granted goes back.
+  /// Sends a request and blocks for its single answer. `descriptors` stay the caller's. Throws the
+  /// error of a Failure, broker_gone, and timed_out at `deadline`; an answer after that is dropped,
+  /// and its grants are returned.
   [[nodiscard]] answer request(wire::body body,
                                const subject& about,
                                steady_time deadline,
                                std::span<const int> descriptors = {});
-  /// Is given a `Waiting` with what its exporter is asked about; must not throw.
+  /// Receives a `Waiting` that has the segment about which the broker asks the exporter; must not
+  /// throw.
   using offer_taker = std::function<void(answer offer)>;
-  /// The same; a Failure is an answer, too. Waits for a late one, unless `stop` is asked to: then
-  /// the broker is told, and cancelled thrown. Before it waits, `taker` has what the answer may be.
+  /// As `request`, but returns a Failure as an answer. Waits for a late answer, unless `stop` is
+  /// requested: then it cancels the request at the broker and throws cancelled. `taker` receives
+  /// the offered segment before the wait.
   [[nodiscard]] answer open(wire::open wanted,
                             const subject& about,
                             steady_time deadline,
                             const std::stop_token& stop = {},
                             const offer_taker& taker = {});
-  /// One answer a name, in the order in which they came; none of those whose wait was stopped.
-  /// Those of which too many descriptors would be held come without: `FetchChunks` has them.
+  /// Returns one answer per name, in the order of arrival, without those whose wait was stopped.
+  /// Answers that would exceed the limit of descriptors come without: `FetchChunks` gets them.
   [[nodiscard]] std::vector<answer> open_many(wire::open_many wanted,
                                               const subject& about,
                                               steady_time deadline,
                                               const std::stop_token& stop = {},
                                               const offer_taker& taker = {});
-  /// A request whose answer is waited for later; the lane is free for others meanwhile.
+  /// A request whose answer is received later; the lane is free for other requests meanwhile.
   class ahead {
    public:
     ahead(const ahead&) = delete;
     ahead& operator=(const ahead&) = delete;
-    /// An answer that nobody has waited for is dropped when it comes.
+    /// Drops an answer that was not received when it arrives.
     ~ahead();
-    /// Once. Throws as `request`.
+    /// Call once. Throws as `request`.
     [[nodiscard]] answer get(const subject& about, steady_time deadline);
 
    private:
@@ -107,52 +109,52 @@ class connection final : public lease_giver {
     std::optional<late_answers::waiter> place_;
     bool is_under_way_ = false;
   };
-  /// Sends it. This object must outlive the result.
+  /// Sends the request. This object must outlive the result.
   [[nodiscard]] std::unique_ptr<ahead> ask_ahead(wire::body body,
                                                  const subject& about,
                                                  steady_time deadline);
-  /// Subscribes `sink`, which must stay until `unsubscribe`; `present` gets what is there already.
-  /// Returns the subscription's number.
+  /// Subscribes `sink`, which must exist until `unsubscribe`; `present` receives the existing
+  /// segments. Returns the id of the subscription.
   [[nodiscard]] std::uint64_t subscribe(const std::string& prefix,
                                         event_sink& sink,
                                         wire::subscribed& present,
                                         steady_time deadline);
   void unsubscribe(std::uint64_t subscription) noexcept;
 
-  /// What has to ask the driver.
+  /// For work that calls the driver.
   [[nodiscard]] lease_worker& worker() noexcept { return worker_; }
 
-  /// Gives answers' leases back. Never throws and never blocks: what the socket does not take now,
-  /// the connection's thread sends.
+  /// Returns leases of answers. Does not throw or block: the connection's thread sends what the
+  /// socket does not accept now.
   void release(gpushm::generation generation,
                std::uint32_t count,
                bool never_mapped) noexcept override;
 
-  /// For the broker's counters, told within a second by the connection's thread. `took`: from the
-  /// call to the mapping. Not of what `cached` answered.
+  /// Counts an open for the broker, which the connection's thread reports within a second. `took`:
+  /// from the call to the mapping. Not for opens that the cache answered.
   void opened_in(std::chrono::nanoseconds took) noexcept;
-  /// After the broker had answered with a segment.
+  /// Counts an open that failed after the broker had answered with a segment.
   void open_failed(errc why) noexcept;
-  /// The import cache answered an open; told with the next of the above, or at the end. No system
-  /// call. One caller at a time.
+  /// Counts an open that the import cache answered; reported with the next of the above, or at the
+  /// end. No system call. Calls must not run concurrently.
   void opened_from_cache() noexcept { reports_.add_cached(); }
 
-  /// The end of a socket was seen. No system call.
+  /// True once the end of a socket was detected. No system call.
   [[nodiscard]] bool broken() const noexcept;
-  /// Not broken, and the state table says that the broker lives: that is known before the socket's
-  /// end is. No system call.
+  /// Not broken, and the broker is alive according to the state table, which shows its end before
+  /// the socket does. No system call.
   [[nodiscard]] bool alive() const noexcept { return !broken() && table_.broker_alive(); }
   [[nodiscard]] segment_state state(std::uint32_t slot,
                                     gpushm::generation generation) const noexcept;
   [[nodiscard]] const broker_info& broker() const noexcept { return info_; }
   [[nodiscard]] std::uint64_t forks() const noexcept { return forks_; }
 
-  /// The broker has given this connection the leases of its predecessor: `keep` is to be sent.
+  /// The broker has given this connection the leases of its predecessor: call `keep`.
   [[nodiscard]] bool resumed() const noexcept { return resumed_; }
-  /// Says what is kept of those, with the count of answers of each.
+  /// Sends which of those leases are kept, each with its number of grants.
   void keep(std::span<const std::pair<gpushm::generation, std::uint32_t>> what,
             steady_time deadline);
-  /// Its leases are a successor's from now on: what it grants from here on nobody knows of.
+  /// Its leases belong to a successor from now on; grants after this are not recorded.
   void hand_over() noexcept { handed_over_.store(true, std::memory_order_relaxed); }
   [[nodiscard]] bool handed_over() const noexcept {
     return handed_over_.load(std::memory_order_relaxed);
@@ -202,16 +204,16 @@ class connection final : public lease_giver {
   open_reports reports_;
 
   request_lane requests_;
-  base::guarded_fd events_;  ///< read by the thread alone
+  base::guarded_fd events_;  ///< read by the connection's thread only
   std::vector<std::byte> buffer_;
   send_queue event_queue_{events_.get()};
   std::atomic<std::uint64_t> next_id_{1};
   held_descriptors held_;
   late_answers late_;
 
-  mutable std::mutex mutex_;  // of all below; taken after others
+  mutable std::mutex mutex_;  // guards all members below; acquired after other locks
   std::unordered_map<std::uint64_t, event_sink*> sinks_;
-  /// Why the broker hangs up, as it said before it did; empty: it said nothing.
+  /// The reason that the broker sent before it closed the connection; empty: none.
   std::string dropped_because_;
   bool stopping_ = false;
   std::atomic<bool> broken_{false};

@@ -19,9 +19,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// After the kernel had no memory for a packet.
+/// Retry interval while the kernel has no memory for a packet.
 constexpr milliseconds pause_without_memory{1};
-/// For whoever reads the request lane at its end: they see that at once.
+/// Limit for the current reader of the request lane, which detects its end immediately.
 constexpr milliseconds patience_at_the_end{100};
 
 }  // namespace
@@ -31,7 +31,7 @@ void connection::wake_thread() noexcept {
   static_cast<void>(base::retry([&] { return ::write(wake_.get(), &one, sizeof one); }));
 }
 
-/// Does not block: what the socket does not take now, this connection's thread sends.
+/// Does not block: the connection's thread sends what the socket does not accept now.
 void connection::push(send_queue& to, const wire::message& message) noexcept {
   try {
     if (!broken() && to.push(wire::encode(message))) {
@@ -43,7 +43,8 @@ void connection::push(send_queue& to, const wire::message& message) noexcept {
 }
 
 void connection::read_events() {
-  bool others_look = false;  // for abandoned answers; who ends a turn wakes this thread
+  bool others_look =
+      false;  // the owner of the turn drops abandoned answers, and wakes this thread after it
   for (;;) {
     base::held_log_lines lines;
     std::array<pollfd, 3> waits{{{events_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}, {-1, 0, 0}}};
@@ -105,7 +106,7 @@ void connection::read_events() {
   break_down();
 }
 
-/// The kernel may be short of memory for a packet: that is no end of the connection.
+/// The kernel may lack memory for a packet; the connection continues.
 void connection::flush(send_queue& queue) noexcept {
   try {
     static_cast<void>(queue.flush());
@@ -115,7 +116,7 @@ void connection::flush(send_queue& queue) noexcept {
   }
 }
 
-/// Receives and dispatches what is there. False at the end of the lane.
+/// Receives and dispatches all available packets. Returns false at the end of the lane.
 bool connection::read_available() {
   for (;;) {
     received_packet got = receive_one(events_.get(), buffer_);
@@ -123,7 +124,7 @@ bool connection::read_available() {
       case received_packet::kind::nothing:
         return true;
       case received_packet::kind::malformed:
-        note_dropped({0, errc::protocol_error, "its packet is not a message", {}});
+        note_dropped({0, errc::protocol_error, "it sent a malformed packet", {}});
         return false;
       case received_packet::kind::closed:
         return false;
@@ -140,7 +141,7 @@ void connection::dispatch(packet got) {
     return;
   }
   if (auto* what = std::get_if<wire::event>(&got.message.body)) {
-    if (id == 0) {  // of a lease, not of a subscription; a resync has generation 0
+    if (id == 0) {  // for a lease, not for a subscription; a resync has generation 0
       worker_.lost(what->generation);
       return;
     }
@@ -153,10 +154,10 @@ void connection::dispatch(packet got) {
   }
   answer late = to_answer(std::move(got));
   bound_descriptors(late);
-  static_cast<void>(late_.deliver(id, late));  // else nobody waits any more, and it goes back
+  static_cast<void>(late_.deliver(id, late));  // without a waiter, its grants are returned
 }
 
-/// The broker says why it is about to hang up.
+/// Records the broker's reason for closing the connection.
 void connection::note_dropped(const wire::failure& why) {
   const std::lock_guard lock(mutex_);
   dropped_because_ = why.cause;
@@ -165,8 +166,8 @@ void connection::note_dropped(const wire::failure& why) {
   }
 }
 
-/// What they grant goes back. False: somebody has the turn, and drops those that come before its
-/// own.
+/// Returns the grants of abandoned answers. Returns false if another thread has the turn, which
+/// drops those that precede its own answer.
 bool connection::drop_abandoned() noexcept {
   try {
     const auto turn = requests_.take_turn(steady_time{});
@@ -191,7 +192,7 @@ bool connection::drop_abandoned() noexcept {
   return true;
 }
 
-/// At the end: that comes on the request lane, which perhaps nobody reads.
+/// The broker sends the reason on the request lane, which may have no reader.
 void connection::read_why() noexcept {
   try {
     const auto turn = requests_.take_turn(std::chrono::steady_clock::now() + patience_at_the_end);
@@ -213,7 +214,7 @@ void connection::break_down() noexcept {
   broken_.store(true, std::memory_order_release);
   ::shutdown(events_.get(), SHUT_RDWR);
   read_why();
-  ::shutdown(requests_.socket(), SHUT_RDWR);  // whoever waits there sees the end
+  ::shutdown(requests_.socket(), SHUT_RDWR);  // ends the waits of other threads there
   late_.end();
   worker_.all_lost();
   std::string log_line;
@@ -225,7 +226,7 @@ void connection::break_down() noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (!dropped_because_.empty() || table_.broker_alive()) {
-      level = log_level::warning;  // it lives and has hung up
+      level = log_level::warning;  // it is running, but closed the connection
     }
     for (const auto& [id, sink] : sinks_) {
       sink->broker_gone();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the broker's counters hear of this client's opens.
+// Reports of this client's opens, for the broker's counters.
 #include <utility>
 
 #include "base/log.hpp"
@@ -16,7 +16,7 @@ void connection::opened_in(std::chrono::nanoseconds took) noexcept {
     if (reports_.add_latency(static_cast<std::uint64_t>(took.count()))) {
       wake_thread();
     }
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): then that one is not counted
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it is not counted then
   }
 }
 
@@ -28,11 +28,11 @@ void connection::open_failed(errc why) noexcept {
     if (reports_.add_failure(static_cast<std::uint64_t>(why))) {
       wake_thread();
     }
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): then that one is not counted
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it is not counted then
   }
 }
 
-/// On the connection's thread. When the broker does not read, the numbers are not worth keeping.
+/// Runs on the connection's thread. The report is dropped if the broker does not read.
 void connection::send_report() noexcept {
   try {
     if (auto report = reports_.take()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Segments that this process makes: of new memory, or of memory that exists.
+// Creation of segments: of new memory, or of existing memory.
 #include <algorithm>
 #include <chrono>
 #include <optional>
@@ -17,8 +17,8 @@ namespace gpushm::detail {
 
 namespace {
 
-/// Attaches all chunks, batch by batch; each batch's descriptors are closed once it is sent, so
-/// that a process with few descriptors can share many chunks. `Exporter` has `export_chunk(index)`,
+/// Attaches all chunks in batches; closes each batch's descriptors once it is sent, so that a
+/// process with few descriptors can share many chunks. `Exporter` has `export_chunk(index)`,
 /// `size_of(index)`.
 template <typename Exporter, typename SizeOf>
 void attach_chunks(const segment_lease& lease,
@@ -44,9 +44,9 @@ void attach_chunks(const segment_lease& lease,
   }
 }
 
-/// A name that a dead process had is free once that can write nothing any more: a program that is
-/// started again at once waits for it, for the broker's delay and for so long. There is no event
-/// for it.
+/// Limit, in addition to the broker's delay, of the wait for a name of a dead process that may
+/// still write: a program that is restarted immediately waits for its former name. No event reports
+/// when the name is free.
 constexpr std::chrono::seconds name_patience{5};
 constexpr std::chrono::milliseconds name_poll{5};
 
@@ -62,7 +62,7 @@ answer ask_for_name(connection& broker,
       return broker.request(wanted, about, deadline);
     } catch (const error& why) {
       if (why.code() == errc::timed_out && waited_for) {
-        throw error(*waited_for);  // that is what took the time
+        throw error(*waited_for);  // the cause of the timeout
       }
       if (why.code() != errc::writer_ending || time_left(give_up) < name_poll) {
         throw;
@@ -99,7 +99,7 @@ segment_ptr client_impl::create(std::string_view name, const create_options& opt
   const auto plan =
       memory::plan_chunks(options.size_bytes, options.chunk_bytes, backend->granularity());
   const auto deadline = request_deadline();
-  // From here on an exception gives the lease back, and the reservation ends with it.
+  // From here on an exception releases the lease, which ends the reservation.
   const auto lease = reserve({std::string(name),
                               options.size_bytes,
                               plan.total_bytes(),
@@ -132,7 +132,7 @@ segment_ptr client_impl::first_user(const std::shared_ptr<segment_lease>& lease,
   return user_of(std::move(mapped));
 }
 
-// ---- memory that exists ----
+// ---- existing memory ----
 
 segment_ptr client_impl::share(std::string_view name,
                                void* pointer,
@@ -146,7 +146,7 @@ segment_ptr client_impl::share(std::string_view name,
     throw error(errc::invalid_argument,
                 "share",
                 name,
-                "cudaMalloc and pool memory stays its process's and cannot be persistent",
+                "cudaMalloc and pool memory is bound to its process and cannot be persistent",
                 "share it as leased, or create a persistent segment and copy");
   }
   const auto deadline = request_deadline();

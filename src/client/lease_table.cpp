@@ -14,11 +14,11 @@ namespace gpushm::detail {
 
 namespace {
 
-/// FACTS, cost: a peer mapping of this size or more makes every later one cheap, a smaller one only
-/// smaller ones.
+/// Measured cost: a peer mapping of at least this size makes all later ones cheap; a smaller one
+/// only smaller ones.
 constexpr std::uint64_t large_peer_bytes = 512ULL << 20U;
 
-/// Valid for one more user: the memory is what the name stands for.
+/// Valid for another user: the name still refers to this memory.
 bool is_current(const segment_lease& of) {
   const segment_state state = of.state();
   return state == segment_state::live ||
@@ -54,7 +54,7 @@ std::uint64_t limit_from(const char* variable,
               "connect",
               variable,
               std::string(text) + " is neither a number nor \"unlimited\"",
-              "set it to a number (of bytes: also like 16GiB), to unlimited, or not at all");
+              "set it to a number (of bytes: also like 16GiB) or to unlimited, or unset it");
 }
 
 }  // namespace
@@ -82,15 +82,15 @@ std::shared_ptr<segment_lease> lease_table::take(const std::shared_ptr<connectio
                                                  segment_lease::facts what,
                                                  grant& granted,
                                                  std::string_view operation) {
-  std::shared_ptr<segment_lease> lease;  // does not end with the lock held
+  std::shared_ptr<segment_lease> lease;  // destroyed after the lock is released
   const std::pair key{static_cast<const connection*>(broker.get()), what.segment.generation};
   const std::lock_guard lock(mutex_);
   if (broker->handed_over()) {
     throw error(errc::broker_gone,
                 operation,
                 what.segment.name,
-                "the broker has ended the connection that asked for it",
-                "try again: this process has connected again");
+                "the broker has ended the connection that requested it",
+                "try again: this process has reconnected");
   }
   if (const auto at = leases_.find(key); at != leases_.end()) {
     lease = at->second.lock();
@@ -113,7 +113,8 @@ std::shared_ptr<segment_lease> lease_table::take(const std::shared_ptr<connectio
 void lease_table::hand_over(connection& from,
                             const std::shared_ptr<connection>& to,
                             steady_time deadline) {
-  std::vector<std::shared_ptr<segment_lease>> kept;  // none ends before the broker knows
+  std::vector<std::shared_ptr<segment_lease>>
+      kept;  // keeps each lease until the broker has the list
   {
     const std::lock_guard lock(mutex_);
     from.hand_over();
@@ -143,7 +144,7 @@ void lease_table::forget_lease(const segment_lease& gone) noexcept {
   }
 }
 
-// ---- prefetched ----
+// ---- prefetched segments ----
 
 bool lease_table::wants(const connection& broker,
                         gpushm::generation generation,
@@ -159,7 +160,7 @@ bool lease_table::wants(const connection& broker,
 
 bool lease_table::put(prefetched what) {
   std::string name = what.lease->info().name;
-  prefetched former;  // neither ends with the lock held
+  prefetched former;  // both are destroyed after the lock is released
   const std::lock_guard lock(mutex_);
   if (bounds_.max_entries == 0) {
     return false;
@@ -169,7 +170,7 @@ bool lease_table::put(prefetched what) {
   if (!what.held || (at == prefetched_.end() && prefetched_.size() >= most_prefetched)) {
     return false;
   }
-  // Now that the end of its segment would be told to this table.
+  // Checked now, because the end of its segment is reported to this table from here on.
   if (!is_current(*what.lease)) {
     return false;
   }
@@ -183,7 +184,7 @@ bool lease_table::put(prefetched what) {
 
 std::optional<lease_table::prefetched> lease_table::take_prefetched(
     std::string_view name, std::uint64_t expected_size_bytes, gpushm::generation generation) {
-  prefetched lost;  // does not end with the lock held
+  prefetched lost;  // destroyed after the lock is released
   const std::lock_guard lock(mutex_);
   const auto at = prefetched_.find(name);
   if (at == prefetched_.end()) {
@@ -192,7 +193,7 @@ std::optional<lease_table::prefetched> lease_table::take_prefetched(
   const wire::segment& info = at->second.lease->info();
   if ((expected_size_bytes != 0 && expected_size_bytes != info.size_bytes) ||
       (generation != 0 && generation != info.generation)) {
-    return std::nullopt;  // the broker says what is wrong
+    return std::nullopt;  // the broker reports the mismatch
   }
   auto node = prefetched_.extract(at);
   if (!is_current(*node.mapped().lease)) {
@@ -235,7 +236,7 @@ std::shared_ptr<mapping> lease_table::find(std::string_view name,
     return nullptr;
   }
   if (expected_size_bytes != 0 && expected_size_bytes != found.info().size_bytes) {
-    ++stats_.misses;  // the broker says what is wrong
+    ++stats_.misses;  // the broker reports the mismatch
     return nullptr;
   }
   count_user(found);
@@ -320,7 +321,7 @@ void lease_table::release(std::shared_ptr<mapping> of) noexcept {
   const bool worth_keeping = is_worth_keeping(*of);
   const bool fits = of->info().allocated_bytes <= bounds_.max_bytes;
   stats_.evictions += worth_keeping && !fits ? 1 : 0;
-  if (worth_keeping && fits) {  // else it would only throw out the others
+  if (worth_keeping && fits) {  // otherwise it would evict all others
     unused_.splice(unused_.end(), notes.owner);
     notes.unused = true;
     ++stats_.kept_entries;
@@ -331,7 +332,7 @@ void lease_table::release(std::shared_ptr<mapping> of) noexcept {
   }
 }
 
-// ---- ending ----
+// ---- ending mappings ----
 
 void lease_table::leave_unused(mapping& of) noexcept {
   of.notes_.unused = false;
@@ -340,7 +341,7 @@ void lease_table::leave_unused(mapping& of) noexcept {
   of.notes_.owner.splice(of.notes_.owner.end(), unused_, of.notes_.place);
 }
 
-/// Nothing finds it here any more.
+/// Removes it from every index.
 void lease_table::forget(mapping& of, ended& out) noexcept {
   mapping::notes& notes = of.notes_;
   if (notes.unused) {
@@ -395,7 +396,7 @@ void lease_table::close() noexcept {
 
 bool lease_table::end_lost(gpushm::generation generation) noexcept {
   ended out;
-  prefetched_by_name::node_type lost;  // does not end with the lock held
+  prefetched_by_name::node_type lost;  // destroyed after the lock is released
   const std::lock_guard lock(mutex_);
   for (auto at = prefetched_.begin(); at != prefetched_.end(); ++at) {
     const segment_lease& lease = *at->second.lease;

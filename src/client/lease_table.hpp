@@ -24,21 +24,22 @@
 
 namespace gpushm::detail {
 
-/// The limits of `options`, else of the environment, else the documented defaults. Throws
-/// invalid_argument for an environment variable that is no size or number.
+/// Returns the limits of `options`, else of the environment, else the documented defaults. Throws
+/// invalid_argument if an environment variable is not a size or number.
 [[nodiscard]] cache_bounds bounds_from(const cache_options& options);
 
-/// The leases of a client, and what is mapped of them: the one table that opens, creates and shares
-/// put into, and the import cache. It finds mappings by what they were opened with, and keeps some
-/// though nobody uses them: of persistent segments, least recently used ones go first, those in use
-/// never. Kept mappings go at once when their segment is removed or the broker dies. The last one
-/// of each peer GPU and size class goes last of all: it makes later opens from that GPU a hundred
-/// times cheaper.
+/// A client's leases and their mappings: the table that opens, creates and shares add to, and the
+/// import cache. It finds mappings by the arguments of the open, and caches unused mappings of
+/// persistent segments; it evicts the least recently used first, and never those in use. Cached
+/// mappings are dropped immediately when their segment is removed or the broker dies. The last
+/// mapping of each peer GPU and size class is evicted last: it makes later opens from that GPU a
+/// hundred times cheaper.
 ///
-/// Mappings that are used or kept are the table's; each use is counted. So a hit counts no
-/// references. Leases live as long as a mapping of them, and leave the table when they end. No lock
-/// is held while a mapping is made or ended: a hit never waits for the driver.
-/// Distinct objects: safe. Shared objects: safe.
+/// The table owns mappings that are used or cached, and counts each use, so that a hit changes no
+/// reference count. A lease exists as long as a mapping of it, and leaves the table when it ends.
+/// No lock is held while a mapping is created or destroyed: a hit never waits for the driver.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class lease_table final : public lease_listener, public std::enable_shared_from_this<lease_table> {
  public:
   explicit lease_table(cache_bounds bounds) : bounds_(bounds) {}
@@ -48,40 +49,40 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
 
   // ---- leases ----
 
-  /// The lease that an answer of `broker` granted: one that is there counts one more grant, else a
-  /// new one. `granted` is the lease's then. Throws broker_gone when the leases of `broker` were
-  /// handed over before this one was known; then `granted` is as before.
+  /// Returns the lease that an answer of `broker` granted: an existing one with one more grant, or
+  /// a new one, which then owns `granted`. Throws broker_gone, and leaves `granted` unchanged, if
+  /// the leases of `broker` were handed over before.
   [[nodiscard]] std::shared_ptr<segment_lease> take(const std::shared_ptr<connection>& broker,
                                                     segment_lease::facts what,
                                                     grant& granted,
                                                     std::string_view operation);
-  /// The broker has ended `from`, and `to` has its leases: those that live are `to`'s from now on.
-  /// Tells the broker which those are, and with how many grants; the others end there. Throws as a
-  /// request.
+  /// The broker has ended `from` and given its leases to `to`: moves the existing ones to `to`.
+  /// Reports them to the broker, with their numbers of grants; the broker ends the others. Throws
+  /// as a request.
   void hand_over(connection& from, const std::shared_ptr<connection>& to, steady_time deadline);
-  /// It ends. No effect where there is a new one of that generation.
+  /// Called when a lease ends. No effect if there is a new lease of that generation.
   void forget_lease(const segment_lease& gone) noexcept;
 
-  // ---- prefetched ----
+  // ---- prefetched segments ----
 
-  /// What an open needs of the broker, before it is asked for: a lease, and all its chunks.
+  /// What an open needs from the broker, fetched in advance: a lease, and all chunks.
   struct prefetched {
     std::shared_ptr<segment_lease> lease;
     std::vector<std::uint64_t> bytes;  ///< of `files`
     std::vector<base::guarded_fd> files;
     held_descriptors::part held = {};
   };
-  /// Segments that are prefetched at most; none where the cache keeps nothing (`max_entries` 0).
+  /// Upper bound of prefetched segments; none if the cache keeps nothing (`max_entries` 0).
   static constexpr std::size_t most_prefetched = 4'096;
-  /// Nobody here has the segment, and there is room for so many chunks of it.
+  /// True if this client does not have the segment, and has room for its `chunks`.
   [[nodiscard]] bool wants(const connection& broker,
                            gpushm::generation generation,
                            std::size_t chunks) const;
-  /// Keeps it for the next open of its name, in the place of what was there for that. False: it is
-  /// not what the name stands for any more, or there is no room; then it ends.
+  /// Keeps it for the next open of its name, replacing a previous one. Returns false, and drops it,
+  /// if the name no longer refers to it or if there is no room.
   bool put(prefetched what);
-  /// What is kept for that name, and is still what it stands for, of that size (0: any) and
-  /// generation (0: any). It is the caller's.
+  /// Removes and returns what is kept for that name, if it is still current, of that size (0: any)
+  /// and generation (0: any).
   [[nodiscard]] std::optional<prefetched> take_prefetched(std::string_view name,
                                                           std::uint64_t expected_size_bytes,
                                                           gpushm::generation generation);
@@ -89,30 +90,30 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
 
   // ---- mappings ----
 
-  /// What `open(name, device, access)` would give, as one more user of it; null when that is not
-  /// known, not valid any more, or of another size than expected (0: any). The result owns nothing:
-  /// it lives until `release`. Counts a hit or a miss, also for the broker. No system call.
+  /// Finds the result of `open(name, device, access)` and counts one more user; null if it is not
+  /// in the table, not valid any more, or of another size than expected (0: any). The result owns
+  /// nothing: it is valid until `release`. Counts a hit or a miss, also for the broker. No system
+  /// call.
   [[nodiscard]] std::shared_ptr<mapping> find(std::string_view name,
                                               std::string_view device,
                                               gpushm::access access,
                                               std::uint64_t expected_size_bytes = 0);
-  /// One more user of `of`.
+  /// Counts one more user of `of`.
   void use(const std::shared_ptr<mapping>& of);
-  /// The same, and from now on `find` gives `of` for these words. `device` is what the caller of
-  /// open wrote.
+  /// As `use`; from now on `find` returns `of` for this name, device and access. `device` is the
+  /// argument of the open.
   void keep(const std::shared_ptr<mapping>& of, std::string_view device);
-  /// One user less. `of` is used by nobody else afterwards. May end mappings: this one, or older
-  /// ones that nobody uses.
+  /// Counts one user less, which must not use `of` afterwards. May end mappings: this one, or older
+  /// unused ones.
   void release(std::shared_ptr<mapping> of) noexcept;
 
-  /// Ends every mapping that nobody uses, and what is prefetched.
+  /// Ends unused mappings, and drops prefetched segments.
   void trim() noexcept;
-  /// The same, and keeps none any more: nobody would hear that their segments are removed.
+  /// As `trim`, and caches nothing from now on: removal of the segments would not be reported.
   void close() noexcept;
   [[nodiscard]] gpushm::cache_stats stats() const;
 
   [[nodiscard]] bool end_lost(gpushm::generation generation) noexcept override;
-  /// All of them.
   void end_all_lost() noexcept {
     while (end_lost(0)) {
     }
@@ -152,7 +153,8 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
       std::unordered_map<std::string, prefetched, text_hash, std::equal_to<>>;
   using ended = std::list<std::shared_ptr<mapping>>;
 
-  // With the lock held. What is to be ended is collected, and ended without it.
+  // Called with the lock held. They collect ended mappings, which are destroyed after it is
+  // released.
   void add_user(const std::shared_ptr<mapping>& of);
   void count_user(mapping& of) noexcept;
   void leave_unused(mapping& of) noexcept;
@@ -165,10 +167,10 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   std::map<std::pair<const connection*, gpushm::generation>, std::weak_ptr<segment_lease>> leases_;
   cache_bounds bounds_;
   std::unordered_map<open_words, mapping*, hash, equal> by_words_;
-  std::list<std::shared_ptr<mapping>> unused_;  // the least recently used first
-  peer_groups groups_;                          // used or not
+  std::list<std::shared_ptr<mapping>> unused_;  // least recently used first
+  peer_groups groups_;                          // used and unused
   held_descriptors prefetched_files_{most_held_descriptors()};
-  prefetched_by_name prefetched_;  // ends before what counts its descriptors
+  prefetched_by_name prefetched_;  // destroyed before the count of its descriptors
   gpushm::cache_stats stats_;
 };
 

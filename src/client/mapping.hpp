@@ -18,21 +18,21 @@
 
 namespace gpushm::detail {
 
-/// How many mappings there are of a GPU's memory for other GPUs, of 512 MiB or more, and of less.
+/// Numbers of mappings of a GPU's memory for other GPUs, of 512 MiB or more (true), and of less.
 using peer_groups = std::map<std::pair<std::string, bool>, std::size_t>;
 
-/// What an open says that may find a mapping.
+/// The arguments of an open by which a mapping is found.
 struct open_words {
-  std::size_t hash;  ///< of the others
+  std::size_t hash;  ///< of the other members
   std::string name;
-  std::string device;  ///< as the caller of open wrote it
+  std::string device;  ///< as passed to open
   gpushm::access access;
 };
 
-/// Memory mapped into this process for one device and access, and the lease that it stands on.
-/// Shared by all its users here; what the table keeps.
+/// Memory mapped into this process for one device and access, and its lease. Shared by all its
+/// users in this process; an entry of the lease table.
 ///
-/// Distinct objects: safe. Shared objects: safe.
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class mapping {
  public:
   mapping(std::shared_ptr<segment_lease> lease,
@@ -40,7 +40,7 @@ class mapping {
           gpushm::access access,
           const device_id& user)
       : mapping(std::nullopt, std::move(lease), std::move(region), access, user) {}
-  /// Imported without a broker: nobody leases it.
+  /// Imported without a broker, and so without a lease.
   mapping(wire::segment facts,
           std::shared_ptr<memory::region> region,
           gpushm::access access,
@@ -59,11 +59,11 @@ class mapping {
   }
   [[nodiscard]] memory::region& region() const noexcept { return *region_; }
   [[nodiscard]] gpushm::access access() const noexcept { return access_; }
-  /// The device that uses it, as `device_id::text`.
+  /// The device that uses the mapping, as `device_id::text`.
   [[nodiscard]] const std::string& device() const noexcept { return device_; }
-  /// Of memory that another GPU than its own uses.
+  /// True if a GPU uses memory of another GPU.
   [[nodiscard]] bool is_peers() const noexcept { return is_peers_; }
-  /// The device that uses it, as CUDA numbers it here; -1: the host.
+  /// The device that uses the mapping, as CUDA numbers it in this process; -1: the host.
   [[nodiscard]] int ordinal() const noexcept { return ordinal_; }
   [[nodiscard]] segment_state state() const noexcept {
     return lease_ ? lease_->state() : segment_state::unknown;
@@ -84,23 +84,24 @@ class mapping {
         is_peers_(device_ != info().device.text()),
         ordinal_(memory::local_ordinal(user)) {}
 
-  /// The table's notes; with its lock held.
+  /// State of the lease table; guarded by its lock.
   struct notes {
     std::size_t users = 0;
-    bool opened = false;  ///< by name; a creator's own mapping is not kept for nobody
-    bool unused = false;  ///< in the list of those that nobody uses
-    /// The table's share, which is here while somebody uses the mapping, and in that list while
-    /// nobody does. One, or none: the table does not have it.
+    bool opened = false;  ///< by name; a creator's own mapping is not cached
+    bool unused = false;  ///< in the table's list of unused mappings
+    /// The table's reference: in this list while the mapping is used, in the table's list while it
+    /// is unused. At most one; none: not in the table.
     std::list<std::shared_ptr<mapping>> owner;
-    std::list<std::shared_ptr<mapping>>::iterator place;  ///< of that one
+    std::list<std::shared_ptr<mapping>>::iterator place;  ///< of the reference in its list
     std::vector<const open_words*> found_by;
     std::optional<peer_groups::iterator> group;  ///< where it is counted
   };
 
   std::optional<wire::segment> facts_;
   std::shared_ptr<segment_lease> lease_;
-  std::shared_ptr<memory::region> region_;  // goes before the lease: a broker that frees finds it
-  gpushm::access access_;                   // unmapped
+  std::shared_ptr<memory::region>
+      region_;             // destroyed before the lease: a broker that frees finds it
+  gpushm::access access_;  // unmapped
   std::string device_;
   bool is_peers_;
   int ordinal_;

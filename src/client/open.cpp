@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The walk of an open: find what this process has, else ask the broker, take what it grants, map
-// it, and keep it where the next open finds it.
+// The steps of an open: use a mapping that this process has, else request the segment from the
+// broker, accept the grant, map the memory, and cache the mapping for the next open.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -19,11 +19,11 @@ namespace gpushm::detail {
 
 namespace {
 
-/// Names in one OpenMany. Each has descriptors of chunks until it is imported, and those
-/// must fit into a soft limit of 1,024.
+/// Names in one OpenMany. Each one's chunks use descriptors until it is imported, and those must
+/// fit into a soft limit of 1,024.
 constexpr std::size_t names_a_batch = 128;
 
-/// What a request can say: 49 days.
+/// Upper bound of the timeout in a request: 49 days.
 constexpr std::chrono::milliseconds longest_wait{std::numeric_limits<std::uint32_t>::max()};
 
 std::uint32_t milliseconds_on_wire(std::chrono::milliseconds timeout) {
@@ -33,7 +33,7 @@ std::uint32_t milliseconds_on_wire(std::chrono::milliseconds timeout) {
 
 }  // namespace
 
-/// What one `Opened` gave.
+/// The contents of one `Opened`.
 struct granted {
   std::shared_ptr<segment_lease> lease;
   chunk_stream chunks;
@@ -41,7 +41,7 @@ struct granted {
 
 namespace {
 
-/// Memory that travels as descriptors.
+/// Maps memory that is shared as descriptors.
 std::shared_ptr<mapping> map_chunks(granted& what, const open_options& options) {
   const wire::segment& info = what.lease->info();
   const auto backend = memory::backend_for_open(info.backend, info.device, options.device);
@@ -56,7 +56,7 @@ std::shared_ptr<mapping> map_chunks(granted& what, const open_options& options) 
   });
 }
 
-/// What was offered, or else what the driver maps now.
+/// Returns the mapping prepared from the offer, else has the driver map it now.
 std::shared_ptr<memory::region> map_remote(granted& what,
                                            const memory::remote_memory& memory,
                                            const driver::gpu& user,
@@ -67,7 +67,7 @@ std::shared_ptr<memory::region> map_remote(granted& what,
       if (auto ready = offered.take(*what.lease, user)) {
         return ready;
       }
-      auto pool = what.chunks.next();  // a pool's descriptor
+      auto pool = what.chunks.next();  // the descriptor of a pool
       return memory::open_remote(
           what.lease->info().name, memory, pool ? std::move(pool->file) : base::guarded_fd(), user);
     } catch (const error& why) {
@@ -80,7 +80,7 @@ std::shared_ptr<memory::region> map_remote(granted& what,
   }
 }
 
-/// Memory that stays its exporter's; the broker has asked it whether that is still the same.
+/// Maps memory bound to its exporter; the broker has had the exporter confirm it.
 std::shared_ptr<mapping> map_exporters(granted& what,
                                        const open_options& options,
                                        offers& offered,
@@ -105,8 +105,7 @@ std::shared_ptr<mapping> map_exporters(granted& what,
 
 // ---- find ----
 
-/// What is in use or kept is opened without the broker, as long as the state table shows that
-/// nothing has changed.
+/// Opens used or cached mappings without the broker, as long as the state table shows no change.
 segment_ptr client_impl::find(std::string_view name, const open_options& options) {
   auto found = leases_->find(name, options.device, options.access, options.expected_size_bytes);
   return found ? user_of(std::move(found)) : nullptr;
@@ -138,7 +137,7 @@ client_impl::asked client_impl::ask_to_open(std::string_view name,
                                      : std::vector{opened->segment.generation});
     const auto* failure = std::get_if<wire::failure>(&got.body);
     if (failure != nullptr && failure->code == errc::no_such_segment && timeout == longest_wait) {
-      continue;  // the caller waits longer than one request can
+      continue;  // the caller's timeout exceeds that of a request
     }
     return {std::move(connected), std::move(got)};
   }
@@ -181,7 +180,8 @@ segment_ptr client_impl::map_and_keep(granted& what,
     std::shared_ptr<mapping> mapped;
     if (base::is_exporter_bound(lease->info().backend)) {
       mapped = map_exporters(what, options, offered, request_deadline());
-      leases_->use(mapped);  // the next open asks again: only its exporter knows
+      leases_->use(
+          mapped);  // the next open sends a request again: only the exporter can confirm it
     } else {
       mapped = map_chunks(what, options);
       leases_->keep(mapped, options.device);
@@ -210,7 +210,7 @@ segment_ptr client_impl::use_prefetched(std::string_view name,
   return map_and_keep(what, options, none, begin);
 }
 
-// ---- the walks ----
+// ---- open, try_open, open_generation ----
 
 segment_ptr client_impl::open(std::string_view name, const open_options& options) {
   return open_generation(name, 0, options);
@@ -249,7 +249,7 @@ segment_ptr client_impl::open_generation(std::string_view name,
     offers offered(options);
     opened = use(ask_to_open(name, generation, options, offered), name, options, offered, begin);
   }
-  // A broker that does not know the field of `Open` answers with whatever has the name.
+  // Older brokers ignore that field of `Open` and answer with any segment of the name.
   if (generation != 0 && opened->info().generation != generation) {
     throw error(errc::gone_or_replaced,
                 "open",
@@ -294,8 +294,8 @@ std::vector<client_impl::open_outcome> client_impl::open_many(std::span<const st
   return results;
 }
 
-/// Opens those of `names` whose indices are in `wanted`. All answers are there before the first is
-/// mapped: whoever maps may have to ask for chunks, and to wait for others who do.
+/// Opens those of `names` whose indices are in `wanted`. Receives all answers before it maps the
+/// first: mapping may need to request chunks, and to wait for other threads that do.
 void client_impl::open_batch(std::span<const std::string> names,
                              std::span<const std::size_t> wanted,
                              const open_options& options,

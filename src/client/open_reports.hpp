@@ -14,33 +14,34 @@
 
 namespace gpushm::detail {
 
-/// How opens went, until it is sent: any number of threads add, the connection's thread takes.
+/// Results of opens until they are sent: any number of threads add, the connection's thread takes.
 ///
-/// Distinct objects: safe. Shared objects: safe, but for `add_cached`.
+/// Thread-safety: distinct objects: safe; shared objects: safe, except `add_cached`.
 class open_reports {
  public:
   using time_point = std::chrono::steady_clock::time_point;
-  /// One packet reports the opens of that time, or as many as fit into one.
+  /// A packet reports the opens of this time, or as many as fit into one.
   static constexpr std::chrono::seconds delay{1};
-  /// Values of either kind that are kept when nobody takes them; further ones are not counted.
+  /// Upper bound of values of either kind that are not taken; further ones are not counted.
   static constexpr std::size_t max_kept = 64 * wire::max_batch;
 
-  /// True when `due` is earlier now than before.
+  /// Returns true if `due` is now earlier than before.
   bool add_latency(std::uint64_t nanoseconds) { return add(open_ns_, nanoseconds); }
   bool add_failure(std::uint64_t code) { return add(failures_, code); }
-  /// No lock. Is part of the next report but does not make one due. One caller at a time.
+  /// No lock. Is part of the next report but does not make one due. Calls must not run
+  /// concurrently.
   void add_cached() noexcept {
     cached_.store(cached_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
 
-  /// When the next report should be sent; nothing when there is nothing to report.
+  /// When to send the next report; nothing if there is nothing to report.
   [[nodiscard]] std::optional<time_point> due() const {
     const std::lock_guard lock(mutex_);
     return due_;
   }
 
-  /// The oldest values, at most as many of each kind as a report may have; nothing when there are
-  /// none. What is left is due at once.
+  /// Returns the oldest values, at most as many of each kind as fit into a report; nothing if there
+  /// are none. The rest is due immediately.
   [[nodiscard]] std::optional<wire::report> take() {
     const std::lock_guard lock(mutex_);
     wire::report taken{first_of(open_ns_), first_of(failures_), 0};
@@ -73,7 +74,7 @@ class open_reports {
     return false;
   }
 
-  /// A longer list would be a violation of the protocol: the broker hangs up.
+  /// A longer list violates the protocol: the broker closes the connection.
   static std::vector<std::uint64_t> first_of(std::vector<std::uint64_t>& list) {
     if (list.size() <= wire::max_batch) {
       return std::exchange(list, {});

@@ -440,7 +440,7 @@ TEST_F(caching, refuses_an_environment_that_says_nothing) {
       EXPECT_EQ(error_of([&] { static_cast<void>(connect()); }, errc::invalid_argument),
                 "connect \"" + std::string(name) + "\": " + text +
                     " is neither a number nor \"unlimited\" (set it to a number (of bytes: also "
-                    "like 16GiB), to unlimited, or not at all)");
+                    "like 16GiB) or to unlimited, or unset it)");
       EXPECT_NO_THROW(static_cast<void>(connect({.max_bytes = 1, .max_entries = 1})))
           << "it is not looked at";
     }

@@ -184,9 +184,10 @@ TEST_P(share, a_persistent_share_needs_memory_that_lives_in_descriptors) {
   exporter.ask("fill " + numbers({0, 4 * mib, 5}));
   const std::string order = "share kv " + numbers({0, 4 * mib}) + " persistent";
   if (is_bound()) {
-    EXPECT_EQ(exporter.fails(order),
-              "invalid_argument share \"kv\": cudaMalloc and pool memory stays its process's and "
-              "cannot be persistent (share it as leased, or create a persistent segment and copy)");
+    EXPECT_EQ(
+        exporter.fails(order),
+        "invalid_argument share \"kv\": cudaMalloc and pool memory is bound to its process and "
+        "cannot be persistent (share it as leased, or create a persistent segment and copy)");
     EXPECT_TRUE(watch().list().empty());
     return;
   }
