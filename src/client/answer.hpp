@@ -13,29 +13,30 @@
 
 namespace gpushm::detail {
 
-/// Takes back leases that nobody uses.
+/// Receives leases that are not used.
 class lease_giver {
  public:
   lease_giver() = default;
   lease_giver(const lease_giver&) = delete;
   lease_giver& operator=(const lease_giver&) = delete;
   virtual ~lease_giver() = default;
-  /// `never_mapped`: of none of what was granted was used, so no exporter should take it for the
-  /// end of a consumer.
+  /// `never_mapped`: none of the grants was used, so the exporter need not treat this as the end of
+  /// a consumer.
   virtual void release(gpushm::generation generation,
                        std::uint32_t count,
                        bool never_mapped) noexcept = 0;
 };
 
-/// One lease that an answer of the broker granted. It goes back unless it is kept. Move-only.
-/// Distinct objects: safe. Shared objects: unsafe.
+/// One lease that an answer of the broker granted, returned to the broker unless kept. Move-only.
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class grant {
  public:
   grant() = default;
   /// `by` must outlive it.
   grant(lease_giver& by, gpushm::generation generation) noexcept : by_(&by, {generation}) {}
 
-  /// It is a lease's from now on.
+  /// Transfers it to a lease object.
   void keep() noexcept { static_cast<void>(by_.release()); }
 
  private:
@@ -46,19 +47,19 @@ class grant {
   std::unique_ptr<lease_giver, give_back> by_;
 };
 
-/// How many descriptors wait for their mapping at most, of one kind: a share of what this process
+/// Upper bound of descriptors of one kind that wait for their mapping: a share of what this process
 /// may open.
 [[nodiscard]] std::size_t most_held_descriptors();
 
-/// Descriptors that answers hold until somebody maps what they are of; at most so many, because
-/// what is being imported, and the user's own, need room too.
+/// Counts descriptors that answers own until they are mapped. The bound leaves room for memory that
+/// is being imported and for the user's own files.
 ///
-/// Distinct objects: safe. Shared objects: safe.
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class held_descriptors {
  public:
   explicit held_descriptors(std::size_t most) noexcept : most_(most) {}
 
-  /// What one answer holds. Move-only.
+  /// The descriptors that one answer owns. Move-only.
   class part {
    public:
     part() = default;
@@ -76,7 +77,7 @@ class held_descriptors {
     std::unique_ptr<held_descriptors, let_go> of_;
   };
 
-  /// Empty: there is no room.
+  /// Returns an empty part if there is no room.
   [[nodiscard]] bool has_room(std::size_t count) const noexcept {
     return now_.load(std::memory_order_relaxed) + count <= most_;
   }

@@ -32,7 +32,7 @@ bool has_fitting_chunks(const wire::opened& answer) {
     }
     left -= bytes;
   }
-  // Chunks are never empty: either all have come, or there is room for those to come.
+  // Chunks are never empty: either all have arrived, or there are bytes left for the others.
   return (answer.chunk_bytes.size() == what.chunk_count) == (left == 0) || bound;
 }
 
@@ -52,7 +52,7 @@ void check_opened(const wire::opened& answer,
                 "open",
                 name,
                 "the broker's answer contradicts itself or its request",
-                "use a broker of the same version; a broker that is hostile may do this too");
+                "use a broker of the same version; a hostile broker may also send such answers");
   }
 }
 

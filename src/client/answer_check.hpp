@@ -9,9 +9,10 @@
 
 namespace gpushm::detail {
 
-/// Throws protocol_error unless the numbers of an `Opened` with `descriptors` descriptors fit each
-/// other, its request for `name`, and `expected_size_bytes` (0: any). A broker is trusted, but not
-/// every broker that a ticket names is the node's: what is mapped depends on these numbers.
+/// Throws protocol_error unless the numbers of an `Opened` with `descriptors` descriptors are
+/// consistent with each other, its request for `name`, and `expected_size_bytes` (0: any). A broker
+/// is trusted, but a ticket may name another than the node's broker, and mapping depends on these
+/// numbers.
 void check_opened(const wire::opened& answer,
                   std::size_t descriptors,
                   std::string_view name,

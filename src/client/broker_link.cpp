@@ -10,7 +10,7 @@ namespace gpushm::detail {
 
 namespace {
 
-/// There is no event for a socket that is not there yet.
+/// Retry interval while the broker's socket does not exist; no event reports that it does.
 constexpr std::chrono::milliseconds connect_poll{10};
 
 }  // namespace
@@ -32,8 +32,8 @@ broker_link::~broker_link() {
   leases_->close();
 }
 
-/// A caller that has named a time to wait has it kept by the handshake too: a stopped broker's
-/// socket takes connections as long as its backlog has room.
+/// A caller's timeout also limits the handshake: a stopped broker's socket accepts connections as
+/// long as its backlog has room.
 std::shared_ptr<connection> broker_link::connect_until(steady_time deadline,
                                                        const connection* predecessor) const {
   for (;;) {
@@ -82,7 +82,8 @@ std::shared_ptr<connection> broker_link::get() {
     }
     lock.lock();
     if (!failed ||
-        former->handed_over()) {  // the leases are there, even where it did not hear of all
+        former
+            ->handed_over()) {  // the broker moved the leases, even if the request for some failed
       connection_ = std::move(next);
     }
     connecting_ = false;
@@ -94,7 +95,7 @@ std::shared_ptr<connection> broker_link::get() {
   return connection_;
 }
 
-/// Leases that were under way are lost with the former connection (`lease_table::take`).
+/// Leases in flight are lost with the former connection (`lease_table::take`).
 void broker_link::succeed(connection& former, const std::shared_ptr<connection>& next) {
   former.worker().set_listener(nullptr);
   next->worker().set_listener(leases_.get());

@@ -11,20 +11,20 @@
 
 namespace gpushm::detail {
 
-/// A client's way to its broker: a connection, and when the broker has ended that or has died, the
-/// next one, with the leases where the broker still has them.
+/// A client's connection to its broker. If the broker ends it or dies, the link reconnects, and
+/// recovers the leases if the broker still has them.
 ///
-/// Distinct objects: safe. Shared objects: safe.
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class broker_link {
  public:
-  /// Connects. Throws as `client::connect`. `options.socket_path` is not empty.
+  /// Connects. Throws as `client::connect`. Precondition: `options.socket_path` is not empty.
   broker_link(connect_options options, std::shared_ptr<lease_table> leases);
   broker_link(const broker_link&) = delete;
   broker_link& operator=(const broker_link&) = delete;
-  /// The table hears of no lost lease any more, and keeps nothing that is not used.
+  /// Disconnects the table from lost leases, and has it drop what is not used.
   ~broker_link();
 
-  /// The connection; a new one when the former has ended. Blocks while this or another thread
+  /// Returns the connection; a new one if the former has ended. Blocks while this or another thread
   /// connects, for the timeouts of the options. Throws as `client::connect`.
   [[nodiscard]] std::shared_ptr<connection> get();
 
@@ -37,7 +37,7 @@ class broker_link {
   std::shared_ptr<lease_table> leases_;
   std::mutex mutex_;
   std::condition_variable connected_;
-  bool connecting_ = false;  ///< one thread connects; others wait for it, each as long as it may
+  bool connecting_ = false;  ///< one thread connects; others wait for it, up to their deadlines
   std::shared_ptr<connection> connection_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of gpushm.h for clients and what a broker says.
+// The functions of gpushm.h for clients and for information of a broker.
 #include <chrono>
 #include <limits>
 #include <string>
@@ -25,7 +25,7 @@ namespace gpushm::detail {
 
 namespace {
 
-/// The one check before everything else: no lock is taken in a forked child.
+/// Checks before anything else that no lock is used in a forked child.
 client_impl& usable(const gpushm_client* client,
                     std::string_view operation,
                     std::string_view object = {}) {
@@ -40,7 +40,7 @@ client_impl& usable(const gpushm_client* client,
   return *client->impl;
 }
 
-/// What `make` gives, which is called with the client and the name, becomes the caller's.
+/// Calls `make` with the client and the name; its result becomes the caller's.
 template <typename Make>
 gpushm_errc segment_out(const gpushm_client* client,
                         gpushm_string name,
@@ -107,7 +107,7 @@ share_options options_from(const gpushm_share_options* given) {
 }
 
 void info_out(const wire::segment& from, gpushm_segment_info* where, std::string_view operation) {
-  /// A broker's number beyond that is no time: 10,000 days.
+  /// Larger values are not plausible: 10,000 days.
   constexpr std::uint64_t longest_ms = 10'000ULL * 24 * 3'600 * 1'000;
   gpushm_segment_info made{};
   made.generation = from.generation;
@@ -456,9 +456,9 @@ gpushm_errc gpushm_subscription_dispatch(gpushm_subscription* subscription,
   const gpushm_errc code = c_call([&] {
     auto& impl = gpushm::detail::subscribed(subscription);
     if (handler == nullptr) {
-      gpushm::base::throw_invalid("subscription", "there is no handler", "give a function");
+      gpushm::base::throw_invalid("subscription", "there is no handler", "pass a function");
     }
-    // No more than could wait, so that this ends however fast they come.
+    // Handles at most a full queue, so that it ends even if events keep arriving.
     while (dispatched < gpushm::detail::max_unread_events) {
       const auto next = impl.next(std::chrono::milliseconds(0), {});
       if (!next) {

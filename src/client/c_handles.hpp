@@ -11,7 +11,7 @@
 #include "client/segment_impl.hpp"
 #include "client/subscription_impl.hpp"
 
-// Behind the handles of gpushm.h; a segment's is in segment_impl.hpp.
+// Handles of gpushm.h; segments are in segment_impl.hpp.
 
 struct gpushm_client {
   std::shared_ptr<gpushm::detail::client_impl> impl;
@@ -44,7 +44,7 @@ namespace gpushm::detail {
   return *segment;
 }
 
-/// The memory's, of C.
+/// Converts to the C structure.
 [[nodiscard]] gpushm_device device_out(const device_id& device);
 
 }  // namespace gpushm::detail

@@ -21,7 +21,7 @@ gpushm::detail::segment_lease& gpushm_segment::lease(std::string_view operation)
                         operation,
                         info().name,
                         "this memory was imported without a broker",
-                        "do it where the memory is shared");
+                        "call it in the process that shares the memory");
   }
   return *mapping_->lease();
 }
@@ -50,12 +50,12 @@ void check_range(std::string_view operation,
                 operation,
                 of.info().name,
                 std::to_string(size_bytes) + " bytes at offset " + std::to_string(offset_bytes) +
-                    " lie outside the segment's " + std::to_string(whole),
+                    " are outside the segment's " + std::to_string(whole),
                 "stay within size_bytes()");
   }
 }
 
-/// A child inherits mappings of host memory, and nothing of the driver.
+/// A child inherits mappings of host memory, but none of the driver's.
 void check_reachable(std::string_view operation, const gpushm_segment& of) {
   if (of.info().device.kind != device_kind::host) {
     check_not_forked(of.forks(), operation, of.info().name);
@@ -81,7 +81,7 @@ void gpushm_segment_close(gpushm_segment* segment) {
   }
 }
 
-// ---- what it is: nothing here blocks or fails ----
+// ---- properties: these functions neither block nor fail ----
 
 const void* gpushm_segment_data(const gpushm_segment* segment) {
   return segment == nullptr ? nullptr : segment->region().data();
@@ -151,7 +151,7 @@ gpushm_errc gpushm_segment_metadata(const gpushm_segment* segment,
   });
 }
 
-// ---- what is done with it ----
+// ---- operations ----
 
 gpushm_errc gpushm_segment_publish(gpushm_segment* segment,
                                    const void* metadata,

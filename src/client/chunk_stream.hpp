@@ -16,25 +16,25 @@
 namespace gpushm::detail {
 
 /// The chunks of a segment that this process leases: those that came with the answer, and further
-/// ones from the broker. The next batch is asked for before the chunks of one are handed out, so
-/// that it comes while they are mapped.
+/// ones from the broker. Requests the next batch before it hands out the chunks of one, so that it
+/// arrives while they are mapped.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class chunk_stream final : public memory::chunk_source {
  public:
   struct batch {
     std::vector<std::uint64_t> bytes;  ///< of `files`
     std::vector<base::guarded_fd> files;
   };
-  /// `first` may be empty. `timeout`: of one batch.
+  /// `first` may be empty. `timeout` is for each batch.
   chunk_stream(std::shared_ptr<segment_lease> lease, batch first, std::chrono::milliseconds timeout)
       : lease_(std::move(lease)), timeout_(timeout), now_(std::move(first)) {}
 
-  /// Throws what the broker says, protocol_error, broker_gone, timed_out.
+  /// Throws the broker's failure, protocol_error, broker_gone, timed_out.
   [[nodiscard]] std::optional<chunk> next() override;
 
  private:
-  /// Chunks that have come.
+  /// Number of chunks received.
   [[nodiscard]] std::uint32_t arrived() const noexcept {
     return before_ + static_cast<std::uint32_t>(now_.files.size());
   }
@@ -44,9 +44,10 @@ class chunk_stream final : public memory::chunk_source {
   std::shared_ptr<segment_lease> lease_;
   std::chrono::milliseconds timeout_;
   batch now_;
-  std::size_t taken_ = 0;                     ///< of `now_`
-  std::uint32_t before_ = 0;                  ///< chunks that came before those of `now_`
-  std::unique_ptr<connection::ahead> asked_;  // goes before the lease, which keeps its connection
+  std::size_t taken_ = 0;     ///< number of `now_` handed out
+  std::uint32_t before_ = 0;  ///< number of chunks before those of `now_`
+  std::unique_ptr<connection::ahead>
+      asked_;  // destroyed before the lease, which keeps its connection
 };
 
 }  // namespace gpushm::detail

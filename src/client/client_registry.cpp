@@ -12,7 +12,7 @@ client_registry& client_registry::instance() {
 }
 
 namespace {
-// Made when the library is loaded: a forked child must not find it half made.
+// Created when the library is loaded: a forked child must not find it half constructed.
 [[maybe_unused]] const client_registry& made_at_load = client_registry::instance();
 }  // namespace
 

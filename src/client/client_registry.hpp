@@ -10,19 +10,19 @@
 
 namespace gpushm::detail {
 
-/// The clients that this process has because of bytes that it imported, one a socket: a client
-/// stays as long as anything imported through it lives. None stays longer: its threads would run
-/// while the process exits.
+/// The clients that this process has for imported tickets, one per socket. A client exists as long
+/// as anything that was imported through it, and not longer: its threads would run while the
+/// process exits.
 ///
-/// Distinct objects: safe. Shared objects: safe.
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class client_registry {
  public:
-  /// The process's; never destroyed.
+  /// The only object in the process; never destroyed.
   static client_registry& instance();
 
-  /// Connects where there is none, or the one that is there was made before this process was
-  /// forked. Blocks while it connects, and others with it only for the same broker's answer. Throws
-  /// as `client::connect`.
+  /// Connects if there is no client, or if it was created before this process was forked. Blocks
+  /// while it connects, or while another thread connects to the same broker. Throws as
+  /// `client::connect`.
   [[nodiscard]] std::shared_ptr<client_impl> get(const std::string& socket_path);
 
  private:

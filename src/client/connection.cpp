@@ -122,13 +122,12 @@ segment_state connection::state(std::uint32_t slot, gpushm::generation generatio
 
 error connection::gone(const subject& about) const {
   const std::lock_guard lock(mutex_);
-  if (!dropped_because_.empty()) {
-    return {
-        errc::broker_gone,
-        about.operation,
-        about.object,
-        "the broker at " + info_.socket_path + " has ended this connection: " + dropped_because_,
-        "existing mappings stay valid; the next request reconnects"};
+  if (!drop_reason_.empty()) {
+    return {errc::broker_gone,
+            about.operation,
+            about.object,
+            "the broker at " + info_.socket_path + " has ended this connection: " + drop_reason_,
+            "existing mappings stay valid; the next request reconnects"};
   }
   if (table_.broker_alive()) {
     return {errc::broker_gone,
@@ -302,11 +301,11 @@ void connection::ahead::ask(wire::body body, const subject& about, steady_time d
   place_.emplace(of_.late_, asked.id());
   asked.send(std::move(body), {});
   asked.leave();
-  is_under_way_ = true;
+  is_in_flight_ = true;
 }
 
 connection::ahead::~ahead() {
-  if (is_under_way_) {
+  if (is_in_flight_) {
     place_->abandon();
     of_.wake_thread();
   }
@@ -321,7 +320,7 @@ answer connection::ahead::get(const subject& about, steady_time deadline) {
       got = of_.receive_answer(turn, place_->id(), about, deadline);
     }
   }
-  is_under_way_ = false;
+  is_in_flight_ = false;
   if (const auto* failure = std::get_if<wire::failure>(&got->body)) {
     throw from_wire(*failure, about);
   }
@@ -396,7 +395,7 @@ answer connection::open(wire::open wanted,
   }
   if (waits->segment && taker) {
     taker(std::move(got));
-    late.look();
+    late.spin();
   }
   auto waited = wait_for_late(late, about, deadline, stop);
   if (!waited) {

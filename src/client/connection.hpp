@@ -107,7 +107,7 @@ class connection final : public lease_giver {
 
     connection& of_;
     std::optional<late_answers::waiter> place_;
-    bool is_under_way_ = false;
+    bool is_in_flight_ = false;
   };
   /// Sends the request. This object must outlive the result.
   [[nodiscard]] std::unique_ptr<ahead> ask_ahead(wire::body body,
@@ -187,7 +187,7 @@ class connection final : public lease_giver {
   void push(send_queue& to, const wire::message& message) noexcept;
   void note_dropped(const wire::failure& why);
   [[nodiscard]] bool drop_abandoned() noexcept;
-  void read_why() noexcept;
+  void read_drop_reason() noexcept;
   void break_down() noexcept;
   [[nodiscard]] error gone(const subject& about) const;
 
@@ -214,7 +214,7 @@ class connection final : public lease_giver {
   mutable std::mutex mutex_;  // guards all members below; acquired after other locks
   std::unordered_map<std::uint64_t, event_sink*> sinks_;
   /// The reason that the broker sent before it closed the connection; empty: none.
-  std::string dropped_because_;
+  std::string drop_reason_;
   bool stopping_ = false;
   std::atomic<bool> broken_{false};
 

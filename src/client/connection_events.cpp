@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 /// Retry interval while the kernel has no memory for a packet.
 constexpr milliseconds pause_without_memory{1};
 /// Limit for the current reader of the request lane, which detects its end immediately.
-constexpr milliseconds patience_at_the_end{100};
+constexpr milliseconds drain_timeout{100};
 
 }  // namespace
 
@@ -43,7 +43,7 @@ void connection::push(send_queue& to, const wire::message& message) noexcept {
 }
 
 void connection::read_events() {
-  bool others_look =
+  bool turn_owner_drains =
       false;  // the owner of the turn drops abandoned answers, and wakes this thread after it
   for (;;) {
     base::held_log_lines lines;
@@ -51,7 +51,7 @@ void connection::read_events() {
     if (event_queue_.pending()) {
       waits[0].events = POLLIN | POLLOUT;
     }
-    const bool abandoned = !others_look && late_.any_abandoned();
+    const bool abandoned = !turn_owner_drains && late_.any_abandoned();
     if (requests_.queue().pending() || abandoned) {
       waits[2].fd = requests_.socket();
       waits[2].events = static_cast<short>((requests_.queue().pending() ? POLLOUT : 0) |
@@ -75,7 +75,7 @@ void connection::read_events() {
     if (waits[1].revents != 0) {
       std::uint64_t drained = 0;
       static_cast<void>(base::retry([&] { return ::read(wake_.get(), &drained, sizeof drained); }));
-      others_look = false;
+      turn_owner_drains = false;
       const std::lock_guard lock(mutex_);
       if (stopping_) {
         return;
@@ -88,7 +88,7 @@ void connection::read_events() {
       flush(requests_.queue());
     }
     if (waits[2].revents != 0 && abandoned) {
-      others_look = !drop_abandoned();
+      turn_owner_drains = !drop_abandoned();
     }
     try {
       if (waits[0].revents != 0 && !read_available()) {
@@ -160,9 +160,9 @@ void connection::dispatch(packet got) {
 /// Records the broker's reason for closing the connection.
 void connection::note_dropped(const wire::failure& why) {
   const std::lock_guard lock(mutex_);
-  dropped_because_ = why.cause;
+  drop_reason_ = why.cause;
   if (!why.next_step.empty()) {
-    dropped_because_ += " (" + why.next_step + ")";
+    drop_reason_ += " (" + why.next_step + ")";
   }
 }
 
@@ -193,9 +193,9 @@ bool connection::drop_abandoned() noexcept {
 }
 
 /// The broker sends the reason on the request lane, which may have no reader.
-void connection::read_why() noexcept {
+void connection::read_drop_reason() noexcept {
   try {
-    const auto turn = requests_.take_turn(std::chrono::steady_clock::now() + patience_at_the_end);
+    const auto turn = requests_.take_turn(std::chrono::steady_clock::now() + drain_timeout);
     while (turn) {
       const received_packet got = turn.receive(steady_time{});
       if (!got.one) {
@@ -213,7 +213,7 @@ void connection::read_why() noexcept {
 void connection::break_down() noexcept {
   broken_.store(true, std::memory_order_release);
   ::shutdown(events_.get(), SHUT_RDWR);
-  read_why();
+  read_drop_reason();
   ::shutdown(requests_.socket(), SHUT_RDWR);  // ends the waits of other threads there
   late_.end();
   worker_.all_lost();
@@ -225,7 +225,7 @@ void connection::break_down() noexcept {
   }
   {
     const std::lock_guard lock(mutex_);
-    if (!dropped_because_.empty() || table_.broker_alive()) {
+    if (!drop_reason_.empty() || table_.broker_alive()) {
       level = log_level::warning;  // it is running, but closed the connection
     }
     for (const auto& [id, sink] : sinks_) {

@@ -47,7 +47,7 @@ void attach_chunks(const segment_lease& lease,
 /// Limit, in addition to the broker's delay, of the wait for a name of a dead process that may
 /// still write: a program that is restarted immediately waits for its former name. No event reports
 /// when the name is free.
-constexpr std::chrono::seconds name_patience{5};
+constexpr std::chrono::seconds name_retry_limit{5};
 constexpr std::chrono::milliseconds name_poll{5};
 
 answer ask_for_name(connection& broker,
@@ -55,7 +55,7 @@ answer ask_for_name(connection& broker,
                     const subject& about,
                     steady_time deadline) {
   const auto give_up =
-      std::min(deadline, base::deadline_after(broker.broker().fence_delay + name_patience));
+      std::min(deadline, base::deadline_after(broker.broker().fence_delay + name_retry_limit));
   std::optional<error> waited_for;
   for (;;) {
     try {

@@ -18,10 +18,10 @@ namespace gpushm::detail {
 
 namespace {
 
-/// How many exports by `export_memory` this process believes when their bytes come back to it.
+/// Upper bound of the exports by `export_memory` that this process recognizes on import.
 constexpr std::size_t max_remembered_exports = 4'096;
 
-/// Never destroyed, as is what it uses.
+/// Never destroyed, nor are the objects that it uses.
 struct export_list {
   base::fork_safe_mutex mutex;
   std::deque<std::shared_ptr<const memory::source>> remembered;
@@ -32,7 +32,7 @@ export_list& exports() {
 }
 
 void remember_export(std::shared_ptr<const memory::source> exported) {
-  std::shared_ptr<const memory::source> forgotten;  // ends without the lock
+  std::shared_ptr<const memory::source> forgotten;  // destroyed after the lock is released
   export_list& all = exports();
   const std::lock_guard lock(all.mutex);
   all.remembered.push_back(std::move(exported));
@@ -42,7 +42,7 @@ void remember_export(std::shared_ptr<const memory::source> exported) {
   }
 }
 
-// Made when the library is loaded: a forked child must not find them half made.
+// Created when the library is loaded: a forked child must not find them half constructed.
 [[maybe_unused]] const export_list& exports_made_at_load = exports();
 
 std::string socket_of(const wire::broker_reference& broker, const std::string& directory) {
@@ -52,7 +52,7 @@ std::string socket_of(const wire::broker_reference& broker, const std::string& d
   return directory + "/" + broker.socket_path;
 }
 
-error exporter_is_gone(const std::string& name, const std::string& cause) {
+error exporter_gone_error(const std::string& name, const std::string& cause) {
   return {errc::peer_died,
           "import",
           name,
@@ -66,7 +66,7 @@ segment_ptr import_through_broker(const wire::ticket& described, const import_op
   const std::string socket = socket_of(broker, options.directory);
   const auto client = client_registry::instance().get(socket);
   if (client->broker()->broker().epoch != broker.epoch) {
-    throw exporter_is_gone(broker.name, "another broker answers at " + socket);
+    throw exporter_gone_error(broker.name, "another broker answers at " + socket);
   }
   open_options wanted;
   wanted.access = options.access;
@@ -97,8 +97,8 @@ segment_ptr import_by_handle(const wire::ticket& described, const import_options
     region = memory::open_own({}, *memory);
   } else {
     if (base::has_ended(memory->exporter)) {
-      throw exporter_is_gone({},
-                             "its process " + std::to_string(memory->exporter.pid) + " has ended");
+      throw exporter_gone_error(
+          {}, "its process " + std::to_string(memory->exporter.pid) + " has ended");
     }
     const driver::gpu& gpu = memory::gpu_for_open(memory->device, options.device);
     region = memory::open_remote({}, *memory, {}, gpu);
@@ -112,7 +112,7 @@ segment_ptr import_by_handle(const wire::ticket& described, const import_options
 
 gpushm_ticket ticket_out(std::span<const std::byte> bytes) {
   gpushm_ticket made{};
-  made.size = bytes.size();  // encoding ends at max_ticket_bytes
+  made.size = bytes.size();  // encoding stops at max_ticket_bytes
   std::memcpy(made.bytes, bytes.data(), bytes.size());
   return made;
 }
@@ -139,7 +139,7 @@ std::vector<std::byte> export_segment(const gpushm_segment& what, std::string_vi
   wire::ticket described;
   if (const auto shared = lease.shared_memory()) {
     described = describe(*shared);
-  } else if (!lease.ticket().empty()) {  // somebody else's: what it says of itself
+  } else if (!lease.ticket().empty()) {  // shared by another process: its own ticket
     described = wire::decode_ticket(lease.ticket());
   } else {
     described.backend = info.backend;
@@ -184,11 +184,11 @@ segment_ptr import_ticket(std::span<const std::byte> ticket, const import_option
       throw;
     }
     if (!described.legacy) {
-      throw exporter_is_gone(described.broker->name, why.cause());
+      throw exporter_gone_error(described.broker->name, why.cause());
     }
     base::log(log_level::warning,
               "import \"" + described.broker->name + "\": " + why.cause() +
-                  "; using the legacy handle, whose memory nobody checks");
+                  "; using the legacy handle, whose memory is not checked");
   }
   return import_by_handle(described, options);
 }

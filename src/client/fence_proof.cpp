@@ -17,8 +17,8 @@ namespace gpushm::detail {
 
 namespace {
 
-/// GPU work of a client of MPS is done by the server's process: it can go on after the client has
-/// ended. The control daemon's pipe is where the driver looks for it (CUDA MPS,
+/// The MPS server performs the GPU work of its clients, also after a client has ended. The driver
+/// looks for the pipe of the control daemon in this directory (CUDA MPS,
 /// "CUDA_MPS_PIPE_DIRECTORY").
 bool may_use_mps() {
   const char* const directory =
@@ -27,7 +27,7 @@ bool may_use_mps() {
   return ::access((path + "/control").c_str(), F_OK) == 0;
 }
 
-/// Once it is certain it stays so: later children run the fork handlers, or hold the life pipe.
+/// Once true it stays true: later children run the fork handlers, or hold the life pipe.
 bool children_are_known() {
   static std::atomic<std::uint64_t> known_in{0};
   if (known_in.load(std::memory_order_relaxed) == base::fork_generation()) {
@@ -52,9 +52,9 @@ fence_proof::fence_proof() {
     if (errno == EMFILE || errno == ENFILE) {
       base::throw_errno(errno, "connect", {}, "pidfd_open");
     }
-    return;  // Linux before 5.3, gVisor, or a filter of system calls
+    return;  // Linux before 5.3, gVisor, or a seccomp filter
   }
-  const int life = base::life_pipe();  // before the children are looked at
+  const int life = base::life_pipe();  // created before the children are checked
   numbers_ = {pidfd_.get(), life};
   kind_ = children_are_known() ? fence::proven : fence::unproven;
 }

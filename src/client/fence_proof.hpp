@@ -9,7 +9,7 @@
 
 namespace gpushm::detail {
 
-/// What a broker is given to know when this process can write nothing any more.
+/// Descriptors by which a broker determines when this process can no longer write.
 class fence_proof {
  public:
   /// Reads /proc when this process has the driver open (base/device_files.hpp). Throws
@@ -17,7 +17,7 @@ class fence_proof {
   fence_proof();
 
   [[nodiscard]] fence kind() const noexcept { return kind_; }
-  /// For the hello: a pidfd and the life pipe, or nothing. Valid as long as this object.
+  /// Sent with the hello: a pidfd and the life pipe, or nothing. Valid as long as this object.
   [[nodiscard]] std::span<const int> descriptors() const noexcept {
     return kind_ == fence::none ? std::span<const int>() : std::span<const int>(numbers_);
   }

@@ -13,15 +13,15 @@ namespace gpushm::detail {
 
 using base::is_forked_child_of;
 
-/// What an object remembers of the process that it was made in.
+/// Stored by objects, to identify the process in which they were created.
 [[nodiscard]] inline std::uint64_t fork_count() noexcept {
   return base::fork_generation();
 }
 
 [[noreturn]] void throw_forked(std::string_view operation, std::string_view object);
 
-/// Throws `errc::forked` when this process was forked off after `made_in` was taken from
-/// `fork_count`. Call it before any lock is taken: a child may find every lock taken.
+/// Throws `errc::forked` if this process was forked after `made_in` was read from `fork_count`.
+/// Call it before locking anything: in a child, any lock may be locked forever.
 inline void check_not_forked(std::uint64_t made_in,
                              std::string_view operation,
                              std::string_view object) {
@@ -30,8 +30,8 @@ inline void check_not_forked(std::uint64_t made_in,
   }
 }
 
-/// In a forked child, objects with threads and locks can neither be used nor destroyed: the copy in
-/// `object` is kept for ever.
+/// In a forked child, objects with threads and locks can be neither used nor destroyed: the copy in
+/// `object` is leaked.
 template <typename Object>
 void keep_for_ever(std::shared_ptr<Object>& object) noexcept {
   static_cast<void>(new (std::nothrow) std::shared_ptr<Object>(std::move(object)));

@@ -26,15 +26,15 @@ namespace {
 using base::time_left;
 using std::chrono::milliseconds;
 
-/// False: the kernel takes no more descriptors now.
-bool try_greet(int socket,
-               std::span<const std::byte> hello,
-               std::span<const int> descriptors,
-               const subject& about,
-               steady_time deadline) {
+/// Returns false if the kernel accepts no more descriptors now.
+bool try_send_hello(int socket,
+                    std::span<const std::byte> hello,
+                    std::span<const int> descriptors,
+                    const subject& about,
+                    steady_time deadline) {
   try {
     if (transport::send_packet(socket, hello, descriptors) == transport::send_result::closed) {
-      // It may have said why before it closed: that is read next.
+      // The broker may have sent a reason before it closed, which is read next.
       base::log(log_level::debug, "the broker closed the connection before the hello");
     }
     return true;
@@ -46,11 +46,11 @@ bool try_greet(int socket,
   }
 }
 
-/// Sends the hello, with what shows the end of this process.
-void greet(int socket,
-           const wire::session_token& resume,
-           const subject& about,
-           steady_time deadline) {
+/// Sends the hello, with the descriptors of the fence.
+void send_hello(int socket,
+                const wire::session_token& resume,
+                const subject& about,
+                steady_time deadline) {
   const fence_proof proof;
   const auto self = base::this_process();
   const auto hello = wire::encode({0,
@@ -60,7 +60,7 @@ void greet(int socket,
                                                self.pid,
                                                proof.kind(),
                                                resume}});
-  while (!try_greet(socket, hello, proof.descriptors(), about, deadline)) {
+  while (!try_send_hello(socket, hello, proof.descriptors(), about, deadline)) {
     base::pause_before_retry(inflight_poll);
   }
 }
@@ -75,7 +75,7 @@ handshake shake_hands(const std::string& path,
   handshake done;
   done.requests = transport::connect_packet_socket(path, timeout);
   const int socket = done.requests.get();
-  greet(socket, resume, about, deadline);
+  send_hello(socket, resume, about, deadline);
   if (!transport::wait_readable(socket, time_left(deadline))) {
     throw error(errc::timed_out,
                 about.operation,
@@ -92,7 +92,7 @@ handshake shake_hands(const std::string& path,
     throw error(errc::broker_unreachable,
                 about.operation,
                 about.object,
-                "the broker closed the connection at once",
+                "the broker closed the connection immediately",
                 "see the broker's log");
   }
   if (got.one->descriptors_lost) {
@@ -113,7 +113,7 @@ handshake shake_hands(const std::string& path,
     throw error(errc::unsupported_version,
                 about.operation,
                 about.object,
-                "the broker speaks protocol version " + std::to_string(welcome->version) +
+                "the broker uses protocol version " + std::to_string(welcome->version) +
                     ", this client version " + std::to_string(wire::protocol_version),
                 "update whichever is older");
   }
@@ -135,7 +135,7 @@ handshake shake_hands(const std::string& path,
   struct stat table {};
   base::checked("connect", path, "fstat", [&] { return ::fstat(table_file, &table); });
   const auto table_bytes = static_cast<std::size_t>(table.st_size);
-  // A table that could shrink would turn a look at it into a SIGBUS.
+  // Reading a table that could shrink might raise SIGBUS.
   const int seals = ::fcntl(table_file, F_GET_SEALS);
   if (seals == -1 || (seals & F_SEAL_SHRINK) == 0 || table_bytes < wire::state_table_words_offset) {
     throw unexpected_answer(about);

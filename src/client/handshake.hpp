@@ -13,22 +13,21 @@
 
 namespace gpushm::detail {
 
-/// How often the kernel is asked again to take descriptors that it has refused. There is no event
-/// for it.
+/// Retry interval after the kernel refused descriptors. No event reports when it accepts them.
 inline constexpr std::chrono::milliseconds inflight_poll{2};
 
-/// What a broker gives to a new client.
+/// The result of connecting.
 struct handshake {
   base::guarded_fd requests;  ///< the request lane
   base::guarded_fd events;    ///< the event lane
   wire::welcome welcome;
   broker_info info;
   base::unique_mapping table;
-  wire::state_table_view view;  ///< of `table`
+  wire::state_table_view view;  ///< view of `table`
 };
 
-/// Connects, sends the hello with what shows the end of this process, and receives the welcome.
-/// Blocks for `timeout` at most. `resume`: of a session whose leases are asked for; zeros: none.
+/// Connects, sends the hello with the descriptors of the fence, and receives the welcome. Blocks
+/// for at most `timeout`. `resume`: token of a session whose leases are requested; zeros: none.
 /// Throws broker_unreachable, permission_denied, unsupported_version, too_many_connections,
 /// too_many_descriptors, timed_out, protocol_error.
 [[nodiscard]] handshake shake_hands(const std::string& path,

@@ -30,8 +30,8 @@ std::optional<answer> late_answers::waiter::poll() {
   return take();
 }
 
-void late_answers::waiter::look() const noexcept {
-  constexpr std::chrono::microseconds moment{30};  // less than it takes to sleep and wake
+void late_answers::waiter::spin() const noexcept {
+  constexpr std::chrono::microseconds moment{30};  // shorter than sleeping and waking
   const auto end = std::chrono::steady_clock::now() + moment;
   while (!mine_->any_arrived.load(std::memory_order_relaxed) &&
          std::chrono::steady_clock::now() < end) {

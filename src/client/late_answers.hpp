@@ -17,20 +17,21 @@
 
 namespace gpushm::detail {
 
-/// Answers that others receive than those who wait for them: of opens that wait for their names or
-/// their exporters, which come on the event lane, and of requests that were sent ahead.
-/// Distinct objects: safe. Shared objects: safe.
+/// Answers that are received by another thread than their waiter: of opens that wait for their
+/// names or their exporters, which arrive on the event lane, and of requests that were sent ahead.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class late_answers {
  private:
   struct place {
     std::deque<answer> arrived;
-    std::atomic<bool> any_arrived{false};  ///< of `arrived`, for who looks without the lock
+    std::atomic<bool> any_arrived{false};  ///< `arrived` is not empty; read without the lock
     std::condition_variable_any changed;
   };
 
  public:
-  /// The answers of one request, from before it is sent: they may come before what says that they
-  /// will. Ends with it; what has come by then is dropped. Not movable.
+  /// Receives the answers of one request. Create it before the request is sent: answers may arrive
+  /// before the `Waiting` that announces them. Its destructor drops unread answers. Not movable.
   class waiter {
    public:
     waiter(late_answers& all, std::uint64_t id);
@@ -38,13 +39,14 @@ class late_answers {
     waiter& operator=(const waiter&) = delete;
     ~waiter();
     [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
-    /// The next one, if it has come.
+    /// Returns the next answer, if it has arrived.
     [[nodiscard]] std::optional<answer> poll();
-    /// Ends it; nobody waits any more for the one answer that is to come on the request lane.
+    /// Ends the wait: the answer that is still to come on the request lane will be dropped.
     void abandon() noexcept;
-    /// Looks for it for a moment without sleeping: it is expected any time now.
-    void look() const noexcept;
-    /// The next one. Nothing: `deadline` or `stop` came first, or the connection ended.
+    /// Spins briefly for an answer that is about to arrive.
+    void spin() const noexcept;
+    /// Blocks for the next answer. Returns nothing if `deadline` or `stop` came first, or if the
+    /// connection ended.
     [[nodiscard]] std::optional<answer> next(steady_time deadline,
                                              const std::stop_token& stop = {});
 
@@ -56,15 +58,15 @@ class late_answers {
     std::shared_ptr<place> mine_;
   };
 
-  /// False: nobody waits for it any more, and `what` is as before.
+  /// Returns false, and leaves `what` unchanged, if there is no waiter.
   [[nodiscard]] bool deliver(std::uint64_t id, answer& what);
-  /// So many answers will still come on the request lane, and nobody waits for them.
+  /// Registers that this number of answers without a waiter will still come on the request lane.
   void abandon(std::uint64_t id, std::size_t answers) noexcept;
-  /// Some of those are to come still. No lock.
+  /// True while such answers are still to come. No lock.
   [[nodiscard]] bool any_abandoned() const noexcept {
     return any_abandoned_.load(std::memory_order_relaxed);
   }
-  /// No more will come: whoever waits has what has come so far.
+  /// No more answers will arrive: wakes every waiter.
   void end() noexcept;
 
  private:

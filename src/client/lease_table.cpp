@@ -64,15 +64,15 @@ cache_bounds bounds_from(const cache_options& options) {
           limit_from("GPUSHM_CACHE_MAX_ENTRIES", options.max_entries, default_cache_entries)};
 }
 
-lease_table::words_view::words_view(std::string_view for_name,
-                                    std::string_view for_device,
-                                    gpushm::access for_access) noexcept
+lease_table::key_view::key_view(std::string_view for_name,
+                                std::string_view for_device,
+                                gpushm::access for_access) noexcept
     : name(for_name), device(for_device), access(for_access) {
   const std::hash<std::string_view> of_text;
-  constexpr std::size_t odd = 0x9E3779B97F4A7C15ULL;  // 2^64 over the golden ratio
-  hash = of_text(name) * odd + static_cast<std::size_t>(access);
+  constexpr std::size_t multiplier = 0x9E3779B97F4A7C15ULL;  // 2^64 over the golden ratio
+  hash = of_text(name) * multiplier + static_cast<std::size_t>(access);
   if (!device.empty()) {
-    hash = hash * odd + of_text(device);
+    hash = hash * multiplier + of_text(device);
   }
 }
 
@@ -216,11 +216,11 @@ std::shared_ptr<mapping> lease_table::find(std::string_view name,
                                            std::string_view device,
                                            gpushm::access access,
                                            std::uint64_t expected_size_bytes) {
-  const words_view words(name, device, access);
+  const key_view key(name, device, access);
   ended out;
   const std::lock_guard lock(mutex_);
-  const auto at = by_words_.find(words);
-  if (at == by_words_.end()) {
+  const auto at = by_key_.find(key);
+  if (at == by_key_.end()) {
     ++stats_.misses;
     return nullptr;
   }
@@ -230,8 +230,8 @@ std::shared_ptr<mapping> lease_table::find(std::string_view name,
     if (found.notes_.unused) {
       forget(found, out);
     } else {
-      std::erase(found.notes_.found_by, &at->first);
-      by_words_.erase(at);
+      std::erase(found.notes_.keys, &at->first);
+      by_key_.erase(at);
     }
     return nullptr;
   }
@@ -254,7 +254,7 @@ void lease_table::add_user(const std::shared_ptr<mapping>& of) {
   mapping::notes& notes = of->notes_;
   const bool is_known = notes.unused || !notes.owner.empty();
   ended owner(is_known ? 0 : 1, of);
-  if (of->is_peers() && !notes.group) {
+  if (of->is_on_peer() && !notes.group) {
     notes.group =
         groups_
             .try_emplace({of->info().device.text(), of->info().allocated_bytes >= large_peer_bytes})
@@ -279,22 +279,21 @@ void lease_table::count_user(mapping& of) noexcept {
 }
 
 void lease_table::keep(const std::shared_ptr<mapping>& of, std::string_view device) {
-  const words_view words(of->info().name, device, of->access());
+  const key_view key(of->info().name, device, of->access());
   ended out;
   const std::lock_guard lock(mutex_);
-  std::vector<const open_words*>& found_by = of->notes_.found_by;
-  found_by.reserve(found_by.size() + 1);
-  auto at = by_words_.find(words);
-  if (at == by_words_.end()) {
-    at = by_words_
-             .emplace(open_words{words.hash, of->info().name, std::string(device), words.access},
-                      nullptr)
+  std::vector<const open_key*>& keys = of->notes_.keys;
+  keys.reserve(keys.size() + 1);
+  auto at = by_key_.find(key);
+  if (at == by_key_.end()) {
+    at = by_key_
+             .emplace(open_key{key.hash, of->info().name, std::string(device), key.access}, nullptr)
              .first;
   } else {
-    std::erase(at->second->notes_.found_by, &at->first);
+    std::erase(at->second->notes_.keys, &at->first);
   }
   at->second = of.get();
-  found_by.push_back(&at->first);
+  keys.push_back(&at->first);
   of->notes_.opened = true;
   try {
     add_user(of);
@@ -348,10 +347,10 @@ void lease_table::forget(mapping& of, ended& out) noexcept {
     leave_unused(of);
   }
   out.splice(out.end(), notes.owner);
-  for (const open_words* const each : notes.found_by) {
-    by_words_.erase(by_words_.find(*each));
+  for (const open_key* const each : notes.keys) {
+    by_key_.erase(by_key_.find(*each));
   }
-  notes.found_by.clear();
+  notes.keys.clear();
   if (notes.group) {
     if (--(*notes.group)->second == 0) {
       groups_.erase(*notes.group);

@@ -120,8 +120,8 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   }
 
  private:
-  struct words_view {
-    words_view(std::string_view name, std::string_view device, gpushm::access access) noexcept;
+  struct key_view {
+    key_view(std::string_view name, std::string_view device, gpushm::access access) noexcept;
     std::size_t hash;
     std::string_view name;
     std::string_view device;
@@ -166,7 +166,7 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   mutable std::mutex mutex_;
   std::map<std::pair<const connection*, gpushm::generation>, std::weak_ptr<segment_lease>> leases_;
   cache_bounds bounds_;
-  std::unordered_map<open_words, mapping*, hash, equal> by_words_;
+  std::unordered_map<open_key, mapping*, hash, equal> by_key_;
   std::list<std::shared_ptr<mapping>> unused_;  // least recently used first
   peer_groups groups_;                          // used and unused
   held_descriptors prefetched_files_{most_held_descriptors()};

@@ -12,8 +12,8 @@ namespace gpushm::detail {
 
 namespace {
 
-/// How long an answer waits for others that go in the same list.
-constexpr std::chrono::milliseconds longest_list{5};
+/// How long an answer waits for others to be sent in the same list.
+constexpr std::chrono::milliseconds max_list_delay{5};
 
 }  // namespace
 
@@ -56,8 +56,8 @@ void lease_worker::confirm(wire::confirm asked) noexcept {
       questions_.push_back(std::move(asked));
       waiting_questions_ += count;
     }
-    changed_.notify_one();  // without the lock: another process waits for whoever wakes
-  } catch (const std::exception& why) {  // the broker's deadline tells who waits
+    changed_.notify_one();  // without the lock: another process waits for the woken thread
+  } catch (const std::exception& why) {  // the broker's deadline covers the questions
     base::log(log_level::warning, why.what());
   }
 }
@@ -66,7 +66,7 @@ void lease_worker::lost(gpushm::generation generation) noexcept {
   const std::lock_guard lock(mutex_);
   try {
     lost_.push_back(generation);
-  } catch (const std::bad_alloc&) {  // then it looks at all of them
+  } catch (const std::bad_alloc&) {  // then the listener checks all of them
     lost_.clear();
     all_lost_ = true;
   }
@@ -79,7 +79,8 @@ void lease_worker::all_lost() noexcept {
   changed_.notify_one();
 }
 
-/// Questions come first: another process waits for each. Mappings end one at a time in between.
+/// Questions have priority: another process waits for each. Between them, mappings end one at a
+/// time.
 void lease_worker::run() {
   for (;;) {
     std::unique_lock lock(mutex_);
@@ -122,13 +123,13 @@ wire::verdict lease_worker::verdict_on(gpushm::generation generation) {
   return (*answer)() ? wire::verdict::unchanged : wire::verdict::changed;
 }
 
-/// In one list, as long as the driver is fast. It is asked once for questions about the same
-/// memory: they all came before.
+/// Answers in one list while the driver is fast. Asks it once for questions about the same memory:
+/// all were received before.
 void lease_worker::answer_all(const wire::confirm& asked) noexcept {
   try {
     std::unordered_map<gpushm::generation, wire::verdict> known;
     wire::confirmed said;
-    auto send_at = std::chrono::steady_clock::now() + longest_list;
+    auto send_at = std::chrono::steady_clock::now() + max_list_delay;
     for (std::size_t i = 0; i < asked.questions.size(); ++i) {
       const auto [at, is_new] = known.try_emplace(asked.generations[i], wire::verdict::not_shared);
       if (is_new) {
@@ -138,18 +139,19 @@ void lease_worker::answer_all(const wire::confirm& asked) noexcept {
       said.verdicts.push_back(at->second);
       if (const auto now = std::chrono::steady_clock::now(); now >= send_at) {
         reply_(std::exchange(said, {}));
-        send_at = now + longest_list;
+        send_at = now + max_list_delay;
       }
     }
     if (!said.questions.empty()) {
       reply_(std::move(said));
     }
-  } catch (const std::exception& why) {  // the broker's deadline tells who waits
+  } catch (const std::exception& why) {  // the broker's deadline covers the rest
     base::log(log_level::warning, why.what());
   }
 }
 
-/// One mapping; what is left of `generation` comes after the questions that came meanwhile.
+/// Ends one mapping; further ones of `generation` are queued after questions that have arrived
+/// meanwhile.
 void lease_worker::end_one(gpushm::generation generation) noexcept {
   bool more = false;
   {

@@ -16,55 +16,55 @@
 
 namespace gpushm::detail {
 
-/// Hears of segments that this process holds and that lost their name or exporter. Called on the
-/// connection's worker.
+/// Receives segments of this process that lost their name or exporter. Called on the connection's
+/// worker.
 class lease_listener {
  public:
   lease_listener() = default;
   lease_listener(const lease_listener&) = delete;
   lease_listener& operator=(const lease_listener&) = delete;
   virtual ~lease_listener() = default;
-  /// Ends at most one mapping, which takes as long as the driver does; true: call again, there may
-  /// be more. `generation` 0: any of them may have lost it; also when the broker is gone.
+  /// Ends at most one mapping; blocks for the driver. Returns true if there may be more: call
+  /// again. `generation` 0: any mapping may be lost; also after the broker is gone.
   [[nodiscard]] virtual bool end_lost(gpushm::generation generation) noexcept = 0;
 };
 
-/// Says whether memory that this process shares is still the same. Called on the connection's
-/// worker; must not throw.
+/// Returns whether memory that this process shares is unchanged. Called on the connection's worker;
+/// must not throw.
 using confirm_answer = std::function<bool()>;
 
-/// A connection's worker: what asks the driver, which takes as long as the driver does, so that
-/// nobody who waits for a packet waits for that. It answers the broker's questions about memory
-/// that this process shares, and ends mappings whose segments are lost.
+/// A connection's worker, for work that calls and waits for the driver, so that no receiver of
+/// packets does. It answers the broker's questions about memory that this process shares, and ends
+/// mappings whose segments are lost.
 ///
-/// Distinct objects: safe. Shared objects: safe.
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class lease_worker {
  public:
-  /// Questions that wait; the broker's deadline tells those who asked further ones. A list is taken
+  /// Upper bound of queued questions; the broker's deadline covers further ones. A list is queued
   /// whole or not at all.
   static constexpr std::size_t max_questions = 65'536;
   using reply = std::function<void(wire::confirmed said)>;
 
-  /// `reply` is called on the worker; it must not block and not throw.
+  /// `reply` is called on the worker; it must not block or throw.
   explicit lease_worker(reply answer_with);
   lease_worker(const lease_worker&) = delete;
   lease_worker& operator=(const lease_worker&) = delete;
-  /// Waits for what it does at the moment.
+  /// Blocks until the current work is done.
   ~lease_worker();
 
-  /// From now on. Throws `errc::system_error` where no thread can be had.
+  /// Starts the thread. Throws `errc::system_error` if it cannot be created.
   void start();
 
-  /// `listener` must stay until it is replaced; null: nobody. When it returns, the former one is
-  /// not called any more. Not from within `end_lost`.
+  /// `listener` must exist until it is replaced; null: none. After return, the former one is not
+  /// called again. Must not be called from `end_lost`.
   void set_listener(lease_listener* listener);
   void answer_for(gpushm::generation generation, confirm_answer answer);
   void stop_answering(gpushm::generation generation) noexcept;
 
-  // From the thread that receives: none of these blocks.
+  // Called on the receiving thread; do not block.
   void confirm(wire::confirm asked) noexcept;
   void lost(gpushm::generation generation) noexcept;
-  /// The broker is gone.
+  /// Called when the broker is gone.
   void all_lost() noexcept;
 
  private:
@@ -75,13 +75,13 @@ class lease_worker {
 
   reply reply_;
 
-  std::mutex listener_mutex_;  // held while the listener runs; taken before the other
+  std::mutex listener_mutex_;  // held while the listener runs; acquired before `mutex_`
   lease_listener* listener_ = nullptr;
-  std::mutex mutex_;  // of all below
+  std::mutex mutex_;  // guards all members below
   std::condition_variable changed_;
   std::unordered_map<gpushm::generation, std::shared_ptr<const confirm_answer>> answers_;
   std::deque<wire::confirm> questions_;
-  std::size_t waiting_questions_ = 0;  ///< in those lists
+  std::size_t waiting_questions_ = 0;  ///< total in those lists
   std::deque<gpushm::generation> lost_;
   bool all_lost_ = false;
   bool stopping_ = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client asks of segments without opening them.
+// Requests about segments that do not open them.
 #include <utility>
 
 #include "base/names.hpp"
@@ -35,7 +35,7 @@ void client_impl::list_after(connection& to,
         to.request(wire::list{std::string(prefix), after}, {"list", prefix}, request_deadline()),
         "list",
         prefix);
-    if (!page.segments.empty() && page.segments.back().name <= after) {  // it would never end
+    if (!page.segments.empty() && page.segments.back().name <= after) {  // would loop forever
       throw unexpected_answer({"list", prefix});
     }
     const bool is_last = !page.more || page.segments.empty();

@@ -22,7 +22,7 @@ namespace gpushm::detail {
 using peer_groups = std::map<std::pair<std::string, bool>, std::size_t>;
 
 /// The arguments of an open by which a mapping is found.
-struct open_words {
+struct open_key {
   std::size_t hash;  ///< of the other members
   std::string name;
   std::string device;  ///< as passed to open
@@ -62,7 +62,7 @@ class mapping {
   /// The device that uses the mapping, as `device_id::text`.
   [[nodiscard]] const std::string& device() const noexcept { return device_; }
   /// True if a GPU uses memory of another GPU.
-  [[nodiscard]] bool is_peers() const noexcept { return is_peers_; }
+  [[nodiscard]] bool is_on_peer() const noexcept { return is_on_peer_; }
   /// The device that uses the mapping, as CUDA numbers it in this process; -1: the host.
   [[nodiscard]] int ordinal() const noexcept { return ordinal_; }
   [[nodiscard]] segment_state state() const noexcept {
@@ -81,7 +81,7 @@ class mapping {
         region_(std::move(region)),
         access_(access),
         device_(user.text()),
-        is_peers_(device_ != info().device.text()),
+        is_on_peer_(device_ != info().device.text()),
         ordinal_(memory::local_ordinal(user)) {}
 
   /// State of the lease table; guarded by its lock.
@@ -93,7 +93,7 @@ class mapping {
     /// is unused. At most one; none: not in the table.
     std::list<std::shared_ptr<mapping>> owner;
     std::list<std::shared_ptr<mapping>>::iterator place;  ///< of the reference in its list
-    std::vector<const open_words*> found_by;
+    std::vector<const open_key*> keys;
     std::optional<peer_groups::iterator> group;  ///< where it is counted
   };
 
@@ -103,7 +103,7 @@ class mapping {
       region_;             // destroyed before the lease: a broker that frees finds it
   gpushm::access access_;  // unmapped
   std::string device_;
-  bool is_peers_;
+  bool is_on_peer_;
   int ordinal_;
   notes notes_;
 };

@@ -20,43 +20,43 @@ namespace gpushm::detail {
 
 namespace {
 
-/// How soon the end of others' offers is seen. A condition variable has a lock that a forked child
-/// may find taken.
-constexpr std::chrono::milliseconds look_again{1};
+/// Poll interval for the end of other threads' offers. A condition variable has a lock, which a
+/// forked child may find locked.
+constexpr std::chrono::milliseconds offer_poll{1};
 
 /// The offers of this process that are mapped and not settled.
-struct offers_under_way {
+struct pending_offers {
   base::fork_safe_mutex mutex;
   std::set<std::uint64_t> numbers;
   std::uint64_t last = 0;
   std::uint64_t made_in = base::fork_generation();
 
-  /// With the lock. What was under way in the parent is not in a forked child.
-  void forget_the_parents() {
+  /// Called with the lock held. A forked child has none of the parent's pending offers.
+  void drop_parents_offers() {
     if (base::is_forked_child_of(made_in)) {
       numbers.clear();
       made_in = base::fork_generation();
     }
   }
 };
-offers_under_way& under_way() {
+pending_offers& pending() {
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, opens may outlive main
-  static auto* const made = new offers_under_way;
+  static auto* const made = new pending_offers;
   return *made;
 }
-// Made when the library is loaded: a forked child must not find it half made.
-[[maybe_unused]] const offers_under_way& made_at_load = under_way();
+// Created when the library is loaded: a forked child must not find it half constructed.
+[[maybe_unused]] const pending_offers& made_at_load = pending();
 
 }  // namespace
 
 void offers::map(answer offer, std::string_view name) noexcept {
   try {
-    if (under_way_ == 0) {
-      offers_under_way& all = under_way();
+    if (pending_number_ == 0) {
+      pending_offers& all = pending();
       const std::lock_guard lock(all.mutex);
-      all.forget_the_parents();
+      all.drop_parents_offers();
       all.numbers.insert(all.last + 1);
-      under_way_ = ++all.last;
+      pending_number_ = ++all.last;
     }
     entry made;
     try {
@@ -67,7 +67,7 @@ void offers::map(answer offer, std::string_view name) noexcept {
     if (made.region || made.failure) {
       all_.push_back(std::move(made));
     }
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it is mapped when it is needed
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it is mapped later, if needed
   }
 }
 
@@ -102,10 +102,10 @@ void offers::settle(const std::vector<gpushm::generation>& granted) noexcept {
   all_.remove_if([&](const entry& each) {
     return std::find(granted.begin(), granted.end(), each.generation) == granted.end();
   });
-  if (under_way_ != 0) {
-    offers_under_way& all = under_way();
+  if (pending_number_ != 0) {
+    pending_offers& all = pending();
     const std::lock_guard lock(all.mutex);
-    all.numbers.erase(std::exchange(under_way_, 0));
+    all.numbers.erase(std::exchange(pending_number_, 0));
   }
 }
 
@@ -125,14 +125,14 @@ std::shared_ptr<memory::region> offers::take(const segment_lease& lease, const d
 }
 
 bool offers::wait_for_others(steady_time deadline) {
-  offers_under_way& all = under_way();
+  pending_offers& all = pending();
   std::optional<std::uint64_t> last;
   for (;;) {
     {
       const std::lock_guard lock(all.mutex);
-      all.forget_the_parents();
+      all.drop_parents_offers();
       if (all.numbers.empty() || (last && *all.numbers.begin() > *last)) {
-        return last.has_value();  // there was something to wait for
+        return last.has_value();  // true if there was any to wait for
       }
       if (!last) {
         last = all.last;
@@ -141,7 +141,7 @@ bool offers::wait_for_others(steady_time deadline) {
     if (std::chrono::steady_clock::now() >= deadline) {
       return false;
     }
-    base::pause_before_retry(look_again);
+    base::pause_before_retry(offer_poll);
   }
 }
 

@@ -19,11 +19,11 @@
 
 namespace gpushm::detail {
 
-/// What is mapped of memory that stays its exporter's while the exporter is asked whether that is
-/// still the same. Nobody gets it before the broker has answered with it; whatever it does not
-/// answer with is unmapped.
+/// Mappings of memory bound to its exporter that are created while the broker asks the exporter
+/// whether the memory is unchanged. They are not used before the broker has answered with their
+/// segments; others are unmapped.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class offers {
  public:
   explicit offers(const open_options& options) : options_(options) {}
@@ -31,19 +31,20 @@ class offers {
   offers& operator=(const offers&) = delete;
   ~offers() { settle({}); }
 
-  /// Maps what a `Waiting` offers for `name`. Where that fails, `take` says why: perhaps nobody
-  /// needs it. Blocks while the driver maps.
+  /// Maps the memory that a `Waiting` offers for `name`. `take` throws the error of a failure, as
+  /// the mapping may not be needed. Blocks for the driver.
   void map(answer offer, std::string_view name) noexcept;
-  /// The broker has answered with these generations, and with no other that was offered.
+  /// The broker has answered with these generations, and refused all other offers.
   void settle(const std::vector<gpushm::generation>& granted) noexcept;
-  /// The mapping of what `lease` has, for `user`; null: there is none. Throws what kept it from
-  /// being mapped.
+  /// Returns the mapping for `lease` and `user`; null if there is none. Throws the error that
+  /// prevented it.
   [[nodiscard]] std::shared_ptr<memory::region> take(const segment_lease& lease,
                                                      const driver::gpu& user);
 
-  /// While a thread maps what turns out to be freed memory, the driver gives that mapping also for
-  /// the memory that has its handle now. Blocks until all that is under way at this moment in this
-  /// process is settled. False: nothing is, or it was not by `deadline`.
+  /// While a thread has a mapping of memory that turns out to be freed, the driver returns that
+  /// mapping also for the memory that reuses its handle. Blocks until all offers of this process
+  /// that are pending now are settled. Returns false if there were none, or if they were not
+  /// settled by `deadline`.
   [[nodiscard]] static bool wait_for_others(steady_time deadline);
 
  private:
@@ -52,14 +53,14 @@ class offers {
     std::vector<std::byte> ticket;
     std::string user;
     std::shared_ptr<memory::region> region;
-    std::exception_ptr failure;  ///< null where there is a region
+    std::exception_ptr failure;  ///< null if there is a region
   };
 
   void try_to_map(entry& made, answer offer, std::string_view name) const;
 
   const open_options& options_;
   std::list<entry> all_;
-  std::uint64_t under_way_ = 0;  ///< its number among those; 0: it is not
+  std::uint64_t pending_number_ = 0;  ///< its number among pending offers; 0: not pending
 };
 
 }  // namespace gpushm::detail

@@ -21,14 +21,14 @@ namespace {
 
 /// Names in one OpenMany. Each one's chunks use descriptors until it is imported, and those must
 /// fit into a soft limit of 1,024.
-constexpr std::size_t names_a_batch = 128;
+constexpr std::size_t names_per_batch = 128;
 
 /// Upper bound of the timeout in a request: 49 days.
-constexpr std::chrono::milliseconds longest_wait{std::numeric_limits<std::uint32_t>::max()};
+constexpr std::chrono::milliseconds max_request_wait{std::numeric_limits<std::uint32_t>::max()};
 
 std::uint32_t milliseconds_on_wire(std::chrono::milliseconds timeout) {
   return static_cast<std::uint32_t>(
-      std::clamp(timeout, std::chrono::milliseconds(0), longest_wait).count());
+      std::clamp(timeout, std::chrono::milliseconds(0), max_request_wait).count());
 }
 
 }  // namespace
@@ -123,7 +123,7 @@ client_impl::asked client_impl::ask_to_open(std::string_view name,
     auto connected = broker();
     const auto timeout = options.timeout <= std::chrono::milliseconds(0)
                              ? std::chrono::milliseconds(0)
-                             : std::min(time_left(give_up), longest_wait);
+                             : std::min(time_left(give_up), max_request_wait);
     answer got = connected->open(wire::open{std::string(name),
                                             options.expected_size_bytes,
                                             static_cast<std::uint32_t>(timeout.count()),
@@ -136,7 +136,8 @@ client_impl::asked client_impl::ask_to_open(std::string_view name,
     offered.settle(opened == nullptr ? std::vector<gpushm::generation>()
                                      : std::vector{opened->segment.generation});
     const auto* failure = std::get_if<wire::failure>(&got.body);
-    if (failure != nullptr && failure->code == errc::no_such_segment && timeout == longest_wait) {
+    if (failure != nullptr && failure->code == errc::no_such_segment &&
+        timeout == max_request_wait) {
       continue;  // the caller's timeout exceeds that of a request
     }
     return {std::move(connected), std::move(got)};
@@ -285,8 +286,8 @@ std::vector<client_impl::open_outcome> client_impl::open_many(std::span<const st
   }
   const auto begin = std::chrono::steady_clock::now();
   const auto give_up = base::later(begin, options.timeout);
-  for (std::size_t first = 0; first < missing.size(); first += names_a_batch) {
-    const std::size_t count = std::min(names_a_batch, missing.size() - first);
+  for (std::size_t first = 0; first < missing.size(); first += names_per_batch) {
+    const std::size_t count = std::min(names_per_batch, missing.size() - first);
     open_options batch = options;
     batch.timeout = time_left(give_up);
     open_batch(names, std::span(missing).subspan(first, count), batch, begin, results);
@@ -307,7 +308,7 @@ void client_impl::open_batch(std::span<const std::string> names,
   }
   const auto connected = broker();
   const auto deadline =
-      base::later(request_deadline(), std::clamp(options.timeout, {}, longest_wait));
+      base::later(request_deadline(), std::clamp(options.timeout, {}, max_request_wait));
   offers offered(options);
   std::vector<answer> answers = connected->open_many(
       std::move(request), {"open", {}}, deadline, options.stop, [&](answer offer) {

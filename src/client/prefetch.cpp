@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What opens will need of the broker, asked for before they do.
+// Prefetching: requests in advance what opens will need from the broker.
 #include <string>
 #include <utility>
 
@@ -11,18 +11,18 @@ namespace gpushm::detail {
 
 namespace {
 
-/// Names in one OpenMany, and their chunks: those come at once, and are the process's until they
-/// are mapped.
-constexpr std::size_t names_a_batch = 128;
-constexpr std::size_t chunks_a_batch = wire::max_batch;
+/// Names in one OpenMany. Their chunks all arrive together, and use descriptors of the process
+/// until they are mapped.
+constexpr std::size_t names_per_batch = 128;
+constexpr std::size_t chunks_per_batch = wire::max_batch;
 
-/// An open of it maps what comes in one packet, and the cache keeps it.
+/// True if one packet has everything that an open maps, and if the cache keeps the mapping.
 bool can_be_prefetched(const wire::segment& what) {
   return what.published && !what.removed && what.lifetime == lifetime::persistent &&
-         !base::is_exporter_bound(what.backend) && what.chunk_count <= chunks_a_batch;
+         !base::is_exporter_bound(what.backend) && what.chunk_count <= chunks_per_batch;
 }
 
-/// The broker has no room: more requests would be refused, too.
+/// The broker has no room: it would refuse further requests, too.
 bool is_full(errc why) {
   return why == errc::share_exceeded || why == errc::out_of_memory ||
          why == errc::too_many_requests || why == errc::too_many_descriptors;
@@ -49,13 +49,13 @@ std::size_t client_impl::prefetch(std::string_view prefix, steady_time deadline)
     const auto* page = std::get_if<wire::listing>(&got.body);
     if (page == nullptr ||
         (page->more && (page->segments.empty() || page->segments.back().name <= after))) {
-      throw unexpected_answer(about);  // it would never end
+      throw unexpected_answer(about);  // would loop forever
     }
     for (const wire::segment& each : page->segments) {
       if (is_over || !can_be_prefetched(each)) {
         continue;
       }
-      if (batch.size() == names_a_batch || chunks + each.chunk_count > chunks_a_batch) {
+      if (batch.size() == names_per_batch || chunks + each.chunk_count > chunks_per_batch) {
         fetch();
       }
       if (leases_->wants(*connected, each.generation, chunks + each.chunk_count)) {
@@ -74,7 +74,7 @@ std::size_t client_impl::prefetch(std::string_view prefix, steady_time deadline)
   return count;
 }
 
-/// False: there is no room for more.
+/// Returns false if there is no room for more.
 bool client_impl::prefetch_batch(const std::shared_ptr<connection>& connected,
                                  const std::vector<std::string>& names,
                                  const subject& about,
@@ -83,7 +83,7 @@ bool client_impl::prefetch_batch(const std::shared_ptr<connection>& connected,
   bool has_room = true;
   for (answer& got : connected->open_many({names, 0, 0}, about, deadline)) {
     if (const auto* refused = std::get_if<wire::failure>(&got.body)) {
-      has_room = has_room && !is_full(refused->code);  // else it went meanwhile
+      has_room = has_room && !is_full(refused->code);  // otherwise the segment ended meanwhile
       continue;
     }
     auto* const opened = std::get_if<wire::opened>(&got.body);
@@ -91,7 +91,8 @@ bool client_impl::prefetch_batch(const std::shared_ptr<connection>& connected,
       throw unexpected_answer(about);
     }
     check_opened(*opened, got.descriptors.size(), names[opened->index], 0);
-    // The name may be another's since the list was made, and not all descriptors may have come.
+    // Since the listing, another segment may have taken the name; and some descriptors may be
+    // missing.
     if (!can_be_prefetched(opened->segment) ||
         got.descriptors.size() != opened->segment.chunk_count) {
       continue;

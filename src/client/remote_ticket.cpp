@@ -36,7 +36,7 @@ memory::remote_memory remote_for(const wire::segment& what, std::span<const std:
     throw error(errc::invalid_ticket,
                 "open",
                 what.name,
-                "the exporter's ticket does not fit its segment",
+                "the exporter's ticket does not match its segment",
                 "the exporter is broken or hostile; report it");
   }
   return *std::move(found);

@@ -12,16 +12,16 @@
 
 namespace gpushm::detail {
 
-/// What a ticket says of memory that stays its exporter's; nothing for what travels as
-/// descriptors.
+/// Returns the ticket's description of memory bound to its exporter; nothing for memory that is
+/// shared as descriptors.
 [[nodiscard]] std::optional<memory::remote_memory> remote_of(const wire::ticket& described);
 
-/// What `ticket` says of the segment that it came with. Throws invalid_ticket where it does not
-/// fit.
+/// Returns the description in `ticket` of the segment that it came with. Throws invalid_ticket if
+/// they do not match.
 [[nodiscard]] memory::remote_memory remote_for(const wire::segment& what,
                                                std::span<const std::byte> ticket);
 
-/// A ticket for `found`, without a way that leads to what only a broker has.
+/// Returns a ticket for `found`, without what only a broker can provide.
 [[nodiscard]] wire::ticket describe(const memory::source& found);
 
 }  // namespace gpushm::detail

@@ -9,8 +9,8 @@ namespace gpushm::detail {
 
 namespace {
 
-/// How long a caller asks the socket again and again before it sleeps: an answer usually takes less
-/// than twice the time it takes to wake a thread.
+/// How long a receiver polls the socket before it sleeps: an answer usually takes less than twice
+/// the time to wake a thread.
 constexpr std::chrono::microseconds spin{30};
 
 }  // namespace

@@ -17,29 +17,29 @@ namespace gpushm::detail {
 
 using steady_time = std::chrono::steady_clock::time_point;
 
-/// A packet as it came.
+/// A packet as received.
 struct packet {
   wire::message message;
   std::vector<base::guarded_fd> descriptors;
   bool descriptors_lost = false;  ///< this process had no room for them
 };
 
-/// What was received from a socket.
+/// The result of one receive.
 struct received_packet {
   enum class kind : unsigned char { packet, nothing, closed, malformed };
   kind what = kind::nothing;
-  std::optional<detail::packet> one;  ///< of a `packet`
+  std::optional<detail::packet> one;  ///< if `what` is `packet`
 };
 
-/// Receives one packet without blocking. `buffer` holds `wire::max_packet_bytes`. Throws
-/// `errc::system_error`.
+/// Receives one packet without blocking. Precondition: `buffer` has `wire::max_packet_bytes`.
+/// Throws `errc::system_error`.
 [[nodiscard]] received_packet receive_one(int socket, std::vector<std::byte>& buffer);
 
-/// The socket on which a client's requests go and their immediate answers come. One thread has the
-/// turn: it sends its request and receives until the answer is there; nobody else reads the socket.
-/// What needs no answer may be sent by any thread at any time (`queue`).
+/// The socket for a client's requests and their immediate answers. One thread has the turn: it
+/// sends its request and receives until its answer has arrived; no other thread reads the socket.
+/// Any thread may send messages that need no answer at any time (`queue`).
 ///
-/// Distinct objects: safe. Shared objects: safe.
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class request_lane {
  public:
   explicit request_lane(base::guarded_fd socket);
@@ -62,8 +62,8 @@ class request_lane {
       }
     }
     explicit operator bool() const noexcept { return of_ != nullptr; }
-    /// The next packet, within a moment without sleeping, else until `deadline`; then `nothing`.
-    /// Throws `errc::system_error`.
+    /// Returns the next packet: spins briefly, then sleeps until `deadline`; then `nothing`. Throws
+    /// `errc::system_error`.
     [[nodiscard]] received_packet receive(steady_time deadline) const {
       return of_->receive(deadline);
     }
@@ -73,7 +73,7 @@ class request_lane {
     explicit turn(request_lane& of) noexcept : of_(&of) {}
     request_lane* of_ = nullptr;
   };
-  /// Blocks until `deadline` while another thread has it; empty: it has it still.
+  /// Blocks until `deadline` while another thread has it; empty: it still has it.
   [[nodiscard]] turn take_turn(steady_time deadline);
 
  private:
@@ -82,7 +82,7 @@ class request_lane {
 
   base::guarded_fd socket_;
   send_queue queue_{socket_.get()};
-  std::vector<std::byte> buffer_;  ///< whoever has the turn uses it
+  std::vector<std::byte> buffer_;  ///< used by the thread that has the turn
   std::mutex mutex_;
   std::condition_variable free_;
   bool taken_ = false;

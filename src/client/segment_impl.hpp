@@ -13,11 +13,11 @@
 #include "client/mapping.hpp"
 #include "gpushm/gpushm.h"
 
-/// One use of a mapping, counted by its handles: what users of the C interface hold.
+/// One use of a mapping, counted by its handles: the handle of the C interface.
 struct gpushm_segment {
  public:
-  /// Takes over one use of `mapped` that was counted in `cache`; without a cache (null), nothing is
-  /// counted.
+  /// Takes over one use of `mapped` that was counted in `cache`; without a cache (null), uses are
+  /// not counted.
   gpushm_segment(std::shared_ptr<gpushm::detail::lease_table> cache,
                  std::shared_ptr<gpushm::detail::mapping> mapped,
                  std::chrono::milliseconds timeout)
@@ -28,11 +28,11 @@ struct gpushm_segment {
   void take_handle() const noexcept { handles_.fetch_add(1, std::memory_order_relaxed); }
   void end_handle() const noexcept {
     if (handles_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      delete this;  // NOLINT(cppcoreguidelines-owning-memory): the last handle has it
+      delete this;  // NOLINT(cppcoreguidelines-owning-memory): owned by its handles
     }
   }
 
-  /// Keeps `client`, which it came through, as long as it lives.
+  /// Keeps `client`, through which it was imported, alive.
   void keep(std::shared_ptr<const void> client) noexcept { client_ = std::move(client); }
   [[nodiscard]] const gpushm::detail::mapping& mapped() const noexcept { return *mapping_; }
   [[nodiscard]] gpushm::memory::region& region() const noexcept { return mapping_->region(); }
@@ -45,7 +45,7 @@ struct gpushm_segment {
   }
 
  private:
-  /// On whatever thread the last handle ends, also a library's that has one.
+  /// Runs on the thread that releases the last handle, which may be a library's.
   ~gpushm_segment() {
     if (forks_ != gpushm::detail::fork_count()) {
       gpushm::detail::keep_for_ever(mapping_);
@@ -62,7 +62,7 @@ struct gpushm_segment {
     client_.reset();
   }
 
-  std::shared_ptr<const void> client_;  // goes last
+  std::shared_ptr<const void> client_;  // destroyed last
   std::shared_ptr<gpushm::detail::lease_table> leases_;
   std::shared_ptr<gpushm::detail::mapping> mapping_;
   std::chrono::milliseconds request_timeout_;
@@ -75,7 +75,7 @@ namespace gpushm::detail {
 struct handle_ender {
   void operator()(const gpushm_segment* handle) const noexcept { handle->end_handle(); }
 };
-/// A handle.
+/// An owning handle.
 using segment_ptr = std::unique_ptr<gpushm_segment, handle_ender>;
 
 }  // namespace gpushm::detail

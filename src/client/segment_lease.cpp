@@ -77,17 +77,17 @@ void segment_lease::move_to(std::shared_ptr<connection> heir) {
   connections_.push_back(std::move(heir));
   broker_.store(connections_.back().get(), std::memory_order_release);
   if (shared_) {
-    answer_for_it();
+    register_answer();
   }
 }
 
 void segment_lease::share(std::shared_ptr<const memory::source> memory) {
   const std::lock_guard lock(mutex_);
   shared_ = std::move(memory);
-  answer_for_it();
+  register_answer();
 }
 
-void segment_lease::answer_for_it() {
+void segment_lease::register_answer() {
   broker().worker().answer_for(info_.generation,
                                [memory = shared_] { return memory->unchanged(); });
 }
@@ -107,14 +107,15 @@ void segment_lease::unshare(steady_time deadline) {
     throw error(errc::invalid_argument,
                 about.operation,
                 about.object,
-                "this process does not share this memory, or not any more",
-                "unshare what `client::share` gave, once");
+                "this process does not share this memory, or no longer",
+                "call unshare once for each result of `client::share`");
   }
   try {
     static_cast<void>(
         broker().request(wire::remove{info_.name, info_.generation}, about, deadline));
   } catch (const error& why) {
-    // Removed by somebody, or gone with its broker: nobody new gets it, which is what was asked.
+    // Another client removed it, or it ended with its broker: no new importer gets it, as
+    // requested.
     if (why.code() != errc::no_such_segment && why.code() != errc::peer_died &&
         why.code() != errc::broker_gone) {
       throw;

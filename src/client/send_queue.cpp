@@ -11,8 +11,8 @@ using transport::send_result;
 
 namespace {
 
-/// The kernel calls a Unix socket writable while at most a quarter of its buffer is used.
-bool is_roomy(int socket) {
+/// The kernel reports a Unix socket as writable while at most a quarter of its buffer is used.
+bool has_room(int socket) {
   return transport::wait_writable(socket, std::chrono::milliseconds(0));
 }
 
@@ -29,9 +29,9 @@ send_result send_queue::flush_packets() {
   return send_result::sent;
 }
 
-send_result send_queue::flush_releases(bool only_while_roomy) {
+send_result send_queue::flush_releases(bool only_with_room) {
   while (!releases_.empty()) {
-    if (only_while_roomy && !is_roomy(socket_)) {
+    if (only_with_room && !has_room(socket_)) {
       return send_result::would_block;
     }
     const auto first = releases_.begin();

@@ -14,16 +14,16 @@
 
 namespace gpushm::detail {
 
-/// The writing half of a connection. Nothing here blocks: a packet whose sender waits for an answer
-/// is sent now or not at all (`try_send`), and what nobody waits for (releases, confirmations) is
-/// sent now or kept until the socket takes it. The order is kept: what was queued before a request
-/// is sent before it. Releases of one generation that are kept become one.
+/// The sending side of a connection. Does not block: a packet whose sender waits for an answer is
+/// sent now or not at all (`try_send`); others (releases, confirmations) are sent now or queued
+/// until the socket accepts them. Keeps the order: packets queued before a request are sent before
+/// it. Merges queued releases of the same generation.
 ///
-/// Distinct objects: safe. Shared objects: safe.
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class send_queue {
  public:
-  /// Packets that are kept; further ones are dropped, and whoever asked for them runs into its
-  /// deadline. Releases are not counted: there is one a generation.
+  /// Upper bound of queued packets; further ones are dropped, and the broker's deadline covers
+  /// their answers. Releases are not counted: there is one per generation.
   static constexpr std::size_t max_packets = 65'536;
 
   /// `socket` stays the caller's.
@@ -32,26 +32,26 @@ class send_queue {
   send_queue& operator=(const send_queue&) = delete;
   ~send_queue() = default;
 
-  /// Sends what is kept, then this packet. `would_block`: the packet was not sent. Throws as
+  /// Sends the queue, then this packet. `would_block`: the packet was not sent. Throws as
   /// `transport::send_packet`.
   [[nodiscard]] transport::send_result try_send(std::span<const std::byte> packet,
                                                 std::span<const int> descriptors);
-  /// Sends the packet, or keeps it. True when something is kept: `flush` once the socket is
-  /// writable.
+  /// Sends or queues the packet. Returns true if the queue is not empty: call `flush` once the
+  /// socket is writable.
   bool push(std::vector<std::byte> packet);
-  /// The same with a `Release` of `count` grants. Releases leave three quarters of the socket's
-  /// buffer to the others, so that a `Bye` can still be sent.
+  /// As `push`, for a `Release` of `count` grants. Releases leave three quarters of the socket's
+  /// buffer to other messages, so that a `Bye` can still be sent.
   bool release(gpushm::generation generation, std::uint32_t count, bool never_mapped);
-  /// Sends what the socket takes. True when something is left.
+  /// Sends what the socket accepts. Returns true if the queue is not empty.
   bool flush();
   [[nodiscard]] bool pending() const;
-  /// Forgets what is kept: the end of the connection, which comes next, says as much.
+  /// Clears the queue before the connection is closed, which makes it unnecessary.
   void clear() noexcept;
 
  private:
-  // With the lock held.
+  // Called with the lock held.
   [[nodiscard]] transport::send_result flush_packets();
-  [[nodiscard]] transport::send_result flush_releases(bool only_while_roomy);
+  [[nodiscard]] transport::send_result flush_releases(bool only_with_room);
   [[nodiscard]] bool is_pending() const noexcept { return !packets_.empty() || !releases_.empty(); }
   void drop() noexcept;
 

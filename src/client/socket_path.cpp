@@ -11,7 +11,7 @@
 namespace gpushm::detail {
 
 std::string default_socket_path(const std::string& domains) {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): only an environment that changes meanwhile is a problem
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): unsafe only if the environment changes concurrently
   if (const char* chosen = std::getenv("GPUSHM_SOCKET"); chosen != nullptr && *chosen != '\0') {
     return chosen;
   }

@@ -11,7 +11,7 @@ error unexpected_answer(const subject& about) {
   return {errc::protocol_error,
           about.operation,
           about.object,
-          "the broker's answer is not one to this request",
+          "the broker's answer does not match this request",
           "use a broker of the same version"};
 }
 
@@ -19,7 +19,7 @@ error cancelled(const subject& about) {
   return {errc::cancelled,
           about.operation,
           about.object,
-          "the stop token of this wait was asked to stop",
+          "the stop token of this wait was requested to stop",
           "call again with another token"};
 }
 

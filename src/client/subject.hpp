@@ -8,18 +8,18 @@
 
 namespace gpushm::detail {
 
-/// Who an error is told about.
+/// The operation and object named in error messages.
 struct subject {
   std::string_view operation;
   std::string_view object;
 };
 
-/// The error for an answer that does not belong to its request.
+/// Returns the error for an answer that does not match its request.
 [[nodiscard]] error unexpected_answer(const subject& about);
-/// What a broker's `Failure` says of `about`.
+/// Converts a broker's `Failure` about `about`.
 [[nodiscard]] error from_wire(const wire::failure& failure, const subject& about);
 
-/// For a wait whose stop token was asked to stop.
+/// Returns the error for a wait whose stop token was requested to stop.
 [[nodiscard]] error cancelled(const subject& about);
 
 }  // namespace gpushm::detail

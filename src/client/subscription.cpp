@@ -46,19 +46,19 @@ void subscription_impl::deliver(event what) {
   const std::lock_guard lock(mutex_);
   if (unread_.size() >= max_unread_events) {
     unread_.pop_front();
-    unread_.front() = event{};  // a resync, in the place of the oldest that is left
+    unread_.front() = event{};  // a resync replaces the oldest remaining event
   }
   unread_.push_back(std::move(what));
-  tell();
+  notify();
 }
 
 void subscription_impl::broker_gone() {
   const std::lock_guard lock(mutex_);
   gone_ = true;
-  tell();
+  notify();
 }
 
-void subscription_impl::tell() {
+void subscription_impl::notify() {
   arrived_.notify_one();
   if (wakeup_) {
     wakeup_->signal();
@@ -89,7 +89,7 @@ std::optional<event> subscription_impl::next(std::chrono::milliseconds timeout,
   if (orphaned_) {
     begin(nullptr);
     orphaned_ = false;
-    return event{};  // a resync: whatever happened in between was missed
+    return event{};  // a resync: events in between were lost
   }
   std::unique_lock lock(mutex_);
   if (!arrived_.wait_until(
@@ -108,7 +108,7 @@ std::optional<event> subscription_impl::next(std::chrono::milliseconds timeout,
   throw error(errc::broker_gone,
               "subscription",
               prefix_,
-              "the broker is gone, and the events of its end with it",
+              "the broker is gone; its last events are lost",
               "call next again: it subscribes to the broker's successor");
 }
 

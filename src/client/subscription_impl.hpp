@@ -18,15 +18,16 @@ namespace gpushm::detail {
 
 class client_impl;
 
-/// Unread events a subscription keeps; then the oldest go and a resync says so.
+/// Upper bound of unread events per subscription; beyond it the oldest are dropped and a resync
+/// reports it.
 inline constexpr std::size_t max_unread_events = 1024;
 
 /// The events of one subscription, across brokers.
-/// Distinct objects: safe. Shared objects: `next` from one thread at a time.
+///
+/// Thread-safety: distinct objects: safe; shared objects: `next` from one thread at a time.
 class subscription_impl final : public event_sink {
  public:
-  /// Subscribes. `present`, unless it is null, gets what is there already. Throws as a request
-  /// does.
+  /// Subscribes. `present`, unless null, receives the existing segments. Throws as a request.
   subscription_impl(std::shared_ptr<client_impl> client,
                     std::string prefix,
                     std::vector<wire::segment>* present);
@@ -36,7 +37,7 @@ class subscription_impl final : public event_sink {
 
   [[nodiscard]] std::optional<event> next(std::chrono::milliseconds timeout,
                                           const std::stop_token& stop);
-  /// Readable while `next` has something to give. Throws too_many_descriptors, system_error.
+  /// Readable when `next` would return something. Throws too_many_descriptors, system_error.
   [[nodiscard]] int descriptor();
 
   void deliver(event what) override;
@@ -44,8 +45,8 @@ class subscription_impl final : public event_sink {
 
  private:
   void begin(std::vector<wire::segment>* present);
-  // With the lock.
-  void tell();
+  // Called with the lock held.
+  void notify();
   void taken();
 
   std::shared_ptr<client_impl> client_;
@@ -55,10 +56,10 @@ class subscription_impl final : public event_sink {
 
   std::mutex mutex_;
   std::condition_variable_any arrived_;
-  std::optional<base::wakeup> wakeup_;  ///< once somebody has asked for its descriptor
+  std::optional<base::wakeup> wakeup_;  ///< created by the first call of `descriptor`
   std::deque<event> unread_;
-  bool gone_ = false;      ///< the broker is; not yet told
-  bool orphaned_ = false;  ///< told; the next call subscribes anew
+  bool gone_ = false;      ///< the broker is gone; not yet reported
+  bool orphaned_ = false;  ///< reported; the next call subscribes again
 };
 
 }  // namespace gpushm::detail

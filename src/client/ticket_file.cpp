@@ -25,7 +25,7 @@ namespace {
 using std::chrono::milliseconds;
 using clock = std::chrono::steady_clock;
 
-/// How soon a new file is seen. There is no event for it that works on every shared volume.
+/// Poll interval for a new file. No event reports it on every kind of shared volume.
 constexpr milliseconds file_poll{10};
 
 struct flock whole_file(short type) {
@@ -35,8 +35,8 @@ struct flock whole_file(short type) {
   return lock;
 }
 
-/// Is somebody alive who holds the file's lock? It belongs to an open file, so it ends with its
-/// process, in whatever container that is.
+/// True if a live process holds the file's lock. The lock belongs to an open file description, so
+/// it ends with its process, in any container.
 bool is_locked(int fd) {
   struct flock lock = whole_file(F_RDLCK);
   return ::fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
@@ -57,14 +57,14 @@ void write_all(int fd, std::span<const std::byte> bytes, const std::string& path
   }
 }
 
-/// How long another exporter may take to replace a dead one's file.
-constexpr milliseconds replacing_takes_at_most{2'000};
+/// Upper bound of the time in which another exporter replaces a dead one's file.
+constexpr milliseconds max_replace_time{2'000};
 
 bool is_unsupported(int number) {
   return number == EINVAL || number == ENOSYS || number == EOPNOTSUPP;
 }
 
-/// A file of another name in the same directory, deleted unless it becomes the one at `path`.
+/// A file of another name in the same directory, deleted unless it is renamed to `path`.
 class temporary_file {
  public:
   explicit temporary_file(const std::string& path)
@@ -81,13 +81,13 @@ class temporary_file {
   }
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
 
-  /// Gives the file the name `path` if no file has it, and returns whether it has it now.
-  [[nodiscard]] bool put_where_nothing_is() {
+  /// Renames the file to `path` unless that exists; returns whether it was renamed.
+  [[nodiscard]] bool create_if_absent() {
     if (base::retry([&] { return rename_with(RENAME_NOREPLACE); }) == 0) {
       name_.clear();
       return true;
     }
-    if (is_unsupported(errno)) {  // as NFS
+    if (is_unsupported(errno)) {  // for example on NFS
       base::checked(
           "export", path_, "link", [&] { return ::link(name_.c_str(), path_.c_str()); }, {EEXIST});
       if (is_same_file(fd_.get(), path_)) {
@@ -102,8 +102,8 @@ class temporary_file {
     return false;
   }
 
-  /// Takes the place of `dead`, which is at `path` and which the caller has claimed. False: another
-  /// file has come to `path` meanwhile, and is still there.
+  /// Replaces `dead`, the file at `path`, which the caller has locked. Returns false if another
+  /// file has replaced it meanwhile; that file remains.
   [[nodiscard]] bool replace(int dead) {
     if (base::retry([&] { return rename_with(RENAME_EXCHANGE); }) == 0) {
       if (is_same_file(dead, name_)) {
@@ -146,19 +146,19 @@ class temporary_file {
               "stop that process, or export into another file");
 }
 
-/// Of any number of exporters one wins. Where there is no file, the kernel decides which. A dead
-/// exporter's file is replaced by the one that gets a lock (flock) on it, which is not the lock
-/// that says that an exporter lives.
+/// Exactly one of concurrent exporters succeeds. If there is no file, the kernel decides which one.
+/// A dead exporter's file is replaced by the exporter that locks it with flock; this is not the
+/// lock that marks a live exporter.
 void put_in_place(temporary_file& file, const std::string& path) {
-  const auto deadline = clock::now() + replacing_takes_at_most;
-  while (!file.put_where_nothing_is()) {
+  const auto deadline = clock::now() + max_replace_time;
+  while (!file.create_if_absent()) {
     const auto open_with = [&](int mode) {
       return base::guarded_fd::open([&] {
         return base::retry(
             [&] { return ::open(path.c_str(), mode | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW); });
       });
     };
-    // NFS locks only what may be written.
+    // NFS locks only files that are open for writing.
     auto there = open_with(O_RDWR);
     if (!there) {
       there = open_with(O_RDONLY);
@@ -186,10 +186,10 @@ void put_in_place(temporary_file& file, const std::string& path) {
   }
 }
 
-enum class file_status : unsigned char { absent, of_the_dead, of_the_living };
+enum class file_status : unsigned char { absent, dead_exporter, live_exporter };
 
-/// One look at the file; its bytes when its exporter lives.
-file_status look(const std::string& path, std::vector<std::byte>& bytes) {
+/// Checks the file once; reads its bytes if its exporter is alive.
+file_status read_if_live(const std::string& path, std::vector<std::byte>& bytes) {
   const base::unique_fd fd(
       base::checked("import",
                     path,
@@ -200,17 +200,17 @@ file_status look(const std::string& path, std::vector<std::byte>& bytes) {
     return file_status::absent;
   }
   if (!is_locked(fd.get())) {
-    return file_status::of_the_dead;
+    return file_status::dead_exporter;
   }
-  // One byte more than is allowed, so that too much is seen by the decoder.
+  // One byte more than allowed, so that the decoder detects a larger file.
   bytes.resize(wire::max_ticket_bytes + 1);
   const auto count = base::checked(
       "import", path, "read", [&] { return ::pread(fd.get(), bytes.data(), bytes.size(), 0); });
   bytes.resize(static_cast<std::size_t>(count));
-  return file_status::of_the_living;
+  return file_status::live_exporter;
 }
 
-/// What an import may meet while the exporter goes: no segment any more, no process any more.
+/// Errors of an import while the exporter exits: the segment or the process no longer exists.
 bool is_end_of_exporter(errc code) {
   return code == errc::peer_died || code == errc::no_such_segment ||
          code == errc::gone_or_replaced || code == errc::broker_gone;
@@ -231,11 +231,11 @@ bool is_end_of_exporter(errc code) {
               "start the exporter again; a timeout waits for its file");
 }
 
-/// After a look in vain.
-void pause_before_look(const std::string& path, const std::stop_token& stop) {
+/// Called when the file is not there yet.
+void pause_before_poll(const std::string& path, const std::stop_token& stop) {
   if (stop.stop_requested()) {
     throw error(
-        errc::cancelled, "import", path, "the wait for its exporter was stopped", "ask again");
+        errc::cancelled, "import", path, "the wait for its exporter was stopped", "call again");
   }
   base::pause_before_retry(file_poll);
 }
@@ -248,8 +248,8 @@ std::vector<std::byte> read_ticket(const std::string& path,
   const auto deadline = base::deadline_after(timeout);
   std::vector<std::byte> bytes;
   for (;;) {
-    const file_status status = look(path, bytes);
-    if (status == file_status::of_the_living) {
+    const file_status status = read_if_live(path, bytes);
+    if (status == file_status::live_exporter) {
       if (bytes.size() > wire::max_ticket_bytes) {
         throw error(errc::invalid_ticket,
                     "import",
@@ -262,7 +262,7 @@ std::vector<std::byte> read_ticket(const std::string& path,
     if (clock::now() + file_poll > deadline) {
       throw_status(status, path);
     }
-    pause_before_look(path, stop);
+    pause_before_poll(path, stop);
   }
 }
 
@@ -278,12 +278,13 @@ segment_ptr import_ticket_file(const std::string& path, const import_options& op
     try {
       return import_ticket(bytes, here);
     } catch (const error& why) {
-      // It ended between our look at the file and the import: its successor may come in time.
+      // The exporter exited between the check of the file and the import: its successor may come in
+      // time.
       if (!is_end_of_exporter(why.code()) || clock::now() + file_poll > deadline) {
         throw why.in("import", path);
       }
     }
-    pause_before_look(path, options.stop);
+    pause_before_poll(path, options.stop);
   }
 }
 
@@ -307,7 +308,7 @@ struct gpushm_ticket_file {
   gpushm_ticket_file(const gpushm_ticket_file&) = delete;
   gpushm_ticket_file& operator=(const gpushm_ticket_file&) = delete;
   ~gpushm_ticket_file() {
-    // A forked child's copy has no lock, and the file is its parent's.
+    // A forked child's copy has no lock; the file belongs to its parent.
     if (file_ && gpushm::detail::is_same_file(file_.get(), path_) && ::unlink(path_.c_str()) != 0) {
       gpushm::base::log(gpushm::log_level::warning,
                         "remove " + path_ + ": " + gpushm::base::errno_text(errno));

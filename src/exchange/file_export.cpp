@@ -44,7 +44,7 @@ broker start_broker(const std::string& path, const file_export_options& options)
                   "a living process exports into this file",
                   "stop that process, or export into another file");
     }
-    throw why.in("export", why.object());  // that there is a broker is nothing the caller asked for
+    throw why.in("export", why.object());  // the caller requested an export, not a broker
   }
 }
 
@@ -70,7 +70,7 @@ struct gpushm_file_export {
     const std::string socket = std::filesystem::path(broker_.socket_path()).filename().string();
     gpushm_ticket ticket;
     gpushm::glue::check(gpushm_export_segment(what, gpushm::glue::text(socket), &ticket));
-    file_.reset();  // its lock would make the path look like somebody else's
+    file_.reset();  // its lock would mark the path as another exporter's
     file_.emplace(path_, gpushm::glue::bytes_of(ticket), file_mode_);
   }
   [[nodiscard]] gpushm_client* client() const noexcept { return client_.handle(); }
@@ -80,7 +80,8 @@ struct gpushm_file_export {
   unsigned int file_mode_;
   gpushm::broker broker_;
   gpushm::client client_;
-  std::optional<gpushm::ticket_file> file_;  // goes first: who still finds it, finds the broker
+  std::optional<gpushm::ticket_file>
+      file_;  // destroyed first: a reader that still finds it can reach the broker
 };
 
 using gpushm::base::c_call;

@@ -102,8 +102,8 @@ TEST_P(share, unshared_memory_goes_to_nobody_new) {
   EXPECT_EQ(exporter.ask("shared-state kv"), "removed");
   EXPECT_EQ(
       exporter.fails("unshare kv"),
-      "invalid_argument unshare \"kv\": this process does not share this memory, or not any more "
-      "(unshare what `client::share` gave, once)");
+      "invalid_argument unshare \"kv\": this process does not share this memory, or no longer "
+      "(call unshare once for each result of `client::share`)");
   exporter.ask("drop kv");
   exporter.ask("free");
   EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
