@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the device plugin's answers cost at 64 GPUs of 100 replicas: each call timed by itself, in
-// turn with the least there is to such an answer (copying the ids), and told as percentiles.
+// Cost of the device plugin's responses at 64 GPUs of 100 replicas: each call is timed by itself,
+// alternating with the minimum work of such a response (copying the ids), and reported as
+// percentiles.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -97,7 +98,7 @@ void measure(benchmark::State& state, const std::vector<std::string>& ids, Call&
   state.counters["ratio"] = percentile(taken, middle) / percentile(copied, middle);
 }
 
-// The ids of a container that asks for so many.
+// The ids of a container that requests that number of devices.
 void allocate(benchmark::State& state) {
   const planned plan = plan_of(replicas, device_list_strategy::envvar);
   auto ids = shuffled_ids(*plan.resources.at(0));
@@ -109,7 +110,7 @@ void allocate(benchmark::State& state) {
 }
 BENCHMARK(allocate)->Arg(1)->Arg(8)->Arg(6400)->Iterations(2'000)->Unit(benchmark::kMicrosecond);
 
-// All devices are available, and the container asks for so many.
+// All devices are available, and the container requests that number.
 void prefer_replicas(benchmark::State& state) {
   const planned plan = plan_of(replicas, device_list_strategy::envvar);
   const auto ids = shuffled_ids(*plan.resources.at(0));
@@ -130,7 +131,7 @@ void prefer_boards(benchmark::State& state) {
 }
 BENCHMARK(prefer_boards)->Arg(1)->Arg(2)->Arg(8)->Iterations(1'000)->Unit(benchmark::kMicrosecond);
 
-// What a ListAndWatch message is made of.
+// The parts of a ListAndWatch message.
 void list_devices(benchmark::State& state) {
   const planned plan = plan_of(replicas, device_list_strategy::envvar);
   const auto ids = shuffled_ids(*plan.resources.at(0));
@@ -138,7 +139,7 @@ void list_devices(benchmark::State& state) {
 }
 BENCHMARK(list_devices)->Iterations(1'000)->Unit(benchmark::kMicrosecond);
 
-// Nearly as many combinations as are tried at most: 16 GPUs, 8 wanted.
+// Close to the upper bound of combinations that are tried: 16 GPUs, 8 requested.
 void prefer_every_combination(benchmark::State& state) {
   inventory found = many_boards();
   found.boards.resize(16);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A node of 64 GPUs with 100 replicas each: from a device's change to the kubelet having read the
-// whole list, and an Allocate there and back, over the plugin's socket.
+// A node of 64 GPUs with 100 replicas each: time from a device's change until the kubelet has read
+// the whole list, and of an Allocate round trip, over the plugin's socket.
 #include <benchmark/benchmark.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
@@ -120,7 +120,7 @@ void list_update(benchmark::State& state) {
 }
 BENCHMARK(list_update)->Unit(benchmark::kMillisecond);
 
-/// Of that, what the plugin needs before gRPC gets the message.
+/// The plugin's share of that, before gRPC gets the message.
 void list_message(benchmark::State& state) {
   const replicated what;
   for (auto _ : state) {

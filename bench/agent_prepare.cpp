@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long a kubelet waits for NodePrepareResources and NodeUnprepareResources: over gRPC, with the
-// API server over HTTP, a broker a claim, and a checkpoint that is written through to the disk that
-// $TMPDIR is on. Percentiles of claims one after another, while others are prepared.
+// API server over HTTP, one broker per claim, and a checkpoint that is synced to the disk of
+// $TMPDIR. Reports percentiles of sequential claims, while other claims stay prepared.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -38,7 +38,7 @@ class durations {
     const auto at = [this](double part) {
       return values_.at(static_cast<std::size_t>(part * static_cast<double>(values_.size() - 1)));
     };
-    std::printf("%-24s p50 %.2f ms  p90 %.2f ms  p99 %.2f ms  most %.2f ms  (%zu)\n",
+    std::printf("%-24s p50 %.2f ms  p90 %.2f ms  p99 %.2f ms  max %.2f ms  (%zu)\n",
                 what,
                 at(0.5),
                 at(0.9),
@@ -61,14 +61,14 @@ void expect_ok(const dra_answers& answers) {
   for (const auto& [uid, answer] : answers) {
     if (!answer.error.empty()) {
       std::fprintf(stderr, "%s\n", answer.error.c_str());
-      std::exit(1);  // NOLINT(concurrency-mt-unsafe): a benchmark that measures failures is none
+      std::exit(1);  // NOLINT(concurrency-mt-unsafe): failures must not be measured
     }
   }
 }
 
 int measure(unsigned rounds) {
   const temp_dir dir;
-  // As on a node: what is below /run is in memory, the kubelet's directory is not.
+  // As on a node: /run is in memory, the kubelet's directory is not.
   ::setenv("TMPDIR", "/dev/shm", 1);  // NOLINT(concurrency-mt-unsafe): no other thread yet
   const temp_dir in_memory;
   gpushm::testing::fake_kube_api server;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many open+release rounds a second the broker's one thread does, against a bare epoll loop
-// with the same system calls for them: it looks whether a packet carries descriptors, takes it,
-// answers it with one descriptor, and does the same, without an answer, for one more packet.
-// Clients keep several opens under way each, so that the server is what is busy. A third number,
-// heap a segment, comes from the allocator's own count.
+// How many open+release rounds a second the broker's single thread handles, compared to a bare
+// epoll loop with the same system calls: it checks whether a packet carries descriptors, receives
+// it, answers it with one descriptor, and does the same, without an answer, for another packet.
+// Each client keeps several opens in flight, so that the server is the bottleneck. A third result,
+// heap per segment, is the allocator's own count.
 #include <benchmark/benchmark.h>
 #include <malloc.h>
 #include <sys/epoll.h>
@@ -37,7 +37,7 @@ double seconds(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9;
 }
 
-/// Sends `request` and `release` rounds over several sockets, with one thread.
+/// Runs `request` and `release` rounds over several sockets, on one thread.
 class load {
  public:
   load(std::vector<greeted> sockets, std::vector<std::byte> request, std::vector<std::byte> release)
@@ -95,7 +95,7 @@ class load {
   std::vector<std::byte> buffer_;
 };
 
-/// The floor: answers every odd packet of a connection with `answer` and a descriptor.
+/// The lower bound: answers every odd packet of a connection with `answer` and a descriptor.
 class bare_loop {
  public:
   explicit bare_loop(std::vector<std::byte> answer) : answer_(std::move(answer)) {
@@ -168,7 +168,7 @@ class bare_loop {
   std::jthread thread_;
 };
 
-/// CPU time of this process less that of the calling thread: what the server's thread used.
+/// CPU time of this process without that of the calling thread, which is the server thread's.
 double other_threads_cpu() {
   return seconds(CLOCK_PROCESS_CPUTIME_ID) - seconds(CLOCK_THREAD_CPUTIME_ID);
 }
@@ -218,7 +218,7 @@ void heap_of_a_segment(benchmark::State& state) {
   constexpr int count = 4000;
   for (auto _ : state) {
     private_broker broker;
-    // Persistent, and the creator is gone: what is left is the broker's.
+    // Persistent, without the creator: the remaining heap is the broker's.
     const auto create = [&](int first, int last) {
       client producer = broker.connect();
       for (int i = first; i < last; ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copy bandwidth out of a mapping of somebody else's segment, against the same copy out of memory
-// that this process allocated itself. Both in one loop; `ratio` should be 1.
+// Copy bandwidth out of a mapping of another process's segment, compared to the same copy out of
+// memory that this process allocated. Both run in one loop; `ratio` should be 1.
 #include <benchmark/benchmark.h>
 
 #include <cstring>
@@ -38,8 +38,8 @@ void copy_on_gpu(benchmark::State& state, int home, int user) {
   exported.publish();
   const segment mapped = consumer.open("bench", {.device = std::to_string(user)});
 
-  // Its own memory: made by this process on the same GPU as the segment, used from the same GPU as
-  // the mapping.
+  // Allocated by this process on the same GPU as the segment, and used from the same GPU as the
+  // mapping.
   segment own_memory = producer.create("own", {.size_bytes = size_bytes, .device = home_text});
   own_memory.publish();
   const segment own_peer = producer.open("own", {.device = std::to_string(user)});

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a good client meets while others flood its broker: for each flood a broker process, a good
-// client and attackers, each on CPUs of its own where there are 8 or more, and one line with the
-// good client's p50 and p99 quiet and flooded, the worst wait, and the ratio of the p99s. Reports
-// ratios measured in one run; asserts nothing. Run as root, so that attackers have another uid.
+// Latency of a well-behaved client while others flood its broker: for each flood a broker process,
+// a good client and attackers, each on separate CPUs if there are 8 or more, and one line with the
+// good client's p50 and p99 without and with the flood, the longest wait, and the ratio of the
+// p99s. Reports ratios measured in one run; asserts nothing. Run as root, so that attackers have
+// another uid.
 //
 //   gpushm_floods [--seconds N] [--only NAME[,NAME...]] [--attackers N] [--json FILE]
 //   [--list]
@@ -48,7 +49,7 @@ struct settings {
   std::string json;
 };
 
-/// Who runs where; empty: anywhere.
+/// CPUs of each process; empty: any.
 struct placement {
   std::vector<unsigned> broker;
   std::vector<unsigned> good;
@@ -96,7 +97,7 @@ placement place() {
   return {{cores[0], cores[1]}, {cores[2]}, {cores.begin() + 3, cores.end()}};
 }
 
-/// `gpushm serve` on cores of its own.
+/// `gpushm serve` on separate cores.
 class serving {
  public:
   explicit serving(const std::vector<unsigned>& cores)
@@ -139,10 +140,10 @@ result run(const gpushm_testing::flood& flood, const settings& chosen, const pla
       broker.socket(),
       {.process = {.uid = root ? good_uid : static_cast<uid_t>(-1), .cores = where.good}});
   result measured{std::string(flood.name), std::string(flood.what), {}, {}, 0, true};
-  (void)good.measure(milliseconds(500));  // warms up
+  (void)good.measure(milliseconds(500));  // warm-up
   measured.quiet = good.measure(window);
   const auto before = broker.memory();
-  // Attackers that set something up do it before the window; what takes longer falls into it.
+  // Attackers with a set-up do it before the window; a longer one overlaps the window.
   constexpr milliseconds set_up{700};
   std::vector<forked_process> attackers;
   for (unsigned i = 0; i < chosen.attackers; ++i) {
@@ -172,7 +173,7 @@ result run(const gpushm_testing::flood& flood, const settings& chosen, const pla
 void print_head(const placement& where) {
   std::printf("%s; %s\n",
               where.good.empty() ? "fewer than 8 CPUs: nothing is pinned"
-                                 : "broker, good client and attackers on CPUs of their own",
+                                 : "broker, good client and attackers on separate CPUs",
               ::geteuid() == 0 ? "attackers run under another uid"
                                : "not root: attackers share the good client's uid");
   if (const auto tenant = gpushm_testing::one_tenant_here()) {
@@ -250,7 +251,7 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
-/// Nothing: there is nothing to run.
+/// Returns nothing if there is nothing to run.
 std::optional<settings> parse(int argc, char** argv) {
   settings chosen;
   for (int i = 1; i < argc; ++i) {

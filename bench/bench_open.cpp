@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// First open of a segment through a broker in another process, against the raw path with no broker
-// at all: receive the descriptor, import, reserve, map, set access, close it. `ratio` is against
-// that; `ratio_requested` against the same where another process was first asked for the
-// descriptor. All in one loop, with `idle` between two opens. Nothing is cached: every open ends
-// before the next begins. The rows `prefetched_open` are of opens whose lease and descriptors were
-// prefetched, against the first raw path.
+// First open of a segment through a broker in another process, compared to the raw path without a
+// broker: receive the descriptor, import, reserve, map, set access, close it. `ratio` is against
+// that; `ratio_requested` is against the same path preceded by a request to another process for the
+// descriptor. All run in one loop, with `idle` between two opens. Nothing is cached: every open
+// ends before the next begins. The rows `prefetched_open` are of opens whose lease and descriptors
+// were prefetched, compared to the first raw path.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -22,9 +22,9 @@
 namespace gpushm::bench {
 namespace {
 
-/// Hands out the chunk of a segment as a program without a broker would: another process that
-/// answers each request with the descriptor. The same memory as the segment's: two allocations can
-/// differ in how they are paged.
+/// Exports the chunk of a segment as a program without a broker would: another process answers each
+/// request with the descriptor. It uses the segment's own memory, since two allocations can differ
+/// in how they are paged.
 class raw_exporter {
  public:
   raw_exporter()
@@ -46,7 +46,7 @@ class raw_exporter {
           }
         }) {}
 
-  /// From now on it hands out this segment's.
+  /// Exports this segment from now on.
   void export_segment(const std::string& broker_socket, const std::string& name) {
     lease_ = greeted_socket(broker_socket);
     auto got = ask(lease_.get(), {1, wire::open{name, 0, 0}});
@@ -63,7 +63,7 @@ class raw_exporter {
     auto got = transport::receive_packet(process_.socket(), buffer);
     return std::move(got.descriptors.at(0));
   }
-  /// Until its answer can be received.
+  /// Blocks until its answer can be received.
   void wait() const {
     static_cast<void>(transport::wait_readable(process_.socket(), std::chrono::seconds(5)));
   }
@@ -83,8 +83,7 @@ class raw_exporter {
   greeted lease_;
 };
 
-/// Both are forked before this process has threads, and serve all benchmarks.
-/// The one chunk of what the raw exporter made.
+/// The single chunk that the raw exporter sends.
 class received_chunk final : public memory::chunk_source {
  public:
   explicit received_chunk(const raw_exporter& from) : from_(from) {}
@@ -100,6 +99,7 @@ class received_chunk final : public memory::chunk_source {
   bool received_ = false;
 };
 
+/// Both are forked before this process has threads, and serve all benchmarks.
 struct processes {
   broker_process broker;
   raw_exporter exporter;
@@ -116,7 +116,7 @@ void first_open(benchmark::State& state,
       memory::backend_for_open(home_backend->kind(), home_backend->device(), user);
   client producer = others.broker.connect();
   client consumer = others.broker.connect();
-  // The exporter keeps its lease on the segment before.
+  // The exporter keeps its lease on the previous segment.
   static int made = 0;
   const std::string name = "bench" + std::to_string(++made);
   segment shared = producer.create(name, {.size_bytes = size_bytes, .device = home});
@@ -161,7 +161,8 @@ void first_open(benchmark::State& state,
   std::size_t first = 0;
   for (auto _ : state) {
     ++first;
-    const std::size_t step = first % 2 == 0 ? 1 : ways.size() - 1;  // none always follows another
+    const std::size_t step =
+        first % 2 == 0 ? 1 : ways.size() - 1;  // varies which way runs after which
     for (std::size_t i = 0; i < ways.size(); ++i) {
       ways.at((first + i * step) % ways.size())();
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that exists: what an open from the import cache costs, what gpushm adds to a legacy
-// handle's open, and to receiving and mapping a range of many chunks; and what a kept mapping saves
-// later opens from a peer GPU. Both sides of each ratio run in one loop.
+// Existing memory: the cost of an open from the import cache, the cost that gpushm adds to opening
+// a legacy handle and to receiving and mapping a range of many chunks, and how much a cached
+// mapping saves later opens from a peer GPU. Both sides of each ratio run in one loop.
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -35,7 +35,7 @@ namespace {
 
 constexpr std::string_view exporter_flag = "--exporter";
 
-/// Allocates with cuMemAlloc on GPU 0, shares it as "bench", writes its ticket, and stays.
+/// Allocates with cuMemAlloc on GPU 0, shares it as "bench", writes its ticket, and waits.
 int run_exporter(const std::string& socket, std::uint64_t size_bytes) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const auto& gpu = driver::find_device("0");
@@ -45,8 +45,9 @@ int run_exporter(const std::string& socket, std::uint64_t size_bytes) {
                              "bench",
                              {},
                              "cuMemAlloc");
-  auto* const pointer = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): CUDA's way
-      static_cast<std::uintptr_t>(memory));
+  auto* const pointer =
+      reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): an address as CUDA returns it
+          static_cast<std::uintptr_t>(memory));
   client broker = client::connect({.socket_path = socket});
   const segment shared = broker.share("bench", pointer, size_bytes);
   const auto bytes = export_memory(pointer, size_bytes);
@@ -107,7 +108,7 @@ void cached_open(benchmark::State& state, const std::string& device) {
   static_cast<void>(consumer.open("w/llama"));
   const std::uint64_t misses = consumer.cache_stats().misses;
   for (auto _ : state) {
-    benchmark::DoNotOptimize(consumer.open("w/llama"));  // and its end
+    benchmark::DoNotOptimize(consumer.open("w/llama"));  // including its end
   }
   if (consumer.cache_stats().misses != misses) {
     state.SkipWithError("an open was not from the cache");
@@ -153,7 +154,7 @@ void legacy_open(benchmark::State& state, std::uint64_t size_bytes) {
   };
   int turn = 0;
   for (auto _ : state) {
-    for (int i = 0; i < 3; ++i) {  // each is first as often as the others
+    for (int i = 0; i < 3; ++i) {  // each is first equally often
       switch ((turn + i) % 3) {
         case 0:
           open_raw();
@@ -176,7 +177,7 @@ void legacy_open(benchmark::State& state, std::uint64_t size_bytes) {
 
 // ---- many chunks ----
 
-/// All chunks of a segment as a program without a broker would hand them out.
+/// Exports all chunks of a segment as a program without a broker would.
 class raw_chunks {
  public:
   raw_chunks(const std::string& socket, const std::string& name) {
@@ -245,7 +246,7 @@ class raw_chunks {
     std::size_t done_ = 0;
   };
 
-  greeted broker_;  // its lease
+  greeted broker_;  // has the lease
   base::unique_fd near_;
   base::unique_fd far_;
   std::vector<base::unique_fd> chunks_;
@@ -287,8 +288,7 @@ void many_chunks(benchmark::State& state, const std::string& device, std::uint32
 
 // ---- peers ----
 
-/// Opens on GPU 1 of memory on GPU 0: with nothing kept, and with one mapping that the cache keeps
-/// though nobody uses it.
+/// Opens on GPU 1 of memory on GPU 0: with an empty cache, and with one unused mapping in it.
 void warm_peer(benchmark::State& state, std::uint64_t size_bytes) {
   private_broker broker;
   client producer = broker.connect();

@@ -15,7 +15,7 @@
 
 namespace gpushm::bench {
 
-/// A broker on a thread of this process, in a folder of its own.
+/// A broker on a thread of this process, in a temporary folder.
 class private_broker {
  public:
   private_broker();
@@ -31,11 +31,11 @@ class private_broker {
   std::optional<broker> broker_;
 };
 
-/// A process that this one has forked, and a packet socket to it. To be made while this process has
-/// one thread and has not used the driver.
+/// A forked child process, and a packet socket to it. Create it while this process has one thread
+/// and has not used the driver.
 class second_process {
  public:
-  /// `work` runs there with its end of the socket, and the process ends with it.
+  /// Runs `work` there with the child's end of the socket, and then exits the process.
   explicit second_process(const std::function<void(int)>& work);
   second_process(const second_process&) = delete;
   second_process& operator=(const second_process&) = delete;
@@ -48,7 +48,7 @@ class second_process {
   int pid_ = -1;
 };
 
-/// A broker in a process of its own, in a folder of its own.
+/// A broker in a child process, in a temporary folder.
 class broker_process {
  public:
   broker_process();
@@ -64,7 +64,7 @@ class broker_process {
   std::optional<second_process> process_;
 };
 
-/// Durations of one thing, in microseconds.
+/// Durations of one operation, in microseconds.
 class samples {
  public:
   template <typename Call>
@@ -87,17 +87,17 @@ struct received_message {
   wire::message message;
   std::vector<base::unique_fd> descriptors;
 };
-/// A connection to a broker that has said hello, without the client library.
+/// A connection to a broker after its hello, without the client library.
 struct greeted {
   base::unique_fd requests;
   base::unique_fd events = {};
   [[nodiscard]] int get() const noexcept { return requests.get(); }
 };
 [[nodiscard]] greeted greeted_socket(const std::string& path);
-/// Sends a request and returns what comes back.
+/// Sends a request and returns the reply.
 [[nodiscard]] received_message ask(int socket, const wire::message& request);
 
-/// GPUs that CUDA shows; 0 when there is no driver.
+/// Number of GPUs that CUDA shows; 0 without a driver.
 [[nodiscard]] int gpu_count();
 /// Free bytes on GPU `ordinal`.
 [[nodiscard]] std::uint64_t free_gpu_bytes(int ordinal);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `gpushm cdi inject` of one device costs as a whole process, beside the least that a process
-// costs here: an empty static program, started the same way in turn with it.
+// Cost of `gpushm cdi inject` of one device as a whole process, compared to the minimum cost of a
+// process on this machine: an empty static program, started the same way, alternating with it.
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
 #include <spawn.h>
@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Beside this program, or where the build has it.
+/// Next to this program, or in the build tree.
 std::string program(const std::string& name, const std::string& folder) {
   const fs::path own = fs::path(base::executable_path()).parent_path();
   for (const fs::path& candidate : {own / name, own / ".." / folder / name}) {
@@ -35,7 +35,7 @@ std::string program(const std::string& name, const std::string& folder) {
   throw std::runtime_error("no program " + name);
 }
 
-/// As many files as a data centre driver has, and eight GPUs by index and UUID.
+/// As many files as a data center driver has, and eight GPUs by index and UUID.
 void write_document(const std::string& path) {
   std::ofstream out(path);
   out << R"({"cdiVersion":"0.5.0","kind":"nvidia.com/gpu","devices":[)";
@@ -59,7 +59,7 @@ void write_document(const std::string& path) {
   out << "]}}";
 }
 
-/// What engines write has some hundred members.
+/// Configurations of container engines have some hundred members.
 void write_config(const std::string& path) {
   std::ofstream out(path);
   out << R"({"ociVersion":"1.0.2","process":{"user":{"uid":0,"gid":0},"args":["sh"],"cwd":"/","env":[)";
@@ -81,7 +81,8 @@ void write_config(const std::string& path) {
 double run_us(const std::vector<std::string>& words) {
   std::vector<char*> pointers;
   for (const std::string& word : words) {
-    pointers.push_back(const_cast<char*>(word.c_str()));  // NOLINT(*-const-cast): as execve has it
+    pointers.push_back(
+        const_cast<char*>(word.c_str()));  // NOLINT(*-const-cast): required by execve
   }
   pointers.push_back(nullptr);
   posix_spawn_file_actions_t actions;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A registry of 1,000 documents: how long reading all of it takes, and reading it again when
-// nothing, or one document, has changed.
+// A registry of 1,000 documents: time of reading all of it, and of reading it again when nothing,
+// or one document, has changed.
 #include <benchmark/benchmark.h>
 
 #include <filesystem>
