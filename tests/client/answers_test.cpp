@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client makes of a broker's answers: such as contradict themselves, too.
+// How a client handles a broker's answers, also contradictory ones.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -20,12 +20,12 @@ namespace {
 using namespace std::chrono_literals;
 using gpushm_tests::scripted_broker;
 
-// ---- answers that contradict themselves ----
+// ---- contradictory answers ----
 
 const std::uint64_t page = base::host_page_bytes();
 
-/// One host segment of two chunks of a page each.
-wire::opened sound_answer() {
+/// One host segment of two chunks of one page each.
+wire::opened valid_answer() {
   wire::opened answer;
   answer.segment.name = "w";
   answer.segment.generation = 5;
@@ -60,8 +60,8 @@ std::optional<errc> open_answered_by(const wire::opened& answer, std::size_t chu
   }
 }
 
-TEST(answer, that_is_sound_is_mapped) {
-  EXPECT_EQ(open_answered_by(sound_answer(), 2), std::nullopt);
+TEST(answer, valid_is_mapped) {
+  EXPECT_EQ(open_answered_by(valid_answer(), 2), std::nullopt);
 }
 
 struct contradiction {
@@ -71,9 +71,9 @@ struct contradiction {
 };
 class contradictory_answer : public testing::TestWithParam<contradiction> {};
 
-// Before, several of these made the client read past its mapping.
+// Several of these once made the client read past its mapping.
 TEST_P(contradictory_answer, is_refused) {
-  wire::opened answer = sound_answer();
+  wire::opened answer = valid_answer();
   GetParam().make(answer);
   EXPECT_EQ(open_answered_by(answer, GetParam().chunks), errc::protocol_error);
 }
@@ -132,10 +132,10 @@ INSTANTIATE_TEST_SUITE_P(
         contradiction{"ticket_of_a_host_segment", [](auto& a) { a.ticket = {std::byte{1}}; }}),
     [](const auto& each) { return std::string(each.param.name); });
 
-TEST(answer, to_one_of_many_names_comes_once) {
+TEST(answer, duplicate_for_one_name_is_refused) {
   scripted_broker broker([&](const wire::message& asked) {
     std::vector<scripted_broker::reply> replies;
-    for (int i = 0; i < 2; ++i) {  // both times for the first name
+    for (int i = 0; i < 2; ++i) {  // both for the first name
       replies.push_back({{asked.id, wire::failure{0, errc::no_such_segment, "no", "wait"}}});
     }
     return replies;
@@ -150,10 +150,10 @@ TEST(answer, to_one_of_many_names_comes_once) {
   }
 }
 
-TEST(answer, to_a_list_that_does_not_advance_ends_it) {
+TEST(answer, list_without_progress_ends) {
   scripted_broker broker([](const wire::message& asked) {
     std::vector<scripted_broker::reply> replies;
-    replies.push_back({{asked.id, wire::listing{{sound_answer().segment}, true}}});
+    replies.push_back({{asked.id, wire::listing{{valid_answer().segment}, true}}});
     return replies;
   });
   auto client = client::connect({.socket_path = broker.socket_path()});
@@ -165,7 +165,7 @@ TEST(answer, to_a_list_that_does_not_advance_ends_it) {
   }
 }
 
-TEST(answer, that_an_exporter_has_died_is_no_segment_to_try_open) {
+TEST(answer, peer_died_makes_try_open_return_null) {
   scripted_broker broker([](const wire::message& asked) {
     std::vector<scripted_broker::reply> replies;
     replies.push_back({{asked.id, wire::failure{0, errc::peer_died, "it died", "start it"}}});
@@ -194,7 +194,7 @@ class client_with_broker : public testing::Test {
   std::optional<broker> broker_;
 };
 
-TEST_F(client_with_broker, does_not_grow_with_segments_that_have_ended) {
+TEST_F(client_with_broker, memory_bounded_over_ended_segments) {
   client producer = connect();
   const auto rounds = [&](int count) {
     for (int i = 0; i < count; ++i) {
@@ -204,11 +204,11 @@ TEST_F(client_with_broker, does_not_grow_with_segments_that_have_ended) {
   };
   const auto before = rounds(500);
   const auto after = rounds(3'000);
-  // Before: 528 bytes a round.
+  // Once leaked 528 bytes a round.
   EXPECT_LT(after, before + 300'000);
 }
 
-TEST_F(client_with_broker, shows_metadata_to_openers_in_the_creators_process) {
+TEST_F(client_with_broker, metadata_visible_in_creator_process) {
   client both = connect();
   for (int i = 0; i < 200; ++i) {
     const std::string name = "w" + std::to_string(i);
@@ -222,7 +222,7 @@ TEST_F(client_with_broker, shows_metadata_to_openers_in_the_creators_process) {
   }
 }
 
-TEST_F(client_with_broker, keeps_what_its_creators_process_opened) {
+TEST_F(client_with_broker, caches_segments_opened_by_creator_process) {
   client both = connect();
   segment made =
       both.create("w", {.size_bytes = 4096, .device = "host", .lifetime = lifetime::persistent});
@@ -234,10 +234,10 @@ TEST_F(client_with_broker, keeps_what_its_creators_process_opened) {
       both.create("v", {.size_bytes = 4096, .device = "host", .lifetime = lifetime::persistent});
   unopened.publish();
   unopened.reset();
-  EXPECT_EQ(both.cache_stats().kept_entries, 1U) << "nobody has opened it by name";
+  EXPECT_EQ(both.cache_stats().kept_entries, 1U) << "not opened by name";
 }
 
-// ---- times ----
+// ---- timeouts ----
 
 TEST(deadline, saturates_instead_of_overflowing) {
   using clock = std::chrono::steady_clock;
@@ -254,7 +254,7 @@ TEST(deadline, saturates_instead_of_overflowing) {
 class long_wait : public client_with_broker,
                   public testing::WithParamInterface<std::chrono::milliseconds> {};
 
-// 292 years failed at once, and the longest time was a negative one.
+// Timeouts that once overflowed: 292 years, and the maximum.
 TEST_P(long_wait, waits) {
   client waiter = client::connect({.socket_path = path_, .request_timeout = GetParam()});
   client producer = connect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Client and broker in one process, host memory: what the public interface promises.
+// Client and broker in one process, host memory: the contracts of the public interface.
 #include "gpushm/broker.hpp"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ class sharing : public testing::Test {
   std::optional<broker> broker_;
 };
 
-TEST_F(sharing, a_reader_sees_what_the_creator_wrote) {
+TEST_F(sharing, reader_sees_creators_writes) {
   client producer = connect();
   client consumer = connect();
   segment written = producer.create("w/llama", host(100'000));
@@ -82,20 +82,20 @@ TEST_F(sharing, a_reader_sees_what_the_creator_wrote) {
   EXPECT_EQ(seen.state(), segment_state::live);
 }
 
-TEST_F(sharing, a_leased_segment_goes_with_its_last_lease) {
+TEST_F(sharing, leased_segment_ends_with_last_lease) {
   client producer = connect();
   client consumer = connect();
   segment written = producer.create("kv", host(4096));
   written.publish();
   segment seen = consumer.open("kv");
   written.reset();
-  static_cast<void>(producer.list());  // the release before it has been read
+  static_cast<void>(producer.list());  // the earlier release has been read
   EXPECT_EQ(consumer.stat("kv").leases, 1U);
   seen.reset();
   EXPECT_EQ(code_of([&] { static_cast<void>(consumer.open("kv")); }), errc::no_such_segment);
 }
 
-TEST_F(sharing, a_persistent_segment_stays_until_it_is_removed) {
+TEST_F(sharing, persistent_segment_stays_until_removed) {
   client producer = connect();
   client consumer = connect();
   segment written = producer.create("w", host(4096, lifetime::persistent));
@@ -108,7 +108,7 @@ TEST_F(sharing, a_persistent_segment_stays_until_it_is_removed) {
   EXPECT_TRUE(producer.list().empty());
 }
 
-TEST_F(sharing, two_users_of_one_process_have_one_lease) {
+TEST_F(sharing, users_of_one_process_share_a_lease) {
   client producer = connect();
   client consumer = connect();
   segment written = producer.create("w", host(4096));
@@ -118,14 +118,14 @@ TEST_F(sharing, two_users_of_one_process_have_one_lease) {
   EXPECT_EQ(first->data(), second.data());
   EXPECT_EQ(producer.stat("w").leases, 2U);
   first.reset();
-  static_cast<void>(consumer.list());  // what was sent before it has been read
+  static_cast<void>(consumer.list());  // earlier messages have been read
   EXPECT_EQ(producer.stat("w").leases, 2U);
   second.reset();
   static_cast<void>(consumer.list());
   EXPECT_EQ(producer.stat("w").leases, 1U);
 }
 
-TEST_F(sharing, open_waits_for_the_name) {
+TEST_F(sharing, open_waits_for_name) {
   client producer = connect();
   client consumer = connect();
   auto waiting = std::async(std::launch::async,
@@ -135,7 +135,7 @@ TEST_F(sharing, open_waits_for_the_name) {
   EXPECT_EQ(waiting.get(), 8192U);
 }
 
-TEST_F(sharing, open_of_a_name_that_does_not_come_says_how_to_see_what_there_is) {
+TEST_F(sharing, open_of_missing_name_suggests_ls) {
   client producer = connect();
   segment written = producer.create("w/llama2", host(4096));
   written.publish();
@@ -149,7 +149,7 @@ TEST_F(sharing, open_of_a_name_that_does_not_come_says_how_to_see_what_there_is)
   }
 }
 
-TEST_F(sharing, a_segment_of_many_chunks_is_one_range) {
+TEST_F(sharing, many_chunks_map_contiguously) {
   client producer = connect();
   client consumer = connect();
   const std::uint64_t page = base::host_page_bytes();
@@ -168,7 +168,7 @@ TEST_F(sharing, a_segment_of_many_chunks_is_one_range) {
   }
 }
 
-TEST_F(sharing, only_what_may_be_written_gives_a_pointer_for_writing) {
+TEST_F(sharing, mutable_data_requires_read_write) {
   client producer = connect();
   segment written = producer.create("kv", host(4096));
   EXPECT_EQ(written.mutable_data(), written.data());
@@ -191,7 +191,7 @@ TEST_F(sharing, only_what_may_be_written_gives_a_pointer_for_writing) {
   EXPECT_EQ(segment_view().data(), nullptr);
 }
 
-// ---- waits that are stopped ----
+// ---- stopped waits ----
 
 errc code_of_stopped(const std::function<void(std::stop_token)>& wait) {
   std::stop_source source;
@@ -211,7 +211,7 @@ errc code_of_stopped(const std::function<void(std::stop_token)>& wait) {
   return code;
 }
 
-TEST_F(sharing, every_wait_ends_when_it_is_asked_to_stop) {
+TEST_F(sharing, stop_ends_every_wait) {
   client user = connect();
   EXPECT_EQ(code_of_stopped([&](std::stop_token stop) {
               static_cast<void>(user.open("kv", {.timeout = forever, .stop = std::move(stop)}));
@@ -232,17 +232,17 @@ TEST_F(sharing, every_wait_ends_when_it_is_asked_to_stop) {
     EXPECT_EQ(events.next(forever, stop), std::nullopt);
     EXPECT_TRUE(stop.stop_requested());
   }));
-  // The broker hears of it, and the client goes on.
+  // The broker drops the open, and the client stays usable.
   EXPECT_TRUE(eventually([&] { return broker_->statistics().waiting_opens == 0; }, 5s));
   segment made = user.create("kv", host(4096));
   made.publish();
   std::stop_source stopped;
   stopped.request_stop();
-  EXPECT_EQ(user.open("kv", {.stop = stopped.get_token()}).size_bytes(), 4096U) << "it is there";
+  EXPECT_EQ(user.open("kv", {.stop = stopped.get_token()}).size_bytes(), 4096U) << "it exists";
   EXPECT_TRUE(events.next(5s));
 }
 
-TEST_F(sharing, open_many_gives_what_was_there_when_it_was_stopped) {
+TEST_F(sharing, stopped_open_many_returns_found_names) {
   client producer = connect();
   segment made = producer.create("there", host(4096));
   made.publish();
@@ -261,8 +261,8 @@ TEST_F(sharing, open_many_gives_what_was_there_when_it_was_stopped) {
   EXPECT_TRUE(eventually([&] { return broker_->statistics().waiting_opens == 0; }, 5s));
 }
 
-// Whichever comes first, an open has a segment or was cancelled, and no lease is left over.
-TEST_F(sharing, stops_and_answers_that_cross_leave_nothing) {
+// In either order, an open gets a segment or is cancelled, and no lease is left.
+TEST_F(sharing, stop_racing_answer_leaves_no_lease) {
   client producer = connect();
   client user = connect();
   int opened = 0;
@@ -288,8 +288,8 @@ TEST_F(sharing, stops_and_answers_that_cross_leave_nothing) {
   EXPECT_EQ(broker_->statistics().waiting_opens, 0U);
 }
 
-// As a tensor's deleter does, on any thread.
-TEST_F(sharing, a_view_keeps_mapping_and_lease_when_the_segment_and_the_client_are_gone) {
+// As a tensor's deleter, on any thread.
+TEST_F(sharing, view_keeps_mapping_and_lease) {
   client producer = connect();
   segment written = producer.create("kv", host(4096));
   written.fill(std::byte{7});
@@ -313,7 +313,7 @@ TEST_F(sharing, a_view_keeps_mapping_and_lease_when_the_segment_and_the_client_a
   EXPECT_TRUE(eventually([&] { return producer.stat("kv").leases == 1; }, 5s));
 }
 
-TEST_F(sharing, open_many_gives_a_result_for_each_name) {
+TEST_F(sharing, open_many_returns_result_per_name) {
   client producer = connect();
   std::vector<segment> made;
   std::vector<std::string> names;
@@ -343,7 +343,7 @@ TEST_F(sharing, open_many_gives_a_result_for_each_name) {
   }
 }
 
-TEST_F(sharing, the_creator_hears_of_opens_and_of_the_last_release) {
+TEST_F(sharing, creator_gets_opened_and_released_events) {
   client producer = connect();
   client consumer = connect();
   subscription heard = producer.subscribe("w");
@@ -360,7 +360,7 @@ TEST_F(sharing, the_creator_hears_of_opens_and_of_the_last_release) {
   }
 }
 
-TEST_F(sharing, after_the_broker_died_mappings_stay_and_the_client_goes_on) {
+TEST_F(sharing, mappings_and_client_survive_broker) {
   client producer = connect();
   segment written = producer.create("w", host(4096, lifetime::persistent));
   written.publish();
@@ -378,7 +378,7 @@ TEST_F(sharing, after_the_broker_died_mappings_stay_and_the_client_goes_on) {
   EXPECT_EQ(written.state(), segment_state::broker_gone);
 }
 
-TEST_F(sharing, a_dropped_client_leaves_a_line_that_says_who_and_why) {
+TEST_F(sharing, dropped_client_is_logged_with_reason) {
   std::mutex mutex;
   std::vector<std::string> lines;
   set_log_sink([&](log_level, std::string_view text) {
@@ -406,13 +406,13 @@ TEST_F(sharing, a_dropped_client_leaves_a_line_that_says_who_and_why) {
       << found;
 }
 
-/// Readable within that time?
+/// Returns whether it becomes readable within that time.
 bool is_readable(int descriptor, std::chrono::milliseconds within) {
   pollfd waits{descriptor, POLLIN, 0};
   return ::poll(&waits, 1, static_cast<int>(within.count())) == 1;
 }
 
-TEST_F(sharing, an_event_loop_never_waits_inside) {
+TEST_F(sharing, dispatch_never_blocks) {
   client user = connect();
   segment there = user.create("w/there", host(1));
   there.publish();
@@ -431,14 +431,14 @@ TEST_F(sharing, an_event_loop_never_waits_inside) {
   std::vector<std::string> opened;
   const auto open_what_comes = [&](const event& what) {
     if (what.kind == event_kind::published) {
-      opened.push_back(user.open(what.name).name());  // which may call the library
+      opened.push_back(user.open(what.name).name());  // handlers may call the library
     }
   };
   EXPECT_GE(events.dispatch(open_what_comes), 1U);
   EXPECT_EQ(opened, std::vector<std::string>{"w/new"});
 }
 
-TEST_F(sharing, what_a_handler_throws_is_thrown_on_and_the_others_stay) {
+TEST_F(sharing, handler_exception_is_rethrown_and_other_events_stay) {
   client user = connect();
   subscription events = user.subscribe();
   const int descriptor = events.descriptor();
@@ -457,7 +457,7 @@ TEST_F(sharing, what_a_handler_throws_is_thrown_on_and_the_others_stay) {
   EXPECT_EQ(published.size(), 2U);
 }
 
-TEST_F(sharing, the_end_of_the_broker_wakes_an_event_loop_once) {
+TEST_F(sharing, broker_end_wakes_event_loop_once) {
   client user = connect();
   subscription events = user.subscribe();
   const int descriptor = events.descriptor();
@@ -473,7 +473,7 @@ TEST_F(sharing, the_end_of_the_broker_wakes_an_event_loop_once) {
   EXPECT_FALSE(is_readable(descriptor, 0ms));
 }
 
-TEST_F(sharing, what_is_there_is_told_whole_with_a_subscription) {
+TEST_F(sharing, subscribe_lists_all_existing_segments) {
   client user = connect();
   std::vector<segment> made;
   std::vector<std::string> names;
@@ -491,7 +491,7 @@ TEST_F(sharing, what_is_there_is_told_whole_with_a_subscription) {
   EXPECT_EQ(told, names);
 }
 
-TEST_F(sharing, bad_input_is_an_error_and_changes_nothing) {
+TEST_F(sharing, invalid_input_is_refused_without_effect) {
   client user = connect();
   EXPECT_EQ(code_of([&] { static_cast<void>(user.create("", host(1))); }), errc::invalid_argument);
   EXPECT_EQ(code_of([&] { static_cast<void>(user.create(std::string(256, 'x'), host(1))); }),

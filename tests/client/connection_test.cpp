@@ -34,7 +34,7 @@ using gpushm_testing::eventually;
 using gpushm_testing::patience;
 using gpushm_tests::scripted_broker;
 
-/// The lines that the library logs while it lives.
+/// Collects the library's log lines during its lifetime.
 class logged_lines {
  public:
   logged_lines() {
@@ -64,8 +64,8 @@ std::vector<std::uint64_t> counted(std::size_t count) {
   return result;
 }
 
-// As when other threads add between the one that fills the list and the one that sends it.
-TEST(open_reports, give_no_more_at_once_than_a_report_may_have) {
+// As if other threads add values after the list is full and before it is sent.
+TEST(open_reports, take_at_most_one_report) {
   open_reports reports;
   for (std::uint64_t i = 0; i < 2 * wire::max_batch + 5; ++i) {
     reports.add_latency(i);
@@ -93,11 +93,11 @@ TEST(open_reports, give_no_more_at_once_than_a_report_may_have) {
   EXPECT_EQ(cached, 1U);
 }
 
-TEST(open_reports, are_due_a_second_after_the_first_and_at_once_when_full) {
+TEST(open_reports, due_after_a_second_or_when_full) {
   open_reports reports;
   EXPECT_FALSE(reports.due());
   reports.add_cached();
-  EXPECT_FALSE(reports.due()) << "what the cache answered wakes nobody";
+  EXPECT_FALSE(reports.due()) << "cached opens make no report due";
   EXPECT_TRUE(reports.add_latency(1));
   EXPECT_GT(*reports.due(), std::chrono::steady_clock::now());
   for (std::size_t i = 0; i < wire::max_batch - 2; ++i) {
@@ -107,7 +107,7 @@ TEST(open_reports, are_due_a_second_after_the_first_and_at_once_when_full) {
   EXPECT_LE(*reports.due(), std::chrono::steady_clock::now());
 }
 
-TEST(open_reports, are_bounded_when_nobody_takes_them) {
+TEST(open_reports, are_bounded_when_not_taken) {
   open_reports reports;
   for (std::size_t i = 0; i < open_reports::max_kept + 1000; ++i) {
     reports.add_latency(i);
@@ -126,7 +126,7 @@ class connected : public testing::Test {
   connected() { broker_.emplace(broker::start({.socket_path = path_})); }
 
   std::shared_ptr<connection> connect() { return connection::establish(path_, patience(10s)); }
-  /// Publishes memory that stays its exporter's, so that each open asks `exporter`.
+  /// Publishes memory bound to `exporter`, so that each open sends it a question.
   static gpushm::generation publish_bound(connection& exporter, const std::string& name) {
     wire::reserve wanted{name, 4096, 4096, {device_kind::gpu, "GPU-x", "", 0}, 0};
     wanted.backend = backend::cuda_ipc;
@@ -144,9 +144,9 @@ class connected : public testing::Test {
   std::optional<broker> broker_;
 };
 
-// The numbers of many threads meet in one report: a list that is longer than the broker accepts
-// would end the connection.
-TEST_F(connected, threads_that_report_at_once_are_not_taken_for_a_violation) {
+// Values of many threads go into one report: a list longer than the broker accepts would end the
+// connection.
+TEST_F(connected, concurrent_reports_are_no_violation) {
   constexpr std::uint64_t threads = 8;
   constexpr std::uint64_t each = 40'000;
   const auto client = connect();
@@ -171,12 +171,12 @@ TEST_F(connected, threads_that_report_at_once_are_not_taken_for_a_violation) {
   static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
 }
 
-TEST_F(connected, what_ended_it_is_in_the_errors_and_in_the_log) {
+TEST_F(connected, reason_of_end_is_in_errors_and_log) {
   logged_lines lines;
   const auto client = connect();
   try {
     static_cast<void>(client->request(wire::done{}, {"test", "x"}, deadline_after(20s)));
-    FAIL() << "a client may not say done";
+    FAIL() << "a client must not send done";
   } catch (const error& why) {
     EXPECT_EQ(why.code(), errc::protocol_error);
   }
@@ -200,12 +200,14 @@ TEST_F(connected, what_ended_it_is_in_the_errors_and_in_the_log) {
   EXPECT_TRUE(eventually(has_line, 10s));
 }
 
-TEST(dropped, by_a_broker_that_names_no_request_still_says_why) {
+TEST(dropped, failure_without_request_has_reason) {
   scripted_broker broker([](const wire::message& asked) {
     std::vector<scripted_broker::reply> replies;
     if (std::holds_alternative<wire::list>(asked.body)) {
       replies.push_back(
-          {{0, wire::failure{0, errc::protocol_error, "the packet is odd", "mend it"}}, {}, true});
+          {{0, wire::failure{0, errc::protocol_error, "the packet is malformed", "fix it"}},
+           {},
+           true});
     }
     return replies;
   });
@@ -217,16 +219,16 @@ TEST(dropped, by_a_broker_that_names_no_request_still_says_why) {
     EXPECT_EQ(why.code(), errc::broker_gone);
     EXPECT_EQ(why.cause(),
               "the broker at " + broker.socket_path() +
-                  " has ended this connection: the packet is odd (mend it)");
+                  " has ended this connection: the packet is malformed (fix it)");
   }
 }
 
-// A sender that waits for room in the socket holds up no other one, whose deadline may be earlier.
-TEST(senders, wait_each_until_its_own_deadline) {
+// A sender that waits for room in the socket does not block others with earlier deadlines.
+TEST(senders, wait_until_their_own_deadlines) {
   std::promise<void> go_on;
   auto held = go_on.get_future().share();
   scripted_broker broker([held](const wire::message& asked) {
-    held.wait();  // and reads nothing
+    held.wait();  // without reading
     std::vector<scripted_broker::reply> replies;
     if (std::holds_alternative<wire::list>(asked.body)) {
       replies.push_back({{asked.id, wire::listing{}}});
@@ -247,7 +249,7 @@ TEST(senders, wait_each_until_its_own_deadline) {
     }
   }
   ASSERT_TRUE(full);
-  // What answers those that have given up is dropped.
+  // Answers to requests that timed out are dropped.
   std::jthread patient(
       [&] { EXPECT_TRUE(std::holds_alternative<wire::listing>(ask(patience(20s)).body)); });
   std::this_thread::sleep_for(100ms);
@@ -259,9 +261,9 @@ TEST(senders, wait_each_until_its_own_deadline) {
   go_on.set_value();
 }
 
-// ---- a successor ----
+// ---- reconnecting ----
 
-/// Asks the broker, and says what came of it.
+/// Sends a request and returns its error, if any.
 std::optional<errc> list_with(client& of) {
   try {
     static_cast<void>(of.list());
@@ -271,9 +273,9 @@ std::optional<errc> list_with(client& of) {
   return std::nullopt;
 }
 
-// One thread connects again, for as long as `timeout` says; the others wait for it until their
-// requests' deadlines.
-TEST_F(connected, threads_that_meet_a_reconnect_wait_until_their_own_deadlines) {
+// One thread reconnects, for as long as `timeout`; the others wait for it until their requests'
+// deadlines.
+TEST_F(connected, threads_during_reconnect_wait_until_their_own_deadlines) {
   auto all = client::connect(
       {.socket_path = path_, .timeout = patience(20s), .request_timeout = patience(1s)});
   broker_.reset();
@@ -289,7 +291,7 @@ TEST_F(connected, threads_that_meet_a_reconnect_wait_until_their_own_deadlines) 
     });
   }
   EXPECT_TRUE(eventually([&] { return timed_out == others; }, 10s))
-      << timed_out << " did not wait for the deadline of the one that connects";
+      << timed_out << " threads did not wait for the connecting thread's deadline";
   EXPECT_EQ(answered, 0);
   broker_.emplace(broker::start({.socket_path = path_}));
   asking.clear();
@@ -298,7 +300,7 @@ TEST_F(connected, threads_that_meet_a_reconnect_wait_until_their_own_deadlines) 
   EXPECT_EQ(list_with(all), std::nullopt);
 }
 
-TEST_F(connected, threads_that_meet_a_reconnect_use_its_connection) {
+TEST_F(connected, threads_during_reconnect_share_the_new_connection) {
   auto all = client::connect(
       {.socket_path = path_, .timeout = patience(20s), .request_timeout = patience(20s)});
   broker_.reset();
@@ -314,16 +316,16 @@ TEST_F(connected, threads_that_meet_a_reconnect_use_its_connection) {
 
 // ---- log lines ----
 
-// Logged by the worker while it answers for the exporter.
-TEST_F(connected, log_lines_come_to_a_sink_that_asks_the_same_connection) {
+// The worker logs them while it answers for the exporter.
+TEST_F(connected, log_sink_may_use_the_same_connection) {
   ::alarm(120);  // instead of a deadlock
   const auto exporter = connect();
   const auto importer = connect();
   exporter->worker().answer_for(publish_bound(*exporter, "bound"),
-                                []() -> bool { throw std::runtime_error("this answer is odd"); });
+                                []() -> bool { throw std::runtime_error("this answer failed"); });
   std::promise<std::size_t> heard;
   set_log_sink([&](log_level, std::string_view text) {
-    if (text == "this answer is odd") {
+    if (text == "this answer failed") {
       const auto got = exporter->request(wire::list{}, {"list", {}}, deadline_after(20s));
       heard.set_value(std::get<wire::listing>(got.body).segments.size());
     }
@@ -345,12 +347,12 @@ struct flood {
 };
 class confirmations : public connected, public testing::WithParamInterface<flood> {};
 
-/// An exporter has two seconds for all of them, which are too few for a thousand where sanitizers
-/// count each access.
+/// An exporter has two seconds for all of them, which is too short for a thousand where sanitizers
+/// check each access.
 constexpr std::size_t many_names = base::under_sanitizer ? 250 : 1'000;
 
-// Each side's socket holds 277 small packets. An exporter that wrote before it read would stop.
-TEST_P(confirmations, of_many_opens_at_once_all_arrive) {
+// Each side's socket queues 277 small packets. An exporter that wrote before it read would block.
+TEST_P(confirmations, of_many_concurrent_opens_all_arrive) {
   const auto exporter = connect();
   const auto shared = publish_bound(*exporter, "kv");
   std::once_flag stalled;
@@ -381,7 +383,7 @@ TEST_P(confirmations, of_many_opens_at_once_all_arrive) {
   }
   EXPECT_EQ(answered, GetParam().importers * GetParam().names);
   EXPECT_EQ(opened, answered);
-  // And it goes on answering.
+  // It still answers.
   const auto begin = std::chrono::steady_clock::now();
   static_cast<void>(
       importers.front()->open(wire::open{"kv", 0, 0}, {"open", "kv"}, deadline_after(20s)));
@@ -391,8 +393,8 @@ INSTANTIATE_TEST_SUITE_P(both,
                          confirmations,
                          testing::Values(flood{5, 128}, flood{8, 128}, flood{4, many_names}));
 
-// Of nonsense: nothing is mapped, and yet it is under way.
-TEST(offers_under_way, are_waited_for_until_they_are_settled) {
+// Invalid offers: nothing is mapped, but they are pending.
+TEST(pending_offers, wait_until_settled) {
   const auto soon = [] { return std::chrono::steady_clock::now() + 50ms; };
   EXPECT_FALSE(offers::wait_for_others(soon()));
   const open_options options;
@@ -400,7 +402,7 @@ TEST(offers_under_way, are_waited_for_until_they_are_settled) {
   offers second(options);
   const auto nonsense = [] { return answer{wire::waiting{0, wire::segment{}, {}, {}}}; };
   first->map(nonsense(), "kv");
-  EXPECT_FALSE(offers::wait_for_others(soon())) << "not by then";
+  EXPECT_FALSE(offers::wait_for_others(soon())) << "not settled in time";
   auto waits =
       std::async(std::launch::async, [] { return offers::wait_for_others(deadline_after(20s)); });
   EXPECT_EQ(waits.wait_for(50ms), std::future_status::timeout);
@@ -408,10 +410,10 @@ TEST(offers_under_way, are_waited_for_until_they_are_settled) {
   first.reset();
   second.settle({});
   EXPECT_TRUE(waits.get());
-  EXPECT_FALSE(offers::wait_for_others(soon())) << "there are none";
+  EXPECT_FALSE(offers::wait_for_others(soon())) << "none are pending";
 }
 
-/// What a worker says of lists.
+/// Replies of a worker to lists of questions.
 class answering : public testing::Test {
  protected:
   answering()
@@ -437,7 +439,7 @@ class answering : public testing::Test {
   lease_worker worker_;
 };
 
-TEST_F(answering, is_one_list_for_a_list_and_asks_once_for_each_memory) {
+TEST_F(answering, one_list_per_list_and_one_check_per_memory) {
   std::atomic<int> asked{0};
   worker_.answer_for(7, [&] { return ++asked != 0; });
   worker_.answer_for(8, [] { return false; });
@@ -465,7 +467,7 @@ TEST_F(answering, does_not_wait_for_a_slow_driver) {
   EXPECT_EQ(said()[1].questions, std::vector<std::uint64_t>{3});
 }
 
-TEST_F(answering, is_bounded_by_lists_that_are_taken_whole_or_not_at_all) {
+TEST_F(answering, queue_is_bounded_in_whole_lists) {
   std::promise<void> go;
   worker_.answer_for(1, [busy = go.get_future().share()] {
     busy.wait();
@@ -487,7 +489,7 @@ TEST_F(answering, is_bounded_by_lists_that_are_taken_whole_or_not_at_all) {
   EXPECT_GE(answers, taken * wire::max_batch);
 }
 
-/// Mappings whose end takes the driver 100 ms each.
+/// Mappings that the driver takes 100 ms each to unmap.
 class slow_listener final : public lease_listener {
  public:
   bool end_lost(gpushm::generation /*of*/) noexcept override {
@@ -500,7 +502,7 @@ class slow_listener final : public lease_listener {
   std::atomic<int> ended_{0};
 };
 
-TEST_F(connected, an_exporter_confirms_while_its_mappings_end) {
+TEST_F(connected, exporter_confirms_while_mappings_end) {
   const auto exporter = connect();
   const auto importer = connect();
   slow_listener listener;
@@ -513,11 +515,11 @@ TEST_F(connected, an_exporter_confirms_while_its_mappings_end) {
   const auto begin = std::chrono::steady_clock::now();
   static_cast<void>(importer->open(wire::open{"kv", 0, 0}, {"open", "kv"}, deadline_after(20s)));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, patience(1500ms));
-  EXPECT_LT(listener.ended(), 40) << "the test looked too late";
+  EXPECT_LT(listener.ended(), 40) << "the test checked too late";
   exporter->worker().set_listener(nullptr);
 }
 
-/// How often the connections' threads of this process have slept so far.
+/// How often the threads of this process's connections have slept so far.
 std::uint64_t sleeps_of_threads() {
   std::uint64_t sum = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -533,7 +535,7 @@ std::uint64_t sleeps_of_threads() {
   return sum;
 }
 
-TEST_F(connected, its_thread_does_not_poll_while_a_caller_waits) {
+TEST_F(connected, thread_sleeps_while_a_caller_waits) {
   const auto client = connect();
   auto waiting = std::async(std::launch::async, [&] {
     const answer got =
@@ -541,7 +543,7 @@ TEST_F(connected, its_thread_does_not_poll_while_a_caller_waits) {
     EXPECT_TRUE(std::holds_alternative<wire::failure>(got.body));
   });
   std::this_thread::sleep_for(100ms);
-  client->opened_in(1us);  // the thread wakes
+  client->opened_in(1us);  // wakes the thread
   std::this_thread::sleep_for(100ms);
   const auto before = sleeps_of_threads();
   std::this_thread::sleep_for(500ms);
@@ -550,7 +552,7 @@ TEST_F(connected, its_thread_does_not_poll_while_a_caller_waits) {
   waiting.get();
 }
 
-TEST_F(connected, events_arrive_while_callers_ask) {
+TEST_F(connected, events_arrive_during_requests) {
   class counting final : public event_sink {
    public:
     void deliver(event /*what*/) override { ++events_; }

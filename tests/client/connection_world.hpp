@@ -18,7 +18,8 @@
 
 namespace gpushm::broker_detail::testing_world {
 
-/// Connections of a hub to peers in this process, which take turns. Closes are recorded.
+/// Connections of a hub to peers in this process, each handled in turns. Records the ends of the
+/// connections.
 class connection_test : public testing::Test, protected connection_ender {
  protected:
   explicit connection_test(const core::limits& bounds = {})
@@ -38,7 +39,7 @@ class connection_test : public testing::Test, protected connection_ender {
     });
   }
 
-  /// Called in a connection's turn.
+  /// The work of a connection in its turn.
   virtual void step(connection& /*of*/) {}
 
   void close(connection& gone) override {
@@ -65,7 +66,7 @@ class connection_test : public testing::Test, protected connection_ender {
     return *made;
   }
 
-  /// Reads up to `most` messages on the peer's side, answers before events.
+  /// Reads up to `most` queued messages of the peer, answers before events.
   std::vector<wire::message> read(const connection& of, std::size_t most = 1'000'000) {
     std::vector<wire::message> result;
     for (const int socket : {peers_[of.number].get(), event_peers_[of.number].get()}) {

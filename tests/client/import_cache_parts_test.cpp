@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The import cache with mappings made by hand, of GPUs that are not there, and the events that tell
-// it to let go.
+// The import cache with mappings created by the test, of GPUs that do not exist, and the events
+// that make it drop them.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -29,7 +29,7 @@ using gpushm_testing::eventually;
 
 constexpr std::uint64_t mebibyte = 1ULL << 20U;
 
-/// Counts the memory that is mapped.
+/// Counts the mapped memory.
 class counted_region final : public memory::region {
  public:
   explicit counted_region(std::atomic<int>& alive, std::function<void()> on_end = {})
@@ -55,10 +55,10 @@ class counted_region final : public memory::region {
   std::function<void()> on_end_;
 };
 
-/// Segments that the broker knows, told to be on GPUs.
-class cache_of : public testing::Test {
+/// Segments of a broker, with made-up GPUs.
+class import_cache_parts : public testing::Test {
  protected:
-  cache_of() {
+  import_cache_parts() {
     options_.socket_path = directory_ / "socket";
     broker_.emplace(broker::start(options_));
     producer_.emplace(client::connect({.socket_path = options_.socket_path}));
@@ -76,7 +76,7 @@ class cache_of : public testing::Test {
   void limit(std::uint64_t bytes, std::uint64_t entries) {
     cache_ = std::make_shared<lease_table>(cache_bounds{bytes, entries});
   }
-  /// A used mapping of a new segment on `home` for `user`; "" is the host.
+  /// Creates a used mapping of a new segment on `home` for `user`; "" is the host.
   std::shared_ptr<mapping> use(const std::string& name,
                                const std::string& home,
                                const std::string& user,
@@ -92,7 +92,7 @@ class cache_of : public testing::Test {
       info.device = {device_kind::gpu, home, "0000:18:00.0", 0};
     }
     info.allocated_bytes = bytes;
-    grant nothing;  // was counted: leases are the test's here
+    grant nothing;  // already counted: the test owns the leases
     const auto lease = cache_->take(connection_, {std::move(info)}, nothing, "open");
     const auto mapped = std::make_shared<mapping>(
         lease,
@@ -108,7 +108,7 @@ class cache_of : public testing::Test {
             std::uint64_t bytes = mebibyte) {
     cache_->release(use(name, home, user, bytes));
   }
-  /// Still there, for that user? Leaves it as the latest used one.
+  /// True if it is cached for that user. Makes it the most recently used one.
   bool has(const std::string& name, const std::string& user) {
     auto found = cache_->find(name, user, access::read);
     if (!found) {
@@ -130,21 +130,21 @@ class cache_of : public testing::Test {
 
 // ---- the last mapping of a peer ----
 
-TEST_F(cache_of, peers_gives_up_the_last_one_of_a_peer_last) {
+TEST_F(import_cache_parts, peers_evicts_last_mapping_of_a_peer_last) {
   limit(~0ULL, 2);
   keep("peer", "GPU-0", "GPU-1");
   keep("host/1", "", "");
   keep("host/2", "", "");
   keep("host/3", "", "");
   EXPECT_EQ(cache_->stats().evictions, 2U);
-  EXPECT_TRUE(has("peer", "GPU-1")) << "the oldest, but the last one of GPU-0's";
+  EXPECT_TRUE(has("peer", "GPU-1")) << "the oldest, but the last one of GPU-0";
   EXPECT_TRUE(has("host/3", ""));
   EXPECT_FALSE(has("host/1", ""));
   EXPECT_FALSE(has("host/2", ""));
   EXPECT_EQ(alive_, 2);
 }
 
-TEST_F(cache_of, peers_gives_up_the_oldest_of_several) {
+TEST_F(import_cache_parts, peers_evicts_oldest_of_several) {
   limit(~0ULL, 2);
   keep("peer/1", "GPU-0", "GPU-1");
   keep("peer/2", "GPU-0", "GPU-1");
@@ -154,19 +154,19 @@ TEST_F(cache_of, peers_gives_up_the_oldest_of_several) {
   EXPECT_TRUE(has("host", ""));
 }
 
-TEST_F(cache_of, peers_counts_those_in_use) {
+TEST_F(import_cache_parts, peers_counts_mappings_in_use) {
   limit(~0ULL, 1);
   const auto used = use("used", "GPU-0", "GPU-1");
   keep("peer", "GPU-0", "GPU-1");
   keep("host", "", "");
-  EXPECT_FALSE(has("peer", "GPU-1")) << "the one in use keeps the GPU's peer access";
+  EXPECT_FALSE(has("peer", "GPU-1")) << "the mapping in use keeps the GPU's peer access";
   EXPECT_TRUE(has("host", ""));
   cache_->release(used);
   EXPECT_FALSE(has("host", "")) << "now it is the last one";
   EXPECT_TRUE(has("used", "GPU-1"));
 }
 
-TEST_F(cache_of, peers_counts_no_mapping_of_a_gpus_own_memory) {
+TEST_F(import_cache_parts, peers_does_not_count_own_memory) {
   limit(~0ULL, 2);
   const auto own = use("own", "GPU-0", "GPU-0");
   keep("peer", "GPU-0", "GPU-1");
@@ -178,14 +178,14 @@ TEST_F(cache_of, peers_counts_no_mapping_of_a_gpus_own_memory) {
   cache_->release(own);
 }
 
-TEST_F(cache_of, peers_tells_gpus_and_size_classes_apart) {
+TEST_F(import_cache_parts, peers_distinguishes_gpus_and_size_classes) {
   limit(~0ULL, 4);
   keep("small/0", "GPU-0", "GPU-2");
   keep("large/0", "GPU-0", "GPU-2", 512 * mebibyte);
   keep("small/1", "GPU-1", "GPU-2", 512 * mebibyte - 1);
   keep("large/1", "GPU-1", "GPU-2", 512 * mebibyte);
   keep("large/2", "GPU-1", "GPU-2", 1024 * mebibyte);
-  EXPECT_FALSE(has("large/1", "GPU-2")) << "the only one that has a later one of its kind";
+  EXPECT_FALSE(has("large/1", "GPU-2")) << "the only one with a newer one of its class";
   for (const char* name : {"small/0", "large/0", "small/1", "large/2"}) {
     EXPECT_TRUE(has(name, "GPU-2")) << name;
   }
@@ -193,7 +193,7 @@ TEST_F(cache_of, peers_tells_gpus_and_size_classes_apart) {
   EXPECT_EQ(cache_->stats().kept_bytes, (1 + 512 + 512 + 1024) * mebibyte - 1);
 }
 
-TEST_F(cache_of, peers_gives_up_even_the_last_ones_rather_than_its_limits) {
+TEST_F(import_cache_parts, peers_limits_apply_to_last_mappings) {
   limit(~0ULL, 2);
   keep("peer/0", "GPU-0", "GPU-9");
   keep("peer/1", "GPU-1", "GPU-9");
@@ -204,7 +204,7 @@ TEST_F(cache_of, peers_gives_up_even_the_last_ones_rather_than_its_limits) {
   EXPECT_EQ(cache_->stats().kept_entries, 2U);
 }
 
-TEST_F(cache_of, peers_is_counted_anew_after_it_was_given_up) {
+TEST_F(import_cache_parts, peers_counts_again_after_eviction) {
   limit(~0ULL, 2);
   keep("peer", "GPU-0", "GPU-1");
   cache_->trim();
@@ -216,9 +216,9 @@ TEST_F(cache_of, peers_is_counted_anew_after_it_was_given_up) {
   EXPECT_TRUE(has("peer/2", "GPU-1"));
 }
 
-// ---- words ----
+// ---- keys ----
 
-TEST_F(cache_of, words_are_told_apart_and_may_lead_to_one_mapping) {
+TEST_F(import_cache_parts, keys_are_distinct_and_may_share_a_mapping) {
   limit(~0ULL, 8);
   const auto mapped = use("w", "GPU-0", "GPU-1");
   cache_->keep(mapped, "1");
@@ -234,9 +234,9 @@ TEST_F(cache_of, words_are_told_apart_and_may_lead_to_one_mapping) {
   EXPECT_TRUE(has("w", "1"));
 }
 
-TEST_F(cache_of, words_of_mappings_that_are_gone_lead_nowhere) {
+TEST_F(import_cache_parts, keys_of_ended_mappings_find_nothing) {
   limit(~0ULL, 1);
-  for (int i = 0; i < 200; ++i) {  // past the number at which words are swept
+  for (int i = 0; i < 200; ++i) {  // past the number at which keys are swept
     keep("w/" + std::to_string(i), "", "");
   }
   EXPECT_EQ(alive_, 1);
@@ -246,15 +246,15 @@ TEST_F(cache_of, words_of_mappings_that_are_gone_lead_nowhere) {
   EXPECT_TRUE(has("w/199", ""));
 }
 
-TEST_F(cache_of, words_are_the_latest_mappings_also_once_the_former_ends) {
+TEST_F(import_cache_parts, keys_find_latest_mapping_after_former_ends) {
   limit(~0ULL, 8);
   const auto former = use("w", "GPU-0", "GPU-1");
   producer_->remove("w");
-  EXPECT_FALSE(has("w", "GPU-1")) << "it is removed";
+  EXPECT_FALSE(has("w", "GPU-1")) << "its segment was removed";
   const auto latest = use("w", "GPU-0", "GPU-1");
   cache_->release(former);
   EXPECT_TRUE(has("w", "GPU-1"));
-  cache_->keep(former, "GPU-1");  // a user that was under way all the time
+  cache_->keep(former, "GPU-1");  // by a user that was still using it
   cache_->keep(latest, "GPU-1");
   cache_->release(former);
   EXPECT_TRUE(has("w", "GPU-1"));
@@ -263,7 +263,7 @@ TEST_F(cache_of, words_are_the_latest_mappings_also_once_the_former_ends) {
   EXPECT_EQ(cache_->stats().kept_entries, 1U);
 }
 
-TEST_F(cache_of, words_may_be_longer_than_any_name) {
+TEST_F(import_cache_parts, keys_may_exceed_name_length) {
   limit(~0ULL, 8);
   keep("w", "GPU-0", "GPU-1");
   const std::string device(5'000, 'd');
@@ -276,7 +276,7 @@ TEST_F(cache_of, words_may_be_longer_than_any_name) {
 
 // ---- slow drivers ----
 
-TEST_F(cache_of, slow_drivers_keeps_no_hit_waiting_while_a_mapping_ends) {
+TEST_F(import_cache_parts, slow_driver_does_not_delay_hits) {
   limit(~0ULL, 8);
   const auto other = use("other", "", "");
   keep("kept", "", "");
@@ -306,7 +306,7 @@ TEST_F(cache_of, slow_drivers_keeps_no_hit_waiting_while_a_mapping_ends) {
     const int alive = alive_;
     EXPECT_TRUE(has("other", ""));
     EXPECT_EQ(cache_->stats().used_entries, 1U);
-    EXPECT_EQ(alive_, alive) << "it is still ending";
+    EXPECT_EQ(alive_, alive) << "it is still being unmapped";
     may_end.set_value();
     ender.get();
     EXPECT_EQ(alive_, alive - 1);
@@ -316,7 +316,7 @@ TEST_F(cache_of, slow_drivers_keeps_no_hit_waiting_while_a_mapping_ends) {
 
 // ---- lost leases ----
 
-TEST_F(cache_of, lost_leases_lets_go_of_them_alone) {
+TEST_F(import_cache_parts, lost_leases_drops_only_lost) {
   limit(~0ULL, 8);
   keep("a", "", "");
   keep("b", "", "");
@@ -329,7 +329,7 @@ TEST_F(cache_of, lost_leases_lets_go_of_them_alone) {
     }
   };
   end_all(a);
-  EXPECT_EQ(alive_, 3) << "it is still there: the event was of before";
+  EXPECT_EQ(alive_, 3) << "still cached: the event was older";
   producer_->remove("a");
   producer_->remove("b");
   producer_->remove("c");
@@ -337,12 +337,12 @@ TEST_F(cache_of, lost_leases_lets_go_of_them_alone) {
   EXPECT_EQ(alive_, 2);
   EXPECT_EQ(cache_->stats().kept_entries, 1U);
   end_all(a);
-  EXPECT_EQ(alive_, 1) << "the one in use";
+  EXPECT_EQ(alive_, 1) << "the mapping in use";
   cache_->release(used);
   EXPECT_EQ(cache_->stats().kept_entries, 0U);
 }
 
-TEST_F(cache_of, lost_leases_looks_at_all_when_events_were_lost) {
+TEST_F(import_cache_parts, lost_events_check_every_lease) {
   limit(~0ULL, 8);
   for (const char* name : {"a", "b", "c"}) {
     keep(name, "", "");
@@ -356,17 +356,17 @@ TEST_F(cache_of, lost_leases_looks_at_all_when_events_were_lost) {
 
 // ---- a slow reader ----
 
-/// A connection that reads when it is told to.
+/// A connection that reads only on request.
 class raw_reader {
  public:
   explicit raw_reader(const std::string& path)
       : socket_(transport::connect_packet_socket(path, 10s)), buffer_(wire::max_packet_bytes) {
-    say({0, wire::hello{}});
+    send({0, wire::hello{}});
     auto first = receive(socket_.get());
     EXPECT_EQ(first.second.size(), 2U);
     events_ = std::move(first.second.at(1));
   }
-  void say(const wire::message& what) {
+  void send(const wire::message& what) {
     EXPECT_EQ(transport::send_packet(socket_.get(), wire::encode(what), {}),
               transport::send_result::sent);
   }
@@ -378,7 +378,7 @@ class raw_reader {
   std::pair<wire::message, std::vector<base::unique_fd>> receive(int socket) {
     for (;;) {
       if (!transport::wait_readable(socket, gpushm_testing::patience(10s))) {
-        throw std::runtime_error("nothing comes");
+        throw std::runtime_error("no packet arrives");
       }
       auto got = transport::receive_packet(socket, buffer_);
       if (got.status == transport::receive_status::would_block) {
@@ -387,7 +387,7 @@ class raw_reader {
       auto message =
           got.status == transport::receive_status::packet ? wire::decode(got.packet) : std::nullopt;
       if (!message) {
-        throw std::runtime_error("no message came");
+        throw std::runtime_error("not a message");
       }
       return {std::move(*message), std::move(got.descriptors)};
     }
@@ -398,7 +398,7 @@ class raw_reader {
   std::vector<std::byte> buffer_;
 };
 
-TEST_F(cache_of, lost_events_are_told_as_one_resync_to_a_holder_that_does_not_read) {
+TEST_F(import_cache_parts, lost_events_become_one_resync_for_slow_reader) {
   limit(0, 0);
   constexpr int count = 2'500;
   raw_reader holder(options_.socket_path);
@@ -408,13 +408,13 @@ TEST_F(cache_of, lost_events_are_told_as_one_resync_to_a_holder_that_does_not_re
     segment made = producer_->create(
         names.back(), {.size_bytes = 4096, .device = "host", .lifetime = lifetime::persistent});
     made.publish();
-    holder.say({static_cast<std::uint64_t>(i + 1), wire::open{names.back(), 0, 0}});
+    holder.send({static_cast<std::uint64_t>(i + 1), wire::open{names.back(), 0, 0}});
     ASSERT_TRUE(std::holds_alternative<wire::opened>(holder.next().body));
   }
-  for (const std::string& name : names) {  // and it does not read
+  for (const std::string& name : names) {  // without reading the events
     producer_->remove(name);
   }
-  int told = 0;
+  int received = 0;
   for (;;) {
     const auto message = holder.next_event();
     ASSERT_EQ(message.id, 0U);
@@ -425,15 +425,15 @@ TEST_F(cache_of, lost_events_are_told_as_one_resync_to_a_holder_that_does_not_re
       break;
     }
     EXPECT_EQ(what.kind, event_kind::removed);
-    EXPECT_EQ(what.name, names.at(static_cast<std::size_t>(told)));
-    ++told;
+    EXPECT_EQ(what.name, names.at(static_cast<std::size_t>(received)));
+    ++received;
   }
-  EXPECT_GE(told, 1'024);
-  EXPECT_LT(told, count) << "events were to be lost";
-  holder.say({9'999, wire::list{}});
+  EXPECT_GE(received, 1'024);
+  EXPECT_LT(received, count) << "some events must be lost";
+  holder.send({9'999, wire::list{}});
   const auto after = holder.next();
   EXPECT_EQ(after.id, 9'999U);
-  EXPECT_FALSE(holder.has_event()) << "one resync, and nothing else";
+  EXPECT_FALSE(holder.has_event()) << "more than one resync";
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client keeps of the segments that it opened, and when it lets go of it. Client and broker
-// in one process, host memory.
+// Which opened segments a client caches, and when it drops them. Client and broker in one process,
+// host memory.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ using gpushm_testing::total;
 constexpr std::uint64_t page = 4096;
 constexpr std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max();
 
-/// Of segments' memory, in this process: of clients and, as descriptors, of the broker.
+/// Mappings of segments' memory in this process: of clients and, as descriptors, of the broker.
 std::size_t chunk_mappings() {
   return count_mappings(::getpid(), "memfd:gpushm-chunk");
 }
@@ -45,11 +45,11 @@ std::size_t chunk_descriptors() {
   return total(count_descriptors(::getpid()), "memfd:gpushm-chunk");
 }
 
-/// Sets a variable as long as it lives.
+/// Sets a variable during its lifetime.
 class variable {
  public:
   variable(const char* name, const char* value) : name_(name) {
-    EXPECT_EQ(::getenv(name), nullptr) << "the caller's environment would decide this test";
+    EXPECT_EQ(::getenv(name), nullptr) << "the caller's environment would affect this test";
     ::setenv(name, value, 1);
   }
   variable(const variable&) = delete;
@@ -75,13 +75,13 @@ std::string error_of(Call&& call, errc expected) {
 class caching : public testing::Test {
  protected:
   caching() : mappings_(count_of_mappings()) {
-    static_cast<void>(base::life_pipe());  // the process's own, from the first connection on
+    static_cast<void>(base::life_pipe());  // opened once per process, by the first connection
     descriptors_ = total(count_descriptors(::getpid()));
     options_.socket_path = directory_ / "socket";
     broker_.emplace(broker::start(options_));
     producer_.emplace(connect());
   }
-  /// Nothing is left of whatever the test did.
+  /// Nothing is left after the test.
   void TearDown() override {
     producer_.reset();
     broker_.reset();
@@ -95,7 +95,7 @@ class caching : public testing::Test {
   client connect(const cache_options& cache = {}) {
     return client::connect({.socket_path = options_.socket_path, .cache = cache});
   }
-  /// A persistent segment that nobody here uses, its first bytes being its generation.
+  /// Creates a persistent segment without users here, whose first bytes are its generation.
   gpushm::generation make(const std::string& name, std::uint64_t size = page) {
     segment made = producer_->create(
         name, {.size_bytes = size, .device = "host", .lifetime = lifetime::persistent});
@@ -131,7 +131,7 @@ class caching : public testing::Test {
 
 // ---- hits ----
 
-TEST_F(caching, gives_a_second_open_what_the_first_one_has) {
+TEST_F(caching, second_open_shares_first_mapping) {
   const auto generation = make("w");
   client user = connect();
   const segment first = user.open("w");
@@ -150,7 +150,7 @@ TEST_F(caching, gives_a_second_open_what_the_first_one_has) {
   EXPECT_EQ(leases("w"), 1U);
   EXPECT_EQ(chunk_mappings(), 1U);
 
-  // Another access is another mapping, on the same lease.
+  // Another access needs another mapping, on the same lease.
   const segment writable = user.open("w", {.access = access::read_write});
   EXPECT_NE(writable.data(), first.data());
   EXPECT_EQ(user.cache_stats().misses, 2U);
@@ -159,7 +159,7 @@ TEST_F(caching, gives_a_second_open_what_the_first_one_has) {
   EXPECT_EQ(leases("w"), 1U);
 }
 
-TEST_F(caching, keeps_a_persistent_segment_after_its_last_user) {
+TEST_F(caching, keeps_persistent_segment_after_last_user) {
   const auto generation = make("w");
   client user = connect();
   segment first = user.open("w");
@@ -174,7 +174,7 @@ TEST_F(caching, keeps_a_persistent_segment_after_its_last_user) {
   EXPECT_EQ(user.cache_stats().kept_entries, 1U);
   EXPECT_EQ(user.cache_stats().kept_bytes, page);
   EXPECT_EQ(chunk_mappings(), 1U);
-  static_cast<void>(user.list());  // a release would have been read before it
+  static_cast<void>(user.list());  // earlier releases have been read
   EXPECT_EQ(leases("w"), 1U);
   const segment again = user.open("w");
   EXPECT_EQ(again.data(), data);
@@ -185,25 +185,25 @@ TEST_F(caching, keeps_a_persistent_segment_after_its_last_user) {
   EXPECT_EQ(user.cache_stats().kept_bytes, 0U);
 }
 
-TEST_F(caching, keeps_no_leased_segment) {
+TEST_F(caching, does_not_keep_leased_segment) {
   segment made = producer_->create("kv", {.size_bytes = page, .device = "host"});
   made.publish();
   client user = connect();
   segment first = user.open("kv");
   segment second = user.open("kv");
-  EXPECT_EQ(user.cache_stats().hits, 1U) << "in use it is a hit like any other";
+  EXPECT_EQ(user.cache_stats().hits, 1U) << "a hit while it is in use";
   EXPECT_EQ(leases("kv"), 2U);
   EXPECT_EQ(chunk_mappings(), 2U);
   first.reset();
   second.reset();
-  EXPECT_EQ(chunk_mappings(), 1U) << "the creator's";
+  EXPECT_EQ(chunk_mappings(), 1U) << "the creator's mapping";
   EXPECT_TRUE(leases_become("kv", 1));
   EXPECT_EQ(user.cache_stats().kept_entries, 0U);
   EXPECT_EQ(user.cache_stats().evictions, 0U);
   EXPECT_FALSE(is_hit(user, "kv"));
 }
 
-TEST_F(caching, keeps_what_it_has_beyond_the_client_while_it_is_used) {
+TEST_F(caching, mappings_in_use_outlive_client) {
   const auto generation = make("w");
   std::optional<client> user = connect();
   make("unused");
@@ -213,12 +213,12 @@ TEST_F(caching, keeps_what_it_has_beyond_the_client_while_it_is_used) {
   user.reset();
   EXPECT_EQ(written_in(used), generation);
   used.reset();
-  EXPECT_EQ(chunk_mappings(), 0U) << "nobody would hear that they are removed";
+  EXPECT_EQ(chunk_mappings(), 0U) << "removals would not be reported any more";
   EXPECT_TRUE(leases_become("w", 0));
   EXPECT_TRUE(leases_become("unused", 0));
 }
 
-TEST_F(caching, checks_the_expected_size_on_a_hit_too) {
+TEST_F(caching, checks_expected_size_on_hit) {
   make("w");
   client user = connect();
   const segment used = user.open("w", {.expected_size_bytes = page});
@@ -227,7 +227,7 @@ TEST_F(caching, checks_the_expected_size_on_a_hit_too) {
             "open \"w\": the segment has 4096 bytes, not the expected 5 (expect the size that "
             "`gpushm stat` shows)");
   const auto stats = user.cache_stats();
-  EXPECT_EQ(stats.hits, 0U) << "it asked the broker";
+  EXPECT_EQ(stats.hits, 0U) << "it sent a request to the broker";
   EXPECT_EQ(stats.misses, 2U);
   EXPECT_EQ(stats.used_entries, 1U);
   const segment again = user.open("w", {.expected_size_bytes = page});
@@ -236,7 +236,7 @@ TEST_F(caching, checks_the_expected_size_on_a_hit_too) {
   EXPECT_EQ(leases("w"), 1U);
 }
 
-TEST_F(caching, serves_open_many_name_by_name) {
+TEST_F(caching, open_many_uses_cache_per_name) {
   const auto a = make("a");
   const auto b = make("b");
   const auto c = make("c");
@@ -272,7 +272,7 @@ TEST_F(caching, serves_open_many_name_by_name) {
 
 // ---- limits ----
 
-TEST_F(caching, keeps_so_many_entries_and_the_latest_used_ones) {
+TEST_F(caching, keeps_most_recently_used_entries) {
   for (const char* name : {"a", "b", "c", "d"}) {
     make(name);
   }
@@ -282,7 +282,7 @@ TEST_F(caching, keeps_so_many_entries_and_the_latest_used_ones) {
     const segment b = user.open("b");
     const segment c = user.open("c");
     const segment d = user.open("d");
-    EXPECT_EQ(user.cache_stats().used_entries, 4U) << "what is in use does not count";
+    EXPECT_EQ(user.cache_stats().used_entries, 4U) << "mappings in use do not count";
     EXPECT_EQ(user.cache_stats().evictions, 0U);
   }
   // Destroyed in reverse: d, c, b, a; a and b are left.
@@ -295,17 +295,17 @@ TEST_F(caching, keeps_so_many_entries_and_the_latest_used_ones) {
   EXPECT_EQ(leases("a"), 1U);
 
   EXPECT_TRUE(is_hit(user, "b"));   // now a is the oldest
-  EXPECT_FALSE(is_hit(user, "c"));  // and goes
+  EXPECT_FALSE(is_hit(user, "c"));  // which evicts a
   EXPECT_TRUE(is_hit(user, "b"));
-  EXPECT_FALSE(is_hit(user, "a"));  // c goes
-  EXPECT_FALSE(is_hit(user, "c"));  // b goes, though it was used more often
+  EXPECT_FALSE(is_hit(user, "a"));  // evicts c
+  EXPECT_FALSE(is_hit(user, "c"));  // evicts b, though it was used more often
   EXPECT_TRUE(is_hit(user, "a"));
   EXPECT_FALSE(is_hit(user, "b"));
   EXPECT_EQ(user.cache_stats().evictions, 6U);
   EXPECT_EQ(user.cache_stats().kept_entries, 2U);
 }
 
-TEST_F(caching, keeps_so_many_bytes) {
+TEST_F(caching, limits_bytes) {
   for (const char* name : {"a", "b", "c"}) {
     make(name);
   }
@@ -316,14 +316,14 @@ TEST_F(caching, keeps_so_many_bytes) {
     static_cast<void>(user.open(name));
   }
   EXPECT_EQ(user.cache_stats().kept_bytes, 3 * page);
-  static_cast<void>(user.open("large"));  // a and b go
+  static_cast<void>(user.open("large"));  // evicts a and b
   EXPECT_EQ(user.cache_stats().kept_bytes, 4 * page);
   EXPECT_EQ(user.cache_stats().kept_entries, 2U);
   EXPECT_EQ(user.cache_stats().evictions, 2U);
   EXPECT_TRUE(is_hit(user, "large"));
   EXPECT_TRUE(is_hit(user, "c"));
 
-  // What does not fit alone throws nothing else out.
+  // A mapping that exceeds the limit evicts nothing.
   static_cast<void>(user.open("huge"));
   EXPECT_EQ(user.cache_stats().evictions, 3U);
   EXPECT_EQ(user.cache_stats().kept_bytes, 4 * page);
@@ -332,7 +332,7 @@ TEST_F(caching, keeps_so_many_bytes) {
   EXPECT_EQ(chunk_mappings(), 2U);
 }
 
-TEST_F(caching, never_evicts_what_is_in_use) {
+TEST_F(caching, never_evicts_mappings_in_use) {
   client user = connect({.max_entries = 1});
   make("used");
   const segment used = user.open("used");
@@ -348,7 +348,7 @@ TEST_F(caching, never_evicts_what_is_in_use) {
   EXPECT_EQ(user.open("used").data(), used.data());
 }
 
-TEST_F(caching, keeps_everything_when_there_is_no_limit_and_256_entries_otherwise) {
+TEST_F(caching, default_limit_is_256_entries) {
   std::vector<std::string> names;
   for (int i = 0; i < 300; ++i) {
     names.push_back("w/" + std::to_string(i));
@@ -372,12 +372,12 @@ TEST_F(caching, keeps_everything_when_there_is_no_limit_and_256_entries_otherwis
   EXPECT_EQ(chunk_mappings(), 256U);
 }
 
-TEST_F(caching, keeps_nothing_at_0) {
+TEST_F(caching, limit_0_keeps_nothing) {
   make("w");
   for (const cache_options& none : {cache_options{.max_bytes = 0}, {.max_entries = 0}}) {
     client user = connect(none);
     segment first = user.open("w");
-    EXPECT_EQ(user.open("w").data(), first.data()) << "what is in use is shared all the same";
+    EXPECT_EQ(user.open("w").data(), first.data()) << "mappings in use are still shared";
     EXPECT_EQ(user.cache_stats().hits, 1U);
     first.reset();
     EXPECT_EQ(user.cache_stats().kept_entries, 0U);
@@ -387,7 +387,7 @@ TEST_F(caching, keeps_nothing_at_0) {
   }
 }
 
-TEST_F(caching, takes_its_limits_from_the_environment) {
+TEST_F(caching, reads_limits_from_environment) {
   for (int i = 0; i < 5; ++i) {
     make("w/" + std::to_string(i), 256U << 10U);
   }
@@ -403,7 +403,7 @@ TEST_F(caching, takes_its_limits_from_the_environment) {
     const variable bytes("GPUSHM_CACHE_MAX_BYTES", "1MiB");
     EXPECT_EQ(kept({}), 4U);
     EXPECT_EQ(kept({.max_entries = 3}), 3U);
-    EXPECT_EQ(kept({.max_bytes = 2U << 20U}), 5U) << "what the program says comes first";
+    EXPECT_EQ(kept({.max_bytes = 2U << 20U}), 5U) << "the program's options take precedence";
     EXPECT_EQ(kept({.max_bytes = 0}), 0U);
     const variable entries("GPUSHM_CACHE_MAX_ENTRIES", "2");
     EXPECT_EQ(kept({}), 2U);
@@ -420,12 +420,12 @@ TEST_F(caching, takes_its_limits_from_the_environment) {
     EXPECT_EQ(kept({}), 0U);
   }
   {
-    const variable bytes("GPUSHM_CACHE_MAX_BYTES", "");  // as not set
+    const variable bytes("GPUSHM_CACHE_MAX_BYTES", "");  // as if unset
     EXPECT_EQ(kept({}), 5U);
   }
 }
 
-TEST_F(caching, refuses_an_environment_that_says_nothing) {
+TEST_F(caching, refuses_invalid_environment) {
   for (const char* name : {"GPUSHM_CACHE_MAX_BYTES", "GPUSHM_CACHE_MAX_ENTRIES"}) {
     for (const char* text : {"many",
                              "-1",
@@ -442,12 +442,12 @@ TEST_F(caching, refuses_an_environment_that_says_nothing) {
                     " is neither a number nor \"unlimited\" (set it to a number (of bytes: also "
                     "like 16GiB) or to unlimited, or unset it)");
       EXPECT_NO_THROW(static_cast<void>(connect({.max_bytes = 1, .max_entries = 1})))
-          << "it is not looked at";
+          << "the variable is not read";
     }
   }
 }
 
-TEST_F(caching, is_emptied_by_trim) {
+TEST_F(caching, trim_empties_it) {
   make("a");
   make("b");
   const auto written = make("used");
@@ -460,7 +460,7 @@ TEST_F(caching, is_emptied_by_trim) {
   EXPECT_EQ(user.cache_stats().kept_entries, 0U);
   EXPECT_EQ(user.cache_stats().kept_bytes, 0U);
   EXPECT_EQ(user.cache_stats().used_entries, 1U);
-  EXPECT_EQ(user.cache_stats().evictions, 0U) << "no limit asked for it";
+  EXPECT_EQ(user.cache_stats().evictions, 0U) << "not because of a limit";
   EXPECT_EQ(chunk_mappings(), 1U);
   EXPECT_EQ(written_in(used), written);
   EXPECT_TRUE(leases_become("a", 0));
@@ -472,17 +472,17 @@ TEST_F(caching, is_emptied_by_trim) {
 
 // ---- removal ----
 
-TEST_F(caching, lets_go_of_a_removed_segment_without_being_called) {
+TEST_F(caching, drops_removed_segment_without_a_call) {
   make("a");
   make("b");
   client user = connect();
   static_cast<void>(user.open("a"));
   static_cast<void>(user.open("b"));
   EXPECT_EQ(chunk_mappings(), 2U);
-  EXPECT_EQ(chunk_descriptors(), 2U) << "the broker's";
+  EXPECT_EQ(chunk_descriptors(), 2U) << "the broker's own";
   producer_->remove("a");
   EXPECT_TRUE(eventually([] { return chunk_mappings() == 1; }, 1s));
-  EXPECT_TRUE(eventually([] { return chunk_descriptors() == 1; }, 1s)) << "its lease is there";
+  EXPECT_TRUE(eventually([] { return chunk_descriptors() == 1; }, 1s)) << "its lease remains";
   EXPECT_EQ(user.cache_stats().kept_entries, 1U);
   EXPECT_EQ(user.cache_stats().evictions, 0U);
   EXPECT_TRUE(is_hit(user, "b"));
@@ -491,7 +491,7 @@ TEST_F(caching, lets_go_of_a_removed_segment_without_being_called) {
             "with a timeout waits for the name)");
 }
 
-TEST_F(caching, leaves_a_removed_segment_to_its_users) {
+TEST_F(caching, removed_segment_stays_while_used) {
   const auto written = make("w");
   client user = connect();
   segment first = user.open("w");
@@ -505,12 +505,12 @@ TEST_F(caching, leaves_a_removed_segment_to_its_users) {
   EXPECT_EQ(chunk_mappings(), 1U);
   EXPECT_EQ(chunk_descriptors(), 1U) << "it may fetch chunks";
   second.reset();
-  EXPECT_EQ(chunk_mappings(), 0U) << "nobody can open it any more";
+  EXPECT_EQ(chunk_mappings(), 0U) << "it cannot be opened any more";
   EXPECT_TRUE(eventually([] { return chunk_descriptors() == 0; }, 1s));
   EXPECT_EQ(user.cache_stats().kept_entries, 0U);
 }
 
-TEST_F(caching, gives_a_name_that_was_made_anew_its_new_memory) {
+TEST_F(caching, recreated_name_opens_new_memory) {
   client user = connect();
   gpushm::generation former = 0;
   for (int i = 0; i < 50; ++i) {
@@ -521,7 +521,7 @@ TEST_F(caching, gives_a_name_that_was_made_anew_its_new_memory) {
     EXPECT_EQ(written_in(opened), generation);
     EXPECT_EQ(user.open("w").generation(), generation);
     former = generation;
-    if (i % 2 != 0) {  // kept when it is removed, else in use
+    if (i % 2 != 0) {  // unused when it is removed, else in use
       opened.reset();
     }
     producer_->remove("w");
@@ -529,7 +529,7 @@ TEST_F(caching, gives_a_name_that_was_made_anew_its_new_memory) {
   EXPECT_TRUE(eventually([] { return chunk_mappings() == 0; }, 1s));
 }
 
-TEST_F(caching, ends_with_its_broker_and_goes_on_with_the_next) {
+TEST_F(caching, restarts_empty_with_next_broker) {
   make("w");
   make("used");
   client user = connect();
@@ -546,7 +546,7 @@ TEST_F(caching, ends_with_its_broker_and_goes_on_with_the_next) {
                 "\": the socket does not exist (start a broker with `gpushm serve`, or mount the "
                 "domain's "
                 "directory)")
-      << "what it has is not what the name stands for";
+      << "the name may refer to another segment";
 
   broker_.emplace(broker::start(options_));
   const auto written = make("used");
@@ -559,15 +559,15 @@ TEST_F(caching, ends_with_its_broker_and_goes_on_with_the_next) {
   next.reset();
   EXPECT_EQ(user.cache_stats().kept_entries, 1U);
   used.reset();
-  EXPECT_EQ(user.cache_stats().kept_entries, 1U) << "the old broker's is not kept";
+  EXPECT_EQ(user.cache_stats().kept_entries, 1U) << "the old broker's is not cached";
   EXPECT_EQ(chunk_mappings(), 1U);
-  producer_->remove("used");  // the next broker is listened to as well
+  producer_->remove("used");  // the next broker's events arrive as well
   EXPECT_TRUE(eventually([] { return chunk_mappings() == 0; }, 1s));
 }
 
 // ---- threads ----
 
-TEST_F(caching, imports_once_for_ten_threads_that_open_at_once) {
+TEST_F(caching, concurrent_opens_import_once) {
   constexpr int threads = 10;
   for (int round = 0; round < 20; ++round) {
     const std::string name = "w/" + std::to_string(round);
@@ -595,16 +595,16 @@ TEST_F(caching, imports_once_for_ten_threads_that_open_at_once) {
     EXPECT_EQ(user.cache_stats().kept_entries, 1U);
     user.trim();
     EXPECT_EQ(chunk_mappings(), 0U);
-    EXPECT_TRUE(leases_become(name, 0)) << "every grant is given back";
+    EXPECT_TRUE(leases_become(name, 0)) << "every grant is returned";
   }
 }
 
-TEST_F(caching, stays_right_while_names_come_and_go_under_its_threads) {
+TEST_F(caching, consistent_under_concurrent_create_and_remove) {
   client user = connect({.max_entries = 2});
   make("steady");
   std::atomic<bool> over{false};
   std::atomic<std::uint64_t> opened{0};
-  std::atomic<gpushm::generation> removed{0};  // up to here all of "w"
+  std::atomic<gpushm::generation> removed{0};  // upper bound of removed generations of "w"
   std::vector<std::jthread> readers;
   for (int i = 0; i < 8; ++i) {
     readers.emplace_back([&, i] {
@@ -648,9 +648,9 @@ TEST_F(caching, stays_right_while_names_come_and_go_under_its_threads) {
 
 // ---- other processes ----
 
-TEST_F(caching, makes_no_system_call_on_a_hit) {
+TEST_F(caching, hit_makes_no_system_call) {
   if (gpushm_testing::patience_factor != 1) {
-    GTEST_SKIP() << "sanitizers have threads and memory of their own";
+    GTEST_SKIP() << "sanitizers add threads and memory";
   }
   make("kept");
   make("used");
@@ -670,7 +670,7 @@ TEST_F(caching, makes_no_system_call_on_a_hit) {
   EXPECT_TRUE(leases_become("kept", 0));
 }
 
-TEST_F(caching, is_not_used_in_a_forked_child) {
+TEST_F(caching, not_used_in_forked_child) {
   if (gpushm::base::under_thread_sanitizer) {
     GTEST_SKIP() << "ThreadSanitizer does not support fork in a program with threads";
   }
@@ -706,7 +706,7 @@ TEST_F(caching, is_not_used_in_a_forked_child) {
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0);
   static_cast<void>(user.list());
-  EXPECT_EQ(leases("w"), 1U) << "the child's end ends nothing here";
+  EXPECT_EQ(leases("w"), 1U) << "the child's exit ends no lease here";
   EXPECT_EQ(leases("kept"), 1U);
   EXPECT_EQ(written_in(used), written);
   EXPECT_TRUE(is_hit(user, "kept"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens what the import cache has, again and again, between the tracer's marks.
+// Opens cached segments repeatedly, between the tracer's marks.
 //   import_cache_victim SOCKET
 #include <unistd.h>
 
@@ -17,9 +17,9 @@
 
 namespace {
 
-/// Every other thread of this process sleeps without a timeout: the client's own in poll(2), its
-/// worker in futex(2).
-bool others_wait_for_ever() {
+/// True if every other thread of this process sleeps without a timeout: the client's in poll(2),
+/// its worker in futex(2).
+bool others_sleep_without_timeout() {
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     if (task.path().filename() == std::to_string(::getpid())) {
       continue;
@@ -52,13 +52,13 @@ int main(int argc, char** argv) {
     const auto open_both = [&] {
       auto again = client.open("used");
       auto kept = client.open("kept");
-      kept.reset();  // its last user: it goes to the kept ones and comes back
+      kept.reset();  // its last user: the mapping becomes unused, and used again by the next open
     };
     for (int i = 0; i < 10; ++i) {
       open_both();
     }
-    if (!gpushm_testing::eventually(others_wait_for_ever, std::chrono::seconds(10))) {
-      std::cerr << "a thread does not come to rest" << std::endl;
+    if (!gpushm_testing::eventually(others_sleep_without_timeout, std::chrono::seconds(10))) {
+      std::cerr << "a thread does not go to sleep" << std::endl;
       return 3;
     }
     const std::uint64_t before = client.cache_stats().hits;

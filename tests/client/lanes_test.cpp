@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client between two sockets that have no order: a model of a broker sends what it may send, on
-// both, in orders that the seed decides. Every request has its answer, and every lease that was
-// granted is kept by somebody or given back.
+// A client between two sockets without a common order: a model of a broker sends any valid messages
+// on both, in an order that the seed determines. Every request gets its answer, and every granted
+// lease is kept or released.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -27,8 +27,8 @@ using gpushm_testing::eventually;
 using gpushm_testing::patience;
 using gpushm_tests::scripted_broker;
 
-/// Answers at once, late, or late and before it says that it will be late; asks and tells in
-/// between. The name of an open says what comes of it: "o…" is opened, "f…" refused.
+/// Answers immediately, late, or late and before its `Waiting`; sends questions and events in
+/// between. The name of an open selects the result: "o…" is opened, "f…" refused.
 class model {
  public:
   explicit model(unsigned seed) : random_(seed) {}
@@ -46,7 +46,7 @@ class model {
       released_ += back->count;
     } else if (const auto* said = std::get_if<wire::confirmed>(&asked.body)) {
       for (std::size_t i = 0; i < said->questions.size(); ++i) {
-        EXPECT_EQ(questions_.erase(said->questions[i]), 1U) << "answered twice, or never asked";
+        EXPECT_EQ(questions_.erase(said->questions[i]), 1U) << "answered twice, or unknown";
         EXPECT_EQ(
             said->verdicts[i],
             said->questions[i] % 2 == 0 ? wire::verdict::unchanged : wire::verdict::not_shared);
@@ -59,7 +59,7 @@ class model {
     if (!quiet_) {
       disturb(out);
     }
-    // Late ones come out whenever something is sent, in any order.
+    // Late answers are sent with later ones, in any order.
     while (!late_.empty() && (chance(3) || std::holds_alternative<wire::list>(asked.body))) {
       const std::size_t which = random_() % late_.size();
       const auto place = late_.begin() + static_cast<std::ptrdiff_t>(which);
@@ -70,8 +70,8 @@ class model {
     return out;
   }
 
-  /// From now on it only answers.
-  void be_quiet() { quiet_ = true; }
+  /// Only answers from now on.
+  void only_answer() { quiet_ = true; }
   [[nodiscard]] std::uint64_t granted() const { return granted_; }
   [[nodiscard]] std::uint64_t released() const { return released_; }
   [[nodiscard]] std::uint64_t offered() const { return offered_; }
@@ -106,7 +106,7 @@ class model {
     }
     scripted_broker::reply late{{id, std::move(result)}, {}, false, true};
     if (chance(3)) {
-      out.push_back(std::move(late));  // before the word that it waits
+      out.push_back(std::move(late));  // before its `Waiting`
     } else {
       late_.push_back(std::move(late));
     }
@@ -132,7 +132,7 @@ class model {
     if (chance(4)) {
       out.push_back({{0, wire::event{event_kind::removed, "gone", 7, 0, 0}}});
     }
-    if (chance(5)) {  // an answer that nobody waits for any more, with a lease
+    if (chance(5)) {  // a late answer without a waiter, with a lease
       ++granted_;
       wire::opened stale;
       stale.segment.generation = 9;
@@ -153,7 +153,7 @@ class model {
 
 class lanes : public testing::TestWithParam<unsigned> {};
 
-TEST_P(lanes, give_every_request_its_answer_and_every_lease_back) {
+TEST_P(lanes, every_request_answered_and_every_lease_released) {
   model broker(GetParam());
   scripted_broker served([&](const wire::message& asked) { return broker.answer(asked); }, true);
   const auto client = connection::establish(served.socket_path(), patience(10s));
@@ -166,8 +166,8 @@ TEST_P(lanes, give_every_request_its_answer_and_every_lease_back) {
     ++offers;
   };
   std::atomic<bool> over{false};
-  // Whatever is late comes when somebody asks for something.
-  std::jthread asks_on([&] {
+  // Late answers are sent with the answers to other requests.
+  std::jthread keep_requesting([&] {
     while (!over) {
       static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
       std::this_thread::sleep_for(200us);
@@ -198,7 +198,7 @@ TEST_P(lanes, give_every_request_its_answer_and_every_lease_back) {
               number,
               client->ask_ahead(
                   wire::fetch_chunks{thread, number}, {"open", {}}, deadline_after(20s)));
-          if (random() % 4 == 0) {  // nobody waits for that one
+          if (random() % 4 == 0) {  // a request without a waiter
             asked.erase(asked.begin() + static_cast<std::ptrdiff_t>(random() % asked.size()));
           }
         };
@@ -238,18 +238,17 @@ TEST_P(lanes, give_every_request_its_answer_and_every_lease_back) {
     }
   }
   over = true;
-  asks_on.join();
+  keep_requesting.join();
   EXPECT_EQ(offers, broker.offered());
-  broker.be_quiet();
+  broker.only_answer();
   static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
   EXPECT_TRUE(eventually([&] { return broker.granted() == broker.released() + kept; }, 5s))
-      << broker.granted() << " granted, " << broker.released() << " given back, " << kept
-      << " kept";
+      << broker.granted() << " granted, " << broker.released() << " released, " << kept << " kept";
   EXPECT_TRUE(eventually([&] { return broker.open_questions() == 0; }, 5s));
 }
 INSTANTIATE_TEST_SUITE_P(seeds, lanes, testing::Range(1U, 21U));
 
-/// Grants whatever is asked for, the first time after `late`, and counts what comes back.
+/// Grants every request, the first one after `late`, and counts released leases.
 class late_granter {
  public:
   explicit late_granter(std::chrono::milliseconds late)
@@ -286,16 +285,16 @@ void open_too_late(connection& client, std::chrono::milliseconds timeout) {
                error);
 }
 
-// Its answer grants a lease that nobody waits for, and nobody asks for anything else.
-TEST(lanes_late, what_comes_after_the_deadline_is_given_back_at_once) {
+// The answer grants a lease without a waiter, and no other request follows.
+TEST(lanes_late, grant_after_deadline_is_released_immediately) {
   const late_granter served(300ms);
   const auto client = connection::establish(served.socket_path(), patience(10s));
   open_too_late(*client, 50ms);
   EXPECT_TRUE(eventually([&] { return served.released() == 1; }, 5s));
 }
 
-// While the second waits for its answer, nobody else looks for the first one's.
-TEST(lanes_late, answers_of_requests_that_ended_one_behind_the_other_are_given_back) {
+// While the second waits for its answer, no other thread reads the first one's.
+TEST(lanes_late, grants_of_consecutive_timeouts_are_released) {
   const late_granter served(600ms);
   const auto client = connection::establish(served.socket_path(), patience(10s));
   for (int i = 0; i < 3; ++i) {
@@ -304,14 +303,14 @@ TEST(lanes_late, answers_of_requests_that_ended_one_behind_the_other_are_given_b
   EXPECT_TRUE(eventually([&] { return served.released() == 3; }, 5s)) << served.released();
 }
 
-// Whoever waits for a late answer hears of the end.
-TEST(lanes_end, reaches_who_waits_on_either_lane) {
-  for (const bool says_that_it_waits : {true, false}) {
+// Every waiter for a late answer gets the end of the connection.
+TEST(lanes_end, wakes_waiters_of_both_lanes) {
+  for (const bool sends_waiting : {true, false}) {
     std::atomic<bool> asked{false};
     auto served = std::make_unique<scripted_broker>([&](const wire::message& what) {
       asked = true;
       std::vector<scripted_broker::reply> replies;
-      if (says_that_it_waits) {
+      if (sends_waiting) {
         replies.push_back({{what.id, wire::waiting{0}}});
       }
       return replies;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The log sink is foreign code: what it calls must find the library's locks free. Run with a fake
-// GPU on which the second chunk of an import cannot be mapped, and the first one not be unmapped.
+// The log sink is the user's code: the library must call it without holding its locks. Runs with a
+// fake GPU on which the second chunk of an import cannot be mapped, and the first one not be
+// unmapped.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -23,7 +24,7 @@ namespace {
 
 constexpr std::uint64_t chunk = 2U << 20U;
 
-/// Opens "made", of which something fails; false if nothing did.
+/// Opens "made", which is expected to fail; returns false if it does not.
 bool fails_to_open(client& consumer) {
   try {
     static_cast<void>(consumer.open("made"));
@@ -49,7 +50,7 @@ class log_sink : public testing::Test {
  protected:
   void SetUp() override {
     if (std::getenv("GPUSHM_FAKE_FAIL") == nullptr) {  // NOLINT(concurrency-mt-unsafe): one thread
-      GTEST_SKIP() << "to be started under run-with-fake-gpus, with GPUSHM_FAKE_FAIL (CTest does)";
+      GTEST_SKIP() << "run it under run-with-fake-gpus, with GPUSHM_FAKE_FAIL (CTest does)";
     }
     ::alarm(60);  // instead of a deadlock
     all_.emplace();
@@ -63,7 +64,7 @@ class log_sink : public testing::Test {
   std::optional<participants> all_;
 };
 
-TEST_F(log_sink, may_call_the_client_that_logs) {
+TEST_F(log_sink, may_call_the_logging_client) {
   std::vector<std::string> lines;
   set_log_sink([&](log_level, std::string_view text) {
     lines.emplace_back(text);
@@ -73,7 +74,7 @@ TEST_F(log_sink, may_call_the_client_that_logs) {
     EXPECT_EQ(all_->consumer.stat("made").size_bytes, 2 * chunk);
     EXPECT_EQ(all_->consumer.list().size(), 1U);
     segment opened =
-        all_->consumer.open("made");  // needs the lock under which the first one failed
+        all_->consumer.open("made");  // needs the lock under which the first open failed
     EXPECT_EQ(opened.size_bytes(), 2 * chunk);
     opened.reset();
     all_->consumer.trim();
@@ -83,8 +84,8 @@ TEST_F(log_sink, may_call_the_client_that_logs) {
   EXPECT_EQ(lines.front().find("cuMemUnmap: "), 0U) << lines.front();
 }
 
-// As Python's sink needs the lock that other threads hold while they call.
-TEST_F(log_sink, may_wait_for_a_lock_that_is_held_over_calls) {
+// Python's sink needs a lock that other threads hold during calls.
+TEST_F(log_sink, may_wait_for_a_lock_held_during_calls) {
   std::mutex of_the_program;
   std::unique_lock held(of_the_program);
   std::promise<void> called;

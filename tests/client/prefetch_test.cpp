@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is asked for before it is opened, and when a client lets go of it. Client and broker in one
-// process, host memory.
+// Prefetching: what a client requests before an open, and when it drops it. Client and broker in
+// one process, host memory.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -43,7 +43,7 @@ constexpr std::uint64_t page = 4096;
 class prefetching : public testing::Test {
  protected:
   prefetching() : mappings_(count_of_mappings()) {
-    static_cast<void>(base::life_pipe());  // the process's own, from the first connection on
+    static_cast<void>(base::life_pipe());  // opened once per process, by the first connection
     descriptors_ = total(count_descriptors(::getpid()));
     options_.socket_path = directory_ / "socket";
     broker_.emplace(broker::start(options_));
@@ -64,7 +64,7 @@ class prefetching : public testing::Test {
     return std::make_shared<client_impl>(connect_options{
         .socket_path = options_.socket_path, .request_timeout = patience(10s), .cache = cache});
   }
-  /// A segment that nobody here uses, its first bytes being its generation.
+  /// Creates a segment without users here, whose first bytes are its generation.
   gpushm::generation make(const std::string& name,
                           lifetime kept = lifetime::persistent,
                           std::uint64_t chunks = 1) {
@@ -87,7 +87,7 @@ class prefetching : public testing::Test {
     std::memcpy(&found, opened.region().data(), sizeof found);
     return found;
   }
-  /// The broker is asked for none of what `call` opens.
+  /// `call` opens without a request to the broker.
   template <typename Call>
   void expect_silent(Call&& call) {
     const auto before = broker_->statistics().opens;
@@ -109,14 +109,14 @@ class prefetching : public testing::Test {
   std::shared_ptr<client_impl> user_;
 };
 
-TEST_F(prefetching, lets_the_next_open_of_each_name_ask_nobody) {
+TEST_F(prefetching, next_open_sends_no_request) {
   std::vector<gpushm::generation> made;
   for (const char* name : {"w/0", "w/1", "w/2"}) {
     made.push_back(make(name, lifetime::persistent, 3));
   }
   make("other");
   EXPECT_EQ(prefetch("w/"), 3U);
-  EXPECT_EQ(leases("w/0"), 1U) << "it is a lease";
+  EXPECT_EQ(leases("w/0"), 1U) << "prefetching takes a lease";
   EXPECT_EQ(leases("other"), 0U);
   EXPECT_EQ(count_of_mappings(), mappings_ + 3) << "state tables of two clients and their broker";
   expect_silent([&] {
@@ -127,7 +127,7 @@ TEST_F(prefetching, lets_the_next_open_of_each_name_ask_nobody) {
       EXPECT_EQ(written_in(*opened), made[i]);
       EXPECT_EQ(leases("w/" + std::to_string(i)), 1U);
     }
-    static_cast<void>(user_->open("w/0", {}));  // is kept
+    static_cast<void>(user_->open("w/0", {}));  // becomes cached
   });
   EXPECT_EQ(user_->leases().prefetched_count(), 0U);
   EXPECT_EQ(user_->leases().stats().kept_entries, 3U);
@@ -149,13 +149,13 @@ TEST_F(prefetching, serves_every_kind_of_open_and_access) {
     const std::vector<std::string> names{"c"};
     EXPECT_NE(user_->open_many(names, {}).at(0).opened, nullptr);
   });
-  // Its descriptors are used up: another mapping of it asks.
+  // Its descriptors were used: another mapping of it sends a request.
   const auto before = broker_->statistics().opens;
   static_cast<void>(user_->open_generation("a", generation, {}));
   EXPECT_EQ(broker_->statistics().opens, before + 1);
 }
 
-TEST_F(prefetching, leaves_out_what_no_cache_keeps_and_what_is_there_already) {
+TEST_F(prefetching, skips_uncacheable_and_existing_segments) {
   make("leased", lifetime::leased);
   const segment unpublished = producer_->create(
       "unpublished", {.size_bytes = page, .device = "host", .lifetime = lifetime::persistent});
@@ -167,11 +167,11 @@ TEST_F(prefetching, leaves_out_what_no_cache_keeps_and_what_is_there_already) {
   static_cast<void>(user_->open("kept", {}));
   EXPECT_EQ(prefetch(""), 1U);
   EXPECT_EQ(leases("most"), 1U);
-  EXPECT_EQ(prefetch(""), 0U) << "it is there";
+  EXPECT_EQ(prefetch(""), 0U) << "already prefetched";
   expect_silent([&] { static_cast<void>(user_->open("most", {})); });
 }
 
-TEST_F(prefetching, gives_back_what_was_not_opened) {
+TEST_F(prefetching, trim_releases_unopened_segments) {
   make("a");
   make("b");
   EXPECT_EQ(prefetch(""), 2U);
@@ -179,14 +179,14 @@ TEST_F(prefetching, gives_back_what_was_not_opened) {
   user_->leases().trim();
   EXPECT_EQ(user_->leases().prefetched_count(), 0U);
   EXPECT_TRUE(leases_become("a", 0));
-  EXPECT_EQ(events.next(50ms), std::nullopt) << "nobody has used it";
+  EXPECT_EQ(events.next(50ms), std::nullopt) << "it was never used";
   EXPECT_EQ(prefetch(""), 2U);
   user_.reset();
   EXPECT_TRUE(leases_become("a", 0));
   EXPECT_TRUE(leases_become("b", 0));
 }
 
-TEST_F(prefetching, lets_go_of_removed_segments_without_being_called) {
+TEST_F(prefetching, drops_removed_segments_without_a_call) {
   make("a");
   make("b");
   EXPECT_EQ(prefetch(""), 2U);
@@ -200,7 +200,7 @@ TEST_F(prefetching, lets_go_of_removed_segments_without_being_called) {
   EXPECT_EQ(written_in(*user_->open("a", {})), again);
 }
 
-TEST_F(prefetching, is_of_no_use_for_another_size_or_generation) {
+TEST_F(prefetching, not_used_for_other_size_or_generation) {
   const auto generation = make("a");
   EXPECT_EQ(prefetch(""), 1U);
   const auto code_of = [](auto&& call) {
@@ -218,7 +218,7 @@ TEST_F(prefetching, is_of_no_use_for_another_size_or_generation) {
   expect_silent([&] { static_cast<void>(user_->open_generation("a", generation, {})); });
 }
 
-TEST_F(prefetching, ends_with_its_broker_and_goes_on_with_the_next) {
+TEST_F(prefetching, restarts_empty_with_next_broker) {
   make("a");
   EXPECT_EQ(prefetch(""), 1U);
   producer_.reset();
@@ -231,7 +231,7 @@ TEST_F(prefetching, ends_with_its_broker_and_goes_on_with_the_next) {
   expect_silent([&] { EXPECT_EQ(written_in(*user_->open("a", {})), again); });
 }
 
-TEST_F(prefetching, keeps_nothing_where_the_cache_keeps_nothing) {
+TEST_F(prefetching, cache_limit_0_keeps_nothing) {
   make("a");
   user_ = connect({.max_entries = 0});
   EXPECT_EQ(prefetch(""), 0U);
@@ -239,7 +239,7 @@ TEST_F(prefetching, keeps_nothing_where_the_cache_keeps_nothing) {
   static_cast<void>(user_->open("a", {}));
 }
 
-TEST_F(prefetching, takes_a_quarter_of_the_descriptors_at_most) {
+TEST_F(prefetching, uses_at_most_a_quarter_of_descriptors) {
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
   const rlim_t before = std::exchange(limit.rlim_cur, 1'200);
@@ -259,7 +259,7 @@ TEST_F(prefetching, takes_a_quarter_of_the_descriptors_at_most) {
   EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-TEST_F(prefetching, brings_thousands_and_4096_at_most) {
+TEST_F(prefetching, prefetches_at_most_4096_segments) {
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
   constexpr std::size_t count = lease_table::most_prefetched + 4;
@@ -271,7 +271,7 @@ TEST_F(prefetching, brings_thousands_and_4096_at_most) {
   user_.reset();
   producer_.reset();
   broker_.reset();
-  broker_.emplace(broker::start(options_));  // which counts with that limit
+  broker_.emplace(broker::start(options_));  // reads that limit
   producer_.emplace(client::connect({.socket_path = options_.socket_path}));
   user_ = connect({.max_entries = 0xFFFF'FFFF});
   std::vector<std::string> names;
@@ -293,7 +293,7 @@ TEST_F(prefetching, brings_thousands_and_4096_at_most) {
   EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-TEST_F(prefetching, stays_right_while_names_come_and_go_under_its_threads) {
+TEST_F(prefetching, consistent_under_concurrent_create_and_remove) {
   constexpr int names = 8;
   std::atomic<bool> over{false};
   std::jthread producing([&] {
@@ -339,7 +339,7 @@ TEST_F(prefetching, stays_right_while_names_come_and_go_under_its_threads) {
   }
 }
 
-TEST_F(prefetching, is_not_used_in_a_forked_child) {
+TEST_F(prefetching, not_used_in_forked_child) {
   make("a");
   EXPECT_EQ(prefetch(""), 1U);
   const pid_t child = ::fork();
@@ -359,7 +359,7 @@ TEST_F(prefetching, is_not_used_in_a_forked_child) {
   expect_silent([&] { static_cast<void>(user_->open("a", {})); });
 }
 
-// ---- brokers that answer nonsense ----
+// ---- malformed brokers ----
 
 wire::segment listed(const std::string& name, gpushm::generation generation) {
   wire::segment what;
@@ -374,7 +374,7 @@ wire::segment listed(const std::string& name, gpushm::generation generation) {
   return what;
 }
 
-/// What prefetch does with a broker that lists "a" and "b", and answers opens as `answer` says.
+/// Prefetches from a broker that lists "a" and "b", and answers opens with `answer`.
 std::pair<std::optional<errc>, std::size_t> prefetched_from(
     const std::function<std::vector<scripted_broker::reply>(const wire::message&)>& answer) {
   scripted_broker broker([&](const wire::message& asked) {
@@ -402,7 +402,7 @@ scripted_broker::reply grant_of(std::uint64_t id, std::uint32_t index, wire::seg
   return reply;
 }
 
-TEST(prefetching_from_strangers, takes_what_was_asked_for_and_nothing_else) {
+TEST(prefetching_from_malformed_broker, accepts_only_requested_segments) {
   const auto both = [](const wire::message& asked) {
     std::vector<scripted_broker::reply> replies;
     replies.push_back(grant_of(asked.id, 1, listed("b", 6)));
@@ -422,7 +422,7 @@ TEST(prefetching_from_strangers, takes_what_was_asked_for_and_nothing_else) {
   const auto lost_meanwhile = [](const wire::message& asked) {
     std::vector<scripted_broker::reply> replies;
     wire::segment elsewhere = listed("a", 5);
-    elsewhere.slot = 6;  // which is another generation's
+    elsewhere.slot = 6;  // the slot of another generation
     replies.push_back(grant_of(asked.id, 0, elsewhere));
     replies.push_back(grant_of(asked.id, 1, listed("b", 6)));
     return replies;
@@ -430,7 +430,7 @@ TEST(prefetching_from_strangers, takes_what_was_asked_for_and_nothing_else) {
   EXPECT_EQ(prefetched_from(lost_meanwhile), std::pair(std::optional<errc>(), std::size_t{1}));
 }
 
-TEST(prefetching_from_strangers, refuses_contradictions) {
+TEST(prefetching_from_malformed_broker, refuses_contradictions) {
   const auto wrong = [](std::uint32_t index, const std::string& name) {
     return prefetched_from([=](const wire::message& asked) {
       std::vector<scripted_broker::reply> replies;
@@ -444,7 +444,7 @@ TEST(prefetching_from_strangers, refuses_contradictions) {
   EXPECT_EQ(wrong(~0U, "a").first, errc::protocol_error);
 }
 
-TEST(prefetching_from_strangers, does_not_follow_a_list_without_end) {
+TEST(prefetching_from_malformed_broker, ends_on_endless_list) {
   std::atomic<int> pages{0};
   scripted_broker broker([&](const wire::message& asked) {
     ++pages;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clients that this process has because of bytes that it imports.
+// The clients that this process has for imported tickets.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -18,7 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 using gpushm_testing::eventually;
 
-/// A broker with one published segment, and the bytes that lead to it.
+/// A broker with one published segment, and its ticket.
 class exporter {
  public:
   exporter()
@@ -32,7 +32,7 @@ class exporter {
   }
 
   [[nodiscard]] segment import() const { return import_memory(bytes_); }
-  /// Besides its own.
+  /// Connections other than the exporter's own.
   [[nodiscard]] std::uint64_t importers() const { return broker_.statistics().connections - 1; }
   [[nodiscard]] std::uint64_t opens() const { return broker_.statistics().opens; }
 
@@ -44,7 +44,7 @@ class exporter {
   std::vector<std::byte> bytes_;
 };
 
-TEST(client_registry, imports_of_one_broker_share_a_client_and_its_mapping) {
+TEST(client_registry, imports_of_one_broker_share_client_and_mapping) {
   const exporter from;
   {
     const segment kept = from.import();
@@ -59,7 +59,7 @@ TEST(client_registry, imports_of_one_broker_share_a_client_and_its_mapping) {
   EXPECT_TRUE(eventually([&] { return from.importers() == 0; }, 5s));
 }
 
-TEST(client_registry, a_view_keeps_the_client_and_the_next_import_finds_it) {
+TEST(client_registry, view_keeps_client_for_next_import) {
   const exporter from;
   segment_view view = from.import().view();
   EXPECT_EQ(from.importers(), 1U);

@@ -28,7 +28,7 @@ namespace {
 
 constexpr std::uint32_t slots = 64;
 
-/// Every slot is live, for the generation that is the slot's number.
+/// Every slot is live, with the generation equal to the slot's number.
 unique_fd state_table() {
   unique_fd file(::memfd_create("scripted-table", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   std::vector<std::byte> bytes(wire::state_table_bytes(slots));
@@ -75,9 +75,9 @@ unique_fd scripted_broker::sealed_file(std::size_t bytes) {
   return file;
 }
 
-scripted_broker::scripted_broker(script answers, bool hears_releases)
+scripted_broker::scripted_broker(script answers, bool reports_releases)
     : answers_(std::move(answers)),
-      hears_releases_(hears_releases),
+      reports_releases_(reports_releases),
       listener_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)),
       stop_(::eventfd(0, EFD_CLOEXEC)) {
   const sockaddr_un address = transport::unix_address("bind", socket_path_);
@@ -135,7 +135,7 @@ void scripted_broker::talk_to(int socket) {
       welcome.descriptors.push_back(std::move(pair.second));
       replies.push_back(std::move(welcome));
     } else if (!std::holds_alternative<wire::bye>(message->body) &&
-               (hears_releases_ || !std::holds_alternative<wire::release>(message->body)) &&
+               (reports_releases_ || !std::holds_alternative<wire::release>(message->body)) &&
                !std::holds_alternative<wire::report>(message->body)) {
       replies = answers_(*message);
     }
@@ -143,7 +143,7 @@ void scripted_broker::talk_to(int socket) {
       const bool is_late = each.late || std::holds_alternative<wire::event>(each.message.body) ||
                            std::holds_alternative<wire::confirm>(each.message.body);
       if (!send(is_late ? events.get() : socket, each.message, each.descriptors) ||
-          each.then_hang_up) {
+          each.then_close) {
         return;
       }
     }

@@ -12,30 +12,30 @@
 
 namespace gpushm_tests {
 
-/// A broker that answers as a test says: also what no real broker would. It welcomes clients, one
-/// after the other, and hands their other messages to the script.
+/// A broker whose answers a test scripts, including invalid ones. It welcomes clients, one after
+/// another, and passes their other messages to the script.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class scripted_broker {
  public:
   struct reply {
     gpushm::wire::message message;
     std::vector<gpushm::base::unique_fd> descriptors = {};
-    bool then_hang_up = false;
+    bool then_close = false;
     bool late = false;  ///< on the event lane, as events and questions always are
   };
-  /// Runs on the broker's thread. `Bye` and `Report` are not handed to it, and `Release` only where
-  /// the broker hears of releases.
+  /// Runs on the broker's thread. Does not receive `Bye` and `Report`, and receives `Release` only
+  /// if the broker is set to report releases.
   using script = std::function<std::vector<reply>(const gpushm::wire::message&)>;
 
-  explicit scripted_broker(script answers, bool hears_releases = false);
+  explicit scripted_broker(script answers, bool reports_releases = false);
   scripted_broker(const scripted_broker&) = delete;
   scripted_broker& operator=(const scripted_broker&) = delete;
   ~scripted_broker();
 
   [[nodiscard]] const std::string& socket_path() const noexcept { return socket_path_; }
 
-  /// A sealed memfd as chunks are.
+  /// A sealed memfd, as used for chunks.
   [[nodiscard]] static gpushm::base::unique_fd sealed_file(std::size_t bytes);
 
  private:
@@ -45,7 +45,7 @@ class scripted_broker {
   gpushm_testing::temp_dir directory_;
   std::string socket_path_ = directory_ / "socket";
   script answers_;
-  bool hears_releases_;
+  bool reports_releases_;
   gpushm::base::unique_fd listener_;
   gpushm::base::unique_fd stop_;
   std::jthread thread_;

@@ -15,8 +15,8 @@
 
 namespace gpushm::broker_detail::testing_world {
 
-/// A broker on a thread of this process, which a test can tell from the others. It serves from the
-/// constructor to the destructor.
+/// A broker on a thread of this process that a test can identify. It serves from construction to
+/// destruction.
 class served_broker {
  public:
   /// `begins` runs on that thread before it serves.
@@ -41,7 +41,7 @@ class served_broker {
     server_.stop();
     thread_.join();
   }
-  /// Of its thread.
+  /// CPU time of its thread.
   [[nodiscard]] std::chrono::nanoseconds cpu_time() {
     clockid_t clock{};
     EXPECT_EQ(::pthread_getcpuclockid(thread_.native_handle(), &clock), 0);
