@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the examples in C with a broker of their own.
+# Runs the C examples with a separate broker.
 #
 #   c_examples.sh GPUSHM SHARE EVENT_LOOP
 set -euo pipefail
@@ -26,7 +26,7 @@ if "$event_loop" w/ </dev/null 2>"$scratch/err"; then
 fi
 grep -q '^event_loop: connect ".*": .* (start a broker' "$scratch/err"
 
-# A consumer that comes first waits for broker and name.
+# A consumer that starts first waits for broker and name.
 "$share" consume >"$scratch/consumed" &
 consumer=$!
 "$gpushm" serve >"$scratch/serve" 2>&1 &
@@ -48,7 +48,7 @@ for _ in $(seq 500); do
 done
 expect "removed w/text" "$scratch/events"
 expect "opened w/text: 11 bytes" "$scratch/events"
-# The end of its input ends it; so does a signal.
+# The end of its input ends it, and so does a signal.
 exec 9>&-
 wait "$loop"
 "$share" produce again
@@ -61,4 +61,4 @@ done
 expect "opened w/text: 5 bytes" "$scratch/events"
 kill -TERM "$loop"
 wait "$loop"
-echo "c_examples: all of it"
+echo "c_examples: passed"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What gpushm.h and broker.h promise, asked in C11 through the shared libraries: every function
- * with what it is for, with NULL, with wrong structures, and in a forked child. Prints what fails;
- * the exit status counts it. */
+ *
+ * Tests the contracts of gpushm.h and broker.h in C11 through the shared libraries: every function
+ * with valid arguments, with NULL, with invalid structures, and in a forked child. Prints failures;
+ * exits with 1 if there are any. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -21,17 +22,17 @@ static atomic_int failures = 0;
 #define EXPECT(condition)                                                     \
   do {                                                                        \
     if (!(condition)) {                                                       \
-      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+      fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
       ++failures;                                                             \
     }                                                                         \
   } while (0)
 
-/* The code, and an error that belongs to it and says what to do. */
+/* Checks the code, and that the error has the same code and a cause. */
 static void expect_failure(const char* call, int line, gpushm_errc got, gpushm_errc wanted) {
   const gpushm_error* error = gpushm_last_error();
   if (got != wanted) {
     fprintf(stderr,
-            "line %d: %s gave %d (%s), not %d\n",
+            "line %d: %s returned %d (%s), not %d\n",
             line,
             call,
             (int)got,
@@ -45,7 +46,7 @@ static void expect_failure(const char* call, int line, gpushm_errc got, gpushm_e
   }
   if (error == NULL || gpushm_error_code(error) != wanted || gpushm_error_cause(error).size == 0 ||
       gpushm_error_message(error).data[gpushm_error_message(error).size] != '\0') {
-    fprintf(stderr, "line %d: %s left no error that fits\n", line, call);
+    fprintf(stderr, "line %d: %s set no matching error\n", line, call);
     ++failures;
   }
 }
@@ -76,7 +77,7 @@ static gpushm_segment* created(gpushm_client* client, const char* name, uint64_t
   return segment;
 }
 
-/* ---- the parts ---- */
+/* ---- basic types ---- */
 
 static void names_of_enumerators(void) {
   EXPECT(is_text(gpushm_errc_name(GPUSHM_ERRC_NO_SUCH_SEGMENT), "no_such_segment"));
@@ -88,7 +89,7 @@ static void names_of_enumerators(void) {
   EXPECT(is_text(gpushm_fence_name(GPUSHM_FENCE_PROVEN), "proven"));
   EXPECT(is_text(gpushm_fence_wait_name(GPUSHM_FENCE_WAIT_DELAY), "delay"));
   EXPECT(is_text(gpushm_event_kind_name(GPUSHM_EVENT_RESYNC), "resync"));
-  /* Of numbers that are none, also of those whose low bits are one. */
+  /* Unknown values, also some whose low bits are one. */
   EXPECT(is_text(gpushm_errc_name((gpushm_errc)65537), "unknown"));
   EXPECT(is_text(gpushm_access_name((gpushm_access)256), "unknown"));
   EXPECT(is_text(gpushm_backend_name((gpushm_backend)-1), "unknown"));
@@ -96,7 +97,7 @@ static void names_of_enumerators(void) {
          (GPUSHM_VERSION_MAJOR << 16 | GPUSHM_VERSION_MINOR << 8 | GPUSHM_VERSION_PATCH));
 }
 
-static void* asks_for_its_own_error(void* nothing) {
+static void* fails_in_another_thread(void* nothing) {
   (void)nothing;
   EXPECT(gpushm_last_error() == NULL);
   FAILS(gpushm_client_trim(NULL), GPUSHM_ERRC_INVALID_ARGUMENT);
@@ -111,14 +112,14 @@ static void errors(void) {
   gpushm_client* client = (gpushm_client*)&options;
   options.socket_path = gpushm_text("/nowhere/socket");
   FAILS(gpushm_client_connect(&options, &client), GPUSHM_ERRC_BROKER_UNREACHABLE);
-  EXPECT(client == (gpushm_client*)&options); /* a failure writes nothing */
+  EXPECT(client == (gpushm_client*)&options); /* a failure writes no result */
   kept = gpushm_error_dup(gpushm_last_error());
   EXPECT(gpushm_error_next_step(kept).size != 0);
-  /* Another thread's failures are its own. */
-  EXPECT(pthread_create(&thread, NULL, asks_for_its_own_error, NULL) == 0);
+  /* Errors are per thread. */
+  EXPECT(pthread_create(&thread, NULL, fails_in_another_thread, NULL) == 0);
   pthread_join(thread, NULL);
   EXPECT(gpushm_error_code(gpushm_last_error()) == GPUSHM_ERRC_BROKER_UNREACHABLE);
-  /* The next failure of this one takes its place, and what was kept stays. */
+  /* The next failure replaces it; duplicates stay. */
   FAILS(gpushm_client_trim(NULL), GPUSHM_ERRC_INVALID_ARGUMENT);
   EXPECT(gpushm_error_code(kept) == GPUSHM_ERRC_BROKER_UNREACHABLE);
   EXPECT(strstr(gpushm_error_message(kept).data, "/nowhere/socket") != NULL);
@@ -138,8 +139,8 @@ static void errors(void) {
   EXPECT(gpushm_error_message(NULL).size == 0);
 }
 
-/* Every function that takes a handle, with none; every result, with no place for it. */
-static void nothing_given(gpushm_client* client, gpushm_segment* segment) {
+/* Every function without a handle, and without a place for its result. */
+static void null_arguments(gpushm_client* client, gpushm_segment* segment) {
   const gpushm_string name = gpushm_text("a");
   const gpushm_errc invalid = GPUSHM_ERRC_INVALID_ARGUMENT;
   gpushm_segment* opened = NULL;
@@ -241,8 +242,8 @@ static void nothing_given(gpushm_client* client, gpushm_segment* segment) {
   EXPECT(opened == NULL && list == NULL && subscription == NULL && dup == NULL);
 }
 
-/* A caller of another version: shorter structures, longer ones, ones without a size. */
-static void structures_of_other_versions(gpushm_client* client) {
+/* Callers of other versions: shorter structures, longer ones, ones without a size. */
+static void other_struct_sizes(gpushm_client* client) {
   struct newer {
     gpushm_open_options known;
     uint64_t added;
@@ -258,14 +259,15 @@ static void structures_of_other_versions(gpushm_client* client) {
 
   memset(&newer, 0, sizeof newer);
   newer.known.struct_size = sizeof newer;
-  WORKS(gpushm_client_open(client, name, &newer.known, &opened)); /* what it does not know is 0 */
+  WORKS(gpushm_client_open(
+      client, name, &newer.known, &opened)); /* options unknown to the library are 0 */
   gpushm_segment_close(opened);
   newer.added = 1;
   opened = NULL;
   FAILS(gpushm_client_open(client, name, &newer.known, &opened), GPUSHM_ERRC_INVALID_ARGUMENT);
   EXPECT(strstr(gpushm_error_next_step(gpushm_last_error()).data, "version") != NULL);
 
-  /* An older one ended before `timeout_ms`: what comes after is not read. */
+  /* An older structure ended before `timeout_ms`: later members are not read. */
   memset(&options, 0xFF, sizeof options);
   options.access = GPUSHM_ACCESS_READ;
   options.struct_size = offsetof(gpushm_open_options, timeout_ms);
@@ -402,17 +404,17 @@ static void many_and_lists(gpushm_client* client) {
   FAILS(gpushm_client_unfence(client, gpushm_text("c/one")), GPUSHM_ERRC_INVALID_ARGUMENT);
 }
 
-struct heard {
+struct counts {
   int published;
   int removed;
   int stop_after;
 };
 
-static bool hears(void* user, const gpushm_event* event) {
-  struct heard* heard = user;
-  heard->published += event->kind == GPUSHM_EVENT_PUBLISHED;
-  heard->removed += event->kind == GPUSHM_EVENT_REMOVED;
-  return heard->stop_after == 0 || heard->published < heard->stop_after;
+static bool count_event(void* user, const gpushm_event* event) {
+  struct counts* counts = user;
+  counts->published += event->kind == GPUSHM_EVENT_PUBLISHED;
+  counts->removed += event->kind == GPUSHM_EVENT_REMOVED;
+  return counts->stop_after == 0 || counts->published < counts->stop_after;
 }
 
 static bool is_readable(int descriptor, int timeout_ms) {
@@ -420,12 +422,12 @@ static bool is_readable(int descriptor, int timeout_ms) {
   return poll(&waits, 1, timeout_ms) == 1 && (waits.revents & POLLIN) != 0;
 }
 
-/* An event loop's: nothing here waits but poll. */
+/* As in an event loop: only poll waits. */
 static void subscriptions(gpushm_client* client) {
   gpushm_subscription* subscription = NULL;
   gpushm_segment_list* present = NULL;
   gpushm_event event = GPUSHM_INIT(event);
-  struct heard heard = {0, 0, 0};
+  struct counts counts = {0, 0, 0};
   gpushm_segment* made;
   bool arrived = true;
   int descriptor = -1;
@@ -436,25 +438,26 @@ static void subscriptions(gpushm_client* client) {
   gpushm_segment_list_free(present);
   WORKS(gpushm_subscription_descriptor(subscription, &descriptor));
   EXPECT(!is_readable(descriptor, 0));
-  WORKS(gpushm_subscription_dispatch(subscription, hears, &heard, &count));
+  WORKS(gpushm_subscription_dispatch(subscription, count_event, &counts, &count));
   EXPECT(count == 0);
   FAILS(gpushm_subscription_dispatch(subscription, NULL, NULL, NULL), GPUSHM_ERRC_INVALID_ARGUMENT);
 
   made = created(client, "c/two", 1);
   WORKS(gpushm_segment_publish(made, NULL, 0));
   EXPECT(is_readable(descriptor, 20000));
-  while (heard.published == 0 && is_readable(descriptor, 20000)) {
-    WORKS(gpushm_subscription_dispatch(subscription, hears, &heard, &count));
+  while (counts.published == 0 && is_readable(descriptor, 20000)) {
+    WORKS(gpushm_subscription_dispatch(subscription, count_event, &counts, &count));
   }
-  EXPECT(heard.published == 1);
-  EXPECT(!is_readable(descriptor, 0)); /* all are read */
+  EXPECT(counts.published == 1);
+  EXPECT(!is_readable(descriptor, 0)); /* all were read */
   WORKS(gpushm_client_remove(client, gpushm_text("c/two")));
   WORKS(gpushm_subscription_next(subscription, 20000, NULL, &event, &arrived));
   EXPECT(arrived && event.kind == GPUSHM_EVENT_REMOVED && strcmp(event.name, "c/two") == 0);
   gpushm_segment_close(made);
 
-  /* A handler that has enough leaves the others, and the descriptor says that they are there. */
-  heard = (struct heard){0, 0, 1};
+  /* A handler that stops the dispatch leaves the other events, and the descriptor stays readable.
+   */
+  counts = (struct counts){0, 0, 1};
   for (int at = 0; at < 3; ++at) {
     char name[16];
     snprintf(name, sizeof name, "c/more%d", at);
@@ -462,17 +465,17 @@ static void subscriptions(gpushm_client* client) {
     WORKS(gpushm_segment_publish(made, NULL, 0));
     gpushm_segment_close(made);
   }
-  for (int waited = 0; waited < 2000 && heard.published == 0; ++waited) {
+  for (int waited = 0; waited < 2000 && counts.published == 0; ++waited) {
     EXPECT(is_readable(descriptor, 20000));
-    WORKS(gpushm_subscription_dispatch(subscription, hears, &heard, NULL));
+    WORKS(gpushm_subscription_dispatch(subscription, count_event, &counts, NULL));
   }
-  EXPECT(heard.published == 1 && is_readable(descriptor, 0));
+  EXPECT(counts.published == 1 && is_readable(descriptor, 0));
 
   {
     gpushm_stop* stop = NULL;
-    struct heard rest = {0, 0, 0};
+    struct counts rest = {0, 0, 0};
     while (is_readable(descriptor, 200)) {
-      WORKS(gpushm_subscription_dispatch(subscription, hears, &rest, NULL));
+      WORKS(gpushm_subscription_dispatch(subscription, count_event, &rest, NULL));
     }
     WORKS(gpushm_stop_create(&stop));
     gpushm_stop_request(stop);
@@ -508,7 +511,7 @@ static void waits_are_stopped(gpushm_client* client) {
   pthread_join(thread, NULL);
   connecting.socket_path = gpushm_text("/nowhere/socket");
   connecting.timeout_ms = GPUSHM_FOREVER;
-  connecting.stop = stop; /* it was requested */
+  connecting.stop = stop; /* already requested */
   FAILS(gpushm_client_connect(&connecting, &other), GPUSHM_ERRC_CANCELLED);
   importing.timeout_ms = GPUSHM_FOREVER;
   importing.stop = stop;
@@ -540,7 +543,7 @@ static void log_lines(void) {
 
   WORKS(gpushm_set_log_sink(counts_lines, &lines, counts_ends));
   options.socket_path = gpushm_text(path);
-  WORKS(gpushm_broker_start(&options, &broker)); /* it logs in the other library */
+  WORKS(gpushm_broker_start(&options, &broker)); /* it logs through the other library */
   connecting.socket_path = gpushm_text(path);
   WORKS(gpushm_client_connect(&connecting, &client));
   gpushm_broker_stop(broker);
@@ -668,7 +671,7 @@ static void brokers(gpushm_broker* broker) {
   options.limits = &limits;
   options.shared = budget;
   WORKS(gpushm_broker_start(&options, &second));
-  gpushm_broker_budget_free(budget); /* the broker has its share */
+  gpushm_broker_budget_free(budget); /* the broker keeps a reference */
   {
     gpushm_connect_options connecting = GPUSHM_INIT(connecting);
     gpushm_create_options creating = GPUSHM_INIT(creating);
@@ -688,7 +691,7 @@ static void brokers(gpushm_broker* broker) {
   gpushm_broker_stop(second);
 }
 
-/* A child has the handles, and nothing that works; the parent's stay as they are. */
+/* A child inherits the handles, but every function fails; the parent's stay valid. */
 static void forked(gpushm_broker* broker, gpushm_client* client, gpushm_segment* made) {
   gpushm_subscription* subscription = NULL;
   int status = 0;
@@ -721,7 +724,7 @@ static void forked(gpushm_broker* broker, gpushm_client* client, gpushm_segment*
     FAILS(gpushm_subscription_next(subscription, 0, NULL, &event, &arrived), wanted);
     FAILS(gpushm_subscription_descriptor(subscription, &descriptor), wanted);
     FAILS(gpushm_broker_socket_path(broker, &path), wanted);
-    /* Memory of the host is there still. */
+    /* Host memory is still mapped. */
     EXPECT(((const char*)gpushm_segment_data(made))[4095] == 'd');
     gpushm_subscription_close(subscription);
     gpushm_segment_close(gpushm_segment_dup(made));
@@ -754,8 +757,8 @@ int main(void) {
   }
   made = created(client, "c/one", 4096);
   segments(client, made);
-  nothing_given(client, made);
-  structures_of_other_versions(client);
+  null_arguments(client, made);
+  other_struct_sizes(client);
   many_and_lists(client);
   prefetched(client);
   waits_are_stopped(client);
@@ -783,7 +786,7 @@ int main(void) {
     EXPECT(system(command) == 0);
   }
   if (failures == 0) {
-    printf("c_interface: all of it\n");
+    printf("c_interface: passed\n");
   }
   return failures == 0 ? 0 : 1;
 }

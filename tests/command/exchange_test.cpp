@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `gpushm export` and `gpushm import`: two processes that share nothing but a directory, with the
-// file of a living, a dead and a second exporter, and with files that are none.
+// `gpushm export` and `gpushm import`: two processes that share only a directory, with the file of
+// a live, a dead and a second exporter, and with files that are not tickets.
 
 #include "gpushm/exchange.hpp"
 
@@ -42,7 +42,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-constexpr std::size_t size_bytes = 300'001;  // no multiple of anything
+constexpr std::size_t size_bytes = 300'001;  // not a multiple of a page or chunk
 
 std::string filled(char byte) {
   return crc32c_text(std::string(size_bytes, byte));
@@ -56,7 +56,7 @@ std::set<std::string> keys(const json& object) {
   return names;
 }
 
-/// What is in the directory, without the directory itself.
+/// Returns the entries of the directory.
 std::set<std::string> names_in(const std::string& directory) {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
@@ -71,7 +71,7 @@ mode_t mode_of(const std::string& path) {
   return status.st_mode & 07777U;
 }
 
-/// Tells when somebody has opened a file for reading and closed it.
+/// Detects that a process has opened a file for reading and closed it.
 class close_watch {
  public:
   explicit close_watch(const std::string& path) : fd_(::inotify_init1(IN_CLOEXEC)) {
@@ -87,15 +87,15 @@ class close_watch {
 };
 
 struct kind {
-  const char* name;     ///< as --kind takes it
-  const char* backend;  ///< as JSON tells it
+  const char* name;     ///< as in --kind
+  const char* backend;  ///< as in the JSON output
   bool on_gpu;
 };
 void PrintTo(const kind& chosen, std::ostream* to) {
   *to << chosen.name;
 }
 
-/// The command, with the fake driver and one GPU where that is asked for.
+/// The command, with the fake driver and one GPU if requested.
 class exchange : public ::testing::Test {
  protected:
   explicit exchange(bool with_gpu = false) {
@@ -160,7 +160,7 @@ class exchange : public ::testing::Test {
     exporter.kill(SIGTERM);
     EXPECT_EQ(exporter.wait_exit(seconds(30)), exited(0)) << exporter.output().everything();
   }
-  /// Every message is compared whole; a warning besides it would be a difference too.
+  /// Compares standard error as a whole, so that an additional warning is a failure.
   void expect_error(const run_result& result, const std::string& line) const {
     EXPECT_EQ(result.status, exited(1)) << result.out;
     EXPECT_EQ(result.err, "gpushm: " + line + "\n");
@@ -189,9 +189,9 @@ class exchange_of : public exchange, public ::testing::WithParamInterface<kind> 
   }
 };
 
-// ---- the way it should go ----
+// ---- successful exchanges ----
 
-TEST_P(exchange_of, an_importer_may_start_first_and_gets_the_bytes) {
+TEST_P(exchange_of, importer_may_start_first) {
   auto importer = start(import_arguments({"--timeout", "60s", "--checksum", "--json"}));
   auto exporter = ready_export("42", {"--metadata", "table"});
   EXPECT_EQ(importer.wait_exit(seconds(60)), exited(0)) << importer.output().everything();
@@ -207,7 +207,7 @@ TEST_P(exchange_of, an_importer_may_start_first_and_gets_the_bytes) {
   EXPECT_EQ(exporter.text(stream::err), "");
 }
 
-TEST_P(exchange_of, a_file_goes_in_and_comes_out_byte_for_byte) {
+TEST_P(exchange_of, file_contents_are_preserved) {
   std::mt19937 random(5);  // NOLINT(cert-msc51-cpp): the same file in every run
   std::string contents(size_bytes, '\0');
   std::generate(contents.begin(), contents.end(), [&] { return static_cast<char>(random()); });
@@ -228,7 +228,7 @@ TEST_P(exchange_of, a_file_goes_in_and_comes_out_byte_for_byte) {
   EXPECT_TRUE(came == contents);
 }
 
-TEST_P(exchange_of, nothing_is_left_when_it_is_stopped) {
+TEST_P(exchange_of, stop_leaves_nothing) {
   for (const int number : {SIGTERM, SIGINT}) {
     auto exporter = ready_export("1");
     EXPECT_EQ(names_in(cli_.directory().path()),
@@ -254,7 +254,7 @@ TEST_P(exchange_of, importers_leave_nothing_in_the_exporter) {
     EXPECT_EQ(checksum(), filled(3));
   }
   EXPECT_TRUE(back_to(before, {exporter.pid()}, seconds(10)));
-  // Killed in the middle, too.
+  // Also when killed during the import.
   auto importer = start(import_arguments({"--hold"}));
   importer.wait_for_line("^imported ", seconds(30));
   importer.kill(SIGKILL);
@@ -280,7 +280,7 @@ TEST_P(exchange_of, until_released_ends_with_the_last_importer) {
 
 // ---- death ----
 
-TEST_P(exchange_of, the_file_of_a_killed_exporter_is_told_and_replaced) {
+TEST_P(exchange_of, file_of_killed_exporter_is_reported_and_replaced) {
   auto first = ready_export("5");
   first.kill(SIGKILL);
   EXPECT_EQ(first.wait_exit(seconds(30)), killed_by(SIGKILL));
@@ -291,7 +291,7 @@ TEST_P(exchange_of, the_file_of_a_killed_exporter_is_told_and_replaced) {
                    "again; a timeout waits for its file)");
   ASSERT_TRUE(std::filesystem::exists(file()));
 
-  // Nothing else starts until it has looked at the stale file.
+  // The second exporter starts after the importer has read the stale file.
   const close_watch looked(file());
   auto patient = start(import_arguments({"--timeout", "60s", "--checksum", "--json"}));
   ASSERT_TRUE(looked.wait(seconds(30)));
@@ -303,7 +303,7 @@ TEST_P(exchange_of, the_file_of_a_killed_exporter_is_told_and_replaced) {
   EXPECT_EQ(names_in(cli_.directory().path()), std::set<std::string>());
 }
 
-TEST_P(exchange_of, a_second_exporter_is_refused_while_the_first_lives) {
+TEST_P(exchange_of, second_exporter_is_refused_while_first_lives) {
   auto first = ready_export("7");
   const auto refused = run(export_arguments(GetParam().name, "8"));
   expect_error(refused,
@@ -315,7 +315,7 @@ TEST_P(exchange_of, a_second_exporter_is_refused_while_the_first_lives) {
   stop(first);
 }
 
-TEST_P(exchange_of, an_importer_keeps_what_it_has_when_the_exporter_dies) {
+TEST_P(exchange_of, importer_keeps_mapping_when_exporter_dies) {
   auto exporter = ready_export("9");
   auto importer = start(import_arguments({"--hold"}));
   importer.wait_for_line("^imported ", seconds(30));
@@ -340,7 +340,7 @@ INSTANTIATE_TEST_SUITE_P(memory,
 
 // ---- waiting ----
 
-TEST_F(exchange, without_a_file_the_importer_says_so) {
+TEST_F(exchange, missing_file_is_reported) {
   const std::string line = "import \"" + file() +
                            "\": there is no such file (start the exporter; a timeout waits for "
                            "its file)";
@@ -353,7 +353,7 @@ TEST_F(exchange, without_a_file_the_importer_says_so) {
   const auto told = run(import_arguments({"--json"}));
   EXPECT_EQ(told.status, exited(1));
   EXPECT_EQ(json::parse(told.out).at("error").at("code"), "no_such_segment");
-  // A path through something that is no directory, too.
+  // Also a path below a file that is not a directory.
   std::ofstream(cli_.directory() / "plain").flush();
   EXPECT_EQ(run({"import", "--file", cli_.directory() / "plain/weights"}).status, exited(1));
 }
@@ -375,9 +375,9 @@ TEST_F(exchange, time_limits_of_the_exporter) {
 
 // ---- files ----
 
-TEST_F(exchange, readers_see_a_whole_file_or_none) {
+TEST_F(exchange, readers_see_complete_file_or_none) {
   constexpr int rounds = 1'000;
-  // Each round's file has a length and a byte of its own.
+  // Each round's file has a different length and byte.
   const auto contents = [](int round) {
     return std::vector<std::byte>(static_cast<std::size_t>(1 + round * 37 % 4'096),
                                   static_cast<std::byte>(round));
@@ -399,7 +399,7 @@ TEST_F(exchange, readers_see_a_whole_file_or_none) {
         wrong += whole ? 0 : 1;
         seen = after;
       } catch (const gpushm::error& why) {
-        // Between two rounds: gone, or just being given up.
+        // Between two rounds: removed, or about to be.
         wrong +=
             why.code() == gpushm::errc::no_such_segment || why.code() == gpushm::errc::peer_died
                 ? 0
@@ -419,7 +419,7 @@ TEST_F(exchange, readers_see_a_whole_file_or_none) {
   EXPECT_EQ(names_in(cli_.directory().path()), std::set<std::string>());
 }
 
-TEST_F(exchange, a_living_holders_file_that_is_no_ticket_is_told) {
+TEST_F(exchange, locked_file_without_ticket_is_reported) {
   std::mt19937 random(7);  // NOLINT(cert-msc51-cpp): the same bytes in every run
   std::vector<std::byte> garbage(100);
   std::generate(garbage.begin(), garbage.end(), [&] { return static_cast<std::byte>(random()); });
@@ -431,7 +431,7 @@ TEST_F(exchange, a_living_holders_file_that_is_no_ticket_is_told) {
                      "bytes completely and unchanged)");
     const auto told = run(import_arguments({"--json"}));
     EXPECT_EQ(json::parse(told.out).at("error").at("code"), "invalid_ticket");
-    // A wait does not help against that.
+    // A timeout does not wait for such a file.
     EXPECT_EQ(run(import_arguments({"--timeout", "60s"})).status, exited(1));
   }
   {
@@ -443,7 +443,7 @@ TEST_F(exchange, a_living_holders_file_that_is_no_ticket_is_told) {
   EXPECT_EQ(run(import_arguments({})).status, exited(1));
 }
 
-TEST_F(exchange, a_path_too_long_for_a_socket_is_told) {
+TEST_F(exchange, too_long_socket_path_is_reported) {
   const std::string directory = cli_.directory() / std::string(100, 'd');
   std::filesystem::create_directory(directory);
   const std::string path = directory + "/weights";
@@ -466,7 +466,7 @@ TEST_F(exchange, a_path_too_long_for_a_socket_is_told) {
   const auto imported = gpushm_testing::run_program(import, seconds(30));
   EXPECT_EQ(imported.status, exited(0)) << imported.err;
   EXPECT_THAT(imported.out, HasSubstr(filled(1)));
-  // Importers need it too: for them the directory may be mounted at a longer path.
+  // Importers have the same limit: they may have the directory mounted at a longer path.
   expect_error(run({"import", "--file", path, "--timeout", "60s"}),
                "import \"" + path +
                    "\": the socket's path does not fit into an address (at most 107 bytes) (give "
@@ -474,7 +474,7 @@ TEST_F(exchange, a_path_too_long_for_a_socket_is_told) {
   stop(exporter);
 }
 
-TEST_F(exchange, a_directory_that_is_not_writable_is_told) {
+TEST_F(exchange, unwritable_directory_is_reported) {
   const std::string directory = cli_.directory() / "readonly";
   std::filesystem::create_directory(directory);
   ASSERT_EQ(::chmod(directory.c_str(), 0555), 0);
@@ -492,7 +492,7 @@ TEST_F(exchange, a_directory_that_is_not_writable_is_told) {
   EXPECT_EQ(names_in(directory), std::set<std::string>());
 }
 
-TEST_F(exchange, modes_are_those_asked_for_whatever_the_umask) {
+TEST_F(exchange, modes_ignore_umask) {
   const auto start_under_umask = [&](std::vector<std::string> more) {
     auto arguments = export_arguments("host", "1");
     arguments.insert(arguments.end(), more.begin(), more.end());
@@ -505,7 +505,7 @@ TEST_F(exchange, modes_are_those_asked_for_whatever_the_umask) {
   auto exporter = start_under_umask({});
   EXPECT_EQ(mode_of(file()), 0644U);
   EXPECT_EQ(mode_of(file() + ".sock"), 0666U);
-  if (::geteuid() == 0) {  // somebody else can import it
+  if (::geteuid() == 0) {  // another user can import it
     auto other = command(import_arguments({"--checksum"}));
     other.uid = 65534;
     other.gid = 65534;
@@ -523,7 +523,7 @@ TEST_F(exchange, modes_are_those_asked_for_whatever_the_umask) {
 
 // ---- the command line ----
 
-TEST_F(exchange, wrong_usage_exits_with_2_and_makes_nothing) {
+TEST_F(exchange, wrong_usage_exits_with_2_and_creates_nothing) {
   const std::vector<std::vector<std::string>> wrong{
       {"export"},
       {"export", "--size", "1"},
@@ -553,7 +553,7 @@ TEST_F(exchange, wrong_usage_exits_with_2_and_makes_nothing) {
   EXPECT_EQ(names_in(cli_.directory().path()), std::set<std::string>());
 }
 
-TEST_F(exchange, json_documents_have_exactly_their_documented_fields) {
+TEST_F(exchange, json_has_exactly_documented_fields) {
   const std::set<std::string> mapped{"name",
                                      "generation",
                                      "epoch",
@@ -591,7 +591,7 @@ TEST_F(exchange, json_documents_have_exactly_their_documented_fields) {
   stop(exporter);
 }
 
-TEST_F(exchange, a_gpu_that_was_asked_for_never_becomes_the_host) {
+TEST_F(exchange, requested_gpu_never_becomes_host) {
   for (const char* of_kind : {"cuda-vmm", "cuda-ipc"}) {
     auto options = command(export_arguments(of_kind, "1"));
     options.env.emplace_back("CUDA_VISIBLE_DEVICES", "-1");
@@ -602,8 +602,8 @@ TEST_F(exchange, a_gpu_that_was_asked_for_never_becomes_the_host) {
   EXPECT_EQ(names_in(cli_.directory().path()), std::set<std::string>());
 }
 
-TEST_F(exchange, a_signal_while_it_is_filled_leaves_nothing) {
-  // A sparse file that takes far longer to read than the signal takes to come.
+TEST_F(exchange, signal_during_fill_leaves_nothing) {
+  // A sparse file that takes far longer to read than the signal takes to arrive.
   const std::string large = cli_.directory() / "large";
   std::ofstream(large).flush();
   std::filesystem::resize_file(large, 1ULL << 30U);

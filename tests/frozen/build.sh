@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds the libraries of a commit of this repository, its tests of the C interface and its tests/frozen/peer.c, as a
-# user of that version would have them, into DIRECTORY/COMMIT; once, for as long as that is there.
+# user of that version would, into DIRECTORY/COMMIT. Does nothing if that is complete.
 #
 #   build.sh SOURCES COMMIT_FILE DIRECTORY
 #
-# Ends with 77 where the history is not there (an archive, a clone without depth).
+# Exits with 77 if the history is missing (an archive, a shallow clone).
 set -euo pipefail
 
 sources=$1

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A process of a share between versions of gpushm: what it is compiled for is interface 1, and
- * which libraries it runs with the caller says (LD_LIBRARY_PATH).
+ * A participant in a share between versions of gpushm. It is compiled against interface 1; the
+ * caller selects its libraries (LD_LIBRARY_PATH).
  *
- *   peer serve SOCKET              a broker, until the end of its input
- *   peer produce SOCKET FILE       creates, shares and exports; ends when it has heard of the other
- * two peer consume SOCKET FILE       opens all of it, waiting for it to come peer die SOCKET opens,
- * and is killed peer version                   that of the libraries */
+ *   peer serve SOCKET         runs a broker until the end of its input
+ *   peer produce SOCKET FILE  creates, shares and exports; ends after the events of the other two
+ *   peer consume SOCKET FILE  opens everything, waiting for it
+ *   peer die SOCKET           opens, and is killed
+ *   peer version              prints the version of the libraries
+ */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <gpushm/broker.h>
@@ -57,7 +59,7 @@ static int serve(const char* socket) {
   return 0;
 }
 
-/* Everything that comes, until the event that is waited for. */
+/* Reads events until the given one. */
 static void hear(gpushm_subscription* events, gpushm_event_kind kind, const char* name) {
   for (;;) {
     gpushm_event event = GPUSHM_INIT(event);
@@ -89,7 +91,7 @@ static int produce(const char* socket, const char* file) {
   WORKS(gpushm_client_subscribe(client, gpushm_text("f/"), NULL, &events));
   options.device = gpushm_text("host");
   options.size_bytes = size_bytes;
-  options.chunk_bytes = chunk; /* more than one packet's descriptors */
+  options.chunk_bytes = chunk; /* more than fit into one packet */
   WORKS(gpushm_client_create(client, gpushm_text("f/leased"), &options, &leased));
   WORKS(gpushm_segment_fill(leased, 1));
   WORKS(gpushm_segment_publish(leased, "of the leased", 13));
@@ -150,7 +152,7 @@ static int consume(const char* socket, const char* file) {
       gpushm_text("f/persistent"), gpushm_text("f/shared"), gpushm_text("f/none")};
   gpushm_error* why;
 
-  options.timeout_ms = wait_ms; /* it is there before the producer */
+  options.timeout_ms = wait_ms; /* it starts before the producer */
   WORKS(gpushm_client_open(client, gpushm_text("f/shared"), &options, &opened));
   has(opened, 3, "of the shared");
   gpushm_segment_close(opened);

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs what build.sh has built against the libraries of this tree: each mixture of broker, producer and consumer, and
+# Runs the build of build.sh with the libraries of this tree: each combination of broker, producer and consumer, and
 # programs compiled for the frozen interface.
 #
 #   run.sh COMMIT_FILE DIRECTORY HEAD_PEER HEAD_LIBRARIES
 #
-# Ends with 77 where nothing was built.
+# Exits with 77 if nothing was built.
 set -euo pipefail
 
 tree=$2/$(grep -v '^#' "$1")
@@ -18,12 +18,12 @@ declare -A libraries=([head]=$4 [frozen]=$tree/lib)
 scratch=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$scratch"' EXIT
 
-# as WHICH PROGRAM ARGUMENT...: with the libraries of that version
+# as WHICH PROGRAM ARGUMENT...: runs it with the libraries of that version
 as() {
   LD_LIBRARY_PATH=${libraries[$1]} "${@:2}"
 }
 
-# share BROKER PRODUCER CONSUMER: whose libraries each has
+# share BROKER PRODUCER CONSUMER: the version of the libraries of each
 share() {
   local socket=$scratch/socket status=0
   mkfifo "$scratch/input"
@@ -59,6 +59,6 @@ for peer in "$head_peer" "$tree/peer"; do
     done
   done
 done
-# What was compiled for the frozen interface runs with the libraries of today.
+# A program compiled for the frozen interface runs with the current libraries.
 as head "$tree/c_interface_test"
 echo "frozen: all of it"

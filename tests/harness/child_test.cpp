@@ -33,7 +33,7 @@ TEST(child, waits_for_lines_in_order) {
   EXPECT_EQ(process.wait_exit(seconds(5)), exited(0));
 }
 
-TEST(child, tells_what_was_said_when_a_line_does_not_come) {
+TEST(child, missing_line_error_has_output) {
   auto process = child::start(shell("echo something else"));
   try {
     process.wait_for_line("ready", seconds(5));
@@ -43,7 +43,7 @@ TEST(child, tells_what_was_said_when_a_line_does_not_come) {
   }
 }
 
-TEST(child, a_missing_line_ends_with_the_deadline) {
+TEST(child, missing_line_ends_at_deadline) {
   auto process = child::start({.argv = {"/bin/cat"}});
   EXPECT_THROW(process.wait_for_line("ready", milliseconds(10)), harness_error);
   EXPECT_THROW(process.wait_exit(milliseconds(10)), harness_error);
@@ -56,7 +56,7 @@ TEST(child, reports_statuses_and_signals) {
   EXPECT_EQ(process.wait_exit(seconds(5)), killed_by(SIGTERM));
 }
 
-TEST(child, a_program_that_is_not_there_says_so) {
+TEST(child, missing_program_is_reported) {
   const auto result = run_program({.argv = {"/nonexistent/program"}});
   EXPECT_EQ(result.status, exited(127));
   EXPECT_THAT(result.err, ::testing::HasSubstr("/nonexistent/program: No such file"));
@@ -76,7 +76,7 @@ TEST(child, environment_directory_and_limit_are_passed) {
   EXPECT_EQ(run_program(options).out, "1/\n" + directory.path() + "\n77\n");
 }
 
-TEST(child, takes_its_process_group_along) {
+TEST(child, kills_its_process_group) {
   pid_t left_behind = 0;
   {
     auto process = child::start(shell("sleep 600 & echo $!; wait"));
@@ -93,7 +93,7 @@ TEST(child, moved_from_owns_nothing) {
   EXPECT_TRUE(second.running());
 }
 
-TEST(temp_dir, goes_with_everything_in_it) {
+TEST(temp_dir, is_removed_with_contents) {
   std::string path;
   {
     const temp_dir directory(0755);
@@ -111,7 +111,7 @@ TEST(programs, finds_own_programs_and_their_tree) {
   EXPECT_THROW((void)own_program("no such program"), harness_error);
 }
 
-TEST(eventually, asks_until_true_or_the_deadline) {
+TEST(eventually, retries_until_true_or_deadline) {
   int asked = 0;
   EXPECT_TRUE(eventually([&] { return ++asked == 3; }, seconds(5)));
   EXPECT_EQ(asked, 3);

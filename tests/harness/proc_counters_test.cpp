@@ -49,7 +49,7 @@ TEST(proc_counters, counts_each_shared_byte_once) {
   EXPECT_EQ(shared_memory_bytes({::getpid(), ::getpid()}, "counted-three"), size_bytes);
 }
 
-TEST(proc_counters, sees_bytes_that_are_only_mapped) {
+TEST(proc_counters, counts_bytes_that_are_only_mapped) {
   if (::geteuid() != 0) {
     GTEST_SKIP() << "/proc/PID/map_files needs root";
   }
@@ -63,8 +63,8 @@ TEST(proc_counters, sees_bytes_that_are_only_mapped) {
 }
 
 TEST(proc_counters, counts_threads_and_memory) {
-  std::thread([] {}).join();  // the first may start a helper of the run-time system for good
-  // The kernel may still count a thread that was joined.
+  std::thread([] {}).join();  // the first may start a permanent helper thread of the runtime
+  // The kernel may still count a joined thread.
   EXPECT_TRUE(eventually(
       [] {
         const auto before = count_threads(::getpid());
@@ -79,7 +79,7 @@ TEST(proc_counters, counts_threads_and_memory) {
   EXPECT_GT(anonymous_bytes(::getpid()), 0U);
 }
 
-TEST(proc_counters, a_process_that_is_gone_is_an_error) {
+TEST(proc_counters, ended_process_is_an_error) {
   EXPECT_THROW((void)count_descriptors(0x7fffffff), harness_error);
 }
 

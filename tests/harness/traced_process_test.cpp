@@ -43,7 +43,7 @@ TEST(traced_process, kills_at_the_entry_of_the_kth_call) {
   }
 }
 
-TEST(traced_process, a_number_past_the_window_kills_nothing) {
+TEST(traced_process, call_number_past_window_kills_nothing) {
   const auto result = traced_run(victim("plain"), 6);
   EXPECT_FALSE(result.killed);
   EXPECT_TRUE(result.ended);
@@ -78,7 +78,7 @@ TEST(traced_process, lets_forked_children_live) {
   EXPECT_FALSE(process.output().read_to_end(clock::now()));
 }
 
-TEST(traced_process, other_children_of_the_test_are_left_alone) {
+TEST(traced_process, other_children_are_not_traced) {
   auto other = child::start({.argv = {"/bin/cat"}});
   EXPECT_TRUE(traced_run(victim("plain"), 1).killed);
   EXPECT_TRUE(other.running());
@@ -86,7 +86,7 @@ TEST(traced_process, other_children_of_the_test_are_left_alone) {
   EXPECT_EQ(other.wait_exit(seconds(5)), exited(0));
 }
 
-TEST(traced_process, a_program_that_hangs_is_reported_and_killed) {
+TEST(traced_process, hanging_program_is_reported_and_killed) {
   traced_process process({.argv = {"/bin/cat"}}, 0);
   const auto pid = process.pid();
   EXPECT_THROW((void)process.wait_end(std::chrono::milliseconds(50)), harness_error);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client at its own limits: few descriptors, and a broker that does not read.
+// A client at its limits: few descriptors, and a broker that does not read.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -35,7 +35,7 @@ namespace wire = gpushm::wire;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// This process's soft limit of descriptors while it lives.
+/// Sets this process's soft limit of descriptors during its lifetime.
 class few_descriptors {
  public:
   explicit few_descriptors(rlim_t limit) {
@@ -57,7 +57,7 @@ struct shape {
 };
 class open_many_of_chunks : public bad_input, public testing::WithParamInterface<shape> {};
 
-// All answers together hold many times the descriptors that this process may have.
+// All answers together have many times the descriptors that this process may open.
 TEST_P(open_many_of_chunks, succeeds_with_1024_descriptors) {
   const auto [names, chunks] = GetParam();
   const std::uint64_t page = gpushm::base::host_page_bytes();
@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(shapes,
 
 class stopped_broker : public bad_input {
  protected:
-  /// When it returns, all of its threads stand.
+  /// Blocks until all of its threads are stopped.
   void stop() {
     ASSERT_EQ(::kill(broker_.pid(), SIGSTOP), 0);
     siginfo_t stopped{};
@@ -102,7 +102,7 @@ class stopped_broker : public bad_input {
   }
 };
 
-TEST_F(stopped_broker, does_not_hold_up_the_end_of_segments) {
+TEST_F(stopped_broker, does_not_delay_end_of_segments) {
   auto client = connect();
   std::vector<gpushm::segment> made;
   for (int i = 0; i < 1'000; ++i) {
@@ -111,14 +111,14 @@ TEST_F(stopped_broker, does_not_hold_up_the_end_of_segments) {
   stop();
   const auto begin = gpushm_testing::clock::now();
   made.clear();
-  // Before, each one after the 278th took a second.
+  // Once each one after the 278th took a second.
   EXPECT_LT(gpushm_testing::clock::now() - begin, patience(seconds(2)));
   go_on();
   EXPECT_TRUE(gpushm_testing::eventually(
       [&] { return bystander_.list().empty() && client.list().empty(); }, seconds(10)));
 }
 
-TEST_F(stopped_broker, reads_the_goodbye_of_a_client_that_hears_nothing_any_more) {
+TEST_F(stopped_broker, reads_goodbye_of_client_that_stopped_reading) {
   for (const bool says_goodbye : {true, false}) {
     {
       auto client = greeted();
@@ -127,7 +127,7 @@ TEST_F(stopped_broker, reads_the_goodbye_of_a_client_that_hears_nothing_any_more
       ASSERT_NE(gpushm_testing::publish_segment(client, wanted), 0U);
       client.send(wire::subscribe{""});
       stop();
-      client.send(wire::list{"", ""});  // the answer finds nobody
+      client.send(wire::list{"", ""});  // the answer has no reader
       if (says_goodbye) {
         client.send(wire::bye{});
       }
@@ -138,7 +138,7 @@ TEST_F(stopped_broker, reads_the_goodbye_of_a_client_that_hears_nothing_any_more
   }
 }
 
-TEST_F(stopped_broker, does_not_make_a_client_wait_longer_than_it_was_allowed_to) {
+TEST_F(stopped_broker, client_timeout_applies) {
   stop();
   const auto begin = gpushm_testing::clock::now();
   const auto code = code_of([&] {
@@ -151,8 +151,8 @@ TEST_F(stopped_broker, does_not_make_a_client_wait_longer_than_it_was_allowed_to
 
 // ---- descriptors that the kernel refuses to send ----
 
-/// A packet with more descriptors than the limit, which is not read: the kernel refuses this uid
-/// more, whatever other processes of the uid have in flight. Waits for them.
+/// A packet with more descriptors than the limit, which is not read: the kernel then refuses
+/// further ones of this uid, regardless of the uid's other processes. Waits for those first.
 class unread_descriptors {
  public:
   explicit unread_descriptors(rlim_t limit) {
@@ -188,14 +188,14 @@ class unread_descriptors {
 
 constexpr rlim_t few = 64;
 
-/// Expects `call` to return true in a process with few descriptors and a uid of its own.
+/// Expects `call` to return true in a process with few descriptors and a separate uid.
 void run_unprivileged(const std::string& socket_path,
                       milliseconds request_timeout,
                       const std::function<bool(gpushm::client&)>& call) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(60);
-    // Root is refused nothing. One of this process's own, because the kernel counts by uid.
+    // Root has no such limit. The uid is unique per process, because the kernel counts by uid.
     const uid_t unused = 20'000 + static_cast<uid_t>(::getpid()) % 40'000;
     const rlimit lowered{few, few};
     if ((::getuid() == 0 && ::setresuid(unused, unused, unused) != 0) ||
@@ -216,7 +216,7 @@ void run_unprivileged(const std::string& socket_path,
   EXPECT_EQ(status, 0);
 }
 
-/// Without a client here: this process has no threads when it forks.
+/// Connects no client here: this process has no threads when it forks.
 class refused_descriptors : public testing::Test {
  protected:
   refused_descriptors() { EXPECT_EQ(::chmod(broker_.socket_path().c_str(), 0666), 0); }
@@ -225,11 +225,11 @@ class refused_descriptors : public testing::Test {
   broker_process broker_{directory_ / "socket"};
 };
 
-TEST_F(refused_descriptors, are_sent_once_others_of_the_uid_were_read) {
+TEST_F(refused_descriptors, are_sent_after_others_of_the_uid_were_read) {
   run_unprivileged(broker_.socket_path(), patience(seconds(20)), [](gpushm::client& client) {
     unread_descriptors others(few);
     if (!others.refused()) {
-      std::cerr << "the kernel refuses nothing" << std::endl;
+      std::cerr << "the kernel refused no descriptors" << std::endl;
       return false;
     }
     const std::jthread reader([&] {

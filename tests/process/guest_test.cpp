@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A broker inside a process that forks and executes: its children must not
-// stand in for it, keep what is its own, or end it.
+// A broker inside a process that forks and executes: its children must not take over its place,
+// keep its resources, or end it.
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -58,9 +58,8 @@ bool exists(const std::string& path) {
   return ::lstat(path.c_str(), &info) == 0;
 }
 
-/// What a process has of the broker that its parent hosts: sockets, memory, the
-/// lock, pidfds.
-std::string guests_of(pid_t pid) {
+/// Resources of the in-process broker that a process has: sockets, memory, the lock, pidfds.
+std::string guest_resources_of(pid_t pid) {
   gpushm_testing::descriptor_counts found;
   for (const auto& [kind, count] : count_descriptors(pid)) {
     if (kind.find("socket") != std::string::npos || kind.find("memfd:") != std::string::npos ||
@@ -78,7 +77,7 @@ class guest : public ::testing::Test {
     host_.emplace(child::start({.argv = {own_program("guest_host"), path_, kind, what}}));
     host_->wait_for_line("^ready$", seconds(10));
   }
-  /// The host does what it was started for; the pids of its children.
+  /// Starts the host's work; returns the pids of its children.
   std::vector<pid_t> go(std::size_t children = 1) {
     host_->write("go\n");
     std::vector<pid_t> pids;
@@ -95,15 +94,15 @@ class guest : public ::testing::Test {
   [[nodiscard]] gpushm::client connect() const {
     return gpushm::client::connect({.socket_path = socket_});
   }
-  /// With the host dead and its children alive.
-  void expect_the_place_is_free(const std::vector<pid_t>& children) {
+  /// Expects the broker's place to be free, with the host dead and its children alive.
+  void expect_place_is_free(const std::vector<pid_t>& children) {
     const auto begin = clock::now();
     EXPECT_EQ(code_of([&] { (void)connect(); }), gpushm::errc::broker_unreachable);
-    EXPECT_LT(clock::now() - begin, patience(seconds(1))) << "refused at once";
+    EXPECT_LT(clock::now() - begin, patience(seconds(1))) << "refused immediately";
     auto successor = gpushm::broker::start({.socket_path = socket_});
     EXPECT_TRUE(connect().list().empty());
     for (const pid_t each : children) {
-      EXPECT_TRUE(process_lives(each)) << "the child must have been there all the time";
+      EXPECT_TRUE(process_lives(each)) << "the child must have been running all the time";
     }
   }
 
@@ -115,24 +114,23 @@ class guest : public ::testing::Test {
 
 class guest_that_dies : public guest, public ::testing::WithParamInterface<const char*> {};
 
-TEST_P(guest_that_dies, leaves_its_place_and_its_memory_though_a_child_lives) {
+TEST_P(guest_that_dies, frees_place_and_memory_while_a_child_lives) {
   start("broker", GetParam());
   auto client = connect();
-  auto waiting = connect();  // one more connection, and a segment that only the
-                             // broker holds
+  auto waiting = connect();  // another connection, and a segment that only the broker keeps
   auto made = client.create(
       "kept", {.size_bytes = 1 << 20, .device = "host", .lifetime = gpushm::lifetime::persistent});
   made.publish();
   const auto children = go();
   const pid_t survivor = children.front();
-  ASSERT_TRUE(eventually([&] { return guests_of(survivor).empty(); }, seconds(5)))
-      << guests_of(survivor);
+  ASSERT_TRUE(eventually([&] { return guest_resources_of(survivor).empty(); }, seconds(5)))
+      << guest_resources_of(survivor);
   EXPECT_EQ(client.list().size(), 1U) << "the parent still serves";
 
   kill_host();
   EXPECT_TRUE(
       eventually([&] { return made.state() == gpushm::segment_state::broker_gone; }, seconds(5)));
-  expect_the_place_is_free(children);
+  expect_place_is_free(children);
   made.reset();
   client.trim();
   EXPECT_EQ(gpushm_testing::shared_memory_bytes({survivor}, "gpushm"), 0U);
@@ -143,22 +141,22 @@ INSTANTIATE_TEST_SUITE_P(,
                          ::testing::Values("fork", "exec", "system"),
                          [](const auto& how) { return std::string(how.param); });
 
-TEST_F(guest, child_that_destroys_its_copy_changes_nothing) {
+TEST_F(guest, child_destroying_its_copy_has_no_effect) {
   start("broker", "destroy");
   auto client = connect();
   (void)go();
   EXPECT_TRUE(exists(socket_));
   EXPECT_TRUE(exists(socket_ + ".lock"));
   EXPECT_TRUE(client.list().empty());
-  EXPECT_TRUE(connect().list().empty()) << "new clients come in";
+  EXPECT_TRUE(connect().list().empty()) << "new clients can connect";
   EXPECT_EQ(code_of([&] { (void)gpushm::broker::start({.socket_path = socket_}); }),
             gpushm::errc::address_in_use);
 }
 
-TEST_F(guest, child_that_destroys_its_copy_of_a_file_export_changes_nothing) {
+TEST_F(guest, child_destroying_its_file_export_has_no_effect) {
   start("file", "destroy");
   const auto children = go();
-  EXPECT_EQ(guests_of(children.front()), "");
+  EXPECT_EQ(guest_resources_of(children.front()), "");
   EXPECT_TRUE(exists(path_));
   EXPECT_TRUE(exists(socket_));
   EXPECT_TRUE(exists(socket_ + ".lock"));
@@ -167,7 +165,7 @@ TEST_F(guest, child_that_destroys_its_copy_of_a_file_export_changes_nothing) {
             gpushm::errc::address_in_use);
 }
 
-TEST_F(guest, file_of_a_dead_exporter_is_seen_as_such_though_a_child_lives) {
+TEST_F(guest, file_of_dead_exporter_is_stale_while_a_child_lives) {
   start("file", "fork");
   const auto children = go();
   kill_host();
@@ -199,22 +197,21 @@ TEST_F(guest, child_gets_an_error_from_every_function_of_a_file_export) {
   }
 }
 
-/// As a data loader's: forked while other threads of the host come and go.
-TEST_F(guest, workers_have_nothing_of_it) {
+/// As a data loader's: forked while threads of the host start and exit.
+TEST_F(guest, workers_inherit_no_resources) {
   start("broker", "workers");
   const auto workers = go(4);
   for (const pid_t each : workers) {
-    EXPECT_EQ(guests_of(each), "");
+    EXPECT_EQ(guest_resources_of(each), "");
   }
   kill_host();
-  expect_the_place_is_free(workers);
+  expect_place_is_free(workers);
 }
 
 // ---- clients ----
 
-/// Under sanitizers a child of a process with threads may hang in their own
-/// locks.
-TEST(client_that_forks, has_children_that_wait_for_no_lock) {
+/// Under sanitizers, a child of a process with threads may hang in the sanitizer's locks.
+TEST(client_that_forks, has_children_without_deadlocks) {
   if (gpushm_testing::patience_factor != 1) {
     GTEST_SKIP() << "a sanitizer's allocator is not usable in such children";
   }
@@ -227,8 +224,8 @@ TEST(client_that_forks, has_children_that_wait_for_no_lock) {
   EXPECT_EQ(result.out, "");
 }
 
-/// What is in flight between the broker and a mapping is not inherited either.
-TEST(client_that_forks, leaves_no_descriptor_to_its_children) {
+/// Descriptors in flight between the broker and a mapping are not inherited either.
+TEST(client_that_forks, children_inherit_no_descriptor) {
   if (gpushm_testing::patience_factor != 1) {
     GTEST_SKIP() << "a sanitizer's allocator is not usable in such children";
   }
@@ -238,10 +235,10 @@ TEST(client_that_forks, leaves_no_descriptor_to_its_children) {
       {.argv = {own_program("fork_descriptors"), broker.socket_path(), "300"}}, seconds(100));
   EXPECT_EQ(result.status, gpushm_testing::exited(0)) << result.err;
   EXPECT_EQ(result.out, "") << "kept by a child";
-  EXPECT_EQ(result.err, "") << "what its threads did failed";
+  EXPECT_EQ(result.err, "") << "its threads failed";
 }
 
-TEST(create, of_more_host_memory_than_there_is_is_undone_at_once) {
+TEST(create, of_too_much_host_memory_is_undone) {
   const temp_dir directory;
   const auto broker = gpushm::broker::start({.socket_path = directory / "socket"});
   auto client = gpushm::client::connect({.socket_path = broker.socket_path()});
@@ -253,10 +250,10 @@ TEST(create, of_more_host_memory_than_there_is_is_undone_at_once) {
   EXPECT_TRUE(client.create("big", {.size_bytes = 4096, .device = "host"})) << "the name is free";
 }
 
-// ---- no threads to be had ----
+// ---- thread creation fails ----
 
-/// What `call` throws in a child that may start no thread: "CODE: TEXT", or "no error".
-std::string said_without_threads(const std::function<void()>& call) {
+/// Returns the error of `call` in a child that cannot start threads: "CODE: TEXT", or "no error".
+std::string error_without_threads(const std::function<void()>& call) {
   int ends[2];
   EXPECT_EQ(::pipe(ends), 0);
   const pid_t child = ::fork();
@@ -289,31 +286,31 @@ std::string said_without_threads(const std::function<void()>& call) {
   return said;
 }
 
-TEST(process_without_threads, is_told_so) {
+TEST(process_without_threads, gets_an_error) {
   const temp_dir directory(0777);
   const broker_process broker(directory / "socket");
   ASSERT_EQ(::chmod(broker.socket_path().c_str(), 0666), 0);
   const std::string next_step = "raise the limit of processes (ulimit -u, or the pids limit of the";
-  const auto connecting = said_without_threads(
+  const auto connecting = error_without_threads(
       [&] { (void)gpushm::client::connect({.socket_path = broker.socket_path()}); });
   EXPECT_TRUE(connecting.starts_with("system_error: ")) << connecting;
   EXPECT_NE(connecting.find(next_step), std::string::npos) << connecting;
-  const auto serving = said_without_threads(
+  const auto serving = error_without_threads(
       [&] { (void)gpushm::broker::start({.socket_path = directory / "other"}); });
   EXPECT_TRUE(serving.starts_with("system_error: ")) << serving;
   EXPECT_NE(serving.find(next_step), std::string::npos) << serving;
   EXPECT_FALSE(exists(directory / "other"));
   EXPECT_FALSE(exists(directory / "other.lock"));
   const auto exporting =
-      said_without_threads([&] { (void)gpushm::file_export::begin(directory / "file"); });
+      error_without_threads([&] { (void)gpushm::file_export::begin(directory / "file"); });
   EXPECT_TRUE(exporting.starts_with("system_error: ")) << exporting;
 }
 
-// ---- files that several want ----
+// ---- concurrent exports into a file ----
 
-/// Lets `count` processes try at once to export into `path`, and keeps the
-/// winners' files until all have tried. How many won.
-int winners_of(const std::string& path, int count) {
+/// Has `count` processes export into `path` concurrently, and keep a successful export until all
+/// have tried. Returns the number of successes.
+int successes_of(const std::string& path, int count) {
   int begin[2];
   int results[2];
   int end[2];
@@ -333,7 +330,7 @@ int winners_of(const std::string& path, int count) {
         outcome = 'w';
         (void)!::write(results[1], &outcome, 1);
         (void)!::read(end[0], &byte, 1);
-        ::_exit(0);  // dies with its file in place, for the next round to replace
+        ::_exit(0);  // leaves its file for the next round to replace
       } catch (const gpushm::error& why) {
         outcome = why.code() == gpushm::errc::address_in_use ? 'l' : 'e';
         (void)!::write(results[1], &outcome, 1);
@@ -352,7 +349,7 @@ int winners_of(const std::string& path, int count) {
     EXPECT_TRUE(outcome == 'w' || outcome == 'l') << outcome;
     won += outcome == 'w' ? 1 : 0;
   }
-  EXPECT_FALSE(gpushm::read_ticket_file(path).empty()) << "a whole file of a living exporter";
+  EXPECT_FALSE(gpushm::read_ticket_file(path).empty()) << "a complete file of a live exporter";
   ::close(end[1]);
   for (const pid_t racer : racers) {
     EXPECT_EQ(::waitpid(racer, nullptr, 0), racer);
@@ -362,17 +359,17 @@ int winners_of(const std::string& path, int count) {
   return won;
 }
 
-TEST(ticket_file_race, one_of_many_wins_where_no_file_is_and_where_a_dead_one_is) {
+TEST(ticket_file_race, one_export_succeeds_without_and_with_a_stale_file) {
   const temp_dir directory;
   const std::string path = directory / "file";
   for (int round = 0; round < 60; ++round) {
     if (round % 3 == 0) {
       ::unlink(path.c_str());
     }
-    ASSERT_EQ(winners_of(path, 8), 1) << "round " << round;
+    ASSERT_EQ(successes_of(path, 8), 1) << "round " << round;
   }
   ::unlink(path.c_str());
-  EXPECT_EQ(::rmdir(directory.path().c_str()), 0) << "no file of a loser is left";
+  EXPECT_EQ(::rmdir(directory.path().c_str()), 0) << "a failed exporter's file is left";
   ASSERT_EQ(::mkdir(directory.path().c_str(), 0700), 0);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory at its limits, in a child process: the kernel's answer to too much is SIGKILL.
+// Host memory at its limits, in a child process: the kernel answers an excess with SIGKILL.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -41,7 +41,7 @@ bool write_to(const std::string& path, const std::string& text) {
   return file.good();
 }
 
-/// A memory cgroup with a limit, below the root's; as root only.
+/// A memory cgroup with a limit, below the root cgroup; root only.
 class limited_cgroup {
  public:
   explicit limited_cgroup(std::uint64_t limit_bytes) {
@@ -53,7 +53,7 @@ class limited_cgroup {
         continue;
       }
       if (write_to(path_ + limit, std::to_string(limit_bytes))) {
-        // Swap would hide what is tested.
+        // Swap would extend the limit.
         write_to(path_ + "/memory.swap.max", "0");
         write_to(path_ + "/memory.memsw.limit_in_bytes", std::to_string(limit_bytes));
         return;
@@ -78,7 +78,7 @@ class limited_cgroup {
   std::string path_;
 };
 
-/// Runs `body` in a child within the cgroup; its exit code, or 128 + the signal.
+/// Runs `body` in a child within the cgroup; returns its exit code, or 128 + the signal.
 int run_in(const limited_cgroup& group, const std::function<int()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -105,10 +105,10 @@ std::optional<error> failure_of(std::uint64_t bytes, steady::time_point deadline
   }
 }
 
-TEST(host_memory, more_than_the_cgroup_allows_is_an_error_and_no_death) {
+TEST(host_memory, beyond_cgroup_limit_is_an_error) {
   const limited_cgroup group(300 * mib);
   if (!group) {
-    GTEST_SKIP() << "no memory cgroup can be made here";
+    GTEST_SKIP() << "cannot create a memory cgroup here";
   }
   EXPECT_EQ(run_in(group,
                    [] {
@@ -127,15 +127,15 @@ TEST(host_memory, more_than_the_cgroup_allows_is_an_error_and_no_death) {
             0);
 }
 
-/// What became of processes that allocate at once.
+/// Results of processes that allocate concurrently.
 struct crowd_result {
   int got = 0;
   int refused = 0;
   int other = 0;  ///< killed, or another error
 };
 
-/// Starts `processes` in the cgroup that all begin at the same time to allocate `bytes` with
-/// `threads` each, and keep it until all have tried.
+/// Starts `processes` in the cgroup that begin concurrently to allocate `bytes` with `threads`
+/// each, and keep the memory until all have tried.
 crowd_result allocate_at_once(const limited_cgroup& group,
                               int processes,
                               int threads,
@@ -152,7 +152,7 @@ crowd_result allocate_at_once(const limited_cgroup& group,
       continue;
     }
     ::alarm(60);
-    // Those who wait for a byte see the end of the pipe when its writers are closed or dead.
+    // Readers detect the end of a pipe once all writers are closed or dead.
     for (const int unused : {ready[0], begin[1], tried[0], end[1]}) {
       ::close(unused);
     }
@@ -183,9 +183,9 @@ crowd_result allocate_at_once(const limited_cgroup& group,
     ::close(end_of_child);
   }
   char byte = 0;
-  EXPECT_EQ(::read(ready[0], &byte, 1), 0) << "all are in the cgroup";
+  EXPECT_EQ(::read(ready[0], &byte, 1), 0) << "not all are in the cgroup";
   ::close(begin[1]);
-  EXPECT_EQ(::read(tried[0], &byte, 1), 0) << "all have tried";
+  EXPECT_EQ(::read(tried[0], &byte, 1), 0) << "not all have tried";
   ::close(end[1]);
   crowd_result result;
   for (const pid_t each : crowd) {
@@ -213,12 +213,13 @@ struct crowd_case {
 
 class crowd : public ::testing::TestWithParam<crowd_case> {};
 
-/// All see the same room at first; looks before each piece, small pieces and a reserve save them.
-TEST_P(crowd, that_allocates_at_once_is_not_killed) {
+/// All see the same room at first; checks before each piece, small pieces and a reserve prevent a
+/// kill.
+TEST_P(crowd, allocating_concurrently_is_not_killed) {
   const crowd_case& given = GetParam();
   const limited_cgroup group(given.limit_mib * mib);
   if (!group) {
-    GTEST_SKIP() << "no memory cgroup can be made here";
+    GTEST_SKIP() << "cannot create a memory cgroup here";
   }
   int got = 0;
   int refused = 0;
@@ -230,7 +231,7 @@ TEST_P(crowd, that_allocates_at_once_is_not_killed) {
     got += result.got;
     refused += result.refused;
   }
-  EXPECT_GT(refused, 0) << "together they want more than there is";
+  EXPECT_GT(refused, 0) << "together they request more than the limit";
   RecordProperty("got", got);
 }
 
@@ -244,11 +245,11 @@ INSTANTIATE_TEST_SUITE_P(host_memory,
                                            crowd_case{"small_container", 64, 16, 1, 8 * mib}),
                          [](const auto& given) { return std::string(given.param.name); });
 
-/// Not smaller ones: there would be more descriptors than the usual limit of open files.
-TEST(host_memory, of_small_segments_ends_in_an_error_and_no_death) {
+/// Smaller segments would need more descriptors than the usual limit of open files.
+TEST(host_memory, of_small_segments_ends_in_an_error) {
   const limited_cgroup group(64 * mib);
   if (!group) {
-    GTEST_SKIP() << "no memory cgroup can be made here";
+    GTEST_SKIP() << "cannot create a memory cgroup here";
   }
   for (const std::uint64_t bytes : {100'000UL, 1UL << 20U, 15UL << 20U}) {
     EXPECT_EQ(run_in(group,
@@ -259,8 +260,8 @@ TEST(host_memory, of_small_segments_ends_in_an_error_and_no_death) {
                            all.push_back(allocate(bytes));
                          }
                        } catch (const error& why) {
-                         // Of 64 MiB the process itself has some, and each segment has more than
-                         // its pages in the kernel.
+                         // The process itself uses some of the 64 MiB, and the kernel needs more
+                         // than its pages for each segment.
                          const bool most_was_used = all.size() * bytes >= 40 * mib;
                          return why.code() == errc::out_of_memory && most_was_used ? 0 : 1;
                        }
@@ -270,7 +271,7 @@ TEST(host_memory, of_small_segments_ends_in_an_error_and_no_death) {
   }
 }
 
-TEST(host_memory, that_does_not_come_in_time_is_given_back) {
+TEST(host_memory, is_released_after_timeout) {
   const auto room = find_host_room();
   if (room && room->bytes < 2048 * mib) {
     GTEST_SKIP() << "only " << room->bytes << " bytes are free here";
@@ -287,7 +288,7 @@ TEST(host_memory, that_does_not_come_in_time_is_given_back) {
   EXPECT_EQ(gpushm_testing::count_mappings(::getpid(), "gpushm-chunk"), 0U);
 }
 
-// ---- memory that exists ----
+// ---- existing memory ----
 
 base::unique_fd sealed_memfd(std::uint64_t bytes) {
   base::unique_fd fd(::memfd_create("shared", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -296,8 +297,9 @@ base::unique_fd sealed_memfd(std::uint64_t bytes) {
   return fd;
 }
 
-/// The number of the mapped file's descriptor goes to another file and back while it is looked for.
-TEST(host_memory, of_a_memfd_is_never_taken_for_another_files) {
+/// The number of the mapped file's descriptor is reused for another file and back during the
+/// search.
+TEST(host_memory, of_memfd_is_not_confused_with_another_file) {
   constexpr std::uint64_t bytes = 4096;
   const auto mapped = sealed_memfd(bytes);
   const auto other = sealed_memfd(bytes);
@@ -305,7 +307,7 @@ TEST(host_memory, of_a_memfd_is_never_taken_for_another_files) {
   ASSERT_NE(address, MAP_FAILED);
   struct stat expected {};
   ASSERT_EQ(::fstat(mapped.get(), &expected), 0);
-  // Found before the file's own descriptor, whose number is higher.
+  // Found before the file's own descriptor, which has a higher number.
   const base::unique_fd moving(::fcntl(mapped.get(), F_DUPFD_CLOEXEC, 0));
   const base::unique_fd kept(::fcntl(mapped.get(), F_DUPFD_CLOEXEC, 500));
   const int closed = ::dup2(other.get(), mapped.get());

@@ -29,7 +29,8 @@ void check(CUresult result, const char* call) {
 }
 
 void* pointer(std::uint64_t address) {
-  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr): CUDA's way
+  return reinterpret_cast<void*>(
+      address);  // NOLINT(performance-no-int-to-ptr): an address as CUDA returns it
 }
 
 }  // namespace
@@ -66,7 +67,8 @@ void agent_memory::allocate_chunks(std::uint64_t bytes,
     CUmemGenericAllocationHandle handle = 0;
     check(cu()->cuMemCreate(&handle, chunk_bytes_, &prop, 0), "cuMemCreate");
     check(cu()->cuMemMap(start + at, chunk_bytes_, 0, handle, 0), "cuMemMap");
-    check(cu()->cuMemRelease(handle), "cuMemRelease");  // as allocators do: the mapping keeps it
+    check(cu()->cuMemRelease(handle),
+          "cuMemRelease");  // as allocators do: the mapping keeps the memory
   }
   CUmemAccessDesc rights{};
   rights.location = prop.location;
@@ -123,14 +125,14 @@ void agent_memory::allocate(const std::string& kind,
     address_ = reinterpret_cast<std::uintptr_t>(made);
   } else if (kind == "pageable") {
     address_ = reinterpret_cast<std::uintptr_t>(
-        std::malloc(bytes));  // NOLINT(cppcoreguidelines-no-malloc): what is tested
+        std::malloc(bytes));  // NOLINT(cppcoreguidelines-no-malloc): the case under test
   } else if (kind.starts_with("memfd")) {
     allocate_memfd(bytes, kind != "memfd-unsealed");
     if (kind == "memfd-closed") {
       file_.reset();
     }
   } else {
-    throw std::runtime_error("no such kind: " + kind);
+    throw std::runtime_error("unknown kind: " + kind);
   }
 }
 
@@ -149,7 +151,7 @@ void agent_memory::free() {
     ::munmap(pointer(address_), bytes_);
     file_.reset();
   } else {
-    throw std::runtime_error("not freed here: " + kind_);
+    throw std::runtime_error("cannot free: " + kind_);
   }
   address_ = 0;
 }

@@ -10,17 +10,17 @@
 
 namespace gpushm_tests {
 
-/// Memory as programs allocate it that know nothing of gpushm. One allocation at a time.
+/// Memory as allocated by programs without gpushm. One allocation at a time.
 class agent_memory {
  public:
   agent_memory() = default;
   agent_memory(const agent_memory&) = delete;
   agent_memory& operator=(const agent_memory&) = delete;
-  ~agent_memory() = default;  // what a test does not free goes with the process
+  ~agent_memory() = default;  // memory that a test does not free ends with the process
 
   /// Loads the driver and makes the primary context of `ordinal` current.
   void use_device(int ordinal);
-  /// cuDevicePrimaryCtxReset, and the context made anew as the runtime would.
+  /// Calls cuDevicePrimaryCtxReset, and recreates the context as the runtime would.
   void reset_device();
 
   /// Kinds: malloc, vmm, vmm-plain (no handle type), pool, pool-plain, default-pool, pinned,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process that shares and opens memory as it is told on standard input, one line an order, one
-// line an answer: "ok ..." or "error CODE TEXT".
+// A process that shares and opens memory by commands on standard input, one per line, and answers
+// each with one line: "ok ..." or "error CODE TEXT".
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,8 +45,8 @@ std::vector<std::byte> from_hex(const std::string& text) {
 
 class agent {
  public:
-  /// The answer, without its "ok ".
-  std::string obey(const std::string& order, std::istringstream& words) {
+  /// Returns the answer, without its "ok ".
+  std::string execute(const std::string& order, std::istringstream& words) {
     const auto number = [&] {
       std::uint64_t value = 0;
       words >> value;
@@ -129,7 +129,7 @@ class agent {
       const auto bytes = from_hex(word());
       return keep(import_memory(bytes, {.access = access::read_write, .device = word()}));
     }
-    if (order == "import-elsewhere") {  // as if it had been made on another machine
+    if (order == "import-elsewhere") {  // as if created on another machine
       auto described = wire::decode_ticket(from_hex(word()));
       described.exporter.boot_id = "00000000-0000-4000-8000-000000000000";
       return keep(import_memory(wire::encode_ticket(described)));
@@ -138,7 +138,7 @@ class agent {
       const std::uint64_t count = number();
       return import_random(count, from_hex(word()));
     }
-    if (order == "use") {  // an earlier opened segment is meant from now on
+    if (order == "use") {  // makes an earlier opened segment the current one
       current_ = number();
       return {};
     }
@@ -179,14 +179,15 @@ class agent {
       const std::uint64_t bytes = number();
       return in_child([&] { shared_.insert_or_assign(name, client_->share(name, at(0), bytes)); });
     }
-    throw std::runtime_error("no such order: " + order);
+    throw std::runtime_error("unknown command: " + order);
   }
 
  private:
   static constexpr std::chrono::milliseconds wait{30'000};
 
   void* at(std::uint64_t offset) const {
-    return reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): CUDA's way
+    return reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): an address as CUDA
+                                     // returns it
         memory_.address() + offset);
   }
   segment& current() { return opened_.at(current_); }
@@ -199,7 +200,7 @@ class agent {
     return text;
   }
 
-  /// Half of them noise, half with a right checksum around a handle of noise.
+  /// Half of them random bytes, half with a valid checksum around a random handle.
   static std::string import_random(std::uint64_t count, const std::vector<std::byte>& valid) {
     std::mt19937_64 random(4711);
     std::map<std::string, std::uint64_t> codes;
@@ -233,7 +234,7 @@ class agent {
     return text;
   }
 
-  /// What `work` throws in a forked child; "nothing" when it throws nothing.
+  /// Returns the error that `work` throws in a forked child; "nothing" if it does not throw.
   template <typename Work>
   static std::string in_child(Work&& work) {
     int ends[2];
@@ -279,7 +280,7 @@ int main() {
     std::string order;
     words >> order;
     try {
-      const std::string text = self.obey(order, words);
+      const std::string text = self.execute(order, words);
       std::cout << "ok " << text << std::endl;
     } catch (const error& why) {
       std::cout << "error " << to_string(why.code()) << " " << why.what() << std::endl;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exporter and importer each PID 1 of a runc container: private PID, IPC, network, UTS, mount and
-// cgroup namespaces, uid 1000 and 3000, no capability. They share the domain's directory and GPU 0.
+// Exporter and importer are each PID 1 of a runc container: private PID, IPC, network, UTS, mount
+// and cgroup namespaces, uid 1000 and 3000, no capability. They share the domain's directory and
+// GPU 0.
 #include <optional>
 #include <string>
 
@@ -30,7 +31,7 @@ class share_container : public share_world {
     share_world::SetUp();
   }
 
-  /// An agent that may open the GPUs with these minors, and no other.
+  /// Starts an agent that may open only the GPUs with these minors.
   [[nodiscard]] agent contain(uid_t user, const std::vector<int>& minors) {
     container_options options;
     gpushm_testing::use_own_program(options, "share_agent");
@@ -53,7 +54,7 @@ class share_container : public share_world {
   }
 };
 
-TEST_P(share_container, memory_is_the_same_though_both_are_pid_1) {
+TEST_P(share_container, memory_is_shared_if_both_are_pid_1) {
   const int gpu = GetParam().real ? gpushm_testing::nvidia_minors().front() : 0;
   agent exporter = contain(1000, {gpu});
   agent importer = contain(3000, {gpu});
@@ -70,7 +71,7 @@ TEST_P(share_container, memory_is_the_same_though_both_are_pid_1) {
     EXPECT_EQ(importer.ask("check " + numbers({0, mib, 3})), "0");
     EXPECT_EQ(importer.ask("check " + numbers({mib, 3 * mib, 2})), "0");
   }
-  // Its death is noticed, and what is mapped stays.
+  // Its death is detected, and existing mappings stay.
   exporter.kill_and_wait();
   importer.ask("use 0");
   EXPECT_TRUE(eventually([&] { return importer.ask("state") == "exporter-gone"; }, seconds(5)));
@@ -80,7 +81,7 @@ TEST_P(share_container, memory_is_the_same_though_both_are_pid_1) {
   }
 }
 
-TEST_P(share_container, a_gpu_that_is_not_given_is_named) {
+TEST_P(share_container, hidden_gpu_is_named) {
   std::vector<int> minors{0, 1};
   if (GetParam().real) {
     minors = gpushm_testing::nvidia_minors();
@@ -98,7 +99,7 @@ TEST_P(share_container, a_gpu_that_is_not_given_is_named) {
               StartsWith("device_not_visible open \"kv\": this process may not use " + gpu.uuid +
                          " at PCI " + gpu.pci_address + ": "));
   EXPECT_THAT(text, HasSubstr("/nvidia" + std::to_string(minors[0]) + "): "));
-  EXPECT_EQ(importer.ask("pid"), "1") << "the driver was not asked: it would crash for a pool";
+  EXPECT_EQ(importer.ask("pid"), "1") << "the driver was not called: it would crash for a pool";
   EXPECT_TRUE(eventually([&] { return watch().stat("kv").leases == 1; }, seconds(1)));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that somebody else allocated, shared by name and by bytes, between processes, also when
-// both are PID 1 of their PID namespaces.
+// Memory of other allocators, shared by name and by ticket, between processes, also if both are PID
+// 1 of their PID namespaces.
 #include <algorithm>
 #include <csignal>
 #include <fstream>
@@ -24,13 +24,13 @@ using ::testing::StartsWith;
 
 class share : public share_world {};
 
-TEST_P(share, a_range_inside_an_allocation_is_the_same_memory_on_both_sides) {
+TEST_P(share, range_inside_allocation_is_same_memory) {
   agent exporter = start();
   agent importer = start();
   const std::string address = exporter.ask("alloc " + kind() + " " + numbers({8 * mib, 2 * mib}));
   exporter.ask("fill " + numbers({0, 8 * mib, 1}));
   exporter.ask("fill " + numbers({3 * mib + 512, 4 * mib, 2}));
-  // Begins and ends inside chunks: what is shared is the pointer itself.
+  // Begins and ends inside chunks: the shared range starts at the pointer itself.
   EXPECT_EQ(first_number(exporter.ask("share kv " + numbers({3 * mib + 512, 4 * mib}))),
             first_number(address) + 3 * mib + 512);
   EXPECT_THAT(importer.ask("open kv"), EndsWith(numbers({4 * mib}) + " " + backend()));
@@ -40,7 +40,8 @@ TEST_P(share, a_range_inside_an_allocation_is_the_same_memory_on_both_sides) {
   EXPECT_EQ(importer.ask("check " + numbers({0, 100, 4})), "0");
   EXPECT_EQ(importer.ask("check " + numbers({100, 4 * mib - 110, 2})), "0");
   EXPECT_EQ(importer.ask("state"), "live");
-  // The other way: what the importer wrote is in the exporter's allocation, and nowhere else.
+  // The other direction: the importer's writes are in the exporter's allocation, at these offsets
+  // only.
   agent second = start();
   exporter.ask("share whole " + numbers({0, 8 * mib}));
   second.ask("open whole");
@@ -48,7 +49,7 @@ TEST_P(share, a_range_inside_an_allocation_is_the_same_memory_on_both_sides) {
   EXPECT_EQ(second.ask("check " + numbers({7 * mib + 512, mib - 512, 1})), "0");
 }
 
-TEST_P(share, an_importer_may_start_first_and_waits) {
+TEST_P(share, importer_may_start_first) {
   agent exporter = start();
   agent importer = start();
   exporter.ask("alloc " + kind() + " " + numbers({2 * mib, 0}));
@@ -59,7 +60,7 @@ TEST_P(share, an_importer_may_start_first_and_waits) {
   EXPECT_EQ(importer.ask("check " + numbers({0, 2 * mib, 9})), "0");
 }
 
-TEST_P(share, what_was_opened_outlives_its_exporter) {
+TEST_P(share, opened_memory_outlives_exporter) {
   agent exporter = start();
   agent importer = start();
   exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
@@ -74,7 +75,7 @@ TEST_P(share, what_was_opened_outlives_its_exporter) {
     EXPECT_EQ(late.fails("open kv"),
               "peer_died open \"kv\": the process that shared this memory in domain default has "
               "died (start it again; an open with a timeout waits until it shares the name again)");
-    // The name is free for its successor, and who had the old memory keeps it.
+    // The name is free for its successor, and mappings of the old memory remain.
     agent successor = start();
     successor.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
     successor.ask("fill " + numbers({0, 4 * mib, 6}));
@@ -88,7 +89,7 @@ TEST_P(share, what_was_opened_outlives_its_exporter) {
   EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
 }
 
-TEST_P(share, unshared_memory_goes_to_nobody_new) {
+TEST_P(share, unshared_memory_cannot_be_opened) {
   agent exporter = start();
   agent importer = start();
   agent late = start();
@@ -110,9 +111,9 @@ TEST_P(share, unshared_memory_goes_to_nobody_new) {
   EXPECT_TRUE(eventually([&] { return watch().list().empty(); }, seconds(1)));
 }
 
-TEST_P(share, freed_and_allocated_anew_is_never_taken_for_what_it_was) {
+TEST_P(share, reallocated_memory_is_not_opened_as_freed) {
   if (!is_bound()) {
-    GTEST_SKIP() << "this memory lives in descriptors: freeing it does not change what is shared";
+    GTEST_SKIP() << "this memory is shared as descriptors: freeing it does not change the segment";
   }
   agent exporter = start();
   agent importer = start();
@@ -126,13 +127,13 @@ TEST_P(share, freed_and_allocated_anew_is_never_taken_for_what_it_was) {
   for (int round = 0; round < 16 && again != address; ++round) {
     again = exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 0}));
   }
-  if (GetParam().real) {  // the fake driver's addresses are the kernel's; its handles do repeat
-    EXPECT_EQ(again, address) << "the allocator did not give the address again";
+  if (GetParam().real) {  // the fake driver's addresses come from the kernel; its handles do repeat
+    EXPECT_EQ(again, address) << "the allocator did not reuse the address";
   }
   EXPECT_EQ(late.fails("open old"),
             "gone_or_replaced open \"old\": its exporter has freed or replaced the memory without "
             "unshare (unshare before freeing, and share the new memory)");
-  // The name is gone with that.
+  // That also removes the name.
   EXPECT_EQ(late.code("open old"), "no_such_segment");
   EXPECT_EQ(importer.ask("state"), "removed");
 
@@ -142,15 +143,15 @@ TEST_P(share, freed_and_allocated_anew_is_never_taken_for_what_it_was) {
   EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 6})), "0") << "old memory, new name";
   late.ask("open new");
   EXPECT_EQ(late.ask("check " + numbers({0, 4 * mib, 6})), "0");
-  if (kind() == "malloc") {  // a pool's block is used again under who still maps it (FACTS)
+  if (kind() == "malloc") {  // a freed pool block is reused while importers still map it (FACTS)
     importer.ask("use 0");
     EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0") << "new memory, old name";
   }
 }
 
-TEST_P(share, freed_and_allocated_anew_with_nobody_looking) {
+TEST_P(share, reallocation_between_opens_is_detected) {
   if (!is_bound()) {
-    GTEST_SKIP() << "this memory lives in descriptors: freeing it does not change what is shared";
+    GTEST_SKIP() << "this memory is shared as descriptors: freeing it does not change the segment";
   }
   agent exporter = start();
   agent late = start();
@@ -161,13 +162,13 @@ TEST_P(share, freed_and_allocated_anew_with_nobody_looking) {
   for (int round = 0; round < 16 && again != address; ++round) {
     again = exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 0}));
   }
-  if (GetParam().real) {  // the fake driver's addresses are the kernel's; its handles do repeat
-    ASSERT_EQ(again, address) << "the allocator did not give the address again";
+  if (GetParam().real) {  // the fake driver's addresses come from the kernel; its handles do repeat
+    ASSERT_EQ(again, address) << "the allocator did not reuse the address";
   }
   EXPECT_EQ(late.code("open old"), "gone_or_replaced");
 }
 
-TEST_P(share, one_process_gets_its_own_pointer_back) {
+TEST_P(share, same_process_gets_its_own_pointer) {
   agent self = start();
   const std::string address = self.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
   self.ask("fill " + numbers({0, 4 * mib, 5}));
@@ -198,9 +199,9 @@ TEST_P(share, a_persistent_share_needs_memory_that_lives_in_descriptors) {
   watch().remove("kv");
 }
 
-TEST_P(share, an_exporter_that_does_not_answer_is_waited_for_two_seconds) {
+TEST_P(share, unresponsive_exporter_times_out_in_two_seconds) {
   if (!is_bound()) {
-    GTEST_SKIP() << "the exporter of this memory is not asked";
+    GTEST_SKIP() << "opens of this memory do not involve the exporter";
   }
   if (GetParam().both_pid_1) {
     GTEST_SKIP() << "the signal would stop unshare, not the agent";
@@ -217,7 +218,7 @@ TEST_P(share, an_exporter_that_does_not_answer_is_waited_for_two_seconds) {
   importer.ask("open kv");
 }
 
-TEST_P(share, two_exporters_that_look_alike_are_two) {
+TEST_P(share, identical_exporters_are_distinguished) {
   agent first = start();
   agent second = start();
   agent importer = start();
@@ -232,7 +233,7 @@ TEST_P(share, two_exporters_that_look_alike_are_two) {
   EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 2})), "0");
   importer.ask("use 0");
   EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 1})), "0");
-  // The first is followed by one with the same PID in its namespace, the same addresses, and the
+  // The first is replaced by one with the same PID in its namespace, the same addresses, and the
   // same name.
   const std::string kept = kind() == "malloc" ? first.ask("export " + numbers({0, 4 * mib})) : "";
   first.kill_and_wait();
@@ -253,9 +254,9 @@ TEST_P(share, two_exporters_that_look_alike_are_two) {
   }
 }
 
-TEST_P(share, both_devices_of_an_importer_see_it) {
+TEST_P(share, both_devices_of_importer_map_it) {
   if (kind() == "memfd") {
-    GTEST_SKIP() << "host memory is for no device";
+    GTEST_SKIP() << "host memory has no device";
   }
   if (GetParam().real && gpushm_testing::nvidia_minors().size() < 2) {
     GTEST_SKIP() << "needs two GPUs";
@@ -276,7 +277,7 @@ TEST_P(share, both_devices_of_an_importer_see_it) {
   EXPECT_EQ(importer.ask("check " + numbers({mib, mib, 5})), "0");
 }
 
-TEST_P(share, a_context_that_is_destroyed_and_made_again_is_noticed) {
+TEST_P(share, recreated_context_is_detected) {
   if (kind() == "memfd") {
     GTEST_SKIP() << "host memory has no context";
   }
@@ -287,7 +288,7 @@ TEST_P(share, a_context_that_is_destroyed_and_made_again_is_noticed) {
   exporter.ask("share kv " + numbers({0, 4 * mib}));
   importer.ask("open kv");
   importer.ask("reset");
-  importer.ask("open kv");  // the first is still there, and what it mapped may be gone
+  importer.ask("open kv");  // the first is still open, and its mapping may be lost
   EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
   importer.ask("use 0");
   importer.ask("close");
@@ -295,7 +296,7 @@ TEST_P(share, a_context_that_is_destroyed_and_made_again_is_noticed) {
   EXPECT_EQ(importer.ask("check " + numbers({0, 4 * mib, 5})), "0");
 }
 
-TEST_P(share, a_forked_child_is_told_so) {
+TEST_P(share, forked_child_gets_an_error) {
   agent exporter = start();
   exporter.ask("alloc " + kind() + " " + numbers({2 * mib, 0}));
   EXPECT_THAT(exporter.ask("fork-share child " + numbers({2 * mib})),
@@ -307,7 +308,7 @@ TEST_P(share, a_forked_child_is_told_so) {
   }
 }
 
-TEST_P(share, two_names_of_one_memory_end_one_by_one) {
+TEST_P(share, names_of_same_memory_are_independent) {
   agent exporter = start();
   agent importer = start();
   exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
@@ -328,13 +329,13 @@ TEST_P(share, two_names_of_one_memory_end_one_by_one) {
   EXPECT_EQ(importer.ask("check " + numbers({mib, 2 * mib, 5})), "0");
 }
 
-TEST_P(share, small_allocations_of_one_block_are_told_apart) {
+TEST_P(share, small_allocations_of_one_block_are_distinguished) {
   if (kind() != "malloc") {
     GTEST_SKIP() << "only cudaMalloc puts several allocations into one block";
   }
   agent exporter = start();
   agent importer = start();
-  for (const std::uint64_t number : {1U, 2U, 3U}) {  // what was allocated before stays
+  for (const std::uint64_t number : {1U, 2U, 3U}) {  // earlier allocations stay
     exporter.ask("alloc malloc " + numbers({1000, 0}));
     exporter.ask("fill " + numbers({0, 1000, number}));
     exporter.ask("share kv" + std::to_string(number) + " " + numbers({100, 900}));
@@ -347,7 +348,7 @@ TEST_P(share, small_allocations_of_one_block_are_told_apart) {
 
 // ---- without a broker ----
 
-TEST_P(share, bytes_alone_carry_cuda_malloc_memory) {
+TEST_P(share, ticket_carries_cuda_malloc_memory) {
   agent exporter = start();
   agent importer = start();
   const std::string address = exporter.ask("alloc " + kind() + " " + numbers({8 * mib, 2 * mib}));
@@ -387,7 +388,7 @@ TEST_P(share, bytes_alone_carry_cuda_malloc_memory) {
   }
 }
 
-TEST_P(share, a_segments_bytes_lead_to_its_broker) {
+TEST_P(share, segment_ticket_refers_to_its_broker) {
   agent exporter = start();
   agent importer = start();
   exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
@@ -404,9 +405,9 @@ TEST_P(share, a_segments_bytes_lead_to_its_broker) {
   EXPECT_EQ(late.code("import " + bytes), "gone_or_replaced");
 }
 
-TEST_P(share, random_bytes_are_refused_one_by_one) {
+TEST_P(share, random_tickets_are_refused) {
   if (kind() != "malloc") {
-    GTEST_SKIP() << "only these bytes lead into the driver";
+    GTEST_SKIP() << "only these tickets reach the driver";
   }
   agent exporter = start();
   agent importer = start();
@@ -417,7 +418,7 @@ TEST_P(share, random_bytes_are_refused_one_by_one) {
   EXPECT_THAT(codes, StartsWith("ok "));
   EXPECT_THAT(codes, ::testing::Not(HasSubstr("accepted"))) << codes;
   EXPECT_THAT(codes, HasSubstr("invalid_ticket=50000")) << codes;
-  importer.ask("import " + bytes);  // and none of it has harmed the importer
+  importer.ask("import " + bytes);  // the importer still works
 }
 
 constexpr share_setting all[] = {{"malloc", false, false},
@@ -436,7 +437,7 @@ constexpr share_setting all[] = {{"malloc", false, false},
                                  {"pool", true, true}};
 INSTANTIATE_TEST_SUITE_P(, share, ::testing::ValuesIn(all), name_of);
 
-// ---- what fails half-way, and what needs no driver ----
+// ---- partial failures, and cases without a driver ----
 
 class share_watched : public share_world {
  protected:
@@ -451,7 +452,7 @@ class share_watched : public share_world {
   }
 };
 
-TEST_P(share_watched, an_import_that_fails_leaves_nothing_and_the_next_one_works) {
+TEST_P(share_watched, failed_import_leaves_nothing) {
   const std::map<std::string, std::vector<std::string>> calls = {
       {"malloc", {"cuIpcOpenMemHandle_v2", "cuMemGetAddressRange_v2"}},
       {"vmm",
@@ -468,7 +469,8 @@ TEST_P(share_watched, an_import_that_fails_leaves_nothing_and_the_next_one_works
   for (const std::string& call : calls.at(kind())) {
     agent importer = start_with("GPUSHM_FAKE_FAIL", call + ":1=999");
     const pid_t pid = std::stoi(importer.ask("pid"));
-    importer.ask("alloc pageable " + numbers({4096, 0}));  // what the driver keeps open is open
+    importer.ask("alloc pageable " +
+                 numbers({4096, 0}));  // so that descriptors of the driver are already open
     const auto before = gpushm_testing::count_descriptors(pid);
     const std::string said = importer.fails("open kv");
     EXPECT_THAT(said, StartsWith("driver_error open \"kv\": ")) << call;
@@ -482,11 +484,11 @@ TEST_P(share_watched, an_import_that_fails_leaves_nothing_and_the_next_one_works
   }
 }
 
-TEST_P(share_watched, an_open_takes_as_long_as_the_driver_or_the_exporter_and_not_as_both) {
+TEST_P(share_watched, driver_and_exporter_overlap_in_an_open) {
   const std::map<std::string, std::string> opens = {{"malloc", "cuIpcOpenMemHandle_v2"},
                                                     {"pool", "cuMemPoolImportPointer"}};
   if (!opens.contains(kind())) {
-    GTEST_SKIP() << "the exporter of this memory is not asked";
+    GTEST_SKIP() << "opens of this memory do not involve the exporter";
   }
   constexpr std::chrono::milliseconds slow{500};
   const std::string after = ":*=after" + std::to_string(slow.count());
@@ -511,12 +513,12 @@ TEST_P(share_watched, an_open_takes_as_long_as_the_driver_or_the_exporter_and_no
   }
 }
 
-TEST_P(share_watched, what_its_exporter_does_not_confirm_is_unmapped) {
+TEST_P(share_watched, unconfirmed_memory_is_unmapped) {
   const std::map<std::string, std::pair<std::string, std::string>> calls = {
       {"malloc", {"cuIpcOpenMemHandle_v2", "cuIpcCloseMemHandle"}},
       {"pool", {"cuMemPoolImportPointer", "cuMemFree_v2"}}};
   if (!calls.contains(kind())) {
-    GTEST_SKIP() << "the exporter of this memory is not asked";
+    GTEST_SKIP() << "opens of this memory do not involve the exporter";
   }
   const std::string trace = folder_ / "trace";
   const auto count = [&](const std::string& call) {
@@ -533,17 +535,17 @@ TEST_P(share_watched, what_its_exporter_does_not_confirm_is_unmapped) {
   exporter.ask("share kv " + numbers({0, 4 * mib}));
   exporter.stop();
   EXPECT_EQ(importer.code("open kv"), "timed_out");
-  EXPECT_EQ(count(calls.at(kind()).first), 1U) << "it was mapped meanwhile";
+  EXPECT_EQ(count(calls.at(kind()).first), 1U) << "mapped while the exporter was asked";
   EXPECT_EQ(count(calls.at(kind()).second), 1U);
   EXPECT_EQ(watch().stat("kv").leases, 1U);
   exporter.kill(SIGCONT);
   importer.ask("open kv");
-  EXPECT_EQ(count(calls.at(kind()).first), 2U) << "once an open";
+  EXPECT_EQ(count(calls.at(kind()).first), 2U) << "once per open";
 }
 
-TEST_P(share_watched, its_own_handle_costs_a_process_no_driver_call) {
+TEST_P(share_watched, own_handle_needs_no_driver_call) {
   if (kind() != "malloc") {
-    GTEST_SKIP() << "only these bytes have a handle";
+    GTEST_SKIP() << "only these tickets have a handle";
   }
   const std::string trace = folder_ / "trace";
   agent self = start_with("GPUSHM_FAKE_TRACE", trace);
@@ -562,11 +564,11 @@ INSTANTIATE_TEST_SUITE_P(,
                                            share_setting{"pool", false, false}),
                          name_of);
 
-// ---- what cannot be shared, and who may not open ----
+// ---- memory that cannot be shared, and importers that may not open it ----
 
 class share_refused : public share_world {};
 
-TEST_P(share_refused, memory_that_cannot_be_exported_is_named_with_its_remedy) {
+TEST_P(share_refused, unexportable_memory_is_refused_with_remedy) {
   const struct {
     const char* kind;
     const char* text;
@@ -612,10 +614,10 @@ TEST_P(share_refused, memory_that_cannot_be_exported_is_named_with_its_remedy) {
               std::string("not_exportable share \"kv\": ") + each.text)
         << each.kind;
   }
-  EXPECT_TRUE(watch().list().empty()) << "bad input changes nothing";
+  EXPECT_TRUE(watch().list().empty()) << "invalid input has no effect";
 }
 
-TEST_P(share_refused, a_range_that_is_not_there_is_refused) {
+TEST_P(share_refused, range_beyond_allocation_is_refused) {
   agent exporter = start();
   exporter.ask("alloc malloc " + numbers({4 * mib, 0}));
   EXPECT_EQ(exporter.fails("share kv " + numbers({mib, 4 * mib})),
@@ -628,7 +630,7 @@ TEST_P(share_refused, a_range_that_is_not_there_is_refused) {
   EXPECT_TRUE(watch().list().empty());
 }
 
-TEST_P(share_refused, an_exporter_with_few_descriptors_shares_many_chunks) {
+TEST_P(share_refused, few_descriptors_suffice_for_many_chunks) {
   if (!GetParam().real) {
     GTEST_SKIP() << "the fake driver itself needs a descriptor for each chunk";
   }
@@ -652,8 +654,8 @@ INSTANTIATE_TEST_SUITE_P(,
 
 class share_hidden : public share_world {};
 
-// FACTS I4: the driver itself would answer with unclear errors, and crash for a pool.
-TEST_P(share_hidden, a_gpu_that_may_not_be_opened_is_named_before_the_driver_is_asked) {
+// FACTS I4: the driver itself would return unclear errors, and crash for a pool.
+TEST_P(share_hidden, hidden_gpu_is_named_before_the_driver_is_called) {
   agent exporter = start();
   agent_settings without = settings();
   for (auto& [variable, value] : without.env) {
@@ -675,7 +677,7 @@ TEST_P(share_hidden, a_gpu_that_may_not_be_opened_is_named_before_the_driver_is_
     EXPECT_EQ(importer.code("import " + exporter.ask("export " + numbers({0, 2 * mib}))),
               "device_not_visible");
   }
-  EXPECT_EQ(importer.ask("pid").empty(), false) << "it lives";
+  EXPECT_EQ(importer.ask("pid").empty(), false) << "it must not crash";
   EXPECT_TRUE(eventually([&] { return watch().stat("kv").leases == 1; }, seconds(1)));
 }
 

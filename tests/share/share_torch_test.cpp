@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors of a real PyTorch, with each of its allocators, shared with a process that knows nothing
-// of it. Needs PyTorch and a GPU.
+// Tensors of a real PyTorch, with each of its allocators, shared with a process without PyTorch.
+// Needs PyTorch and a GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Orders on standard input: "share NAME OFFSET BYTES", "fill VALUE", "free".
+// Commands on standard input: "share NAME OFFSET BYTES", "fill VALUE", "free".
 constexpr const char* script = R"py(
 import ctypes, sys, torch
 shim = ctypes.CDLL(sys.argv[1])
@@ -66,7 +66,7 @@ class share_torch : public ::testing::Test {
     broker_.emplace(gpushm::broker::start(options_));
   }
 
-  /// PyTorch with this PYTORCH_CUDA_ALLOC_CONF and 1 GiB of memory.
+  /// Starts PyTorch with this PYTORCH_CUDA_ALLOC_CONF and 1 GiB of memory.
   [[nodiscard]] child torch(const std::string& configuration) const {
     gpushm_testing::spawn_options options;
     options.argv = {"python3",
@@ -96,7 +96,7 @@ class share_torch : public ::testing::Test {
   std::optional<gpushm::broker> broker_;
 };
 
-TEST_F(share_torch, a_tensor_of_the_default_allocator_travels_as_a_legacy_handle) {
+TEST_F(share_torch, default_allocator_uses_legacy_handle) {
   child torch_process = torch("");
   EXPECT_EQ(ask(torch_process, "fill 0 1073741824 3"), "ok");
   EXPECT_EQ(ask(torch_process, "share whole 0 1073741824"), "ok cuda-ipc");
@@ -107,13 +107,13 @@ TEST_F(share_torch, a_tensor_of_the_default_allocator_travels_as_a_legacy_handle
   opener.ask("put 524288000 1000000 4");
   opener.ask("open part");
   EXPECT_EQ(opener.ask("check 0 1000000 4"), "0");
-  // The caching allocator keeps the block, so the buffer is the same; empty_cache gives it back.
+  // The caching allocator keeps the block, so the buffer is the same; empty_cache frees it.
   EXPECT_EQ(ask(torch_process, "free"), "ok");
   EXPECT_EQ(importer().code("open whole"), "gone_or_replaced");
   EXPECT_EQ(opener.ask("check 0 1000000 4"), "0");
 }
 
-TEST_F(share_torch, a_tensor_of_expandable_segments_travels_chunk_by_chunk) {
+TEST_F(share_torch, expandable_segments_are_shared_as_chunks) {
   child torch_process = torch("expandable_segments:True");
   EXPECT_EQ(ask(torch_process, "fill 0 1073741824 3"), "ok");
   EXPECT_EQ(ask(torch_process, "share whole 0 1073741824"), "ok cuda-vmm");
@@ -127,14 +127,14 @@ TEST_F(share_torch, a_tensor_of_expandable_segments_travels_chunk_by_chunk) {
   opener.ask("open part");
   EXPECT_EQ(opener.ask("check 0 1000000 4"), "0");
   EXPECT_EQ(opener.ask("check 1000000 99000000 3"), "0");
-  // Physical chunks live on when PyTorch gives them up.
+  // Physical chunks remain after PyTorch frees them.
   EXPECT_EQ(ask(torch_process, "free"), "ok");
   torch_process.kill(SIGKILL);
   static_cast<void>(torch_process.wait_exit(seconds(30)));
   EXPECT_EQ(opener.ask("check 0 1000000 4"), "0");
 }
 
-TEST_F(share_torch, a_tensor_of_the_asynchronous_allocator_is_refused_with_the_setting_to_use) {
+TEST_F(share_torch, async_allocator_is_refused_with_remedy) {
   child torch_process = torch("backend:cudaMallocAsync");
   const std::string said = ask(torch_process, "share whole 0 1073741824");
   EXPECT_THAT(said,

@@ -22,11 +22,11 @@ namespace gpushm_tests {
 
 inline constexpr std::uint64_t mib = 1UL << 20U;
 
-/// Whose memory, on which driver, and where the two processes live.
+/// The kind of memory, the driver, and the namespaces of the two processes.
 struct share_setting {
-  const char* kind = "malloc";  ///< as share_agent's alloc
+  const char* kind = "malloc";  ///< as in share_agent's alloc
   bool real = false;            ///< the real driver, else the fake one
-  bool both_pid_1 = false;      ///< each in a PID namespace of its own
+  bool both_pid_1 = false;      ///< each in a separate PID namespace
 };
 inline std::ostream& operator<<(std::ostream& out, const share_setting& value) {
   return out << value.kind << (value.real ? "_real" : "_fake")
@@ -40,7 +40,7 @@ inline std::string name_of(const ::testing::TestParamInfo<share_setting>& info) 
   return text;
 }
 
-/// A broker in this process, which never touches CUDA, and agents that share and open.
+/// A broker in this process, which never uses CUDA, and agents that share and open.
 class share_world : public ::testing::TestWithParam<share_setting> {
  protected:
   void SetUp() override {
@@ -70,7 +70,7 @@ class share_world : public ::testing::TestWithParam<share_setting> {
     result.own_pid_namespace = GetParam().both_pid_1;
     return result;
   }
-  /// An agent that is connected and uses GPU `ordinal`.
+  /// Starts an agent that is connected and uses GPU `ordinal`.
   [[nodiscard]] agent start(int ordinal = 0) const { return start(settings(), ordinal); }
   [[nodiscard]] agent start(const agent_settings& how, int ordinal = 0) const {
     agent made(how);
@@ -82,7 +82,7 @@ class share_world : public ::testing::TestWithParam<share_setting> {
     return made;
   }
   [[nodiscard]] static std::string kind() { return GetParam().kind; }
-  /// Memory that stays its exporter's.
+  /// Memory bound to its exporter.
   [[nodiscard]] static bool is_bound() { return kind() == "malloc" || kind() == "pool"; }
   [[nodiscard]] static std::string backend() {
     return kind() == "malloc" ? "cuda-ipc"
