@@ -113,7 +113,7 @@ class bare_loop {
   bare_loop& operator=(const bare_loop&) = delete;
   ~bare_loop() {
     const std::uint64_t one = 1;
-    [[maybe_unused]] const auto told = ::write(stop_.get(), &one, sizeof one);
+    [[maybe_unused]] const auto written = ::write(stop_.get(), &one, sizeof one);
   }
   [[nodiscard]] std::vector<greeted> take_clients() {
     std::vector<greeted> all;

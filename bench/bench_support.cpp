@@ -43,12 +43,12 @@ second_process::second_process(const std::function<void(int)>& work) {
     return ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data());
   });
   socket_ = base::unique_fd(pair[0]);
-  const base::unique_fd theirs(pair[1]);
+  const base::unique_fd child_end(pair[1]);
   pid_ = base::checked("bench", {}, "fork", [] { return ::fork(); });
   if (pid_ == 0) {
     socket_.reset();
     try {
-      work(theirs.get());
+      work(child_end.get());
     } catch (const std::exception& why) {
       std::fprintf(stderr, "bench: %s\n", why.what());
     }

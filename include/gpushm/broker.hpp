@@ -69,9 +69,9 @@ class broker_budget {
  public:
   /// 0: no limit. Does not block. Throws `errc::out_of_memory`.
   broker_budget(std::uint64_t memory_bytes, std::uint64_t descriptors) {
-    gpushm_broker_budget* made = nullptr;
-    glue::check(gpushm_broker_budget_create(memory_bytes, descriptors, &made));
-    handle_.reset(made);
+    gpushm_broker_budget* result = nullptr;
+    glue::check(gpushm_broker_budget_create(memory_bytes, descriptors, &result));
+    handle_.reset(result);
   }
   [[nodiscard]] std::uint64_t used_memory_bytes() const noexcept {
     return gpushm_broker_budget_used_memory_bytes(handle_.get());
@@ -175,9 +175,9 @@ class broker {
     wanted.has_group = options.group.has_value();
     wanted.raise_descriptor_limit = options.raise_descriptor_limit;
     wanted.accept_fake_chunks = options.accept_fake_chunks;
-    gpushm_broker* made = nullptr;
-    glue::check(gpushm_broker_start(&wanted, &made));
-    return broker(made);
+    gpushm_broker* result = nullptr;
+    glue::check(gpushm_broker_start(&wanted, &result));
+    return broker(result);
   }
   /// Takes ownership of `handle`.
   explicit broker(gpushm_broker* handle) noexcept : handle_(handle) {}
@@ -196,26 +196,26 @@ class broker {
   [[nodiscard]] broker_statistics statistics() const {
     auto got = glue::sized<gpushm_broker_statistics>();
     glue::check(gpushm_broker_get_statistics(handle_.get(), &got));
-    broker_statistics made;
-    made.segments = got.segments;
-    made.allocated_bytes = got.allocated_bytes;
-    made.leases = got.leases;
-    made.connections = got.connections;
-    made.ending_connections = got.ending_connections;
-    made.unfenced = got.unfenced;
-    made.waiting_opens = got.waiting_opens;
-    made.opens = got.opens;
-    made.cached_opens = got.cached_opens;
+    broker_statistics result;
+    result.segments = got.segments;
+    result.allocated_bytes = got.allocated_bytes;
+    result.leases = got.leases;
+    result.connections = got.connections;
+    result.ending_connections = got.ending_connections;
+    result.unfenced = got.unfenced;
+    result.waiting_opens = got.waiting_opens;
+    result.opens = got.opens;
+    result.cached_opens = got.cached_opens;
     for (std::uint16_t code = 0; code < GPUSHM_ERRC_LIMIT; ++code) {
       if (got.open_failures[code] != 0) {
-        made.open_failures.emplace(static_cast<errc>(code), got.open_failures[code]);
+        result.open_failures.emplace(static_cast<errc>(code), got.open_failures[code]);
       }
     }
-    for (std::size_t at = 0; at < made.open_latency.size(); ++at) {
-      made.open_latency[at] = got.open_latency[at];
+    for (std::size_t at = 0; at < result.open_latency.size(); ++at) {
+      result.open_latency[at] = got.open_latency[at];
     }
-    made.open_latency_sum_ns = got.open_latency_sum_ns;
-    return made;
+    result.open_latency_sum_ns = got.open_latency_sum_ns;
+    return result;
   }
 
   /// Owned by this object; null for an empty one.

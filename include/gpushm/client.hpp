@@ -142,10 +142,10 @@ class stop_bridge {
  public:
   explicit stop_bridge(const std::stop_token& token) {
     if (token.stop_possible()) {
-      gpushm_stop* made = nullptr;
-      check(gpushm_stop_create(&made));
-      handle_.reset(made);
-      callback_.emplace(token, request{made});
+      gpushm_stop* created = nullptr;
+      check(gpushm_stop_create(&created));
+      handle_.reset(created);
+      callback_.emplace(token, request{created});
     }
   }
   [[nodiscard]] gpushm_stop* handle() const noexcept { return handle_.get(); }
@@ -161,36 +161,36 @@ class stop_bridge {
 
 [[nodiscard]] inline gpushm_open_options options_of(const open_options& options,
                                                     const stop_bridge& stop) noexcept {
-  auto made = sized<gpushm_open_options>();
-  made.access = static_cast<gpushm_access>(options.access);
-  made.timeout_ms = options.timeout.count();
-  made.device = text(options.device);
-  made.expected_size_bytes = options.expected_size_bytes;
-  made.stop = stop.handle();
-  return made;
+  auto result = sized<gpushm_open_options>();
+  result.access = static_cast<gpushm_access>(options.access);
+  result.timeout_ms = options.timeout.count();
+  result.device = text(options.device);
+  result.expected_size_bytes = options.expected_size_bytes;
+  result.stop = stop.handle();
+  return result;
 }
 
 [[nodiscard]] inline event event_from(const gpushm_event& from) {
-  event made;
-  made.kind = static_cast<event_kind>(from.kind);
-  made.name.assign(from.name, from.name_size);
-  made.generation = from.generation;
-  made.leases = from.leases;
-  made.peer_pid = from.peer_pid;
-  return made;
+  event result;
+  result.kind = static_cast<event_kind>(from.kind);
+  result.name.assign(from.name, from.name_size);
+  result.generation = from.generation;
+  result.leases = from.leases;
+  result.peer_pid = from.peer_pid;
+  return result;
 }
 
 /// Takes ownership of `list`.
 [[nodiscard]] inline std::vector<segment_info> list_from(gpushm_segment_list* list) {
   const std::unique_ptr<gpushm_segment_list, ender<&gpushm_segment_list_free>> owned(list);
-  std::vector<segment_info> made;
-  made.reserve(gpushm_segment_list_size(list));
+  std::vector<segment_info> result;
+  result.reserve(gpushm_segment_list_size(list));
   for (std::size_t at = 0; at < gpushm_segment_list_size(list); ++at) {
     auto info = sized<gpushm_segment_info>();
     check(gpushm_segment_list_get(list, at, &info));
-    made.push_back(info_from(info));
+    result.push_back(info_from(info));
   }
-  return made;
+  return result;
 }
 
 }  // namespace glue
@@ -306,9 +306,9 @@ class client {
     wanted.cache_max_bytes = options.cache.max_bytes.value_or(0);
     wanted.has_cache_max_entries = options.cache.max_entries.has_value();
     wanted.cache_max_entries = options.cache.max_entries.value_or(0);
-    gpushm_client* made = nullptr;
-    glue::check(gpushm_client_connect(&wanted, &made));
-    client result(made);
+    gpushm_client* created = nullptr;
+    glue::check(gpushm_client_connect(&wanted, &created));
+    client result(created);
     result.stop_ = std::move(stop);
     return result;
   }
@@ -328,9 +328,9 @@ class client {
     wanted.chunk_bytes = options.chunk_bytes;
     wanted.lifetime = static_cast<gpushm_lifetime>(options.lifetime);
     wanted.huge_pages = options.huge_pages;
-    gpushm_segment* made = nullptr;
-    glue::check(gpushm_client_create(handle_.get(), glue::text(name), &wanted, &made));
-    return segment(made);
+    gpushm_segment* created = nullptr;
+    glue::check(gpushm_client_create(handle_.get(), glue::text(name), &wanted, &created));
+    return segment(created);
   }
 
   /// Turns memory that was allocated elsewhere in this process into a segment, and publishes it.
@@ -355,10 +355,10 @@ class client {
     wanted.unpublished = !options.publish;
     wanted.metadata = options.metadata.data();
     wanted.metadata_size = options.metadata.size();
-    gpushm_segment* made = nullptr;
-    glue::check(
-        gpushm_client_share(handle_.get(), glue::text(name), pointer, size_bytes, &wanted, &made));
-    return segment(made);
+    gpushm_segment* created = nullptr;
+    glue::check(gpushm_client_share(
+        handle_.get(), glue::text(name), pointer, size_bytes, &wanted, &created));
+    return segment(created);
   }
 
   /// Opens a published segment. Blocks until the name is published, at most `options.timeout`.
@@ -453,18 +453,18 @@ class client {
 
   /// Subscribes to events of segments whose names start with `prefix`, from now on.
   [[nodiscard]] subscription subscribe(std::string_view prefix = {}) {
-    gpushm_subscription* made = nullptr;
-    glue::check(gpushm_client_subscribe(handle_.get(), glue::text(prefix), nullptr, &made));
-    return subscription(made);
+    gpushm_subscription* created = nullptr;
+    glue::check(gpushm_client_subscribe(handle_.get(), glue::text(prefix), nullptr, &created));
+    return subscription(created);
   }
   /// As above; `present` receives the segments that already exist, as from `list`: no segment is
   /// missed between the two, but the first events may be about segments in it.
   [[nodiscard]] subscription subscribe(std::string_view prefix,
                                        std::vector<segment_info>& present) {
     gpushm_segment_list* list = nullptr;
-    gpushm_subscription* made = nullptr;
-    glue::check(gpushm_client_subscribe(handle_.get(), glue::text(prefix), &list, &made));
-    subscription result(made);
+    gpushm_subscription* created = nullptr;
+    glue::check(gpushm_client_subscribe(handle_.get(), glue::text(prefix), &list, &created));
+    subscription result(created);
     present = glue::list_from(list);
     return result;
   }

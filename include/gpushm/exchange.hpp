@@ -77,13 +77,13 @@ namespace glue {
 
 [[nodiscard]] inline gpushm_import_options options_of(const import_options& options,
                                                       const stop_bridge& stop) noexcept {
-  auto made = sized<gpushm_import_options>();
-  made.access = static_cast<gpushm_access>(options.access);
-  made.timeout_ms = options.timeout.count();
-  made.stop = stop.handle();
-  made.device = text(options.device);
-  made.directory = text(options.directory);
-  return made;
+  auto result = sized<gpushm_import_options>();
+  result.access = static_cast<gpushm_access>(options.access);
+  result.timeout_ms = options.timeout.count();
+  result.stop = stop.handle();
+  result.device = text(options.device);
+  result.directory = text(options.directory);
+  return result;
 }
 
 }  // namespace glue
@@ -147,10 +147,10 @@ class ticket_file {
   /// permission_denied, system_error.
   ticket_file(const std::string& path, std::span<const std::byte> ticket, unsigned int mode = 0644)
       : path_(path) {
-    gpushm_ticket_file* made = nullptr;
+    gpushm_ticket_file* created = nullptr;
     glue::check(
-        gpushm_ticket_file_create(glue::text(path), ticket.data(), ticket.size(), mode, &made));
-    handle_.reset(made);
+        gpushm_ticket_file_create(glue::text(path), ticket.data(), ticket.size(), mode, &created));
+    handle_.reset(created);
   }
 
   [[nodiscard]] const std::string& path() const {

@@ -44,11 +44,11 @@ class file_export {
     wanted.file_mode = options.file_mode;
     wanted.socket_mode = options.socket_mode;
     wanted.accept_fake_chunks = options.accept_fake_chunks;
-    gpushm_file_export* made = nullptr;
-    glue::check(gpushm_file_export_begin(glue::text(path), &wanted, &made));
-    file_export result(made, path);
+    gpushm_file_export* created = nullptr;
+    glue::check(gpushm_file_export_begin(glue::text(path), &wanted, &created));
+    file_export result(created, path);
     gpushm_client* client = nullptr;
-    glue::check(gpushm_client_dup(gpushm_file_export_client(made), &client));
+    glue::check(gpushm_client_dup(gpushm_file_export_client(created), &client));
     result.client_.emplace(client);
     return result;
   }

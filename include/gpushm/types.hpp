@@ -179,66 +179,66 @@ namespace glue {
 
 /// Conversions from the C structures.
 [[nodiscard]] inline device_id device_from(const gpushm_device& from) {
-  device_id made;
-  made.kind = static_cast<device_kind>(from.kind);
-  made.uuid.assign(from.uuid, from.uuid_size);
-  made.pci_address.assign(from.pci_address, from.pci_address_size);
-  made.minor = from.minor;
-  return made;
+  device_id result;
+  result.kind = static_cast<device_kind>(from.kind);
+  result.uuid.assign(from.uuid, from.uuid_size);
+  result.pci_address.assign(from.pci_address, from.pci_address_size);
+  result.minor = from.minor;
+  return result;
 }
 
 [[nodiscard]] inline epoch epoch_from(const gpushm_epoch& from) noexcept {
-  epoch made{};
-  for (std::size_t at = 0; at < made.size(); ++at) {
-    made[at] = from.bytes[at];
+  epoch result{};
+  for (std::size_t at = 0; at < result.size(); ++at) {
+    result[at] = from.bytes[at];
   }
-  return made;
+  return result;
 }
 
 [[nodiscard]] inline segment_info info_from(const gpushm_segment_info& from) {
-  segment_info made;
-  made.name.assign(from.name, from.name_size);
-  made.generation = from.generation;
-  made.size_bytes = from.size_bytes;
-  made.allocated_bytes = from.allocated_bytes;
-  made.chunks = from.chunks;
-  made.backend = static_cast<gpushm::backend>(from.backend);
-  made.lifetime = static_cast<gpushm::lifetime>(from.lifetime);
-  made.device = device_from(from.device);
-  made.published = from.published;
-  made.state = static_cast<segment_state>(from.state);
-  made.leases = from.leases;
-  made.creator_uid = from.creator_uid;
-  made.creator_pid = from.creator_pid;
-  made.creator_alive = from.creator_alive;
-  made.metadata_bytes = from.metadata_bytes;
-  made.ending = from.ending;
-  made.ending_pid = from.ending_pid;
-  made.ending_for = std::chrono::milliseconds(from.ending_for_ms);
-  made.ending_waits = static_cast<fence_wait>(from.ending_waits);
-  return made;
+  segment_info result;
+  result.name.assign(from.name, from.name_size);
+  result.generation = from.generation;
+  result.size_bytes = from.size_bytes;
+  result.allocated_bytes = from.allocated_bytes;
+  result.chunks = from.chunks;
+  result.backend = static_cast<gpushm::backend>(from.backend);
+  result.lifetime = static_cast<gpushm::lifetime>(from.lifetime);
+  result.device = device_from(from.device);
+  result.published = from.published;
+  result.state = static_cast<segment_state>(from.state);
+  result.leases = from.leases;
+  result.creator_uid = from.creator_uid;
+  result.creator_pid = from.creator_pid;
+  result.creator_alive = from.creator_alive;
+  result.metadata_bytes = from.metadata_bytes;
+  result.ending = from.ending;
+  result.ending_pid = from.ending_pid;
+  result.ending_for = std::chrono::milliseconds(from.ending_for_ms);
+  result.ending_waits = static_cast<fence_wait>(from.ending_waits);
+  return result;
 }
 
 [[nodiscard]] inline broker_info info_from(const gpushm_broker_info& from) {
-  broker_info made;
-  made.socket_path.assign(from.socket_path, from.socket_path_size);
-  made.domain.assign(from.domain, from.domain_size);
-  made.epoch = epoch_from(from.epoch);
-  made.protocol_version = from.protocol_version;
-  made.pid = from.pid;
-  made.max_segments = from.max_segments;
-  made.quota_bytes = from.quota_bytes;
-  made.fence = static_cast<gpushm::fence>(from.fence);
-  made.fence_delay = std::chrono::milliseconds(from.fence_delay_ms);
-  return made;
+  broker_info result;
+  result.socket_path.assign(from.socket_path, from.socket_path_size);
+  result.domain.assign(from.domain, from.domain_size);
+  result.epoch = epoch_from(from.epoch);
+  result.protocol_version = from.protocol_version;
+  result.pid = from.pid;
+  result.max_segments = from.max_segments;
+  result.quota_bytes = from.quota_bytes;
+  result.fence = static_cast<gpushm::fence>(from.fence);
+  result.fence_delay = std::chrono::milliseconds(from.fence_delay_ms);
+  return result;
 }
 
 /// A C structure with its size set and all else zero.
 template <typename Structure>
 [[nodiscard]] Structure sized() noexcept {
-  Structure made{};
-  made.struct_size = sizeof made;
-  return made;
+  Structure result{};
+  result.struct_size = sizeof result;
+  return result;
 }
 
 /// Deleter of a C handle.

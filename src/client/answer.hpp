@@ -40,11 +40,11 @@ class grant {
   void keep() noexcept { static_cast<void>(by_.release()); }
 
  private:
-  struct give_back {
+  struct releaser {
     gpushm::generation generation;
     void operator()(lease_giver* by) const noexcept { by->release(generation, 1, true); }
   };
-  std::unique_ptr<lease_giver, give_back> by_;
+  std::unique_ptr<lease_giver, releaser> by_;
 };
 
 /// Upper bound of descriptors of one kind that wait for their mapping: a share of what this process
@@ -68,13 +68,13 @@ class held_descriptors {
    private:
     friend class held_descriptors;
     part(held_descriptors& of, std::size_t count) noexcept : of_(&of, {count}) {}
-    struct let_go {
+    struct releaser {
       std::size_t count;
       void operator()(held_descriptors* of) const noexcept {
         of->now_.fetch_sub(count, std::memory_order_relaxed);
       }
     };
-    std::unique_ptr<held_descriptors, let_go> of_;
+    std::unique_ptr<held_descriptors, releaser> of_;
   };
 
   /// Returns an empty part if there is no room.

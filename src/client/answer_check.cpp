@@ -42,10 +42,10 @@ void check_opened(const wire::opened& answer,
                   std::size_t descriptors,
                   std::string_view name,
                   std::uint64_t expected_size_bytes) {
-  const bool asked_for =
+  const bool matches_request =
       answer.segment.name == name &&
       (expected_size_bytes == 0 || expected_size_bytes == answer.segment.size_bytes);
-  if (!asked_for || descriptors != answer.chunk_bytes.size() ||
+  if (!matches_request || descriptors != answer.chunk_bytes.size() ||
       answer.metadata.size() > max_metadata_bytes || !has_sane_numbers(answer.segment) ||
       !has_fitting_chunks(answer)) {
     throw error(errc::protocol_error,

@@ -24,8 +24,8 @@ broker_link::broker_link(connect_options options, std::shared_ptr<lease_table> l
 
 broker_link::~broker_link() {
   if (connection_->forks() != fork_count()) {
-    keep_for_ever(connection_);
-    keep_for_ever(leases_);
+    leak(connection_);
+    leak(leases_);
     return;
   }
   connection_->worker().set_listener(nullptr);
@@ -76,7 +76,7 @@ std::shared_ptr<connection> broker_link::get() {
     std::exception_ptr failed;
     try {
       next = connect_until(connect_deadline, former.get());
-      succeed(*former, next);
+      take_over(*former, next);
     } catch (...) {
       failed = std::current_exception();
     }
@@ -96,7 +96,7 @@ std::shared_ptr<connection> broker_link::get() {
 }
 
 /// Leases in flight are lost with the former connection (`lease_table::take`).
-void broker_link::succeed(connection& former, const std::shared_ptr<connection>& next) {
+void broker_link::take_over(connection& former, const std::shared_ptr<connection>& next) {
   former.worker().set_listener(nullptr);
   next->worker().set_listener(leases_.get());
   if (next->resumed()) {

@@ -31,7 +31,7 @@ class broker_link {
  private:
   [[nodiscard]] std::shared_ptr<connection> connect_until(steady_time deadline,
                                                           const connection* predecessor) const;
-  void succeed(connection& former, const std::shared_ptr<connection>& next);
+  void take_over(connection& former, const std::shared_ptr<connection>& next);
 
   connect_options options_;
   std::shared_ptr<lease_table> leases_;

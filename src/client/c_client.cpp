@@ -50,98 +50,98 @@ gpushm_errc segment_out(const gpushm_client* client,
   return c_call([&] {
     const auto called = text_in(name, operation);
     auto& impl = usable(client, operation, called);
-    gpushm_segment*& made = out(where, operation);
-    made = make(impl, called).release();
+    gpushm_segment*& result = out(where, operation);
+    result = make(impl, called).release();
   });
 }
 
 connect_options options_from(const gpushm_connect_options* given) {
   const auto from = options_in(given, "connect");
-  connect_options made;
-  made.socket_path = text_in(from.socket_path, "connect");
-  made.timeout = std::chrono::milliseconds(from.timeout_ms);
+  connect_options result;
+  result.socket_path = text_in(from.socket_path, "connect");
+  result.timeout = std::chrono::milliseconds(from.timeout_ms);
   if (from.request_timeout_ms != 0) {
-    made.request_timeout = std::chrono::milliseconds(from.request_timeout_ms);
+    result.request_timeout = std::chrono::milliseconds(from.request_timeout_ms);
   }
-  made.stop = token_of(from.stop);
+  result.stop = token_of(from.stop);
   if (from.has_cache_max_bytes) {
-    made.cache.max_bytes = from.cache_max_bytes;
+    result.cache.max_bytes = from.cache_max_bytes;
   }
   if (from.has_cache_max_entries) {
-    made.cache.max_entries = from.cache_max_entries;
+    result.cache.max_entries = from.cache_max_entries;
   }
-  return made;
+  return result;
 }
 
 open_options options_from(const gpushm_open_options* given) {
   const auto from = options_in(given, "open");
-  open_options made;
-  made.access = enum_in(from.access, access::read_write, "open");
-  made.timeout = std::chrono::milliseconds(from.timeout_ms);
-  made.device = text_in(from.device, "open");
-  made.expected_size_bytes = from.expected_size_bytes;
-  made.stop = token_of(from.stop);
-  return made;
+  open_options result;
+  result.access = enum_in(from.access, access::read_write, "open");
+  result.timeout = std::chrono::milliseconds(from.timeout_ms);
+  result.device = text_in(from.device, "open");
+  result.expected_size_bytes = from.expected_size_bytes;
+  result.stop = token_of(from.stop);
+  return result;
 }
 
 create_options options_from(const gpushm_create_options* given) {
   const auto from = options_in(given, "create");
-  create_options made;
-  made.size_bytes = from.size_bytes;
+  create_options result;
+  result.size_bytes = from.size_bytes;
   if (const auto device = text_in(from.device, "create"); !device.empty()) {
-    made.device = device;
+    result.device = device;
   }
-  made.chunk_bytes = from.chunk_bytes;
-  made.lifetime = enum_in(from.lifetime, lifetime::persistent, "create");
-  made.huge_pages = from.huge_pages;
-  return made;
+  result.chunk_bytes = from.chunk_bytes;
+  result.lifetime = enum_in(from.lifetime, lifetime::persistent, "create");
+  result.huge_pages = from.huge_pages;
+  return result;
 }
 
 share_options options_from(const gpushm_share_options* given) {
   const auto from = options_in(given, "share");
-  share_options made;
-  made.lifetime = enum_in(from.lifetime, lifetime::persistent, "share");
-  made.publish = !from.unpublished;
-  made.metadata = bytes_in(from.metadata, from.metadata_size, "share");
-  return made;
+  share_options result;
+  result.lifetime = enum_in(from.lifetime, lifetime::persistent, "share");
+  result.publish = !from.unpublished;
+  result.metadata = bytes_in(from.metadata, from.metadata_size, "share");
+  return result;
 }
 
 void info_out(const wire::segment& from, gpushm_segment_info* where, std::string_view operation) {
   /// Larger values are not plausible: 10,000 days.
   constexpr std::uint64_t longest_ms = 10'000ULL * 24 * 3'600 * 1'000;
-  gpushm_segment_info made{};
-  made.generation = from.generation;
-  made.size_bytes = from.size_bytes;
-  made.allocated_bytes = from.allocated_bytes;
-  made.metadata_bytes = from.metadata_bytes;
-  made.ending_for_ms =
+  gpushm_segment_info result{};
+  result.generation = from.generation;
+  result.size_bytes = from.size_bytes;
+  result.allocated_bytes = from.allocated_bytes;
+  result.metadata_bytes = from.metadata_bytes;
+  result.ending_for_ms =
       static_cast<std::int64_t>(std::min<std::uint64_t>(from.ending_ms, longest_ms));
-  made.chunks = from.chunk_count;
-  made.leases = from.leases;
-  made.ending = from.ending;
-  made.ending_pid = from.ending_pid;
-  made.ending_waits = static_cast<gpushm_fence_wait>(from.ending_waits);
-  made.creator_uid = from.creator_uid;
-  made.creator_pid = from.creator_pid;
-  made.backend = static_cast<gpushm_backend>(from.backend);
-  made.lifetime = static_cast<gpushm_lifetime>(from.lifetime);
-  made.state = from.removed ? GPUSHM_SEGMENT_REMOVED : GPUSHM_SEGMENT_LIVE;
-  made.published = from.published;
-  made.creator_alive = from.creator_alive;
-  text_out(from.name, made.name, made.name_size);
-  made.device = device_out(from.device);
-  result_out(made, where, operation);
+  result.chunks = from.chunk_count;
+  result.leases = from.leases;
+  result.ending = from.ending;
+  result.ending_pid = from.ending_pid;
+  result.ending_waits = static_cast<gpushm_fence_wait>(from.ending_waits);
+  result.creator_uid = from.creator_uid;
+  result.creator_pid = from.creator_pid;
+  result.backend = static_cast<gpushm_backend>(from.backend);
+  result.lifetime = static_cast<gpushm_lifetime>(from.lifetime);
+  result.state = from.removed ? GPUSHM_SEGMENT_REMOVED : GPUSHM_SEGMENT_LIVE;
+  result.published = from.published;
+  result.creator_alive = from.creator_alive;
+  text_out(from.name, result.name, result.name_size);
+  result.device = device_out(from.device);
+  result_out(result, where, operation);
 }
 
 }  // namespace
 
 gpushm_device device_out(const device_id& device) {
-  gpushm_device made{};
-  made.kind = static_cast<gpushm_device_kind>(device.kind);
-  made.minor = device.minor;
-  text_out(device.uuid, made.uuid, made.uuid_size);
-  text_out(device.pci_address, made.pci_address, made.pci_address_size);
-  return made;
+  gpushm_device result{};
+  result.kind = static_cast<gpushm_device_kind>(device.kind);
+  result.minor = device.minor;
+  text_out(device.uuid, result.uuid, result.uuid_size);
+  text_out(device.pci_address, result.pci_address, result.pci_address_size);
+  return result;
 }
 
 }  // namespace gpushm::detail
@@ -155,8 +155,8 @@ using gpushm::detail::usable;
 
 gpushm_errc gpushm_stop_create(gpushm_stop** stop) {
   return c_call([&] {
-    gpushm_stop*& made = out(stop, "stop");
-    made = std::make_unique<gpushm_stop>().release();
+    gpushm_stop*& result = out(stop, "stop");
+    result = std::make_unique<gpushm_stop>().release();
   });
 }
 void gpushm_stop_request(gpushm_stop* stop) {
@@ -172,18 +172,19 @@ void gpushm_stop_free(gpushm_stop* stop) {
 
 gpushm_errc gpushm_client_connect(const gpushm_connect_options* options, gpushm_client** client) {
   return c_call([&] {
-    gpushm_client*& made = out(client, "connect");
-    made = std::make_unique<gpushm_client>(
-               gpushm_client{std::make_shared<gpushm::detail::client_impl>(options_from(options))})
-               .release();
+    gpushm_client*& result = out(client, "connect");
+    result =
+        std::make_unique<gpushm_client>(
+            gpushm_client{std::make_shared<gpushm::detail::client_impl>(options_from(options))})
+            .release();
   });
 }
 
 gpushm_errc gpushm_client_dup(const gpushm_client* client, gpushm_client** dup) {
   return c_call([&] {
     static_cast<void>(usable(client, "dup"));
-    gpushm_client*& made = out(dup, "dup");
-    made = std::make_unique<gpushm_client>(*client).release();
+    gpushm_client*& result = out(dup, "dup");
+    result = std::make_unique<gpushm_client>(*client).release();
   });
 }
 
@@ -194,7 +195,7 @@ void gpushm_client_close(gpushm_client* client) {
   }
   const gpushm::base::held_log_lines lines;
   if (ended->impl->forked()) {
-    gpushm::detail::keep_for_ever(ended->impl);
+    gpushm::detail::leak(ended->impl);
   }
   ended->impl.reset();
 }
@@ -203,32 +204,32 @@ gpushm_errc gpushm_client_broker(gpushm_client* client, gpushm_broker_info* info
   return c_call([&] {
     const auto connected = usable(client, "broker").broker();
     const gpushm::broker_info& from = connected->broker();
-    gpushm_broker_info made{};
-    made.max_segments = from.max_segments;
-    made.quota_bytes = from.quota_bytes;
-    made.fence_delay_ms = from.fence_delay.count();
-    made.protocol_version = from.protocol_version;
-    made.pid = from.pid;
-    made.fence = static_cast<gpushm_fence>(from.fence);
-    std::copy(from.epoch.begin(), from.epoch.end(), std::begin(made.epoch.bytes));
-    text_out(from.socket_path, made.socket_path, made.socket_path_size);
-    text_out(from.domain, made.domain, made.domain_size);
-    result_out(made, info, "broker");
+    gpushm_broker_info result{};
+    result.max_segments = from.max_segments;
+    result.quota_bytes = from.quota_bytes;
+    result.fence_delay_ms = from.fence_delay.count();
+    result.protocol_version = from.protocol_version;
+    result.pid = from.pid;
+    result.fence = static_cast<gpushm_fence>(from.fence);
+    std::copy(from.epoch.begin(), from.epoch.end(), std::begin(result.epoch.bytes));
+    text_out(from.socket_path, result.socket_path, result.socket_path_size);
+    text_out(from.domain, result.domain, result.domain_size);
+    result_out(result, info, "broker");
   });
 }
 
 gpushm_errc gpushm_client_cache_stats(const gpushm_client* client, gpushm_cache_stats* stats) {
   return c_call([&] {
     const gpushm::cache_stats from = usable(client, "cache_stats").leases().stats();
-    gpushm_cache_stats made{};
-    made.hits = from.hits;
-    made.misses = from.misses;
-    made.evictions = from.evictions;
-    made.kept_entries = from.kept_entries;
-    made.kept_bytes = from.kept_bytes;
-    made.used_entries = from.used_entries;
-    made.used_bytes = from.used_bytes;
-    result_out(made, stats, "cache_stats");
+    gpushm_cache_stats result{};
+    result.hits = from.hits;
+    result.misses = from.misses;
+    result.evictions = from.evictions;
+    result.kept_entries = from.kept_entries;
+    result.kept_bytes = from.kept_bytes;
+    result.used_entries = from.used_entries;
+    result.used_bytes = from.used_bytes;
+    result_out(result, stats, "cache_stats");
   });
 }
 
@@ -342,8 +343,8 @@ gpushm_errc gpushm_client_list(gpushm_client* client,
   return c_call([&] {
     const auto begin = text_in(prefix, "list");
     auto& impl = usable(client, "list", begin);
-    gpushm_segment_list*& made = out(list, "list");
-    made = std::make_unique<gpushm_segment_list>(gpushm_segment_list{impl.list(begin)}).release();
+    gpushm_segment_list*& result = out(list, "list");
+    result = std::make_unique<gpushm_segment_list>(gpushm_segment_list{impl.list(begin)}).release();
   });
 }
 
@@ -377,12 +378,12 @@ gpushm_errc gpushm_client_subscribe(gpushm_client* client,
   return c_call([&] {
     const auto begin = text_in(prefix, "subscribe");
     static_cast<void>(usable(client, "subscribe", begin));
-    gpushm_subscription*& made = out(subscription, "subscribe");
+    gpushm_subscription*& result = out(subscription, "subscribe");
     auto list = present == nullptr ? nullptr : std::make_unique<gpushm_segment_list>();
     // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): a handle
     auto* const subscribed = new gpushm_subscription{
         {client->impl, std::string(begin), list ? &list->segments : nullptr}};
-    made = subscribed;
+    result = subscribed;
     if (list) {
       *present = list.release();
     }
@@ -410,14 +411,14 @@ subscription_impl& subscribed(gpushm_subscription* subscription) {
 }
 
 gpushm_event event_from(const event& from) {
-  gpushm_event made{};
-  made.struct_size = sizeof made;
-  made.generation = from.generation;
-  made.kind = static_cast<gpushm_event_kind>(from.kind);
-  made.leases = from.leases;
-  made.peer_pid = from.peer_pid;
-  text_out(from.name, made.name, made.name_size);
-  return made;
+  gpushm_event result{};
+  result.struct_size = sizeof result;
+  result.generation = from.generation;
+  result.kind = static_cast<gpushm_event_kind>(from.kind);
+  result.leases = from.leases;
+  result.peer_pid = from.peer_pid;
+  text_out(from.name, result.name, result.name_size);
+  return result;
 }
 
 }  // namespace

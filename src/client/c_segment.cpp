@@ -127,12 +127,12 @@ gpushm_errc gpushm_segment_device(const gpushm_segment* segment, gpushm_device* 
 
 gpushm_errc gpushm_segment_epoch(const gpushm_segment* segment, gpushm_epoch* epoch) {
   return c_call([&] {
-    gpushm_epoch made{};
+    gpushm_epoch result{};
     if (const auto* lease = filled(segment).mapped().lease(); lease != nullptr) {
       const gpushm::epoch& from = lease->broker().broker().epoch;
-      std::copy(from.begin(), from.end(), std::begin(made.bytes));
+      std::copy(from.begin(), from.end(), std::begin(result.bytes));
     }
-    out(epoch, "epoch") = made;
+    out(epoch, "epoch") = result;
   });
 }
 

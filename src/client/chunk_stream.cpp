@@ -38,13 +38,14 @@ void chunk_stream::receive() {
   answer got = asked_->get({"open", info.name}, base::deadline_after(timeout_));
   asked_.reset();
   const std::uint32_t first = arrived();
-  auto* came = std::get_if<wire::chunks>(&got.body);
-  if (came == nullptr || came->generation != info.generation || came->first_chunk != first ||
-      got.descriptors.empty() || got.descriptors.size() != came->chunk_bytes.size() ||
+  auto* received = std::get_if<wire::chunks>(&got.body);
+  if (received == nullptr || received->generation != info.generation ||
+      received->first_chunk != first || got.descriptors.empty() ||
+      got.descriptors.size() != received->chunk_bytes.size() ||
       got.descriptors.size() > info.chunk_count - first) {
     throw unexpected_answer({"open", info.name});
   }
-  now_ = {std::move(came->chunk_bytes), std::move(got.descriptors)};
+  now_ = {std::move(received->chunk_bytes), std::move(got.descriptors)};
   before_ = first;
   taken_ = 0;
 }

@@ -76,7 +76,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   std::size_t prefetch(std::string_view prefix, steady_time deadline);
 
  private:
-  struct asked {
+  struct open_reply {
     std::shared_ptr<connection> broker;
     answer got;
   };
@@ -84,12 +84,12 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   // The steps of an open (open.cpp).
   [[nodiscard]] segment_ptr find(std::string_view name, const open_options& options);
   /// Blocks until the broker answers with a segment or a failure. `generation` 0: any.
-  [[nodiscard]] asked ask_to_open(std::string_view name,
-                                  gpushm::generation generation,
-                                  const open_options& options,
-                                  offers& offered);
+  [[nodiscard]] open_reply ask_to_open(std::string_view name,
+                                       gpushm::generation generation,
+                                       const open_options& options,
+                                       offers& offered);
   /// Accepts the grant, maps the memory and caches the mapping. Throws the error of a failure.
-  [[nodiscard]] segment_ptr use(asked answered,
+  [[nodiscard]] segment_ptr use(open_reply answered,
                                 std::string_view name,
                                 const open_options& options,
                                 offers& offered,

@@ -7,8 +7,8 @@
 namespace gpushm::detail {
 
 client_registry& client_registry::instance() {
-  static auto* const made = new client_registry;  // NOLINT(cppcoreguidelines-owning-memory): kept
-  return *made;
+  static auto* const result = new client_registry;  // NOLINT(cppcoreguidelines-owning-memory): kept
+  return *result;
 }
 
 namespace {
@@ -22,10 +22,10 @@ std::shared_ptr<client_impl> client_registry::get(const std::string& socket_path
   }
   connect_options options;
   options.socket_path = socket_path;
-  auto made = std::make_shared<client_impl>(std::move(options));
+  auto result = std::make_shared<client_impl>(std::move(options));
   const std::lock_guard lock(mutex_);
-  all_[socket_path] = made;
-  return made;
+  all_[socket_path] = result;
+  return result;
 }
 
 std::shared_ptr<client_impl> client_registry::find(const std::string& socket_path) {

@@ -71,18 +71,19 @@ connection::connection(handshake&& done)
       events_(std::move(done.events)),
       buffer_(wire::max_packet_bytes),
       held_(most_held_descriptors()),
-      worker_([this](wire::confirmed said) {
-        push(event_queue_, {0, std::move(said)});
+      worker_([this](wire::confirmed confirmed) {
+        push(event_queue_, {0, std::move(confirmed)});
       }) {}
 
 std::shared_ptr<connection> connection::establish(const std::string& path,
                                                   milliseconds timeout,
                                                   const connection* predecessor) {
-  std::shared_ptr<connection> made(new connection(shake_hands(
+  std::shared_ptr<connection> result(new connection(shake_hands(
       path, timeout, predecessor == nullptr ? wire::session_token{} : predecessor->token_)));
-  made->worker_.start();
-  made->thread_ = base::start_thread("gpushm-client", [raw = made.get()] { raw->read_events(); });
-  return made;
+  result->worker_.start();
+  result->thread_ =
+      base::start_thread("gpushm-client", [raw = result.get()] { raw->read_events(); });
+  return result;
 }
 
 connection::~connection() {
@@ -297,10 +298,10 @@ answer connection::receive_answer(const held_turn& turn,
 // ---- requests sent ahead ----
 
 void connection::ahead::ask(wire::body body, const subject& about, steady_time deadline) {
-  exchange asked(of_, about, deadline);
-  place_.emplace(of_.late_, asked.id());
-  asked.send(std::move(body), {});
-  asked.leave();
+  exchange call(of_, about, deadline);
+  place_.emplace(of_.late_, call.id());
+  call.send(std::move(body), {});
+  call.leave();
   is_in_flight_ = true;
 }
 
@@ -330,9 +331,9 @@ answer connection::ahead::get(const subject& about, steady_time deadline) {
 std::unique_ptr<connection::ahead> connection::ask_ahead(wire::body body,
                                                          const subject& about,
                                                          steady_time deadline) {
-  std::unique_ptr<ahead> made(new ahead(*this));
-  made->ask(std::move(body), about, deadline);
-  return made;
+  std::unique_ptr<ahead> result(new ahead(*this));
+  result->ask(std::move(body), about, deadline);
+  return result;
 }
 
 // ---- answers ----
@@ -370,9 +371,9 @@ answer connection::request(wire::body body,
                            const subject& about,
                            steady_time deadline,
                            std::span<const int> descriptors) {
-  exchange asked(*this, about, deadline);
-  asked.send(std::move(body), descriptors);
-  answer got = asked.next();
+  exchange call(*this, about, deadline);
+  call.send(std::move(body), descriptors);
+  answer got = call.next();
   if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
     throw from_wire(*failure, about);
   }
@@ -384,11 +385,11 @@ answer connection::open(wire::open wanted,
                         steady_time deadline,
                         const std::stop_token& stop,
                         const offer_taker& taker) {
-  std::optional<exchange> asked(std::in_place, *this, about, deadline);
-  late_answers::waiter late(late_, asked->id());
-  asked->send(std::move(wanted), {});
-  answer got = asked->next();
-  asked.reset();
+  std::optional<exchange> call(std::in_place, *this, about, deadline);
+  late_answers::waiter late(late_, call->id());
+  call->send(std::move(wanted), {});
+  answer got = call->next();
+  call.reset();
   const auto* const waits = std::get_if<wire::waiting>(&got.body);
   if (waits == nullptr) {
     return got;
@@ -413,11 +414,11 @@ std::vector<answer> connection::open_many(wire::open_many wanted,
   std::vector<answer> all;
   all.reserve(count);
   std::vector<answer> offers;
-  std::optional<exchange> asked(std::in_place, *this, about, deadline);
-  late_answers::waiter late(late_, asked->id());
-  asked->send(std::move(wanted), {}, count);
+  std::optional<exchange> call(std::in_place, *this, about, deadline);
+  late_answers::waiter late(late_, call->id());
+  call->send(std::move(wanted), {}, count);
   for (std::size_t i = 0; i < count; ++i) {
-    answer got = asked->next();
+    answer got = call->next();
     const auto* const waits = std::get_if<wire::waiting>(&got.body);
     if (waits == nullptr) {
       bound_descriptors(got);
@@ -429,7 +430,7 @@ std::vector<answer> connection::open_many(wire::open_many wanted,
       }
     }
   }
-  asked.reset();
+  call.reset();
   for (answer& offer : offers) {
     taker(std::move(offer));
   }
@@ -506,15 +507,15 @@ std::uint64_t connection::subscribe(const std::string& prefix,
                                     wire::subscribed& present,
                                     steady_time deadline) {
   const subject about{"subscribe", prefix};
-  exchange asked(*this, about, deadline);
-  const std::uint64_t id = asked.id();
+  exchange call(*this, about, deadline);
+  const std::uint64_t id = call.id();
   {
     const std::lock_guard lock(mutex_);
     sinks_.emplace(id, &sink);
   }
   try {
-    asked.send(wire::subscribe{prefix}, {});
-    answer got = asked.next();
+    call.send(wire::subscribe{prefix}, {});
+    answer got = call.next();
     if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
       throw from_wire(*failure, about);
     }

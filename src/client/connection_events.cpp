@@ -136,8 +136,8 @@ bool connection::read_available() {
 
 void connection::dispatch(packet got) {
   const std::uint64_t id = got.message.id;
-  if (auto* asked = std::get_if<wire::confirm>(&got.message.body)) {
-    worker_.confirm(std::move(*asked));
+  if (auto* confirm = std::get_if<wire::confirm>(&got.message.body)) {
+    worker_.confirm(std::move(*confirm));
     return;
   }
   if (auto* what = std::get_if<wire::event>(&got.message.body)) {

@@ -50,24 +50,24 @@ void attach_chunks(const segment_lease& lease,
 constexpr std::chrono::seconds name_retry_limit{5};
 constexpr std::chrono::milliseconds name_poll{5};
 
-answer ask_for_name(connection& broker,
+answer reserve_name(connection& broker,
                     const wire::reserve& wanted,
                     const subject& about,
                     steady_time deadline) {
-  const auto give_up =
+  const auto retry_deadline =
       std::min(deadline, base::deadline_after(broker.broker().fence_delay + name_retry_limit));
-  std::optional<error> waited_for;
+  std::optional<error> last_failure;
   for (;;) {
     try {
       return broker.request(wanted, about, deadline);
     } catch (const error& why) {
-      if (why.code() == errc::timed_out && waited_for) {
-        throw error(*waited_for);  // the cause of the timeout
+      if (why.code() == errc::timed_out && last_failure) {
+        throw error(*last_failure);  // the cause of the timeout
       }
-      if (why.code() != errc::writer_ending || time_left(give_up) < name_poll) {
+      if (why.code() != errc::writer_ending || time_left(retry_deadline) < name_poll) {
         throw;
       }
-      waited_for = why;
+      last_failure = why;
     }
     base::pause_before_retry(name_poll);
   }
@@ -79,7 +79,7 @@ std::shared_ptr<segment_lease> client_impl::reserve(wire::reserve wanted,
                                                     std::string_view operation,
                                                     steady_time deadline) {
   const auto connected = broker();
-  answer got = ask_for_name(*connected, wanted, {operation, wanted.name}, deadline);
+  answer got = reserve_name(*connected, wanted, {operation, wanted.name}, deadline);
   const auto* reserved = std::get_if<wire::reserved>(&got.body);
   if (reserved == nullptr || !got.descriptors.empty() || reserved->generation == 0 ||
       reserved->generation > max_generation) {

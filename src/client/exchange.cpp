@@ -27,17 +27,18 @@ struct export_list {
   std::deque<std::shared_ptr<const memory::source>> remembered;
 };
 export_list& exports() {
-  static auto* const made = new export_list;  // NOLINT(cppcoreguidelines-owning-memory): see above
-  return *made;
+  static auto* const result =
+      new export_list;  // NOLINT(cppcoreguidelines-owning-memory): see above
+  return *result;
 }
 
 void remember_export(std::shared_ptr<const memory::source> exported) {
-  std::shared_ptr<const memory::source> forgotten;  // destroyed after the lock is released
+  std::shared_ptr<const memory::source> oldest;  // destroyed after the lock is released
   export_list& all = exports();
   const std::lock_guard lock(all.mutex);
   all.remembered.push_back(std::move(exported));
   if (all.remembered.size() > max_remembered_exports) {
-    forgotten = std::move(all.remembered.front());
+    oldest = std::move(all.remembered.front());
     all.remembered.pop_front();
   }
 }
@@ -111,10 +112,10 @@ segment_ptr import_by_handle(const wire::ticket& described, const import_options
 }
 
 gpushm_ticket ticket_out(std::span<const std::byte> bytes) {
-  gpushm_ticket made{};
-  made.size = bytes.size();  // encoding stops at max_ticket_bytes
-  std::memcpy(made.bytes, bytes.data(), bytes.size());
-  return made;
+  gpushm_ticket result{};
+  result.size = bytes.size();  // encoding stops at max_ticket_bytes
+  std::memcpy(result.bytes, bytes.data(), bytes.size());
+  return result;
 }
 
 std::vector<std::byte> export_memory(void* pointer, std::uint64_t size_bytes) {
@@ -161,13 +162,13 @@ std::vector<std::byte> export_segment(const gpushm_segment& what, std::string_vi
 
 import_options options_from(const gpushm_import_options* given) {
   const auto from = base::options_in(given, "import");
-  import_options made;
-  made.access = base::enum_in(from.access, access::read_write, "import");
-  made.device = base::text_in(from.device, "import");
-  made.timeout = std::chrono::milliseconds(from.timeout_ms);
-  made.directory = base::text_in(from.directory, "import");
-  made.stop = token_of(from.stop);
-  return made;
+  import_options result;
+  result.access = base::enum_in(from.access, access::read_write, "import");
+  result.device = base::text_in(from.device, "import");
+  result.timeout = std::chrono::milliseconds(from.timeout_ms);
+  result.directory = base::text_in(from.directory, "import");
+  result.stop = token_of(from.stop);
+  return result;
 }
 
 }  // namespace
@@ -203,8 +204,8 @@ using gpushm::base::text_out;
 
 gpushm_errc gpushm_export_memory(void* pointer, uint64_t size_bytes, gpushm_ticket* ticket) {
   return c_call([&] {
-    gpushm_ticket& made = out(ticket, "export");
-    made = gpushm::detail::ticket_out(gpushm::detail::export_memory(pointer, size_bytes));
+    gpushm_ticket& result = out(ticket, "export");
+    result = gpushm::detail::ticket_out(gpushm::detail::export_memory(pointer, size_bytes));
   });
 }
 
@@ -213,8 +214,8 @@ gpushm_errc gpushm_export_segment(const gpushm_segment* segment,
                                   gpushm_ticket* ticket) {
   return c_call([&] {
     const gpushm_segment& what = gpushm::detail::filled(segment);
-    gpushm_ticket& made = out(ticket, "export");
-    made = gpushm::detail::ticket_out(
+    gpushm_ticket& result = out(ticket, "export");
+    result = gpushm::detail::ticket_out(
         gpushm::detail::export_segment(what, text_in(socket_path, "export")));
   });
 }
@@ -248,19 +249,19 @@ gpushm_errc gpushm_describe_ticket(const void* ticket,
   return c_call([&] {
     const gpushm::wire::ticket described =
         gpushm::wire::decode_ticket(bytes_in(ticket, ticket_size, "describe"));
-    gpushm_ticket_info made{};
-    made.backend = static_cast<gpushm_backend>(described.backend);
-    made.size_bytes = described.size_bytes;
-    made.allocated_bytes = described.allocated_bytes;
-    made.device = gpushm::detail::device_out(described.device);
-    made.exporter_pid = described.exporter.pid;
-    made.has_handle = described.legacy.has_value();
+    gpushm_ticket_info result{};
+    result.backend = static_cast<gpushm_backend>(described.backend);
+    result.size_bytes = described.size_bytes;
+    result.allocated_bytes = described.allocated_bytes;
+    result.device = gpushm::detail::device_out(described.device);
+    result.exporter_pid = described.exporter.pid;
+    result.has_handle = described.legacy.has_value();
     if (described.broker) {
-      text_out(described.broker->socket_path, made.socket_path, made.socket_path_size);
-      text_out(described.broker->name, made.name, made.name_size);
-      made.generation = described.broker->generation;
+      text_out(described.broker->socket_path, result.socket_path, result.socket_path_size);
+      text_out(described.broker->name, result.name, result.name_size);
+      result.generation = described.broker->generation;
     }
-    gpushm::base::result_out(made, info, "describe");
+    gpushm::base::result_out(result, info, "describe");
   });
 }
 
@@ -269,8 +270,8 @@ gpushm_errc gpushm_read_ticket_file(gpushm_string path,
                                     gpushm_stop* stop,
                                     gpushm_ticket* ticket) {
   return c_call([&] {
-    gpushm_ticket& made = out(ticket, "import");
-    made = gpushm::detail::ticket_out(
+    gpushm_ticket& result = out(ticket, "import");
+    result = gpushm::detail::ticket_out(
         gpushm::detail::read_ticket(std::string(text_in(path, "import")),
                                     std::chrono::milliseconds(timeout_ms),
                                     gpushm::detail::token_of(stop)));

@@ -33,7 +33,7 @@ inline void check_not_forked(std::uint64_t made_in,
 /// In a forked child, objects with threads and locks can be neither used nor destroyed: the copy in
 /// `object` is leaked.
 template <typename Object>
-void keep_for_ever(std::shared_ptr<Object>& object) noexcept {
+void leak(std::shared_ptr<Object>& object) noexcept {
   static_cast<void>(new (std::nothrow) std::shared_ptr<Object>(std::move(object)));
 }
 

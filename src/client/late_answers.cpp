@@ -7,9 +7,9 @@
 namespace gpushm::detail {
 
 late_answers::waiter::waiter(late_answers& all, std::uint64_t id)
-    : all_(all), id_(id), mine_(std::make_shared<place>()) {
+    : all_(all), id_(id), place_(std::make_shared<place>()) {
   const std::lock_guard lock(all_.mutex_);
-  all_.waiting_.emplace(id, mine_);
+  all_.waiting_.emplace(id, place_);
 }
 
 late_answers::waiter::~waiter() {
@@ -20,7 +20,7 @@ late_answers::waiter::~waiter() {
 void late_answers::waiter::abandon() noexcept {
   const std::lock_guard lock(all_.mutex_);
   all_.waiting_.erase(id_);
-  if (mine_->arrived.empty()) {
+  if (place_->arrived.empty()) {
     all_.abandon_locked(id_, 1);
   }
 }
@@ -33,7 +33,7 @@ std::optional<answer> late_answers::waiter::poll() {
 void late_answers::waiter::spin() const noexcept {
   constexpr std::chrono::microseconds moment{30};  // shorter than sleeping and waking
   const auto end = std::chrono::steady_clock::now() + moment;
-  while (!mine_->any_arrived.load(std::memory_order_relaxed) &&
+  while (!place_->any_arrived.load(std::memory_order_relaxed) &&
          std::chrono::steady_clock::now() < end) {
   }
 }
@@ -41,18 +41,18 @@ void late_answers::waiter::spin() const noexcept {
 std::optional<answer> late_answers::waiter::next(steady_time deadline,
                                                  const std::stop_token& stop) {
   std::unique_lock lock(all_.mutex_);
-  static_cast<void>(mine_->changed.wait_until(
-      lock, stop, deadline, [&] { return !mine_->arrived.empty() || all_.ended_; }));
+  static_cast<void>(place_->changed.wait_until(
+      lock, stop, deadline, [&] { return !place_->arrived.empty() || all_.ended_; }));
   return take();
 }
 
 std::optional<answer> late_answers::waiter::take() {
-  if (mine_->arrived.empty()) {
+  if (place_->arrived.empty()) {
     return std::nullopt;
   }
-  answer first = std::move(mine_->arrived.front());
-  mine_->arrived.pop_front();
-  mine_->any_arrived.store(!mine_->arrived.empty(), std::memory_order_relaxed);
+  answer first = std::move(place_->arrived.front());
+  place_->arrived.pop_front();
+  place_->any_arrived.store(!place_->arrived.empty(), std::memory_order_relaxed);
   return first;
 }
 

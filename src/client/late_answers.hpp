@@ -55,7 +55,7 @@ class late_answers {
 
     late_answers& all_;
     std::uint64_t id_;
-    std::shared_ptr<place> mine_;
+    std::shared_ptr<place> place_;
   };
 
   /// Returns false, and leaves `what` unchanged, if there is no waiter.

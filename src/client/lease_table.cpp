@@ -146,9 +146,9 @@ void lease_table::forget_lease(const segment_lease& gone) noexcept {
 
 // ---- prefetched segments ----
 
-bool lease_table::wants(const connection& broker,
-                        gpushm::generation generation,
-                        std::size_t chunks) const {
+bool lease_table::should_prefetch(const connection& broker,
+                                  gpushm::generation generation,
+                                  std::size_t chunks) const {
   const std::lock_guard lock(mutex_);
   if (bounds_.max_entries == 0 || prefetched_.size() >= most_prefetched ||
       !prefetched_files_.has_room(chunks)) {
@@ -377,9 +377,9 @@ void lease_table::evict(ended& out) noexcept {
 
 void lease_table::trim() noexcept {
   ended out;
-  prefetched_by_name given_back;
+  prefetched_by_name dropped;
   const std::lock_guard lock(mutex_);
-  prefetched_.swap(given_back);
+  prefetched_.swap(dropped);
   while (!unused_.empty()) {
     forget(*unused_.front(), out);
   }
@@ -405,8 +405,8 @@ bool lease_table::end_lost(gpushm::generation generation) noexcept {
     }
   }
   for (const std::shared_ptr<mapping>& each : unused_) {
-    const bool meant = generation == 0 || each->info().generation == generation;
-    if (meant && !is_current(*each)) {
+    const bool matches = generation == 0 || each->info().generation == generation;
+    if (matches && !is_current(*each)) {
       forget(*each, out);
       return true;
     }

@@ -75,9 +75,9 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   /// Upper bound of prefetched segments; none if the cache keeps nothing (`max_entries` 0).
   static constexpr std::size_t most_prefetched = 4'096;
   /// True if this client does not have the segment, and has room for its `chunks`.
-  [[nodiscard]] bool wants(const connection& broker,
-                           gpushm::generation generation,
-                           std::size_t chunks) const;
+  [[nodiscard]] bool should_prefetch(const connection& broker,
+                                     gpushm::generation generation,
+                                     std::size_t chunks) const;
   /// Keeps it for the next open of its name, replacing a previous one. Returns false, and drops it,
   /// if the name no longer refers to it or if there is no room.
   bool put(prefetched what);

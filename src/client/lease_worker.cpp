@@ -45,15 +45,15 @@ void lease_worker::stop_answering(gpushm::generation generation) noexcept {
   answers_.erase(generation);
 }
 
-void lease_worker::confirm(wire::confirm asked) noexcept {
+void lease_worker::confirm(wire::confirm request) noexcept {
   try {
     {
       const std::lock_guard lock(mutex_);
-      const std::size_t count = asked.questions.size();
+      const std::size_t count = request.questions.size();
       if (waiting_questions_ + count > max_questions) {
         return;
       }
-      questions_.push_back(std::move(asked));
+      questions_.push_back(std::move(request));
       waiting_questions_ += count;
     }
     changed_.notify_one();  // without the lock: another process waits for the woken thread
@@ -125,25 +125,26 @@ wire::verdict lease_worker::verdict_on(gpushm::generation generation) {
 
 /// Answers in one list while the driver is fast. Asks it once for questions about the same memory:
 /// all were received before.
-void lease_worker::answer_all(const wire::confirm& asked) noexcept {
+void lease_worker::answer_all(const wire::confirm& request) noexcept {
   try {
     std::unordered_map<gpushm::generation, wire::verdict> known;
-    wire::confirmed said;
+    wire::confirmed confirmed;
     auto send_at = std::chrono::steady_clock::now() + max_list_delay;
-    for (std::size_t i = 0; i < asked.questions.size(); ++i) {
-      const auto [at, is_new] = known.try_emplace(asked.generations[i], wire::verdict::not_shared);
+    for (std::size_t i = 0; i < request.questions.size(); ++i) {
+      const auto [at, is_new] =
+          known.try_emplace(request.generations[i], wire::verdict::not_shared);
       if (is_new) {
-        at->second = verdict_on(asked.generations[i]);
+        at->second = verdict_on(request.generations[i]);
       }
-      said.questions.push_back(asked.questions[i]);
-      said.verdicts.push_back(at->second);
+      confirmed.questions.push_back(request.questions[i]);
+      confirmed.verdicts.push_back(at->second);
       if (const auto now = std::chrono::steady_clock::now(); now >= send_at) {
-        reply_(std::exchange(said, {}));
+        reply_(std::exchange(confirmed, {}));
         send_at = now + max_list_delay;
       }
     }
-    if (!said.questions.empty()) {
-      reply_(std::move(said));
+    if (!confirmed.questions.empty()) {
+      reply_(std::move(confirmed));
     }
   } catch (const std::exception& why) {  // the broker's deadline covers the rest
     base::log(log_level::warning, why.what());

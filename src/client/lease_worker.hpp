@@ -43,7 +43,7 @@ class lease_worker {
   /// Upper bound of queued questions; the broker's deadline covers further ones. A list is queued
   /// whole or not at all.
   static constexpr std::size_t max_questions = 65'536;
-  using reply = std::function<void(wire::confirmed said)>;
+  using reply = std::function<void(wire::confirmed confirmed)>;
 
   /// `reply` is called on the worker; it must not block or throw.
   explicit lease_worker(reply answer_with);
@@ -62,14 +62,14 @@ class lease_worker {
   void stop_answering(gpushm::generation generation) noexcept;
 
   // Called on the receiving thread; do not block.
-  void confirm(wire::confirm asked) noexcept;
+  void confirm(wire::confirm request) noexcept;
   void lost(gpushm::generation generation) noexcept;
   /// Called when the broker is gone.
   void all_lost() noexcept;
 
  private:
   void run();
-  void answer_all(const wire::confirm& asked) noexcept;
+  void answer_all(const wire::confirm& request) noexcept;
   [[nodiscard]] wire::verdict verdict_on(gpushm::generation generation);
   void end_one(gpushm::generation generation) noexcept;
 

@@ -41,8 +41,8 @@ struct pending_offers {
 };
 pending_offers& pending() {
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): never destroyed, opens may outlive main
-  static auto* const made = new pending_offers;
-  return *made;
+  static auto* const result = new pending_offers;
+  return *result;
 }
 // Created when the library is loaded: a forked child must not find it half constructed.
 [[maybe_unused]] const pending_offers& made_at_load = pending();
@@ -58,20 +58,20 @@ void offers::map(answer offer, std::string_view name) noexcept {
       all.numbers.insert(all.last + 1);
       pending_number_ = ++all.last;
     }
-    entry made;
+    entry result;
     try {
-      try_to_map(made, std::move(offer), name);
+      try_to_map(result, std::move(offer), name);
     } catch (...) {
-      made.failure = std::current_exception();
+      result.failure = std::current_exception();
     }
-    if (made.region || made.failure) {
-      all_.push_back(std::move(made));
+    if (result.region || result.failure) {
+      all_.push_back(std::move(result));
     }
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it is mapped later, if needed
   }
 }
 
-void offers::try_to_map(entry& made, answer offer, std::string_view name) const {
+void offers::try_to_map(entry& result, answer offer, std::string_view name) const {
   auto& what = std::get<wire::waiting>(offer.body);
   const wire::opened as_opened{what.index,
                                std::move(*what.segment),
@@ -82,16 +82,16 @@ void offers::try_to_map(entry& made, answer offer, std::string_view name) const 
   if (!base::is_exporter_bound(as_opened.segment.backend)) {
     return;
   }
-  made.generation = as_opened.segment.generation;
-  made.ticket = as_opened.ticket;
+  result.generation = as_opened.segment.generation;
+  result.ticket = as_opened.ticket;
   const auto memory = remote_for(as_opened.segment, as_opened.ticket);
   const bool whole = memory.kind != backend::cuda_pool || !offer.descriptors.empty();
   if (!whole || memory::is_own(memory)) {
     return;
   }
   const driver::gpu& user = memory::gpu_for_open(memory.device, options_.device);
-  made.user = user.id.text();
-  made.region = memory::open_remote(
+  result.user = user.id.text();
+  result.region = memory::open_remote(
       name,
       memory,
       offer.descriptors.empty() ? base::guarded_fd() : std::move(offer.descriptors.front()),

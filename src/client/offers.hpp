@@ -56,7 +56,7 @@ class offers {
     std::exception_ptr failure;  ///< null if there is a region
   };
 
-  void try_to_map(entry& made, answer offer, std::string_view name) const;
+  void try_to_map(entry& result, answer offer, std::string_view name) const;
 
   const open_options& options_;
   std::list<entry> all_;

@@ -113,17 +113,17 @@ segment_ptr client_impl::find(std::string_view name, const open_options& options
 
 // ---- ask ----
 
-client_impl::asked client_impl::ask_to_open(std::string_view name,
-                                            gpushm::generation generation,
-                                            const open_options& options,
-                                            offers& offered) {
+client_impl::open_reply client_impl::ask_to_open(std::string_view name,
+                                                 gpushm::generation generation,
+                                                 const open_options& options,
+                                                 offers& offered) {
   base::check_name("open", name);
-  const auto give_up = base::deadline_after(options.timeout);
+  const auto name_deadline = base::deadline_after(options.timeout);
   for (;;) {
     auto connected = broker();
     const auto timeout = options.timeout <= std::chrono::milliseconds(0)
                              ? std::chrono::milliseconds(0)
-                             : std::min(time_left(give_up), max_request_wait);
+                             : std::min(time_left(name_deadline), max_request_wait);
     answer got = connected->open(wire::open{std::string(name),
                                             options.expected_size_bytes,
                                             static_cast<std::uint32_t>(timeout.count()),
@@ -146,7 +146,7 @@ client_impl::asked client_impl::ask_to_open(std::string_view name,
 
 // ---- take, map, keep ----
 
-segment_ptr client_impl::use(asked answered,
+segment_ptr client_impl::use(open_reply answered,
                              std::string_view name,
                              const open_options& options,
                              offers& offered,
@@ -227,7 +227,7 @@ segment_ptr client_impl::try_open(std::string_view name, const open_options& opt
   }
   const auto begin = std::chrono::steady_clock::now();
   offers offered(options);
-  asked answered = ask_to_open(name, 0, options, offered);
+  open_reply answered = ask_to_open(name, 0, options, offered);
   if (const auto* failure = std::get_if<wire::failure>(&answered.got.body);
       failure != nullptr &&
       (failure->code == errc::no_such_segment || failure->code == errc::peer_died ||
@@ -285,11 +285,11 @@ std::vector<client_impl::open_outcome> client_impl::open_many(std::span<const st
     }
   }
   const auto begin = std::chrono::steady_clock::now();
-  const auto give_up = base::later(begin, options.timeout);
+  const auto name_deadline = base::later(begin, options.timeout);
   for (std::size_t first = 0; first < missing.size(); first += names_per_batch) {
     const std::size_t count = std::min(names_per_batch, missing.size() - first);
     open_options batch = options;
-    batch.timeout = time_left(give_up);
+    batch.timeout = time_left(name_deadline);
     open_batch(names, std::span(missing).subspan(first, count), batch, begin, results);
   }
   return results;
@@ -317,13 +317,13 @@ void client_impl::open_batch(std::span<const std::string> names,
           offered.map(std::move(offer), names[wanted[index]]);
         }
       });
-  std::vector<gpushm::generation> granted_ones;
+  std::vector<gpushm::generation> granted_generations;
   for (const answer& got : answers) {
     if (const auto* opened = std::get_if<wire::opened>(&got.body)) {
-      granted_ones.push_back(opened->segment.generation);
+      granted_generations.push_back(opened->segment.generation);
     }
   }
-  offered.settle(granted_ones);
+  offered.settle(granted_generations);
   std::vector<bool> answered(wanted.size());
   for (answer& got : answers) {
     const auto* failure = std::get_if<wire::failure>(&got.body);

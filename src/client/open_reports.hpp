@@ -45,8 +45,8 @@ class open_reports {
   [[nodiscard]] std::optional<wire::report> take() {
     const std::lock_guard lock(mutex_);
     wire::report taken{first_of(open_ns_), first_of(failures_), 0};
-    taken.cached = cached_.load(std::memory_order_relaxed) - told_cached_;
-    told_cached_ += taken.cached;
+    taken.cached = cached_.load(std::memory_order_relaxed) - reported_cached_;
+    reported_cached_ += taken.cached;
     if (open_ns_.empty() && failures_.empty()) {
       due_.reset();
     }
@@ -90,7 +90,7 @@ class open_reports {
   std::vector<std::uint64_t> failures_;
   std::optional<time_point> due_;
   std::atomic<std::uint64_t> cached_{0};
-  std::uint64_t told_cached_ = 0;
+  std::uint64_t reported_cached_ = 0;
 };
 
 }  // namespace gpushm::detail

@@ -37,14 +37,14 @@ std::size_t client_impl::prefetch(std::string_view prefix, steady_time deadline)
   std::size_t count = 0;
   std::vector<std::string> batch;
   std::size_t chunks = 0;
-  bool is_over = false;
+  bool full = false;
   const auto fetch = [&] {
     if (!batch.empty()) {
-      is_over = !prefetch_batch(connected, std::exchange(batch, {}), about, deadline, count);
+      full = !prefetch_batch(connected, std::exchange(batch, {}), about, deadline, count);
       chunks = 0;
     }
   };
-  for (std::string after; !is_over;) {
+  for (std::string after; !full;) {
     const answer got = connected->request(wire::list{std::string(prefix), after}, about, deadline);
     const auto* page = std::get_if<wire::listing>(&got.body);
     if (page == nullptr ||
@@ -52,13 +52,13 @@ std::size_t client_impl::prefetch(std::string_view prefix, steady_time deadline)
       throw unexpected_answer(about);  // would loop forever
     }
     for (const wire::segment& each : page->segments) {
-      if (is_over || !can_be_prefetched(each)) {
+      if (full || !can_be_prefetched(each)) {
         continue;
       }
       if (batch.size() == names_per_batch || chunks + each.chunk_count > chunks_per_batch) {
         fetch();
       }
-      if (leases_->wants(*connected, each.generation, chunks + each.chunk_count)) {
+      if (leases_->should_prefetch(*connected, each.generation, chunks + each.chunk_count)) {
         batch.push_back(each.name);
         chunks += each.chunk_count;
       }
@@ -68,7 +68,7 @@ std::size_t client_impl::prefetch(std::string_view prefix, steady_time deadline)
     }
     after = page->segments.back().name;
   }
-  if (!is_over) {
+  if (!full) {
     fetch();
   }
   return count;
@@ -97,15 +97,15 @@ bool client_impl::prefetch_batch(const std::shared_ptr<connection>& connected,
         got.descriptors.size() != opened->segment.chunk_count) {
       continue;
     }
-    lease_table::prefetched made;
-    made.lease = leases_->take(
+    lease_table::prefetched result;
+    result.lease = leases_->take(
         connected,
         {std::move(opened->segment), std::move(opened->metadata), std::move(opened->ticket)},
         got.granted,
         about.operation);
-    made.bytes = std::move(opened->chunk_bytes);
-    made.files = std::move(got.descriptors);
-    count += leases_->put(std::move(made)) ? 1U : 0U;
+    result.bytes = std::move(opened->chunk_bytes);
+    result.files = std::move(got.descriptors);
+    count += leases_->put(std::move(result)) ? 1U : 0U;
   }
   return has_room;
 }

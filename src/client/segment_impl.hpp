@@ -48,9 +48,9 @@ struct gpushm_segment {
   /// Runs on the thread that releases the last handle, which may be a library's.
   ~gpushm_segment() {
     if (forks_ != gpushm::detail::fork_count()) {
-      gpushm::detail::keep_for_ever(mapping_);
-      gpushm::detail::keep_for_ever(leases_);
-      gpushm::detail::keep_for_ever(client_);
+      gpushm::detail::leak(mapping_);
+      gpushm::detail::leak(leases_);
+      gpushm::detail::leak(client_);
       return;
     }
     const gpushm::base::held_log_lines lines;

@@ -22,8 +22,7 @@ segment_lease::segment_lease(std::weak_ptr<lease_table> table,
 
 segment_lease::~segment_lease() {
   if (broker().forks() != fork_count()) {
-    std::for_each(
-        connections_.begin(), connections_.end(), [](auto& each) { keep_for_ever(each); });
+    std::for_each(connections_.begin(), connections_.end(), [](auto& each) { leak(each); });
     return;
   }
   stop_sharing();
@@ -56,9 +55,9 @@ void segment_lease::publish(std::span<const std::byte> metadata,
   set_published({metadata.begin(), metadata.end()});
 }
 
-void segment_lease::put(const std::shared_ptr<mapping>& made) {
+void segment_lease::put(const std::shared_ptr<mapping>& created) {
   const std::lock_guard lock(map_mutex_);
-  mappings_[{made->device(), made->access()}] = made;
+  mappings_[{created->device(), created->access()}] = created;
   mapped_.store(true, std::memory_order_relaxed);
 }
 
@@ -72,9 +71,9 @@ std::uint32_t segment_lease::grants() const {
   return grants_;
 }
 
-void segment_lease::move_to(std::shared_ptr<connection> heir) {
+void segment_lease::move_to(std::shared_ptr<connection> successor) {
   const std::lock_guard lock(mutex_);
-  connections_.push_back(std::move(heir));
+  connections_.push_back(std::move(successor));
   broker_.store(connections_.back().get(), std::memory_order_release);
   if (shared_) {
     register_answer();

@@ -76,7 +76,7 @@ class segment_lease {
   void add_grant();
   [[nodiscard]] std::uint32_t grants() const;
   /// Moves the lease to the connection `heir`, which receives the broker's questions from now on.
-  void move_to(std::shared_ptr<connection> heir);
+  void move_to(std::shared_ptr<connection> successor);
 
   /// Returns this process's mapping for this device and access, or the result of `make()`. While
   /// one thread creates a mapping, others that need one of this segment wait.
@@ -89,14 +89,14 @@ class segment_lease {
     if (auto found = entry.lock(); found && is_usable(*found)) {
       return found;
     }
-    auto made = make();
-    entry = made;
+    auto created = make();
+    entry = created;
     mapped_.store(true, std::memory_order_relaxed);
-    return made;
+    return created;
   }
 
   /// Adds the first mapping of a new lease.
-  void put(const std::shared_ptr<mapping>& made);
+  void put(const std::shared_ptr<mapping>& created);
 
   /// Registers this process's memory of the segment: the broker's questions about it are answered
   /// as long as this lease exists, or until `unshare`.

@@ -17,8 +17,8 @@ subscription_impl::subscription_impl(std::shared_ptr<client_impl> client,
 
 subscription_impl::~subscription_impl() {
   if (client_->forked()) {
-    keep_for_ever(broker_);
-    keep_for_ever(client_);
+    leak(broker_);
+    leak(client_);
   } else {
     broker_->unsubscribe(number_);
   }

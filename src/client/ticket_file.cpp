@@ -43,10 +43,10 @@ bool is_locked(int fd) {
 }
 
 bool is_same_file(int fd, const std::string& path) {
-  struct stat mine {};
+  struct stat own {};
   struct stat there {};
-  return ::fstat(fd, &mine) == 0 && ::stat(path.c_str(), &there) == 0 &&
-         mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
+  return ::fstat(fd, &own) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         own.st_dev == there.st_dev && own.st_ino == there.st_ino;
 }
 
 void write_all(int fd, std::span<const std::byte> bytes, const std::string& path) {
@@ -329,10 +329,11 @@ gpushm_errc gpushm_ticket_file_create(gpushm_string path,
   using gpushm::base::out;
   using gpushm::base::text_in;
   return gpushm::base::c_call([&] {
-    gpushm_ticket_file*& made = out(file, "export");
-    made = std::make_unique<gpushm_ticket_file>(
-               std::string(text_in(path, "export")), bytes_in(ticket, ticket_size, "export"), mode)
-               .release();
+    gpushm_ticket_file*& result = out(file, "export");
+    result =
+        std::make_unique<gpushm_ticket_file>(
+            std::string(text_in(path, "export")), bytes_in(ticket, ticket_size, "export"), mode)
+            .release();
   });
 }
 

@@ -92,7 +92,7 @@ gpushm_errc gpushm_file_export_begin(gpushm_string path,
                                      const gpushm_file_export_options* options,
                                      gpushm_file_export** file_export) {
   return c_call([&] {
-    gpushm_file_export*& made = out(file_export, "export");
+    gpushm_file_export*& created = out(file_export, "export");
     const auto from = gpushm::base::options_in(options, "export");
     gpushm::file_export_options wanted;
     if (from.file_mode != 0) {
@@ -102,8 +102,8 @@ gpushm_errc gpushm_file_export_begin(gpushm_string path,
       wanted.socket_mode = from.socket_mode;
     }
     wanted.accept_fake_chunks = from.accept_fake_chunks;
-    made = std::make_unique<gpushm_file_export>(std::string(text_in(path, "export")), wanted)
-               .release();
+    created = std::make_unique<gpushm_file_export>(std::string(text_in(path, "export")), wanted)
+                  .release();
   });
 }
 
