@@ -161,8 +161,7 @@ void first_open(benchmark::State& state,
   std::size_t first = 0;
   for (auto _ : state) {
     ++first;
-    const std::size_t step =
-        first % 2 == 0 ? 1 : ways.size() - 1;  // varies which way runs after which
+    const std::size_t step = first % 2 == 0 ? 1 : ways.size() - 1;  // varies their order
     for (std::size_t i = 0; i < ways.size(); ++i) {
       ways.at((first + i * step) % ways.size())();
     }

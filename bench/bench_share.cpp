@@ -45,9 +45,8 @@ int run_exporter(const std::string& socket, std::uint64_t size_bytes) {
                              "bench",
                              {},
                              "cuMemAlloc");
-  auto* const pointer =
-      reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): an address as CUDA returns it
-          static_cast<std::uintptr_t>(memory));
+  auto* const pointer = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): CUDA's API
+      static_cast<std::uintptr_t>(memory));
   client broker = client::connect({.socket_path = socket});
   const segment shared = broker.share("bench", pointer, size_bytes);
   const auto bytes = export_memory(pointer, size_bytes);

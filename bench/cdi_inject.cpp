@@ -81,8 +81,7 @@ void write_config(const std::string& path) {
 double run_us(const std::vector<std::string>& words) {
   std::vector<char*> pointers;
   for (const std::string& word : words) {
-    pointers.push_back(
-        const_cast<char*>(word.c_str()));  // NOLINT(*-const-cast): required by execve
+    pointers.push_back(const_cast<char*>(word.c_str()));  // NOLINT(*-const-cast): execve's type
   }
   pointers.push_back(nullptr);
   posix_spawn_file_actions_t actions;

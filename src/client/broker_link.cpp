@@ -81,9 +81,8 @@ std::shared_ptr<connection> broker_link::get() {
       failed = std::current_exception();
     }
     lock.lock();
-    if (!failed ||
-        former
-            ->handed_over()) {  // the broker moved the leases, even if the request for some failed
+    // Once handed over, the leases are the new connection's, even if reporting them failed.
+    if (!failed || former->handed_over()) {
       connection_ = std::move(next);
     }
     connecting_ = false;

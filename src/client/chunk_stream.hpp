@@ -44,10 +44,9 @@ class chunk_stream final : public memory::chunk_source {
   std::shared_ptr<segment_lease> lease_;
   std::chrono::milliseconds timeout_;
   batch now_;
-  std::size_t taken_ = 0;     ///< number of `now_` handed out
-  std::uint32_t before_ = 0;  ///< number of chunks before those of `now_`
-  std::unique_ptr<connection::ahead>
-      asked_;  // destroyed before the lease, which keeps its connection
+  std::size_t taken_ = 0;                     ///< number of `now_` handed out
+  std::uint32_t before_ = 0;                  ///< number of chunks before those of `now_`
+  std::unique_ptr<connection::ahead> asked_;  // destroyed before the lease and its connection
 };
 
 }  // namespace gpushm::detail

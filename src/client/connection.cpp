@@ -212,7 +212,7 @@ class connection::exchange {
             }
         }
       } catch (const error& why) {
-        // The kernel limits unread descriptors per uid; other processes may read theirs soon. No
+        // The kernel limits unread descriptors per uid; other processes may read some soon. No
         // event reports that.
         if (why.code() != errc::too_many_descriptors || descriptors.empty() ||
             std::chrono::steady_clock::now() >= deadline_) {

@@ -43,8 +43,8 @@ void connection::push(send_queue& to, const wire::message& message) noexcept {
 }
 
 void connection::read_events() {
-  bool turn_owner_drains =
-      false;  // the owner of the turn drops abandoned answers, and wakes this thread after it
+  // Another thread has the turn, drops abandoned answers, and wakes this thread after it.
+  bool turn_owner_drains = false;
   for (;;) {
     base::held_log_lines lines;
     std::array<pollfd, 3> waits{{{events_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}, {-1, 0, 0}}};

@@ -27,9 +27,8 @@ struct export_list {
   std::deque<std::shared_ptr<const memory::source>> remembered;
 };
 export_list& exports() {
-  static auto* const result =
-      new export_list;  // NOLINT(cppcoreguidelines-owning-memory): see above
-  return *result;
+  static auto* const all = new export_list;  // NOLINT(cppcoreguidelines-owning-memory): see above
+  return *all;
 }
 
 void remember_export(std::shared_ptr<const memory::source> exported) {

@@ -113,8 +113,7 @@ std::shared_ptr<segment_lease> lease_table::take(const std::shared_ptr<connectio
 void lease_table::hand_over(connection& from,
                             const std::shared_ptr<connection>& to,
                             steady_time deadline) {
-  std::vector<std::shared_ptr<segment_lease>>
-      kept;  // keeps each lease until the broker has the list
+  std::vector<std::shared_ptr<segment_lease>> kept;  // until the broker has the list
   {
     const std::lock_guard lock(mutex_);
     from.hand_over();

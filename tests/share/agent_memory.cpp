@@ -29,8 +29,7 @@ void check(CUresult result, const char* call) {
 }
 
 void* pointer(std::uint64_t address) {
-  return reinterpret_cast<void*>(
-      address);  // NOLINT(performance-no-int-to-ptr): an address as CUDA returns it
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr): CUDA's API
 }
 
 }  // namespace

@@ -186,8 +186,7 @@ class agent {
   static constexpr std::chrono::milliseconds wait{30'000};
 
   void* at(std::uint64_t offset) const {
-    return reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): an address as CUDA
-                                     // returns it
+    return reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): CUDA's API
         memory_.address() + offset);
   }
   segment& current() { return opened_.at(current_); }
