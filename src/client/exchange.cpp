@@ -82,7 +82,7 @@ segment_ptr import_by_handle(const wire::ticket& described, const import_options
     throw error(errc::invalid_ticket,
                 "import",
                 {},
-                "this memory travels as file descriptors, and the ticket names no broker",
+                "this memory is shared as file descriptors, and the ticket names no broker",
                 "export it through a broker (export_segment)");
   }
   wire::segment facts;
@@ -123,7 +123,7 @@ std::vector<std::byte> export_memory(void* pointer, std::uint64_t size_bytes) {
     throw error(errc::not_exportable,
                 "export",
                 {},
-                "this memory travels as file descriptors, which bytes cannot carry",
+                "this memory is shared as file descriptors, which bytes cannot carry",
                 "share it through a broker and export the segment (client::share, "
                 "export_segment), or through a file (file_export)");
   }

@@ -139,11 +139,8 @@ class temporary_file {
 };
 
 [[noreturn]] void throw_in_use(const std::string& path, std::string_view cause) {
-  throw error(errc::address_in_use,
-              "export",
-              path,
-              cause,
-              "stop that process, or export into another file");
+  throw error(
+      errc::address_in_use, "export", path, cause, "stop that process, or export to another file");
 }
 
 /// Exactly one of concurrent exporters succeeds. If there is no file, the kernel decides which one.
@@ -170,7 +167,7 @@ void put_in_place(temporary_file& file, const std::string& path) {
       base::throw_errno(errno, "export", path, "open");
     }
     if (is_locked(there.get())) {
-      throw_in_use(path, "a living process exports into this file");
+      throw_in_use(path, "a live process is exporting to this file");
     }
     if (base::retry([&] { return ::flock(there.get(), LOCK_EX | LOCK_NB); }) == 0) {
       if (is_same_file(there.get(), path) && !is_locked(there.get()) && file.replace(there.get())) {
@@ -180,7 +177,7 @@ void put_in_place(temporary_file& file, const std::string& path) {
       base::throw_errno(errno, "export", path, "flock");
     }
     if (clock::now() > deadline) {
-      throw_in_use(path, "another process is about to export into this file");
+      throw_in_use(path, "another process is about to export to this file");
     }
     base::pause_before_retry(milliseconds(1));
   }
@@ -221,14 +218,14 @@ bool is_end_of_exporter(errc code) {
     throw error(errc::no_such_segment,
                 "import",
                 path,
-                "there is no such file",
-                "start the exporter; a timeout waits for its file");
+                "the file does not exist",
+                "start the exporter, or wait for its file with a timeout");
   }
   throw error(errc::peer_died,
               "import",
               path,
               "the process that exported into this file has died",
-              "start the exporter again; a timeout waits for its file");
+              "start the exporter again, or wait for its file with a timeout");
 }
 
 /// Called when the file is not there yet.
@@ -255,7 +252,7 @@ std::vector<std::byte> read_ticket(const std::string& path,
                     "import",
                     path,
                     "the file has more than " + std::to_string(wire::max_ticket_bytes) + " bytes",
-                    "name a file that an exporter has written");
+                    "pass a file that an exporter has written");
       }
       return bytes;
     }

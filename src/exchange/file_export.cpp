@@ -41,8 +41,8 @@ broker start_broker(const std::string& path, const file_export_options& options)
       throw error(errc::address_in_use,
                   "export",
                   path,
-                  "a living process exports into this file",
-                  "stop that process, or export into another file");
+                  "a live process is exporting to this file",
+                  "stop that process, or export to another file");
     }
     throw why.in("export", why.object());  // the caller requested an export, not a broker
   }

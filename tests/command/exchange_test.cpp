@@ -288,7 +288,7 @@ TEST_P(exchange_of, file_of_killed_exporter_is_reported_and_replaced) {
   expect_error(run(import_arguments({})),
                "import \"" + file() +
                    "\": the process that exported into this file has died (start the exporter "
-                   "again; a timeout waits for its file)");
+                   "again, or wait for its file with a timeout)");
   ASSERT_TRUE(std::filesystem::exists(file()));
 
   // The second exporter starts after the importer has read the stale file.
@@ -308,8 +308,8 @@ TEST_P(exchange_of, second_exporter_is_refused_while_first_lives) {
   const auto refused = run(export_arguments(GetParam().name, "8"));
   expect_error(refused,
                "export \"" + file() +
-                   "\": a living process exports into this file (stop that process, or export "
-                   "into another file)");
+                   "\": a live process is exporting to this file (stop that process, or export "
+                   "to another file)");
   EXPECT_EQ(checksum(), filled(7));
   EXPECT_TRUE(first.running());
   stop(first);
@@ -342,8 +342,8 @@ INSTANTIATE_TEST_SUITE_P(memory,
 
 TEST_F(exchange, missing_file_is_reported) {
   const std::string line = "import \"" + file() +
-                           "\": there is no such file (start the exporter; a timeout waits for "
-                           "its file)";
+                           "\": the file does not exist (start the exporter, or wait for its file "
+                           "with a timeout)";
   expect_error(run(import_arguments({})), line);
 
   const auto start_of_wait = std::chrono::steady_clock::now();

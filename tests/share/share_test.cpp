@@ -356,8 +356,8 @@ TEST_P(share, ticket_carries_cuda_malloc_memory) {
   exporter.ask("fill " + numbers({3 * mib, 2 * mib, 2}));
   if (kind() != "malloc") {
     EXPECT_EQ(exporter.fails("export " + numbers({3 * mib, 2 * mib})),
-              "not_exportable export: this memory travels as file descriptors, which bytes cannot "
-              "carry (share it through a broker and export the segment (client::share, "
+              "not_exportable export: this memory is shared as file descriptors, which bytes "
+              "cannot carry (share it through a broker and export the segment (client::share, "
               "export_segment), or through a file (file_export))");
     return;
   }
