@@ -346,14 +346,14 @@ TEST_F(sharing, open_many_returns_result_per_name) {
 TEST_F(sharing, creator_gets_opened_and_released_events) {
   client producer = connect();
   client consumer = connect();
-  subscription heard = producer.subscribe("w");
+  subscription events = producer.subscribe("w");
   segment written = producer.create("w", host(4096));
   written.publish();
   segment seen = consumer.open("w");
   seen.reset();
   for (const event_kind expected :
        {event_kind::published, event_kind::opened, event_kind::released}) {
-    const auto got = heard.next(10s);
+    const auto got = events.next(10s);
     ASSERT_TRUE(got);
     EXPECT_EQ(got->kind, expected);
     EXPECT_EQ(got->name, "w");
@@ -484,11 +484,11 @@ TEST_F(sharing, subscribe_lists_all_existing_segments) {
   }
   std::vector<segment_info> present;
   const subscription events = user.subscribe("w/", present);
-  std::vector<std::string> told;
+  std::vector<std::string> listed;
   for (const segment_info& each : present) {
-    told.push_back(each.name);
+    listed.push_back(each.name);
   }
-  EXPECT_EQ(told, names);
+  EXPECT_EQ(listed, names);
 }
 
 TEST_F(sharing, invalid_input_is_refused_without_effect) {

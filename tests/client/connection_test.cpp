@@ -250,7 +250,7 @@ TEST(senders, wait_until_their_own_deadlines) {
   }
   ASSERT_TRUE(full);
   // Answers to requests that timed out are dropped.
-  std::jthread patient(
+  std::jthread waiting(
       [&] { EXPECT_TRUE(std::holds_alternative<wire::listing>(ask(patience(20s)).body)); });
   std::this_thread::sleep_for(100ms);
   const auto begin = std::chrono::steady_clock::now();
@@ -282,9 +282,9 @@ TEST_F(connected, threads_during_reconnect_wait_until_their_own_deadlines) {
   constexpr int others = 4;
   std::atomic<int> timed_out{0};
   std::atomic<int> answered{0};
-  std::vector<std::jthread> asking;
+  std::vector<std::jthread> requesting;
   for (int i = 0; i < 1 + others; ++i) {
-    asking.emplace_back([&] {
+    requesting.emplace_back([&] {
       const auto code = list_with(all);
       EXPECT_TRUE(!code || code == errc::timed_out);
       ++(code ? timed_out : answered);
@@ -294,7 +294,7 @@ TEST_F(connected, threads_during_reconnect_wait_until_their_own_deadlines) {
       << timed_out << " threads did not wait for the connecting thread's deadline";
   EXPECT_EQ(answered, 0);
   broker_.emplace(broker::start({.socket_path = path_}));
-  asking.clear();
+  requesting.clear();
   EXPECT_EQ(timed_out, others);
   EXPECT_EQ(answered, 1);
   EXPECT_EQ(list_with(all), std::nullopt);
@@ -304,13 +304,13 @@ TEST_F(connected, threads_during_reconnect_share_the_new_connection) {
   auto all = client::connect(
       {.socket_path = path_, .timeout = patience(20s), .request_timeout = patience(20s)});
   broker_.reset();
-  std::vector<std::jthread> asking;
+  std::vector<std::jthread> requesting;
   for (int i = 0; i < 4; ++i) {
-    asking.emplace_back([&] { EXPECT_EQ(list_with(all), std::nullopt); });
+    requesting.emplace_back([&] { EXPECT_EQ(list_with(all), std::nullopt); });
   }
   std::this_thread::sleep_for(100ms);
   broker_.emplace(broker::start({.socket_path = path_}));
-  asking.clear();
+  requesting.clear();
   EXPECT_EQ(broker_->statistics().connections, 1U);
 }
 
@@ -323,18 +323,18 @@ TEST_F(connected, log_sink_may_use_the_same_connection) {
   const auto importer = connect();
   exporter->worker().answer_for(publish_bound(*exporter, "bound"),
                                 []() -> bool { throw std::runtime_error("this answer failed"); });
-  std::promise<std::size_t> heard;
+  std::promise<std::size_t> listed;
   set_log_sink([&](log_level, std::string_view text) {
     if (text == "this answer failed") {
       const auto got = exporter->request(wire::list{}, {"list", {}}, deadline_after(20s));
-      heard.set_value(std::get<wire::listing>(got.body).segments.size());
+      listed.set_value(std::get<wire::listing>(got.body).segments.size());
     }
   });
-  const auto asking = std::async(std::launch::async, [&] {
+  const auto requesting = std::async(std::launch::async, [&] {
     static_cast<void>(
         importer->open(wire::open{"bound", 0, 0, 0}, {"open", "bound"}, deadline_after(20s)));
   });
-  EXPECT_EQ(heard.get_future().get(), 1U);
+  EXPECT_EQ(listed.get_future().get(), 1U);
   set_log_sink({});
   ::alarm(0);
 }
@@ -417,23 +417,23 @@ TEST(pending_offers, wait_until_settled) {
 class answering : public testing::Test {
  protected:
   answering()
-      : worker_([this](wire::confirmed said) {
+      : worker_([this](wire::confirmed replies) {
           const std::lock_guard lock(mutex_);
-          said_.push_back(std::move(said));
+          replies_.push_back(std::move(replies));
         }) {
     worker_.start();
   }
-  std::vector<wire::confirmed> said() {
+  std::vector<wire::confirmed> replies() {
     const std::lock_guard lock(mutex_);
-    return said_;
+    return replies_;
   }
-  bool has_said(std::size_t lists) {
-    return eventually([&] { return said().size() == lists; }, 5s);
+  bool has_replied(std::size_t lists) {
+    return eventually([&] { return replies().size() == lists; }, 5s);
   }
 
  private:
   std::mutex mutex_;
-  std::vector<wire::confirmed> said_;
+  std::vector<wire::confirmed> replies_;
 
  protected:
   lease_worker worker_;
@@ -444,13 +444,13 @@ TEST_F(answering, one_list_per_list_and_one_check_per_memory) {
   worker_.answer_for(7, [&] { return ++asked != 0; });
   worker_.answer_for(8, [] { return false; });
   worker_.confirm({{1, 2, 3, 4}, {7, 8, 7, 9}});
-  ASSERT_TRUE(has_said(1));
+  ASSERT_TRUE(has_replied(1));
   using enum wire::verdict;
-  EXPECT_EQ(said()[0],
+  EXPECT_EQ(replies()[0],
             (wire::confirmed{{1, 2, 3, 4}, {unchanged, changed, unchanged, not_shared}}));
   EXPECT_EQ(asked, 1);
   worker_.confirm({{5}, {7}});
-  ASSERT_TRUE(has_said(2));
+  ASSERT_TRUE(has_replied(2));
   EXPECT_EQ(asked, 2) << "it may have changed since";
 }
 
@@ -462,9 +462,9 @@ TEST_F(answering, does_not_wait_for_a_slow_driver) {
   });
   worker_.answer_for(9, [] { return true; });
   worker_.confirm({{1, 2, 3}, {7, 8, 9}});
-  ASSERT_TRUE(has_said(2));
-  EXPECT_EQ(said()[0].questions, (std::vector<std::uint64_t>{1, 2}));
-  EXPECT_EQ(said()[1].questions, std::vector<std::uint64_t>{3});
+  ASSERT_TRUE(has_replied(2));
+  EXPECT_EQ(replies()[0].questions, (std::vector<std::uint64_t>{1, 2}));
+  EXPECT_EQ(replies()[1].questions, std::vector<std::uint64_t>{3});
 }
 
 TEST_F(answering, queue_is_bounded_in_whole_lists) {
@@ -480,9 +480,9 @@ TEST_F(answering, queue_is_bounded_in_whole_lists) {
   }
   go.set_value();
   const auto taken = lease_worker::max_questions / wire::max_batch;
-  EXPECT_TRUE(eventually([&] { return said().size() >= taken; }, 5s));
+  EXPECT_TRUE(eventually([&] { return replies().size() >= taken; }, 5s));
   std::size_t answers = 0;
-  for (const auto& each : said()) {
+  for (const auto& each : replies()) {
     answers += each.questions.size();
   }
   EXPECT_LE(answers, lease_worker::max_questions + 1);
@@ -568,13 +568,13 @@ TEST_F(connected, events_arrive_during_requests) {
   const auto subscription = client->subscribe("", sink, present, deadline_after(20s));
   for (int i = 0; i < 50; ++i) {
     const std::string name = "n" + std::to_string(i);
-    std::jthread asking([&] {
+    std::jthread requesting([&] {
       for (int k = 0; k < 20; ++k) {
         static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
       }
     });
     publish_bound(*other, name);
-    asking.join();
+    requesting.join();
     ASSERT_TRUE(eventually([&] { return sink.events() == i + 1; }, 5s)) << sink.events();
   }
   client->unsubscribe(subscription);

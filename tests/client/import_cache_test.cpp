@@ -391,8 +391,8 @@ TEST_F(caching, reads_limits_from_environment) {
   for (int i = 0; i < 5; ++i) {
     make("w/" + std::to_string(i), 256U << 10U);
   }
-  const auto kept = [&](const cache_options& given) {
-    client user = connect(given);
+  const auto kept = [&](const cache_options& options) {
+    client user = connect(options);
     for (int i = 0; i < 5; ++i) {
       static_cast<void>(user.open("w/" + std::to_string(i)));
     }
@@ -610,11 +610,11 @@ TEST_F(caching, consistent_under_concurrent_create_and_remove) {
     readers.emplace_back([&, i] {
       const std::string other = "steady";
       while (!over) {
-        const gpushm::generation known_gone = removed;
+        const gpushm::generation removed_before = removed;
         if (const auto found = user.try_open(i % 4 == 3 ? other : "w")) {
           EXPECT_EQ(written_in(*found), found->generation());
           if (found->name() == "w") {
-            EXPECT_GT(found->generation(), known_gone) << "it was removed before it was opened";
+            EXPECT_GT(found->generation(), removed_before) << "it was removed before it was opened";
           }
           ++opened;
         }

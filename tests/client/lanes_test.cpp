@@ -44,12 +44,12 @@ class model {
       }
     } else if (const auto* back = std::get_if<wire::release>(&asked.body)) {
       released_ += back->count;
-    } else if (const auto* said = std::get_if<wire::confirmed>(&asked.body)) {
-      for (std::size_t i = 0; i < said->questions.size(); ++i) {
-        EXPECT_EQ(questions_.erase(said->questions[i]), 1U) << "answered twice, or unknown";
-        EXPECT_EQ(
-            said->verdicts[i],
-            said->questions[i] % 2 == 0 ? wire::verdict::unchanged : wire::verdict::not_shared);
+    } else if (const auto* confirmed = std::get_if<wire::confirmed>(&asked.body)) {
+      for (std::size_t i = 0; i < confirmed->questions.size(); ++i) {
+        EXPECT_EQ(questions_.erase(confirmed->questions[i]), 1U) << "answered twice, or unknown";
+        EXPECT_EQ(confirmed->verdicts[i],
+                  confirmed->questions[i] % 2 == 0 ? wire::verdict::unchanged
+                                                   : wire::verdict::not_shared);
       }
     } else if (const auto* fetch = std::get_if<wire::fetch_chunks>(&asked.body)) {
       out.push_back({{asked.id, wire::chunks{fetch->generation, fetch->first_chunk, {}}}});

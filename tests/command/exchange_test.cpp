@@ -224,8 +224,8 @@ TEST_P(exchange_of, file_contents_are_preserved) {
   const auto result = run(import_arguments({"--out", cli_.directory() / "out"}));
   EXPECT_EQ(result.status, exited(0)) << result.err;
   std::ifstream out(cli_.directory() / "out", std::ios::binary);
-  const std::string came{std::istreambuf_iterator<char>(out), {}};
-  EXPECT_TRUE(came == contents);
+  const std::string received{std::istreambuf_iterator<char>(out), {}};
+  EXPECT_TRUE(received == contents);
 }
 
 TEST_P(exchange_of, stop_leaves_nothing) {
@@ -292,12 +292,12 @@ TEST_P(exchange_of, file_of_killed_exporter_is_reported_and_replaced) {
   ASSERT_TRUE(std::filesystem::exists(file()));
 
   // The second exporter starts after the importer has read the stale file.
-  const close_watch looked(file());
-  auto patient = start(import_arguments({"--timeout", "60s", "--checksum", "--json"}));
-  ASSERT_TRUE(looked.wait(seconds(30)));
+  const close_watch was_read(file());
+  auto waiting = start(import_arguments({"--timeout", "60s", "--checksum", "--json"}));
+  ASSERT_TRUE(was_read.wait(seconds(30)));
   auto second = ready_export("6");
-  EXPECT_EQ(patient.wait_exit(seconds(60)), exited(0)) << patient.output().everything();
-  EXPECT_EQ(json::parse(patient.text(stream::out)).at("imported").at("crc32c"), filled(6));
+  EXPECT_EQ(waiting.wait_exit(seconds(60)), exited(0)) << waiting.output().everything();
+  EXPECT_EQ(json::parse(waiting.text(stream::out)).at("imported").at("crc32c"), filled(6));
   EXPECT_EQ(checksum(), filled(6));
   stop(second);
   EXPECT_EQ(names_in(cli_.directory().path()), std::set<std::string>());
@@ -350,9 +350,9 @@ TEST_F(exchange, missing_file_is_reported) {
   expect_error(run(import_arguments({"--timeout", "400ms"})), line);
   EXPECT_GE(std::chrono::steady_clock::now() - start_of_wait, milliseconds(380));
 
-  const auto told = run(import_arguments({"--json"}));
-  EXPECT_EQ(told.status, exited(1));
-  EXPECT_EQ(json::parse(told.out).at("error").at("code"), "no_such_segment");
+  const auto failed = run(import_arguments({"--json"}));
+  EXPECT_EQ(failed.status, exited(1));
+  EXPECT_EQ(json::parse(failed.out).at("error").at("code"), "no_such_segment");
   // Also a path below a file that is not a directory.
   std::ofstream(cli_.directory() / "plain").flush();
   EXPECT_EQ(run({"import", "--file", cli_.directory() / "plain/weights"}).status, exited(1));
@@ -429,8 +429,8 @@ TEST_F(exchange, locked_file_without_ticket_is_reported) {
                  "import \"" + file() +
                      "\": it does not begin with a ticket's magic number (transfer the exporter's "
                      "bytes completely and unchanged)");
-    const auto told = run(import_arguments({"--json"}));
-    EXPECT_EQ(json::parse(told.out).at("error").at("code"), "invalid_ticket");
+    const auto failed = run(import_arguments({"--json"}));
+    EXPECT_EQ(json::parse(failed.out).at("error").at("code"), "invalid_ticket");
     // A timeout does not wait for such a file.
     EXPECT_EQ(run(import_arguments({"--timeout", "60s"})).status, exited(1));
   }

@@ -77,13 +77,13 @@ TEST(child, environment_directory_and_limit_are_passed) {
 }
 
 TEST(child, kills_its_process_group) {
-  pid_t left_behind = 0;
+  pid_t grandchild = 0;
   {
     auto process = child::start(shell("sleep 600 & echo $!; wait"));
-    left_behind = std::stoi(process.wait_for_line("[0-9]+", seconds(5)));
-    EXPECT_TRUE(process_lives(left_behind));
+    grandchild = std::stoi(process.wait_for_line("[0-9]+", seconds(5)));
+    EXPECT_TRUE(process_lives(grandchild));
   }
-  EXPECT_TRUE(eventually([&] { return !process_lives(left_behind); }, seconds(5)));
+  EXPECT_TRUE(eventually([&] { return !process_lives(grandchild); }, seconds(5)));
 }
 
 TEST(child, moved_from_owns_nothing) {

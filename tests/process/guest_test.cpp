@@ -265,25 +265,25 @@ std::string error_without_threads(const std::function<void()>& call) {
         ::setrlimit(RLIMIT_NPROC, &none) != 0) {
       ::_exit(1);
     }
-    std::string said = "no error";
+    std::string text = "no error";
     try {
       call();
     } catch (const gpushm::error& why) {
-      said = std::string(gpushm::to_string(why.code())) + ": " + why.what();
+      text = std::string(gpushm::to_string(why.code())) + ": " + why.what();
     } catch (const std::exception& why) {
-      said = std::string("not an error of the library: ") + why.what();
+      text = std::string("not an error of the library: ") + why.what();
     }
-    ::_exit(::write(ends[1], said.data(), said.size()) > 0 ? 0 : 1);
+    ::_exit(::write(ends[1], text.data(), text.size()) > 0 ? 0 : 1);
   }
   ::close(ends[1]);
-  std::string said(1'000, ' ');
-  const auto size = ::read(ends[0], said.data(), said.size());
-  said.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
+  std::string text(1'000, ' ');
+  const auto size = ::read(ends[0], text.data(), text.size());
+  text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
   ::close(ends[0]);
   int status = 0;
   EXPECT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  return said;
+  return text;
 }
 
 TEST(process_without_threads, gets_an_error) {
@@ -321,12 +321,12 @@ int successes_of(const std::string& path, int count) {
     if (racers.back() == 0) {
       ::close(begin[1]);
       ::close(end[1]);
-      const std::string said = "from " + std::to_string(i);
+      const std::string text = "from " + std::to_string(i);
       char outcome = '?';
       char byte = 0;
       (void)!::read(begin[0], &byte, 1);
       try {
-        const gpushm::ticket_file mine(path, std::as_bytes(std::span(said)));
+        const gpushm::ticket_file ticket(path, std::as_bytes(std::span(text)));
         outcome = 'w';
         (void)!::write(results[1], &outcome, 1);
         (void)!::read(end[0], &byte, 1);

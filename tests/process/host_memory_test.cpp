@@ -162,10 +162,10 @@ crowd_result allocate_at_once(const limited_cgroup& group,
     char byte = 0;
     wrong += static_cast<int>(::read(begin[0], &byte, 1));
     std::vector<std::thread> busy;
-    for (auto& mine : got) {
+    for (auto& own : got) {
       busy.emplace_back([&] {
         try {
-          mine = allocate(bytes);
+          own = allocate(bytes);
         } catch (const error& why) {
           wrong += why.code() == errc::out_of_memory ? 0 : 1;
         }
@@ -216,8 +216,8 @@ class crowd : public ::testing::TestWithParam<crowd_case> {};
 /// All see the same room at first; checks before each piece, small pieces and a reserve prevent a
 /// kill.
 TEST_P(crowd, allocating_concurrently_is_not_killed) {
-  const crowd_case& given = GetParam();
-  const limited_cgroup group(given.limit_mib * mib);
+  const crowd_case& values = GetParam();
+  const limited_cgroup group(values.limit_mib * mib);
   if (!group) {
     GTEST_SKIP() << "cannot create a memory cgroup here";
   }
@@ -226,7 +226,7 @@ TEST_P(crowd, allocating_concurrently_is_not_killed) {
   const auto deadline = steady::now() + seconds(12);
   for (int round = 0; round < 20 && steady::now() < deadline; ++round) {
     const crowd_result result =
-        allocate_at_once(group, given.processes, given.threads, given.bytes);
+        allocate_at_once(group, values.processes, values.threads, values.bytes);
     ASSERT_EQ(result.other, 0) << "round " << round << ": killed, or another error";
     got += result.got;
     refused += result.refused;
@@ -243,7 +243,7 @@ INSTANTIATE_TEST_SUITE_P(host_memory,
                                            crowd_case{
                                                "processes_with_threads", 256, 8, 4, 24 * mib},
                                            crowd_case{"small_container", 64, 16, 1, 8 * mib}),
-                         [](const auto& given) { return std::string(given.param.name); });
+                         [](const auto& values) { return std::string(values.param.name); });
 
 /// Smaller segments would need more descriptors than the usual limit of open files.
 TEST(host_memory, of_small_segments_ends_in_an_error) {

@@ -30,7 +30,7 @@ agent::agent(gpushm_testing::container inside) {
   container_.emplace(std::move(inside));
 }
 
-void agent::tell(const std::string& order) {
+void agent::send(const std::string& order) {
   if (process_) {
     process_->write(order + "\n");
   } else {
@@ -44,14 +44,14 @@ std::string agent::answer(std::chrono::milliseconds timeout) {
 }
 
 std::string agent::ask(const std::string& order) {
-  tell(order);
+  send(order);
   const std::string got = answer();
   EXPECT_TRUE(got.starts_with("ok ")) << order << ": " << got;
   return got.starts_with("ok ") ? got.substr(3) : std::string();
 }
 
 std::string agent::fails(const std::string& order) {
-  tell(order);
+  send(order);
   const std::string got = answer();
   EXPECT_TRUE(got.starts_with("error ")) << order << ": " << got;
   return got.starts_with("error ") ? got.substr(6) : std::string();

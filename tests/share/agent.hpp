@@ -35,7 +35,7 @@ class agent {
   /// Returns the error's code.
   std::string code(const std::string& order);
   /// Sends without waiting for the answer.
-  void tell(const std::string& order);
+  void send(const std::string& order);
   /// Returns the next answer, unchanged.
   std::string answer(std::chrono::milliseconds timeout = std::chrono::seconds(60));
 

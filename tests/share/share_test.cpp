@@ -54,7 +54,7 @@ TEST_P(share, importer_may_start_first) {
   agent importer = start();
   exporter.ask("alloc " + kind() + " " + numbers({2 * mib, 0}));
   exporter.ask("fill " + numbers({0, 2 * mib, 9}));
-  importer.tell("open-waiting kv");
+  importer.send("open-waiting kv");
   exporter.ask("share kv " + numbers({0, 2 * mib}));
   EXPECT_THAT(importer.answer(), StartsWith("ok "));
   EXPECT_EQ(importer.ask("check " + numbers({0, 2 * mib, 9})), "0");
@@ -178,7 +178,7 @@ TEST_P(share, same_process_gets_its_own_pointer) {
   EXPECT_EQ(self.ask("check " + numbers({0, 2 * mib, 5})), "0");
 }
 
-TEST_P(share, a_persistent_share_needs_memory_that_lives_in_descriptors) {
+TEST_P(share, persistent_share_requires_shareable_descriptors) {
   agent exporter = start();
   agent importer = start();
   exporter.ask("alloc " + kind() + " " + numbers({4 * mib, 2 * mib}));
@@ -413,7 +413,7 @@ TEST_P(share, random_tickets_are_refused) {
   agent importer = start();
   exporter.ask("alloc malloc " + numbers({2 * mib, 0}));
   const std::string bytes = exporter.ask("export " + numbers({0, 2 * mib}));
-  importer.tell("import-random 100000 " + bytes);
+  importer.send("import-random 100000 " + bytes);
   const std::string codes = importer.answer(seconds(240));
   EXPECT_THAT(codes, StartsWith("ok "));
   EXPECT_THAT(codes, ::testing::Not(HasSubstr("accepted"))) << codes;
@@ -472,9 +472,9 @@ TEST_P(share_watched, failed_import_leaves_nothing) {
     importer.ask("alloc pageable " +
                  numbers({4096, 0}));  // so that descriptors of the driver are already open
     const auto before = gpushm_testing::count_descriptors(pid);
-    const std::string said = importer.fails("open kv");
-    EXPECT_THAT(said, StartsWith("driver_error open \"kv\": ")) << call;
-    EXPECT_THAT(said, HasSubstr("CUDA_ERROR_UNKNOWN (999)")) << call;
+    const std::string failure = importer.fails("open kv");
+    EXPECT_THAT(failure, StartsWith("driver_error open \"kv\": ")) << call;
+    EXPECT_THAT(failure, HasSubstr("CUDA_ERROR_UNKNOWN (999)")) << call;
     EXPECT_TRUE(eventually([&] { return watch().stat("kv").leases == 1; }, seconds(1))) << call;
     EXPECT_EQ(gpushm_testing::total(gpushm_testing::count_descriptors(pid)),
               gpushm_testing::total(before))

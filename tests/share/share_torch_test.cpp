@@ -136,11 +136,11 @@ TEST_F(share_torch, expandable_segments_are_shared_as_chunks) {
 
 TEST_F(share_torch, async_allocator_is_refused_with_remedy) {
   child torch_process = torch("backend:cudaMallocAsync");
-  const std::string said = ask(torch_process, "share whole 0 1073741824");
-  EXPECT_THAT(said,
+  const std::string reply = ask(torch_process, "share whole 0 1073741824");
+  EXPECT_THAT(reply,
               StartsWith("error share \"whole\": it is memory of a pool that cannot be "
                          "exported"));
-  EXPECT_THAT(said,
+  EXPECT_THAT(reply,
               HasSubstr("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True instead of "
                         "backend:cudaMallocAsync"));
 }
