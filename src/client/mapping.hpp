@@ -99,9 +99,9 @@ class mapping {
 
   std::optional<wire::segment> facts_;
   std::shared_ptr<segment_lease> lease_;
-  std::shared_ptr<memory::region>
-      region_;             // destroyed before the lease: a broker that frees finds it
-  gpushm::access access_;  // unmapped
+  /// Destroyed before the lease: the memory is unmapped when the broker frees it.
+  std::shared_ptr<memory::region> region_;
+  gpushm::access access_;
   std::string device_;
   bool is_on_peer_;
   int ordinal_;

@@ -181,8 +181,7 @@ segment_ptr client_impl::map_and_keep(granted& what,
     std::shared_ptr<mapping> mapped;
     if (base::is_exporter_bound(lease->info().backend)) {
       mapped = map_exporters(what, options, offered, request_deadline());
-      leases_->use(
-          mapped);  // the next open sends a request again: only the exporter can confirm it
+      leases_->use(mapped);  // not cached: each open needs the exporter's confirmation
     } else {
       mapped = map_chunks(what, options);
       leases_->keep(mapped, options.device);

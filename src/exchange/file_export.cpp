@@ -80,8 +80,7 @@ struct gpushm_file_export {
   unsigned int file_mode_;
   gpushm::broker broker_;
   gpushm::client client_;
-  std::optional<gpushm::ticket_file>
-      file_;  // destroyed first: a reader that still finds it can reach the broker
+  std::optional<gpushm::ticket_file> file_;  // destroyed first, while its broker still runs
 };
 
 using gpushm::base::c_call;
