@@ -160,7 +160,7 @@ struct broker_statistics {
 class broker {
  public:
   /// Blocks until clients can connect. Throws `error`: address_in_use, permission_denied,
-  /// system_error.
+  /// invalid_argument, system_error.
   [[nodiscard]] static broker start(const broker_options& options) {
     auto limits = glue::sized<gpushm_broker_limits>();
     glue::copy_limits(options.limits, limits);

@@ -294,7 +294,7 @@ class client {
  public:
   /// Blocks until connected, at most `options.timeout`, or one request timeout if that is zero.
   /// Throws `error`: broker_unreachable, ambiguous_domain, permission_denied, unsupported_version,
-  /// too_many_connections.
+  /// too_many_connections, timed_out, cancelled.
   [[nodiscard]] static client connect(const connect_options& options = {}) {
     auto stop = std::make_unique<glue::stop_bridge>(options.stop);
     auto wanted = glue::sized<gpushm_connect_options>();
@@ -320,7 +320,8 @@ class client {
   /// zero on the host and undefined on GPUs. If a dead process had the name, blocks until that
   /// process can no longer write, at most ten seconds. Throws `error`: invalid_argument,
   /// already_exists, writer_ending, quota_exceeded, out_of_memory, too_many_segments,
-  /// too_many_descriptors, device_not_found, driver_unavailable, driver_error, broker_gone, forked.
+  /// too_many_descriptors, device_not_found, driver_unavailable, driver_error, broker_gone,
+  /// timed_out, forked.
   [[nodiscard]] segment create(std::string_view name, const create_options& options) {
     auto wanted = glue::sized<gpushm_create_options>();
     wanted.size_bytes = options.size_bytes;
@@ -363,9 +364,9 @@ class client {
 
   /// Opens a published segment. Blocks until the name is published, at most `options.timeout`.
   /// Throws `error`: no_such_segment (not published in time), size_mismatch, device_not_visible,
-  /// device_not_found, driver_unavailable, driver_error, too_many_descriptors, broker_gone, forked;
-  /// for memory bound to its exporter also peer_died, gone_or_replaced, pid_collision,
-  /// peer_unreachable.
+  /// device_not_found, driver_unavailable, driver_error, too_many_descriptors, broker_gone,
+  /// cancelled, forked; for memory bound to its exporter also peer_died, gone_or_replaced,
+  /// pid_collision, peer_unreachable.
   [[nodiscard]] segment open(std::string_view name, const open_options& options = {}) {
     const glue::stop_bridge stop(options.stop);
     const gpushm_open_options wanted = glue::options_of(options, stop);
