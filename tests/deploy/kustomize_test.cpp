@@ -482,8 +482,7 @@ TEST_F(source_tree, documents_each_metric) {
 }
 
 TEST_F(source_tree, documents_each_permission) {
-  const std::string text =
-      section(source_file("docs/kubernetes.md"), "## What the agent may do, and what for");
+  const std::string text = section(source_file("docs/kubernetes.md"), "## Permissions");
   permissions told;
   const std::regex row(R"(\| ((?:`[a-z]+`,? )+)`([a-z]+)` \|)");
   for (std::sregex_iterator at(text.begin(), text.end(), row); at != std::sregex_iterator(); ++at) {
