@@ -103,8 +103,8 @@ TEST_F(cdi_documents, judged_otherwise_than_by_the_reference_are_those_of_the_li
     }
   }
   std::set<std::string> listed;
-  for (const auto& row :
-       table_rows(section(source_file("docs/cdi.md"), "### Other verdicts than the reference's"))) {
+  for (const auto& row : table_rows(
+           section(source_file("docs/cdi.md"), "### Differences from the reference loader"))) {
     ASSERT_EQ(row.size(), 4U);
     EXPECT_FALSE(row[3].empty());
     listed.insert(row[0] + ": " + row[1] + ", " + row[2]);
