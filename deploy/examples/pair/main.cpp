@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpushm-pair: what the pods of deploy/examples run. A producer and a consumer that share one
-// segment, check every byte of each other's pattern, and end. Either may start first.
+// gpushm-pair: the program of the pods in deploy/examples. A producer and a consumer that share one
+// segment, check every byte of each other's pattern, and exit. Either may start first.
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -22,7 +22,7 @@ using clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t question = 7;
 constexpr std::uint64_t answer = 9;
-// How soon a signal is noticed.
+// Poll interval for signals.
 constexpr milliseconds tick{200};
 
 struct arguments {
@@ -32,7 +32,7 @@ struct arguments {
   milliseconds timeout{300'000};
 };
 
-// Logs of a pod are no terminal: without the flush nothing would be seen before the end.
+// A pod's log is not a terminal: without the flush no output would be visible before exit.
 void say(const std::string& who, const std::string& text) {
   std::printf("%s: %s\n", who.c_str(), text.c_str());
   std::fflush(stdout);
@@ -66,7 +66,8 @@ client connect(const std::string& who, const arguments& given) {
   return broker;
 }
 
-/// Whether the last who opened it is done; false after a signal.
+/// Returns true once the last consumer has released the segment, false after a signal. Throws
+/// `error` with `errc::timed_out` at the timeout.
 bool released(subscription& events, const segment& held, const arguments& given) {
   const app::stop_signal stop;
   const auto end = clock::now() + given.timeout;
@@ -94,7 +95,7 @@ int produce(const arguments& given) {
   options.device = given.device;
   segment made = broker.create(given.name, options);
   cli::fill_segment(made, question);
-  // Before others can see it, so that no release is missed.
+  // Before other clients can see the segment, so that no release is missed.
   subscription events = broker.subscribe(given.name);
   made.publish("gpushm-pair");
   say(who, "published \"" + given.name + "\": " + described(made));
@@ -157,7 +158,7 @@ int run(int argc, char** argv) {
 }  // namespace gpushm::pair
 
 int main(int argc, char** argv) {
-  // Also as the first process of a container. What it holds goes with it.
+  // Also if it is the first process of a container. Its memory is freed when it exits.
   gpushm::app::end_on_signals();
   try {
     return gpushm::pair::run(argc, argv);
