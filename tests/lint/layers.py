@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The layers: modules see the headers of what they depend on and no others, and docs/architecture.md lists them as they are.
+
+  layers.py SOURCE_DIR BUILD_DIR
+
+Reads BUILD_DIR/modules.txt ("NAME ROOM DEPENDENCY..." a line, written by gpushm_module) and compile_commands.json.
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+
+def closure(name, depends):
+    reached, pending = set(), [name]
+    while pending:
+        one = pending.pop()
+        if one not in reached:
+            reached.add(one)
+            pending += depends[one]
+    return reached
+
+
+def main():
+    source, build = map(os.path.abspath, sys.argv[1:])
+    rooms, depends = {}, {}
+    with open(os.path.join(build, "modules.txt"), encoding="utf-8") as file:
+        for line in file:
+            name, room, *uses = line.split()
+            rooms[name], depends[name] = room, uses
+    problems = []
+
+    commands = {}
+    with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
+        for entry in json.load(file):
+            found = re.search(r" -o \S*CMakeFiles/gpushm_(\w+)\.dir/", entry["command"])
+            if found and found.group(1) in rooms:
+                commands.setdefault(found.group(1), entry["command"])
+
+    checked = 0
+    for name in sorted(rooms):
+        if name not in commands:
+            problems.append(f"{name}: it has no compile command")
+            continue
+        allowed = {rooms[one] for one in closure(name, depends)}
+        roots = set(re.findall(r"-I *(\S*roots/\S+)", commands[name]))
+        roots = {os.path.normpath(os.path.join(build, one)) for one in roots}
+        for other in sorted(set(rooms.values())):
+            header = next((one for one in sorted(os.listdir(os.path.join(source, "src", other))) if one.endswith(".hpp")), None)
+            if header is None:
+                continue
+            visible = any(os.path.exists(os.path.join(root, other, header)) for root in roots)
+            checked += 1
+            if visible != (other in allowed):
+                problems.append(f"{name}: {other}/{header} can{'' if visible else 'not'} be included, "
+                                f"and DEPENDS says {' '.join(depends[name]) or 'nothing'}")
+
+    # The compiler refuses what the lists do not allow, where the file is.
+    with tempfile.TemporaryDirectory() as scratch:
+        for text, allowed in (('#include "core/budget.hpp"', False), ('#include "base/text.hpp"', True)):
+            planted = os.path.join(scratch, "planted.cpp")
+            with open(planted, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+            words = re.sub(r" -o \S+ -c \S+", "", commands["memory"]).split()
+            words = [one for one in words if not one.startswith("-M") and not one.endswith((".o", ".o.d")) and "ccache" not in one]
+            while "-include-pch" in words:
+                at = words.index("-include-pch")
+                del words[at - 1:at + 3]
+            result = subprocess.run(words + ["-fsyntax-only", planted], cwd=build, capture_output=True, text=True, check=False)
+            if (result.returncode == 0) != allowed:
+                problems.append(f"compiling {text} as a part of memory: exit status {result.returncode}\n{result.stderr}")
+
+    with open(os.path.join(source, "docs/architecture.md"), encoding="utf-8") as file:
+        rows = re.findall(r"^\| `src/([\w/]+)` \| `(\w+)` \| [^|]* \| ([^|]*) \|$", file.read(), re.M)
+    documented = {name: (room, re.findall(r"`(\w+)`", uses)) for room, name, uses in rows}
+    for name in sorted(set(rooms) | set(documented)):
+        real = (rooms[name], depends[name]) if name in rooms else None
+        if documented.get(name) != real:
+            problems.append(f"docs/architecture.md says of {name} {documented.get(name)}, and the build {real}")
+
+    print("\n".join(problems))
+    if problems or not checked:
+        sys.exit(1)
+    print(f"layers: {len(rooms)} modules, {checked} pairs")
+
+
+if __name__ == "__main__":
+    main()
