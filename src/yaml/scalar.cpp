@@ -20,7 +20,7 @@ bool is_digit(char c) {
 }
 
 /// The words that have a meaning of their own.
-std::optional<yaml::value> word(std::string_view text) {
+std::optional<yaml::scalar_value> word(std::string_view text) {
   constexpr std::array<std::string_view, 11> yes{
       "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"};
   constexpr std::array<std::string_view, 11> no{
@@ -46,7 +46,7 @@ std::optional<yaml::value> word(std::string_view text) {
     return false;
   }
   if (among(text, null)) {
-    return yaml::value();
+    return yaml::scalar_value();
   }
   if (among(text, nan)) {
     return std::numeric_limits<double>::quiet_NaN();
@@ -71,7 +71,7 @@ std::optional<std::uint64_t> magnitude(std::string_view digits) {
   return base::number<std::uint64_t>(digits, base);
 }
 
-std::optional<yaml::value> integer(std::string_view text) {
+std::optional<yaml::scalar_value> integer(std::string_view text) {
   const bool minus = text.front() == '-';
   const bool sign = minus || text.front() == '+';
   const auto size = magnitude(sign ? text.substr(1) : text);
@@ -89,7 +89,7 @@ std::optional<yaml::value> integer(std::string_view text) {
     return static_cast<std::int64_t>(*size);
   }
   // Go reads what does not fit once more without a sign.
-  return sign ? std::nullopt : std::optional<yaml::value>(*size);
+  return sign ? std::nullopt : std::optional<yaml::scalar_value>(*size);
 }
 
 bool is_float(std::string_view text) {
@@ -122,7 +122,7 @@ bool is_float(std::string_view text) {
   return at == text.size();
 }
 
-std::optional<yaml::value> floating(std::string_view text) {
+std::optional<yaml::scalar_value> floating(std::string_view text) {
   if (!is_float(text)) {
     return std::nullopt;
   }
@@ -133,13 +133,13 @@ std::optional<yaml::value> floating(std::string_view text) {
     // What is too small is zero; what is too large is no number.
     const std::size_t exponent = digits.find_first_of("eE");
     const bool small = exponent != std::string_view::npos && digits[exponent + 1] == '-';
-    return small ? std::optional<yaml::value>(0.0) : std::nullopt;
+    return small ? std::optional<yaml::scalar_value>(0.0) : std::nullopt;
   }
-  return failed == std::errc() ? std::optional<yaml::value>(value) : std::nullopt;
+  return failed == std::errc() ? std::optional<yaml::scalar_value>(value) : std::nullopt;
 }
 
 /// "0b-101", which Go's parser takes by the way it falls back.
-std::optional<yaml::value> signed_binary(std::string_view text) {
+std::optional<yaml::scalar_value> signed_binary(std::string_view text) {
   if (!text.starts_with("0b") || text.size() < 4 || (text[2] != '-' && text[2] != '+')) {
     return std::nullopt;
   }
@@ -150,7 +150,7 @@ std::optional<yaml::value> signed_binary(std::string_view text) {
   return text[2] == '-' ? -*size : *size;
 }
 
-std::optional<yaml::value> number(std::string_view text) {
+std::optional<yaml::scalar_value> number(std::string_view text) {
   if (text.front() == '.') {
     return floating(text);
   }
@@ -169,7 +169,7 @@ std::optional<yaml::value> number(std::string_view text) {
   return signed_binary(plain);
 }
 
-yaml::value by_looks(std::string_view text) {
+yaml::scalar_value by_looks(std::string_view text) {
   if (auto found = word(text)) {
     return *found;
   }
@@ -204,10 +204,10 @@ std::string shortest(double number) {
 
 }  // namespace
 
-std::optional<yaml::value> value_of(const yaml::node& scalar) {
+std::optional<yaml::scalar_value> value_of(const yaml::node& scalar) {
   const std::string_view tag = scalar.tag;
   if (tag.empty()) {
-    return scalar.plain ? by_looks(scalar.value) : yaml::value(scalar.value);
+    return scalar.plain ? by_looks(scalar.value) : yaml::scalar_value(scalar.value);
   }
   if (!tag.starts_with(tag_prefix)) {
     return scalar.value;
@@ -219,7 +219,7 @@ std::optional<yaml::value> value_of(const yaml::node& scalar) {
   if (name != "bool" && name != "int" && name != "float" && name != "null") {
     return scalar.value;
   }
-  const yaml::value looks = by_looks(scalar.value);
+  const yaml::scalar_value looks = by_looks(scalar.value);
   if (name == "float" && std::holds_alternative<std::int64_t>(looks)) {
     return static_cast<double>(std::get<std::int64_t>(looks));
   }
@@ -235,7 +235,7 @@ bool looks_like_no_text(std::string_view plain) {
   return !std::holds_alternative<std::string>(by_looks(plain));
 }
 
-std::string as_text(const yaml::value& value) {
+std::string as_text(const yaml::scalar_value& value) {
   struct {
     std::string operator()(std::monostate) const { return {}; }
     std::string operator()(bool flag) const { return flag ? "true" : "false"; }
@@ -247,7 +247,7 @@ std::string as_text(const yaml::value& value) {
   return std::visit(write, value);
 }
 
-std::string_view kind_of(const yaml::value& value) {
+std::string_view kind_of(const yaml::scalar_value& value) {
   constexpr std::array<std::string_view, 6> kinds{
       "null", "a truth value", "a number", "a number", "a number", "a text"};
   return kinds.at(value.index());

@@ -10,7 +10,7 @@
 namespace gpushm_tests {
 
 using gpushm::yaml::followed;
-using gpushm::yaml::value;
+using gpushm::yaml::scalar_value;
 using gpushm::yaml::value_of;
 using nlohmann::json;
 using shape = gpushm::yaml::node::shape;
@@ -19,12 +19,12 @@ namespace {
 
 constexpr const char* quantity = "io.k8s.apimachinery.pkg.api.resource.Quantity";
 
-bool is_integer(const gpushm::yaml::value& value) {
+bool is_integer(const gpushm::yaml::scalar_value& value) {
   return std::holds_alternative<std::int64_t>(value) ||
          std::holds_alternative<std::uint64_t>(value);
 }
 
-bool fits(const gpushm::yaml::value& value, const std::string& type, bool or_number) {
+bool fits(const gpushm::yaml::scalar_value& value, const std::string& type, bool or_number) {
   const bool number = is_integer(value) || std::holds_alternative<double>(value);
   if (type == "string") {
     return std::holds_alternative<std::string>(value) || (or_number && number);

@@ -16,7 +16,7 @@ std::vector<yaml::entry> entries_of(const yaml::node& node) {
   return yaml::reader({}, not_told).entries(node, {});
 }
 
-std::optional<yaml::value> scalar_of(const yaml::node* node) {
+std::optional<yaml::scalar_value> scalar_of(const yaml::node* node) {
   if (node == nullptr || yaml::followed(*node).is != shape::scalar) {
     return std::nullopt;
   }
