@@ -18,8 +18,8 @@ namespace gpushm::cli {
 
 namespace {
 
-// CLI11 keeps references to what it fills in; each command's arguments live as long as the parser
-// and are copied into the request.
+// CLI11 keeps references to its targets: each command's arguments live as long as the parser and
+// are copied into the request.
 struct all_arguments {
   serve_arguments serve;
   create_arguments create;
@@ -45,8 +45,9 @@ struct all_arguments {
 
 void add_serve(CLI::App& app, serve_arguments& out) {
   broker_options& broker = out.broker;
-  app.add_option(
-         "--socket", broker.socket_path, "Where to listen (else $GPUSHM_SOCKET, /run/gpushm/d/…)")
+  app.add_option("--socket",
+                 broker.socket_path,
+                 "Socket to listen on (else $GPUSHM_SOCKET, /run/gpushm/d/…)")
       ->type_name("PATH");
   app.add_option("--domain", broker.domain, "Name of the domain (default: default)")
       ->type_name("NAME");
@@ -57,39 +58,45 @@ void add_serve(CLI::App& app, serve_arguments& out) {
   add_text(app,
            "--ready-fd",
            "N",
-           "Write a line feed to this descriptor when ready, and close it",
+           "Write a line feed to this descriptor when ready, then close it",
            [&](const std::string& text) {
-             out.ready_fd = parse_number<int>("--ready-fd", text, 10, "a descriptor's number");
+             out.ready_fd = parse_number<int>("--ready-fd", text, 10, "a file descriptor number");
            });
-  add_size(
-      app, "--quota", "Most bytes of all segments (default: no limit)", [&](std::uint64_t value) {
-        broker.limits.quota_bytes = value;
-      });
+  add_size(app,
+           "--quota",
+           "Maximum total size of all segments (default: no limit)",
+           [&](std::uint64_t value) { broker.limits.quota_bytes = value; });
   add_size(app,
            "--quota-per-principal",
-           "Most bytes of the segments of one pod, container or uid (default: no limit)",
+           "Maximum total size of the segments of one pod, container or uid (default: no limit)",
            [&](std::uint64_t value) { broker.limits.quota_bytes_per_principal = value; });
   add_size(app,
            "--memory",
-           "Most memory that members can make the broker hold (default: half of what it may use, "
-           "at most 1 GiB)",
+           "Maximum memory of the broker that members can occupy (default: half of the memory "
+           "available to it, at most 1 GiB)",
            [&](std::uint64_t value) { broker.limits.memory_bytes = value; });
-  add_count(app, "--max-segments", "Most segments (default: 65536)", broker.limits.max_segments);
+  add_count(app,
+            "--max-segments",
+            "Maximum number of segments (default: 65536)",
+            broker.limits.max_segments);
   add_count(app,
             "--max-connections",
-            "Most clients at a time (default: 4096)",
+            "Maximum number of concurrent clients (default: 4096)",
             broker.limits.max_connections);
-  add_duration(app,
-               "--fence-delay",
-               "How long what a dead client had is kept where nothing proves that its GPU work has "
-               "ended (default: 5s)",
-               [&](auto value) {
-                 if (value > std::chrono::hours(1)) {
-                   refuse("--fence-delay", app::duration_text(value), "an hour or less");
-                 }
-                 broker.limits.fence_delay_ms = static_cast<std::uint32_t>(value.count());
-               });
-  app.add_option("--log-level", out.log_level, "What is logged to standard error (default: info)")
+  add_duration(
+      app,
+      "--fence-delay",
+      "How long the leases of a dead client are kept if nothing proves that its GPU work "
+      "has ended (default: 5s)",
+      [&](auto value) {
+        if (value > std::chrono::hours(1)) {
+          refuse("--fence-delay", app::duration_text(value), "a duration of at most one hour");
+        }
+        broker.limits.fence_delay_ms = static_cast<std::uint32_t>(value.count());
+      });
+  app.add_option("--log-level",
+                 out.log_level,
+                 "Lowest level that is logged to standard error (default: info)")
       ->type_name("debug|info|warning|error|off")
       ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}).description(""));
   app.add_flag("--accept-fake-chunks",
@@ -99,11 +106,11 @@ void add_serve(CLI::App& app, serve_arguments& out) {
 
 void add_create(CLI::App& app, create_arguments& out) {
   app.add_option("NAME", out.name, "Name of the segment")->required()->type_name("");
-  auto* size =
-      add_size(app, "--size", "Bytes, such as 64MiB (this or --from)", [&](std::uint64_t value) {
+  auto* size = add_size(
+      app, "--size", "Size, such as 64MiB (unless --from is given)", [&](std::uint64_t value) {
         out.size_bytes = value;
       });
-  auto* from = app.add_option("--from", out.from, "Fill it with this file; the size is the file's")
+  auto* from = app.add_option("--from", out.from, "Fill it with this file and use the file's size")
                    ->type_name("FILE")
                    ->excludes(size);
   app.add_option("--device",
@@ -112,36 +119,37 @@ void add_create(CLI::App& app, create_arguments& out) {
       ->type_name("DEVICE");
   add_choice(app,
              "--lifetime",
-             "When it is freed (default: leased, with its last lease)",
+             "When it is freed (leased, the default: with its last lease)",
              out.options.lifetime,
              {{"leased", lifetime::leased}, {"persistent", lifetime::persistent}});
   add_size(app,
            "--chunk",
-           "Size of one physical allocation (default: one for all)",
+           "Size of each physical allocation (default: a single one)",
            [&](std::uint64_t value) { out.options.chunk_bytes = value; });
-  app.add_flag("--huge-pages", out.options.huge_pages, "Host memory in 2 MiB pages");
+  app.add_flag("--huge-pages", out.options.huge_pages, "Allocate host memory in 2 MiB pages");
   add_fill(app, out.fill)->excludes(from);
-  app.add_option("--metadata", out.metadata, "Published with it, up to 64 KiB")
+  app.add_option("--metadata", out.metadata, "Metadata to publish with it, up to 64 KiB")
       ->type_name("TEXT|@FILE");
   auto* hold = app.add_flag("--hold", out.hold, "Keep it until SIGINT or SIGTERM");
-  app.add_flag(
-         "--until-released", out.until_released, "Keep it until everybody who opened it is done")
+  app.add_flag("--until-released",
+               out.until_released,
+               "Keep it until other processes have opened it and the last one has released it")
       ->excludes(hold);
-  add_duration(
-      app, "--timeout", "Longest --hold or --until-released (default: no limit)", [&](auto value) {
-        out.timeout = value;
-      });
+  add_duration(app,
+               "--timeout",
+               "Time limit of --hold and --until-released (default: no limit)",
+               [&](auto value) { out.timeout = value; });
   add_connection(app, out.connection);
 }
 
 void add_open(CLI::App& app, open_arguments& out) {
   app.add_option("NAME", out.name, "Name of the segment")->required()->type_name("");
   add_duration(
-      app, "--wait", "How long to wait for the name (default: not at all)", [&](auto value) {
+      app, "--wait", "How long to wait for the name (default: do not wait)", [&](auto value) {
         out.options.timeout = value;
       });
   app.add_option(
-         "--device", out.options.device, "The GPU that will use it (default: the segment's own)")
+         "--device", out.options.device, "GPU that will access it (default: the segment's GPU)")
       ->type_name("DEVICE");
   add_access(app, out.options.access);
   add_use(app, out.use);
@@ -152,14 +160,14 @@ void add_open(CLI::App& app, open_arguments& out) {
 }
 
 void add_export(CLI::App& app, export_arguments& out) {
-  app.add_option("--file", out.file, "File that importers look for; the socket is FILE.sock")
+  app.add_option("--file", out.file, "File that importers open; the socket is FILE.sock")
       ->required()
       ->type_name("FILE");
-  auto* size =
-      add_size(app, "--size", "Bytes, such as 64MiB (this or --from)", [&](std::uint64_t value) {
+  auto* size = add_size(
+      app, "--size", "Size, such as 64MiB (unless --from is given)", [&](std::uint64_t value) {
         out.size_bytes = value;
       });
-  auto* from = app.add_option("--from", out.from, "Fill it with this file; the size is the file's")
+  auto* from = app.add_option("--from", out.from, "Fill it with this file and use the file's size")
                    ->type_name("FILE")
                    ->excludes(size);
   add_fill(app, out.fill)->excludes(from);
@@ -168,18 +176,18 @@ void add_export(CLI::App& app, export_arguments& out) {
       ->type_name("DEVICE");
   add_choice(app,
              "--kind",
-             "What is allocated (default: auto, cuda-vmm on a GPU)",
+             "Kind of memory (default: auto, which is cuda-vmm on a GPU, else host)",
              out.kind,
              {{"auto", export_kind::automatic},
               {"cuda-vmm", export_kind::cuda_vmm},
               {"cuda-ipc", export_kind::cuda_ipc},
               {"host", export_kind::host}});
-  app.add_option("--metadata", out.metadata, "Published with it, up to 64 KiB")
+  app.add_option("--metadata", out.metadata, "Metadata to publish with it, up to 64 KiB")
       ->type_name("TEXT|@FILE");
   app.add_flag("--until-released",
                out.until_released,
-               "End when somebody imported it and the last who did is done");
-  add_duration(app, "--timeout", "Longest time to export it (default: no limit)", [&](auto value) {
+               "Exit when other processes have imported it and the last one has released it");
+  add_duration(app, "--timeout", "Time limit of the export (default: no limit)", [&](auto value) {
     out.timeout = value;
   });
   add_mode(app, "--file-mode", "Permissions of the file (default: 0644)", [&](mode_t mode) {
@@ -195,12 +203,13 @@ void add_export(CLI::App& app, export_arguments& out) {
 }
 
 void add_import(CLI::App& app, import_arguments& out) {
-  app.add_option("--file", out.file, "File of a living exporter")->required()->type_name("FILE");
-  add_duration(app, "--timeout", "How long to wait for it (default: not at all)", [&](auto value) {
-    out.options.timeout = value;
-  });
+  app.add_option("--file", out.file, "File of a live exporter")->required()->type_name("FILE");
+  add_duration(
+      app, "--timeout", "How long to wait for the file (default: do not wait)", [&](auto value) {
+        out.options.timeout = value;
+      });
   app.add_option(
-         "--device", out.options.device, "The GPU that will use it (default: the memory's own)")
+         "--device", out.options.device, "GPU that will access it (default: the memory's GPU)")
       ->type_name("DEVICE");
   add_access(app, out.options.access);
   add_use(app, out.use);
@@ -212,18 +221,19 @@ void add_demo(CLI::App& app, demo_arguments& out) {
       ->type_name("DEVICE");
   app.add_option("--consumer-device",
                  out.consumer_device,
-                 "The GPU that the consumers use (default: the same)")
+                 "GPU that the consumers use (default: the same GPU)")
       ->type_name("DEVICE");
   add_size(app,
            "--size",
            "Size of the segment (default: 1GiB, less if little is free)",
            [&](std::uint64_t value) { out.size_bytes = value; });
-  add_duration(
-      app, "--timeout", "Longest time for the whole demo (default: by size)", [&](auto value) {
-        out.timeout = value;
-      });
-  app.add_flag(
-      "--isolated", out.isolated, "Own namespaces and an unprivileged uid for each process");
+  add_duration(app,
+               "--timeout",
+               "Time limit of the whole demo (default: depends on the size)",
+               [&](auto value) { out.timeout = value; });
+  app.add_flag("--isolated",
+               out.isolated,
+               "Run each process in separate namespaces with an unprivileged uid");
   add_choice(app,
              "--corrupt",
              "Damage one byte (tests only)",
@@ -258,17 +268,17 @@ void add_demo_role(CLI::App& app, demo_role_arguments& out) {
 
 constexpr const char* about =
     "gpushm: POSIX shared memory for GPUs.\n"
-    "A process creates a named segment of GPU or host memory, others open it by name.\n";
+    "One process creates a named segment of GPU or host memory; other processes open it by name.\n";
 constexpr const char* footer =
-    "A first try:\n"
+    "Example:\n"
     "  export GPUSHM_SOCKET=/tmp/gpushm.socket\n"
     "  gpushm serve &\n"
     "  gpushm create hello --size 64MiB --fill 42 --lifetime persistent\n"
     "  gpushm open hello --checksum\n"
-    "or everything at once: gpushm demo\n\n"
+    "A complete demonstration: gpushm demo\n\n"
     "Exit status: 0 success, 1 the operation failed, 2 wrong usage.";
 
-int tell_usage(const CLI::App& root, const CLI::ParseError& failure, int argc, char** argv) {
+int print_usage_error(const CLI::App& root, const CLI::ParseError& failure, int argc, char** argv) {
   std::string text = failure.what();
   const CLI::App* command = &root;
   std::string name = "gpushm";
@@ -280,7 +290,7 @@ int tell_usage(const CLI::App& root, const CLI::ParseError& failure, int argc, c
   }
   const auto candidates = command->get_subcommands([](const CLI::App*) { return true; });
   if (!candidates.empty() && argc > at && argv[at][0] != '-') {
-    text = "there is no command \"" + std::string(argv[at]) + "\"";
+    text = "unknown command \"" + std::string(argv[at]) + "\"";
     for (const CLI::App* candidate : candidates) {
       if (!candidate->get_group().empty() &&
           base::edit_distance(argv[at], candidate->get_name(), 2) <= 2) {
@@ -299,7 +309,7 @@ std::function<int()> bind(int (*run)(const Arguments&), const Arguments& argumen
   return [run, arguments] { return run(arguments); };
 }
 
-// All names that `parse` adds; one that is missing here costs time and nothing else.
+// All commands that `parse` adds. A missing name only costs time.
 bool is_command(std::string_view name) {
   constexpr auto names = std::to_array<std::string_view>(
       {"serve",        "create",         "open",         "ls",     "stat", "rm",
@@ -318,11 +328,11 @@ request parse(int argc, char** argv) {
   root.set_version_flag("--version", std::string("gpushm ") + GPUSHM_VERSION);
   root.require_subcommand(1);
   all_arguments all;
-  request asked;
-  // Setting up all commands takes longer than most of them run: when the command line names one, it
-  // is the only one. Help and wrong names need them all.
+  request result;
+  // Adding all commands takes longer than most of them run, so only the named one is added. Help
+  // and unknown names need all of them.
   const std::string_view named = argc > 1 ? argv[1] : "";
-  const auto wanted = [&, known = is_command(named)](std::string_view name) {
+  const auto is_needed = [&, known = is_command(named)](std::string_view name) {
     return !known || name == named;
   };
   const auto command = [&](const char* name,
@@ -331,15 +341,15 @@ request parse(int argc, char** argv) {
                            auto run,
                            auto& arguments,
                            const bool& json) {
-    if (!wanted(name)) {
+    if (!is_needed(name)) {
       return;
     }
     CLI::App* app = root.add_subcommand(name, description);
     app->footer("");
     add(*app, arguments);
-    app->callback([&asked, &arguments, &json, run] {
-      asked.run = bind(run, arguments);
-      asked.json = json;
+    app->callback([&result, &arguments, &json, run] {
+      result.run = bind(run, arguments);
+      result.json = json;
     });
   };
   const bool never = false;
@@ -351,7 +361,7 @@ request parse(int argc, char** argv) {
           all.create,
           all.create.connection.json);
   command("open",
-          "Open a segment; check or save its bytes",
+          "Open a segment; checksum or save its bytes",
           add_open,
           run_open,
           all.open,
@@ -360,8 +370,8 @@ request parse(int argc, char** argv) {
       "ls",
       "List segments",
       [](CLI::App& app, list_arguments& out) {
-        app.add_option("PREFIX", out.prefix, "Only names that start with this")->type_name("");
-        app.add_flag("-q,--names", out.names_only, "Names alone, one a line");
+        app.add_option("PREFIX", out.prefix, "List only names with this prefix")->type_name("");
+        app.add_flag("-q,--names", out.names_only, "Print only the names, one per line");
         add_connection(app, out.connection);
       },
       run_list,
@@ -369,7 +379,7 @@ request parse(int argc, char** argv) {
       all.list.connection.json);
   command(
       "stat",
-      "Show all that the broker knows of a segment",
+      "Show the broker's information about a segment",
       [](CLI::App& app, stat_arguments& out) {
         app.add_option("NAME", out.name, "Name of the segment")->required()->type_name("");
         add_connection(app, out.connection);
@@ -379,7 +389,7 @@ request parse(int argc, char** argv) {
       all.stat.connection.json);
   command(
       "rm",
-      "Remove segments; processes that have one open keep it",
+      "Remove segments; processes that have one open keep the memory",
       [](CLI::App& app, remove_arguments& out) {
         app.add_option("NAME", out.names, "Names of segments")->required()->type_name("");
         add_connection(app, out.connection);
@@ -389,13 +399,12 @@ request parse(int argc, char** argv) {
       all.remove.connection.json);
   command(
       "release",
-      "End what waits for the end of a process that is gone without a goodbye",
+      "End leases that wait for the end of a process that did not disconnect cleanly",
       [](CLI::App& app, release_arguments& out) {
         app.add_option("NAME", out.names, "Names of segments")->required()->type_name("");
-        app.add_flag(
-               "--unfenced",
-               out.unfenced,
-               "Though the process may still write them: nothing else proves that it does not")
+        app.add_flag("--unfenced",
+                     out.unfenced,
+                     "Required: only you guarantee that the process no longer writes them")
             ->required();
         add_connection(app, out.connection);
       },
@@ -404,63 +413,59 @@ request parse(int argc, char** argv) {
       all.release.connection.json);
   command(
       "wait",
-      "Wait until a segment is published, or removed",
+      "Wait until a segment is published or removed",
       [](CLI::App& app, wait_arguments& out) {
         app.add_option("NAME", out.name, "Name of the segment")->required()->type_name("");
         add_duration(app, "--timeout", "How long to wait (default: 30s)", [&](auto value) {
           out.timeout = value;
         });
-        app.add_flag("--removed", out.removed, "Wait until there is no such segment");
+        app.add_flag("--removed", out.removed, "Wait until no such segment exists");
         add_connection(app, out.connection);
       },
       run_wait,
       all.wait,
       all.wait.connection.json);
   command("export",
-          "Allocate memory and lead others to it through a file",
+          "Allocate memory and share it through a file",
           add_export,
           run_export,
           all.exported,
           all.exported.json);
   command("import",
-          "Map the memory that a file leads to; check or save its bytes",
+          "Map the memory that a file refers to; checksum or save its bytes",
           add_import,
           run_import,
           all.imported,
           all.imported.json);
   command("demo",
-          "Show two processes sharing one segment, every byte checked",
+          "Share one segment between separate processes, which check every byte",
           add_demo,
           run_demo,
           all.demo,
           all.demo.json);
   command("demo-role", "", add_demo_role, run_demo_role, all.role, never);
   command("doctor",
-          "Say what helps or hinders sharing here, and what to do",
+          "Check whether sharing works on this machine, and suggest fixes",
           add_doctor,
           run_doctor,
           all.doctor,
           all.doctor.json);
   command("explain",
-          "Say what an error means, how to confirm it and how to fix it",
+          "Explain an error, how to confirm its cause and how to fix it",
           add_explain,
           run_explain,
           all.explain,
           all.explain.json);
-  command("topo",
-          "Show the GPUs and how they are connected",
-          add_topo,
-          run_topo,
-          all.topo,
-          all.topo.json);
-  if (wanted("cdi")) {
-    add_cdi(root, asked, argc > 2 ? argv[2] : "");
+  command(
+      "topo", "Show the GPUs and their connections", add_topo, run_topo, all.topo, all.topo.json);
+  if (is_needed("cdi")) {
+    add_cdi(root, result, argc > 2 ? argv[2] : "");
   }
-  if (wanted("k8s")) {
-    add_k8s(root, asked);
+  if (is_needed("k8s")) {
+    add_k8s(root, result);
   }
   command("matrix",
-          "Try all ways of sharing between real containers in all settings",
+          "Test every way of sharing between real containers in every setting",
           add_matrix,
           run_matrix,
           all.matrix,
@@ -478,18 +483,18 @@ request parse(int argc, char** argv) {
   try {
     root.parse(argc, argv);
   } catch (const CLI::Success& shown) {  // help or version
-    asked.status = root.exit(shown);
-    asked.run = nullptr;
+    result.status = root.exit(shown);
+    result.run = nullptr;
   } catch (const CLI::ParseError& failure) {
-    asked.run = nullptr;
+    result.run = nullptr;
     if (argc <= 1) {
       print(root.help());
-      asked.status = exit_usage;
+      result.status = exit_usage;
     } else {
-      asked.status = tell_usage(root, failure, argc, argv);
+      result.status = print_usage_error(root, failure, argc, argv);
     }
   }
-  return asked;
+  return result;
 }
 
 }  // namespace gpushm::cli

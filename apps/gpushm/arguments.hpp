@@ -5,14 +5,14 @@
 
 namespace gpushm::cli {
 
-/// What the command line asks for.
+/// A parsed command line.
 struct request {
-  std::function<int()> run;  ///< empty: help was shown or an error told, `status` says which
+  std::function<int()> run;  ///< empty: help or an error was printed, exit with `status`
   int status = 0;
-  bool json = false;  ///< errors are told as JSON too
+  bool json = false;  ///< print errors as JSON too
 };
 
-/// Reads the command line; tells usage errors on standard error.
+/// Parses the command line; prints usage errors to standard error.
 [[nodiscard]] request parse(int argc, char** argv);
 
 }  // namespace gpushm::cli

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What each command was asked to do, and the function that does it. The functions return the exit
+// The arguments of each command, and the function that runs it. The functions return the exit
 // status; all throw `error`, which becomes exit status 1, or `usage_error`, which becomes 2.
 
 #include <sys/types.h>
@@ -20,10 +20,10 @@
 
 namespace gpushm::cli {
 
-/// What every command that talks to a broker takes.
+/// Arguments of every command that connects to a broker.
 struct connection_arguments {
   std::string socket;
-  /// Nothing: as long as the command waits for anything else.
+  /// Unset: the command's own timeout.
   std::optional<std::chrono::milliseconds> connect_timeout;
   bool json = false;
 };
@@ -46,11 +46,11 @@ struct create_arguments {
   std::string metadata;  ///< or "@FILE"
   bool hold = false;
   bool until_released = false;
-  std::optional<std::chrono::milliseconds> timeout;  ///< of hold and until_released
+  std::optional<std::chrono::milliseconds> timeout;  ///< for hold and until_released
 };
 [[nodiscard]] int run_create(const create_arguments& arguments);
 
-/// What is done with a segment that others made.
+/// What to do with a segment of another process.
 struct use_arguments {
   bool checksum = false;
   std::string out;
@@ -99,7 +99,7 @@ struct wait_arguments {
 };
 [[nodiscard]] int run_wait(const wait_arguments& arguments);
 
-/// What `export` allocates; auto is cuda_vmm on a GPU, host without one.
+/// What `export` allocates; automatic: cuda_vmm on a GPU, host without one.
 enum class export_kind : std::uint8_t { automatic, cuda_vmm, cuda_ipc, host };
 
 struct export_arguments {
@@ -130,29 +130,29 @@ struct version_arguments {
 };
 [[nodiscard]] int run_version(const version_arguments& arguments);
 
-/// Which data the demo damages, so that tests can see that it finds out.
+/// Which data the demo damages, for tests of its checks.
 enum class corrupt_stage : std::uint8_t { none, fill, rewrite, survive };
 
 struct demo_arguments {
   std::string device = "auto";
-  std::string consumer_device;  ///< empty: the segment's own
+  std::string consumer_device;  ///< empty: the segment's GPU
   std::optional<std::uint64_t> size_bytes;
-  std::chrono::milliseconds timeout{0};  ///< of the whole demo; zero: by size
+  std::chrono::milliseconds timeout{0};  ///< for the whole demo; zero: depends on the size
   bool isolated = false;
   bool json = false;
   corrupt_stage corrupt = corrupt_stage::none;
 };
 [[nodiscard]] int run_demo(const demo_arguments& arguments);
 
-/// One of the demo's processes; `gpushm demo` starts itself again with these.
+/// One of the demo's processes; `gpushm demo` starts its own executable with these.
 struct demo_role_arguments {
   std::string role;  ///< "broker", "producer" or "consumer"
   std::string socket;
   std::string name;
   std::string device;
   std::uint64_t size_bytes = 0;
-  std::uint64_t seed = 0;         ///< of what it writes, or expects to read first
-  std::uint64_t answer_seed = 0;  ///< of what is written back; 0: nothing is
+  std::uint64_t seed = 0;         ///< of the pattern that it writes, or reads first
+  std::uint64_t answer_seed = 0;  ///< of the pattern written back; 0: none
   std::chrono::milliseconds timeout{60'000};
   bool isolate = false;
   uid_t uid = 0;  ///< when isolated
@@ -160,11 +160,11 @@ struct demo_role_arguments {
 };
 [[nodiscard]] int run_demo_role(const demo_role_arguments& arguments);
 
-/// Warnings of the library go to standard error from here on.
-void tell_warnings();
+/// From here on the library's warnings are written to standard error.
+void print_warnings();
 
-/// Connects as the options say, waiting for a broker at most `wait` when they do not say how long,
-/// after `tell_warnings`.
+/// Calls `print_warnings` and connects. Waits for a broker for at most `connect_timeout`, by
+/// default `wait`. Throws what `client::connect` throws.
 [[nodiscard]] client connect(const connection_arguments& arguments,
                              std::chrono::milliseconds wait = std::chrono::milliseconds(0));
 

@@ -9,7 +9,7 @@ inline constexpr int exit_ok = 0;
 inline constexpr int exit_failed = 1;
 inline constexpr int exit_usage = 2;
 
-/// Options that contradict each other: nothing was tried.
+/// Invalid or contradicting options: nothing was done.
 class usage_error : public error {
  public:
   using error::error;

@@ -8,7 +8,7 @@
 
 namespace gpushm::cli {
 
-/// As `base::throw_errno`, with the next step that fits a file that the user named.
+/// As `base::throw_errno`, with a next step for a file that the user named.
 [[noreturn]] void throw_file_error(int number,
                                    std::string_view operation,
                                    const std::string& path,

@@ -65,7 +65,7 @@ json to_json(const segment_info& info) {
 }
 
 json to_json(const segment& mapped) {
-  // Imported by a handle alone: no broker knows it.
+  // Memory imported by a handle alone is not in any broker.
   const bool named = !mapped.name().empty();
   return json{{"name", named ? json(mapped.name()) : json(nullptr)},
               {"generation", named ? json(mapped.generation()) : json(nullptr)},

@@ -12,11 +12,11 @@
 
 namespace gpushm::cli {
 
-/// Keeps the order in which keys were added: what docs/cli.md shows is what is printed.
+/// Prints keys in the order in which they were added, as docs/cli.md shows them.
 using json = nlohmann::ordered_json;
 
-/// One document on one line of standard output, written out at once. Bytes that are not UTF-8
-/// become U+FFFD.
+/// Prints a document as one line to standard output and flushes it. Bytes that are not UTF-8 become
+/// U+FFFD.
 void print_json(const json& document);
 
 template <typename Value>
@@ -25,7 +25,7 @@ template <typename Value>
 }
 [[nodiscard]] json to_json(const error& failure);
 [[nodiscard]] json to_json(const segment_info& info);
-/// A mapped segment, as `create` and `open` show it.
+/// A mapped segment, as `create` and `open` print it.
 [[nodiscard]] json to_json(const segment& mapped);
 
 }  // namespace gpushm::cli

@@ -19,21 +19,21 @@ int fail(const error& failure, bool as_json, int status) {
   return status;
 }
 
-int run(const request& asked) {
+int run(const request& parsed) {
   try {
-    const int status = asked.run();
+    const int status = parsed.run();
     flush_output();
     return status;
   } catch (const usage_error& failure) {
-    return fail(failure, asked.json, exit_usage);
+    return fail(failure, parsed.json, exit_usage);
   } catch (const error& failure) {
-    return fail(failure, asked.json, exit_failed);
+    return fail(failure, parsed.json, exit_failed);
   } catch (const std::bad_alloc&) {
     return fail(error(errc::out_of_memory, {}, {}, "this process is out of memory"),
-                asked.json,
+                parsed.json,
                 exit_failed);
   } catch (const std::exception& failure) {
-    return fail(error(errc::system_error, {}, {}, failure.what()), asked.json, exit_failed);
+    return fail(error(errc::system_error, {}, {}, failure.what()), parsed.json, exit_failed);
   }
 }
 
@@ -44,8 +44,8 @@ int run(const request& asked) {
 int main(int argc, char** argv) {
   gpushm::app::end_on_signals();
   try {
-    const gpushm::cli::request asked = gpushm::cli::parse(argc, argv);
-    return asked.run ? gpushm::cli::run(asked) : asked.status;
+    const gpushm::cli::request parsed = gpushm::cli::parse(argc, argv);
+    return parsed.run ? gpushm::cli::run(parsed) : parsed.status;
   } catch (const std::exception& failure) {
     gpushm::cli::note(failure.what());
     return gpushm::cli::exit_failed;

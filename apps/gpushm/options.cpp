@@ -6,8 +6,8 @@
 
 namespace gpushm::cli {
 
-void refuse(const std::string& option, const std::string& text, const std::string& want) {
-  throw CLI::ValidationError(option, "\"" + text + "\" is not " + want);
+void refuse(const std::string& option, const std::string& text, const std::string& expected) {
+  throw CLI::ValidationError(option, "\"" + text + "\" is not " + expected);
 }
 
 CLI::Option* add_text(CLI::App& app,
@@ -49,18 +49,18 @@ void add_count(CLI::App& app,
                const std::string& description,
                std::uint32_t& target) {
   add_text(app, option, "N", description, [option, &target](const std::string& text) {
-    constexpr std::uint32_t most = 16'777'216;
-    constexpr const char* want = "a number from 1 to 16777216";
-    const auto value = parse_number<std::uint32_t>(option, text, 10, want);
-    if (value == 0 || value > most) {
-      refuse(option, text, want);
+    constexpr std::uint32_t max_count = 16'777'216;
+    constexpr const char* expected = "a number from 1 to 16777216";
+    const auto value = parse_number<std::uint32_t>(option, text, 10, expected);
+    if (value == 0 || value > max_count) {
+      refuse(option, text, expected);
     }
     target = value;
   });
 }
 
 void add_json(CLI::App& app, bool& json) {
-  app.add_flag("--json", json, "Print one JSON document a line (docs/cli.md)");
+  app.add_flag("--json", json, "Print each document as one line of JSON (docs/cli.md)");
 }
 
 void add_connection(CLI::App& app, connection_arguments& connection) {
@@ -68,10 +68,9 @@ void add_connection(CLI::App& app, connection_arguments& connection) {
                  connection.socket,
                  "The broker's socket (else $GPUSHM_SOCKET, /run/gpushm/d/…)")
       ->type_name("PATH");
-  add_duration(app,
-               "--connect-timeout",
-               "How long to wait for a broker that is not there yet",
-               [&](auto value) { connection.connect_timeout = value; });
+  add_duration(app, "--connect-timeout", "How long to wait for a broker to start", [&](auto value) {
+    connection.connect_timeout = value;
+  });
   add_json(app, connection.json);
 }
 
@@ -79,12 +78,12 @@ CLI::Option* add_fill(CLI::App& app, std::optional<std::uint8_t>& target) {
   return add_text(app,
                   "--fill",
                   "BYTE",
-                  "Set every byte to this, 0 to 255 or 0x00 to 0xff",
+                  "Set every byte to this value, 0 to 255 or 0x00 to 0xff",
                   [&target](const std::string& text) {
                     const bool hexadecimal = text.starts_with("0x") || text.starts_with("0X");
-                    constexpr const char* want = "a byte, 0 to 255 or 0x00 to 0xff";
+                    constexpr const char* expected = "a byte, 0 to 255 or 0x00 to 0xff";
                     target =
-                        parse_number<std::uint8_t>("--fill", text, hexadecimal ? 16 : 10, want);
+                        parse_number<std::uint8_t>("--fill", text, hexadecimal ? 16 : 10, expected);
                   });
 }
 
@@ -93,10 +92,10 @@ void add_mode(CLI::App& app,
               const std::string& description,
               const std::function<void(mode_t)>& set) {
   add_text(app, option, "OCTAL", description, [option, set](const std::string& text) {
-    constexpr const char* want = "a file mode in octal, such as 0660";
-    const auto mode = parse_number<mode_t>(option, text, 8, want);
+    constexpr const char* expected = "a file mode in octal, such as 0660";
+    const auto mode = parse_number<mode_t>(option, text, 8, expected);
     if (mode > 0777) {
-      refuse(option, text, want);
+      refuse(option, text, expected);
     }
     set(mode);
   });
@@ -106,7 +105,7 @@ void add_access(CLI::App& app, access& target) {
   add_choice(
       app,
       "--access",
-      "How it is mapped (default: read)",
+      "How to map it (default: read)",
       target,
       {{"read", access::read}, {"rw", access::read_write}, {"read-write", access::read_write}});
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Kinds of options that several commands have. What is malformed is refused by the option's name.
+// Option types shared by several commands. A malformed value is refused with the option's name.
 
 #include <CLI/CLI.hpp>
 #include <charconv>
@@ -16,10 +16,10 @@
 
 namespace gpushm::cli {
 
-/// Throws `CLI::ParseError`: "OPTION: "TEXT" is not WANT".
+/// Throws `CLI::ParseError`: "OPTION: "TEXT" is not EXPECTED".
 [[noreturn]] void refuse(const std::string& option,
                          const std::string& text,
-                         const std::string& want);
+                         const std::string& expected);
 
 CLI::Option* add_text(CLI::App& app,
                       const std::string& option,
@@ -49,14 +49,14 @@ void add_count(CLI::App& app,
 void add_access(CLI::App& app, access& target);
 void add_json(CLI::App& app, bool& json);
 void add_connection(CLI::App& app, connection_arguments& connection);
-/// What is done with a segment that others made.
+/// Options for a segment of another process.
 void add_use(CLI::App& app, use_arguments& out);
 
 template <typename Value>
 Value parse_number(const std::string& option,
                    const std::string& text,
                    int number_base,
-                   const char* want) {
+                   const char* expected) {
   Value value{};
   std::string_view digits = text;
   if (number_base == 16 && (digits.starts_with("0x") || digits.starts_with("0X"))) {
@@ -65,7 +65,7 @@ Value parse_number(const std::string& option,
   const auto [end, failed] =
       std::from_chars(digits.data(), digits.data() + digits.size(), value, number_base);
   if (failed != std::errc() || end != digits.data() + digits.size() || digits.empty()) {
-    refuse(option, text, want);
+    refuse(option, text, expected);
   }
   return value;
 }

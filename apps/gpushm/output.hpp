@@ -7,17 +7,17 @@
 
 namespace gpushm::cli {
 
-/// To standard output, as it is: what comes from others must have been through `base::printable`.
-/// Failures are kept and reported by `flush_output`.
+/// Writes to standard output unchanged: text from other processes must be escaped with
+/// `base::printable` first. Failures are reported by `flush_output`.
 void print(std::string_view text);
-/// One line to standard output, through `base::printable`.
+/// Writes one line to standard output, escaped with `base::printable`.
 void print_line(std::string_view line);
-/// "gpushm: LINE" to standard error, through `base::printable`.
+/// Writes "gpushm: LINE" to standard error, escaped with `base::printable`.
 void note(std::string_view line);
-/// Throws `errc::system_error` when something printed could not be written.
+/// Throws `error` with `errc::system_error` if printed text could not be written.
 void flush_output();
 
-/// "1.5 GiB (1610612736 bytes)"; "512 bytes" for what has no larger unit.
+/// "1.5 GiB (1610612736 bytes)"; "512 bytes" below 1 KiB.
 [[nodiscard]] std::string exact_size_text(std::uint64_t bytes);
 
 }  // namespace gpushm::cli

@@ -67,7 +67,7 @@ TEST_F(cdi_registry_cli, a_wrong_name_is_told_with_the_one_that_is_meant) {
   const auto wrong = cli_.run({"cdi", "lst"});
   EXPECT_EQ(wrong.status, exited(2));
   EXPECT_EQ(wrong.err,
-            "gpushm: there is no command \"lst\" (did you mean \"list\"?)\n"
+            "gpushm: unknown command \"lst\" (did you mean \"list\"?)\n"
             "gpushm: see: gpushm cdi --help\n");
   EXPECT_EQ(cli_.run({"cdi", "list", "--bad"}).err,
             "gpushm: The following argument was not expected: --bad\n"

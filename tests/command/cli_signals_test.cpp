@@ -96,7 +96,7 @@ TEST_P(cli_signals, a_held_copy_is_not_finished_after_the_signal) {
     if (unfinished && status == exited(1)) {
       EXPECT_THAT(left(), IsEmpty());
       EXPECT_THAT(copy.output().everything(),
-                  ::testing::HasSubstr("a signal stopped it before it was complete"));
+                  ::testing::HasSubstr("interrupted by a signal before it was complete"));
       return;
     }
     fs::remove_all(out_directory());

@@ -212,8 +212,8 @@ TEST_F(cli_test, what_is_no_regular_file_was_not_exported) {
     EXPECT_EQ(document_of(result).at("error").at("code"), "invalid_argument");
     EXPECT_EQ(result.err,
               "gpushm: import \"" + path +
-                  "\": it is not a regular file, so no export made it (give the file that was "
-                  "named to gpushm export --file)\n");
+                  "\": it is not a regular file, so no export created it (give the path that "
+                  "gpushm export --file was given)\n");
   }
 }
 
@@ -252,10 +252,10 @@ TEST_F(cli_test, what_a_process_that_lives_on_has_left_is_shown_and_can_be_given
   EXPECT_EQ(shown.at("leases"), 1);
   EXPECT_EQ(shown.at("pid"), writer.pid());
   EXPECT_EQ(shown.at("waits_for"), "process");
-  EXPECT_THAT(
-      cli_.run({"stat", "kv"}).out,
-      ::testing::ContainsRegex("ending +1 lease of pid [0-9]+, gone without a goodbye [0-9]+ "
-                               "ms ago; waits for the end of the process\n"));
+  EXPECT_THAT(cli_.run({"stat", "kv"}).out,
+              ::testing::ContainsRegex(
+                  "ending +1 lease of pid [0-9]+, disconnected without a goodbye [0-9]+ "
+                  "ms ago; waiting for the end of the process\n"));
   EXPECT_THAT(cli_.run({"ls"}).out, ::testing::HasSubstr(" ending "));
   const auto given_up = cli_.run({"release", "--unfenced", "kv"});
   EXPECT_EQ(given_up.status, exited(0)) << given_up.err;
@@ -385,7 +385,7 @@ TEST_F(cli_test, until_released_gives_up_in_time) {
                                 "--timeout",
                                 "50ms"});
   EXPECT_EQ(result.status, exited(1));
-  EXPECT_THAT(result.err, HasSubstr("nobody opened it"));
+  EXPECT_THAT(result.err, HasSubstr("no process opened it"));
 }
 
 TEST_F(cli_test, waiting_for_a_removal_ends_with_it) {

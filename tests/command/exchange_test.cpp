@@ -368,7 +368,7 @@ TEST_F(exchange, time_limits_of_the_exporter) {
   const auto result = run(unwanted);
   EXPECT_EQ(result.status, exited(1));
   EXPECT_EQ(result.err,
-            "gpushm: wait for release of \"weights\": nobody opened it within 100 ms (give a "
+            "gpushm: wait for release of \"weights\": no process opened it within 100 ms (give a "
             "longer --timeout)\n");
   EXPECT_EQ(names_in(cli_.directory().path()), std::set<std::string>());
 }
@@ -613,7 +613,7 @@ TEST_F(exchange, signal_during_fill_leaves_nothing) {
   EXPECT_EQ(exporter.wait_exit(seconds(60)), exited(1)) << exporter.output().everything();
   EXPECT_EQ(exporter.text(stream::err),
             "gpushm: export \"" + file() +
-                "\": a signal stopped it before it was complete (start it again)\n");
+                "\": interrupted by a signal before it was complete (run it again)\n");
   EXPECT_EQ(names_in(cli_.directory().path()), std::set<std::string>{"large"});
 }
 

@@ -95,7 +95,7 @@ TEST(output, lines_are_clean) {
 TEST(output, warnings_of_the_library_are_clean) {
   for (const hostile& each : hostile_texts()) {
     CaptureStderr();
-    tell_warnings();
+    print_warnings();
     base::log(log_level::warning, "peer " + each.text);
     set_log_sink({});
     EXPECT_EQ(GetCapturedStderr(), "gpushm: warning: peer " + each.shown + "\n");

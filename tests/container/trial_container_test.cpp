@@ -115,7 +115,7 @@ TEST_F(trial_in_container, where_namespaces_are_refused_it_says_so) {
   const auto said = json::parse(box.text(stream::out));
   EXPECT_EQ(said.at("event"), "failed");
   EXPECT_EQ(said.at("text"),
-            "neither privileged nor allowed to make a user namespace: Operation not permitted "
+            "neither privileged nor allowed to create a user namespace: Operation not permitted "
             "(EPERM)");
   EXPECT_EQ(said.at("error").at("code"), "permission_denied");
 }

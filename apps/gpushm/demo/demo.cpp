@@ -31,12 +31,12 @@ using std::chrono::milliseconds;
 
 constexpr std::uint64_t gibibyte = 1ULL << 30U;
 constexpr const char* segment_name = "demo/segment";
-// Far from the uids of people and services; the broker's, the producer's and the consumers'.
+// Outside the usual ranges of uids for users and services.
 constexpr uid_t broker_uid = 64'101;
 constexpr uid_t producer_uid = 64'102;
 constexpr uid_t consumer_uid = 64'103;
 
-/// Data that is not what it must be.
+/// Data that differs from the expected pattern.
 class wrong_data : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -47,22 +47,23 @@ std::string seconds_text(double seconds) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds)));
 }
 
-/// Prints steps as they happen, and keeps them for --json.
+/// Prints each step immediately, and records it for --json.
 class step_log {
  public:
   step_log(bool as_json, json& steps) : as_json_(as_json), steps_(steps) {}
 
-  /// `took` is how long the step itself took; negative when that means nothing.
-  void step(const std::string& name, const std::string& text, double took = -1) {
+  /// `duration_s`: of the step itself; negative: none.
+  void step(const std::string& name, const std::string& text, double duration_s = -1) {
     const double at = std::chrono::duration<double>(clock::now() - start_).count();
-    json entry{
-        {"step", name}, {"at_seconds", at}, {"seconds", took < 0 ? json(nullptr) : json(took)}};
+    json entry{{"step", name},
+               {"at_seconds", at},
+               {"seconds", duration_s < 0 ? json(nullptr) : json(duration_s)}};
     steps_.push_back(std::move(entry));
     std::array<char, 32> stamp{};
     std::snprintf(stamp.data(), stamp.size(), "%9.3f s  ", at);
-    say(stamp.data() + text + (took < 0 ? "" : " (" + seconds_text(took) + ")"));
+    print(stamp.data() + text + (duration_s < 0 ? "" : " (" + seconds_text(duration_s) + ")"));
   }
-  void say(const std::string& line) const {
+  void print(const std::string& line) const {
     if (!as_json_) {
       print_line(line);
       flush_output();
@@ -87,7 +88,7 @@ class demo {
     prepare();
     role_process consumer = start_first_consumer();
     role_process broker = start("broker", broker_uid, {});
-    // Nobody looks at it once this function is left.
+    // Not used after this function returns.
     // cppcheck-suppress danglingLifetime
     broker_ = &broker;
     await(broker, "ready");
@@ -95,13 +96,13 @@ class demo {
     await(consumer, "connected");
     role_process producer = start_producer();
     verify_first(consumer);
-    producer.tell("check");
+    producer.send("check");
     check(
         await(producer, "checked"), "answer_checked", "producer checked every byte of the answer");
     await(producer, "idle");
     consumer.finish(until_);
-    producer.kill_hard(until_);
-    log_.step("producer_killed", "producer killed with SIGKILL; nobody has the segment open now");
+    producer.kill_and_wait(until_);
+    log_.step("producer_killed", "producer killed with SIGKILL; no process has the segment open");
     verify_survival();
     broker.finish(until_);
   }
@@ -118,13 +119,13 @@ class demo {
     const bool host = place_.kind == device_kind::host;
     const std::string device = host ? "host memory" : place_.name + ", " + place_.device;
     const std::string backend(to_string(host ? backend::host : backend::cuda_vmm));
-    log_.say("gpushm demo: " + base::size_text(size_bytes_) + " in " + device + ", backend " +
-             backend);
+    log_.print("gpushm demo: " + base::size_text(size_bytes_) + " in " + device + ", backend " +
+               backend);
     if (!place_.remark.empty()) {
-      log_.say("host memory, because " + place_.remark);
+      log_.print("host memory, because " + place_.remark);
     }
     if (!remark_.empty()) {
-      log_.say(remark_);
+      log_.print(remark_);
     }
     document_["device"] = place_.device;
     document_["device_name"] = place_.name.empty() ? json(nullptr) : json(place_.name);
@@ -134,7 +135,7 @@ class demo {
     document_["size_remark"] = remark_.empty() ? json(nullptr) : json(remark_);
     if (!arguments_.consumer_device.empty()) {
       consumer_device_ = find_place(arguments_.consumer_device).device;
-      log_.say("consumers use " + consumer_device_);
+      log_.print("consumers use " + consumer_device_);
     }
     document_["consumer_device"] = consumer_device_.empty() ? place_.device : consumer_device_;
     open_directory();
@@ -148,8 +149,8 @@ class demo {
         throw error(errc::out_of_memory,
                     "demo",
                     {},
-                    base::size_text(size_bytes_) + " were asked for and " + base::size_text(*free) +
-                        " are free on " + place_.device,
+                    "--size is " + base::size_text(size_bytes_) + ", but only " +
+                        base::size_text(*free) + " are free on " + place_.device,
                     "give a smaller --size");
       }
       return;
@@ -161,12 +162,13 @@ class demo {
     }
   }
 
-  // The other uids must get through it to the socket, and the broker's must be able to put that
-  // there.
+  // The other uids must be able to reach the socket in it, and the broker's uid must be able to
+  // create the socket.
   void open_directory() const {
     const std::string& path = directory_.path();
     base::checked("share directory", path, "chmod", [&] { return ::chmod(path.c_str(), 0711); });
-    // Without the privilege the roles come with our own uid: see `isolate`.
+    // Without the privilege, outside their user namespace the roles have this process's uid: see
+    // `isolate`.
     if (arguments_.isolated && can_isolate_directly(broker_uid)) {
       base::checked("share directory", path, "chown", [&] {
         return ::chown(path.c_str(), broker_uid, broker_uid);
@@ -180,7 +182,7 @@ class demo {
   }
 
   role_process start(const std::string& role, uid_t uid, std::vector<std::string> more) {
-    // Rounded up, so that the demo's own deadline is the one that is told.
+    // Later than the demo's own deadline, so that the demo reports the timeout.
     more.insert(more.end(), {"--socket", socket(), "--name", segment_name});
     more.insert(more.end(), {"--timeout", std::to_string(timeout_.count() + 2000) + "ms"});
     more.insert(more.end(), {"--size-bytes", std::to_string(size_bytes_)});
@@ -198,8 +200,7 @@ class demo {
     return process;
   }
 
-  // The next report of `role`; an error at once when it cannot come any more because the broker is
-  // dead.
+  // Returns the next report of `role`. Throws `error` immediately if the broker dies.
   json await(role_process& role, std::string_view event) const {
     while (clock::now() < until_) {
       const auto slice = base::deadline_in(milliseconds(200));
@@ -207,31 +208,31 @@ class demo {
         return role.expect(event, until_);
       }
       if (broker_ != nullptr && !broker_->alive()) {
-        throw error(errc::peer_died, "wait for", "broker", "it died in the middle of the demo");
+        throw error(errc::peer_died, "wait for", "broker", "it died during the demo");
       }
     }
     return role.expect(event, until_);
   }
 
-  // Claimed isolation that is not there would make the whole demo worthless.
+  // Without the isolation that it claims, the demo would prove nothing.
   void check_isolation(const std::string& role, uid_t uid, const json& started) {
-    const auto require = [&](bool holds, const std::string& what) {
-      if (!holds) {
-        throw error(errc::system_error, "isolate", role, what, "report this as a bug");
+    const auto require = [&](bool condition, const std::string& cause) {
+      if (!condition) {
+        throw error(errc::system_error, "isolate", role, cause, "report this as a bug");
       }
     };
     require(started.at("pid") == 1, "it is not the first process of a PID namespace");
-    require(started.at("uid") == uid, "it has another uid");
+    require(started.at("uid") == uid, "it has a different uid");
     const auto capabilities = started.at("capabilities").get<std::string>();
     require(!capabilities.empty() && capabilities.find_first_not_of('0') == std::string::npos,
             "it has capabilities");
     for (const std::string_view name : isolated_namespaces) {
       const auto inside = started.at("namespaces").at(std::string(name)).get<std::string>();
       require(!inside.empty() && inside != namespace_text(name),
-              "it shares our " + std::string(name) + " namespace");
-      // A later consumer may be given the number of a namespace that is gone.
+              "it shares the demo's " + std::string(name) + " namespace");
+      // A later consumer's namespace may reuse the number of a deleted one.
       require(role == "consumer" || seen_namespaces_.insert(inside).second,
-              "it shares another's " + std::string(name) + " namespace");
+              "it shares another role's " + std::string(name) + " namespace");
     }
   }
 
@@ -241,12 +242,14 @@ class demo {
     add_consumer_options(more);
     role_process consumer = start("consumer", consumer_uid, more);
     if (arguments_.isolated) {
-      log_.step("isolated",
-                "each has its own pid, ipc, net, uts and mnt namespaces and uid, no capabilities");
+      log_.step(
+          "isolated",
+          "each process has separate pid, ipc, net, uts and mnt namespaces, a separate uid and "
+          "no capabilities");
     }
     log_.step("consumer_started",
               "consumer " + pid_text(consumer) +
-                  " starts first: neither broker nor segment is there yet");
+                  " starts first: neither the broker nor the segment exists yet");
     return consumer;
   }
 
@@ -282,10 +285,10 @@ class demo {
 
   void verify_first(role_process& consumer) {
     await(consumer, "opened");
-    log_.step("opened", "consumer has it open");
+    log_.step("opened", "consumer opened it");
     check(await(consumer, "checked"), "checked", "consumer checked every byte");
     log_.step(
-        "answered", "consumer wrote its own pattern back", await(consumer, "filled").at("seconds"));
+        "answered", "consumer wrote another pattern back", await(consumer, "filled").at("seconds"));
   }
 
   void verify_survival() {
@@ -295,7 +298,7 @@ class demo {
     await(second, "connected");
     const json opened = await(second, "opened");
     log_.step("reopened",
-              "second consumer " + pid_text(second) + " opened what the dead producer left",
+              "second consumer " + pid_text(second) + " opened the dead producer's segment",
               opened.at("seconds"));
     check(await(second, "checked"), "survival_checked", "second consumer checked every byte");
     second.finish(until_);
@@ -318,9 +321,9 @@ class demo {
   const demo_arguments& arguments_;
   json& document_;
   step_log log_;
-  app::stop_signal stop_;  // before the directory, so that an interrupted demo tidies up
+  app::stop_signal stop_;  // before the directory, so that an interrupted demo removes it
   app::temp_directory directory_;
-  role_process* broker_ = nullptr;  ///< once it is started
+  role_process* broker_ = nullptr;  ///< null before it is started
   demo_place place_;
   std::string consumer_device_;
   std::string remark_;
@@ -335,7 +338,7 @@ class demo {
 
 int run_demo(const demo_arguments& arguments) {
   ::signal(SIGPIPE, SIG_IGN);
-  // What an isolated process leaves behind comes to us, to be reaped with us.
+  // This process adopts the orphans of isolated processes; init reaps them when it exits.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   json document{{"result", "FAIL"},
                 {"isolated", arguments.isolated},

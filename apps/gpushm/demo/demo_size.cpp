@@ -33,8 +33,7 @@ demo_place find_place(const std::string& device) {
     }
     return {"host", {}, "no GPU is visible to this process", device_kind::host};
   } catch (const error& failure) {
-    // The usual machine without GPUs. Anything else that is wrong with a driver is worth stopping
-    // for.
+    // Usually a machine without GPUs. Any other driver error ends the demo.
     if (failure.code() != errc::driver_unavailable) {
       throw;
     }
@@ -44,11 +43,11 @@ demo_place find_place(const std::string& device) {
 
 std::optional<std::uint64_t> free_bytes(const demo_place& place) {
   if (place.kind == device_kind::host) {
-    std::optional<std::uint64_t> least;
+    std::optional<std::uint64_t> min_free;
     for (const base::memory_bound& each : base::memory_bounds().read()) {
-      least = std::min(least.value_or(each.free_bytes), each.free_bytes);
+      min_free = std::min(min_free.value_or(each.free_bytes), each.free_bytes);
     }
-    return least;
+    return min_free;
   }
   const driver::nvml_library* nvml = driver::nvml_library::try_instance();
   if (nvml == nullptr) {
@@ -59,15 +58,15 @@ std::optional<std::uint64_t> free_bytes(const demo_place& place) {
       return gpu.free_bytes;
     }
   }
-  return std::nullopt;  // a MIG instance: NVML lists boards
+  return std::nullopt;  // a MIG instance: NVML lists whole GPUs
 }
 
 std::uint64_t fitting_size(std::uint64_t wanted, std::uint64_t free_bytes) {
-  const std::uint64_t most = free_bytes / 5 * 3;
-  if (wanted <= most) {
+  const std::uint64_t max_size = free_bytes / 5 * 3;
+  if (wanted <= max_size) {
     return wanted;
   }
-  return std::max<std::uint64_t>(std::bit_floor(most), 1U << 20U);
+  return std::max<std::uint64_t>(std::bit_floor(max_size), 1U << 20U);
 }
 
 }  // namespace gpushm::cli

@@ -31,8 +31,7 @@ constexpr int namespaces = CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWNET | CLONE_NE
 constexpr std::string_view remedy =
     "run as root, or where user namespaces are allowed (sysctl user.max_user_namespaces, "
     "kernel.apparmor_restrict_unprivileged_userns; inside a container its seccomp profile must "
-    "allow "
-    "unshare and mount); or leave --isolated out";
+    "allow unshare and mount); or omit --isolated";
 
 [[noreturn]] void denied(std::string_view what, int number) {
   throw error(errc::permission_denied,
@@ -58,7 +57,7 @@ bool has_capabilities(std::initializer_list<int> all_needed) {
   });
 }
 
-// Whether a line "INSIDE OUTSIDE COUNT" of a map in /proc/self has `id` inside.
+// Whether a line "INSIDE OUTSIDE COUNT" of the map file `path` contains `id` in its inside range.
 bool is_mapped(const std::string& path, std::uint64_t id) {
   std::istringstream lines(base::read_small_file(path).value_or(""));
   std::uint64_t inside = 0;
@@ -72,18 +71,18 @@ bool is_mapped(const std::string& path, std::uint64_t id) {
   return false;
 }
 
-// Makes the namespaces, with a user namespace around them unless `direct`.
-void leave_namespaces(uid_t uid, bool direct) {
+// Creates the namespaces, inside a new user namespace unless `direct`.
+void create_namespaces(uid_t uid, bool direct) {
   const uid_t outer_uid = ::geteuid();
   const gid_t outer_gid = ::getegid();
   if (direct) {
     if (::unshare(namespaces) != 0) {
-      denied("cannot make pid, ipc, network, uts and mount namespaces", errno);
+      denied("cannot create pid, ipc, network, uts and mount namespaces", errno);
     }
     return;
   }
   if (::unshare(namespaces | CLONE_NEWUSER) != 0) {
-    denied("neither privileged nor allowed to make a user namespace", errno);
+    denied("neither privileged nor allowed to create a user namespace", errno);
   }
   const std::string inside = std::to_string(uid) + " ";
   write_map("/proc/self/setgroups", "deny");
@@ -91,7 +90,7 @@ void leave_namespaces(uid_t uid, bool direct) {
   write_map("/proc/self/uid_map", inside + std::to_string(outer_uid) + " 1");
 }
 
-void mount_own_proc() {
+void mount_proc() {
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
     denied("cannot make mounts private", errno);
   }
@@ -122,7 +121,8 @@ void drop_privileges(uid_t uid, bool direct) {
   });
 }
 
-[[noreturn]] void end_as(pid_t child) {
+// Waits for `child` and terminates this process in the same way.
+[[noreturn]] void exit_as(pid_t child) {
   int status = 0;
   base::retry([&] { return ::waitpid(child, &status, 0); });
   if (WIFSIGNALED(status)) {
@@ -138,7 +138,7 @@ void isolate(std::optional<uid_t> uid,
              const std::string& hostname,
              const std::function<void(pid_t)>& started) {
   const bool direct = uid ? can_isolate_directly(*uid) : has_capabilities({CAP_SYS_ADMIN});
-  leave_namespaces(uid.value_or(::geteuid()), direct);
+  create_namespaces(uid.value_or(::geteuid()), direct);
   std::array<int, 2> gate{};
   base::checked(operation, {}, "pipe2", [&] { return ::pipe2(gate.data(), O_CLOEXEC); });
   base::unique_fd gate_read(gate[0]);
@@ -147,21 +147,21 @@ void isolate(std::optional<uid_t> uid,
   if (child != 0) {
     started(child);
     gate_write.reset();
-    end_as(child);
+    exit_as(child);
   }
   gate_write.reset();
-  // Until `started` has told of this process, it says nothing itself.
-  char nothing = 0;
-  base::retry([&] { return ::read(gate_read.get(), &nothing, 1); });
-  mount_own_proc();
+  // Waits until `started` has returned, so that it reports before this process does.
+  char unused = 0;
+  base::retry([&] { return ::read(gate_read.get(), &unused, 1); });
+  mount_proc();
   base::checked(operation, {}, "sethostname", [&] {
     return ::sethostname(hostname.data(), hostname.size());
   });
   if (uid) {
     drop_privileges(*uid, direct);
   }
-  // After the change of user, which clears it. Should the parent be dead by now, the end of our
-  // input tells.
+  // After the change of user, which clears it. If the parent has already died, this process reads
+  // the end of its input.
   base::checked(
       operation, {}, "prctl(PR_SET_PDEATHSIG)", [] { return ::prctl(PR_SET_PDEATHSIG, SIGKILL); });
 }

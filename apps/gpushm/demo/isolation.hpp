@@ -11,31 +11,31 @@
 
 namespace gpushm::cli {
 
-/// The namespaces that an isolated process has for itself, as they are called in /proc/self/ns.
+/// The private namespaces of an isolated process, by their names in /proc/self/ns.
 inline constexpr std::array<std::string_view, 5> isolated_namespaces{
     "pid", "ipc", "net", "uts", "mnt"};
 
-/// Continues in a child with its own PID (it is number 1), IPC, network, UTS and mount namespaces,
-/// its own /proc, `uid` as user and group, no capability and no way to get one; without a `uid` it
-/// stays the user that it is, with what that user may do. Without privileges this takes a user
-/// namespace. The calling process stays behind: it calls `started` with the child's PID, waits for
-/// the child and ends as the child does; a child whose parent dies is killed.
+/// Returns in a child with private PID (its PID is 1), IPC, network, UTS and mount namespaces, a
+/// private /proc, `uid` as user and group, no capabilities and no way to gain any; without a `uid`
+/// it keeps its user and privileges. Without privileges this requires a user namespace. The calling
+/// process does not return: it calls `started` with the child's PID, waits for the child and exits
+/// with the child's status or signal. The child is killed if its parent dies.
 ///
-/// To be called before the process has any other thread. Throws `error` (permission_denied, saying
-/// what is missing), in the caller or in the child.
+/// Precondition: the process has one thread. Throws `error` (permission_denied, naming what is
+/// missing), in the caller or in the child.
 void isolate(std::optional<uid_t> uid,
              const std::string& hostname,
              const std::function<void(pid_t)>& started);
 
-/// Whether this process is privileged enough to give `uid` to an isolated child without a user
+/// True if this process has the privileges to give `uid` to an isolated child without a user
 /// namespace.
 [[nodiscard]] bool can_isolate_directly(uid_t uid);
 
-/// "pid:[4026531836]": equal texts are the same namespace. Empty when it cannot be read.
+/// "pid:[4026531836]": equal texts identify the same namespace. Empty if it cannot be read.
 [[nodiscard]] std::string namespace_text(std::string_view name);
 
-/// Effective capabilities of this process as /proc/self/status has them: hexadecimal, all zeros for
-/// none.
+/// The effective capabilities of this process in the format of /proc/self/status: hexadecimal, all
+/// zeros for none.
 [[nodiscard]] std::string effective_capabilities();
 
 }  // namespace gpushm::cli

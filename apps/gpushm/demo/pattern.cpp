@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t block_bytes = 16U << 20U;
 constexpr std::size_t word_bytes = sizeof(std::uint64_t);
 
-// The finishing function of splitmix64: every bit of the input reaches every bit of the output.
+// The finalizer of splitmix64: every bit of the input affects every bit of the output.
 constexpr std::uint64_t mix(std::uint64_t value) {
   value = (value ^ value >> 30U) * 0xBF58476D1CE4E5B9U;
   value = (value ^ value >> 27U) * 0x94D049BB133111EBU;
@@ -31,8 +31,8 @@ constexpr std::uint64_t word_at(std::uint64_t seed, std::uint64_t index) {
 
 using block_action = std::function<void(std::uint64_t offset, std::span<std::byte> buffer)>;
 
-// Calls `action` once for each block of a segment of `total` bytes, from several threads with a
-// buffer each. Rethrows the first exception.
+// Calls `action` once for each block of a segment of `total` bytes, from several threads, each with
+// its own buffer. Rethrows the first exception.
 void for_blocks(std::uint64_t total, const block_action& action) {
   const std::uint64_t blocks = (total + block_bytes - 1) / block_bytes;
   const std::uint64_t workers =
@@ -83,9 +83,9 @@ check_result check_pattern(std::uint64_t seed,
                            std::uint64_t offset_bytes,
                            std::span<const std::byte> block) {
   check_result result{block.size(), 0, 0};
-  const auto count_wrong = [&](std::size_t at, std::uint64_t want, std::size_t size) {
+  const auto count_wrong = [&](std::size_t at, std::uint64_t expected, std::size_t size) {
     std::array<std::byte, word_bytes> bytes{};
-    std::memcpy(bytes.data(), &want, word_bytes);
+    std::memcpy(bytes.data(), &expected, word_bytes);
     for (std::size_t k = 0; k < size; ++k) {
       if (block[at + k] != bytes.at(k)) {
         if (result.wrong_bytes == 0) {
@@ -98,11 +98,11 @@ check_result check_pattern(std::uint64_t seed,
   std::uint64_t index = offset_bytes / word_bytes;
   std::size_t i = 0;
   for (; i + word_bytes <= block.size(); i += word_bytes) {
-    const std::uint64_t want = word_at(seed, index++);
-    std::uint64_t got = 0;
-    std::memcpy(&got, block.data() + i, word_bytes);
-    if (got != want) {
-      count_wrong(i, want, word_bytes);
+    const std::uint64_t expected = word_at(seed, index++);
+    std::uint64_t actual = 0;
+    std::memcpy(&actual, block.data() + i, word_bytes);
+    if (actual != expected) {
+      count_wrong(i, expected, word_bytes);
     }
   }
   count_wrong(i, word_at(seed, index), block.size() - i);
@@ -110,7 +110,7 @@ check_result check_pattern(std::uint64_t seed,
 }
 
 void fill_segment(segment& target, std::uint64_t seed) {
-  std::mutex writing;  // a segment is written by one thread at a time
+  std::mutex writing;  // only one thread at a time may write a segment
   for_blocks(target.size_bytes(), [&](std::uint64_t offset, std::span<std::byte> buffer) {
     make_pattern(seed, offset, buffer);
     const std::lock_guard lock(writing);

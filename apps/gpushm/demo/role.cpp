@@ -24,8 +24,8 @@ double seconds_since(clock::time_point start) {
   return std::chrono::duration<double>(clock::now() - start).count();
 }
 
-// A role never outlives its deadline, whatever it is blocked in. The handler is needed: as the
-// first process of a PID namespace it would ignore the signal.
+// Terminates the role at its deadline, even in a blocking call. The handler is required: the first
+// process of a PID namespace ignores signals without one.
 void limit_lifetime(std::chrono::milliseconds timeout) {
   struct sigaction action {};
   action.sa_handler = [](int) { ::_exit(124); };
@@ -81,9 +81,9 @@ int run_broker(const demo_role_arguments& arguments) {
   broker_options options;
   options.socket_path = arguments.socket;
   options.domain = "demo";
-  // The directory is the demo's own, and an isolated client has another uid than the broker.
+  // The directory is private to the demo, and isolated clients do not have the broker's uid.
   options.mode = 0666;
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody sets variables
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): never set here
   const char* fake_gpus = std::getenv("GPUSHM_FAKE_GPU_ROOT");
   options.accept_fake_chunks = fake_gpus != nullptr;
   const broker running = broker::start(options);
@@ -99,16 +99,16 @@ int run_producer(const demo_role_arguments& arguments) {
   options.device = arguments.device;
   options.lifetime = lifetime::persistent;
   const auto start = clock::now();
-  segment made = broker.create(arguments.name, options);
-  report("created", describe(made, seconds_since(start)));
-  fill(made, arguments.seed, arguments.corrupt == corrupt_stage::fill);
+  segment created = broker.create(arguments.name, options);
+  report("created", describe(created, seconds_since(start)));
+  fill(created, arguments.seed, arguments.corrupt == corrupt_stage::fill);
   const auto publishing = clock::now();
-  made.publish("gpushm demo");
+  created.publish("gpushm demo");
   report("published", json{{"seconds", seconds_since(publishing)}});
   while (next_command() == "check") {
-    check(made, arguments.answer_seed);
+    check(created, arguments.answer_seed);
     if (arguments.corrupt == corrupt_stage::survive) {
-      corrupt_segment(made);
+      corrupt_segment(created);
     }
     report("idle");
   }
@@ -144,7 +144,7 @@ int dispatch(const demo_role_arguments& arguments) {
   if (arguments.role == "consumer") {
     return run_consumer(arguments);
   }
-  throw usage_error(errc::invalid_argument, "demo-role", arguments.role, "there is no such role");
+  throw usage_error(errc::invalid_argument, "demo-role", arguments.role, "unknown role");
 }
 
 }  // namespace

@@ -8,10 +8,11 @@
 
 namespace gpushm::cli {
 
-/// One line of JSON to the process that runs the demo: {"event": NAME, ...}.
+/// Sends one line of JSON to the demo's main process: {"event": NAME, ...}.
 void report(std::string_view event, const json& details = json::object());
 
-/// Blocks until the demo's process says something: its line, or nothing when it is gone.
+/// Blocks until the demo's main process sends a line, and returns it; empty if that process has
+/// exited.
 [[nodiscard]] std::string next_command();
 
 }  // namespace gpushm::cli

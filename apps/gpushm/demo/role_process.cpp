@@ -20,8 +20,7 @@ base::child_process start(const std::string& role,
   return base::child_process::start(options);
 }
 
-// The numeric code travels by name; a name that is not known here can only come from another
-// version.
+// Reports contain the code's name; only another version can send an unknown one.
 errc code_named(const std::string& name) {
   for (std::uint16_t value = 1; to_string(static_cast<errc>(value)) != "unknown"; ++value) {
     if (to_string(static_cast<errc>(value)) == name) {
@@ -59,19 +58,19 @@ json role_process::expect(std::string_view event, base::deadline until) {
   }
   json report = json::parse(*line, nullptr, false);
   if (report.is_discarded() || !report.is_object()) {
-    throw error(errc::protocol_error, "wait for", role_, "it said: " + *line);
+    throw error(errc::protocol_error, "wait for", role_, "malformed report: " + *line);
   }
-  const std::string got = report.value("event", "");
-  if (got == "failed") {
-    const json& told = report.at("error");
+  const std::string actual = report.value("event", "");
+  if (actual == "failed") {
+    const json& failure = report.at("error");
     throw error(
-        code_named(told.value("code", "")), "demo process", role_, told.value("message", ""));
+        code_named(failure.value("code", "")), "demo process", role_, failure.value("message", ""));
   }
-  if (got != event) {
+  if (actual != event) {
     throw error(errc::protocol_error,
                 "wait for",
                 role_,
-                "expected " + std::string(event) + ", got " + *line);
+                "expected \"" + std::string(event) + "\", received " + *line);
   }
   return report;
 }
@@ -80,14 +79,14 @@ void role_process::finish(base::deadline until) {
   child_.close_input();
   const auto status = child_.wait(until);
   if (!status) {
-    throw error(errc::timed_out, "stop", role_, "it did not end in time");
+    throw error(errc::timed_out, "stop", role_, "it did not exit in time");
   }
   if (!WIFEXITED(*status) || WEXITSTATUS(*status) != 0) {
     throw error(errc::peer_died, "stop", role_, "it ended with " + base::status_text(*status));
   }
 }
 
-void role_process::kill_hard(base::deadline until) {
+void role_process::kill_and_wait(base::deadline until) {
   ::kill(pid_, SIGKILL);
   const auto status = child_.wait(until);
   if (!status || !WIFSIGNALED(*status) || WTERMSIG(*status) != SIGKILL) {

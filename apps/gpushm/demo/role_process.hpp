@@ -9,30 +9,32 @@
 
 namespace gpushm::cli {
 
-/// One of the demo's processes, seen from the demo. Killed with the object. Move-only.
-/// Distinct objects: safe. Shared objects: unsafe.
+/// One of the demo's processes. The destructor kills it. Move-only.
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class role_process {
  public:
   /// `arguments` follow `gpushm demo-role ROLE`. Throws `error`.
   role_process(std::string role, const std::vector<std::string>& arguments, int cancel_fd);
 
-  /// Whether there is something to `expect`, a report or its end; waits for it until `until`.
+  /// Blocks until the process has sent a report or exited, or until `until`. Returns true if
+  /// `expect` would not block.
   [[nodiscard]] bool has_report(base::deadline until) { return child_.wait_output(until); }
   [[nodiscard]] bool alive() const { return child_.alive(); }
-  /// Its next report, which must be `event`. Throws `error`: what the process reported as its own
-  /// failure, timed_out, peer_died (it ended), protocol_error (another event).
+  /// Returns its next report, which must be `event`. Throws `error`: the failure that the process
+  /// reported, timed_out, peer_died (it exited), protocol_error (another event).
   json expect(std::string_view event, base::deadline until);
-  void tell(std::string_view command) { child_.write_line(command); }
-  /// Its process number as seen from here.
+  void send(std::string_view command) { child_.write_line(command); }
+  /// Its PID in the demo's PID namespace.
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
-  /// The number of the process that does the work, when that is another than the one started.
+  /// Sets the PID of the working process, if it is a child of the started one.
   void set_pid(pid_t pid) noexcept { pid_ = pid; }
 
-  /// Ends its input, which is how it is asked to end, and waits. Throws `error` unless it ends with
-  /// status 0.
+  /// Closes its input, which makes it exit, and waits. Throws `error` unless it exits with status
+  /// 0.
   void finish(base::deadline until);
-  /// SIGKILL to the process that does the work; returns once it is dead and gone. Throws `error`.
-  void kill_hard(base::deadline until);
+  /// Sends SIGKILL to the working process, and returns when it is dead and reaped. Throws `error`.
+  void kill_and_wait(base::deadline until);
 
  private:
   std::string role_;

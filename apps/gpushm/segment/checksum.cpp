@@ -17,7 +17,7 @@ constexpr std::uint32_t polynomial = 0x82F63B78;  // reversed bits of 0x1EDC6F41
 
 using slice_tables = std::array<std::array<std::uint32_t, 256>, 8>;
 
-// tables[k][b] is what byte b does to the state when k more bytes follow it.
+// tables[k][b] is the effect of byte b on the state after k more bytes.
 constexpr slice_tables make_tables() {
   slice_tables tables{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
@@ -58,7 +58,7 @@ bool has_crc32c_instruction() noexcept {
   return __builtin_cpu_supports("sse4.2") != 0;
 }
 #elif defined(__aarch64__) && !defined(__clang__)
-// clang 14 calls these builtins otherwise; what ships is compiled by g++.
+// clang 14 has other names for these builtins; releases are compiled by g++.
 __attribute__((target("+crc"))) std::uint32_t crc32c_instruction(
     std::uint32_t state, std::span<const std::byte> bytes) noexcept {
   std::size_t i = 0;

@@ -7,10 +7,10 @@
 
 namespace gpushm::cli {
 
-/// CRC-32C (Castagnoli; the one of iSCSI and ext4, RFC 3720), of data given piece by piece. Uses
-/// the processor's instruction where there is one.
+/// Incremental CRC-32C (Castagnoli, as in iSCSI and ext4; RFC 3720). Uses the processor's
+/// instruction if it has one.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class crc32c {
  public:
   void add(std::span<const std::byte> bytes) noexcept;
@@ -21,7 +21,7 @@ class crc32c {
 };
 
 namespace detail {
-/// The same in plain C++, for processors without the instruction; tests compare the two.
+/// In portable C++, for processors without the instruction; tests compare the two.
 [[nodiscard]] std::uint32_t crc32c_portable(std::uint32_t state,
                                             std::span<const std::byte> bytes) noexcept;
 }  // namespace detail

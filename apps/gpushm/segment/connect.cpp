@@ -4,7 +4,7 @@
 
 namespace gpushm::cli {
 
-void tell_warnings() {
+void print_warnings() {
   set_log_sink([](log_level level, std::string_view text) {
     if (level >= log_level::warning) {
       note((level == log_level::error ? "error: " : "warning: ") + std::string(text));
@@ -13,7 +13,7 @@ void tell_warnings() {
 }
 
 client connect(const connection_arguments& arguments, std::chrono::milliseconds wait) {
-  tell_warnings();
+  print_warnings();
   connect_options options;
   options.socket_path = arguments.socket;
   options.timeout = arguments.connect_timeout.value_or(wait);

@@ -20,7 +20,7 @@ void check(const create_arguments& arguments) {
     throw usage_error(errc::invalid_argument,
                       "create",
                       arguments.name,
-                      "how large is not said",
+                      "no size is given",
                       "give --size, for instance --size 64MiB, or --from FILE");
   }
   if (arguments.options.lifetime == lifetime::leased && !arguments.hold &&
@@ -35,21 +35,21 @@ void check(const create_arguments& arguments) {
     throw usage_error(errc::invalid_argument,
                       "create",
                       arguments.name,
-                      "--timeout limits --hold and --until-released, and neither is given",
-                      "to wait for a broker use --connect-timeout");
+                      "--timeout requires --hold or --until-released",
+                      "to wait for a broker, use --connect-timeout");
   }
 }
 
-void show(const create_arguments& arguments, const segment& made, std::uint64_t metadata_bytes) {
+void show(const create_arguments& arguments, const segment& created, std::uint64_t metadata_bytes) {
   if (arguments.connection.json) {
-    json document = to_json(made);
+    json document = to_json(created);
     document["metadata_bytes"] = metadata_bytes;
     document["requested_device"] = arguments.options.device;
     print_json(json{{"created", std::move(document)}});
     return;
   }
-  print_line("created \"" + made.name() + "\"");
-  print(app::fields_text(segment_fields(made), 2));
+  print_line("created \"" + created.name() + "\"");
+  print(app::fields_text(segment_fields(created), 2));
 }
 
 }  // namespace
@@ -65,13 +65,13 @@ int run_create(const create_arguments& arguments) {
     options.size_bytes = input->size_bytes;
   }
   client broker = connect(arguments.connection);
-  segment made = broker.create(arguments.name, options);
+  segment created = broker.create(arguments.name, options);
   if (input) {
-    load(made, input->fd.get(), arguments.from);
+    load(created, input->fd.get(), arguments.from);
   } else if (arguments.fill) {
-    made.fill(std::byte{*arguments.fill});
+    created.fill(std::byte{*arguments.fill});
   }
-  // Before others can see it, so that no open is missed.
+  // Before others can open it, so that no event is missed.
   std::optional<subscription> events;
   if (arguments.until_released) {
     events = broker.subscribe(arguments.name);
@@ -80,13 +80,13 @@ int run_create(const create_arguments& arguments) {
   if (arguments.hold || arguments.until_released) {
     stop.emplace();
   }
-  made.publish(metadata);
-  show(arguments, made, metadata.size());
+  created.publish(metadata);
+  show(arguments, created, metadata.size());
   flush_output();
   if (events) {
-    return wait_released(broker, *events, made, *stop, arguments.timeout);
+    return wait_released(broker, *events, created, *stop, arguments.timeout);
   }
-  return arguments.hold ? hold(made, *stop, arguments.timeout) : exit_ok;
+  return arguments.hold ? hold(created, *stop, arguments.timeout) : exit_ok;
 }
 
 }  // namespace gpushm::cli

@@ -33,24 +33,25 @@ std::string state_text(const segment_info& info) {
   return info.published ? std::string(to_string(info.state)) : "unpublished";
 }
 
-/// Who has gone without a goodbye, since when, and what is waited for.
+/// The process that disconnected without a goodbye, since when, and what the broker waits for.
 std::string ending_text(const segment_info& info) {
   if (info.ending == 0) {
-    return "nothing";
+    return "none";
   }
   std::string text =
       std::to_string(info.ending) + (info.ending == 1 ? " lease" : " leases") + " of " +
       (info.ending_pid == 0 ? "a process" : "pid " + std::to_string(info.ending_pid)) +
-      ", gone without a goodbye " + std::to_string(info.ending_for.count()) + " ms ago; waits for ";
+      ", disconnected without a goodbye " + std::to_string(info.ending_for.count()) +
+      " ms ago; waiting for ";
   switch (info.ending_waits) {
     case fence_wait::process:
       return text + "the end of the process";
     case fence_wait::descendant:
-      return text + "a descendant of the process, which has ended";
+      return text + "a descendant of the exited process";
     case fence_wait::delay:
-      return text + "the delay";
+      return text + "the fence delay";
   }
-  return text + "something";
+  return text + "an unknown condition";
 }
 
 }  // namespace
@@ -87,7 +88,7 @@ std::string segments_text(const std::vector<segment_info>& segments) {
                     {"STATE"},
                     {"CREATOR"}});
   for (const segment_info& info : segments) {
-    // The first digits of a UUID tell the GPUs of a node apart; `stat` shows it whole.
+    // The first digits of a UUID distinguish the GPUs of a node; `stat` shows all of it.
     table.add({info.name,
                base::size_text(info.size_bytes),
                info.device.text().substr(0, 12),

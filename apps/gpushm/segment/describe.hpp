@@ -19,14 +19,14 @@ using fields = std::vector<std::pair<std::string, std::string>>;
 [[nodiscard]] std::string epoch_text(const epoch& value);
 /// "host", or "GPU-… (0000:18:00.0, /dev/nvidia0)".
 [[nodiscard]] std::string device_text(const device_id& device);
-/// What people are shown of a mapped segment.
+/// The human-readable properties of a mapped segment.
 [[nodiscard]] fields segment_fields(const segment& mapped);
-/// The table of `ls`, one line a segment.
+/// The table of `ls`, one line per segment.
 [[nodiscard]] std::string segments_text(const std::vector<segment_info>& segments);
-/// What `stat` prints: the name, and a line a property.
+/// The output of `stat`: the name, and one line per property.
 [[nodiscard]] std::string segment_text(const segment_info& info);
-/// Whether they are UTF-8 without C0 controls and DEL (tab and line feed pass): text, but not yet
-/// fit for a terminal.
+/// True if the bytes are UTF-8 without C0 controls and DEL (tab and line feed are allowed). Such
+/// text still has to be escaped for a terminal.
 [[nodiscard]] bool is_text(std::span<const std::byte> bytes);
 [[nodiscard]] std::string as_text(std::span<const std::byte> bytes);
 /// RFC 4648, with padding.

@@ -32,7 +32,7 @@ device_memory::~device_memory() {
 }
 
 void* device_memory::data() const noexcept {
-  return reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): how CUDA spells pointers
+  return reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr): CUDA's pointer type
       static_cast<std::uintptr_t>(first_));
 }
 

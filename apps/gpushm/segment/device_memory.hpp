@@ -8,12 +8,12 @@
 
 namespace gpushm::cli {
 
-/// Memory of a GPU as cudaMalloc allocates it: what programs have that know nothing of gpushm.
+/// GPU memory as cudaMalloc allocates it, as in programs that do not use gpushm.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class device_memory {
  public:
-  /// `object` goes into errors. Throws `error`: driver_unavailable, driver_error, out_of_memory.
+  /// `object` is named in errors. Throws `error`: driver_unavailable, driver_error, out_of_memory.
   device_memory(const driver::gpu& where, std::uint64_t size_bytes, std::string_view object);
   device_memory(const device_memory&) = delete;
   device_memory& operator=(const device_memory&) = delete;

@@ -12,19 +12,18 @@ int for_each_name(const connection_arguments& connection,
                   const std::string& done,
                   const std::function<void(client&, const std::string&)>& act) {
   client broker = connect(connection);
-  json worked = json::array();
+  json succeeded = json::array();
   json failed = json::array();
   for (const std::string& name : names) {
     try {
       act(broker, name);
-      worked.push_back(name);
-    } catch (const error& refused) {
-      // One bad name must not keep the others; a broker that is gone would fail for all of them
-      // alike.
-      if (refused.code() == errc::broker_gone || refused.code() == errc::broker_unreachable) {
+      succeeded.push_back(name);
+    } catch (const error& original) {
+      // A failure for one name does not prevent the others; without a broker all would fail alike.
+      if (original.code() == errc::broker_gone || original.code() == errc::broker_unreachable) {
         throw;
       }
-      const error failure = with_near_name(refused, connection, name);
+      const error failure = with_near_name(original, connection, name);
       note(failure.what());
       json entry{{"name", name}, {"error", to_json(failure)}};
       failed.push_back(std::move(entry));
@@ -32,9 +31,9 @@ int for_each_name(const connection_arguments& connection,
   }
   const int status = failed.empty() ? exit_ok : exit_failed;
   if (connection.json) {
-    print_json(json{{done, std::move(worked)}, {"failed", std::move(failed)}});
+    print_json(json{{done, std::move(succeeded)}, {"failed", std::move(failed)}});
   } else {
-    for (const json& name : worked) {
+    for (const json& name : succeeded) {
       print_line(done + " \"" + name.get<std::string>() + "\"");
     }
   }

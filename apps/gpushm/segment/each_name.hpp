@@ -9,8 +9,8 @@
 
 namespace gpushm::cli {
 
-/// Does something with each segment of `names`, and says `done` of those that worked and why of the
-/// others. Returns the exit status. Throws `error` when the broker is gone.
+/// Calls `act` for each of `names`; prints `done` ("removed") for those that succeeded and the
+/// error for the others. Returns the exit status. Throws `error` if the broker is gone.
 [[nodiscard]] int for_each_name(const connection_arguments& connection,
                                 const std::vector<std::string>& names,
                                 const std::string& done,

@@ -22,7 +22,7 @@ void check(const export_arguments& arguments) {
     throw usage_error(errc::invalid_argument,
                       "export",
                       arguments.file,
-                      "how large is not said",
+                      "no size is given",
                       "give --size, for instance --size 64MiB, or --from FILE");
   }
   if (arguments.size_bytes == 0U) {
@@ -36,28 +36,28 @@ void check(const export_arguments& arguments) {
     throw usage_error(errc::invalid_argument,
                       "export",
                       arguments.file,
-                      "this names a directory",
+                      "the path names a directory",
                       "name the file, for instance --file /shared/weights");
   }
   const bool on_host = arguments.device == "host";
-  const bool wants_host = arguments.kind == export_kind::host;
-  if (wants_host && !on_host && arguments.device != "auto") {
+  const bool host_kind = arguments.kind == export_kind::host;
+  if (host_kind && !on_host && arguments.device != "auto") {
     throw usage_error(errc::invalid_argument,
                       "export",
                       arguments.file,
-                      "--kind host and --device " + arguments.device + " contradict each other",
-                      "leave one of them out");
+                      "--kind host contradicts --device " + arguments.device,
+                      "omit one of them");
   }
-  if (on_host && !wants_host && arguments.kind != export_kind::automatic) {
+  if (on_host && !host_kind && arguments.kind != export_kind::automatic) {
     throw usage_error(errc::invalid_argument,
                       "export",
                       arguments.file,
-                      "this kind of memory is on GPUs, and --device is host",
-                      "leave --kind out, or name a GPU");
+                      "this --kind is GPU memory, but --device is host",
+                      "omit --kind, or name a GPU");
   }
 }
 
-/// The device for `create_options`; a GPU that was asked for never becomes the host.
+/// The device for `create_options`. A requested GPU never falls back to the host.
 std::string device_of(const export_arguments& arguments) {
   if (arguments.kind == export_kind::host) {
     return "host";
@@ -66,8 +66,8 @@ std::string device_of(const export_arguments& arguments) {
   return any && arguments.kind != export_kind::automatic ? "0" : arguments.device;
 }
 
-/// Memory that others can reach through a file, as long as this lives. Distinct objects: safe.
-/// Shared objects: unsafe.
+/// Memory that other processes can import through a file during this object's lifetime.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class exported_memory {
  public:
   exported_memory(const export_arguments& arguments, std::uint64_t size_bytes)
@@ -80,10 +80,10 @@ class exported_memory {
       unpublished.publish = false;
       segment_ = out_.client().share(name_, memory_->data(), size_bytes, unpublished);
     } else {
-      create_options wanted;
-      wanted.size_bytes = size_bytes;
-      wanted.device = device;
-      segment_ = out_.client().create(name_, wanted);
+      create_options options;
+      options.size_bytes = size_bytes;
+      options.device = device;
+      segment_ = out_.client().create(name_, options);
     }
   }
   exported_memory(const exported_memory&) = delete;
@@ -91,7 +91,7 @@ class exported_memory {
   ~exported_memory() {
     if (memory_) {
       try {
-        segment_.unshare();  // from here on nobody new gets what is freed below
+        segment_.unshare();  // no new importer can get the memory freed below
       } catch (const error& why) {
         note(why.what());
       }
@@ -103,15 +103,17 @@ class exported_memory {
 
  private:
   std::string name_;
-  std::optional<device_memory> memory_;  // goes after all that leads to it
+  std::optional<device_memory> memory_;  // destroyed last
   segment segment_;
-  file_export out_;  // goes first, and the file with it: who finds it, finds the segment
+  file_export out_;  // destroyed first, with the file: while it exists, so does the segment
 };
 
-void show(const export_arguments& arguments, const segment& made, std::uint64_t metadata_bytes) {
+void show(const export_arguments& arguments,
+          const segment& exported,
+          std::uint64_t metadata_bytes) {
   const std::string socket = arguments.file + ".sock";
   if (arguments.json) {
-    json document = to_json(made);
+    json document = to_json(exported);
     document["metadata_bytes"] = metadata_bytes;
     document["requested_device"] = arguments.device;
     document["file"] = arguments.file;
@@ -120,7 +122,7 @@ void show(const export_arguments& arguments, const segment& made, std::uint64_t 
     return;
   }
   print_line("exported \"" + arguments.file + "\"");
-  fields lines = segment_fields(made);
+  fields lines = segment_fields(exported);
   lines.emplace_back("socket", socket);
   print(app::fields_text(lines, 2));
 }
@@ -130,8 +132,8 @@ void check_not_stopped(const app::stop_signal& stop, const std::string& file) {
     throw error(errc::system_error,
                 "export",
                 file,
-                "a signal stopped it before it was complete",
-                "start it again");
+                "interrupted by a signal before it was complete",
+                "run it again");
   }
 }
 
@@ -139,7 +141,7 @@ void check_not_stopped(const app::stop_signal& stop, const std::string& file) {
 
 int run_export(const export_arguments& arguments) {
   check(arguments);
-  tell_warnings();
+  print_warnings();
   const std::string metadata = read_metadata(arguments.metadata);
   std::uint64_t size_bytes = arguments.size_bytes.value_or(0);
   std::optional<input_file> input;
@@ -147,28 +149,28 @@ int run_export(const export_arguments& arguments) {
     input = open_input(arguments.from);
     size_bytes = input->size_bytes;
   }
-  // From here on there is something to tidy up.
+  // From here on a signal must not skip the cleanup.
   const app::stop_signal stop;
   exported_memory exported(arguments, size_bytes);
-  segment& made = exported.memory();
+  segment& memory = exported.memory();
   if (input) {
-    load(made, input->fd.get(), arguments.from, [&] { check_not_stopped(stop, arguments.file); });
+    load(memory, input->fd.get(), arguments.from, [&] { check_not_stopped(stop, arguments.file); });
   } else if (arguments.fill) {
-    made.fill(std::byte{*arguments.fill});
+    memory.fill(std::byte{*arguments.fill});
   }
   check_not_stopped(stop, arguments.file);
-  // Before others can see it, so that no importer is missed.
+  // Before others can import it, so that no event is missed.
   client& broker = exported.out().client();
   std::optional<subscription> events;
   if (arguments.until_released) {
-    events = broker.subscribe(made.name());
+    events = broker.subscribe(memory.name());
   }
-  made.publish(metadata);
-  exported.out().write(made);
-  show(arguments, made, metadata.size());
+  memory.publish(metadata);
+  exported.out().write(memory);
+  show(arguments, memory, metadata.size());
   flush_output();
-  return events ? wait_released(broker, *events, made, stop, arguments.timeout)
-                : hold(made, stop, arguments.timeout);
+  return events ? wait_released(broker, *events, memory, stop, arguments.timeout)
+                : hold(memory, stop, arguments.timeout);
 }
 
 }  // namespace gpushm::cli

@@ -12,16 +12,16 @@ using clock = std::chrono::steady_clock;
 
 namespace {
 
-// How soon a signal, or the broker's death, is noticed.
-constexpr milliseconds tick{200};
+// How often to check for signals and the broker's death.
+constexpr milliseconds poll_interval{200};
 
 void check_alive(const segment& held) {
   if (held.state() == segment_state::broker_gone) {
     throw error(errc::broker_gone,
                 "hold",
                 held.name(),
-                "the broker is gone, and the name with it",
-                "start the broker again and create the segment anew");
+                "the broker has exited, and the name no longer exists",
+                "restart the broker and create the segment again");
   }
 }
 
@@ -29,10 +29,10 @@ void check_alive(const segment& held) {
 
 int hold(const segment& held, const app::stop_signal& stop, std::optional<milliseconds> timeout) {
   const auto end = timeout ? clock::now() + *timeout : clock::time_point::max();
-  while (clock::now() < end && !stop.wait(tick)) {
+  while (clock::now() < end && !stop.wait(poll_interval)) {
     check_alive(held);
     if (held.state() == segment_state::removed) {
-      note("hold \"" + held.name() + "\": somebody removed it");
+      note("hold \"" + held.name() + "\": another client removed it");
       return exit_ok;
     }
   }
@@ -49,33 +49,34 @@ int wait_released(client& broker,
   while (!stop.pending()) {
     check_alive(held);
     if (clock::now() >= end) {
-      throw error(errc::timed_out,
-                  "wait for release of",
-                  held.name(),
-                  (opened ? "it is still open elsewhere after " : "nobody opened it within ") +
-                      app::duration_text(*timeout),
-                  "give a longer --timeout");
+      throw error(
+          errc::timed_out,
+          "wait for release of",
+          held.name(),
+          (opened ? "another process still has it open after " : "no process opened it within ") +
+              app::duration_text(*timeout),
+          "give a longer --timeout");
     }
-    const auto seen = events.next(tick);
-    if (!seen) {
+    const auto event = events.next(poll_interval);
+    if (!event) {
       continue;
     }
-    if (seen->kind == event_kind::resync) {
-      // What was lost may be the very release: only the number of leases can tell now.
+    if (event->kind == event_kind::resync) {
+      // The lost events may include the release: check the number of leases.
       if (opened && broker.stat(held.name()).leases <= 1) {
         return exit_ok;
       }
       continue;
     }
-    if (seen->name != held.name() || seen->generation != held.generation()) {
+    if (event->name != held.name() || event->generation != held.generation()) {
       continue;
     }
-    opened = opened || seen->kind == event_kind::opened;
-    if (seen->kind == event_kind::released) {
+    opened = opened || event->kind == event_kind::opened;
+    if (event->kind == event_kind::released) {
       return exit_ok;
     }
-    if (seen->kind == event_kind::removed && seen->leases <= 1) {
-      note("wait for release of \"" + held.name() + "\": somebody removed it");
+    if (event->kind == event_kind::removed && event->leases <= 1) {
+      note("wait for release of \"" + held.name() + "\": another client removed it");
       return exit_ok;
     }
   }

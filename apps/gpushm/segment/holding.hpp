@@ -9,15 +9,15 @@
 
 namespace gpushm::cli {
 
-/// Keeps what this command made until a signal comes, somebody removes it, or `timeout` is over.
-/// Returns the exit status. Throws `error`: broker_gone.
+/// Blocks until a signal arrives, a client removes the segment, or `timeout` expires. Returns the
+/// exit status. Throws `error`: broker_gone.
 [[nodiscard]] int hold(const segment& held,
                        const app::stop_signal& stop,
                        std::optional<std::chrono::milliseconds> timeout);
 
-/// Keeps it until somebody opened it and the last who did is done, or a signal comes, or somebody
-/// removes it. `events` are of its name, since before others could see it. Returns the exit status.
-/// Throws `error`: broker_gone, timed_out.
+/// Blocks until other processes have opened the segment and the last one has released it, a signal
+/// arrives, or a client removes it. Precondition: `events` were subscribed for its name before it
+/// was published. Returns the exit status. Throws `error`: broker_gone, timed_out.
 [[nodiscard]] int wait_released(client& broker,
                                 subscription& events,
                                 const segment& held,

@@ -9,7 +9,7 @@ namespace gpushm::cli {
 
 namespace {
 
-/// What is there and is no regular file never becomes one by waiting.
+/// Waiting does not turn another kind of file into a regular one.
 void check_regular(const std::string& file) {
   std::error_code failed;
   const auto status = std::filesystem::status(file, failed);
@@ -17,15 +17,15 @@ void check_regular(const std::string& file) {
     throw error(errc::invalid_argument,
                 "import",
                 file,
-                "it is not a regular file, so no export made it",
-                "give the file that was named to gpushm export --file");
+                "it is not a regular file, so no export created it",
+                "give the path that gpushm export --file was given");
   }
 }
 
 }  // namespace
 
 int run_import(const import_arguments& arguments) {
-  tell_warnings();
+  print_warnings();
   check_regular(arguments.file);
   const segment imported = import_file(arguments.file, arguments.options);
   return use_opened(imported, arguments.use, {"imported", arguments.file, true, arguments.json});

@@ -24,7 +24,7 @@ int run_list(const list_arguments& arguments) {
   } else if (segments.empty()) {
     const broker_info about = broker.broker();
     note("no segments" +
-         (arguments.prefix.empty() ? "" : " whose names start with \"" + arguments.prefix + "\"") +
+         (arguments.prefix.empty() ? "" : " with prefix \"" + arguments.prefix + "\"") +
          " in domain \"" + about.domain + "\" at " + about.socket_path);
   } else {
     print(segments_text(segments));

@@ -14,7 +14,7 @@ std::string read_metadata(const std::string& argument) {
     return argument;
   }
   const std::string path = argument.substr(1);
-  // One byte more than is allowed, so that too much is seen here.
+  // One byte more than allowed, so that a larger file is detected.
   auto text = base::read_small_file(path, max_metadata_bytes + 1);
   if (!text) {
     throw_file_error(errno, "read metadata", path, "open");
@@ -23,8 +23,8 @@ std::string read_metadata(const std::string& argument) {
     throw error(errc::message_too_large,
                 "read metadata",
                 path,
-                "metadata may have up to 65536 bytes and this file has more",
-                "put large tables into the segment itself");
+                "the file is larger than the maximum size of metadata, 65536 bytes",
+                "store large tables in the segment itself");
   }
   return *std::move(text);
 }

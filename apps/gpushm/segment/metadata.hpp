@@ -5,8 +5,8 @@
 
 namespace gpushm::cli {
 
-/// What `--metadata` gives: the text itself, or with "@FILE" what is in the file. Throws `error`:
-/// message_too_large, permission_denied, system_error.
+/// The value of `--metadata`: the text itself, or for "@FILE" the contents of the file. Throws
+/// `error`: message_too_large, permission_denied, system_error.
 [[nodiscard]] std::string read_metadata(const std::string& argument);
 
 }  // namespace gpushm::cli

@@ -34,7 +34,7 @@ error with_near_name(const error& failure,
     const std::vector<segment_info> all = broker.list();
     near_name nearest(name);
     for (const segment_info& each : all) {
-      // The name itself: it came a moment too late.
+      // `name` itself may have been published since.
       if (each.published && each.name != name && !nearest.consider(each.name)) {
         break;
       }
@@ -46,7 +46,7 @@ error with_near_name(const error& failure,
               failure.cause(),
               "did you mean \"" + std::string(nearest.best()) + "\"?"};
     }
-  } catch (const error&) {  // NOLINT(bugprone-empty-catch): a hint is not worth another error
+  } catch (const error&) {  // NOLINT(bugprone-empty-catch): the hint is optional
   }
   return failure;
 }

@@ -9,17 +9,17 @@
 
 namespace gpushm::cli {
 
-/// Finds the name nearest to a misspelt one, one candidate after the other. Looks at no more than
-/// 10,000 candidates. `wanted` and the candidates must outlive it.
+/// Finds the near match of a misspelt name among up to 10,000 candidates. Precondition: `wanted`
+/// and the candidates outlive this object.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class near_name {
  public:
   explicit near_name(std::string_view wanted);
-  /// False when enough candidates were seen.
+  /// Returns false if no more candidates are needed.
   bool consider(std::string_view candidate);
-  /// Empty when nothing was near enough: a third of the wanted name's length, at least 1, at most 3
-  /// edits.
+  /// Empty if no candidate is within the maximum edit distance: a third of the wanted name's
+  /// length, at least 1, at most 3.
   [[nodiscard]] std::string_view best() const noexcept { return best_; }
 
  private:
@@ -29,14 +29,14 @@ class near_name {
   std::size_t left_ = 10'000;
 };
 
-/// `failure`, and where it says that there is no segment `name`: with the nearest name that the
-/// domain has as the next step, if there is one. Asks the broker for its names, half a second at
-/// most for each request; an error of that is dropped, as `failure` is what the user must see.
+/// Returns `failure`; if it is no_such_segment, with the near match of `name` in the domain as the
+/// next step, if there is one. Requests the broker's names, for at most half a second per request,
+/// and ignores errors of these requests.
 [[nodiscard]] error with_near_name(const error& failure,
                                    const connection_arguments& connection,
                                    const std::string& name);
 
-/// What `call` returns; its `error` goes through `with_near_name`.
+/// Returns the result of `call`; throws its `error` after `with_near_name`.
 template <typename Call>
 auto with_hint(const connection_arguments& connection, const std::string& name, Call&& call) {
   try {

@@ -9,7 +9,7 @@
 namespace gpushm::cli {
 
 int run_open(const open_arguments& arguments) {
-  // One deadline for the broker and the name: a consumer may be the first to start.
+  // One deadline for both waits, for the broker and for the name: a consumer may start first.
   const auto end = std::chrono::steady_clock::now() + arguments.options.timeout;
   client broker = connect(arguments.connection, arguments.options.timeout);
   open_options options = arguments.options;

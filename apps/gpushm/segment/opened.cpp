@@ -19,7 +19,7 @@ namespace gpushm::cli {
 
 namespace {
 
-// Metadata longer than this is not shown to people, only counted.
+// Of longer metadata, human-readable output shows only the size.
 constexpr std::size_t shown_metadata_bytes = 400;
 
 std::string hexadecimal(std::uint32_t value) {
@@ -34,7 +34,7 @@ std::string metadata_text(std::span<const std::byte> metadata) {
     return "none";
   }
   if (metadata.size() > shown_metadata_bytes || !is_text(metadata)) {
-    return size + ", shown by --json";
+    return size + ", printed by --json";
   }
   return as_text(metadata);
 }
@@ -43,7 +43,7 @@ struct outcome {
   std::optional<std::uint32_t> checksum;
 };
 
-// Reads the segment once, whatever is to be done with its bytes.
+// Reads the segment once for both the checksum and the file.
 outcome read_contents(const use_arguments& arguments,
                       const segment& opened,
                       const origin& from,
@@ -62,8 +62,8 @@ outcome read_contents(const use_arguments& arguments,
       throw error(errc::system_error,
                   file ? "write file" : "read",
                   file ? arguments.out : from.object,
-                  "a signal stopped it before it was complete",
-                  "start it again");
+                  "interrupted by a signal before it was complete",
+                  "run it again");
     }
     if (arguments.checksum) {
       sum.add(block);
@@ -115,14 +115,14 @@ void show(const use_arguments& arguments,
 }
 
 void hold(const segment& held, const origin& from, const app::stop_signal& stop) {
-  // Nobody watches the exporter of a handle: its state never becomes another.
-  bool told = held.state() == segment_state::unknown;
+  // The exporter of a handle is not monitored: its state stays `unknown`.
+  bool reported = held.state() == segment_state::unknown;
   while (!stop.wait(std::chrono::milliseconds(200))) {
     const segment_state state = held.state();
-    if (!told && state != segment_state::live) {
+    if (!reported && state != segment_state::live) {
       note("hold \"" + from.object + "\": state is now " + std::string(to_string(state)) +
            "; the mapping stays valid");
-      told = true;
+      reported = true;
     }
   }
 }
@@ -130,7 +130,7 @@ void hold(const segment& held, const origin& from, const app::stop_signal& stop)
 }  // namespace
 
 int use_opened(const segment& opened, const use_arguments& arguments, const origin& from) {
-  // Before anybody is told: whoever reads "opened" may send the signal at once.
+  // Before the output: a process that reads "opened" may send the signal immediately.
   std::optional<app::stop_signal> stop;
   if (arguments.hold) {
     stop.emplace();

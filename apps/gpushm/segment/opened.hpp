@@ -8,16 +8,16 @@
 
 namespace gpushm::cli {
 
-/// How a segment came here, for what is told of it.
+/// The source of a segment, for output and errors.
 struct origin {
   std::string verb;    ///< "opened" or "imported": also the JSON document's key
-  std::string object;  ///< its name, or the file
+  std::string object;  ///< the segment's name, or the file
   bool from_file = false;
   bool json = false;
 };
 
-/// Reads, tells and holds a segment that others made, as the command line asks. Returns the exit
-/// status. Throws `error`: permission_denied, out_of_memory (the disk is full), system_error,
+/// Reads, prints and keeps open a segment of another process, as `arguments` specify. Returns the
+/// exit status. Throws `error`: permission_denied, out_of_memory (the disk is full), system_error,
 /// driver_error.
 [[nodiscard]] int use_opened(const segment& opened,
                              const use_arguments& arguments,

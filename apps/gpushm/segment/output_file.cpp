@@ -15,24 +15,25 @@ namespace gpushm::cli {
 
 namespace {
 
-// umask can only be read by setting it; nobody else makes files at this moment.
+// umask can only be read by setting it; no other thread creates files at this point.
 mode_t default_mode() {
   const mode_t mask = ::umask(0);
   ::umask(mask);
   return 0666 & ~mask;
 }
 
-/// No signal is handled while this lives. Distinct objects: safe, last made first destroyed.
-class signals_held_back {
+/// Blocks all signals of this thread for its lifetime. Objects must be destroyed in reverse order.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
+class blocked_signals {
  public:
-  signals_held_back() {
+  blocked_signals() {
     sigset_t all;
     sigfillset(&all);
     ::pthread_sigmask(SIG_BLOCK, &all, &before_);
   }
-  signals_held_back(const signals_held_back&) = delete;
-  signals_held_back& operator=(const signals_held_back&) = delete;
-  ~signals_held_back() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  blocked_signals(const blocked_signals&) = delete;
+  blocked_signals& operator=(const blocked_signals&) = delete;
+  ~blocked_signals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
  private:
   sigset_t before_{};
@@ -54,7 +55,7 @@ output_file::output_file(std::string path) : path_(std::move(path)) {
       return;
     }
     mode = status.st_mode & 0777U;
-    // A symbolic link stays a link: what it points to is replaced.
+    // A symbolic link is kept, and its target replaced.
     std::error_code failed;
     const auto real = std::filesystem::canonical(path_, failed);
     if (!failed) {
@@ -62,7 +63,7 @@ output_file::output_file(std::string path) : path_(std::move(path)) {
     }
   }
   std::string name = path_ + ".XXXXXX";
-  const signals_held_back no_gap;
+  const blocked_signals blocked;  // no signal between creating the file and guarding it
   fd_ = base::unique_fd(checked_file(
       "write file", path_, "mkostemp", [&] { return ::mkostemp(name.data(), O_CLOEXEC); }));
   temporary_ = name;

@@ -11,24 +11,23 @@
 
 namespace gpushm::cli {
 
-/// A file that appears under its name only when it is complete: written beside it, then renamed.
-/// Something that is there already and is no regular file (a pipe, /dev/null) is written to
-/// directly. A signal that ends the process removes it when it is not complete
-/// (`app::end_on_signals`).
+/// A file that appears at its path only when it is complete: a temporary file in the same directory
+/// is renamed. An existing file that is not a regular file (a pipe, /dev/null) is written directly.
+/// A signal that terminates the process removes an incomplete file (`app::end_on_signals`).
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class output_file {
  public:
   /// Throws `error` (permission_denied, system_error).
   explicit output_file(std::string path);
   output_file(const output_file&) = delete;
   output_file& operator=(const output_file&) = delete;
-  /// Without `commit`: nothing stays.
+  /// Removes the temporary file unless `commit` was called.
   ~output_file();
 
-  /// Throws `error` (out_of_memory when the disk is full, system_error).
+  /// Throws `error` (out_of_memory if the disk is full, system_error).
   void write(std::span<const std::byte> bytes);
-  /// Gives it its name. Errors as `write`.
+  /// Renames the file to its path. Throws as `write`.
   void commit();
 
  private:

@@ -7,10 +7,10 @@
 
 namespace gpushm::cli {
 
-/// A bar on standard error, drawn only on a terminal and only for work of more than a second; the
-/// line is cleared at the end.
+/// A progress bar on standard error, drawn only on a terminal and only after one second; the
+/// destructor clears the line.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class progress {
  public:
   progress(std::string what, std::uint64_t total_bytes);
@@ -29,7 +29,7 @@ class progress {
   bool drawn_ = false;
 };
 
-/// The line for `done` of `total` bytes after `seconds`, at most 79 columns.
+/// The line for `done_bytes` of `total_bytes` after `seconds`, at most 79 columns.
 [[nodiscard]] std::string progress_line(const std::string& what,
                                         std::uint64_t done_bytes,
                                         std::uint64_t total_bytes,

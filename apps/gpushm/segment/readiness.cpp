@@ -35,7 +35,7 @@ bool notify_service_manager(std::string_view state) noexcept {
   if (!socket) {
     return false;
   }
-  // The length counts: an abstract name ends where it says, not at a zero byte.
+  // An abstract name is delimited by the length, not by a zero byte.
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
   const auto sent = base::retry([&] {
     return ::sendto(socket.get(),

@@ -5,11 +5,11 @@
 
 namespace gpushm::cli {
 
-/// Sends `state` ("READY=1") to systemd, or whoever set $NOTIFY_SOCKET; nothing when it is not set.
-/// Does not block. False when it is set and nobody took the message.
+/// Sends `state` ("READY=1") to $NOTIFY_SOCKET, for instance systemd's. Does not block. Returns
+/// false if the variable is set and the message could not be delivered.
 [[nodiscard]] bool notify_service_manager(std::string_view state) noexcept;
 
-/// Writes a line feed to `fd` and closes it. Throws `errc::system_error`.
+/// Writes a line feed to `fd` and closes it. Throws `error` with `errc::system_error`.
 void notify_ready_fd(int fd);
 
 }  // namespace gpushm::cli

@@ -40,16 +40,16 @@ void start_log(const std::string& level) {
 }
 
 void check_domain(const std::string& domain) {
-  const bool sound = !domain.empty() && domain.size() <= 63 && domain[0] != '.' &&
+  const bool valid = !domain.empty() && domain.size() <= 63 && domain[0] != '.' &&
                      std::all_of(domain.begin(), domain.end(), [](unsigned char c) {
                        return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
                      });
-  if (!sound) {
+  if (!valid) {
     throw usage_error(errc::invalid_argument,
                       "serve",
                       domain,
-                      "not a name for a domain: it becomes a directory's name",
-                      "use up to 63 letters, digits, '-', '_' and '.', not beginning with '.'");
+                      "not a valid domain name: it is used as a directory name",
+                      "use up to 63 letters, digits, '-', '_' and '.', not starting with '.'");
   }
 }
 
@@ -57,7 +57,7 @@ std::string socket_path(const serve_arguments& arguments) {
   if (!arguments.broker.socket_path.empty()) {
     return arguments.broker.socket_path;
   }
-  // Where clients look first, so that one exported variable is enough for both sides.
+  // Clients use it first, so one exported variable configures both sides.
   const char* variable =
       std::getenv("GPUSHM_SOCKET");  // NOLINT(concurrency-mt-unsafe): never set here
   if (variable != nullptr && *variable != '\0') {
@@ -66,21 +66,21 @@ std::string socket_path(const serve_arguments& arguments) {
   return {};
 }
 
-// The directories of the default socket. A path that was asked for must have its directory: making
-// it might hide a volume that is not mounted yet.
+// Creates the directories of the default socket. The directory of an explicit path must exist:
+// creating it could hide a volume that is not mounted yet.
 std::string default_socket_path(const std::string& domain) {
   std::string path = "/run/gpushm";
   for (const std::string& part : {std::string(), std::string("/d"), "/" + domain}) {
     path += part;
     if (base::retry([&] { return ::mkdir(path.c_str(), 0755); }) == 0) {
-      ::chmod(path.c_str(), 0755);  // whatever the umask says
+      ::chmod(path.c_str(), 0755);  // regardless of the umask
     } else if (errno != EEXIST) {
       const int number = errno;
       throw error(base::errc_of_errno(number),
-                  "make directory",
+                  "create directory",
                   path,
                   "mkdir: " + base::errno_text(number),
-                  "run as root, or choose a place: gpushm serve --socket PATH");
+                  "run as root, or choose another path: gpushm serve --socket PATH");
     }
   }
   return path + "/socket";
@@ -93,8 +93,8 @@ void check_directory(const std::string& path) {
     throw error(errc::system_error,
                 "serve",
                 path,
-                "there is no directory " + directory.string(),
-                "make it first: mkdir -p " + directory.string());
+                "the directory " + directory.string() + " does not exist",
+                "create it: mkdir -p " + directory.string());
   }
 }
 
@@ -108,13 +108,13 @@ std::optional<gid_t> find_group(const std::string& group) {
     return number;
   }
   const struct group* entry =
-      ::getgrnam(group.c_str());  // NOLINT(concurrency-mt-unsafe): one thread yet
+      ::getgrnam(group.c_str());  // NOLINT(concurrency-mt-unsafe): still one thread
   if (entry == nullptr) {
     throw usage_error(errc::invalid_argument,
                       "serve --group",
                       group,
-                      "there is no such group",
-                      "see: getent group");
+                      "the group does not exist",
+                      "list the groups: getent group");
   }
   return entry->gr_gid;
 }
@@ -124,12 +124,12 @@ void check_ready_fd(const std::optional<int>& fd) {
     throw usage_error(errc::invalid_argument,
                       "serve --ready-fd",
                       std::to_string(*fd),
-                      "no such descriptor is open in this process",
+                      "the descriptor is not open in this process",
                       "open it for the child, for instance: gpushm serve --ready-fd 3 3>FIFO");
   }
 }
 
-// Never silent: what was to stay until removed is gone with this process.
+// Persistent segments are lost with this process, which must not happen silently.
 void report_lost(client& observer) {
   std::vector<segment_info> lost = observer.list();
   lost.erase(std::remove_if(
@@ -156,11 +156,11 @@ int run_serve(const serve_arguments& arguments) {
     options.socket_path = default_socket_path(options.domain);
   }
   check_directory(options.socket_path);
-  // This process is the broker's own, so its limit is too.
+  // The process runs nothing else, so the broker may raise its limit.
   options.raise_descriptor_limit = true;
-  // One connection more: the one below, which sees at the end what is lost.
+  // For `observer` below.
   ++options.limits.max_connections;
-  // A reader of our output that goes away must not end the broker.
+  // A closed standard output must not terminate the broker.
   ::signal(SIGPIPE, SIG_IGN);
   start_log(arguments.log_level);
   const app::stop_signal stop;
@@ -175,7 +175,7 @@ int run_serve(const serve_arguments& arguments) {
     notify_ready_fd(*arguments.ready_fd);
   }
   if (!notify_service_manager("READY=1")) {
-    spdlog::warn("nobody takes messages at NOTIFY_SOCKET");
+    spdlog::warn("cannot send readiness to NOTIFY_SOCKET");
   }
   while (!stop.wait(std::chrono::hours(1))) {
   }

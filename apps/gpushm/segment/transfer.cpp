@@ -21,7 +21,7 @@ std::size_t block_at(std::uint64_t offset, std::uint64_t total) {
   return static_cast<std::size_t>(std::min<std::uint64_t>(block_bytes, total - offset));
 }
 
-// Up to the end of `block`, or of the file. Returns what was read.
+// Reads up to the end of `block` or of the file. Returns the number of bytes read.
 std::size_t read_block(int fd, std::span<std::byte> block, const std::string& path) {
   std::size_t used = 0;
   while (used < block.size()) {
@@ -48,14 +48,14 @@ input_file open_input(const std::string& path) {
     throw error(errc::invalid_argument,
                 "read file",
                 path,
-                "not a regular file, so its size is not known in advance",
+                "not a regular file, so its size is unknown",
                 "copy it to a file first");
   }
   if (status.st_size == 0) {
     throw error(errc::invalid_argument,
                 "read file",
                 path,
-                "the file is empty, and a segment has at least one byte",
+                "the file is empty, but a segment has at least one byte",
                 "give a file with contents, or --size");
   }
   return {std::move(fd), static_cast<std::uint64_t>(status.st_size)};
@@ -74,8 +74,8 @@ void load(segment& target, int fd, const std::string& path, const std::function<
       throw error(errc::system_error,
                   "read file",
                   path,
-                  "it became shorter while it was read",
-                  "try again when nobody writes to it");
+                  "the file became shorter while it was read",
+                  "try again when no process writes to it");
     }
     target.write(offset, block);
     offset += block.size();

@@ -11,25 +11,25 @@
 
 namespace gpushm::cli {
 
-/// Fills the whole segment from `fd`, a file of exactly that size; `check`, when given, is called
-/// for every block and may throw. Throws `error`: system_error (the file changed meanwhile),
-/// driver_error.
+/// Fills the whole segment from `fd`, a file of its size. `check`, if given, is called before each
+/// block and may throw. Throws `error`: system_error (the file became shorter), driver_error.
 void load(segment& target,
           int fd,
           const std::string& path,
           const std::function<void()>& check = {});
 
-/// Hands every byte of `source` to `take`, in order and in blocks.
+/// Passes all bytes of `source` to `take`, in order and in blocks.
 void for_each_block(const segment& source,
                     const std::string& what,
                     const std::function<void(std::span<const std::byte>)>& take);
 
-/// A regular file that is to be loaded, and its size. Throws `error`: permission_denied,
-/// system_error, invalid_argument (no regular file, or an empty one).
+/// A regular file to load.
 struct input_file {
   base::unique_fd fd;
   std::uint64_t size_bytes = 0;
 };
+/// Throws `error`: permission_denied, system_error, invalid_argument (not a regular file, or
+/// empty).
 [[nodiscard]] input_file open_input(const std::string& path);
 
 }  // namespace gpushm::cli

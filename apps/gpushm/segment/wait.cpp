@@ -15,7 +15,7 @@ namespace {
 using clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// Nothing when there is no such published segment.
+// Empty if no such segment is published.
 std::optional<segment_info> published(client& broker, const std::string& name) {
   try {
     segment_info info = broker.stat(name);
@@ -41,9 +41,9 @@ int report(const wait_arguments& arguments, const std::optional<segment_info>& i
   throw error(errc::timed_out,
               "wait for",
               arguments.name,
-              (arguments.removed ? "it was not removed within " : "nobody published it within ") +
+              (arguments.removed ? "it was not removed within " : "it was not published within ") +
                   app::duration_text(arguments.timeout),
-              "give a longer --timeout, or look at what there is: gpushm ls");
+              "give a longer --timeout, or list the segments: gpushm ls");
 }
 
 }  // namespace
@@ -51,9 +51,9 @@ int report(const wait_arguments& arguments, const std::optional<segment_info>& i
 int run_wait(const wait_arguments& arguments) {
   const auto end = clock::now() + arguments.timeout;
   client broker = connect(arguments.connection, arguments.timeout);
-  // Subscribed before asking, so that nothing falls between the two.
+  // Subscribed before the query, so that no change is missed between the two.
   subscription events = broker.subscribe(arguments.name);
-  bool gone = false;
+  bool was_lost = false;
   for (;;) {
     try {
       const auto info = published(broker, arguments.name);
@@ -65,24 +65,24 @@ int run_wait(const wait_arguments& arguments) {
         if (left.count() <= 0) {
           time_out(arguments);
         }
-        const auto seen = events.next(left);
-        // Any event of the name, or a gap in the events: ask how things are now.
-        again = seen && (seen->kind == event_kind::resync || seen->name == arguments.name);
+        const auto event = events.next(left);
+        // Any event of the name, or lost events: query again.
+        again = event && (event->kind == event_kind::resync || event->name == arguments.name);
       }
     } catch (const error& failure) {
       const bool lost = failure.code() == errc::broker_gone ||
-                        (gone && failure.code() == errc::broker_unreachable);
+                        (was_lost && failure.code() == errc::broker_unreachable);
       if (!lost) {
         throw;
       }
       if (clock::now() >= end) {
         throw;
       }
-      if (!gone) {
-        note(std::string(failure.what()) + "; waiting for it to come back");
-        gone = true;
+      if (!was_lost) {
+        note(std::string(failure.what()) + "; waiting for it to restart");
+        was_lost = true;
       }
-      // A new broker announces itself to nobody: it can only be tried again.
+      // A new broker sends no notification, so retry.
       base::pause_before_retry(milliseconds(50));
     }
   }
