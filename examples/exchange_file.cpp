@@ -46,7 +46,7 @@ int export_to(const std::string& file) {
       return 0;
     }
   }
-  std::fputs("exchange_file: nobody imported the memory and was done with it\n", stderr);
+  std::fputs("exchange_file: no process imported and released the memory within 60 s\n", stderr);
   return 1;
 }  // removes the file and its socket
 

@@ -53,7 +53,7 @@ void wait_until(const char* what, Predicate&& predicate) {
   const auto deadline = std::chrono::steady_clock::now() + 60s;
   while (!predicate()) {
     if (std::chrono::steady_clock::now() > deadline) {
-      throw std::runtime_error(std::string("waited 60 s for ") + what);
+      throw std::runtime_error(std::string("timed out after 60 s waiting for ") + what);
     }
     std::this_thread::sleep_for(1ms);
   }
@@ -81,7 +81,7 @@ class mapped_mailbox {
 int export_as(const char* name) {
   const auto tensor = cuda_memory::try_allocate(size_bytes);
   if (!tensor) {
-    std::fputs("exchange_posix_shm: this way is for GPU memory, and there is no GPU\n", stderr);
+    std::fputs("exchange_posix_shm: this example needs a GPU\n", stderr);
     return 1;
   }
   tensor->fill(value);  // complete before the ticket is published
@@ -90,7 +90,7 @@ int export_as(const char* name) {
   ::shm_unlink(name);
   const int fd = ::shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
   if (fd < 0 || ::ftruncate(fd, sizeof(mailbox)) != 0) {
-    throw std::runtime_error(std::string("cannot make shared memory ") + name);
+    throw std::runtime_error(std::string("cannot create shared memory ") + name);
   }
   const mapped_mailbox box(fd);  // zero: empty
 
@@ -108,7 +108,7 @@ int export_as(const char* name) {
 }
 
 int import_as(const char* name) {
-  // Reopened each time: a living exporter replaces the object of a dead one.
+  // Reopened each time: a live exporter replaces the object of a dead one.
   std::optional<mapped_mailbox> box;
   wait_until("the exporter's ticket", [&] {
     const int fd = ::shm_open(name, O_RDWR, 0);
@@ -122,7 +122,7 @@ int import_as(const char* name) {
   });
   const std::size_t length = (*box)->length;
   if (length > (*box)->ticket.size()) {
-    throw std::runtime_error("this is no ticket");
+    throw std::runtime_error("not a ticket");
   }
   const std::vector<std::byte> ticket((*box)->ticket.begin(),
                                       (*box)->ticket.begin() + static_cast<long>(length));

@@ -54,7 +54,7 @@ class peer {
     std::uint32_t other_length = 0;
     receive(std::as_writable_bytes(std::span(&other_length, 1)));
     if (other_length > 4096) {
-      throw std::runtime_error("this is no ticket");
+      throw std::runtime_error("not a ticket");
     }
     std::vector<std::byte> other(other_length);
     receive(other);
@@ -87,7 +87,7 @@ class peer {
     ::close(listener);
     ::unlink(path.c_str());
     if (connected < 0) {
-      throw std::runtime_error("rank 1 did not come");
+      throw std::runtime_error("rank 1 did not connect within 60 s");
     }
     return connected;
   }
@@ -103,14 +103,14 @@ class peer {
       ::close(fd);
       std::this_thread::sleep_for(5ms);
     }
-    throw std::runtime_error("rank 0 did not come");
+    throw std::runtime_error("rank 0 did not accept a connection within 60 s");
   }
 
   void send(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
       const auto count = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
       if (count <= 0) {
-        throw std::runtime_error("the other rank is gone");
+        throw std::runtime_error("the other rank disconnected or did not respond within 60 s");
       }
       bytes = bytes.subspan(static_cast<std::size_t>(count));
     }
@@ -119,7 +119,7 @@ class peer {
     while (!bytes.empty()) {
       const auto count = ::recv(fd_, bytes.data(), bytes.size(), 0);
       if (count <= 0) {
-        throw std::runtime_error("the other rank is gone");
+        throw std::runtime_error("the other rank disconnected or did not respond within 60 s");
       }
       bytes = bytes.subspan(static_cast<std::size_t>(count));
     }
@@ -135,7 +135,7 @@ unsigned char value_of(int rank) {
 int run(int rank, const std::string& path) {
   const auto own = cuda_memory::try_allocate(size_bytes);
   if (!own) {
-    std::fputs("exchange_ranks: this way is for GPU memory, and there is no GPU\n", stderr);
+    std::fputs("exchange_ranks: this example needs a GPU\n", stderr);
     return 1;
   }
   own->fill(value_of(rank));  // complete before the other rank can read

@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
         return 0;
       }
     }
-    std::fputs("in_process: nobody opened and released the segment\n", stderr);
+    std::fputs("in_process: no process opened and released the segment within 10 s\n", stderr);
   } catch (const gpushm::error& failure) {
     std::fprintf(stderr, "in_process: %s\n", failure.what());
   }

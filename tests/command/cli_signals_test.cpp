@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is left of a command that a signal ends, and that it does end, also as PID 1.
+// Signals terminate a command, also as PID 1, and it leaves no partial file.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class cli_signals : public ::testing::TestWithParam<int> {
   cli_signals() { fs::create_directory(out_directory()); }
 
   [[nodiscard]] std::string out_directory() const { return cli_.directory() / "out"; }
-  [[nodiscard]] std::vector<std::string> left() const {
+  [[nodiscard]] std::vector<std::string> remaining() const {
     std::vector<std::string> names;
     for (const auto& each : fs::directory_iterator(out_directory())) {
       names.push_back(each.path().filename());
@@ -41,36 +41,36 @@ class cli_signals : public ::testing::TestWithParam<int> {
     return names;
   }
   void create(const std::string& name, const std::string& size) const {
-    const auto made = cli_.run({"create",
-                                name,
-                                "--size",
-                                size,
-                                "--fill",
-                                "7",
-                                "--device",
-                                "host",
-                                "--lifetime",
-                                "persistent"});
-    ASSERT_EQ(made.status, exited(0)) << made.err;
+    const auto created = cli_.run({"create",
+                                   name,
+                                   "--size",
+                                   size,
+                                   "--fill",
+                                   "7",
+                                   "--device",
+                                   "host",
+                                   "--lifetime",
+                                   "persistent"});
+    ASSERT_EQ(created.status, exited(0)) << created.err;
   }
 
   cli cli_;
 };
 
-TEST_P(cli_signals, leaves_no_unfinished_file) {
+TEST_P(cli_signals, leave_no_partial_file) {
   const auto broker = cli_.serve();
   create("large", "256MiB");
-  // Against a copy that is complete before the signal: again, then.
+  // Repeated if the copy is complete before the signal.
   for (int attempt = 0; attempt < 10; ++attempt) {
     auto copy = cli_.start({"open", "large", "--out", out_directory() + "/file"});
-    ASSERT_TRUE(eventually([&] { return !left().empty(); }, seconds(30)));
+    ASSERT_TRUE(eventually([&] { return !remaining().empty(); }, seconds(30)));
     copy.kill(SIGSTOP);
-    const bool unfinished = !left().empty() && left().front() != "file";
+    const bool unfinished = !remaining().empty() && remaining().front() != "file";
     copy.kill(GetParam());
     copy.kill(SIGCONT);
     const auto status = copy.wait_exit(seconds(30));
     if (unfinished && status == killed_by(GetParam())) {
-      EXPECT_THAT(left(), IsEmpty());
+      EXPECT_THAT(remaining(), IsEmpty());
       return;
     }
     fs::remove_all(out_directory());
@@ -79,22 +79,22 @@ TEST_P(cli_signals, leaves_no_unfinished_file) {
   FAIL() << "no copy was interrupted";
 }
 
-TEST_P(cli_signals, a_held_copy_is_not_finished_after_the_signal) {
+TEST_P(cli_signals, held_copy_is_not_completed_after_signal) {
   const auto broker = cli_.serve();
   create("large", "256MiB");
   if (GetParam() == SIGPIPE) {
-    GTEST_SKIP() << "nothing is written to a pipe before the copy is complete";
+    GTEST_SKIP() << "no output to a pipe before the copy is complete";
   }
   for (int attempt = 0; attempt < 10; ++attempt) {
     auto copy = cli_.start({"open", "large", "--out", out_directory() + "/file", "--hold"});
-    ASSERT_TRUE(eventually([&] { return !left().empty(); }, seconds(30)));
+    ASSERT_TRUE(eventually([&] { return !remaining().empty(); }, seconds(30)));
     copy.kill(SIGSTOP);
-    const bool unfinished = !left().empty() && left().front() != "file";
+    const bool unfinished = !remaining().empty() && remaining().front() != "file";
     copy.kill(GetParam());
     copy.kill(SIGCONT);
     const auto status = copy.wait_exit(seconds(30));
     if (unfinished && status == exited(1)) {
-      EXPECT_THAT(left(), IsEmpty());
+      EXPECT_THAT(remaining(), IsEmpty());
       EXPECT_THAT(copy.output().everything(),
                   ::testing::HasSubstr("interrupted by a signal before it was complete"));
       return;
@@ -114,19 +114,19 @@ INSTANTIATE_TEST_SUITE_P(all,
 
 using cli_limits = cli_signals;
 
-TEST_F(cli_limits, a_file_that_may_not_grow_so_large_leaves_nothing) {
+TEST_F(cli_limits, file_size_limit_leaves_no_partial_file) {
   const auto broker = cli_.serve();
   create("large", "4MiB");
   auto command = cli_.command({"open", "large", "--out", out_directory() + "/file"});
   command.argv.insert(command.argv.begin(), {"sh", "-c", "ulimit -f 1024 && exec \"$@\"", "sh"});
   auto copy = child::start(command);
   EXPECT_EQ(copy.wait_exit(seconds(30)), killed_by(SIGXFSZ));
-  EXPECT_THAT(left(), IsEmpty());
+  EXPECT_THAT(remaining(), IsEmpty());
 }
 
 // ---- PID 1 of a container ----
 
-/// The only child of `parent`; 0 while there is none.
+/// The only child of `parent`; 0 if it has none yet.
 pid_t child_of(pid_t parent) {
   const std::string id = std::to_string(parent);
   std::ifstream file("/proc/" + id + "/task/" + id + "/children");
@@ -136,8 +136,8 @@ pid_t child_of(pid_t parent) {
 }
 
 std::string program_of(pid_t pid) {
-  std::error_code none;
-  return fs::read_symlink("/proc/" + std::to_string(pid) + "/exe", none).filename();
+  std::error_code ignored;
+  return fs::read_symlink("/proc/" + std::to_string(pid) + "/exe", ignored).filename();
 }
 
 bool handles(pid_t pid, int signal) {
@@ -153,7 +153,7 @@ bool handles(pid_t pid, int signal) {
 
 class cli_pid_1 : public cli_signals {};
 
-TEST_P(cli_pid_1, every_command_that_waits_ends_at_once) {
+TEST_P(cli_pid_1, waiting_commands_exit_immediately) {
   const std::vector<std::vector<std::string>> waiting{
       {"wait", "never", "--timeout", "300s"},
       {"open", "never", "--wait", "300s"},
@@ -163,11 +163,11 @@ TEST_P(cli_pid_1, every_command_that_waits_ends_at_once) {
   const auto broker = cli_.serve();
   for (const auto& arguments : waiting) {
     auto command = cli_.command(arguments);
-    std::vector<std::string> alone{"unshare", "--pid", "--fork", "--kill-child"};
+    std::vector<std::string> unshare{"unshare", "--pid", "--fork", "--kill-child"};
     if (::geteuid() != 0) {
-      alone.insert(alone.end(), {"--user", "--map-root-user"});
+      unshare.insert(unshare.end(), {"--user", "--map-root-user"});
     }
-    command.argv.insert(command.argv.begin(), alone.begin(), alone.end());
+    command.argv.insert(command.argv.begin(), unshare.begin(), unshare.end());
     auto parent = child::start(command);
     pid_t pid_1 = 0;
     const bool started = eventually(
@@ -177,15 +177,15 @@ TEST_P(cli_pid_1, every_command_that_waits_ends_at_once) {
         },
         seconds(20));
     if (!parent.running()) {
-      GTEST_SKIP() << "no PID namespaces here: " << parent.output().everything();
+      GTEST_SKIP() << "cannot create PID namespaces: " << parent.output().everything();
     }
     ASSERT_TRUE(started) << arguments.front();
-    // The kernel drops what PID 1 does not handle, so a signal before `main` is lost.
+    // The kernel drops signals that PID 1 does not handle, so a signal before `main` is lost.
     ASSERT_TRUE(eventually([&] { return handles(pid_1, GetParam()); }, seconds(20)))
         << arguments.front();
     ::kill(pid_1, GetParam());
     if (gpushm::base::under_thread_sanitizer) {
-      // It loses one in some thousand that come while a program starts.
+      // ThreadSanitizer loses about one in a thousand signals during program start.
       static_cast<void>(eventually(
           [&] {
             ::kill(pid_1, GetParam());

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command's segments: creating, opening, listing, waiting, removing, with right and wrong
-// input.
+// The commands that create, open, list, await and remove segments, with valid and invalid input.
 
 #include "testing/broker_process/cli.hpp"
 
@@ -42,7 +41,7 @@ std::set<std::string> keys(const json& object) {
   return names;
 }
 
-/// One JSON document on one line, and nothing else.
+/// Parses output that must be one JSON document on one line.
 json document_of(const run_result& result) {
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1) << result.out;
   return json::parse(result.out);
@@ -51,17 +50,17 @@ json document_of(const run_result& result) {
 class cli_test : public ::testing::Test {
  protected:
   void create(const std::string& name, const std::string& size, const std::string& fill = "7") {
-    const auto made = cli_.run({"create",
-                                name,
-                                "--size",
-                                size,
-                                "--fill",
-                                fill,
-                                "--device",
-                                "host",
-                                "--lifetime",
-                                "persistent"});
-    ASSERT_EQ(made.status, exited(0)) << made.err;
+    const auto created = cli_.run({"create",
+                                   name,
+                                   "--size",
+                                   size,
+                                   "--fill",
+                                   fill,
+                                   "--device",
+                                   "host",
+                                   "--lifetime",
+                                   "persistent"});
+    ASSERT_EQ(created.status, exited(0)) << created.err;
   }
   [[nodiscard]] std::size_t listed() const {
     return document_of(cli_.run({"ls", "--json"})).at("segments").size();
@@ -70,9 +69,9 @@ class cli_test : public ::testing::Test {
   cli cli_;
 };
 
-// ---- wrong usage ----
+// ---- usage errors ----
 
-TEST_F(cli_test, wrong_usage_exits_with_2_says_why_and_prints_nothing) {
+TEST_F(cli_test, usage_error_exits_with_2_and_prints_nothing) {
   const std::vector<std::vector<std::string>> wrong{
       {"nosuch"},
       {"create"},
@@ -82,7 +81,7 @@ TEST_F(cli_test, wrong_usage_exits_with_2_says_why_and_prints_nothing) {
       {"create", "a", "--size", "1", "--fill", "x", "--hold"},
       {"create", "a", "--size", "1", "--lifetime", "eternal"},
       {"create", "a", "--size", "1", "--hold", "--until-released"},
-      {"create", "a", "--size", "1", "--device", "host"},  // leased, and nothing holds it
+      {"create", "a", "--size", "1", "--device", "host"},  // leased, but not held
       {"open"},
       {"open", "a", "--wait", "soon"},
       {"open", "a", "--access", "w"},
@@ -108,7 +107,7 @@ TEST_F(cli_test, wrong_usage_exits_with_2_says_why_and_prints_nothing) {
   EXPECT_EQ(listed(), 0U);
 }
 
-TEST_F(cli_test, sizes_that_are_none_are_refused_by_name) {
+TEST_F(cli_test, invalid_size_is_refused_with_option_name) {
   const auto broker = cli_.serve();
   for (const char* size :
        {"", "12q", "-1", "1.5.5GiB", "GiB", "0x10", "1 2", "1.3B", "18446744073709551616", "1e9"}) {
@@ -146,7 +145,7 @@ TEST_F(cli_test, help_and_version_succeed) {
 
 // ---- errors ----
 
-TEST_F(cli_test, every_error_has_a_code_a_cause_and_a_next_step) {
+TEST_F(cli_test, error_has_code_cause_and_next_step) {
   const auto no_broker = cli_.run({"ls", "--json"});
   EXPECT_EQ(no_broker.status, exited(1));
   EXPECT_EQ(document_of(no_broker).at("error").at("code"), "broker_unreachable");
@@ -183,7 +182,7 @@ TEST_F(cli_test, every_error_has_a_code_a_cause_and_a_next_step) {
   EXPECT_EQ(listed(), 1U);
 }
 
-TEST_F(cli_test, a_misspelt_name_is_answered_with_the_nearest_one) {
+TEST_F(cli_test, misspelt_name_gets_near_match) {
   const auto broker = cli_.serve();
   create("models/llama", "4096");
   create("other", "4096");
@@ -205,7 +204,7 @@ TEST_F(cli_test, a_misspelt_name_is_answered_with_the_nearest_one) {
   EXPECT_EQ(listed(), 2U);
 }
 
-TEST_F(cli_test, what_is_no_regular_file_was_not_exported) {
+TEST_F(cli_test, import_of_special_file_is_refused) {
   for (const std::string& path : {std::string("/dev/null"), cli_.directory().path()}) {
     const auto result = cli_.run({"import", "--file", path, "--timeout", "60s", "--json"});
     EXPECT_EQ(result.status, exited(1));
@@ -217,7 +216,7 @@ TEST_F(cli_test, what_is_no_regular_file_was_not_exported) {
   }
 }
 
-TEST_F(cli_test, removing_several_removes_what_is_there_and_tells_the_rest) {
+TEST_F(cli_test, rm_removes_existing_and_reports_missing) {
   const auto broker = cli_.serve();
   create("one", "4096");
   create("two", "4096");
@@ -229,7 +228,7 @@ TEST_F(cli_test, removing_several_removes_what_is_there_and_tells_the_rest) {
   EXPECT_EQ(listed(), 0U);
 }
 
-TEST_F(cli_test, what_a_process_that_lives_on_has_left_is_shown_and_can_be_given_up) {
+TEST_F(cli_test, pending_fence_is_shown_and_can_be_released) {
   const auto broker = cli_.serve();
   create("one", "4096");
   const auto refused = cli_.run({"release", "--unfenced", "one", "missing", "--json"});
@@ -257,34 +256,34 @@ TEST_F(cli_test, what_a_process_that_lives_on_has_left_is_shown_and_can_be_given
                   "ending +1 lease of pid [0-9]+, disconnected without a goodbye [0-9]+ "
                   "ms ago; waiting for the end of the process\n"));
   EXPECT_THAT(cli_.run({"ls"}).out, ::testing::HasSubstr(" ending "));
-  const auto given_up = cli_.run({"release", "--unfenced", "kv"});
-  EXPECT_EQ(given_up.status, exited(0)) << given_up.err;
-  EXPECT_EQ(given_up.out, "released \"kv\"\n");
+  const auto released = cli_.run({"release", "--unfenced", "kv"});
+  EXPECT_EQ(released.status, exited(0)) << released.err;
+  EXPECT_EQ(released.out, "released \"kv\"\n");
   EXPECT_EQ(listed(), 1U);
 }
 
 // ---- contents ----
 
-TEST_F(cli_test, a_file_goes_in_and_comes_out_byte_for_byte) {
+TEST_F(cli_test, file_contents_are_preserved) {
   const auto broker = cli_.serve();
   std::mt19937 random(3);  // NOLINT(cert-msc51-cpp): the same file in every run
   std::string contents(1'000'003, '\0');
   std::generate(contents.begin(), contents.end(), [&] { return static_cast<char>(random()); });
   const auto& directory = cli_.directory();
   std::ofstream(directory / "in", std::ios::binary) << contents;
-  const auto made = cli_.run({"create",
-                              "file",
-                              "--from",
-                              directory / "in",
-                              "--device",
-                              "host",
-                              "--lifetime",
-                              "persistent",
-                              "--json"});
-  ASSERT_EQ(made.status, exited(0)) << made.err;
-  EXPECT_EQ(document_of(made).at("created").at("size_bytes"), contents.size());
+  const auto created = cli_.run({"create",
+                                 "file",
+                                 "--from",
+                                 directory / "in",
+                                 "--device",
+                                 "host",
+                                 "--lifetime",
+                                 "persistent",
+                                 "--json"});
+  ASSERT_EQ(created.status, exited(0)) << created.err;
+  EXPECT_EQ(document_of(created).at("created").at("size_bytes"), contents.size());
 
-  // Something longer is there already: exactly the segment's bytes must be left.
+  // A longer file exists: afterwards it must contain exactly the segment's bytes.
   std::ofstream(directory / "out", std::ios::binary) << std::string(2'000'000, 'x');
   const auto opened =
       cli_.run({"open", "file", "--out", directory / "out", "--checksum", "--json"});
@@ -293,7 +292,7 @@ TEST_F(cli_test, a_file_goes_in_and_comes_out_byte_for_byte) {
   EXPECT_EQ(document_of(opened).at("opened").at("crc32c"), crc32c_text(contents));
 }
 
-TEST_F(cli_test, files_that_cannot_be_read_or_written_are_told_and_leave_nothing) {
+TEST_F(cli_test, inaccessible_file_is_reported_and_leaves_nothing) {
   const auto broker = cli_.serve();
   create("small", "4096");
   const auto read = cli_.run({"create",
@@ -323,7 +322,7 @@ TEST_F(cli_test, files_that_cannot_be_read_or_written_are_told_and_leave_nothing
   EXPECT_EQ(listed(), 1U);
 }
 
-TEST_F(cli_test, every_fill_is_what_is_read) {
+TEST_F(cli_test, fill_byte_is_read_back) {
   const auto broker = cli_.serve();
   create("decimal", "1000", "42");
   create("hexadecimal", "1000", "0xff");
@@ -334,9 +333,9 @@ TEST_F(cli_test, every_fill_is_what_is_read) {
   EXPECT_EQ(sum("hexadecimal"), crc32c_text(std::string(1000, '\xff')));
 }
 
-// ---- any order ----
+// ---- start order and lifetime ----
 
-TEST_F(cli_test, a_consumer_may_start_before_the_broker_and_the_producer) {
+TEST_F(cli_test, consumer_may_start_before_broker_and_producer) {
   auto consumer = cli_.start(
       {"open", "late", "--wait", "60s", "--connect-timeout", "60s", "--checksum", "--json"});
   auto waiter = cli_.start({"wait", "late", "--timeout", "60s", "--connect-timeout", "60s"});
@@ -349,7 +348,7 @@ TEST_F(cli_test, a_consumer_may_start_before_the_broker_and_the_producer) {
   EXPECT_EQ(opened.at("crc32c"), crc32c_text(std::string(65'536, 9)));
 }
 
-TEST_F(cli_test, a_held_segment_goes_with_its_holder) {
+TEST_F(cli_test, held_segment_is_freed_with_its_holder) {
   const auto broker = cli_.serve();
   auto holder = cli_.start({"create", "held", "--size", "4096", "--device", "host", "--hold"});
   holder.wait_for_line("^created \"held\"", seconds(20));
@@ -373,7 +372,7 @@ TEST_F(cli_test, until_released_ends_with_the_last_consumer) {
   EXPECT_EQ(listed(), 0U);
 }
 
-TEST_F(cli_test, until_released_gives_up_in_time) {
+TEST_F(cli_test, until_released_times_out) {
   const auto broker = cli_.serve();
   const auto result = cli_.run({"create",
                                 "once",
@@ -388,7 +387,7 @@ TEST_F(cli_test, until_released_gives_up_in_time) {
   EXPECT_THAT(result.err, HasSubstr("no process opened it"));
 }
 
-TEST_F(cli_test, waiting_for_a_removal_ends_with_it) {
+TEST_F(cli_test, wait_removed_returns_after_removal) {
   const auto broker = cli_.serve();
   create("temporary", "4096");
   auto waiter = cli_.start({"wait", "temporary", "--removed", "--timeout", "60s", "--json"});
@@ -397,9 +396,9 @@ TEST_F(cli_test, waiting_for_a_removal_ends_with_it) {
   EXPECT_EQ(json::parse(waiter.text(stream::out)).at("removed"), "temporary");
 }
 
-// ---- machine-readable ----
+// ---- JSON ----
 
-TEST_F(cli_test, json_documents_have_exactly_their_documented_fields) {
+TEST_F(cli_test, json_has_exactly_documented_fields) {
   const auto broker = cli_.serve();
   const std::set<std::string> info{"name",
                                    "generation",
@@ -464,7 +463,7 @@ TEST_F(cli_test, json_documents_have_exactly_their_documented_fields) {
   EXPECT_EQ(document_of(cli_.run({"stat", "shape", "--json"})), (json{{"segment", entry}}));
 }
 
-TEST_F(cli_test, automatic_devices_say_when_it_is_the_host) {
+TEST_F(cli_test, automatic_device_reports_host) {
   const auto broker = cli_.serve();
   const auto result =
       cli_.run({"create", "auto", "--size", "4096", "--lifetime", "persistent", "--json"});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `gpushm k8s lint` as people and scripts run it.
+// `gpushm k8s lint` as a program: output, JSON, exit status.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ class k8s_lint_cli : public ::testing::Test {
   std::string good_ = write("good.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n");
 };
 
-TEST_F(k8s_lint_cli, findings_are_told_and_fail) {
+TEST_F(k8s_lint_cli, findings_are_printed_and_fail) {
   const auto ran = run({"lint", bad_});
   EXPECT_EQ(ran.status, exited(1));
   EXPECT_EQ(ran.out,
@@ -51,13 +51,13 @@ TEST_F(k8s_lint_cli, findings_are_told_and_fail) {
   EXPECT_THAT(ran.err, IsEmpty());
 }
 
-TEST_F(k8s_lint_cli, nothing_found_is_success) {
+TEST_F(k8s_lint_cli, no_findings_is_success) {
   const auto ran = run({"lint", good_});
   EXPECT_EQ(ran.status, exited(0));
   EXPECT_EQ(ran.out, "1 object, 1 workload: 0 findings\n");
 }
 
-TEST_F(k8s_lint_cli, scripts_get_json) {
+TEST_F(k8s_lint_cli, json_output) {
   const auto ran = run({"lint", "--json", bad_, good_});
   EXPECT_EQ(ran.status, exited(1));
   const json document = json::parse(ran.out);
@@ -69,7 +69,7 @@ TEST_F(k8s_lint_cli, scripts_get_json) {
   EXPECT_EQ(found.at("write"), json::array({"hostIPC: false"}));
 }
 
-TEST_F(k8s_lint_cli, standard_input_is_a_file_too) {
+TEST_F(k8s_lint_cli, dash_reads_standard_input) {
   auto child = gpushm_testing::child::start(
       {.argv = {gpushm_testing::own_program("gpushm"), "k8s", "lint", "-"}});
   child.write("apiVersion: v1\nkind: Pod\nspec: {hostPID: true}\n");
@@ -79,7 +79,7 @@ TEST_F(k8s_lint_cli, standard_input_is_a_file_too) {
               ::testing::StartsWith("-:3:8: Pod without a name: "));
 }
 
-TEST_F(k8s_lint_cli, what_cannot_be_read_is_told) {
+TEST_F(k8s_lint_cli, unreadable_file_is_reported) {
   const std::string missing = directory_ / "missing";
   const auto ran = run({"lint", missing});
   EXPECT_EQ(ran.status, exited(1));
@@ -91,7 +91,7 @@ TEST_F(k8s_lint_cli, what_cannot_be_read_is_told) {
   EXPECT_THAT(large.err, HasSubstr("it has more than 4 MiB (give its documents in several files)"));
 }
 
-TEST_F(k8s_lint_cli, wrong_usage_exits_with_2) {
+TEST_F(k8s_lint_cli, usage_error_exits_with_2) {
   EXPECT_EQ(run({}).status, exited(2));
   EXPECT_EQ(run({"lint"}).status, exited(2));
   const auto ran = run({"lnt", good_});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each rule of `gpushm k8s lint` with a manifest that it finds fault with and one that it does not;
-// kinds and forms of manifests; the examples of this project.
+// Each rule of `gpushm k8s lint` with a manifest that violates it and one that does not; kinds and
+// forms of manifests; the examples of this project.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ std::set<std::string> rules_of(const std::vector<finding>& found) {
   return rules;
 }
 
-/// `text` with every "FROM" replaced.
+/// `text` with every `from` replaced by `to`.
 std::string with(std::string text, const std::string& from, const std::string& to) {
   for (std::size_t at = text.find(from); at != std::string::npos;
        at = text.find(from, at + to.size())) {
@@ -50,7 +50,7 @@ std::string with(std::string text, const std::string& from, const std::string& t
   return text;
 }
 
-/// A pod that nothing is wrong with; parts to be put in have names in <>.
+/// A pod without findings; <NAME> marks the parts to insert.
 constexpr const char* good_pod = R"(apiVersion: v1
 kind: Pod
 metadata:
@@ -87,7 +87,7 @@ std::string pod(const parts& of) {
   return with(text, "<context>", of.context);
 }
 
-TEST(k8s_lint, a_pod_with_nothing_too_much_passes) {
+TEST(k8s_lint, minimal_pod_passes) {
   EXPECT_THAT(linted(pod({})), IsEmpty());
   EXPECT_THAT(linted(pod({.resources = "nvidia.com/gpu: 1, gpushm.dev/share: 1"})), IsEmpty());
 }
@@ -103,7 +103,7 @@ void PrintTo(const rule_case& of, std::ostream* to) {
 
 class k8s_rule : public ::testing::TestWithParam<rule_case> {};
 
-TEST_P(k8s_rule, finds_what_it_is_for_and_nothing_else) {
+TEST_P(k8s_rule, reports_only_its_violation) {
   const auto found = linted(GetParam().bad);
   EXPECT_THAT(rules_of(found), ElementsAre(GetParam().rule));
   ASSERT_THAT(found, Not(IsEmpty()));
@@ -174,7 +174,7 @@ std::string claim(const std::string& classes) {
 std::vector<rule_case> pair_cases() {
   const std::string pool = "nvidia.com/gpu: 1, gpushm.dev/share: 1";
   const std::string replicas = "nvidia.com/gpu.shared: 1, gpushm.dev/share: 1";
-  const std::string own = "gpushm.dev/gpu-0: 1, gpushm.dev/share: 1";
+  const std::string one_gpu = "gpushm.dev/gpu-0: 1, gpushm.dev/share: 1";
   const std::string follows =
       "affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: "
       "kubernetes.io/hostname, labelSelector: {matchLabels: {pair: a}}}]}}";
@@ -191,7 +191,7 @@ std::vector<rule_case> pair_cases() {
   return {
       {"gpu-not-promised",
        pair({.resources = pool}, {.name = "b", .pod = follows, .resources = pool}),
-       pair({.resources = own}, {.name = "b", .pod = follows, .resources = own})},
+       pair({.resources = one_gpu}, {.name = "b", .pod = follows, .resources = one_gpu})},
       {"gpu-not-promised",
        pair({.resources = replicas}, {.name = "b", .pod = follows, .resources = replicas}),
        pair({.pod = named}, {.name = "b", .pod = named})},
@@ -217,24 +217,26 @@ std::vector<rule_case> pair_cases() {
                "}}\n    securityContext: &s {allowPrivilegeEscalation: false, capabilities: {drop: "
                "[ALL]}}\n  - name: second\n    resources: {limits: {" +
                pool + "}}"),
-       pod({.resources = own})},
+       pod({.resources = one_gpu})},
       {"node-not-promised",
-       pair({.resources = own}, {.name = "b", .resources = own}),
-       pair({.pod = "nodeName: n1", .resources = own},
-            {.name = "b", .pod = "nodeName: n1", .resources = own})},
+       pair({.resources = one_gpu}, {.name = "b", .resources = one_gpu}),
+       pair({.pod = "nodeName: n1", .resources = one_gpu},
+            {.name = "b", .pod = "nodeName: n1", .resources = one_gpu})},
       {"node-not-promised",
-       pair({.resources = own}, {.name = "b", .pod = zone, .resources = own}),
-       pair({.pod = "nodeSelector: {kubernetes.io/hostname: n1}", .resources = own},
-            {.name = "b", .pod = "nodeSelector: {kubernetes.io/hostname: n1}", .resources = own})},
+       pair({.resources = one_gpu}, {.name = "b", .pod = zone, .resources = one_gpu}),
+       pair({.pod = "nodeSelector: {kubernetes.io/hostname: n1}", .resources = one_gpu},
+            {.name = "b",
+             .pod = "nodeSelector: {kubernetes.io/hostname: n1}",
+             .resources = one_gpu})},
       {"node-not-promised",
-       pair({.resources = own},
-            {.name = "b", .pod = with(follows, "{pair: a}", "{pair: z}"), .resources = own}),
-       pair({.resources = own},
+       pair({.resources = one_gpu},
+            {.name = "b", .pod = with(follows, "{pair: a}", "{pair: z}"), .resources = one_gpu}),
+       pair({.resources = one_gpu},
             {.name = "b",
              .pod = with(follows,
                          "matchLabels: {pair: a}",
                          "matchExpressions: [{key: pair, operator: In, values: [x, a]}]"),
-             .resources = own})},
+             .resources = one_gpu})},
       {"claim-not-shared",
        pair({.pod = from}, {.name = "b", .pod = from}, of_template),
        pair({.pod = named}, {.name = "b", .pod = named}, of_template)},
@@ -242,7 +244,7 @@ std::vector<rule_case> pair_cases() {
 }
 INSTANTIATE_TEST_SUITE_P(pairs, k8s_rule, ::testing::ValuesIn(pair_cases()));
 
-TEST(k8s_lint, one_gpu_a_node_promises_the_same_one) {
+TEST(k8s_lint, one_gpu_nodes_guarantee_the_same_gpu) {
   const std::string pool = "nvidia.com/gpu: 1, gpushm.dev/share: 1";
   const std::string text = pair({.pod = "nodeName: n", .resources = pool},
                                 {.name = "b", .pod = "nodeName: n", .resources = pool});
@@ -250,7 +252,7 @@ TEST(k8s_lint, one_gpu_a_node_promises_the_same_one) {
   EXPECT_THAT(linted(text, {.one_gpu_nodes = true}), IsEmpty());
 }
 
-TEST(k8s_lint, system_files_of_the_host_are_no_way_from_pod_to_pod) {
+TEST(k8s_lint, system_host_paths_do_not_connect_pods) {
   const auto both = [](const std::string& source) {
     const std::string volume = "volumes: [{name: v, hostPath: " + source + "}]";
     const std::string mount = "volumeMounts: [{name: v, mountPath: /v}]";
@@ -269,7 +271,7 @@ TEST(k8s_lint, system_files_of_the_host_are_no_way_from_pod_to_pod) {
               ElementsAre("gpu-not-promised", "host-path", "node-not-promised"));
 }
 
-TEST(k8s_lint, a_directory_that_nobody_writes_carries_nothing) {
+TEST(k8s_lint, read_only_host_path_does_not_connect_pods) {
   const auto both = [](const std::string& first, const std::string& second) {
     const std::string volume = "volumes: [{name: v, hostPath: {path: /data/models}}]";
     const auto mount = [](const std::string& more) {
@@ -288,11 +290,11 @@ TEST(k8s_lint, a_directory_that_nobody_writes_carries_nothing) {
               ElementsAre("gpu-not-promised", "host-path", "node-not-promised"));
 }
 
-TEST(k8s_lint, only_names_of_single_gpus_promise_the_same_one) {
+TEST(k8s_lint, only_resources_of_one_gpu_guarantee_the_same_gpu) {
   const auto both = [](const std::string& resource) {
-    const std::string asked = resource + ": 1, gpushm.dev/share: 1";
-    return rules_of(linted(pair({.pod = "nodeName: n", .resources = asked},
-                                {.name = "b", .pod = "nodeName: n", .resources = asked})));
+    const std::string requested = resource + ": 1, gpushm.dev/share: 1";
+    return rules_of(linted(pair({.pod = "nodeName: n", .resources = requested},
+                                {.name = "b", .pod = "nodeName: n", .resources = requested})));
   };
   for (const char* one : {"nvidia.com/gpu-0", "nvidia.com/gpu-11", "nvidia.com/mig-0-1"}) {
     EXPECT_THAT(both(one), IsEmpty()) << one;
@@ -309,16 +311,17 @@ TEST(k8s_lint, only_names_of_single_gpus_promise_the_same_one) {
                           {.name = "b", .pod = "nodeName: n", .resources = slices}),
                      {.one_gpu_resources = {"nvidia.com/gpu-slice"}}),
               IsEmpty());
-  // No GPU at all, and none that hides what the GPUs need.
+  // Not a GPU, and does not hide the findings for the GPUs.
   EXPECT_THAT(both("nvidia.com/hostdev"), IsEmpty());
   EXPECT_THAT(both("nvidia.com/hostdev: 1, nvidia.com/gpu"), ElementsAre("gpu-not-promised"));
 }
 
-TEST(k8s_lint, the_partner_that_is_named_is_the_one_that_is_nearest) {
-  const std::string asked = "nvidia.com/gpu: 1, gpushm.dev/share: 1";
-  const std::string text = pod({.name = "a", .pod = "nodeName: n1", .resources = asked}) + "---\n" +
-                           pod({.name = "b", .pod = "nodeName: n2", .resources = asked}) + "---\n" +
-                           pod({.name = "c", .pod = "nodeName: n1", .resources = asked});
+TEST(k8s_lint, named_partner_has_most_guarantees) {
+  const std::string requested = "nvidia.com/gpu: 1, gpushm.dev/share: 1";
+  const std::string text =
+      pod({.name = "a", .pod = "nodeName: n1", .resources = requested}) + "---\n" +
+      pod({.name = "b", .pod = "nodeName: n2", .resources = requested}) + "---\n" +
+      pod({.name = "c", .pod = "nodeName: n1", .resources = requested});
   std::map<std::string, std::string> why;
   for (const finding& each : linted(text)) {
     if (each.rule == "gpu-not-promised") {
@@ -330,7 +333,7 @@ TEST(k8s_lint, the_partner_that_is_named_is_the_one_that_is_nearest) {
                                                 {"Pod ns/c", "This and Pod ns/a (and 1 more)"}}));
 }
 
-TEST(k8s_lint, pods_that_do_not_share_are_no_pair) {
+TEST(k8s_lint, pods_that_do_not_share_have_no_findings) {
   EXPECT_THAT(linted(pair({.resources = "nvidia.com/gpu: 1"},
                           {.name = "b", .resources = "nvidia.com/gpu: 1"})),
               IsEmpty());
@@ -339,7 +342,7 @@ TEST(k8s_lint, pods_that_do_not_share_are_no_pair) {
               IsEmpty());
 }
 
-TEST(k8s_lint, a_finding_says_where_and_what_to_write) {
+TEST(k8s_lint, finding_has_location_and_lines_to_write) {
   const auto found = linted(pod({.pod = "hostPID: true"}));
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_EQ(
@@ -363,7 +366,7 @@ TEST(k8s_lint, a_finding_says_where_and_what_to_write) {
   EXPECT_EQ(node[0].write[5], "          pair: a");
 }
 
-TEST(k8s_lint, pods_of_every_kind_are_found) {
+TEST(k8s_lint, every_workload_kind_is_checked) {
   const std::string bad = pod({.pod = "hostPID: true"});
   const std::string spec = bad.substr(bad.find("spec:"));
   const auto indented = [&spec](const std::string& by) {
@@ -391,7 +394,7 @@ TEST(k8s_lint, pods_of_every_kind_are_found) {
   EXPECT_THAT(rules_of(list), ElementsAre("host-ipc"));
 }
 
-TEST(k8s_lint, init_containers_count_and_other_kinds_do_not) {
+TEST(k8s_lint, init_containers_are_checked_other_kinds_ignored) {
   const auto found = linted(
       "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec:\n"
       "  initContainers: [{name: i, securityContext: {privileged: true}}]\n");
@@ -406,7 +409,7 @@ TEST(k8s_lint, aliases_and_merge_keys_are_followed) {
               ElementsAre("host-pid"));
 }
 
-TEST(k8s_lint, what_is_no_manifest_is_a_finding_with_its_place) {
+TEST(k8s_lint, invalid_manifest_is_a_finding_with_location) {
   const auto broken = linted(pod({}) + "---\nkind: [\n");
   ASSERT_THAT(broken, SizeIs(1));
   EXPECT_EQ(broken[0].rule, "syntax");
@@ -420,7 +423,7 @@ TEST(k8s_lint, what_is_no_manifest_is_a_finding_with_its_place) {
   EXPECT_THAT(linted("# nothing\n"), IsEmpty());
 }
 
-TEST(k8s_lint, no_end_of_findings_is_cut) {
+TEST(k8s_lint, number_of_findings_is_limited) {
   std::string text = "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec:\n  containers:\n";
   for (int i = 0; i < 5'000; ++i) {
     text += "  - {name: c, securityContext: {privileged: true}}\n";
@@ -441,14 +444,14 @@ class k8s_examples : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!fs::exists(examples_)) {
-      GTEST_SKIP() << "no sources here: " << examples_;
+      GTEST_SKIP() << "the sources do not exist: " << examples_;
     }
   }
   fs::path examples_ = fs::path(GPUSHM_SOURCE_DIR) / "deploy/examples";
 };
 
-TEST_F(k8s_examples, ours_pass) {
-  std::size_t seen = 0;
+TEST_F(k8s_examples, project_examples_pass) {
+  std::size_t checked = 0;
   lint_options options;
   options.one_gpu_resources = {"nvidia.com/gpu-slice"};  // time-slicing/agent/config.yaml
   for (const auto& each : fs::recursive_directory_iterator(examples_)) {
@@ -464,15 +467,15 @@ TEST_F(k8s_examples, ours_pass) {
       ADD_FAILURE() << found.file << ":" << found.line << ": " << found.object << ": " << found.why
                     << " [" << found.rule << "]";
     }
-    ++seen;
+    ++checked;
   }
-  EXPECT_GE(seen, 7U);
+  EXPECT_GE(checked, 7U);
 }
 
-TEST_F(k8s_examples, the_published_pair_is_reported) {
+TEST_F(k8s_examples, published_pair_is_reported) {
   const fs::path path = examples_ / "before/pods.yaml";
   if (!fs::exists(path)) {
-    GTEST_SKIP() << "no " << path;
+    GTEST_SKIP() << path << " does not exist";
   }
   manifests all;
   all.add(text_of(path), path.string());

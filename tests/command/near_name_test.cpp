@@ -19,46 +19,47 @@ std::string hint(std::string_view wanted, std::initializer_list<const char*> can
   return std::string(match.best());
 }
 
-TEST(near_name, finds_the_nearest_of_several) {
+TEST(near_name, finds_nearest_candidate) {
   EXPECT_EQ(hint("w/llama", {"kv/0", "w/llama22", "w/llama2", "w/lla"}), "w/llama2");
   EXPECT_EQ(hint("w/llama", {"w/lalma"}), "w/lalma");
   EXPECT_EQ(hint("w/llama", {"w/lama2", "w/other", "kv"}), "w/lama2");
 }
 
-TEST(near_name, has_nothing_when_nothing_is_near) {
+TEST(near_name, empty_without_near_match) {
   EXPECT_EQ(hint("w/llama", {}), "");
   EXPECT_EQ(hint("w/llama", {"something", "w/l", ""}), "");
-  EXPECT_EQ(hint("ab", {"cd"}), "") << "a name of two bytes may differ in one";
+  EXPECT_EQ(hint("ab", {"cd"}), "") << "maximum edit distance of two bytes: 1";
   EXPECT_EQ(hint("ab", {"ac"}), "ac");
-  EXPECT_EQ(hint("abcdef", {"abcxyz"}), "") << "six bytes may differ in two";
+  EXPECT_EQ(hint("abcdef", {"abcxyz"}), "") << "maximum edit distance of six bytes: 2";
   EXPECT_EQ(hint("abcdef", {"abcdyz"}), "abcdyz");
-  EXPECT_EQ(hint(std::string(200, 'a'), {std::string(204, 'a').c_str()}), "") << "at most three";
+  EXPECT_EQ(hint(std::string(200, 'a'), {std::string(204, 'a').c_str()}), "")
+      << "maximum edit distance: 3";
 }
 
-TEST(near_name, stops_at_the_first_that_differs_in_one) {
+TEST(near_name, stops_at_edit_distance_1) {
   near_name match("llama");
   EXPECT_TRUE(match.consider("alpaca"));
   EXPECT_FALSE(match.consider("llamas"));
   EXPECT_EQ(match.best(), "llamas");
 }
 
-TEST(near_name, looks_at_a_bounded_number_of_names) {
+TEST(near_name, number_of_candidates_is_bounded) {
   near_name match("llama");
-  int seen = 1;
+  int considered = 1;
   while (match.consider("another")) {
-    ++seen;
+    ++considered;
   }
-  EXPECT_EQ(seen, 10'000);
+  EXPECT_EQ(considered, 10'000);
 }
 
-TEST(near_name, leaves_other_errors_alone) {
+TEST(near_name, other_errors_are_unchanged) {
   const error failure(errc::timed_out, "open", "w/lama", "too late", "try again");
   connection_arguments nowhere;
   nowhere.socket = "/nonexistent/socket";
   EXPECT_STREQ(with_near_name(failure, nowhere, "w/lama").what(), failure.what());
   const error missing(errc::no_such_segment, "open", "w/lama", "no such segment", "look");
   EXPECT_STREQ(with_near_name(missing, nowhere, "w/lama").what(), missing.what())
-      << "no broker answers: the error stays what it was";
+      << "without a broker the error is unchanged";
 }
 
 }  // namespace

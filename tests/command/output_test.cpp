@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nothing that a peer, a file or an argument says reaches a terminal as a command or unseen.
+// Text from a peer, a file or an argument cannot control a terminal or be invisible in it.
 
 #include "apps/gpushm/output.hpp"
 
@@ -29,10 +29,10 @@ using ::testing::internal::CaptureStdout;
 using ::testing::internal::GetCapturedStderr;
 using ::testing::internal::GetCapturedStdout;
 
-/// One of each class that a terminal obeys or hides, and what is shown of it.
+/// One text of each class that a terminal interprets or hides, and its escaped form.
 struct hostile {
   std::string text;
-  std::string shown;
+  std::string escaped;
 };
 
 const std::vector<hostile>& hostile_texts() {
@@ -57,12 +57,12 @@ const std::vector<hostile>& hostile_texts() {
   return all;
 }
 
-void expect_clean(const std::string& printed, const hostile& each) {
-  EXPECT_THAT(printed, HasSubstr(each.shown));
+void expect_escaped(const std::string& printed, const hostile& each) {
+  EXPECT_THAT(printed, HasSubstr(each.escaped));
   for (std::string_view rest = printed; !rest.empty();) {
     const base::character next = base::first_character(rest);
-    ASSERT_NE(next.length, 0U) << "not UTF-8: " << each.shown;
-    ASSERT_TRUE(next.value == U'\n' || !base::is_control_or_invisible(next.value)) << each.shown;
+    ASSERT_NE(next.length, 0U) << "not UTF-8: " << each.escaped;
+    ASSERT_TRUE(next.value == U'\n' || !base::is_control_or_invisible(next.value)) << each.escaped;
     rest.remove_prefix(next.length);
   }
 }
@@ -71,63 +71,64 @@ segment_info info_with(const std::string& text) {
   segment_info info;
   info.name = "name" + text;
   info.device.kind = device_kind::gpu;
-  // `ls` shows the beginning of a UUID only.
+  // `ls` shows only the beginning of a UUID.
   info.device.uuid = text;
   info.device.pci_address = "0000" + text;
   info.published = true;
   return info;
 }
 
-TEST(output, lines_are_clean) {
+TEST(output, lines_are_escaped) {
   for (const hostile& each : hostile_texts()) {
     CaptureStdout();
     print_line("before " + each.text + " after");
     static_cast<void>(std::fflush(stdout));
     const std::string out = GetCapturedStdout();
-    expect_clean(out, each);
-    EXPECT_EQ(out, "before " + each.shown + " after\n");
+    expect_escaped(out, each);
+    EXPECT_EQ(out, "before " + each.escaped + " after\n");
     CaptureStderr();
     note("before " + each.text + " after");
-    EXPECT_EQ(GetCapturedStderr(), "gpushm: before " + each.shown + " after\n");
+    EXPECT_EQ(GetCapturedStderr(), "gpushm: before " + each.escaped + " after\n");
   }
 }
 
-TEST(output, warnings_of_the_library_are_clean) {
+TEST(output, library_warnings_are_escaped) {
   for (const hostile& each : hostile_texts()) {
     CaptureStderr();
     print_warnings();
     base::log(log_level::warning, "peer " + each.text);
     set_log_sink({});
-    EXPECT_EQ(GetCapturedStderr(), "gpushm: warning: peer " + each.shown + "\n");
+    EXPECT_EQ(GetCapturedStderr(), "gpushm: warning: peer " + each.escaped + "\n");
   }
 }
 
-TEST(output, tables_are_clean_and_their_columns_stay) {
+TEST(output, tables_are_escaped_and_aligned) {
   for (const hostile& each : hostile_texts()) {
     app::table table({{"A"}, {"B"}});
     table.add({each.text, "b"});
     const std::string text = table.text();
-    expect_clean(text, each);
-    EXPECT_EQ(text.substr(text.find('\n') + 1), each.shown + "  b\n");
-    expect_clean(app::fields_text({{"name", each.text}}, 2), each);
-    EXPECT_EQ(app::fields_text({{"name", each.text}}, 2), "  name  " + each.shown + "\n");
+    expect_escaped(text, each);
+    EXPECT_EQ(text.substr(text.find('\n') + 1), each.escaped + "  b\n");
+    expect_escaped(app::fields_text({{"name", each.text}}, 2), each);
+    EXPECT_EQ(app::fields_text({{"name", each.text}}, 2), "  name  " + each.escaped + "\n");
   }
 }
 
-TEST(output, ls_and_stat_are_clean) {
+TEST(output, ls_and_stat_are_escaped) {
   for (const hostile& each : hostile_texts()) {
     const segment_info info = info_with(each.text);
     const std::string all = segments_text({info});
-    expect_clean(all, each);
+    expect_escaped(all, each);
     EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 2) << all;
     const std::string one = segment_text(info);
-    expect_clean(one, each);
-    EXPECT_THAT(one, HasSubstr("  device         " + each.shown + " (0000" + each.shown + ")\n"));
-    EXPECT_EQ(one.substr(0, one.find('\n')), "name" + each.shown);
+    expect_escaped(one, each);
+    EXPECT_THAT(one,
+                HasSubstr("  device         " + each.escaped + " (0000" + each.escaped + ")\n"));
+    EXPECT_EQ(one.substr(0, one.find('\n')), "name" + each.escaped);
   }
 }
 
-TEST(output, json_is_utf8_and_one_line) {
+TEST(output, json_is_one_line_of_utf8) {
   for (const hostile& each : hostile_texts()) {
     CaptureStdout();
     print_json(json{{"segment", to_json(info_with(each.text))}});
@@ -141,14 +142,14 @@ TEST(output, json_is_utf8_and_one_line) {
   }
 }
 
-TEST(output, topologies_are_clean) {
+TEST(output, topologies_are_escaped) {
   for (const hostile& each : hostile_texts()) {
     inspect::topology all;
     inspect::gpu_facts gpu;
     gpu.name = "NVIDIA" + each.text;
     gpu.uuid = each.text;
     all.machine.gpus.push_back(gpu);
-    expect_clean(inspect::topology_text(all), each);
+    expect_escaped(inspect::topology_text(all), each);
     const std::string dot = inspect::topology_dot(all);
     const std::string svg = inspect::topology_svg(all);
     for (const std::string& drawn : {dot, svg}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pure parts of the command: checksum, durations, the demo's pattern and size, the profile of
-// its containers.
+// Parts of the command without side effects: checksum, durations, the demo's pattern and size, the
+// seccomp profile of its containers.
 #include <gtest/gtest.h>
 #include <sys/utsname.h>
 
@@ -35,7 +35,7 @@ std::uint32_t checksum(std::span<const std::byte> data) {
   return sum.value();
 }
 
-TEST(checksum_of, gives_the_published_values) {
+TEST(checksum_of, matches_published_values) {
   // RFC 3720, appendix B.4, and the check value of the Castagnoli polynomial.
   EXPECT_EQ(checksum(bytes("123456789")), 0xE3069283U);
   EXPECT_EQ(checksum(std::vector<std::byte>(32)), 0x8A9136AAU);
@@ -43,20 +43,20 @@ TEST(checksum_of, gives_the_published_values) {
   EXPECT_EQ(checksum({}), 0U);
 }
 
-TEST(checksum_of, is_the_same_in_pieces_and_without_the_instruction) {
+TEST(checksum_of, is_equal_in_pieces_and_without_the_instruction) {
   std::vector<std::byte> data(100'003);
   make_pattern(7, 0, data);
   const std::uint32_t whole = checksum(data);
-  for (const std::size_t cut : {1UL, 7UL, 8UL, 4096UL, 99'999UL}) {
+  for (const std::size_t split : {1UL, 7UL, 8UL, 4096UL, 99'999UL}) {
     crc32c sum;
-    sum.add(std::span(data).first(cut));
-    sum.add(std::span(data).subspan(cut));
-    EXPECT_EQ(sum.value(), whole) << cut;
+    sum.add(std::span(data).first(split));
+    sum.add(std::span(data).subspan(split));
+    EXPECT_EQ(sum.value(), whole) << split;
   }
   EXPECT_EQ(~detail::crc32c_portable(~std::uint32_t{0}, data), whole);
 }
 
-TEST(duration, is_read_with_its_unit) {
+TEST(duration, is_parsed_with_its_unit) {
   const std::array<std::pair<std::string_view, std::optional<std::chrono::milliseconds>>, 12> table{
       {{"500ms", 500ms},
        {"10s", 10s},
@@ -75,7 +75,7 @@ TEST(duration, is_read_with_its_unit) {
   }
 }
 
-TEST(seccomp_profile, is_for_this_architecture) {
+TEST(seccomp_profile, has_this_architecture) {
   utsname machine{};
   ASSERT_EQ(::uname(&machine), 0);
   std::string name = static_cast<const char*>(machine.machine);
@@ -86,7 +86,7 @@ TEST(seccomp_profile, is_for_this_architecture) {
   EXPECT_EQ(architectures, nlohmann::json::array({"SCMP_ARCH_" + name}));
 }
 
-TEST(pattern, every_byte_counts) {
+TEST(pattern, detects_every_wrong_byte) {
   std::vector<std::byte> block(4096 + 3);
   make_pattern(42, 8 * 1000, block);
   EXPECT_EQ(check_pattern(42, 8 * 1000, block).wrong_bytes, 0U);
@@ -102,7 +102,7 @@ TEST(pattern, every_byte_counts) {
   }
 }
 
-TEST(demo_size, fits_into_what_is_free) {
+TEST(demo_size, fits_into_free_memory) {
   constexpr std::uint64_t gib = 1ULL << 30U;
   constexpr std::uint64_t mib = 1ULL << 20U;
   EXPECT_EQ(fitting_size(gib, 100 * gib), gib);
@@ -110,7 +110,7 @@ TEST(demo_size, fits_into_what_is_free) {
   EXPECT_EQ(fitting_size(gib, 0), mib);
 }
 
-TEST(demo_size, knows_what_is_free_on_the_host) {
+TEST(demo_size, free_memory_of_the_host_is_known) {
   const auto free = free_bytes({"host", {}, {}, device_kind::host});
   ASSERT_TRUE(free);
   EXPECT_GT(*free, 1U << 20U);

@@ -34,17 +34,17 @@ using ::testing::Not;
 class serve_test : public ::testing::Test {
  protected:
   void create_persistent(const std::string& name) {
-    const auto made = cli_.run({"create",
-                                name,
-                                "--size",
-                                "4096",
-                                "--device",
-                                "host",
-                                "--lifetime",
-                                "persistent",
-                                "--connect-timeout",
-                                "20s"});
-    ASSERT_EQ(made.status, exited(0)) << made.err;
+    const auto created = cli_.run({"create",
+                                   name,
+                                   "--size",
+                                   "4096",
+                                   "--device",
+                                   "host",
+                                   "--lifetime",
+                                   "persistent",
+                                   "--connect-timeout",
+                                   "20s"});
+    ASSERT_EQ(created.status, exited(0)) << created.err;
   }
   cli cli_;
 };
@@ -86,7 +86,7 @@ TEST_F(serve_test, service_manager_is_notified_of_start_and_stop) {
   const auto next = [&] {
     std::array<char, 512> text{};
     const auto size = ::recv(socket.get(), text.data(), text.size(), 0);
-    return size > 0 ? std::string(text.data(), static_cast<std::size_t>(size)) : "nothing came";
+    return size > 0 ? std::string(text.data(), static_cast<std::size_t>(size)) : "no message";
   };
 
   auto options = cli_.command({"serve"});
@@ -175,7 +175,7 @@ TEST_F(serve_test, missing_or_read_only_directory_is_reported) {
 
 class demo_test : public serve_test {
  protected:
-  /// True if the demo left nothing: its directory is under TMPDIR, which this test sets.
+  /// The demo leaves no file: its directory is under TMPDIR, which this test sets.
   void TearDown() override { EXPECT_TRUE(std::filesystem::is_empty(cli_.directory().path())); }
 };
 
@@ -190,7 +190,7 @@ TEST_F(demo_test, passes_on_the_host) {
 
 TEST_F(demo_test, passes_with_each_process_isolated) {
   if (::geteuid() != 0) {
-    GTEST_SKIP() << "separate namespaces need root here";
+    GTEST_SKIP() << "separate namespaces require root";
   }
   const auto result =
       cli_.run({"demo", "--device", "host", "--size", "3MiB", "--isolated", "--json"});

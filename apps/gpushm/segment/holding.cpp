@@ -20,7 +20,7 @@ void check_alive(const segment& held) {
     throw error(errc::broker_gone,
                 "hold",
                 held.name(),
-                "the broker has exited, and the name no longer exists",
+                "the broker is gone, so the name no longer exists",
                 "restart the broker and create the segment again");
   }
 }
