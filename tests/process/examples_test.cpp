@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The programs of examples/ that exchange tickets, each role a process of its own: in one PID
-// namespace, and in two where both are PID 1, which is where raw CUDA IPC handles fail.
+// The programs of examples/ that exchange tickets, with each role in a separate process: in one PID
+// namespace, and both as PID 1 of two, where raw CUDA IPC handles fail.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,12 +29,12 @@ using gpushm_testing::exited;
 using gpushm_testing::stream;
 using std::chrono::seconds;
 
-enum class placing : std::uint8_t { together, each_pid_1 };
-void PrintTo(placing value, std::ostream* to) {
-  *to << (value == placing::together ? "together" : "each PID 1");
+enum class placement : std::uint8_t { together, each_pid_1 };
+void PrintTo(placement value, std::ostream* to) {
+  *to << (value == placement::together ? "together" : "each PID 1");
 }
 
-/// What `unshare --fork` started; 0 when there is none.
+/// The process that `unshare --fork` started; 0 if there is none.
 pid_t only_child_of(pid_t parent) {
   const std::string task = std::to_string(parent);
   pid_t found = 0;
@@ -42,29 +42,29 @@ pid_t only_child_of(pid_t parent) {
   return found;
 }
 
-class examples : public ::testing::TestWithParam<placing> {
+class examples : public ::testing::TestWithParam<placement> {
  protected:
   void SetUp() override {
     for (const char* name : {"exchange_file", "exchange_posix_shm", "exchange_ranks"}) {
       ASSERT_TRUE(std::filesystem::exists(program(name))) << program(name);
     }
-    if (GetParam() != placing::each_pid_1) {
+    if (GetParam() != placement::each_pid_1) {
       return;
     }
     if (::geteuid() != 0) {
-      GTEST_SKIP() << "PID namespaces need root here";
+      GTEST_SKIP() << "PID namespaces require root";
     }
     const auto unshare = gpushm_testing::find_in_path("unshare");
     if (!unshare) {
-      GTEST_SKIP() << "there is no unshare(1) on this machine";
+      GTEST_SKIP() << "unshare(1) is not installed";
     }
-    namespace_of_its_own_ = {*unshare, "--pid", "--fork", "--kill-child", "--mount-proc"};
+    unshare_ = {*unshare, "--pid", "--fork", "--kill-child", "--mount-proc"};
     gpushm_testing::spawn_options probe;
-    probe.argv = namespace_of_its_own_;
+    probe.argv = unshare_;
     probe.argv.emplace_back("true");
-    const auto tried = gpushm_testing::run_program(probe, seconds(30));
-    if (!tried.status.success()) {
-      GTEST_SKIP() << "no PID namespace can be made here: " << tried.err;
+    const auto probed = gpushm_testing::run_program(probe, seconds(30));
+    if (!probed.status.success()) {
+      GTEST_SKIP() << "cannot create a PID namespace: " << probed.err;
     }
   }
   void TearDown() override {
@@ -79,12 +79,12 @@ class examples : public ::testing::TestWithParam<placing> {
     return gpushm_testing::find_own_program("example_" + name)
         .value_or(GPUSHM_EXAMPLES_DIR "/example_" + name);
   }
-  /// examples/NAME.cpp as one role; the first line that it prints is its PID as it sees it.
+  /// Runs examples/NAME.cpp as one role. The first line of output is its PID in its PID namespace.
   [[nodiscard]] gpushm_testing::spawn_options command(const std::string& name,
                                                       std::vector<std::string> arguments,
                                                       bool with_gpu = true) const {
     gpushm_testing::spawn_options options;
-    options.argv = namespace_of_its_own_;
+    options.argv = unshare_;
     options.argv.insert(options.argv.end(),
                         {"/bin/sh", "-c", "echo pid $$; exec \"$0\" \"$@\"", program(name)});
     options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
@@ -96,7 +96,7 @@ class examples : public ::testing::TestWithParam<placing> {
   [[nodiscard]] child start(const std::string& name, std::vector<std::string> arguments) const {
     return child::start(command(name, std::move(arguments)));
   }
-  /// It prints `line` and nothing else.
+  /// Expects `line` as the only output of the program.
   static void expect_success(child& process, const std::string& line) {
     EXPECT_EQ(process.wait_exit(seconds(90)), exited(0)) << process.output().everything();
     EXPECT_EQ(process.text(stream::err), "");
@@ -104,7 +104,7 @@ class examples : public ::testing::TestWithParam<placing> {
     const auto end_of_first = text.find('\n');
     ASSERT_NE(end_of_first, std::string::npos);
     EXPECT_EQ(text.substr(end_of_first + 1), line + "\n");
-    if (GetParam() == placing::each_pid_1) {
+    if (GetParam() == placement::each_pid_1) {
       EXPECT_EQ(text.substr(0, end_of_first), "pid 1");
     } else {
       EXPECT_NE(text.substr(0, end_of_first), "pid 1");
@@ -117,10 +117,10 @@ class examples : public ::testing::TestWithParam<placing> {
 
   gpushm_testing::temp_dir directory_;
   gpushm::fake::fake_gpus fake_;
-  std::vector<std::string> namespace_of_its_own_;
+  std::vector<std::string> unshare_;
 };
 
-TEST_P(examples, through_a_file) {
+TEST_P(examples, file) {
   const std::string file = directory_ / "tensor";
   auto importer = start("exchange_file", {"import", file});
   auto exporter = start("exchange_file", {"export", file});
@@ -128,9 +128,9 @@ TEST_P(examples, through_a_file) {
   expect_success(exporter, "exported 1048576 bytes of GPU memory");
 }
 
-TEST_P(examples, through_a_file_without_a_gpu) {
+TEST_P(examples, file_without_gpu) {
   const std::string file = directory_ / "tensor";
-  // A driver that shows no GPU, so that one of this machine does not count.
+  // A driver without GPUs hides those of this machine.
   const auto without_gpu = [&](const std::string& role) {
     auto options = command("exchange_file", {role, file});
     options.env.emplace_back("GPUSHM_FAKE_FAIL", "cuInit:*=100");
@@ -142,7 +142,7 @@ TEST_P(examples, through_a_file_without_a_gpu) {
   expect_success(exporter, "exported 1048576 bytes of host memory");
 }
 
-TEST_P(examples, through_posix_shared_memory) {
+TEST_P(examples, posix_shared_memory) {
   const std::string name = shared_memory_name();
   auto importer = start("exchange_posix_shm", {"import", name});
   auto exporter = start("exchange_posix_shm", {"export", name});
@@ -150,7 +150,7 @@ TEST_P(examples, through_posix_shared_memory) {
   expect_success(exporter, "exported 1048576 bytes");
 }
 
-TEST_P(examples, between_ranks) {
+TEST_P(examples, ranks) {
   const std::string socket = directory_ / "ranks";
   auto one = start("exchange_ranks", {"1", socket});
   auto zero = start("exchange_ranks", {"0", socket});
@@ -158,19 +158,19 @@ TEST_P(examples, between_ranks) {
   expect_success(one, "rank 1: 1048576 of 1048576 bytes are rank 0's");
 }
 
-TEST_P(examples, a_dead_exporter_is_told_and_replaced) {
+TEST_P(examples, dead_exporter_is_reported_and_replaced) {
   const std::string name = shared_memory_name();
   auto dead = start("exchange_posix_shm", {"export", name});
   dead.wait_for_line("^exported ", seconds(60));
-  const pid_t killed = GetParam() == placing::together ? dead.pid() : only_child_of(dead.pid());
+  const pid_t killed = GetParam() == placement::together ? dead.pid() : only_child_of(dead.pid());
   ASSERT_GT(killed, 0);
   ASSERT_EQ(::kill(killed, SIGKILL), 0);
-  // unshare(1) has no status of its own for that.
+  // unshare(1) has no fixed exit status for this case.
   const auto end = dead.wait_exit(seconds(60));
   EXPECT_FALSE(end.success()) << end.text();
-  const auto told =
+  const auto result =
       gpushm_testing::run_program(command("exchange_posix_shm", {"import", name}), seconds(90));
-  EXPECT_EQ(told.status, exited(1));
+  EXPECT_EQ(result.status, exited(1));
   const auto by_process = [](pid_t pid) {
     return "exchange_posix_shm: import: the process that exported it is gone: its process " +
            std::to_string(pid) + " has ended (export it again from a living process)\n";
@@ -179,12 +179,13 @@ TEST_P(examples, a_dead_exporter_is_told_and_replaced) {
       "exchange_posix_shm: open: the handle is no longer valid: its exporter has exited or freed "
       "the memory (cuIpcOpenMemHandle: CUDA_ERROR_INVALID_HANDLE (400)) (share the memory again "
       "from a running process)\n";
-  if (GetParam() == placing::together) {
-    EXPECT_EQ(told.err, by_process(killed));
+  if (GetParam() == placement::together) {
+    EXPECT_EQ(result.err, by_process(killed));
   } else {
-    // The driver tells who cannot see the exporter's process; unless the kernel has given the dead
-    // namespace's number to the importer's, whose PID 1 then is another.
-    EXPECT_THAT(told.err, ::testing::AnyOf(by_driver, by_process(1)));
+    // The importer does not see the exporter's process, so the driver reports the error; unless the
+    // kernel reused the dead namespace's number for the importer's, in which PID 1 is another
+    // process.
+    EXPECT_THAT(result.err, ::testing::AnyOf(by_driver, by_process(1)));
   }
 
   auto exporter = start("exchange_posix_shm", {"export", name});
@@ -196,10 +197,10 @@ TEST_P(examples, a_dead_exporter_is_told_and_replaced) {
 
 INSTANTIATE_TEST_SUITE_P(processes,
                          examples,
-                         ::testing::Values(placing::together, placing::each_pid_1),
+                         ::testing::Values(placement::together, placement::each_pid_1),
                          [](const auto& tested) {
-                           return tested.param == placing::together ? "in_one_pid_namespace"
-                                                                    : "each_pid_1_of_its_own";
+                           return tested.param == placement::together ? "in_one_pid_namespace"
+                                                                      : "each_pid_1";
                          });
 
 }  // namespace
