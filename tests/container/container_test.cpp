@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The container harness itself: what it promises of a container is looked at from inside.
+// The container harness: its guarantees, checked from inside containers.
 
 #include "testing/container/container.hpp"
 
@@ -58,7 +58,7 @@ TEST_P(container_harness, is_pid_1_without_privileges) {
   EXPECT_THAT(text, HasSubstr("Seccomp: 2\n"));
 }
 
-TEST_P(container_harness, has_namespaces_of_its_own) {
+TEST_P(container_harness, has_private_namespaces) {
   const auto text = output_of(shell(
       "for n in pid ipc net uts mnt cgroup user; do echo $n $(readlink /proc/self/ns/$n); done"));
   for (const char* name : {"pid", "ipc", "net", "uts", "mnt", "cgroup", "user"}) {
@@ -68,7 +68,7 @@ TEST_P(container_harness, has_namespaces_of_its_own) {
   }
 }
 
-TEST_P(container_harness, mounts_are_as_asked_for) {
+TEST_P(container_harness, mounts_are_as_requested) {
   const temp_dir directory(0777);
   std::ofstream(directory / "in") << "hello";
   auto options =
@@ -84,16 +84,16 @@ TEST_P(container_harness, mounts_are_as_asked_for) {
   EXPECT_FALSE(std::filesystem::exists(directory / "x"));
 }
 
-TEST_P(container_harness, tmp_can_be_written) {
+TEST_P(container_harness, tmp_is_writable) {
   EXPECT_EQ(output_of(shell("echo yes > /tmp/x && cat /tmp/x")), "yes\n");
 }
 
-TEST_P(container_harness, talks_and_is_killed) {
+TEST_P(container_harness, exchanges_lines_and_can_be_killed) {
   auto box = container::start(shell("echo ready; read line; echo got $line; read line"));
   box.wait_for_line("^ready$", seconds(20));
   EXPECT_EQ(std::filesystem::exists("/proc/" + std::to_string(box.host_pid())), true);
-  box.write("news\n");
-  EXPECT_EQ(box.wait_for_line("^got", seconds(20)), "got news");
+  box.write("text\n");
+  EXPECT_EQ(box.wait_for_line("^got", seconds(20)), "got text");
   box.kill(SIGKILL);
   EXPECT_EQ(box.wait_exit(seconds(20)), exited(128 + SIGKILL)) << box.everything();
 }
@@ -110,7 +110,7 @@ TEST_P(container_harness, leaves_nothing_behind) {
               ::testing::IsEmpty());
 }
 
-TEST_P(container_harness, a_program_that_is_not_there_is_explained) {
+TEST_P(container_harness, missing_program_is_named) {
   auto options = shell("");
   options.argv = {"/nonexistent/program"};
   auto box = container::start(options);
@@ -118,15 +118,15 @@ TEST_P(container_harness, a_program_that_is_not_there_is_explained) {
   EXPECT_THAT(box.everything(), HasSubstr("/nonexistent/program"));
 }
 
-TEST(container_harness_devices, are_those_given_only) {
+TEST(container_harness_devices, only_listed_ones_open) {
   if (const auto reason = why_no_containers()) {
     GTEST_SKIP() << *reason;
   }
-  // Stands for a GPU's node: a character device with a number of its own. Root inside owns it, so
-  // that nothing but the cgroup can refuse it.
+  // In place of a GPU's node: a character device with a distinct number. Root in the container owns
+  // it, so that only the cgroup can refuse it.
   const std::string node = "/dev/fuse";
   if (::access(node.c_str(), R_OK | W_OK) != 0) {
-    GTEST_SKIP() << node << " cannot be opened here";
+    GTEST_SKIP() << node << " cannot be opened";
   }
   const std::string script = "(exec 3<" + node + ") 2>/dev/null && echo opened || echo refused";
   container_options options;
@@ -138,7 +138,7 @@ TEST(container_harness_devices, are_those_given_only) {
   options.mounts.clear();
   options.device_nodes = {{node, {}}};
   EXPECT_EQ(output_of(options), "opened\n");
-  // Elsewhere it is the same device; and where all are allowed, a mount is enough.
+  // At another path it is the same device. If all devices are allowed, a mount is sufficient.
   const std::string other = "/dev/other";
   options.argv = {"/bin/sh", "-c", "exec 3<" + other + " && echo opened"};
   options.device_nodes = {{node, other}};
@@ -169,7 +169,7 @@ class container_harness_namespaces : public ::testing::Test {
   }
 };
 
-TEST_F(container_harness_namespaces, can_be_those_of_the_host) {
+TEST_F(container_harness_namespaces, of_the_host) {
   auto options = sleeper();
   options.pid.host = true;
   options.ipc.host = true;
@@ -182,7 +182,7 @@ TEST_F(container_harness_namespaces, can_be_those_of_the_host) {
   EXPECT_EQ(line, "ready " + std::to_string(box.host_pid()));
 }
 
-TEST_F(container_harness_namespaces, can_be_those_of_another_container) {
+TEST_F(container_harness_namespaces, of_another_container) {
   auto first = container::start(sleeper());
   EXPECT_EQ(first.wait_for_line("^ready ", seconds(20)), "ready 1");
   const std::string place = "/proc/" + std::to_string(first.host_pid()) + "/ns/";
@@ -202,7 +202,7 @@ TEST_F(container_harness_namespaces, can_be_those_of_another_container) {
   }
 }
 
-TEST_F(container_harness_namespaces, privileged_is_all_that_this_process_may_have) {
+TEST_F(container_harness_namespaces, privileged_has_all_capabilities_of_this_process) {
   container_options options;
   options.argv = {
       "/bin/sh", "-c", "grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status"};
@@ -223,7 +223,7 @@ TEST_F(container_harness_namespaces, privileged_is_all_that_this_process_may_hav
 }
 
 INSTANTIATE_TEST_SUITE_P(, container_harness, ::testing::Bool(), [](const auto& setting) {
-  return setting.param ? "in_a_user_namespace" : "plain";
+  return setting.param ? "user_namespace" : "plain";
 });
 
 }  // namespace

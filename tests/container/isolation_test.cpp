@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Broker, producer and consumer, each PID 1 of a container of its own: private PID, IPC, network,
-// UTS, mount and cgroup namespaces, no capability, different uids. They share the domain's
-// directory, and the GPU if there is one, and nothing else.
+// Broker, producer and consumer, each as PID 1 of a separate container: private PID, IPC, network,
+// UTS, mount and cgroup namespaces, no capabilities, different uids. They share only the domain's
+// directory and, if there is one, the GPU.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -78,7 +78,8 @@ class isolation : public ::testing::TestWithParam<setting> {
     return GetParam().where == memory::host ? "host" : "cuda-vmm";
   }
 
-  /// Each role has a user namespace with ids of its own, so that nobody can name the others.
+  /// Each role has a user namespace with a separate range of ids, so that no role can name the ids
+  /// of another.
   [[nodiscard]] static gpushm_testing::user_namespace ids_of(uid_t role) {
     return {100'000 + role * 100, 65'536};
   }
@@ -86,7 +87,7 @@ class isolation : public ::testing::TestWithParam<setting> {
     return GetParam().user_namespaces ? ids_of(role).first_host_id + role : role;
   }
 
-  /// `gpushm ARGUMENTS` in a container of its own.
+  /// Starts `gpushm ARGUMENTS` in a new container.
   [[nodiscard]] container gpushm(uid_t role, std::vector<std::string> arguments) {
     container_options options;
     options.argv = std::move(arguments);
@@ -96,16 +97,16 @@ class isolation : public ::testing::TestWithParam<setting> {
     if (GetParam().user_namespaces) {
       options.user_ns = ids_of(role);
     }
-    // Clients need not write there: connecting changes nothing in the directory.
+    // Read-only for clients: connecting changes nothing in the directory.
     options.mounts.push_back({domain_.path(), domain_inside, role == broker_uid, false});
     if (role != broker_uid) {
-      give_gpu(options);
+      add_gpu(options);
     }
     return container::start(options);
   }
 
-  /// The broker gets neither a device node nor a driver: it never needs them.
-  void give_gpu(container_options& options) {
+  /// Not called for the broker, which needs neither a device node nor a driver.
+  void add_gpu(container_options& options) {
     if (fake_) {
       options.mounts.push_back({fake_->root(), fake_->root(), true, true});
       for (const auto& variable : fake_->environment()) {
@@ -156,7 +157,7 @@ class isolation : public ::testing::TestWithParam<setting> {
         {"open", segment_name, "--wait", "60s", "--connect-timeout", "60s", "--json", more});
   }
 
-  static void expect_right_data(container& consumer) {
+  static void expect_correct_data(container& consumer) {
     EXPECT_EQ(consumer.wait_exit(seconds(60)), exited(0)) << consumer.everything();
     const auto text = consumer.text(stream::out);
     ASSERT_FALSE(text.empty()) << consumer.everything();
@@ -168,11 +169,11 @@ class isolation : public ::testing::TestWithParam<setting> {
     EXPECT_EQ(opened.at("metadata_text"), "table");
   }
 
-  /// From outside, as the node's root, to count what the broker has.
+  /// Connects from outside as the node's root, to count the broker's segments and leases.
   [[nodiscard]] gpushm::client watch() const {
     return gpushm::client::connect({.socket_path = domain_ / "socket"});
   }
-  [[nodiscard]] static bool emptied(gpushm::client& client) {
+  [[nodiscard]] static bool becomes_empty(gpushm::client& client) {
     return eventually([&] { return client.list().empty(); }, seconds(1));
   }
   void expect_no_gpu_memory_in_use() const {
@@ -182,7 +183,7 @@ class isolation : public ::testing::TestWithParam<setting> {
     }
   }
 
-  /// From here on containers get all but the node of the GPU.
+  /// If set, new containers get everything except the GPU's device node.
   bool node_withheld_ = false;
 
  private:
@@ -204,17 +205,17 @@ std::string namespace_of(pid_t pid, const char* kind) {
   return std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/ns/" + kind).string();
 }
 
-TEST_P(isolation, any_order_of_starting_gives_the_right_data) {
+TEST_P(isolation, consumer_may_start_first) {
   auto consumer = consume();
   auto producer = produce("leased");
   const auto broker = serve();
   producer.wait_for_line("^created", seconds(60));
-  expect_right_data(consumer);
+  expect_correct_data(consumer);
   auto second = consume();
-  expect_right_data(second);
+  expect_correct_data(second);
 }
 
-TEST_P(isolation, the_three_share_no_namespace_and_have_no_privilege) {
+TEST_P(isolation, roles_have_no_common_namespace_and_no_privileges) {
   const auto broker = serve();
   auto producer = produce("leased");
   producer.wait_for_line("^created", seconds(60));
@@ -230,7 +231,8 @@ TEST_P(isolation, the_three_share_no_namespace_and_have_no_privilege) {
     EXPECT_EQ(distinct.size(), 4U) << kind;
   }
   for (const auto pid : pids) {
-    EXPECT_THAT(proc_line(pid, "NSpid"), ::testing::EndsWith("\t1")) << "must be PID 1 inside";
+    EXPECT_THAT(proc_line(pid, "NSpid"), ::testing::EndsWith("\t1"))
+        << "not PID 1 in its namespace";
     EXPECT_EQ(proc_line(pid, "CapEff"), "CapEff:\t0000000000000000");
     EXPECT_EQ(proc_line(pid, "CapBnd"), "CapBnd:\t0000000000000000");
     EXPECT_EQ(proc_line(pid, "NoNewPrivs"), "NoNewPrivs:\t1");
@@ -240,7 +242,7 @@ TEST_P(isolation, the_three_share_no_namespace_and_have_no_privilege) {
   EXPECT_THAT(proc_line(pids[2], "Uid"), HasSubstr("\t" + std::to_string(host_id(consumer_uid))));
 }
 
-TEST_P(isolation, persistent_memory_survives_its_producer) {
+TEST_P(isolation, persistent_memory_outlives_its_producer) {
   const auto broker = serve();
   {
     auto producer = produce("persistent");
@@ -251,19 +253,18 @@ TEST_P(isolation, persistent_memory_survives_its_producer) {
   auto client = watch();
   EXPECT_TRUE(eventually([&] { return !client.stat(segment_name).creator_alive; }, seconds(1)));
   auto consumer = consume();
-  expect_right_data(consumer);
-  // A stranger may use it but not take it away; whoever runs the broker may.
-  auto stranger = gpushm(consumer_uid, {"rm", segment_name});
-  EXPECT_EQ(stranger.wait_exit(seconds(30)), exited(1)) << stranger.everything();
+  expect_correct_data(consumer);
+  // Another uid may use the segment but not remove it; the broker's uid may remove it.
+  auto other_uid = gpushm(consumer_uid, {"rm", segment_name});
+  EXPECT_EQ(other_uid.wait_exit(seconds(30)), exited(1)) << other_uid.everything();
   EXPECT_EQ(client.list().size(), 1U);
-  auto operator_of_broker = gpushm(broker_uid, {"rm", segment_name});
-  EXPECT_EQ(operator_of_broker.wait_exit(seconds(30)), exited(0))
-      << operator_of_broker.everything();
-  EXPECT_TRUE(emptied(client));
+  auto broker_operator = gpushm(broker_uid, {"rm", segment_name});
+  EXPECT_EQ(broker_operator.wait_exit(seconds(30)), exited(0)) << broker_operator.everything();
+  EXPECT_TRUE(becomes_empty(client));
   expect_no_gpu_memory_in_use();
 }
 
-TEST_P(isolation, leased_memory_goes_with_a_producer_that_dies) {
+TEST_P(isolation, leased_memory_is_freed_when_its_producer_dies) {
   const auto broker = serve();
   auto producer = produce("leased");
   producer.wait_for_line("^created", seconds(60));
@@ -276,11 +277,11 @@ TEST_P(isolation, leased_memory_goes_with_a_producer_that_dies) {
   EXPECT_TRUE(eventually([&] { return client.stat(segment_name).leases == 1; }, seconds(1)));
   producer.kill(SIGKILL);
   (void)producer.wait_exit(seconds(30));
-  EXPECT_TRUE(emptied(client));
+  EXPECT_TRUE(becomes_empty(client));
   expect_no_gpu_memory_in_use();
 }
 
-TEST_P(isolation, a_container_without_the_domain_cannot_get_in) {
+TEST_P(isolation, container_without_the_domain_cannot_connect) {
   const auto broker = serve();
   auto producer = produce("leased");
   producer.wait_for_line("^created", seconds(60));
@@ -292,24 +293,24 @@ TEST_P(isolation, a_container_without_the_domain_cannot_get_in) {
   EXPECT_EQ(json::parse(box.text(stream::out)).at("error").at("code"), "broker_unreachable");
 }
 
-TEST_P(isolation, a_broker_that_dies_is_replaced_and_its_directory_found_again) {
+TEST_P(isolation, dead_broker_is_replaced_in_the_same_directory) {
   auto first = std::make_optional(serve());
   auto producer = produce("leased");
   producer.wait_for_line("^created", seconds(60));
   first->kill(SIGKILL);
-  // "create --hold" ends with the broker: its segment has no name any more.
+  // "create --hold" exits with the broker: its segment no longer has a name.
   EXPECT_EQ(producer.wait_exit(seconds(30)), exited(1)) << producer.everything();
   first.reset();
   const auto second = serve();
-  auto again = produce("leased");
-  again.wait_for_line("^created", seconds(60));
+  auto next_producer = produce("leased");
+  next_producer.wait_for_line("^created", seconds(60));
   auto consumer = consume();
-  expect_right_data(consumer);
+  expect_correct_data(consumer);
 }
 
-class isolation_on_a_gpu : public isolation {};
+class isolation_with_gpu : public isolation {};
 
-TEST_P(isolation_on_a_gpu, a_gpu_that_is_not_given_is_named_in_the_error) {
+TEST_P(isolation_with_gpu, hidden_gpu_is_named_in_the_error) {
   const auto broker = serve();
   auto producer = produce("leased");
   producer.wait_for_line("^created", seconds(60));
@@ -345,7 +346,7 @@ INSTANTIATE_TEST_SUITE_P(,
                                            real_gpu),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(,
-                         isolation_on_a_gpu,
+                         isolation_with_gpu,
                          ::testing::Values(fake_gpu, fake_gpu_in_user_namespaces, real_gpu),
                          name_of);
 

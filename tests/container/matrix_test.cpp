@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `gpushm matrix` with real containers and two fake GPUs, or without: what gpushm predicts is what
-// happens, and nothing is left behind however it ends.
+// `gpushm matrix` with real containers and two, one or no fake GPUs: gpushm's predictions are
+// correct, and nothing is left however the command ends.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ using ::testing::IsEmpty;
 
 namespace fs = std::filesystem;
 
-/// Cgroups of containers that the process `pid` made.
+/// The cgroups of containers that the process `pid` created.
 std::vector<std::string> cgroups_of(pid_t pid) {
   return gpushm_testing::cgroups_named("gpushm-matrix-" + std::to_string(pid) + "-");
 }
@@ -53,7 +53,7 @@ class matrix : public ::testing::Test {
     }
   }
 
-  /// `gpushm matrix ARGUMENTS` with as many fake GPUs as there are.
+  /// `gpushm matrix ARGUMENTS` with the GPUs of `fake`.
   [[nodiscard]] spawn_options command(std::vector<std::string> arguments,
                                       const std::optional<gpushm::fake::fake_gpus>& fake) const {
     spawn_options options;
@@ -82,7 +82,7 @@ class matrix : public ::testing::Test {
                                        gpushm_testing::patience(seconds(200)));
   }
 
-  /// No directory of a bundle or of the broker, and no mount of one.
+  /// Expects no directory of a bundle or the broker, and no mount of one.
   void expect_nothing_left() const {
     const auto empty = [&] { return fs::is_empty(temporary_.path()); };
     EXPECT_TRUE(eventually(empty, seconds(10))) << temporary_.path();
@@ -95,12 +95,12 @@ class matrix : public ::testing::Test {
         << ::testing::PrintToString(cgroups_of(pid));
   }
 
-  /// Starts it and waits until its first container is there.
+  /// Starts the command and waits until its first container exists.
   [[nodiscard]] static child started(const spawn_options& options) {
-    auto made = child::start(options);
-    const auto pid = made.pid();
+    auto process = child::start(options);
+    const auto pid = process.pid();
     EXPECT_TRUE(eventually([&] { return !cgroups_of(pid).empty(); }, seconds(30)));
-    return made;
+    return process;
   }
 
   [[nodiscard]] static std::optional<gpushm::fake::fake_gpus> no_fake() { return std::nullopt; }
@@ -114,7 +114,7 @@ json parsed(const run_result& done) {
   return document;
 }
 
-TEST_F(matrix, predicts_every_cell_of_the_whole_table) {
+TEST_F(matrix, predicts_every_cell) {
   std::optional<gpushm::fake::fake_gpus> fake;
   gpushm::fake::fake_gpus_options two;
   two.gpus = 2;
@@ -146,7 +146,7 @@ TEST_F(matrix, predicts_every_cell_of_the_whole_table) {
     for (const char* way : {"cuda-ipc", "cuda-vmm", "cuda-pool"}) {
       EXPECT_EQ(cells[way]["result"], visible ? "works" : "fails") << way << " in row " << where;
       if (!visible) {
-        // The driver, asked for this pool, would have crashed; and the columns after it ran.
+        // With this pool the driver would have crashed; the later columns were run.
         EXPECT_EQ(cells[way]["failure"], "device_not_visible") << where;
         EXPECT_EQ(cells[way]["side"], "importer") << where;
       }
@@ -180,7 +180,7 @@ TEST_F(matrix, predicts_every_cell_of_the_whole_table) {
   }
 }
 
-TEST_F(matrix, says_what_one_gpu_cannot_show) {
+TEST_F(matrix, one_gpu_marks_rows_that_need_two) {
   std::optional<gpushm::fake::fake_gpus> fake;
   fake.emplace();
   const auto done = run({"--json", "--backends", "cuda-vmm,host"}, fake);
@@ -203,7 +203,7 @@ TEST_F(matrix, says_what_one_gpu_cannot_show) {
   expect_nothing_left();
 }
 
-TEST_F(matrix, without_a_gpu_runs_the_host_alone) {
+TEST_F(matrix, without_gpu_runs_host_column_only) {
   std::optional<gpushm::fake::fake_gpus> fake;
   gpushm::fake::fake_gpus_options none;
   none.gpus = 0;
@@ -217,7 +217,7 @@ TEST_F(matrix, without_a_gpu_runs_the_host_alone) {
   expect_nothing_left();
 }
 
-TEST_F(matrix, tells_loudly_when_a_prediction_is_wrong) {
+TEST_F(matrix, wrong_prediction_is_reported) {
   std::optional<gpushm::fake::fake_gpus> fake;
   gpushm::fake::fake_gpus_options two;
   two.gpus = 2;
@@ -236,7 +236,7 @@ TEST_F(matrix, tells_loudly_when_a_prediction_is_wrong) {
   expect_nothing_left();
 }
 
-TEST_F(matrix, ends_in_order_when_interrupted) {
+TEST_F(matrix, interrupt_shuts_down_cleanly) {
   auto process = started(command({"--json", "--backends", "host"}, no_fake()));
   const auto pid = process.pid();
   process.kill(SIGINT);
@@ -252,7 +252,7 @@ TEST_F(matrix, ends_in_order_when_interrupted) {
   expect_no_container_of(pid);
 }
 
-TEST_F(matrix, ends_in_order_when_its_time_is_over) {
+TEST_F(matrix, timeout_shuts_down_cleanly) {
   const auto done = run({"--timeout", "1s", "--backends", "host"}, no_fake());
   EXPECT_EQ(done.status, exited(1)) << done.err;
   EXPECT_EQ(done.err, "gpushm: not everything was run: the time of --timeout was over\n");
@@ -261,7 +261,7 @@ TEST_F(matrix, ends_in_order_when_its_time_is_over) {
   expect_nothing_left();
 }
 
-TEST_F(matrix, leaves_nothing_when_it_is_killed) {
+TEST_F(matrix, killed_command_leaves_nothing) {
   auto process = started(command({"--backends", "host"}, no_fake()));
   const auto pid = process.pid();
   process.kill(SIGKILL);
@@ -270,7 +270,7 @@ TEST_F(matrix, leaves_nothing_when_it_is_killed) {
   expect_nothing_left();
 }
 
-TEST_F(matrix, runs_with_crun_too) {
+TEST_F(matrix, runs_with_crun) {
   const auto crun = gpushm_testing::find_in_path("crun");
   if (!crun) {
     GTEST_SKIP() << "no crun in $PATH";
@@ -291,7 +291,7 @@ void PrintTo(const refusal& chosen, std::ostream* to) {
 }
 class matrix_refuses : public matrix, public ::testing::WithParamInterface<refusal> {};
 
-TEST_P(matrix_refuses, before_anything_is_made) {
+TEST_P(matrix_refuses, before_creating_anything) {
   const auto done = run(GetParam().arguments, no_fake());
   EXPECT_EQ(done.status, exited(1));
   EXPECT_EQ(done.out, "");
@@ -317,7 +317,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "leave it out of --env)"}),
     [](const auto& chosen) { return std::string(chosen.param.name); });
 
-TEST_F(matrix, refuses_a_gpu_that_is_not_there) {
+TEST_F(matrix, missing_gpu_is_refused) {
   std::optional<gpushm::fake::fake_gpus> fake;
   fake.emplace();
   const auto done = run({"--devices", "7"}, fake);
@@ -328,7 +328,7 @@ TEST_F(matrix, refuses_a_gpu_that_is_not_there) {
   EXPECT_TRUE(fs::is_empty(temporary_.path()));
 }
 
-TEST_F(matrix, needs_root) {
+TEST_F(matrix, requires_root) {
   auto options = command({}, no_fake());
   options.uid = 1000;
   options.gid = 1000;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What another process may open, tried in real containers: a directory of device nodes that only
-// the device cgroup, only the mode, or nothing keeps it from.
+// The device nodes that another process may open, tested in real containers: nodes restricted only
+// by the device cgroup, only by their mode, or not at all.
 
 #include "apps/gpushm/inspect/peer.hpp"
 
@@ -44,8 +44,9 @@ using ::testing::HasSubstr;
 
 constexpr const char* nodes_inside = "/gpu-nodes";
 
-/// nvidia0 is like /dev/null, which every container may use; nvidia1 and nvidia7 like /dev/fuse,
-/// which needs permission; nvidia2 is root's; nvidiactl and nvidia-uvm are no GPUs.
+/// nvidia0 is the device /dev/null, which every container may use; nvidia1 and nvidia7 are
+/// /dev/fuse, which requires permission; nvidia2 is accessible to root only; nvidiactl and
+/// nvidia-uvm are not GPUs.
 class gpu_nodes {
  public:
   gpu_nodes() {
@@ -98,18 +99,18 @@ class peer : public ::testing::Test {
     box.wait_for_line("^ready$", seconds(20));
     return box;
   }
-  /// Of this process, by their numbers.
+  /// The PIDs of this process's children.
   [[nodiscard]] static std::string children() {
     const std::string pid = std::to_string(::getpid());
     return gpushm::base::read_small_file("/proc/" + pid + "/task/" + pid + "/children")
         .value_or("");
   }
-  /// Its own cgroup of devices, else its unified one.
+  /// The cgroups of this process.
   [[nodiscard]] static std::string own_cgroups() {
     return gpushm::base::read_small_file("/proc/self/cgroup").value_or("");
   }
   [[nodiscard]] static std::string runc_root_of(pid_t program) {
-    // The runtime waits for the program, and names the directory of its state in its arguments.
+    // The program's parent is the runtime, whose arguments contain its state directory.
     const auto status =
         gpushm::base::read_small_file("/proc/" + std::to_string(program) + "/status").value_or("");
     const auto at = status.find("\nPPid:\t");
@@ -124,7 +125,7 @@ class peer : public ::testing::Test {
   std::string children_before_;
 };
 
-TEST_F(peer, its_cgroup_and_modes_decide) {
+TEST_F(peer, cgroup_and_modes_restrict_nodes) {
   auto box = start(waiting());
   const std::string before = own_cgroups();
   const auto found = minors_of(box.host_pid(), nodes_inside);
@@ -135,7 +136,7 @@ TEST_F(peer, its_cgroup_and_modes_decide) {
   EXPECT_EQ(own_cgroups(), before);
 }
 
-TEST_F(peer, a_node_that_it_was_given_opens) {
+TEST_F(peer, assigned_node_opens) {
   auto options = waiting();
   options.device_nodes = {{"/dev/fuse", ""}};
   auto box = start(options);
@@ -146,23 +147,23 @@ TEST_F(peer, a_node_that_it_was_given_opens) {
   EXPECT_THAT(*found.minors, ElementsAre(0, 1, 7));
 }
 
-TEST_F(peer, root_in_it_has_no_more_rights_than_its_capabilities) {
+TEST_F(peer, root_is_limited_by_capabilities_and_cgroup) {
   auto options = waiting();
   options.uid = 0;
   options.gid = 0;
   auto box = start(options);
-  // The owner may open nvidia2; what the cgroup denies is denied to root too.
+  // The owner may open nvidia2; the cgroup's restrictions also apply to root.
   EXPECT_THAT(texts(minors_of(box.host_pid(), nodes_inside)),
               ElementsAre("0 opens", "1 EPERM", "2 opens", "7 EPERM"));
 }
 
-TEST_F(peer, in_a_user_namespace_too) {
+TEST_F(peer, user_namespace) {
   if (const auto reason = gpushm_testing::why_no_containers(true)) {
     GTEST_SKIP() << *reason;
   }
   auto options = waiting();
   options.user_ns.emplace();
-  options.uid = 0;  // which owns nothing outside
+  options.uid = 0;  // owns nothing outside the namespace
   options.gid = 0;
   auto box = start(options);
   const auto found = minors_of(box.host_pid(), nodes_inside);
@@ -170,7 +171,7 @@ TEST_F(peer, in_a_user_namespace_too) {
       << found.problem;
 }
 
-TEST_F(peer, without_nodes_it_may_open_none) {
+TEST_F(peer, without_nodes_none_open) {
   auto box = start(waiting());
   const auto found = minors_of(box.host_pid());
   EXPECT_EQ(found.problem, "");
@@ -182,7 +183,7 @@ TEST_F(peer, without_nodes_it_may_open_none) {
   ASSERT_TRUE(nowhere.minors);
 }
 
-TEST_F(peer, what_it_puts_there_blocks_nobody) {
+TEST_F(peer, special_files_do_not_block) {
   // A FIFO without a reader, and a directory.
   const temp_dir odd(0755);
   ASSERT_EQ(::mkfifo((odd / "nvidia3").c_str(), 0666), 0);
@@ -197,7 +198,7 @@ TEST_F(peer, what_it_puts_there_blocks_nobody) {
   EXPECT_THAT(texts(found), ElementsAre("3 opens", "4 EISDIR")) << found.problem;
 }
 
-TEST_F(peer, a_process_like_this_one_needs_no_rights) {
+TEST_F(peer, similar_process_needs_no_privileges) {
   gpushm_testing::spawn_options options;
   options.argv = {"/bin/sh", "-c", "echo ready; read line"};
   auto process = child::start(options);
@@ -209,27 +210,27 @@ TEST_F(peer, a_process_like_this_one_needs_no_rights) {
   EXPECT_EQ(found.tried.front(), (tried_node{0, 0}));
 }
 
-TEST_F(peer, a_process_that_is_not_there_is_told) {
+TEST_F(peer, missing_process_is_reported) {
   const auto found = minors_of(0x3fffffff);
   EXPECT_FALSE(found.minors);
   EXPECT_EQ(found.problem, "there is no process 1073741823 here");
 }
 
-TEST_F(peer, without_rights_the_reason_is_told) {
+TEST_F(peer, missing_privileges_are_reported) {
   auto box = start(waiting());
   const pid_t pid = box.host_pid();
-  // Another process of another user, with nothing of this one's rights.
+  // A process of another user, without this process's privileges.
   const pid_t unprivileged = ::fork();
   if (unprivileged == 0) {
     const bool dropped =
         ::setresgid(65534, 65534, 65534) == 0 && ::setresuid(65534, 65534, 65534) == 0;
     const auto found = minors_of(pid, nodes_inside);
-    const bool told =
+    const bool reported =
         !found.minors && found.tried.empty() &&
         found.problem.find("; run this as root, outside of containers") != std::string::npos &&
         (found.problem.find("(EACCES)") != std::string::npos ||
          found.problem.find("(EPERM)") != std::string::npos);
-    ::_exit(dropped && told ? 0 : 1);
+    ::_exit(dropped && reported ? 0 : 1);
   }
   int status = 0;
   ASSERT_EQ(::waitpid(unprivileged, &status, 0), unprivileged);
@@ -238,7 +239,7 @@ TEST_F(peer, without_rights_the_reason_is_told) {
 
 // ---- names of containers ----
 
-TEST_F(peer, a_container_is_found_by_its_name) {
+TEST_F(peer, container_is_found_by_name) {
   auto box = start(waiting());
   const pid_t pid = box.host_pid();
   const std::string root = runc_root_of(pid);
@@ -253,7 +254,7 @@ TEST_F(peer, a_container_is_found_by_its_name) {
   const container_runtime right{container_runtime::kind::oci, runc, root};
   EXPECT_EQ(pid_of_container(ids.front(), {wrong, right}), pid);
 
-  // One that has ended but is still known.
+  // A container that has exited but is still listed.
   box.kill(SIGKILL);
   EXPECT_EQ(box.wait_exit(seconds(20)), exited(128 + SIGKILL));
   try {
@@ -265,11 +266,11 @@ TEST_F(peer, a_container_is_found_by_its_name) {
   }
 }
 
-TEST(peer_container, that_nobody_knows_is_an_error_naming_whom_was_asked) {
-  const container_runtime nobody{container_runtime::kind::oci, "/bin/false", "/some/root"};
+TEST(peer_container, unknown_name_error_lists_runtimes) {
+  const container_runtime failing{container_runtime::kind::oci, "/bin/false", "/some/root"};
   const container_runtime missing{container_runtime::kind::engine, "/nonexistent/podman", ""};
   try {
-    static_cast<void>(pid_of_container("web; rm -rf /", {nobody, missing}));
+    static_cast<void>(pid_of_container("web; rm -rf /", {failing, missing}));
     FAIL() << "no error";
   } catch (const gpushm::error& failure) {
     EXPECT_EQ(failure.code(), gpushm::errc::invalid_argument);
@@ -280,7 +281,7 @@ TEST(peer_container, that_nobody_knows_is_an_error_naming_whom_was_asked) {
   }
 }
 
-TEST(peer_container, whose_name_is_an_option_is_refused_before_anybody_is_asked) {
+TEST(peer_container, name_that_is_an_option_is_refused) {
   const container_runtime echo{container_runtime::kind::oci, "/bin/echo", ""};
   for (const char* name : {"", "--help"}) {
     try {
@@ -292,8 +293,8 @@ TEST(peer_container, whose_name_is_an_option_is_refused_before_anybody_is_asked)
   }
 }
 
-TEST(peer_container, its_name_is_one_argument_for_a_program_and_never_for_a_shell) {
-  // Programs that answer what they were given.
+TEST(peer_container, name_is_one_argument_and_not_a_shell_command) {
+  // A program that succeeds only if it gets the name as one argument.
   const temp_dir directory(0755);
   const std::string program = directory / "fake-runtime";
   {
@@ -306,7 +307,7 @@ TEST(peer_container, its_name_is_one_argument_for_a_program_and_never_for_a_shel
   EXPECT_EQ(pid_of_container("a b;$(x)", {{container_runtime::kind::oci, program, ""}}), 4711);
 }
 
-TEST(peer_container, of_an_engine_is_asked_for_in_its_way) {
+TEST(peer_container, engine_is_queried_with_inspect) {
   const temp_dir directory(0755);
   const std::string program = directory / "fake-podman";
   {

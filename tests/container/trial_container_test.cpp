@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `gpushm trial-worker` as the first process of containers: it reaps, ends when told to, has
-// children whose PIDs are equal on both sides, and says so where it may not make namespaces.
+// `gpushm trial-worker` as PID 1 of containers: it reaps children, exits on SIGTERM, gives its
+// children equal PIDs on both sides, and reports when it may not create namespaces.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ class trial_in_container : public ::testing::Test {
   }
 };
 
-TEST_F(trial_in_container, equal_pids_stop_raw_handles_and_nothing_else) {
+TEST_F(trial_in_container, equal_pids_break_only_raw_handles) {
   const gpushm_testing::temp_dir domain(0755);
   const gpushm::fake::fake_gpus gpus;
   gpushm::broker_options serving;
@@ -99,7 +99,7 @@ TEST_F(trial_in_container, ends_on_sigterm_and_reaps) {
   auto box = container::start(worker());
   box.write(hello);
   const auto line = box.wait_for_line("\"ready\"", seconds(20));
-  // Whatever numbers the runtime's threads had: host is the last of five ways.
+  // Regardless of the ids of the runtime's threads: host is the last of five ways.
   EXPECT_EQ(json::parse(line).at("pid"), 68);
   box.write("{\"way\":\"host\",\"order\":\"kill\"}\n");
   const auto ended = json::parse(box.wait_for_line("\"ended\"", seconds(20)));
@@ -109,18 +109,18 @@ TEST_F(trial_in_container, ends_on_sigterm_and_reaps) {
   EXPECT_EQ(box.wait_exit(seconds(20)), exited(0)) << box.everything();
 }
 
-TEST_F(trial_in_container, where_namespaces_are_refused_it_says_so) {
+TEST_F(trial_in_container, refused_namespaces_are_reported) {
   auto box = container::start(worker({"--own-namespaces"}));
   EXPECT_EQ(box.wait_exit(seconds(20)), exited(1)) << box.everything();
-  const auto said = json::parse(box.text(stream::out));
-  EXPECT_EQ(said.at("event"), "failed");
-  EXPECT_EQ(said.at("text"),
+  const auto reply = json::parse(box.text(stream::out));
+  EXPECT_EQ(reply.at("event"), "failed");
+  EXPECT_EQ(reply.at("text"),
             "neither privileged nor allowed to create a user namespace: Operation not permitted "
             "(EPERM)");
-  EXPECT_EQ(said.at("error").at("code"), "permission_denied");
+  EXPECT_EQ(reply.at("error").at("code"), "permission_denied");
 }
 
-TEST_F(trial_in_container, what_is_no_order_is_told) {
+TEST_F(trial_in_container, invalid_order_is_reported) {
   auto box = container::start(worker());
   box.write("{\"way\":\"carrier pigeon\",\"order\":\"hello\"}\nnonsense\n");
   EXPECT_EQ(json::parse(box.wait_for_line(".", seconds(20))).at("text"),
