@@ -167,8 +167,7 @@ class demo {
   void open_directory() const {
     const std::string& path = directory_.path();
     base::checked("share directory", path, "chmod", [&] { return ::chmod(path.c_str(), 0711); });
-    // Without the privilege, outside their user namespace the roles have this process's uid: see
-    // `isolate`.
+    // Otherwise the roles have this process's uid outside their user namespaces: see `isolate`.
     if (arguments_.isolated && can_isolate_directly(broker_uid)) {
       base::checked("share directory", path, "chown", [&] {
         return ::chown(path.c_str(), broker_uid, broker_uid);

@@ -103,7 +103,7 @@ class exported_memory {
 
  private:
   std::string name_;
-  std::optional<device_memory> memory_;  // destroyed last
+  std::optional<device_memory> memory_;  // destroyed after segment_ and out_
   segment segment_;
   file_export out_;  // destroyed first, with the file: while it exists, so does the segment
 };
