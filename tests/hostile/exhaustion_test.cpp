@@ -25,19 +25,19 @@ class exhaustion : public hostile {
     auto newcomer = attacker(
         [&](forked_process::parent_link& parent) {
           auto session = greeted();
-          unsigned made = 0;
+          unsigned created = 0;
           for (unsigned i = 0; i < count; ++i) {
-            made += publish_segment(session,
-                                    reserve_pages("newcomer/" + std::to_string(i), chunks)) != 0
-                        ? 1U
-                        : 0U;
+            created += publish_segment(session,
+                                       reserve_pages("newcomer/" + std::to_string(i), chunks)) != 0
+                           ? 1U
+                           : 0U;
           }
-          parent.say(std::to_string(made));
+          parent.say(std::to_string(created));
         },
         {.uid = good_uid + 1});
-    std::string made;
-    EXPECT_NO_THROW(made = newcomer.wait_line(seconds(20)));
-    EXPECT_EQ(made, std::to_string(count));
+    std::string created;
+    EXPECT_NO_THROW(created = newcomer.wait_line(seconds(20)));
+    EXPECT_EQ(created, std::to_string(count));
   }
 
   /// Reserves as much as is granted: `most` first, then half as much, down to one. `with(amount)`

@@ -72,9 +72,9 @@ struct world {
     return gpushm::client::connect({.socket_path = directory / "socket", .cache = cache});
   }
   gpushm::segment publish(const std::string& name, const gpushm::create_options& options) {
-    auto made = producer.create(name, options);
-    made.publish("metadata of this one");
-    return made;
+    auto created = producer.create(name, options);
+    created.publish("metadata of this one");
+    return created;
   }
   [[nodiscard]] static gpushm::create_options host() {
     return {.size_bytes = page, .device = "host"};
@@ -110,7 +110,7 @@ constexpr operation operations[] = {
     {"open_from_the_cache", [](world& in) { (void)in.caching.open("kept"); }},
     {"open_new_names_with_a_cache",
      [](world& in) {
-       const auto made = in.publish(in.name(), world::host());
+       const auto created = in.publish(in.name(), world::host());
        (void)in.caching.open(in.name());
      }},
     {"open_in_the_creators_process", [](world& in) { (void)in.producer.open("kept"); }},
@@ -121,7 +121,7 @@ constexpr operation operations[] = {
      }},
     {"removed_while_held",
      [](world& in) {
-       const auto made = in.publish(
+       const auto created = in.publish(
            in.name(),
            {.size_bytes = page, .device = "host", .lifetime = gpushm::lifetime::persistent});
        const auto held = in.consumer.open(in.name());
@@ -132,7 +132,7 @@ constexpr operation operations[] = {
     {"events",
      [](world& in) {
        auto events = in.consumer.subscribe(in.name());
-       const auto made = in.publish(in.name(), world::host());
+       const auto created = in.publish(in.name(), world::host());
        (void)events.next(std::chrono::seconds(5));
      }},
     {"connect_and_close", [](world& in) { (void)in.connect(); }},

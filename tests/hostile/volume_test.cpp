@@ -33,11 +33,11 @@ class volume : public hostile {
       parent.say(generation != 0 ? "exports" : "refused");
       bool first = true;
       while (true) {
-        const auto asked = session.receive(seconds(60));
-        if (!asked.message) {
+        const auto request = session.receive(seconds(60));
+        if (!request.message) {
           return;
         }
-        if (const auto* confirm = body_of<wire::confirm>(asked)) {
+        if (const auto* confirm = body_of<wire::confirm>(request)) {
           if (std::exchange(first, false)) {
             gpushm_testing::sleep_for(pause);
           }
@@ -106,12 +106,12 @@ TEST_F(volume, unread_events_do_not_delay_requests) {
   auto maker = greeted();
   // A broker ends the connection of a member that reads nothing for 5 s.
   const auto read_at = clock::now() + seconds(3);
-  unsigned made = 0;
-  for (; made < more_than_a_buffer && clock::now() < read_at; ++made) {
+  unsigned created = 0;
+  for (; created < more_than_a_buffer && clock::now() < read_at; ++created) {
     ASSERT_NE(publish_segment(maker, gpushm_testing::reserve_exported("made/here")), 0U);
     ASSERT_NE(body_of<wire::done>(maker.ask(wire::remove{"made/here", 0})), nullptr);
   }
-  ASSERT_GT(2 * made, packets_in_a_buffer) << "too slow to fill the buffer";
+  ASSERT_GT(2 * created, packets_in_a_buffer) << "too slow to fill the buffer";
   // The event lane is full of unread events.
   ASSERT_TRUE(session.send(wire::stat{"good/segment"}));
   ASSERT_TRUE(

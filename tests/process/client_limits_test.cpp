@@ -62,14 +62,14 @@ TEST_P(open_many_of_chunks, succeeds_with_1024_descriptors) {
   const auto [names, chunks] = GetParam();
   const std::uint64_t page = gpushm::base::host_page_bytes();
   auto producer = connect();
-  std::vector<gpushm::segment> made;
+  std::vector<gpushm::segment> created;
   std::vector<std::string> wanted;
   for (std::size_t i = 0; i < names; ++i) {
     wanted.push_back("t/" + std::to_string(i));
-    made.push_back(producer.create(
+    created.push_back(producer.create(
         wanted.back(), {.size_bytes = chunks * page, .device = "host", .chunk_bytes = page}));
-    made.back().fill(static_cast<std::byte>(i));
-    made.back().publish();
+    created.back().fill(static_cast<std::byte>(i));
+    created.back().publish();
   }
   const few_descriptors limit(1024);
   auto consumer = connect();
@@ -104,13 +104,14 @@ class stopped_broker : public bad_input {
 
 TEST_F(stopped_broker, does_not_delay_end_of_segments) {
   auto client = connect();
-  std::vector<gpushm::segment> made;
+  std::vector<gpushm::segment> created;
   for (int i = 0; i < 1'000; ++i) {
-    made.push_back(client.create("s" + std::to_string(i), {.size_bytes = 4096, .device = "host"}));
+    created.push_back(
+        client.create("s" + std::to_string(i), {.size_bytes = 4096, .device = "host"}));
   }
   stop();
   const auto begin = gpushm_testing::clock::now();
-  made.clear();
+  created.clear();
   // Once each one after the 278th took a second.
   EXPECT_LT(gpushm_testing::clock::now() - begin, patience(seconds(2)));
   go_on();

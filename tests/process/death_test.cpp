@@ -172,10 +172,10 @@ TEST_F(death_of_client, published_persistent_segment_survives_its_producer) {
 }
 
 TEST_F(death_of_client, dead_consumer_leaves_no_lease) {
-  auto made = client_.create(
+  auto created = client_.create(
       name, {.size_bytes = round_size_bytes, .device = "host", .chunk_bytes = round_chunk_bytes});
-  made.fill(round_pattern);
-  made.publish(round_metadata);
+  created.fill(round_pattern);
+  created.publish(round_metadata);
   const auto before = settled_holdings_of(survivors());
   kill_at_every_call(
       {"consume", socket(), name},
@@ -183,8 +183,8 @@ TEST_F(death_of_client, dead_consumer_leaves_no_lease) {
       [&](traced_process&) {
         EXPECT_TRUE(eventually([&] { return client_.stat(name).leases == 1; }, seconds(1)));
         EXPECT_TRUE(back_to(before, survivors()));
-        EXPECT_EQ(made.state(), gpushm::segment_state::live);
-        EXPECT_TRUE(holds_pattern(made));
+        EXPECT_EQ(created.state(), gpushm::segment_state::live);
+        EXPECT_TRUE(holds_pattern(created));
       });
 }
 
@@ -305,7 +305,7 @@ struct round_of_survivors {
   std::string socket;
   std::optional<gpushm::client> producer;
   std::optional<gpushm::client> consumer;
-  std::optional<gpushm::segment> made;
+  std::optional<gpushm::segment> created;
   std::optional<gpushm::segment> found;
 
   void connect() {
@@ -319,13 +319,13 @@ struct round_of_survivors {
 
   void run() {
     connect();
-    made = producer->create(name,
-                            {.size_bytes = round_size_bytes,
-                             .device = "host",
-                             .lifetime = gpushm::lifetime::persistent,
-                             .chunk_bytes = round_chunk_bytes});
-    made->fill(round_pattern);
-    made->publish(round_metadata);
+    created = producer->create(name,
+                               {.size_bytes = round_size_bytes,
+                                .device = "host",
+                                .lifetime = gpushm::lifetime::persistent,
+                                .chunk_bytes = round_chunk_bytes});
+    created->fill(round_pattern);
+    created->publish(round_metadata);
     found = consumer->open(name);
     auto again = consumer->open(name);
     again.reset();
@@ -412,9 +412,9 @@ class death_of_broker : public ::testing::Test {
     // Clients that have not noticed the death yet get one error now.
     EXPECT_TRUE(survives_broker([&] { (void)round.producer->list(); }));
     EXPECT_TRUE(survives_broker([&] { (void)round.consumer->list(); }));
-    auto made = round.producer->create(name, {.size_bytes = 4096, .device = "host"});
-    made.fill(round_pattern);
-    made.publish();
+    auto created = round.producer->create(name, {.size_bytes = 4096, .device = "host"});
+    created.fill(round_pattern);
+    created.publish();
     EXPECT_TRUE(holds_pattern(round.consumer->open(name)));
     if (round.found && *round.found) {
       EXPECT_TRUE(holds_pattern(*round.found));

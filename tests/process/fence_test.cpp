@@ -142,8 +142,8 @@ TEST_F(fence, names_opens_and_memory_wait_for_the_end_of_the_writer) {
     std::this_thread::sleep_for(milliseconds(100));
     writer.kill(SIGKILL);
   });
-  const auto made = bystander_.create("kv", {.size_bytes = 8, .device = "host"});
-  EXPECT_EQ(bystander_.stat("kv").generation, made.generation());
+  const auto created = bystander_.create("kv", {.size_bytes = 8, .device = "host"});
+  EXPECT_EQ(bystander_.stat("kv").generation, created.generation());
 }
 
 TEST_F(fence, child_without_fork_handlers_is_waited_for) {
@@ -240,17 +240,17 @@ TEST_F(dropped, client_that_resumes_gets_its_leases_back) {
   options.argv = {own_program("fence_guest"), broker_.socket_path()};
   auto guest = child::start(options);
   guest.wait_for_line("^ready$", seconds(20));
-  const auto made = bystander_.stat("kept").generation;
+  const auto generation = bystander_.stat("kept").generation;
   const auto others = connect();
   wait_until_dropped(guest);
   EXPECT_EQ(code_of([&] { (void)bystander_.open("kept"); }), errc::writer_ending);
   guest.write("again\n");
   guest.wait_for_line("^resumed$", seconds(20));
   const auto shown = bystander_.stat("kept");
-  EXPECT_EQ(shown.generation, made);
+  EXPECT_EQ(shown.generation, generation);
   EXPECT_EQ(shown.ending, 0U);
   EXPECT_TRUE(shown.creator_alive);
-  EXPECT_EQ(bystander_.open("kept").generation(), made);
+  EXPECT_EQ(bystander_.open("kept").generation(), generation);
   EXPECT_FALSE(code_of([&] { (void)bystander_.stat("published later"); }));
   guest.write("release\n");
   guest.wait_for_line("^released$", seconds(20));

@@ -118,9 +118,9 @@ TEST_P(guest_that_dies, frees_place_and_memory_while_a_child_lives) {
   start("broker", GetParam());
   auto client = connect();
   auto waiting = connect();  // another connection, and a segment that only the broker keeps
-  auto made = client.create(
+  auto created = client.create(
       "kept", {.size_bytes = 1 << 20, .device = "host", .lifetime = gpushm::lifetime::persistent});
-  made.publish();
+  created.publish();
   const auto children = go();
   const pid_t survivor = children.front();
   ASSERT_TRUE(eventually([&] { return guest_resources_of(survivor).empty(); }, seconds(5)))
@@ -128,10 +128,10 @@ TEST_P(guest_that_dies, frees_place_and_memory_while_a_child_lives) {
   EXPECT_EQ(client.list().size(), 1U) << "the parent still serves";
 
   kill_host();
-  EXPECT_TRUE(
-      eventually([&] { return made.state() == gpushm::segment_state::broker_gone; }, seconds(5)));
+  EXPECT_TRUE(eventually([&] { return created.state() == gpushm::segment_state::broker_gone; },
+                         seconds(5)));
   expect_place_is_free(children);
-  made.reset();
+  created.reset();
   client.trim();
   EXPECT_EQ(gpushm_testing::shared_memory_bytes({survivor}, "gpushm"), 0U);
 }
@@ -172,9 +172,9 @@ TEST_F(guest, file_of_dead_exporter_is_stale_while_a_child_lives) {
   ASSERT_TRUE(process_lives(children.front()));
   EXPECT_EQ(code_of([&] { (void)gpushm::import_file(path_); }), gpushm::errc::peer_died);
   auto successor = gpushm::file_export::begin(path_);
-  auto made = successor.client().create("again", {.size_bytes = 4096, .device = "host"});
-  made.publish();
-  successor.write(made);
+  auto created = successor.client().create("again", {.size_bytes = 4096, .device = "host"});
+  created.publish();
+  successor.write(created);
   EXPECT_EQ(gpushm::import_file(path_).name(), "again");
   EXPECT_TRUE(process_lives(children.front()));
 }

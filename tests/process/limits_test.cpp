@@ -90,9 +90,9 @@ TEST_F(short_send, client_that_never_reads_is_dropped) {
         gpushm::transport::send_result::closed) {
       break;
     }
-    const auto asked = gpushm_testing::clock::now();
+    const auto begin = gpushm_testing::clock::now();
     ASSERT_EQ(bystander_.stat("large-list").chunks, 1U);
-    ASSERT_LT(gpushm_testing::clock::now() - asked, gpushm_testing::patience(milliseconds(500)));
+    ASSERT_LT(gpushm_testing::clock::now() - begin, gpushm_testing::patience(milliseconds(500)));
   }
   EXPECT_TRUE(reader.closed_within(seconds(20)));
 }
@@ -136,16 +136,16 @@ TEST_F(small_quota, sizes_and_segments_beyond_the_limits_are_refused) {
               (void)bystander_.create("too-large", {.size_bytes = 2U << 20U, .device = "host"});
             }),
             errc::quota_exceeded);
-  std::vector<gpushm::segment> made;
+  std::vector<gpushm::segment> created;
   for (int i = 0; i < 3; ++i) {
-    made.push_back(
+    created.push_back(
         bystander_.create("small-" + std::to_string(i), {.size_bytes = 4096, .device = "host"}));
   }
   EXPECT_EQ(
       code_of([&] { (void)bystander_.create("fourth", {.size_bytes = 4096, .device = "host"}); }),
       errc::too_many_segments);
-  made.pop_back();
-  made.push_back(bystander_.create("fourth", {.size_bytes = 4096, .device = "host"}));
+  created.pop_back();
+  created.push_back(bystander_.create("fourth", {.size_bytes = 4096, .device = "host"}));
   EXPECT_EQ(bystander_.list().size(), 3U);
 }
 

@@ -47,38 +47,38 @@ class scale : public ::testing::Test {
   static void fill_descriptors(broker_process& broker, unsigned limit, std::size_t at_most) {
     auto client = connect(broker);
     const auto before = settled_holdings_of({broker.pid(), ::getpid()});
-    std::vector<gpushm::segment> made;
+    std::vector<gpushm::segment> created;
     std::optional<gpushm::error> refusal;
-    while (!refusal && made.size() < at_most) {
+    while (!refusal && created.size() < at_most) {
       try {
-        made.push_back(client.create("scale/" + std::to_string(made.size()),
-                                     {.size_bytes = 4096, .device = "host"}));
-        made.back().publish();
+        created.push_back(client.create("scale/" + std::to_string(created.size()),
+                                        {.size_bytes = 4096, .device = "host"}));
+        created.back().publish();
       } catch (const gpushm::error& failure) {
         refusal = failure;
       }
     }
-    ASSERT_TRUE(refusal.has_value()) << "no refusal after " << made.size() << " segments";
+    ASSERT_TRUE(refusal.has_value()) << "no refusal after " << created.size() << " segments";
     EXPECT_EQ(refusal->code(), gpushm::errc::too_many_descriptors) << refusal->what();
     const auto used = gpushm_testing::total(gpushm_testing::count_descriptors(broker.pid()));
     EXPECT_LE(used + 32, limit) << "the reserve was used";
     // One chunk each; all descriptors but the reserve, the connections and the broker's own.
-    EXPECT_GE(made.size() + 200, limit) << "refused too early";
+    EXPECT_GE(created.size() + 200, limit) << "refused too early";
 
-    EXPECT_EQ(client.list().size(), made.size());
+    EXPECT_EQ(client.list().size(), created.size());
     EXPECT_EQ(client.open("scale/0").size_bytes(), 4096U);
-    made.pop_back();
+    created.pop_back();
     EXPECT_TRUE(eventually(
         [&] {
           try {
-            made.push_back(client.create("scale/again", {.size_bytes = 4096, .device = "host"}));
+            created.push_back(client.create("scale/again", {.size_bytes = 4096, .device = "host"}));
             return true;
           } catch (const gpushm::error&) {
             return false;
           }
         },
         seconds(5)));
-    made.clear();
+    created.clear();
     EXPECT_TRUE(back_to(before, {broker.pid(), ::getpid()}, seconds(10)));
   }
 
@@ -110,15 +110,15 @@ TEST_F(scale, segment_with_four_thousand_chunks) {
   auto consumer = connect(broker);
   const auto before = settled_holdings_of({broker.pid(), ::getpid()});
   {
-    auto made = producer.create(
+    auto created = producer.create(
         "scale/chunks",
         {.size_bytes = chunks * chunk_bytes, .device = "host", .chunk_bytes = chunk_bytes});
     for (std::uint64_t i = 0; i < chunks; ++i) {
       std::array<std::byte, sizeof i> number{};
       std::memcpy(number.data(), &i, sizeof i);
-      made.write(i * chunk_bytes, number);
+      created.write(i * chunk_bytes, number);
     }
-    made.publish();
+    created.publish();
     EXPECT_EQ(consumer.stat("scale/chunks").chunks, chunks);
     const auto found = consumer.open("scale/chunks");
     // One address range, in order.
@@ -141,9 +141,9 @@ TEST_F(scale, thousand_concurrent_clients) {
   constexpr std::uint32_t clients_each = 250;
   broker_process broker(directory_ / "socket");
   auto client = connect(broker);
-  auto made = client.create("scale/clients", {.size_bytes = 64U << 10U, .device = "host"});
-  made.fill(std::byte{0x33});
-  made.publish();
+  auto created = client.create("scale/clients", {.size_bytes = 64U << 10U, .device = "host"});
+  created.fill(std::byte{0x33});
+  created.publish();
   const auto before = settled_holdings_of({broker.pid()});
   std::vector<child> crowds;
   for (std::uint32_t i = 0; i < processes; ++i) {

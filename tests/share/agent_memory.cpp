@@ -96,15 +96,15 @@ void agent_memory::allocate(const std::string& kind,
   kind_ = kind;
   bytes_ = bytes;
   if (kind == "malloc") {
-    CUdeviceptr made = 0;
-    check(cu()->cuMemAlloc_v2(&made, bytes), "cuMemAlloc");
-    address_ = made;
+    CUdeviceptr allocated = 0;
+    check(cu()->cuMemAlloc_v2(&allocated, bytes), "cuMemAlloc");
+    address_ = allocated;
   } else if (kind == "vmm" || kind == "vmm-plain") {
     allocate_chunks(bytes, chunk_bytes, kind == "vmm");
   } else if (kind == "pool" || kind == "pool-plain" || kind == "default-pool") {
-    CUdeviceptr made = 0;
+    CUdeviceptr allocated = 0;
     if (kind == "default-pool") {
-      check(cu()->cuMemAllocAsync(&made, bytes, nullptr), "cuMemAllocAsync");
+      check(cu()->cuMemAllocAsync(&allocated, bytes, nullptr), "cuMemAllocAsync");
     } else {
       if (pool_ == nullptr) {
         CUmemPoolProps props{};
@@ -114,14 +114,15 @@ void agent_memory::allocate(const std::string& kind,
         props.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_};
         check(cu()->cuMemPoolCreate(&pool_, &props), "cuMemPoolCreate");
       }
-      check(cu()->cuMemAllocFromPoolAsync(&made, bytes, pool_, nullptr), "cuMemAllocFromPoolAsync");
+      check(cu()->cuMemAllocFromPoolAsync(&allocated, bytes, pool_, nullptr),
+            "cuMemAllocFromPoolAsync");
     }
     check(cu()->cuStreamSynchronize(nullptr), "cuStreamSynchronize");
-    address_ = made;
+    address_ = allocated;
   } else if (kind == "pinned") {
-    void* made = nullptr;
-    check(cu()->cuMemHostAlloc(&made, bytes, 0), "cuMemHostAlloc");
-    address_ = reinterpret_cast<std::uintptr_t>(made);
+    void* allocated = nullptr;
+    check(cu()->cuMemHostAlloc(&allocated, bytes, 0), "cuMemHostAlloc");
+    address_ = reinterpret_cast<std::uintptr_t>(allocated);
   } else if (kind == "pageable") {
     address_ = reinterpret_cast<std::uintptr_t>(
         std::malloc(bytes));  // NOLINT(cppcoreguidelines-no-malloc): the case under test

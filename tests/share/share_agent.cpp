@@ -94,9 +94,9 @@ class agent {
       const std::uint64_t bytes = number();
       share_options options;
       options.lifetime = word() == "persistent" ? lifetime::persistent : lifetime::leased;
-      segment made = client_->share(name, at(offset), bytes, options);
-      const auto address = reinterpret_cast<std::uintptr_t>(made.data());
-      shared_.insert_or_assign(name, std::move(made));
+      segment result = client_->share(name, at(offset), bytes, options);
+      const auto address = reinterpret_cast<std::uintptr_t>(result.data());
+      shared_.insert_or_assign(name, std::move(result));
       return std::to_string(address);
     }
     if (order == "unshare") {
@@ -190,12 +190,12 @@ class agent {
         memory_.address() + offset);
   }
   segment& current() { return opened_.at(current_); }
-  std::string keep(segment made) {
+  std::string keep(segment opened) {
     current_ = next_++;
-    const auto address = reinterpret_cast<std::uintptr_t>(made.data());
-    std::string text = std::to_string(address) + " " + std::to_string(made.size_bytes()) + " " +
-                       std::string(to_string(made.backend()));
-    opened_.emplace(current_, std::move(made));
+    const auto address = reinterpret_cast<std::uintptr_t>(opened.data());
+    std::string text = std::to_string(address) + " " + std::to_string(opened.size_bytes()) + " " +
+                       std::string(to_string(opened.backend()));
+    opened_.emplace(current_, std::move(opened));
     return text;
   }
 

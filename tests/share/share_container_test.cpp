@@ -46,11 +46,11 @@ class share_container : public share_world {
     } else {
       gpushm_testing::allow_real_gpus(options, minors);
     }
-    agent made(container::start(options));
-    made.ask(std::string("connect ") + domain_inside + "/socket");
-    made.ask("device 0");
-    EXPECT_EQ(made.ask("pid"), "1");
-    return made;
+    agent started(container::start(options));
+    started.ask(std::string("connect ") + domain_inside + "/socket");
+    started.ask("device 0");
+    EXPECT_EQ(started.ask("pid"), "1");
+    return started;
   }
 };
 

@@ -76,19 +76,19 @@ class share_torch : public ::testing::Test {
                     options_.socket_path};
     options.env = {{"PYTORCH_CUDA_ALLOC_CONF", configuration},
                    {"PYTORCH_ALLOC_CONF", configuration}};
-    child made = child::start(options);
-    made.wait_for_line("^ready ", seconds(120));
-    return made;
+    child started = child::start(options);
+    started.wait_for_line("^ready ", seconds(120));
+    return started;
   }
   static std::string ask(child& process, const std::string& order) {
     process.write(order + "\n");
     return process.wait_for_line("^(ok|error)", seconds(60));
   }
   [[nodiscard]] agent importer() const {
-    agent made(agent_settings{});
-    made.ask("connect " + options_.socket_path);
-    made.ask("device 0");
-    return made;
+    agent started(agent_settings{});
+    started.ask("connect " + options_.socket_path);
+    started.ask("device 0");
+    return started;
   }
 
   gpushm_testing::temp_dir folder_;

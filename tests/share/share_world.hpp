@@ -73,13 +73,13 @@ class share_world : public ::testing::TestWithParam<share_setting> {
   /// Starts an agent that is connected and uses GPU `ordinal`.
   [[nodiscard]] agent start(int ordinal = 0) const { return start(settings(), ordinal); }
   [[nodiscard]] agent start(const agent_settings& how, int ordinal = 0) const {
-    agent made(how);
-    made.ask("connect " + options_.socket_path);
-    made.ask("device " + std::to_string(ordinal));
+    agent started(how);
+    started.ask("connect " + options_.socket_path);
+    started.ask("device " + std::to_string(ordinal));
     if (GetParam().both_pid_1) {
-      EXPECT_EQ(made.ask("pid"), "1");
+      EXPECT_EQ(started.ask("pid"), "1");
     }
-    return made;
+    return started;
   }
   [[nodiscard]] static std::string kind() { return GetParam().kind; }
   /// Memory bound to its exporter.

@@ -36,18 +36,18 @@ void print_line(const char* what) {
 
 void produce(const std::string& socket, const std::string& name, gpushm::lifetime lifetime) {
   auto client = gpushm::client::connect({.socket_path = socket});
-  auto made = client.create(name,
-                            {.size_bytes = round_size_bytes,
-                             .device = "host",
-                             .lifetime = lifetime,
-                             .chunk_bytes = round_chunk_bytes});
-  made.fill(round_pattern);
-  made.publish(round_metadata);
+  auto created = client.create(name,
+                               {.size_bytes = round_size_bytes,
+                                .device = "host",
+                                .lifetime = lifetime,
+                                .chunk_bytes = round_chunk_bytes});
+  created.fill(round_pattern);
+  created.publish(round_metadata);
   print_line("published");
   auto own = client.open(name);
   own.reset();
   print_line("releasing");
-  made.reset();
+  created.reset();
 }
 
 void consume(const std::string& socket, const std::string& name) {

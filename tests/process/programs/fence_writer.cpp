@@ -50,13 +50,13 @@ raw_session greet(const std::string& socket) {
 std::atomic<std::uint64_t>* publish(raw_session& session, const std::string& name) {
   const auto chunk = gpushm_testing::make_chunk(4096);
   const auto reserved = session.ask(gpushm_testing::reserve_pages(name, 1));
-  const auto* made = gpushm_testing::body_of<wire::reserved>(reserved);
-  if (made == nullptr) {
+  const auto* reservation = gpushm_testing::body_of<wire::reserved>(reserved);
+  if (reservation == nullptr) {
     throw std::runtime_error("not reserved");
   }
   const std::vector<int> chunks{chunk.get()};
-  const auto attached = session.ask(wire::attach{made->generation, 0, {4096}}, chunks);
-  const auto published = session.ask(wire::publish{made->generation, {}});
+  const auto attached = session.ask(wire::attach{reservation->generation, 0, {4096}}, chunks);
+  const auto published = session.ask(wire::publish{reservation->generation, {}});
   if (gpushm_testing::body_of<wire::done>(attached) == nullptr ||
       gpushm_testing::body_of<wire::done>(published) == nullptr) {
     throw std::runtime_error("not published");

@@ -40,7 +40,7 @@ struct shared_note {
 struct objects {
   std::string socket;
   std::optional<client> connected;
-  std::optional<segment> made;
+  std::optional<segment> created;
   std::optional<segment> opened;
   std::optional<gpushm::subscription> events;
   std::vector<std::byte> ticket;
@@ -61,13 +61,13 @@ void work(objects& of, const std::atomic<bool>& stop, int number) {
       own_segment.publish("metadata");
       (void)all.open_many(names);
       (void)all.open("hammer/made").metadata();
-      (void)of.made->metadata();
+      (void)of.created->metadata();
       (void)of.opened->metadata();
       (void)all.list();
       (void)all.cache_stats();
       all.trim();
       (void)all.broker();
-      (void)gpushm::export_segment(*of.made);
+      (void)gpushm::export_segment(*of.created);
       (void)gpushm::import_memory(of.ticket);
       gpushm_tests::log_to_standard_error();
       if (round % 8 == number) {
@@ -102,31 +102,31 @@ class child_calls {
     throws_forked("cache_stats", [&] { (void)of_.connected->cache_stats(); });
     throws_forked("trim", [&] { of_.connected->trim(); });
     throws_forked("next", [&] { (void)of_.events->next(0ms); });
-    throws_forked("metadata", [&] { (void)of_.made->metadata(); });
-    throws_forked("publish", [&] { of_.made->publish(); });
-    throws_forked("export_segment", [&] { (void)gpushm::export_segment(*of_.made); });
+    throws_forked("metadata", [&] { (void)of_.created->metadata(); });
+    throws_forked("publish", [&] { of_.created->publish(); });
+    throws_forked("export_segment", [&] { (void)gpushm::export_segment(*of_.created); });
     // Functions that need no broker.
     works("segment", [&] {
-      (void)of_.made->state();
-      (void)of_.made->name();
-      (void)of_.made->epoch();
+      (void)of_.created->state();
+      (void)of_.created->name();
+      (void)of_.created->epoch();
       of_.opened->read(0, bytes);
-      of_.made->write(0, bytes);
-      of_.made->fill(std::byte{1});
+      of_.created->write(0, bytes);
+      of_.created->fill(std::byte{1});
     });
     works("destroy", [&] {
       of_.events.reset();
       of_.opened.reset();
-      of_.made.reset();
+      of_.created.reset();
       *of_.connected = connect(of_.socket);  // move assignment destroys the copy
       of_.connected.reset();
     });
     works("own", [&] {
       gpushm_tests::log_to_standard_error();
       auto own = connect(of_.socket);
-      auto made =
+      auto created =
           own.create("child/" + std::to_string(::getpid()), {.size_bytes = 4096, .device = "host"});
-      made.publish();
+      created.publish();
       (void)own.open("hammer/made");
       (void)own.list();
       auto imported = gpushm::import_memory(of_.ticket);
@@ -172,13 +172,13 @@ int hammer(const std::string& socket, int rounds, shared_note& note) {
   objects of;
   of.socket = socket;
   of.connected = connect(socket);
-  of.made = of.connected->create(
+  of.created = of.connected->create(
       "hammer/made",
       {.size_bytes = 4096, .device = "host", .lifetime = gpushm::lifetime::persistent});
-  of.made->publish("metadata");
+  of.created->publish("metadata");
   of.opened = of.connected->open("hammer/made");
   of.events = of.connected->subscribe("nothing");
-  of.ticket = gpushm::export_segment(*of.made);
+  of.ticket = gpushm::export_segment(*of.created);
   std::atomic<bool> stop{false};
   std::vector<std::jthread> busy;
   for (int i = 0; i < threads; ++i) {

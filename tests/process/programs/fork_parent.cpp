@@ -35,14 +35,14 @@ void report(std::string_view name, Call&& call) {
   std::cout << "child " << name << ": " << outcome << std::endl;
 }
 
-void try_api(gpushm::client& client, gpushm::segment& made, const std::string& name) {
+void try_api(gpushm::client& client, gpushm::segment& created, const std::string& name) {
   report("list", [&] { (void)client.list(); });
   report("open", [&] { (void)client.open(name); });
   report("try_open", [&] { (void)client.try_open(name); });
   report("stat", [&] { (void)client.stat(name); });
   report("create",
          [&] { (void)client.create(name + "-of-child", {.size_bytes = 4096, .device = "host"}); });
-  report("publish", [&] { made.publish(); });
+  report("publish", [&] { created.publish(); });
   report("remove", [&] { client.remove(name); });
   report("subscribe", [&] { (void)client.subscribe(); });
 }
@@ -55,13 +55,13 @@ void wait_for_end_of_input() {
 
 [[noreturn]] void be_the_child(bool forked,
                                gpushm::client& client,
-                               gpushm::segment& made,
+                               gpushm::segment& created,
                                const std::string& name) {
   // The test's harness kills children with their group; this one must outlive its parent.
   ::setpgid(0, 0);
   std::cout << "child " << ::getpid() << std::endl;
   if (forked) {
-    try_api(client, made, name);
+    try_api(client, created, name);
   }
   std::cout << "child waits" << std::endl;
   wait_for_end_of_input();
@@ -76,16 +76,16 @@ int main(int argc, char** argv) {
     const auto& name = arguments.at(2);
     const bool forked = arguments.at(3) == "fork";
     auto client = gpushm::client::connect({.socket_path = arguments.at(1)});
-    auto made =
+    auto created =
         client.create(name, {.size_bytes = gpushm_tests::round_size_bytes, .device = "host"});
     if (arguments.at(3) != "none") {
       const auto pid = forked ? gpushm_testing::quiet_fork()
                               : static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
       if (pid == 0) {
-        be_the_child(forked, client, made, name);
+        be_the_child(forked, client, created, name);
       }
     }
-    made.publish();
+    created.publish();
     std::cerr << "ready" << std::endl;
     while (true) {
       ::pause();

@@ -91,9 +91,9 @@ void connect_again_and_again(const std::string& socket, const std::atomic<bool>&
   while (!stop) {
     try {
       auto client = gpushm::client::connect({.socket_path = socket});
-      auto made = client.create("worker/" + std::to_string(::gettid()),
-                                {.size_bytes = 4096, .device = "host"});
-      made.publish();
+      auto created = client.create("worker/" + std::to_string(::gettid()),
+                                   {.size_bytes = 4096, .device = "host"});
+      created.publish();
     } catch (const gpushm::error& failure) {
       std::cerr << failure.what() << std::endl;
     }
@@ -138,7 +138,7 @@ int main(int argc, char** argv) {
       fork_workers(here, path + ".sock");
     } else if (what == "system") {
       std::thread([] {
-        // NOLINTNEXTLINE(cert-env33-c,concurrency-mt-unsafe): what is tested
+        // NOLINTNEXTLINE(cert-env33-c,concurrency-mt-unsafe): the case under test
         [[maybe_unused]] const int status = std::system("echo child $$; exec cat >/dev/null");
       }).detach();
     } else {
