@@ -18,8 +18,6 @@ namespace gpushm::kube {
 namespace {
 
 namespace fs = std::filesystem;
-using yaml::entry;
-using yaml::node;
 
 constexpr std::size_t most_bytes = 4UL << 20U;
 
