@@ -22,17 +22,17 @@ using namespace plugin;
 constexpr unsigned int gpus = 64;
 constexpr unsigned int replicas = 100;
 
-inventory many_boards() {
+inventory many_gpus() {
   inventory found;
   for (unsigned int i = 0; i < gpus; ++i) {
     std::array<char, 64> uuid{};
     static_cast<void>(
         std::snprintf(uuid.data(), uuid.size(), "GPU-%08x-1111-4222-8333-444455556666", i));
-    board made;
+    gpu_info made;
     made.entry.index = i;
     made.entry.uuid = uuid.data();
     made.numa_node = i / (gpus / 2);
-    found.boards.push_back(std::move(made));
+    found.gpus.push_back(std::move(made));
   }
   found.closeness.assign(gpus, std::vector<unsigned int>(gpus, 0));
   for (unsigned int a = 0; a < gpus; ++a) {
@@ -51,7 +51,7 @@ planned plan_of(unsigned int copies, device_list_strategy list) {
   }
   plan_options options;
   options.share_replicas = 0;
-  return make_plan(settings, options, many_boards());
+  return make_plan(settings, options, many_gpus());
 }
 
 std::vector<std::string> shuffled_ids(const resource& of) {
@@ -121,7 +121,7 @@ void prefer_replicas(benchmark::State& state) {
 }
 BENCHMARK(prefer_replicas)->Arg(1)->Arg(8)->Iterations(2'000)->Unit(benchmark::kMicrosecond);
 
-void prefer_boards(benchmark::State& state) {
+void prefer_gpus(benchmark::State& state) {
   const planned plan = plan_of(0, device_list_strategy::envvar);
   const auto ids = shuffled_ids(*plan.resources.at(0));
   const auto count = static_cast<std::size_t>(state.range(0));
@@ -129,7 +129,7 @@ void prefer_boards(benchmark::State& state) {
     benchmark::DoNotOptimize(plan.resources[0]->prefer(ids, {}, count).data());
   });
 }
-BENCHMARK(prefer_boards)->Arg(1)->Arg(2)->Arg(8)->Iterations(1'000)->Unit(benchmark::kMicrosecond);
+BENCHMARK(prefer_gpus)->Arg(1)->Arg(2)->Arg(8)->Iterations(1'000)->Unit(benchmark::kMicrosecond);
 
 // The parts of a ListAndWatch message.
 void list_devices(benchmark::State& state) {
@@ -141,8 +141,8 @@ BENCHMARK(list_devices)->Iterations(1'000)->Unit(benchmark::kMicrosecond);
 
 // Close to the upper bound of combinations that are tried: 16 GPUs, 8 requested.
 void prefer_every_combination(benchmark::State& state) {
-  inventory found = many_boards();
-  found.boards.resize(16);
+  inventory found = many_gpus();
+  found.gpus.resize(16);
   configuration settings;
   settings.flags.device_list = {device_list_strategy::envvar};
   plan_options options;

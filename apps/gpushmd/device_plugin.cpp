@@ -91,7 +91,7 @@ device_plugin::device_plugin(const settings& start, base::operation_observer* ob
     monitor_ = std::make_unique<plugin::health_monitor>(
         start_.health,
         plugin::health_monitor::listener{
-            [this](const std::string& uuid, const plugin::board_health& now) {
+            [this](const std::string& uuid, const plugin::gpu_health& now) {
               board_changed(uuid, now);
             },
             [this](const std::string& /*what*/) { plan_again(); }});
@@ -208,7 +208,7 @@ void device_plugin::make_offer(const device_plugin_settings& offered,
   const std::lock_guard lock(mutex_);
   plan_ = std::move(plan);
   boards_.clear();
-  for (const plugin::board& each : found.boards) {
+  for (const plugin::gpu_info& each : found.gpus) {
     boards_.push_back(each.entry.uuid);
   }
   apply_health();
@@ -222,7 +222,7 @@ void device_plugin::apply_health() {
     }
   } else if (monitor_ != nullptr) {
     // What the monitor finds from here on is told to this plan.
-    for (const auto& [uuid, state] : monitor_->boards()) {
+    for (const auto& [uuid, state] : monitor_->gpus()) {
       plan_.set_health(uuid, state.healthy, state.reason);
     }
   }
@@ -250,7 +250,7 @@ void device_plugin::look_at_driver() {
   apply_health();
 }
 
-void device_plugin::board_changed(const std::string& uuid, const plugin::board_health& now) {
+void device_plugin::board_changed(const std::string& uuid, const plugin::gpu_health& now) {
   const std::lock_guard lock(mutex_);
   plan_.set_health(uuid, now.healthy, now.reason);
 }

@@ -56,7 +56,7 @@ class device_plugin {
   [[nodiscard]] plugin::inventory take_inventory(const device_plugin_settings& offered);
   void plan_again();
   void look_at_driver();
-  void board_changed(const std::string& uuid, const plugin::board_health& now);
+  void board_changed(const std::string& uuid, const plugin::gpu_health& now);
   /// The caller has the mutex.
   void apply_health();
   [[nodiscard]] std::string not_registered() const;

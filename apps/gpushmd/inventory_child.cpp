@@ -40,7 +40,7 @@ plugin::instance instance_of(const json& from) {
   return made;
 }
 
-json json_of(const plugin::board& from) {
+json json_of(const plugin::gpu_info& from) {
   json made{{"index", from.entry.index},
             {"uuid", from.entry.uuid},
             {"pci_address", from.entry.pci_address},
@@ -58,8 +58,8 @@ json json_of(const plugin::board& from) {
   return made;
 }
 
-plugin::board board_of(const json& from) {
-  plugin::board made;
+plugin::gpu_info board_of(const json& from) {
+  plugin::gpu_info made;
   made.entry.index = from.at("index").get<unsigned int>();
   made.entry.uuid = from.at("uuid").get<std::string>();
   made.entry.pci_address = from.at("pci_address").get<std::string>();
@@ -85,7 +85,7 @@ std::string inventory_text(const plugin::inventory& from) {
             {"driver_version", from.driver_version},
             {"left_out", from.left_out},
             {"problem", from.problem}};
-  for (const plugin::board& each : from.boards) {
+  for (const plugin::gpu_info& each : from.gpus) {
     made["boards"].push_back(json_of(each));
   }
   return made.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -96,7 +96,7 @@ std::optional<plugin::inventory> inventory_of_text(const std::string& text) {
     const json from = json::parse(text);
     plugin::inventory made;
     for (const json& each : from.at("boards")) {
-      made.boards.push_back(board_of(each));
+      made.gpus.push_back(board_of(each));
     }
     made.closeness = from.at("closeness").get<std::vector<std::vector<unsigned int>>>();
     made.driver_version = from.at("driver_version").get<std::string>();

@@ -89,7 +89,7 @@ std::vector<std::string> domain_names(std::string_view text) {
 
 std::string resource_name(std::string_view text) {
   std::string whole = plugin::whole_resource_name(text);
-  if (const auto why = plugin::why_no_resource(whole)) {
+  if (const auto why = plugin::resource_name_problem(whole)) {
     refuse(base::in_quotes(text).append(" is no resource name: ").append(*why));
   }
   return whole;

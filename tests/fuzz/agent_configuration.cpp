@@ -22,8 +22,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   for (const replicated_resource& each : checked.content.slicing.resources) {
     GPUSHM_REQUIRE(each.replicas >= 2 && each.replicas <= 10'000);
-    GPUSHM_REQUIRE(!why_no_resource(each.name));
-    GPUSHM_REQUIRE(each.rename.empty() || !why_no_resource(each.rename));
+    GPUSHM_REQUIRE(!resource_name_problem(each.name));
+    GPUSHM_REQUIRE(each.rename.empty() || !resource_name_problem(each.rename));
   }
   if (!checked.content.slicing.resources.empty()) {
     const checked_configuration again =

@@ -313,13 +313,13 @@ TEST(agent_memory, fits_the_containers_limit_with_every_domain_full) {
 
 TEST(agent_inventory_text, is_read_as_it_was_written) {
   plugin::inventory whole;
-  whole.boards.resize(2);
-  whole.boards[0].entry = {1, "GPU-a", "0000:18:00.0", 3, true, {{4, "MIG-b", 5, 6}}};
-  whole.boards[0].name = "NVIDIA H100";
-  whole.boards[0].total_bytes = 1ULL << 40U;
-  whole.boards[0].numa_node = 1;
-  whole.boards[0].instances.push_back({whole.boards[0].entry.instances[0], "3g.20gb", 20});
-  whole.boards[1].entry.uuid = "GPU-c";
+  whole.gpus.resize(2);
+  whole.gpus[0].entry = {1, "GPU-a", "0000:18:00.0", 3, true, {{4, "MIG-b", 5, 6}}};
+  whole.gpus[0].name = "NVIDIA H100";
+  whole.gpus[0].total_bytes = 1ULL << 40U;
+  whole.gpus[0].numa_node = 1;
+  whole.gpus[0].instances.push_back({whole.gpus[0].entry.instances[0], "3g.20gb", 20});
+  whole.gpus[1].entry.uuid = "GPU-c";
   whole.closeness = {{0, 100}, {100, 0}};
   whole.driver_version = "580";
   whole.left_out = {"GPU 3 does not answer"};

@@ -42,9 +42,9 @@ TEST(plugin_allocate, a_variable_lists_each_device_once) {
       make_plan(strategies({device_list_strategy::envvar},
                            "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}"),
                 no_shares(),
-                whole_boards(3));
-  const std::string a = uuid_of_board(2);
-  const std::string b = uuid_of_board(0);
+                whole_gpus(3));
+  const std::string a = uuid_of_gpu(2);
+  const std::string b = uuid_of_gpu(0);
   const auto answers =
       plan.resources[0]->allocate(containers{{a + "::3", b + "::0", a + "::1"}, {b + "::1"}});
   ASSERT_EQ(answers.size(), 2U);
@@ -58,13 +58,12 @@ TEST(plugin_allocate, mounts_name_devices_and_the_variable_leads_to_them) {
   const planned plan =
       make_plan(strategies({device_list_strategy::envvar, device_list_strategy::volume_mounts}),
                 no_shares(),
-                whole_boards(2));
-  const auto answers =
-      plan.resources[0]->allocate(containers{{uuid_of_board(1), uuid_of_board(0)}});
+                whole_gpus(2));
+  const auto answers = plan.resources[0]->allocate(containers{{uuid_of_gpu(1), uuid_of_gpu(0)}});
   allocation wanted;
   wanted.envs = {{"NVIDIA_VISIBLE_DEVICES", "/var/run/nvidia-container-devices"}};
-  wanted.mounts = {{"/var/run/nvidia-container-devices/" + uuid_of_board(1), "/dev/null", false},
-                   {"/var/run/nvidia-container-devices/" + uuid_of_board(0), "/dev/null", false}};
+  wanted.mounts = {{"/var/run/nvidia-container-devices/" + uuid_of_gpu(1), "/dev/null", false},
+                   {"/var/run/nvidia-container-devices/" + uuid_of_gpu(0), "/dev/null", false}};
   EXPECT_THAT(answers, ElementsAre(wanted));
 }
 
@@ -74,14 +73,14 @@ TEST(plugin_allocate, indices_stand_for_uuids_where_they_are_wanted) {
   settings.flags.mig = mig_strategy::mixed;
   settings.flags.gds = true;
   const planned plan = make_plan(
-      settings, no_shares(), make_inventory({make_board(0, {"1g.5gb", "1g.5gb"}), make_board(1)}));
+      settings, no_shares(), make_inventory({make_gpu(0, {"1g.5gb", "1g.5gb"}), make_gpu(1)}));
   const auto parts = resource_named(plan, "nvidia.com/mig-1g.5gb")
                          .allocate(containers{{uuid_of_part(0, 1), uuid_of_part(0, 0)}});
   EXPECT_EQ(parts[0].envs,
             (std::map<std::string, std::string>{{"NVIDIA_VISIBLE_DEVICES", "0:1,0:0"},
                                                 {"NVIDIA_GDS", "enabled"}}));
   EXPECT_EQ(resource_named(plan, "nvidia.com/gpu")
-                .allocate(containers{{uuid_of_board(1)}})[0]
+                .allocate(containers{{uuid_of_gpu(1)}})[0]
                 .envs.at("NVIDIA_VISIBLE_DEVICES"),
             "1");
 }
@@ -93,7 +92,7 @@ TEST(plugin_allocate, what_cannot_be_is_refused_and_changes_nothing) {
           "sharing: {timeSlicing: {failRequestsGreaterThanOne: true, resources: [{name: gpu, "
           "devices: [0], replicas: 2}]}}"),
       no_shares(),
-      whole_boards(3));
+      whole_gpus(3));
   const resource& gpus = *plan.resources[0];
   const auto before = gpus.devices();
   const auto refused = [&](const containers& wanted) {
@@ -101,10 +100,10 @@ TEST(plugin_allocate, what_cannot_be_is_refused_and_changes_nothing) {
   };
   const std::string start = "allocate \"nvidia.com/gpu\": ";
   const std::string stale =
-      " (the kubelet has an older list of devices than this plugin; it gets the new one)";
-  const std::string a = uuid_of_board(0);
-  const std::string b = uuid_of_board(1);
-  EXPECT_EQ(refused({{}}), start + "no device is named (ask for at least one)");
+      " (the kubelet's list of devices is stale; the plugin sends the current one)";
+  const std::string a = uuid_of_gpu(0);
+  const std::string b = uuid_of_gpu(1);
+  EXPECT_EQ(refused({{}}), start + "no device is named (request at least one)");
   for (const std::string& unknown : {std::string("GPU-x"),
                                      a,
                                      a + "::2",
@@ -118,15 +117,15 @@ TEST(plugin_allocate, what_cannot_be_is_refused_and_changes_nothing) {
   }
   EXPECT_EQ(refused({{b, b}}),
             start + "device \"" + b + "\" is named twice (name each device once)");
-  EXPECT_EQ(refused({{b}, {uuid_of_board(2), b}}),
+  EXPECT_EQ(refused({{b}, {uuid_of_gpu(2), b}}),
             start + "device \"" + b + "\" is named twice (name each device once)");
   EXPECT_EQ(refused({{a + "::0", a + "::1"}}),
             start +
-                "a container asks for 2 devices, and failRequestsGreaterThanOne allows one: more "
-                "replicas are no larger part of a GPU (ask for one, or set "
+                "a container requests 2 devices, but failRequestsGreaterThanOne allows one: more "
+                "replicas are not a larger share of a GPU (request one, or set "
                 "sharing.timeSlicing.failRequestsGreaterThanOne: false)");
   EXPECT_EQ(refused({{a + "::0"}, {a + "::1"}}), "nothing");
-  EXPECT_EQ(refused({{b, uuid_of_board(2)}}), "nothing");
+  EXPECT_EQ(refused({{b, uuid_of_gpu(2)}}), "nothing");
   plan.set_health(b, false, "Xid 79 (the GPU has fallen off the bus)");
   EXPECT_EQ(
       refused({{b}}),
@@ -166,23 +165,22 @@ class plugin_allocate_cdi : public ::testing::Test {
 };
 
 TEST_F(plugin_allocate_cdi, devices_are_named_by_uuid_in_a_document_of_our_own) {
-  const planned plan = make_plan({}, options_, whole_boards(2));
+  const planned plan = make_plan({}, options_, whole_gpus(2));
   EXPECT_EQ(plan.gpus.kind, "k8s.device-plugin.gpushm.dev/gpu");
   ASSERT_EQ(plan.gpus.devices.size(), 2U);
-  EXPECT_EQ(plan.gpus.devices[1].name, uuid_of_board(1));
+  EXPECT_EQ(plan.gpus.devices[1].name, uuid_of_gpu(1));
   EXPECT_EQ(plan.gpus.changes.hooks.at(0).path, options_.places.hook_path);
   allocation wanted;
-  wanted.cdi_devices = {"k8s.device-plugin.gpushm.dev/gpu=" + uuid_of_board(1)};
-  EXPECT_THAT(plan.resources[0]->allocate(containers{{uuid_of_board(1)}}), ElementsAre(wanted));
+  wanted.cdi_devices = {"k8s.device-plugin.gpushm.dev/gpu=" + uuid_of_gpu(1)};
+  EXPECT_THAT(plan.resources[0]->allocate(containers{{uuid_of_gpu(1)}}), ElementsAre(wanted));
 }
 
 TEST_F(plugin_allocate_cdi, annotations_have_a_name_of_their_own_each_time) {
   const configuration settings =
       strategies({device_list_strategy::cdi_annotations},
                  "flags: {plugin: {cdiAnnotationPrefix: cdi.example.com/}}");
-  const planned plan = make_plan(settings, options_, whole_boards(2));
-  const auto answers =
-      plan.resources[0]->allocate(containers{{uuid_of_board(0), uuid_of_board(1)}});
+  const planned plan = make_plan(settings, options_, whole_gpus(2));
+  const auto answers = plan.resources[0]->allocate(containers{{uuid_of_gpu(0), uuid_of_gpu(1)}});
   ASSERT_EQ(answers.at(0).annotations.size(), 1U);
   const auto& [key, value] = *answers[0].annotations.begin();
   EXPECT_TRUE(std::regex_match(
@@ -191,35 +189,35 @@ TEST_F(plugin_allocate_cdi, annotations_have_a_name_of_their_own_each_time) {
                  "[89ab][0-9a-f]{3}-[0-9a-f]{12}")))
       << key;
   EXPECT_EQ(value,
-            "k8s.device-plugin.gpushm.dev/gpu=" + uuid_of_board(0) +
-                ",k8s.device-plugin.gpushm.dev/gpu=" + uuid_of_board(1));
+            "k8s.device-plugin.gpushm.dev/gpu=" + uuid_of_gpu(0) +
+                ",k8s.device-plugin.gpushm.dev/gpu=" + uuid_of_gpu(1));
   EXPECT_THAT(answers[0].cdi_devices, IsEmpty());
-  const auto again = plan.resources[0]->allocate(containers{{uuid_of_board(0)}});
+  const auto again = plan.resources[0]->allocate(containers{{uuid_of_gpu(0)}});
   EXPECT_NE(again.at(0).annotations.begin()->first, key);
 }
 
-TEST_F(plugin_allocate_cdi, a_board_without_its_node_is_not_offered) {
-  const planned plan = make_plan({}, options_, whole_boards(3));
-  EXPECT_THAT(ids_of(*plan.resources[0]), ElementsAre(uuid_of_board(0), uuid_of_board(1)));
+TEST_F(plugin_allocate_cdi, a_gpu_without_its_node_is_not_offered) {
+  const planned plan = make_plan({}, options_, whole_gpus(3));
+  EXPECT_THAT(ids_of(*plan.resources[0]), ElementsAre(uuid_of_gpu(0), uuid_of_gpu(1)));
   EXPECT_THAT(plan.warnings,
-              ElementsAre("GPU 2 (" + uuid_of_board(2) + ") is left out: there is no device node " +
+              ElementsAre("GPU 2 (" + uuid_of_gpu(2) + ") is left out: there is no device node " +
                           (root_ / "dev/nvidia2")));
 }
 
 TEST_F(plugin_allocate_cdi, without_a_driver_no_gpu_is_offered_and_the_shares_are) {
   std::filesystem::remove_all(root_ / "usr");
-  const planned plan = make_plan({}, options_, whole_boards(2));
+  const planned plan = make_plan({}, options_, whole_gpus(2));
   EXPECT_THAT(names_of(plan), ElementsAre("nvidia.com/gpu 0", "gpushm.dev/share 2"));
   ASSERT_EQ(plan.warnings.size(), 1U);
   EXPECT_THAT(plan.warnings[0], HasSubstr("no GPU is offered: "));
   EXPECT_THAT(plan.gpus.devices, IsEmpty());
 }
 
-TEST_F(plugin_allocate_cdi, strategy_none_describes_the_cut_board_itself) {
-  const inventory found = make_inventory({make_board(0, {"1g.5gb"})});
+TEST_F(plugin_allocate_cdi, strategy_none_describes_the_cut_gpu_itself) {
+  const inventory found = make_inventory({make_gpu(0, {"1g.5gb"})});
   const planned plan = make_plan({}, options_, found);
   ASSERT_EQ(plan.gpus.devices.size(), 1U);
-  EXPECT_EQ(plan.gpus.devices[0].name, uuid_of_board(0));
+  EXPECT_EQ(plan.gpus.devices[0].name, uuid_of_gpu(0));
   configuration mixed;
   mixed.flags.mig = mig_strategy::mixed;
   const planned cut = make_plan(mixed, options_, found);
@@ -235,7 +233,7 @@ TEST_F(plugin_allocate_cdi, nodes_are_passed_to_those_who_want_no_cdi) {
   settings.imex.channel_zero = true;
   put_node(root_ / "dev/nvidia-caps-imex-channels/channel0");
   const planned plan =
-      make_plan(settings, options_, make_inventory({make_board(0, {"1g.5gb"}), make_board(1)}));
+      make_plan(settings, options_, make_inventory({make_gpu(0, {"1g.5gb"}), make_gpu(1)}));
   const auto answers =
       resource_named(plan, "nvidia.com/mig-1g.5gb").allocate(containers{{uuid_of_part(0, 0)}});
   std::vector<std::string> paths;
@@ -260,14 +258,14 @@ TEST_F(plugin_allocate_cdi, a_required_imex_channel_that_is_absent_leaves_no_gpu
   configuration settings;
   settings.imex = {true, true};
   const std::string path = root_ / "dev/nvidia-caps-imex-channels/channel0";
-  const planned none = make_plan(settings, options_, whole_boards(1));
+  const planned none = make_plan(settings, options_, whole_gpus(1));
   EXPECT_THAT(names_of(none), ElementsAre("nvidia.com/gpu 0", "gpushm.dev/share 2"));
   EXPECT_THAT(none.warnings,
               ElementsAre("no GPU is offered: imex.channelIDs names channel 0, and there is no "
                           "device node " +
                           path));
   put_node(path);
-  const planned plan = make_plan(settings, options_, whole_boards(1));
+  const planned plan = make_plan(settings, options_, whole_gpus(1));
   EXPECT_EQ(plan.gpus.changes.device_nodes.back().path, "/dev/nvidia-caps-imex-channels/channel0");
   EXPECT_EQ(plan.gpus.changes.device_nodes.back().host_path, path);
 }
@@ -281,7 +279,7 @@ TEST_F(plugin_allocate_cdi, documents_are_written_and_those_of_before_removed) {
     }
     return names;
   };
-  const planned plan = make_plan({}, options_, whole_boards(2));
+  const planned plan = make_plan({}, options_, whole_gpus(2));
   write_documents(plan, directory);
   EXPECT_EQ(files(),
             (std::set<std::string>{std::string(gpu_file_name), std::string(share_file_name)}));
@@ -290,7 +288,7 @@ TEST_F(plugin_allocate_cdi, documents_are_written_and_those_of_before_removed) {
   const auto parsed = cdi::parse(text, "gpushm-device-plugin.json");
   EXPECT_EQ(parsed.content, plan.gpus);
   options_.share_replicas = 0;
-  write_documents(make_plan({}, options_, whole_boards(1)), directory);
+  write_documents(make_plan({}, options_, whole_gpus(1)), directory);
   EXPECT_EQ(files(), (std::set<std::string>{std::string(gpu_file_name)}));
   write_documents(make_plan({}, options_, {}), directory);
   EXPECT_EQ(files(), std::set<std::string>{});

@@ -22,7 +22,7 @@ using places = std::vector<std::size_t>;
 
 /// Two islands of four with NVLink inside, as of machines with bridges.
 inventory two_islands() {
-  inventory found = whole_boards(8);
+  inventory found = whole_gpus(8);
   for (std::size_t a = 0; a < 8; ++a) {
     for (std::size_t b = 0; b < 8; ++b) {
       found.closeness[a][b] = a == b ? 0 : a / 4 == b / 4 ? 420 : 10;
@@ -45,63 +45,63 @@ planned plan_of(const inventory& found,
   return make_plan(settings, options, found);
 }
 
-std::vector<std::string> boards_of(std::initializer_list<unsigned int> indices) {
+std::vector<std::string> gpus_of(std::initializer_list<unsigned int> indices) {
   std::vector<std::string> ids;
   for (const unsigned int each : indices) {
-    ids.push_back(uuid_of_board(each));
+    ids.push_back(uuid_of_gpu(each));
   }
   return ids;
 }
 
-TEST(plugin_choice, boards_with_links_between_them_go_together) {
+TEST(plugin_choice, gpus_with_links_between_them_go_together) {
   const planned plan = plan_of(two_islands());
   const resource& gpus = *plan.resources[0];
-  EXPECT_EQ(gpus.prefer(boards_of({0, 1, 4, 5, 6, 7}), {}, 4), boards_of({4, 5, 6, 7}));
-  EXPECT_EQ(gpus.prefer(boards_of({0, 1, 2, 4, 5, 6}), boards_of({5}), 3), boards_of({4, 5, 6}));
-  EXPECT_EQ(gpus.prefer(boards_of({7, 3, 2}), boards_of({2}), 2), boards_of({2, 3}));
+  EXPECT_EQ(gpus.prefer(gpus_of({0, 1, 4, 5, 6, 7}), {}, 4), gpus_of({4, 5, 6, 7}));
+  EXPECT_EQ(gpus.prefer(gpus_of({0, 1, 2, 4, 5, 6}), gpus_of({5}), 3), gpus_of({4, 5, 6}));
+  EXPECT_EQ(gpus.prefer(gpus_of({7, 3, 2}), gpus_of({2}), 2), gpus_of({2, 3}));
 }
 
-TEST(plugin_choice, one_board_is_taken_where_least_is_broken) {
+TEST(plugin_choice, one_gpu_is_taken_where_least_is_broken) {
   const planned plan = plan_of(two_islands());
   // The second island is whole.
-  EXPECT_EQ(plan.resources[0]->prefer(boards_of({4, 5, 6, 7, 2}), {}, 1), boards_of({2}));
-  EXPECT_EQ(plan.resources[0]->prefer(boards_of({1, 4, 5, 2, 6, 7}), {}, 2), boards_of({1, 2}));
+  EXPECT_EQ(plan.resources[0]->prefer(gpus_of({4, 5, 6, 7, 2}), {}, 1), gpus_of({2}));
+  EXPECT_EQ(plan.resources[0]->prefer(gpus_of({1, 4, 5, 2, 6, 7}), {}, 2), gpus_of({1, 2}));
 }
 
 TEST(plugin_choice, numa_nodes_decide_where_links_do_not) {
-  inventory found = whole_boards(4);  // boards 0 and 2 on node 0, 1 and 3 on node 1
+  inventory found = whole_gpus(4);  // GPUs 0 and 2 on node 0, 1 and 3 on node 1
   for (std::size_t a = 0; a < 4; ++a) {
     for (std::size_t b = 0; b < 4; ++b) {
       found.closeness[a][b] = a == b ? 0 : a % 2 == b % 2 ? 1820 : 1810;
     }
   }
   const planned plan = plan_of(found);
-  EXPECT_EQ(plan.resources[0]->prefer(boards_of({0, 1, 3}), {}, 2), boards_of({1, 3}));
-  EXPECT_EQ(plan.resources[0]->prefer(boards_of({0, 1, 2}), {}, 2), boards_of({0, 2}));
+  EXPECT_EQ(plan.resources[0]->prefer(gpus_of({0, 1, 3}), {}, 2), gpus_of({1, 3}));
+  EXPECT_EQ(plan.resources[0]->prefer(gpus_of({0, 1, 2}), {}, 2), gpus_of({0, 2}));
 }
 
 TEST(plugin_choice, replicas_are_distributed_or_packed) {
   const std::string text = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 3}]}}";
-  const std::string a = uuid_of_board(0);
-  const std::string b = uuid_of_board(1);
+  const std::string a = uuid_of_gpu(0);
+  const std::string b = uuid_of_gpu(1);
   // One of a is in use.
   const std::vector<std::string> available{a + "::1", a + "::2", b + "::0", b + "::1", b + "::2"};
-  const planned spread = plan_of(whole_boards(2), text);
+  const planned spread = plan_of(whole_gpus(2), text);
   EXPECT_THAT(spread.resources[0]->prefer(available, {}, 1), ElementsAre(b + "::0"));
   EXPECT_THAT(spread.resources[0]->prefer(available, {}, 3),
               ElementsAre(a + "::1", b + "::0", b + "::1"));
   // What must be included counts as in use.
   EXPECT_THAT(spread.resources[0]->prefer(available, std::vector{b + "::2", b + "::1"}, 3),
               ElementsAre(a + "::1", b + "::1", b + "::2"));
-  const planned packed = plan_of(whole_boards(2), text, replica_policy::packed);
+  const planned packed = plan_of(whole_gpus(2), text, replica_policy::packed);
   EXPECT_THAT(packed.resources[0]->prefer(available, {}, 1), ElementsAre(a + "::1"));
   EXPECT_THAT(packed.resources[0]->prefer(available, {}, 3),
               ElementsAre(a + "::1", a + "::2", b + "::0"));
 }
 
-TEST(plugin_choice, instances_are_spread_over_boards_or_packed_on_one) {
+TEST(plugin_choice, instances_are_spread_over_gpus_or_packed_on_one) {
   const inventory found =
-      make_inventory({make_board(0, {"1g.5gb", "1g.5gb"}), make_board(1, {"1g.5gb", "1g.5gb"})});
+      make_inventory({make_gpu(0, {"1g.5gb", "1g.5gb"}), make_gpu(1, {"1g.5gb", "1g.5gb"})});
   const auto all = ids_of(*plan_of(found).resources[0]);
   EXPECT_THAT(plan_of(found).resources[0]->prefer(all, {}, 2),
               ElementsAre(uuid_of_part(0, 0), uuid_of_part(1, 0)));
@@ -110,7 +110,7 @@ TEST(plugin_choice, instances_are_spread_over_boards_or_packed_on_one) {
 }
 
 TEST(plugin_choice, what_cannot_be_chosen_is_refused) {
-  const planned plan = plan_of(whole_boards(4));
+  const planned plan = plan_of(whole_gpus(4));
   const resource& gpus = *plan.resources[0];
   const auto refused = [&](const std::vector<std::string>& available,
                            const std::vector<std::string>& must,
@@ -118,28 +118,31 @@ TEST(plugin_choice, what_cannot_be_chosen_is_refused) {
     return what([&] { static_cast<void>(gpus.prefer(available, must, count)); });
   };
   const std::string start = "choose devices \"nvidia.com/gpu\": ";
-  EXPECT_EQ(refused(boards_of({0, 1}), {}, 3),
-            start + "3 are wanted, 0 of them given, and 2 others that are healthy are available");
-  EXPECT_EQ(refused(boards_of({0, 1}), boards_of({0, 1}), 1),
-            start + "1 are wanted, 2 of them given, and 0 others that are healthy are available");
-  EXPECT_EQ(refused(boards_of({0, 1}), boards_of({2}), 1),
-            start + "device \"" + uuid_of_board(2) +
-                "\" must be included and is not available (name it among the available ones)");
-  EXPECT_EQ(refused(boards_of({0, 1}), {"GPU-x"}, 1),
+  EXPECT_EQ(
+      refused(gpus_of({0, 1}), {}, 3),
+      start + "3 devices requested, 0 of them required, and only 2 other healthy ones available");
+  EXPECT_EQ(
+      refused(gpus_of({0, 1}), gpus_of({0, 1}), 1),
+      start + "1 devices requested, 2 of them required, and only 0 other healthy ones available");
+  EXPECT_EQ(refused(gpus_of({0, 1}), gpus_of({2}), 1),
+            start + "device \"" + uuid_of_gpu(2) +
+                "\" must be included but is not available (name it among the available ones)");
+  EXPECT_EQ(refused(gpus_of({0, 1}), {"GPU-x"}, 1),
             start +
                 "there is no device \"GPU-x\" (the kubelet has an older list of devices than "
                 "this plugin; it gets the new one)");
-  plan.set_health(uuid_of_board(0), false, "Xid 79");
-  EXPECT_EQ(refused(boards_of({0, 1}), {}, 2),
-            start + "2 are wanted, 0 of them given, and 1 others that are healthy are available");
-  EXPECT_EQ(refused(boards_of({0, 1}), boards_of({0}), 2),
-            start + "device \"" + uuid_of_board(0) +
+  plan.set_health(uuid_of_gpu(0), false, "Xid 79");
+  EXPECT_EQ(
+      refused(gpus_of({0, 1}), {}, 2),
+      start + "2 devices requested, 0 of them required, and only 1 other healthy ones available");
+  EXPECT_EQ(refused(gpus_of({0, 1}), gpus_of({0}), 2),
+            start + "device \"" + uuid_of_gpu(0) +
                 "\" is unhealthy: Xid 79 (the kubelet has an older list of devices than this "
                 "plugin; it gets the new one)");
-  EXPECT_EQ(gpus.prefer(boards_of({0, 1}), {}, 0), std::vector<std::string>{});
+  EXPECT_EQ(gpus.prefer(gpus_of({0, 1}), {}, 0), std::vector<std::string>{});
   // Ids that are not known, and those named again, are passed over.
-  EXPECT_EQ(gpus.prefer(std::vector<std::string>{"x", uuid_of_board(3), uuid_of_board(3)}, {}, 1),
-            boards_of({3}));
+  EXPECT_EQ(gpus.prefer(std::vector<std::string>{"x", uuid_of_gpu(3), uuid_of_gpu(3)}, {}, 1),
+            gpus_of({3}));
 }
 
 // ---- properties ----
@@ -153,11 +156,11 @@ class plugin_choice_property : public ::testing::TestWithParam<unsigned int> {
 };
 
 TEST_P(plugin_choice_property, every_choice_is_whole_healthy_without_repeats_and_has_what_it_must) {
-  const unsigned int boards = static_cast<unsigned int>(1 + up_to(6));
+  const unsigned int gpus = static_cast<unsigned int>(1 + up_to(6));
   const std::size_t replicas = up_to(5);
-  std::vector<board> made;
-  for (unsigned int i = 0; i < boards; ++i) {
-    made.push_back(up_to(3) == 0 ? make_board(i, {"1g.5gb", "1g.5gb", "2g.10gb"}) : make_board(i));
+  std::vector<gpu_info> made;
+  for (unsigned int i = 0; i < gpus; ++i) {
+    made.push_back(up_to(3) == 0 ? make_gpu(i, {"1g.5gb", "1g.5gb", "2g.10gb"}) : make_gpu(i));
   }
   const std::string text = replicas < 2
                                ? ""
@@ -169,8 +172,8 @@ TEST_P(plugin_choice_property, every_choice_is_whole_healthy_without_repeats_and
               text,
               up_to(1) == 0 ? replica_policy::packed : replica_policy::distributed);
   for (int round = 0; round < 20; ++round) {
-    for (unsigned int i = 0; i < boards; ++i) {
-      plan.set_health(uuid_of_board(i), up_to(3) != 0, "by chance");
+    for (unsigned int i = 0; i < gpus; ++i) {
+      plan.set_health(uuid_of_gpu(i), up_to(3) != 0, "by chance");
     }
     for (const auto& each : plan.resources) {
       std::vector<std::string> available;
@@ -241,7 +244,7 @@ choice_score best_of_all(const closeness_table& table,
   return best.value();
 }
 
-TEST_P(plugin_choice_property, the_choice_of_boards_is_the_best_there_is) {
+TEST_P(plugin_choice_property, the_choice_of_gpus_is_the_best_there_is) {
   for (int round = 0; round < 20; ++round) {
     const std::size_t size = 2 + up_to(8);
     const closeness_table table = random_table(size, random_);
@@ -251,14 +254,14 @@ TEST_P(plugin_choice_property, the_choice_of_boards_is_the_best_there_is) {
       (up_to(4) == 0 ? taken : candidates).push_back(i);
     }
     const std::size_t count = up_to(candidates.size());
-    const places chosen = choose_boards(table, candidates, taken, count);
+    const places chosen = choose_gpus(table, candidates, taken, count);
     ASSERT_EQ(chosen.size(), count);
     EXPECT_EQ(score_of(table, chosen, candidates, taken),
               best_of_all(table, candidates, taken, count));
   }
 }
 
-TEST_P(plugin_choice_property, many_boards_are_chosen_nearly_as_well) {
+TEST_P(plugin_choice_property, many_gpus_are_chosen_nearly_as_well) {
   // 24 over 12 are too many to try; islands of four are what there is to be found.
   const std::size_t size = 24;
   closeness_table table(size, std::vector<unsigned int>(size, 10));
@@ -274,14 +277,14 @@ TEST_P(plugin_choice_property, many_boards_are_chosen_nearly_as_well) {
   }
   places candidates(size);
   std::iota(candidates.begin(), candidates.end(), std::size_t{0});
-  const places chosen = choose_boards(table, candidates, {}, 12);
+  const places chosen = choose_gpus(table, candidates, {}, 12);
   // Three whole islands: 18 pairs with links, 48 without.
   EXPECT_EQ(score_of(table, chosen, candidates, {}).inside, 18U * 420 + 48U * 10);
   EXPECT_EQ(std::set<std::size_t>(chosen.begin(), chosen.end()).size(), 12U);
 }
 
-// Distributed: no other choice leaves the fullest board emptier.
-TEST_P(plugin_choice_property, distributed_replicas_fill_boards_evenly) {
+// Distributed: no other choice leaves the fullest GPU emptier.
+TEST_P(plugin_choice_property, distributed_replicas_fill_gpus_evenly) {
   const std::size_t replicas = 6;
   std::vector<device_group> groups(1 + up_to(4));
   std::size_t next = 0;

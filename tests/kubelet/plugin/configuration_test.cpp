@@ -140,7 +140,7 @@ TEST(plugin_configuration, the_first_problem_is_thrown_with_its_place) {
             "\"both\" (write none, single or mixed)");
   EXPECT_EQ(what("version: v2\nflags: 3\nsharing: {mps: {}}\n"),
             "read configuration \"/etc/gpushm/config.yaml:1:10\": version cannot be \"v2\"; and 2 "
-            "more problems (write version: v1, the only one there is)");
+            "more problems (write version: v1, the only supported version)");
 }
 
 TEST(plugin_configuration, the_canonical_file_is_read_without_a_warning_as_the_same) {
@@ -172,25 +172,25 @@ TEST(plugin_configuration, words_of_flags_are_refused_with_the_choice) {
   EXPECT_EQ(parse_device_list_strategies("cdi-cri, envvar", "x"),
             (std::set{device_list_strategy::envvar, device_list_strategy::cdi_cri}));
   EXPECT_EQ(what([] { static_cast<void>(parse_mig_strategy("all", "--mig-strategy")); }),
-            "set --mig-strategy \"all\": no such choice (write none, single or mixed)");
+            "set --mig-strategy \"all\": invalid value (write none, single or mixed)");
   EXPECT_EQ(what([] {
               static_cast<void>(parse_device_list_strategies("envvar,cdi", "DEVICE_LIST_STRATEGY"));
             }),
-            "set DEVICE_LIST_STRATEGY \"cdi\": no such choice (write envvar, volume-mounts, "
+            "set DEVICE_LIST_STRATEGY \"cdi\": invalid value (write envvar, volume-mounts, "
             "cdi-annotations or cdi-cri)");
   EXPECT_EQ(what([] { static_cast<void>(parse_device_list_strategies("", "X")); }),
-            "set X: no such choice (write envvar, volume-mounts, cdi-annotations or cdi-cri)");
+            "set X: invalid value (write envvar, volume-mounts, cdi-annotations or cdi-cri)");
   EXPECT_EQ(what([] { static_cast<void>(parse_device_id_strategy("", "X")); }),
-            "set X: no such choice (write uuid or index)");
+            "set X: invalid value (write uuid or index)");
   EXPECT_EQ(what([] { static_cast<void>(parse_replica_policy("tight", "X")); }),
-            "set X \"tight\": no such choice (write distributed or packed)");
+            "set X \"tight\": invalid value (write distributed or packed)");
 }
 
 TEST(plugin_configuration, names_of_resources_are_those_that_kubernetes_takes) {
   EXPECT_EQ(whole_resource_name("gpu"), "nvidia.com/gpu");
   EXPECT_EQ(whole_resource_name("example.com/gpu"), "example.com/gpu");
   for (const char* good : {"nvidia.com/gpu", "nvidia.com/mig-1g.10gb.me", "a/B_c.d-e"}) {
-    EXPECT_EQ(why_no_resource(good), std::nullopt) << good;
+    EXPECT_EQ(resource_name_problem(good), std::nullopt) << good;
   }
   for (const char* bad : {"gpu",
                           "/gpu",
@@ -204,7 +204,7 @@ TEST(plugin_configuration, names_of_resources_are_those_that_kubernetes_takes) {
                           "a/b+c",
                           "A/b",
                           "kubernetes.io/gpu"}) {
-    EXPECT_NE(why_no_resource(bad), std::nullopt) << bad;
+    EXPECT_NE(resource_name_problem(bad), std::nullopt) << bad;
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a board is unhealthy, and when it is healthy again. Time is what the tests say.
+// When a GPU is unhealthy, and when it is healthy again. Time is what the tests say.
 #include <gtest/gtest.h>
 
 #include "kubelet/plugin/health/gpu_record.hpp"
@@ -14,32 +14,32 @@ using namespace std::chrono_literals;
 
 constexpr auto quiet = std::chrono::milliseconds(300s);
 
-class plugin_board_record : public ::testing::Test {
+class plugin_gpu_record : public ::testing::Test {
  protected:
-  void look(std::chrono::seconds at, const board_look& seen = {}) {
+  void look(std::chrono::seconds at, const gpu_status& seen = {}) {
     record_.looked(seen, start_ + at, quiet);
   }
   void xid(std::uint64_t number, std::chrono::seconds at) { record_.xid(number, start_ + at); }
   [[nodiscard]] std::string state() const {
-    const board_health now = record_.health();
+    const gpu_health now = record_.health();
     EXPECT_EQ(now.healthy, now.reason.empty());
     return now.healthy ? "healthy" : now.reason;
   }
-  static board_look lost() { return {false, "NVML_ERROR_GPU_IS_LOST (15)", {}}; }
-  static board_look wants(unsigned int action) { return {true, {}, action}; }
+  static gpu_status lost() { return {false, "NVML_ERROR_GPU_IS_LOST (15)", {}}; }
+  static gpu_status wants(unsigned int action) { return {true, {}, action}; }
 
-  board_record record_;
-  board_record::time_point start_;
+  gpu_record record_;
+  gpu_record::time_point start_;
 };
 
-TEST_F(plugin_board_record, is_healthy_at_first_and_when_nothing_happens) {
+TEST_F(plugin_gpu_record, is_healthy_at_first_and_when_nothing_happens) {
   EXPECT_EQ(state(), "healthy");
   look(5s);
   look(1000s, wants(0));
   EXPECT_EQ(state(), "healthy");
 }
 
-TEST_F(plugin_board_record, an_xid_passes_when_it_has_been_quiet) {
+TEST_F(plugin_gpu_record, an_xid_passes_when_it_has_been_quiet) {
   xid(8, 10s);
   EXPECT_EQ(state(), "Xid 8");
   look(15s);
@@ -49,7 +49,7 @@ TEST_F(plugin_board_record, an_xid_passes_when_it_has_been_quiet) {
   EXPECT_EQ(state(), "healthy");
 }
 
-TEST_F(plugin_board_record, an_xid_again_begins_the_quiet_anew) {
+TEST_F(plugin_gpu_record, an_xid_again_begins_the_quiet_anew) {
   xid(8, 10s);
   xid(94, 200s);
   EXPECT_EQ(state(), "Xid 94 (contained memory error)");
@@ -59,7 +59,7 @@ TEST_F(plugin_board_record, an_xid_again_begins_the_quiet_anew) {
   EXPECT_EQ(state(), "healthy");
 }
 
-TEST_F(plugin_board_record, what_only_a_reset_mends_stays_until_one_is_seen) {
+TEST_F(plugin_gpu_record, what_only_a_reset_mends_stays_until_one_is_seen) {
   xid(48, 10s);
   look(10'000s);
   EXPECT_EQ(state(), "Xid 48 (uncorrectable memory error)");
@@ -73,11 +73,11 @@ TEST_F(plugin_board_record, what_only_a_reset_mends_stays_until_one_is_seen) {
   EXPECT_EQ(state(), "healthy");
 }
 
-TEST_F(plugin_board_record, a_driver_that_tells_what_it_wants_is_believed) {
+TEST_F(plugin_gpu_record, a_driver_that_tells_what_it_wants_is_believed) {
   xid(79, 10s);
   look(11s, wants(1));
   EXPECT_EQ(state(),
-            "the driver wants a reset of the GPU after Xid 79 (the GPU has fallen off the bus)");
+            "the driver requests a reset of the GPU after Xid 79 (the GPU has fallen off the bus)");
   look(1000s, wants(1));
   EXPECT_NE(state(), "healthy");
   look(1001s, wants(0));
@@ -89,21 +89,21 @@ TEST_F(plugin_board_record, a_driver_that_tells_what_it_wants_is_believed) {
   look(2300s, wants(0));
   EXPECT_EQ(state(), "healthy");
   look(2301s, wants(2));
-  EXPECT_EQ(state(), "the driver wants a reboot of the node");
+  EXPECT_EQ(state(), "the driver requests a reboot of the node");
   look(2302s, wants(9));
-  EXPECT_EQ(state(), "the driver wants recovery action 9");
+  EXPECT_EQ(state(), "the driver requests recovery action 9");
 }
 
-TEST_F(plugin_board_record, a_lost_board_that_wanted_a_reset_still_does_when_it_comes_back_so) {
+TEST_F(plugin_gpu_record, a_lost_gpu_that_wanted_a_reset_still_does_when_it_comes_back_so) {
   look(1s, wants(1));
   look(2s, lost());
   look(3s, wants(1));
-  EXPECT_EQ(state(), "the driver wants a reset of the GPU");
+  EXPECT_EQ(state(), "the driver requests a reset of the GPU");
   look(4s, wants(0));
   EXPECT_EQ(state(), "healthy");
 }
 
-TEST_F(plugin_board_record, memory_errors_need_a_reset) {
+TEST_F(plugin_gpu_record, memory_errors_need_a_reset) {
   record_.memory_error(start_);
   look(10'000s);
   EXPECT_EQ(state(), "uncorrected memory error");
@@ -122,10 +122,9 @@ TEST(plugin_xids, application_xids_are_added_and_taken_out) {
   change_application_xids(options, "xids", "X");
   EXPECT_FALSE(options.any_xid);
   health_options kept;
-  EXPECT_EQ(
-      what([&] { change_application_xids(kept, "48,many", "--application-xids"); }),
-      "set --application-xids \"many\": it is no Xid (write numbers with commas between them, "
-      "with - in front of those that are critical, or all)");
+  EXPECT_EQ(what([&] { change_application_xids(kept, "48,many", "--application-xids"); }),
+            "set --application-xids \"many\": not an Xid (write numbers with commas between them, "
+            "with - in front of those that are critical, or all)");
   EXPECT_EQ(kept.application_xids, health_options().application_xids);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inventory and health on the fake NVML: A100 and H100 layouts, events, lost boards, new layouts.
+// Inventory and health on the fake NVML: A100 and H100 layouts, events, lost GPUs, new layouts.
 #include "driver/nvml.hpp"
 
 #include <gmock/gmock.h>
@@ -48,7 +48,7 @@ class plugin_nvml : public ::testing::Test {
     }
   }
   /// NVML stays in a process: another tree takes the place of the one before.
-  gpu_tree& boards(const std::vector<recorded_gpu>& gpus) {
+  gpu_tree& set_gpus(const std::vector<recorded_gpu>& gpus) {
     make_tree(gpus);
     const auto* nvml = driver::nvml_library::try_instance();
     if (nvml != nullptr && nvml->driver_version() != "580.0.fake") {
@@ -76,7 +76,7 @@ class plugin_nvml : public ::testing::Test {
     GTEST_SKIP() << skip_; \
   }
 
-std::vector<std::string> profiles_of(const board& of) {
+std::vector<std::string> profiles_of(const gpu_info& of) {
   std::vector<std::string> profiles;
   for (const instance& each : of.instances) {
     profiles.push_back(each.profile);
@@ -84,39 +84,39 @@ std::vector<std::string> profiles_of(const board& of) {
   return profiles;
 }
 
-TEST_F(plugin_nvml, boards_are_described_with_how_they_are_cut) {
-  boards({a100_three(), h100_mixed(), h100_halves(), {}});
+TEST_F(plugin_nvml, gpus_are_described_with_how_they_are_cut) {
+  set_gpus({a100_three(), h100_mixed(), h100_halves(), {}});
   SKIP_IF_REAL();
   put_file(tree_->sys_root() + "/bus/pci/devices/0000:18:00.0/numa_node", "1\n");
   put_file(tree_->sys_root() + "/bus/pci/devices/0000:20:00.0/numa_node", "-1\n");
   const inventory found = take();
-  ASSERT_EQ(found.boards.size(), 4U) << found.problem;
+  ASSERT_EQ(found.gpus.size(), 4U) << found.problem;
   EXPECT_EQ(found.driver_version, "580.0.fake");
-  EXPECT_EQ(found.boards[0].name, "NVIDIA A100-SXM4-40GB");
-  EXPECT_EQ(found.boards[0].numa_node, 1);
-  EXPECT_EQ(found.boards[1].numa_node, std::nullopt);
-  EXPECT_EQ(found.boards[2].numa_node, std::nullopt);
-  EXPECT_THAT(profiles_of(found.boards[0]), ElementsAre("3g.20gb", "2g.10gb", "1g.5gb"));
-  EXPECT_THAT(profiles_of(found.boards[1]), ElementsAre("3g.40gb", "1g.20gb", "1g.10gb"));
-  EXPECT_THAT(profiles_of(found.boards[2]), ElementsAre("2c.4g.40gb", "2c.4g.40gb", "3g.40gb"));
-  EXPECT_THAT(profiles_of(found.boards[3]), ElementsAre());
+  EXPECT_EQ(found.gpus[0].name, "NVIDIA A100-SXM4-40GB");
+  EXPECT_EQ(found.gpus[0].numa_node, 1);
+  EXPECT_EQ(found.gpus[1].numa_node, std::nullopt);
+  EXPECT_EQ(found.gpus[2].numa_node, std::nullopt);
+  EXPECT_THAT(profiles_of(found.gpus[0]), ElementsAre("3g.20gb", "2g.10gb", "1g.5gb"));
+  EXPECT_THAT(profiles_of(found.gpus[1]), ElementsAre("3g.40gb", "1g.20gb", "1g.10gb"));
+  EXPECT_THAT(profiles_of(found.gpus[2]), ElementsAre("2c.4g.40gb", "2c.4g.40gb", "3g.40gb"));
+  EXPECT_THAT(profiles_of(found.gpus[3]), ElementsAre());
   // One link, on one node.
   EXPECT_EQ(found.closeness[0][3], 120U);
   EXPECT_EQ(found.closeness[3][0], 120U);
   EXPECT_EQ(found.closeness[2][2], 0U);
-  EXPECT_EQ(found.boards[3].entry, discover::ask_nvml(library_)[3]);
+  EXPECT_EQ(found.gpus[3].entry, discover::ask_nvml(library_)[3]);
 }
 
-TEST_F(plugin_nvml, a_lost_board_does_not_hide_the_others) {
-  boards(plain_gpus(3));
+TEST_F(plugin_nvml, a_lost_gpu_does_not_hide_the_others) {
+  set_gpus(plain_gpus(3));
   SKIP_IF_REAL();
-  put("lost", uuid_of_board(1) + "\n");
+  put("lost", uuid_of_gpu(1) + "\n");
   const inventory found = take();
-  ASSERT_EQ(found.boards.size(), 2U);
-  EXPECT_EQ(found.boards[1].entry.uuid, uuid_of_board(2));
+  ASSERT_EQ(found.gpus.size(), 2U);
+  EXPECT_EQ(found.gpus[1].entry.uuid, uuid_of_gpu(2));
   EXPECT_THAT(found.left_out,
-              ElementsAre("board 1: nvmlDeviceGetHandleByIndex: NVML_ERROR_GPU_IS_LOST (15)"));
-  put("lost", uuid_of_board(0) + "\n" + uuid_of_board(1) + "\n" + uuid_of_board(2) + "\n");
+              ElementsAre("GPU 1: nvmlDeviceGetHandleByIndex: NVML_ERROR_GPU_IS_LOST (15)"));
+  put("lost", uuid_of_gpu(0) + "\n" + uuid_of_gpu(1) + "\n" + uuid_of_gpu(2) + "\n");
   EXPECT_EQ(take().problem, "no GPU answers");
 }
 
@@ -149,7 +149,7 @@ TEST(plugin_profile, is_what_the_driver_calls_it_or_counted) {
 class told {
  public:
   health_monitor::listener listener() {
-    return {[this](const std::string& uuid, const board_health& now) {
+    return {[this](const std::string& uuid, const gpu_health& now) {
               const std::lock_guard lock(mutex_);
               lines_.push_back(uuid + (now.healthy ? " healthy" : " " + now.reason));
               changed_.notify_all();
@@ -188,15 +188,15 @@ class told {
 health_options quick() {
   health_options options;
   options.wait = 10ms;
-  options.look_every = 30ms;
+  options.poll_interval = 30ms;
   options.quiet = 200ms;
   return options;
 }
 
 /// Until the monitor has looked once; it has their events by then.
-bool wait_for_boards(const health_monitor& monitor, std::size_t count) {
+bool wait_for_gpus(const health_monitor& monitor, std::size_t count) {
   const auto end = std::chrono::steady_clock::now() + patience;
-  while (monitor.boards().size() < count) {
+  while (monitor.gpus().size() < count) {
     if (std::chrono::steady_clock::now() > end) {
       return false;
     }
@@ -206,68 +206,67 @@ bool wait_for_boards(const health_monitor& monitor, std::size_t count) {
 }
 
 TEST_F(plugin_nvml, critical_xids_are_told_and_pass_and_application_xids_are_not) {
-  boards(plain_gpus(2));
+  set_gpus(plain_gpus(2));
   SKIP_IF_REAL();
   told heard;
   health_monitor monitor(quick(), heard.listener());
-  ASSERT_TRUE(wait_for_boards(monitor, 2));
+  ASSERT_TRUE(wait_for_gpus(monitor, 2));
   for (const char* number : {" 13", " 31", " 43", " 45", " 68", " 109"}) {
-    event(uuid_of_board(0) + number);
+    event(uuid_of_gpu(0) + number);
   }
-  event(uuid_of_board(1) + " 8");
-  EXPECT_TRUE(heard.wait_for(uuid_of_board(1) + " Xid 8"));
-  EXPECT_TRUE(heard.wait_for(uuid_of_board(1) + " healthy"));
+  event(uuid_of_gpu(1) + " 8");
+  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(1) + " Xid 8"));
+  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(1) + " healthy"));
   EXPECT_EQ(heard.lines().size(), 2U);
-  event(uuid_of_board(0) + " ecc");
-  EXPECT_TRUE(heard.wait_for(uuid_of_board(0) + " uncorrected memory error"));
-  EXPECT_EQ(monitor.boards().at(uuid_of_board(0)),
-            (board_health{false, "uncorrected memory error"}));
-  EXPECT_EQ(monitor.boards().at(uuid_of_board(1)), (board_health{true, ""}));
+  event(uuid_of_gpu(0) + " ecc");
+  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(0) + " uncorrected memory error"));
+  EXPECT_EQ(monitor.gpus().at(uuid_of_gpu(0)), (gpu_health{false, "uncorrected memory error"}));
+  EXPECT_EQ(monitor.gpus().at(uuid_of_gpu(1)), (gpu_health{true, ""}));
 }
 
-TEST_F(plugin_nvml, a_board_that_is_lost_comes_back_with_its_events) {
-  boards(plain_gpus(2));
+TEST_F(plugin_nvml, a_gpu_that_is_lost_comes_back_with_its_events) {
+  set_gpus(plain_gpus(2));
   SKIP_IF_REAL();
   told heard;
   health_monitor monitor(quick(), heard.listener());
-  ASSERT_TRUE(wait_for_boards(monitor, 2));
-  event(uuid_of_board(1) + " 79");
-  EXPECT_TRUE(heard.wait_for(uuid_of_board(1) + " Xid 79 (the GPU has fallen off the bus)"));
-  put("lost", uuid_of_board(1) + "\n");
-  EXPECT_TRUE(heard.wait_for(uuid_of_board(1) + " it does not answer: nvmlDeviceGetHandleByUUID: "
-                                                "NVML_ERROR_GPU_IS_LOST (15)"));
+  ASSERT_TRUE(wait_for_gpus(monitor, 2));
+  event(uuid_of_gpu(1) + " 79");
+  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(1) + " Xid 79 (the GPU has fallen off the bus)"));
+  put("lost", uuid_of_gpu(1) + "\n");
+  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(1) + " it does not answer: nvmlDeviceGetHandleByUUID: "
+                                              "NVML_ERROR_GPU_IS_LOST (15)"));
   put("lost", "");
-  EXPECT_TRUE(heard.wait_for(uuid_of_board(1) + " healthy"));
-  event(uuid_of_board(1) + " 8");
-  EXPECT_TRUE(heard.wait_for(uuid_of_board(1) + " Xid 8"));
+  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(1) + " healthy"));
+  event(uuid_of_gpu(1) + " 8");
+  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(1) + " Xid 8"));
 }
 
-TEST_F(plugin_nvml, what_the_driver_wants_keeps_a_board_unhealthy) {
-  boards(plain_gpus(1));
+TEST_F(plugin_nvml, what_the_driver_wants_keeps_a_gpu_unhealthy) {
+  set_gpus(plain_gpus(1));
   SKIP_IF_REAL();
-  put("recovery", uuid_of_board(0) + " 1\n");
+  put("recovery", uuid_of_gpu(0) + " 1\n");
   told heard;
   health_monitor monitor(quick(), heard.listener());
-  EXPECT_TRUE(heard.wait_for(uuid_of_board(0) + " the driver wants a reset of the GPU"));
+  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(0) + " the driver requests a reset of the GPU"));
   put("recovery", "");
-  EXPECT_TRUE(heard.wait_for(uuid_of_board(0) + " healthy"));
+  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(0) + " healthy"));
 }
 
-TEST_F(plugin_nvml, boards_that_are_cut_otherwise_and_new_ones_are_told) {
-  gpu_tree& tree = boards({a100_three()});
+TEST_F(plugin_nvml, gpus_that_are_cut_otherwise_and_new_ones_are_told) {
+  gpu_tree& tree = set_gpus({a100_three()});
   SKIP_IF_REAL();
   told heard;
   health_monitor monitor(quick(), heard.listener());
-  ASSERT_TRUE(wait_for_boards(monitor, 1));
-  EXPECT_EQ(take().boards.at(0).instances.size(), 3U);
+  ASSERT_TRUE(wait_for_gpus(monitor, 1));
+  EXPECT_EQ(take().gpus.at(0).instances.size(), 3U);
   tree.replace({a100_seven()});
-  EXPECT_TRUE(heard.wait_for("layout: " + uuid_of_board(0) + " is cut differently now"));
-  EXPECT_EQ(take().boards.at(0).instances.size(), 7U);
+  EXPECT_TRUE(heard.wait_for("layout: " + uuid_of_gpu(0) + " has a different MIG layout"));
+  EXPECT_EQ(take().gpus.at(0).instances.size(), 7U);
   tree.replace({a100_seven(), h100_mixed()});
-  EXPECT_TRUE(heard.wait_for("layout: " + uuid_of_board(1) + " is there now"));
+  EXPECT_TRUE(heard.wait_for("layout: " + uuid_of_gpu(1) + " was added"));
   tree.replace({a100_seven()});
-  EXPECT_TRUE(heard.wait_for(uuid_of_board(1) + " it does not answer: nvmlDeviceGetHandleByUUID: "
-                                                "NVML_ERROR_NOT_FOUND (6)"));
+  EXPECT_TRUE(heard.wait_for(uuid_of_gpu(1) + " it does not answer: nvmlDeviceGetHandleByUUID: "
+                                              "NVML_ERROR_NOT_FOUND (6)"));
 }
 
 TEST_F(plugin_nvml, a_driver_that_comes_later_is_found) {
@@ -280,38 +279,38 @@ TEST_F(plugin_nvml, a_driver_that_comes_later_is_found) {
   EXPECT_THAT(take().problem, HasSubstr("load NVML"));
   told heard;
   health_monitor monitor(quick(), heard.listener());
-  EXPECT_TRUE(monitor.boards().empty());
+  EXPECT_TRUE(monitor.gpus().empty());
   std::filesystem::rename(root_ / "gpus.conf.hidden", root_ / "gpus.conf");
-  EXPECT_TRUE(heard.wait_for("layout: there is a driver now"));
-  ASSERT_TRUE(wait_for_boards(monitor, 1));
-  EXPECT_EQ(take().boards.size(), 1U);
+  EXPECT_TRUE(heard.wait_for("layout: a driver is available"));
+  ASSERT_TRUE(wait_for_gpus(monitor, 1));
+  EXPECT_EQ(take().gpus.size(), 1U);
 }
 
-TEST_F(plugin_nvml, events_of_the_time_in_which_boards_are_registered_again_are_not_lost) {
-  boards(plain_gpus(2));
+TEST_F(plugin_nvml, events_of_the_time_in_which_gpus_are_registered_again_are_not_lost) {
+  set_gpus(plain_gpus(2));
   SKIP_IF_REAL();
-  board_watch watch(*driver::nvml_library::try_instance());
-  ASSERT_EQ(watch.look().boards.size(), 2U);
-  ASSERT_TRUE(watch.begin_events({uuid_of_board(0)}));
-  event(uuid_of_board(0) + " 79");
-  event(uuid_of_board(0) + " 8");
-  // As when another board comes.
-  ASSERT_TRUE(watch.begin_events({uuid_of_board(0), uuid_of_board(1)}));
-  event(uuid_of_board(1) + " 48");
-  for (const auto& [board, xid] : {std::pair(0U, 79U), std::pair(0U, 8U), std::pair(1U, 48U)}) {
-    board_event seen;
-    ASSERT_EQ(watch.wait(2s, seen), board_watch::outcome::event) << xid;
-    EXPECT_EQ(seen.uuid, uuid_of_board(board));
+  gpu_watch watch(*driver::nvml_library::try_instance());
+  ASSERT_EQ(watch.look().gpus.size(), 2U);
+  ASSERT_TRUE(watch.begin_events({uuid_of_gpu(0)}));
+  event(uuid_of_gpu(0) + " 79");
+  event(uuid_of_gpu(0) + " 8");
+  // As when another GPU comes.
+  ASSERT_TRUE(watch.begin_events({uuid_of_gpu(0), uuid_of_gpu(1)}));
+  event(uuid_of_gpu(1) + " 48");
+  for (const auto& [gpu, xid] : {std::pair(0U, 79U), std::pair(0U, 8U), std::pair(1U, 48U)}) {
+    gpu_event seen;
+    ASSERT_EQ(watch.wait(2s, seen), gpu_watch::outcome::event) << xid;
+    EXPECT_EQ(seen.uuid, uuid_of_gpu(gpu));
     EXPECT_EQ(seen.xid, xid);
   }
 }
 
 TEST_F(plugin_nvml, a_monitor_whose_driver_hangs_says_so_and_ends_all_the_same) {
-  boards(plain_gpus(1));
+  set_gpus(plain_gpus(1));
   SKIP_IF_REAL();
   told heard;
   auto monitor = std::make_unique<health_monitor>(quick(), heard.listener());
-  ASSERT_TRUE(wait_for_boards(*monitor, 1));
+  ASSERT_TRUE(wait_for_gpus(*monitor, 1));
   EXPECT_LT(monitor->silent_for(), 5s);
   put("hang", "");
   const auto hung = std::chrono::steady_clock::now();
@@ -331,10 +330,10 @@ TEST_F(plugin_nvml, a_monitor_whose_driver_hangs_says_so_and_ends_all_the_same) 
 }
 
 TEST_F(plugin_nvml, a_monitor_stops_soon) {
-  boards(plain_gpus(1));
+  set_gpus(plain_gpus(1));
   SKIP_IF_REAL();
   auto monitor = std::make_unique<health_monitor>(health_options{}, health_monitor::listener{});
-  ASSERT_TRUE(wait_for_boards(*monitor, 1));
+  ASSERT_TRUE(wait_for_gpus(*monitor, 1));
   const auto start = std::chrono::steady_clock::now();
   monitor.reset();
   EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);

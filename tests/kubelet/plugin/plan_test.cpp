@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a node offers for its boards and its configuration.
+// What a node offers for its GPUs and its configuration.
 #include "kubelet/plugin/plan/plan.hpp"
 
 #include <gmock/gmock.h>
@@ -45,19 +45,18 @@ configuration with_mig(mig_strategy strategy) {
 const std::vector<std::string> a100_seven{
     "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb"};
 
-TEST(plugin_plan, whole_boards_are_one_resource_in_their_order_with_their_numa_nodes) {
-  const planned plan = plan_of("", whole_boards(3));
+TEST(plugin_plan, whole_gpus_are_one_resource_in_their_order_with_their_numa_nodes) {
+  const planned plan = plan_of("", whole_gpus(3));
   EXPECT_THAT(names_of(plan), ElementsAre("nvidia.com/gpu 3"));
-  EXPECT_EQ(
-      plan.resources[0]->devices(),
-      (std::vector<device>{
-          {uuid_of_board(0), true, 0}, {uuid_of_board(1), true, 1}, {uuid_of_board(2), true, 0}}));
+  EXPECT_EQ(plan.resources[0]->devices(),
+            (std::vector<device>{
+                {uuid_of_gpu(0), true, 0}, {uuid_of_gpu(1), true, 1}, {uuid_of_gpu(2), true, 0}}));
   EXPECT_TRUE(plan.resources[0]->has_preferences());
   EXPECT_THAT(plan.warnings, IsEmpty());
   EXPECT_THAT(plan.notes, ElementsAre("nvidia.com/gpu: 3 devices"));
 }
 
-TEST(plugin_plan, without_boards_there_is_a_resource_with_none_and_the_reason) {
+TEST(plugin_plan, without_gpus_there_is_a_resource_with_none_and_the_reason) {
   inventory none;
   none.problem = "load NVML \"libnvidia-ml.so.1\": library not found";
   const planned plan = plan_of("", none);
@@ -69,18 +68,18 @@ TEST(plugin_plan, without_boards_there_is_a_resource_with_none_and_the_reason) {
   EXPECT_THAT(plan_of("", none, off).resources, IsEmpty());
 }
 
-TEST(plugin_plan, a_board_that_does_not_answer_is_said) {
-  inventory found = whole_boards(1);
-  found.left_out = {"board 1: nvmlDeviceGetHandleByIndex: NVML_ERROR_GPU_IS_LOST (15)"};
+TEST(plugin_plan, a_gpu_that_does_not_answer_is_said) {
+  inventory found = whole_gpus(1);
+  found.left_out = {"GPU 1: nvmlDeviceGetHandleByIndex: NVML_ERROR_GPU_IS_LOST (15)"};
   EXPECT_THAT(plan_of("", found).warnings,
-              ElementsAre("board 1: nvmlDeviceGetHandleByIndex: NVML_ERROR_GPU_IS_LOST (15) (it is "
+              ElementsAre("GPU 1: nvmlDeviceGetHandleByIndex: NVML_ERROR_GPU_IS_LOST (15) (it is "
                           "not offered)"));
 }
 
 TEST(plugin_plan, patterns_give_names_and_the_first_that_fits_counts) {
-  inventory found = whole_boards(3);
-  found.boards[1].name = "NVIDIA A100-SXM4-40GB";
-  found.boards[2].name = "NVIDIA L4";
+  inventory found = whole_gpus(3);
+  found.gpus[1].name = "NVIDIA A100-SXM4-40GB";
+  found.gpus[2].name = "NVIDIA L4";
   const planned plan = plan_of(
       "resources: {gpus: [{pattern: 'A100', name: a100}, {pattern: 'NVIDIA*H100', name: "
       "example.com/h100}, {pattern: 'A100-SXM', name: never}]}",
@@ -104,51 +103,52 @@ TEST(plugin_plan, patterns_are_texts_with_asterisks) {
 
 // ---- MIG ----
 
-TEST(plugin_plan, strategy_none_offers_a_cut_board_whole_and_warns) {
-  const inventory found = make_inventory({make_board(0, a100_seven), make_board(1)});
+TEST(plugin_plan, strategy_none_offers_a_mig_gpu_whole_and_warns) {
+  const inventory found = make_inventory({make_gpu(0, a100_seven), make_gpu(1)});
   const planned plan = make_plan(with_mig(mig_strategy::none), no_shares(), found);
   EXPECT_THAT(names_of(plan), ElementsAre("nvidia.com/gpu 2"));
   EXPECT_THAT(
       plan.warnings,
-      ElementsAre("GPU 0 (" + uuid_of_board(0) +
-                  ") has MIG on and is offered whole, as MIG strategy none has it: programs "
-                  "will not get its instances (set migStrategy to single or mixed)"));
+      ElementsAre("GPU 0 (" + uuid_of_gpu(0) +
+                  ") has MIG enabled and is offered whole because of MIG strategy none: programs "
+                  "cannot use its instances (set migStrategy to single or mixed)"));
 }
 
 TEST(plugin_plan, strategy_single_offers_instances_as_gpus) {
-  const inventory found = make_inventory({make_board(0, a100_seven), make_board(1, a100_seven)});
+  const inventory found = make_inventory({make_gpu(0, a100_seven), make_gpu(1, a100_seven)});
   const planned plan = make_plan(with_mig(mig_strategy::single), no_shares(), found);
   EXPECT_THAT(names_of(plan), ElementsAre("nvidia.com/gpu 14"));
   EXPECT_EQ(ids_of(*plan.resources[0]).front(), uuid_of_part(0, 0));
   EXPECT_THAT(plan.warnings, IsEmpty());
-  EXPECT_THAT(names_of(make_plan(with_mig(mig_strategy::single), no_shares(), whole_boards(2))),
+  EXPECT_THAT(names_of(make_plan(with_mig(mig_strategy::single), no_shares(), whole_gpus(2))),
               ElementsAre("nvidia.com/gpu 2"));
 }
 
 TEST(plugin_plan, strategy_single_with_a_mixed_layout_offers_zero_and_says_why) {
-  const auto warning_of = [](std::vector<board> boards) {
+  const auto warning_of = [](std::vector<gpu_info> gpus) {
     const planned plan =
-        make_plan(with_mig(mig_strategy::single), no_shares(), make_inventory(std::move(boards)));
+        make_plan(with_mig(mig_strategy::single), no_shares(), make_inventory(std::move(gpus)));
     EXPECT_THAT(names_of(plan), ElementsAre("nvidia.com/gpu 0"));
     return plan.warnings.at(0);
   };
   const std::string start =
-      "no GPU is offered: MIG strategy single needs all GPUs cut alike or none, and ";
-  const std::string end = " (set migStrategy to mixed, or cut them alike)";
-  EXPECT_EQ(warning_of({make_board(0, {"3g.20gb", "2g.10gb", "1g.5gb"})}),
-            start + "there are instances of several profiles: 1g.5gb, 2g.10gb, 3g.20gb" + end);
-  EXPECT_EQ(warning_of({make_board(0, a100_seven), make_board(1)}),
-            start + "MIG is on for 1 of 2 GPUs" + end);
-  board empty = make_board(0);
+      "no GPU is offered: MIG strategy single requires all GPUs to be "
+      "partitioned alike, or none, but ";
+  const std::string end = " (set migStrategy to mixed, or partition them alike)";
+  EXPECT_EQ(warning_of({make_gpu(0, {"3g.20gb", "2g.10gb", "1g.5gb"})}),
+            start + "instances have several profiles: 1g.5gb, 2g.10gb, 3g.20gb" + end);
+  EXPECT_EQ(warning_of({make_gpu(0, a100_seven), make_gpu(1)}),
+            start + "MIG is enabled for 1 of 2 GPUs" + end);
+  gpu_info empty = make_gpu(0);
   empty.entry.mig_enabled = true;
   EXPECT_EQ(warning_of({empty}),
-            start + "GPU 0 (" + uuid_of_board(0) + ") has MIG on and no instances" + end);
+            start + "GPU 0 (" + uuid_of_gpu(0) + ") has MIG enabled but no instances" + end);
 }
 
-TEST(plugin_plan, strategy_mixed_has_a_resource_of_each_profile_beside_the_boards) {
-  const inventory found = make_inventory({make_board(0, {"3g.40gb", "1g.20gb", "1g.10gb+me"}),
-                                          make_board(1),
-                                          make_board(2, {"2c.4g.40gb", "3g.40gb", ""})});
+TEST(plugin_plan, strategy_mixed_has_a_resource_of_each_profile_beside_the_gpus) {
+  const inventory found = make_inventory({make_gpu(0, {"3g.40gb", "1g.20gb", "1g.10gb+me"}),
+                                          make_gpu(1),
+                                          make_gpu(2, {"2c.4g.40gb", "3g.40gb", ""})});
   const planned plan = make_plan(with_mig(mig_strategy::mixed), no_shares(), found);
   EXPECT_THAT(names_of(plan),
               ElementsAre("nvidia.com/mig-3g.40gb 2",
@@ -157,17 +157,17 @@ TEST(plugin_plan, strategy_mixed_has_a_resource_of_each_profile_beside_the_board
                           "nvidia.com/gpu 1",
                           "nvidia.com/mig-2c.4g.40gb 1"));
   EXPECT_THAT(plan.warnings,
-              ElementsAre("GPU 2 (" + uuid_of_board(2) +
-                          ") has an instance that is not offered: NVML does not say of which "
-                          "profile " +
-                          uuid_of_part(2, 2) + " is"));
+              ElementsAre("GPU 2 (" + uuid_of_gpu(2) +
+                          ") has an instance that is not offered: NVML does not report the "
+                          "profile of " +
+                          uuid_of_part(2, 2)));
 }
 
 TEST(plugin_plan, names_of_profiles_are_whole) {
   configuration settings = by_variable(
       "resources: {mig: [{pattern: 1g.10gb, name: small}, {pattern: '3g.*', name: large}]}");
   settings.flags.mig = mig_strategy::mixed;
-  const inventory found = make_inventory({make_board(0, {"3g.40gb", "1g.10gb", "1g.10gb+me"})});
+  const inventory found = make_inventory({make_gpu(0, {"3g.40gb", "1g.10gb", "1g.10gb+me"})});
   EXPECT_THAT(
       names_of(make_plan(settings, no_shares(), found)),
       ElementsAre("nvidia.com/large 1", "nvidia.com/small 1", "nvidia.com/mig-1g.10gb.me 1"));
@@ -178,18 +178,18 @@ TEST(plugin_plan, names_of_profiles_are_whole) {
 TEST(plugin_plan, replicas_have_numbers_and_keep_the_name_unless_it_is_changed) {
   const std::string text =
       "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 3}]}}";
-  const planned plan = plan_of(text, whole_boards(2));
+  const planned plan = plan_of(text, whole_gpus(2));
   EXPECT_THAT(ids_of(*plan.resources.at(0)),
-              ElementsAre(uuid_of_board(0) + "::0",
-                          uuid_of_board(0) + "::1",
-                          uuid_of_board(0) + "::2",
-                          uuid_of_board(1) + "::0",
-                          uuid_of_board(1) + "::1",
-                          uuid_of_board(1) + "::2"));
+              ElementsAre(uuid_of_gpu(0) + "::0",
+                          uuid_of_gpu(0) + "::1",
+                          uuid_of_gpu(0) + "::2",
+                          uuid_of_gpu(1) + "::0",
+                          uuid_of_gpu(1) + "::1",
+                          uuid_of_gpu(1) + "::2"));
   EXPECT_THAT(names_of(plan), ElementsAre("nvidia.com/gpu 6"));
   EXPECT_THAT(names_of(plan_of("sharing: {timeSlicing: {renameByDefault: true, resources: [{name: "
                                "nvidia.com/gpu, replicas: 3}]}}",
-                               whole_boards(2))),
+                               whole_gpus(2))),
               ElementsAre("nvidia.com/gpu.shared 6"));
 }
 
@@ -198,14 +198,14 @@ TEST(plugin_plan, devices_are_replicated_one_by_one) {
     return names_of(plan_of(
         "sharing: {timeSlicing: {resources: [{name: gpu, rename: some, devices: " + devices +
             ", replicas: 4}]}}",
-        whole_boards(4)));
+        whole_gpus(4)));
   };
   EXPECT_THAT(offered("all"), ElementsAre("nvidia.com/some 16"));
   EXPECT_THAT(offered("1"), ElementsAre("nvidia.com/gpu 3", "nvidia.com/some 4"));
   EXPECT_THAT(offered("[0, 2]"), ElementsAre("nvidia.com/gpu 2", "nvidia.com/some 8"));
-  EXPECT_THAT(offered("[" + uuid_of_board(3) + "]"),
+  EXPECT_THAT(offered("[" + uuid_of_gpu(3) + "]"),
               ElementsAre("nvidia.com/gpu 3", "nvidia.com/some 4"));
-  EXPECT_THAT(offered("[3, " + uuid_of_board(3) + "]"),
+  EXPECT_THAT(offered("[3, " + uuid_of_gpu(3) + "]"),
               ElementsAre("nvidia.com/gpu 3", "nvidia.com/some 4"));
 }
 
@@ -213,16 +213,16 @@ TEST(plugin_plan, a_device_belongs_to_the_first_entry_that_selects_it) {
   const planned plan = plan_of(
       "sharing: {timeSlicing: {resources: [{name: gpu, devices: [1], replicas: 2, rename: a}, "
       "{name: gpu, devices: all, replicas: 3, rename: b}]}}",
-      whole_boards(2));
+      whole_gpus(2));
   EXPECT_THAT(names_of(plan), ElementsAre("nvidia.com/a 2", "nvidia.com/b 3"));
 }
 
 TEST(plugin_plan, replicated_and_other_devices_can_share_a_name) {
   const planned plan =
       plan_of("sharing: {timeSlicing: {resources: [{name: gpu, devices: [0], replicas: 2}]}}",
-              whole_boards(2));
+              whole_gpus(2));
   EXPECT_THAT(ids_of(*plan.resources.at(0)),
-              ElementsAre(uuid_of_board(1), uuid_of_board(0) + "::0", uuid_of_board(0) + "::1"));
+              ElementsAre(uuid_of_gpu(1), uuid_of_gpu(0) + "::0", uuid_of_gpu(0) + "::1"));
 }
 
 TEST(plugin_plan, devices_that_are_not_there_are_said_and_the_others_replicated) {
@@ -230,17 +230,18 @@ TEST(plugin_plan, devices_that_are_not_there_are_said_and_the_others_replicated)
       "sharing: {timeSlicing: {resources: [{name: gpu, devices: [0, 5, '0:1'], replicas: 2}, "
       "{name: "
       "mig-1g.5gb, replicas: 3}]}}",
-      whole_boards(1));
+      whole_gpus(1));
   EXPECT_THAT(names_of(plan), ElementsAre("nvidia.com/gpu 2"));
   EXPECT_THAT(plan.warnings,
-              ElementsAre("device 5 of nvidia.com/gpu is to be replicated and is not there",
-                          "device 0:1 of nvidia.com/gpu is to be replicated and is not there"));
-  const planned fewer =
-      plan_of("sharing: {timeSlicing: {resources: [{name: gpu, devices: 3, replicas: 2}]}}",
-              whole_boards(2));
+              ElementsAre("device 5 of nvidia.com/gpu is to be replicated but does not exist",
+                          "device 0:1 of nvidia.com/gpu is to be replicated but does not exist"));
+  const planned fewer = plan_of(
+      "sharing: {timeSlicing: {resources: [{name: gpu, devices: 3, replicas: 2}]}}", whole_gpus(2));
   EXPECT_THAT(names_of(fewer), ElementsAre("nvidia.com/gpu 4"));
-  EXPECT_THAT(fewer.warnings,
-              ElementsAre("3 devices of nvidia.com/gpu are to be replicated, and there are 2"));
+  EXPECT_THAT(
+      fewer.warnings,
+      ElementsAre(
+          "3 devices of nvidia.com/gpu are to be replicated, but the number of devices is 2"));
 }
 
 TEST(plugin_plan, instances_are_replicated_by_index_or_uuid) {
@@ -249,7 +250,7 @@ TEST(plugin_plan, instances_are_replicated_by_index_or_uuid) {
                   uuid_of_part(0, 2) + "], rename: shared, replicas: 2}]}}");
   settings.flags.mig = mig_strategy::mixed;
   const planned plan = make_plan(
-      settings, no_shares(), make_inventory({make_board(0, {"1g.5gb", "1g.5gb", "1g.5gb"})}));
+      settings, no_shares(), make_inventory({make_gpu(0, {"1g.5gb", "1g.5gb", "1g.5gb"})}));
   EXPECT_THAT(ids_of(resource_named(plan, "nvidia.com/shared")),
               ElementsAre(uuid_of_part(0, 1) + "::0",
                           uuid_of_part(0, 1) + "::1",
@@ -259,25 +260,25 @@ TEST(plugin_plan, instances_are_replicated_by_index_or_uuid) {
               ElementsAre(uuid_of_part(0, 0)));
 }
 
-// ---- a resource of each board, and shares ----
+// ---- a resource of each GPU, and shares ----
 
-TEST(plugin_plan, each_board_can_have_a_resource_that_several_pods_ask_for) {
+TEST(plugin_plan, each_gpu_can_have_a_resource_that_several_pods_ask_for) {
   plan_options options = no_shares();
   options.per_gpu_resources = true;
-  const inventory found = make_inventory({make_board(0), make_board(1, a100_seven), make_board(2)});
+  const inventory found = make_inventory({make_gpu(0), make_gpu(1, a100_seven), make_gpu(2)});
   configuration settings = with_mig(mig_strategy::mixed);
   const planned plan = make_plan(settings, options, found);
   EXPECT_THAT(names_of(plan),
               ElementsAre("nvidia.com/mig-1g.5gb 7", "gpushm.dev/gpu-0 16", "gpushm.dev/gpu-2 16"));
-  EXPECT_EQ(ids_of(*plan.resources.back()).back(), uuid_of_board(2) + "::15");
+  EXPECT_EQ(ids_of(*plan.resources.back()).back(), uuid_of_gpu(2) + "::15");
   options.per_gpu_replicas = 0;
   EXPECT_EQ(what([&] { static_cast<void>(make_plan(settings, options, found)); }),
-            "plan resources \"nvidia.com/gpu\": resources of single GPUs would have no device (let "
+            "plan resources \"nvidia.com/gpu\": per-GPU resources would have no device (let "
             "per-GPU resources have at least one replica)");
 }
 
-// Two pods that ask for different resources must not get the same board without knowing.
-TEST(plugin_plan, no_board_is_in_two_resources) {
+// Two pods that ask for different resources must not get the same GPU without knowing.
+TEST(plugin_plan, no_gpu_is_in_two_resources) {
   plan_options options = no_shares();
   options.per_gpu_resources = true;
   for (const char* file :
@@ -285,28 +286,28 @@ TEST(plugin_plan, no_board_is_in_two_resources) {
         "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 3}]}}",
         "sharing: {timeSlicing: {resources: [{name: gpu, devices: [1], rename: s, replicas: 3}]}}",
         "resources: {gpus: [{pattern: '*', name: a100}]}"}) {
-    const planned plan = plan_of(file, whole_boards(3), options);
-    std::map<std::string, std::set<std::string>> resources;  // of a board
+    const planned plan = plan_of(file, whole_gpus(3), options);
+    std::map<std::string, std::set<std::string>> resources;  // of a GPU
     for (const auto& each : plan.resources) {
       for (const std::string& id : ids_of(*each)) {
         resources[id.substr(0, id.find("::"))].insert(each->name());
       }
     }
     EXPECT_EQ(resources.size(), 3U) << file;
-    for (const auto& [board, names] : resources) {
-      EXPECT_EQ(names.size(), 1U) << file << ' ' << board;
+    for (const auto& [gpu, names] : resources) {
+      EXPECT_EQ(names.size(), 1U) << file << ' ' << gpu;
     }
   }
-  // Whole boards are told as none, so that a kubelet that had them forgets them.
-  EXPECT_THAT(names_of(plan_of("", whole_boards(2), options)),
+  // Whole GPUs are told as none, so that a kubelet that had them forgets them.
+  EXPECT_THAT(names_of(plan_of("", whole_gpus(2), options)),
               ElementsAre("gpushm.dev/gpu-0 16", "gpushm.dev/gpu-1 16", "nvidia.com/gpu 0"));
 }
 
 TEST(plugin_plan, names_that_are_none_and_clashes_are_refused) {
   plan_options options = no_shares();
   options.gpu_resource_name = "gpu";
-  EXPECT_EQ(what([&] { static_cast<void>(plan_of("", whole_boards(1), options)); }),
-            "plan resources \"gpu\": it is no name of a resource: it has no domain (write a name "
+  EXPECT_EQ(what([&] { static_cast<void>(plan_of("", whole_gpus(1), options)); }),
+            "plan resources \"gpu\": not a resource name: it has no domain (write a name "
             "like nvidia.com/gpu)");
   options.gpu_resource_name = "nvidia.com/gpu";
   options.per_gpu_resources = true;
@@ -315,7 +316,7 @@ TEST(plugin_plan, names_that_are_none_and_clashes_are_refused) {
                   "resources: {gpus: [{pattern: 'NVIDIA *', name: a}], migs: []}\nsharing: "
                   "{timeSlicing: {resources: [{name: a, devices: [0], rename: gpushm.dev/gpu-1, "
                   "replicas: 2}]}}",
-                  whole_boards(2),
+                  whole_gpus(2),
                   options));
             }),
             "plan resources \"gpushm.dev/gpu-1\": two different resources would have this name "
@@ -374,7 +375,7 @@ TEST(plugin_plan, ids_are_never_longer_than_a_kubelet_takes) {
 
 // ---- health ----
 
-TEST(plugin_plan, all_of_a_board_becomes_unhealthy_in_each_resource_and_healthy_again) {
+TEST(plugin_plan, all_of_a_gpu_becomes_unhealthy_in_each_resource_and_healthy_again) {
   plan_options options = no_shares();
   options.per_gpu_resources = true;
   options.per_gpu_replicas = 2;
@@ -383,10 +384,10 @@ TEST(plugin_plan, all_of_a_board_becomes_unhealthy_in_each_resource_and_healthy_
       "rename: "
       "cut}, {name: gpu, devices: [2], rename: sliced, replicas: 3}]}}");
   settings.flags.mig = mig_strategy::mixed;
-  const planned plan = make_plan(
-      settings,
-      options,
-      make_inventory({make_board(0, {"1g.5gb", "3g.20gb"}), make_board(1), make_board(2)}));
+  const planned plan =
+      make_plan(settings,
+                options,
+                make_inventory({make_gpu(0, {"1g.5gb", "3g.20gb"}), make_gpu(1), make_gpu(2)}));
   std::map<std::string, int> changes;
   for (const auto& each : plan.resources) {
     each->on_change([&changes, name = each->name()] { ++changes[name]; });
@@ -402,21 +403,21 @@ TEST(plugin_plan, all_of_a_board_becomes_unhealthy_in_each_resource_and_healthy_
     return count;
   };
   using counts = std::map<std::string, int>;
-  EXPECT_EQ(plan.set_health(uuid_of_board(0), false, "Xid 79"), 6U);
+  EXPECT_EQ(plan.set_health(uuid_of_gpu(0), false, "Xid 79"), 6U);
   EXPECT_EQ(unhealthy(), (counts{{"nvidia.com/mig-3g.20gb", 1}, {"nvidia.com/cut", 5}}));
   EXPECT_EQ(changes, (counts{{"nvidia.com/mig-3g.20gb", 1}, {"nvidia.com/cut", 1}}));
-  EXPECT_EQ(plan.set_health(uuid_of_board(0), false, "Xid 48"), 0U);
-  EXPECT_EQ(plan.set_health(uuid_of_board(1), false, "Xid 79"), 2U);
-  EXPECT_EQ(plan.set_health(uuid_of_board(2), false, "Xid 79"), 3U);
+  EXPECT_EQ(plan.set_health(uuid_of_gpu(0), false, "Xid 48"), 0U);
+  EXPECT_EQ(plan.set_health(uuid_of_gpu(1), false, "Xid 79"), 2U);
+  EXPECT_EQ(plan.set_health(uuid_of_gpu(2), false, "Xid 79"), 3U);
   EXPECT_EQ(unhealthy(),
             (counts{{"nvidia.com/mig-3g.20gb", 1},
                     {"nvidia.com/cut", 5},
                     {"nvidia.com/sliced", 3},
                     {"gpushm.dev/gpu-1", 2}}));
   EXPECT_EQ(plan.set_health("GPU-unknown", false, "Xid 79"), 0U);
-  EXPECT_EQ(plan.set_health(uuid_of_board(0), true, ""), 6U);
-  EXPECT_EQ(plan.set_health(uuid_of_board(1), true, ""), 2U);
-  EXPECT_EQ(plan.set_health(uuid_of_board(2), true, ""), 3U);
+  EXPECT_EQ(plan.set_health(uuid_of_gpu(0), true, ""), 6U);
+  EXPECT_EQ(plan.set_health(uuid_of_gpu(1), true, ""), 2U);
+  EXPECT_EQ(plan.set_health(uuid_of_gpu(2), true, ""), 3U);
   EXPECT_EQ(unhealthy(), counts{});
   EXPECT_EQ(changes["nvidia.com/cut"], 2);
   plan.resources[0]->on_change({});
@@ -424,21 +425,21 @@ TEST(plugin_plan, all_of_a_board_becomes_unhealthy_in_each_resource_and_healthy_
 
 // ---- many ----
 
-TEST(plugin_plan, sixty_four_boards_of_a_hundred_replicas) {
-  const planned plan = plan_of("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 100}]}}",
-                               whole_boards(64));
+TEST(plugin_plan, sixty_four_gpus_of_a_hundred_replicas) {
+  const planned plan =
+      plan_of("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 100}]}}", whole_gpus(64));
   const auto ids = ids_of(*plan.resources.at(0));
   EXPECT_EQ(ids.size(), 6400U);
   EXPECT_EQ(std::set<std::string>(ids.begin(), ids.end()).size(), 6400U);
-  EXPECT_EQ(ids.back(), uuid_of_board(63) + "::99");
+  EXPECT_EQ(ids.back(), uuid_of_gpu(63) + "::99");
   const auto chosen = plan.resources[0]->prefer(ids, {}, 64);
-  std::set<std::string> boards;
+  std::set<std::string> gpus;
   for (const std::string& each : chosen) {
-    boards.insert(each.substr(0, each.find("::")));
+    gpus.insert(each.substr(0, each.find("::")));
   }
-  EXPECT_EQ(boards.size(), 64U);
+  EXPECT_EQ(gpus.size(), 64U);
   const auto answers = plan.resources[0]->allocate(std::vector<std::vector<std::string>>{chosen});
-  EXPECT_THAT(answers.at(0).envs.at("NVIDIA_VISIBLE_DEVICES"), HasSubstr(uuid_of_board(63)));
+  EXPECT_THAT(answers.at(0).envs.at("NVIDIA_VISIBLE_DEVICES"), HasSubstr(uuid_of_gpu(63)));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Boards for tests of the device plugin's logic, as NVML would show them.
+// GPUs for tests of the device plugin's logic, as NVML would show them.
 
 #include <array>
 #include <cstdio>
@@ -15,11 +15,11 @@
 namespace gpushm_tests {
 
 using namespace gpushm;
-using plugin::board;
+using plugin::gpu_info;
 using plugin::instance;
 using plugin::inventory;
 
-inline std::string uuid_of_board(unsigned int index) {
+inline std::string uuid_of_gpu(unsigned int index) {
   std::array<char, 64> text{};
   static_cast<void>(
       std::snprintf(text.data(), text.size(), "GPU-%08x-1111-4222-8333-444455556666", index));
@@ -33,11 +33,11 @@ inline std::string uuid_of_part(unsigned int index, unsigned int part) {
   return text.data();
 }
 
-/// A board, cut when there are profiles.
-inline board make_board(unsigned int index, const std::vector<std::string>& profiles = {}) {
-  board made;
+/// A GPU, cut when there are profiles.
+inline gpu_info make_gpu(unsigned int index, const std::vector<std::string>& profiles = {}) {
+  gpu_info made;
   made.entry.index = index;
-  made.entry.uuid = uuid_of_board(index);
+  made.entry.uuid = uuid_of_gpu(index);
   made.entry.minor = static_cast<int>(index);
   made.entry.pci_address = "0000:10:00.0";
   made.entry.mig_enabled = !profiles.empty();
@@ -52,24 +52,24 @@ inline board make_board(unsigned int index, const std::vector<std::string>& prof
   return made;
 }
 
-/// All as close as boards of one NUMA node.
-inline inventory make_inventory(std::vector<board> boards) {
+/// All as close as GPUs of one NUMA node.
+inline inventory make_inventory(std::vector<gpu_info> gpus) {
   inventory made;
-  made.boards = std::move(boards);
-  made.closeness.assign(made.boards.size(), std::vector<unsigned int>(made.boards.size(), 20));
-  for (std::size_t i = 0; i < made.boards.size(); ++i) {
+  made.gpus = std::move(gpus);
+  made.closeness.assign(made.gpus.size(), std::vector<unsigned int>(made.gpus.size(), 20));
+  for (std::size_t i = 0; i < made.gpus.size(); ++i) {
     made.closeness[i][i] = 0;
   }
   made.driver_version = "580.0";
   return made;
 }
 
-inline inventory whole_boards(unsigned int count) {
-  std::vector<board> boards;
+inline inventory whole_gpus(unsigned int count) {
+  std::vector<gpu_info> gpus;
   for (unsigned int i = 0; i < count; ++i) {
-    boards.push_back(make_board(i));
+    gpus.push_back(make_gpu(i));
   }
-  return make_inventory(std::move(boards));
+  return make_inventory(std::move(gpus));
 }
 
 /// The text of the error that a call throws; "nothing" when it throws none.

@@ -17,7 +17,7 @@ void read_version(configuration_reader& in, const node& from, const std::string&
   if (in.read(from, path, version) && !version.empty() && version != "v1") {
     in.report(from,
               std::string(path).append(" cannot be ").append(base::in_quotes(version)),
-              "write version: v1, the only one there is");
+              "write version: v1, the only supported version");
   }
 }
 
@@ -41,7 +41,7 @@ void read_naming(configuration_reader& in,
                         return;
                       }
                       out.name = whole_resource_name(out.name);
-                      if (const auto why = why_no_resource(out.name)) {
+                      if (const auto why = resource_name_problem(out.name)) {
                         in.report(value,
                                   std::string(at)
                                       .append(" cannot be ")
@@ -54,7 +54,7 @@ void read_naming(configuration_reader& in,
   if (in.problem_count() == before && !(has_pattern && has_name)) {
     in.report(from,
               std::string(path).append(has_pattern ? " has no name" : " has no pattern"),
-              "say which devices get which name: {pattern: \"*A100*\", name: a100}");
+              "map devices to a name: {pattern: \"*A100*\", name: a100}");
   }
   to.push_back(std::move(out));
 }
@@ -131,12 +131,12 @@ checked_configuration check_configuration(std::string_view text, const std::stri
     out.problems.push_back({tree.failure->line,
                             tree.failure->column,
                             tree.failure->text,
-                            "correct the text there, or just before"});
+                            "correct the text at or just before this position"});
   }
   if (tree.rest) {
     out.problems.push_back({tree.rest->line,
                             tree.rest->column,
-                            "a second document begins here, and one is all that is read",
+                            "a second document begins here; only the first is read",
                             "remove what follows ---"});
   }
   if (tree.root == nullptr || tree.failure) {

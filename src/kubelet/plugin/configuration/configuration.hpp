@@ -13,16 +13,16 @@ namespace gpushm::plugin {
 enum class mig_strategy { none, single, mixed };
 enum class device_list_strategy { envvar, volume_mounts, cdi_annotations, cdi_cri };
 enum class device_id_strategy { uuid, index };
-/// Which replicas a container gets: of the devices that are used least, or most.
+/// Whether a container gets replicas of the least or the most used devices.
 enum class replica_policy { distributed, packed };
 
-/// How the flags and the file spell them: "volume-mounts".
+/// The spelling in flags and in the file: "volume-mounts".
 [[nodiscard]] std::string_view to_string(mig_strategy value);
 [[nodiscard]] std::string_view to_string(device_list_strategy value);
 [[nodiscard]] std::string_view to_string(device_id_strategy value);
 [[nodiscard]] std::string_view to_string(replica_policy value);
 
-// Each throws `error` (invalid_argument) for any other word; `what` names the setting there
+// Each throws `error` (invalid_argument) for any other value; the error names the setting `what`
 // ("--mig-strategy").
 [[nodiscard]] mig_strategy parse_mig_strategy(std::string_view text, std::string_view what);
 [[nodiscard]] device_id_strategy parse_device_id_strategy(std::string_view text,
@@ -32,7 +32,7 @@ enum class replica_policy { distributed, packed };
 [[nodiscard]] std::set<device_list_strategy> parse_device_list_strategies(std::string_view text,
                                                                           std::string_view what);
 
-/// `flags` of the usual plugin's file. What is empty was not said; the accessors have the defaults.
+/// `flags` of the NVIDIA device plugin's file. Empty: not set; the accessors return the defaults.
 struct plugin_flags {
   std::optional<mig_strategy> mig;
   std::optional<bool> fail_on_init_error;
@@ -48,8 +48,8 @@ struct plugin_flags {
   bool operator==(const plugin_flags&) const = default;
 
   [[nodiscard]] mig_strategy mig_or_default() const { return mig.value_or(mig_strategy::none); }
-  /// `cdi_cri` alone by default, where the usual plugin has `envvar`: it needs no runtime of
-  /// NVIDIA's.
+  /// Defaults to `cdi_cri` only, which, unlike NVIDIA's default `envvar`, does not need NVIDIA's
+  /// container runtime.
   [[nodiscard]] std::set<device_list_strategy> device_list_or_default() const {
     return device_list.value_or(std::set{device_list_strategy::cdi_cri});
   }
@@ -61,23 +61,23 @@ struct plugin_flags {
   }
 };
 
-/// Devices whose name a pattern matches get a resource name of their own.
+/// Assigns a resource name to devices whose name matches a pattern.
 struct naming {
-  std::string pattern;  ///< '*' stands for any text
-  std::string name;     ///< whole: "nvidia.com/a100"
+  std::string pattern;  ///< '*' matches any text
+  std::string name;     ///< with domain: "nvidia.com/a100"
   bool operator==(const naming&) const = default;
 };
 
-/// All of them when neither a count nor a list is given.
+/// All devices when neither a count nor a list is set.
 struct device_selection {
-  std::uint64_t count = 0;         ///< the first so many
+  std::uint64_t count = 0;         ///< the first `count` devices
   std::vector<std::string> names;  ///< "0", "0:1", "GPU-…", "MIG-…"
   bool operator==(const device_selection&) const = default;
 };
 
 struct replicated_resource {
-  std::string name;    ///< whole: "nvidia.com/gpu"
-  std::string rename;  ///< whole; empty: as `name`
+  std::string name;    ///< with domain: "nvidia.com/gpu"
+  std::string rename;  ///< with domain; empty: as `name`
   device_selection devices;
   unsigned int replicas = 0;
   bool operator==(const replicated_resource&) const = default;
@@ -96,7 +96,7 @@ struct imex_channels {
   bool operator==(const imex_channels&) const = default;
 };
 
-/// What the usual device plugin's file says. Values; nothing of a machine is in it.
+/// The contents of the NVIDIA device plugin's file; independent of the machine.
 struct configuration {
   plugin_flags flags;
   std::vector<naming> gpu_names;
@@ -107,7 +107,7 @@ struct configuration {
   bool operator==(const configuration&) const = default;
 };
 
-/// Something in a file that keeps it from being used.
+/// An error that makes a file unusable.
 struct configuration_problem {
   int line = 0;      ///< from 1; 0: the file as a whole
   int column = 0;    ///< from 1
@@ -121,24 +121,24 @@ struct checked_configuration {
   std::vector<configuration_problem> problems;  ///< in the order of the file; none: usable
 };
 
-/// Reads the usual device plugin's file, YAML or JSON (`version: v1`). Keys that it has and this
-/// plugin has no use for are passed over; unknown ones are a warning, as a file for a newer plugin
-/// has them; one that is there twice is a problem. The top-level key `agent` is somebody else's.
-/// `replicas` directly under `sharing.timeSlicing`, as widely printed, is accepted with a warning
-/// that has the file as it should be. Never throws but for memory.
+/// Reads the NVIDIA device plugin's file, YAML or JSON (`version: v1`). Known keys that this plugin
+/// does not use are ignored; unknown keys, which a file for a newer plugin may have, are warnings;
+/// duplicate keys are problems. The top-level key `agent` is ignored: another component reads it.
+/// `replicas` directly under `sharing.timeSlicing`, a widely published form, is accepted with a
+/// warning that contains the correct file. Throws only std::bad_alloc.
 [[nodiscard]] checked_configuration check_configuration(std::string_view text,
                                                         const std::string& file);
 
 /// The same, but throws `error` (invalid_argument) for the first problem, with its file, line,
-/// column and field, and says how many more there are.
+/// column and field and the number of further problems.
 [[nodiscard]] configuration parse_configuration(std::string_view text, const std::string& file);
 
-/// The file that says `content.slicing` as the usual plugin would have it written.
+/// A file with the settings `content` in the form that NVIDIA's device plugin accepts.
 [[nodiscard]] std::string canonical_time_slicing(const time_slicing& content);
 
-/// `name` with "nvidia.com/" in front unless it has a domain; why it is no resource name, as the
-/// end of a sentence, when it is none.
+/// `whole_resource_name` prepends "nvidia.com/" to a name without a domain.
+/// `resource_name_problem` returns why a name is invalid, as the end of a sentence.
 [[nodiscard]] std::string whole_resource_name(std::string_view name);
-[[nodiscard]] std::optional<std::string> why_no_resource(std::string_view whole_name);
+[[nodiscard]] std::optional<std::string> resource_name_problem(std::string_view whole_name);
 
 }  // namespace gpushm::plugin

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// `flags` of the usual plugin's file.
+// `flags` of the NVIDIA device plugin's file.
 #include "base/quoted.hpp"
 #include "base/text.hpp"
+#include "kubelet/plugin/configuration/enumerators.hpp"
 #include "kubelet/plugin/configuration/reader.hpp"
-#include "kubelet/plugin/configuration/words.hpp"
 
 namespace gpushm::plugin {
 
@@ -11,14 +11,14 @@ namespace {
 
 using node = configuration_reader::node;
 
-/// Reads a word; what is none is reported with the choice there is.
+/// Reads an enumerator; an invalid one is reported with the valid values.
 template <typename Value, typename Find>
-void read_word(configuration_reader& in,
-               const node& from,
-               const std::string& path,
-               const std::string& choice,
-               Find&& find,
-               std::optional<Value>& out) {
+void read_enumerator(configuration_reader& in,
+                     const node& from,
+                     const std::string& path,
+                     const std::string& choice,
+                     Find&& find,
+                     std::optional<Value>& out) {
   std::optional<std::string> text;
   if (!in.read(from, path, text) || !text) {
     return;
@@ -57,7 +57,7 @@ void add_strategies(configuration_reader& in,
   }
 }
 
-// One word, several with commas between them, or a list.
+// One value, several separated by commas, or a list.
 void read_device_list(configuration_reader& in,
                       const node& from,
                       const std::string& path,
@@ -102,11 +102,11 @@ void read_plugin(configuration_reader& in,
                     }},
                    {"deviceIDStrategy",
                     [&](const node& value, const std::string& at) {
-                      read_word(
+                      read_enumerator(
                           in, value, at, device_id_choice(), device_id_strategy_of, out.device_id);
                     }},
                    {"cdiAnnotationPrefix", reading(in, out.cdi_annotation_prefix)},
-                   // Of programs and paths that this plugin does not have.
+                   // Programs and paths that this plugin does not use.
                    {"nvidiaCTKPath", {}},
                    {"nvidiaCDIHookPath", {}},
                    {"containerDriverRoot", {}},
@@ -125,7 +125,7 @@ void read_flags(configuration_reader& in,
       path,
       {{"migStrategy",
         [&](const node& value, const std::string& at) {
-          read_word(in, value, at, mig_choice(), mig_strategy_of, out.mig);
+          read_enumerator(in, value, at, mig_choice(), mig_strategy_of, out.mig);
         }},
        {"failOnInitError", reading(in, out.fail_on_init_error)},
        {"nvidiaDriverRoot", reading(in, out.driver_root)},
@@ -135,7 +135,7 @@ void read_flags(configuration_reader& in,
        {"gdrcopyEnabled", reading(in, out.gdrcopy)},
        {"plugin",
         [&](const node& value, const std::string& at) { read_plugin(in, value, at, out); }},
-       // Of NVIDIA's feature discovery, MPS daemon and other ways to find devices.
+       // NVIDIA's feature discovery, MPS daemon and other device discovery.
        {"gfd", {}},
        {"mpsRoot", {}},
        {"useNodeFeatureAPI", {}},

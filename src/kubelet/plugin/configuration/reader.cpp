@@ -19,8 +19,7 @@ std::string lowered(std::string_view text) {
   return out;
 }
 
-// What the reader of YAML says of values ends with what to do only where it says more than the
-// value.
+// The next step for problems of the YAML reader, by rule.
 std::string_view step_for(const std::string& rule) {
   if (rule == "type") {
     return "write a value of that kind";
@@ -64,10 +63,10 @@ void configuration_reader::read_mapping(const node& from,
            name_of(path)
                .append(" has no field ")
                .append(base::in_quotes(each.key))
-               .append(" that this plugin knows; it is passed over"));
+               .append(" that this plugin supports; it is ignored"));
     } else if (!seen.insert(known->name).second) {
       report(*each.key_node,
-             path_of(path, known->name).append(" is here twice"),
+             path_of(path, known->name).append(" appears twice"),
              "remove one of the two");
     } else if (known->read) {
       known->read(*each.value, path_of(path, known->name));

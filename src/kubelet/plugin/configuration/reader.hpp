@@ -14,25 +14,25 @@
 
 namespace gpushm::plugin {
 
-/// Reads a configuration out of a tree; each value goes by its path ("flags.migStrategy"), which
-/// problems and warnings then name.
+/// Reads a configuration from a tree. Problems and warnings name each value by its path
+/// ("flags.migStrategy").
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class configuration_reader {
  public:
   configuration_reader(std::string file, configuration& content);
 
   using node = yaml::node;
-  /// A key of a mapping and what reads its value; without a function the value is passed over.
+  /// A key of a mapping and the function that reads its value; empty: the value is ignored.
   struct field {
     std::string_view name;
     std::function<void(const node& value, const std::string& path)> read;
   };
 
-  /// Reads the mapping at `path` ("" is the whole file). Keys are known in any case of letters, as
-  /// to the usual plugin; unknown ones become a warning.
+  /// Reads the mapping at `path` ("" is the whole file). Keys are case-insensitive, as in
+  /// NVIDIA's device plugin; unknown ones become a warning.
   void read_mapping(const node& from, const std::string& path, std::initializer_list<field> fields);
-  /// The elements of a list; none for null. `read` gets the path of each: "resources.gpus[0]".
+  /// The elements of a list; none for null. `read` receives the path of each: "resources.gpus[0]".
   void read_list(const node& from,
                  const std::string& path,
                  const std::function<void(const node&, const std::string&)>& read);
@@ -60,16 +60,16 @@ class configuration_reader {
 /// "sharing" and "timeSlicing" → "sharing.timeSlicing".
 [[nodiscard]] std::string path_of(const std::string& parent, std::string_view name);
 
-/// Reads `sharing`. The two parts of the widely printed shape, which lie apart from each other, are
-/// remembered until the end of the file.
+/// Reads `sharing`. The two parts of the widely published form are in different places of the file
+/// and are kept until its end.
 class sharing_reader {
  public:
   sharing_reader(configuration_reader& in, configuration& content) : in_(in), content_(content) {}
 
   void read(const yaml::node& from, const std::string& path);
-  /// `resources` of the file when it is a list, as in that shape.
+  /// Top-level `resources` when it is a list, as in that form.
   void read_misplaced_resources(const yaml::node& from, const std::string& path);
-  /// To be called when all has been read.
+  /// Call after everything has been read.
   void finish();
 
  private:
@@ -87,9 +87,9 @@ class sharing_reader {
   configuration_reader& in_;
   configuration& content_;
   const yaml::node* slicing_at_ = nullptr;
-  const yaml::node* resources_at_ = nullptr;  ///< null: there is no such key
+  const yaml::node* resources_at_ = nullptr;  ///< null: the key is absent
   const yaml::node* replicas_at_ = nullptr;   ///< directly under timeSlicing
-  const yaml::node* misplaced_at_ = nullptr;  ///< a list `resources` of the file
+  const yaml::node* misplaced_at_ = nullptr;  ///< a top-level list `resources`
   unsigned int replicas_ = 0;
   std::vector<unfinished> resources_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `sharing` of the usual plugin's file, also in the shape that many pages print.
+// `sharing` of the NVIDIA device plugin's file, also in a widely published form.
 #include <algorithm>
 
 #include "base/quoted.hpp"
@@ -13,14 +13,14 @@ namespace {
 
 using node = configuration_reader::node;
 
-// A kubelet's list of devices has to stay within what gRPC takes as one message.
-constexpr std::int64_t most_replicas = 10'000;
+// Keeps a device list within gRPC's message size limit.
+constexpr std::int64_t max_replicas = 10'000;
 
 bool is_hexadecimal(std::string_view text) {
   return text.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
 }
 
-// With its dashes, or all of it in one.
+// With or without dashes.
 bool is_uuid(std::string_view text) {
   constexpr std::size_t plain_size = 32;
   constexpr std::size_t usual_size = 36;
@@ -43,7 +43,7 @@ bool is_index(std::string_view text) {
   return base::number<unsigned int>(text).has_value();
 }
 
-// "MIG-GPU-<uuid>/3/0" is what drivers before 470 called an instance.
+// Drivers before 470 named an instance "MIG-GPU-<uuid>/3/0".
 bool is_old_mig_uuid(std::string_view text) {
   const auto parts = base::split(text, "/");
   return parts.size() == 3 && parts[0].starts_with("GPU-") && is_uuid(parts[0].substr(4)) &&
@@ -117,7 +117,7 @@ replicated_resource sharing_reader::read_resource(const node& from, const std::s
       return;
     }
     to = whole_resource_name(to);
-    if (const auto why = why_no_resource(to)) {
+    if (const auto why = resource_name_problem(to)) {
       in_.report(value,
                  std::string(at)
                      .append(" cannot be ")
@@ -144,18 +144,17 @@ replicated_resource sharing_reader::read_resource(const node& from, const std::s
           if (!in_.read(value, at, replicas)) {
             return;
           }
-          if (replicas < 2 || replicas > most_replicas) {
+          if (replicas < 2 || replicas > max_replicas) {
             in_.report(
                 value,
                 std::string(at).append(" cannot be ").append(std::to_string(replicas)),
-                std::string("write a number from 2 to ").append(std::to_string(most_replicas)));
+                std::string("write a number from 2 to ").append(std::to_string(max_replicas)));
           }
           out.replicas = static_cast<unsigned int>(replicas);
         }}});
   if ((!named || out.name.empty()) && in_.problem_count() == before) {
-    in_.report(from,
-               std::string(path).append(" has no name"),
-               "say which resource is meant: name: nvidia.com/gpu");
+    in_.report(
+        from, std::string(path).append(" has no name"), "name the resource: name: nvidia.com/gpu");
   }
   return out;
 }
@@ -187,16 +186,16 @@ void sharing_reader::read_time_slicing(const node& from, const std::string& path
           if (!in_.read(value, at, replicas)) {
             return;
           }
-          if (replicas < 2 || replicas > most_replicas) {
+          if (replicas < 2 || replicas > max_replicas) {
             in_.report(
                 value,
                 std::string(at).append(" cannot be ").append(std::to_string(replicas)),
-                std::string("write a number from 2 to ").append(std::to_string(most_replicas)));
+                std::string("write a number from 2 to ").append(std::to_string(max_replicas)));
           }
           replicas_at_ = &value;
           replicas_ = static_cast<unsigned int>(replicas);
         }},
-       // The usual plugin once had it, and only ever took an empty one.
+       // NVIDIA's plugin once had it and accepted only an empty value.
        {"strategy", {}}});
 }
 
@@ -213,7 +212,7 @@ void sharing_reader::read(const node& from, const std::string& path) {
        {"mps", [&](const node& value, const std::string& at) {
           if (!in_.is_null(value)) {
             in_.report(value,
-                       std::string(at).append(" asks for NVIDIA's MPS, which this plugin does not "
+                       std::string(at).append(" requests NVIDIA's MPS, which this plugin does not "
                                               "provide"),
                        "use sharing.timeSlicing, or NVIDIA's device plugin on this "
                        "node with --device-plugin off here");
@@ -235,11 +234,11 @@ void sharing_reader::complete(unfinished& each) {
   if (each.resource.replicas == 0) {
     in_.report(*each.at,
                std::string(each.path).append(" has no replicas"),
-               "say how many there are of each device: replicas: 4");
+               "set the number of replicas: replicas: 4");
   }
   if (content_.slicing.rename_by_default && each.resource.rename.empty()) {
     each.resource.rename = std::string(each.resource.name).append(".shared");
-    if (const auto why = why_no_resource(each.resource.rename)) {
+    if (const auto why = resource_name_problem(each.resource.rename)) {
       in_.report(*each.at,
                  std::string(each.path)
                      .append(" cannot be renamed to ")
@@ -270,7 +269,7 @@ void sharing_reader::finish() {
   if (resources_.empty() && !problems_before) {
     in_.report(resources_at_ != nullptr ? *resources_at_ : *slicing_at_,
                "sharing.timeSlicing.resources is empty",
-               "name what is replicated: [{name: nvidia.com/gpu, replicas: 4}]");
+               "list the replicated resources: [{name: nvidia.com/gpu, replicas: 4}]");
     return;
   }
   if (problems_before) {
@@ -282,7 +281,7 @@ void sharing_reader::finish() {
   if (replicas_at_ != nullptr && in_.problem_count() == 0) {
     in_.warn(*replicas_at_,
              std::string("replicas does not belong directly under sharing.timeSlicing, and "
-                         "NVIDIA's device plugin refuses such a file; it is read as if it were:\n")
+                         "NVIDIA's device plugin rejects this file; it is read as:\n")
                  .append(canonical_time_slicing(content_.slicing)));
   }
 }

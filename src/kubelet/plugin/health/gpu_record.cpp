@@ -9,7 +9,7 @@ namespace gpushm::plugin {
 
 namespace {
 
-// As NVML numbers them.
+// By NVML's values of nvmlDeviceGpuRecoveryAction_t.
 std::string action_text(unsigned int action) {
   switch (action) {
     case 1:
@@ -17,9 +17,9 @@ std::string action_text(unsigned int action) {
     case 2:
       return "a reboot of the node";
     case 3:
-      return "an end of its peers' access";
+      return "draining of its peer-to-peer traffic";
     case 4:
-      return "to be drained and reset";
+      return "a drain and a reset";
     default:
       return std::string("recovery action ").append(std::to_string(action));
   }
@@ -36,29 +36,29 @@ std::string xid_text(std::uint64_t number) {
   return text;
 }
 
-void board_record::was_critical(std::string why, bool only_a_reset_mends, time_point now) {
+void gpu_record::was_critical(std::string why, bool only_a_reset_mends, time_point now) {
   critical_ = std::move(why);
   only_a_reset_mends_ = only_a_reset_mends_ || only_a_reset_mends;
   when_ = now;
 }
 
-void board_record::forget() {
+void gpu_record::forget() {
   critical_.clear();
   only_a_reset_mends_ = false;
 }
 
-void board_record::xid(std::uint64_t number, time_point now) {
+void gpu_record::xid(std::uint64_t number, time_point now) {
   was_critical(xid_text(number), driver::is_xid_of(driver::xid_kind::needs_reset, number), now);
 }
 
-void board_record::memory_error(time_point now) {
+void gpu_record::memory_error(time_point now) {
   was_critical("uncorrected memory error", true, now);
 }
 
-void board_record::looked(const board_look& seen, time_point now, std::chrono::milliseconds quiet) {
+void gpu_record::looked(const gpu_status& seen, time_point now, std::chrono::milliseconds quiet) {
   const bool came_back = seen.answers && !last_.answers;
   const bool was_asked = last_.action.value_or(0) != 0;
-  // A board that does not answer cannot tell what it wants.
+  // A GPU that does not answer reports no recovery action.
   const std::optional<unsigned int> action = seen.answers ? seen.action : last_.action;
   const bool asks_no_more = was_asked && action && *action == 0;
   last_ = seen;
@@ -71,12 +71,12 @@ void board_record::looked(const board_look& seen, time_point now, std::chrono::m
   }
 }
 
-board_health board_record::health() const {
+gpu_health gpu_record::health() const {
   if (!last_.answers) {
     return {false, std::string("it does not answer: ").append(last_.why_not)};
   }
   if (last_.action.value_or(0) != 0) {
-    std::string why = "the driver wants ";
+    std::string why = "the driver requests ";
     why.append(action_text(*last_.action));
     if (!critical_.empty()) {
       why.append(" after ").append(critical_);

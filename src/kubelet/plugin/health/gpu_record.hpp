@@ -10,36 +10,36 @@
 
 namespace gpushm::plugin {
 
-/// What one look at a board came to.
-struct board_look {
+/// The result of polling one GPU.
+struct gpu_status {
   bool answers = true;
-  std::string why_not = {};  ///< of a board that does not answer
+  std::string why_not = {};  ///< why the GPU does not answer
   std::optional<unsigned int> action =
-      {};  ///< what the driver wants to be done, 0: nothing; if it tells
+      {};  ///< recovery action that the driver requests; 0: none; empty: not reported
 };
 
-/// Why a board is healthy or not, by the rules of `health_monitor`. Time is what the caller says.
+/// The health of one GPU by the rules of `health_monitor`. The caller passes the time.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
-class board_record {
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
+class gpu_record {
  public:
   using time_point = std::chrono::steady_clock::time_point;
 
   /// A critical Xid.
   void xid(std::uint64_t number, time_point now);
   void memory_error(time_point now);
-  void looked(const board_look& seen, time_point now, std::chrono::milliseconds quiet);
+  void looked(const gpu_status& seen, time_point now, std::chrono::milliseconds quiet);
 
-  [[nodiscard]] board_health health() const;
-  /// By the last look.
+  [[nodiscard]] gpu_health health() const;
+  /// As of the last poll.
   [[nodiscard]] bool answers() const noexcept { return last_.answers; }
 
  private:
   void was_critical(std::string why, bool only_a_reset_mends, time_point now);
   void forget();
 
-  board_look last_;
-  std::string critical_;  ///< what happened; empty: nothing
+  gpu_status last_;
+  std::string critical_;  ///< the last critical event; empty: none
   bool only_a_reset_mends_ = false;
   time_point when_;
 };

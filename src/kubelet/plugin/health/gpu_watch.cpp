@@ -10,7 +10,7 @@ namespace gpushm::plugin {
 
 namespace {
 
-/// A board that reports more within a look is unhealthy anyway.
+/// Bounds memory; a GPU that reports more events between two polls is unhealthy anyway.
 constexpr std::size_t most_kept_events = 1'024;
 constexpr unsigned long long wanted_events = nvml::event_xid_critical | nvml::event_double_bit_ecc;
 
@@ -25,39 +25,38 @@ std::string text_of(nvml::nvmlReturn_t result, std::string_view call) {
 
 }  // namespace
 
-std::string board_watch::uuid_of(nvml::nvmlDevice_t device) const {
+std::string gpu_watch::uuid_of(nvml::nvmlDevice_t device) const {
   std::array<char, 128> text{};
   const auto result =
       nvml_->nvmlDeviceGetUUID(device, text.data(), static_cast<unsigned int>(text.size()) - 1);
   return result == nvml::NVML_SUCCESS ? text.data() : std::string();
 }
 
-std::string board_watch::layout_of(nvml::nvmlDevice_t board) const {
+std::string gpu_watch::layout_of(nvml::nvmlDevice_t gpu) const {
   unsigned int current = 0;
   unsigned int pending = 0;
-  if (nvml_->nvmlDeviceGetMigMode(board, &current, &pending) != nvml::NVML_SUCCESS ||
-      current == 0) {
+  if (nvml_->nvmlDeviceGetMigMode(gpu, &current, &pending) != nvml::NVML_SUCCESS || current == 0) {
     return "whole";
   }
   std::string layout = "cut";
   unsigned int most = 0;
-  if (nvml_->nvmlDeviceGetMaxMigDeviceCount(board, &most) != nvml::NVML_SUCCESS) {
+  if (nvml_->nvmlDeviceGetMaxMigDeviceCount(gpu, &most) != nvml::NVML_SUCCESS) {
     return layout;
   }
   for (unsigned int index = 0; index < most; ++index) {
     nvml::nvmlDevice_t instance = nullptr;
-    if (nvml_->nvmlDeviceGetMigDeviceHandleByIndex(board, index, &instance) == nvml::NVML_SUCCESS) {
+    if (nvml_->nvmlDeviceGetMigDeviceHandleByIndex(gpu, index, &instance) == nvml::NVML_SUCCESS) {
       layout.append(" ").append(std::to_string(index)).append("=").append(uuid_of(instance));
     }
   }
   return layout;
 }
 
-board_look board_watch::look_at(nvml::nvmlDevice_t board) const {
-  board_look seen;
+gpu_status gpu_watch::look_at(nvml::nvmlDevice_t gpu) const {
+  gpu_status seen;
   nvml::nvmlMemory_t memory{};
-  // Something that the library cannot answer by itself.
-  const auto result = nvml_->nvmlDeviceGetMemoryInfo(board, &memory);
+  // A query that the library cannot answer without the GPU.
+  const auto result = nvml_->nvmlDeviceGetMemoryInfo(gpu, &memory);
   if (result != nvml::NVML_SUCCESS && result != nvml::NVML_ERROR_NOT_SUPPORTED) {
     seen.answers = false;
     seen.why_not = text_of(result, "nvmlDeviceGetMemoryInfo");
@@ -65,15 +64,15 @@ board_look board_watch::look_at(nvml::nvmlDevice_t board) const {
   }
   nvml::nvmlFieldValue_t action{};
   action.fieldId = nvml::field_gpu_recovery_action;
-  if (nvml_->nvmlDeviceGetFieldValues(board, 1, &action) == nvml::NVML_SUCCESS &&
+  if (nvml_->nvmlDeviceGetFieldValues(gpu, 1, &action) == nvml::NVML_SUCCESS &&
       action.nvmlReturn == nvml::NVML_SUCCESS) {
     seen.action = action.value.uiVal;
   }
   return seen;
 }
 
-boards_seen board_watch::look() const {
-  boards_seen seen;
+poll_result gpu_watch::look() const {
+  poll_result seen;
   unsigned int count = 0;
   const auto counted = nvml_->nvmlDeviceGetCount_v2(&count);
   if (counted != nvml::NVML_SUCCESS) {
@@ -81,26 +80,26 @@ boards_seen board_watch::look() const {
     return seen;
   }
   for (unsigned int index = 0; index < count; ++index) {
-    nvml::nvmlDevice_t board = nullptr;
-    if (nvml_->nvmlDeviceGetHandleByIndex_v2(index, &board) != nvml::NVML_SUCCESS) {
+    nvml::nvmlDevice_t gpu = nullptr;
+    if (nvml_->nvmlDeviceGetHandleByIndex_v2(index, &gpu) != nvml::NVML_SUCCESS) {
       continue;
     }
-    const std::string uuid = uuid_of(board);
+    const std::string uuid = uuid_of(gpu);
     if (!uuid.empty()) {
-      seen.boards[uuid] = {layout_of(board), look_at(board)};
+      seen.gpus[uuid] = {layout_of(gpu), look_at(gpu)};
     }
   }
   return seen;
 }
 
-std::string board_watch::why_absent(const std::string& uuid) const {
-  nvml::nvmlDevice_t board = nullptr;
-  const auto result = nvml_->nvmlDeviceGetHandleByUUID(uuid.c_str(), &board);
+std::string gpu_watch::why_absent(const std::string& uuid) const {
+  nvml::nvmlDevice_t gpu = nullptr;
+  const auto result = nvml_->nvmlDeviceGetHandleByUUID(uuid.c_str(), &gpu);
   return result == nvml::NVML_SUCCESS ? "NVML does not list it"
                                       : text_of(result, "nvmlDeviceGetHandleByUUID");
 }
 
-void board_watch::end_events() noexcept {
+void gpu_watch::end_events() noexcept {
   if (events_ != nullptr) {
     nvml_->nvmlEventSetFree(events_);
     events_ = nullptr;
@@ -108,17 +107,17 @@ void board_watch::end_events() noexcept {
   registered_.clear();
 }
 
-bool board_watch::begin_events(const std::vector<std::string>& uuids) {
+bool gpu_watch::begin_events(const std::vector<std::string>& uuids) {
   nvml::nvmlEventSet_t fresh = nullptr;
   std::map<nvml::nvmlDevice_t, std::string> registered;
   if (!uuids.empty() && nvml_->nvmlEventSetCreate(&fresh) == nvml::NVML_SUCCESS) {
-    registered = register_boards(fresh, uuids);
+    registered = register_gpus(fresh, uuids);
     if (registered.empty()) {
       nvml_->nvmlEventSetFree(fresh);
     }
   }
-  // The new set has what happens from here on, the one before what happened until now; what is in
-  // both is told twice, which changes nothing.
+  // The new set receives events from here on, the old one has those until now; an event in both is
+  // reported twice, which has no effect.
   keep_events();
   end_events();
   if (!registered.empty()) {
@@ -128,32 +127,31 @@ bool board_watch::begin_events(const std::vector<std::string>& uuids) {
   return events_ != nullptr;
 }
 
-std::map<nvml::nvmlDevice_t, std::string> board_watch::register_boards(
+std::map<nvml::nvmlDevice_t, std::string> gpu_watch::register_gpus(
     nvml::nvmlEventSet_t at, const std::vector<std::string>& uuids) const {
   std::map<nvml::nvmlDevice_t, std::string> registered;
   for (const std::string& uuid : uuids) {
-    nvml::nvmlDevice_t board = nullptr;
+    nvml::nvmlDevice_t gpu = nullptr;
     unsigned long long supported = 0;
-    if (nvml_->nvmlDeviceGetHandleByUUID(uuid.c_str(), &board) == nvml::NVML_SUCCESS &&
-        nvml_->nvmlDeviceGetSupportedEventTypes(board, &supported) == nvml::NVML_SUCCESS &&
+    if (nvml_->nvmlDeviceGetHandleByUUID(uuid.c_str(), &gpu) == nvml::NVML_SUCCESS &&
+        nvml_->nvmlDeviceGetSupportedEventTypes(gpu, &supported) == nvml::NVML_SUCCESS &&
         (supported & wanted_events) != 0 &&
-        nvml_->nvmlDeviceRegisterEvents(board, supported & wanted_events, at) ==
-            nvml::NVML_SUCCESS) {
-      registered[board] = uuid;
+        nvml_->nvmlDeviceRegisterEvents(gpu, supported & wanted_events, at) == nvml::NVML_SUCCESS) {
+      registered[gpu] = uuid;
     }
   }
   return registered;
 }
 
-void board_watch::keep_events() {
-  board_event event;
+void gpu_watch::keep_events() {
+  gpu_event event;
   while (events_ != nullptr && kept_.size() < most_kept_events &&
          wait_in_set(0, event) == outcome::event) {
     kept_.push_back(std::exchange(event, {}));
   }
 }
 
-board_watch::outcome board_watch::wait(std::chrono::milliseconds patience, board_event& event) {
+gpu_watch::outcome gpu_watch::wait(std::chrono::milliseconds patience, gpu_event& event) {
   if (!kept_.empty()) {
     event = std::move(kept_.front());
     kept_.pop_front();
@@ -162,7 +160,7 @@ board_watch::outcome board_watch::wait(std::chrono::milliseconds patience, board
   return wait_in_set(static_cast<unsigned int>(patience.count()), event);
 }
 
-board_watch::outcome board_watch::wait_in_set(unsigned int patience_ms, board_event& event) const {
+gpu_watch::outcome gpu_watch::wait_in_set(unsigned int patience_ms, gpu_event& event) const {
   if (events_ == nullptr) {
     return outcome::failed;
   }
@@ -174,7 +172,7 @@ board_watch::outcome board_watch::wait_in_set(unsigned int patience_ms, board_ev
   if (result != nvml::NVML_SUCCESS) {
     return outcome::failed;
   }
-  // A lost board does not even tell its name.
+  // A lost GPU does not even report its UUID.
   const auto known = registered_.find(data.device);
   event.uuid = known != registered_.end() ? known->second : uuid_of(data.device);
   event.memory_error = (data.eventType & nvml::event_double_bit_ecc) != 0;

@@ -14,57 +14,59 @@
 
 namespace gpushm::plugin {
 
-/// What NVML shows of the boards at one time.
-struct boards_seen {
+/// The state of all GPUs that NVML lists.
+struct poll_result {
   struct one {
-    std::string layout;  ///< MIG's state and instances, for comparison
-    board_look look;
+    std::string layout;  ///< MIG mode and instances, for comparison
+    gpu_status look;
   };
-  std::map<std::string, one> boards;  ///< by UUID
-  std::string failure;                ///< why NVML said nothing at all; else empty
+  std::map<std::string, one> gpus;  ///< by UUID
+  std::string failure;              ///< why NVML failed as a whole; else empty
 };
 
-/// What happened to a board; without a UUID when NVML cannot say to which.
-struct board_event {
+/// An event of a GPU; without a UUID when NVML cannot report the GPU.
+struct gpu_event {
   std::string uuid;
   bool memory_error = false;
   std::uint64_t xid = 0;
 };
 
-/// NVML's side of the health: looks and events. Distinct objects: safe. Shared objects: unsafe.
-class board_watch {
+/// Polls GPUs and receives events through NVML.
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
+class gpu_watch {
  public:
-  explicit board_watch(const driver::nvml_library& nvml) : nvml_(nvml) {}
-  board_watch(const board_watch&) = delete;
-  board_watch& operator=(const board_watch&) = delete;
-  ~board_watch() { end_events(); }
+  explicit gpu_watch(const driver::nvml_library& nvml) : nvml_(nvml) {}
+  gpu_watch(const gpu_watch&) = delete;
+  gpu_watch& operator=(const gpu_watch&) = delete;
+  ~gpu_watch() { end_events(); }
 
-  [[nodiscard]] boards_seen look() const;
-  /// Why a board is not among those seen.
+  [[nodiscard]] poll_result look() const;
+  /// Why NVML does not list a GPU.
   [[nodiscard]] std::string why_absent(const std::string& uuid) const;
-  /// Has events of these boards from now on, in place of those before; what the boards before
-  /// reported until now is not lost. False: there can be none.
+  /// Receives events of these GPUs from now on instead of the previous ones; events that those
+  /// reported until now are not lost. False: no GPU supports events.
   bool begin_events(const std::vector<std::string>& uuids);
   enum class outcome { event, nothing, failed };
-  /// Blocks for up to `patience`. `failed`: NVML cannot wait now, and returned at once.
-  [[nodiscard]] outcome wait(std::chrono::milliseconds patience, board_event& event);
+  /// Blocks for up to `patience`. `failed`: NVML cannot wait now and returned immediately.
+  [[nodiscard]] outcome wait(std::chrono::milliseconds patience, gpu_event& event);
 
  private:
   void end_events() noexcept;
-  /// Takes out of the set what is in it, for `wait`.
+  /// Moves the events in the set to `kept_`, for `wait`.
   void keep_events();
-  [[nodiscard]] outcome wait_in_set(unsigned int patience_ms, board_event& event) const;
-  /// By their handles: those that took part.
-  [[nodiscard]] std::map<nvml::nvmlDevice_t, std::string> register_boards(
+  [[nodiscard]] outcome wait_in_set(unsigned int patience_ms, gpu_event& event) const;
+  /// Returns the GPUs that were registered, by handle.
+  [[nodiscard]] std::map<nvml::nvmlDevice_t, std::string> register_gpus(
       nvml::nvmlEventSet_t at, const std::vector<std::string>& uuids) const;
-  [[nodiscard]] std::string layout_of(nvml::nvmlDevice_t board) const;
-  [[nodiscard]] board_look look_at(nvml::nvmlDevice_t board) const;
+  [[nodiscard]] std::string layout_of(nvml::nvmlDevice_t gpu) const;
+  [[nodiscard]] gpu_status look_at(nvml::nvmlDevice_t gpu) const;
   [[nodiscard]] std::string uuid_of(nvml::nvmlDevice_t device) const;
 
   const driver::nvml_library& nvml_;
   nvml::nvmlEventSet_t events_ = nullptr;
   std::map<nvml::nvmlDevice_t, std::string> registered_;
-  std::deque<board_event> kept_;  // of sets that ended
+  std::deque<gpu_event> kept_;  // from freed event sets
 };
 
 }  // namespace gpushm::plugin

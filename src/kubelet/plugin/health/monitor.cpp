@@ -24,7 +24,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// For a thread to end when no call of NVML holds it.
+/// Time limit for the thread to exit while no NVML call blocks it.
 constexpr std::chrono::seconds end_patience{1};
 
 std::atomic<bool>& left_behind() noexcept {
@@ -53,9 +53,8 @@ void change_application_xids(health_options& options,
       throw error(errc::invalid_argument,
                   std::string("set ").append(what),
                   base::trim(part),
-                  "it is no Xid",
-                  "write numbers with commas between them, with - in front of those that are "
-                  "critical, or all");
+                  "not an Xid",
+                  "write comma-separated numbers, with - in front of critical ones, or all");
     }
     if (out) {
       changed.application_xids.erase(*number);
@@ -70,7 +69,7 @@ class health_monitor::impl {
  public:
   impl(health_options options, listener to) : options_(std::move(options)), to_(std::move(to)) {}
 
-  /// The thread keeps `own`, so that it can outlive its monitor.
+  /// The thread shares ownership of `own`, so that it can outlive its monitor.
   static void start(const std::shared_ptr<impl>& own) {
     own->thread_ = std::thread([own, stop = own->stop_.get_token()] {
       own->run(stop);
@@ -83,7 +82,7 @@ class health_monitor::impl {
   void stop() {
     stop_.request_stop();
     {
-      // A call of the listener that runs comes to its end; none begins after this.
+      // Waits for a listener call in progress; none begins after this.
       const std::lock_guard lock(listener_mutex_);
       closed_ = true;
     }
@@ -95,12 +94,12 @@ class health_monitor::impl {
     }
     lock.unlock();
     base::log(log_level::warning,
-              "NVML does not answer: the thread that watches the GPUs is left behind");
+              "NVML does not answer: abandoned the thread that watches the GPUs");
     left_behind() = true;
     thread_.detach();
   }
 
-  [[nodiscard]] std::map<std::string, board_health> boards() const {
+  [[nodiscard]] std::map<std::string, gpu_health> gpus() const {
     const std::lock_guard lock(mutex_);
     return told_;
   }
@@ -119,13 +118,13 @@ class health_monitor::impl {
       nvml = driver::nvml_library::try_instance();
       answered_ = clock::now();
       if (nvml == nullptr) {
-        pause(stop, options_.look_every);
+        pause(stop, options_.poll_interval);
       } else if (!first) {
-        tell_layout("there is a driver now");
+        tell_layout("a driver is available");
       }
     }
     if (nvml != nullptr) {
-      board_watch watch(*nvml);
+      gpu_watch watch(*nvml);
       while (!stop.stop_requested()) {
         turn(watch, stop);
         answered_ = clock::now();
@@ -133,36 +132,36 @@ class health_monitor::impl {
     }
   }
 
-  void turn(board_watch& watch, const std::stop_token& stop) {
+  void turn(gpu_watch& watch, const std::stop_token& stop) {
     const auto now = clock::now();
     if (now >= next_look_) {
-      next_look_ = now + options_.look_every;
+      next_look_ = now + options_.poll_interval;
       look(watch);
       return;
     }
     const auto until_look = std::chrono::ceil<std::chrono::milliseconds>(next_look_ - now);
     const auto patience = std::min(options_.wait, until_look);
-    board_event event;
+    gpu_event event;
     switch (watch.wait(patience, event)) {
-      case board_watch::outcome::event:
+      case gpu_watch::outcome::event:
         happened(event);
         break;
-      case board_watch::outcome::nothing:
+      case gpu_watch::outcome::nothing:
         break;
-      case board_watch::outcome::failed:
-        // A board that is lost makes waiting impossible until events are begun anew.
+      case gpu_watch::outcome::failed:
+        // A lost GPU makes waiting impossible until the event set is recreated.
         begin_again_ = true;
         pause(stop, patience);
         break;
     }
   }
 
-  void happened(const board_event& event) {
+  void happened(const gpu_event& event) {
     if (event.uuid.empty()) {
       next_look_ = {};
       return;
     }
-    board_record& record = records_[event.uuid];
+    gpu_record& record = records_[event.uuid];
     if (event.memory_error) {
       record.memory_error(clock::now());
     } else if (!options_.any_xid || options_.application_xids.count(event.xid) > 0) {
@@ -170,7 +169,7 @@ class health_monitor::impl {
                 std::string(event.uuid)
                     .append(": ")
                     .append(xid_text(event.xid))
-                    .append(", which is not the GPU's fault"));
+                    .append(", an application error"));
       return;
     } else {
       record.xid(event.xid, clock::now());
@@ -178,36 +177,36 @@ class health_monitor::impl {
     tell(event.uuid, record.health());
   }
 
-  void look(board_watch& watch) {
-    const boards_seen seen = watch.look();
+  void look(gpu_watch& watch) {
+    const poll_result seen = watch.look();
     const auto now = clock::now();
     std::string changed;
     bool came_back = false;
-    for (const auto& [uuid, board] : seen.boards) {
-      const auto [layout, is_new] = layouts_.emplace(uuid, board.layout);
+    for (const auto& [uuid, gpu] : seen.gpus) {
+      const auto [layout, is_new] = layouts_.emplace(uuid, gpu.layout);
       if (is_new && looked_) {
-        changed = std::string(uuid).append(" is there now");
-      } else if (layout->second != board.layout) {
-        changed = std::string(uuid).append(" is cut differently now");
-        layout->second = board.layout;
+        changed = std::string(uuid).append(" was added");
+      } else if (layout->second != gpu.layout) {
+        changed = std::string(uuid).append(" has a different MIG layout");
+        layout->second = gpu.layout;
       }
-      board_record& record = records_[uuid];
-      came_back = came_back || is_new || (!record.answers() && board.look.answers);
-      record.looked(board.look, now, options_.quiet);
+      gpu_record& record = records_[uuid];
+      came_back = came_back || is_new || (!record.answers() && gpu.look.answers);
+      record.looked(gpu.look, now, options_.quiet);
     }
     for (auto& [uuid, record] : records_) {
-      if (seen.boards.count(uuid) == 0) {
+      if (seen.gpus.count(uuid) == 0) {
         record.looked({false, seen.failure.empty() ? watch.why_absent(uuid) : seen.failure, {}},
                       now,
                       options_.quiet);
       }
     }
     looked_ = true;
-    // Before anybody hears of a board its events come.
+    // Registers for a GPU's events before reporting its health.
     if (came_back || begin_again_) {
       begin_again_ = false;
       std::vector<std::string> uuids;
-      for (const auto& [uuid, board] : seen.boards) {
+      for (const auto& [uuid, gpu] : seen.gpus) {
         uuids.push_back(uuid);
       }
       watch.begin_events(uuids);
@@ -220,10 +219,10 @@ class health_monitor::impl {
     }
   }
 
-  void tell(const std::string& uuid, const board_health& health) {
+  void tell(const std::string& uuid, const gpu_health& health) {
     {
       const std::lock_guard lock(mutex_);
-      board_health& told = told_[uuid];
+      gpu_health& told = told_[uuid];
       if (told == health) {
         return;
       }
@@ -258,8 +257,8 @@ class health_monitor::impl {
   const health_options options_;
   const listener to_;
   mutable std::mutex mutex_;
-  std::map<std::string, board_health> told_;
-  std::mutex listener_mutex_;  // held in its calls
+  std::map<std::string, gpu_health> told_;
+  std::mutex listener_mutex_;  // held while the listener is called
   bool closed_ = false;        // guarded by listener_mutex_
   std::stop_source stop_;
   std::atomic<clock::time_point> answered_{clock::now()};
@@ -268,8 +267,8 @@ class health_monitor::impl {
   std::mutex end_mutex_;
   std::condition_variable end_;
   bool ended_ = false;  // guarded by end_mutex_
-  // Of the thread alone.
-  std::map<std::string, board_record> records_;
+  // Used by the thread only.
+  std::map<std::string, gpu_record> records_;
   std::map<std::string, std::string> layouts_;
   clock::time_point next_look_;
   bool looked_ = false;
@@ -286,8 +285,8 @@ health_monitor::~health_monitor() {
   impl_->stop();
 }
 
-std::map<std::string, board_health> health_monitor::boards() const {
-  return impl_->boards();
+std::map<std::string, gpu_health> health_monitor::gpus() const {
+  return impl_->gpus();
 }
 
 std::chrono::milliseconds health_monitor::silent_for() const noexcept {

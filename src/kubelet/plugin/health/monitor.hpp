@@ -15,78 +15,74 @@
 namespace gpushm::plugin {
 
 struct health_options {
-  /// What programs cause by themselves: the board is none the worse.
+  /// Xids that application errors cause; they do not affect the GPU's health.
   std::set<std::uint64_t> application_xids = driver::application_xids();
-  bool any_xid = true;  ///< false: Xids are not heeded; boards that do not answer still are
-  /// How long one wait for events lasts at most: how late a stop and a board that says nothing are
-  /// noticed.
+  bool any_xid = true;  ///< false: Xids are ignored; GPUs that do not answer are still unhealthy
+  /// Upper bound of one wait for events, and so of the delay in noticing a stop or a GPU that does
+  /// not answer.
   std::chrono::milliseconds wait{1'000};
-  /// How often boards are asked whether they answer and how they are cut.
-  std::chrono::milliseconds look_every{5'000};
-  /// A board recovers when no critical Xid came for so long.
+  /// Poll interval for whether GPUs answer and for their MIG layout.
+  std::chrono::milliseconds poll_interval{5'000};
+  /// A GPU recovers after this time without a critical Xid.
   std::chrono::milliseconds quiet{300'000};
   bool operator==(const health_options&) const = default;
 };
 
-/// Changes which Xids are an application's: "48" adds one, "-31" takes one out, "all" and "xids"
-/// let all be; several with commas between them. Throws `error` (invalid_argument); then nothing is
-/// changed. `what` names the setting there.
+/// Changes which Xids are application errors: "48" adds one, "-31" removes one, "all" and "xids"
+/// ignore every Xid; commas separate several. Throws `error` (invalid_argument), with `what` as the
+/// name of the setting; then nothing is changed.
 void change_application_xids(health_options& options, std::string_view text, std::string_view what);
 
-struct board_health {
+struct gpu_health {
   bool healthy = true;
   std::string reason;  ///< empty while healthy
-  bool operator==(const board_health&) const = default;
+  bool operator==(const gpu_health&) const = default;
 };
 
-/// Watches the boards of NVML: a thread that waits for its events, and looks at each board now and
-/// then.
+/// Watches the GPUs of NVML: a thread waits for NVML events and polls each GPU.
 ///
-/// A board is unhealthy after a critical Xid (any that is not an application's), after an
-/// uncorrected memory error, while it does not answer, and while the driver says that it wants a
-/// reset or a reboot. It is healthy again when it answers, the driver asks for nothing, and
-///   - a reset was seen: the board was lost and came back, or the driver asked for a reset and does
-///   no
-///     more; or
-///   - it has been quiet for `quiet`. Where the driver does not tell what it wants (before 560)
-///   that
-///     is not enough after Xids that only a reset mends (48, 62, 64, 74, 79, 92, 95, 119, 120, 140,
-///     143) and uncorrected memory errors.
-/// A monitor that starts anew knows nothing of before but what the driver says.
+/// A GPU is unhealthy after a critical Xid (any that is not an application's), after an
+/// uncorrected memory error, while it does not answer, and while the driver requests a reset or a
+/// reboot. It is healthy again when it answers, the driver requests no action, and
+///   - a reset was observed: the GPU was lost and came back, or the driver no longer requests the
+///     reset that it requested; or
+///   - no critical event came for `quiet`. With a driver that does not report recovery actions
+///     (before 560), that is not enough after uncorrected memory errors and after Xids that only a
+///     reset fixes (48, 62, 64, 74, 79, 92, 95, 119, 120, 140, 143).
+/// A new monitor has no history other than what the driver reports.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class health_monitor {
  public:
   /// Called on the monitor's thread; must not throw, and not destroy the monitor.
   struct listener {
-    /// A board became healthy or unhealthy.
-    std::function<void(const std::string& board_uuid, const board_health& now)> health = {};
-    /// Boards, how they are cut, or the driver are not what they were: take an inventory and plan
-    /// anew.
+    /// A GPU became healthy or unhealthy.
+    std::function<void(const std::string& gpu_uuid, const gpu_health& now)> health = {};
+    /// The set of GPUs, their MIG layout or the driver changed: take an inventory and plan again.
     std::function<void(const std::string& what)> layout_changed = {};
   };
 
-  /// Starts at once, also without a driver: it is then looked for again and again. Throws nothing
-  /// but std::bad_alloc and std::system_error (no thread).
+  /// Starts immediately; without a driver, retries until one is available. Throws only
+  /// std::bad_alloc and std::system_error (no thread).
   health_monitor(health_options options, listener to);
   health_monitor(const health_monitor&) = delete;
   health_monitor& operator=(const health_monitor&) = delete;
-  /// Takes up to `wait` and a second. A thread that NVML does not let go by then is left behind:
-  /// see `any_left_behind`. The listener is not called any more either way.
+  /// Blocks for up to `wait` plus one second. A thread that is still blocked in NVML then is
+  /// detached: see `any_left_behind`. The listener is not called afterwards in either case.
   ~health_monitor();
 
-  /// Of every board that was ever seen, by UUID; for a plan that was made meanwhile.
-  [[nodiscard]] std::map<std::string, board_health> boards() const;
-  /// For how long NVML has not come back from what it was asked last.
+  /// The health of every GPU ever seen, by UUID; for a plan created in the meantime.
+  [[nodiscard]] std::map<std::string, gpu_health> gpus() const;
+  /// The time since NVML last completed a call.
   [[nodiscard]] std::chrono::milliseconds silent_for() const noexcept;
 
-  /// Whether this process has a thread that hangs in NVML: then it must end by _exit, without
-  /// taking down the libraries that the thread is in.
+  /// Whether a detached thread of this process may hang in NVML: the process must then end by
+  /// _exit, without unloading the libraries that the thread executes.
   [[nodiscard]] static bool any_left_behind() noexcept;
 
  private:
   class impl;
-  std::shared_ptr<impl> impl_;  // also its thread's
+  std::shared_ptr<impl> impl_;  // shared with the thread
 };
 
 }  // namespace gpushm::plugin

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan has to do with CDI: describing its devices, and the files.
+// CDI parts of a plan: device descriptions and files.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,10 +21,10 @@ namespace {
 
 constexpr const char* imex_channel = "/dev/nvidia-caps-imex-channels/channel0";
 
-/// The boards as the document has them: with the strategy none a board is one device, cut or not.
+/// The GPUs in the document: with the strategy none a GPU is one device, MIG-partitioned or not.
 std::vector<discover::gpu_entry> entries_of(const configuration& settings, const inventory& found) {
   std::vector<discover::gpu_entry> entries;
-  for (const board& each : found.boards) {
+  for (const gpu_info& each : found.gpus) {
     entries.push_back(each.entry);
     if (settings.flags.mig_or_default() == mig_strategy::none) {
       entries.back().mig_enabled = false;
@@ -38,7 +38,7 @@ device_node to_node(const cdi::device_node& from) {
   return {from.path, from.host_path.empty() ? from.path : from.host_path, "rw"};
 }
 
-/// Only the driver's own: those for displays are of no use without its libraries.
+/// Only the NVIDIA driver's nodes: display nodes are of no use without its libraries.
 std::vector<device_node> driver_nodes(const std::vector<cdi::device_node>& from) {
   std::vector<device_node> nodes;
   for (const cdi::device_node& each : from) {
@@ -62,7 +62,7 @@ std::string dev_root_of(const discover::generate_options& places) {
   return root;
 }
 
-/// False: it has to be there and is not.
+/// False: the channel is required but does not exist.
 bool add_imex_channel(const configuration& settings,
                       const plan_options& options,
                       gpu_rules& rules,
@@ -73,10 +73,9 @@ bool add_imex_channel(const configuration& settings,
   const std::string host_path = dev_root_of(options.places).append(imex_channel);
   struct stat about {};
   if (::stat(host_path.c_str(), &about) != 0) {
-    out.warnings.push_back(
-        std::string(settings.imex.required ? "no GPU is offered: " : "")
-            .append("imex.channelIDs names channel 0, and there is no device node ")
-            .append(host_path));
+    out.warnings.push_back(std::string(settings.imex.required ? "no GPU is offered: " : "")
+                               .append("imex.channelIDs names channel 0, which has no device node ")
+                               .append(host_path));
     return !settings.imex.required;
   }
   rules.envs.emplace("NVIDIA_IMEX_CHANNELS", "0");
@@ -91,7 +90,7 @@ bool add_imex_channel(const configuration& settings,
   return true;
 }
 
-/// The document of the boards; nothing, and a warning, when there can be none.
+/// Generates the document of the GPUs; on failure, adds a warning and returns false.
 bool generate_document(const configuration& settings,
                        const plan_options& options,
                        const inventory& found,

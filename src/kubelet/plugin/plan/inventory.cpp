@@ -33,7 +33,7 @@ std::uint64_t bytes_of(const nvml_library& nvml, nvml::nvmlDevice_t device) {
   return nvml->nvmlDeviceGetMemoryInfo(device, &memory) == nvml::NVML_SUCCESS ? memory.total : 0;
 }
 
-// The kernel says -1 for a device that is near no node in particular.
+// The kernel reports -1 for a device without NUMA affinity.
 std::optional<std::int64_t> numa_node_of(const std::string& sys_root, const std::string& pci) {
   const auto text = base::read_small_file(
       std::string(sys_root).append("/bus/pci/devices/").append(pci).append("/numa_node"));
@@ -44,7 +44,7 @@ std::optional<std::int64_t> numa_node_of(const std::string& sys_root, const std:
 instance describe_instance(const nvml_library& nvml,
                            nvml::nvmlDevice_t parent,
                            const discover::mig_entry& entry,
-                           std::uint64_t board_bytes) {
+                           std::uint64_t gpu_bytes) {
   instance out;
   out.entry = entry;
   nvml::nvmlDevice_t device = nullptr;
@@ -53,8 +53,7 @@ instance describe_instance(const nvml_library& nvml,
     return out;
   }
   out.total_bytes = bytes_of(nvml, device);
-  // The driver's own word for it knows of media engines and graphics ("+me"); the attributes do
-  // not.
+  // The name includes media engines and graphics ("+me"); the attributes do not.
   if (const auto named = profile_of_name(name_of(nvml, device))) {
     out.profile = *named;
     return out;
@@ -64,14 +63,14 @@ instance describe_instance(const nvml_library& nvml,
     out.profile = profile_of_slices(about.computeInstanceSliceCount,
                                     about.gpuInstanceSliceCount,
                                     about.memorySizeMB << 20U,
-                                    board_bytes);
+                                    gpu_bytes);
   }
   return out;
 }
 
-/// Where the NVLinks of a board lead: how many to each PCI address, and to switches.
+/// The NVLinks of a GPU: how many lead to each PCI address and to switches.
 struct links {
-  std::map<std::string, unsigned int> to_boards;
+  std::map<std::string, unsigned int> to_gpus;
   std::set<std::string> switches;
   unsigned int to_switches = 0;
 };
@@ -96,17 +95,17 @@ links links_of(const nvml_library& nvml, nvml::nvmlDevice_t device) {
       ++found.to_switches;
       found.switches.insert(address);
     } else {
-      ++found.to_boards[address];
+      ++found.to_gpus[address];
     }
   }
   return found;
 }
 
-// All boards of a machine are on the same switches. In a virtual machine each sees them elsewhere.
+// All GPUs of a machine are on the same switches, so switch addresses are not compared: in a
+// virtual machine they differ between GPUs.
 unsigned int links_between(const links& a, const links& b, const std::string& address_of_b) {
-  const auto direct = a.to_boards.find(address_of_b);
-  return (direct == a.to_boards.end() ? 0 : direct->second) +
-         std::min(a.to_switches, b.to_switches);
+  const auto direct = a.to_gpus.find(address_of_b);
+  return (direct == a.to_gpus.end() ? 0 : direct->second) + std::min(a.to_switches, b.to_switches);
 }
 
 unsigned int nearness(const nvml_library& nvml, nvml::nvmlDevice_t a, nvml::nvmlDevice_t b) {
@@ -131,8 +130,8 @@ unsigned int nearness(const nvml_library& nvml, nvml::nvmlDevice_t a, nvml::nvml
   return 10;
 }
 
-// Where NVML does not say, the kernel's nodes do.
-unsigned int nearness_by_numa(const board& a, const board& b) {
+// Fallback to the kernel's NUMA nodes when NVML does not report the topology.
+unsigned int nearness_by_numa(const gpu_info& a, const gpu_info& b) {
   return a.numa_node && a.numa_node == b.numa_node ? 20 : 10;
 }
 
@@ -151,8 +150,8 @@ void measure_closeness(const nvml_library& nvml,
     for (std::size_t b = a + 1; b < count; ++b) {
       const unsigned int near = nearness(nvml, devices[a], devices[b]);
       const unsigned int score =
-          of_a_link * links_between(all[a], all[b], out.boards[b].entry.pci_address) +
-          (near != 0 ? near : nearness_by_numa(out.boards[a], out.boards[b]));
+          of_a_link * links_between(all[a], all[b], out.gpus[b].entry.pci_address) +
+          (near != 0 ? near : nearness_by_numa(out.gpus[a], out.gpus[b]));
       out.closeness[a][b] = score;
       out.closeness[b][a] = score;
     }
@@ -167,9 +166,9 @@ void take(const std::string& library, const std::string& sys_root, inventory& ou
   for (const discover::gpu_entry& entry : entries) {
     nvml::nvmlDevice_t device = nullptr;
     nvml_library::check(nvml->nvmlDeviceGetHandleByIndex_v2(entry.index, &device),
-                        std::string("board ").append(std::to_string(entry.index)),
+                        std::string("GPU ").append(std::to_string(entry.index)),
                         "nvmlDeviceGetHandleByIndex");
-    board made;
+    gpu_info made;
     made.entry = entry;
     made.name = name_of(nvml, device);
     made.total_bytes = bytes_of(nvml, device);
@@ -178,16 +177,16 @@ void take(const std::string& library, const std::string& sys_root, inventory& ou
       made.instances.push_back(describe_instance(nvml, device, each, made.total_bytes));
     }
     devices.push_back(device);
-    out.boards.push_back(std::move(made));
+    out.gpus.push_back(std::move(made));
   }
   measure_closeness(nvml, devices, out);
-  if (out.boards.empty()) {
+  if (out.gpus.empty()) {
     out.problem = out.left_out.empty() ? "NVML shows no GPU" : "no GPU answers";
   }
 }
 
 bool is_profile(std::string_view text) {
-  // [Nc.]Ng.Ngb, and what the driver adds after a sign.
+  // [Nc.]Ng.Ngb, plus the driver's suffix after a sign.
   const std::size_t sign = text.find_first_of("+-");
   const auto parts = base::split(text.substr(0, sign), ".");
   if (parts.size() < 2 || parts.size() > 3) {
@@ -227,12 +226,12 @@ std::optional<std::string> profile_of_name(const std::string& name) {
 std::string profile_of_slices(unsigned int compute_slices,
                               unsigned int gpu_slices,
                               std::uint64_t instance_bytes,
-                              std::uint64_t board_bytes) {
+                              std::uint64_t gpu_bytes) {
   constexpr std::uint64_t eighths = 8;
-  const std::uint64_t board_gib = (board_bytes + gibibyte - 1) / gibibyte;
+  const std::uint64_t gpu_gib = (gpu_bytes + gibibyte - 1) / gibibyte;
   const std::uint64_t parts =
-      board_bytes == 0 ? 0 : (instance_bytes * eighths + board_bytes - 1) / board_bytes;
-  const std::uint64_t gib = (parts * board_gib + eighths / 2) / eighths;
+      gpu_bytes == 0 ? 0 : (instance_bytes * eighths + gpu_bytes - 1) / gpu_bytes;
+  const std::uint64_t gib = (parts * gpu_gib + eighths / 2) / eighths;
   std::string out;
   if (compute_slices != gpu_slices) {
     out.append(std::to_string(compute_slices)).append("c.");

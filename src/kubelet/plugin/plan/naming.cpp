@@ -8,7 +8,7 @@ namespace gpushm::plugin {
 
 namespace {
 
-std::string board_text(const board& of) {
+std::string gpu_text(const gpu_info& of) {
   return std::string("GPU ")
       .append(std::to_string(of.entry.index))
       .append(" (")
@@ -16,18 +16,18 @@ std::string board_text(const board& of) {
       .append(")");
 }
 
-unit unit_of_board(const board& of, std::size_t place) {
+unit unit_of_gpu(const gpu_info& of, std::size_t place) {
   unit made;
   made.id = of.entry.uuid;
   made.index = std::to_string(of.entry.index);
-  made.board = of.entry.uuid;
-  made.board_place = place;
+  made.gpu = of.entry.uuid;
+  made.gpu_position = place;
   made.numa_node = of.numa_node;
   return made;
 }
 
-unit unit_of_instance(const board& of, std::size_t place, const instance& part) {
-  unit made = unit_of_board(of, place);
+unit unit_of_instance(const gpu_info& of, std::size_t place, const instance& part) {
+  unit made = unit_of_gpu(of, place);
   made.id = part.entry.uuid;
   made.index.append(":").append(std::to_string(part.entry.index));
   made.is_instance = true;
@@ -46,24 +46,24 @@ std::string name_for(const std::vector<naming>& names,
   return otherwise;
 }
 
-/// Why "single" cannot name these boards; empty when it can.
+/// Why the strategy "single" does not fit these GPUs; empty when it does.
 std::string why_not_single(const inventory& found) {
   std::set<std::string> profiles;
   std::size_t cut = 0;
-  for (const board& each : found.boards) {
+  for (const gpu_info& each : found.gpus) {
     cut += each.entry.mig_enabled ? 1 : 0;
     if (each.entry.mig_enabled && each.instances.empty()) {
-      return board_text(each).append(" has MIG on and no instances");
+      return gpu_text(each).append(" has MIG enabled but no instances");
     }
     for (const instance& part : each.instances) {
       profiles.insert(part.profile);
     }
   }
-  if (cut != 0 && cut != found.boards.size()) {
-    return std::string("MIG is on for ")
+  if (cut != 0 && cut != found.gpus.size()) {
+    return std::string("MIG is enabled for ")
         .append(std::to_string(cut))
         .append(" of ")
-        .append(std::to_string(found.boards.size()))
+        .append(std::to_string(found.gpus.size()))
         .append(" GPUs");
   }
   if (profiles.size() > 1) {
@@ -71,7 +71,7 @@ std::string why_not_single(const inventory& found) {
     for (const std::string& each : profiles) {
       list.append(list.empty() ? "" : ", ").append(each);
     }
-    return std::string("there are instances of several profiles: ").append(list);
+    return std::string("instances have several profiles: ").append(list);
   }
   return {};
 }
@@ -85,8 +85,8 @@ std::vector<unit>& units_named(named_units& all, const std::string& name) {
 }
 
 bool matches(std::string_view pattern, std::string_view text, bool whole) {
-  // Each piece between asterisks is looked for behind the one before it; the last one, when the
-  // whole text is meant, at the end.
+  // Each piece between asterisks is searched for after the previous one; with `whole`, the last
+  // piece must be at the end.
   std::size_t at = 0;
   bool anchored = whole;
   while (true) {
@@ -124,36 +124,35 @@ named_units name_devices(const configuration& settings,
   named_units all;
   if (strategy == mig_strategy::single) {
     if (const std::string why = why_not_single(found); !why.empty()) {
-      warnings.push_back(std::string("no GPU is offered: MIG strategy single needs all GPUs cut "
-                                     "alike or none, and ")
+      warnings.push_back(std::string("no GPU is offered: MIG strategy single requires all GPUs "
+                                     "to be partitioned alike, or none, but ")
                              .append(why)
-                             .append(" (set migStrategy to mixed, or cut them alike)"));
+                             .append(" (set migStrategy to mixed, or partition them alike)"));
       return all;
     }
   }
-  for (std::size_t place = 0; place < found.boards.size(); ++place) {
-    const board& each = found.boards[place];
+  for (std::size_t place = 0; place < found.gpus.size(); ++place) {
+    const gpu_info& each = found.gpus[place];
     if (!each.entry.mig_enabled || strategy == mig_strategy::none) {
       units_named(all, name_for(settings.gpu_names, each.name, false, gpu_resource_name))
-          .push_back(unit_of_board(each, place));
+          .push_back(unit_of_gpu(each, place));
       if (each.entry.mig_enabled) {
-        warnings.push_back(board_text(each).append(
-            " has MIG on and is offered whole, as MIG strategy none has it: programs will not get "
-            "its instances (set migStrategy to single or mixed)"));
+        warnings.push_back(gpu_text(each).append(
+            " has MIG enabled and is offered whole because of MIG strategy none: programs cannot "
+            "use its instances (set migStrategy to single or mixed)"));
       }
       continue;
     }
     if (each.instances.empty()) {
       warnings.push_back(
-          board_text(each).append(" is not offered: it has MIG on and no instances"));
+          gpu_text(each).append(" is not offered: it has MIG enabled but no instances"));
     }
     for (const instance& part : each.instances) {
       if (part.profile.empty()) {
-        warnings.push_back(board_text(each)
-                               .append(" has an instance that is not offered: NVML does not say of "
-                                       "which profile ")
-                               .append(part.entry.uuid)
-                               .append(" is"));
+        warnings.push_back(gpu_text(each)
+                               .append(" has an instance that is not offered: NVML does not report "
+                                       "the profile of ")
+                               .append(part.entry.uuid));
         continue;
       }
       const std::string otherwise = strategy == mig_strategy::single
@@ -168,7 +167,7 @@ named_units name_devices(const configuration& settings,
 
 namespace {
 
-/// Takes out of `left` what an entry selects.
+/// Removes the devices that an entry selects from `left` and returns them.
 std::vector<unit> select(const replicated_resource& entry,
                          std::vector<unit>& left,
                          std::vector<std::string>& warnings) {
@@ -184,7 +183,7 @@ std::vector<unit> select(const replicated_resource& entry,
         warnings.push_back(std::to_string(entry.devices.count)
                                .append(" devices of ")
                                .append(entry.name)
-                               .append(" are to be replicated, and there are ")
+                               .append(" are to be replicated, but the number of devices is ")
                                .append(std::to_string(count)));
       }
       count = std::min<std::size_t>(count, entry.devices.count);
@@ -206,7 +205,7 @@ std::vector<unit> select(const replicated_resource& entry,
                              .append(name)
                              .append(" of ")
                              .append(entry.name)
-                             .append(" is to be replicated and is not there"));
+                             .append(" is to be replicated but does not exist"));
     }
   }
   return taken;
@@ -218,7 +217,7 @@ named_units replicate(const time_slicing& slicing,
                       named_units all,
                       std::vector<std::string>& warnings) {
   named_units out;
-  // Those that stay as they are keep their places.
+  // Unselected devices keep their order and precede these.
   std::vector<std::pair<std::string, std::vector<unit>>> made;
   for (const replicated_resource& entry : slicing.resources) {
     const auto source = std::find_if(

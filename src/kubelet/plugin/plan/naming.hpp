@@ -12,29 +12,30 @@
 
 namespace gpushm::plugin {
 
-/// The units of each resource, in the order that they are first met.
+/// The units of each resource, in the order of first use.
 using named_units = std::vector<std::pair<std::string, std::vector<unit>>>;
 
-/// Those of `name`, which are made when there are none.
+/// The entry of `name`, created when absent.
 [[nodiscard]] std::vector<unit>& units_named(named_units& all, const std::string& name);
 
-/// Whether a pattern is in a text, '*' standing for any characters; with `whole`, is all of it.
+/// Whether a pattern occurs in a text; '*' matches any characters. With `whole`, it must match the
+/// entire text.
 [[nodiscard]] bool matches(std::string_view pattern, std::string_view text, bool whole);
 
-/// What boards and instances are called. Says in `warnings` which of them are left out, and why;
-/// nothing at all is offered where the strategy "single" does not fit the boards.
+/// Assigns resource names to GPUs and instances. Adds a warning, with the reason, for each that is
+/// left out; returns nothing when the strategy "single" does not fit the GPUs.
 [[nodiscard]] named_units name_devices(const configuration& settings,
                                        const std::string& gpu_resource_name,
                                        const inventory& found,
                                        std::vector<std::string>& warnings);
 
-/// Gives the devices that are to be replicated their replicas and names. A device belongs to the
-/// first entry that selects it. Selected devices that are not there are said in `warnings`.
+/// Sets replicas and names of the devices to be replicated. A device belongs to the first entry
+/// that selects it. Adds a warning for each selected device that does not exist.
 [[nodiscard]] named_units replicate(const time_slicing& slicing,
                                     named_units all,
                                     std::vector<std::string>& warnings);
 
-/// "mig-1g.10gb.me" of "1g.10gb+me".
+/// "mig-1g.10gb.me" for "1g.10gb+me".
 [[nodiscard]] std::string mig_resource_name(const std::string& profile);
 
 }  // namespace gpushm::plugin

@@ -10,10 +10,9 @@
 
 namespace gpushm::plugin {
 
-/// Describes the devices that have names as CDI has it, where the rules want that: fills in
-/// `out.gpus`, the CDI names and nodes of units, and the rules' common nodes. Devices that cannot
-/// be described are taken out of `named` where they would be asked for by CDI, and `out.warnings`
-/// says why.
+/// Describes the named devices for CDI, if `rules` use it: fills in `out.gpus`, the CDI names and
+/// nodes of units, and the rules' common nodes. With CDI, removes devices that cannot be described
+/// from `named` and adds the reason to `out.warnings`.
 void describe_devices(const configuration& settings,
                       const plan_options& options,
                       const inventory& found,
@@ -21,8 +20,8 @@ void describe_devices(const configuration& settings,
                       named_units& named,
                       planned& out);
 
-/// What devices of a domain are called: its name, or where their ids would become too long, its
-/// beginning with a checksum of all of it.
+/// The id prefix of a domain's devices: its name or, if their ids would be too long, its beginning
+/// followed by a checksum of the full name.
 [[nodiscard]] std::string short_id(std::string_view domain, unsigned int replicas);
 
 }  // namespace gpushm::plugin

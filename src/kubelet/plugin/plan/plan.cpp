@@ -17,11 +17,11 @@ namespace {
 constexpr const char* operation = "plan resources";
 
 void check_name(const std::string& name) {
-  if (const auto why = why_no_resource(name)) {
+  if (const auto why = resource_name_problem(name)) {
     throw error(errc::invalid_argument,
                 operation,
                 name,
-                std::string("it is no name of a resource: ").append(*why),
+                std::string("not a resource name: ").append(*why),
                 "write a name like nvidia.com/gpu");
   }
 }
@@ -37,7 +37,7 @@ std::shared_ptr<gpu_rules> rules_of(const configuration& settings,
   rules->pass_nodes = flags.pass_device_specs.value_or(false);
   rules->policy = options.policy;
   rules->closeness = found.closeness;
-  // What NVIDIA's runtime reads besides the list.
+  // Variables that NVIDIA's runtime reads in addition to the device list.
   for (const auto& [wanted, variable] : {std::pair(flags.gds, "NVIDIA_GDS"),
                                          std::pair(flags.mofed, "NVIDIA_MOFED"),
                                          std::pair(flags.gdrcopy, "NVIDIA_GDRCOPY")}) {
@@ -48,9 +48,8 @@ std::shared_ptr<gpu_rules> rules_of(const configuration& settings,
   return rules;
 }
 
-/// Moves each board in one piece, which the configuration does not replicate, to a resource of its
-/// own.
-named_units take_boards(const plan_options& options, named_units& devices) {
+/// Moves each whole GPU that the configuration does not replicate to a per-GPU resource.
+named_units take_whole_gpus(const plan_options& options, named_units& devices) {
   named_units own;
   for (auto& [name, units] : devices) {
     std::erase_if(units, [&](unit& each) {
@@ -73,7 +72,7 @@ std::string describe(const counted_resource& one) {
       .append(discover::count_text(one.device_count(), "device", "devices"));
 }
 
-/// Puts a plan together.
+/// Builds a plan.
 class planner {
  public:
   planner(const configuration& settings, const plan_options& options, const inventory& found)
@@ -111,8 +110,8 @@ class planner {
       throw error(errc::invalid_argument,
                   operation,
                   options_.gpu_resource_name,
-                  "resources of single GPUs would have no device",
-                  "let per-GPU resources have at least one replica");
+                  "per-GPU resources would have no device",
+                  "set at least one replica for per-GPU resources");
     }
     if (!found_.problem.empty()) {
       plan_.warnings.push_back(std::string("no GPU is offered: ").append(found_.problem));
@@ -124,7 +123,7 @@ class planner {
     describe_devices(settings_, options_, found_, *rules_, named, plan_);
     named_units shared = replicate(settings_.slicing, std::move(named), plan_.warnings);
     const named_units own =
-        options_.per_gpu_resources ? take_boards(options_, shared) : named_units();
+        options_.per_gpu_resources ? take_whole_gpus(options_, shared) : named_units();
     const auto rules = std::shared_ptr<const gpu_rules>(rules_);
     for (const named_units* list : {static_cast<const named_units*>(&shared), &own}) {
       for (const auto& [name, units] : *list) {
@@ -176,13 +175,13 @@ class planner {
 
 }  // namespace
 
-std::size_t planned::set_health(std::string_view board_uuid,
+std::size_t planned::set_health(std::string_view gpu_uuid,
                                 bool healthy,
                                 const std::string& reason) const {
   std::size_t changed = 0;
   for (const auto& each : resources) {
     if (const auto counted = std::dynamic_pointer_cast<counted_resource>(each)) {
-      changed += counted->set_health(board_uuid, healthy, reason);
+      changed += counted->set_health(gpu_uuid, healthy, reason);
     }
   }
   return changed;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view separator = "::";
 constexpr std::string_view stale_list =
-    "the kubelet has an older list of devices than this plugin; it gets the new one";
+    "the kubelet's list of devices is stale; the plugin sends the current one";
 
 }  // namespace
 
@@ -56,7 +56,7 @@ std::optional<std::size_t> counted_resource::find(std::string_view id) const {
   }
   const std::string_view digits = id.substr(mark + separator.size());
   const auto number = base::number<unsigned int>(digits);
-  // Each device has one id: not "::07" besides "::7".
+  // Each device has one id: "::07" is not an alias of "::7".
   if (!number || *number >= replicas || (digits.size() > 1 && digits.front() == '0')) {
     return std::nullopt;
   }
@@ -69,7 +69,7 @@ void counted_resource::refuse(std::string_view operation,
   throw error(errc::invalid_argument, operation, name_, cause, next_step);
 }
 
-// The caller has the health's mutex.
+// The caller holds health_mutex_.
 std::size_t counted_resource::usable(std::string_view id, std::string_view operation) const {
   const auto found = find(id);
   if (!found) {
@@ -108,7 +108,7 @@ std::vector<allocation> counted_resource::allocate(
     const std::lock_guard lock(health_mutex_);
     for (const std::vector<std::string>& ids : containers) {
       if (ids.empty()) {
-        refuse(operation, "no device is named", "ask for at least one");
+        refuse(operation, "no device is named", "request at least one");
       }
       auto& units = given.emplace_back();
       for (const std::string& id : ids) {
@@ -122,11 +122,11 @@ std::vector<allocation> counted_resource::allocate(
         const unit* const of = &units_[unit_of_[ordinal]];
         if (one_replica_a_request_ && of->replicas > 0 && ids.size() > 1) {
           refuse(operation,
-                 std::string("a container asks for ")
+                 std::string("a container requests ")
                      .append(std::to_string(ids.size()))
-                     .append(" devices, and failRequestsGreaterThanOne allows one: more replicas "
-                             "are no larger part of a GPU"),
-                 "ask for one, or set sharing.timeSlicing.failRequestsGreaterThanOne: false");
+                     .append(" devices, but failRequestsGreaterThanOne allows one: more replicas "
+                             "are not a larger share of a GPU"),
+                 "request one, or set sharing.timeSlicing.failRequestsGreaterThanOne: false");
         }
         if (std::find(units.begin(), units.end(), of) == units.end()) {
           units.push_back(of);
@@ -165,7 +165,7 @@ std::vector<std::string> counted_resource::prefer(std::span<const std::string> a
         refuse(operation,
                std::string("device ")
                    .append(base::in_quotes(id))
-                   .append(" must be included and is not available"),
+                   .append(" must be included but is not available"),
                "name it among the available ones");
       }
       if (marks[ordinal] == mark::free) {
@@ -178,11 +178,11 @@ std::vector<std::string> counted_resource::prefer(std::span<const std::string> a
   if (taken.size() > count || free_count < count - taken.size()) {
     refuse(operation,
            std::to_string(count)
-               .append(" are wanted, ")
+               .append(" devices requested, ")
                .append(std::to_string(taken.size()))
-               .append(" of them given, and ")
+               .append(" of them required, and only ")
                .append(std::to_string(free_count))
-               .append(" others that are healthy are available"),
+               .append(" other healthy ones available"),
            {});
   }
   std::vector<std::size_t> candidates;
@@ -212,14 +212,14 @@ void counted_resource::on_change(std::function<void()> changed) {
   listener_ = std::move(changed);
 }
 
-std::size_t counted_resource::set_health(std::string_view board,
+std::size_t counted_resource::set_health(std::string_view gpu,
                                          bool healthy,
                                          const std::string& reason) {
   std::size_t changed = 0;
   {
     const std::lock_guard lock(health_mutex_);
     for (std::size_t i = 0; i < units_.size(); ++i) {
-      if (units_[i].board != board) {
+      if (units_[i].gpu != gpu) {
         continue;
       }
       reasons_[i] = healthy ? std::string() : reason;

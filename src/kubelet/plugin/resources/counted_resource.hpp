@@ -13,24 +13,24 @@ namespace gpushm::plugin {
 
 /// What one or more devices of a resource stand for: a GPU, a MIG instance, a domain.
 struct unit {
-  std::string id;               ///< what the ids of its devices are or begin with
-  std::string index;            ///< "0", "0:1"; empty for a domain
-  std::string board;            ///< UUID of the board it is or lies on; empty for a domain
-  std::size_t board_place = 0;  ///< of the board among the inventory's
+  std::string id;                ///< the device id, or the prefix of device ids
+  std::string index;             ///< "0", "0:1"; empty for a domain
+  std::string gpu;               ///< UUID of the GPU, or of an instance's GPU; empty for a domain
+  std::size_t gpu_position = 0;  ///< index in `inventory::gpus`
   bool is_instance = false;
   std::optional<std::int64_t> numa_node;
-  /// 0: one device, with `id` itself; else so many, "<id>::0" and so on.
+  /// 0: one device, with the id `id`; else this many, "<id>::0" and so on.
   unsigned int replicas = 0;
-  std::string cdi_name = {};            ///< empty: no CDI document has it
-  std::vector<device_node> nodes = {};  ///< its own, for those who want no CDI
+  std::string cdi_name = {};            ///< empty: not in a CDI document
+  std::vector<device_node> nodes = {};  ///< of this unit only, for use without CDI
 };
 
-/// The ids, the health and the choice of devices, which all resources have in common.
+/// Device ids, health and selection, common to all resources.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class counted_resource : public resource {
  public:
-  /// Ids of units are unique and at most so long that those of devices have 63 characters.
+  /// Precondition: ids of units are unique, and ids of devices have at most 63 characters.
   counted_resource(std::string name, std::vector<unit> units, bool one_replica_a_request);
 
   [[nodiscard]] const std::string& name() const noexcept override { return name_; }
@@ -42,21 +42,21 @@ class counted_resource : public resource {
                                                 std::size_t count) const override;
   void on_change(std::function<void()> changed) override;
 
-  /// How many devices changed. An empty `reason`: healthy.
-  std::size_t set_health(std::string_view board, bool healthy, const std::string& reason);
+  /// Returns how many devices changed. An empty `reason`: healthy.
+  std::size_t set_health(std::string_view gpu, bool healthy, const std::string& reason);
   [[nodiscard]] const std::vector<unit>& units() const noexcept { return units_; }
   [[nodiscard]] std::size_t device_count() const noexcept { return device_count_; }
 
  protected:
-  /// What a container gets that was given devices of these units, each named once.
+  /// The response for a container with devices of these units, each listed once.
   [[nodiscard]] virtual allocation answer(const std::vector<const unit*>& given) const = 0;
-  /// Which `count` of `candidates` (ordinals of devices, ascending) to take, besides `taken`, which
-  /// are not among them. There are enough.
+  /// Which `count` of `candidates` (ordinals of devices, ascending) to take in addition to
+  /// `taken`, which are not among them. Precondition: there are enough candidates.
   [[nodiscard]] virtual std::vector<std::size_t> choose(const std::vector<std::size_t>& candidates,
                                                         const std::vector<std::size_t>& taken,
                                                         std::size_t count) const = 0;
 
-  /// By ordinal of the device.
+  /// `ordinal` is the device's.
   [[nodiscard]] std::size_t unit_of(std::size_t ordinal) const { return unit_of_[ordinal]; }
   [[nodiscard]] std::string id_of(std::size_t ordinal) const;
 

@@ -10,7 +10,7 @@ namespace {
 
 using places = std::vector<std::size_t>;
 
-// Stops counting above the limit.
+// Stops counting above most_combinations.
 std::uint64_t combinations(std::size_t of, std::size_t count) {
   std::uint64_t number = 1;
   count = std::min(count, of - count);
@@ -23,8 +23,8 @@ std::uint64_t combinations(std::size_t of, std::size_t count) {
   return number;
 }
 
-/// Looks for the best set. The cut is what members have with everybody, less what they have with
-/// each other, twice: so a set is scored as it grows.
+/// Searches for the best set. The cut is the members' closeness to all GPUs minus twice their
+/// closeness to each other, so the score is computed incrementally as the set grows.
 class search {
  public:
   search(const closeness_table& closeness,
@@ -113,14 +113,14 @@ class search {
     }
   }
 
-  // What a board that joins, or is in, has with the members.
-  [[nodiscard]] std::uint64_t with_members(std::size_t board) const { return gains_[board]; }
+  // Closeness of a GPU, member or not, to the members.
+  [[nodiscard]] std::uint64_t with_members(std::size_t gpu) const { return gains_[gpu]; }
 
-  void join(std::size_t board) {
-    members_.push_back(board);
-    is_member_[board] = 1;
+  void join(std::size_t gpu) {
+    members_.push_back(gpu);
+    is_member_[gpu] = 1;
     for (const std::size_t each : candidates_) {
-      gains_[each] += each == board ? 0 : closeness_[board][each];
+      gains_[each] += each == gpu ? 0 : closeness_[gpu][each];
     }
   }
 
@@ -183,7 +183,7 @@ class search {
   const places& candidates_;
   const places& taken_;
   std::size_t count_;
-  std::vector<std::uint64_t> with_all_;  ///< by board: its closeness to everybody
+  std::vector<std::uint64_t> with_all_;  ///< by GPU: its closeness to all others
   places members_;                       ///< those taken first
   std::vector<std::uint64_t> gains_;
   std::vector<char> is_member_;
@@ -213,10 +213,10 @@ choice_score score_of(const closeness_table& closeness,
   return score;
 }
 
-places choose_boards(const closeness_table& closeness,
-                     places candidates,
-                     const places& taken,
-                     std::size_t count) {
+places choose_gpus(const closeness_table& closeness,
+                   places candidates,
+                   const places& taken,
+                   std::size_t count) {
   std::sort(candidates.begin(), candidates.end());
   search best(closeness, candidates, taken, count);
   places chosen = combinations(candidates.size(), count) <= most_combinations

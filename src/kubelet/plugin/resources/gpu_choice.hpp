@@ -8,34 +8,34 @@ namespace gpushm::plugin {
 
 using closeness_table = std::vector<std::vector<unsigned int>>;
 
-/// How good a set of boards is.
+/// Quality of a set of GPUs.
 struct choice_score {
   std::uint64_t inside = 0;  ///< closeness of all its pairs
-  std::uint64_t cut = 0;     ///< closeness between it and the boards that are left
-  /// More inside first; then less cut, which leaves to the next what is close together.
+  std::uint64_t cut = 0;     ///< closeness between the set and the remaining GPUs
+  /// Larger `inside` first, then smaller `cut`, which leaves close GPUs together for later
+  /// requests.
   [[nodiscard]] bool better_than(const choice_score& other) const {
     return inside != other.inside ? inside > other.inside : cut < other.cut;
   }
   bool operator==(const choice_score&) const = default;
 };
 
-/// Of the boards `candidates` and `taken`, which have places in `closeness` and are not there
-/// twice.
+/// The score of `chosen` with `taken`. `candidates` and `taken` are indices into `closeness`
+/// without duplicates.
 [[nodiscard]] choice_score score_of(const closeness_table& closeness,
                                     const std::vector<std::size_t>& chosen,
                                     const std::vector<std::size_t>& candidates,
                                     const std::vector<std::size_t>& taken);
 
-/// Above so many combinations boards are chosen one by one.
+/// Above this number of combinations GPUs are chosen one by one.
 inline constexpr std::uint64_t most_combinations = 20'000;
 
-/// Which `count` of `candidates` make the best set together with `taken`, in ascending order; of
-/// equally good ones the first. All combinations are tried when they are few. Else each board in
-/// turn begins a set that always takes the one closest to it, exchanges are made as long as they
-/// help, and the best of these sets is taken.
-[[nodiscard]] std::vector<std::size_t> choose_boards(const closeness_table& closeness,
-                                                     std::vector<std::size_t> candidates,
-                                                     const std::vector<std::size_t>& taken,
-                                                     std::size_t count);
+/// Returns, in ascending order, the `count` of `candidates` that form the best set with `taken`;
+/// ties go to the first. Tries all combinations up to `most_combinations`. Otherwise grows a set
+/// greedily from each GPU, exchanges members while that improves the set, and returns the best.
+[[nodiscard]] std::vector<std::size_t> choose_gpus(const closeness_table& closeness,
+                                                   std::vector<std::size_t> candidates,
+                                                   const std::vector<std::size_t>& taken,
+                                                   std::size_t count);
 
 }  // namespace gpushm::plugin

@@ -17,7 +17,7 @@ namespace {
 constexpr const char* list_variable = "NVIDIA_VISIBLE_DEVICES";
 constexpr const char* list_directory = "/var/run/nvidia-container-devices";
 
-// Different for each answer: a container that gets two resources has an annotation of each.
+// Unique per response: a container with two resources has an annotation for each.
 std::string random_id() {
   std::array<std::uint8_t, 16> bytes{};
   base::random_bytes(bytes);
@@ -58,13 +58,13 @@ gpu_resource::gpu_resource(std::string name,
   const auto& all = this->units();
   const bool replicated =
       std::any_of(all.begin(), all.end(), [](const unit& each) { return each.replicas > 0; });
-  whole_boards_ = !replicated && std::none_of(all.begin(), all.end(), [](const unit& each) {
+  whole_gpus_ = !replicated && std::none_of(all.begin(), all.end(), [](const unit& each) {
     return each.is_instance;
   });
   std::unordered_map<std::string_view, std::size_t> groups;
   for (const unit& each : all) {
-    // Replicas belong to their GPU or instance, instances to their board.
-    const auto [at, added] = groups.emplace(replicated ? each.id : each.board, groups.size());
+    // Replicas are grouped by GPU or instance, instances by GPU.
+    const auto [at, added] = groups.emplace(replicated ? each.id : each.gpu, groups.size());
     if (added) {
       group_size_.push_back(0);
     }
@@ -82,7 +82,7 @@ void gpu_resource::add_list(const std::vector<const unit*>& given, allocation& t
   to.envs = rules_->envs;
   to.envs[list_variable] = joined(names);
   if (rules_->has(device_list_strategy::volume_mounts)) {
-    // The runtime is then told to look at the mounts.
+    // Makes the runtime read the mounts.
     to.envs[list_variable] = list_directory;
     for (const std::string& each : names) {
       to.mounts.push_back(
@@ -108,7 +108,7 @@ allocation gpu_resource::answer(const std::vector<const unit*>& given) const {
   if (rules_->uses_cdi()) {
     add_cdi(given, made);
   }
-  // The document has the nodes already.
+  // With CDI the document contains the nodes.
   if (rules_->pass_nodes && !rules_->uses_cdi()) {
     made.nodes = rules_->common_nodes;
     for (const unit* each : given) {
@@ -130,14 +130,14 @@ std::vector<std::size_t> gpu_resource::choose_whole(const std::vector<std::size_
     std::vector<std::size_t> places;
     places.reserve(ordinals.size());
     for (const std::size_t ordinal : ordinals) {
-      const std::size_t place = units()[unit_of(ordinal)].board_place;
+      const std::size_t place = units()[unit_of(ordinal)].gpu_position;
       ordinal_at[place] = ordinal;
       places.push_back(place);
     }
     return places;
   };
   const auto taken_places = places_of(taken);
-  auto chosen = choose_boards(rules_->closeness, places_of(candidates), taken_places, count);
+  auto chosen = choose_gpus(rules_->closeness, places_of(candidates), taken_places, count);
   for (std::size_t& each : chosen) {
     each = ordinal_at[each];
   }
@@ -147,7 +147,7 @@ std::vector<std::size_t> gpu_resource::choose_whole(const std::vector<std::size_
 std::vector<std::size_t> gpu_resource::choose(const std::vector<std::size_t>& candidates,
                                               const std::vector<std::size_t>& taken,
                                               std::size_t count) const {
-  if (whole_boards_) {
+  if (whole_gpus_) {
     return choose_whole(candidates, taken, count);
   }
   std::vector<device_group> groups(group_size_.size());
@@ -180,7 +180,7 @@ allocation share_resource::answer(const std::vector<const unit*>& given) const {
     return made;
   }
   for (const unit* each : given) {
-    // The domain is what the CDI name ends with; the id may be a shortened one.
+    // The CDI name ends with the full domain; the id may be shortened.
     const std::string domain = each->cdi_name.substr(each->cdi_name.find('=') + 1);
     made.mounts.push_back({std::string(cdi::domains_inside).append("/").append(domain),
                            std::string(on_host_).append("/").append(domain),

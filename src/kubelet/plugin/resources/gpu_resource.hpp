@@ -13,16 +13,16 @@
 
 namespace gpushm::plugin {
 
-/// How containers are given GPUs; the same for all resources of a plan.
+/// How GPUs are passed to containers; the same for all resources of a plan.
 struct gpu_rules {
   std::set<device_list_strategy> lists;
   device_id_strategy ids = device_id_strategy::uuid;  ///< in variables and mounts
   std::string annotation_prefix = "cdi.k8s.io/";
   bool pass_nodes = false;
-  std::vector<device_node> common_nodes;    ///< that each container gets with `pass_nodes`
-  std::map<std::string, std::string> envs;  ///< beside the list, where that is a variable
+  std::vector<device_node> common_nodes;    ///< for each container, with `pass_nodes`
+  std::map<std::string, std::string> envs;  ///< in addition to the device list variable
   replica_policy policy = replica_policy::distributed;
-  closeness_table closeness;  ///< of boards, by `unit::board_place`
+  closeness_table closeness;  ///< indexed by `unit::gpu_position`
 
   [[nodiscard]] bool has(device_list_strategy one) const { return lists.count(one) > 0; }
   [[nodiscard]] bool uses_cdi() const {
@@ -35,7 +35,7 @@ struct gpu_rules {
 
 /// GPUs, MIG instances, and replicas of them.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class gpu_resource final : public counted_resource {
  public:
   gpu_resource(std::string name,
@@ -59,17 +59,17 @@ class gpu_resource final : public counted_resource {
                                                       std::size_t count) const;
 
   std::shared_ptr<const gpu_rules> rules_;
-  bool whole_boards_ = false;            ///< nothing is cut or replicated
-  std::vector<std::size_t> group_of_;    ///< by unit: what is spread over, or packed into
+  bool whole_gpus_ = false;              ///< no MIG instances, no replicas
+  std::vector<std::size_t> group_of_;    ///< by unit: the group to spread over or pack into
   std::vector<std::size_t> group_size_;  ///< devices
 };
 
-/// Places in a sharing domain: a container that has one can reach the domain's broker.
+/// Slots in a sharing domain: a container that has one can reach the domain's broker.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class share_resource final : public counted_resource {
  public:
-  /// `on_host` is the directory of the domains' directories.
+  /// `on_host` is the host directory that contains the domains' directories.
   share_resource(std::string name,
                  std::vector<unit> units,
                  std::shared_ptr<const gpu_rules> rules,
@@ -88,7 +88,7 @@ class share_resource final : public counted_resource {
   std::string on_host_;
 };
 
-/// Puts `names` into `to` the way the rules want CDI devices asked for.
+/// Adds the CDI devices `names` to `to` in the form that `rules` select.
 void add_cdi_devices(const gpu_rules& rules, std::vector<std::string> names, allocation& to);
 
 }  // namespace gpushm::plugin

@@ -13,7 +13,7 @@ struct level {
   std::size_t next = 0;  ///< of the group's candidates
 };
 
-// Whether less of `a` is in use than of `b`, as parts of their totals.
+// Whether a smaller fraction of `a` than of `b` is in use.
 bool less_used(const level& a, const level& b) {
   return a.used * b.total < b.used * a.total;
 }

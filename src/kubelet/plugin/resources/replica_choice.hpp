@@ -8,16 +8,16 @@
 
 namespace gpushm::plugin {
 
-/// Devices that share something: the replicas of a GPU, the instances on a board.
+/// Devices on the same hardware: the replicas of a GPU or instance, or the instances of a GPU.
 struct device_group {
-  std::size_t total = 0;                ///< devices there are, available or not
+  std::size_t total = 0;                ///< number of devices, available or not
   std::vector<std::size_t> candidates;  ///< ordinals, ascending
 };
 
-/// Which `count` of the candidates to take, one after the other: distributed, from the group of
-/// which the smallest part is in use; packed, from the one of which the largest part is, that still
-/// has some. What is neither available nor given counts as in use. Of equal groups, and within one,
-/// the first. There are enough candidates.
+/// Returns `count` of the candidates, chosen one by one: distributed, from the group with the
+/// smallest fraction in use; packed, from the group with candidates that has the largest fraction
+/// in use. Devices that are not candidates count as in use. Ties between and within groups go to
+/// the first. Precondition: there are enough candidates.
 [[nodiscard]] std::vector<std::size_t> choose_replicas(const std::vector<device_group>& groups,
                                                        replica_policy policy,
                                                        std::size_t count);

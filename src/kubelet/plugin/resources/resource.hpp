@@ -11,7 +11,7 @@
 
 namespace gpushm::plugin {
 
-/// What a kubelet counts: a GPU, a MIG instance, a replica of either, a place in a domain.
+/// A device of the kubelet: a GPU, a MIG instance, a replica of either, or a slot in a domain.
 struct device {
   std::string id;  ///< at most 63 characters: "GPU-…", "MIG-…", "GPU-…::3", "default::7"
   bool healthy = true;
@@ -33,7 +33,7 @@ struct device_node {
   bool operator==(const device_node&) const = default;
 };
 
-/// What one container gets.
+/// The device plugin's response for one container.
 struct allocation {
   std::map<std::string, std::string> envs;
   std::vector<bind_mount> mounts;
@@ -43,11 +43,11 @@ struct allocation {
   bool operator==(const allocation&) const = default;
 };
 
-/// One extended resource ("nvidia.com/gpu"): its devices and what allocating some of them means.
-/// Which devices there are never changes; a new configuration or a new layout of the GPUs makes new
-/// resources. Their health does.
+/// One extended resource ("nvidia.com/gpu"): its devices and how they are allocated. The set of
+/// devices never changes, only their health; a new configuration or GPU layout creates new
+/// resources.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class resource {
  public:
   resource() = default;
@@ -58,21 +58,21 @@ class resource {
   [[nodiscard]] virtual const std::string& name() const noexcept = 0;
   /// As of now, in a stable order.
   [[nodiscard]] virtual std::vector<device> devices() const = 0;
-  /// What each container of a pod gets, in the order of `containers`, which name devices. Decides
-  /// nothing and remembers nothing: the kubelet keeps the accounts. Throws `error`
-  /// (invalid_argument) for no, unknown, repeated and unhealthy devices and for more replicas than
-  /// the configuration allows.
+  /// Returns the response for each container of a pod, in the order of `containers`, which list
+  /// device ids. Keeps no state: the kubelet does the accounting. Throws `error` (invalid_argument)
+  /// for missing, unknown, repeated and unhealthy devices and for more replicas than the
+  /// configuration allows.
   [[nodiscard]] virtual std::vector<allocation> allocate(
       std::span<const std::vector<std::string>> containers) const = 0;
-  /// Of `available`, which `count` go best together, `must_include` among them. Throws `error`
-  /// (invalid_argument) when there is no such choice.
+  /// Returns the best `count` of `available`, which include `must_include`. Throws `error`
+  /// (invalid_argument) when no such choice exists.
   [[nodiscard]] virtual std::vector<std::string> prefer(std::span<const std::string> available,
                                                         std::span<const std::string> must_include,
                                                         std::size_t count) const = 0;
-  /// False: the kubelet need not ask `prefer`.
+  /// False: the kubelet need not call `prefer`.
   [[nodiscard]] virtual bool has_preferences() const noexcept = 0;
-  /// `changed` is called after each change of `devices()`, from any thread; it must not block or
-  /// call back. One listener; an empty function removes it, and is not called once this returns.
+  /// Sets the only listener, called after each change of `devices()`, from any thread; it must not
+  /// block or call back. An empty function removes it; it is not called once this returns.
   virtual void on_change(std::function<void()> changed) = 0;
 };
 
