@@ -10,7 +10,7 @@
 
 namespace gpushm::kubelet {
 
-bool nobody_answers(const std::string& path) {
+bool has_no_listener(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() > longest_socket_path) {

@@ -10,8 +10,8 @@ namespace gpushm::kubelet {
 
 inline constexpr std::size_t longest_socket_path = sizeof(sockaddr_un::sun_path) - 1;
 
-/// Certain that nobody listens at the stream socket `path`: a full queue, or no right to ask, is
-/// somebody. Nobody listens for a moment at one that is being made. Does not block.
-[[nodiscard]] bool nobody_answers(const std::string& path);
+/// True when no process listens on the stream socket `path`, also for a moment while a socket is
+/// being created. False when unsure: full queue, no permission. Does not block.
+[[nodiscard]] bool has_no_listener(const std::string& path);
 
 }  // namespace gpushm::kubelet

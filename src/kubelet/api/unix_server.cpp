@@ -28,7 +28,7 @@ unix_server::unix_server(std::string path, const std::vector<grpc::Service*>& se
         "use a directory with a shorter path");
   }
   grpc::ServerBuilder builder;
-  // Nothing here is for another process: without this two servers could share a path unnoticed.
+  // Otherwise two servers could share a path unnoticed.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   int bound = 0;
   builder.AddListeningPort("unix:" + path_, grpc::InsecureServerCredentials(), &bound);
@@ -42,7 +42,7 @@ unix_server::unix_server(std::string path, const std::vector<grpc::Service*>& se
                 "serve",
                 path_,
                 "the socket could not be bound",
-                "check that its directory exists and can be written to");
+                "check that its directory exists and is writable");
   }
   device_ = status.st_dev;
   inode_ = status.st_ino;

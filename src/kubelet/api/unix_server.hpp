@@ -15,11 +15,11 @@ class Service;
 
 namespace gpushm::kubelet {
 
-/// A gRPC server on a Unix socket, which answers from the constructor on. gRPC replaces what has
-/// the path when it binds, and removes the path when it ends, even if it is another's by then: use
-/// paths that no other process uses.
+/// A gRPC server on a Unix socket; the constructor starts it. gRPC replaces an existing file at the
+/// path when it binds, and removes the path when it ends, even if another process has replaced it:
+/// use paths that no other process uses.
 ///
-/// Distinct objects: safe. Shared objects: unsafe, except `is_reachable`.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe, except `is_reachable`.
 class unix_server {
  public:
   /// `services` are not owned and must outlive the server. Throws `error`: invalid_argument for a
@@ -27,14 +27,14 @@ class unix_server {
   unix_server(std::string path, const std::vector<grpc::Service*>& services);
   unix_server(const unix_server&) = delete;
   unix_server& operator=(const unix_server&) = delete;
-  /// `stop`s, and gives calls that run still half a second.
+  /// Calls `stop` with half a second.
   ~unix_server();
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// The path still leads to this server: nobody removed or replaced the socket.
+  /// Whether the path still leads to this server: the socket was not removed or replaced.
   [[nodiscard]] bool is_reachable() const noexcept;
-  /// Takes no more calls, waits for those that run until `patience` is over, then cancels them.
-  /// Streams run until their service ends them: tell it before.
+  /// Accepts no more calls, blocks for up to `patience` until those in progress have ended, then
+  /// cancels them. Streams run until their service ends them: end them first.
   void stop(std::chrono::milliseconds patience);
 
  private:

@@ -49,7 +49,7 @@ void remove_dead(const std::string& directory,
        each.increment(failed)) {
     const std::string name = each->path().filename().string();
     if (name.starts_with(prefix) && name.ends_with(suffix) &&
-        kubelet::nobody_answers(each->path().string())) {
+        kubelet::has_no_listener(each->path().string())) {
       ::unlink(each->path().c_str());
     }
   }

@@ -39,8 +39,8 @@ grpc::StatusCode code_of(errc code) {
   }
 }
 
-/// Texts travel in a trailer, of which clients take 8 KiB, and each byte that is no plain letter is
-/// three there.
+/// Messages are sent in a trailer, of which clients accept 8 KiB; bytes other than plain letters
+/// take three bytes there.
 std::string shortened(std::string text) {
   constexpr std::size_t longest = 2'000;
   constexpr unsigned continues_mask = 0xC0;
@@ -81,7 +81,7 @@ error error_of(const grpc::Status& status,
       cause.append(" cannot be reached");
       break;
     case grpc::StatusCode::DEADLINE_EXCEEDED:
-      // gRPC's own text says no more than that.
+      // gRPC's message adds no information.
       return {
           errc::timed_out, operation, object, cause.append(" did not answer in time"), next_step};
     default:

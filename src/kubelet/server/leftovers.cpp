@@ -26,7 +26,7 @@ std::map<std::string, socket_identity> leftovers::unanswered() const {
     }
     const std::string path = each->path().string();
     const auto identity = socket_at(path);
-    if (identity && nobody_answers(path)) {
+    if (identity && has_no_listener(path)) {
       found.emplace(path, *identity);
     }
   }
@@ -49,7 +49,7 @@ void leftovers::advance(clock::time_point now) {
       base::log(log_level::info,
                 std::string("device plugin: removed ")
                     .append(path)
-                    .append(", which a process that has ended left behind"));
+                    .append(", which an exited process left behind"));
     }
   }
   suspects_.clear();

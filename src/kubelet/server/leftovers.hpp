@@ -10,11 +10,10 @@
 
 namespace gpushm::kubelet {
 
-/// Removes the sockets that plugins of ours left in a directory when they were killed. Nobody
-/// answers at those; nor does anybody for a moment at one that is just being made, so each is tried
-/// twice.
+/// Removes the sockets that killed gpushm plugins left in a directory. No process listens on those,
+/// nor, for a moment, on a socket that is being created, so each is checked twice.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class leftovers {
  public:
   using clock = std::chrono::steady_clock;
@@ -23,7 +22,7 @@ class leftovers {
   /// Sockets "PREFIX-….sock" in `directory`.
   leftovers(std::string directory, const std::string& prefix);
 
-  /// The directory may have others now: begins anew.
+  /// Rescans the directory, whose contents may have changed.
   void look(clock::time_point now);
   /// When `advance` has something to do.
   [[nodiscard]] clock::time_point due() const noexcept { return due_; }

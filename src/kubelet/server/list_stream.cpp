@@ -56,7 +56,7 @@ void list_stream::finish(const grpc::Status& status) {
 
 void list_stream::OnWriteDone(bool ok) {
   const std::lock_guard lock(mutex_);
-  // Some hundred kilobytes for large nodes, which are idle nearly always.
+  // Hundreds of kilobytes on large nodes, and streams are nearly always idle.
   list_.reset();
   owner_.sent(ok ? grpc::Status::OK : grpc::Status::CANCELLED,
               std::chrono::steady_clock::now() - started_);
@@ -72,7 +72,7 @@ void list_stream::OnCancel() {
 
 void list_stream::OnDone() {
   owner_.done(*this);
-  delete this;  // NOLINT(cppcoreguidelines-owning-memory): how reactors end; nobody else owns it
+  delete this;  // NOLINT(cppcoreguidelines-owning-memory): a reactor owns itself
 }
 
 }  // namespace gpushm::kubelet

@@ -11,28 +11,28 @@
 
 namespace gpushm::kubelet {
 
-/// What a service is asked to end its streams with.
+/// How a service ends its streams.
 enum class ending : std::uint8_t {
   at_once,
-  /// A last list, without devices, goes before.
+  /// After a last list without devices.
   after_empty_list,
 };
 
-/// One ListAndWatch: sends the list at once and after each change. Changes while a list is on its
-/// way are sent together, as what holds then, so a slow reader gets fewer lists, never old ones.
-/// Deletes itself once gRPC is done with it.
+/// One ListAndWatch: sends the list immediately and after each change. Changes while a list is in
+/// flight are coalesced, so a slow reader gets fewer lists, never stale ones. Deletes itself once
+/// gRPC is done with it.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class list_stream final : public grpc::ServerWriteReactor<v1beta1::ListAndWatchResponse> {
  public:
-  /// Whose list it is. Called from any thread; `fill` and `sent` with the stream's lock held.
+  /// Provides the list. Called from any thread; `fill` and `sent` with the stream's lock held.
   class owner {
    public:
     owner() = default;
     owner(const owner&) = delete;
     owner& operator=(const owner&) = delete;
     virtual ~owner() = default;
-    /// The list as of now. May throw: the stream then ends with that.
+    /// Fills in the current list. May throw: the stream then ends with that error.
     virtual void fill(v1beta1::ListAndWatchResponse& list) = 0;
     virtual void sent(const grpc::Status& how, std::chrono::nanoseconds took) noexcept = 0;
     /// The stream is about to delete itself.
@@ -42,9 +42,9 @@ class list_stream final : public grpc::ServerWriteReactor<v1beta1::ListAndWatchR
   /// `of` must outlive the server.
   explicit list_stream(owner& of) : owner_(of) {}
 
-  /// Sends the list as of now, soon. Does not block.
+  /// Schedules sending the current list. Does not block.
   void update();
-  /// Ends the stream, soon. Does not block.
+  /// Schedules the end of the stream. Does not block.
   void end(ending how);
 
  private:
@@ -56,7 +56,7 @@ class list_stream final : public grpc::ServerWriteReactor<v1beta1::ListAndWatchR
 
   owner& owner_;
   std::mutex mutex_;
-  std::unique_ptr<v1beta1::ListAndWatchResponse> list_;  ///< while it is on its way
+  std::unique_ptr<v1beta1::ListAndWatchResponse> list_;  ///< while in flight
   std::chrono::steady_clock::time_point started_;
   bool outdated_ = false;
   bool ended_ = false;

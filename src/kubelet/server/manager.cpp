@@ -27,7 +27,7 @@ namespace {
 using clock = served_resource::clock;
 using resources = std::vector<std::shared_ptr<plugin::resource>>;
 
-/// Between looks at the directory when the kernel has no watch left for it.
+/// Poll interval for the directory when the kernel has no inotify watch left.
 constexpr std::chrono::milliseconds without_watch{500};
 constexpr std::chrono::seconds until_watch_again{30};
 
@@ -49,14 +49,14 @@ void check_names(const resources& given) {
                   "serve",
                   each->name(),
                   "two resources have this name",
-                  "give each resource a name of its own");
+                  "give each resource a different name");
     }
   }
 }
 
 }  // namespace
 
-/// The thread, and what it shares with those who ask.
+/// The thread and the state that it shares with callers.
 class manager::loop {
  public:
   explicit loop(manager_options options)
@@ -124,7 +124,7 @@ class manager::loop {
     tell();
   }
 
-  /// What happened does not matter: `advance` looks at all that may have changed.
+  /// The kind of change does not matter: `advance` checks everything that may have changed.
   void look_for_changes(clock::time_point now) noexcept {
     try {
       if (!watch_ && now >= watch_again_) {
@@ -141,7 +141,7 @@ class manager::loop {
       base::log(log_level::warning,
                 std::string("device plugin: ")
                     .append(why.what())
-                    .append("; the directory is looked at twice a second instead"));
+                    .append("; polling the directory twice a second instead"));
     }
   }
 
@@ -162,7 +162,7 @@ class manager::loop {
         std::vector<std::unique_ptr<served_resource>> replaced;
         replaced.push_back(std::move(*old));
         end(replaced, ending::at_once);
-        // The kubelet must have seen the end of the old stream before.
+        // The kubelet must have noticed the end of the old stream first.
         next.push_back(
             std::make_unique<served_resource>(each, options_, wake_, now + options_.first_retry));
       }
@@ -213,7 +213,7 @@ class manager::loop {
   bool stopping_ = false;
   std::mutex stop_mutex_;
 
-  // The thread's own.
+  // Used by the thread only.
   std::optional<base::directory_watch> watch_;
   clock::time_point watch_again_;
   leftovers leftovers_;

@@ -13,25 +13,25 @@
 namespace gpushm::kubelet {
 
 struct manager_options {
-  /// Where kubelet.sock is or will be; it need not exist. The kubelet's, whatever its root
-  /// directory is.
+  /// The directory of kubelet.sock, which need not exist yet. The kubelet's default, independent of
+  /// its root directory.
   std::string directory = "/var/lib/kubelet/device-plugins";
   std::string socket_prefix = "gpushm";
-  /// Register lasts until the kubelet has called back, for which it takes up to 10 s.
+  /// Timeout of Register, which includes the kubelet's call back of up to 10 s.
   std::chrono::milliseconds register_patience{15'000};
-  /// For the plugin's own socket to answer.
+  /// Timeout for the plugin's socket to answer.
   std::chrono::milliseconds check_patience{5'000};
-  /// For the kubelet to ask for the devices after it registered a plugin.
+  /// Timeout for the kubelet to request the devices after registration.
   std::chrono::milliseconds list_patience{10'000};
-  /// Before what failed is tried again: doubled from the first to the longest.
+  /// Retry interval: doubles from the first to the longest.
   std::chrono::milliseconds first_retry{100};
   std::chrono::milliseconds longest_retry{30'000};
-  /// A registration that lasted this long counts as a success: what failed before is forgotten.
+  /// A registration that lasted this long resets the retry interval.
   std::chrono::milliseconds steady_after{60'000};
-  /// For calls that run when a service ends.
+  /// Timeout for calls in progress when a service ends.
   std::chrono::milliseconds end_patience{500};
-  /// May be null, else it must outlive the manager. Hears of the calls that a kubelet makes, and
-  /// of "Register".
+  /// May be null, else it must outlive the manager. Notified of the kubelet's calls and of
+  /// "Register".
   base::operation_observer* observer = nullptr;
 };
 
@@ -39,18 +39,18 @@ struct resource_status {
   std::string name;
   std::size_t devices = 0;
   std::size_t healthy = 0;
-  bool serving = false;     ///< its socket is there and has answered
-  bool registered = false;  ///< the kubelet said yes, and has not left since
-  std::string last_error;   ///< why it is not; empty when all is well
+  bool serving = false;     ///< its socket exists and has answered
+  bool registered = false;  ///< the kubelet accepted it and has not gone away since
+  std::string last_error;   ///< why it is not registered; empty when it is
   std::uint64_t times_registered = 0;
 };
 
-/// Serves each resource to the kubelet and keeps it registered, on a thread of its own. Serves
-/// before it registers. Registers again when kubelet.sock is made anew, when the kubelet ends the
-/// list of devices, and when the resource's own socket disappears. Whatever fails is tried again,
-/// later and later; nothing that a kubelet does ends the manager.
+/// Serves each resource to the kubelet and keeps it registered, on a dedicated thread. Serves
+/// before it registers. Registers again when kubelet.sock is recreated, when the kubelet ends the
+/// device list stream, and when the resource's socket disappears. Failures are retried with
+/// back-off; no action of a kubelet ends the manager.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class manager {
  public:
   /// Throws `error` (too_many_descriptors, system_error).
@@ -60,21 +60,20 @@ class manager {
   /// `stop`s.
   ~manager();
 
-  /// What is served from now on; returns at once. One with a name that is served already takes
-  /// that one's place: without a pause, and without the kubelet noticing more than the new list of
-  /// devices, unless the options that it registered with are others. (A stream that ends makes a
-  /// kubelet take all devices for unhealthy, also those of a registration that is newer than the
-  /// stream.) Those that are not named any more end: the kubelet gets a last list without devices,
-  /// because what it had would stay in the node's capacity, as unhealthy, for five minutes.
-  /// Throws `error` (invalid_argument) when two have the same name or one is null. No effect
-  /// after `stop`.
+  /// Sets the served resources. Does not block. A resource with the name of a served one replaces
+  /// it without interruption: the kubelet only receives the new device list, unless the registered
+  /// options differ. (When a stream ends, a kubelet marks all devices unhealthy, also those of a
+  /// registration newer than the stream.) Resources no longer listed end: the kubelet receives a
+  /// last list without devices, because the previous devices would stay in the node's capacity, as
+  /// unhealthy, for five minutes. Throws `error` (invalid_argument) when two have the same name or
+  /// one is null. No effect after `stop`.
   void set_resources(std::vector<std::shared_ptr<plugin::resource>> resources);
 
-  /// As of some milliseconds ago at most, in the order of `set_resources`. Does not block.
+  /// At most some milliseconds old, in the order of `set_resources`. Does not block.
   [[nodiscard]] std::vector<resource_status> status() const;
 
-  /// Ends all streams and services and removes their sockets; blocks for `end_patience` and a
-  /// little. The kubelet keeps the devices as unhealthy until somebody registers them again.
+  /// Ends all streams and services and removes their sockets; blocks slightly longer than
+  /// `end_patience`. The kubelet keeps the devices as unhealthy until they are registered again.
   void stop();
 
  private:

@@ -60,8 +60,8 @@ void prefer_for_each(const plugin::resource& resource,
       throw error(errc::invalid_argument,
                   "prefer devices of",
                   resource.name(),
-                  std::to_string(each.allocation_size()).append(" devices were asked for"),
-                  "ask for none or more");
+                  std::to_string(each.allocation_size()).append(" devices requested"),
+                  "request 0 or more devices");
     }
     const std::vector<std::string> available(each.available_deviceids().begin(),
                                              each.available_deviceids().end());

@@ -10,7 +10,7 @@
 
 namespace gpushm::kubelet {
 
-// What plugins and the kubelet's messages say the same with. Pure.
+// Converts between plugin types and the kubelet's messages. Pure functions.
 
 void write_devices(const std::vector<plugin::device>& devices, v1beta1::ListAndWatchResponse& to);
 
@@ -19,8 +19,8 @@ void write_devices(const std::vector<plugin::device>& devices, v1beta1::ListAndW
 
 void write_allocations(std::vector<plugin::allocation> allocations, v1beta1::AllocateResponse& to);
 
-/// Asks `resource` for each container of `request`. Throws what `prefer` throws, and `error`
-/// (invalid_argument) for a size that is none.
+/// Calls `resource.prefer` for each container of `request`. Throws what `prefer` throws, and
+/// `error` (invalid_argument) for a negative size.
 void prefer_for_each(const plugin::resource& resource,
                      const v1beta1::PreferredAllocationRequest& request,
                      v1beta1::PreferredAllocationResponse& to);

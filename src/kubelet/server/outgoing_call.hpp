@@ -18,22 +18,22 @@
 
 namespace gpushm::kubelet {
 
-/// A call of ours that is under way: to be asked for its result now and then.
+/// An outgoing call in flight, to be polled for its result.
 class pending_call {
  public:
   pending_call() = default;
   pending_call(const pending_call&) = delete;
   pending_call& operator=(const pending_call&) = delete;
   virtual ~pending_call() = default;
-  /// Nothing as long as it runs.
+  /// Empty while the call is in flight.
   [[nodiscard]] virtual std::optional<grpc::Status> result() const = 0;
 };
 
-/// One unary call over a connection of its own: gRPC would let connections to the same path share
-/// the waiting time after a failure, which is up to two minutes, whoever serves there by now.
-/// `Service` is the generated class. Cancelled, and waited for, by the destructor.
+/// One unary call over a separate connection: with shared ones, gRPC would apply the retry delay
+/// after a failure, up to two minutes, to the path even if another process serves it by now.
+/// `Service` is the generated class. The destructor cancels the call and blocks until it has ended.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 template <typename Service, typename Request, typename Response>
 class outgoing_call final : public pending_call {
  public:
@@ -52,8 +52,8 @@ class outgoing_call final : public pending_call {
     stub_ = Service::NewStub(grpc::CreateCustomChannel(
         std::string("unix:").append(socket_path), grpc::InsecureChannelCredentials(), arguments));
     context_.set_deadline(std::chrono::system_clock::now() + patience);
-    // Nothing of gRPC's: the last channel of a process must not end on a thread of gRPC's, which
-    // would then wait for itself (grpc/grpc#32584).
+    // The callback owns no gRPC object: the last channel of a process must not be destroyed on a
+    // gRPC thread, which would then wait for itself (grpc/grpc#32584).
     begin(*stub_->async(),
           &context_,
           &request_,

@@ -19,8 +19,8 @@ using register_call =
     outgoing_call<v1beta1::Registration, v1beta1::RegisterRequest, v1beta1::Empty>;
 
 constexpr auto never = served_resource::clock::time_point::max();
-/// A socket that is removed sooner than this is not made anew at once: somebody may be doing it
-/// all the time.
+/// A socket removed sooner than this is recreated with back-off: a process may remove it
+/// repeatedly.
 constexpr std::chrono::seconds removed_soon{1};
 
 std::string text_of(std::chrono::milliseconds duration) {
@@ -101,7 +101,7 @@ served_resource::clock::time_point served_resource::advance(clock::time_point no
     call_.reset();
     take_down();
     try_again(
-        now, phase::down, {errc::system_error, "serve", name_, why.what(), "it is tried again"});
+        now, phase::down, {errc::system_error, "serve", name_, why.what(), "the agent retries"});
   }
   return due_;
 }
@@ -114,8 +114,8 @@ void served_resource::notice_changes(clock::time_point now, const surroundings& 
     }
   }
   if (server_ != nullptr && !server_->is_reachable()) {
-    // What a kubelet does at its start. One that still holds a stream has to notice its end first:
-    // it would take that for the end of the new registration.
+    // A kubelet removes sockets when it starts. One with an open stream must notice its end first:
+    // otherwise it would treat that as the end of the new registration.
     const bool at_once = now - served_since_ >= removed_soon && service_->streams().open == 0;
     call_.reset();
     take_down();
@@ -128,7 +128,7 @@ void served_resource::notice_changes(clock::time_point now, const surroundings& 
           "serve",
           name_,
           "its socket was removed",
-          "the agent makes it again; nothing is to be done unless this repeats"});
+          "the agent recreates it; no action is needed unless this repeats"});
   }
   const bool registers =
       phase_ == phase::ready || phase_ == phase::registering || phase_ == phase::registered;
@@ -150,7 +150,7 @@ void served_resource::serve(clock::time_point now, const surroundings& around) {
           "serve",
           name_,
           std::string("there is no directory ").append(options_.directory),
-          "it is served as soon as a kubelet makes it"});
+          "the resource is served as soon as a kubelet creates it"});
     return;
   }
   service_ =
@@ -181,8 +181,8 @@ void served_resource::check_done(clock::time_point now) {
     throw error_of(*result,
                    "serve",
                    name_,
-                   std::string("its own socket ").append(server_->path()),
-                   "the agent makes it again; nothing is to be done unless this repeats");
+                   std::string("the plugin's socket ").append(server_->path()),
+                   "the agent recreates it; no action is needed unless this repeats");
   }
   phase_ = phase::ready;
   due_ = now;
@@ -197,7 +197,7 @@ void served_resource::begin_register(clock::time_point now, const surroundings& 
           "register",
           name_,
           std::string("there is no ").append(kubelet),
-          "it is registered as soon as a kubelet makes it"});
+          "the resource is registered as soon as a kubelet creates it"});
     return;
   }
   v1beta1::RegisterRequest request;
@@ -232,7 +232,7 @@ void served_resource::register_done(clock::time_point now) {
                        "register",
                        name_,
                        std::string("the kubelet at ").append(options_.directory),
-                       "it is tried again; look at the kubelet's log");
+                       "the agent retries; check the kubelet's log");
   }
   if (options_.observer != nullptr) {
     options_.observer->finished("device_plugin",
@@ -273,16 +273,17 @@ void served_resource::watch_registration(clock::time_point now) {
                "serve",
                name_,
                "the kubelet ended the list of devices",
-               "it is registered again"});
+               "the agent registers again"});
   } else if (now >= due_) {
     try_again(now,
               phase::ready,
               {errc::timed_out,
                "register",
                name_,
-               std::string("the kubelet said yes, and did not ask for the devices within ")
+               std::string(
+                   "the kubelet accepted the registration but did not request the devices within ")
                    .append(text_of(options_.list_patience)),
-               "it is registered again; look at the kubelet's log"});
+               "the agent registers again; check the kubelet's log"});
   }
 }
 
@@ -295,7 +296,7 @@ void served_resource::try_again(clock::time_point now, phase next, const error& 
 void served_resource::tell(const error& why) {
   last_error_ = why.what();
   if (last_error_ != last_logged_) {
-    // Once, not at every try.
+    // Once, not at every retry.
     last_logged_ = last_error_;
     base::log(log_level::warning, std::string("device plugin: ").append(last_error_));
   }

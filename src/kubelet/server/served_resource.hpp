@@ -18,22 +18,23 @@
 
 namespace gpushm::kubelet {
 
-/// What is in the directory now.
+/// Current state of the directory.
 struct surroundings {
   bool directory = false;
   std::optional<socket_identity> kubelet;
 };
 
-/// One resource: its service, and where it stands with the kubelet. Nothing here waits: `advance`
-/// does what can be done now.
+/// One resource: its service and the state of its registration. `advance` does what can be done
+/// without blocking.
 ///
-/// Distinct objects: safe. Shared objects: unsafe; all members run on the manager's thread.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe; all members run on the manager's
+/// thread.
 class served_resource {
  public:
   using clock = std::chrono::steady_clock;
 
-  /// `options` and `wake`, which is signalled when `advance` has work, must outlive it. Begins no
-  /// earlier than `begin`.
+  /// `options` and `wake`, which is signalled when `advance` has work, must outlive it. Starts to
+  /// serve at `begin`.
   served_resource(std::shared_ptr<plugin::resource> what,
                   const manager_options& options,
                   const base::wakeup& wake,
@@ -46,11 +47,11 @@ class served_resource {
   [[nodiscard]] const std::shared_ptr<plugin::resource>& what() const noexcept { return what_; }
   /// `with` has the same name and options.
   void replace(std::shared_ptr<plugin::resource> with);
-  /// Does what is due; returns when there will be something without an event. Never throws.
+  /// Does what is due; returns when it must be called next without an event. Never throws.
   clock::time_point advance(clock::time_point now, const surroundings& around) noexcept;
-  /// Ends the streams and takes up nothing new. Does not wait.
+  /// Ends the streams and starts nothing new. Does not block.
   void end(ending how);
-  /// Ends what is left, and waits for it until `until`.
+  /// Stops the server; blocks until its calls have ended, `until` at most.
   void stop(clock::time_point until);
   [[nodiscard]] resource_status status() const;
 
@@ -75,7 +76,7 @@ class served_resource {
   std::shared_ptr<plugin::resource> what_;
   std::shared_ptr<std::atomic<bool>> changed_;
   std::unique_ptr<service> service_;
-  std::unique_ptr<unix_server> server_;  ///< after the service, which it calls
+  std::unique_ptr<unix_server> server_;  ///< destroyed before the service, which it calls
   std::unique_ptr<pending_call> call_;
   phase phase_ = phase::down;
   bool ended_ = false;
@@ -83,7 +84,7 @@ class served_resource {
   clock::time_point due_;
   clock::time_point served_since_;
   clock::time_point registering_since_;
-  std::optional<socket_identity> kubelet_;  ///< that was asked last
+  std::optional<socket_identity> kubelet_;  ///< of the last Register
   std::uint64_t opened_before_ = 0;
   std::size_t devices_ = 0;
   std::size_t healthy_ = 0;

@@ -113,7 +113,7 @@ grpc::ServerUnaryReactor* service::PreStartContainer(
     grpc::CallbackServerContext* context,
     const v1beta1::PreStartContainerRequest* /*request*/,
     v1beta1::PreStartContainerResponse* /*response*/) {
-  // Nothing to do before a start, and the options say so: a kubelet does not call this.
+  // A kubelet does not call this, because the options do not request it.
   return answer(*context, "PreStartContainer", [] {});
 }
 

@@ -15,15 +15,15 @@
 
 namespace gpushm::kubelet {
 
-/// The kubelet's DevicePlugin service (v1beta1) for one resource: puts the resource's words into
-/// messages and its errors into statuses. A stream costs no thread.
+/// The kubelet's DevicePlugin service (v1beta1) for one resource: converts the resource's results
+/// to messages and its errors to statuses. A stream does not use a thread.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class service final : public v1beta1::DevicePlugin::CallbackService, private list_stream::owner {
  public:
   struct stream_counts {
     std::uint64_t opened = 0;  ///< ListAndWatch calls so far
-    std::size_t open = 0;      ///< of those, now
+    std::size_t open = 0;      ///< currently open ones
   };
 
   /// `observer` may be null, else it must outlive the service. `stream_ended` is called after each
@@ -35,11 +35,11 @@ class service final : public v1beta1::DevicePlugin::CallbackService, private lis
   service& operator=(const service&) = delete;
   ~service() override = default;
 
-  /// Answers for `with` from now on; `publish` after it.
+  /// Serves `with` from now on; call `publish` afterwards.
   void replace(std::shared_ptr<const plugin::resource> with);
-  /// The devices have changed: sends them to all streams. Does not wait for readers.
+  /// Sends the changed devices to all streams. Does not block.
   void publish();
-  /// Ends all streams, also those that are opened later. Does not wait for it.
+  /// Ends all streams, also those opened later. Does not block.
   void end(ending how);
   [[nodiscard]] stream_counts streams() const;
 
@@ -74,7 +74,7 @@ class service final : public v1beta1::DevicePlugin::CallbackService, private lis
   std::function<void()> stream_ended_;
   mutable std::mutex resource_mutex_;
   std::shared_ptr<const plugin::resource> resource_;
-  mutable std::mutex streams_mutex_;  ///< taken before a stream's own, never after
+  mutable std::mutex streams_mutex_;  ///< locked before a stream's mutex, never after
   std::set<list_stream*> streams_;
   std::uint64_t opened_ = 0;
   std::optional<ending> ended_;

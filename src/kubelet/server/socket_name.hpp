@@ -6,11 +6,10 @@
 
 namespace gpushm::kubelet {
 
-/// The name of a socket that nobody else has or will have in `directory`:
-/// "PREFIX-RESOURCE-PID-UNIQUE.sock". The process number alone would not do: two agents in
-/// containers of their own, as in an update, are both number 1. The resource is shortened when the
-/// path would be longer than a socket's may be. Thread-safe. Throws `error` (invalid_argument) when
-/// `directory` leaves no room.
+/// Returns a socket name that no other process uses or will use in `directory`:
+/// "PREFIX-RESOURCE-PID-UNIQUE.sock". The pid alone is not unique: two agents in different
+/// containers, as in an update, both have pid 1. The resource is shortened to fit the limit of a
+/// socket's path. Thread-safe. Throws `error` (invalid_argument) when `directory` is too long.
 [[nodiscard]] std::string unique_socket_name(std::string_view directory,
                                              std::string_view prefix,
                                              std::string_view resource);

@@ -37,7 +37,7 @@ TEST_F(server_hostile, one_that_does_not_answer) {
   served.set_resources({gpus_});
   const std::string expected =
       "register \"nvidia.com/gpu\": the kubelet at " + directory() +
-      " did not answer in time (it is tried again; look at the kubelet's log)";
+      " did not answer in time (the agent retries; check the kubelet's log)";
   EXPECT_TRUE(
       eventually_status(served, gpu, [&](const auto& s) { return s.last_error == expected; }));
   ASSERT_TRUE(kubelet_.wait_for(
@@ -65,7 +65,7 @@ TEST_F(server_hostile, one_that_refuses) {
   served.set_resources({gpus_, std::make_shared<test_resource>("no-domain", 1)});
   const auto expected = [&](const std::string& name, const std::string& text) {
     return "register \"" + name + "\": the kubelet at " + directory() + " refused: " + text +
-           " (it is tried again; look at the kubelet's log)";
+           " (the agent retries; check the kubelet's log)";
   };
   const std::string everything = expected(gpu, "the fake kubelet refuses everything");
   EXPECT_TRUE(
@@ -86,8 +86,9 @@ TEST_F(server_hostile, one_that_says_yes_and_forgets) {
   manager served(settings);
   served.set_resources({gpus_});
   const std::string expected =
-      "register \"nvidia.com/gpu\": the kubelet said yes, and did not ask for the devices within "
-      "200 ms (it is registered again; look at the kubelet's log)";
+      "register \"nvidia.com/gpu\": the kubelet accepted the registration but did not request the "
+      "devices within "
+      "200 ms (the agent registers again; check the kubelet's log)";
   EXPECT_TRUE(
       eventually_status(served, gpu, [&](const auto& s) { return s.last_error == expected; }));
   kubelet_.set_mood(kubelet_mood::normal);

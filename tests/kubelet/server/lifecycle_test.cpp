@@ -49,8 +49,9 @@ TEST_F(server_lifecycle, serves_before_there_is_a_kubelet_and_says_what_it_waits
   fs::create_directories(directory());
   manager served(options());
   served.set_resources({gpus_});
-  const std::string waits = "register \"nvidia.com/gpu\": there is no " + directory() +
-                            "/kubelet.sock (it is registered as soon as a kubelet makes it)";
+  const std::string waits =
+      "register \"nvidia.com/gpu\": there is no " + directory() +
+      "/kubelet.sock (the resource is registered as soon as a kubelet creates it)";
   EXPECT_TRUE(eventually_status(served, gpu, [&](const auto& s) { return s.last_error == waits; }));
   EXPECT_TRUE(status_of(served, gpu).serving);
   EXPECT_FALSE(status_of(served, gpu).registered);
@@ -68,7 +69,7 @@ TEST_F(server_lifecycle, waits_for_the_directory_and_what_leads_to_it) {
   served.set_resources({gpus_});
   const std::string waits = "serve \"nvidia.com/gpu\": there is no directory " +
                             (scratch_ / "not/yet/there") +
-                            " (it is served as soon as a kubelet makes it)";
+                            " (the resource is served as soon as a kubelet creates it)";
   EXPECT_TRUE(eventually_status(served, gpu, [&](const auto& s) { return s.last_error == waits; }));
   EXPECT_FALSE(status_of(served, gpu).serving);
   gpushm_testing::fake_kubelet late({.directory = scratch_ / "not/yet/there"});

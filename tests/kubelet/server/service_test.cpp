@@ -152,7 +152,7 @@ TEST_F(server_service, prefers_for_each_container_and_refuses_a_negative_size) {
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(
       refused.error_message(),
-      "prefer devices of \"nvidia.com/gpu\": -1 devices were asked for (ask for none or more)");
+      "prefer devices of \"nvidia.com/gpu\": -1 devices requested (request 0 or more devices)");
 }
 
 TEST_F(server_service, errors_become_statuses_with_their_whole_text) {
