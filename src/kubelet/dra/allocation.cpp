@@ -19,7 +19,7 @@ bool is_label_character(char each) {
   return (each >= 'a' && each <= 'z') || (each >= '0' && each <= '9') || each == '-';
 }
 
-/// A part of a path, and never one that leads elsewhere.
+/// Safe as a path component: cannot refer to another directory.
 bool is_harmless(std::string_view text, std::size_t longest, std::string_view also) {
   return !text.empty() && text.size() <= longest && text.front() != '.' &&
          std::all_of(text.begin(), text.end(), [&](char each) {
@@ -44,7 +44,7 @@ std::string text_at(const nlohmann::json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-/// The results of the allocation that are ours; an empty list when there is no allocation.
+/// The allocation's results of this driver; empty when there is no allocation.
 std::vector<nlohmann::json> results_of(const nlohmann::json& object, const result_owner& owner) {
   static const nlohmann::json::json_pointer place("/status/allocation/devices/results");
   std::vector<nlohmann::json> ours;
@@ -59,7 +59,7 @@ std::vector<nlohmann::json> results_of(const nlohmann::json& object, const resul
   return ours;
 }
 
-/// "main/sub" names a way to satisfy the request "main", and containers name the request.
+/// "main/sub" names an alternative of the request "main"; containers name the request.
 std::string request_of(const nlohmann::json& result) {
   const std::string text = text_at(result, "request");
   return text.substr(0, text.find('/'));
@@ -75,10 +75,10 @@ std::string uid_in(const nlohmann::json& object) {
   throw error(errc::protocol_error,
               doing,
               to_string(claim),
-              "the API server answered with something that is no ResourceClaim");
+              "the API server's reply is not a ResourceClaim");
 }
 
-/// One result for a device: several requests may not, but several results may name it.
+/// Merges a result into its device: several results may name the same device.
 prepared_device& device_for(prepared_claim& made, const nlohmann::json& result) {
   prepared_device device;
   device.pool = text_at(result, "pool");
@@ -112,7 +112,7 @@ void check(const claim_reference& claim) {
   constexpr std::size_t longest_name = 253;
   check_part(claim, "the namespace", claim.name_space, longest_label, "");
   check_part(claim, "the name", claim.name, longest_name, ".");
-  // Only lower-case UIDs are made; a device's name and a path are made of it.
+  // UIDs are always lower-case; a device name and a path contain it.
   check_part(claim, "the UID", claim.uid, longest_label, "");
 }
 
@@ -131,13 +131,13 @@ prepared_claim read_allocation(const nlohmann::json& object,
     throw_no_claim(operation, claim);
   }
   if (const std::string uid = uid_in(object); uid != claim.uid) {
-    std::string cause("the kubelet asks for the claim with UID ");
+    std::string cause("the kubelet requested the claim with UID ");
     cause.append(claim.uid).append(", but the claim of that name has ").append(uid);
     throw error(errc::gone_or_replaced,
                 operation,
                 to_string(claim),
                 cause,
-                "it was deleted and made again; the kubelet will ask for the new one");
+                "it was deleted and recreated; the kubelet will request the new one");
   }
   prepared_claim made{claim, domain_of(claim.uid), {}};
   for (const nlohmann::json& result : results_of(object, owner)) {
@@ -155,7 +155,7 @@ prepared_claim read_allocation(const nlohmann::json& object,
                 operation,
                 to_string(claim),
                 cause,
-                "see its status: kubectl get resourceclaim -o yaml");
+                "check its status: kubectl get resourceclaim -o yaml");
   }
   return made;
 }

@@ -8,7 +8,7 @@
 
 namespace gpushm::dra {
 
-/// Whose results count: a claim may have results of other drivers too.
+/// Identifies this driver's results: a claim may also have results of other drivers.
 struct result_owner {
   std::string driver;
   std::string pool;
@@ -16,26 +16,26 @@ struct result_owner {
 
 /// The domain of a claim ("claim-<uid>").
 [[nodiscard]] std::string domain_of(const std::string& claim_uid);
-/// The claim whose domain it is; empty when it is no claim's.
+/// The UID of the claim that the domain belongs to; empty for other domains.
 [[nodiscard]] std::string claim_uid_of(const std::string& domain);
 
-/// What the ResourceClaim `object` (of any version that has been served since v1beta1: the parts
-/// read here are the same) gives of our devices to `claim`, with the names of their CDI devices.
-/// Throws `error`: gone_or_replaced when the object is another claim of the same name,
-/// invalid_argument when it is not allocated or nothing of ours is in it, protocol_error when it is
-/// no ResourceClaim.
+/// Returns the devices of this driver that the ResourceClaim `object` allocates to `claim`, with
+/// their CDI device names. The parts read are the same in all versions since v1beta1. Throws
+/// `error`: gone_or_replaced when the object is another claim of the same name, invalid_argument
+/// when it is not allocated or has no device of this driver, protocol_error when it is not a
+/// ResourceClaim.
 [[nodiscard]] prepared_claim read_allocation(const nlohmann::json& object,
                                              const claim_reference& claim,
                                              const result_owner& owner);
 
 enum class claim_use {
-  in_use,       ///< it is the claim, and allocated to us
-  unallocated,  ///< it is the claim, and has nothing of ours
-  gone          ///< it is another claim of the same name
+  in_use,       ///< the claim, with devices of this driver
+  unallocated,  ///< the claim, without devices of this driver
+  gone          ///< another claim of the same name
 };
-/// What has become of `claim`, of which the API server says `object`. Whether a pod has reserved it
-/// says nothing: the pod of a reservation that was taken back by force may still run. Throws
-/// `error` (protocol_error) when it is no ResourceClaim: then nothing is known.
+/// The state of `claim` according to the API server's `object`. Reservations are ignored: the pod
+/// of a forcibly removed reservation may still run. Throws `error` (protocol_error) when the object
+/// is not a ResourceClaim: the state is then unknown.
 [[nodiscard]] claim_use use_of(const nlohmann::json& object,
                                const claim_reference& claim,
                                const result_owner& owner);

@@ -55,7 +55,7 @@ base::unique_fd take_lock(const std::string& directory) {
                 "lock state directory",
                 directory,
                 "another agent prepares claims on this node",
-                "it is taken over as soon as that one has ended");
+                "this agent takes over as soon as the other one has exited");
   }
   return lock;
 }
@@ -122,13 +122,13 @@ checkpoint checkpoint_file::load(std::string& warning) {
     }
     throw;
   }
-  warning = damage ? std::string(damage->what()) : path_ + " is not there";
-  warning.append("; took ").append(second_path_).append(" instead");
+  warning = damage ? std::string(damage->what()) : path_ + " does not exist";
+  warning.append("; used ").append(second_path_).append(" instead");
   if (damage) {
     const std::string aside = path_ + ".damaged";
     base::checked(
         read_operation, path_, "rename", [&] { return ::rename(path_.c_str(), aside.c_str()); });
-    warning.append(", and kept the damaged one as ").append(aside);
+    warning.append(", and renamed the damaged file to ").append(aside);
   }
   return state;
 }
@@ -144,14 +144,14 @@ void checkpoint_file::write(const std::string& path, const std::string& text, bo
 
 void checkpoint_file::save(const checkpoint& state) {
   const std::string text = to_text(state);
-  // Whole after a power cut: this one or, without an fsync of the directory, the one before. Either
-  // will do, because a power cut also ends all that is prepared.
+  // Intact after a power cut: this version or, without an fsync of the directory, the previous one.
+  // Either is sufficient, because a power cut also ends everything that is prepared.
   write(path_, text, true);
-  // The second one is for a first that cannot be read, not for a power cut.
+  // The copy covers an unreadable first file, not a power cut.
   try {
     write(second_path_, text, false);
   } catch (const error&) {
-    // An old second one would bring back what is gone; none is better. What was to be saved is.
+    // A stale copy would restore removed claims; no copy is better. The state itself is saved.
     ::unlink(second_path_.c_str());
   }
 }

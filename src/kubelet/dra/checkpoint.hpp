@@ -9,39 +9,40 @@
 
 namespace gpushm::dra {
 
-/// What is prepared, and in which boot of the machine.
+/// The prepared claims and the boot of the machine in which they were prepared.
 struct checkpoint {
   std::string boot_id;
   std::map<std::string, prepared_claim> claims;  ///< by UID
   bool operator==(const checkpoint&) const = default;
 };
 
-/// The text of a checkpoint, with version and checksum; `from_text` gives an equal one back.
+/// The text of a checkpoint, with version and checksum; `from_text` returns an equal one.
 [[nodiscard]] std::string to_text(const checkpoint& state);
-/// `path` is for the messages. Throws `error`: unsupported_version for that of a newer gpushm,
-/// invalid_argument for anything but a whole checkpoint.
+/// `path` is for the messages. Throws `error`: unsupported_version for a checkpoint of a newer
+/// gpushm, invalid_argument for a damaged checkpoint.
 [[nodiscard]] checkpoint from_text(const std::string& text, const std::string& path);
 
 /// The checkpoint in its directory: `dra-checkpoint.json`, replaced by rename after an fsync, and
-/// `dra-checkpoint.json.bak`, the same once more, for the case that the first gets damaged.
+/// `dra-checkpoint.json.bak`, a copy in case the first is damaged.
 ///
-/// One process at a time has it: a lock goes with the object, and with its process.
+/// One process at a time uses the directory: the object holds a lock until it is destroyed or its
+/// process exits.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class checkpoint_file {
  public:
-  /// Makes the directory (0750) when there is none. Throws `error`: address_in_use while another
-  /// process has it.
+  /// Creates the directory (0750) if it does not exist. Throws `error`: address_in_use while
+  /// another process holds the lock.
   explicit checkpoint_file(const std::string& directory);
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
-  /// Empty when there is none yet. A damaged file is kept aside (`.damaged`), and the second one
-  /// taken instead, `warning` then says so. Throws `error` when neither can be used, or the first
-  /// is of a newer version: then nothing has been changed.
+  /// Empty when no checkpoint exists yet. A damaged file is renamed (`.damaged`) and the copy used
+  /// instead, with a `warning`. Throws `error` when neither is usable, or the first has a newer
+  /// version: then nothing has been changed.
   [[nodiscard]] checkpoint load(std::string& warning);
-  /// When this returns `state` survives the process; after a power cut it, or the one before, is
-  /// there and whole. Throws `error`; then the old one is still there.
+  /// Once this returns, `state` survives the process; after a power cut it or the previous one is
+  /// intact. Throws `error`; then the previous one remains.
   void save(const checkpoint& state);
 
  private:

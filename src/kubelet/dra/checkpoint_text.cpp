@@ -6,8 +6,8 @@
 #include "gpushm/error.hpp"
 #include "kubelet/dra/checkpoint.hpp"
 
-// {"checksum": "…", "data": {…}, "version": 1}. The version is outside of what the checksum covers,
-// and is read first: a newer one may count otherwise. Names are stored, so never rename them.
+// {"checksum": "…", "data": {…}, "version": 1}. The checksum does not cover the version, which is
+// read first: a newer version may compute it differently. Names are stored; never rename them.
 
 namespace gpushm::dra {
 
@@ -57,25 +57,25 @@ prepared_claim claim_from_json(const std::string& uid, const nlohmann::json& fro
               operation,
               path,
               cause,
-              "claims that are prepared keep running; to begin without them remove the file and "
-              "the one beside it that ends in .bak");
+              "prepared claims keep running; to start without them, remove the file and "
+              "its copy that ends in .bak");
 }
 
 void check_version(const nlohmann::json& whole, const std::string& path) {
   const auto found = whole.find("version");
   if (found == whole.end() || !found->is_number_integer() || found->get<std::int64_t>() < 1) {
-    throw_damaged(path, "it says no version");
+    throw_damaged(path, "it has no version");
   }
   if (found->get<std::int64_t>() > version) {
-    std::string cause("it is of version ");
-    cause.append(found->dump()).append(", and this gpushm reads version ").append("1");
+    std::string cause("it has version ");
+    cause.append(found->dump()).append(", but this gpushm reads version ").append("1");
     throw error(
         errc::unsupported_version,
         operation,
         path,
         cause,
-        "install the newer gpushm again, or drain the node and remove the file and the one beside "
-        "it that ends in .bak");
+        "install the newer gpushm again, or drain the node and remove the file and its copy "
+        "that ends in .bak");
   }
 }
 
@@ -95,7 +95,7 @@ std::string to_text(const checkpoint& state) {
 checkpoint from_text(const std::string& text, const std::string& path) {
   const nlohmann::json whole = nlohmann::json::parse(text, nullptr, false);
   if (!whole.is_object()) {
-    throw_damaged(path, "it is not whole");
+    throw_damaged(path, "it is incomplete");
   }
   check_version(whole, path);
   const auto data = whole.find("data");
@@ -109,7 +109,7 @@ checkpoint from_text(const std::string& text, const std::string& path) {
     state.boot_id = data->at("bootID").get<std::string>();
     for (const auto& [uid, entry] : data->at("claims").items()) {
       prepared_claim claim = claim_from_json(uid, entry);
-      // Paths are made of these.
+      // These become parts of paths.
       check(claim.claim);
       state.claims.emplace(uid, std::move(claim));
     }

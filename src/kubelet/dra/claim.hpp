@@ -18,14 +18,14 @@ struct claim_reference {
 /// "namespace/name", for messages.
 [[nodiscard]] std::string to_string(const claim_reference& claim);
 
-/// Throws `error` (invalid_argument) unless namespace, name and UID are such that they may become
-/// part of a path: they come from another program.
+/// Throws `error` (invalid_argument) unless namespace, name and UID, which come from another
+/// program, are safe as path components.
 void check(const claim_reference& claim);
 
-/// It can be the UID of a claim, and a part of a path.
+/// Whether `text` is a valid claim UID and safe as a path component.
 [[nodiscard]] bool may_be_uid(const std::string& text);
 
-/// A place in a domain that a claim was given, and how the kubelet hands it to containers.
+/// A slot in a domain allocated to a claim, and how the kubelet passes it to containers.
 struct prepared_device {
   std::vector<std::string> requests;  ///< of the claim, without subrequests
   std::string pool;

@@ -21,7 +21,8 @@ constexpr std::string_view file_prefix = "gpushm.dev-claim-";
 constexpr std::string_view file_suffix = ".json";
 constexpr const char* remove_operation = "remove CDI document";
 
-/// Of a finished document or one that a process died over ("….json.tmp.Ab12Cd"); else empty.
+/// The UID from the name of a finished document or of a temporary file ("….json.tmp.Ab12Cd") left
+/// by a process that exited; else empty.
 std::string uid_of_file(const std::string& name) {
   const std::size_t end = name.find(file_suffix, file_prefix.size());
   return name.starts_with(file_prefix) && end != std::string::npos
@@ -45,7 +46,7 @@ std::vector<std::string> names_in(const std::string& directory) {
 }  // namespace
 
 std::string cdi_device_name(const std::string& claim_uid, const std::string& device) {
-  // Documents that old engines read have no names that begin with a digit, as UIDs do.
+  // Old engines reject names that begin with a digit, as UIDs can.
   return domain_of(claim_uid).append("-").append(device);
 }
 

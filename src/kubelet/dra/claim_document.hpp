@@ -11,34 +11,34 @@
 
 namespace gpushm::dra {
 
-/// The kind of devices that lead to the domain of a claim.
+/// The CDI kind of devices that give access to a claim's domain.
 inline constexpr std::string_view claim_kind = "gpushm.dev/claim";
 
-/// Of a claim's device, unique among all claims: runtimes cache documents by name.
+/// The name of a claim's device, unique among all claims: runtimes cache documents by name.
 [[nodiscard]] std::string cdi_device_name(const std::string& claim_uid, const std::string& device);
 
-/// A document with a device for each of the claim's, all of which mount `directory` (of the host)
-/// where clients look for domains, read-only.
+/// A document with a device for each of the claim's devices. All mount the host's `directory`
+/// read-only where clients search for domains.
 [[nodiscard]] cdi::document claim_document(const prepared_claim& claim,
                                            const std::string& directory);
 
-/// The transient documents of claims in a directory that others use too.
+/// The transient documents of claims in a directory that other programs also use.
 ///
-/// Shared objects: safe for different claims.
+/// Thread-safety: shared objects: safe for different claims.
 class claim_documents {
  public:
   explicit claim_documents(std::string directory) : directory_(std::move(directory)) {}
 
   [[nodiscard]] std::string path_of(const std::string& claim_uid) const;
-  /// By rename; nothing when the file says that already. Throws `error`.
+  /// Writes by rename; no effect when the file already has this content. Throws `error`.
   void write(const prepared_claim& claim, const std::string& domain_directory) const;
-  /// Nothing when there is none. Throws `error`.
+  /// No effect when the document does not exist. Throws `error`.
   void remove(const std::string& claim_uid) const;
-  /// What a process that died over writing it left. Throws `error`.
+  /// Removes the temporary file of a process that exited while writing. Throws `error`.
   void remove_unfinished(const std::string& claim_uid) const;
-  /// UIDs of claims that have one. Throws `error`.
+  /// UIDs of claims with a document. Throws `error`.
   [[nodiscard]] std::vector<std::string> list() const { return list(true); }
-  /// UIDs of claims that have one without its name yet. Throws `error`.
+  /// UIDs of claims with a temporary file. Throws `error`.
   [[nodiscard]] std::vector<std::string> unfinished() const { return list(false); }
 
  private:

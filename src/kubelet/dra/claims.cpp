@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* operation = "prepare claim";
 
-/// Not "cannot be told", as when the server is away, but told.
+/// The server reported that the claim is gone, as opposed to being unreachable.
 bool is_told(const error& failure, const claim_reference& claim) {
   if (const auto* answer = dynamic_cast<const kube::api_error*>(&failure)) {
     return answer->object_is_missing(claim.name);
@@ -41,7 +41,7 @@ nlohmann::json claims::fetch(const claim_reference& claim) {
   try {
     return ask();
   } catch (const kube::api_error& failure) {
-    // Also what a server says that no longer has this version of the API.
+    // Also the reply of a server that no longer serves this API version.
     if (!failure.not_found()) {
       throw;
     }
@@ -67,8 +67,8 @@ prepared_claim claims::allocation_of(const claim_reference& claim,
       throw error(errc::gone_or_replaced,
                   operation,
                   to_string(claim),
-                  "the API server has no such claim any more",
-                  "pods that name it cannot start until it is made again");
+                  "the claim no longer exists on the API server",
+                  "pods that use it cannot start until it is recreated");
     }
     if (told || (!answered && failure.code() == errc::protocol_error)) {
       throw;
@@ -92,7 +92,7 @@ void claims::unmake(const std::string& uid, const std::string& domain) {
 }
 
 void claims::undo(const prepared_claim& claim) {
-  // What stays is found by the sweep; the failure that led here is the one to answer.
+  // The sweep removes leftovers; the caller receives the failure that led here.
   const auto quietly = [](const auto& step) {
     try {
       step();
@@ -158,7 +158,7 @@ prepared_claim claims::prepare(const claim_reference& claim) {
 
 void claims::unprepare(const claim_reference& claim) {
   if (!may_be_uid(claim.uid)) {
-    return;  // none that was ever prepared
+    return;  // was never prepared
   }
   const turn mine(*this, claim.uid);
   const std::optional<prepared_claim> before = find(claim.uid);

@@ -28,56 +28,56 @@ struct claims_options {
 };
 
 /// The claims that are prepared on this node: each has a domain, a CDI document and an entry in the
-/// checkpoint, made in this order and removed in this order. Whatever the moment at which the
-/// process dies,
-///   - without the entry the kubelet has had no answer, and it asks again: domain and document are
-///     left behind and go at the next start;
-///   - with the entry the claim counts as prepared: the next start makes domain and document again,
-///     and they go when the kubelet asks to unprepare (again), or with the sweep.
+/// checkpoint, created in this order and removed in this order. If the process exits at any point,
+///   - without the entry, the kubelet has received no reply and retries: domain and document are
+///     removed at the next start;
+///   - with the entry, the claim counts as prepared: the next start recreates domain and document,
+///     which are removed when the kubelet unprepares the claim (again), or by the sweep.
 ///
-/// Shared objects: safe. Calls for one claim wait for each other, those for different claims do
-/// not, but for the writing of the checkpoint.
+/// Thread-safety: shared objects: safe. Calls for one claim are serialized; those for different
+/// claims only wait for each other to write the checkpoint.
 class claims {
  public:
   /// `api`, `through` and `opened` are not owned.
   claims(claims_options options, resource_api& api, cluster& through, domains& opened);
 
-  /// Takes the checkpoint, opens its domains, writes its documents where they are missing, and
-  /// removes domains and documents that are in no checkpoint. After a reboot claims that are gone
-  /// are dropped first, if the API server can be asked. A domain that cannot be opened is no error
-  /// but a `trouble`. To be called before all else, again when it failed. What to log. Throws
-  /// `error`: address_in_use while another process has the state, that of `checkpoint_file`.
+  /// Loads the checkpoint, opens its domains, writes missing documents, and removes domains and
+  /// documents that are not in the checkpoint. After a reboot, first drops claims that no longer
+  /// exist, if the API server is reachable. A domain that cannot be opened is not an error but is
+  /// reported by `troubles`. Call it before all other functions, again after a failure. Returns
+  /// lines to log. Throws `error`: address_in_use while another process holds the state, and those
+  /// of `checkpoint_file`.
   std::vector<std::string> restore();
 
-  /// Blocks, at most for a request to the API server and writing files. Again: the same. While the
-  /// API server cannot be reached a prepared claim is answered from the checkpoint. Throws `error`;
-  /// then nothing is left of a claim that was not prepared before.
+  /// Blocks for at most one request to the API server and writing files. Idempotent. While the API
+  /// server is unreachable, returns prepared claims from the checkpoint. Throws `error`; then
+  /// nothing is left of a claim that was not prepared before.
   prepared_claim prepare(const claim_reference& claim);
-  /// Needs no API server; nothing for a claim that is not prepared but what was left behind of it.
-  /// Throws `error`; then it can be tried again.
+  /// Does not use the API server. For a claim that is not prepared, only removes leftovers. Throws
+  /// `error`; then it can be retried.
   void unprepare(const claim_reference& claim);
 
   struct sweep_result {
     std::vector<std::string> freed;  ///< "namespace/name" of claims, names of domains and documents
-    std::string failure;             ///< why not everything could be looked at; empty: it was
+    std::string failure;             ///< why not everything was checked; empty: it was
   };
-  /// Unprepares claims that are gone, are other claims of the same name, or have not been allocated
-  /// to this node in the sweep before, either; removes domains and documents without a claim; opens
-  /// domains that could not be opened before. Nothing is removed that the API server cannot be
-  /// asked about.
+  /// Unprepares claims that were deleted or replaced by another claim of the same name, or were not
+  /// allocated to this node in two successive sweeps; removes domains and documents without a
+  /// claim; retries to open domains that could not be opened. Keeps claims whose state the API
+  /// server did not report.
   ///
-  /// A claim that is allocated but not reserved stays, and one that is not allocated does until the
-  /// next sweep: when its pod was deleted by force the controller takes reservation and allocation
-  /// away while the pod still ends here, and the claim may be allocated to another pod of this
-  /// node. Its kubelet does not ask for it again, since for it the claim still is prepared.
+  /// A claim that is allocated but not reserved stays, and an unallocated one stays until the next
+  /// sweep: after a forced deletion of its pod, the controller removes reservation and allocation
+  /// while the pod is still terminating on this node, and the claim may be allocated to another pod
+  /// of this node. The kubelet does not prepare it again, because it considers it prepared.
   sweep_result sweep();
 
   [[nodiscard]] std::size_t size() const;
-  /// By device: why claims that have it cannot use their domain now.
+  /// By device: why claims with the device cannot use their domain at present.
   [[nodiscard]] std::map<std::string, std::string> troubles() const;
 
  private:
-  /// While it lives nobody else works on that claim.
+  /// Exclusive access to a claim during its lifetime.
   class turn;
 
   [[nodiscard]] nlohmann::json fetch(const claim_reference& claim);
@@ -85,13 +85,13 @@ class claims {
                                              const std::optional<prepared_claim>& before);
   void make(const prepared_claim& claim);
   void unmake(const std::string& uid, const std::string& domain);
-  /// Takes a preparation that failed back.
+  /// Rolls back a failed preparation.
   void undo(const prepared_claim& claim);
   void store(const prepared_claim& claim);
   void drop(const std::string& uid);
   [[nodiscard]] std::optional<prepared_claim> find(const std::string& uid) const;
   [[nodiscard]] std::vector<prepared_claim> all() const;
-  /// Why it could not; empty: it could.
+  /// Returns why it failed; empty: success.
   std::string open_again(const prepared_claim& claim);
   void drop_what_a_reboot_ended(std::vector<std::string>& notes);
   void save_as_restored(const checkpoint& found, std::vector<std::string>& notes);

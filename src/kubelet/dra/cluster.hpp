@@ -13,10 +13,10 @@
 
 namespace gpushm::dra {
 
-/// What the driver asks of the API server. `kube::client` stands behind it, or a test. Blocks and
-/// throws as `kube::client` does.
+/// The driver's interface to the API server, implemented with `kube::client` or by a test. Blocks
+/// and throws as `kube::client` does.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class cluster {
  public:
   class subscription {
@@ -26,7 +26,7 @@ class cluster {
     subscription& operator=(const subscription&) = delete;
     /// No handler runs once this returns.
     virtual ~subscription() = default;
-    /// Empty while all is well.
+    /// Empty while there is no failure.
     [[nodiscard]] virtual std::string failure() const = 0;
   };
 
@@ -49,17 +49,17 @@ class cluster {
 /// `through` must outlive it.
 [[nodiscard]] std::unique_ptr<cluster> cluster_of(const kube::client& through);
 
-/// Which version of resource.k8s.io to speak: the newest that the server serves and this driver
-/// knows (v1, v1beta2, v1beta1). Asked once and kept.
+/// The version of resource.k8s.io to use: the newest that both the server and this driver support
+/// (v1, v1beta2, v1beta1). Queried once and cached.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class resource_api {
  public:
   explicit resource_api(cluster& through) : through_(through) {}
 
-  /// Throws `error`: unsupported_version when there is none in common.
+  /// Throws `error`: unsupported_version when no version is common.
   [[nodiscard]] std::string version();
-  /// Asks again the next time: the cluster may have been upgraded.
+  /// Queries again on the next use: the cluster may have been upgraded.
   void forget();
   /// "/apis/resource.k8s.io/v1" + `rest`.
   [[nodiscard]] std::string path(const std::string& rest) {

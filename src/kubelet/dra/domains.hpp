@@ -16,13 +16,13 @@ class domains {
   domains& operator=(const domains&) = delete;
   virtual ~domains() = default;
 
-  /// From when this returns clients that have the domain's directory mounted can connect. Again for
-  /// one that is open: nothing. The directory, as the host sees it. Throws `error`.
+  /// Once this returns, clients that have the domain's directory mounted can connect. No effect on
+  /// an open domain. Returns the directory's path on the host. Throws `error`.
   virtual std::string open(const std::string& domain) = 0;
-  /// Ends its clients' connections, frees its segments, removes its directory. One that is not
-  /// open: only a directory that was left behind. Throws `error` (system_error).
+  /// Closes its clients' connections, frees its segments, removes its directory. For a domain that
+  /// is not open, only removes a leftover directory. Throws `error` (system_error).
   virtual void close(const std::string& domain) = 0;
-  /// What is open now and whose directory was left behind.
+  /// Open domains and those with a leftover directory.
   [[nodiscard]] virtual std::vector<std::string> list() const = 0;
 };
 

@@ -29,7 +29,7 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 constexpr unsigned most_devices = 128;  // that a ResourceSlice may have
-constexpr unsigned workers = 4;         // claims at once; each may wait for the API server
+constexpr unsigned workers = 4;         // concurrent claims; each may wait for the API server
 
 driver_options complete(driver_options options) {
   constexpr const char* operation = "start DRA driver";
@@ -38,14 +38,14 @@ driver_options complete(driver_options options) {
                 operation,
                 options.driver_name,
                 "the node has no name",
-                "say --node-name NAME, or set NODE_NAME from the pod's spec.nodeName");
+                "pass --node-name NAME, or set NODE_NAME from the pod's spec.nodeName");
   }
   if (options.share_devices == 0 || options.share_devices > most_devices) {
     throw error(errc::invalid_argument,
                 operation,
                 options.driver_name,
                 std::to_string(options.share_devices).append(" devices cannot be published"),
-                "say --share-devices N with 1 to 128");
+                "pass --share-devices N with 1 to 128");
   }
   if (options.state_directory.empty()) {
     options.state_directory = options.kubelet_root + "/plugins/" + options.driver_name;
@@ -111,9 +111,9 @@ class driver::impl {
 
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
-  bool heard_ = false;  ///< something of a kubelet, since it was looked at last
+  bool heard_ = false;  ///< a kubelet's registration status since the last check
   driver_status status_;
-  std::string refusal_;  ///< what the kubelet said against a registration
+  std::string refusal_;  ///< why the kubelet rejected the registration
   std::unique_ptr<slice_publisher> publisher_;
 
   clock::time_point next_health_;
@@ -133,7 +133,7 @@ void driver::impl::set_problem(const std::string& text) {
   }
   if (text != before) {
     base::log(text.empty() ? log_level::info : log_level::error,
-              text.empty() ? "over: " + before : text);
+              text.empty() ? "resolved: " + before : text);
   }
 }
 
@@ -181,7 +181,7 @@ void driver::impl::look_after() {
   const clock::time_point now = clock::now();
   if (now >= next_health_) {
     next_health_ = now + options_.health_interval;
-    health_.tell(claims_.troubles());
+    health_.report(claims_.troubles());
   }
   if (now >= next_sweep_) {
     next_sweep_ = now + options_.sweep_interval;
@@ -197,7 +197,7 @@ void driver::impl::serve() {
     }
     if (!before.empty()) {
       base::log(log_level::warning,
-                std::string("served again: a socket was gone, of ").append(before));
+                std::string("served again: a socket was missing: ").append(before));
     }
     const std::lock_guard lock(mutex_);
     status_.endpoint = endpoints_->path();
@@ -228,7 +228,7 @@ void driver::impl::hear(const std::string& refusal) {
 
 void driver::impl::start_publishing() {
   const std::lock_guard lock(mutex_);
-  // Before, pods would be sent here that no kubelet could start.
+  // Publishing earlier would attract pods that the kubelet could not start.
   if (status_.registered && !publisher_) {
     publisher_ = std::make_unique<slice_publisher>(
         slice_options{options_.driver_name, options_.node_name, options_.share_devices},
@@ -253,7 +253,7 @@ void driver::impl::sweep() {
   try {
     result = claims_.sweep();
   } catch (const std::exception& failure) {
-    result.failure = failure.what();  // no memory: the next one may have some
+    result.failure = failure.what();  // out of memory: the next sweep may succeed
   }
   for (const std::string& freed : result.freed) {
     base::log(log_level::info, std::string("freed ").append(freed).append(": its claim is gone"));
@@ -265,7 +265,7 @@ void driver::impl::sweep() {
   const std::string before = std::exchange(sweep_failure_, result.failure);
   if (result.failure != before) {
     base::log(result.failure.empty() ? log_level::info : log_level::warning,
-              result.failure.empty() ? "over: " + before : result.failure);
+              result.failure.empty() ? "resolved: " + before : result.failure);
   }
 }
 
@@ -274,7 +274,7 @@ driver_status driver::impl::status() const {
   driver_status now = status_;
   now.claims = claims_.size();
   if (now.problem.empty() && !refusal_.empty()) {
-    now.problem = std::string("the kubelet refuses the registration: ").append(refusal_);
+    now.problem = std::string("the kubelet rejects the registration: ").append(refusal_);
   }
   if (publisher_) {
     slice_publisher::state slices = publisher_->now();

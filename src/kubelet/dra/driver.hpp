@@ -16,39 +16,40 @@ namespace gpushm::dra {
 struct driver_options {
   std::string driver_name = "gpushm.dev";
   std::string node_name;
-  std::string kubelet_root = "/var/lib/kubelet";  ///< the same here and on the host
+  std::string kubelet_root =
+      "/var/lib/kubelet";  ///< the same path in the container and on the host
   std::string cdi_directory = "/var/run/cdi";
   std::string state_directory = {};                   ///< empty: <kubelet root>/plugins/<driver>
-  unsigned share_devices = 64;                        ///< 1 to 128: a claim needs one each
+  unsigned share_devices = 64;                        ///< 1 to 128: each claim needs one
   std::string boot_id = {};                           ///< empty: the kernel's
-  std::chrono::milliseconds check_interval{1'000};    ///< of the sockets
+  std::chrono::milliseconds check_interval{1'000};    ///< for the sockets
   std::chrono::milliseconds health_interval{10'000};  ///< a kubelet forgets health after 30 s
   std::chrono::milliseconds sweep_interval{300'000};
 };
 
 struct driver_status {
-  bool serving = false;     ///< the checkpoint has been taken, the services answer
-  bool registered = false;  ///< the kubelet said so last
-  bool published = false;   ///< the ResourceSlice is as it should be
+  bool serving = false;     ///< the checkpoint is loaded and the services answer
+  bool registered = false;  ///< as last reported by the kubelet
+  bool published = false;   ///< the ResourceSlice is up to date
   std::size_t claims = 0;   ///< prepared
-  std::string endpoint;     ///< of the DRA service; empty while there is none
-  std::string problem;      ///< what stands in the way now; empty: nothing
+  std::string endpoint;     ///< of the DRA service; empty while not serving
+  std::string problem;      ///< the current problem; empty: none
   std::string slice_problem;
 };
 
-/// The DRA driver: restores what the checkpoint says, then serves, then shows itself to the
-/// kubelet, then publishes its devices, and keeps all that. What fails is tried again with
-/// back-off, logged (base/log.hpp) and part of the status; nothing ends the driver but `stop`.
+/// The DRA driver: restores the checkpoint, then serves, then registers with the kubelet, then
+/// publishes its devices, and maintains all of these. Failures are retried with back-off, logged
+/// (base/log.hpp) and part of the status; only `stop` ends the driver.
 ///
-/// ResourceSlices are left at the end: the kubelet removes them 30 s after the driver went, so an
-/// update that takes less disturbs nobody.
+/// ResourceSlices are kept at the end: the kubelet removes them 30 s after the driver has exited,
+/// so a shorter update does not interrupt anything.
 ///
-/// Distinct objects: safe, unless they share a state directory; then one waits for the other's end.
-/// Shared objects: safe.
+/// Thread-safety: distinct objects: safe (with the same state directory, one waits until the other
+/// has ended); shared objects: safe.
 class driver {
  public:
-  /// Returns at once; the work is done on threads of its own. `client`, `opened` and `observer`
-  /// (may be null) are not owned. Throws `error` (invalid_argument) for options that cannot be.
+  /// Does not block; the work is done on separate threads. `client`, `opened` and `observer` (may
+  /// be null) are not owned. Throws `error` (invalid_argument) for invalid options.
   driver(driver_options options,
          const kube::client& client,
          domains& opened,
@@ -64,8 +65,8 @@ class driver {
   ~driver();
 
   [[nodiscard]] driver_status status() const;
-  /// Takes the registration back, then ends calls that run; blocks for at most a request to the API
-  /// server. Domains, documents and slices stay.
+  /// Deregisters, then ends calls in progress; blocks for at most one request to the API server.
+  /// Domains, documents and slices stay.
   void stop();
 
  private:

@@ -21,7 +21,7 @@ namespace gpushm::dra {
 
 namespace {
 
-/// For calls that run: a claim's preparation waits for the API server at most this long.
+/// Timeout for calls in progress: a preparation waits for the API server at most this long.
 constexpr std::chrono::milliseconds patience{2'000};
 
 std::string random_text() {
@@ -61,7 +61,7 @@ struct endpoints::pair {
   pair(const endpoints& of, const std::string& dra, const std::string& registry)
       : dra_server(dra, of.services_),
         registration(of.options_.driver, dra, of.registered_),
-        // Last: a kubelet comes as soon as it sees this socket.
+        // Last: a kubelet connects as soon as this socket appears.
         registration_server(registry, {&registration}) {}
 
   kubelet::unix_server dra_server;
@@ -98,7 +98,7 @@ bool endpoints::ensure() {
   auto next = std::make_unique<pair>(*this,
                                      plugins_ + "/dra-" + name + ".sock",
                                      registry_ + "/" + options_.driver + "-" + name + "-reg.sock");
-  // The old one ends after the new one answers.
+  // The old pair is destroyed after the new one answers.
   std::swap(serving_, next);
   return true;
 }

@@ -17,28 +17,28 @@ struct endpoints_options {
   std::string kubelet_root;
 };
 
-/// The two sockets of the driver: `plugins/<driver>/dra-<pid>-<random>-<n>.sock`, which answers
-/// first, and `plugins_registry/<driver>-<pid>-<random>-<n>-reg.sock`, by which a kubelet finds it.
+/// The two sockets of the driver: `plugins/<driver>/dra-<pid>-<random>-<n>.sock`, created first,
+/// and `plugins_registry/<driver>-<pid>-<random>-<n>-reg.sock`, by which a kubelet finds it.
 /// Agents in containers all have the same PID: hence the random part.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class endpoints {
  public:
-  /// `services` are not owned. `registered` hears what a kubelet made of the registration (empty:
+  /// `services` are not owned. `registered` receives the kubelet's registration error (empty:
   /// accepted), on gRPC's threads; it must not block.
   endpoints(endpoints_options options,
             std::vector<grpc::Service*> services,
             std::function<void(const std::string&)> registered);
   endpoints(const endpoints&) = delete;
   endpoints& operator=(const endpoints&) = delete;
-  /// The registration's socket goes first.
+  /// Removes the registration socket first.
   ~endpoints();
 
-  /// Serves, or again under new names when a socket is not there any more (a kubelet takes no
-  /// second plugin at the same path); true when it did. Removes sockets of this driver that nobody
-  /// answers at. Throws `error`; then it can be tried again.
+  /// Starts to serve, or restarts under new names when a socket is missing (a kubelet does not
+  /// accept a second plugin at the same path); true when it did. Removes sockets of this driver
+  /// without a listener. Throws `error`; then it can be retried.
   bool ensure();
-  /// Empty while it does not serve.
+  /// Empty while not serving.
   [[nodiscard]] std::string path() const;
 
  private:

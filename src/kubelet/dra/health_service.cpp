@@ -8,8 +8,8 @@
 
 namespace gpushm::dra {
 
-/// One kubelet that listens. Sends the newest state; what came while a write was on its way is left
-/// out. Deleted by gRPC's last callback.
+/// One subscribed kubelet. Sends the newest state and skips states that came while a write was in
+/// flight. gRPC's last callback deletes it.
 class health_service::stream
     : public grpc::ServerWriteReactor<v1alpha1::NodeWatchResourcesResponse> {
  public:
@@ -24,7 +24,7 @@ class health_service::stream
   void finish() {
     const std::lock_guard lock(mutex_);
     if (!std::exchange(finished_, true)) {
-      Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the driver stops"));
+      Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the driver is stopping"));
     }
   }
 
@@ -34,7 +34,7 @@ class health_service::stream
     if (ok) {
       write_next();
     } else if (!std::exchange(finished_, true)) {
-      Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the kubelet does not listen any more"));
+      Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the kubelet cancelled the stream"));
     }
   }
   void OnCancel() override { finish(); }
@@ -67,7 +67,7 @@ health_service::health_service(std::string pool, unsigned devices)
   tell({});
 }
 
-void health_service::tell(const std::map<std::string, std::string>& troubles) {
+void health_service::report(const std::map<std::string, std::string>& troubles) {
   const std::lock_guard lock(mutex_);
   now_.Clear();
   const std::int64_t time_s = std::time(nullptr);

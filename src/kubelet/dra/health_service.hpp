@@ -10,19 +10,19 @@
 
 namespace gpushm::dra {
 
-/// v1alpha1.DRAResourceHealth: the health of all devices to each kubelet that listens, at once and
-/// with each `tell`.
+/// v1alpha1.DRAResourceHealth: sends the health of all devices to each subscribed kubelet,
+/// immediately and with each `report`.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class health_service : public v1alpha1::DRAResourceHealth::CallbackService {
  public:
-  /// `devices` places in the pool.
+  /// `devices` is the number of devices in the pool.
   health_service(std::string pool, unsigned devices);
 
-  /// By device: what is wrong; devices that are not in it are healthy. As of now: call it more
-  /// often than every 30 s, after which a kubelet takes health for unknown.
-  void tell(const std::map<std::string, std::string>& troubles);
-  /// Ends all streams, those to come too.
+  /// Sets the problems by device; all other devices are healthy. Call it more often than every 30
+  /// s, after which a kubelet considers the health unknown.
+  void report(const std::map<std::string, std::string>& troubles);
+  /// Ends all streams, also future ones.
   void end();
 
   grpc::ServerWriteReactor<v1alpha1::NodeWatchResourcesResponse>* NodeWatchResources(

@@ -23,7 +23,7 @@ void put_share_id(v1::Device& device, const std::optional<std::string>& share_id
   }
 }
 void put_share_id(v1beta1::Device& /*device*/, const std::optional<std::string>& /*share_id*/) {
-  // A kubelet that speaks this version knows of no shares.
+  // A kubelet that uses this version does not support shares.
 }
 
 template <typename Claim>
@@ -31,7 +31,7 @@ claim_reference reference_of(const Claim& claim) {
   return {claim.namespace_(), claim.name(), claim.uid()};
 }
 
-/// What all claims of a call have in common: errors are a claim's, never the call's.
+/// Handles one claim of a call: errors are reported per claim, never for the call.
 template <typename Work, typename Answer>
 void answer_claim(base::operation_observer* observer,
                   const char* name,

@@ -14,10 +14,10 @@ class Service;
 
 namespace gpushm::dra {
 
-/// The DRAPlugin services v1 and v1beta1, with one implementation behind both: they differ in
-/// `share_id` only.
+/// The DRAPlugin services v1 and v1beta1, which share one implementation and differ only in
+/// `share_id`.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class node_services {
  public:
   /// Nothing is owned; `observer` may be null.

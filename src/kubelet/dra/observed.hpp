@@ -9,7 +9,7 @@
 
 namespace gpushm::dra {
 
-/// Tells an observer, if there is one, of an operation when it ends. Distinct objects: safe.
+/// Reports an operation to the observer, if any, when it ends. Distinct objects: safe.
 class observed {
  public:
   observed(base::operation_observer* observer, std::string_view operation)

@@ -15,7 +15,7 @@ grpc::ServerUnaryReactor* registration_service::GetInfo(
   answer->set_type("DRAPlugin");
   answer->set_name(driver_);
   answer->set_endpoint(endpoint_);
-  // Every gRPC service that is there; a kubelet takes the newest that it knows.
+  // Every served gRPC service; a kubelet uses the newest that it supports.
   answer->add_supported_versions("v1.DRAPlugin");
   answer->add_supported_versions("v1beta1.DRAPlugin");
   answer->add_supported_versions("v1alpha1.DRAResourceHealth");
@@ -31,7 +31,8 @@ grpc::ServerUnaryReactor* registration_service::NotifyRegistrationStatus(
   if (request->plugin_registered()) {
     heard_({});
   } else {
-    heard_(request->error().empty() ? "the kubelet refused without a reason" : request->error());
+    heard_(request->error().empty() ? "the kubelet rejected the registration without a reason"
+                                    : request->error());
   }
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);

@@ -8,9 +8,9 @@
 
 namespace gpushm::dra {
 
-/// pluginregistration.Registration: tells the kubelet of the driver and hears what it made of it.
+/// pluginregistration.Registration: describes the driver to the kubelet and receives the result.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class registration_service : public pluginregistration::Registration::CallbackService {
  public:
   /// An empty `error`: registered.

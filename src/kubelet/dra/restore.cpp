@@ -36,15 +36,15 @@ std::vector<std::string> claims::restore() {
     notes.emplace_back(failure.what());
   }
   for (const std::string& each : freed) {
-    notes.push_back(std::string("freed ").append(each).append(", which no checkpoint names"));
+    notes.push_back(std::string("freed ").append(each).append(", which is not in the checkpoint"));
   }
   save_as_restored(found, notes);
   return notes;
 }
 
 void claims::drop_what_a_reboot_ended(std::vector<std::string>& notes) {
-  // Containers and directories of the last boot are gone, but not their claims, whose pods start
-  // again. Without an answer the domain is opened: that harms nobody, and the sweep asks again.
+  // Containers and directories of the previous boot are gone, but not their claims, whose pods
+  // restart. Without a reply the domain is opened, which is harmless; the sweep checks again.
   for (const prepared_claim& claim : all()) {
     try {
       if (ask_use(claim.claim) != claim_use::in_use) {
@@ -54,7 +54,7 @@ void claims::drop_what_a_reboot_ended(std::vector<std::string>& notes) {
         }
         notes.push_back(std::string("dropped claim ")
                             .append(to_string(claim.claim))
-                            .append(", which ended with the last boot"));
+                            .append(", which ended with the previous boot"));
       }
     } catch (const error& failure) {
       notes.emplace_back(failure.what());
@@ -83,7 +83,7 @@ void claims::save_as_restored(const checkpoint& found, std::vector<std::string>&
   try {
     file_->save(state_);
   } catch (const error& failure) {
-    // What is prepared can still be used and unprepared; preparing more will say why it cannot.
+    // Prepared claims can still be used and unprepared; preparing more will report the error.
     notes.emplace_back(failure.what());
   }
 }

@@ -23,7 +23,7 @@ nlohmann::json make_device(unsigned index, bool nested) {
   return device;
 }
 
-/// A slice as the newest version has it, without what it says of itself.
+/// A slice in the form of the newest version, without apiVersion and kind.
 nlohmann::json plain(nlohmann::json slice) {
   if (!slice.is_object()) {
     return slice;
@@ -44,7 +44,7 @@ nlohmann::json plain(nlohmann::json slice) {
   return slice;
 }
 
-/// Nothing, or the place at or below `at`.
+/// Empty, or the path of the first difference at or below `at`.
 std::optional<std::string> first_difference(const nlohmann::json& found,
                                             const nlohmann::json& wanted,
                                             const std::string& at) {
@@ -83,7 +83,7 @@ std::optional<std::string> first_difference(const nlohmann::json& found,
 std::string slice_name(const slice_options& options) {
   std::string name = options.node;
   name.append("-").append(options.driver);
-  // Long names of nodes differ at their end, if anywhere.
+  // Long node names usually differ at their end.
   return name.size() <= longest_name ? name : "n" + name.substr(name.size() - (longest_name - 1));
 }
 

@@ -14,36 +14,35 @@ struct slice_options {
   unsigned devices = 0;
 };
 
-/// The one slice of this driver on this node. The name is always the same, so that two cannot come
-/// to be by chance.
+/// The name of this driver's only slice on this node. It is constant, so that a second slice cannot
+/// be created by accident.
 [[nodiscard]] std::string slice_name(const slice_options& options);
 /// "share-0", …
 [[nodiscard]] std::string device_name(unsigned index);
 
-/// The ResourceSlice as `version` of resource.k8s.io writes it: v1, v1beta2 and v1beta1 are known,
-/// the last has what it says of a device one level deeper.
+/// The ResourceSlice as `version` of resource.k8s.io writes it: v1, v1beta2 and v1beta1, which
+/// nests device properties one level deeper.
 [[nodiscard]] nlohmann::json make_slice(const slice_options& options,
                                         std::string_view version,
                                         const std::string& node_uid,
                                         std::int64_t generation);
 
-/// Whether `slice` is of this driver and this node, and so may be written and removed here. The
-/// name of a slice says nothing: any client that may create slices can take any name that is free.
+/// Whether `slice` belongs to this driver and node, and so may be written and removed. The name is
+/// not evidence: any client that may create slices can use any free name.
 [[nodiscard]] bool is_of_this_node(const nlohmann::json& slice, const slice_options& options);
-/// Whether it is of this node's pool as well. Driver, node and name of the pool never change.
+/// Whether it also belongs to this node's pool. Driver, node and name of the pool never change.
 [[nodiscard]] bool is_in_own_pool(const nlohmann::json& slice, const slice_options& options);
 
-/// The first field of `wanted` that `found` does not have or has otherwise
-/// ("spec.devices[0].name"); empty: there is none. A server may add fields. What a slice says of
-/// itself does not count: items of a list have no apiVersion and kind, and v1beta1 has what it says
-/// of a device a level deeper.
+/// The first field of `wanted` that `found` lacks or that differs ("spec.devices[0].name"); empty:
+/// none. A server may add fields. Ignores apiVersion and kind, which list items lack, and v1beta1's
+/// deeper nesting of device properties.
 [[nodiscard]] std::string difference(const nlohmann::json& found, const nlohmann::json& wanted);
 
-/// The text at a JSON pointer; empty when there is none.
+/// The string at a JSON pointer; empty when absent.
 [[nodiscard]] std::string text_in(const nlohmann::json& object, const char* pointer);
-/// 0 when it says none.
+/// 0 when absent.
 [[nodiscard]] std::int64_t generation_of(const nlohmann::json& slice);
-/// After the last one comes the first: the slice that has it is the only one of its pool.
+/// Wraps around to the first: the slice is the only one of its pool.
 [[nodiscard]] std::int64_t generation_after(std::int64_t generation);
 
 }  // namespace gpushm::dra

@@ -19,9 +19,9 @@ namespace {
 
 constexpr const char* operation = "publish ResourceSlice";
 constexpr const char* collection = "/resourceslices";
-/// Without any news the slice is looked at this often all the same.
+/// Poll interval for the slice when no events come.
 constexpr std::chrono::minutes check_interval{5};
-constexpr std::size_t longest_memory = 64;  // of slices that are gone
+constexpr std::size_t longest_memory = 64;  // of deleted slices
 
 std::string name_of(const nlohmann::json& slice) {
   return text_in(slice, "/metadata/name");
@@ -35,9 +35,9 @@ std::string looking_at(const std::string& slice) {
   return "kubectl get resourceslice " + slice + " -o yaml --show-managed-fields";
 }
 
-/// Of the same object; versions of a resource are numbers that grow.
+/// For the same object; resource versions are increasing numbers.
 bool is_older(const nlohmann::json& slice, const nlohmann::json& other) {
-  // 0 for what is no number.
+  // 0 when it is not a number.
   const auto version_of = [](const nlohmann::json& each) {
     return std::strtoull(text_in(each, "/metadata/resourceVersion").c_str(), nullptr, 10);
   };
@@ -90,7 +90,7 @@ void slice_publisher::run(const std::stop_token& stop) {
       reconcile();
       wait.reset();
     } catch (const std::exception& failure) {
-      problem = failure.what();  // also of an answer that is none of a ResourceSlice
+      problem = failure.what();  // also for a reply that is not a ResourceSlice
       take_failure(failure);
     }
     lock.lock();
@@ -103,7 +103,7 @@ void slice_publisher::run(const std::stop_token& stop) {
     } else if (changed_.wait_for(lock, stop, wait.next(), [this] { return listed_again_; })) {
       wait.reset();
     }
-    // Other changes are looked at after the pause: a server that refuses is not asked more often.
+    // Other changes are handled after the pause, so that a failing server gets no more requests.
   }
 }
 
@@ -135,8 +135,8 @@ void slice_publisher::watch() {
     throw error(errc::unsupported_version,
                 "watch ResourceSlices",
                 options_.node,
-                "the API server serves another version of resource.k8s.io each time",
-                "see whether its instances are of the same version");
+                "the API server serves a different version of resource.k8s.io each time",
+                "check whether its instances have the same version");
   }
   std::unique_ptr<cluster::subscription> old;
   {
@@ -167,13 +167,13 @@ void slice_publisher::watch() {
   subscription_ = std::move(subscription);
 }
 
-/// Of a request or of the watch.
+/// A failure of a request or of the watch.
 void slice_publisher::take_failure(const std::exception& failure) {
   const auto* answer = dynamic_cast<const kube::api_error*>(&failure);
   if (answer == nullptr || !answer->not_found()) {
     return;
   }
-  // Also what a server says that no longer has this version of the API.
+  // Also the reply of a server that no longer serves this API version.
   api_.forget();
   {
     const std::lock_guard lock(mutex_);
@@ -217,7 +217,7 @@ void slice_publisher::know(const nlohmann::json& slice) {
     return;
   }
   generation_ = std::max(generation_, generation_of(slice));
-  // The watch may tell what became of a slice before the request that made it has been answered.
+  // The watch may report a slice before the request that created it has been answered.
   const auto found = known_.find(name_of(slice));
   if (std::find(gone_.begin(), gone_.end(), uid_of(slice)) != gone_.end() ||
       (found != known_.end() && is_older(slice, found->second))) {
@@ -259,7 +259,7 @@ void slice_publisher::reconcile() {
     try {
       remove(name, slice);
     } catch (const error&) {
-      refused = std::current_exception();  // keeps nothing from being published
+      refused = std::current_exception();  // does not prevent publishing
     }
   }
   publish(is_there ? &found->second : nullptr);
@@ -276,8 +276,8 @@ void slice_publisher::publish(const nlohmann::json* current) {
   if (is_right()) {
     return;
   }
-  // Asked again for each update: a node that was made again has another UID, and what an old one
-  // owns is removed as garbage.
+  // Fetched for each update: a recreated node has another UID, and objects owned by the old one are
+  // garbage collected.
   ask_node();
   if (current == nullptr) {
     create();
@@ -302,9 +302,9 @@ void slice_publisher::brake(write_brake& of) {
   throw error(errc::too_many_requests,
               operation,
               own,
-              "others change or delete it each time that it is written; it is written 10 times at "
-              "once and then once in 30 s",
-              std::string("see who: ")
+              "another client changes or deletes it after each write; it is written 10 times "
+              "in a burst and then once in 30 s",
+              std::string("find the client: ")
                   .append(looking_at(own))
                   .append("; another agent of this node, or a controller"));
 }
@@ -321,18 +321,19 @@ void slice_publisher::take_answer(const nlohmann::json& written,
     }
   }
   if (!is_newest) {
-    // A list may be newer than the answer, and nothing more would come of a deletion before it.
+    // A list may be newer than the reply; a deletion before it would not be reported again.
     fetch_own();
   }
   nlohmann::json kept = written;
   kept["metadata"].erase("resourceVersion");
   if (const std::string field = difference(made, kept); !field.empty()) {
-    throw error(
-        errc::protocol_error,
-        operation,
-        slice_name(options_),
-        std::string("the API server keeps ").append(field).append(" otherwise than it was written"),
-        "see whether a mutating webhook changes ResourceSlices");
+    throw error(errc::protocol_error,
+                operation,
+                slice_name(options_),
+                std::string("the API server keeps ")
+                    .append(field)
+                    .append(" with a different value than was written"),
+                "check whether a mutating webhook changes ResourceSlices");
   }
 }
 
@@ -368,7 +369,7 @@ void slice_publisher::replace(const nlohmann::json& found) {
   base::log(log_level::info,
             std::string("ResourceSlice ")
                 .append(slice_name(options_))
-                .append(" is written again: it differs in ")
+                .append(" is rewritten: it differs in ")
                 .append(difference(found, wanted(generation_of(found)))));
   better["metadata"]["resourceVersion"] = text_in(found, "/metadata/resourceVersion");
   better["metadata"]["uid"] = uid_of(found);
@@ -399,9 +400,9 @@ void slice_publisher::remove(const std::string& name, const nlohmann::json& slic
     throw error(errc::too_many_requests,
                 "remove superfluous ResourceSlice",
                 name,
-                "others make ResourceSlices of this node and driver all the time; one a second is "
-                "removed",
-                std::string("see who: ").append(looking_at(name)));
+                "another client keeps creating ResourceSlices of this node and driver; one per "
+                "second is removed",
+                std::string("find the client: ").append(looking_at(name)));
   }
   try {
     through_.remove(api_.path(std::string(collection).append("/").append(name)), uid_of(slice));
@@ -414,7 +415,7 @@ void slice_publisher::remove(const std::string& name, const nlohmann::json& slic
   known_.erase(name);
 }
 
-/// What is known is old: somebody else wrote, and the watch has not said so yet.
+/// The cached slice is stale: another client wrote, and the watch has not reported it yet.
 void slice_publisher::fetch_own() {
   const std::string own = slice_name(options_);
   std::optional<nlohmann::json> found;
@@ -442,16 +443,17 @@ void slice_publisher::fetch_own() {
             .append(" and driver ")
             .append(base::in_quotes(text_in(*found, "/spec/driver")))
             .append(" has this name"),
-        std::string("see who made it, and remove it: ")
+        std::string("find its creator, and remove it: ")
             .append(looking_at(own))
             .append("; kubectl delete resourceslice ")
             .append(own)
-            .append("; the ValidatingAdmissionPolicy resourceslices.gpushm.dev keeps agents from "
-                    "taking names of other nodes"));
+            .append(
+                "; the ValidatingAdmissionPolicy resourceslices.gpushm.dev prevents agents from "
+                "using names of other nodes"));
   }
   const std::lock_guard lock(mutex_);
   if (lists_ != lists) {
-    // Which of both is newer is not known: asked again.
+    // Which of the two is newer is unknown: fetch again.
     dirty_ = true;
     doubtful_ = true;
     return;

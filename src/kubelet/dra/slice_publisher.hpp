@@ -21,17 +21,17 @@
 
 namespace gpushm::dra {
 
-/// Keeps this driver's ResourceSlice as it should be: makes it, makes it again when a kubelet has
-/// deleted it, writes it again when others changed it, removes slices of this driver and node that
-/// are not its. Slices of other drivers and nodes are never touched, whatever their names.
+/// Keeps this driver's ResourceSlice up to date: creates it, recreates it after a kubelet deleted
+/// it, rewrites it after other clients changed it, and removes superfluous slices of this driver
+/// and node. Never touches slices of other drivers and nodes, whatever their names.
 ///
-/// Whatever others do, the slice is written at most 10 times at once and then once in 30 s, and
-/// superfluous slices are removed at most 100 at once and then one a second: each write makes the
-/// scheduler look at the pool again.
+/// The slice is written at most 10 times in a burst and then once in 30 s, and at most 100
+/// superfluous slices are removed in a burst and then one per second: each write makes the
+/// scheduler reevaluate the pool.
 ///
-/// A version of the API that the server does not serve any more is left for the one that it does.
+/// Changes to a served version of the API when the server no longer serves the current one.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class slice_publisher {
  public:
   struct state {
@@ -46,7 +46,7 @@ class slice_publisher {
                   base::operation_observer* observer);
   slice_publisher(const slice_publisher&) = delete;
   slice_publisher& operator=(const slice_publisher&) = delete;
-  /// Leaves the slice as it is.
+  /// Does not remove the slice.
   ~slice_publisher();
 
   [[nodiscard]] state now() const;
@@ -58,18 +58,18 @@ class slice_publisher {
   void take_failure(const std::exception& failure);
   void reconcile();
   void publish(const nlohmann::json* current);
-  /// In the version of the API that is spoken now.
+  /// Uses the current version of the API.
   void watch();
   void create();
   void replace(const nlohmann::json& found);
   void remove(const std::string& name, const nlohmann::json& slice);
   void know(const nlohmann::json& slice);
   void forget(const nlohmann::json& slice);
-  /// What the server has now. Throws `error` (already_exists) for a slice of another node, driver.
+  /// Fetches the server's slice. Throws `error` (already_exists) for one of another node or driver.
   void fetch_own();
   void ask_node();
   void brake(write_brake& of);
-  /// `made` is what the server made of `written`, which was sent after `lists` lists.
+  /// `made` is the server's result for `written`, which was sent after `lists` lists.
   void take_answer(const nlohmann::json& written, const nlohmann::json& made, std::uint64_t lists);
   void say(const std::string& problem);
   [[nodiscard]] nlohmann::json wanted(std::int64_t generation);
@@ -83,21 +83,21 @@ class slice_publisher {
   std::condition_variable_any changed_;
   std::map<std::string, nlohmann::json> known_;  ///< by name
   std::deque<std::string> gone_;                 ///< UIDs
-  std::uint64_t lists_ = 0;                      ///< that were taken
-  bool listed_again_ = false;                    ///< the server is there: what failed may work now
+  std::uint64_t lists_ = 0;                      ///< number of lists received
+  bool listed_again_ = false;  ///< the server is reachable: failed requests may succeed now
   bool dirty_ = false;
-  bool doubtful_ = false;        ///< what is known may be old: the server is asked
-  std::int64_t generation_ = 0;  ///< the highest that was seen
+  bool doubtful_ = false;        ///< `known_` may be stale: fetch from the server
+  std::int64_t generation_ = 0;  ///< the highest seen
   state state_;
   std::unique_ptr<cluster::subscription> subscription_;
 
-  // Of the thread.
+  // Used by the thread only.
   std::string watched_version_;
-  std::string node_uid_;  ///< empty: not asked for yet, or not to be believed any more
+  std::string node_uid_;  ///< empty: not fetched yet, or stale
   write_brake writes_{10, std::chrono::seconds(30)};
   write_brake removals_{100, std::chrono::seconds(1)};
   write_brake version_changes_{5, std::chrono::seconds(10)};
-  std::jthread thread_;  // last: it uses all the others
+  std::jthread thread_;  // last: it uses all other members
 };
 
 }  // namespace gpushm::dra

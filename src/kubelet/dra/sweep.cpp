@@ -11,8 +11,8 @@ claim_use claims::ask_use(const claim_reference& claim) {
   try {
     return use_of(fetch(claim), claim, options_.owner);
   } catch (const kube::api_error& failure) {
-    // A proxy's page of the same number says nothing about the claim, and neither does a server
-    // that does not serve the version of the API that was asked for.
+    // A 404 from a proxy, or from a server that does not serve this API version, is not evidence
+    // about the claim.
     if (failure.object_is_missing(claim.name)) {
       return claim_use::gone;
     }
@@ -51,7 +51,7 @@ claims::sweep_result claims::sweep() {
       }
     } catch (const error& failure) {
       result.failure = failure.in("sweep claim", to_string(claim->claim)).what();
-      // The others would have to wait as long for the same answer.
+      // The other claims would wait as long for the same failure.
       if (failure.code() == errc::peer_unreachable || failure.code() == errc::timed_out) {
         return result;
       }
@@ -80,9 +80,9 @@ void claims::remove_left_behind(std::vector<std::string>& freed) {
   uids.erase(std::unique(uids.begin(), uids.end()), uids.end());
   for (const std::string& uid : uids) {
     if (!may_be_uid(uid)) {
-      continue;  // not made here
+      continue;  // not created by this driver
     }
-    // One that is being prepared now is in the checkpoint once its turn is over.
+    // A claim that is being prepared is in the checkpoint when its turn ends.
     const turn mine(*this, uid);
     if (!find(uid)) {
       unmake(uid, domain_of(uid));

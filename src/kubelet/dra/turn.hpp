@@ -8,7 +8,8 @@
 
 namespace gpushm::dra {
 
-/// Waits until nobody else has the claim. Distinct objects: safe.
+/// Blocks until no other call uses the claim; exclusive access during its lifetime. Distinct
+/// objects: safe.
 class claims::turn {
  public:
   turn(claims& of, std::string uid) : of_(of), uid_(std::move(uid)) {

@@ -10,15 +10,15 @@
 
 namespace gpushm::dra {
 
-/// Runs what may block, so that gRPC's threads do not.
+/// Runs blocking work outside of gRPC's threads.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class work_queue {
  public:
   explicit work_queue(unsigned workers);
   work_queue(const work_queue&) = delete;
   work_queue& operator=(const work_queue&) = delete;
-  /// Runs what is still waiting first.
+  /// Runs queued work first.
   ~work_queue();
 
   /// `work` must not throw.

@@ -5,10 +5,9 @@
 
 namespace gpushm::dra {
 
-/// How often something may be done: `burst` times at once, and once each `interval` in the long
-/// run.
+/// Rate limiter: a burst of `burst` actions, and one per `interval` in the long run.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class write_brake {
  public:
   using clock = std::chrono::steady_clock;
@@ -17,7 +16,7 @@ class write_brake {
   write_brake(unsigned burst, clock::duration interval) noexcept
       : interval_(interval), slack_(interval * (burst - 1)) {}
 
-  /// Whether it may be done at `now`; then it counts as done.
+  /// Returns whether the action may be done at `now`; if so, counts it as done.
   [[nodiscard]] bool take(clock::time_point now = clock::now()) noexcept {
     const clock::time_point due = due_ > now ? due_ : now;
     if (due - now > slack_) {
@@ -30,7 +29,7 @@ class write_brake {
  private:
   clock::duration interval_;
   clock::duration slack_;
-  clock::time_point due_{};  ///< of the next one, if nothing had ever been done at once
+  clock::time_point due_{};  ///< of the next action, if there were no bursts
 };
 
 }  // namespace gpushm::dra

@@ -144,8 +144,8 @@ TEST_F(dra_claims, a_document_that_somebody_removed_is_made_again) {
 
 TEST_F(dra_claims, a_claim_that_is_gone_says_so_and_leaves_nothing) {
   EXPECT_EQ(failure_of([&] { it().prepare(claim_number(5)); }),
-            "prepare claim \"default/claim-5\": the API server has no such claim any more (pods "
-            "that name it cannot start until it is made again)");
+            "prepare claim \"default/claim-5\": the claim no longer exists on the API server (pods "
+            "that use it cannot start until it is recreated)");
   expect_nothing_left();
 }
 
@@ -297,8 +297,8 @@ TEST_F(dra_claims, a_restart_removes_what_no_checkpoint_names_and_nothing_else) 
   write_text(state_ + "/dra-checkpoint.json.tmp.Ab12Cd", "{");
   write_text(state_ + "/another-file.tmp.Ab12Cd", "{");
   EXPECT_THAT(start(),
-              ElementsAre("freed " + left + ", which no checkpoint names",
-                          "freed claim-" + uid_of(8) + ", which no checkpoint names"));
+              ElementsAre("freed " + left + ", which is not in the checkpoint",
+                          "freed claim-" + uid_of(8) + ", which is not in the checkpoint"));
   EXPECT_THAT(names_in(run_), ElementsAre("default"));
   EXPECT_THAT(names_in(cdi_), ElementsAre("gpushm.dev-share.json", "nvidia.yaml"));
   EXPECT_THAT(names_in(state_), Not(Contains("dra-checkpoint.json.tmp.Ab12Cd")));
@@ -314,7 +314,7 @@ TEST_F(dra_claims, after_a_reboot_claims_that_are_gone_are_dropped) {
   std::filesystem::remove_all(run_);
   std::filesystem::remove_all(cdi_);
   EXPECT_THAT(start("boot-2"),
-              ElementsAre("dropped claim default/claim-2, which ended with the last boot"));
+              ElementsAre("dropped claim default/claim-2, which ended with the previous boot"));
   EXPECT_THAT(names_in(run_), ElementsAre("claim-" + stays.uid));
   EXPECT_EQ(it().size(), 1U);
   EXPECT_EQ(json::parse(read_text(state_ + "/dra-checkpoint.json")).at("data").at("bootID"),
@@ -454,9 +454,9 @@ TEST_F(dra_claims, a_damaged_checkpoint_is_kept_and_the_second_one_taken) {
   EXPECT_THAT(
       start(),
       ElementsAre("read checkpoint \"" + path +
-                  "\": it is not whole (claims that are prepared keep running; to begin without "
-                  "them remove the file and the one beside it that ends in .bak); took " +
-                  path + ".bak instead, and kept the damaged one as " + path + ".damaged"));
+                  "\": it is incomplete (prepared claims keep running; to start without "
+                  "them, remove the file and its copy that ends in .bak); used " +
+                  path + ".bak instead, and renamed the damaged file to " + path + ".damaged"));
   EXPECT_EQ(read_text(path + ".damaged").size(), 40U);
   EXPECT_EQ(it().prepare(claim), first);
   it().unprepare(claim);
@@ -469,7 +469,7 @@ TEST_F(dra_claims, when_both_are_damaged_nothing_is_touched) {
   const std::string path = state_ + "/dra-checkpoint.json";
   write_text(path, "{");
   write_text(path + ".bak", "");
-  EXPECT_THAT(failure_of([&] { start(); }), HasSubstr("it is not whole"));
+  EXPECT_THAT(failure_of([&] { start(); }), HasSubstr("it is incomplete"));
   EXPECT_EQ(read_text(path), "{");
   EXPECT_EQ(names_in(run_).size(), 1U);
   EXPECT_EQ(names_in(cdi_).size(), 1U);
@@ -480,11 +480,10 @@ TEST_F(dra_claims, a_newer_checkpoint_is_refused_and_nothing_touched) {
   const std::string path = state_ + "/dra-checkpoint.json";
   const std::string newer = R"({"version":7,"data":[]})";
   write_text(path, newer);
-  EXPECT_EQ(
-      failure_of([&] { start(); }),
-      "read checkpoint \"" + path +
-          "\": it is of version 7, and this gpushm reads version 1 (install the newer gpushm "
-          "again, or drain the node and remove the file and the one beside it that ends in .bak)");
+  EXPECT_EQ(failure_of([&] { start(); }),
+            "read checkpoint \"" + path +
+                "\": it has version 7, but this gpushm reads version 1 (install the newer gpushm "
+                "again, or drain the node and remove the file and its copy that ends in .bak)");
   EXPECT_EQ(read_text(path), newer);
   EXPECT_EQ(names_in(run_).size(), 1U);
   // The error goes with its cause, without a new process.
@@ -499,12 +498,12 @@ TEST_F(dra_claims, without_the_files_that_a_newer_checkpoint_says_to_remove_it_b
   for (const std::string& each : {path, path + ".bak"}) {
     write_text(each, R"({"version":7,"data":[]})");
   }
-  EXPECT_THAT(failure_of([&] { start(); }), HasSubstr("it is of version 7"));
+  EXPECT_THAT(failure_of([&] { start(); }), HasSubstr("it has version 7"));
   std::filesystem::remove(path);
-  EXPECT_THAT(failure_of([&] { it().restore(); }), HasSubstr(".bak\": it is of version 7"));
+  EXPECT_THAT(failure_of([&] { it().restore(); }), HasSubstr(".bak\": it has version 7"));
   std::filesystem::remove(path + ".bak");
   EXPECT_THAT(it().restore(),
-              ElementsAre("freed claim-" + uid_of(1) + ", which no checkpoint names"));
+              ElementsAre("freed claim-" + uid_of(1) + ", which is not in the checkpoint"));
   EXPECT_EQ(it().size(), 0U);
 }
 

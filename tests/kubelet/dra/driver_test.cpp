@@ -190,8 +190,8 @@ TEST_F(dra_driver, several_claims_in_a_call_have_errors_of_their_own) {
   dra_answers answers = kubelet_->prepare(test_driver, {good, gone, strange, other});
   EXPECT_EQ(answers.at(good.uid).error, "");
   EXPECT_EQ(answers.at(gone.uid).error,
-            "prepare claim \"default/claim-2\": the API server has no such claim any more (pods "
-            "that name it cannot start until it is made again)");
+            "prepare claim \"default/claim-2\": the claim no longer exists on the API server (pods "
+            "that use it cannot start until it is recreated)");
   EXPECT_EQ(answers.at(strange.uid).error,
             "check claim \"default/claim-3\": the UID \"../x\" cannot be one");
   EXPECT_EQ(answers.at(other.uid).error, "");
@@ -380,7 +380,7 @@ TEST_F(dra_driver, a_refused_registration_is_a_problem_that_says_why) {
   start();
   ASSERT_TRUE(eventually([&] { return !driver_->status().problem.empty(); }, soon));
   EXPECT_EQ(driver_->status().problem,
-            "the kubelet refuses the registration: driver names must be longer");
+            "the kubelet rejects the registration: driver names must be longer");
   EXPECT_FALSE(driver_->status().registered);
   EXPECT_EQ(slice(), std::nullopt);
 }
@@ -393,7 +393,7 @@ TEST_F(dra_driver, a_newer_checkpoint_keeps_it_from_serving_until_it_is_gone) {
   start();
   ASSERT_TRUE(eventually([&] { return !driver_->status().problem.empty(); }, soon));
   EXPECT_THAT(driver_->status().problem,
-              HasSubstr("it is of version 2, and this gpushm reads version 1"));
+              HasSubstr("it has version 2, but this gpushm reads version 1"));
   EXPECT_FALSE(driver_->status().serving);
   EXPECT_EQ(kubelet_->plugin_of(test_driver), nullptr);
   std::filesystem::remove(path);

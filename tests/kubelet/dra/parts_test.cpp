@@ -82,9 +82,9 @@ TEST(dra_allocation, another_claim_of_the_name_is_told_by_its_uid) {
   const error failure = failure_of([&] { (void)read_allocation(object, claim, owner); });
   EXPECT_EQ(failure.code(), errc::gone_or_replaced);
   EXPECT_STREQ(failure.what(),
-               ("prepare claim \"default/claim-1\": the kubelet asks for the claim with UID " +
+               ("prepare claim \"default/claim-1\": the kubelet requested the claim with UID " +
                 uid_of(1) + ", but the claim of that name has " + uid_of(9) +
-                " (it was deleted and made again; the kubelet will ask for the new one)")
+                " (it was deleted and recreated; the kubelet will request the new one)")
                    .c_str());
 }
 
@@ -95,7 +95,7 @@ TEST(dra_allocation, without_results_says_so) {
   EXPECT_STREQ(
       failure_of([&] { (void)read_allocation(object, claim, owner); }).what(),
       "prepare claim \"default/claim-1\": nothing in it is allocated from driver gpushm.dev and "
-      "pool node-a (see its status: kubectl get resourceclaim -o yaml)");
+      "pool node-a (check its status: kubectl get resourceclaim -o yaml)");
   EXPECT_EQ(failure_of([&] { (void)read_allocation(json::array(), claim, owner); }).code(),
             errc::protocol_error);
 }
@@ -232,12 +232,12 @@ TEST(dra_checkpoint, a_newer_one_is_told_from_a_damaged_one) {
   newer["version"] = 2;
   newer["data"] = "something else";
   EXPECT_STREQ(failure_of([&] { (void)gpushm::dra::from_text(newer.dump(), "/s/c"); }).what(),
-               "read checkpoint \"/s/c\": it is of version 2, and this gpushm reads version 1 "
-               "(install the newer gpushm again, or drain the node and remove the file and the one "
-               "beside it that ends in .bak)");
+               "read checkpoint \"/s/c\": it has version 2, but this gpushm reads version 1 "
+               "(install the newer gpushm again, or drain the node and remove the file and its "
+               "copy that ends in .bak)");
   EXPECT_STREQ(failure_of([&] { (void)gpushm::dra::from_text("{", "/s/c"); }).what(),
-               "read checkpoint \"/s/c\": it is not whole (claims that are prepared keep running; "
-               "to begin without them remove the file and the one beside it that ends in .bak)");
+               "read checkpoint \"/s/c\": it is incomplete (prepared claims keep running; "
+               "to start without them, remove the file and its copy that ends in .bak)");
 }
 
 gpushm::dra::slice_options slice_of(unsigned devices) {

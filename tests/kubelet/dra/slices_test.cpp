@@ -146,10 +146,10 @@ TEST_F(dra_slices, a_name_that_is_taken_is_a_problem_with_a_remedy) {
   ASSERT_TRUE(eventually([&] { return !publisher_->now().problem.empty(); }, soon));
   EXPECT_EQ(publisher_->now().problem,
             "publish ResourceSlice \"node-a-gpushm.dev\": a ResourceSlice of node \"node-b\", pool "
-            "\"node-b\" and driver \"gpushm.dev\" has this name (see who made it, and remove it: "
+            "\"node-b\" and driver \"gpushm.dev\" has this name (find its creator, and remove it: "
             "kubectl get resourceslice node-a-gpushm.dev -o yaml --show-managed-fields; kubectl "
             "delete resourceslice node-a-gpushm.dev; the ValidatingAdmissionPolicy "
-            "resourceslices.gpushm.dev keeps agents from taking names of other nodes)");
+            "resourceslices.gpushm.dev prevents agents from using names of other nodes)");
   EXPECT_FALSE(publisher_->now().published);
   EXPECT_EQ(slice(), before);
   cluster_.erase(path);
@@ -193,7 +193,8 @@ TEST_F(dra_slices, what_a_server_keeps_otherwise_is_not_written_again_and_again)
   ASSERT_TRUE(eventually([&] { return !publisher_->now().problem.empty(); }, soon));
   EXPECT_EQ(publisher_->now().problem,
             "publish ResourceSlice \"node-a-gpushm.dev\": the API server keeps "
-            "spec.devices[1].attributes otherwise than it was written (see whether a mutating "
+            "spec.devices[1].attributes with a different value than was written (check whether a "
+            "mutating "
             "webhook changes ResourceSlices)");
   std::this_thread::sleep_for(1'500ms);
   // 100, 200, 400 and 800 ms, each up to a quarter shorter.
@@ -216,8 +217,9 @@ TEST_F(dra_slices, a_fight_about_it_is_fought_ten_times_at_once_and_then_slowly)
   EXPECT_LE(cluster_.writes, 10U);
   EXPECT_EQ(
       publisher_->now().problem,
-      "publish ResourceSlice \"node-a-gpushm.dev\": others change or delete it each time that "
-      "it is written; it is written 10 times at once and then once in 30 s (see who: kubectl "
+      "publish ResourceSlice \"node-a-gpushm.dev\": another client changes or deletes it after "
+      "each write; it is written 10 times in a burst and then once in 30 s (find the client: "
+      "kubectl "
       "get resourceslice node-a-gpushm.dev -o yaml --show-managed-fields; another agent of "
       "this node, or a controller)");
   EXPECT_FALSE(publisher_->now().published);
