@@ -21,11 +21,12 @@ server_access in_cluster_access(const std::string& directory) {
   const std::string host = variable("KUBERNETES_SERVICE_HOST");
   const std::string port = variable("KUBERNETES_SERVICE_PORT");
   if (host.empty() || port.empty()) {
-    throw error(errc::peer_unreachable,
-                "find the API server",
-                {},
-                "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this is no pod",
-                "give a kubeconfig");
+    throw error(
+        errc::peer_unreachable,
+        "find the API server",
+        {},
+        "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: not running in a pod",
+        "give a kubeconfig");
   }
   const bool brackets = host.find(':') != std::string::npos && host.front() != '[';
   server_access access;
@@ -40,7 +41,7 @@ server_access in_cluster_access(const std::string& directory) {
                   "find the API server",
                   {},
                   std::string("there is no ").append(file),
-                  "let the pod have its service account's token (automountServiceAccountToken)");
+                  "mount the service account's token (automountServiceAccountToken)");
     }
   }
   return access;

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// Objects of the API nest some 15 levels; what nests deeper costs more memory than its text shows.
+// API objects have about 15 levels; deeply nested text uses disproportionate memory.
 constexpr int deepest = 100;
 constexpr std::size_t longest_message = 1'000;
 
@@ -25,7 +25,7 @@ std::string member(const json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-/// For a line of a log.
+/// For use in a log line.
 std::string one_line(std::string_view text) {
   std::string line(base::trim(text.substr(0, longest_message)));
   std::replace_if(
@@ -50,12 +50,12 @@ std::string next_step_of(const asked& what, int status, const std::string& reaso
     case 410:
       return "list again";
     case 422:
-      return "correct the fields that it names";
+      return "correct the named fields";
     case 429:
     case 503:
       return "try again later";
     default:
-      return status >= 500 ? "see the API server's log" : std::string();
+      return status >= 500 ? "check the API server's log" : std::string();
   }
 }
 
@@ -101,7 +101,7 @@ std::string cause_of(int status,
                     what.path,
                     std::string("the server answered ")
                         .append(std::to_string(response.status))
-                        .append(" and wants to be asked at ")
+                        .append(" with a redirect to ")
                         .append(base::in_quotes(response.location))
                         .append("; redirects are not followed"),
                     "check that the URL is the API server's");

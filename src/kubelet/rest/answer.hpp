@@ -11,20 +11,20 @@
 
 namespace gpushm::kube {
 
-/// Who asked for what: for messages.
+/// The operation and path of a request, for messages.
 struct asked {
   std::string_view operation;  ///< "list"; also Kubernetes' verb
   std::string_view path;
 };
 
-/// Nothing when it is no JSON, or nests deeper than any object does.
+/// Empty when `text` is not JSON or is nested deeper than any API object.
 [[nodiscard]] std::optional<nlohmann::json> json_of(std::string_view text);
 
-/// The object that was answered. Throws `api_error` for another status than success, `error`
-/// (protocol_error) for what is no JSON object.
+/// Returns the object in the response. Throws `api_error` for a status other than success, `error`
+/// (protocol_error) when it is not a JSON object.
 [[nodiscard]] nlohmann::json object_of(const asked& what, const http_response& response);
 
-/// Of a Status object; `status` counts when it has no code itself.
+/// Throws the error of a Status object; `status` applies when the object has no code.
 [[noreturn]] void throw_status(const asked& what,
                                int status,
                                const nlohmann::json& object,

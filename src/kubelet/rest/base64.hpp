@@ -7,8 +7,8 @@
 
 namespace gpushm::kube {
 
-/// Of RFC 4648's standard alphabet, with its padding; blanks and line ends are passed over. Nothing
-/// when it is not that.
+/// Decodes RFC 4648's standard alphabet with padding; ignores blanks and line ends. Empty when the
+/// text is invalid.
 [[nodiscard]] std::optional<std::string> base64_decoded(std::string_view text);
 
 }  // namespace gpushm::kube

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* operation = "read token";
 
-/// It becomes part of a header.
+/// The token becomes part of a header.
 bool fits_a_header(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < '\x7f'; });
 }
@@ -49,7 +49,7 @@ bool bearer_token::is_other_than(const std::string& used) {
 }
 
 void bearer_token::read() {
-  // First the looks: what changes while it is read is read again.
+  // The file's state first: a file that changes while it is read is read again.
   const look before = look_at_file();
   const auto text = base::read_small_file(file_);
   const int number = errno;
@@ -65,11 +65,12 @@ void bearer_token::read() {
   if (!text) {
     base::throw_errno(number, operation, file_, "open");
   }
-  throw error(errc::invalid_argument,
-              operation,
-              file_,
-              token.empty() ? "it is empty" : "it has other characters than a token may have",
-              "mount a service account token there");
+  throw error(
+      errc::invalid_argument,
+      operation,
+      file_,
+      token.empty() ? "it is empty" : "it contains characters that are not allowed in a token",
+      "mount a service account token there");
 }
 
 }  // namespace gpushm::kube

@@ -11,20 +11,19 @@
 
 namespace gpushm::kube {
 
-/// The token of a client, read again when its file has changed: the kubelet replaces those of pods
-/// some time before they expire.
+/// The token of a client, reread when its file has changed: the kubelet replaces the tokens of pods
+/// before they expire.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class bearer_token {
  public:
   explicit bearer_token(const server_access& access)
       : file_(access.token_file), value_(access.token_file.empty() ? access.token : "") {}
 
-  /// Empty: there is none. Reads when the file has changed. A file that cannot be read now leaves
-  /// the last token in use. Throws `error` (permission_denied, invalid_argument, system_error) when
-  /// there was none yet.
+  /// Empty: no token. Rereads a changed file. If the file cannot be read, the last token stays in
+  /// use; without one, throws `error` (permission_denied, invalid_argument, system_error).
   [[nodiscard]] std::string current();
-  /// Reads whatever the file looks like; whether the token is another than `used`.
+  /// Rereads the file unconditionally; returns whether the token differs from `used`.
   [[nodiscard]] bool is_other_than(const std::string& used);
 
  private:

@@ -18,7 +18,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t page_size = 500;
-// Of a list's pages together, in answers of the largest size.
+// Limit for all pages of a list together, in multiples of the largest response.
 constexpr std::size_t most_pages_bytes = 8;
 
 std::string text_at(const json& object, const char* pointer) {
@@ -28,7 +28,7 @@ std::string text_at(const json& object, const char* pointer) {
              : std::string();
 }
 
-/// What is to be sent; an object that is no UTF-8 cannot be.
+/// The request body; throws when the object contains invalid UTF-8.
 std::string body_of(std::string_view operation, const std::string& path, const json& object) {
   try {
     return object.dump();
@@ -36,7 +36,7 @@ std::string body_of(std::string_view operation, const std::string& path, const j
     throw error(errc::invalid_argument,
                 operation,
                 path,
-                "the object has a text that is not UTF-8",
+                "the object contains a string that is not UTF-8",
                 "correct the text");
   }
 }
@@ -46,7 +46,7 @@ class observed_operation {
   observed_operation(base::operation_observer* observer, std::string_view name)
       : observer_(observer), name_(name) {}
 
-  /// Tells how `act` went.
+  /// Runs `act` and reports the outcome.
   template <typename Act>
   auto run(Act&& act) const {
     try {
@@ -123,7 +123,7 @@ class client::impl {
     try {
       return pages(path, selector, page_size, stop);
     } catch (const api_error& failure) {
-      // The pages took longer than the server keeps old versions.
+      // Reading the pages took longer than the server keeps old versions.
       if (!failure.gone()) {
         throw;
       }
@@ -137,7 +137,7 @@ class client::impl {
                      const std::stop_token& stop) {
     auto over = pool_.take();
     http_response response = exchange(*over, server_, options_, request, streamed, stop);
-    // One that failed is not used again.
+    // A failed connection is not reused.
     pool_.give_back(std::move(over));
     return response;
   }
@@ -193,16 +193,16 @@ class client::impl {
       throw error(errc::message_too_large,
                   "list",
                   path,
-                  std::string("the pages together have more than ")
+                  std::string("the pages together exceed ")
                       .append(base::size_text(options_.max_response_bytes * most_pages_bytes)),
-                  "ask for less at once");
+                  "request less at once");
     }
     if (!next.empty() && page["items"].empty()) {
       throw error(errc::protocol_error,
                   "list",
                   path,
-                  "a page without items says that there are more",
-                  "see the API server's log");
+                  "a page without items announces more items",
+                  "check the API server's log");
     }
   }
 

@@ -16,7 +16,7 @@
 
 namespace gpushm::kube {
 
-/// What an API server answered instead of what was asked for.
+/// An error response of an API server.
 class api_error : public error {
  public:
   /// `status` is HTTP's; `reason` the Status object's ("Conflict", "Expired"), else empty. The
@@ -34,18 +34,18 @@ class api_error : public error {
 
   [[nodiscard]] int status() const noexcept { return status_; }
   [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
-  /// There is no such object, or no such collection: see `object_is_missing`.
+  /// The object or the collection does not exist: see `object_is_missing`.
   [[nodiscard]] bool not_found() const noexcept { return status_ == 404; }
-  /// The server knows the collection, and there is no object called `name` in it. Of a version of
-  /// an API that it does not serve a server answers 404, too, and newer ones (Kubernetes'
-  /// notfoundhandler) with the reason NotFound; but only the former names the object.
+  /// The server serves the collection, but the object `name` does not exist in it. For an API
+  /// version that it does not serve, a server also responds with 404, and newer servers
+  /// (Kubernetes' notfoundhandler) with the reason NotFound; only the former case names the object.
   [[nodiscard]] bool object_is_missing(std::string_view name) const noexcept {
     return status_ == 404 && reason_ == "NotFound" && !name.empty() && object_name_ == name;
   }
   [[nodiscard]] bool conflict() const noexcept { return status_ == 409; }
-  /// A watch or a list from a version that the server no longer has.
+  /// A watch or list started from a version that the server no longer has.
   [[nodiscard]] bool gone() const noexcept { return status_ == 410; }
-  /// How long the server wants to be left alone; zero: it did not say.
+  /// The delay that the server requests before a retry; zero: not set.
   [[nodiscard]] std::chrono::seconds retry_after() const noexcept { return retry_after_; }
 
  private:
@@ -55,43 +55,42 @@ class api_error : public error {
   std::string object_name_;
 };
 
-/// Where the API server is and who asks. Files are read again when they change, so that tokens and
-/// authorities can be rotated.
+/// The API server's address and the client's credentials. Changed files are reread, so that tokens
+/// and authorities can be rotated.
 struct server_access {
   std::string url;                    ///< "https://10.0.0.1:443", "https://[fd00::1]:6443"
   std::string authority_file = {};    ///< PEM; empty: `authority_pem`, or the system's
-  std::string authority_pem = {};     ///< what a kubeconfig has in itself
+  std::string authority_pem = {};     ///< as embedded in a kubeconfig
   std::string token_file = {};        ///< a bearer token; empty: none
-  std::string token = {};             ///< one that does not change, used when there is no file
+  std::string token = {};             ///< a fixed token, used without `token_file`
   std::string certificate_file = {};  ///< of this client, PEM; empty: `certificate_pem`, or none
   std::string certificate_pem = {};
   std::string key_file = {};  ///< empty: `key_pem`
   std::string key_pem = {};
-  std::string server_name = {};  ///< that the certificate must have, when not the URL's
-  std::string proxy_url = {};    ///< empty: none, whatever the environment says
+  std::string server_name = {};  ///< expected in the certificate, if not the URL's
+  std::string proxy_url = {};    ///< empty: none; the environment is ignored
   bool verify = true;
 };
 
-/// Of a pod: $KUBERNETES_SERVICE_HOST, _PORT and the files `token` and `ca.crt` of `directory`.
-/// Throws `error` (peer_unreachable) outside of one.
+/// The access of a pod: $KUBERNETES_SERVICE_HOST, _PORT and the files `token` and `ca.crt` of
+/// `directory`. Throws `error` (peer_unreachable) outside of a pod.
 [[nodiscard]] server_access in_cluster_access(
     const std::string& directory = "/var/run/secrets/kubernetes.io/serviceaccount");
-/// Of a kubeconfig (YAML or JSON); an empty `context`: its current one. Credential plugins are not
-/// run. `path` may be several with ':' between them, as in $KUBECONFIG: then, as for kubectl, files
-/// that are not there are passed over, the first file that names something counts, and relative
-/// paths begin where their file is. Throws `error` (invalid_argument), naming what is missing or
-/// wrong.
+/// The access of a kubeconfig (YAML or JSON); an empty `context` selects the current one.
+/// Credential plugins are not supported. `path` may be several paths separated by ':', as in
+/// $KUBECONFIG: then, as in kubectl, missing files are ignored, the first file that defines an
+/// entry takes precedence, and paths are relative to their file. Throws `error` (invalid_argument)
+/// with the missing or wrong entry.
 [[nodiscard]] server_access kubeconfig_access(const std::string& path,
                                               const std::string& context = {});
 
 struct client_options {
   std::chrono::milliseconds connect_timeout{5'000};
-  std::chrono::milliseconds request_timeout{10'000};  ///< not of a watch
-  /// How long the server is asked to keep a watch open; when nothing has come for a minute more
-  /// than that, the watch counts as dead.
+  std::chrono::milliseconds request_timeout{10'000};  ///< not for a watch
+  /// The requested duration of a watch; a watch without data for a minute longer counts as dead.
   std::chrono::seconds watch_time{300};
   std::chrono::milliseconds watch_silence{360'000};
-  /// Of an answer, of a watch's line; of a list's pages together eight times that.
+  /// Limit for a response and for a line of a watch; eight times this for all pages of a list.
   std::size_t max_response_bytes = 16UL << 20U;
   std::string user_agent = "gpushmd";
   base::operation_observer* observer = nullptr;  ///< not owned
@@ -102,16 +101,16 @@ struct watch_event {
   nlohmann::json object;
 };
 
-/// Requests to a Kubernetes API server over HTTP/1.1 and TLS (libcurl). Nothing is retried here but
-/// a request that was refused with 401 while the token's file has changed, once, and one that went
-/// into a kept connection which the server had closed meanwhile. Redirects are not followed.
+/// Requests to a Kubernetes API server over HTTP/1.1 and TLS (libcurl). Only two kinds of requests
+/// are retried: one rejected with 401 after the token's file has changed, once, and one sent on a
+/// kept connection that the server had closed. Redirects are not followed.
 ///
 /// Every function blocks, at most for the request timeout (a list: for each page), and throws
-/// `api_error`, or `error` (peer_unreachable, timed_out, protocol_error, message_too_large; of the
-/// token's file permission_denied and invalid_argument). Paths begin with '/', are put together by
-/// the caller and name one resource or a collection ("/apis/resource.k8s.io/v1/…").
+/// `api_error`, or `error` (peer_unreachable, timed_out, protocol_error, message_too_large; for the
+/// token's file permission_denied and invalid_argument). Paths begin with '/', are built by the
+/// caller and name one resource or a collection ("/apis/resource.k8s.io/v1/…").
 ///
-/// Distinct objects: safe. Shared objects: safe.
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class client {
  public:
   explicit client(server_access access, client_options options = {});
@@ -125,24 +124,24 @@ class client {
   [[nodiscard]] nlohmann::json list(const std::string& path,
                                     const std::string& field_selector = {},
                                     const std::stop_token& stop = {}) const;
-  /// POST. What the server made of it.
-  // NOLINTNEXTLINE(modernize-use-nodiscard): few need to know what the server added
+  /// POST. Returns the object as stored by the server.
+  // NOLINTNEXTLINE(modernize-use-nodiscard): few callers need the server's additions
   nlohmann::json create(const std::string& path, const nlohmann::json& object) const;
-  /// PUT: with the object's resourceVersion a conflict when somebody else wrote meanwhile.
+  /// PUT: fails with a conflict if the object's resourceVersion is not current.
   // NOLINTNEXTLINE(modernize-use-nodiscard): the same
   nlohmann::json replace(const std::string& path, const nlohmann::json& object) const;
-  /// DELETE; only the object with `uid` when that is not empty.
+  /// DELETE; if `uid` is not empty, only an object with that UID.
   void remove(const std::string& path, const std::string& uid = {}) const;
 
-  /// Versions of an API group that the server serves, its preferred one first; none when it does
-  /// not know the group.
+  /// Versions of an API group that the server serves, its preferred one first; empty when it does
+  /// not serve the group.
   [[nodiscard]] std::vector<std::string> versions_of(const std::string& group) const;
 
-  /// Calls `on_event` for what happens in a collection after `resource_version`, bookmarks
-  /// included. Returns when the server ends the stream, as it does now and then, or soon (100 ms)
-  /// after `stop`. An error event is thrown (`gone()`: list again), and so is what `on_event`
-  /// throws. A stream that says nothing for `client_options::watch_silence` is thrown as timed_out
-  /// (servers end watches and send bookmarks before that). `on_open`: the server has agreed.
+  /// Calls `on_event` for each event of a collection after `resource_version`, including bookmarks.
+  /// Returns when the server ends the stream, which it does regularly, or soon (100 ms) after
+  /// `stop`. Throws an error event (`gone()`: list again) and whatever `on_event` throws. Throws
+  /// timed_out for a stream without data for `client_options::watch_silence` (servers end watches
+  /// and send bookmarks before that). `on_open` is called when the server has accepted the watch.
   void watch(const std::string& path,
              const std::string& resource_version,
              const std::string& field_selector,
@@ -155,18 +154,18 @@ class client {
   std::unique_ptr<impl> impl_;
 };
 
-/// A collection kept at hand: listed, watched, resumed after a stream's end, listed again after
-/// 410, with back-off (100 ms to 30 s) after failures. The first 410 is followed by a list at once:
-/// the server is there. Two failures in a row are logged once, and so is their end. A thread of its
-/// own.
+/// Follows a collection: lists, watches, resumes after a stream's end, lists again after 410, with
+/// back-off (100 ms to 30 s) after failures. The first 410 is followed by a list immediately, since
+/// the server is reachable. Two successive failures are logged once, and so is recovery. Uses a
+/// separate thread.
 ///
-/// Distinct objects: safe. Shared objects: safe.
+/// Thread-safety: distinct objects: safe; shared objects: safe.
 class collection_watch {
  public:
-  /// All run on the watch's thread. `listed` gets the items of each list, whole (as servers give
-  /// them: without apiVersion and kind); `event` what happened since, without bookmarks, nothing
-  /// twice and nothing missing. What these throw is a failure like a server's, and followed by
-  /// another list. `failed`, which may be empty and must not throw, hears of every failure.
+  /// All run on the watch's thread. `listed` receives all items of each list (without apiVersion
+  /// and kind, as servers send them); `event` receives each later event exactly once, without
+  /// bookmarks. An exception from these is handled like a server failure, followed by another list.
+  /// `failed`, which may be empty and must not throw, receives every failure.
   struct handler {
     std::function<void(const std::vector<nlohmann::json>&)> listed;
     std::function<void(const watch_event&)> event;
@@ -179,9 +178,9 @@ class collection_watch {
   /// Ends the thread; waits for a running handler.
   ~collection_watch();
 
-  /// Listed and watching without a failure since.
+  /// True while listed and watching without a failure since.
   [[nodiscard]] bool is_current() const noexcept;
-  /// Empty while there is none.
+  /// Empty if none.
   [[nodiscard]] std::string last_failure() const;
 
  private:

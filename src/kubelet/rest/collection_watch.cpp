@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 using clock = std::chrono::steady_clock;
 
-// A stream that ends sooner than this counts as a failure when it brought nothing.
+// A stream that ends sooner than this without data counts as a failure.
 constexpr std::chrono::seconds shortest_watch{1};
 // In a row: what the next try gets is not worth a line.
 constexpr unsigned logged_failures = 2;
@@ -85,7 +85,7 @@ class collection_watch::impl {
     version_ = version;
   }
 
-  /// How long to wait before the next stream.
+  /// The delay before the next stream.
   std::chrono::milliseconds watch(const std::stop_token& stop) {
     const auto start = clock::now();
     bool any = false;
@@ -119,7 +119,7 @@ class collection_watch::impl {
       try {
         to_.event(event);
       } catch (...) {
-        // How much of it was taken is not known: a list says it all again.
+        // How much of it was handled is unknown: list again.
         version_.clear();
         throw;
       }
@@ -128,7 +128,7 @@ class collection_watch::impl {
     good();
   }
 
-  /// The stream is there, and worth it.
+  /// The stream is open and has delivered data or lasted long enough.
   void good() {
     backoff_.reset();
     gone_before_ = false;
@@ -141,7 +141,7 @@ class collection_watch::impl {
       base::log(log_level::info,
                 std::string("watch \"")
                     .append(path_)
-                    .append("\": works again after ")
+                    .append("\": recovered after ")
                     .append(std::to_string(failures_))
                     .append(" failures in ")
                     .append(std::to_string(time.count()))
@@ -158,14 +158,14 @@ class collection_watch::impl {
       failing_ = clock::now();
     }
     if (failures_ == logged_failures) {
-      base::log(log_level::warning, std::string(failure.what()).append("; trying again"));
+      base::log(log_level::warning, std::string(failure.what()).append("; retrying"));
     }
     note(failure);
     return backoff_.next();
   }
 
-  /// The server is there, however long it was not: it only does not know any more what happened
-  /// since. But one that says so each time is not asked without a pause.
+  /// The server is reachable but no longer has the events since the last version. Repeated 410s are
+  /// delayed.
   std::chrono::milliseconds after_gone(const std::exception& failure) {
     version_.clear();
     const bool again = std::exchange(gone_before_, true);
@@ -199,11 +199,11 @@ class collection_watch::impl {
   std::string path_;
   std::string selector_;
   handler to_;
-  std::string version_;  ///< of the thread; empty: there is no list
+  std::string version_;  ///< used by the thread only; empty: not listed
   base::backoff backoff_;
-  // Of the thread.
-  std::optional<clock::time_point> opened_;  ///< the stream that is there now
-  bool gone_before_ = false;                 ///< since a stream was worth it
+  // Used by the thread only.
+  std::optional<clock::time_point> opened_;  ///< when the current stream was opened
+  bool gone_before_ = false;                 ///< since the last useful stream
   unsigned failures_ = 0;                    ///< since a stream was opened
   clock::time_point failing_;                ///< since when
   mutable std::mutex mutex_;

@@ -15,7 +15,7 @@ void prepare_library() {
   std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
 }
 
-/// The options used here are known to every libcurl that this is built with.
+/// Every supported libcurl has the options used here.
 template <typename Value>
 void set(CURL* handle, CURLoption option, Value value) {
   if (curl_easy_setopt(handle, option, value) == CURLE_OUT_OF_MEMORY) {
@@ -29,7 +29,7 @@ void set_text(CURL* handle, CURLoption option, const std::string& value) {
 
 void set_blob(CURL* handle, CURLoption option, const std::string& pem) {
   if (!pem.empty()) {
-    // Not changed by libcurl, whose type for it knows no const; the client keeps it.
+    // libcurl does not modify the data, although its type lacks const; the client owns it.
     curl_blob blob{const_cast<char*>(pem.data()), pem.size(), CURL_BLOB_NOCOPY};
     set(handle, option, &blob);
   }
@@ -37,7 +37,7 @@ void set_blob(CURL* handle, CURLoption option, const std::string& pem) {
 
 void set_trust(CURL* handle, const server_access& access) {
   if (!access.authority_file.empty() || !access.authority_pem.empty()) {
-    // Otherwise the system's authorities would count too.
+    // Otherwise the system's authorities would also be trusted.
     set(handle, CURLOPT_CAPATH, nullptr);
     set(handle, CURLOPT_CAINFO, nullptr);
     set_text(handle, CURLOPT_CAINFO, access.authority_file);
@@ -65,7 +65,7 @@ void set_identity(CURL* handle, const server_access& access) {
 }
 
 void set_proxy(CURL* handle, const std::string& url) {
-  // An API server of a pod is not behind the proxy that $https_proxy names.
+  // A pod reaches its API server without the proxy of $https_proxy.
   set(handle, CURLOPT_PROXY, url.c_str());
   set(handle, CURLOPT_NOPROXY, url.empty() ? "*" : "");
 }
@@ -80,7 +80,7 @@ connection::connection(const server_access& access, const client_options& option
     throw std::bad_alloc();
   }
   CURL* const handle = easy_.get();
-  // Signals are the program's.
+  // Signal handling belongs to the program.
   set(handle, CURLOPT_NOSIGNAL, 1L);
   set(handle, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
 #if LIBCURL_VERSION_NUM >= 0x075500
@@ -108,7 +108,7 @@ dialled_url dialled(const server_access& access) {
     throw error(errc::invalid_argument,
                 "connect to the API server",
                 access.url,
-                "it is no http or https URL",
+                "not an http or https URL",
                 "write https://HOST:PORT");
   }
   if (access.server_name.empty()) {

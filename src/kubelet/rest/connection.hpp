@@ -22,10 +22,10 @@ using easy_handle = std::unique_ptr<CURL, easy_deleter>;
 using multi_handle = std::unique_ptr<CURLM, multi_deleter>;
 using header_list = std::unique_ptr<curl_slist, list_deleter>;
 
-/// libcurl's handles for one transfer at a time, with the TCP connections that it keeps between
-/// them, set up for a server. The access must outlive it. Throws `std::bad_alloc`.
+/// libcurl's handles for one transfer at a time to one server, with the TCP connections kept
+/// between transfers. The access must outlive it. Throws `std::bad_alloc`.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class connection {
  public:
   connection(const server_access& access, const client_options& options);
@@ -34,19 +34,19 @@ class connection {
   [[nodiscard]] CURLM* multi() const noexcept { return multi_.get(); }
 
  private:
-  // The transfers go before what keeps their connections.
+  // Destroyed after the transfers, whose connections it keeps.
   multi_handle multi_;
   easy_handle easy_;
 };
 
-/// Where curl must really connect when the certificate is for another name than the URL's: the URL
-/// gets that name, and this says where it leads.
+/// The URL and connect address for curl. When the certificate's name differs from the URL's, the
+/// URL gets that name, and `connect_to` the real address.
 struct dialled_url {
   std::string url;         ///< without a slash at its end
-  std::string connect_to;  ///< for CURLOPT_CONNECT_TO; empty: the URL says it
-  std::string host;        ///< for a Host header of its own; empty: the URL says it
+  std::string connect_to;  ///< for CURLOPT_CONNECT_TO; empty: as in the URL
+  std::string host;        ///< for an explicit Host header; empty: as in the URL
 };
-/// Throws `error` (invalid_argument) for what is no http or https URL.
+/// Throws `error` (invalid_argument) unless the URL is http or https.
 [[nodiscard]] dialled_url dialled(const server_access& access);
 
 }  // namespace gpushm::kube

@@ -9,9 +9,9 @@
 
 namespace gpushm::kube {
 
-/// Connections that wait for their next request. Few: an agent seldom asks twice at once.
+/// Idle connections for later requests. Few, because an agent rarely sends concurrent requests.
 ///
-/// Shared objects: safe.
+/// Thread-safety: shared objects: safe.
 class connection_pool {
  public:
   static constexpr std::size_t most_idle = 2;

@@ -23,7 +23,7 @@ constexpr std::size_t most_bytes = 4UL << 20U;
 
 constexpr const char* operation = "read kubeconfig";
 
-/// A kubeconfig with its tree. What it does not understand is passed over, as kubectl does.
+/// A kubeconfig with its tree. Unknown entries are ignored, as in kubectl.
 class kubeconfig {
  public:
   kubeconfig(const std::string& path, const std::string& text)
@@ -70,7 +70,7 @@ class kubeconfig {
 
   [[nodiscard]] const yaml::node& root() const { return *tree_.root; }
 
-  /// Null, or what `list` has under `member_name` for the element called `name`.
+  /// The `member_name` of the element `name` in `list`, or null.
   const yaml::node* named(std::string_view list,
                           std::string_view member_name,
                           const std::string& name) {
@@ -121,16 +121,17 @@ class kubeconfig {
   void read_user(const yaml::node& user, const std::string& name, server_access& made) {
     for (const char* plugin : {"exec", "auth-provider"}) {
       if (member(user, plugin) != nullptr) {
-        fail(std::string("user ").append(base::in_quotes(name)).append(" logs in through ") +
-                 plugin + ", and credential plugins are not run",
+        fail(std::string("user ").append(base::in_quotes(name)).append(" authenticates with ") +
+                 plugin + ", but credential plugins are not supported",
              "use a user with a token or a client certificate, as of a service account");
       }
     }
     if (member(user, "username") != nullptr) {
-      fail(std::string("user ")
-               .append(base::in_quotes(name))
-               .append(" has a password, which API servers have not taken since Kubernetes 1.19"),
-           "use a user with a token or a client certificate");
+      fail(
+          std::string("user ")
+              .append(base::in_quotes(name))
+              .append(" has a password, which API servers have not accepted since Kubernetes 1.19"),
+          "use a user with a token or a client certificate");
     }
     made.token_file = file_of(user, "tokenFile");
     made.token = text(user, "token");
@@ -144,8 +145,8 @@ class kubeconfig {
     if (has_certificate != has_key) {
       fail(std::string("user ")
                .append(base::in_quotes(name))
-               .append(has_key ? " has a client key and no certificate"
-                               : " has a client certificate and no key"));
+               .append(has_key ? " has a client key but no certificate"
+                               : " has a client certificate but no key"));
     }
   }
 
@@ -156,11 +157,11 @@ class kubeconfig {
   yaml::tree tree_;
 };
 
-/// Several as one, as kubectl merges them: the first that has something counts.
+/// Several files merged as by kubectl: the first that defines an entry takes precedence.
 class kubeconfigs {
  public:
   explicit kubeconfigs(const std::string& given) : given_(given) {
-    // One whose name has a colon is one.
+    // A single existing file may have a colon in its name.
     std::vector<std::string> paths{given};
     const bool is_list = given.find(':') != std::string::npos && ::access(given.c_str(), F_OK) != 0;
     if (is_list) {

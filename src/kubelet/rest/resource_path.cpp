@@ -28,7 +28,7 @@ std::string permission_advice(std::string_view verb, std::string_view path) {
   const bool core = !words.empty() && words[0] == "api";
   const std::size_t skipped = core ? 2 : 3;
   if (words.size() <= skipped || (!core && words[0] != "apis")) {
-    return "grant this identity what it asked for (a Role or ClusterRole, and its binding)";
+    return "grant this identity the permission (a Role or ClusterRole, and its binding)";
   }
   const std::string_view group = core ? std::string_view() : words[1];
   words.erase(words.begin(), words.begin() + static_cast<std::ptrdiff_t>(skipped));

@@ -19,7 +19,7 @@ constexpr std::size_t most_head_bytes = 65'536;
 // One round of libcurl's reading.
 constexpr std::size_t most_unread_bytes = 8UL << 20U;
 
-/// libcurl does not look after SIGPIPE when it may not use signals, and TLS writes with write(2).
+/// libcurl does not suppress SIGPIPE when it may not use signals, and TLS uses write(2).
 class broken_pipes_ignored {
  public:
   broken_pipes_ignored() {
@@ -78,7 +78,7 @@ class transfer {
       check_deadline();
       curl_multi_poll(multi, nullptr, 0, milliseconds_left(), nullptr);
     }
-    fail(errc::timed_out, "it was stopped before the answer came", {});
+    fail(errc::timed_out, "stopped before the response arrived", {});
   }
 
  private:
@@ -183,14 +183,14 @@ class transfer {
     }
     if (head_is_too_large_) {
       fail(errc::message_too_large,
-           "the head of the answer has more than 64 KiB",
+           "the response header exceeds 64 KiB",
            "check that the URL is the API server's");
     }
     if (body_is_too_large_) {
       fail(errc::message_too_large,
            std::string("the answer has more than ")
                .append(base::size_text(options_.max_response_bytes)),
-           "ask for less at once");
+           "request less at once");
     }
     if (result != CURLE_OK) {
       throw_failure(result, over_.easy(), server_, options_, request_, detail_.data());
@@ -224,8 +224,8 @@ class transfer {
       throw_failure(CURLE_OPERATION_TIMEDOUT, over_.easy(), server_, options_, request_, {});
     }
     fail(errc::timed_out,
-         std::string("the stream has said nothing for ").append(seconds_text(streamed_->silence)),
-         "see whether the API server is overloaded");
+         std::string("no data on the stream for ").append(seconds_text(streamed_->silence)),
+         "check whether the API server is overloaded");
   }
 
   [[nodiscard]] int milliseconds_left() const {

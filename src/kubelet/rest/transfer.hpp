@@ -29,11 +29,11 @@ struct http_response {
   std::chrono::seconds retry_after{0};
 };
 
-/// Parts of an answer that come over time.
+/// Handlers for a streamed response.
 struct stream_handlers {
-  /// The server has agreed: status 200.
+  /// The server responded with status 200.
   std::function<void()> opened;
-  /// Bytes as they come, after `opened`; false: they brought nothing whole.
+  /// Receives bytes as they arrive, after `opened`; false: no line was completed.
   std::function<bool(std::string_view)> bytes;
   std::chrono::milliseconds silence{0};  ///< longest time without a true `bytes`
 };

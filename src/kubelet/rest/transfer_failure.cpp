@@ -20,7 +20,7 @@ std::string named(std::string_view before, const dialled_url& server, std::strin
   return text.append(server.url).append(after);
 }
 
-/// Of OpenSSL's results of verification, those that happen to clusters.
+/// OpenSSL verification results that occur in clusters.
 std::string_view verification_text(long result) {
   switch (result) {
     case 9:
@@ -31,14 +31,14 @@ std::string_view verification_text(long result) {
     case 19:
     case 20:
     case 21:
-      return "is not of the authority that is trusted here";
+      return "is not signed by a trusted authority";
     default:
       return "is not trusted";
   }
 }
 
-/// An authority with the expected name and another key, as of another cluster: OpenSSL then
-/// complains of the arithmetic, and libcurl takes that for a failure of TLS itself.
+/// An authority with the expected name but another key, as of another cluster: OpenSSL then reports
+/// an ASN.1 or RSA error, which libcurl treats as a TLS failure.
 bool is_wrong_signature(std::string_view detail) {
   return detail.find("asn1 encoding routines") != std::string_view::npos ||
          detail.find("rsa routines") != std::string_view::npos ||
@@ -48,22 +48,22 @@ bool is_wrong_signature(std::string_view detail) {
 explanation unverified(CURL* easy, const dialled_url& server) {
   long result = 0;
   curl_easy_getinfo(easy, CURLINFO_SSL_VERIFYRESULT, &result);
-  // Names are compared before libcurl takes over OpenSSL's result: what it started with is there.
+  // libcurl compares names before it stores OpenSSL's result, which still has its initial value.
   if (result == 0 || result == 1) {
     return {errc::peer_unreachable,
             named("the certificate of ", server, " is for another name"),
-            "use a name that it has, or give that name (tls-server-name)"};
+            "use one of its names, or set the expected name (tls-server-name)"};
   }
   return {errc::peer_unreachable,
           named("the certificate of ", server, " ").append(verification_text(result)),
           result == 9 || result == 10 ? "renew it, and check the clocks of both machines"
-                                      : "give the authority of this cluster (ca.crt)"};
+                                      : "set the authority of this cluster (ca.crt)"};
 }
 
 explanation foreign(const dialled_url& server) {
   return {errc::peer_unreachable,
           named("the certificate of ", server, " ").append(verification_text(20)),
-          "give the authority of this cluster (ca.crt)"};
+          "set the authority of this cluster (ca.crt)"};
 }
 
 explanation not_connected(CURL* easy, const dialled_url& server) {
@@ -75,7 +75,7 @@ explanation not_connected(CURL* easy, const dialled_url& server) {
   }
   return {errc::peer_unreachable,
           cause,
-          "check that the API server runs and that its address is right"};
+          "check that the API server runs and that its address is correct"};
 }
 
 explanation late(CURL* easy, const dialled_url& server, const client_options& options) {
@@ -89,7 +89,7 @@ explanation late(CURL* easy, const dialled_url& server, const client_options& op
   }
   return {errc::timed_out,
           std::string("no answer within ").append(seconds_text(options.request_timeout)),
-          "see whether the API server is overloaded"};
+          "check whether the API server is overloaded"};
 }
 
 explanation explain(CURLcode failure,
@@ -113,8 +113,8 @@ explanation explain(CURLcode failure,
       return unverified(easy, server);
     case CURLE_SSL_CACERT_BADFILE:
       return {errc::peer_unreachable,
-              "the file of the authority cannot be used: it is missing, or has no certificate",
-              "give the authority of this cluster (ca.crt)"};
+              "the authority file is missing or contains no certificate",
+              "set the authority of this cluster (ca.crt)"};
     case CURLE_SSL_CERTPROBLEM:
       return {errc::invalid_argument,
               "the client certificate or its key cannot be used",
@@ -131,20 +131,20 @@ explanation explain(CURLcode failure,
     case CURLE_SEND_ERROR:
     case CURLE_PARTIAL_FILE:
       return {errc::peer_unreachable,
-              named("the connection to ", server, " broke before the answer was complete"),
-              "try again; see the API server's log"};
+              named("the connection to ", server, " was lost before the response was complete"),
+              "try again; check the API server's log"};
     case CURLE_WEIRD_SERVER_REPLY:
     case CURLE_UNSUPPORTED_PROTOCOL:
     case CURLE_HTTP_RETURNED_ERROR:
     case CURLE_BAD_CONTENT_ENCODING:
       return {errc::protocol_error,
-              named("what answers at ", server, " does not speak HTTP/1.1"),
+              named("the server at ", server, " does not use HTTP/1.1"),
               "check that the URL is the API server's"};
     default:
       return {errc::peer_unreachable,
               named("the request to ", server, " failed: ")
                   .append(detail.empty() ? curl_easy_strerror(failure) : detail),
-              "see the API server's log"};
+              "check the API server's log"};
   }
 }
 

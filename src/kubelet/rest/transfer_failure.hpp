@@ -5,7 +5,7 @@
 
 namespace gpushm::kube {
 
-/// Says what a failed transfer means. `detail`: what libcurl wrote about it.
+/// Throws the error for a failed transfer. `detail` is libcurl's message.
 [[noreturn]] void throw_failure(CURLcode failure,
                                 CURL* easy,
                                 const dialled_url& server,

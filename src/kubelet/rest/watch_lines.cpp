@@ -18,7 +18,7 @@ bool watch_lines::take(std::string_view bytes) {
                   what_.operation,
                   what_.path,
                   std::string("an event has more than ").append(base::size_text(most_bytes_)),
-                  "watch less at once");
+                  "watch fewer objects");
     }
     rest_.append(part);
     if (!whole) {
@@ -54,7 +54,7 @@ void watch_lines::take_line(std::string_view line) {
     throw error(errc::protocol_error,
                 what_.operation,
                 what_.path,
-                std::string("there are no events of type ").append(base::in_quotes(event.type)),
+                std::string("unknown event type ").append(base::in_quotes(event.type)),
                 "check that the URL is the API server's");
   }
   on_event_(event);

@@ -10,9 +10,9 @@
 
 namespace gpushm::kube {
 
-/// Takes the stream of a watch apart: an event a line.
+/// Splits the stream of a watch into events, one per line.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class watch_lines {
  public:
   watch_lines(const asked& what,
@@ -20,8 +20,8 @@ class watch_lines {
               const std::function<void(const watch_event&)>& on_event)
       : what_(what), most_bytes_(most_bytes), on_event_(on_event) {}
 
-  /// Whether a line has ended. Throws `api_error` for an error event, `error` (protocol_error,
-  /// message_too_large), and what the handler throws.
+  /// Returns whether a line was completed. Throws `api_error` for an error event, `error`
+  /// (protocol_error, message_too_large), and what the handler throws.
   bool take(std::string_view bytes);
 
  private:

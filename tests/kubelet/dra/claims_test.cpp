@@ -512,8 +512,9 @@ TEST_F(dra_claims, a_second_process_waits_for_the_state) {
   claims second({{test_driver, test_node}, cdi_, state_, "boot-1"}, api, cluster_, domains_);
   EXPECT_EQ(failure_of([&] { second.restore(); }),
             "lock state directory \"" + state_ +
-                "\": another agent prepares claims on this node (it is taken over as soon as that "
-                "one has ended)");
+                "\": another agent prepares claims on this node (this agent takes over as soon as "
+                "the other one has exited"
+                ")");
   it().prepare(add_claim(1));
   made_.reset();
   second.restore();

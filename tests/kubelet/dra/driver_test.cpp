@@ -473,14 +473,16 @@ TEST(dra_driver_options, that_cannot_be_are_refused) {
     return "nothing was thrown";
   };
   EXPECT_EQ(failure_of({}),
-            "start DRA driver \"gpushm.dev\": the node has no name (say --node-name NAME, or set "
-            "NODE_NAME from the pod's spec.nodeName)");
+            "start DRA driver \"gpushm.dev\": the node has no name (pass --node-name NAME, or set "
+            "NODE_NAME from the pod's spec.nodeName"
+            ")");
   driver_options many;
   many.node_name = "a";
   many.share_devices = 129;
   EXPECT_EQ(failure_of(many),
-            "start DRA driver \"gpushm.dev\": 129 devices cannot be published (say "
-            "--share-devices N with 1 to 128)");
+            "start DRA driver \"gpushm.dev\": 129 devices cannot be published (pass "
+            "--share-devices N with 1 to 128"
+            ")");
 }
 
 }  // namespace

@@ -260,10 +260,11 @@ TEST_F(plugin_allocate_cdi, a_required_imex_channel_that_is_absent_leaves_no_gpu
   const std::string path = root_ / "dev/nvidia-caps-imex-channels/channel0";
   const planned none = make_plan(settings, options_, whole_gpus(1));
   EXPECT_THAT(names_of(none), ElementsAre("nvidia.com/gpu 0", "gpushm.dev/share 2"));
-  EXPECT_THAT(none.warnings,
-              ElementsAre("no GPU is offered: imex.channelIDs names channel 0, and there is no "
-                          "device node " +
-                          path));
+  EXPECT_THAT(
+      none.warnings,
+      ElementsAre("no GPU is offered: imex.channelIDs names channel 0, which has no device node "
+                  "" +
+                  path));
   put_node(path);
   const planned plan = make_plan(settings, options_, whole_gpus(1));
   EXPECT_EQ(plan.gpus.changes.device_nodes.back().path, "/dev/nvidia-caps-imex-channels/channel0");

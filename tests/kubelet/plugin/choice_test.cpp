@@ -129,16 +129,18 @@ TEST(plugin_choice, what_cannot_be_chosen_is_refused) {
                 "\" must be included but is not available (name it among the available ones)");
   EXPECT_EQ(refused(gpus_of({0, 1}), {"GPU-x"}, 1),
             start +
-                "there is no device \"GPU-x\" (the kubelet has an older list of devices than "
-                "this plugin; it gets the new one)");
+                "there is no device \"GPU-x\" (the kubelet's list of devices is stale; the plugin "
+                "sends the current one"
+                ")");
   plan.set_health(uuid_of_gpu(0), false, "Xid 79");
   EXPECT_EQ(
       refused(gpus_of({0, 1}), {}, 2),
       start + "2 devices requested, 0 of them required, and only 1 other healthy ones available");
   EXPECT_EQ(refused(gpus_of({0, 1}), gpus_of({0}), 2),
             start + "device \"" + uuid_of_gpu(0) +
-                "\" is unhealthy: Xid 79 (the kubelet has an older list of devices than this "
-                "plugin; it gets the new one)");
+                "\" is unhealthy: Xid 79 (the kubelet's list of devices is stale; the plugin sends "
+                "the current one"
+                ")");
   EXPECT_EQ(gpus.prefer(gpus_of({0, 1}), {}, 0), std::vector<std::string>{});
   // Ids that are not known, and those named again, are passed over.
   EXPECT_EQ(gpus.prefer(std::vector<std::string>{"x", uuid_of_gpu(3), uuid_of_gpu(3)}, {}, 1),

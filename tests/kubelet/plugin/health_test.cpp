@@ -123,8 +123,9 @@ TEST(plugin_xids, application_xids_are_added_and_taken_out) {
   EXPECT_FALSE(options.any_xid);
   health_options kept;
   EXPECT_EQ(what([&] { change_application_xids(kept, "48,many", "--application-xids"); }),
-            "set --application-xids \"many\": not an Xid (write numbers with commas between them, "
-            "with - in front of those that are critical, or all)");
+            "set --application-xids \"many\": not an Xid (write comma-separated numbers, with - in "
+            "front of critical ones, or all"
+            ")");
   EXPECT_EQ(kept.application_xids, health_options().application_xids);
 }
 

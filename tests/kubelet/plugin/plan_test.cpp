@@ -273,8 +273,9 @@ TEST(plugin_plan, each_gpu_can_have_a_resource_that_several_pods_ask_for) {
   EXPECT_EQ(ids_of(*plan.resources.back()).back(), uuid_of_gpu(2) + "::15");
   options.per_gpu_replicas = 0;
   EXPECT_EQ(what([&] { static_cast<void>(make_plan(settings, options, found)); }),
-            "plan resources \"nvidia.com/gpu\": per-GPU resources would have no device (let "
-            "per-GPU resources have at least one replica)");
+            "plan resources \"nvidia.com/gpu\": per-GPU resources would have no device (set at "
+            "least one replica for per-GPU resources"
+            ")");
 }
 
 // Two pods that ask for different resources must not get the same GPU without knowing.

@@ -45,12 +45,13 @@ TEST_F(rest_access, a_pod_is_told_by_its_environment) {
   ::unsetenv("KUBERNETES_SERVICE_HOST");
   EXPECT_EQ(failure_of([] { (void)in_cluster_access(); }),
             "find the API server: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: "
-            "this is no pod (give a kubeconfig)");
+            "not running in a pod"
+            " (give a kubeconfig)");
   ::setenv("KUBERNETES_SERVICE_HOST", "fd00::1", 1);
   ::setenv("KUBERNETES_SERVICE_PORT", "443", 1);
   EXPECT_EQ(failure_of([this] { (void)in_cluster_access(directory_.path()); }),
             "find the API server: there is no " + directory_ / "token" +
-                " (let the pod have its service account's token (automountServiceAccountToken))");
+                " (mount the service account's token (automountServiceAccountToken))");
   const std::string token = write("token", "t");
   const std::string authority = write("ca.crt", "c");
   const server_access six = in_cluster_access(directory_.path());
@@ -167,16 +168,16 @@ TEST_F(rest_access, a_kubeconfig_that_does_not_do_says_why) {
             "server must be an http or https URL, not \"ftp://x\"");
   EXPECT_EQ(with("server: 'https://x', certificate-authority-data: '%'", "token: t"),
             "certificate-authority-data is not base64");
-  EXPECT_EQ(
-      with("server: 'https://x'", "exec: {command: aws}"),
-      "user \"u\" logs in through exec, and credential plugins are not run (use a user with a "
-      "token or a client certificate, as of a service account)");
+  EXPECT_EQ(with("server: 'https://x'", "exec: {command: aws}"),
+            "user \"u\" authenticates with exec, but credential plugins are not supported (use a "
+            "user with a "
+            "token or a client certificate, as of a service account)");
   EXPECT_EQ(
       with("server: 'https://x'", "username: admin, password: p"),
-      "user \"u\" has a password, which API servers have not taken since Kubernetes 1.19 (use "
+      "user \"u\" has a password, which API servers have not accepted since Kubernetes 1.19 (use "
       "a user with a token or a client certificate)");
   EXPECT_EQ(with("server: 'https://x'", "client-key: k"),
-            "user \"u\" has a client key and no certificate");
+            "user \"u\" has a client key but no certificate");
   EXPECT_EQ(failure_of([] { (void)kubeconfig_access("/nowhere/config"); }),
             "read kubeconfig \"/nowhere/config\": open: No such file or directory (ENOENT) (check "
             "the path)");

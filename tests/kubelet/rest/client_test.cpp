@@ -149,12 +149,13 @@ TEST_F(rest_client, an_invalid_object_is_refused_with_its_fields) {
             "create \"/apis/resource.k8s.io/v1/resourceslices\": the API server answered 422 "
             "Invalid: ResourceSlice.resource.k8s.io \"s1\" is invalid: spec: Required value: "
             "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is "
-            "required (correct the fields that it names)");
+            "required (correct the named fields)");
   json unsendable = slice("s1");
   unsendable["spec"]["driver"] = "\xff";
   EXPECT_EQ(failure_of([&] { client_.create(slices, unsendable); }),
-            "create \"/apis/resource.k8s.io/v1/resourceslices\": the object has a text that is not "
-            "UTF-8 (correct the text)");
+            "create \"/apis/resource.k8s.io/v1/resourceslices\": the object contains a string that "
+            "is not UTF-8"
+            " (correct the text)");
   EXPECT_THAT(server_.items(slices), IsEmpty());
 }
 
@@ -177,8 +178,9 @@ TEST_F(rest_client, each_refusal_says_what_to_do) {
             "get \"/api/v1/nodes/n1\": the API server answered 503 ServiceUnavailable: starting "
             "(try again later)");
   EXPECT_EQ(refused(500, "InternalError", "etcd"),
-            "get \"/api/v1/nodes/n1\": the API server answered 500 InternalError: etcd (see the "
-            "API server's log)");
+            "get \"/api/v1/nodes/n1\": the API server answered 500 InternalError: etcd (check the "
+            "API server's log"
+            ")");
   EXPECT_EQ(refused(403, "Forbidden", "a\nb\x1b[31m"),
             "get \"/api/v1/nodes/n1\": the API server answered 403 Forbidden: a b [31m (grant it: "
             "a ClusterRole with apiGroups [\"\"], resources [\"nodes\"], verbs [\"get\"])");
@@ -315,9 +317,10 @@ TEST_F(rest_client, a_slow_server_is_given_up_on) {
   options.request_timeout = milliseconds(200);
   const client hasty({.url = server_.url()}, options);
   server_.fail({.delay = milliseconds(5'000)});
-  EXPECT_EQ(failure_of([&] { (void)hasty.list(nodes); }),
-            "list \"/api/v1/nodes\": no answer within 0.2 s (see whether the API server is "
-            "overloaded)");
+  EXPECT_EQ(
+      failure_of([&] { (void)hasty.list(nodes); }),
+      "list \"/api/v1/nodes\": no answer within 0.2 s (check whether the API server is overloaded"
+      ")");
 }
 
 TEST_F(rest_client, a_server_that_is_not_there_is_named) {
@@ -330,7 +333,8 @@ TEST_F(rest_client, a_server_that_is_not_there_is_named) {
     EXPECT_EQ(failure.what(),
               "list \"/api/v1/nodes\": cannot connect to " + server_.url() +
                   ": Connection refused (ECONNREFUSED) (check that the API server runs and that "
-                  "its address is right)");
+                  "its address is correct"
+                  ")");
   }
 }
 
@@ -339,15 +343,17 @@ TEST_F(rest_client, a_lost_answer_is_told_and_the_change_is_there) {
   server_.fail({.method = "POST", .lose_answer = true});
   // On a kept connection libcurl cannot know that the server had taken it, and asks again.
   const std::string failure = failure_of([&] { client_.create(slices, slice("s1")); });
-  EXPECT_THAT(failure,
-              ::testing::AnyOf("create \"/apis/resource.k8s.io/v1/resourceslices\": the API server "
-                               "answered 409 AlreadyExists: resourceslices.resource.k8s.io \"s1\" "
-                               "already exists",
-                               "create \"/apis/resource.k8s.io/v1/resourceslices\": the connection "
-                               "to " +
-                                   server_.url() +
-                                   " broke before the answer was complete (try again; see the API "
-                                   "server's log)"));
+  EXPECT_THAT(
+      failure,
+      ::testing::AnyOf(
+          "create \"/apis/resource.k8s.io/v1/resourceslices\": the API server "
+          "answered 409 AlreadyExists: resourceslices.resource.k8s.io \"s1\" "
+          "already exists",
+          "create \"/apis/resource.k8s.io/v1/resourceslices\": the connection "
+          "to " +
+              server_.url() +
+              " was lost before the response was complete (try again; check the API server's log"
+              ")"));
   EXPECT_TRUE(server_.find(std::string(slices) + "/s1"));
 }
 
@@ -378,7 +384,7 @@ TEST_F(rest_client, ipv6_is_reached) {
 
 TEST_F(rest_client, what_is_no_url_is_refused_at_once) {
   EXPECT_EQ(failure_of([] { client({.url = "127.0.0.1:6443"}); }),
-            "connect to the API server \"127.0.0.1:6443\": it is no http or https URL (write "
+            "connect to the API server \"127.0.0.1:6443\": not an http or https URL (write "
             "https://HOST:PORT)");
 }
 
@@ -460,7 +466,8 @@ TEST_F(rest_token, a_token_that_is_none_is_told) {
   write_token("a\nEvil: header");
   EXPECT_EQ(asking(),
             "read token \"" + file_ +
-                "\": it has other characters than a token may have (mount a service account token "
+                "\": it contains characters that are not allowed in a token (mount a service "
+                "account token "
                 "there)");
   EXPECT_THAT(server_.requests(), IsEmpty());
 }

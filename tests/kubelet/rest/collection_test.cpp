@@ -260,9 +260,9 @@ TEST_F(rest_collection, an_outage_is_a_line_and_its_end_another) {
   ASSERT_TRUE(becomes_current(watch));
   EXPECT_THAT(lines.with("watch"),
               ElementsAre("watch \"/apis/resource.k8s.io/v1/resourceslices\": the API server "
-                          "answered 503 ServiceUnavailable (try again later); trying again",
+                          "answered 503 ServiceUnavailable (try again later); retrying",
                           ::testing::MatchesRegex("watch \"/apis/resource.k8s.io/v1/resourceslices"
-                                                  "\": works again after 4 failures in [0-9]+ s")));
+                                                  "\": recovered after 4 failures in [0-9]+ s")));
 }
 
 TEST_F(rest_collection, failures_are_told_and_waited_for_longer_each_time) {

@@ -114,23 +114,23 @@ std::string watching(const raw_server& server, const client_options& options = q
 
 TEST(rest_hostile, a_body_without_end_is_cut_off) {
   const raw_server server(std::string(json_head) + "\r\n{\"a\":\"", std::string(65'536, 'a'));
-  EXPECT_EQ(getting(server), "get \"/x\": the answer has more than 1 MiB (ask for less at once)");
+  EXPECT_EQ(getting(server), "get \"/x\": the answer has more than 1 MiB (request less at once)");
 }
 
 TEST(rest_hostile, headers_without_end_are_cut_off) {
   const raw_server server(json_head, "X-More: " + std::string(1'000, 'a') + "\r\n");
   EXPECT_EQ(getting(server),
-            "get \"/x\": the head of the answer has more than 64 KiB (check that the URL is the "
+            "get \"/x\": the response header exceeds 64 KiB (check that the URL is the "
             "API server's)");
   EXPECT_EQ(watching(server),
-            "watch \"/x\": the head of the answer has more than 64 KiB (check that the URL is the "
+            "watch \"/x\": the response header exceeds 64 KiB (check that the URL is the "
             "API server's)");
 }
 
 TEST(rest_hostile, answers_before_the_answer_end_too) {
   const raw_server server("HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 100 Continue\r\n\r\n");
   EXPECT_EQ(getting(server),
-            "get \"/x\": the head of the answer has more than 64 KiB (check that the URL is the "
+            "get \"/x\": the response header exceeds 64 KiB (check that the URL is the "
             "API server's)");
 }
 
@@ -163,24 +163,25 @@ TEST(rest_hostile, another_type_is_named) {
 TEST(rest_hostile, a_redirect_is_not_followed) {
   EXPECT_EQ(getting(raw_server("HTTP/1.1 302 Found\r\nLocation: https://evil.example/\r\n"
                                "Content-Length: 0\r\n\r\n")),
-            "get \"/x\": the server answered 302 and wants to be asked at "
+            "get \"/x\": the server answered 302 with a redirect to "
             "\"https://evil.example/\"; redirects are not followed (check that the URL is the API "
             "server's)");
 }
 
 TEST(rest_hostile, what_is_no_http_is_told) {
   const std::string failure = getting(raw_server("SSH-2.0-OpenSSH_9.2\r\n"));
-  EXPECT_THAT(failure, ::testing::StartsWith("get \"/x\": what answers at http://127.0.0.1:"));
+  EXPECT_THAT(failure, ::testing::StartsWith("get \"/x\": the server at http://127.0.0.1:"));
   EXPECT_THAT(failure,
-              ::testing::EndsWith(" does not speak HTTP/1.1 (check that the URL is the API "
+              ::testing::EndsWith(" does not use HTTP/1.1 (check that the URL is the API "
                                   "server's)"));
 }
 
 TEST(rest_hostile, an_answer_that_stops_halfway_is_told) {
   const raw_server server(std::string(json_head) + "Content-Length: 100\r\n\r\n{");
-  EXPECT_EQ(getting(server),
-            "get \"/x\": the connection to " + server.url() +
-                " broke before the answer was complete (try again; see the API server's log)");
+  EXPECT_EQ(
+      getting(server),
+      "get \"/x\": the connection to " + server.url() +
+          " was lost before the response was complete (try again; check the API server's log)");
 }
 
 TEST(rest_hostile, a_drip_ends_with_the_deadline) {
@@ -190,19 +191,20 @@ TEST(rest_hostile, a_drip_ends_with_the_deadline) {
   const raw_server body(
       std::string(json_head) + "Content-Length: 1000000\r\n\r\n", " ", milliseconds(20));
   EXPECT_EQ(getting(body, options),
-            "get \"/x\": no answer within 0.3 s (see whether the API server is overloaded)");
+            "get \"/x\": no answer within 0.3 s (check whether the API server is overloaded)");
   const raw_server stream(std::string(json_head) + "\r\n", " ", milliseconds(20));
-  EXPECT_EQ(watching(stream, options),
-            "watch \"/x\": the stream has said nothing for 0.3 s (see whether the API server is "
-            "overloaded)");
+  EXPECT_EQ(
+      watching(stream, options),
+      "watch \"/x\": no data on the stream for 0.3 s (check whether the API server is overloaded"
+      ")");
   const raw_server head("HTTP/1.1 200 OK\r\n", "X", milliseconds(20));
   EXPECT_EQ(watching(head, options),
-            "watch \"/x\": no answer within 0.3 s (see whether the API server is overloaded)");
+            "watch \"/x\": no answer within 0.3 s (check whether the API server is overloaded)");
 }
 
 TEST(rest_hostile, an_event_without_end_is_cut_off) {
   const raw_server server(std::string(json_head) + "\r\n{\"type\":\"", std::string(65'536, 'a'));
-  EXPECT_EQ(watching(server), "watch \"/x\": an event has more than 1 MiB (watch less at once)");
+  EXPECT_EQ(watching(server), "watch \"/x\": an event has more than 1 MiB (watch fewer objects)");
 }
 
 TEST(rest_hostile, lines_that_are_no_events_are_refused) {
@@ -218,7 +220,7 @@ TEST(rest_hostile, lines_that_are_no_events_are_refused) {
   }
   EXPECT_EQ(
       watching(raw_server(std::string(json_head) + "\r\n{\"type\":\"GONE\",\"object\":{}}\n")),
-      "watch \"/x\": there are no events of type \"GONE\" (check that the URL is the API "
+      "watch \"/x\": unknown event type \"GONE\" (check that the URL is the API "
       "server's)");
 }
 
@@ -231,7 +233,7 @@ TEST(rest_hostile, errors_of_strange_shapes_are_still_errors) {
   EXPECT_EQ(getting(raw_server("HTTP/1.1 500 -\r\nContent-Type: application/json\r\n"
                                "Content-Length: " +
                                std::to_string(status.size()) + "\r\n\r\n" + status)),
-            "get \"/x\": the API server answered 500 (see the API server's log)");
+            "get \"/x\": the API server answered 500 (check the API server's log)");
 }
 
 TEST(rest_hostile, lists_that_are_none_or_never_end_are_refused) {
@@ -240,12 +242,11 @@ TEST(rest_hostile, lists_that_are_none_or_never_end_are_refused) {
   };
   EXPECT_EQ(listing(raw_server(whole("{\"items\":7,\"metadata\":{}}"))),
             "list \"/x\": the answer is no list (check that the path is a collection's)");
-  EXPECT_EQ(
-      listing(raw_server(whole(R"({"items":[],"metadata":{"continue":"more"}})"))),
-      "list \"/x\": a page without items says that there are more (see the API server's log)");
+  EXPECT_EQ(listing(raw_server(whole(R"({"items":[],"metadata":{"continue":"more"}})"))),
+            "list \"/x\": a page without items announces more items (check the API server's log)");
   EXPECT_EQ(listing(raw_server(whole("{\"items\":[{\"a\":\"" + std::string(900'000, 'a') +
                                      R"("}],"metadata":{"continue":"more"}})"))),
-            "list \"/x\": the pages together have more than 8 MiB (ask for less at once)");
+            "list \"/x\": the pages together exceed 8 MiB (request less at once)");
 }
 
 }  // namespace

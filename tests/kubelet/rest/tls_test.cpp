@@ -41,10 +41,10 @@ TEST_F(rest_tls, the_authority_comes_from_a_file_or_from_memory) {
 
 TEST_F(rest_tls, a_certificate_of_another_authority_is_refused) {
   const fake_kube_api other({.tls = true});
-  const std::string expected =
-      list_failed("the certificate of " + server_.url() +
-                  " is not of the authority that is trusted here (give the authority of this "
-                  "cluster (ca.crt))");
+  const std::string expected = list_failed(
+      "the certificate of " + server_.url() +
+      " is not signed by a trusted authority (set the authority of this cluster (ca.crt)"
+      ")");
   EXPECT_EQ(asking({.url = server_.url(), .authority_pem = other.authority_pem()}), expected);
   EXPECT_EQ(
       asking({.url = server_.url(), .authority_file = write("ca.crt", other.authority_pem())}),
@@ -69,18 +69,21 @@ TEST_F(rest_tls, a_rotated_authority_is_read_for_the_next_connection) {
 
 TEST_F(rest_tls, an_authority_that_cannot_be_used_is_told) {
   const std::string expected = list_failed(
-      "the file of the authority cannot be used: it is missing, or has no certificate (give the "
-      "authority of this cluster (ca.crt))");
+      "the authority file is missing or contains no certificate (set the authority of this cluster "
+      "(ca.crt)"
+      ")");
   EXPECT_EQ(asking({.url = server_.url(), .authority_file = directory_ / "missing"}), expected);
   EXPECT_EQ(asking({.url = server_.url(), .authority_file = write("ca.crt", "nothing")}), expected);
 }
 
 TEST_F(rest_tls, a_certificate_for_another_name_is_refused_unless_that_name_is_given) {
   const fake_kube_api named({.tls = true, .certificate_names = {"kubernetes.default.svc"}});
-  EXPECT_EQ(asking({.url = named.url(), .authority_pem = named.authority_pem()}),
-            list_failed("the certificate of " + named.url() +
-                        " is for another name (use a name that it has, or give that name "
-                        "(tls-server-name))"));
+  EXPECT_EQ(
+      asking({.url = named.url(), .authority_pem = named.authority_pem()}),
+      list_failed(
+          "the certificate of " + named.url() +
+          " is for another name (use one of its names, or set the expected name (tls-server-name)"
+          ")"));
   EXPECT_EQ(asking({.url = named.url(),
                     .authority_pem = named.authority_pem(),
                     .server_name = "kubernetes.default.svc"}),

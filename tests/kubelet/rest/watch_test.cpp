@@ -128,10 +128,10 @@ TEST_F(rest_watch, a_connection_that_is_cut_is_told) {
   watching watch(client_, "100");
   open();
   server_.cut_watches();
-  EXPECT_EQ(watch.wait_end(),
-            "watch \"/apis/resource.k8s.io/v1/resourceslices\": the connection to " +
-                server_.url() +
-                " broke before the answer was complete (try again; see the API server's log)");
+  EXPECT_EQ(
+      watch.wait_end(),
+      "watch \"/apis/resource.k8s.io/v1/resourceslices\": the connection to " + server_.url() +
+          " was lost before the response was complete (try again; check the API server's log)");
 }
 
 TEST_F(rest_watch, a_version_that_is_too_old_is_gone) {
@@ -170,10 +170,9 @@ TEST_F(rest_watch, a_stream_that_says_nothing_counts_as_dead) {
   client_options options;
   options.watch_silence = milliseconds(300);
   const client impatient({.url = server_.url()}, options);
-  EXPECT_EQ(
-      failure_of([&] { impatient.watch(slices, "100", {}, [](const watch_event&) {}, {}); }),
-      "watch \"/apis/resource.k8s.io/v1/resourceslices\": the stream has said nothing for 0.3 "
-      "s (see whether the API server is overloaded)");
+  EXPECT_EQ(failure_of([&] { impatient.watch(slices, "100", {}, [](const watch_event&) {}, {}); }),
+            "watch \"/apis/resource.k8s.io/v1/resourceslices\": no data on the stream for 0.3 "
+            "s (check whether the API server is overloaded)");
 }
 
 TEST_F(rest_watch, bookmarks_are_signs_of_life) {

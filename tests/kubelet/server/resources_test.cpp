@@ -112,7 +112,8 @@ TEST_F(server_resources, two_of_one_name_are_refused_and_nothing_changes) {
   } catch (const gpushm::error& refused) {
     EXPECT_STREQ(refused.what(),
                  "serve \"nvidia.com/gpu\": two resources have this name (give each resource a "
-                 "name of its own)");
+                 "different name"
+                 ")");
     EXPECT_EQ(refused.code(), gpushm::errc::invalid_argument);
   }
   try {
