@@ -6,7 +6,7 @@
 #include "gpushm/error.hpp"
 #include "kubelet/dra/checkpoint.hpp"
 
-// {"checksum": "…", "data": {…}, "version": 1}. The checksum does not cover the version, which is
+// {"checksum": "…", "data": {…}, "version": 1}. The checksum excludes the version, which is
 // read first: a newer version may compute it differently. Names are stored; never rename them.
 
 namespace gpushm::dra {

@@ -181,7 +181,7 @@ TEST_F(dra_claims, a_version_that_is_not_served_is_not_a_claim_that_is_gone) {
   EXPECT_EQ(it().size(), 1U);
 }
 
-TEST_F(dra_claims, an_allocation_that_changed_is_prepared_anew) {
+TEST_F(dra_claims, changed_allocation_is_prepared_again) {
   const claim_reference claim = add_claim(1);
   it().prepare(claim);
   cluster_.put(claim_path(claim), claim_object(claim, {{.device = "share-9"}}));
@@ -398,7 +398,7 @@ TEST_F(dra_claims, the_sweep_frees_a_claim_that_is_not_allocated_twice_in_a_row)
   expect_nothing_left();
 }
 
-TEST_F(dra_claims, the_sweep_takes_an_answer_that_is_no_claim_for_no_news) {
+TEST_F(dra_claims, sweep_ignores_replies_that_are_not_claims) {
   const claim_reference claim = add_claim(1);
   it().prepare(claim);
   cluster_.put(claim_path(claim), {{"metadata", {{"uid", ""}}}, {"message", "welcome"}});
@@ -408,7 +408,7 @@ TEST_F(dra_claims, the_sweep_takes_an_answer_that_is_no_claim_for_no_news) {
   EXPECT_EQ(it().size(), 1U);
 }
 
-TEST_F(dra_claims, one_claim_that_cannot_be_asked_about_does_not_keep_the_others) {
+TEST_F(dra_claims, one_failing_claim_does_not_block_the_sweep) {
   for (const unsigned number : {1U, 2U, 3U}) {
     it().prepare(add_claim(number));
   }
@@ -492,7 +492,7 @@ TEST_F(dra_claims, a_newer_checkpoint_is_refused_and_nothing_touched) {
   EXPECT_EQ(it().size(), 1U);
 }
 
-TEST_F(dra_claims, without_the_files_that_a_newer_checkpoint_says_to_remove_it_begins_anew) {
+TEST_F(dra_claims, starts_empty_after_removing_newer_checkpoint) {
   it().prepare(add_claim(1));
   const std::string path = state_ + "/dra-checkpoint.json";
   for (const std::string& each : {path, path + ".bak"}) {

@@ -66,7 +66,7 @@ TEST_F(dra_slices, other_numbers_of_devices_are_a_new_generation) {
   EXPECT_EQ(slice()->at("spec").at("pool").at("generation"), 2);
 }
 
-TEST_F(dra_slices, deleted_or_changed_by_others_it_is_mended) {
+TEST_F(dra_slices, restored_after_deletion_or_change_by_others) {
   start();
   ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
   for (int round = 0; round < 5; ++round) {
@@ -170,7 +170,7 @@ TEST_F(dra_slices, one_of_another_pool_under_its_name_is_made_again) {
   ASSERT_TRUE(eventually([&] { return publisher_->now().published; }, soon));
 }
 
-TEST_F(dra_slices, those_of_other_nodes_and_drivers_are_left_alone_whatever_a_server_lists) {
+TEST_F(dra_slices, slices_of_other_nodes_and_drivers_are_kept) {
   const json node_b = gpushm::dra::make_slice({test_driver, "node-b", 1}, "v1", "node-uid-b", 1);
   const json gpus = gpushm::dra::make_slice({"gpu.nvidia.com", test_node, 1}, "v1", "u", 1);
   cluster_.put(slices_path() + "/node-b-gpushm.dev", node_b);
@@ -201,7 +201,7 @@ TEST_F(dra_slices, what_a_server_keeps_otherwise_is_not_written_again_and_again)
   EXPECT_LE(cluster_.writes, 6U);
 }
 
-TEST_F(dra_slices, a_fight_about_it_is_fought_ten_times_at_once_and_then_slowly) {
+TEST_F(dra_slices, repeated_foreign_changes_are_rate_limited) {
   start();
   ASSERT_TRUE(becomes([](const json& now) { return devices_of(now) == 4; }));
   const auto end = std::chrono::steady_clock::now() + 1'500ms;
@@ -246,7 +246,7 @@ TEST_F(dra_slices, the_node_is_asked_for_once_an_update_and_not_for_each_event) 
   EXPECT_EQ(cluster_.writes, 2U);
 }
 
-TEST_F(dra_slices, a_superfluous_one_that_cannot_be_removed_keeps_nothing_from_being_published) {
+TEST_F(dra_slices, superfluous_slice_does_not_block_publishing) {
   cluster_.refuses_deletions = 403;
   json other = gpushm::dra::make_slice({test_driver, test_node, 2}, "v1", "node-uid-1", 1);
   other["metadata"]["name"] = "node-a-gpushm.dev-abcde";

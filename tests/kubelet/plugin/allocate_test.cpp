@@ -213,7 +213,7 @@ TEST_F(plugin_allocate_cdi, without_a_driver_no_gpu_is_offered_and_the_shares_ar
   EXPECT_THAT(plan.gpus.devices, IsEmpty());
 }
 
-TEST_F(plugin_allocate_cdi, strategy_none_describes_the_cut_gpu_itself) {
+TEST_F(plugin_allocate_cdi, strategy_none_describes_the_whole_mig_gpu) {
   const inventory found = make_inventory({make_gpu(0, {"1g.5gb"})});
   const planned plan = make_plan({}, options_, found);
   ASSERT_EQ(plan.gpus.devices.size(), 1U);
@@ -226,7 +226,7 @@ TEST_F(plugin_allocate_cdi, strategy_none_describes_the_cut_gpu_itself) {
   EXPECT_EQ(cut.gpus.devices[0].changes.device_nodes.size(), 3U);
 }
 
-TEST_F(plugin_allocate_cdi, nodes_are_passed_to_those_who_want_no_cdi) {
+TEST_F(plugin_allocate_cdi, nodes_are_passed_without_cdi) {
   configuration settings = strategies({device_list_strategy::envvar});
   settings.flags.pass_device_specs = true;
   settings.flags.mig = mig_strategy::mixed;

@@ -157,7 +157,7 @@ class plugin_choice_property : public ::testing::TestWithParam<unsigned int> {
   }
 };
 
-TEST_P(plugin_choice_property, every_choice_is_whole_healthy_without_repeats_and_has_what_it_must) {
+TEST_P(plugin_choice_property, every_choice_is_complete_healthy_and_unique) {
   const unsigned int gpus = static_cast<unsigned int>(1 + up_to(6));
   const std::size_t replicas = up_to(5);
   std::vector<gpu_info> made;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The usual device plugin's file: each of plugin_configurations/NAME.yaml is read as NAME.expected
+// The NVIDIA device plugin's file: each of plugin_configurations/NAME.yaml is read as NAME.expected
 // says, to the word.
 #include "kubelet/plugin/configuration/configuration.hpp"
 
@@ -157,7 +157,7 @@ TEST(plugin_configuration, the_canonical_file_is_read_without_a_warning_as_the_s
   EXPECT_THAT(first.warnings[0], ::testing::EndsWith(canonical_time_slicing(first.slicing)));
 }
 
-TEST(plugin_configuration, words_of_flags_are_refused_with_the_choice) {
+TEST(plugin_configuration, invalid_flag_values_are_rejected_with_choices) {
   const auto what = [](const auto& call) -> std::string {
     try {
       call();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a GPU is unhealthy, and when it is healthy again. Time is what the tests say.
+// When a GPU is unhealthy and healthy again. The tests set the time.
 #include <gtest/gtest.h>
 
 #include "kubelet/plugin/health/gpu_record.hpp"
@@ -49,7 +49,7 @@ TEST_F(plugin_gpu_record, an_xid_passes_when_it_has_been_quiet) {
   EXPECT_EQ(state(), "healthy");
 }
 
-TEST_F(plugin_gpu_record, an_xid_again_begins_the_quiet_anew) {
+TEST_F(plugin_gpu_record, another_xid_restarts_the_quiet_period) {
   xid(8, 10s);
   xid(94, 200s);
   EXPECT_EQ(state(), "Xid 94 (contained memory error)");
@@ -59,7 +59,7 @@ TEST_F(plugin_gpu_record, an_xid_again_begins_the_quiet_anew) {
   EXPECT_EQ(state(), "healthy");
 }
 
-TEST_F(plugin_gpu_record, what_only_a_reset_mends_stays_until_one_is_seen) {
+TEST_F(plugin_gpu_record, reset_only_errors_stay_until_a_reset) {
   xid(48, 10s);
   look(10'000s);
   EXPECT_EQ(state(), "Xid 48 (uncorrectable memory error)");
@@ -73,7 +73,7 @@ TEST_F(plugin_gpu_record, what_only_a_reset_mends_stays_until_one_is_seen) {
   EXPECT_EQ(state(), "healthy");
 }
 
-TEST_F(plugin_gpu_record, a_driver_that_tells_what_it_wants_is_believed) {
+TEST_F(plugin_gpu_record, reported_recovery_action_decides) {
   xid(79, 10s);
   look(11s, wants(1));
   EXPECT_EQ(state(),
@@ -94,7 +94,7 @@ TEST_F(plugin_gpu_record, a_driver_that_tells_what_it_wants_is_believed) {
   EXPECT_EQ(state(), "the driver requests recovery action 9");
 }
 
-TEST_F(plugin_gpu_record, a_lost_gpu_that_wanted_a_reset_still_does_when_it_comes_back_so) {
+TEST_F(plugin_gpu_record, lost_gpu_returns_with_pending_reset) {
   look(1s, wants(1));
   look(2s, lost());
   look(3s, wants(1));

@@ -84,7 +84,7 @@ std::vector<std::string> profiles_of(const gpu_info& of) {
   return profiles;
 }
 
-TEST_F(plugin_nvml, gpus_are_described_with_how_they_are_cut) {
+TEST_F(plugin_nvml, gpus_are_described_with_mig_layout) {
   set_gpus({a100_three(), h100_mixed(), h100_halves(), {}});
   SKIP_IF_REAL();
   put_file(tree_->sys_root() + "/bus/pci/devices/0000:18:00.0/numa_node", "1\n");
@@ -145,7 +145,7 @@ TEST(plugin_profile, is_what_the_driver_calls_it_or_counted) {
   EXPECT_EQ(profile_of_slices(1, 1, 16384 * mib, 143771 * mib), "1g.18gb");
 }
 
-/// What a monitor told, in order.
+/// The reports of a monitor, in order.
 class told {
  public:
   health_monitor::listener listener() {
@@ -241,7 +241,7 @@ TEST_F(plugin_nvml, a_gpu_that_is_lost_comes_back_with_its_events) {
   EXPECT_TRUE(heard.wait_for(uuid_of_gpu(1) + " Xid 8"));
 }
 
-TEST_F(plugin_nvml, what_the_driver_wants_keeps_a_gpu_unhealthy) {
+TEST_F(plugin_nvml, recovery_action_keeps_a_gpu_unhealthy) {
   set_gpus(plain_gpus(1));
   SKIP_IF_REAL();
   put("recovery", uuid_of_gpu(0) + " 1\n");
@@ -252,7 +252,7 @@ TEST_F(plugin_nvml, what_the_driver_wants_keeps_a_gpu_unhealthy) {
   EXPECT_TRUE(heard.wait_for(uuid_of_gpu(0) + " healthy"));
 }
 
-TEST_F(plugin_nvml, gpus_that_are_cut_otherwise_and_new_ones_are_told) {
+TEST_F(plugin_nvml, layout_changes_and_new_gpus_are_reported) {
   gpu_tree& tree = set_gpus({a100_three()});
   SKIP_IF_REAL();
   told heard;
@@ -286,7 +286,7 @@ TEST_F(plugin_nvml, a_driver_that_comes_later_is_found) {
   EXPECT_EQ(take().gpus.size(), 1U);
 }
 
-TEST_F(plugin_nvml, events_of_the_time_in_which_gpus_are_registered_again_are_not_lost) {
+TEST_F(plugin_nvml, events_during_reregistration_are_kept) {
   set_gpus(plain_gpus(2));
   SKIP_IF_REAL();
   gpu_watch watch(*driver::nvml_library::try_instance());
@@ -305,7 +305,7 @@ TEST_F(plugin_nvml, events_of_the_time_in_which_gpus_are_registered_again_are_no
   }
 }
 
-TEST_F(plugin_nvml, a_monitor_whose_driver_hangs_says_so_and_ends_all_the_same) {
+TEST_F(plugin_nvml, monitor_ends_despite_a_hanging_driver) {
   set_gpus(plain_gpus(1));
   SKIP_IF_REAL();
   told heard;
@@ -322,7 +322,7 @@ TEST_F(plugin_nvml, a_monitor_whose_driver_hangs_says_so_and_ends_all_the_same) 
   monitor.reset();
   EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
   EXPECT_TRUE(health_monitor::any_left_behind());
-  // The thread goes on when the driver does, and tells nobody.
+  // The thread continues when the driver does, without reports.
   const std::size_t told_before = heard.lines().size();
   std::filesystem::remove(root_ / "hang");
   std::this_thread::sleep_for(200ms);

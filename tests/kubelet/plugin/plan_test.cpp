@@ -299,7 +299,7 @@ TEST(plugin_plan, no_gpu_is_in_two_resources) {
       EXPECT_EQ(names.size(), 1U) << file << ' ' << gpu;
     }
   }
-  // Whole GPUs are told as none, so that a kubelet that had them forgets them.
+  // Whole GPUs are reported as zero, so that a kubelet that had them drops them.
   EXPECT_THAT(names_of(plan_of("", whole_gpus(2), options)),
               ElementsAre("gpushm.dev/gpu-0 16", "gpushm.dev/gpu-1 16", "nvidia.com/gpu 0"));
 }

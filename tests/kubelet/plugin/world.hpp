@@ -33,7 +33,7 @@ inline std::string uuid_of_part(unsigned int index, unsigned int part) {
   return text.data();
 }
 
-/// A GPU, cut when there are profiles.
+/// A GPU, MIG-partitioned if `profiles` is not empty.
 inline gpu_info make_gpu(unsigned int index, const std::vector<std::string>& profiles = {}) {
   gpu_info made;
   made.entry.index = index;

@@ -41,7 +41,7 @@ class rest_access : public ::testing::Test {
   gpushm_testing::temp_dir directory_;
 };
 
-TEST_F(rest_access, a_pod_is_told_by_its_environment) {
+TEST_F(rest_access, pod_environment_gives_access) {
   ::unsetenv("KUBERNETES_SERVICE_HOST");
   EXPECT_EQ(failure_of([] { (void)in_cluster_access(); }),
             "find the API server: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: "
@@ -110,7 +110,7 @@ TEST_F(rest_access, a_kubeconfig_is_read) {
   EXPECT_EQ(other.token, "secret");
 }
 
-TEST_F(rest_access, several_kubeconfigs_are_one_as_for_kubectl) {
+TEST_F(rest_access, several_kubeconfigs_merge_as_in_kubectl) {
   std::filesystem::create_directories(directory_ / "one");
   std::filesystem::create_directories(directory_ / "two");
   const std::string first = write("one/config",
@@ -146,7 +146,7 @@ users: [{name: u1, user: {tokenFile: token}}]
   EXPECT_EQ(kubeconfig_access(odd).url, "https://10.0.0.1:6443");
 }
 
-TEST_F(rest_access, a_kubeconfig_that_does_not_do_says_why) {
+TEST_F(rest_access, unusable_kubeconfig_reports_why) {
   EXPECT_EQ(refused(""), "it is empty");
   EXPECT_EQ(refused("a: [1"),
             "line 1: this is neither YAML nor JSON: did not find expected ',' or ']' while parsing "

@@ -103,7 +103,7 @@ TEST_F(rest_client, only_the_object_with_the_uid_is_removed) {
             "NotFound: resourceslices.resource.k8s.io \"s1\" not found");
 }
 
-TEST_F(rest_client, an_object_that_is_missing_is_told_from_a_version_that_is_not_served) {
+TEST_F(rest_client, missing_object_differs_from_unserved_version) {
   const auto answer_to = [&](const std::string& path) {
     try {
       (void)client_.get(path);
@@ -209,7 +209,7 @@ TEST_F(rest_client, the_missing_permission_is_named_for_each_verb) {
             "[\"resourceslices\"], verbs [\"watch\"])");
 }
 
-TEST_F(rest_client, the_servers_wish_to_be_left_alone_can_be_met) {
+TEST_F(rest_client, retry_after_is_reported) {
   server_.fail({.status = 429, .reason = "TooManyRequests", .retry_after_seconds = 3});
   try {
     (void)client_.get(nodes);

@@ -127,7 +127,7 @@ TEST_F(rest_collection, lists_then_follows) {
   EXPECT_EQ(seen_.events(), 3U);
 }
 
-TEST_F(rest_collection, ends_and_cuts_of_the_stream_lose_and_double_nothing) {
+TEST_F(rest_collection, interrupted_streams_lose_and_repeat_no_event) {
   const collection_watch watch(client_, slices, {}, seen_.handler());
   ASSERT_TRUE(becomes_current(watch));
   std::vector<std::string> expected;
@@ -180,7 +180,7 @@ TEST_F(rest_collection, a_version_that_is_gone_is_listed_again) {
       patience_limit));
 }
 
-TEST_F(rest_collection, what_is_gone_is_listed_again_at_once_after_an_outage_too) {
+TEST_F(rest_collection, gone_after_outage_lists_again_immediately) {
   put("a");
   const collection_watch watch(client_, slices, {}, seen_.handler());
   ASSERT_TRUE(server_.wait_for_watches(1, patience_limit));
@@ -203,7 +203,7 @@ TEST_F(rest_collection, what_is_gone_is_listed_again_at_once_after_an_outage_too
   EXPECT_LT(again->at - before->at, milliseconds(2'000));
 }
 
-TEST_F(rest_collection, a_server_that_says_gone_each_time_is_not_asked_without_pause) {
+TEST_F(rest_collection, repeated_gone_responses_back_off) {
   server_.fail({.query_part = "watch=1", .times = 1'000, .status = 410, .reason = "Expired"});
   const collection_watch watch(client_, slices, {}, seen_.handler());
   std::this_thread::sleep_for(milliseconds(1'500));
@@ -240,7 +240,7 @@ TEST_F(rest_collection, what_a_handler_could_not_take_comes_again) {
   EXPECT_TRUE(eventually([&] { return seen_.lists() >= 3; }, patience_limit));
 }
 
-TEST_F(rest_collection, an_outage_is_a_line_and_its_end_another) {
+TEST_F(rest_collection, outage_and_recovery_are_logged_once) {
   const gpushm_testing::logged lines;
   const collection_watch watch(client_, slices, {}, seen_.handler());
   ASSERT_TRUE(becomes_current(watch));
@@ -265,7 +265,7 @@ TEST_F(rest_collection, an_outage_is_a_line_and_its_end_another) {
                                                   "\": recovered after 4 failures in [0-9]+ s")));
 }
 
-TEST_F(rest_collection, failures_are_told_and_waited_for_longer_each_time) {
+TEST_F(rest_collection, failures_are_reported_with_growing_back_off) {
   server_.fail({.times = 1'000, .status = 503, .reason = "ServiceUnavailable"});
   const auto start = std::chrono::steady_clock::now();
   const collection_watch watch(client_, slices, {}, seen_.handler());
@@ -292,7 +292,7 @@ TEST_F(rest_collection, a_server_that_asks_for_time_gets_it) {
   EXPECT_GE(requests[1].at - requests[0].at, seconds(1));
 }
 
-TEST_F(rest_collection, streams_that_end_at_once_are_not_asked_for_without_pause) {
+TEST_F(rest_collection, streams_that_end_immediately_back_off) {
   const collection_watch watch(client_, slices, {}, seen_.handler());
   const auto deadline = std::chrono::steady_clock::now() + milliseconds(1'500);
   while (std::chrono::steady_clock::now() < deadline) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TLS: whom the client trusts, and how it says who it is.
+// TLS: trusted authorities and client certificates.
 
 #include <gmock/gmock.h>
 
@@ -54,7 +54,7 @@ TEST_F(rest_tls, a_certificate_of_another_authority_is_refused) {
   EXPECT_THAT(server_.requests(), ::testing::IsEmpty());
 }
 
-TEST_F(rest_tls, only_who_asks_for_it_goes_unverified) {
+TEST_F(rest_tls, verification_is_skipped_only_on_request) {
   EXPECT_EQ(asking({.url = server_.url(), .verify = false}), "no error");
 }
 
@@ -76,7 +76,7 @@ TEST_F(rest_tls, an_authority_that_cannot_be_used_is_told) {
   EXPECT_EQ(asking({.url = server_.url(), .authority_file = write("ca.crt", "nothing")}), expected);
 }
 
-TEST_F(rest_tls, a_certificate_for_another_name_is_refused_unless_that_name_is_given) {
+TEST_F(rest_tls, certificate_for_another_name_needs_server_name) {
   const fake_kube_api named({.tls = true, .certificate_names = {"kubernetes.default.svc"}});
   EXPECT_EQ(
       asking({.url = named.url(), .authority_pem = named.authority_pem()}),

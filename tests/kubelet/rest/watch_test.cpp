@@ -24,7 +24,7 @@ using ::testing::ElementsAre;
 
 constexpr seconds patience_limit{20};
 
-/// A watch on a thread of its own.
+/// A watch on a separate thread.
 class watching {
  public:
   watching(const client& through, std::string from)

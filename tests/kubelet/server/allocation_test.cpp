@@ -89,7 +89,7 @@ TEST_F(server_allocation, accounts_hold_whatever_happens) {
   EXPECT_FALSE(pods.empty());
 }
 
-TEST_F(server_allocation, what_pods_have_stays_theirs_over_a_restart_of_the_kubelet) {
+TEST_F(server_allocation, allocations_survive_a_kubelet_restart) {
   manager served(options());
   served.set_resources({std::make_shared<test_resource>(gpu, 3)});
   ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 3, seconds(20)));

@@ -66,7 +66,7 @@ class server_instances_old_kubelet : public ::testing::Test, protected server_te
   }
 };
 
-TEST_F(server_instances_old_kubelet, two_that_stay_take_turns_ever_more_slowly) {
+TEST_F(server_instances_old_kubelet, two_instances_alternate_with_back_off) {
   auto settings = options();
   settings.longest_retry = seconds(30);
   manager one(settings);

@@ -115,7 +115,7 @@ TEST_F(server_lifecycle, registers_when_a_kubelet_returns_after_a_while) {
   EXPECT_TRUE(kubelet_.wait_for_healthy(gpu, 3, seconds(20)));
 }
 
-TEST_F(server_lifecycle, makes_its_socket_anew_when_somebody_removes_it) {
+TEST_F(server_lifecycle, recreates_a_removed_socket) {
   kubelet_.start();
   manager served(options());
   served.set_resources({gpus_});
@@ -201,7 +201,7 @@ TEST_F(server_lifecycle, stopping_removes_the_sockets_and_leaves_the_devices_unh
   served.stop();
 }
 
-TEST_F(server_lifecycle, tells_its_observer_what_the_kubelet_asks_and_how_it_went) {
+TEST_F(server_lifecycle, observer_receives_calls_and_outcomes) {
   class recorder : public gpushm::base::operation_observer {
    public:
     void finished(std::string_view service,
@@ -246,7 +246,7 @@ TEST_F(server_lifecycle, tells_its_observer_what_the_kubelet_asks_and_how_it_wen
   EXPECT_FALSE(observed.any_negative());
 }
 
-/// A socket that nobody listens at.
+/// A socket without a listener.
 void leave_socket(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

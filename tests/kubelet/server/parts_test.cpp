@@ -99,7 +99,7 @@ TEST(server_messages, devices_have_a_topology_only_when_it_is_known) {
   EXPECT_EQ(list.devices(1).topology().nodes(0).id(), 0);
 }
 
-TEST(server_kubelet_socket, is_told_from_the_one_before_and_from_what_is_none) {
+TEST(server_kubelet_socket, identity_changes_when_recreated) {
   const gpushm_testing::temp_dir scratch;
   EXPECT_FALSE(gpushm::kubelet::socket_at(scratch / "kubelet.sock"));
   EXPECT_FALSE(gpushm::kubelet::socket_at(scratch.path()));

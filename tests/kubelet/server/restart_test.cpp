@@ -50,7 +50,7 @@ TEST_F(server_restart, registers_with_the_kubelet_after_one_that_was_killed) {
     EXPECT_THAT(got["ids"], SizeIs(2)) << got;
     kubelet.kill(SIGKILL);
     ASSERT_EQ(kubelet.wait_exit(patience(seconds(20))), gpushm_testing::killed_by(SIGKILL));
-    // Its socket is still there, and nobody answers.
+    // Its socket still exists without a listener.
     EXPECT_THAT(sockets(), Contains("kubelet.sock"));
     EXPECT_TRUE(eventually_status(served, gpu, [&](const auto& s) {
       return !s.registered &&
