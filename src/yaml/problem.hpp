@@ -8,10 +8,10 @@ namespace gpushm::yaml {
 /// Why a document, or a device of the registry, cannot be used.
 struct problem {
   std::string file;
-  int line = 0;      ///< from 1; 0: the file as a whole
-  int column = 0;    ///< from 1
-  std::string rule;  ///< a short name that stays: "unknown-field"
-  std::string text;  ///< a sentence without its full stop
+  int line = 0;      ///< 1-based; 0: the whole file
+  int column = 0;    ///< 1-based
+  std::string rule;  ///< a short, stable name: "unknown-field"
+  std::string text;  ///< a sentence without a full stop
   bool operator==(const problem&) const = default;
 };
 

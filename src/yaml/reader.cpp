@@ -19,8 +19,8 @@ std::string_view name_of(shape is) {
   return is == shape::mapping ? "a mapping" : is == shape::sequence ? "a list" : "a value";
 }
 
-/// Field names are the same in any case of letters, as Go's reader of JSON folds them: with the
-/// long s and the kelvin sign.
+/// Field names are case-insensitive. Folds them as Go's JSON decoder does, including the long s and
+/// the Kelvin sign.
 std::string folded(std::string_view key) {
   std::string out;
   for (std::size_t at = 0; at < key.size(); ++at) {
@@ -59,7 +59,7 @@ void reader::report(const yaml::node& where, std::string rule, std::string text)
   }
   if (problems_.size() == most_problems) {
     rule = "too-many-problems";
-    text = "there are more problems from here on; correct these first";
+    text = "too many problems; fix the ones above first";
   }
   problems_.push_back({file_, where.line, where.column, std::move(rule), std::move(text)});
 }
@@ -78,7 +78,8 @@ void reader::mismatch(const yaml::node& node, std::string_view what, std::string
   } else {
     report(node,
            "tag",
-           "the tag of " + base::in_quotes(target.value) + " does not fit it; remove the tag");
+           "the tag of " + base::in_quotes(target.value) +
+               " does not match its value; remove the tag");
     return;
   }
   report(node, "type", std::move(text));
@@ -97,7 +98,7 @@ bool reader::read(const yaml::node& node, std::string_view what, std::string& ou
   const yaml::node& target = followed(node);
   const auto value = target.is == shape::scalar ? value_of(target) : std::nullopt;
   if (!value) {
-    mismatch(node, what, "a text");
+    mismatch(node, what, "a string");
     return false;
   }
   if (value->index() != 0) {
@@ -136,7 +137,7 @@ std::optional<std::int64_t> reader::integer(const yaml::node& node,
   } else if (value && std::holds_alternative<std::uint64_t>(*value)) {
     out_of_range = true;
   } else if (value && std::holds_alternative<double>(*value)) {
-    // Whole numbers may come as 195.0.
+    // Integers may be written as 195.0.
     const double number = std::get<double>(*value);
     if (std::isfinite(number) && std::trunc(number) == number) {
       constexpr double limit = 9223372036854775808.0;
@@ -157,7 +158,7 @@ std::optional<std::int64_t> reader::integer(const yaml::node& node,
     return std::nullopt;
   }
   if (!found) {
-    mismatch(node, what, "a whole number");
+    mismatch(node, what, "an integer");
   }
   return found;
 }
@@ -219,7 +220,7 @@ void reader::collect(const yaml::node& mapping, std::vector<yaml::entry>& found)
     const yaml::node& target = followed(key);
     const auto name = target.is == shape::scalar ? value_of(target) : std::nullopt;
     if (!name || name->index() == 0) {
-      report(key, "key", "a key must be a text");
+      report(key, "key", "a key must be a string");
     } else {
       found.push_back({as_text(*name), &key, &value});
     }
@@ -232,7 +233,7 @@ void reader::merge(const yaml::node& value, std::vector<yaml::entry>& found) {
     if (target.is == shape::mapping) {
       collect(target, found);
     } else {
-      report(from, "merge", "what << brings in must be a mapping");
+      report(from, "merge", "the value of << must be a mapping");
     }
   };
   if (value.alias_of == nullptr && value.is == shape::sequence) {
@@ -259,7 +260,7 @@ void reader::drop_duplicates(std::vector<yaml::entry>& found) {
       report(*again.key_node,
              "duplicate-key",
              base::in_quotes(again.key)
-                 .append(" is here twice, first in line ")
+                 .append(" is duplicated, first in line ")
                  .append(std::to_string(first.key_node->line))
                  .append("; remove one"));
       again.value = nullptr;
@@ -300,11 +301,11 @@ std::vector<yaml::reader::field> reader::fields(const yaml::node& node,
       report(*each.key_node,
              "duplicate-key",
              base::in_quotes(each.key)
-                 .append(" is ")
+                 .append(" repeats the field ")
                  .append(*name)
-                 .append(" again, which line ")
+                 .append(" of line ")
                  .append(std::to_string(same->key->line))
-                 .append(" has; remove one"));
+                 .append("; remove one"));
       continue;
     }
     found.push_back({index, each.key_node, each.value});

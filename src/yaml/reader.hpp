@@ -20,27 +20,27 @@ struct entry {
   const yaml::node* value = nullptr;
 };
 
-/// Reads values of wanted types out of a tree, the way the reference's loader converts them, and
-/// collects what does not fit. `what` names a value in problems: "major".
+/// Reads typed values from a tree, converts them as the reference loader does, and collects the
+/// problems. `what` names a value in problems: "major".
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class reader {
  public:
-  /// A document of nothing but mistakes must not keep a reader busy for long.
+  /// Limits the time spent on a document that consists of mistakes.
   static constexpr std::size_t most_problems = 1'000;
 
   reader(std::string file, std::vector<problem>& problems)
       : file_(std::move(file)), problems_(problems) {}
 
-  /// No more than `most_problems`, the last of which says so.
+  /// Keeps at most `most_problems` and one more that states that there are others.
   void report(const yaml::node& where, std::string rule, std::string text);
-  /// Nothing that is reported now is told.
+  /// Further reports are dropped.
   [[nodiscard]] bool full() const { return problems_.size() > most_problems; }
   [[nodiscard]] std::size_t problem_count() const { return problems_.size(); }
 
   [[nodiscard]] bool is_null(const yaml::node& node);
 
-  // Null leaves `out` as it is. False after a problem.
+  // Null leaves `out` unchanged. False after a problem.
   bool read(const yaml::node& node, std::string_view what, std::string& out);
   bool read(const yaml::node& node, std::string_view what, std::int64_t& out);
   bool read(const yaml::node& node, std::string_view what, std::uint32_t& out);
@@ -57,7 +57,7 @@ class reader {
 
   /// The elements of a list; none for null, and after a problem.
   std::span<const yaml::node* const> elements(const yaml::node& node, std::string_view what);
-  /// Of texts or numbers: those that can be read, null as an empty one.
+  /// A list of strings or numbers: the valid elements; null is an empty element.
   template <typename Value>
   bool read(const yaml::node& node, std::string_view what, std::vector<Value>& out) {
     const std::size_t before = problem_count();
@@ -70,13 +70,13 @@ class reader {
     return problem_count() == before;
   }
 
-  /// Whether it is a mapping; reports it when it is something else.
+  /// Whether it is a mapping; reports a problem when it is another type.
   bool entries_expected(const yaml::node& node, std::string_view what);
-  /// The keys of a mapping, each once; nothing for null, and after a problem. `what`: "a mount".
+  /// The keys of a mapping, each once; empty for null and after a problem. `what`: "a mount".
   std::vector<yaml::entry> entries(const yaml::node& node, std::string_view what);
 
-  /// The same for a mapping that may have these keys, in any case of letters: the index of each
-  /// among `fields`, and its value.
+  /// The same for a mapping with these keys, case-insensitive: the index of each in `fields`, and
+  /// its value.
   struct field {
     std::size_t index = 0;
     const yaml::node* key = nullptr;

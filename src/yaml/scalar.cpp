@@ -19,7 +19,7 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-/// The words that have a meaning of their own.
+/// Keywords: booleans, null, NaN and infinity.
 std::optional<yaml::scalar_value> word(std::string_view text) {
   constexpr std::array<std::string_view, 11> yes{
       "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"};
@@ -59,7 +59,7 @@ std::optional<yaml::scalar_value> word(std::string_view text) {
   return std::nullopt;
 }
 
-/// Digits with Go's prefixes 0x, 0o, 0b and 0. Nothing when it is no number or does not fit.
+/// Digits with Go's prefixes 0x, 0o, 0b and 0. Empty when it is not a number or does not fit.
 std::optional<std::uint64_t> magnitude(std::string_view digits) {
   int base = 10;
   if (digits.size() > 1 && digits.front() == '0') {
@@ -88,7 +88,7 @@ std::optional<yaml::scalar_value> integer(std::string_view text) {
   if (*size <= largest) {
     return static_cast<std::int64_t>(*size);
   }
-  // Go reads what does not fit once more without a sign.
+  // Go parses a number that does not fit again as unsigned.
   return sign ? std::nullopt : std::optional<yaml::scalar_value>(*size);
 }
 
@@ -130,7 +130,7 @@ std::optional<yaml::scalar_value> floating(std::string_view text) {
   double value = 0;
   const auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (failed == std::errc::result_out_of_range) {
-    // What is too small is zero; what is too large is no number.
+    // An underflow is zero; an overflow is not a number.
     const std::size_t exponent = digits.find_first_of("eE");
     const bool small = exponent != std::string_view::npos && digits[exponent + 1] == '-';
     return small ? std::optional<yaml::scalar_value>(0.0) : std::nullopt;
@@ -138,7 +138,7 @@ std::optional<yaml::scalar_value> floating(std::string_view text) {
   return failed == std::errc() ? std::optional<yaml::scalar_value>(value) : std::nullopt;
 }
 
-/// "0b-101", which Go's parser takes by the way it falls back.
+/// "0b-101", which the fallback of Go's parser accepts.
 std::optional<yaml::scalar_value> signed_binary(std::string_view text) {
   if (!text.starts_with("0b") || text.size() < 4 || (text[2] != '-' && text[2] != '+')) {
     return std::nullopt;
@@ -182,7 +182,7 @@ yaml::scalar_value by_looks(std::string_view text) {
   return std::string(text);
 }
 
-/// Go's %g of a float with as many digits as it needs.
+/// Go's %g of a float32 with the shortest exact digits.
 std::string shortest(double number) {
   if (std::isnan(number)) {
     return "NaN";
@@ -249,7 +249,7 @@ std::string as_text(const yaml::scalar_value& value) {
 
 std::string_view kind_of(const yaml::scalar_value& value) {
   constexpr std::array<std::string_view, 6> kinds{
-      "null", "a truth value", "a number", "a number", "a number", "a text"};
+      "null", "a boolean", "a number", "a number", "a number", "a string"};
   return kinds.at(value.index());
 }
 

@@ -14,10 +14,10 @@ namespace gpushm::yaml {
 
 namespace {
 
-// A document has six levels; merge keys may add some.
-constexpr std::size_t deepest = 64;
-// Each costs some 150 bytes of memory, and may cost two of text.
-constexpr std::size_t most_nodes = 500'000;
+// A document has six levels; merge keys may add more.
+constexpr std::size_t max_depth = 64;
+// Each node takes about 150 bytes of memory, from as little as two bytes of text.
+constexpr std::size_t max_nodes = 500'000;
 
 class event_stream {
  public:
@@ -36,7 +36,7 @@ class event_stream {
     yaml_parser_delete(&parser_);
   }
 
-  /// Null at an error.
+  /// Null after an error.
   const yaml_event_t* next() {
     drop();
     if (yaml_parser_parse(&parser_, &event_) == 0) {
@@ -52,7 +52,7 @@ class event_stream {
   [[nodiscard]] yaml::failure failure() const {
     yaml::failure found;
     found.rule = "syntax";
-    found.text = "this is neither YAML nor JSON";
+    found.text = "not valid YAML or JSON";
     if (parser_.error == YAML_READER_ERROR) {
       const std::string_view before =
           text_.substr(0, std::min(parser_.problem_offset, text_.size()));
@@ -62,7 +62,7 @@ class event_stream {
     } else {
       found.line = static_cast<int>(parser_.problem_mark.line) + 1;
       found.column = static_cast<int>(parser_.problem_mark.column) + 1;
-      // Behind a last line without its end libyaml sees another line.
+      // libyaml counts one more line after a last line without a line feed.
       const auto lines = static_cast<int>(std::count(text_.begin(), text_.end(), '\n')) + 1;
       if (found.line > lines) {
         found.line = lines;
@@ -116,7 +116,7 @@ bool too_many_aliased(std::uint64_t all, std::uint64_t aliased) {
   return static_cast<double>(aliased) / total > allowed;
 }
 
-/// Finds characters by their numbers, which have to grow: libyaml counts characters, not bytes.
+/// Finds characters by their indices, which must increase: libyaml counts characters, not bytes.
 class character_places {
  public:
   explicit character_places(std::string_view text)
@@ -153,7 +153,7 @@ bool has_escaped_slash(std::string_view written) {
 
 class builder {
  public:
-  /// `for_engines`: refuse what they do not read.
+  /// `for_engines`: reject syntax that container engines do not read.
   builder(std::string_view text, yaml::tree& out, bool for_engines = true)
       : text_(text),
         for_engines_(for_engines),
@@ -163,7 +163,7 @@ class builder {
 
   /// False when the document cannot be used.
   bool take(const yaml_event_t& event) {
-    if (out_.nodes.size() == most_nodes) {
+    if (out_.nodes.size() == max_nodes) {
       return fail(out_.nodes.back(), "too-large", "it has more than 500,000 values; shorten it");
     }
     switch (event.type) {
@@ -207,12 +207,10 @@ class builder {
     const std::string name = text_of(event.data.alias.anchor);
     const auto found = anchors_.find(name);
     if (found == anchors_.end()) {
-      return fail(
-          node, "alias", "nothing before this place has the anchor " + base::in_quotes(name));
+      return fail(node, "alias", "there is no earlier anchor " + base::in_quotes(name));
     }
     if (!found->second->complete) {
-      return fail(
-          node, "alias", "what the anchor " + base::in_quotes(name) + " names contains itself");
+      return fail(node, "alias", "the anchor " + base::in_quotes(name) + " contains itself");
     }
     node.alias_of = found->second;
     node.nodes = plus(1, found->second->nodes);
@@ -220,18 +218,18 @@ class builder {
     return attach(node);
   }
 
-  /// What libyaml takes since its versions that engines have no port of.
+  /// Rejects syntax that newer versions of libyaml accept and the port in engines does not.
   bool engines_read(const yaml_event_t& event, const yaml::node& node) {
     const yaml_scalar_style_t style = event.data.scalar.style;
     if (for_engines_ && style == YAML_PLAIN_SCALAR_STYLE && flow_levels_ > 0 &&
         node.value.find('?') != std::string::npos) {
-      return fail(node, "syntax", "engines do not read ? between brackets; put the text in quotes");
+      return fail(node, "syntax", "engines do not read ? between brackets; quote the string");
     }
     if (style == YAML_DOUBLE_QUOTED_SCALAR_STYLE && may_escape_slashes_) {
       const std::size_t start = places_.offset_of(event.start_mark.index);
       const std::size_t end = places_.offset_of(event.end_mark.index);
       if (has_escaped_slash(text_.substr(start, end - start))) {
-        return fail(node, "syntax", "engines do not read the escape \\/; write / alone");
+        return fail(node, "syntax", "engines do not read the escape \\/; write / instead");
       }
     }
     return true;
@@ -241,8 +239,7 @@ class builder {
     if (open_.empty()) {
       out_.root = &node;
       if (too_many_aliased(plus(node.nodes, 1), node.aliased_nodes)) {
-        return fail(
-            node, "alias", "its aliases make it grow out of proportion; write less by alias");
+        return fail(node, "alias", "its aliases expand too much; use fewer aliases");
       }
       return true;
     }
@@ -257,14 +254,14 @@ class builder {
     node.is = shape;
     node.complete = false;
     open_.push_back(&node);
-    return open_.size() <= deepest ||
-           fail(node, "too-deep", "it nests more than 64 levels; a CDI document has six");
+    return open_.size() <= max_depth ||
+           fail(node, "too-deep", "it is nested more than 64 levels deep; a CDI document has six");
   }
 
   bool close() {
     yaml::node& node = *open_.back();
     open_.pop_back();
-    // Within a flow level there is nothing else.
+    // A flow level contains only flow levels.
     flow_levels_ -= flow_levels_ > 0 ? 1 : 0;
     node.complete = true;
     return attach(node);
@@ -285,7 +282,7 @@ class builder {
   std::map<std::string, const yaml::node*> anchors_;
 };
 
-/// One document, whose beginning has been seen. False when nothing can be read after it.
+/// Reads one document whose start event was consumed. False when nothing can be read after it.
 bool read_document(event_stream& events, std::string_view text, yaml::tree& out) {
   builder build(text, out, false);
   while (const yaml_event_t* event = events.next()) {
@@ -300,7 +297,7 @@ bool read_document(event_stream& events, std::string_view text, yaml::tree& out)
   return false;
 }
 
-/// The reference's parser knows YAML 1.1 only, and says so.
+/// The reference's parser supports only YAML 1.1 and rejects other versions.
 bool other_version(const yaml_event_t& event) {
   const yaml_version_directive_t* version = event.data.document_start.version_directive;
   return version != nullptr && (version->major != 1 || version->minor != 1);

@@ -54,7 +54,7 @@ TEST(cdi_parse, tells_all_problems_with_their_places) {
                   "that or remove this [version-too-low]",
                   "F:9:39: permissions must be of the letters r, w and m, or \"none\", not \"rx\" "
                   "[device-node]",
-                  "F:9:50: major must be a whole number, not a text (\"x\") [type]",
+                  "F:9:50: major must be an integer, not a string (\"x\") [type]",
                   "F:10:22: additionalGids must be from 0 to 4294967295, not \"-1\" [range]",
                   "F:11:3: containerEdits of a device must not be empty; add an edit "
                   "[empty-device]",
@@ -73,19 +73,19 @@ TEST(cdi_parse, tells_problems_of_the_whole_file) {
 
 TEST(cdi_parse, tells_where_the_syntax_ends) {
   EXPECT_THAT(told("a: b\nc: [d\n"),
-              ElementsAre("F:3:1: this is neither YAML nor JSON: did not find expected ',' or ']' "
+              ElementsAre("F:3:1: not valid YAML or JSON: did not find expected ',' or ']' "
                           "while parsing a flow sequence [syntax]"));
   EXPECT_THAT(told("a: b\nc: \xff\n"),
-              ElementsAre("F:2:4: this is neither YAML nor JSON: invalid leading UTF-8 octet "
+              ElementsAre("F:2:4: not valid YAML or JSON: invalid leading UTF-8 octet "
                           "[syntax]"));
 }
 
 TEST(cdi_parse, keeps_the_first_of_two_keys) {
   EXPECT_THAT(told("cdiVersion: 0.3.0\nkind: a/b\nkind: 1/c\nKind: 1/d\n"
                    "devices: [{name: d, containerEdits: {env: [A=b]}}]\n"),
-              ElementsAre("F:3:1: \"kind\" is here twice, first in line 2; remove one "
+              ElementsAre("F:3:1: \"kind\" is duplicated, first in line 2; remove one "
                           "[duplicate-key]",
-                          "F:4:1: \"Kind\" is kind again, which line 2 has; remove one "
+                          "F:4:1: \"Kind\" repeats the field kind of line 2; remove one "
                           "[duplicate-key]"));
 }
 
@@ -106,7 +106,7 @@ TEST(cdi_parse, stops_after_a_thousand_problems) {
   const auto lines = told(with_edits(list + "]\n"));
   ASSERT_THAT(lines, SizeIs(1'001));
   EXPECT_EQ(lines.back(),
-            "F:6:2011: there are more problems from here on; correct these first "
+            "F:6:2011: too many problems; fix the ones above first "
             "[too-many-problems]");
 }
 

@@ -140,7 +140,7 @@ TEST_F(cdi_registry, odd_files_are_problems_and_the_rest_still_loads) {
                   "[unreadable]",
                   "low/directory.yaml: it is not a regular file; remove it [not-a-file]",
                   "low/empty.json: there is no CDI document in it [empty]",
-                  "low/half.yaml:3:43: this is neither YAML nor JSON: did not find expected ',' or "
+                  "low/half.yaml:3:43: not valid YAML or JSON: did not find expected ',' or "
                   "'}' while parsing a flow mapping [syntax]",
                   "low/huge.json: it has more than 4 MiB; shorten it [too-large]",
                   "low/loop.yaml: it cannot be read: Too many levels of symbolic links (ELOOP) "

@@ -119,7 +119,7 @@ TEST_F(cdi_registry_cli, list_shows_devices_and_tells_problems_apart) {
                 good + "\n");
   EXPECT_EQ(result.err,
             "gpushm: " + bad +
-                ":1:2: this is neither YAML nor JSON: did not find expected node content while "
+                ":1:2: not valid YAML or JSON: did not find expected node content while "
                 "parsing a flow node [syntax]\n");
 }
 

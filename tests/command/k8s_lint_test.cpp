@@ -413,7 +413,7 @@ TEST(k8s_lint, invalid_manifest_is_a_finding_with_location) {
   const auto broken = linted(pod({}) + "---\nkind: [\n");
   ASSERT_THAT(broken, SizeIs(1));
   EXPECT_EQ(broken[0].rule, "syntax");
-  EXPECT_THAT(broken[0].why, testing::StartsWith("this is neither YAML nor JSON: "));
+  EXPECT_THAT(broken[0].why, testing::StartsWith("not valid YAML or JSON: "));
   EXPECT_GE(broken[0].line, 17);
   const auto other = linted("a: 1\n---\n- 1\n---\n---\nnull\n");
   ASSERT_THAT(other, SizeIs(2));

@@ -221,7 +221,7 @@ TEST(inspect_facts, cdi_documents_are_judged) {
             "line 2: kind must be \"vendor/class\", not \"gpu\"");
   EXPECT_EQ(problem("- 1\n- 2\n"),
             "line 1: a CDI document must be a mapping with cdiVersion, kind and devices");
-  EXPECT_THAT(problem("a: [1,"), HasSubstr("this is neither YAML nor JSON: "));
+  EXPECT_THAT(problem("a: [1,"), HasSubstr("not valid YAML or JSON: "));
   EXPECT_THAT(problem(head + "devices:\n- {}\n"), HasSubstr(" (and 1 more)"));
   EXPECT_EQ(problem(head + "devices:\n- 7\n"),
             "line 4: a device must be a mapping, not a number (\"7\")");

@@ -149,7 +149,7 @@ users: [{name: u1, user: {tokenFile: token}}]
 TEST_F(rest_access, unusable_kubeconfig_reports_why) {
   EXPECT_EQ(refused(""), "it is empty");
   EXPECT_EQ(refused("a: [1"),
-            "line 1: this is neither YAML nor JSON: did not find expected ',' or ']' while parsing "
+            "line 1: not valid YAML or JSON: did not find expected ',' or ']' while parsing "
             "a flow sequence");
   EXPECT_EQ(refused("clusters: []"),
             "it has no current-context (choose one with \"kubectl config use-context\")");
