@@ -23,7 +23,7 @@ constexpr std::size_t max_config_bytes = std::size_t{16} << 20U;
               "find the container's root",
               object,
               cause,
-              "run hooks from a container engine, which gives them the OCI state");
+              "run hooks from a container engine, which passes the OCI state");
 }
 
 std::string text_member(const nlohmann::json& object, const char* name) {
@@ -62,19 +62,19 @@ std::string root_of_container(std::string_view state) {
     throw_no_root(path, std::generic_category().message(errno));
   }
   if (config->size() > max_config_bytes) {
-    throw_no_root(path, "it has more than 16 MiB");
+    throw_no_root(path, "it is larger than 16 MiB");
   }
   const nlohmann::json parsed = nlohmann::json::parse(*config, nullptr, false);
   const bool has_root = parsed.is_object() && parsed.contains("root");
   std::string root = has_root ? text_member(parsed.at("root"), "path") : std::string();
   if (root.empty()) {
-    throw_no_root(path, "it names no root.path");
+    throw_no_root(path, "root.path is missing");
   }
   if (root.front() != '/') {
     root = std::string(bundle).append("/").append(root);
   }
   if (root.find_first_not_of('/') == std::string::npos) {
-    throw_no_root(path, "its root.path is the host's own root");
+    throw_no_root(path, "root.path is the host's root directory");
   }
   return root;
 }

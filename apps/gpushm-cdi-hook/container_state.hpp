@@ -6,8 +6,8 @@
 
 namespace gpushm::cdi_hook {
 
-/// What a container engine writes to a hook's standard input, up to its end or 1 MiB. Throws
-/// `error`.
+/// Reads the state that a container engine writes to standard input, up to end of file or 1 MiB.
+/// Throws `error`.
 [[nodiscard]] std::string read_state();
 
 /// The root of the container whose OCI state is `state`, from its bundle's config.json. Throws

@@ -12,8 +12,8 @@ int run_hook(const std::vector<std::string>& words) {
     throw cli::usage_error(errc::invalid_argument,
                            "run hook",
                            {},
-                           "it has no name",
-                           "name create-symlinks, update-ldcache, enable-cuda-compat or "
+                           "the hook's name is missing",
+                           "use create-symlinks, update-ldcache, enable-cuda-compat or "
                            "disable-device-node-modification");
   }
   const std::string& name = words.front();
@@ -22,10 +22,9 @@ int run_hook(const std::vector<std::string>& words) {
     const hook::container_root root(root_of_container(read_state()));
     run(root, hook::hook_options({words.begin() + 1, words.end()}));
   } else {
-    // A document newer than the program must not stop containers.
-    hook::warn(std::string("warning: there is no hook \"")
-                   .append(name)
-                   .append("\" in this version; nothing was done"));
+    // A document newer than this program must not stop containers.
+    hook::warn(
+        std::string("warning: unknown hook \"").append(name).append("\" in this version: ignored"));
   }
   return cli::exit_ok;
 }

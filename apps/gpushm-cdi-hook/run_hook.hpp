@@ -6,9 +6,9 @@
 
 namespace gpushm::cdi_hook {
 
-/// Runs a hook of a generated document on the host, as the OCI hook createContainer: the state of
-/// the container comes on standard input. `words`: the name of the hook and its options. Returns
-/// the exit status. Throws `error`, `cli::usage_error` without a name.
+/// Runs a hook of a generated document on the host, as the OCI hook createContainer. Reads the
+/// container's state from standard input. `words`: the name of the hook and its options. Returns
+/// the exit status. Throws `error`, or `cli::usage_error` without a name.
 int run_hook(const std::vector<std::string>& words);
 
 }  // namespace gpushm::cdi_hook

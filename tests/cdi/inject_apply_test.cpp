@@ -148,7 +148,7 @@ TEST(inject_apply, a_config_of_other_types_is_refused) {
 
 TEST(inject_apply, a_path_that_leads_elsewhere_is_refused) {
   const std::string begin = "inject \"vendor.com/gpu=0\": its ";
-  const std::string end = " (mend the CDI document that defines it)";
+  const std::string end = " (fix the CDI document that defines it)";
   const auto with_mount = [](const char* from, const char* to) {
     edits changes;
     changes.mounts = {{from, to, {"bind"}, ""}};
@@ -156,9 +156,8 @@ TEST(inject_apply, a_path_that_leads_elsewhere_is_refused) {
   };
   EXPECT_EQ(with_mount("../../etc", "/x"), begin + "mount of \"../../etc\" is not absolute" + end);
   EXPECT_EQ(with_mount("/etc", "x"), begin + "mount at \"x\" is not absolute" + end);
-  EXPECT_EQ(with_mount("/a/../etc", "/x"),
-            begin + "mount of \"/a/../etc\" leads up (\"..\")" + end);
-  EXPECT_EQ(with_mount("/etc", "/.."), begin + "mount at \"/..\" leads up (\"..\")" + end);
+  EXPECT_EQ(with_mount("/a/../etc", "/x"), begin + "mount of \"/a/../etc\" contains \"..\"" + end);
+  EXPECT_EQ(with_mount("/etc", "/.."), begin + "mount at \"/..\" contains \"..\"" + end);
   EXPECT_EQ(with_mount("/a..b/..c", "/..."), "none");
   edits placed;
   placed.device_nodes = {node("dev/x", {}, "c", 1)};
@@ -166,7 +165,7 @@ TEST(inject_apply, a_path_that_leads_elsewhere_is_refused) {
   placed.device_nodes = {node("/dev/x", "../dev/null")};
   EXPECT_EQ(problem_of(placed), begin + "node's host path \"../dev/null\" is not absolute" + end);
   placed.device_nodes = {node(std::string("/dev/x\0y", 8), {}, "c", 1)};
-  EXPECT_EQ(problem_of(placed), begin + "node \"/dev/x\" has a zero byte in it" + end);
+  EXPECT_EQ(problem_of(placed), begin + "node \"/dev/x\" contains a NUL byte" + end);
   edits hooked;
   hooked.hooks = {{"createContainer", "bin/hook", {}, {}, {}}};
   EXPECT_EQ(problem_of(hooked), begin + "hook \"bin/hook\" is not absolute" + end);
@@ -184,8 +183,9 @@ TEST(inject_apply, a_node_that_is_not_there_or_is_none_is_told) {
   edits changes;
   changes.device_nodes = {node("/dev/gpushm-absent")};
   EXPECT_EQ(problem_of(changes),
-            "inject \"vendor.com/gpu=0\": its node \"/dev/gpushm-absent\" cannot be looked at: No "
-            "such file or directory (ENOENT) (was the driver loaded? write the CDI document anew)");
+            "inject \"vendor.com/gpu=0\": its node \"/dev/gpushm-absent\" cannot be accessed: No "
+            "such file or directory (ENOENT) (check that the driver is loaded, then generate the "
+            "CDI document again)");
   changes.device_nodes = {node("/dev/x", "/etc")};
   EXPECT_EQ(problem_of(changes),
             "inject \"vendor.com/gpu=0\": its node \"/etc\" is not a device node");
@@ -198,7 +198,7 @@ TEST(inject_apply, a_node_that_is_not_there_or_is_none_is_told) {
 TEST(inject_apply, a_hook_of_no_known_kind_is_refused) {
   edits changes;
   changes.hooks = {{"beforeAll", "/bin/hook", {}, {}, {}}};
-  EXPECT_EQ(problem_of(changes), "inject \"vendor.com/gpu=0\": there is no hook \"beforeAll\"");
+  EXPECT_EQ(problem_of(changes), "inject \"vendor.com/gpu=0\": unknown hook \"beforeAll\"");
 }
 
 TEST(inject_apply, when_one_of_several_fails_nothing_has_changed) {

@@ -49,12 +49,12 @@ TEST(inject_config, many_keys_are_read_in_time) {
   }
   EXPECT_EQ(parse_config(text + "}", "c").size(), static_cast<std::size_t>(count));
   EXPECT_EQ(problem_of(text + ",\"k7\":2}"),
-            "read config \"config.json\": the key \"k7\" comes twice in one object");
+            "read config \"config.json\": duplicate key \"k7\" in one object");
 }
 
 TEST(inject_config, what_would_be_lost_is_refused) {
   EXPECT_EQ(problem_of(R"({"a":1,"b":{"c":1,"c":2}})"),
-            "read config \"config.json\": the key \"c\" comes twice in one object");
+            "read config \"config.json\": duplicate key \"c\" in one object");
   EXPECT_EQ(problem_of(R"({"a":18446744073709551616})"),
             "read config \"config.json\": the number \"18446744073709551616\" has more than 64 "
             "bits");
@@ -82,8 +82,9 @@ TEST(inject_config, depth_is_limited) {
   };
   EXPECT_EQ(problem_of(nested(max_config_depth)), "none");
   EXPECT_EQ(problem_of(nested(max_config_depth + 1)),
-            "read config \"config.json\": it is nested more than 256 deep");
-  EXPECT_THAT(problem_of(std::string(1'000'000, '[')), HasSubstr("nested more than 256 deep"));
+            "read config \"config.json\": it is nested more than 256 levels deep");
+  EXPECT_THAT(problem_of(std::string(1'000'000, '[')),
+              HasSubstr("nested more than 256 levels deep"));
 }
 
 class inject_file : public ::testing::Test {
@@ -147,7 +148,7 @@ TEST_F(inject_file, that_cannot_be_read_is_told) {
   const std::string huge = directory_ / "huge";
   std::ofstream(huge).flush();
   ASSERT_EQ(::truncate(huge.c_str(), off_t{1} << 30), 0);
-  EXPECT_EQ(problem(huge), "read config \"" + huge + "\": it has more than 64 MiB");
+  EXPECT_EQ(problem(huge), "read config \"" + huge + "\": it is larger than 64 MiB");
 }
 
 }  // namespace

@@ -43,29 +43,30 @@ TEST(cdi_parse, tells_all_problems_with_their_places) {
            "    - {hostPath: /dev/x, permissions: rx, major: x}\n"
            "    additionalGids: [-1]\n"
            "- name: a-\n"),
-      ElementsAre("F:1:7: the vendor cannot be \"1a\": it must begin with a letter [kind]",
-                  "F:3:1: a CDI document has no field \"foo\"; remove it or correct its name "
-                  "(cdiVersion, kind, annotations, devices, containerEdits) [unknown-field]",
-                  "F:5:9: a device name that begins with a digit needs cdiVersion 0.5.0, and the "
-                  "document says 0.4.0; raise that or remove this [version-too-low]",
-                  "F:7:11: an environment variable must be \"NAME=value\", not \"A\" [env]",
-                  "F:9:7: path of a device node must not be empty or missing [device-node]",
-                  "F:9:8: hostPath needs cdiVersion 0.5.0, and the document says 0.4.0; raise "
-                  "that or remove this [version-too-low]",
-                  "F:9:39: permissions must be of the letters r, w and m, or \"none\", not \"rx\" "
-                  "[device-node]",
-                  "F:9:50: major must be an integer, not a string (\"x\") [type]",
-                  "F:10:22: additionalGids must be from 0 to 4294967295, not \"-1\" [range]",
-                  "F:11:3: containerEdits of a device must not be empty; add an edit "
-                  "[empty-device]",
-                  "F:11:9: the name of a device cannot be \"a-\": it must end with a letter or a "
-                  "digit [device-name]"));
+      ElementsAre(
+          "F:1:7: the vendor cannot be \"1a\": it must begin with a letter [kind]",
+          "F:3:1: a CDI document has no field \"foo\"; remove it or correct its name "
+          "(cdiVersion, kind, annotations, devices, containerEdits) [unknown-field]",
+          "F:5:9: a device name that begins with a digit needs cdiVersion 0.5.0, but the document "
+          "has 0.4.0; raise the version or remove this [version-too-low]",
+          "F:7:11: an environment variable must be \"NAME=value\", not \"A\" [env]",
+          "F:9:7: path of a device node must not be empty or missing [device-node]",
+          "F:9:8: hostPath needs cdiVersion 0.5.0, but the document has 0.4.0; raise the version "
+          "or remove this [version-too-low]",
+          "F:9:39: permissions must consist of the letters r, w and m, or be \"none\", not \"rx\" "
+          "[device-node]",
+          "F:9:50: major must be an integer, not a string (\"x\") [type]",
+          "F:10:22: additionalGids must be from 0 to 4294967295, not \"-1\" [range]",
+          "F:11:3: containerEdits of a device must not be empty; add an edit "
+          "[empty-device]",
+          "F:11:9: the name of a device cannot be \"a-\": it must end with a letter or a "
+          "digit [device-name]"));
 }
 
 TEST(cdi_parse, tells_problems_of_the_whole_file) {
-  EXPECT_THAT(told(""), ElementsAre("F: there is no CDI document in it [empty]"));
+  EXPECT_THAT(told(""), ElementsAre("F: it contains no CDI document [empty]"));
   EXPECT_THAT(told(std::string(cdi::max_document_bytes + 1, ' ')),
-              ElementsAre("F: it has more than 4 MiB; shorten it [too-large]"));
+              ElementsAre("F: it is larger than 4 MiB; shorten it [too-large]"));
   EXPECT_THAT(told("- 1\n"),
               ElementsAre("F:1:1: a CDI document must be a mapping with cdiVersion, kind and "
                           "devices [type]"));
@@ -94,7 +95,7 @@ TEST(cdi_parse, warns_of_what_engines_do_not_read) {
   EXPECT_THAT(read.problems, IsEmpty());
   ASSERT_THAT(read.warnings, SizeIs(1));
   EXPECT_EQ(gpushm::yaml::to_string(read.warnings[0]),
-            "F:7:1: engines read only what is before this place; make it a file of its own "
+            "F:7:1: engines ignore everything from here on; move it to a separate file "
             "[ignored-rest]");
 }
 
@@ -201,10 +202,10 @@ TEST(cdi_name, is_refused_with_the_reason) {
   EXPECT_EQ(cdi::why_no_vendor("v.x_y-z1"), std::nullopt);
   EXPECT_EQ(cdi::why_no_vendor(""), "it must not be empty");
   EXPECT_EQ(cdi::why_no_class("1g"), "it must begin with a letter");
-  EXPECT_EQ(cdi::why_no_class("a:b"), "it may have only ASCII letters, digits and _ - .");
+  EXPECT_EQ(cdi::why_no_class("a:b"), "it may contain only ASCII letters, digits and _ - .");
   EXPECT_EQ(cdi::why_no_device("1:0"), std::nullopt);
   EXPECT_EQ(cdi::why_no_device(":0"), "it must begin with a letter or a digit");
-  EXPECT_EQ(cdi::why_no_device("a b"), "it may have only ASCII letters, digits and _ - . :");
+  EXPECT_EQ(cdi::why_no_device("a b"), "it may contain only ASCII letters, digits and _ - . :");
   EXPECT_EQ(cdi::why_no_device("a."), "it must end with a letter or a digit");
 }
 

@@ -94,9 +94,9 @@ TEST_F(cdi_registry, a_conflict_makes_a_name_resolve_to_nothing) {
   EXPECT_EQ(registry.find("v/c=0").found, nullptr);
   EXPECT_THAT(told(registry),
               ElementsAre("high/a.yaml: device \"v/c=0\" is also in high/b.yaml; remove it from "
-                          "one of them, as none is used [conflict]",
+                          "one of them, because neither is used [conflict]",
                           "high/b.yaml: device \"v/c=0\" is also in high/a.yaml; remove it from "
-                          "one of them, as none is used [conflict]"));
+                          "one of them, because neither is used [conflict]"));
   EXPECT_EQ(plain(registry.why_not("v/c=0")), "high/a.yaml and high/b.yaml both define it");
 }
 
@@ -108,10 +108,10 @@ TEST_F(cdi_registry, a_conflict_at_low_priority_hides_nothing_above) {
   ASSERT_NE(registry.find("v/c=0").found, nullptr);
   EXPECT_THAT(registry.find("v/c=0").found->changes.env, ElementsAre("A=high"));
   EXPECT_THAT(told(registry),
-              ElementsAre("low/a.yaml: device \"v/c=0\" is also in low/b.yaml (neither counts: a "
-                          "directory of higher priority has it too) [conflict]",
-                          "low/b.yaml: device \"v/c=0\" is also in low/a.yaml (neither counts: a "
-                          "directory of higher priority has it too) [conflict]"));
+              ElementsAre("low/a.yaml: device \"v/c=0\" is also in low/b.yaml (neither is used: a "
+                          "directory of higher priority overrides both) [conflict]",
+                          "low/b.yaml: device \"v/c=0\" is also in low/a.yaml (neither is used: a "
+                          "directory of higher priority overrides both) [conflict]"));
 }
 
 TEST_F(cdi_registry, an_invalid_document_is_in_no_conflict) {
@@ -139,10 +139,10 @@ TEST_F(cdi_registry, odd_files_are_problems_and_the_rest_still_loads) {
       ElementsAre("low/dangling.yaml: it cannot be read: No such file or directory (ENOENT) "
                   "[unreadable]",
                   "low/directory.yaml: it is not a regular file; remove it [not-a-file]",
-                  "low/empty.json: there is no CDI document in it [empty]",
+                  "low/empty.json: it contains no CDI document [empty]",
                   "low/half.yaml:3:43: not valid YAML or JSON: did not find expected ',' or "
                   "'}' while parsing a flow mapping [syntax]",
-                  "low/huge.json: it has more than 4 MiB; shorten it [too-large]",
+                  "low/huge.json: it is larger than 4 MiB; shorten it [too-large]",
                   "low/loop.yaml: it cannot be read: Too many levels of symbolic links (ELOOP) "
                   "[unreadable]",
                   "low/pipe.json: it is not a regular file; remove it [not-a-file]",
@@ -234,12 +234,12 @@ TEST_F(cdi_registry, tells_why_there_is_no_such_device) {
   scratch_.write("low/b.yaml", small_document("v/c", "all"));
   scratch_.write("low/c.yaml", small_document("v/broken", "0") + "foo: bar\n");
   const cdi::registry registry = open();
-  EXPECT_EQ(registry.why_not("0"), "\"0\" is no name of a device, which is vendor/class=name");
-  EXPECT_EQ(registry.why_not("v/c=7"), "v/c has no device \"7\", only 0, all");
+  EXPECT_EQ(registry.why_not("0"), "\"0\" is not a device name (vendor/class=name)");
+  EXPECT_EQ(registry.why_not("v/c=7"), "v/c has no device \"7\"; available: 0, all");
   EXPECT_EQ(plain(registry.why_not("w/c=7")),
-            "no document in low, high has the kind w/c, only v/c");
+            "no document in low, high has the kind w/c; available: v/c");
   EXPECT_EQ(plain(registry.why_not("v/broken=0")),
-            "the document that may define it cannot be used: low/c.yaml:4:1: a CDI document has no "
+            "the document that may define it is invalid: low/c.yaml:4:1: a CDI document has no "
             "field \"foo\"; remove it or correct its name (cdiVersion, kind, annotations, devices, "
             "containerEdits) [unknown-field]");
 }
@@ -250,7 +250,7 @@ TEST_F(cdi_registry, lists_what_there_is_up_to_eight) {
     scratch_.write("low/" + number + ".yaml", small_document("v/c", number));
   }
   EXPECT_EQ(open().why_not("v/c=7"),
-            "v/c has no device \"7\", only 10, 11, 12, 13, 14, 15, 16, 17 and 3 more");
+            "v/c has no device \"7\"; available: 10, 11, 12, 13, 14, 15, 16, 17 and 3 more");
 }
 
 }  // namespace

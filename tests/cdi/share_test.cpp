@@ -43,7 +43,7 @@ TEST(cdi_share_device, a_domain_that_cannot_name_a_device_is_refused) {
   } catch (const error& failure) {
     EXPECT_EQ(failure.code(), errc::invalid_argument);
     EXPECT_EQ(failure.object(), "my domain");
-    EXPECT_EQ(failure.next_step(), "call the domain otherwise: gpushm serve --domain NAME");
+    EXPECT_EQ(failure.next_step(), "rename the domain: gpushm serve --domain NAME");
   }
 }
 

@@ -229,36 +229,38 @@ TEST(cdi_versions, an_older_one_drops_what_it_has_not) {
               ElementsAre("a/b: schemata is left out: it needs cdiVersion 1.1.0, not 0.7.0",
                           "a/b=d: netDevices is left out: it needs cdiVersion 1.1.0, not 0.7.0"));
   middle.changes.rdt->enable_cmt = true;
-  EXPECT_THAT(cdi::lower_to(middle, "1.1.0"),
-              ElementsAre("a/b: enableCMT and enableMBM are left out: cdiVersion 1.1.0 has not"));
+  EXPECT_THAT(
+      cdi::lower_to(middle, "1.1.0"),
+      ElementsAre("a/b: enableCMT and enableMBM are left out: cdiVersion 1.1.0 removed them"));
 }
 
 TEST(cdi_versions, what_cannot_go_is_refused) {
   cdi::document made = with_args({});
   EXPECT_EQ(refusal(made, "0.9.0"),
-            "write CDI document for version 0.9.0 \"a/b\": there is no such version (the versions "
+            "write CDI document for version 0.9.0 \"a/b\": unknown version (the versions "
             "are 0.3.0, 0.4.0, 0.5.0, 0.6.0, 0.7.0, 0.8.0, 1.0.0 and 1.1.0)");
   made.devices[0].name = "0";
   EXPECT_EQ(refusal(made, "0.4.0"),
             "write CDI document for version 0.4.0 \"a/b=0\": its name begins with a digit, which "
-            "that version does not allow (choose another strategy for device names, or ask for "
+            "that version does not allow (choose another strategy for device names, or request "
             "version 0.5.0 or newer)");
   EXPECT_EQ(refusal(made, "0.5.0"), "done");
   made.kind = "a/b.c";
   EXPECT_EQ(
       refusal(made, "0.5.0"),
       "write CDI document for version 0.5.0 \"a/b.c\": its class has a dot, which that version "
-      "does not allow (choose another class, or ask for version 0.6.0 or newer)");
+      "does not allow (choose another class, or request version 0.6.0 or newer)");
   made = with_args({});
   made.devices[0].changes.device_nodes = {node("/dev/x", "/dev/y")};
-  EXPECT_EQ(refusal(made, "0.4.0"),
-            "write CDI document for version 0.4.0 \"a/b=d\": device node \"/dev/x\" needs its "
-            "hostPath \"/dev/y\", which that version has not (ask for version 0.5.0 or newer)");
+  EXPECT_EQ(
+      refusal(made, "0.4.0"),
+      "write CDI document for version 0.4.0 \"a/b=d\": device node \"/dev/x\" needs its "
+      "hostPath \"/dev/y\", which that version does not have (request version 0.5.0 or newer)");
   made.devices[0].changes = {};
   made.devices[0].changes.additional_gids = {5};
   EXPECT_EQ(refusal(made, "0.6.0"),
-            "write CDI document for version 0.6.0 \"a/b=d\": that version has nothing of what the "
-            "device brings (ask for version 0.7.0)");
+            "write CDI document for version 0.6.0 \"a/b=d\": that version supports none of the "
+            "device's edits (request version 0.7.0)");
 }
 
 TEST(cdi_write_file, replaces_as_a_whole_and_makes_the_directory) {

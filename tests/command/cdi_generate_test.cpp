@@ -348,7 +348,7 @@ TEST_F(cdi_generate, a_hook_program_that_others_can_replace_is_refused) {
   EXPECT_EQ(refused.status, exited(1));
   EXPECT_EQ(refused.out, "");
   EXPECT_EQ(refused.err,
-            "gpushm: name the hooks' program \"" + place +
+            "gpushm: set the hook program \"" + place +
                 "/hooks\": engines would run it as "
                 "root, and " +
                 place +
@@ -375,7 +375,7 @@ TEST_F(cdi_generate, a_program_in_a_place_of_others_leaves_its_hooks_out) {
   const auto made = gpushm_testing::run_program(options, seconds(60));
   EXPECT_TRUE(document_of(made).changes.hooks.empty());
   EXPECT_THAT(made.err,
-              HasSubstr("gpushm: warning: the document has no hooks: their program would be " +
+              HasSubstr("gpushm: warning: the document has no hooks: the hook program would be " +
                         place + "/gpushm; engines would run it as root, and " + place +
                         " belongs to uid 1234 (install it"));
 }
@@ -422,8 +422,8 @@ TEST_F(cdi_generate, a_conflict_with_another_document_is_refused) {
   EXPECT_EQ(
       refused.err,
       "gpushm: write CDI document \"" + spec("nvidia.yaml") + "\": " + spec("theirs.yaml") +
-          " defines nvidia.com/gpu=0 too, and of two documents in one directory neither would "
-          "count (remove that file, or choose another --vendor, --class or --output)\n");
+          " also defines nvidia.com/gpu=0, and engines ignore a device that two documents in one "
+          "directory define (remove that file, or choose another --vendor, --class or --output)\n");
   EXPECT_FALSE(fs::exists(spec("nvidia.yaml")));
   EXPECT_EQ(generate({"--output", spec("nvidia.yaml"), "--class", "other"}).status, exited(0));
   EXPECT_EQ(generate({"--output", spec("own.yaml"), "--device-name-strategy=uuid"}).status,
@@ -452,22 +452,22 @@ TEST_F(cdi_generate, refresh_writes_only_what_differs_and_says_why) {
     EXPECT_EQ(result.status, exited(0)) << result.err;
     return result.err;
   };
-  EXPECT_EQ(refresh(), "gpushm: wrote " + file + ": there was none\n");
+  EXPECT_EQ(refresh(), "gpushm: wrote " + file + ": it did not exist\n");
   const auto before = fs::last_write_time(file);
   EXPECT_EQ(refresh(), "");
   EXPECT_EQ(fs::last_write_time(file), before);
 
   gpus_->replace({recorded_gpu(), a100_three()});
-  EXPECT_THAT(refresh(), HasSubstr(file + ": new: 1:0, "));
+  EXPECT_THAT(refresh(), HasSubstr(file + ": added: 1:0, "));
   gpus_->replace(plain_gpus(1));
-  EXPECT_THAT(refresh(), HasSubstr(file + ": gone: 1:0, "));
+  EXPECT_THAT(refresh(), HasSubstr(file + ": removed: 1:0, "));
   fs::rename(driver_.root + "/usr/local/nvidia/lib64/libcuda.so.550.90.07",
              driver_.root + "/usr/local/nvidia/lib64/libcuda.so.570.1.2");
   EXPECT_THAT(refresh(), HasSubstr(file + ": driver 550.90.07 became 570.1.2\n"));
   put_file(driver_.root + "/usr/bin/nvidia-imex", "", 0755);
-  EXPECT_EQ(refresh(), "gpushm: wrote " + file + ": files, nodes or hooks changed\n");
+  EXPECT_EQ(refresh(), "gpushm: wrote " + file + ": files, device nodes or hooks changed\n");
   put_file(file, "cdiVersion: [\n");
-  EXPECT_THAT(refresh(), HasSubstr(file + ": it was not usable: "));
+  EXPECT_THAT(refresh(), HasSubstr(file + ": it was invalid: "));
   EXPECT_EQ(refresh(), "");
 }
 
@@ -491,18 +491,18 @@ TEST_F(cdi_generate, watch_follows_mig_driver_and_deletion) {
   const auto line = [&](const std::string& pattern) {
     return watcher.wait_for_line(pattern, seconds(30), stream::err);
   };
-  line("wrote .*: there was none");
+  line("wrote .*: it did not exist");
   line("watching; .* is up to date");
   gpus_->replace({a100_three()});
-  line("wrote .*: new: 0:0.*; gone: 0 ");
+  line("wrote .*: added: 0:0.*; removed: 0 ");
   gpus_->set_module("570.1.2");
   line("warning: the libraries are of driver 550.90.07, the loaded kernel module of 570.1.2");
   fs::remove(file);
-  line("wrote .*: there was none");
+  line("wrote .*: it did not exist");
   // An event of the directory, not of /proc.
   put_file(driver_.root + "/usr/local/nvidia/lib64/libnvidia-new.so.550.90.07",
            content_of(driver_.root + "/usr/local/nvidia/lib64/libcuda.so.550.90.07"));
-  line("wrote .*: files, nodes or hooks changed");
+  line("wrote .*: files, device nodes or hooks changed");
   watcher.kill(SIGTERM);
   EXPECT_EQ(watcher.wait_exit(seconds(20)), exited(0));
   EXPECT_TRUE(fs::exists(file));
@@ -517,7 +517,7 @@ TEST_F(cdi_generate, watch_waits_for_a_driver_that_comes_late) {
   watcher.wait_for_line("waiting: find the driver's libraries", seconds(30), stream::err);
   EXPECT_FALSE(fs::exists(file));
   fs::rename(driver_.root + "/later", driver_.root + "/usr/lib64");
-  watcher.wait_for_line("wrote .*: there was none", seconds(30), stream::err);
+  watcher.wait_for_line("wrote .*: it did not exist", seconds(30), stream::err);
   watcher.kill(SIGINT);
   EXPECT_EQ(watcher.wait_exit(seconds(20)), exited(0));
   // Told once, however often it was tried.
@@ -532,7 +532,7 @@ TEST_F(cdi_generate, watch_outlives_an_nvml_that_does_not_start) {
       command({"refresh", "--watch", "--interval", "50ms", "--output", file}));
   watcher.wait_for_line("waiting: load NVML", seconds(30), stream::err);
   gpus_->replace(plain_gpus(1));
-  watcher.wait_for_line("wrote .*: there was none", seconds(30), stream::err);
+  watcher.wait_for_line("wrote .*: it did not exist", seconds(30), stream::err);
   watcher.kill(SIGTERM);
   EXPECT_EQ(watcher.wait_exit(seconds(20)), exited(0));
 }

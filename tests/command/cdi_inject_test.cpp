@@ -124,9 +124,9 @@ TEST_F(cdi_inject, reads_standard_input) {
               StartsWith(R"({"process":{"env":["B=1","A=0","GPU=0"]},)"));
   const auto refused = cli_.run({"cdi", "inject", "v.com/gpu=0", "--spec", "-", "--in-place"});
   EXPECT_EQ(refused.status, exited(2));
-  EXPECT_EQ(refused.err,
-            "gpushm: inject: standard input cannot be replaced (name a file, or leave --in-place "
-            "out)\n");
+  EXPECT_EQ(
+      refused.err,
+      "gpushm: inject: standard input cannot be replaced (give a file, or omit --in-place)\n");
 }
 
 TEST_F(cdi_inject, wrong_usage_exits_with_2) {
@@ -150,7 +150,7 @@ TEST_F(cdi_inject, a_failure_leaves_the_file_as_it_was) {
   for (const failing& each : std::vector<failing>{
            {{"v.com/gpu=0", "v.com/gpu=7", "w.org/x=1"}, "inject \"v.com/gpu=7, w.org/x=1\": "},
            {{"v.com/gpu=0", "v.com/gpu=gone"},
-            "inject \"v.com/gpu=gone\": its node \"/dev/gpushm-gone\" cannot be looked at: "},
+            "inject \"v.com/gpu=gone\": its node \"/dev/gpushm-gone\" cannot be accessed: "},
            {{"v.com/gpu=0", "v.com/gpu=up"},
             "inject \"v.com/gpu=up\": its mount of \"../../etc\" is not absolute"},
            {{"gpu0"}, "inject \"gpu0\": "}}) {
@@ -183,7 +183,7 @@ TEST_F(cdi_inject, a_directory_that_is_gone_has_no_devices) {
   const auto ran = inject({"v.com/gpu=0", "--in-place"});
   EXPECT_EQ(ran.status, exited(1));
   EXPECT_THAT(ran.err, StartsWith("gpushm: inject \"v.com/gpu=0\": "));
-  EXPECT_THAT(ran.err, HasSubstr("(\"gpushm cdi list\" shows what there is)"));
+  EXPECT_THAT(ran.err, HasSubstr("(run \"gpushm cdi list\" to list the devices)"));
   expect_unchanged();
 }
 
@@ -194,7 +194,7 @@ TEST_F(cdi_inject, a_config_that_is_none_is_told_with_its_file) {
            {"[]", "it is not a JSON object"},
            {"{} {}", "line 1, column 4: "},
            {"{\"a\": \"\xff\"}", "line 1, column 8: "},
-           {R"({"a":1,"a":2})", "the key \"a\" comes twice in one object"}}) {
+           {R"({"a":1,"a":2})", "duplicate key \"a\" in one object"}}) {
     write(spec(), text);
     const auto ran = inject({"v.com/gpu=0", "--in-place"});
     EXPECT_EQ(ran.status, exited(1)) << text;

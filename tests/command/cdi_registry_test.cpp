@@ -82,12 +82,12 @@ TEST_F(cdi_registry_cli, share_writes_no_conflict) {
   const auto refused = cli_.run(
       {"cdi", "share", "--directory", path("domains"), "--output", path("low/share.yaml")});
   EXPECT_EQ(refused.status, exited(1));
-  EXPECT_EQ(refused.err,
-            "gpushm: write CDI document \"" + path("low/share.yaml") +
-                "\": " + path("low/other.yaml") +
-                " defines gpushm.dev/share=team too, and of two documents in one directory neither "
-                "would count (remove that file, or choose another --vendor, --class or "
-                "--output)\n");
+  EXPECT_EQ(
+      refused.err,
+      "gpushm: write CDI document \"" + path("low/share.yaml") + "\": " + path("low/other.yaml") +
+          " also defines gpushm.dev/share=team, and engines ignore a device that two documents "
+          "in one directory define (remove that file, or choose another --vendor, --class or "
+          "--output)\n");
   EXPECT_FALSE(fs::exists(path("low/share.yaml")));
   const auto made = cli_.run({"cdi",
                               "share",
@@ -99,11 +99,10 @@ TEST_F(cdi_registry_cli, share_writes_no_conflict) {
   EXPECT_EQ(made.status, exited(0)) << made.err;
   EXPECT_EQ(run({"validate"}).status, exited(0));
   const auto nobody = cli_.run({"cdi", "share", "--directory", path("high")});
-  EXPECT_EQ(
-      nobody.err,
-      "gpushm: find domains \"" + path("high") +
-          "\": there is no domain in it (start a broker (gpushm serve --mode 0666), or name a "
-          "domain)\n");
+  EXPECT_EQ(nobody.err,
+            "gpushm: find domains \"" + path("high") +
+                "\": it contains no domain (start a broker (gpushm serve --mode 0666), or give a "
+                "domain)\n");
 }
 
 // ---- list ----
@@ -193,9 +192,9 @@ TEST_F(cdi_registry_cli, validate_tells_conflicts_of_the_registry) {
   EXPECT_EQ(result.status, exited(1));
   EXPECT_EQ(result.out,
             one + ": device \"v/c=a\" is also in " + two +
-                "; remove it from one of them, as none is used [conflict]\n" + two +
+                "; remove it from one of them, because neither is used [conflict]\n" + two +
                 ": device \"v/c=a\" is also in " + one +
-                "; remove it from one of them, as none is used [conflict]\n"
+                "; remove it from one of them, because neither is used [conflict]\n"
                 "2 documents: 2 problems, 0 warnings\n");
   fs::remove(two);
   EXPECT_EQ(run({"validate"}).status, exited(0));
@@ -216,14 +215,15 @@ TEST_F(cdi_registry_cli, validate_warns_of_what_is_not_on_this_machine) {
               ", containerPath: /z}], hooks: [{hookName: prestart, path: " + path("hook") + "}]"));
   const auto result = cli_.run({"cdi", "validate", file});
   EXPECT_EQ(result.status, exited(0));
-  const std::string gone = " is not on this machine: No such file or directory (ENOENT) ";
+  const std::string gone =
+      " cannot be accessed on this machine: No such file or directory (ENOENT) ";
   EXPECT_EQ(result.out,
             file +
-                ": warning: \"/dev/null\" has the numbers 1:3 on this machine, and the document "
-                "says 1:99; generate it again [other-numbers]\n" +
+                ": warning: \"/dev/null\" has major:minor 1:3 on this machine, but the document "
+                "has 1:99; generate it again [other-numbers]\n" +
                 file + ": warning: the device node \"" + path("gone") + "\"" + gone +
                 "[not-on-host]\n" + file + ": warning: \"" + here +
-                "\" is no device node on this machine [not-a-device]\n" + file +
+                "\" is not a device node on this machine [not-a-device]\n" + file +
                 ": warning: the mount \"" + path("gone-too") + "\"" + gone + "[not-on-host]\n" +
                 file + ": warning: the hook \"" + path("hook") + "\"" + gone +
                 "[not-on-host]\n"
@@ -293,7 +293,7 @@ TEST_F(cdi_registry_cli, watch_prints_an_object_a_line) {
             (json{{"event", "problem"},
                   {"file", file},
                   {"rule", "empty"},
-                  {"text", "there is no CDI document in it"}}));
+                  {"text", "it contains no CDI document"}}));
   process.kill(SIGINT);
   EXPECT_EQ(process.wait_exit(patience), exited(0));
 }

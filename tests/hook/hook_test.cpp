@@ -35,9 +35,9 @@ TEST_P(cdi_hook, an_unknown_hook_warns_and_succeeds) {
   const auto result = run({"update-application-profile", "--new", "option"});
   EXPECT_EQ(result.status, exited(0));
   EXPECT_EQ(result.out, "");
-  EXPECT_EQ(result.err,
-            "gpushm: warning: there is no hook \"update-application-profile\" in this version; "
-            "nothing was done\n");
+  EXPECT_EQ(
+      result.err,
+      "gpushm: warning: unknown hook \"update-application-profile\" in this version: ignored\n");
 }
 
 TEST_P(cdi_hook, an_unknown_option_of_a_known_hook_is_left_alone) {
@@ -49,12 +49,12 @@ TEST_P(cdi_hook, an_unknown_option_of_a_known_hook_is_left_alone) {
 TEST_P(cdi_hook, without_a_name_it_is_wrong_usage) {
   const auto result = run({});
   EXPECT_EQ(result.status, exited(2));
-  EXPECT_THAT(result.err, StartsWith("gpushm: run hook: it has no name"));
+  EXPECT_THAT(result.err, StartsWith("gpushm: run hook: the hook's name is missing"));
 }
 
 TEST_P(cdi_hook, what_is_no_state_of_a_container_is_refused) {
   const std::string what = "gpushm: find the container's root";
-  const std::string next = " (run hooks from a container engine, which gives them the OCI state)\n";
+  const std::string next = " (run hooks from a container engine, which passes the OCI state)\n";
   for (const char* text : {"", "{}", "[]", "no json", R"({"bundle":7})", R"({"bundle":"x"})"}) {
     put_file(state(), text);
     const auto result = run({"create-symlinks", "--link", "a::/b"});
@@ -69,7 +69,7 @@ TEST_P(cdi_hook, what_is_no_state_of_a_container_is_refused) {
   for (const char* text : {"", "{}", R"({"root":[]})", R"({"root":{"path":""}})"}) {
     put_file(bundle + "/config.json", text);
     EXPECT_EQ(run({"update-ldcache"}).err,
-              what + " \"" + bundle + "/config.json\": it names no root.path" + next)
+              what + " \"" + bundle + "/config.json\": root.path is missing" + next)
         << text;
   }
   fs::remove(bundle + "/config.json");
@@ -77,10 +77,11 @@ TEST_P(cdi_hook, what_is_no_state_of_a_container_is_refused) {
             what + " \"" + bundle + "/config.json\": No such file or directory" + next);
   put_file(bundle + "/config.json", std::string((16U << 20U) + 1, ' '));
   EXPECT_EQ(run({"update-ldcache"}).err,
-            what + " \"" + bundle + "/config.json\": it has more than 16 MiB" + next);
+            what + " \"" + bundle + "/config.json\": it is larger than 16 MiB" + next);
   put_file(bundle + "/config.json", R"({"root":{"path":"//"}})");
-  EXPECT_EQ(run({"update-ldcache"}).err,
-            what + " \"" + bundle + "/config.json\": its root.path is the host's own root" + next);
+  EXPECT_EQ(
+      run({"update-ldcache"}).err,
+      what + " \"" + bundle + "/config.json\": root.path is the host's root directory" + next);
 }
 
 // ---- create-symlinks ----

@@ -209,14 +209,14 @@ TEST(inspect_facts, cdi_documents_are_judged) {
   EXPECT_EQ(problem(device("    mounts:\n    - hostPath: /usr/lib/libcuda.so.1\n"
                            "      containerPath: /usr/lib/libcuda.so.1\n")),
             "it names /usr/lib/libcuda.so.1, which is not here");
-  EXPECT_EQ(problem(head), "line 1: a CDI document must have a device");
+  EXPECT_EQ(problem(head), "line 1: a CDI document must have at least one device");
   const std::string known = "0.3.0, 0.4.0, 0.5.0, 0.6.0, 0.7.0, 0.8.0, 1.0.0, 1.1.0";
   const std::string devices =
       "devices: [{name: gpu0, containerEdits: {deviceNodes: [{path: /dev/nvidia0}]}}]\n";
   EXPECT_EQ(problem("kind: nvidia.com/gpu\n" + devices),
-            "line 1: cdiVersion is missing; write one of " + known);
+            "line 1: cdiVersion is missing; use one of " + known);
   EXPECT_EQ(problem("kind: nvidia.com/gpu\ncdiVersion: 9.9.9\n" + devices),
-            "line 2: there is no cdiVersion \"9.9.9\"; write one of " + known);
+            "line 2: unknown cdiVersion \"9.9.9\"; use one of " + known);
   EXPECT_EQ(problem("cdiVersion: 0.5.0\nkind: gpu\n" + devices),
             "line 2: kind must be \"vendor/class\", not \"gpu\"");
   EXPECT_EQ(problem("- 1\n- 2\n"),

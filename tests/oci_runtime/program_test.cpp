@@ -164,7 +164,7 @@ TEST_F(oci_runtime, text_behind_a_zero_byte_is_refused_and_kept) {
     write(spec(), config + tail);
     const auto ran = run(create());
     EXPECT_EQ(ran.status, exited(1));
-    EXPECT_THAT(ran.err, HasSubstr(": there is a zero byte"));
+    EXPECT_THAT(ran.err, HasSubstr(": NUL byte"));
     EXPECT_EQ(contents(spec()), config + tail);
   }
 }

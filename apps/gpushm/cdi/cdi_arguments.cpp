@@ -28,7 +28,7 @@ void add_cdi(CLI::App& root, request& asked, std::string_view named) {
                                                 {"share", add_cdi_share},
                                                 {"validate", add_cdi_validate},
                                                 {"watch", add_cdi_watch}});
-  CLI::App* cdi = root.add_subcommand("cdi", "Give containers their GPUs: CDI documents");
+  CLI::App* cdi = root.add_subcommand("cdi", "Give containers GPUs through CDI documents");
   cdi->footer("");
   cdi->require_subcommand(1);
   const bool known = std::any_of(

@@ -9,8 +9,8 @@
 namespace gpushm::cli {
 
 /// Adds the command `name` to `cdi`: `add` declares its options, which fill an `Arguments`, and
-/// `run` does what they say and returns the exit status. `Arguments` has a member `json` when
-/// errors are to be told as JSON on request.
+/// `run` executes the command and returns the exit status. `Arguments` has a member `json` if the
+/// command can report errors as JSON.
 template <typename Arguments>
 CLI::App* add_cdi_command(CLI::App& cdi,
                           request& asked,
@@ -18,7 +18,7 @@ CLI::App* add_cdi_command(CLI::App& cdi,
                           const char* description,
                           void (*add)(CLI::App&, Arguments&),
                           int (*run)(const Arguments&)) {
-  // The parser keeps references to what it fills in.
+  // The parser keeps references to the members that it fills.
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* app = cdi.add_subcommand(name, description);
   app->footer("");

@@ -30,22 +30,23 @@ void check_no_conflict(const cdi::document& content, const std::string& output) 
       continue;
     }
     const cdi::parsed other = cdi::load(each->path().string());
-    // What cannot be used defines nothing.
+    // Invalid documents define no devices.
     if (!other.problems.empty() || other.content.kind != content.kind) {
       continue;
     }
     for (const cdi::device& device : other.content.devices) {
       if (names.contains(device.name)) {
-        throw error(errc::already_exists,
-                    "write CDI document",
-                    output,
-                    std::string(each->path().string())
-                        .append(" defines ")
-                        .append(content.kind)
-                        .append("=")
-                        .append(device.name)
-                        .append(" too, and of two documents in one directory neither would count"),
-                    "remove that file, or choose another --vendor, --class or --output");
+        throw error(
+            errc::already_exists,
+            "write CDI document",
+            output,
+            std::string(each->path().string())
+                .append(" also defines ")
+                .append(content.kind)
+                .append("=")
+                .append(device.name)
+                .append(", and engines ignore a device that two documents in one directory define"),
+            "remove that file, or choose another --vendor, --class or --output");
       }
     }
   }
@@ -69,12 +70,12 @@ void add_document_format(CLI::App& app, document_output& out) {
            }
            out.format = text == "json" ? cdi::format::json : cdi::format::yaml;
          },
-         "yaml or json (default: as the output's name ends, else yaml)")
+         "yaml or json (default: from the output's extension, else yaml)")
       ->type_name("FORMAT");
 }
 
 void add_document_output(CLI::App& app, document_output& out) {
-  app.add_option("-o,--output", out.path, "Where to write (default: standard output)")
+  app.add_option("-o,--output", out.path, "Output file (default: standard output)")
       ->type_name("FILE");
   add_document_format(app, out);
 }

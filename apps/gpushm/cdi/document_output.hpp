@@ -10,7 +10,7 @@
 
 namespace gpushm::cli {
 
-/// Where a document goes, and in which form.
+/// The destination and format of a document.
 struct document_output {
   std::string path;  ///< empty: standard output
   std::optional<cdi::format> format;
@@ -22,8 +22,9 @@ void add_document_format(CLI::App& app, document_output& out);
 void add_document_output(CLI::App& app, document_output& out);
 
 /// Prints the document, or writes the file by rename. Throws `error`: already_exists when another
-/// document beside the file defines one of the devices, as both would become unusable; what
-/// `cdi::write_file` throws. Then the file is as it was. Warns of a name that engines do not read.
+/// document in the directory defines one of the devices, because both would become unusable;
+/// otherwise as `cdi::write_file`. The file is then unchanged. Warns about a file name that engines
+/// do not read.
 void write_document(const cdi::document& content, const document_output& to);
 
 }  // namespace gpushm::cli

@@ -22,7 +22,7 @@ std::string line_of(const std::vector<std::string>& parts) {
   return line;
 }
 
-// How many names of a kind are told unless all are asked for.
+// Names listed per kind without --verbose.
 constexpr std::size_t few = 3;
 
 std::string missing_text(const discover::absent_things& missing, std::size_t most) {
@@ -53,8 +53,9 @@ void tell(const generated_document& made, const generate_arguments& arguments) {
   }
 }
 
-// Engines run the hooks' program as root. Gives a warning where they are left out: a build tree or
-// a home directory is an honest mistake. To name such a program is refused.
+// Engines run the hook program as root. Omits the hooks and returns a warning when the default
+// program is unsafe, such as in a build tree or home directory. Rejects an unsafe program that the
+// user chose.
 std::string check_hook_program(discover::generate_options& options, bool chosen) {
   const auto problem = ::geteuid() == 0 && !options.disabled_hooks.contains("all")
                            ? discover::who_may_replace(options.hook_path)
@@ -65,16 +66,16 @@ std::string check_hook_program(discover::generate_options& options, bool chosen)
   const std::string cause = "engines would run it as root, and " + *problem;
   constexpr const char* next = "install it where only root can write, such as /usr/local/bin";
   if (chosen) {
-    throw error(errc::invalid_argument, "name the hooks' program", options.hook_path, cause, next);
+    throw error(errc::invalid_argument, "set the hook program", options.hook_path, cause, next);
   }
   options.disabled_hooks.insert("all");
-  return std::string("the document has no hooks: their program would be ")
+  return std::string("the document has no hooks: the hook program would be ")
       .append(options.hook_path)
       .append("; ")
       .append(cause)
       .append(" (")
       .append(next)
-      .append(", or name one with --hook-path)");
+      .append(", or set another with --hook-path)");
 }
 
 }  // namespace
@@ -114,7 +115,7 @@ int run_generate_command(const generate_arguments& arguments) {
 void add_generate_arguments(CLI::App& app, generate_arguments& out) {
   add_document_output(app, out.output);
   add_generate_options(app, out);
-  app.add_flag("-v,--verbose", out.verbose, "Name everything that was not found");
+  app.add_flag("-v,--verbose", out.verbose, "List everything that was not found");
 }
 
 }  // namespace

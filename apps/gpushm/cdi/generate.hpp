@@ -14,15 +14,15 @@ namespace gpushm::cli {
 struct generate_arguments {
   discover::generate_options options;
   document_output output;
-  std::string spec_version;  ///< empty: the lowest that fits
+  std::string spec_version;  ///< empty: the lowest that suffices
   bool quiet = false;
   bool verbose = false;
 };
 
-/// What `generate` and `refresh` have in common, but for the output.
+/// The options common to `generate` and `refresh`, except for the output.
 void add_generate_options(CLI::App& app, generate_arguments& out);
 
-/// A document for an output, and what there is to say about it.
+/// A document with its log lines.
 struct generated_document {
   cdi::document content;
   std::vector<std::string> found;
@@ -30,7 +30,7 @@ struct generated_document {
   std::vector<std::string> warnings;
 };
 
-/// Generates and lowers to the version asked for. Throws as `discover::generate` and
+/// Generates a document and lowers it to the requested version. Throws as `discover::generate` and
 /// `cdi::lower_to` do.
 [[nodiscard]] generated_document make_document(const generate_arguments& arguments);
 

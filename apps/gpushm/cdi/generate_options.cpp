@@ -37,7 +37,7 @@ void add_name(CLI::App& app,
       ->type_name("NAME");
 }
 
-// An option that may be given several times, or once with commas.
+// An option that may be repeated or take a comma-separated list.
 void add_list(CLI::App& app,
               const std::string& option,
               const std::string& type,
@@ -60,45 +60,46 @@ void set_strategies(const std::vector<std::string>& words, generate_arguments& o
   }
 }
 
-// Where tests and containers have the machine's own trees.
+// Environment variables of tests and containers relocate /proc, /dev and /sys.
 void set_defaults(discover::generate_options& options) {
   options.proc_root = driver::proc_root();
   const std::string dev = driver::dev_root();
   if (dev != "/dev" && dev.ends_with("/dev")) {
     options.dev_root = dev.substr(0, dev.size() - std::string_view("/dev").size());
   }
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is one thread yet
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): single-threaded at this point
   if (const char* sys = std::getenv("GPUSHM_SYS_ROOT"); sys != nullptr && *sys != '\0') {
     options.sys_root = sys;
   }
 }
 
 void add_places(CLI::App& app, discover::generate_options& options) {
-  app.add_option("--driver-root", options.driver_root, "Where the driver is installed (default: /)")
+  app.add_option(
+         "--driver-root", options.driver_root, "Root of the driver installation (default: /)")
       ->type_name("DIR");
   app.add_option("--dev-root",
                  options.dev_root,
-                 "What stands before /dev (default: --driver-root where that has a /dev)")
+                 "Prefix of /dev (default: --driver-root if it contains /dev)")
       ->type_name("DIR");
   app.add_option("--proc-root", options.proc_root, "Instead of /proc")->type_name("DIR");
   app.add_option_function<std::string>(
          "--hook-path,--nvidia-ctk-path,--nvidia-cdi-hook-path",
          [&options](const std::string& path) {
            if (!path.starts_with('/')) {
-             refuse_value("--hook-path", path, "it must be absolute, as the host sees it");
+             refuse_value("--hook-path", path, "it must be an absolute path on the host");
            }
            options.hook_path = path;
          },
-         "The program that serves hooks, as the host sees it (default: this one)")
+         "Path of the hook program on the host (default: this program)")
       ->type_name("FILE");
   app.add_option("--ldcache-path",
                  options.ldcache_path,
-                 "Cache of libraries (default: etc/ld.so.cache below --driver-root)")
+                 "Library cache (default: etc/ld.so.cache below --driver-root)")
       ->type_name("FILE");
   add_list(app,
            "--library-search-path",
            "DIR",
-           "Directories below --driver-root to look for libraries in first",
+           "Directories below --driver-root to search for libraries first",
            options.library_search_paths);
 }
 
@@ -128,21 +129,21 @@ void add_generate_options(CLI::App& app, generate_arguments& out) {
   add_list(app,
            "--device-id",
            "ID",
-           "Only these: numbers (0, 1:0) or UUIDs (default: all)",
+           "Only these devices: indices (0, 1:0) or UUIDs (default: all)",
            options.device_ids);
   app.add_option_function<std::vector<std::string>>(
          "--disable-hook",
          [&options](const std::vector<std::string>& names) {
            options.disabled_hooks.insert(names.begin(), names.end());
          },
-         "Leave a hook out; \"all\" leaves out each")
+         "Omit a hook; \"all\" omits every hook")
       ->type_name("NAME")
       ->allow_extra_args(false)
       ->delimiter(',');
   app.add_flag(
       "--no-all-device",
       [&options](std::int64_t) { options.all_device = false; },
-      "Without the device \"all\"");
+      "Omit the device \"all\"");
   app.add_option_function<std::string>(
          "--spec-version",
          [&out](const std::string& text) {
@@ -151,9 +152,9 @@ void add_generate_options(CLI::App& app, generate_arguments& out) {
            }
            out.spec_version = text == "auto" ? std::string() : text;
          },
-         "Version of the specification (default: the lowest that fits)")
+         "Version of the specification (default: the lowest that suffices)")
       ->type_name("VERSION");
-  app.add_flag("-q,--quiet", out.quiet, "Say only what is wrong");
+  app.add_flag("-q,--quiet", out.quiet, "Print only warnings and errors");
 }
 
 }  // namespace gpushm::cli

@@ -13,7 +13,7 @@ struct hook_arguments {
 };
 
 void add_hook_arguments(CLI::App& app, hook_arguments& out) {
-  // Options of hooks are the hooks' own, known ones or not.
+  // Passes all options to the hook, including unknown ones.
   app.prefix_command();
   app.parse_complete_callback([&app, &out] { out.words = app.remaining(); });
   app.footer(
@@ -31,7 +31,7 @@ void add_cdi_hook(CLI::App& cdi, request& asked) {
   add_cdi_command<hook_arguments>(cdi,
                                   asked,
                                   "hook",
-                                  "Run a hook of a document, in a container engine",
+                                  "Run a hook of a document (called by container engines)",
                                   add_hook_arguments,
                                   run_hook_command);
 }

@@ -16,7 +16,7 @@ namespace {
 struct inject_arguments {
   std::vector<std::string> devices;
   std::string spec;
-  std::vector<std::string> directories;  ///< empty: the usual ones
+  std::vector<std::string> directories;  ///< empty: the defaults
   bool in_place = false;
   bool verbose = false;
   bool json = false;
@@ -31,7 +31,7 @@ void add_inject_arguments(CLI::App& app, inject_arguments& out) {
       ->type_name("FILE");
   app.add_flag("--in-place", out.in_place, "Replace FILE (default: print the result)");
   add_spec_directories(app, out.directories);
-  app.add_flag("-v,--verbose", out.verbose, "Tell each edit on standard error");
+  app.add_flag("-v,--verbose", out.verbose, "Print each edit to standard error");
   add_json(app, out.json);
 }
 
@@ -48,7 +48,7 @@ std::vector<cdi::applied_edit> edit(const inject_arguments& arguments, cdi::oci_
   try {
     return cdi::inject(registry, arguments.devices, config);
   } catch (const error& failure) {
-    // About the config itself; others name a device.
+    // An error about the config itself; other errors name a device.
     throw failure.object().empty() ? failure.in(failure.operation(), arguments.spec) : failure;
   }
 }
@@ -59,7 +59,7 @@ int run_inject_command(const inject_arguments& arguments) {
                       "inject",
                       {},
                       "standard input cannot be replaced",
-                      "name a file, or leave --in-place out");
+                      "give a file, or omit --in-place");
   }
   const std::string text = cdi::read_config_text(arguments.spec);
   cdi::oci_config config = cdi::parse_config(text, arguments.spec);
@@ -90,7 +90,7 @@ void add_cdi_inject(CLI::App& cdi, request& asked) {
   add_cdi_command<inject_arguments>(cdi,
                                     asked,
                                     "inject",
-                                    "Give an OCI runtime spec its devices",
+                                    "Add CDI devices to an OCI runtime spec",
                                     add_inject_arguments,
                                     run_inject_command);
 }

@@ -75,7 +75,7 @@ void add_cdi_list(CLI::App& cdi, request& asked) {
   add_cdi_command<cdi_list_arguments>(cdi,
                                       asked,
                                       "list",
-                                      "List the devices that containers can be given",
+                                      "List the CDI devices available to containers",
                                       add_list_arguments,
                                       run_list_command);
 }

@@ -8,7 +8,7 @@
 
 namespace gpushm::cli {
 
-/// Without line and column when it is about the file as a whole.
+/// Omits line and column when the problem concerns the whole file.
 inline json to_json(const yaml::problem& found) {
   json one{{"file", found.file}};
   if (found.line > 0) {

@@ -31,10 +31,11 @@ struct refresh_arguments {
 };
 
 constexpr std::chrono::seconds driver_patience{60};
-// MIG instances can be replaced by equal ones with other UUIDs, which /proc does not show.
-constexpr std::chrono::seconds ask_anyway{60};
+// Regenerates at this interval even without a change in /proc, which does not show when a MIG
+// instance is replaced by an equal one with another UUID.
+constexpr std::chrono::seconds forced_update_interval{60};
 
-/// Keeps one file as what would be generated now.
+/// Keeps one document up to date.
 class refresher {
  public:
   explicit refresher(generate_arguments arguments) : arguments_(std::move(arguments)) {
@@ -47,7 +48,7 @@ class refresher {
     }
   }
 
-  /// Writes the file if it is not what it should be; one line says so. Throws `error`.
+  /// Writes the file if its content is stale and logs one line. Throws `error`.
   void update() {
     const cdi::document wanted = generate();
     const std::string reason = why_write(wanted);
@@ -58,7 +59,7 @@ class refresher {
     note(std::string("wrote ").append(arguments_.output.path).append(": ").append(reason));
   }
 
-  /// As `update`, but an error is a line, and the same error a line only once.
+  /// As `update`, but logs errors; the same error only once.
   void try_update() {
     try {
       update();
@@ -74,7 +75,7 @@ class refresher {
   [[nodiscard]] bool failed() const { return !failure_.empty(); }
   [[nodiscard]] const std::string& output() const { return arguments_.output.path; }
 
-  /// Where libcuda and the nodes are.
+  /// The directories of libcuda and the device nodes.
   [[nodiscard]] std::vector<std::string> directories() const {
     const discover::root_view root(arguments_.options.driver_root);
     std::vector<std::string> found;
@@ -99,15 +100,15 @@ class refresher {
               .dump();
         },
         driver_patience);
-    const nlohmann::json told = nlohmann::json::parse(answer);
-    const auto warnings = told.at("warnings").get<std::vector<std::string>>();
+    const nlohmann::json reply = nlohmann::json::parse(answer);
+    const auto warnings = reply.at("warnings").get<std::vector<std::string>>();
     for (const std::string& warning : warnings) {
       if (std::find(warnings_.begin(), warnings_.end(), warning) == warnings_.end()) {
         note(std::string("warning: ").append(warning));
       }
     }
     warnings_ = warnings;
-    cdi::parsed read = cdi::parse(told.at("document").get<std::string>(), "generated");
+    cdi::parsed read = cdi::parse(reply.at("document").get<std::string>(), "generated");
     remember_directories(read.content);
     return std::move(read.content);
   }
@@ -122,17 +123,17 @@ class refresher {
     }
   }
 
-  // Empty: the file is as it should be.
+  // Empty: the file is up to date.
   [[nodiscard]] std::string why_write(const cdi::document& wanted) const {
     std::error_code failed;
     if (!std::filesystem::exists(arguments_.output.path, failed)) {
-      return "there was none";
+      return "it did not exist";
     }
-    const cdi::parsed there = cdi::load(arguments_.output.path);
-    if (!there.problems.empty()) {
-      return std::string("it was not usable: ").append(there.problems.front().text);
+    const cdi::parsed current = cdi::load(arguments_.output.path);
+    if (!current.problems.empty()) {
+      return std::string("it was invalid: ").append(current.problems.front().text);
     }
-    return there.content == wanted ? std::string() : why_different(there.content, wanted);
+    return current.content == wanted ? std::string() : why_different(current.content, wanted);
   }
 
   generate_arguments arguments_;
@@ -157,7 +158,7 @@ void watch(refresher& file, const refresh_arguments& arguments) {
     }
     std::error_code failed;
     const auto now = std::chrono::steady_clock::now();
-    if (changed || file.failed() || now - asked >= ask_anyway ||
+    if (changed || file.failed() || now - asked >= forced_update_interval ||
         !std::filesystem::exists(file.output(), failed)) {
       asked = now;
       file.try_update();
@@ -170,7 +171,7 @@ void add_refresh_arguments(CLI::App& app, refresh_arguments& out) {
                  out.document.output.path,
                  "The document (default: /var/run/cdi/VENDOR-CLASS.yaml)")
       ->type_name("FILE");
-  app.add_flag("--watch", out.watch, "Go on until a signal comes");
+  app.add_flag("--watch", out.watch, "Keep running until a signal arrives");
   app.add_option_function<std::string>(
          "--interval",
          [&out](const std::string& text) {
@@ -182,7 +183,7 @@ void add_refresh_arguments(CLI::App& app, refresh_arguments& out) {
            }
            out.interval = *value;
          },
-         "How often to look at /proc (default: 5s)")
+         "Poll interval for /proc (default: 5s)")
       ->type_name("TIME");
   add_generate_options(app, out.document);
   add_document_format(app, out.document.output);
@@ -201,12 +202,13 @@ int run_refresh_command(const refresh_arguments& arguments) {
 }  // namespace
 
 void add_cdi_refresh(CLI::App& cdi, request& asked) {
-  add_cdi_command<refresh_arguments>(cdi,
-                                     asked,
-                                     "refresh",
-                                     "Write the CDI document when driver or MIG layout changed",
-                                     add_refresh_arguments,
-                                     run_refresh_command);
+  add_cdi_command<refresh_arguments>(
+      cdi,
+      asked,
+      "refresh",
+      "Update the CDI document when the driver or MIG layout changes",
+      add_refresh_arguments,
+      run_refresh_command);
 }
 
 }  // namespace gpushm::cli

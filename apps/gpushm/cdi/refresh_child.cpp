@@ -56,11 +56,11 @@ nlohmann::json told(const std::function<std::string()>& work) {
     }
     done += static_cast<std::size_t>(wrote);
   }
-  // Not exit: the parent's buffers and handlers are the parent's.
+  // Not exit: it would flush the parent's buffers and run its handlers.
   ::_exit(0);
 }
 
-/// Kills and reaps at the end, whatever happened.
+/// Kills and reaps the child in the destructor.
 class running_child {
  public:
   explicit running_child(pid_t pid) noexcept : pid_(pid) {}
@@ -83,7 +83,7 @@ class running_child {
   pid_t pid_;
 };
 
-// Everything up to the end; false when `until` came first.
+// Reads up to end of file; false when `until` passed first.
 bool read_all(int from, std::string& text, base::deadline until) {
   std::array<char, 65'536> buffer{};
   for (;;) {
@@ -130,7 +130,7 @@ std::string run_in_child(const std::function<std::string()>& work,
                 operation,
                 {},
                 "the driver did not answer in time",
-                "check that nvidia-smi answers, and the kernel's log for Xid lines");
+                "check that nvidia-smi answers, and the kernel log for Xid lines");
   }
   const int status = child.reap();
   const nlohmann::json answer = nlohmann::json::parse(text, nullptr, false);
@@ -139,7 +139,7 @@ std::string run_in_child(const std::function<std::string()>& work,
                 operation,
                 {},
                 std::string("it ended early: ").append(base::status_text(status)),
-                "check that nvidia-smi works here");
+                "check that nvidia-smi works on this machine");
   }
   if (answer.contains("code")) {
     throw error(static_cast<errc>(answer.at("code").get<int>()),

@@ -11,7 +11,7 @@ namespace gpushm::cli {
 
 namespace {
 
-// From the name of libcuda, which each document mounts, or NVML's.
+// From the file name of libcuda, which each document mounts, or of NVML.
 std::string driver_version(const cdi::document& content) {
   for (const std::string_view stem : {"libcuda.so.", "libnvidia-ml.so."}) {
     for (const cdi::mount& mount : content.changes.mounts) {
@@ -51,14 +51,14 @@ std::string why_different(const cdi::document& before, const cdi::document& now)
     reasons.push_back(std::string("driver ").append(old).append(" became ").append(fresh));
   }
   if (const auto names = only_in(now, before); !names.empty()) {
-    reasons.push_back(std::string("new: ").append(discover::list_text(names)));
+    reasons.push_back(std::string("added: ").append(discover::list_text(names)));
   }
   if (const auto names = only_in(before, now); !names.empty()) {
-    reasons.push_back(std::string("gone: ").append(discover::list_text(names)));
+    reasons.push_back(std::string("removed: ").append(discover::list_text(names)));
   }
   if (reasons.empty()) {
-    reasons.emplace_back(before.devices == now.devices ? "files, nodes or hooks changed"
-                                                       : "nodes of devices changed");
+    reasons.emplace_back(before.devices == now.devices ? "files, device nodes or hooks changed"
+                                                       : "device nodes changed");
   }
   std::string text;
   for (const std::string& reason : reasons) {

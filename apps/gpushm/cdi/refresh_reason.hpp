@@ -7,8 +7,8 @@
 
 namespace gpushm::cli {
 
-/// What is different in `now`, for a line of a log: "driver 550.54.15 became 570.86.10", "new: 0:1;
-/// gone: 0". Not empty when the documents differ.
+/// Describes the changes in `now` for a log line: "driver 550.54.15 became 570.86.10", "added: 0:1;
+/// removed: 0". Not empty when the documents differ.
 [[nodiscard]] std::string why_different(const cdi::document& before, const cdi::document& now);
 
 }  // namespace gpushm::cli

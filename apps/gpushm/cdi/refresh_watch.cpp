@@ -20,7 +20,7 @@ namespace {
 constexpr std::chrono::milliseconds quiet{200};
 constexpr std::chrono::seconds longest_burst{3};
 
-// /dev and directories of libraries hold much else.
+// /dev and library directories contain many unrelated files.
 bool is_of_driver(std::string_view name) {
   for (const std::string_view part : {"nvidia", "cuda", "dri", "card", "render"}) {
     if (name.find(part) != std::string_view::npos) {
@@ -58,8 +58,7 @@ void driver_watch::set_directories(const std::vector<std::string>& directories) 
   directories_.set_directories(directories);
 }
 
-// The module, its boards and their parts: below capabilities there is a directory for each MIG
-// instance.
+// The module, its GPUs and their MIG instances: capabilities contains a directory for each.
 std::string driver_watch::fingerprint() const {
   std::string text;
   for (const char* file : {"/driver/nvidia/version", "/driver/nvidia-caps/mig-minors"}) {
@@ -96,7 +95,7 @@ bool driver_watch::wait(std::chrono::milliseconds timeout, int stop_fd) {
       return changed;
     }
     if (ready > 0 && take_events()) {
-      // A driver that is being installed writes a hundred files.
+      // A driver installation writes about a hundred files.
       changed = true;
       until = std::min(std::chrono::steady_clock::now() + quiet, started + timeout + longest_burst);
     }

@@ -9,20 +9,20 @@
 
 namespace gpushm::cli {
 
-/// Tells when driver, nodes or MIG layout may have changed. Files of /proc send no events: those
-/// are read again and again; directories on disk and in /dev do.
+/// Detects possible changes of the driver, device nodes or MIG layout. Polls /proc, whose files
+/// send no events, and watches directories on disk and in /dev.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class driver_watch {
  public:
-  /// `proc_root` is as /proc. Throws `error` (system_error, too_many_descriptors).
+  /// `proc_root` replaces /proc. Throws `error` (system_error, too_many_descriptors).
   explicit driver_watch(std::string proc_root);
 
-  /// Watches these directories from now on, and no others; also those that are made later.
+  /// Watches exactly these directories from now on, including ones created later.
   void set_directories(const std::vector<std::string>& directories);
   /// Blocks until something may have changed, at most `timeout`, or until `stop_fd` is readable.
-  /// True when something may have changed: an event of a file of the driver, or another text in
-  /// /proc. A burst of events is awaited to its end, some seconds at most.
+  /// True when something may have changed: an event for a driver file, or different text in /proc.
+  /// Waits for the end of a burst of events, some seconds at most.
   [[nodiscard]] bool wait(std::chrono::milliseconds timeout, int stop_fd);
 
  private:

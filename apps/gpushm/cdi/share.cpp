@@ -35,8 +35,8 @@ std::vector<std::string> domains_in(const std::string& directory) {
     throw error(errc::system_error,
                 "find domains",
                 directory,
-                failed ? failed.message() : "there is no domain in it",
-                "start a broker (gpushm serve --mode 0666), or name a domain");
+                failed ? failed.message() : "it contains no domain",
+                "start a broker (gpushm serve --mode 0666), or give a domain");
   }
   return found;
 }
@@ -47,21 +47,21 @@ void check_there(const std::string& directory, const std::string& domain) {
     throw error(errc::system_error,
                 "describe domain",
                 domain,
-                "there is no directory " + (fs::path(directory) / domain).string(),
+                "no such directory: " + (fs::path(directory) / domain).string(),
                 "start its broker first: gpushm serve --mode 0666 --domain " + domain);
   }
 }
 
 void add_share_arguments(CLI::App& app, share_arguments& out) {
-  app.add_option("DOMAIN", out.domains, "Only these (default: every directory there)")
+  app.add_option("DOMAIN", out.domains, "Only these domains (default: every domain in --directory)")
       ->type_name("");
-  app.add_option("--directory", out.directory, "Where the domains are (default: /run/gpushm/d)")
+  app.add_option("--directory", out.directory, "Directory of the domains (default: /run/gpushm/d)")
       ->type_name("DIR");
   add_document_output(app, out.output);
 }
 
 int run_share_command(const share_arguments& arguments) {
-  // Mounted by others, who have another working directory.
+  // Container engines mount it, and their working directory differs.
   const std::string directory = fs::absolute(arguments.directory).lexically_normal().string();
   for (const std::string& domain : arguments.domains) {
     check_there(directory, domain);
@@ -80,7 +80,7 @@ void add_cdi_share(CLI::App& cdi, request& asked) {
   add_cdi_command<share_arguments>(cdi,
                                    asked,
                                    "share",
-                                   "Describe the domains, as devices that lead containers to them",
+                                   "Describe domains as CDI devices that give containers access",
                                    add_share_arguments,
                                    run_share_command);
 }

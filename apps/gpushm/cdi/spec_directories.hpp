@@ -12,15 +12,16 @@ namespace gpushm::cli {
 /// `--spec-dir DIR`, repeatable. `directories` stays empty when it is not given.
 inline CLI::Option* add_spec_directories(CLI::App& app, std::vector<std::string>& directories) {
   return app
-      .add_option("--spec-dir",
-                  directories,
-                  "Where CDI documents are; may be repeated, later ones have priority (default: "
-                  "/etc/cdi, /var/run/cdi)")
+      .add_option(
+          "--spec-dir",
+          directories,
+          "Directory of CDI documents; may be repeated, later ones have precedence (default: "
+          "/etc/cdi, /var/run/cdi)")
       ->allow_extra_args(false)
       ->type_name("DIR");
 }
 
-/// Those given, else the usual ones.
+/// Returns `given`, or the default directories if it is empty.
 inline std::vector<std::string> spec_directories(const std::vector<std::string>& given) {
   return given.empty() ? cdi::default_directories() : given;
 }

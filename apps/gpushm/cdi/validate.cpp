@@ -25,10 +25,10 @@ struct validate_arguments {
   bool json = false;
 };
 
-/// What was looked at, and what was found.
+/// The documents checked, with their problems.
 struct findings {
   std::vector<std::pair<std::string, cdi::document>> documents;  ///< valid ones, with their files
-  std::size_t count = 0;                                         ///< of documents, valid or not
+  std::size_t count = 0;                                         ///< all documents, valid or not
   std::vector<yaml::problem> problems;
   std::vector<yaml::problem> warnings;
 };
@@ -53,7 +53,7 @@ void take(findings& all,
 cdi::parsed read_standard_input() {
   std::string text;
   std::array<char, 65'536> part{};
-  // One byte too many is enough to be refused.
+  // One byte over the limit suffices to reject it.
   while (text.size() <= cdi::max_document_bytes && std::cin) {
     std::cin.read(part.data(), part.size());
     text.append(part.data(), static_cast<std::size_t>(std::cin.gcount()));
@@ -117,8 +117,8 @@ void print_as_json(const findings& all) {
 void add_validate_arguments(CLI::App& app, validate_arguments& out) {
   auto* files = app.add_option("FILE",
                                out.files,
-                               "Documents; - is standard input (default: all of the directories, "
-                               "with conflicts between them)")
+                               "Documents; - is standard input (default: all in the directories, "
+                               "including conflicts between them)")
                     ->type_name("");
   add_spec_directories(app, out.directories)->excludes(files);
   add_json(app, out.json);
@@ -142,7 +142,7 @@ void add_cdi_validate(CLI::App& cdi, request& asked) {
   add_cdi_command<validate_arguments>(cdi,
                                       asked,
                                       "validate",
-                                      "Tell every problem of CDI documents",
+                                      "Report every problem of CDI documents",
                                       add_validate_arguments,
                                       run_validate_command);
 }

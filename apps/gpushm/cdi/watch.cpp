@@ -32,9 +32,9 @@ void add_watch_arguments(CLI::App& app, watch_arguments& out) {
   add_json(app, out.json);
 }
 
-class teller {
+class event_printer {
  public:
-  explicit teller(bool as_json) : json_(as_json) {}
+  explicit event_printer(bool as_json) : json_(as_json) {}
 
   void device(const char* event, const std::string& name, const cdi::source& from) const {
     if (json_) {
@@ -59,29 +59,33 @@ class teller {
   bool json_;
 };
 
-/// Whether a container would get the same.
+/// Whether both give a container the same edits.
 bool same(const cdi::registered_device& a, const cdi::registered_device& b) {
   return a.from->path == b.from->path && *a.found == *b.found &&
          a.from->content.changes == b.from->content.changes;
 }
 
-void tell_devices(const teller& tell, const cdi::registry& before, const cdi::registry& now) {
+void print_devices(const event_printer& print,
+                   const cdi::registry& before,
+                   const cdi::registry& now) {
   for (const auto& [name, device] : before.devices()) {
     if (now.find(name).found == nullptr) {
-      tell.device("removed", name, *device.from);
+      print.device("removed", name, *device.from);
     }
   }
   for (const auto& [name, device] : now.devices()) {
     const cdi::registered_device old = before.find(name);
     if (old.found == nullptr) {
-      tell.device("added", name, *device.from);
+      print.device("added", name, *device.from);
     } else if (!same(old, device)) {
-      tell.device("changed", name, *device.from);
+      print.device("changed", name, *device.from);
     }
   }
 }
 
-void tell_problems(const teller& tell, const cdi::registry& before, const cdi::registry& now) {
+void print_problems(const event_printer& print,
+                    const cdi::registry& before,
+                    const cdi::registry& now) {
   const auto old = before.problems();
   const auto fresh = now.problems();
   const auto among = [](const auto& all, const yaml::problem& one) {
@@ -89,17 +93,17 @@ void tell_problems(const teller& tell, const cdi::registry& before, const cdi::r
   };
   for (const yaml::problem& each : old) {
     if (!among(fresh, each)) {
-      tell.problem("solved", each);
+      print.problem("solved", each);
     }
   }
   for (const yaml::problem& each : fresh) {
     if (!among(old, each)) {
-      tell.problem("problem", each);
+      print.problem("problem", each);
     }
   }
 }
 
-/// False when it is time to stop.
+/// False on a signal to stop.
 bool wait_for_change(cdi::registry_watch& watch) {
   while (true) {
     std::array<pollfd, 2> waiting{{{app::stop_signal::fd(), POLLIN, 0}, {watch.fd(), POLLIN, 0}}};
@@ -117,15 +121,15 @@ bool wait_for_change(cdi::registry_watch& watch) {
 
 int run_watch_command(const watch_arguments& arguments) {
   const app::stop_signal stop;
-  const teller tell(arguments.json);
+  const event_printer print(arguments.json);
   const auto directories = spec_directories(arguments.directories);
-  // Before reading, so that nothing falls between the two.
+  // Created before reading, so that no change is missed.
   cdi::registry_watch watch(directories);
   cdi::registry before(std::vector<std::string>{});
   cdi::registry now(directories);
   do {
-    tell_devices(tell, before, now);
-    tell_problems(tell, before, now);
+    print_devices(print, before, now);
+    print_problems(print, before, now);
     before = now;
     do {
       if (!wait_for_change(watch)) {
@@ -141,7 +145,7 @@ void add_cdi_watch(CLI::App& cdi, request& asked) {
   add_cdi_command<watch_arguments>(cdi,
                                    asked,
                                    "watch",
-                                   "Print each device and problem that comes or goes",
+                                   "Print devices and problems as they are added and removed",
                                    add_watch_arguments,
                                    run_watch_command);
 }

@@ -9,9 +9,9 @@
 
 namespace gpushm::cdi {
 
-// A CDI document, all fields of versions 0.3.0 to 1.1.0 of the specification (SPEC.md of
-// cncf-tags/container-device-interface). Plain values: what is empty or zero is not written, unless
-// a field says otherwise.
+// A CDI document with all fields of versions 0.3.0 to 1.1.0 of the specification (SPEC.md of
+// cncf-tags/container-device-interface). Plain values: empty and zero values are not written,
+// unless a field's comment states otherwise.
 
 struct device_node {
   std::string path;        ///< in the container
@@ -20,7 +20,7 @@ struct device_node {
   std::int64_t major = 0;  ///< 0: as on the host
   std::int64_t minor = 0;
   std::optional<std::uint32_t> file_mode;
-  std::string permissions;  ///< of "rwm", or "none"; empty: all
+  std::string permissions;  ///< letters of "rwm", or "none"; empty: all
   std::optional<std::uint32_t> uid;
   std::optional<std::uint32_t> gid;
   bool operator==(const device_node&) const = default;
@@ -87,7 +87,7 @@ struct document {
   std::string kind;     ///< "vendor/class"
   annotations notes;
   std::vector<device> devices;
-  edits changes;  ///< once for all devices of the document
+  edits changes;  ///< applied once for all devices of the document
   bool operator==(const document&) const = default;
 };
 

@@ -85,7 +85,7 @@ value to_value(const intel_rdt& rdt) {
   put(out, "closID", rdt.clos_id);
   put(out, "l3CacheSchema", rdt.l3_cache_schema);
   put(out, "memBwSchema", rdt.mem_bw_schema);
-  // An empty list is not the same as none: it asks for the version that has it.
+  // An empty list differs from a missing one: it requires the version that has the field.
   put(out, "schemata", rdt.schemata);
   put_flag(out, "enableMonitoring", rdt.enable_monitoring);
   put_flag(out, "enableCMT", rdt.enable_cmt);

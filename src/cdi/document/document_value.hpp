@@ -7,8 +7,8 @@
 
 namespace gpushm::cdi {
 
-/// The document with the names of its fields, in the order of the specification, without what is
-/// empty. The one description of what a written document has.
+/// The document as a JSON value, with fields in the specification's order and without empty ones.
+/// The only definition of the written form.
 [[nodiscard]] nlohmann::ordered_json to_value(const document& content);
 
 }  // namespace gpushm::cdi

@@ -24,7 +24,7 @@ class host_check {
       look_at(node);
     }
     for (const mount& one : changes.mounts) {
-      // Other types of file systems name something else than a file.
+      // The source of other file system types is not a file.
       if (one.type.empty() || one.type == "bind" || one.type == "none") {
         static_cast<void>(status_of(one.host_path, "the mount"));
       }
@@ -46,7 +46,8 @@ class host_check {
     const bool character = S_ISCHR(status->st_mode);
     if (!character && !S_ISBLK(status->st_mode)) {
       if (node.type != "p" || !S_ISFIFO(status->st_mode)) {
-        tell(path, "not-a-device", base::in_quotes(path) + " is no device node on this machine");
+        report(
+            path, "not-a-device", base::in_quotes(path) + " is not a device node on this machine");
       }
       return;
     }
@@ -54,11 +55,11 @@ class host_check {
     const auto minor = static_cast<std::int64_t>(minor_of(*status));
     const bool numbers = node.major != 0 || node.minor != 0;
     if (numbers && (node.major != major || node.minor != minor)) {
-      tell(path,
-           "other-numbers",
-           base::in_quotes(path) + " has the numbers " + pair(major, minor) +
-               " on this machine, and the document says " + pair(node.major, node.minor) +
-               "; generate it again");
+      report(path,
+             "other-numbers",
+             base::in_quotes(path) + " has major:minor " + pair(major, minor) +
+                 " on this machine, but the document has " + pair(node.major, node.minor) +
+                 "; generate it again");
     }
   }
 
@@ -73,24 +74,24 @@ class host_check {
     if (::stat(path.c_str(), &status) == 0) {
       return status;
     }
-    tell(path,
-         "not-on-host",
-         std::string(what)
-             .append(" ")
-             .append(base::in_quotes(path))
-             .append(" is not on this machine: ")
-             .append(base::errno_text(errno)));
+    report(path,
+           "not-on-host",
+           std::string(what)
+               .append(" ")
+               .append(base::in_quotes(path))
+               .append(" cannot be accessed on this machine: ")
+               .append(base::errno_text(errno)));
     return std::nullopt;
   }
 
-  void tell(const std::string& path, const char* rule, std::string text) {
-    if (told_.insert(path).second) {
+  void report(const std::string& path, const char* rule, std::string text) {
+    if (reported_.insert(path).second) {
       found.push_back({file_, 0, 0, rule, std::move(text)});
     }
   }
 
   const std::string& file_;
-  std::set<std::string> told_;
+  std::set<std::string> reported_;
 };
 
 }  // namespace

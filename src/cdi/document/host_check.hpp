@@ -9,10 +9,10 @@
 
 namespace gpushm::cdi {
 
-/// What a valid document names and this machine does not have, or has otherwise: device nodes (also
-/// with other numbers than the document says), files to mount, programs of hooks. The usual sign
-/// that the document is older than the driver; a container with such a device does not start. Each
-/// thing once. Blocks as long as asking the file system takes.
+/// Reports paths of a valid document that are missing or different on this machine: device nodes
+/// (also with other major and minor numbers), files to mount, hook programs. The usual cause is a
+/// document older than the driver; a container with the device does not start. Reports each path
+/// once. Blocks on the file system.
 [[nodiscard]] std::vector<yaml::problem> check_on_host(const document& content,
                                                        const std::string& file);
 

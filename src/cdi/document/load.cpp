@@ -27,7 +27,7 @@ parsed unreadable(const std::string& path, int number) {
 }  // namespace
 
 parsed load(const std::string& path) {
-  // Not blocking: somebody may have put a pipe there.
+  // O_NONBLOCK: the path may be a pipe.
   const base::unique_fd file(base::retry(
       [&path] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); }));
   if (!file) {
@@ -41,9 +41,9 @@ parsed load(const std::string& path) {
     return refused(path, "not-a-file", "it is not a regular file; remove it");
   }
   if (std::cmp_greater(status.st_size, max_document_bytes)) {
-    return refused(path, "too-large", "it has more than 4 MiB; shorten it");
+    return refused(path, "too-large", "it is larger than 4 MiB; shorten it");
   }
-  // It may grow meanwhile: one byte more than allowed tells.
+  // The file may grow meanwhile: reads one byte more to detect that.
   std::string text(static_cast<std::size_t>(status.st_size) + 1, '\0');
   std::size_t have = 0;
   while (true) {
@@ -57,7 +57,7 @@ parsed load(const std::string& path) {
     }
     have += static_cast<std::size_t>(got);
     if (have > max_document_bytes) {
-      return refused(path, "too-large", "it has more than 4 MiB; shorten it");
+      return refused(path, "too-large", "it is larger than 4 MiB; shorten it");
     }
     if (have == text.size()) {
       text.resize(text.size() * 2);

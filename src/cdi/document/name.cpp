@@ -24,7 +24,7 @@ std::optional<std::string> why_no_name(std::string_view text,
   }
   for (const char c : text) {
     if (!is_alphanumeric(c) && inside.find(c) == std::string_view::npos) {
-      std::string why = "it may have only ASCII letters, digits and";
+      std::string why = "it may contain only ASCII letters, digits and";
       for (const char allowed : inside) {
         why.append(" ").push_back(allowed);
       }

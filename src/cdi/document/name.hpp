@@ -14,11 +14,10 @@ struct qualified_name {
   bool operator==(const qualified_name&) const = default;
 };
 
-/// Nothing when it is not a valid name of that form.
+/// Empty when it is not a valid name of that form.
 [[nodiscard]] std::optional<qualified_name> parse_qualified_name(std::string_view text);
 
-// What is wrong with a name, as the end of a sentence ("it must begin with a letter"); nothing when
-// it is valid.
+// Why a name is invalid, as a clause ("it must begin with a letter"); empty when it is valid.
 [[nodiscard]] std::optional<std::string> why_no_vendor(std::string_view text);
 [[nodiscard]] std::optional<std::string> why_no_class(std::string_view text);
 [[nodiscard]] std::optional<std::string> why_no_device(std::string_view text);

@@ -95,7 +95,7 @@ void judge_kind(const parse_context& context, const yaml::node& where, const std
   }
 }
 
-/// Before the rest: what else there may be depends on it.
+/// Read first: the allowed fields depend on it.
 void read_version(parse_context& context,
                   const yaml::node& where,
                   bool present,
@@ -103,7 +103,7 @@ void read_version(parse_context& context,
   if (present && !context.in.read(where, "cdiVersion", version)) {
     return;
   }
-  // As the reference: one letter v is no part of it.
+  // Like the reference, strips one leading v.
   if (version.starts_with('v')) {
     version.erase(0, 1);
   }
@@ -116,8 +116,8 @@ void read_version(parse_context& context,
     context.in.report(where,
                       "version",
                       (version.empty() ? std::string("cdiVersion is missing")
-                                       : "there is no cdiVersion " + base::in_quotes(version)) +
-                          "; write one of " + known);
+                                       : "unknown cdiVersion " + base::in_quotes(version)) +
+                          "; use one of " + known);
   }
 }
 
@@ -151,12 +151,12 @@ void read_document(yaml::reader& in, const yaml::node& root, document& out) {
     }
   }
   const yaml::node& devices = place(3);
-  // Else there is a problem with what is there already.
+  // Otherwise a problem with its value was already reported.
   const bool list = &devices == &root || in.is_null(devices) ||
                     (yaml::followed(devices).is == yaml::node::shape::sequence &&
                      yaml::followed(devices).children.empty());
   if (out.devices.empty() && list) {
-    in.report(devices, "no-devices", "a CDI document must have a device");
+    in.report(devices, "no-devices", "a CDI document must have at least one device");
   }
 }
 
@@ -168,7 +168,7 @@ parsed parse(std::string_view text, const std::string& file) {
     to.push_back({file, what.line, what.column, std::move(what.rule), std::move(what.text)});
   };
   if (text.size() > max_document_bytes) {
-    result.problems.push_back({file, 0, 0, "too-large", "it has more than 4 MiB; shorten it"});
+    result.problems.push_back({file, 0, 0, "too-large", "it is larger than 4 MiB; shorten it"});
     return result;
   }
   yaml::tree tree;
@@ -179,7 +179,7 @@ parsed parse(std::string_view text, const std::string& file) {
   }
   yaml::reader in(file, result.problems);
   if (tree.root == nullptr || in.is_null(*tree.root)) {
-    result.problems.push_back({file, 0, 0, "empty", "there is no CDI document in it"});
+    result.problems.push_back({file, 0, 0, "empty", "it contains no CDI document"});
     return result;
   }
   read_document(in, *tree.root, result.content);
@@ -190,7 +190,7 @@ parsed parse(std::string_view text, const std::string& file) {
                    });
   if (tree.rest) {
     tree.rest->rule = "ignored-rest";
-    tree.rest->text = "engines read only what is before this place; make it a file of its own";
+    tree.rest->text = "engines ignore everything from here on; move it to a separate file";
     add(result.warnings, *tree.rest);
   }
   return result;

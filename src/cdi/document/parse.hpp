@@ -11,23 +11,24 @@
 
 namespace gpushm::cdi {
 
-/// Larger files are refused unread. Ours: the largest known documents have some 100 KiB.
+/// Larger files are rejected unread. A limit of this implementation: the largest known documents
+/// have some 100 KiB.
 inline constexpr std::size_t max_document_bytes = std::size_t{4} << 20U;
 
 struct parsed {
-  document content;  ///< what could be read; not to be used when there are problems
-  std::vector<yaml::problem> problems;  ///< all of them, in the order of their places
-  /// What engines accept and somebody should still look at.
+  document content;                     ///< the fields read; do not use when there are problems
+  std::vector<yaml::problem> problems;  ///< all problems, in document order
+  /// Input that engines accept but is probably a mistake.
   std::vector<yaml::problem> warnings;
 };
 
-/// Reads a document, JSON or YAML, and judges it by the rules of the specification and of its
-/// reference loader (docs/cdi.md lists where they differ). Never throws but for memory; no I/O.
-/// `file` is what problems name.
+/// Reads a JSON or YAML document and checks it against the specification and its reference loader
+/// (docs/cdi.md lists the differences). `file` is the file name in problems. Throws only
+/// `std::bad_alloc`; no I/O.
 [[nodiscard]] parsed parse(std::string_view text, const std::string& file);
 
-/// The same for the file `path`. What cannot be read, or is not a regular file, is a problem.
-/// Blocks as long as reading at most `max_document_bytes` takes.
+/// The same for the file `path`. An unreadable or non-regular file is a problem. Blocks while
+/// reading at most `max_document_bytes`.
 [[nodiscard]] parsed load(const std::string& path);
 
 }  // namespace gpushm::cdi

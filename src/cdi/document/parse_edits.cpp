@@ -15,7 +15,7 @@ namespace {
 
 using names = std::string_view;
 
-/// Reports a text that must not be empty, at its own place or that of what lacks it.
+/// Reports an empty or missing string, at its own position or that of the object.
 void require(const parse_context& context,
              bool readable,
              const std::string& value,
@@ -32,7 +32,7 @@ void check_env(const parse_context& context,
                const std::vector<std::string>& env) {
   const auto& elements = yaml::followed(list).children;
   if (elements.size() != env.size()) {
-    return;  // there is a problem already
+    return;  // a problem was already reported
   }
   for (std::size_t at = 0; at < env.size() && !context.in.full(); ++at) {
     const std::size_t equals = env[at].find('=');
@@ -89,10 +89,11 @@ void read_one(const parse_context& context, const yaml::node& node, device_node&
       case 6:
         if (context.in.read(value, "permissions", out.permissions) && out.permissions != "none" &&
             out.permissions.find_first_not_of("rwm") != std::string::npos) {
-          context.in.report(value,
-                            "device-node",
-                            "permissions must be of the letters r, w and m, or \"none\", not " +
-                                base::in_quotes(out.permissions));
+          context.in.report(
+              value,
+              "device-node",
+              "permissions must consist of the letters r, w and m, or be \"none\", not " +
+                  base::in_quotes(out.permissions));
         }
         break;
       case 7:
@@ -226,13 +227,13 @@ void read_net_devices(const parse_context& context, const yaml::node& node, edit
   }
 }
 
-/// It becomes the name of a directory; "/" means the root.
+/// It becomes a directory name; "/" is the root.
 bool is_clos_id(const std::string& id) {
   return id == "/" || (id.size() < 4096 && id != "." && id != ".." &&
                        id.find_first_of("/\n") == std::string::npos);
 }
 
-/// Before 1.1.0 they were switches of their own.
+/// Separate fields before 1.1.0.
 void read_old_monitoring(const parse_context& context,
                          const yaml::reader::field& found,
                          std::string_view what,
@@ -241,8 +242,8 @@ void read_old_monitoring(const parse_context& context,
   if (context.version && *context.version >= *version_index("1.1.0")) {
     context.in.report(*found.key,
                       "removed-field",
-                      std::string(what).append(" is not in cdiVersion 1.1.0 any more; "
-                                               "write enableMonitoring instead"));
+                      std::string(what).append(" was removed in cdiVersion 1.1.0; "
+                                               "use enableMonitoring instead"));
   }
 }
 
@@ -303,9 +304,9 @@ void parse_context::since(const yaml::node& where,
               std::string(what)
                   .append(" needs cdiVersion ")
                   .append(needed)
-                  .append(", and the document says ")
+                  .append(", but the document has ")
                   .append(known_versions.at(*version))
-                  .append("; raise that or remove this"));
+                  .append("; raise the version or remove this"));
   }
 }
 

@@ -10,16 +10,16 @@
 
 namespace gpushm::cdi {
 
-/// What reading parts of a document needs.
+/// The state for reading the parts of a document.
 struct parse_context {
   yaml::reader& in;
-  std::optional<std::size_t> version;  ///< index of a known one; nothing: do not check fields
+  std::optional<std::size_t> version;  ///< index of a known version; empty: do not check fields
 
   /// Reports `what` at `where` when the document's version is older than `version`.
   void since(const yaml::node& where, std::string_view needed, std::string_view what) const;
 };
 
-/// Reads and judges containerEdits. Problems go to the reader.
+/// Reads and checks containerEdits. Reports problems to the reader.
 void read_edits(const parse_context& context, const yaml::node& node, edits& out);
 
 }  // namespace gpushm::cdi

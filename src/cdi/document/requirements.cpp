@@ -20,7 +20,7 @@ bool has_dot_in_class(const std::string& kind) {
   return slash != std::string::npos && kind.find('.', slash) != std::string::npos;
 }
 
-/// The version that brought the newest part of edits.
+/// The lowest version that has all the edits.
 std::string_view needed_by(const edits& changes) {
   if (!changes.net_devices.empty() ||
       (changes.rdt && (changes.rdt->schemata || changes.rdt->enable_monitoring))) {
@@ -42,22 +42,22 @@ std::string_view needed_by(const edits& changes) {
   return "0.3.0";
 }
 
-/// Takes from edits what a version does not have, and tells.
+/// Removes the edits that a version does not have, and records them.
 class lowering {
  public:
-  lowering(std::string_view version, std::vector<std::string>& told)
-      : version_(version), index_(*version_index(version)), told_(told) {}
+  lowering(std::string_view version, std::vector<std::string>& dropped)
+      : version_(version), index_(*version_index(version)), dropped_(dropped) {}
 
   [[nodiscard]] bool lacks(std::string_view since) const { return index_ < *version_index(since); }
 
   void drop(const std::string& where, const std::string& what, std::string_view since) {
-    told_.push_back(std::string(where)
-                        .append(": ")
-                        .append(what)
-                        .append(" is left out: it needs cdiVersion ")
-                        .append(since)
-                        .append(", not ")
-                        .append(version_));
+    dropped_.push_back(std::string(where)
+                           .append(": ")
+                           .append(what)
+                           .append(" is left out: it needs cdiVersion ")
+                           .append(since)
+                           .append(", not ")
+                           .append(version_));
   }
 
   void lower(edits& changes, const std::string& where) {
@@ -98,13 +98,15 @@ class lowering {
         rdt.enable_monitoring = false;
       }
     } else if (rdt.enable_cmt || rdt.enable_mbm) {
-      told_.push_back(where + ": enableCMT and enableMBM are left out: cdiVersion 1.1.0 has not");
+      dropped_.push_back(where +
+                         ": enableCMT and enableMBM are left out: cdiVersion 1.1.0 removed them");
       rdt.enable_cmt = false;
       rdt.enable_mbm = false;
     }
   }
 
-  /// Without its hostPath a node would be another one: it can only go when it says nothing.
+  /// Without hostPath the node would be a different one: it can be dropped only when it equals the
+  /// path.
   void lower_nodes(edits& changes, const std::string& where) {
     for (device_node& node : changes.device_nodes) {
       if (!node.host_path.empty() && node.host_path != node.path) {
@@ -112,8 +114,8 @@ class lowering {
                     "write CDI document for version " + std::string(version_),
                     where,
                     "device node " + base::in_quotes(node.path) + " needs its hostPath " +
-                        base::in_quotes(node.host_path) + ", which that version has not",
-                    "ask for version 0.5.0 or newer");
+                        base::in_quotes(node.host_path) + ", which that version does not have",
+                    "request version 0.5.0 or newer");
       }
       node.host_path.clear();
     }
@@ -137,7 +139,7 @@ class lowering {
 
   std::string_view version_;
   std::size_t index_;
-  std::vector<std::string>& told_;
+  std::vector<std::string>& dropped_;
 };
 
 [[noreturn]] void refuse(std::string_view version,
@@ -186,17 +188,17 @@ std::vector<std::string> lower_to(document& content, std::string_view version) {
   if (!version_index(version)) {
     refuse(version,
            content.kind,
-           "there is no such version",
+           "unknown version",
            "the versions are 0.3.0, 0.4.0, 0.5.0, 0.6.0, 0.7.0, 0.8.0, 1.0.0 and 1.1.0");
   }
-  std::vector<std::string> told;
-  lowering to(version, told);
+  std::vector<std::string> dropped;
+  lowering to(version, dropped);
   document changed = content;
   if (to.lacks("0.6.0") && has_dot_in_class(content.kind)) {
     refuse(version,
            content.kind,
            "its class has a dot, which that version does not allow",
-           "choose another class, or ask for version 0.6.0 or newer");
+           "choose another class, or request version 0.6.0 or newer");
   }
   lower_notes(to, changed.notes, changed.kind);
   to.lower(changed.changes, changed.kind);
@@ -206,7 +208,7 @@ std::vector<std::string> lower_to(document& content, std::string_view version) {
       refuse(version,
              name,
              "its name begins with a digit, which that version does not allow",
-             "choose another strategy for device names, or ask for version 0.5.0 or newer");
+             "choose another strategy for device names, or request version 0.5.0 or newer");
     }
     lower_notes(to, each.notes, name);
     const bool had_edits = !each.changes.empty();
@@ -214,13 +216,13 @@ std::vector<std::string> lower_to(document& content, std::string_view version) {
     if (had_edits && each.changes.empty()) {
       refuse(version,
              name,
-             "that version has nothing of what the device brings",
-             "ask for version " + std::string(minimum_version(content)));
+             "that version supports none of the device's edits",
+             "request version " + std::string(minimum_version(content)));
     }
   }
   changed.version = version;
   content = std::move(changed);
-  return told;
+  return dropped;
 }
 
 }  // namespace gpushm::cdi

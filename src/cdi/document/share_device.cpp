@@ -16,7 +16,7 @@ document share_document(const std::vector<std::string>& domains, const std::stri
                   "describe domain",
                   domain,
                   "it cannot be the name of a device: " + *reason,
-                  "call the domain otherwise: gpushm serve --domain NAME");
+                  "rename the domain: gpushm serve --domain NAME");
     }
     mount directory;
     directory.host_path.append(on_host).append("/").append(domain);

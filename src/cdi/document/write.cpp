@@ -11,7 +11,7 @@ namespace {
 
 using value = nlohmann::ordered_json;
 
-/// A narrow choice of what every reader takes for a text without quotes.
+/// Conservative: whether every YAML parser reads it as a string without quotes.
 bool is_plain(std::string_view text) {
   const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   const std::string_view start = text.starts_with("--") ? text.substr(2) : text;
@@ -37,7 +37,7 @@ void append_plain_or_quoted(std::string& out, std::string_view text) {
 
 void append_yaml(std::string& out, const value& what, std::size_t depth);
 
-/// The value after a key or a dash: what is small stays on the line.
+/// The value after a key or a dash: scalars and empty values stay on the line.
 void append_yaml_value(std::string& out, const value& what, std::size_t depth) {
   if (what.is_structured() && !what.empty()) {
     out += '\n';
@@ -53,7 +53,7 @@ void append_yaml_value(std::string& out, const value& what, std::size_t depth) {
   out += '\n';
 }
 
-/// In block style. Begins at the start of a line and ends with a line.
+/// Block style. Begins at the start of a line and ends with a line feed.
 void append_yaml(std::string& out, const value& what, std::size_t depth) {
   const std::string indent(depth * 2, ' ');
   for (auto each = what.begin(); each != what.end(); ++each) {
@@ -61,7 +61,7 @@ void append_yaml(std::string& out, const value& what, std::size_t depth) {
     if (what.is_array()) {
       out += '-';
       if (each->is_object() && !each->empty()) {
-        // Its first key stands on the line of the dash.
+        // Its first key is on the line of the dash.
         const std::size_t start = out.size();
         append_yaml(out, *each, depth + 1);
         out.erase(start, indent.size() + 1);

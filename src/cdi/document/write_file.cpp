@@ -41,7 +41,7 @@ void write_file(const document& content, const std::string& path, format as) {
   file.write(text);
   constexpr mode_t mode = 0644;
   base::checked(operation, path, "fchmod", [&] { return ::fchmod(file.fd(), mode); });
-  // A power cut must not leave an empty file under the name.
+  // A power failure must not leave an empty file.
   base::checked(operation, path, "fsync", [&] { return ::fsync(file.fd()); });
   file.commit();
 }

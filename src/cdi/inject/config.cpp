@@ -27,8 +27,8 @@ std::string place_of(std::string_view text, std::size_t position) {
   return place;
 }
 
-// Makes the document from the parser's events. The library's own builder would let the last of
-// equal keys win, turn large integers into rounded numbers, and search an object for each new key.
+// Builds the document from the parser's events. The library's builder would keep the last of equal
+// keys, round large integers, and search an object for each new key.
 class builder {
  public:
   builder(oci_config& root, const std::string& name) : root_(root), name_(name) {}
@@ -56,9 +56,9 @@ class builder {
     level& at = levels_.back();
     auto& members = at.value->get_ref<oci_config::object_t&>();
     if (known(at, members, text)) {
-      refuse(name_, "the key " + base::in_quotes(text) + " comes twice in one object");
+      refuse(name_, "duplicate key " + base::in_quotes(text) + " in one object");
     }
-    // Past the map's own insertion, which searches.
+    // Bypasses the map's insertion, which searches.
     auto& list = static_cast<oci_config::object_t::Container&>(members);
     list.emplace_back(std::move(text), nullptr);
     at.slot = &list.back().second;
@@ -74,7 +74,7 @@ class builder {
   }
 
   [[nodiscard]] std::size_t failed_at() const { return failed_at_; }
-  /// Without the library's name for it and without the place, which we count ourselves.
+  /// Without the library's error name and position; the position is counted separately.
   [[nodiscard]] std::string reason() const {
     const auto start = reason_.find(": ");
     return start == std::string::npos ? reason_ : reason_.substr(start + 2);
@@ -83,8 +83,8 @@ class builder {
  private:
   struct level {
     oci_config* value = nullptr;
-    oci_config* slot = nullptr;                 ///< of an object: where the next value goes
-    std::unordered_set<std::string> keys = {};  ///< of a large object
+    oci_config* slot = nullptr;                 ///< of an object: the next value
+    std::unordered_set<std::string> keys = {};  ///< keys of a large object
   };
 
   static bool known(level& at, const oci_config::object_t& members, const std::string& text) {
@@ -121,7 +121,7 @@ class builder {
   }
   bool open(oci_config value) {
     if (levels_.size() == max_config_depth) {
-      refuse(name_, "it is nested more than " + std::to_string(max_config_depth) + " deep");
+      refuse(name_, "it is nested more than " + std::to_string(max_config_depth) + " levels deep");
     }
     levels_.push_back({place(std::move(value))});
     return true;
@@ -142,16 +142,16 @@ class builder {
 
 oci_config parse_config(std::string_view text, const std::string& name) {
   if (text.size() > max_config_bytes) {
-    refuse(name, "it has more than " + std::to_string(max_config_bytes >> 20U) + " MiB");
+    refuse(name, "it is larger than " + std::to_string(max_config_bytes >> 20U) + " MiB");
   }
-  // The parser would take it for the end.
+  // The parser would treat it as the end.
   if (const auto zero = text.find('\0'); zero != std::string_view::npos) {
-    refuse(name, place_of(text, zero) + ": there is a zero byte");
+    refuse(name, place_of(text, zero) + ": NUL byte");
   }
   oci_config config;
   builder made(config, name);
   if (!oci_config::sax_parse(text.begin(), text.end(), &made)) {
-    // The position is past the character that does not fit.
+    // The position is after the unexpected character.
     refuse(name,
            place_of(text, std::max<std::size_t>(made.failed_at(), 1) - 1) + ": " + made.reason());
   }
@@ -162,7 +162,7 @@ oci_config parse_config(std::string_view text, const std::string& name) {
 }
 
 std::string to_text(const oci_config& config, std::string_view like) {
-  // What follows the first line feed is the indentation of the first level.
+  // The blanks after the first line feed are the indentation of the first level.
   int indent = -1;
   char with = ' ';
   if (const auto end = like.find('\n'); end != std::string_view::npos && end + 1 < like.size()) {

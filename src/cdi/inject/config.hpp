@@ -8,29 +8,30 @@
 
 namespace gpushm::cdi {
 
-/// An OCI runtime spec (config.json); keys keep their order, unknown ones stay as they are.
+/// An OCI runtime spec (config.json); keys keep their order, unknown ones are preserved.
 using oci_config = nlohmann::ordered_json;
 
-/// Larger configs are refused.
+/// Larger configs are rejected.
 inline constexpr std::size_t max_config_bytes = std::size_t{64} << 20U;
-/// Deeper ones too: nothing real comes near, and reading and writing take stack for each level.
+/// Deeper configs are rejected: reading and writing use stack for each level. Real configs are far
+/// below it.
 inline constexpr std::size_t max_config_depth = 256;
 
-/// Reads a config such that writing it loses nothing: a key that comes twice, an integer of more
-/// than 64 bits, text that is not UTF-8 and anything after the end are refused. `name` is what
-/// errors call it. Throws `error` (invalid_argument). Pure.
+/// Reads a config without loss: rejects duplicate keys, integers of more than 64 bits, text that is
+/// not UTF-8 and anything after the end. `name` names the config in errors. Throws `error`
+/// (invalid_argument). Pure.
 [[nodiscard]] oci_config parse_config(std::string_view text, const std::string& name);
 
 /// The contents of the file `path`, or of standard input when it is "-". Throws `error`
-/// (permission_denied, system_error, invalid_argument: no regular file, too large). Blocks as long
-/// as reading takes.
+/// (permission_denied, system_error, invalid_argument: not a regular file, too large). Blocks while
+/// reading.
 [[nodiscard]] std::string read_config_text(const std::string& path);
 
-/// The config as text that is indented as `like` is, and ends with a line feed if that does.
+/// The config as text with the indentation of `like`, and a final line feed if `like` has one.
 [[nodiscard]] std::string to_text(const oci_config& config, std::string_view like);
 
-/// Replaces the file `path` by rename, keeping its mode and owner; what a symbolic link leads to
-/// when it is one. Throws `error`; the file is then as it was.
+/// Replaces the file `path` by rename, keeping its mode and owner; replaces the target of a
+/// symbolic link. Throws `error`; the file is then unchanged.
 void replace_file(const std::string& path, std::string_view text);
 
 }  // namespace gpushm::cdi

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device nodes, the cgroup's rules for them, and network devices.
+// Device nodes, their cgroup rules, and network devices.
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -41,7 +41,7 @@ std::string_view type_of(mode_t mode) {
   throw error(code, "inject", device, text, next);
 }
 
-// What the process is, its node is, unless the document says otherwise.
+// The node gets the owner of the process, unless the document sets one.
 void add_owner(oci_config& node,
                const char* key,
                const std::optional<std::uint32_t>& given,
@@ -81,8 +81,8 @@ oci_config to_oci(const device_node& complete, const oci_config* user) {
   return node;
 }
 
-// The first of that path goes. Should there be another one (no engine writes that), the new one
-// takes its place, as in the reference.
+// Removes the first node with that path. If there is a second one (no engine writes that), the new
+// node replaces it, as in the reference.
 void place(oci_config& nodes, oci_config node) {
   const auto same = [&](const oci_config& each) {
     return text_at(each, "path", "linux.devices") == node["path"].get_ref<const std::string&>();
@@ -128,20 +128,22 @@ device_node completed(const device_node& node, const std::string& device) {
   const int number = errno;
   const std::string_view type = there ? type_of(status.st_mode) : std::string_view();
   if (type.empty()) {
-    // A document may say all that there is to say about a node that comes later.
+    // A document may fully describe a node that is created later.
     if (minimal) {
       return complete;
     }
     if (there) {
       refuse(errc::invalid_argument, device, host_path, " is not a device node", {});
     }
-    std::string cause = " cannot be looked at: ";
+    std::string cause = " cannot be accessed: ";
     cause += base::errno_text(number);
     refuse(base::errc_of_errno(number),
            device,
            host_path,
            cause,
-           number == ENOENT ? "was the driver loaded? write the CDI document anew" : "");
+           number == ENOENT
+               ? "check that the driver is loaded, then generate the CDI document again"
+               : "");
   }
   if (!complete.file_mode) {
     complete.file_mode = status.st_mode & ~static_cast<mode_t>(S_IFMT);
@@ -155,7 +157,7 @@ device_node completed(const device_node& node, const std::string& device) {
   if (complete.type != type) {
     std::string cause = " is of type ";
     cause += base::in_quotes(type);
-    cause += ", the document says ";
+    cause += ", but the document has ";
     cause += base::in_quotes(complete.type);
     refuse(errc::invalid_argument, device, host_path, cause, {});
   }
@@ -190,7 +192,7 @@ void apply_device_nodes(const edits& changes, const editing& to) {
     if (rule.is_object()) {
       array_at(to.config, "linux.resources.devices").push_back(rule);
     }
-    // Members may have moved when "linux" was made.
+    // Members may have moved when "linux" was created.
     user = find_object(to.config, "process.user");
     to.note(described(complete, rule));
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The config's file: read whole, replaced whole.
+// Reads and replaces the config file as a whole.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ constexpr std::string_view reading = "read config";
 constexpr const char* writing = "write config";
 
 [[noreturn]] void refuse_large(const std::string& name) {
-  std::string cause = "it has more than ";
+  std::string cause = "it is larger than ";
   cause += std::to_string(max_config_bytes >> 20U);
   cause += " MiB";
   throw error(errc::invalid_argument, reading, name, cause);
@@ -50,7 +50,7 @@ std::string read_all(int fd, const std::string& name, std::size_t expected) {
 }
 
 void be_like(const struct stat& like, const base::file_beside& made, const std::string& path) {
-  // Somebody who may write the file need not be its owner.
+  // A user with write permission may not be the owner.
   if (like.st_uid != ::geteuid() || like.st_gid != ::getegid()) {
     base::checked(
         writing, path, "fchown", [&] { return ::fchown(made.fd(), like.st_uid, like.st_gid); });
@@ -65,7 +65,7 @@ std::string read_config_text(const std::string& path) {
   if (path == "-") {
     return read_all(STDIN_FILENO, "standard input", 65'536);
   }
-  // Not to wait for a writer when it is a pipe.
+  // O_NONBLOCK: open must not wait for a writer of a pipe.
   const base::unique_fd fd(base::checked(reading, path, "open", [&] {
     return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   }));

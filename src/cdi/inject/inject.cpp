@@ -70,7 +70,7 @@ std::vector<grant> resolve(const registry& from, const std::vector<std::string>&
                 "inject",
                 missing,
                 reasons,
-                "\"gpushm cdi list\" shows what there is");
+                "run \"gpushm cdi list\" to list the devices");
   }
   return grants;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finding and making the members of a config that edits touch.
+// Finds and creates the members of a config that edits change.
 #include "base/text.hpp"
 #include "cdi/inject/parts.hpp"
 
@@ -21,7 +21,7 @@ Config* member(Config& object, std::string_view key) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-// Of a dotted path, the part before the last dot.
+// The part of a dotted path before the last dot.
 std::string_view parent_of(std::string_view path) {
   const auto dot = path.rfind('.');
   return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);

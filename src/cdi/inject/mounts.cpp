@@ -13,8 +13,8 @@ bool has_option(const mount& each, std::string_view option) {
   return std::find(each.options.begin(), each.options.end(), option) != each.options.end();
 }
 
-// The files of a bind mount keep their owners in a user namespace only when ids are mapped. The
-// last "bind" or "rbind" decides which way, as for the kernel's flags.
+// The files of a bind mount keep their owners in a user namespace only when IDs are mapped. The
+// last "bind" or "rbind" selects the option, as for the kernel's flags.
 std::string_view mapping_option(const mount& each) {
   std::string_view option = each.type == "bind" ? "idmap" : "";
   for (const std::string& present : each.options) {
@@ -30,7 +30,7 @@ std::string_view mapping_option(const mount& each) {
   return option;
 }
 
-// Mounts come in the order of this number: what contains others first. "/" counts as "/a" does.
+// Mounts are sorted by this depth: parents first. "/" has the same depth as "/a".
 std::size_t depth_of(std::string_view destination) {
   std::size_t depth = 0;
   for_each_part(destination, [&](std::string_view part) {
@@ -111,7 +111,7 @@ void apply_mounts(const edits& changes, const editing& to) {
   }
   const bool in_user_namespace = has_user_namespace(to.config);
   oci_config& mounts = array_at(to.config, "mounts");
-  // Searched only where there is something to be found.
+  // Avoids searching the list for mounts that are not in it.
   std::unordered_set<std::string> destinations;
   for (const oci_config& present : mounts) {
     destinations.emplace(text_at(present, "destination", "mounts"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What the files of the injection share among themselves.
+// Declarations shared by the files of the injection.
 
 #include <algorithm>
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace gpushm::cdi {
 
-/// The edits of one owner on their way into a config.
+/// The state of applying one device's edits to a config.
 struct editing {
   oci_config& config;
   const std::string& device;
@@ -25,20 +25,20 @@ struct editing {
   }
 };
 
-/// The object or array `path` ("linux.resources.devices"), made where there is none; null counts as
-/// none. Throws `error` (invalid_argument) when something on the way is of another type.
+/// The object or array `path` ("linux.resources.devices"), created if missing or null. Throws
+/// `error` (invalid_argument) when a member of the path has another type.
 oci_config& object_at(oci_config& config, std::string_view path);
 oci_config& array_at(oci_config& config, std::string_view path);
-/// The same for looking; nothing when there is none.
+/// The same without creating; nullptr if missing.
 const oci_config* find_object(const oci_config& config, std::string_view path);
 const oci_config* find_array(const oci_config& config, std::string_view path);
-/// The text `key` of an object; empty when there is none. Throws as above; `where` is the object's
-/// path for errors.
+/// The string `key` of an object; empty if missing. Throws as above; `where` is the object's path
+/// for errors.
 std::string_view text_at(const oci_config& object, const char* key, std::string_view where);
-/// The name of a variable "NAME=value"; throws when `line` is no text.
+/// The name of a variable "NAME=value"; throws when `line` is not a string.
 std::string_view variable_name(const oci_config& line);
 
-// Each applies its kind of edits.
+// Each applies one kind of edits.
 void apply_environment(const edits& changes, const editing& to);
 void apply_device_nodes(const edits& changes, const editing& to);
 void apply_net_devices(const edits& changes, const editing& to);
@@ -47,15 +47,14 @@ void apply_hooks(const edits& changes, const editing& to);
 void apply_rdt(const edits& changes, const editing& to);
 void apply_groups(const edits& changes, const editing& to);
 
-/// Throws `error` (invalid_argument) when a path of the edits could name something else than it
-/// says.
+/// Throws `error` (invalid_argument) when a path of the edits is ambiguous or leads elsewhere.
 void check_paths(const edits& changes, const std::string& device);
 
-/// Type, numbers and mode of a node, asked from the host where the document leaves them out. Throws
+/// Type, numbers and mode of a node; reads those that the document omits from the host. Throws
 /// `error`.
 [[nodiscard]] device_node completed(const device_node& node, const std::string& device);
 
-/// Calls `visit` with each name of a path. Documents have hundreds of paths: no list is made.
+/// Calls `visit` with each name of a path. Allocates no list: documents have hundreds of paths.
 template <typename Visit>
 void for_each_part(std::string_view path, Visit&& visit) {
   while (!path.empty()) {
@@ -67,16 +66,16 @@ void for_each_part(std::string_view path, Visit&& visit) {
   }
 }
 
-/// Whether the mount makes a file or directory of the host appear: then its host path is one.
+/// Whether the mount binds a file or directory of the host; its host path is then a path.
 [[nodiscard]] bool is_bind(const mount& each);
 
-/// As the config has it. `in_user_namespace` adds the option that maps ids.
+/// The OCI form. `in_user_namespace` adds the option that maps IDs.
 [[nodiscard]] oci_config to_oci(const mount& each, bool in_user_namespace);
 [[nodiscard]] oci_config to_oci(const hook& each);
 [[nodiscard]] oci_config to_oci(const intel_rdt& rdt);
 [[nodiscard]] bool has_user_namespace(const oci_config& config);
-/// {"allow":true,"type":"c","major":195,"minor":0,"access":"rwm"}; null for what the cgroup does
-/// not know.
+/// {"allow":true,"type":"c","major":195,"minor":0,"access":"rwm"}; null for types that the cgroup
+/// does not control.
 [[nodiscard]] oci_config cgroup_rule(const device_node& complete);
 
 }  // namespace gpushm::cdi

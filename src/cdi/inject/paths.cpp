@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paths of a document that could lead elsewhere than they say. The specification speaks of paths
-// "on the host" and "within the container": both have a root, so that a relative one has no meaning
-// there; runtimes would take it from the bundle, or from whatever directory they run in.
+// Rejects paths that could lead elsewhere. The specification defines paths "on the host" and
+// "within the container": both have a root, so a relative path is meaningless; runtimes would
+// resolve it against the bundle or their working directory.
 #include "cdi/inject/parts.hpp"
 
 namespace gpushm::cdi {
@@ -13,11 +13,11 @@ void check(const std::string& device, std::string_view what, std::string_view pa
   bool leads_up = false;
   for_each_part(path, [&](std::string_view part) { leads_up = leads_up || part == ".."; });
   if (path.find('\0') != std::string_view::npos) {
-    problem = "has a zero byte in it";
+    problem = "contains a NUL byte";
   } else if (!path.starts_with('/')) {
     problem = "is not absolute";
   } else if (leads_up) {
-    problem = "leads up (\"..\")";
+    problem = "contains \"..\"";
   } else {
     return;
   }
@@ -28,7 +28,7 @@ void check(const std::string& device, std::string_view what, std::string_view pa
   cause += "\" ";
   cause += problem;
   throw error(
-      errc::invalid_argument, "inject", device, cause, "mend the CDI document that defines it");
+      errc::invalid_argument, "inject", device, cause, "fix the CDI document that defines it");
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ void check_paths(const edits& changes, const std::string& device) {
   }
   for (const mount& each : changes.mounts) {
     check(device, "mount at", each.container_path);
-    // Of other file systems the source is a name: "tmpfs".
+    // The source of other file systems is a name: "tmpfs".
     if (is_bind(each)) {
       check(device, "mount of", each.host_path);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which edits a config has already.
+// Finds the edits that a config already has.
 #include <algorithm>
 #include <set>
 #include <string_view>
@@ -22,7 +22,7 @@ void drop_if(List& list, Predicate&& present) {
   list.erase(std::remove_if(list.begin(), list.end(), present), list.end());
 }
 
-// Whether each member of `wanted` is an equal one of `object`.
+// Whether `object` has each member of `wanted` with an equal value.
 bool has_members(const oci_config& object, const oci_config& wanted) {
   if (!object.is_object()) {
     return false;
@@ -47,7 +47,7 @@ bool has_node(const oci_config& config, const device_node& node) {
                                              [&](const oci_config& each) { return each == rule; }));
 }
 
-// What is mounted where. Made once: documents have many mounts and variables, and so may configs.
+// Pairs of destination and source. Built once: documents and configs may have many mounts.
 std::set<std::pair<std::string_view, std::string_view>> mounts_of(const oci_config& config) {
   std::set<std::pair<std::string_view, std::string_view>> all;
   if (const oci_config* mounts = find_array(config, "mounts")) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What edits change about the container's process: variables and groups; hooks around it; resctrl.
+// Edits of the container's process: environment variables, groups, hooks and resctrl.
 #include <algorithm>
 #include <unordered_map>
 
@@ -27,7 +27,7 @@ void apply_environment(const edits& changes, const editing& to) {
     return;
   }
   oci_config& lines = array_at(to.config, "process.env");
-  // Of a name that comes twice the last one counts, for programs too.
+  // The last of duplicate names applies, as in programs.
   std::unordered_map<std::string, std::size_t> places;
   for (std::size_t i = 0; i < lines.size(); ++i) {
     places.insert_or_assign(std::string(variable_name(lines[i])), i);
@@ -49,7 +49,7 @@ void apply_environment(const edits& changes, const editing& to) {
 
 void apply_groups(const edits& changes, const editing& to) {
   for (const std::uint32_t gid : changes.additional_gids) {
-    // Everybody's group 0 is what the process has anyway, or must not get.
+    // Never add group 0: the process already has it, or must not get it.
     if (gid == 0) {
       continue;
     }
@@ -74,7 +74,7 @@ void apply_hooks(const edits& changes, const editing& to) {
       {"prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"});
   for (const hook& each : changes.hooks) {
     if (std::find(kinds.begin(), kinds.end(), each.name) == kinds.end()) {
-      std::string cause = "there is no hook \"";
+      std::string cause = "unknown hook \"";
       cause += each.name;
       cause += '"';
       to.refuse(errc::invalid_argument, cause);
@@ -86,7 +86,7 @@ void apply_hooks(const edits& changes, const editing& to) {
     text += each.name;
     text += ": ";
     text += each.path;
-    // The first argument is the program's name again.
+    // The first argument repeats the program's name.
     for (std::size_t i = 1; i < each.args.size(); ++i) {
       text += ' ';
       text += each.args[i];
@@ -120,7 +120,7 @@ void apply_rdt(const edits& changes, const editing& to) {
   }
   object_at(to.config, "linux")["intelRdt"] = to_oci(*changes.rdt);
   std::string text = "resctrl class ";
-  text += changes.rdt->clos_id.empty() ? "of the container's own" : changes.rdt->clos_id;
+  text += changes.rdt->clos_id.empty() ? "of the container" : changes.rdt->clos_id;
   to.note(std::move(text));
 }
 

@@ -14,11 +14,11 @@ namespace gpushm::cdi {
 
 namespace {
 
-/// A document with what tells whether it has changed.
+/// A document with its stamp, to detect changes.
 struct loaded {
   std::shared_ptr<const source> document;
   file_stamp stamp;
-  bool may_be_stale = true;  ///< the stamp alone cannot tell
+  bool may_be_stale = true;  ///< the stamp alone cannot prove it unchanged
 };
 
 using place = std::pair<std::size_t, std::string>;  ///< priority and path
@@ -32,10 +32,10 @@ bool same(const source& a, const source& b) {
   return a.content == b.content && a.problems == b.problems && a.warnings == b.warnings;
 }
 
-/// Nothing when it has vanished since the directory was listed.
+/// Empty when it was removed since the directory was listed.
 std::optional<loaded> load_document(const place& where) {
   loaded fresh;
-  // Before reading: what changes while it is read changes the stamp of next time.
+  // Before reading: a change during the read then differs from this stamp next time.
   if (const auto stamp = stamp_of(where.second)) {
     fresh.stamp = *stamp;
     fresh.may_be_stale = is_fresh(*stamp);
@@ -64,8 +64,8 @@ yaml::problem conflict(const std::string& name,
                        const source& other,
                        bool hidden) {
   std::string text = "device " + base::in_quotes(name) + " is also in " + other.path;
-  text += hidden ? " (neither counts: a directory of higher priority has it too)"
-                 : "; remove it from one of them, as none is used";
+  text += hidden ? " (neither is used: a directory of higher priority overrides both)"
+                 : "; remove it from one of them, because neither is used";
   return {here.path, 0, 0, "conflict", std::move(text)};
 }
 
@@ -80,8 +80,8 @@ struct registry::state {
   std::map<std::string, registered_device, std::less<>> devices;
   std::map<std::string, std::vector<const source*>, std::less<>> in_conflict;
 
-  /// Reads the directories. Documents that have not changed are taken from `before`.
-  /// Returns whether something differs from it.
+  /// Reads the directories. Reuses unchanged documents of `before`. Returns whether something
+  /// differs from it.
   bool scan(const state* before) {
     bool changed = before == nullptr;
     for (std::size_t priority = 0; priority < directories.size(); ++priority) {
@@ -119,7 +119,7 @@ struct registry::state {
   }
 
   void resolve() {
-    // Of each name the definitions of each priority, the highest last.
+    // The definitions of each name by priority, the highest last.
     std::map<std::string, std::map<std::size_t, std::vector<definition>>> names;
     for (const auto& [where, each] : documents) {
       sources.push_back(each.document);
@@ -135,7 +135,7 @@ struct registry::state {
       const std::size_t highest = levels.rbegin()->first;
       for (const auto& [priority, definitions] : levels) {
         if (definitions.size() > 1) {
-          tell_conflict(name, definitions, priority < highest);
+          report_conflict(name, definitions, priority < highest);
         } else if (priority == highest) {
           devices.emplace_hint(
               devices.end(), name, registered_device{definitions[0].from, definitions[0].found});
@@ -144,9 +144,9 @@ struct registry::state {
     }
   }
 
-  void tell_conflict(const std::string& name,
-                     const std::vector<definition>& definitions,
-                     bool hidden) {
+  void report_conflict(const std::string& name,
+                       const std::vector<definition>& definitions,
+                       bool hidden) {
     for (const definition& each : definitions) {
       const source* other =
           each.from == definitions[0].from ? definitions[1].from : definitions[0].from;
@@ -177,7 +177,7 @@ bool registry::refresh() {
   auto fresh = std::make_shared<state>();
   fresh->directories = state_->directories;
   if (!fresh->scan(state_.get())) {
-    // What was read again may have another stamp by now.
+    // Documents that were read again may have new stamps.
     auto same_devices = std::make_shared<state>(*state_);
     same_devices->documents = std::move(fresh->documents);
     state_ = std::move(same_devices);
@@ -222,17 +222,17 @@ std::string registry::state::why_not(std::string_view name) const {
   constexpr std::size_t shown = 8;
   const auto wanted = parse_qualified_name(name);
   if (!wanted) {
-    return base::in_quotes(name) + " is no name of a device, which is vendor/class=name";
+    return base::in_quotes(name) + " is not a device name (vendor/class=name)";
   }
   if (const auto found = in_conflict.find(name); found != in_conflict.end()) {
     return found->second[0]->path + " and " + found->second[1]->path + " both define it";
   }
   for (const auto& each : sources) {
     if (!each->problems.empty() && each->content.kind == wanted->kind) {
-      return "the document that may define it cannot be used: " + to_string(each->problems.front());
+      return "the document that may define it is invalid: " + to_string(each->problems.front());
     }
   }
-  // What there is of that kind, or which kinds there are.
+  // The devices of that kind, or the known kinds.
   std::string listed;
   std::size_t count = 0;
   std::string last;
@@ -254,14 +254,15 @@ std::string registry::state::why_not(std::string_view name) const {
     listed.append(" and ").append(std::to_string(count - shown)).append(" more");
   }
   if (kind_known) {
-    return wanted->kind + " has no device " + base::in_quotes(wanted->device) + ", only " + listed;
+    return wanted->kind + " has no device " + base::in_quotes(wanted->device) +
+           "; available: " + listed;
   }
   std::string where;
   for (const std::string& directory : directories) {
     where.append(where.empty() ? "" : ", ").append(directory);
   }
   return "no document in " + where + " has the kind " + wanted->kind +
-         (listed.empty() ? "" : ", only " + listed);
+         (listed.empty() ? "" : "; available: " + listed);
 }
 
 }  // namespace gpushm::cdi

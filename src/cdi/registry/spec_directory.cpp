@@ -66,10 +66,10 @@ std::vector<std::string> list_documents(const std::string& directory,
   }
   while (true) {
     errno = 0;
-    // NOLINTNEXTLINE(concurrency-mt-unsafe): the stream is this function's own
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): the stream is local
     const dirent* entry = ::readdir(open.get());
     if (entry == nullptr) {
-      // A directory that was removed meanwhile is empty.
+      // A directory removed meanwhile is empty.
       if (errno != 0 && errno != ENOENT) {
         unreadable(errno);
       }

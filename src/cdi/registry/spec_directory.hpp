@@ -13,28 +13,28 @@
 
 namespace gpushm::cdi {
 
-/// Whether engines read a file of this name: ".json" and ".yaml", hidden ones too, ".yml" not.
+/// Whether engines read a file of this name: ".json" and ".yaml", including hidden files, but not
+/// ".yml".
 [[nodiscard]] bool is_document_name(std::string_view name);
 
-/// By what a changed file is told from an unchanged one.
+/// The attributes that detect a changed file.
 struct file_stamp {
   dev_t device = 0;
   ino_t inode = 0;
   off_t size_bytes = 0;
   std::int64_t modified_ns = 0;
-  std::int64_t changed_ns = 0;  ///< its status
+  std::int64_t changed_ns = 0;  ///< status change
   bool operator==(const file_stamp&) const = default;
 };
 
-/// Links followed. Nothing when it is not there or cannot be looked at.
+/// Follows links. Empty when the file is missing or inaccessible.
 [[nodiscard]] std::optional<file_stamp> stamp_of(const std::string& path);
 
-/// Whether the file may change once more without its stamp telling: the clock of file systems
-/// ticks slowly.
+/// Whether the file may change again without a new stamp: file system clocks are coarse.
 [[nodiscard]] bool is_fresh(const file_stamp& stamp);
 
-/// The documents of a directory, by name, without its subdirectories. A directory that is not there
-/// is empty; one that cannot be read is a problem. Blocks as long as listing takes.
+/// The documents of a directory, sorted by name, without subdirectories. A missing directory is
+/// empty; an unreadable one is a problem. Blocks on the file system.
 [[nodiscard]] std::vector<std::string> list_documents(const std::string& directory,
                                                       std::vector<yaml::problem>& problems);
 

@@ -15,14 +15,14 @@ namespace {
 using clock = std::chrono::steady_clock;
 using change = base::directory_watch::change;
 
-/// A new file is complete at its creation only when it is a link; others are told once written.
+/// Only a link is complete at its creation; other files cause an event when written.
 bool is_link(const std::string& path) {
   struct stat status {};
   return ::lstat(path.c_str(), &status) == 0 && (S_ISLNK(status.st_mode) || status.st_nlink > 1);
 }
 
 bool counts(const change& what) {
-  // A directory whose own attributes changed can perhaps be read now.
+  // A directory whose attributes changed may be readable now.
   return what.whole || what.name.empty() ||
          (is_document_name(what.name) &&
           (!what.created || what.is_directory ||

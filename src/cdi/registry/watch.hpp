@@ -9,25 +9,25 @@
 
 namespace gpushm::cdi {
 
-/// Notices that documents of some directories may have changed: written, renamed, removed; also in
-/// directories that are made, removed or renamed later, with what leads to them. A document that is
-/// still being written counts once its writer closes it. What a symbolic link points to is not
-/// watched.
+/// Detects possible changes of documents in some directories: written, renamed, removed; also when
+/// the directories or their parents are created, removed or renamed later. Reports a document being
+/// written when its writer closes it. Does not watch the targets of symbolic links.
 ///
-/// Make it before the registry reads, and refresh the registry after each change.
+/// Create it before the registry reads, and refresh the registry after each change.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class registry_watch {
  public:
-  /// Throws `error` (too_many_descriptors, system_error) when the kernel gives no more watches.
+  /// Throws `error` (too_many_descriptors, system_error) when the kernel's limit on watches is
+  /// reached.
   explicit registry_watch(std::vector<std::string> directories);
 
   /// Readable when there may be a change: then call `changed`.
   [[nodiscard]] int fd() const noexcept { return watch_.fd(); }
   /// Whether there was a change since the last call. Does not block. Throws as the constructor.
   [[nodiscard]] bool changed();
-  /// Blocks until there was a change, at most `timeout`; then until what changes together has
-  /// come, at most 100 ms more. False when time ran out. Throws as the constructor.
+  /// Blocks until a change, at most `timeout`; then collects further changes for at most 100 ms.
+  /// False on timeout. Throws as the constructor.
   [[nodiscard]] bool wait(std::chrono::milliseconds timeout);
 
  private:
