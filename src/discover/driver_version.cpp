@@ -22,7 +22,7 @@ constexpr std::size_t max_ld_cache_bytes = std::size_t{16} << 20U;
 #endif
 
 // Debian and Ubuntu; RHEL and SUSE; Arch; NixOS; containers with a volume for the driver; COS.
-constexpr std::array usual_directories{
+constexpr std::array default_directories{
     "/usr/lib/" GPUSHM_MULTIARCH,
     "/usr/lib/" GPUSHM_MULTIARCH "/nvidia/current",
     "/usr/lib64",
@@ -53,7 +53,7 @@ std::string read_ld_cache(const std::string& path) {
   return text.size() > max_ld_cache_bytes ? std::string() : text;
 }
 
-// Directories that may hold the driver; real paths, each once.
+// Directories that may contain the driver; unique real paths.
 std::vector<std::string> candidates(const root_view& root, const driver_places& places) {
   std::vector<std::string> found;
   for (const std::string& path : places.search_paths) {
@@ -61,7 +61,7 @@ std::vector<std::string> candidates(const root_view& root, const driver_places& 
       add_once(found, std::move(*real));
     }
   }
-  for (const char* path : usual_directories) {
+  for (const char* path : default_directories) {
     if (auto real = root.resolve(path)) {
       add_once(found, std::move(*real));
     }
@@ -73,7 +73,7 @@ std::vector<std::string> candidates(const root_view& root, const driver_places& 
   const std::string cache = read_ld_cache(cache_path);
   for (const elf::ld_cache_entry& entry : elf::parse_ld_cache(std::as_bytes(std::span(cache)))
                                               .value_or(std::vector<elf::ld_cache_entry>())) {
-    // The others are where these are.
+    // The other libraries are in the same directories.
     if (entry.name == "libcuda.so.1" || entry.name == "libnvidia-ml.so.1" ||
         entry.name == "libGLX_nvidia.so.0") {
       if (const auto real = root.resolve(entry.path)) {
@@ -89,8 +89,8 @@ struct version_place {
   std::string directory;
 };
 
-// Where there is a STEM<version> of this architecture, in the order of the directories. A link that
-// leads elsewhere counts for where it leads.
+// The STEM<version> files of this architecture, in the order of the directories. A link is replaced
+// by its target.
 std::vector<version_place> versions_of(const root_view& root,
                                        const std::vector<std::string>& directories,
                                        std::string_view stem) {
@@ -104,7 +104,7 @@ std::vector<version_place> versions_of(const root_view& root,
       if (!real || !base::name_of(*real).starts_with(stem)) {
         continue;
       }
-      // "libcuda.so.1.1" is a link to the real one on some machines.
+      // "libcuda.so.1.1" is a link to the versioned file on some machines.
       const std::string_view version = base::name_of(*real).substr(stem.size());
       const auto facts = elf::read_elf(root.outside(*real));
       if (is_version(version) && facts && facts->native) {
@@ -143,9 +143,9 @@ installed_driver find_driver(const root_view& root, const driver_places& places)
     throw error(errc::driver_unavailable,
                 "find the driver's libraries",
                 root.text(),
-                "there is no 64-bit libcuda.so.<version> or libnvidia-ml.so.<version> in the "
-                "driver's usual directories or the ld cache",
-                "name the root of the driver with --driver-root, or its directory below that with "
+                "no 64-bit libcuda.so.<version> or libnvidia-ml.so.<version> was found in the "
+                "driver's default directories or the ld cache",
+                "set the driver's root with --driver-root, or its directory below that root with "
                 "--library-search-path");
   }
   auto chosen = std::find_if(versions.begin(), versions.end(), [&](const version_place& each) {
@@ -156,7 +156,7 @@ installed_driver find_driver(const root_view& root, const driver_places& places)
   }
   installed_driver driver;
   driver.version = chosen->version;
-  // The chosen one's directory first: it is libcuda's.
+  // The directory of the selected libcuda comes first.
   driver.directories.push_back(chosen->directory);
   const std::string suffix = std::string(".so.").append(driver.version);
   for (const std::string& directory : directories) {

@@ -9,25 +9,25 @@
 
 namespace gpushm::discover {
 
-/// Things of one kind that were looked for and are not there.
-struct absent_things {
+/// Items of one kind that were not found.
+struct missing_items {
   std::string kind;  ///< "programs"
   std::vector<std::string> names;
-  bool operator==(const absent_things&) const = default;
+  bool operator==(const missing_items&) const = default;
 };
 
-/// What a search for one kind of thing came to.
+/// The result of a search for one kind of item.
 struct findings {
   std::vector<cdi::mount> mounts;
-  std::vector<std::string> links;       ///< "TARGET::LINK", to be made in the container
-  std::vector<std::string> found;       ///< lines for people
-  std::vector<absent_things> missing;   ///< what many machines do without
-  std::vector<std::string> incomplete;  ///< what will be missed in the container
+  std::vector<std::string> links;       ///< "TARGET::LINK", to be created in the container
+  std::vector<std::string> found;       ///< lines for the user
+  std::vector<missing_items> missing;   ///< absent, but optional on many machines
+  std::vector<std::string> incomplete;  ///< problems that affect the container
 };
 
-/// How files of the driver are mounted.
+/// Mount options for driver files.
 [[nodiscard]] const std::vector<std::string>& read_only_options();
-/// How sockets are: not read-only, since connecting writes.
+/// Mount options for sockets: not read-only, because connecting needs write permission.
 [[nodiscard]] const std::vector<std::string>& socket_options();
 
 /// "3 libraries", "1 library".

@@ -18,7 +18,7 @@ namespace gpushm::discover {
 
 namespace {
 
-// mig-minors has some 3 KiB for each of 32 possible boards.
+// mig-minors has about 3 KiB for each of 32 possible GPUs.
 constexpr std::size_t max_proc_bytes = std::size_t{256} << 10U;
 
 std::string text_of_file(const std::string& path) {
@@ -70,7 +70,7 @@ void add_new(std::vector<Value>& to, const std::vector<Value>& from) {
   }
 }
 
-/// Puts a document together, part by part.
+/// Builds a document part by part.
 class document_maker {
  public:
   document_maker(const generate_options& options, const root_view& root)
@@ -85,9 +85,9 @@ class document_maker {
   void add_driver(const installed_driver& driver) {
     result_.found.push_back(std::string("driver ").append(driver.version));
     for (const std::string& other : driver.others) {
-      result_.incomplete.push_back(std::string("there is also libcuda ")
+      result_.incomplete.push_back(std::string("also found libcuda ")
                                        .append(other)
-                                       .append(", which is not the version described"));
+                                       .append(", which is not the described version"));
     }
     note_kernel(driver.version);
     cdi::edits& edits = result_.content.changes;
@@ -111,7 +111,7 @@ class document_maker {
     // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread sets variables
     const char* pipes = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
     take(find_mps(root_,
-                  pipes != nullptr && *pipes == '/' ? pipes : usual_mps_directory,
+                  pipes != nullptr && *pipes == '/' ? pipes : default_mps_directory,
                   options_.proc_root));
     hooks_.add_each(edits, "create-symlinks", "--link", all_.links);
     hooks_.add(edits,
@@ -126,12 +126,12 @@ class document_maker {
       add_instances(gpu);
       return;
     }
-    auto edits = nodes_.board(gpu, all_);
+    auto edits = nodes_.whole_gpu(gpu, all_);
     if (!edits) {
       return;
     }
     hooks_.add_each(*edits, "create-symlinks", "--link", nodes_.by_path_links(gpu, *edits));
-    ++boards_;
+    ++gpu_count_;
     for (const name_strategy strategy : options_.strategies) {
       add_device(name_of_board(strategy, gpu), *edits);
     }
@@ -144,19 +144,19 @@ class document_maker {
           errc::device_not_found,
           "describe the GPUs",
           {},
-          all_.incomplete.empty() ? std::string("NVML shows no GPU") : all_.incomplete.front(),
-          "check that nvidia-smi works here, and that --dev-root names what stands before "
+          all_.incomplete.empty() ? std::string("NVML reports no GPU") : all_.incomplete.front(),
+          "check that nvidia-smi works on this machine, and that --dev-root is the prefix of "
           "/dev");
     }
     if (options_.all_device) {
       add_device("all", merged_);
     }
     std::vector<std::string> counts;
-    if (boards_ > 0) {
-      counts.push_back(count_text(boards_, "GPU", "GPUs"));
+    if (gpu_count_ > 0) {
+      counts.push_back(count_text(gpu_count_, "GPU", "GPUs"));
     }
-    if (instances_ > 0) {
-      counts.push_back(count_text(instances_, "MIG instance", "MIG instances"));
+    if (instance_count_ > 0) {
+      counts.push_back(count_text(instance_count_, "MIG instance", "MIG instances"));
     }
     result_.found.insert(result_.found.begin(), list_text(counts));
     add_new(result_.found, all_.found);
@@ -172,11 +172,11 @@ class document_maker {
     const std::string loaded = kernel_module_version(
         text_of_file(std::string(options_.proc_root).append("/driver/nvidia/version")));
     if (!loaded.empty() && loaded != version) {
-      result_.incomplete.push_back(std::string("the libraries are of driver ")
+      result_.incomplete.push_back(std::string("the libraries are from driver ")
                                        .append(version)
-                                       .append(", the loaded kernel module of ")
+                                       .append(", the loaded kernel module is from ")
                                        .append(loaded)
-                                       .append(": CUDA does not start until they agree (reboot)"));
+                                       .append(": CUDA does not start until they match (reboot)"));
     }
   }
 
@@ -184,9 +184,9 @@ class document_maker {
     add_new(result_.content.changes.mounts, part.mounts);
     add_new(all_.links, part.links);
     add_new(all_.found, part.found);
-    for (const absent_things& absent : part.missing) {
+    for (const missing_items& absent : part.missing) {
       const auto known =
-          std::find_if(all_.missing.begin(), all_.missing.end(), [&](const absent_things& each) {
+          std::find_if(all_.missing.begin(), all_.missing.end(), [&](const missing_items& each) {
             return each.kind == absent.kind;
           });
       if (known == all_.missing.end()) {
@@ -200,18 +200,19 @@ class document_maker {
 
   void add_instances(const gpu_entry& gpu) {
     if (gpu.instances.empty()) {
-      all_.incomplete.push_back(std::string("GPU ")
-                                    .append(std::to_string(gpu.index))
-                                    .append(" (")
-                                    .append(gpu.uuid)
-                                    .append(") is left out: MIG is on, and it has no instances"));
+      all_.incomplete.push_back(
+          std::string("GPU ")
+              .append(std::to_string(gpu.index))
+              .append(" (")
+              .append(gpu.uuid)
+              .append(") is left out: MIG is enabled, but it has no instances"));
     }
     for (const mig_entry& mig : gpu.instances) {
       const auto edits = nodes_.instance(gpu, mig, all_);
       if (!edits) {
         continue;
       }
-      ++instances_;
+      ++instance_count_;
       for (const name_strategy strategy : options_.strategies) {
         add_device(name_of_instance(strategy, gpu, mig), *edits);
       }
@@ -236,17 +237,17 @@ class document_maker {
   findings all_;
   generated result_;
   cdi::edits merged_;  ///< of all devices
-  std::size_t boards_ = 0;
-  std::size_t instances_ = 0;
+  std::size_t gpu_count_ = 0;
+  std::size_t instance_count_ = 0;
 };
 
 generated describe(const generate_options& options,
                    const root_view& root,
                    const installed_driver& driver,
-                   const std::vector<gpu_entry>& boards) {
+                   const std::vector<gpu_entry>& gpus) {
   document_maker maker(options, root);
   maker.add_driver(driver);
-  for (const gpu_entry& gpu : select_devices(boards, options.device_ids)) {
+  for (const gpu_entry& gpu : select_devices(gpus, options.device_ids)) {
     maker.add_board(gpu);
   }
   return std::move(maker).take();
@@ -268,9 +269,9 @@ std::string find_nvml(const generate_options& options) {
   }
 }
 
-generated generate(const generate_options& options, const std::vector<gpu_entry>& boards) {
+generated generate(const generate_options& options, const std::vector<gpu_entry>& gpus) {
   const root_view root(options.driver_root);
-  return describe(options, root, find_driver(root, options), boards);
+  return describe(options, root, find_driver(root, options), gpus);
 }
 
 generated generate(const generate_options& options) {

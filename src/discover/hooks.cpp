@@ -8,7 +8,7 @@ namespace gpushm::discover {
 
 namespace {
 
-// Programs of the NVIDIA container toolkit understand the same hooks under other words.
+// Programs of the NVIDIA Container Toolkit have the same hooks with other command words.
 std::vector<std::string> words_before_name(const std::string& program) {
   const std::string name(base::name_of(program));
   if (name == "nvidia-cdi-hook" || name == "gpushm-cdi-hook") {
@@ -35,8 +35,8 @@ void hook_maker::add(cdi::edits& edits,
   made.args = words_before_name(program_);
   made.args.push_back(name);
   made.args.insert(made.args.end(), arguments.begin(), arguments.end());
-  // Runtimes give a hook that has no environment of its own the container's, and then the image's
-  // LD_PRELOAD would be loaded into a program of the host.
+  // Runtimes pass the container's environment to a hook without one, and the image's LD_PRELOAD
+  // would then be loaded into a program of the host.
   made.env = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"};
   edits.hooks.push_back(std::move(made));
 }

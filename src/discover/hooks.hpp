@@ -10,15 +10,15 @@
 
 namespace gpushm::discover {
 
-/// Writes hooks for the program that serves them. Distinct objects: safe. Shared objects: safe.
+/// Writes hooks for the hook program. Thread-safety: distinct objects: safe; shared objects: safe.
 class hook_maker {
  public:
-  /// `disabled` has names of hooks; "all" disables each.
+  /// `disabled` has names of hooks; "all" disables every hook.
   hook_maker(std::string program, std::set<std::string, std::less<>> disabled);
 
   /// Adds the hook `name` to `edits` unless it is disabled.
   void add(cdi::edits& edits, const std::string& name, std::vector<std::string> arguments) const;
-  /// The same with `flag` before each of `values`; nothing when there are none.
+  /// The same with `flag` before each of `values`; adds nothing without values.
   void add_each(cdi::edits& edits,
                 const std::string& name,
                 const std::string& flag,

@@ -26,16 +26,16 @@ std::string uuid_of(const nvml_library& nvml,
 }
 
 std::vector<mig_entry> instances_of(const nvml_library& nvml,
-                                    nvml::nvmlDevice_t board,
+                                    nvml::nvmlDevice_t gpu,
                                     const std::string& object) {
   unsigned int most = 0;
   nvml_library::check(
-      nvml->nvmlDeviceGetMaxMigDeviceCount(board, &most), object, "nvmlDeviceGetMaxMigDeviceCount");
+      nvml->nvmlDeviceGetMaxMigDeviceCount(gpu, &most), object, "nvmlDeviceGetMaxMigDeviceCount");
   std::vector<mig_entry> found;
   for (unsigned int index = 0; index < most; ++index) {
     nvml::nvmlDevice_t device = nullptr;
-    const auto result = nvml->nvmlDeviceGetMigDeviceHandleByIndex(board, index, &device);
-    // Numbers have gaps where instances were destroyed.
+    const auto result = nvml->nvmlDeviceGetMigDeviceHandleByIndex(gpu, index, &device);
+    // Indices have gaps where instances were destroyed.
     if (result == nvml::NVML_ERROR_NOT_FOUND || result == nvml::NVML_ERROR_INVALID_ARGUMENT) {
       continue;
     }
@@ -56,7 +56,7 @@ std::vector<mig_entry> instances_of(const nvml_library& nvml,
 }
 
 gpu_entry describe(const nvml_library& nvml, nvml::nvmlDevice_t device, unsigned int index) {
-  const std::string object = std::string("board ") + std::to_string(index);
+  const std::string object = std::string("GPU ") + std::to_string(index);
   gpu_entry entry;
   entry.index = index;
   entry.uuid = uuid_of(nvml, device, object);
@@ -71,7 +71,7 @@ gpu_entry describe(const nvml_library& nvml, nvml::nvmlDevice_t device, unsigned
   unsigned int current = 0;
   unsigned int pending = 0;
   const auto mode = nvml->nvmlDeviceGetMigMode(device, &current, &pending);
-  // Boards and drivers that know no MIG say so in these two ways.
+  // GPUs and drivers without MIG return one of these two errors.
   if (mode != nvml::NVML_ERROR_NOT_SUPPORTED && mode != nvml::NVML_ERROR_FUNCTION_NOT_FOUND) {
     nvml_library::check(mode, object, "nvmlDeviceGetMigMode");
     entry.mig_enabled = current != 0;
@@ -95,13 +95,13 @@ std::vector<gpu_entry> ask_nvml(const std::string& library, std::vector<std::str
   for (unsigned int index = 0; index < count; ++index) {
     nvml::nvmlDevice_t device = nullptr;
     const auto result = nvml->nvmlDeviceGetHandleByIndex_v2(index, &device);
-    // Counted, but not allowed to this process.
+    // Counted, but this process has no permission.
     if (result == nvml::NVML_ERROR_NO_PERMISSION) {
       continue;
     }
     try {
       nvml_library::check(
-          result, std::string("board ") + std::to_string(index), "nvmlDeviceGetHandleByIndex");
+          result, std::string("GPU ") + std::to_string(index), "nvmlDeviceGetHandleByIndex");
       found.push_back(describe(nvml, device, index));
     } catch (const error& failure) {
       if (left_out == nullptr) {
@@ -115,16 +115,16 @@ std::vector<gpu_entry> ask_nvml(const std::string& library, std::vector<std::str
 
 namespace {
 
-std::string instance_id(const gpu_entry& board, const mig_entry& instance) {
-  return std::to_string(board.index).append(":").append(std::to_string(instance.index));
+std::string instance_id(const gpu_entry& gpu, const mig_entry& instance) {
+  return std::to_string(gpu.index).append(":").append(std::to_string(instance.index));
 }
 
-bool names_board(const std::string& id, const gpu_entry& board) {
-  return id == std::to_string(board.index) || id == board.uuid;
+bool names_gpu(const std::string& id, const gpu_entry& gpu) {
+  return id == std::to_string(gpu.index) || id == gpu.uuid;
 }
 
-bool names_instance(const std::string& id, const gpu_entry& board, const mig_entry& instance) {
-  return id == instance_id(board, instance) || id == instance.uuid;
+bool names_instance(const std::string& id, const gpu_entry& gpu, const mig_entry& instance) {
+  return id == instance_id(gpu, instance) || id == instance.uuid;
 }
 
 [[noreturn]] void throw_unknown(const std::string& id, const std::vector<gpu_entry>& all) {
@@ -132,18 +132,18 @@ bool names_instance(const std::string& id, const gpu_entry& board, const mig_ent
   const auto add = [&](const std::string& name, const std::string& uuid) {
     there.append(there.empty() ? "" : ", ").append(name).append(" = ").append(uuid);
   };
-  for (const gpu_entry& board : all) {
-    add(std::to_string(board.index), board.uuid);
-    for (const mig_entry& instance : board.instances) {
-      add(instance_id(board, instance), instance.uuid);
+  for (const gpu_entry& gpu : all) {
+    add(std::to_string(gpu.index), gpu.uuid);
+    for (const mig_entry& instance : gpu.instances) {
+      add(instance_id(gpu, instance), instance.uuid);
     }
   }
   throw error(errc::device_not_found,
               "find device",
               id,
-              there.empty() ? std::string("there is no GPU here")
-                            : std::string("no such device; there is ").append(there),
-              "write the number or UUID of a GPU or MIG instance");
+              there.empty() ? std::string("no GPU is available")
+                            : std::string("no such device; available: ").append(there),
+              "use the index or UUID of a GPU or MIG instance");
 }
 
 }  // namespace
@@ -154,10 +154,10 @@ std::vector<gpu_entry> select_devices(const std::vector<gpu_entry>& all,
     return all;
   }
   for (const std::string& id : ids) {
-    const bool known = std::any_of(all.begin(), all.end(), [&](const gpu_entry& board) {
-      return names_board(id, board) ||
-             std::any_of(board.instances.begin(), board.instances.end(), [&](const auto& each) {
-               return names_instance(id, board, each);
+    const bool known = std::any_of(all.begin(), all.end(), [&](const gpu_entry& gpu) {
+      return names_gpu(id, gpu) ||
+             std::any_of(gpu.instances.begin(), gpu.instances.end(), [&](const auto& each) {
+               return names_instance(id, gpu, each);
              });
     });
     if (!known) {
@@ -165,15 +165,14 @@ std::vector<gpu_entry> select_devices(const std::vector<gpu_entry>& all,
     }
   }
   std::vector<gpu_entry> chosen;
-  for (const gpu_entry& board : all) {
+  for (const gpu_entry& gpu : all) {
     const bool whole =
-        std::any_of(ids.begin(), ids.end(), [&](const auto& id) { return names_board(id, board); });
-    gpu_entry part = board;
+        std::any_of(ids.begin(), ids.end(), [&](const auto& id) { return names_gpu(id, gpu); });
+    gpu_entry part = gpu;
     if (!whole) {
       std::erase_if(part.instances, [&](const mig_entry& each) {
-        return std::none_of(ids.begin(), ids.end(), [&](const auto& id) {
-          return names_instance(id, board, each);
-        });
+        return std::none_of(
+            ids.begin(), ids.end(), [&](const auto& id) { return names_instance(id, gpu, each); });
       });
     }
     if (whole || !part.instances.empty()) {

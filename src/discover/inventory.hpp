@@ -9,7 +9,7 @@
 namespace gpushm::discover {
 
 struct mig_entry {
-  unsigned int index = 0;  ///< as NVML numbers the instances of a board
+  unsigned int index = 0;  ///< NVML's index of the instance on its GPU
   std::string uuid;
   unsigned int gpu_instance = 0;
   unsigned int compute_instance = 0;
@@ -17,26 +17,26 @@ struct mig_entry {
 };
 
 struct gpu_entry {
-  unsigned int index = 0;  ///< as NVML numbers the boards
+  unsigned int index = 0;  ///< NVML's index of the GPU
   std::string uuid;
   std::string pci_address;  ///< "0000:18:00.0"
-  int minor = -1;           ///< 7 of /dev/nvidia7
+  int minor = -1;           ///< 7 for /dev/nvidia7
   bool mig_enabled = false;
   std::vector<mig_entry> instances;
   bool operator==(const gpu_entry&) const = default;
 };
 
-/// The boards that NVML shows and how they are split. Loads NVML: the one that the linker finds,
-/// and where that is none or does not start, the one at `library` (not empty: its path). The first
-/// call of a process decides. Blocks as long as the driver takes: seconds where nobody keeps the
-/// GPUs awake. Throws `error`: driver_unavailable, driver_error; the latter not for boards that do
-/// not answer when there is `left_out`, which gets a line for each.
+/// The GPUs that NVML reports, with their MIG instances. Loads the NVML that the linker finds; if
+/// there is none or it does not start, the one at the path `library` (if not empty). The first call
+/// of a process selects the library. Blocks as long as the driver takes: seconds without
+/// persistence mode. Throws `error`: driver_unavailable, driver_error. With `left_out`, adds a line
+/// for each GPU that does not answer instead of throwing.
 [[nodiscard]] std::vector<gpu_entry> ask_nvml(const std::string& library,
                                               std::vector<std::string>* left_out = nullptr);
 
-/// Those that `ids` name: "0" a board with all its instances, "0:1" an instance, or the UUID of
-/// either. Everything when there are no ids. Throws `error` (device_not_found), listing what there
-/// is.
+/// The devices with these `ids`: "0" is a GPU with all its instances, "0:1" an instance, or the
+/// UUID of either. All devices without IDs. Throws `error` (device_not_found) with a list of the
+/// available ones.
 [[nodiscard]] std::vector<gpu_entry> select_devices(const std::vector<gpu_entry>& all,
                                                     const std::vector<std::string>& ids);
 

@@ -11,7 +11,7 @@ namespace gpushm::discover {
 
 namespace {
 
-// Parts of the driver with version numbers of their own.
+// Parts of the driver with separate version numbers.
 constexpr std::array other_versions{"libnvidia-egl-gbm.so.",
                                     "libnvidia-egl-wayland.so.",
                                     "libnvidia-egl-wayland2.so.",
@@ -19,7 +19,7 @@ constexpr std::array other_versions{"libnvidia-egl-gbm.so.",
                                     "libnvidia-egl-xlib.so.",
                                     "libnvidia-nvvm70.so."};
 
-// Below a directory of libraries.
+// Below a library directory.
 constexpr std::array xorg_directories{"nvidia/xorg",
                                       "xorg/modules/drivers",
                                       "xorg/modules/extensions",
@@ -34,7 +34,7 @@ class library_search {
                  std::vector<std::string>& folders)
       : root_(root), suffix_(std::string(".so.").append(driver.version)), folders_(folders) {}
 
-  /// Those of the driver's version, of which vdpau has a directory of its own.
+  /// Adds the libraries of the driver's version (those of vdpau are in a separate directory).
   void add_versioned(const std::string& directory) {
     for (const std::string& name : root_.names(directory)) {
       if (name.ends_with(suffix_)) {
@@ -54,7 +54,7 @@ class library_search {
     }
   }
   void add_xorg(const std::string& directory) {
-    // At the place where the X server looks, which may be a link to elsewhere.
+    // At the path that the X server opens, which may be a link.
     const std::string driver = "nvidia_drv.so";
     if (root_.has(directory, driver)) {
       const auto place = root_.resolve_parent(join(directory, driver));
@@ -92,7 +92,7 @@ class library_search {
   }
 
  private:
-  // The real path; nothing when it is not there, for another machine, or here already.
+  // Returns the real path; empty when it is missing, for another architecture, or already added.
   std::optional<std::string> add_file(const std::string& path) {
     auto real = root_.resolve(path);
     if (!real || !seen_.insert(*real).second) {
@@ -121,7 +121,7 @@ class library_search {
     if (soname != name) {
       link(name, directory, soname);
     }
-    // What programs link with has no number, and is there when the development files are.
+    // The link without a version exists if the development files are installed.
     const std::size_t end = soname.find(".so.");
     if (end != std::string::npos && root_.has(directory, soname.substr(0, end + 3))) {
       link(soname, directory, soname.substr(0, end + 3));
@@ -129,7 +129,7 @@ class library_search {
     add_special_links(name, directory);
   }
 
-  // Links that programs open by name, and that installers of the driver make by hand.
+  // Links that programs open by name and driver installers create separately.
   void add_special_links(std::string_view name, std::string_view directory) {
     const std::string_view stem = name.substr(0, name.find(".so."));
     if (stem == "libcuda") {
@@ -179,13 +179,13 @@ findings find_libraries(const root_view& root,
       search.add_xorg(join(directory, below));
     }
   }
-  // Debian has them beside its own libraries, not beside the driver's.
+  // Debian installs them with its system libraries, not with the driver's.
   for (const char* directory : {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"}) {
     search.add_other_versions(directory);
   }
   for (const std::string_view parent : xorg_parents) {
     for (const std::string_view below : xorg_directories) {
-      // "xorg/modules" there, "modules" below X11R6.
+      // "xorg/modules", but "modules" below X11R6.
       const bool x11r6 = parent.starts_with("/usr/X11R6") && below.starts_with("xorg/");
       search.add_xorg(join(parent, x11r6 ? below.substr(std::string_view("xorg/").size()) : below));
     }

@@ -16,7 +16,7 @@ namespace gpushm::discover {
 namespace {
 
 constexpr const char* shown_name = "MPS";
-// nvidia-cuda-mps-control and nvidia-cuda-mps-server, as the kernel shortens them.
+// nvidia-cuda-mps-control and nvidia-cuda-mps-server, truncated by the kernel.
 constexpr std::string_view process_name = "nvidia-cuda-mps";
 
 struct close_directory {
@@ -29,7 +29,7 @@ bool daemon_runs(const std::string& proc_root, uid_t user) {
   if (processes == nullptr) {
     return false;
   }
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): a directory stream of its own
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): the stream is local
   while (const dirent* entry = ::readdir(processes.get())) {
     const std::string_view name = static_cast<const char*>(entry->d_name);
     if (name.find_first_not_of("0123456789") != std::string_view::npos) {
@@ -57,7 +57,7 @@ findings find_mps(const root_view& root,
     place.pop_back();
   }
   const std::string outside = root.outside(place);
-  // Links are followed inside the root, so that what is looked at below is nothing else.
+  // Links are followed inside the root, so that the checks below apply to the same file.
   const auto real = root.resolve(place);
   if (!real) {
     result.missing.push_back({"sockets", {shown_name}});
@@ -68,25 +68,24 @@ findings find_mps(const root_view& root,
     return result;
   };
   if (*real != place) {
-    return leave_out(outside + " is a link, or has one in it");
+    return leave_out(outside + " is a symbolic link or contains one");
   }
   struct stat about {};
   if (::lstat(outside.c_str(), &about) != 0 || !S_ISDIR(about.st_mode)) {
     return leave_out(outside + " is not a directory");
   }
-  // MPS itself lets everybody write into it; no other user must have made it, or be able to put
-  // something else there.
+  // MPS makes it world-writable; no other user may have created it or be able to replace it.
   if (about.st_uid != 0 && about.st_uid != ::geteuid()) {
     return leave_out(outside + " belongs to uid " + std::to_string(about.st_uid));
   }
-  if (const auto who = who_may_replace(std::string(base::directory_of(outside)))) {
-    return leave_out(*who);
+  if (const auto problem = why_replaceable(std::string(base::directory_of(outside)))) {
+    return leave_out(*problem);
   }
   if (!daemon_runs(proc_root, about.st_uid)) {
     result.missing.push_back({"sockets", {shown_name}});
     return result;
   }
-  result.mounts.push_back({outside, usual_mps_directory, socket_options(), {}});
+  result.mounts.push_back({outside, default_mps_directory, socket_options(), {}});
   result.found.emplace_back("MPS");
   return result;
 }

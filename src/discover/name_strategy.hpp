@@ -7,7 +7,7 @@
 
 namespace gpushm::discover {
 
-/// What a device is called: "0" and "1:0", its UUID, "gpu0" and "mig1:0".
+/// The form of device names: "0" and "1:0", the UUID, "gpu0" and "mig1:0".
 enum class name_strategy { index, uuid, type_index };
 
 [[nodiscard]] std::string_view to_string(name_strategy strategy);

@@ -18,7 +18,7 @@ namespace {
 constexpr mode_t everybody = 0006;
 constexpr mode_t permission_bits = 0777;
 
-std::string board_text(const gpu_entry& gpu) {
+std::string gpu_text(const gpu_entry& gpu) {
   return std::string("GPU ")
       .append(std::to_string(gpu.index))
       .append(" (")
@@ -36,7 +36,7 @@ std::string instance_text(const gpu_entry& gpu, const mig_entry& mig) {
       .append(")");
 }
 
-std::string board_node(const gpu_entry& gpu) {
+std::string gpu_node(const gpu_entry& gpu) {
   return std::string("/dev/nvidia").append(std::to_string(gpu.minor));
 }
 
@@ -44,7 +44,7 @@ void leave_out(findings& report, const std::string& device, const std::string& w
   report.incomplete.push_back(std::string(device).append(" is left out: ").append(why));
 }
 
-// The major that /proc/devices has for a driver's name.
+// The major number of a driver in /proc/devices.
 std::optional<unsigned int> major_of(std::string_view majors, std::string_view driver) {
   for (const std::string_view line : base::lines_of(majors)) {
     const auto words = base::split(line, " \t");
@@ -109,12 +109,11 @@ void node_finder::add(cdi::edits& edits, const cdi::device_node& node) const {
   }
 }
 
-std::optional<cdi::edits> node_finder::board(const gpu_entry& gpu, findings& report) const {
-  const auto main = node(board_node(gpu));
+std::optional<cdi::edits> node_finder::whole_gpu(const gpu_entry& gpu, findings& report) const {
+  const auto main = node(gpu_node(gpu));
   if (!main) {
-    leave_out(report,
-              board_text(gpu),
-              std::string("there is no device node ").append(outside(board_node(gpu))));
+    leave_out(
+        report, gpu_text(gpu), std::string("missing device node ").append(outside(gpu_node(gpu))));
     return std::nullopt;
   }
   cdi::edits edits;
@@ -160,7 +159,7 @@ std::optional<cdi::edits> node_finder::instance(const gpu_entry& gpu,
                                  .append(std::to_string(gpu.minor))
                                  .append("/gi")
                                  .append(std::to_string(mig.gpu_instance));
-  std::vector<std::string> paths{board_node(gpu)};
+  std::vector<std::string> paths{gpu_node(gpu)};
   for (const std::string& right : {std::string(prefix).append("/access"),
                                    std::string(prefix)
                                        .append("/ci")
@@ -178,7 +177,7 @@ std::optional<cdi::edits> node_finder::instance(const gpu_entry& gpu,
   for (const std::string& path : paths) {
     const auto found = node(path);
     if (!found) {
-      leave_out(report, device, std::string("there is no device node ").append(outside(path)));
+      leave_out(report, device, std::string("missing device node ").append(outside(path)));
       return std::nullopt;
     }
     add(edits, *found);
@@ -198,9 +197,9 @@ cdi::edits node_finder::common(std::string_view majors, findings& report) const 
     const std::string_view name = base::name_of(path);
     if (name == "nvidia-uvm" || name == "nvidiactl") {
       report.incomplete.push_back(
-          std::string("there is no device node ")
+          std::string("missing device node ")
               .append(outside(path))
-              .append(": CUDA will not start in containers (nvidia-modprobe -u -c=0 makes it)"));
+              .append(": CUDA will not start in containers (nvidia-modprobe -u -c=0 creates it)"));
     } else {
       absent.push_back(outside(path));
     }
@@ -216,9 +215,9 @@ cdi::edits node_finder::common(std::string_view majors, findings& report) const 
     report.incomplete.push_back(std::string(uvm)
                                     .append(" has major ")
                                     .append(std::to_string(gnu_dev_major(about.st_rdev)))
-                                    .append(", but the module has ")
+                                    .append(", but the module now has ")
                                     .append(std::to_string(*wanted))
-                                    .append(" now: remove it and run nvidia-modprobe -u -c=0"));
+                                    .append(": remove it and run nvidia-modprobe -u -c=0"));
   }
   return edits;
 }

@@ -12,41 +12,40 @@
 
 namespace gpushm::discover {
 
-/// The number N of /dev/nvidia-caps/nvidia-capN for each right of a MIG instance, as
-/// /proc/driver/nvidia-caps/mig-minors lists them: "gpu0/gi1/access 12". Malformed lines are
-/// skipped.
+/// The number N of /dev/nvidia-caps/nvidia-capN for each capability of a MIG instance, from
+/// /proc/driver/nvidia-caps/mig-minors: "gpu0/gi1/access 12". Skips malformed lines.
 using mig_minors = std::map<std::string, int, std::less<>>;
 [[nodiscard]] mig_minors parse_mig_minors(std::string_view text);
 
-/// Device nodes of this machine.
+/// Finds device nodes of this machine.
 class node_finder {
  public:
-  /// `dev_root` stands before /dev outside the container; `sys_root` is as /sys.
+  /// `dev_root` is the prefix of /dev on the host; `sys_root` replaces /sys.
   node_finder(std::string dev_root, std::string sys_root, mig_minors minors);
 
-  /// A node that is there; nothing when it is not, or is no character device. Major and minor are
-  /// left to the moment of injection: they may change until then (nvidia-uvm's does). Mode and
-  /// group are said when not everybody may use the node: nobody but that group is let in then.
+  /// The node; empty when it is missing or not a character device. Omits major and minor, which are
+  /// read at injection because they may change until then (nvidia-uvm's does). Includes mode and
+  /// group when the node is not accessible to all users, so that only that group gets access.
   [[nodiscard]] std::optional<cdi::device_node> node(const std::string& path) const;
 
-  /// What a container needs for a board, or an instance of it. Nothing when a node is missing that
-  /// it cannot work without; `report.incomplete` says so then.
-  [[nodiscard]] std::optional<cdi::edits> board(const gpu_entry& gpu, findings& report) const;
+  /// The edits for a GPU or a MIG instance. Empty when a required node is missing;
+  /// `report.incomplete` then has the reason.
+  [[nodiscard]] std::optional<cdi::edits> whole_gpu(const gpu_entry& gpu, findings& report) const;
   [[nodiscard]] std::optional<cdi::edits> instance(const gpu_entry& gpu,
                                                    const mig_entry& mig,
                                                    findings& report) const;
-  /// "TARGET::LINK" for the names by PCI address of the DRM nodes among `edits`.
+  /// "TARGET::LINK" for the by-path links of the DRM nodes in `edits`.
   [[nodiscard]] std::vector<std::string> by_path_links(const gpu_entry& gpu,
                                                        const cdi::edits& edits) const;
-  /// nvidiactl, nvidia-uvm, nvidia-uvm-tools, nvidia-modeset.
-  /// `majors` is the text of /proc/devices, with which nvidia-uvm's node is compared.
+  /// nvidiactl, nvidia-uvm, nvidia-uvm-tools, nvidia-modeset. `majors` is the text of
+  /// /proc/devices, to check the major of nvidia-uvm's node.
   [[nodiscard]] cdi::edits common(std::string_view majors, findings& report) const;
 
  private:
   [[nodiscard]] std::string outside(const std::string& path) const;
   void add(cdi::edits& edits, const cdi::device_node& node) const;
 
-  std::string dev_root_;  ///< without a slash at its end; empty for "/"
+  std::string dev_root_;  ///< without a trailing slash; empty for "/"
   std::string sys_root_;
   mig_minors minors_;
 };

@@ -17,7 +17,7 @@ struct configuration {
   const char* directory;  ///< in the container
 };
 
-// glvnd and its platforms, Vulkan's loader, OpenCL's, OptiX, the X server.
+// glvnd and its platforms, the Vulkan and OpenCL loaders, OptiX, the X server.
 constexpr std::array configurations {
   configuration{"glvnd/egl_vendor.d/10_nvidia.json", "/usr/share"},
       configuration{"egl/egl_external_platform.d/15_nvidia_gbm.json", "/usr/share"},
@@ -49,10 +49,10 @@ constexpr std::array programs{"nvidia-smi",
                               "nvidia-imex",
                               "nvidia-imex-ctl",
                               "nvidia-xconfig"};
-// Where containers look too.
+// Also searched in containers.
 constexpr std::array program_directories{
     "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"};
-// What is only here goes to /usr/bin in the container.
+// Programs found only here are mounted in /usr/bin of the container.
 constexpr std::array other_program_directories{"/run/current-system/sw/bin",
                                                "/run/opengl-driver/bin",
                                                "/usr/local/nvidia/bin",

@@ -17,7 +17,7 @@ namespace gpushm::discover {
 
 namespace {
 
-constexpr int max_links = 40;  // as the kernel
+constexpr int max_links = 40;  // the kernel's limit
 
 struct close_directory {
   void operator()(DIR* directory) const noexcept { ::closedir(directory); }
@@ -101,7 +101,7 @@ std::optional<std::string> root_view::resolve_parent(std::string_view inside) co
 }
 
 std::optional<std::string> root_view::resolve(std::string_view inside) const {
-  // Many files of few directories are asked for: those are walked once.
+  // Callers resolve many files of few directories: each directory is resolved once.
   const auto place = resolve_parent(inside);
   return place ? walk(*place, true) : std::nullopt;
 }
@@ -118,7 +118,7 @@ const std::vector<std::string>& root_view::names(std::string_view inside) const 
   if (directory == nullptr) {
     return names;
   }
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): each thread reads a directory stream of its own
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): the stream is local
   while (const dirent* entry = ::readdir(directory.get())) {
     const std::string_view name = static_cast<const char*>(entry->d_name);
     if (name != "." && name != "..") {

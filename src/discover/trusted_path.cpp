@@ -24,10 +24,10 @@ std::optional<std::string> problem_of(const std::string& path) {
     return std::nullopt;
   }
   if ((about.st_mode & S_IWOTH) != 0) {
-    return path + " can be written by others";
+    return path + " is writable by all users";
   }
   if ((about.st_mode & S_IWGRP) != 0 && about.st_gid != 0 && about.st_gid != ::getegid()) {
-    return path + " can be written by the group " + std::to_string(about.st_gid);
+    return path + " is writable by the group " + std::to_string(about.st_gid);
   }
   return std::nullopt;
 }
@@ -44,7 +44,7 @@ std::optional<std::string> problem_on_the_way(const std::string& path) {
 
 }  // namespace
 
-std::optional<std::string> who_may_replace(const std::string& path) {
+std::optional<std::string> why_replaceable(const std::string& path) {
   if (auto problem = problem_on_the_way(path)) {
     return problem;
   }

@@ -6,10 +6,10 @@
 
 namespace gpushm::discover {
 
-/// Who besides root and this process's user could put something else at `path` (absolute), as the
-/// end of a sentence: "/opt/x can be written by others"; nothing when no other user can, or it is
-/// not there. Looks at the owner and mode of `path` and of each directory above it, of the links on
-/// the way, and of what they lead to. In a directory with the sticky bit only entries count.
-[[nodiscard]] std::optional<std::string> who_may_replace(const std::string& path);
+/// Why a user other than root and this process's user could replace `path` (absolute), as a clause:
+/// "/opt/x is writable by all users"; empty when no other user can, or it does not exist. Checks
+/// the owner and mode of `path`, of its parent directories, and of links on the way with their
+/// targets. For a directory with the sticky bit, only the owners of its entries matter.
+[[nodiscard]] std::optional<std::string> why_replaceable(const std::string& path);
 
 }  // namespace gpushm::discover

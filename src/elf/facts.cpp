@@ -18,7 +18,7 @@ namespace gpushm::elf {
 
 namespace {
 
-// Driver libraries have some 10 program headers and 40 dynamic entries.
+// Driver libraries have about 10 program headers and 40 dynamic entries.
 constexpr std::size_t max_program_headers = 128;
 constexpr std::size_t max_dynamic_entries = 4096;
 constexpr std::size_t max_soname_bytes = 256;
@@ -28,7 +28,7 @@ constexpr Elf64_Half this_machine = EM_X86_64;
 #elif defined(__aarch64__)
 constexpr Elf64_Half this_machine = EM_AARCH64;
 #else
-#error "which ELF machine is this?"
+#error "unsupported ELF machine"
 #endif
 
 template <typename Value>
@@ -37,7 +37,7 @@ bool read_values(const read_at& read, std::uint64_t offset, std::vector<Value>& 
   return read(offset, bytes) == bytes.size();
 }
 
-// Where the byte that is loaded at `address` is in the file.
+// The file offset of the byte that is loaded at `address`.
 std::optional<std::uint64_t> file_offset(const std::vector<Elf64_Phdr>& segments,
                                          std::uint64_t address) {
   for (const Elf64_Phdr& each : segments) {
@@ -80,7 +80,7 @@ std::string read_soname(const read_at& read, const std::vector<Elf64_Phdr>& segm
   const std::size_t got = read(*table + *name, std::as_writable_bytes(std::span(text)));
   const std::string_view bytes(text.data(), std::min(got, text.size()));
   const std::size_t end = bytes.find('\0');
-  // A name with a slash would name a file elsewhere.
+  // A name with a slash would refer to another directory.
   if (end == std::string_view::npos || bytes.substr(0, end).find('/') != std::string_view::npos ||
       bytes.substr(0, end) == "." || bytes.substr(0, end) == "..") {
     return {};
@@ -113,7 +113,7 @@ std::optional<elf_facts> read_elf(const read_at& read) {
 }
 
 std::optional<elf_facts> read_elf(const std::string& path) {
-  // Not blocking: a hostile root may have a pipe there.
+  // O_NONBLOCK: a hostile root may have a pipe there.
   const base::unique_fd file(
       base::retry([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
   if (!file) {

@@ -32,7 +32,7 @@ constexpr std::uint32_t this_architecture = 0x0300;
 #elif defined(__aarch64__)
 constexpr std::uint32_t this_architecture = 0x0a00;
 #else
-#error "which architecture flag of ld.so.cache is this?"
+#error "unknown architecture flag for ld.so.cache"
 #endif
 
 std::uint32_t number_at(std::string_view bytes, std::size_t at) {
@@ -41,8 +41,8 @@ std::uint32_t number_at(std::string_view bytes, std::size_t at) {
   return value;
 }
 
-// The text at an offset; empty when it is not inside, or longer than any path: entries may share
-// their bytes, and would make gigabytes of a small file.
+// The string at an offset; empty when it is out of bounds or longer than any path: entries may
+// share bytes, and a small file could expand to gigabytes.
 std::string_view text_at(std::string_view bytes, std::uint32_t at) {
   if (at >= bytes.size()) {
     return {};
@@ -52,7 +52,7 @@ std::string_view text_at(std::string_view bytes, std::uint32_t at) {
   return end == std::string_view::npos ? std::string_view() : text.substr(0, end);
 }
 
-// What is behind the old format, which some distributions still put in front.
+// The part after the old format, which some distributions still put first.
 std::string_view after_old_format(std::string_view bytes) {
   if (!bytes.starts_with(old_magic) || bytes.size() < old_header_bytes) {
     return bytes;
@@ -63,7 +63,7 @@ std::string_view after_old_format(std::string_view bytes) {
   return next <= bytes.size() ? bytes.substr(static_cast<std::size_t>(next)) : std::string_view();
 }
 
-// From its header on; nothing when it has none that we know.
+// The cache from its header on; empty without a known header.
 std::optional<std::string_view> cache_in(std::span<const std::byte> bytes) {
   const std::string_view cache =
       after_old_format(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));

@@ -16,15 +16,14 @@ struct ld_cache_entry {
 };
 
 /// The 64-bit libraries of this machine's architecture in an ld.so.cache, in its order: the format
-/// "glibc-ld.so.cache1.1", alone (glibc 2.32 and later) or behind the old "ld.so-1.7.0". Nothing
-/// when it is no such file; entries that point outside it are left out. Never throws but for
-/// memory; no I/O.
+/// "glibc-ld.so.cache1.1", alone (glibc 2.32 and later) or after the old "ld.so-1.7.0". Empty when
+/// it is not such a file; skips entries that point outside it. Throws only `std::bad_alloc`; no
+/// I/O.
 [[nodiscard]] std::optional<std::vector<ld_cache_entry>> parse_ld_cache(
     std::span<const std::byte> bytes);
 
-/// Whether all of `bytes` is such a file: its tables are inside, and so is every text that an entry
-/// points at. For a file that another program is going to read without looking. Never throws; no
-/// I/O.
+/// Whether all of `bytes` is such a file: its tables and every string that an entry points to are
+/// in bounds. For a file that another program will read without checks. Never throws; no I/O.
 [[nodiscard]] bool is_ld_cache(std::span<const std::byte> bytes) noexcept;
 
 }  // namespace gpushm::elf

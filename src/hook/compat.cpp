@@ -24,7 +24,7 @@ std::optional<int> major_version(std::string_view version) {
   return base::number<int>(version.substr(0, version.find('.')));
 }
 
-// Of the libcuda.so.<version> in a directory of the container.
+// The versions of libcuda.so.<version> in a directory of the container.
 std::vector<std::string> versions_in(const container_root& root, const std::string& directory) {
   base::unique_fd opened = root.open(directory, O_RDONLY | O_DIRECTORY);
   const std::unique_ptr<DIR, close_directory> stream(opened ? ::fdopendir(opened.get()) : nullptr);
@@ -34,7 +34,7 @@ std::vector<std::string> versions_in(const container_root& root, const std::stri
   }
   static_cast<void>(opened.release());
   constexpr std::string_view stem = "libcuda.so.";
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): a directory stream of its own
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): the stream is local
   while (const dirent* entry = ::readdir(stream.get())) {
     const std::string_view name = static_cast<const char*>(entry->d_name);
     if (name.starts_with(stem) && name.substr(stem.size()).find('.') != std::string_view::npos) {
@@ -44,7 +44,7 @@ std::vector<std::string> versions_in(const container_root& root, const std::stri
   return found;
 }
 
-// Of an earlier start, or of an image made from a container.
+// From an earlier start, or from an image made from a container.
 void remove_old(const container_root& root) {
   const base::unique_fd place = root.open(linker_directory, O_PATH | O_DIRECTORY);
   if (place) {
@@ -62,7 +62,7 @@ void enable_cuda_compat(const container_root& root, const hook_options& options)
   if (versions.size() > 1) {
     warn(std::string("warning: ")
              .append(directory)
-             .append(" holds several versions of libcuda; none is preferred"));
+             .append(" contains several versions of libcuda; none is preferred"));
   }
   const auto image = versions.size() == 1 ? major_version(versions.front()) : std::nullopt;
   try {

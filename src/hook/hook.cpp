@@ -32,7 +32,7 @@ constexpr std::array known_hooks{
 };
 
 [[noreturn]] void give_up(int) {
-  constexpr std::string_view text = "gpushm: the hook is not done after a minute: given up\n";
+  constexpr std::string_view text = "gpushm: the hook timed out after one minute\n";
   static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size()));
   ::_exit(1);
 }
@@ -63,7 +63,7 @@ std::string hook_options::last(std::string_view name) const {
 
 void confine_process(std::string_view hook) {
   constexpr unsigned most_seconds = 60;
-  // A file system of the image's (FUSE, NFS) may never answer, and the engine would wait with us.
+  // A file system of the image (FUSE, NFS) may never answer, and the engine waits for the hook.
   struct sigaction alarm {};
   alarm.sa_handler = &give_up;
   sigset_t none;
@@ -75,22 +75,22 @@ void confine_process(std::string_view hook) {
     return errno == 0 ? 0 : -1;
   });
   ::alarm(most_seconds);
-  // Descriptors that a runtime has left open can lead out of the container.
+  // Descriptors that a runtime left open can lead out of the container.
   base::checked("run hook", hook, "close_range", [] { return ::close_range(3, ~0U, 0); }, {ENOSYS});
-  // Nor is anything opened below to be taken for a standard one that is closed.
+  // Prevents descriptors opened below from becoming a closed standard stream.
   int filler = STDIN_FILENO;
   while (filler >= 0 && filler <= STDERR_FILENO) {
     filler = ::open("/dev/null", O_RDWR);
   }
   const base::unique_fd spare(filler);
-  // What the image put into the environment, and files beside where the runtime happens to be, are
-  // not for programs of the host.
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is one thread
+  // Programs of the host must not use the image's environment or files in the runtime's working
+  // directory.
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): single-threaded
   if (::clearenv() != 0) {
     throw error(errc::system_error, "run hook", hook, "clearenv failed");
   }
   base::checked("run hook", hook, "chdir", [] { return ::chdir("/"); });
-  // The engine's can make directories that only root enters.
+  // The engine's umask could create directories that only root can enter.
   ::umask(022);
 }
 

@@ -23,12 +23,12 @@ namespace gpushm::hook {
 
 namespace {
 
-constexpr std::string_view operation = "make the cache of libraries";
+constexpr std::string_view operation = "create the library cache";
 constexpr std::chrono::seconds patience{10};
 constexpr std::size_t max_cache_bytes = std::size_t{32} << 20U;
 constexpr const char* configuration = "/etc/ld.so.conf";
 
-// Of other distributions than the host's: its ldconfig has not compiled them in.
+// System directories of other distributions: the host's ldconfig does not have them built in.
 constexpr std::array system_directories{"/lib/x86_64-linux-gnu",
                                         "/usr/lib/x86_64-linux-gnu",
                                         "/lib/aarch64-linux-gnu",
@@ -38,7 +38,7 @@ constexpr std::array system_directories{"/lib/x86_64-linux-gnu",
                                         "/lib",
                                         "/usr/lib"};
 
-// The program itself: Ubuntu's /sbin/ldconfig is a script that needs a shell in the image.
+// Prefers the program: Ubuntu's /sbin/ldconfig is a script that needs a shell in the image.
 base::unique_fd open_ldconfig(const std::string& asked) {
   for (const std::string& path : {std::string(asked).append(".real"), asked}) {
     base::unique_fd program(path.starts_with('/') ? ::open(path.c_str(), O_PATH | O_CLOEXEC) : -1);
@@ -52,7 +52,7 @@ base::unique_fd open_ldconfig(const std::string& asked) {
 std::string lines(const std::vector<std::string>& all) {
   std::string text;
   for (const std::string& each : all) {
-    // Nothing but a path: the file has other statements too.
+    // Only paths: the file format has other statements.
     if (each.starts_with('/') && each.find_first_of("\n\r#") == std::string::npos) {
       text.append(each).append("\n");
     }
@@ -64,7 +64,7 @@ struct close_directory {
   void operator()(DIR* directory) const noexcept { ::closedir(directory); }
 };
 
-// ldconfig would wait for a writer of a pipe.
+// Opening a pipe would block ldconfig until it has a writer.
 void refuse_special_file(const container_root& root, const std::string& path) {
   const base::unique_fd file = root.open(path, O_PATH);
   struct stat about {};
@@ -82,7 +82,7 @@ void refuse_special_files(const container_root& root) {
     return;
   }
   static_cast<void>(opened.release());
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): a directory stream of its own
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): the stream is local
   while (const dirent* entry = ::readdir(stream.get())) {
     refuse_special_file(
         root,
@@ -90,8 +90,8 @@ void refuse_special_files(const container_root& root) {
   }
 }
 
-// What a later ldconfig in the container reads. Returns whether the container's own configuration
-// reads ours.
+// Writes the configuration for a later ldconfig in the container. Returns whether the container's
+// existing configuration includes it.
 bool configure(const container_root& root, const std::vector<std::string>& folders) {
   root.write(linker_directory, driver_file, lines(folders));
   std::vector<std::string> there;
@@ -109,9 +109,9 @@ bool configure(const container_root& root, const std::vector<std::string>& folde
   return own && own->find("ld.so.conf.d") != std::string::npos;
 }
 
-// What the host's ldconfig, confined to the container's root, makes of it. Without -r, which would
-// follow links of the image through procfs to the host; with -X, as links are create-symlinks's
-// work; -i: glibc's auxiliary cache is the image's too.
+// Returns the cache that the host's ldconfig, confined to the container's root, creates. Without
+// -r, which would follow links of the image through procfs to the host. -X: create-symlinks creates
+// the links; -i: glibc's auxiliary cache is also from the image.
 std::string cache_of(const container_root& root,
                      const std::string& path,
                      const std::vector<std::string>& folders) {
@@ -123,7 +123,7 @@ std::string cache_of(const container_root& root,
   if (!ending.ended || !WIFEXITED(ending.status) || WEXITSTATUS(ending.status) != 0) {
     const auto told = base::lines_of(ending.said);
     std::string cause =
-        ending.ended ? base::status_text(ending.status) : std::string("no end within 10 seconds");
+        ending.ended ? base::status_text(ending.status) : std::string("timed out after 10 seconds");
     if (!told.empty()) {
       cause.append(": ").append(told.back());
     }
@@ -131,7 +131,7 @@ std::string cache_of(const container_root& root,
   }
   auto cache = sandbox.take("cache", max_cache_bytes);
   if (!cache || !elf::is_ld_cache(std::as_bytes(std::span(*cache)))) {
-    throw error(errc::system_error, operation, path, "what it made is not an ld.so.cache");
+    throw error(errc::system_error, operation, path, "its output is not an ld.so.cache");
   }
   return std::move(*cache);
 }
@@ -150,8 +150,8 @@ void update_ldcache(const container_root& root, const hook_options& options) {
                         asked.empty() ? "/sbin/ldconfig" : asked,
                         included ? std::vector<std::string>() : folders));
   } catch (const error& failure) {
-    // The container starts: the image's own cache stays, and links are there.
-    warn(std::string("warning: the container's cache of libraries is not up to date: ")
+    // The container still starts, with the image's cache and the links.
+    warn(std::string("warning: the container's library cache is not up to date: ")
              .append(failure.what()));
   }
 }

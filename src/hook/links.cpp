@@ -15,7 +15,7 @@ namespace gpushm::hook {
 
 namespace {
 
-constexpr const char* operation = "make a link in the container";
+constexpr const char* operation = "create a link in the container";
 
 bool leads_to(int directory, const std::string& name, const std::string& target) {
   std::array<char, PATH_MAX> there{};
@@ -65,7 +65,7 @@ void create_symlinks(const container_root& root, const hook_options& options) {
     try {
       make_link(root, target, link);
     } catch (const error& failure) {
-      // Images that cannot be changed, and volumes, have to bring the links; others do without.
+      // Only a warning for read-only images and volumes: they must already contain the links.
       if (!root.read_only() && !is_on_another_mount(root, link)) {
         throw;
       }

@@ -15,7 +15,7 @@ namespace gpushm::hook {
 
 namespace {
 
-constexpr std::string_view operation = "forbid the driver to make device nodes";
+constexpr std::string_view operation = "stop the driver from creating device nodes";
 constexpr const char* directory = "/proc/driver/nvidia";
 constexpr const char* params = "/proc/driver/nvidia/params";
 constexpr unsigned long restricted = MS_NOSUID | MS_NODEV | MS_NOEXEC;
@@ -24,7 +24,7 @@ std::string descriptor_path(const base::unique_fd& fd) {
   return std::string("/proc/self/fd/").append(std::to_string(fd.get()));
 }
 
-// Nothing when there is no such line, or it says so already.
+// Empty when the line is missing or already has the value 0.
 std::optional<std::string> without_modification(const std::string& text) {
   const std::string wanted = "ModifyDeviceFiles: 1\n";
   const auto at = text.find(wanted);
@@ -44,11 +44,11 @@ base::unique_fd open_there(const container_root& root, const char* path, int fla
   return opened;
 }
 
-/// A tmpfs over a directory of the container for a moment: a file can be bound from nowhere but a
-/// mount of this namespace, and nothing shall stay in the image.
-class passing_tmpfs {
+/// A temporary tmpfs over a directory of the container: a bind mount needs a source in this mount
+/// namespace, and no file may remain in the image.
+class temporary_tmpfs {
  public:
-  explicit passing_tmpfs(const container_root& root) {
+  explicit temporary_tmpfs(const container_root& root) {
     const base::unique_fd below = open_there(root, directory, O_PATH | O_DIRECTORY);
     base::checked(operation, directory, "mount", [&] {
       return ::mount(
@@ -57,12 +57,12 @@ class passing_tmpfs {
     top_ = root.open_without_links(directory, O_PATH | O_DIRECTORY);
     struct statfs about {};
     if (!top_ || ::fstatfs(top_.get(), &about) != 0 || about.f_type != TMPFS_MAGIC) {
-      throw error(errc::system_error, operation, directory, "the mount is not where it was made");
+      throw error(errc::system_error, operation, directory, "the mount is not at its target");
     }
   }
-  passing_tmpfs(const passing_tmpfs&) = delete;
-  passing_tmpfs& operator=(const passing_tmpfs&) = delete;
-  ~passing_tmpfs() {
+  temporary_tmpfs(const temporary_tmpfs&) = delete;
+  temporary_tmpfs& operator=(const temporary_tmpfs&) = delete;
+  ~temporary_tmpfs() {
     if (top_) {
       static_cast<void>(::umount2(descriptor_path(top_).c_str(), MNT_DETACH));
     }
@@ -89,17 +89,17 @@ void disable_device_node_modification(const container_root& root, const hook_opt
   if (!changed) {
     return;
   }
-  // Taken before it is covered.
+  // Opened before the tmpfs covers it.
   const base::unique_fd target = root.open_without_links(params, O_PATH);
   if (!target) {
-    // An engine that hides it leaves nothing to read.
+    // If the engine hides the file, the driver cannot read it.
     if (errno == ENOENT) {
       return;
     }
     base::throw_errno(errno, operation, params, "open");
   }
   {
-    const passing_tmpfs scratch(root);
+    const temporary_tmpfs scratch(root);
     const base::unique_fd file = scratch.make_file(*changed);
     base::checked(operation, params, "mount", [&] {
       return ::mount(descriptor_path(file).c_str(),
@@ -109,7 +109,7 @@ void disable_device_node_modification(const container_root& root, const hook_opt
                      nullptr);
     });
   }
-  // A bind takes no other flags until it is there.
+  // A bind mount ignores other flags; a remount sets them.
   const base::unique_fd bound = open_there(root, params, O_PATH);
   base::checked(operation, params, "mount", [&] {
     return ::mount(nullptr,

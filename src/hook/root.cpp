@@ -24,13 +24,13 @@ constexpr std::string_view root_operation = "change the container's root";
 constexpr mode_t directory_mode = 0755;
 constexpr mode_t file_mode = 0644;
 
-// One call of openat2 does it all: links are resolved by the kernel, with `root` as "/", and nobody
-// can exchange a directory for a link between two steps of ours.
+// A single openat2 call: the kernel resolves links with `root` as "/", so no process can replace a
+// directory with a link between two steps.
 int open_in_root(int root, const std::string& path, int flags, std::uint64_t resolve) {
   open_how how{};
   how.flags = static_cast<unsigned int>(flags | O_CLOEXEC);
   how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | resolve;
-  // EAGAIN: something was renamed meanwhile, and the kernel could not be sure.
+  // EAGAIN: a concurrent rename prevented a safe resolution.
   for (int attempt = 0; attempt < 100; ++attempt) {
     const auto fd = ::syscall(SYS_openat2, root, path.c_str(), &how, sizeof how);
     if (fd >= 0 || (errno != EAGAIN && errno != EINTR)) {
@@ -55,7 +55,7 @@ container_root::container_root(const std::string& path)
                 "open the container's root",
                 path,
                 std::string("openat2: ").append(base::errno_text(errno)),
-                "hooks need Linux 5.6 or later, and openat2 allowed (seccomp)");
+                "hooks need Linux 5.6 or later, and openat2 permitted by seccomp");
   }
 }
 
@@ -104,7 +104,7 @@ base::unique_fd container_root::make_directory(std::string_view path) const {
 
 std::optional<std::string> container_root::read(std::string_view path,
                                                 std::size_t limit_bytes) const {
-  // Looked at before it is opened: to open a device or a pipe of the image has effects.
+  // Checked before it is opened: opening a device or a pipe of the image has side effects.
   const base::unique_fd seen = open(path, O_PATH);
   struct stat about {};
   if (!seen || ::fstat(seen.get(), &about) != 0 || !S_ISREG(about.st_mode)) {
@@ -131,7 +131,7 @@ void container_root::write(std::string_view directory,
   }));
   try {
     write_all(file.get(), text, root_operation, name);
-    // The creation mask is the engine's.
+    // The engine's umask applies.
     base::checked(root_operation, name, "fchmod", [&] { return ::fchmod(file.get(), file_mode); });
     base::checked(root_operation, name, "rename", [&] {
       return ::renameat(place.get(), temporary.c_str(), place.get(), name.c_str());

@@ -29,9 +29,10 @@ namespace {
 constexpr std::string_view operation = "confine ldconfig";
 
 constexpr std::uint64_t scratch_bytes = std::uint64_t{64} << 20U;
-constexpr std::uint64_t address_bytes = std::uint64_t{8} << 30U;  // it maps one library at a time
+constexpr std::uint64_t address_bytes = std::uint64_t{8}
+                                        << 30U;  // ldconfig maps one library at a time
 constexpr std::uint64_t memory_bytes = std::uint64_t{512} << 20U;
-constexpr std::uint64_t most_descriptors = 64;
+constexpr std::uint64_t max_descriptors = 64;
 constexpr std::size_t most_said = 4096;
 constexpr std::size_t most_mounts_bytes = std::size_t{64} << 20U;
 constexpr int exit_not_confined = 126;
@@ -43,7 +44,7 @@ constexpr int exit_not_confined = 126;
               std::string(call).append(": ").append(base::errno_text(number)),
               number == ENOSYS ? "it needs Linux 5.12 or later"
                                : "it needs CAP_SYS_ADMIN in the container's user namespace, and "
-                                 "mounts allowed (seccomp)");
+                                 "mounts permitted by seccomp");
 }
 
 int need(int result, const char* call) {
@@ -53,7 +54,7 @@ int need(int result, const char* call) {
   return result;
 }
 
-/// A copy of the mounts at `root` and below, all of them read-only before anything sees them.
+/// A copy of the mounts at `root` and below, made read-only before it is used.
 base::unique_fd copy_of_mounts(int root) {
   base::unique_fd tree(need(
       ::open_tree(root, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE),
@@ -107,11 +108,11 @@ std::string this_process_mounts() {
   throw_step("read /proc/self/mountinfo", E2BIG);
 }
 
-/// Detaches every procfs and sysfs from the mounts that hang on the mount `top`. No other process
-/// can mount here: once the kernel lists none there will be none.
+/// Detaches every procfs and sysfs below the mount `top`. No other process can mount here: once the
+/// kernel lists none, none can appear.
 void detach_kernel_files(std::uint64_t top) {
-  constexpr int most_rounds = 64;  // mounts can be stacked on one place
-  for (int round = 0; round < most_rounds; ++round) {
+  constexpr int max_rounds = 64;  // mounts can be stacked
+  for (int round = 0; round < max_rounds; ++round) {
     const auto found = kernel_file_mounts(this_process_mounts(), top);
     if (found.empty()) {
       return;
@@ -119,8 +120,8 @@ void detach_kernel_files(std::uint64_t top) {
     bool any = false;
     int number = 0;
     for (const std::string& each : found) {
-      // Where the path leads does not matter for safety: these mounts are this process's own, and
-      // the next round finds out.
+      // A wrong path is safe: this process owns the mount namespace, and the next round checks
+      // again.
       if (::umount2(each.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) {
         any = true;
       } else {
@@ -128,7 +129,7 @@ void detach_kernel_files(std::uint64_t top) {
       }
     }
     if (!any) {
-      // Of another user namespace's mounts, locked to what they are on.
+      // Mounts of another user namespace are locked in place.
       throw_step("umount2 of a procfs or sysfs", number);
     }
   }
@@ -136,7 +137,7 @@ void detach_kernel_files(std::uint64_t top) {
 }
 
 void enter(int tree, const std::string& where) {
-  // Nothing that happens here is seen elsewhere, and the other way round.
+  // Stops mount propagation in both directions.
   need(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr), "mount");
   need(::move_mount(tree, "", AT_FDCWD, where.c_str(), MOVE_MOUNT_F_EMPTY_PATH), "move_mount");
   detach_kernel_files(mount_id_of(tree));
@@ -161,7 +162,7 @@ void drop_rights() {
   limit(RLIMIT_FSIZE, scratch_bytes);
   limit(RLIMIT_AS, address_bytes);
   limit(RLIMIT_DATA, memory_bytes);
-  limit(RLIMIT_NOFILE, most_descriptors);
+  limit(RLIMIT_NOFILE, max_descriptors);
   ::umask(077);
   for (int capability = 0; ::prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; ++capability) {
     need(::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0), "prctl(PR_CAPBSET_DROP)");
@@ -175,7 +176,7 @@ void drop_rights() {
 
 void default_signals() {
   for (int number = 1; number < NSIG; ++number) {
-    ::signal(number, SIG_DFL);  // fails for those that have no other
+    ::signal(number, SIG_DFL);  // fails for signals that cannot be reset
   }
   sigset_t none;
   ::sigemptyset(&none);
@@ -193,7 +194,7 @@ struct program_call {
   char* const* arguments;
 };
 
-// The child's part. Its parent reads what goes wrong as the program's last words.
+// Runs in the child. The parent reads errors as the end of the program's output.
 [[noreturn]] void become(const program_call& call) {
   try {
     need(::prctl(PR_SET_PDEATHSIG, SIGKILL), "prctl(PR_SET_PDEATHSIG)");
@@ -203,7 +204,7 @@ struct program_call {
     need(::dup2(nothing.get(), STDIN_FILENO), "dup2");
     need(::dup2(call.output, STDOUT_FILENO), "dup2");
     need(::dup2(call.output, STDERR_FILENO), "dup2");
-    // All others go with the program, those that a runtime has left open as well.
+    // All others are closed on exec, including descriptors that a runtime left open.
     need(::close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC), "close_range");
     enter(call.tree, call.where);
     need(::fchdir(call.scratch), "fchdir");
@@ -211,12 +212,12 @@ struct program_call {
     const std::array<char*, 1> no_environment{nullptr};
     ::execveat(call.program, "", call.arguments, no_environment.data(), AT_EMPTY_PATH);
     const int number = errno;
-    // EACCES: a loader, which only a dynamic program needs. ENOENT: a script's interpreter.
+    // EACCES: the loader of a dynamic program. ENOENT: the interpreter of a script.
     throw error(errc::system_error,
                 operation,
                 {},
                 std::string("execveat: ").append(base::errno_text(number)),
-                "--ldconfig-path has to be a static program");
+                "--ldconfig-path must be a static program");
   } catch (const std::exception& failure) {
     const std::string_view text = failure.what();
     static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size()));
@@ -235,7 +236,7 @@ bool wait_readable(int fd, std::chrono::steady_clock::time_point until) {
   return base::retry([&] { return ::poll(&what, 1, milliseconds_until(until)); }) > 0;
 }
 
-/// The end of what comes, until its end. False when `until` is there first.
+/// Keeps the tail of the output up to end of file. False when `until` passes first.
 bool read_end(int from, std::string& said, std::chrono::steady_clock::time_point until) {
   std::array<char, 4096> block{};
   while (wait_readable(from, until)) {
@@ -342,8 +343,8 @@ root_sandbox::ending root_sandbox::run(int program,
   need(::pipe2(ends.data(), O_CLOEXEC), "pipe2");
   base::unique_fd input(ends[0]);
   base::unique_fd output(ends[1]);
-  // The first process of its PID namespace: what it starts dies with it, and nothing else is there
-  // to be signalled.
+  // The first process of its PID namespace: its children die with it, and it can signal no other
+  // process.
   const auto until = std::chrono::steady_clock::now() + patience;
   const auto pid = static_cast<pid_t>(::syscall(SYS_clone,
                                                 SIGCHLD | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC,
@@ -361,7 +362,7 @@ root_sandbox::ending root_sandbox::run(int program,
   result.ended = read_end(input.get(), result.said, until) && wait_readable(process.get(), until);
   if (!result.ended) {
     ::kill(pid, SIGKILL);
-    // A file system that answers nothing can hold up even that.
+    // A file system that hangs can delay even SIGKILL.
     static_cast<void>(
         wait_readable(process.get(), std::chrono::steady_clock::now() + std::chrono::seconds(1)));
   }

@@ -231,7 +231,7 @@ std::optional<yaml::scalar_value> value_of(const yaml::node& scalar) {
   return fits ? std::optional(looks) : std::nullopt;
 }
 
-bool looks_like_no_text(std::string_view plain) {
+bool parses_as_other_type(std::string_view plain) {
   return !std::holds_alternative<std::string>(by_looks(plain));
 }
 

@@ -21,7 +21,7 @@ using scalar_value =
 [[nodiscard]] std::optional<yaml::scalar_value> value_of(const yaml::node& scalar);
 
 /// Whether a plain scalar would be parsed as another type than a string.
-[[nodiscard]] bool looks_like_no_text(std::string_view plain);
+[[nodiscard]] bool parses_as_other_type(std::string_view plain);
 
 /// Converts to a string as the reference does for numbers and booleans in string fields: 1e3 is
 /// "1000". Null is "".

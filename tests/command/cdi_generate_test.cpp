@@ -262,7 +262,7 @@ TEST_F(cdi_generate, names_vendor_class_and_choice_of_devices) {
   EXPECT_EQ(unknown.status, exited(1));
   EXPECT_EQ(unknown.out, "");
   EXPECT_THAT(unknown.err,
-              HasSubstr("gpushm: find device \"7\": no such device; there is 0 = GPU-"));
+              HasSubstr("gpushm: find device \"7\": no such device; available: 0 = GPU-"));
 }
 
 TEST_F(cdi_generate, hooks_can_be_left_out) {
@@ -352,7 +352,7 @@ TEST_F(cdi_generate, a_hook_program_that_others_can_replace_is_refused) {
                 "/hooks\": engines would run it as "
                 "root, and " +
                 place +
-                " can be written by others (install it where only root can "
+                " is writable by all users (install it where only root can "
                 "write, such as /usr/local/bin)\n");
   EXPECT_EQ(with_hooks({"--disable-hook", "all"}).status, exited(0));
   ASSERT_EQ(::chmod(place.c_str(), 0755), 0);
@@ -388,9 +388,9 @@ TEST_F(cdi_generate, without_a_driver_it_says_where_it_looked) {
   EXPECT_EQ(result.out, "");
   EXPECT_EQ(result.err,
             "gpushm: find the driver's libraries \"" + driver_.root +
-                "\": there is no 64-bit libcuda.so.<version> or libnvidia-ml.so.<version> in the "
-                "driver's usual directories or the ld cache (name the root of the driver with "
-                "--driver-root, or its directory below that with --library-search-path)\n");
+                "\": no 64-bit libcuda.so.<version> or libnvidia-ml.so.<version> was found in the "
+                "driver's default directories or the ld cache (set the driver's root with "
+                "--driver-root, or its directory below that root with --library-search-path)\n");
 }
 
 // ---- writing ----
@@ -496,7 +496,8 @@ TEST_F(cdi_generate, watch_follows_mig_driver_and_deletion) {
   gpus_->replace({a100_three()});
   line("wrote .*: added: 0:0.*; removed: 0 ");
   gpus_->set_module("570.1.2");
-  line("warning: the libraries are of driver 550.90.07, the loaded kernel module of 570.1.2");
+  line(
+      "warning: the libraries are from driver 550.90.07, the loaded kernel module is from 570.1.2");
   fs::remove(file);
   line("wrote .*: it did not exist");
   // An event of the directory, not of /proc.

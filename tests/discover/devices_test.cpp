@@ -73,14 +73,14 @@ TEST(select_devices, an_unknown_one_is_refused_with_what_there_is) {
                 static_cast<void>(select_devices(three_boards(), {"0", id}));
               }),
               std::string(*id == '\0' ? "find device" : std::string("find device \"") + id + "\"") +
-                  ": no such device; there is 0 = GPU-00000000-1111-4222-8333-444455556666, "
+                  ": no such device; available: 0 = GPU-00000000-1111-4222-8333-444455556666, "
                   "1 = GPU-00000001-1111-4222-8333-444455556666, 1:0 = MIG-a, 1:3 = MIG-b, "
-                  "2 = GPU-00000002-1111-4222-8333-444455556666 (write the number or UUID of a GPU "
-                  "or MIG instance)")
+                  "2 = GPU-00000002-1111-4222-8333-444455556666 (use the index or UUID of a GPU or "
+                  "MIG instance)")
         << id;
   }
   EXPECT_THAT(what([] { static_cast<void>(select_devices({}, {"0"})); }),
-              HasSubstr("there is no GPU here"));
+              HasSubstr("no GPU is available"));
 }
 
 // ---- describing ----
@@ -191,19 +191,20 @@ TEST_F(discover_devices, a_gpu_without_its_node_is_left_out_and_said) {
   const auto made = make({board(0), board(1)});
   EXPECT_THAT(names(made), ElementsAre("1", board(1).uuid));
   EXPECT_THAT(made.incomplete,
-              ElementsAre("GPU 0 (" + uuid + ") is left out: there is no device node " +
+              ElementsAre("GPU 0 (" + uuid + ") is left out: missing device node " +
                           (root_ / "dev/nvidia0")));
-  EXPECT_EQ(what([&] { static_cast<void>(make({board(0)})); }),
-            "describe the GPUs: GPU 0 (" + uuid + ") is left out: there is no device node " +
-                (root_ / "dev/nvidia0") +
-                " (check that nvidia-smi works here, and that --dev-root names what stands before "
-                "/dev)");
-  EXPECT_THAT(what([&] { static_cast<void>(make({})); }), HasSubstr("NVML shows no GPU"));
+  EXPECT_EQ(
+      what([&] { static_cast<void>(make({board(0)})); }),
+      "describe the GPUs: GPU 0 (" + uuid + ") is left out: missing device node " +
+          (root_ / "dev/nvidia0") +
+          " (check that nvidia-smi works on this machine, and that --dev-root is the prefix of "
+          "/dev)");
+  EXPECT_THAT(what([&] { static_cast<void>(make({})); }), HasSubstr("NVML reports no GPU"));
 }
 
 TEST_F(discover_devices, a_regular_file_is_no_node) {
   put_file(root_ / "dev/nvidia0", "");
-  EXPECT_THAT(what([&] { static_cast<void>(make({board(0)})); }), HasSubstr("no device node"));
+  EXPECT_THAT(what([&] { static_cast<void>(make({board(0)})); }), HasSubstr("missing device node"));
 }
 
 TEST_F(discover_devices, a_mig_instance_has_three_nodes_and_its_board_is_no_device) {
@@ -249,10 +250,11 @@ TEST_F(discover_devices, a_mig_instance_without_all_its_nodes_is_left_out_and_sa
            "gpu0/gi7/access 66\ngpu0/gi7/ci1/access 68\n");
   EXPECT_THAT(
       left_out(),
-      ElementsAre(start + "there is no device node " + (root_ / "dev/nvidia-caps/nvidia-cap68")));
+      ElementsAre(start + "missing device node " + (root_ / "dev/nvidia-caps/nvidia-cap68")));
   gpu.instances.clear();
-  EXPECT_THAT(left_out(),
-              ElementsAre("GPU 0 (" + uuid + ") is left out: MIG is on, and it has no instances"));
+  EXPECT_THAT(
+      left_out(),
+      ElementsAre("GPU 0 (" + uuid + ") is left out: MIG is enabled, but it has no instances"));
 }
 
 TEST_F(discover_devices, missing_control_nodes_are_said) {
@@ -262,10 +264,10 @@ TEST_F(discover_devices, missing_control_nodes_are_said) {
   const auto made = make({board(0)});
   EXPECT_THAT(
       made.incomplete,
-      ElementsAre("there is no device node " + (root_ / "dev/nvidia-uvm") +
-                  ": CUDA will not start in containers (nvidia-modprobe -u -c=0 makes it)"));
+      ElementsAre("missing device node " + (root_ / "dev/nvidia-uvm") +
+                  ": CUDA will not start in containers (nvidia-modprobe -u -c=0 creates it)"));
   EXPECT_THAT(made.missing,
-              Contains(absent_things{"device nodes", {root_ / "dev/nvidia-modeset"}}));
+              Contains(missing_items{"device nodes", {root_ / "dev/nvidia-modeset"}}));
 }
 
 TEST_F(discover_devices, a_uvm_node_of_an_earlier_module_is_said) {
@@ -273,7 +275,7 @@ TEST_F(discover_devices, a_uvm_node_of_an_earlier_module_is_said) {
   put_file(root_ / "proc/devices", "Character devices:\n  1 mem\n195 nvidia\n509 nvidia-uvm\n");
   EXPECT_THAT(make({board(0)}).incomplete,
               ElementsAre((root_ / "dev/nvidia-uvm") +
-                          " has major 1, but the module has 509 now: remove it and run "
+                          " has major 1, but the module now has 509: remove it and run "
                           "nvidia-modprobe -u -c=0"));
   put_file(root_ / "proc/devices", "Character devices:\n  1 nvidia-uvm\n");
   EXPECT_THAT(make({board(0)}).incomplete, IsEmpty());
@@ -282,9 +284,10 @@ TEST_F(discover_devices, a_uvm_node_of_an_earlier_module_is_said) {
 TEST_F(discover_devices, libraries_of_another_version_than_the_module_are_said) {
   node("nvidia0");
   put_file(root_ / "proc/driver/nvidia/version", "NVRM version: Module  570.1.2  Tue\n");
-  EXPECT_THAT(make({board(0)}).incomplete,
-              ElementsAre("the libraries are of driver 550.54.15, the loaded kernel module of "
-                          "570.1.2: CUDA does not start until they agree (reboot)"));
+  EXPECT_THAT(
+      make({board(0)}).incomplete,
+      ElementsAre("the libraries are from driver 550.54.15, the loaded kernel module is from "
+                  "570.1.2: CUDA does not start until they match (reboot)"));
 }
 
 }  // namespace

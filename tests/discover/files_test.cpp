@@ -134,9 +134,9 @@ TEST_F(discover_files, what_is_no_driver_is_not_taken_for_one) {
     EXPECT_EQ(failure.code(), errc::driver_unavailable);
     EXPECT_EQ(std::string(failure.what()),
               "find the driver's libraries \"" + root_.path() +
-                  "\": there is no 64-bit libcuda.so.<version> or libnvidia-ml.so.<version> in the "
-                  "driver's usual directories or the ld cache (name the root of the driver with "
-                  "--driver-root, or its directory below that with --library-search-path)");
+                  "\": no 64-bit libcuda.so.<version> or libnvidia-ml.so.<version> was found in "
+                  "the driver's default directories or the ld cache (set the driver's root with "
+                  "--driver-root, or its directory below that root with --library-search-path)");
   }
 }
 
@@ -184,11 +184,11 @@ class discover_mps : public discover_files {
     ASSERT_EQ(::mkdir((root_.path() + name).c_str(), mode), 0);
     ASSERT_EQ(::chmod((root_.path() + name).c_str(), mode), 0);
   }
-  [[nodiscard]] findings find(const std::string& where = usual_mps_directory) const {
+  [[nodiscard]] findings find(const std::string& where = default_mps_directory) const {
     return find_mps(view(), where, proc_.path());
   }
   /// Why it is left out, without the directories of the test.
-  [[nodiscard]] std::string why_not(const std::string& where = usual_mps_directory) const {
+  [[nodiscard]] std::string why_not(const std::string& where = default_mps_directory) const {
     const auto found = find(where);
     EXPECT_THAT(found.mounts, IsEmpty());
     std::string text = found.incomplete.empty() ? std::string("absent") : found.incomplete.front();
@@ -233,11 +233,11 @@ TEST_F(discover_mps, a_link_mounts_nothing) {
   daemon();
   directory("/etc", 0755);
   put_link(root_ / "tmp/nvidia-mps", "/etc");
-  EXPECT_EQ(why_not(), "MPS is left out: /tmp/nvidia-mps is a link, or has one in it");
+  EXPECT_EQ(why_not(), "MPS is left out: /tmp/nvidia-mps is a symbolic link or contains one");
   put_link(root_ / "tmp/link", "/");
   directory("/nvidia-mps");
   EXPECT_EQ(why_not("/tmp/link/nvidia-mps"),
-            "MPS is left out: /tmp/link/nvidia-mps is a link, or has one in it");
+            "MPS is left out: /tmp/link/nvidia-mps is a symbolic link or contains one");
   put_file(root_ / "tmp/file", "");
   EXPECT_EQ(why_not("/tmp/file"), "MPS is left out: /tmp/file is not a directory");
 }
@@ -259,7 +259,7 @@ TEST_F(discover_mps, a_place_where_others_can_replace_it_mounts_nothing) {
   daemon();
   directory("/open");
   directory("/open/mps", 0755);
-  EXPECT_EQ(why_not("/open/mps"), "MPS is left out: /open can be written by others");
+  EXPECT_EQ(why_not("/open/mps"), "MPS is left out: /open is writable by all users");
 }
 
 // ---- who may replace a file ----
@@ -267,10 +267,10 @@ TEST_F(discover_mps, a_place_where_others_can_replace_it_mounts_nothing) {
 TEST_F(discover_files, a_file_of_this_user_in_places_of_this_user_is_not_replaced) {
   put_file(root_ / "bin/gpushm", "", 0755);
   put_link(root_ / "link", "bin/gpushm");
-  EXPECT_EQ(who_may_replace(root_ / "bin/gpushm"), std::nullopt);
-  EXPECT_EQ(who_may_replace(root_ / "link"), std::nullopt);
-  EXPECT_EQ(who_may_replace("/no/such/file"), std::nullopt);
-  EXPECT_EQ(who_may_replace("/"), std::nullopt);
+  EXPECT_EQ(why_replaceable(root_ / "bin/gpushm"), std::nullopt);
+  EXPECT_EQ(why_replaceable(root_ / "link"), std::nullopt);
+  EXPECT_EQ(why_replaceable("/no/such/file"), std::nullopt);
+  EXPECT_EQ(why_replaceable("/"), std::nullopt);
 }
 
 TEST_F(discover_files, others_that_may_write_on_the_way_are_told) {
@@ -278,18 +278,18 @@ TEST_F(discover_files, others_that_may_write_on_the_way_are_told) {
   put_link(root_ / "link", "a/b/gpushm");
   const auto with_mode = [&](const std::string& path, mode_t mode) {
     EXPECT_EQ(::chmod((root_ / path).c_str(), mode), 0);
-    const auto direct = who_may_replace(root_ / "a/b/gpushm");
-    EXPECT_EQ(who_may_replace(root_ / "link"), direct);
+    const auto direct = why_replaceable(root_ / "a/b/gpushm");
+    EXPECT_EQ(why_replaceable(root_ / "link"), direct);
     EXPECT_EQ(::chmod((root_ / path).c_str(), 0755), 0);
     return direct.value_or("nobody");
   };
-  EXPECT_EQ(with_mode("a/b/gpushm", 0757), (root_ / "a/b/gpushm") + " can be written by others");
-  EXPECT_EQ(with_mode("a/b", 0777), (root_ / "a/b") + " can be written by others");
-  EXPECT_EQ(with_mode("a", 0777), (root_ / "a") + " can be written by others");
+  EXPECT_EQ(with_mode("a/b/gpushm", 0757), (root_ / "a/b/gpushm") + " is writable by all users");
+  EXPECT_EQ(with_mode("a/b", 0777), (root_ / "a/b") + " is writable by all users");
+  EXPECT_EQ(with_mode("a", 0777), (root_ / "a") + " is writable by all users");
   EXPECT_EQ(with_mode("a", 01777), "nobody");
   if (::geteuid() == 0) {
     ASSERT_EQ(::chown((root_ / "a").c_str(), 0, 1234), 0);
-    EXPECT_EQ(with_mode("a", 0775), (root_ / "a") + " can be written by the group 1234");
+    EXPECT_EQ(with_mode("a", 0775), (root_ / "a") + " is writable by the group 1234");
     ASSERT_EQ(::chown((root_ / "a").c_str(), 1234, 0), 0);
     EXPECT_EQ(with_mode("a", 0755), (root_ / "a") + " belongs to uid 1234");
   }
@@ -312,7 +312,7 @@ TEST_F(discover_files, firmware_is_looked_for_where_the_kernel_was_told) {
   put_file(root_ / "srv/fw/nvidia/550.54.15/other.bin", "");
   const auto driver = find_driver(view(), {});
   EXPECT_THAT(find_firmware(view(), driver, "").missing,
-              ElementsAre(absent_things{"firmware files", {"nvidia/550.54.15/gsp*.bin"}}));
+              ElementsAre(missing_items{"firmware files", {"nvidia/550.54.15/gsp*.bin"}}));
   const auto found = find_firmware(view(), driver, "/srv/fw");
   ASSERT_EQ(found.mounts.size(), 1U);
   EXPECT_EQ(found.mounts[0].container_path, "/srv/fw/nvidia/550.54.15/gsp_ga10x.bin");

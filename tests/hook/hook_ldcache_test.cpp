@@ -34,7 +34,7 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr const char* not_up_to_date =
-    "gpushm: warning: the container's cache of libraries is not up to date: ";
+    "gpushm: warning: the container's library cache is not up to date: ";
 
 class cdi_hook_ldcache : public cdi_hook {
  protected:
@@ -66,7 +66,7 @@ class cdi_hook_ldcache : public cdi_hook {
                own_mounts);
   }
   [[nodiscard]] std::string told(const std::string& cause) const {
-    return std::string(not_up_to_date) + "make the cache of libraries \"" +
+    return std::string(not_up_to_date) + "create the library cache \"" +
            gpushm_testing::own_program("confined_ldconfig") + "\": " + cause + "\n";
   }
 };
@@ -168,13 +168,13 @@ TEST_P(cdi_hook_ldcache, a_flood_of_output_is_neither_kept_nor_waited_for_long) 
   EXPECT_LT(steady_clock::now() - start, gpushm_testing::patience(seconds(20)));
   EXPECT_EQ(result.status, exited(0));
   EXPECT_LT(result.err.size(), 5'000U);
-  EXPECT_THAT(result.err, StartsWith(told("no end within 10 seconds").substr(0, 100)));
+  EXPECT_THAT(result.err, StartsWith(told("timed out after 10 seconds").substr(0, 100)));
 }
 
 TEST_P(cdi_hook_ldcache, what_it_makes_is_a_cache_or_does_not_get_into_the_container) {
   put_file(inside("/etc/ld.so.cache"), "the image's");
   for (const char* mode : {"big", "link", "garbage"}) {
-    EXPECT_EQ(run_other(mode).err, told("what it made is not an ld.so.cache")) << mode;
+    EXPECT_EQ(run_other(mode).err, told("its output is not an ld.so.cache")) << mode;
     EXPECT_EQ(content_of(inside("/etc/ld.so.cache")), "the image's") << mode;
   }
 }
@@ -192,7 +192,7 @@ TEST_P(cdi_hook_ldcache, scripts_and_programs_with_a_loader_are_refused) {
         run({"update-ldcache", "--ldconfig-path", program, "--folder", "/opt/driver"});
     EXPECT_EQ(result.status, exited(0));
     EXPECT_THAT(result.err, HasSubstr("execveat: "));
-    EXPECT_THAT(result.err, HasSubstr("--ldconfig-path has to be a static program"));
+    EXPECT_THAT(result.err, HasSubstr("--ldconfig-path must be a static program"));
   }
 }
 
@@ -201,7 +201,7 @@ TEST_P(cdi_hook_ldcache, a_host_without_ldconfig_is_only_warned_of) {
   EXPECT_EQ(result.status, exited(0));
   EXPECT_EQ(result.err,
             std::string(not_up_to_date) +
-                "make the cache of libraries \"/none\": the host has no ldconfig\n");
+                "create the library cache \"/none\": the host has no ldconfig\n");
 }
 
 TEST_P(cdi_hook_ldcache, without_the_right_to_mount_it_is_only_warned_of) {
@@ -211,10 +211,11 @@ TEST_P(cdi_hook_ldcache, without_the_right_to_mount_it_is_only_warned_of) {
   const auto result =
       run({"update-ldcache", "--folder", "/lib"}, "exec setpriv --bounding-set -sys_admin \"$@\"");
   EXPECT_EQ(result.status, exited(0));
-  EXPECT_EQ(result.err,
-            std::string(not_up_to_date) +
-                "confine ldconfig: open_tree: Operation not permitted (EPERM) (it needs "
-                "CAP_SYS_ADMIN in the container's user namespace, and mounts allowed (seccomp))\n");
+  EXPECT_EQ(
+      result.err,
+      std::string(not_up_to_date) +
+          "confine ldconfig: open_tree: Operation not permitted (EPERM) (it needs "
+          "CAP_SYS_ADMIN in the container's user namespace, and mounts permitted by seccomp)\n");
   EXPECT_FALSE(fs::exists(inside("/etc/ld.so.cache")));
 }
 
@@ -235,7 +236,7 @@ TEST_P(cdi_hook_ldcache, a_root_that_cannot_be_written_is_only_warned_of) {
                          true);
   EXPECT_EQ(links.status, exited(0)) << links.err;
   EXPECT_THAT(links.err, HasSubstr("gpushm: warning: change the container's root"));
-  EXPECT_THAT(links.err, HasSubstr("gpushm: warning: make a link in the container \"/c\""));
+  EXPECT_THAT(links.err, HasSubstr("gpushm: warning: create a link in the container \"/c\""));
 }
 
 TEST_P(cdi_hook_ldcache, a_hostile_image_has_nothing_of_the_linker_written_outside) {
@@ -261,7 +262,7 @@ TEST_P(cdi_hook_ldcache, a_configuration_that_is_a_pipe_is_refused_at_once) {
     EXPECT_LT(steady_clock::now() - start, seconds(5));
     EXPECT_EQ(result.status, exited(0));
     EXPECT_EQ(result.err,
-              std::string(not_up_to_date) + "make the cache of libraries \"" + place +
+              std::string(not_up_to_date) + "create the library cache \"" + place +
                   "\": it is not a regular file\n");
   }
 }
@@ -276,7 +277,7 @@ TEST_P(cdi_hook_ldcache, any_other_pipe_costs_ten_seconds_at_most) {
   EXPECT_EQ(result.status, exited(0));
   EXPECT_EQ(result.err,
             std::string(not_up_to_date) +
-                "make the cache of libraries \"/sbin/ldconfig\": no end within 10 seconds\n");
+                "create the library cache \"/sbin/ldconfig\": timed out after 10 seconds\n");
 }
 
 // ---- races ----

@@ -112,7 +112,7 @@ TEST_P(cdi_hook, a_malformed_link_is_refused) {
     const auto result = run({"create-symlinks", "--link", link});
     EXPECT_EQ(result.status, exited(1)) << link;
     EXPECT_EQ(result.err,
-              "gpushm: make a link in the container \"" + link +
+              "gpushm: create a link in the container \"" + link +
                   "\": it is not TARGET::LINK (generate the CDI document again)\n");
   }
   EXPECT_TRUE(fs::is_empty(root()));
@@ -122,9 +122,10 @@ TEST_P(cdi_hook, a_directory_is_not_replaced) {
   fs::create_directories(inside("/usr/lib/libcuda.so"));
   const auto result = run({"create-symlinks", "--link", "a::/usr/lib/libcuda.so"});
   EXPECT_EQ(result.status, exited(1));
-  EXPECT_THAT(result.err,
-              StartsWith("gpushm: make a link in the container \"/usr/lib/libcuda.so\": rename: Is "
-                         "a directory (EISDIR)"));
+  EXPECT_THAT(
+      result.err,
+      StartsWith("gpushm: create a link in the container \"/usr/lib/libcuda.so\": rename: Is "
+                 "a directory (EISDIR)"));
   EXPECT_EQ(std::distance(fs::directory_iterator(inside("/usr/lib")), {}), 1);
 }
 
@@ -171,7 +172,7 @@ TEST_P(cdi_hook, newer_compatibility_libraries_come_first) {
   }
   put_file(inside("/usr/local/cuda-12.4/compat/libcuda.so.545.23.06"), "");
   EXPECT_EQ(run_with("535.129.03"),
-            "gpushm: warning: /usr/local/cuda/compat holds several versions of libcuda; none is "
+            "gpushm: warning: /usr/local/cuda/compat contains several versions of libcuda; none is "
             "preferred\n");
   EXPECT_FALSE(fs::exists(file));
 }

@@ -25,13 +25,13 @@ std::string line_of(const std::vector<std::string>& parts) {
 // Names listed per kind without --verbose.
 constexpr std::size_t few = 3;
 
-std::string missing_text(const discover::absent_things& missing, std::size_t most) {
+std::string missing_text(const discover::missing_items& missing, std::size_t most) {
   return std::string(missing.kind).append(" ").append(discover::list_text(missing.names, most));
 }
 
-void tell_missing(const std::vector<discover::absent_things>& missing, bool all) {
+void report_missing(const std::vector<discover::missing_items>& missing, bool all) {
   std::vector<std::string> parts;
-  for (const discover::absent_things& each : missing) {
+  for (const discover::missing_items& each : missing) {
     if (all) {
       note(std::string("not found: ").append(missing_text(each, each.names.size())));
     } else {
@@ -46,7 +46,7 @@ void tell_missing(const std::vector<discover::absent_things>& missing, bool all)
 void tell(const generated_document& made, const generate_arguments& arguments) {
   if (!arguments.quiet) {
     note(std::string("found ").append(line_of(made.found)));
-    tell_missing(made.missing, arguments.verbose);
+    report_missing(made.missing, arguments.verbose);
   }
   for (const std::string& warning : made.warnings) {
     note(std::string("warning: ").append(warning));
@@ -58,7 +58,7 @@ void tell(const generated_document& made, const generate_arguments& arguments) {
 // user chose.
 std::string check_hook_program(discover::generate_options& options, bool chosen) {
   const auto problem = ::geteuid() == 0 && !options.disabled_hooks.contains("all")
-                           ? discover::who_may_replace(options.hook_path)
+                           ? discover::why_replaceable(options.hook_path)
                            : std::nullopt;
   if (!problem) {
     return {};

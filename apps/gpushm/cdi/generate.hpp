@@ -26,7 +26,7 @@ void add_generate_options(CLI::App& app, generate_arguments& out);
 struct generated_document {
   cdi::document content;
   std::vector<std::string> found;
-  std::vector<discover::absent_things> missing;
+  std::vector<discover::missing_items> missing;
   std::vector<std::string> warnings;
 };
 

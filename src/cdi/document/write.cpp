@@ -24,7 +24,7 @@ bool is_plain(std::string_view text) {
       return false;
     }
   }
-  return text.size() < 1000 && !yaml::looks_like_no_text(text);
+  return text.size() < 1000 && !yaml::parses_as_other_type(text);
 }
 
 void append_plain_or_quoted(std::string& out, std::string_view text) {

@@ -200,7 +200,7 @@ TEST_F(plugin_allocate_cdi, a_gpu_without_its_node_is_not_offered) {
   const planned plan = make_plan({}, options_, whole_gpus(3));
   EXPECT_THAT(ids_of(*plan.resources[0]), ElementsAre(uuid_of_gpu(0), uuid_of_gpu(1)));
   EXPECT_THAT(plan.warnings,
-              ElementsAre("GPU 2 (" + uuid_of_gpu(2) + ") is left out: there is no device node " +
+              ElementsAre("GPU 2 (" + uuid_of_gpu(2) + ") is left out: missing device node " +
                           (root_ / "dev/nvidia2")));
 }
 
