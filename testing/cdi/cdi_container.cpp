@@ -34,7 +34,7 @@ json bound(const std::string& from, const std::string& to, bool writable) {
           {"options", {"rbind", "rprivate", writable ? "rw" : "ro"}}};
 }
 
-/// What an engine would write for a plain container: no device, no capability, nobody's uid.
+/// The config an engine writes for a plain container: no device, no capability, the uid of nobody.
 json plain_config(const cdi_machine& machine,
                   const std::string& id,
                   const std::vector<std::string>& argv) {
@@ -52,7 +52,7 @@ json plain_config(const cdi_machine& machine,
   mounts.push_back(system_mount("proc", "/proc", {"nosuid", "noexec", "nodev"}));
   mounts.push_back(system_mount("tmpfs", "/dev", {"nosuid", "mode=755"}));
   mounts.push_back(system_mount("tmpfs", "/tmp", {"nosuid", "nodev", "mode=1777"}));
-  // NVIDIA's driver looks for its devices there.
+  // NVIDIA's driver searches there for its devices.
   mounts.push_back(system_mount("sysfs", "/sys", {"nosuid", "noexec", "nodev", "ro"}));
   mounts.push_back(bound(gpushm_testing::own_program("gpushm"), "/usr/bin/gpushm", false));
   for (const auto& mount : machine.memory()) {

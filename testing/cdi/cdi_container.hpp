@@ -11,15 +11,16 @@
 
 namespace gpushm_tests {
 
-/// A container of the `gpushm` command; nothing of it is left after the object.
+/// A container of the `gpushm` command; the destructor removes it completely.
 struct cdi_container {
   std::unique_ptr<gpushm::app::oci::cleanup_guard> guard;
   std::unique_ptr<gpushm_testing::child> process;
 };
 
-/// runc with what `gpushm cdi inject` made of a plain config (no device, no capability, nobody's
-/// uid) for CDI `devices` of the documents in `spec_directory`. The image has a C library, a shell
-/// and the command, run with `arguments`; all else comes from the documents and their hooks.
+/// Runs runc with a plain config (no device, no capability, the uid of nobody) to which `gpushm cdi
+/// inject` added the CDI `devices` of the documents in `spec_directory`. The image has a C library,
+/// a shell and the command, run with `arguments`; everything else comes from the documents and
+/// their hooks.
 [[nodiscard]] cdi_container start_cdi_container(const cdi_machine& machine,
                                                 const std::string& spec_directory,
                                                 const std::vector<std::string>& devices,

@@ -64,7 +64,7 @@ gpushm_testing::run_result cdi_machine::generate(const std::vector<std::string>&
   if (fake_) {
     options.env = fake_->environment();
   }
-  // Where only root can write, whichever user owns the build tree.
+  // Writable only by root, whichever user owns the build tree.
   const std::string hooks = tree_ / "gpushm";
   fs::copy_file(gpushm_testing::own_program("gpushm"), hooks, fs::copy_options::skip_existing);
   options.argv.insert(options.argv.end(), {"--hook-path", hooks});
@@ -120,7 +120,7 @@ bool cdi_machine::has_two() const {
 }
 
 std::vector<std::string> role_arguments(const std::string& role, int ordinal) {
-  // No --socket: the one domain that is mounted must be found.
+  // No --socket: the command must find the only mounted domain.
   return {"demo-role",
           role,
           "--name",

@@ -14,30 +14,30 @@
 
 namespace gpushm_tests {
 
-/// A machine with GPUs, real ones or two fake ones, and the documents that gpushm writes about it.
-/// A fake one's driver is a tree with the fake libraries under names with a version.
+/// A machine with GPUs, real or two fake ones, and its documents by gpushm. The fake driver is a
+/// tree with the fake libraries under versioned names.
 class cdi_machine {
  public:
-  /// Throws `harness_error` where a fake one cannot be made.
+  /// Throws `harness_error` if a fake machine cannot be created.
   explicit cdi_machine(bool real);
 
-  /// Where its driver and its nodes are, as options of `gpushm cdi generate` and of the agent; none
+  /// The paths of its driver and nodes as options of `gpushm cdi generate` and of the agent; none
   /// for a real machine.
   [[nodiscard]] std::vector<std::string> places() const;
-  /// `gpushm cdi generate` for it, with more options.
+  /// Runs `gpushm cdi generate` for it, with more options.
   [[nodiscard]] gpushm_testing::run_result generate(const std::vector<std::string>& more) const;
-  /// A broker of the domain "default" below `domains`, and the share device's document that leads
-  /// there as `document`. Tells GoogleTest of a failure.
+  /// Starts a broker of the domain "default" below `domains`, and writes the share device's
+  /// document for it as `document`. Reports failures to GoogleTest.
   [[nodiscard]] gpushm::broker serve_and_share(const std::string& domains,
                                                const std::string& document) const;
-  /// What a container needs of the fake driver beyond what any driver needs: its GPUs' memory, and
-  /// the variables that lead to it. Empty for a real machine.
+  /// The edits that only the fake driver needs: its GPUs' memory, and the variables that locate it.
+  /// Empty for a real machine.
   [[nodiscard]] std::vector<gpushm_testing::bind_mount> memory() const;
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> environment() const;
 
-  /// What of the driver needs libraries that an image must have.
+  /// Driver files whose dependencies the image must provide.
   [[nodiscard]] std::vector<std::string> driver_libraries() const;
-  /// Two GPUs may be used in one container.
+  /// Whether two GPUs can be used in one container.
   [[nodiscard]] bool has_two() const;
   [[nodiscard]] bool is_fake() const { return fake_.has_value(); }
   [[nodiscard]] const gpushm::fake::fake_gpus& fake() const { return fake_.value(); }
@@ -50,8 +50,8 @@ class cdi_machine {
 /// The arguments of a role: `producer`, or `consumer`, which reads, checks, and writes an answer.
 [[nodiscard]] std::vector<std::string> role_arguments(const std::string& role, int ordinal);
 
-/// Waits for the events of both roles and has them check each other's bytes; both have ended well
-/// when this returns, or a failure has been told.
+/// Waits for the events of both roles and makes them check each other's bytes. On return both
+/// exited successfully or a failure was reported.
 void expect_roles_share(gpushm_testing::child& producer, gpushm_testing::child& consumer);
 
 }  // namespace gpushm_tests

@@ -6,17 +6,14 @@
 
 namespace gpushm_tests {
 
-// What a driver installs, made of small files: tests/data/discover/drivers/NAME.txt, a line for
-// each thing. "{v}" is the version.
+// A driver installation of small files: tests/data/discover/drivers/NAME.txt, one line per file.
+// "{v}" is the version.
 //
-//   version V               of the libraries; comes first
-//   module V                of the loaded kernel module
-//   libs DIR NAME[:N]...    NAME.so.{v}, with the SONAME NAME.so.N and a link called so
-//   lib PATH SONAME         one library ("-": without a SONAME); lib32: of a 32-bit PC
-//   link PATH TARGET
-//   file PATH, exec PATH, dir PATH
-//   cache PATH              an entry of etc/ld.so.cache; cache-old: with the old format in front
-//   dev                     the GPUs' nodes are in its own /dev
+// version V of the libraries; comes first module V of the loaded kernel module libs DIR NAME[:N]...
+// NAME.so.{v}, with the SONAME NAME.so.N and a link called so lib PATH SONAME one library ("-":
+// without a SONAME); lib32: of a 32-bit PC link PATH TARGET file PATH, exec PATH, dir PATH cache
+// PATH an entry of etc/ld.so.cache; cache-old: with the old format first dev the GPUs' nodes are in
+// the tree's /dev
 
 struct driver_tree {
   std::string root;
@@ -24,13 +21,14 @@ struct driver_tree {
   bool own_dev = false;
 };
 
-/// Makes it in the directory `root`. Throws std::runtime_error, also when there is no such list.
+/// Creates it in the directory `root`. Throws std::runtime_error, also when the list does not
+/// exist.
 driver_tree make_driver_tree(const std::string& name, const std::string& root);
 
-/// The lists there are, sorted; empty where the source tree is not.
+/// The names of all lists, sorted; empty without the source tree.
 [[nodiscard]] std::vector<std::string> driver_tree_names();
 
-/// Writes a file with the directories above it.
+/// Writes a file and creates its parent directories.
 void put_file(const std::string& path, const std::string& text, unsigned mode = 0644);
 void put_link(const std::string& path, const std::string& target);
 

@@ -19,7 +19,7 @@ constexpr Elf64_Half machine = EM_AARCH64;
 constexpr std::uint32_t cache_flags = 0x0a03;
 #endif
 
-// Where the file is loaded: not where it is in the file, so that nobody confuses the two.
+// The load address: differs from the file offset, so that tests detect confusion of the two.
 constexpr std::uint64_t base_address = 0x10000;
 
 template <typename Value>
@@ -87,7 +87,7 @@ std::string elf_stub(std::string_view soname, int bits) {
 std::string ld_cache_file(const std::vector<std::string>& paths, bool old_in_front) {
   std::string bytes;
   if (old_in_front) {
-    // One entry, which is for nobody, and the padding to eight bytes.
+    // One unused entry and the padding to eight bytes.
     bytes.append("ld.so-1.7.0").append(1, '\0');
     append(bytes, std::uint32_t{1});
     append(bytes, std::array<std::uint32_t, 3>{cache_flags, 0, 0});

@@ -118,7 +118,7 @@ void gpu_tree::write_kernel_files(const std::vector<recorded_gpu>& gpus) const {
       const std::string card = "card" + text_of(first_card + i);
       const std::string render = "renderD" + text_of(first_render + i);
       for (const std::string& name : {card, render}) {
-        // What udev gives them; 44 is video on Debian.
+        // The group and mode that udev sets; 44 is video on Debian.
         put_node(dev_ + "/dri/" + name, 0660, 44);
         fs::create_directories(sys_root() + "/bus/pci/devices/" + pci_of(i) + "/drm/" + name);
       }
@@ -175,7 +175,7 @@ std::vector<std::pair<std::string, std::string>> gpu_tree::environment() const {
 
 void put_node(const std::string& path, unsigned mode, unsigned group) {
   fs::create_directories(fs::path(path).parent_path());
-  // The numbers of /dev/null: anybody can open it.
+  // The numbers of /dev/null, which every process can open.
   if (::mknod(path.c_str(), S_IFCHR | mode, ::makedev(1, 3)) != 0 ||
       ::chmod(path.c_str(), mode) != 0 ||
       ::chown(path.c_str(), static_cast<uid_t>(-1), group) != 0) {

@@ -21,11 +21,11 @@ struct recorded_gpu {
   bool graphics = false;  ///< has DRM nodes
 };
 
-/// Boards that the fake NVML shows, always with the same UUIDs, and what the kernel has of them:
+/// GPUs that the fake NVML reports, always with the same UUIDs, and their kernel files:
 /// <directory>/{gpus.conf, dev, proc, sys}. Nodes are character devices that can be opened.
 class gpu_tree {
  public:
-  /// `dev` is where the nodes go; empty: <directory>/dev. Throws std::runtime_error.
+  /// `dev` is the directory of the nodes; empty: <directory>/dev. Throws std::runtime_error.
   gpu_tree(std::string directory,
            const std::vector<recorded_gpu>& gpus,
            const std::string& module_version,
@@ -35,9 +35,9 @@ class gpu_tree {
   [[nodiscard]] std::string proc_root() const { return directory_ + "/proc"; }
   [[nodiscard]] std::string sys_root() const { return directory_ + "/sys"; }
   [[nodiscard]] const std::string& dev() const noexcept { return dev_; }
-  /// For a program that asks the fake NVML.
+  /// The environment of a program that uses the fake NVML.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> environment() const;
-  /// Other boards in the place of these, as after nvidia-smi mig.
+  /// Replaces the GPUs, as after nvidia-smi mig.
   void replace(const std::vector<recorded_gpu>& gpus);
   void set_module(const std::string& version) const;
 
@@ -49,12 +49,12 @@ class gpu_tree {
   std::string dev_;
 };
 
-/// Whether character devices can be made here and opened; tests without them skip.
+/// Whether character devices can be created and opened; otherwise tests skip.
 [[nodiscard]] bool can_make_nodes(const std::string& directory);
-/// Makes a node that can be opened.
+/// Creates a node that can be opened.
 void put_node(const std::string& path, unsigned mode = 0666, unsigned group = 0);
 
-// Layouts that boards of these kinds can have.
+// Possible MIG layouts of these GPUs.
 [[nodiscard]] std::vector<recorded_gpu> plain_gpus(int count);
 [[nodiscard]] recorded_gpu a100_seven();   ///< 1g.5gb seven times
 [[nodiscard]] recorded_gpu a100_three();   ///< 3g.20gb, 2g.10gb, 1g.5gb

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Some 440 documents, good, bad and borderline, with what the reference loader says about each
-// (scripts/cdi_verdicts.py), and what gpushm says. Differences have to be in docs/cdi.md.
+// About 440 valid, invalid and borderline documents, with the verdicts of the reference loader
+// (scripts/cdi_verdicts.py) and of gpushm. docs/cdi.md must list the differences.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `apply` does beside what the reference shows (inject_reference_test.cpp): its errors, its
-// report, and what it leaves alone.
+// Properties of `apply` that the reference does not cover (inject_reference_test.cpp): errors, the
+// report, and unchanged members.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -113,7 +113,7 @@ TEST(inject_apply, a_second_time_there_is_nothing_left) {
   std::vector<applied_edit> done;
   apply(changes, config, device, done);
   EXPECT_TRUE(without_present(changes, config).empty());
-  // What somebody has changed since is missing again, and only that.
+  // Only edits that were changed since are missing.
   config["linux"]["resources"]["devices"].erase(0);
   config["process"]["env"][0] = "A=2";
   edits left;

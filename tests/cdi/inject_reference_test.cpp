@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the reference implementation made of documents and configs (tests/data/cdi/injections), and
-// what ours makes of them.
+// Compares injections with the results of the reference implementation (tests/data/cdi/injections).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -20,7 +19,7 @@ namespace gpushm::cdi {
 namespace {
 
 namespace fs = std::filesystem;
-// Of values: the order of keys is no part of them.
+// Compares values: the order of keys does not matter.
 using nlohmann::json;
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
@@ -30,7 +29,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text;
 }
 
-/// The directory that the data call "@DIR@", with the documents of one injection.
+/// The directory "@DIR@" of the data, with the documents of one injection.
 class world {
  public:
   explicit world(const json& documents) {
@@ -102,13 +101,13 @@ TEST(inject_reference, gives_the_same_configs) {
       EXPECT_EQ(json::parse(config.dump()), json::parse(around.here(wanted.dump())));
     } catch (const error& failure) {
       EXPECT_TRUE(wanted.is_null()) << failure.what();
-      // Whatever it was: nothing has changed.
+      // After any error the config is unchanged.
       EXPECT_EQ(config, parse_config(before, "config"));
     }
   }
 }
 
-// A difference that is none any more should lose its file's "difference".
+// If the results agree, remove "difference" from the file.
 TEST(inject_reference, differences_are_differences) {
   const auto files = data_files();
   if (files.empty()) {

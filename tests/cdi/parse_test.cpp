@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is read out of CDI documents, and how problems are told.
+// Values read from CDI documents, and reported problems.
 #include "cdi/document/parse.hpp"
 
 #include <gmock/gmock.h>

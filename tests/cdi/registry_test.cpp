@@ -34,7 +34,7 @@ class cdi_registry : public testing::Test {
   [[nodiscard]] cdi::registry open() const {
     return cdi::registry({scratch_.path("low"), scratch_.path("high")});
   }
-  /// Of problems, without the scratch directory's name.
+  /// Problems without the scratch directory's name.
   [[nodiscard]] std::vector<std::string> told(const cdi::registry& from) const {
     std::vector<std::string> lines;
     for (const gpushm::yaml::problem& each : from.problems()) {
@@ -159,7 +159,7 @@ TEST_F(cdi_registry, a_directory_that_is_none_is_a_problem) {
                           "[unreadable]"));
 }
 
-/// Somebody who may not read everything, while it lives.
+/// Drops the permission to read every file during its lifetime.
 class unprivileged {
  public:
   unprivileged() : was_(::geteuid()) {
@@ -201,7 +201,7 @@ TEST_F(cdi_registry, refresh_reads_what_changed) {
   scratch_.write("low/b.yaml", small_document("v/c", "1"));
   cdi::registry registry = open();
   EXPECT_FALSE(registry.refresh());
-  // The same size at the same moment: the stamp alone would not tell.
+  // Same size and time: the stamp alone does not show the change.
   scratch_.write("low/a.yaml", small_document("v/c", "0", "A=c"));
   EXPECT_TRUE(registry.refresh());
   EXPECT_THAT(registry.find("v/c=0").found->changes.env, ElementsAre("A=c"));

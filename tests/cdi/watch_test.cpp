@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a watch of CDI directories notices, and what it does not.
+// Changes that a watch of CDI directories reports or ignores.
 #include "cdi/registry/watch.hpp"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 namespace cdi = gpushm::cdi;
 namespace fs = std::filesystem;
 
-// Long for what comes, short for what does not.
+// A long timeout for expected changes, a short one for none.
 constexpr std::chrono::seconds patience{20};
 constexpr std::chrono::milliseconds moment{150};
 

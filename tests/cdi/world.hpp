@@ -12,7 +12,7 @@
 
 namespace gpushm_tests {
 
-/// A directory that goes with its object.
+/// A temporary directory.
 class scratch_directory {
  public:
   scratch_directory() : root_((std::filesystem::temp_directory_path() / "cdi.XXXXXX").string()) {
@@ -29,7 +29,7 @@ class scratch_directory {
 
   [[nodiscard]] std::string path(const std::string& name) const { return root_ + "/" + name; }
 
-  /// Writes a file, with the directories above it.
+  /// Writes a file and creates its parent directories.
   std::string write(const std::string& name, const std::string& text) const {
     const std::string file = path(name);
     std::filesystem::create_directories(std::filesystem::path(file).parent_path());

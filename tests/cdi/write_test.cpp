@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CDI documents as text, the versions they need, and files of them.
+// CDI documents as text, their minimum versions, and files.
 #include "cdi/document/write.hpp"
 
 #include <gmock/gmock.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `gpushm cdi generate` and `gpushm cdi refresh` as people run them, on drivers as distributions
-// install them and GPUs of the fake NVML: whole documents, options, conflicts, changes.
+// `gpushm cdi generate` and `gpushm cdi refresh` on driver layouts of distributions and GPUs of the
+// fake NVML: whole documents, options, conflicts, changes.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -175,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(layouts,
                                            whole_case{"ubuntu-22.04-570", "some-split"}),
                          name_of_case);
 
-/// Made anew with GPUSHM_WRITE_GOLDEN=1 in the environment, when there is none: look at it then.
+/// GPUSHM_WRITE_GOLDEN=1 in the environment writes a missing golden file: review it.
 TEST_P(cdi_whole, is_as_expected) {
   const auto& [tree, gpus] = GetParam();
   make(tree, gpus_called(gpus));
@@ -327,7 +327,7 @@ TEST_F(cdi_generate, wrong_usage_exits_with_2) {
   }
 }
 
-// ---- the program that root will run ----
+// ---- the hook program ----
 
 TEST_F(cdi_generate, a_hook_program_that_others_can_replace_is_refused) {
   if (::geteuid() != 0) {
@@ -406,7 +406,7 @@ TEST_F(cdi_generate, the_file_is_written_whole_with_its_directory) {
   ASSERT_EQ(::stat(spec("nvidia.json").c_str(), &about), 0);
   EXPECT_EQ(about.st_mode & 07777U, 0644U);
   EXPECT_EQ(std::distance(fs::directory_iterator(cli_.directory() / "cdi"), {}), 1);
-  // Over itself, it is no conflict.
+  // Overwriting its own file is not a conflict.
   EXPECT_EQ(generate({"-o", spec("nvidia.json")}).status, exited(0));
   EXPECT_THAT(generate({"-q", "-o", spec("nvidia.txt"), "--vendor", "a.b"}).err,
               HasSubstr("warning: container engines read only files that end in .json or .yaml"));
@@ -428,7 +428,7 @@ TEST_F(cdi_generate, a_conflict_with_another_document_is_refused) {
   EXPECT_EQ(generate({"--output", spec("nvidia.yaml"), "--class", "other"}).status, exited(0));
   EXPECT_EQ(generate({"--output", spec("own.yaml"), "--device-name-strategy=uuid"}).status,
             exited(0));
-  // What cannot be used defines nothing.
+  // Invalid documents define no devices.
   put_file(spec("theirs.yaml"), "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: 7\n");
   fs::remove(spec("own.yaml"));
   EXPECT_EQ(generate({"--output", spec("third.yaml")}).status, exited(0));
@@ -521,7 +521,7 @@ TEST_F(cdi_generate, watch_waits_for_a_driver_that_comes_late) {
   watcher.wait_for_line("wrote .*: it did not exist", seconds(30), stream::err);
   watcher.kill(SIGINT);
   EXPECT_EQ(watcher.wait_exit(seconds(20)), exited(0));
-  // Told once, however often it was tried.
+  // Logged once for any number of attempts.
   const std::string& told = watcher.text(stream::err);
   EXPECT_EQ(told.find("waiting"), told.rfind("waiting")) << told;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `gpushm cdi inject` as people and scripts run it: what it prints and writes, and that a failure
-// leaves the file as it was, byte by byte.
+// `gpushm cdi inject`: its output and files, and that a failure leaves every byte of the file
+// unchanged.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

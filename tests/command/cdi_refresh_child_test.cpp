@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `gpushm cdi refresh` asks the driver in a child process: answers, errors, crashes, hangs.
+// Driver queries of `gpushm cdi refresh` in a child process: results, errors, crashes, hangs.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `gpushm cdi list`, `validate` and `watch` as people and scripts run them.
+// `gpushm cdi list`, `validate` and `watch`.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ class cdi_registry_cli : public ::testing::Test {
   }
 
   [[nodiscard]] std::string path(const std::string& name) const { return cli_.directory() / name; }
-  /// By rename, as writers of documents do.
+  /// Writes by rename, as writers of documents do.
   std::string write(const std::string& name, const std::string& text) const {
     const std::string file = path(name);
     std::ofstream(file + ".tmp", std::ios::binary) << text;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two runc containers whose specs `gpushm cdi inject` wrote share GPU memory: fake GPUs here, real
-// ones where there are any. Each has an image of its own with a C library, a shell and the command;
-// the driver, its links and the linker's cache come from the CDI document and its hooks.
+// Two runc containers whose specs `gpushm cdi inject` wrote share GPU memory, on fake GPUs and on
+// real ones if available. Each has a separate image with a C library, a shell and the command; the
+// driver, its links and the linker's cache come from the CDI document and its hooks.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

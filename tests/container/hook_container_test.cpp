@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hooks as the real runc and crun run them, on images that try to have files of the host read,
-// made, replaced or removed. What is on the host is a directory that is compared before and after.
+// The hooks, run by the real runc and crun, on images that try to make them read, create, replace
+// or remove files of the host. The test compares a host directory before and after.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ std::string content_of(const std::string& path) {
   return text.str();
 }
 
-/// Everything below a directory: what it is, and what is in it.
+/// The types and contents of all files below a directory.
 std::map<std::string, std::string> snapshot(const std::string& directory) {
   std::map<std::string, std::string> all;
   for (const auto& each : fs::recursive_directory_iterator(directory)) {
@@ -114,13 +114,13 @@ class hook_container : public ::testing::TestWithParam<const char*> {
   }
 
   [[nodiscard]] std::string root() const { return guard_->directory() + "/rootfs"; }
-  /// On the host, and no volume.
+  /// On the host, not in a volume.
   [[nodiscard]] std::string host(const std::string& path) const { return host_ / path; }
-  /// The same for a process that can see the runtime's own root.
+  /// The same for a process that can access the runtime's root.
   [[nodiscard]] std::string through_proc(const std::string& path = {}) const {
     return "/proc/1/root" + host_.path() + (path.empty() ? "" : "/" + path);
   }
-  /// In the image, in the place of what is there.
+  /// In the image, replacing the existing entry.
   void link(const std::string& path, const std::string& target) const {
     fs::remove_all(root() + path);
     put_link(root() + path, target);
@@ -129,7 +129,7 @@ class hook_container : public ::testing::TestWithParam<const char*> {
     put_file(root() + folder + "/libevil.so.1.0", elf_stub(soname));
   }
 
-  /// Another one, before those that are there.
+  /// Inserted before the existing ones.
   void hook(const std::vector<std::string>& words) {
     json& hooks = config_["hooks"]["createContainer"];
     json args = words;
@@ -151,7 +151,8 @@ class hook_container : public ::testing::TestWithParam<const char*> {
     return gpushm_testing::run_program(options, seconds(60));
   }
 
-  /// Runs the container, which leaves the host as it is. Whether it runs depends on the image.
+  /// Runs the container and checks that the host is unchanged. Whether it starts depends on the
+  /// image.
   run_result run_unharmed() const {
     const auto before = snapshot(host_.path());
     auto result = run();
@@ -283,7 +284,7 @@ TEST_P(hook_container, files_that_are_links_are_replaced_and_not_followed) {
   }
 }
 
-// ---- volumes are not the image's ----
+// ---- volumes ----
 
 TEST_P(hook_container, an_image_has_nothing_written_into_a_volume) {
   config_["mounts"].push_back({{"type", "bind"},
@@ -303,7 +304,7 @@ TEST_P(hook_container, procfs_that_the_engine_mounts_elsewhere_is_gone_too) {
                                {"source", "/proc"},
                                {"destination", "/data/proc"},
                                {"options", {"rbind", "rw"}}});
-  // This process has the host's root, as the runtime has.
+  // This process has the host's root, like the runtime.
   const std::string root_of_host = "/data/proc/" + std::to_string(::getpid()) + "/root";
   put_file(root() + "/etc/ld.so.conf",
            root_of_host + host("libs") + "\ninclude /etc/ld.so.conf.d/*.conf\n");
@@ -327,7 +328,7 @@ TEST_P(hook_container, a_configuration_that_is_a_pipe_costs_no_time_and_is_named
   }
 }
 
-// ---- in a user namespace, as rootless engines have it ----
+// ---- in a user namespace, as with rootless engines ----
 
 TEST_P(hook_container, in_a_user_namespace_an_honest_image_has_its_cache) {
   if (const auto reason = gpushm_testing::why_no_containers(true)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the real runc and crun make of configs that `gpushm-oci-runtime` and `gpushm cdi inject`
-// wrote. The GPUs are nodes with numbers of other devices: ones that open without hardware, and
-// that no runtime allows by itself.
+// The real runc and crun with configs by `gpushm-oci-runtime` and `gpushm cdi inject`. The GPUs are
+// nodes with the numbers of other devices, which open without hardware and which no runtime allows
+// by default.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -107,7 +107,7 @@ class oci_runtime_container : public ::testing::TestWithParam<const char*> {
         .dump();
   }
 
-  /// The runtime under test in the place of the real one.
+  /// The runtime under test instead of the real one.
   [[nodiscard]] runtime wrapper() const {
     runtime made{own_program("gpushm-oci-runtime"), real_.command};
     made.command.pop_back();
@@ -119,7 +119,7 @@ class oci_runtime_container : public ::testing::TestWithParam<const char*> {
     return made;
   }
 
-  /// A container that tries both devices: where they should be, and as a node of its own.
+  /// A container that tries both devices: at their paths, and through nodes that it creates.
   [[nodiscard]] static container_options trying(
       std::vector<std::pair<std::string, std::string>> env) {
     container_options options;
@@ -139,7 +139,7 @@ class oci_runtime_container : public ::testing::TestWithParam<const char*> {
     return options;
   }
 
-  /// Root that may make nodes, as containers of engines may.
+  /// Root with permission to create nodes, as in containers of engines.
   static void allow_mknod(const bundle& made) {
     const std::string path = bundle_path(made) + "/config.json";
     json config = json::parse(contents(path));
@@ -151,7 +151,7 @@ class oci_runtime_container : public ::testing::TestWithParam<const char*> {
     std::ofstream(path) << config.dump(2);
   }
 
-  /// What the container says.
+  /// The container's output.
   [[nodiscard]] static std::string run(const bundle& made) {
     spawn_options options;
     options.argv = made.run_command();
@@ -246,7 +246,7 @@ TEST_P(oci_runtime_container, devices_that_an_engine_has_given_are_not_given_twi
   EXPECT_EQ(contents(file), before);
 }
 
-// Newer documents than what podman 4.3 reads.
+// Newer documents than podman 4.3 can read.
 TEST_P(oci_runtime_container, runs_what_inject_wrote_of_documents_of_any_version) {
   for (const char* version : {"0.7.0", "0.8.0", "1.0.0", "1.1.0"}) {
     std::ofstream(directory_ / "cdi/nvidia.json") << document(version);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The distribution's podman, with the reference implementation of CDI inside, reads documents that
-// gpushm wrote: containers see exactly what these say, and share memory through the share device.
+// The distribution's podman, which contains the reference implementation of CDI, reads documents by
+// gpushm: containers see exactly the described devices and share memory through the share device.
 
 #include "testing/container/podman.hpp"
 
@@ -39,7 +39,7 @@ using lines = std::set<std::string>;
 
 constexpr const char* share_device = "gpushm.dev/share=default";
 
-// With what the shell itself can do: the image has no other program.
+// Uses only shell builtins: the image has no other program.
 constexpr const char* tell_all =
     "for file in /dev/* /dev/*/*; do [ ! -e \"$file\" ] || echo \"file $file\"; done\n"
     "export -p | while read -r word variable; do echo \"env $variable\"; done\n"
@@ -50,7 +50,7 @@ lines lines_of(const std::string& text) {
   lines found;
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) {
-    // Another name in each container.
+    // The name differs in each container.
     if (line.rfind("env HOSTNAME=", 0) != 0) {
       found.insert(line);
     }
@@ -65,7 +65,7 @@ lines what_is_new(const lines& with, const lines& without) {
   return added;
 }
 
-/// What `edits` make a container tell.
+/// The output of a container with `edits`.
 void expect_of(const gpushm::cdi::edits& edits, lines& all) {
   for (const auto& node : edits.device_nodes) {
     all.insert("file " + node.path);
@@ -96,7 +96,7 @@ class podman_cdi : public ::testing::Test {
     ASSERT_EQ(made.status, exited(0)) << made.err;
   }
 
-  /// A broker, and the document that leads to it.
+  /// A broker, and the document of its share device.
   void serve_and_share() {
     broker_ = machine_->serve_and_share(engine_->domains_directory(),
                                         engine_->cdi_directory() + "/share.yaml");
@@ -114,7 +114,7 @@ class podman_cdi : public ::testing::Test {
   [[nodiscard]] gpushm_testing::run_result run(const podman_options& options) const {
     return run_program(engine_->run(options), patience(seconds(60)));
   }
-  /// A role of the demo, in a container of an ordinary user.
+  /// A role of the demo, in a container of an unprivileged user.
   [[nodiscard]] child role(std::vector<std::string> devices,
                            const std::string& name,
                            int ordinal) const {
@@ -175,7 +175,7 @@ TEST_F(podman_cdi, a_gpu_that_is_not_given_is_named) {
 }
 
 TEST_F(podman_cdi, an_old_engine_is_given_what_it_can_read) {
-  // A group's id needs version 0.7.0.
+  // A group ID needs version 0.7.0.
   const std::string node = machine_->fake().dev_root() + "/nvidia0";
   ASSERT_EQ(::chown(node.c_str(), 0, 44), 0);
   ASSERT_EQ(::chmod(node.c_str(), 0660), 0);

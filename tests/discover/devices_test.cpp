@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPUs and MIG instances as devices of a document: names, nodes, what is left out and why.
+// GPUs and MIG instances as devices of a document: names, nodes, omitted devices with reasons.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -211,7 +211,7 @@ TEST_F(discover_devices, a_mig_instance_has_three_nodes_and_its_board_is_no_devi
   node("nvidia0");
   node("nvidia-caps/nvidia-cap66");
   node("nvidia-caps/nvidia-cap68");
-  // As long as for 32 boards.
+  // As long as for 32 GPUs.
   std::string others;
   for (int line = 0; line < 32 * 135; ++line) {
     others.append("gpu9/gi9/ci9/access 999\n");

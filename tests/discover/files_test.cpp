@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files below a root: links never lead out, several versions are told apart, other architectures
-// are left alone.
+// Files below a root: links never lead out, versions are distinguished, other architectures are
+// ignored.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -175,7 +175,7 @@ TEST_F(discover_files, a_link_out_of_the_root_mounts_nothing_of_the_host) {
 class discover_mps : public discover_files {
  protected:
   void SetUp() override { ASSERT_EQ(::mkdir((root_ / "tmp").c_str(), 01777), 0); }
-  /// A process as the daemon is.
+  /// A process like the daemon.
   void daemon(const std::string& name = "nvidia-cuda-mps", uid_t uid = ::geteuid()) {
     put_file(proc_ / "4711/comm", name + "\n");
     EXPECT_EQ(::chown((proc_ / "4711").c_str(), uid, uid), 0);
@@ -187,7 +187,7 @@ class discover_mps : public discover_files {
   [[nodiscard]] findings find(const std::string& where = default_mps_directory) const {
     return find_mps(view(), where, proc_.path());
   }
-  /// Why it is left out, without the directories of the test.
+  /// The reason for the omission, without the test's directories.
   [[nodiscard]] std::string why_not(const std::string& where = default_mps_directory) const {
     const auto found = find(where);
     EXPECT_THAT(found.mounts, IsEmpty());
@@ -262,7 +262,7 @@ TEST_F(discover_mps, a_place_where_others_can_replace_it_mounts_nothing) {
   EXPECT_EQ(why_not("/open/mps"), "MPS is left out: /open is writable by all users");
 }
 
-// ---- who may replace a file ----
+// ---- replaceable files ----
 
 TEST_F(discover_files, a_file_of_this_user_in_places_of_this_user_is_not_replaced) {
   put_file(root_ / "bin/gpushm", "", 0755);

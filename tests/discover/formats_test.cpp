@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Formats that discovery reads: ELF headers, ld.so.cache, mig-minors; hostile bytes of each.
+// The formats that discovery reads: ELF headers, ld.so.cache, mig-minors; hostile bytes of each.
 
 #include <elf.h>
 #include <gmock/gmock.h>
@@ -39,9 +39,9 @@ std::optional<elf::elf_facts> facts_of(const std::string& bytes) {
 }
 
 std::optional<std::vector<elf::ld_cache_entry>> cache_of(const std::string& bytes) {
-  // Of its own size, so that a sanitizer sees each byte too far.
+  // A buffer of the exact size, so that a sanitizer detects each out-of-bounds read.
   const std::unique_ptr<char[]> own(
-      new char[bytes.size()]);  // NOLINT(modernize-avoid-c-arrays): its end matters
+      new char[bytes.size()]);  // NOLINT(modernize-avoid-c-arrays): exact size
   std::memcpy(own.get(), bytes.data(), bytes.size());
   return elf::parse_ld_cache(std::as_bytes(std::span(own.get(), bytes.size())));
 }
@@ -171,7 +171,7 @@ TEST(ld_cache, hostile_numbers_lead_nowhere_outside) {
 }
 
 bool is_cache(const std::string& bytes) {
-  // A buffer of its own: what reads behind it is found.
+  // A buffer of the exact size: out-of-bounds reads are detected.
   const std::vector<char> copy(bytes.begin(), bytes.end());
   return elf::is_ld_cache(std::as_bytes(std::span(copy)));
 }
@@ -191,7 +191,7 @@ TEST(ld_cache, a_whole_file_is_one_and_a_damaged_one_is_not) {
 
 TEST(ld_cache, one_that_points_outside_is_not_one) {
   const std::string whole = ld_cache_file({"/usr/lib/libcuda.so.1"}, false);
-  // Number of entries, length of the texts, extensions, and the entry's two texts.
+  // Number of entries, length of the strings, extensions, and the entry's two strings.
   for (const std::size_t at :
        {std::size_t{20}, std::size_t{24}, std::size_t{32}, std::size_t{52}, std::size_t{56}}) {
     for (const std::uint32_t value :
@@ -201,7 +201,7 @@ TEST(ld_cache, one_that_points_outside_is_not_one) {
       EXPECT_FALSE(is_cache(damaged)) << at << ' ' << value;
     }
   }
-  // Into the tables instead of the texts; a text without an end.
+  // Into the tables instead of the strings; an unterminated string.
   std::string into_header = whole;
   const std::uint32_t header = 4;
   std::memcpy(into_header.data() + 52, &header, sizeof header);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `update-ldcache`: the host's ldconfig reads a root that an attacker has made.
+// `update-ldcache`: the host's ldconfig reads a root that an attacker created.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -52,7 +52,7 @@ class cdi_hook_ldcache : public cdi_hook {
     return gpushm::elf::parse_ld_cache(std::as_bytes(std::span(cache)))
         .value_or(std::vector<gpushm::elf::ld_cache_entry>());
   }
-  /// With a program in the place of ldconfig that does as `mode` says.
+  /// Replaces ldconfig with a program whose behavior `mode` selects.
   [[nodiscard]] gpushm_testing::run_result run_other(const std::string& mode,
                                                      const std::string& script = "exec \"$@\"",
                                                      bool own_mounts = false) const {
@@ -145,7 +145,7 @@ TEST_P(cdi_hook_ldcache, ldconfig_can_read_the_root_and_write_nothing) {
   put_file(inside("/etc/group"), "");
   ASSERT_EQ(::mknod(inside("/null").c_str(), S_IFCHR | 0666U, (1U << 8U) | 3U), 0);
   put_file(inside("/script"), "#!/mode\n", 0755);
-  // As runtimes with bugs would: descriptors of the host, blocked signals, a strange mask.
+  // Like a faulty runtime: descriptors of the host, blocked signals, an unusual umask.
   const auto result = run_other(
       "tell",
       "mkdir -p \"" + root() + "/proc\" \"" + root() + "/sys\"; mount -t proc proc \"" + root() +
@@ -184,7 +184,7 @@ TEST_P(cdi_hook_ldcache, scripts_and_programs_with_a_loader_are_refused) {
     GTEST_SKIP() << "the sanitizer needs more addresses to say so than the child may have";
   }
   put_file(cli_.directory() / "ldconfig", "#!/bin/sh\ntouch /made\n", 0755);
-  // The image's own interpreter.
+  // The image's interpreter.
   fs::create_directories(inside("/bin"));
   fs::copy_file("/bin/sh", inside("/bin/sh"));
   for (const std::string& program : {cli_.directory() / "ldconfig", std::string("/bin/sh")}) {
@@ -293,12 +293,12 @@ std::map<std::string, std::string> listing(const std::string& directory) {
   return all;
 }
 
-// Directories of the root turn into links to the host and back while the hooks run: as a process
-// does that has the root, or a volume in it, in another container.
+// Directories of the root become links to the host and back while the hooks run, as a process with
+// the root, or a volume in it, can do from another container.
 TEST_P(cdi_hook_ldcache, directories_that_turn_into_links_lead_nowhere) {
   const char* asked = std::getenv("GPUSHM_HOOK_RACE_ROUNDS");
   const int rounds = asked != nullptr ? std::atoi(asked) : 200;
-  // In a container PID 1 is the runtime, outside of the root; here this process is.
+  // In a container PID 1 is the runtime, outside of the root; this process takes its place.
   const std::string host = "proc/" + std::to_string(::getpid()) + "/root";
   const std::string there = "/" + host + outside();
   put_file(outside() + "/dir/f.conf", "host");

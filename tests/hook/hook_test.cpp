@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `gpushm cdi hook` as container engines run it: the state of a container on standard input, a root
-// that an image's author made, in part to do harm.
+// `gpushm cdi hook` as run by container engines: the state of a container on standard input, and
+// image roots, some of them hostile.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -164,7 +164,7 @@ TEST_P(cdi_hook, newer_compatibility_libraries_come_first) {
   };
   EXPECT_EQ(run_with("535.129.03"), "");
   EXPECT_EQ(content_of(file), "/usr/local/cuda/compat\n");
-  // Where the host has caught up, it goes again.
+  // It is removed when the host's driver is as new.
   for (const char* version : {"550.1", "570.86.10", "", "x"}) {
     EXPECT_EQ(run_with("535.129.03"), "");
     EXPECT_EQ(run_with(version), "");

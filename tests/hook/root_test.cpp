@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The root of a container whose image is hostile: whatever its links say, hooks stay inside.
+// The root of a container whose image is hostile: hooks stay inside, whatever its links.
 
 #include "hook/root.hpp"
 
@@ -93,7 +93,7 @@ TEST_F(hook_root, what_is_written_stays_inside) {
   put_link(inside("/one"), all_ / "outside/secret");
   const container_root root = open();
   for (const char* directory : {"/etc/ld.so.conf.d", "/lib/x", "/usr/lib/y"}) {
-    // Where the link leads inside there is nothing, or a directory is made there.
+    // The link's target inside the root does not exist, or a directory is created there.
     try {
       root.write(directory, "name", "text");
     } catch (const error&) {
@@ -170,7 +170,7 @@ TEST_F(hook_root, other_mounts_are_not_entered_but_dev_is) {
 }
 
 TEST_F(hook_root, devices_of_an_image_are_not_opened) {
-  // Without anybody behind it: to open it fails with ENXIO, to look at it does not.
+  // A socket without a listener: open fails with ENXIO, stat does not.
   if (::mknod(inside("/device").c_str(), S_IFCHR | 0666U, makedev(240, 250)) != 0) {
     GTEST_SKIP() << "this process may not make device nodes";
   }
