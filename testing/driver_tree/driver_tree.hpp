@@ -9,11 +9,14 @@ namespace gpushm_tests {
 // A driver installation of small files: tests/data/discover/drivers/NAME.txt, one line per file.
 // "{v}" is the version.
 //
-// version V of the libraries; comes first module V of the loaded kernel module libs DIR NAME[:N]...
-// NAME.so.{v}, with the SONAME NAME.so.N and a link called so lib PATH SONAME one library ("-":
-// without a SONAME); lib32: of a 32-bit PC link PATH TARGET file PATH, exec PATH, dir PATH cache
-// PATH an entry of etc/ld.so.cache; cache-old: with the old format first dev the GPUs' nodes are in
-// the tree's /dev
+//   version V               of the libraries; comes first
+//   module V                of the loaded kernel module
+//   libs DIR NAME[:N]...    NAME.so.{v}, with the SONAME NAME.so.N and a link of that name
+//   lib PATH SONAME         one library ("-": without a SONAME); lib32: of a 32-bit PC
+//   link PATH TARGET
+//   file PATH, exec PATH, dir PATH
+//   cache PATH              an entry of etc/ld.so.cache; cache-old: with the old format first
+//   dev                     the GPUs' nodes are in the tree's /dev
 
 struct driver_tree {
   std::string root;

@@ -53,7 +53,7 @@ class cdi_documents : public testing::Test {
   json cases_;
 };
 
-TEST_F(cdi_documents, get_the_verdicts_that_are_written_down) {
+TEST_F(cdi_documents, match_recorded_verdicts) {
   EXPECT_GE(cases_.size(), 400U);
   for (const json& one : cases_) {
     SCOPED_TRACE(one["name"].get<std::string>());
@@ -68,7 +68,7 @@ TEST_F(cdi_documents, get_the_verdicts_that_are_written_down) {
   }
 }
 
-TEST_F(cdi_documents, that_are_valid_come_back_equal_from_both_forms) {
+TEST_F(cdi_documents, valid_round_trip_in_both_formats) {
   std::size_t valid = 0;
   for (const json& one : cases_) {
     SCOPED_TRACE(one["name"].get<std::string>());
@@ -90,7 +90,7 @@ TEST_F(cdi_documents, that_are_valid_come_back_equal_from_both_forms) {
   EXPECT_GE(valid, 150U);
 }
 
-TEST_F(cdi_documents, judged_otherwise_than_by_the_reference_are_those_of_the_list) {
+TEST_F(cdi_documents, differences_from_reference_are_listed) {
   if (!has_source_tree()) {
     GTEST_SKIP() << "the source tree is not on this machine";
   }
@@ -112,7 +112,7 @@ TEST_F(cdi_documents, judged_otherwise_than_by_the_reference_are_those_of_the_li
   EXPECT_EQ(listed, differing);
 }
 
-TEST_F(cdi_documents, show_each_rule_of_the_documentation) {
+TEST_F(cdi_documents, cover_each_documented_rule) {
   if (!has_source_tree()) {
     GTEST_SKIP() << "the source tree is not on this machine";
   }

@@ -93,7 +93,7 @@ TEST(inject_apply, no_edits_change_nothing) {
   EXPECT_THAT(result.told, IsEmpty());
 }
 
-TEST(inject_apply, keys_keep_their_order_and_unknown_ones_stay) {
+TEST(inject_apply, key_order_and_unknown_keys_are_kept) {
   edits changes;
   changes.env = {"A=1"};
   changes.device_nodes = {node("/dev/x", {}, "c", 4, 5)};
@@ -106,7 +106,7 @@ TEST(inject_apply, keys_keep_their_order_and_unknown_ones_stay) {
       R"("process":{"q":0,"env":["A=1"]},"a":1})");
 }
 
-TEST(inject_apply, a_second_time_there_is_nothing_left) {
+TEST(inject_apply, second_application_is_empty) {
   const edits changes = all_kinds();
   oci_config config = parse_config("{}", "config");
   EXPECT_EQ(without_present(changes, config).device_nodes, changes.device_nodes);
@@ -122,7 +122,7 @@ TEST(inject_apply, a_second_time_there_is_nothing_left) {
   EXPECT_EQ(without_present(changes, config), left);
 }
 
-TEST(inject_apply, a_config_of_other_types_is_refused) {
+TEST(inject_apply, config_with_wrong_types_is_rejected) {
   const auto problem = [](const char* text) { return problem_of(all_kinds(), text); };
   const std::string begin = "edit config: its member \"";
   EXPECT_EQ(problem(R"({"process":[]})"), begin + "process\" is not an object");
@@ -146,7 +146,7 @@ TEST(inject_apply, a_config_of_other_types_is_refused) {
             begin + "hooks.createContainer\" is not an array");
 }
 
-TEST(inject_apply, a_path_that_leads_elsewhere_is_refused) {
+TEST(inject_apply, unsafe_path_is_rejected) {
   const std::string begin = "inject \"vendor.com/gpu=0\": its ";
   const std::string end = " (fix the CDI document that defines it)";
   const auto with_mount = [](const char* from, const char* to) {
@@ -171,7 +171,7 @@ TEST(inject_apply, a_path_that_leads_elsewhere_is_refused) {
   EXPECT_EQ(problem_of(hooked), begin + "hook \"bin/hook\" is not absolute" + end);
 }
 
-TEST(inject_apply, other_file_systems_have_sources_that_are_no_paths) {
+TEST(inject_apply, non_bind_mount_source_is_not_a_path) {
   edits changes;
   changes.mounts = {{"tmpfs", "/scratch", {"size=1m"}, "tmpfs"}};
   EXPECT_EQ(problem_of(changes), "none");
@@ -179,7 +179,7 @@ TEST(inject_apply, other_file_systems_have_sources_that_are_no_paths) {
   EXPECT_NE(problem_of(changes), "none");
 }
 
-TEST(inject_apply, a_node_that_is_not_there_or_is_none_is_told) {
+TEST(inject_apply, missing_or_invalid_node_is_reported) {
   edits changes;
   changes.device_nodes = {node("/dev/gpushm-absent")};
   EXPECT_EQ(problem_of(changes),
@@ -195,13 +195,13 @@ TEST(inject_apply, a_node_that_is_not_there_or_is_none_is_told) {
             "says \"b\"");
 }
 
-TEST(inject_apply, a_hook_of_no_known_kind_is_refused) {
+TEST(inject_apply, unknown_hook_is_rejected) {
   edits changes;
   changes.hooks = {{"beforeAll", "/bin/hook", {}, {}, {}}};
   EXPECT_EQ(problem_of(changes), "inject \"vendor.com/gpu=0\": unknown hook \"beforeAll\"");
 }
 
-TEST(inject_apply, when_one_of_several_fails_nothing_has_changed) {
+TEST(inject_apply, failure_leaves_config_unchanged) {
   edits good;
   good.env = {"A=1"};
   edits bad;

@@ -27,7 +27,7 @@ std::string problem_of(std::string_view text) {
   return "none";
 }
 
-TEST(inject_config, is_written_as_it_was_read) {
+TEST(inject_config, round_trips) {
   for (const std::string text : {
            R"({})",
            R"({"z":1,"a":{"c":[1,2.5,-3,true,null,"x"],"b":{}},"m":[]})",
@@ -41,7 +41,7 @@ TEST(inject_config, is_written_as_it_was_read) {
   }
 }
 
-TEST(inject_config, many_keys_are_read_in_time) {
+TEST(inject_config, many_keys_are_read_fast) {
   constexpr int count = 200'000;
   std::string text = "{";
   for (int i = 0; i < count; ++i) {
@@ -52,7 +52,7 @@ TEST(inject_config, many_keys_are_read_in_time) {
             "read config \"config.json\": duplicate key \"k7\" in one object");
 }
 
-TEST(inject_config, what_would_be_lost_is_refused) {
+TEST(inject_config, lossy_input_is_rejected) {
   EXPECT_EQ(problem_of(R"({"a":1,"b":{"c":1,"c":2}})"),
             "read config \"config.json\": duplicate key \"c\" in one object");
   EXPECT_EQ(problem_of(R"({"a":18446744073709551616})"),
@@ -62,7 +62,7 @@ TEST(inject_config, what_would_be_lost_is_refused) {
   EXPECT_EQ(problem_of("7"), "read config \"config.json\": it is not a JSON object");
 }
 
-TEST(inject_config, an_error_says_where_it_is) {
+TEST(inject_config, error_has_position) {
   EXPECT_THAT(problem_of("{\n  \"a\": nul\n}"),
               StartsWith("read config \"config.json\": line 2, column "));
   EXPECT_THAT(problem_of("{} x"), StartsWith("read config \"config.json\": line 1, column "));
@@ -122,7 +122,7 @@ TEST_F(inject_file, is_replaced_with_mode_and_owner) {
   EXPECT_TRUE(S_ISLNK(after.st_mode));
 }
 
-TEST_F(inject_file, that_cannot_be_read_is_told) {
+TEST_F(inject_file, unreadable_is_reported) {
   const auto problem = [](const std::string& path) -> std::string {
     try {
       (void)read_config_text(path);

@@ -76,7 +76,7 @@ json read(const fs::path& file) {
   return json::parse(stream);
 }
 
-TEST(inject_reference, gives_the_same_configs) {
+TEST(inject_reference, matches_reference_configs) {
   const auto files = data_files();
   if (files.empty()) {
     GTEST_SKIP() << "no data (the tests are installed without the sources)";
@@ -108,7 +108,7 @@ TEST(inject_reference, gives_the_same_configs) {
 }
 
 // If the results agree, remove "difference" from the file.
-TEST(inject_reference, differences_are_differences) {
+TEST(inject_reference, recorded_differences_are_current) {
   const auto files = data_files();
   if (files.empty()) {
     GTEST_SKIP() << "no data (the tests are installed without the sources)";

@@ -30,7 +30,7 @@ std::string with_edits(const std::string& edits) {
   return "cdiVersion: 1.1.0\nkind: a/b\ndevices:\n- name: d\n  containerEdits:\n" + edits;
 }
 
-TEST(cdi_parse, tells_all_problems_with_their_places) {
+TEST(cdi_parse, reports_all_problems_with_positions) {
   EXPECT_THAT(
       told("kind: 1a/b\n"
            "cdiVersion: 0.4.0\n"
@@ -63,7 +63,7 @@ TEST(cdi_parse, tells_all_problems_with_their_places) {
           "digit [device-name]"));
 }
 
-TEST(cdi_parse, tells_problems_of_the_whole_file) {
+TEST(cdi_parse, reports_problems_of_the_whole_file) {
   EXPECT_THAT(told(""), ElementsAre("F: it contains no CDI document [empty]"));
   EXPECT_THAT(told(std::string(cdi::max_document_bytes + 1, ' ')),
               ElementsAre("F: it is larger than 4 MiB; shorten it [too-large]"));
@@ -72,7 +72,7 @@ TEST(cdi_parse, tells_problems_of_the_whole_file) {
                           "devices [type]"));
 }
 
-TEST(cdi_parse, tells_where_the_syntax_ends) {
+TEST(cdi_parse, reports_position_of_syntax_error) {
   EXPECT_THAT(told("a: b\nc: [d\n"),
               ElementsAre("F:3:1: not valid YAML or JSON: did not find expected ',' or ']' "
                           "while parsing a flow sequence [syntax]"));
@@ -81,7 +81,7 @@ TEST(cdi_parse, tells_where_the_syntax_ends) {
                           "[syntax]"));
 }
 
-TEST(cdi_parse, keeps_the_first_of_two_keys) {
+TEST(cdi_parse, keeps_first_duplicate_key) {
   EXPECT_THAT(told("cdiVersion: 0.3.0\nkind: a/b\nkind: 1/c\nKind: 1/d\n"
                    "devices: [{name: d, containerEdits: {env: [A=b]}}]\n"),
               ElementsAre("F:3:1: \"kind\" is duplicated, first in line 2; remove one "
@@ -90,7 +90,7 @@ TEST(cdi_parse, keeps_the_first_of_two_keys) {
                           "[duplicate-key]"));
 }
 
-TEST(cdi_parse, warns_of_what_engines_do_not_read) {
+TEST(cdi_parse, warns_about_ignored_text) {
   const auto read = cdi::parse(with_edits("    env: [A=b]\n") + "---\nmore\n", "F");
   EXPECT_THAT(read.problems, IsEmpty());
   ASSERT_THAT(read.warnings, SizeIs(1));
@@ -169,7 +169,7 @@ TEST(cdi_parse, follows_aliases_and_merge_keys) {
   EXPECT_THAT(read.content.devices[2].changes.additional_gids, ElementsAre(5U));
 }
 
-TEST(cdi_parse, leaves_a_letter_v_out_of_the_version) {
+TEST(cdi_parse, strips_leading_v_of_version) {
   EXPECT_EQ(cdi::parse("cdiVersion: v0.5.0\nkind: a/b\n"
                        "devices: [{name: d, containerEdits: {env: [A=b]}}]\n",
                        "F")
@@ -198,7 +198,7 @@ TEST(cdi_name, is_split) {
   }
 }
 
-TEST(cdi_name, is_refused_with_the_reason) {
+TEST(cdi_name, invalid_name_is_rejected_with_reason) {
   EXPECT_EQ(cdi::why_no_vendor("v.x_y-z1"), std::nullopt);
   EXPECT_EQ(cdi::why_no_vendor(""), "it must not be empty");
   EXPECT_EQ(cdi::why_no_class("1g"), "it must begin with a letter");

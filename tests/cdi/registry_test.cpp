@@ -53,13 +53,13 @@ class cdi_registry : public testing::Test {
   scratch_directory scratch_;
 };
 
-TEST_F(cdi_registry, directories_that_are_not_there_are_empty) {
+TEST_F(cdi_registry, missing_directories_are_empty) {
   const cdi::registry registry = open();
   EXPECT_THAT(names(registry), IsEmpty());
   EXPECT_THAT(registry.problems(), IsEmpty());
 }
 
-TEST_F(cdi_registry, reads_json_and_yaml_hidden_too_and_nothing_else) {
+TEST_F(cdi_registry, reads_only_json_and_yaml_including_hidden) {
   scratch_.write("low/a.yaml", small_document("v/a", "0"));
   scratch_.write("low/b.json", small_document("v/b", "0"));
   scratch_.write("low/.c.yaml", small_document("v/c", "0"));
@@ -73,7 +73,7 @@ TEST_F(cdi_registry, reads_json_and_yaml_hidden_too_and_nothing_else) {
   EXPECT_THAT(registry.problems(), IsEmpty());
 }
 
-TEST_F(cdi_registry, the_later_directory_wins) {
+TEST_F(cdi_registry, later_directory_has_precedence) {
   scratch_.write("low/a.yaml", small_document("v/c", "0", "A=low"));
   scratch_.write("high/a.yaml", small_document("v/c", "0", "A=high"));
   const cdi::registry registry = open();
@@ -84,7 +84,7 @@ TEST_F(cdi_registry, the_later_directory_wins) {
   EXPECT_THAT(registry.problems(), IsEmpty());
 }
 
-TEST_F(cdi_registry, a_conflict_makes_a_name_resolve_to_nothing) {
+TEST_F(cdi_registry, conflicting_name_does_not_resolve) {
   scratch_.write("low/x.yaml", small_document("v/c", "0", "A=low"));
   scratch_.write("high/a.yaml", small_document("v/c", "0"));
   scratch_.write("high/b.yaml", small_document("v/c", "0"));
@@ -100,7 +100,7 @@ TEST_F(cdi_registry, a_conflict_makes_a_name_resolve_to_nothing) {
   EXPECT_EQ(plain(registry.why_not("v/c=0")), "high/a.yaml and high/b.yaml both define it");
 }
 
-TEST_F(cdi_registry, a_conflict_at_low_priority_hides_nothing_above) {
+TEST_F(cdi_registry, low_priority_conflict_hides_nothing_above) {
   scratch_.write("low/a.yaml", small_document("v/c", "0"));
   scratch_.write("low/b.yaml", small_document("v/c", "0"));
   scratch_.write("high/c.yaml", small_document("v/c", "0", "A=high"));
@@ -114,7 +114,7 @@ TEST_F(cdi_registry, a_conflict_at_low_priority_hides_nothing_above) {
                           "directory of higher priority overrides both) [conflict]"));
 }
 
-TEST_F(cdi_registry, an_invalid_document_is_in_no_conflict) {
+TEST_F(cdi_registry, invalid_document_causes_no_conflict) {
   scratch_.write("low/a.yaml", small_document("v/c", "0"));
   scratch_.write("low/b.yaml", small_document("v/c", "0") + "foo: bar\n");
   const cdi::registry registry = open();
@@ -122,7 +122,7 @@ TEST_F(cdi_registry, an_invalid_document_is_in_no_conflict) {
   EXPECT_THAT(registry.problems(), testing::SizeIs(1));
 }
 
-TEST_F(cdi_registry, odd_files_are_problems_and_the_rest_still_loads) {
+TEST_F(cdi_registry, invalid_files_are_problems_and_others_load) {
   scratch_.write("low/good.yaml", small_document("v/c", "0"));
   scratch_.write("low/half.yaml", small_document("v/c", "1").substr(0, 70));
   scratch_.write("low/empty.json", "");
@@ -149,7 +149,7 @@ TEST_F(cdi_registry, odd_files_are_problems_and_the_rest_still_loads) {
                   "low/zero.json: it is not a regular file; remove it [not-a-file]"));
 }
 
-TEST_F(cdi_registry, a_directory_that_is_none_is_a_problem) {
+TEST_F(cdi_registry, non_directory_is_a_problem) {
   scratch_.write("low", "a file");
   scratch_.write("high/a.yaml", small_document("v/c", "0"));
   const cdi::registry registry = open();
@@ -196,7 +196,7 @@ TEST_F(cdi_registry, unreadable_files_and_directories_are_problems) {
                           "[unreadable]"));
 }
 
-TEST_F(cdi_registry, refresh_reads_what_changed) {
+TEST_F(cdi_registry, refresh_reads_changed_documents) {
   scratch_.write("low/a.yaml", small_document("v/c", "0"));
   scratch_.write("low/b.yaml", small_document("v/c", "1"));
   cdi::registry registry = open();
@@ -219,7 +219,7 @@ TEST_F(cdi_registry, refresh_reads_what_changed) {
   EXPECT_FALSE(registry.refresh());
 }
 
-TEST_F(cdi_registry, a_copy_keeps_what_it_has) {
+TEST_F(cdi_registry, copy_keeps_its_state) {
   scratch_.write("low/a.yaml", small_document("v/c", "0"));
   cdi::registry registry = open();
   const cdi::registry before = registry;
@@ -229,7 +229,7 @@ TEST_F(cdi_registry, a_copy_keeps_what_it_has) {
   EXPECT_EQ(before.find("v/c=0").from->content.kind, "v/c");
 }
 
-TEST_F(cdi_registry, tells_why_there_is_no_such_device) {
+TEST_F(cdi_registry, why_not_explains_missing_device) {
   scratch_.write("low/a.yaml", small_document("v/c", "0"));
   scratch_.write("low/b.yaml", small_document("v/c", "all"));
   scratch_.write("low/c.yaml", small_document("v/broken", "0") + "foo: bar\n");
@@ -244,7 +244,7 @@ TEST_F(cdi_registry, tells_why_there_is_no_such_device) {
             "containerEdits) [unknown-field]");
 }
 
-TEST_F(cdi_registry, lists_what_there_is_up_to_eight) {
+TEST_F(cdi_registry, why_not_lists_up_to_eight) {
   for (int index = 0; index < 11; ++index) {
     const std::string number = std::to_string(10 + index);
     scratch_.write("low/" + number + ".yaml", small_document("v/c", number));

@@ -13,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-TEST(cdi_share_device, leads_each_domain_where_clients_look) {
+TEST(cdi_share_device, mounts_each_domain_at_client_path) {
   const auto made = share_document({"default", "team-a.v1"}, "/srv/domains");
   EXPECT_EQ(made.kind, "gpushm.dev/share");
   EXPECT_EQ(made.version, "0.3.0");
@@ -27,7 +27,7 @@ TEST(cdi_share_device, leads_each_domain_where_clients_look) {
               ElementsAre("ro", "nosuid", "nodev", "noexec", "rbind", "rprivate"));
 }
 
-TEST(cdi_share_device, is_valid_and_as_old_as_its_names_allow) {
+TEST(cdi_share_device, is_valid_with_lowest_version) {
   const auto made = share_document({"1st"});
   EXPECT_EQ(made.version, "0.5.0");
   EXPECT_EQ(made.devices[0].changes.mounts[0].host_path, "/run/gpushm/d/1st");
@@ -36,7 +36,7 @@ TEST(cdi_share_device, is_valid_and_as_old_as_its_names_allow) {
   EXPECT_EQ(read.content, made);
 }
 
-TEST(cdi_share_device, a_domain_that_cannot_name_a_device_is_refused) {
+TEST(cdi_share_device, invalid_domain_name_is_rejected) {
   try {
     static_cast<void>(share_document({"default", "my domain"}));
     FAIL() << "accepted";

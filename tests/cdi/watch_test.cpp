@@ -30,13 +30,13 @@ class cdi_watch : public testing::Test {
   scratch_directory scratch_;
 };
 
-TEST_F(cdi_watch, is_silent_when_nothing_happens) {
+TEST_F(cdi_watch, no_change_reports_nothing) {
   auto watch = this->watch();
   EXPECT_FALSE(watch.wait(moment));
   EXPECT_FALSE(watch.changed());
 }
 
-TEST_F(cdi_watch, notices_files_written_renamed_and_removed) {
+TEST_F(cdi_watch, reports_files_written_renamed_and_removed) {
   auto watch = this->watch();
   scratch_.write("run/cdi/a.yaml", "x");
   EXPECT_TRUE(watch.wait(patience));
@@ -65,7 +65,7 @@ TEST_F(cdi_watch, waits_for_the_end_of_writing) {
   EXPECT_TRUE(watch.wait(patience));
 }
 
-TEST_F(cdi_watch, many_changes_are_few) {
+TEST_F(cdi_watch, coalesces_many_changes) {
   auto watch = this->watch();
   for (int index = 0; index < 200; ++index) {
     scratch_.write("run/cdi/" + std::to_string(index) + ".yaml", "x");
@@ -74,7 +74,7 @@ TEST_F(cdi_watch, many_changes_are_few) {
   EXPECT_FALSE(watch.wait(moment));
 }
 
-TEST_F(cdi_watch, follows_directories_that_come_and_go) {
+TEST_F(cdi_watch, follows_created_and_removed_directories) {
   fs::remove_all(scratch_.path("run"));
   auto watch = this->watch();
   fs::create_directory(scratch_.path("run"));
@@ -96,7 +96,7 @@ TEST_F(cdi_watch, follows_directories_that_come_and_go) {
   EXPECT_FALSE(watch.wait(moment));
 }
 
-TEST_F(cdi_watch, follows_a_link_on_the_way) {
+TEST_F(cdi_watch, follows_link_in_path) {
   fs::rename(scratch_.path("run"), scratch_.path("real"));
   fs::create_directories(scratch_.path("other/cdi"));
   fs::create_directory_symlink("real", scratch_.path("run"));
@@ -112,7 +112,7 @@ TEST_F(cdi_watch, follows_a_link_on_the_way) {
   EXPECT_FALSE(watch.wait(moment));
 }
 
-TEST_F(cdi_watch, wakes_up_whoever_waits) {
+TEST_F(cdi_watch, wakes_waiting_thread) {
   auto watch = this->watch();
   const std::jthread writer([this] { scratch_.write("run/cdi/a.yaml", "x"); });
   EXPECT_TRUE(watch.wait(patience));

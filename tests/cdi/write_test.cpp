@@ -52,7 +52,7 @@ std::string refusal(cdi::document content, std::string_view version) {
   }
 }
 
-TEST(cdi_write, yaml_is_plain_where_nobody_can_misread_it) {
+TEST(cdi_write, yaml_is_plain_where_unambiguous) {
   EXPECT_EQ(cdi::to_text(with_args({"--link", "a::b", "yes", "0", "", "A=b c", "~", "é\n\"\\"}),
                          format::yaml),
             "---\n"
@@ -99,7 +99,7 @@ TEST(cdi_write, json_is_indented) {
             "}\n");
 }
 
-TEST(cdi_write, every_text_comes_back) {
+TEST(cdi_write, every_string_round_trips) {
   std::vector<std::string> texts{"",
                                  " ",
                                  "y",
@@ -166,7 +166,7 @@ TEST(cdi_write, every_text_comes_back) {
   }
 }
 
-TEST(cdi_write, what_is_no_utf8_becomes_a_replacement_character) {
+TEST(cdi_write, invalid_utf8_becomes_replacement_character) {
   const auto read = cdi::parse(cdi::to_text(with_args({"a\xff"
                                                        "b",
                                                        "\xc3",
@@ -179,7 +179,7 @@ TEST(cdi_write, what_is_no_utf8_becomes_a_replacement_character) {
               ElementsAre("a\ufffdb", "\ufffd", "\ufffd\ufffd\ufffd", "\ufffd\ufffd\ufffd\ufffd"));
 }
 
-TEST(cdi_versions, the_lowest_that_fits_is_found) {
+TEST(cdi_versions, lowest_sufficient_is_found) {
   const auto needs = [](const std::string& version, auto change) {
     cdi::document made = with_args({});
     change(made);
@@ -200,7 +200,7 @@ TEST(cdi_versions, the_lowest_that_fits_is_found) {
   needs("1.1.0", [](auto& all) { all.devices[0].changes.net_devices.push_back({"a", "b"}); });
 }
 
-TEST(cdi_versions, an_older_one_drops_what_it_has_not) {
+TEST(cdi_versions, older_one_drops_newer_fields) {
   cdi::document made = with_args({});
   made.notes["a"] = "b";
   made.devices[0].notes["a"] = "b";
@@ -234,7 +234,7 @@ TEST(cdi_versions, an_older_one_drops_what_it_has_not) {
       ElementsAre("a/b: enableCMT and enableMBM are left out: cdiVersion 1.1.0 removed them"));
 }
 
-TEST(cdi_versions, what_cannot_go_is_refused) {
+TEST(cdi_versions, incompatible_content_is_rejected) {
   cdi::document made = with_args({});
   EXPECT_EQ(refusal(made, "0.9.0"),
             "write CDI document for version 0.9.0 \"a/b\": unknown version (the versions "
@@ -263,7 +263,7 @@ TEST(cdi_versions, what_cannot_go_is_refused) {
             "device's edits (request version 0.7.0)");
 }
 
-TEST(cdi_write_file, replaces_as_a_whole_and_makes_the_directory) {
+TEST(cdi_write_file, replaces_atomically_and_creates_directory) {
   const scratch_directory scratch;
   const std::string path = scratch.path("a/b/nvidia.yaml");
   cdi::write_file(with_args({"one"}), path, format::yaml);
@@ -275,7 +275,7 @@ TEST(cdi_write_file, replaces_as_a_whole_and_makes_the_directory) {
   EXPECT_EQ(scratch.names("a/b"), std::vector<std::string>{"nvidia.yaml"});
 }
 
-TEST(cdi_write_file, leaves_nothing_when_it_cannot) {
+TEST(cdi_write_file, leaves_nothing_after_failure) {
   const scratch_directory scratch;
   std::filesystem::create_directories(scratch.path("nvidia.yaml/in-the-way"));
   try {

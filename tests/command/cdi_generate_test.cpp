@@ -193,7 +193,7 @@ TEST_P(cdi_whole, is_as_expected) {
 
 // ---- options ----
 
-TEST_F(cdi_generate, says_what_it_found_and_what_not_on_standard_error) {
+TEST_F(cdi_generate, reports_found_and_missing_items_on_stderr) {
   make("local-nvidia-lib64", plain_gpus(2));
   const auto result = generate();
   const std::string found =
@@ -229,7 +229,7 @@ TEST_F(cdi_generate, says_what_it_found_and_what_not_on_standard_error) {
   EXPECT_EQ(generate({"-q"}).out, result.out);
 }
 
-TEST_F(cdi_generate, json_and_yaml_say_the_same) {
+TEST_F(cdi_generate, json_and_yaml_are_equal) {
   make("rhel-9-550", plain_gpus(1));
   const auto yaml = generate();
   const auto json = generate({"--format", "json"});
@@ -237,7 +237,7 @@ TEST_F(cdi_generate, json_and_yaml_say_the_same) {
   EXPECT_EQ(document_of(json), document_of(yaml));
 }
 
-TEST_F(cdi_generate, names_vendor_class_and_choice_of_devices) {
+TEST_F(cdi_generate, accepts_names_vendor_class_and_device_ids) {
   make("local-nvidia-lib64", {recorded_gpu(), a100_three(), recorded_gpu()});
   EXPECT_THAT(names(document_of(generate({"--device-name-strategy", "type-index"}))),
               ElementsAre("gpu0", "mig1:0", "mig1:1", "mig1:2", "gpu2", "all"));
@@ -265,7 +265,7 @@ TEST_F(cdi_generate, names_vendor_class_and_choice_of_devices) {
               HasSubstr("gpushm: find device \"7\": no such device; available: 0 = GPU-"));
 }
 
-TEST_F(cdi_generate, hooks_can_be_left_out) {
+TEST_F(cdi_generate, hooks_can_be_omitted) {
   make("ubuntu-22.04-550", plain_gpus(1));
   EXPECT_EQ(document_of(generate()).changes.hooks.size(), 4U);
   for (const cdi::hook& each :
@@ -276,7 +276,7 @@ TEST_F(cdi_generate, hooks_can_be_left_out) {
   EXPECT_THAT(document_of(generate({"--disable-hook", "all"})).changes.hooks, IsEmpty());
 }
 
-TEST_F(cdi_generate, the_hook_program_is_this_one_unless_named) {
+TEST_F(cdi_generate, hook_program_defaults_to_this_one) {
   make("rhel-9-550", plain_gpus(1));
   auto options = command({"generate"});
   options.argv.resize(options.argv.size() - 2);
@@ -288,7 +288,7 @@ TEST_F(cdi_generate, the_hook_program_is_this_one_unless_named) {
   EXPECT_EQ(theirs.changes.hooks.at(0).args.at(1), "hook");
 }
 
-TEST_F(cdi_generate, an_older_version_drops_what_is_newer_and_says_each) {
+TEST_F(cdi_generate, older_version_drops_and_reports_newer_fields) {
   auto gpus = plain_gpus(1);
   gpus[0].graphics = true;
   make("rhel-9-550", gpus);
@@ -329,7 +329,7 @@ TEST_F(cdi_generate, wrong_usage_exits_with_2) {
 
 // ---- the hook program ----
 
-TEST_F(cdi_generate, a_hook_program_that_others_can_replace_is_refused) {
+TEST_F(cdi_generate, replaceable_hook_program_is_rejected) {
   if (::geteuid() != 0) {
     GTEST_SKIP() << "this needs root";
   }
@@ -359,7 +359,7 @@ TEST_F(cdi_generate, a_hook_program_that_others_can_replace_is_refused) {
   EXPECT_FALSE(document_of(with_hooks({})).changes.hooks.empty());
 }
 
-TEST_F(cdi_generate, a_program_in_a_place_of_others_leaves_its_hooks_out) {
+TEST_F(cdi_generate, replaceable_program_omits_hooks) {
   if (::geteuid() != 0) {
     GTEST_SKIP() << "this needs root";
   }
@@ -380,7 +380,7 @@ TEST_F(cdi_generate, a_program_in_a_place_of_others_leaves_its_hooks_out) {
                         " belongs to uid 1234 (install it"));
 }
 
-TEST_F(cdi_generate, without_a_driver_it_says_where_it_looked) {
+TEST_F(cdi_generate, missing_driver_reports_searched_places) {
   make("rhel-9-550", plain_gpus(1));
   fs::remove_all(driver_.root);
   const auto result = generate();
@@ -395,7 +395,7 @@ TEST_F(cdi_generate, without_a_driver_it_says_where_it_looked) {
 
 // ---- writing ----
 
-TEST_F(cdi_generate, the_file_is_written_whole_with_its_directory) {
+TEST_F(cdi_generate, file_is_written_with_its_directory) {
   make("rhel-9-550", plain_gpus(1));
   const auto result = generate({"--output", spec("nvidia.json")});
   EXPECT_EQ(result.status, exited(0)) << result.err;
@@ -412,7 +412,7 @@ TEST_F(cdi_generate, the_file_is_written_whole_with_its_directory) {
               HasSubstr("warning: container engines read only files that end in .json or .yaml"));
 }
 
-TEST_F(cdi_generate, a_conflict_with_another_document_is_refused) {
+TEST_F(cdi_generate, conflict_with_another_document_is_rejected) {
   make("rhel-9-550", plain_gpus(1));
   put_file(spec("theirs.yaml"),
            "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: \"0\"\n  containerEdits:\n"
@@ -434,7 +434,7 @@ TEST_F(cdi_generate, a_conflict_with_another_document_is_refused) {
   EXPECT_EQ(generate({"--output", spec("third.yaml")}).status, exited(0));
 }
 
-TEST_F(cdi_generate, what_cannot_be_written_leaves_what_was_there) {
+TEST_F(cdi_generate, failed_write_keeps_old_file) {
   make("rhel-9-550", plain_gpus(1));
   put_file(cli_.directory() / "file", "text");
   const auto result = generate({"--output", cli_.directory() / "file/nvidia.yaml"});
@@ -444,7 +444,7 @@ TEST_F(cdi_generate, what_cannot_be_written_leaves_what_was_there) {
 
 // ---- refresh ----
 
-TEST_F(cdi_generate, refresh_writes_only_what_differs_and_says_why) {
+TEST_F(cdi_generate, refresh_writes_changes_with_reason) {
   make("local-nvidia-lib64", plain_gpus(1));
   const std::string file = spec("nvidia.yaml");
   const auto refresh = [&] {
@@ -471,7 +471,7 @@ TEST_F(cdi_generate, refresh_writes_only_what_differs_and_says_why) {
   EXPECT_EQ(refresh(), "");
 }
 
-TEST_F(cdi_generate, refresh_without_a_driver_fails_and_leaves_the_file) {
+TEST_F(cdi_generate, refresh_without_driver_fails_and_keeps_file) {
   make("rhel-9-550", plain_gpus(1));
   const std::string file = spec("nvidia.yaml");
   EXPECT_EQ(run({"refresh", "--output", file}).status, exited(0));
@@ -509,7 +509,7 @@ TEST_F(cdi_generate, watch_follows_mig_driver_and_deletion) {
   EXPECT_TRUE(fs::exists(file));
 }
 
-TEST_F(cdi_generate, watch_waits_for_a_driver_that_comes_late) {
+TEST_F(cdi_generate, watch_waits_for_late_driver) {
   make("rhel-9-550", plain_gpus(1));
   const std::string file = spec("nvidia.yaml");
   fs::rename(driver_.root + "/usr/lib64", driver_.root + "/later");
@@ -526,7 +526,7 @@ TEST_F(cdi_generate, watch_waits_for_a_driver_that_comes_late) {
   EXPECT_EQ(told.find("waiting"), told.rfind("waiting")) << told;
 }
 
-TEST_F(cdi_generate, watch_outlives_an_nvml_that_does_not_start) {
+TEST_F(cdi_generate, watch_survives_failing_nvml) {
   make("rhel-9-550", {});
   const std::string file = spec("nvidia.yaml");
   auto watcher = gpushm_testing::child::start(

@@ -69,7 +69,7 @@ class cdi_inject : public ::testing::Test {
   cli cli_;
 };
 
-TEST_F(cdi_inject, prints_the_result_and_leaves_the_file) {
+TEST_F(cdi_inject, prints_result_and_keeps_file) {
   const auto ran = inject({"v.com/gpu=0"});
   EXPECT_EQ(ran.status, exited(0)) << ran.err;
   EXPECT_THAT(ran.err, IsEmpty());
@@ -83,7 +83,7 @@ TEST_F(cdi_inject, prints_the_result_and_leaves_the_file) {
   expect_unchanged();
 }
 
-TEST_F(cdi_inject, replaces_the_file_when_asked) {
+TEST_F(cdi_inject, in_place_replaces_file) {
   ASSERT_EQ(::chmod(spec().c_str(), 0640), 0);
   const std::string printed = inject({"v.com/gpu=0"}).out;
   const auto ran = inject({"v.com/gpu=0", "--in-place", "-v"});
@@ -99,7 +99,7 @@ TEST_F(cdi_inject, replaces_the_file_when_asked) {
   EXPECT_EQ(status.st_mode & 07777U, 0640U);
 }
 
-TEST_F(cdi_inject, tells_as_json_what_was_done) {
+TEST_F(cdi_inject, json_lists_edits) {
   const auto ran = inject({"v.com/gpu=0", "--in-place", "--json"});
   EXPECT_EQ(ran.status, exited(0)) << ran.err;
   const auto told = ordered_json::parse(ran.out);
@@ -142,7 +142,7 @@ TEST_F(cdi_inject, wrong_usage_exits_with_2) {
   }
 }
 
-TEST_F(cdi_inject, a_failure_leaves_the_file_as_it_was) {
+TEST_F(cdi_inject, failure_keeps_file_unchanged) {
   struct failing {
     std::vector<std::string> devices;
     std::string begin;
@@ -164,7 +164,7 @@ TEST_F(cdi_inject, a_failure_leaves_the_file_as_it_was) {
   }
 }
 
-TEST_F(cdi_inject, bad_documents_do_not_stand_in_the_way) {
+TEST_F(cdi_inject, unrelated_invalid_documents_are_ignored) {
   define("half.json", R"({"cdiVersion":"0.5.0","kind":"v.com/gpu","devices":[{"name":"h",)");
   std::filesystem::create_symlink("loop.json", directory() + "/loop.json");
   std::filesystem::create_symlink("/nonexistent/x.json", directory() + "/dangling.json");
@@ -178,7 +178,7 @@ TEST_F(cdi_inject, bad_documents_do_not_stand_in_the_way) {
   expect_unchanged();
 }
 
-TEST_F(cdi_inject, a_directory_that_is_gone_has_no_devices) {
+TEST_F(cdi_inject, missing_directory_has_no_devices) {
   std::filesystem::remove_all(directory());
   const auto ran = inject({"v.com/gpu=0", "--in-place"});
   EXPECT_EQ(ran.status, exited(1));
@@ -187,7 +187,7 @@ TEST_F(cdi_inject, a_directory_that_is_gone_has_no_devices) {
   expect_unchanged();
 }
 
-TEST_F(cdi_inject, a_config_that_is_none_is_told_with_its_file) {
+TEST_F(cdi_inject, invalid_config_is_reported_with_file) {
   for (const auto& [text, problem] : std::vector<std::pair<std::string, std::string>>{
            {"", "line 1, column 1: "},
            {"{\"process\": {\"env\": [\"A=1\"]}", "line 1, column 29: "},
@@ -206,7 +206,7 @@ TEST_F(cdi_inject, a_config_that_is_none_is_told_with_its_file) {
             "gpushm: edit config \"" + spec() + "\": its member \"process\" is not an object\n");
 }
 
-TEST_F(cdi_inject, a_directory_that_cannot_be_written_leaves_the_file) {
+TEST_F(cdi_inject, read_only_directory_keeps_file) {
   const std::string missing = cli_.directory() / "nosuch.json";
   const auto absent = cli_.run({"cdi", "inject", "v.com/gpu=0", "--spec", missing});
   EXPECT_EQ(absent.status, exited(1));

@@ -20,13 +20,13 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-TEST(refresh_child, returns_what_the_child_returned) {
+TEST(refresh_child, returns_result_of_child) {
   const std::string large(3'000'000, 'x');
   EXPECT_EQ(run_in_child([&] { return large; }, seconds(30)), large);
   EXPECT_EQ(run_in_child([] { return std::string(); }, seconds(30)), "");
 }
 
-TEST(refresh_child, throws_what_the_child_threw) {
+TEST(refresh_child, throws_error_of_child) {
   try {
     static_cast<void>(run_in_child(
         []() -> std::string {
@@ -40,7 +40,7 @@ TEST(refresh_child, throws_what_the_child_threw) {
   }
 }
 
-TEST(refresh_child, tells_of_a_crash) {
+TEST(refresh_child, reports_crash) {
   try {
     static_cast<void>(run_in_child(
         []() -> std::string {
@@ -55,7 +55,7 @@ TEST(refresh_child, tells_of_a_crash) {
   }
 }
 
-TEST(refresh_child, does_not_wait_for_a_driver_that_hangs_and_leaves_nothing) {
+TEST(refresh_child, kills_hanging_child) {
   const auto before = gpushm_testing::total(gpushm_testing::count_descriptors(::getpid()));
   try {
     static_cast<void>(run_in_child(

@@ -63,7 +63,7 @@ class cdi_registry_cli : public ::testing::Test {
   cli cli_;
 };
 
-TEST_F(cdi_registry_cli, a_wrong_name_is_told_with_the_one_that_is_meant) {
+TEST_F(cdi_registry_cli, misspelled_command_suggests_near_match) {
   const auto wrong = cli_.run({"cdi", "lst"});
   EXPECT_EQ(wrong.status, exited(2));
   EXPECT_EQ(wrong.err,
@@ -74,7 +74,7 @@ TEST_F(cdi_registry_cli, a_wrong_name_is_told_with_the_one_that_is_meant) {
             "gpushm: see: gpushm cdi list --help\n");
 }
 
-TEST_F(cdi_registry_cli, share_writes_no_conflict) {
+TEST_F(cdi_registry_cli, share_rejects_conflict) {
   fs::create_directories(path("domains/team"));
   write("low/other.yaml",
         "cdiVersion: 0.5.0\nkind: gpushm.dev/share\n"
@@ -107,7 +107,7 @@ TEST_F(cdi_registry_cli, share_writes_no_conflict) {
 
 // ---- list ----
 
-TEST_F(cdi_registry_cli, list_shows_devices_and_tells_problems_apart) {
+TEST_F(cdi_registry_cli, list_separates_devices_and_problems) {
   const std::string good = write("low/good.yaml", document("a"));
   const std::string bad = write("high/bad.json", "{");
   const auto result = run({"list"});
@@ -122,7 +122,7 @@ TEST_F(cdi_registry_cli, list_shows_devices_and_tells_problems_apart) {
                 "parsing a flow node [syntax]\n");
 }
 
-TEST_F(cdi_registry_cli, names_of_files_do_nothing_to_a_terminal) {
+TEST_F(cdi_registry_cli, file_names_are_escaped) {
   const std::string name = "low/\x1b]0;title\x07\nv.c=forged.yaml";
   write(name, document("one"));
   write(
@@ -153,7 +153,7 @@ TEST_F(cdi_registry_cli, list_prints_json) {
                   {"problems", json::array()}}));
 }
 
-TEST_F(cdi_registry_cli, list_says_when_there_is_nothing) {
+TEST_F(cdi_registry_cli, list_reports_no_devices) {
   const auto result = run({"list"});
   EXPECT_EQ(result.status, exited(0));
   EXPECT_EQ(result.out, "");
@@ -162,7 +162,7 @@ TEST_F(cdi_registry_cli, list_says_when_there_is_nothing) {
 
 // ---- validate ----
 
-TEST_F(cdi_registry_cli, validate_tells_every_problem_of_files) {
+TEST_F(cdi_registry_cli, validate_reports_every_problem_of_files) {
   const std::string good = write("good.yaml", document("a"));
   const std::string bad = write("bad.yaml", document("a-", "env: [A], foo: 1"));
   const auto fine = cli_.run({"cdi", "validate", good});
@@ -185,7 +185,7 @@ TEST_F(cdi_registry_cli, validate_tells_every_problem_of_files) {
           "3 documents: 4 problems, 0 warnings\n");
 }
 
-TEST_F(cdi_registry_cli, validate_tells_conflicts_of_the_registry) {
+TEST_F(cdi_registry_cli, validate_reports_conflicts_of_the_registry) {
   const std::string one = write("low/one.yaml", document("a"));
   const std::string two = write("low/two.yaml", document("a"));
   const auto result = run({"validate"});
@@ -200,7 +200,7 @@ TEST_F(cdi_registry_cli, validate_tells_conflicts_of_the_registry) {
   EXPECT_EQ(run({"validate"}).status, exited(0));
 }
 
-TEST_F(cdi_registry_cli, validate_warns_of_what_is_not_on_this_machine) {
+TEST_F(cdi_registry_cli, validate_warns_about_missing_host_paths) {
   struct stat null {};
   ASSERT_EQ(::stat("/dev/null", &null), 0);
   const std::string here = path("here");
@@ -260,7 +260,7 @@ TEST_F(cdi_registry_cli, validate_takes_files_or_directories) {
 
 // ---- watch ----
 
-TEST_F(cdi_registry_cli, watch_tells_what_comes_and_goes_until_it_is_stopped) {
+TEST_F(cdi_registry_cli, watch_prints_changes_until_stopped) {
   const std::string first = write("low/first.yaml", document("a"));
   auto process = cli_.start(asked({"watch"}));
   process.wait_for_line("^added v/c=a " + first + "$", patience);
@@ -282,7 +282,7 @@ TEST_F(cdi_registry_cli, watch_tells_what_comes_and_goes_until_it_is_stopped) {
   EXPECT_EQ(process.text(gpushm_testing::stream::err), "");
 }
 
-TEST_F(cdi_registry_cli, watch_prints_an_object_a_line) {
+TEST_F(cdi_registry_cli, watch_prints_one_object_per_line) {
   auto process = cli_.start(asked({"watch", "--json"}));
   const std::string file = path("low/a.yaml");
   write("low/a.yaml", document("a"));

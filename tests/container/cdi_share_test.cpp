@@ -65,7 +65,7 @@ TEST_P(cdi_share, across_two_gpus) {
   expect_roles_share(*producer.process, *consumer.process);
 }
 
-TEST_P(cdi_share, a_gpu_that_is_not_given_is_named) {
+TEST_P(cdi_share, missing_gpu_is_named) {
   if (!machine_->has_two()) {
     GTEST_SKIP() << "one GPU on this machine";
   }

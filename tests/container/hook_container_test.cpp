@@ -179,7 +179,7 @@ class hook_container : public ::testing::TestWithParam<const char*> {
   json config_;
 };
 
-TEST_P(hook_container, an_honest_image_has_its_cache) {
+TEST_P(hook_container, ordinary_image_gets_cache) {
   expect_runs_unharmed();
   expect_cache_knows_the_driver();
   EXPECT_FALSE(fs::exists(root() + "/var/cache"));
@@ -211,7 +211,7 @@ TEST_P(hook_container, no_auxiliary_cache_is_written_through_a_link_at_its_direc
 
 // ---- way b: links that libraries ask for ----
 
-TEST_P(hook_container, a_library_names_no_link_on_the_host) {
+TEST_P(hook_container, library_creates_no_link_on_host) {
   for (const char* name : {"dir/link", "dir/new", "file"}) {
     library("../../proc/1/root" + host_.path() + "/" + name);
     expect_runs_unharmed();
@@ -219,7 +219,7 @@ TEST_P(hook_container, a_library_names_no_link_on_the_host) {
   }
 }
 
-TEST_P(hook_container, a_library_names_no_link_in_the_image) {
+TEST_P(hook_container, library_creates_no_link_in_image) {
   library("libchosen-by-the-image.so.1");
   expect_runs_unharmed();
   EXPECT_FALSE(fs::is_symlink(root() + folder + "/libchosen-by-the-image.so.1"));
@@ -227,7 +227,7 @@ TEST_P(hook_container, a_library_names_no_link_in_the_image) {
 
 // ---- way c: directories that the image's configuration names ----
 
-TEST_P(hook_container, the_images_configuration_names_no_directory_of_the_host) {
+TEST_P(hook_container, image_configuration_reads_no_host_directory) {
   put_file(root() + "/etc/ld.so.conf",
            through_proc("libs") + "\n/proc/self/root" + host("libs") +
                "\ninclude /etc/ld.so.conf.d/*.conf\n");
@@ -236,7 +236,7 @@ TEST_P(hook_container, the_images_configuration_names_no_directory_of_the_host) 
   EXPECT_THAT(content_of(root() + "/etc/ld.so.cache"), Not(HasSubstr("libhost")));
 }
 
-TEST_P(hook_container, the_images_configuration_includes_no_file_of_the_host) {
+TEST_P(hook_container, image_configuration_includes_no_host_file) {
   put_file(host("dir/f.conf"), "/the/hosts/secret=x\n");
   put_file(root() + "/etc/ld.so.conf",
            "include " + through_proc("dir/f.conf") + "\ninclude /etc/ld.so.conf.d/*.conf\n");
@@ -248,7 +248,7 @@ TEST_P(hook_container, the_images_configuration_includes_no_file_of_the_host) {
 
 // ---- links elsewhere ----
 
-TEST_P(hook_container, links_of_the_image_lead_nowhere) {
+TEST_P(hook_container, image_links_do_not_escape) {
   hook({"create-symlinks", "--link", "target::/usr/lib/gpushm/libx.so"});
   hook({"enable-cuda-compat", "--host-driver-version=550.1"});
   put_file(root() + "/usr/local/cuda/compat/libcuda.so.999.1.1", "");
@@ -271,7 +271,7 @@ TEST_P(hook_container, links_of_the_image_lead_nowhere) {
   }
 }
 
-TEST_P(hook_container, files_that_are_links_are_replaced_and_not_followed) {
+TEST_P(hook_container, linked_files_are_replaced_not_followed) {
   for (const char* place : {"/etc/ld.so.cache",
                             "/etc/ld.so.cache~",
                             "/etc/ld.so.conf.d/00-gpushm-2-driver.conf",
@@ -286,7 +286,7 @@ TEST_P(hook_container, files_that_are_links_are_replaced_and_not_followed) {
 
 // ---- volumes ----
 
-TEST_P(hook_container, an_image_has_nothing_written_into_a_volume) {
+TEST_P(hook_container, hooks_write_nothing_into_a_volume) {
   config_["mounts"].push_back({{"type", "bind"},
                                {"source", host("dir")},
                                {"destination", "/data"},
@@ -299,7 +299,7 @@ TEST_P(hook_container, an_image_has_nothing_written_into_a_volume) {
   EXPECT_EQ(result.status, exited(0)) << result.err;
 }
 
-TEST_P(hook_container, procfs_that_the_engine_mounts_elsewhere_is_gone_too) {
+TEST_P(hook_container, procfs_mounted_elsewhere_is_detached) {
   config_["mounts"].push_back({{"type", "bind"},
                                {"source", "/proc"},
                                {"destination", "/data/proc"},
@@ -316,7 +316,7 @@ TEST_P(hook_container, procfs_that_the_engine_mounts_elsewhere_is_gone_too) {
 
 // ---- time ----
 
-TEST_P(hook_container, a_configuration_that_is_a_pipe_costs_no_time_and_is_named) {
+TEST_P(hook_container, pipe_as_configuration_is_rejected_fast) {
   for (const char* place : {"/etc/ld.so.conf", "/etc/ld.so.conf.d/zzz.conf"}) {
     fs::create_directories(root() + "/etc/ld.so.conf.d");
     ASSERT_EQ(::mkfifo((root() + place).c_str(), 0666), 0);
@@ -330,7 +330,7 @@ TEST_P(hook_container, a_configuration_that_is_a_pipe_costs_no_time_and_is_named
 
 // ---- in a user namespace, as with rootless engines ----
 
-TEST_P(hook_container, in_a_user_namespace_an_honest_image_has_its_cache) {
+TEST_P(hook_container, ordinary_image_gets_cache_in_user_namespace) {
   if (const auto reason = gpushm_testing::why_no_containers(true)) {
     GTEST_SKIP() << *reason;
   }

@@ -47,7 +47,7 @@ TEST(oci_config, gives_no_privilege) {
   EXPECT_EQ(document["linux"]["seccomp"]["defaultAction"], "SCMP_ACT_ALLOW");
 }
 
-TEST(oci_config, privileged_asks_for_no_more_than_this_process_has) {
+TEST(oci_config, privileged_is_limited_to_own_capabilities) {
   auto options = minimal();
   options.privileged = true;
   const auto document = config(options, "/test");
@@ -62,7 +62,7 @@ TEST(oci_config, privileged_asks_for_no_more_than_this_process_has) {
             json::parse(R"([{"allow":true,"access":"rwm"}])"));
 }
 
-TEST(oci_config, capabilities_have_their_names) {
+TEST(oci_config, capabilities_have_names) {
   EXPECT_THAT(capability_names(0), ::testing::IsEmpty());
   EXPECT_THAT(capability_names(1U | 1U << 21U | 1U << 24U),
               ::testing::ElementsAre("CAP_CHOWN", "CAP_SYS_ADMIN", "CAP_SYS_RESOURCE"));
@@ -83,7 +83,7 @@ TEST(oci_config, has_every_namespace) {
   EXPECT_EQ(mapped["linux"]["gidMappings"][0]["size"], 1'000);
 }
 
-TEST(oci_config, a_namespace_can_be_the_hosts_or_anothers) {
+TEST(oci_config, namespace_can_be_shared) {
   auto options = minimal();
   options.sysfs = true;
   EXPECT_EQ(mount_at(config(options, "/test"), "/sys")["type"], "sysfs");
@@ -122,7 +122,7 @@ TEST(oci_config, a_device_can_have_another_path_inside) {
   EXPECT_EQ(document["linux"]["resources"]["devices"][1]["minor"], 3);
 }
 
-TEST(oci_config, a_device_that_is_none_is_an_error) {
+TEST(oci_config, non_device_is_an_error) {
   auto options = minimal();
   options.device_nodes = {{"/etc", {}}};
   try {
@@ -143,7 +143,7 @@ TEST(oci_runtime, is_found_by_name_or_path_or_not_at_all) {
   EXPECT_THAT(found->command, ::testing::ElementsAre("/bin/sh"));
 }
 
-TEST(oci_runtime, its_last_words_are_read_from_either_kind_of_log) {
+TEST(oci_runtime, last_error_is_read_from_both_log_formats) {
   EXPECT_EQ(last_message(""), "");
   EXPECT_EQ(
       last_message("time=\"2026-01-01T00:00:00Z\" level=warning msg=\"first\"\n"

@@ -172,7 +172,7 @@ class oci_runtime_container : public ::testing::TestWithParam<const char*> {
 
 constexpr const char* refused = "Operation not permitted";
 
-TEST_P(oci_runtime_container, a_container_has_the_gpu_that_it_asked_for_and_no_other) {
+TEST_P(oci_runtime_container, container_gets_only_requested_gpu) {
   const std::string text = output_of({{"NVIDIA_VISIBLE_DEVICES", "0"}});
   EXPECT_THAT(text, HasSubstr("nvidia0 opens\n"));
   EXPECT_THAT(text, HasSubstr("own229 opens\n"));
@@ -189,14 +189,14 @@ TEST_P(oci_runtime_container, a_container_has_the_gpu_that_it_asked_for_and_no_o
                         "\"reason\":\"NVIDIA_VISIBLE_DEVICES=0\""));
 }
 
-TEST_P(oci_runtime_container, another_container_has_the_other_one) {
+TEST_P(oci_runtime_container, second_container_gets_the_other_gpu) {
   const std::string text = output_of({{"NVIDIA_VISIBLE_DEVICES", "1"}});
   EXPECT_THAT(text, HasSubstr("nvidia1 opens\n"));
   EXPECT_THAT(text, Not(HasSubstr("nvidia0 opens")));
   EXPECT_THAT(text, HasSubstr("/dev/own229: " + std::string(refused)));
 }
 
-TEST_P(oci_runtime_container, one_that_asks_for_none_of_them_has_none) {
+TEST_P(oci_runtime_container, container_without_request_gets_no_gpu) {
   const std::string none = output_of({{"NVIDIA_VISIBLE_DEVICES", "none"}});
   EXPECT_THAT(none, AllOf(HasSubstr("driver\n"), Not(HasSubstr(" opens"))));
   const std::string nothing = output_of({});
@@ -207,7 +207,7 @@ TEST_P(oci_runtime_container, one_that_asks_for_none_of_them_has_none) {
   EXPECT_THAT(all, AllOf(HasSubstr("nvidia0 opens\n"), HasSubstr("nvidia1 opens\n")));
 }
 
-TEST_P(oci_runtime_container, a_gpu_that_nobody_describes_stops_it) {
+TEST_P(oci_runtime_container, unknown_gpu_prevents_start) {
   bundle made(wrapper(), trying({{"NVIDIA_VISIBLE_DEVICES", "7"}}), "gpushm-test");
   const std::string file = bundle_path(made) + "/config.json";
   const std::string before = contents(file);
@@ -221,7 +221,7 @@ TEST_P(oci_runtime_container, a_gpu_that_nobody_describes_stops_it) {
   EXPECT_EQ(contents(file), before);
 }
 
-TEST_P(oci_runtime_container, devices_that_an_engine_has_given_are_not_given_twice) {
+TEST_P(oci_runtime_container, engine_devices_are_not_added_twice) {
   bundle made(wrapper(), trying({}), "gpushm-test");
   allow_mknod(made);
   const std::string file = bundle_path(made) + "/config.json";
@@ -247,7 +247,7 @@ TEST_P(oci_runtime_container, devices_that_an_engine_has_given_are_not_given_twi
 }
 
 // Newer documents than podman 4.3 can read.
-TEST_P(oci_runtime_container, runs_what_inject_wrote_of_documents_of_any_version) {
+TEST_P(oci_runtime_container, runs_injected_documents_of_any_version) {
   for (const char* version : {"0.7.0", "0.8.0", "1.0.0", "1.1.0"}) {
     std::ofstream(directory_ / "cdi/nvidia.json") << document(version);
     bundle made(real_, trying({}), "gpushm-test");

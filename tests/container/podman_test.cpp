@@ -148,7 +148,7 @@ TEST_F(podman_cdi, sees_exactly_what_the_document_says) {
   }
 }
 
-TEST_F(podman_cdi, the_driver_is_found_by_its_usual_name) {
+TEST_F(podman_cdi, driver_is_found_by_library_name) {
   generate();
   const auto done = run(
       with({"nvidia.com/gpu=1"}, {podman::command_inside(), "doctor", "--no-selftest", "--json"}));
@@ -164,7 +164,7 @@ TEST_F(podman_cdi, producer_and_consumer_share_across_two_gpus) {
   expect_roles_share(producer, consumer);
 }
 
-TEST_F(podman_cdi, a_gpu_that_is_not_given_is_named) {
+TEST_F(podman_cdi, missing_gpu_is_named) {
   generate();
   serve_and_share();
   auto producer = role({"nvidia.com/gpu=0"}, "producer", 0);
@@ -174,7 +174,7 @@ TEST_F(podman_cdi, a_gpu_that_is_not_given_is_named) {
               HasSubstr("\"code\":\"device_not_visible\""));
 }
 
-TEST_F(podman_cdi, an_old_engine_is_given_what_it_can_read) {
+TEST_F(podman_cdi, old_engine_reads_lowered_document) {
   // A group ID needs version 0.7.0.
   const std::string node = machine_->fake().dev_root() + "/nvidia0";
   ASSERT_EQ(::chown(node.c_str(), 0, 44), 0);

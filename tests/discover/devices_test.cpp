@@ -67,7 +67,7 @@ TEST(select_devices, by_number_by_uuid_and_by_part) {
   EXPECT_EQ(select_devices(all, {"MIG-b", "1"}), (std::vector<gpu_entry>{all[1]}));
 }
 
-TEST(select_devices, an_unknown_one_is_refused_with_what_there_is) {
+TEST(select_devices, unknown_one_is_rejected_with_available_list) {
   for (const char* id : {"3", "1:1", "GPU-x", "", "all"}) {
     EXPECT_EQ(what([&] {
                 static_cast<void>(select_devices(three_boards(), {"0", id}));
@@ -139,7 +139,7 @@ TEST_F(discover_devices, names_and_versions_follow_the_options) {
   EXPECT_EQ(make({board(0)}).content.version, "0.6.0");
 }
 
-TEST_F(discover_devices, a_node_of_the_machine_itself_needs_no_host_path) {
+TEST_F(discover_devices, node_of_this_machine_has_no_host_path) {
   node("nvidia0");
   const auto made = make({board(0)});
   const auto& found = made.content.devices.at(0).changes.device_nodes.at(0);
@@ -156,7 +156,7 @@ TEST_F(discover_devices, a_node_of_the_machine_itself_needs_no_host_path) {
   EXPECT_EQ(own.node("/dev/null")->path, "/dev/null");
 }
 
-TEST_F(discover_devices, a_group_is_given_only_where_not_everybody_may) {
+TEST_F(discover_devices, group_is_set_only_for_restricted_nodes) {
   node("nvidia0");
   node("dri/card1", 0660, 44);
   node("dri/renderD128", 0660, 105);
@@ -186,7 +186,7 @@ TEST_F(discover_devices, a_group_is_given_only_where_not_everybody_may) {
   EXPECT_EQ(made.content.devices.back().changes, device.changes);
 }
 
-TEST_F(discover_devices, a_gpu_without_its_node_is_left_out_and_said) {
+TEST_F(discover_devices, gpu_without_node_is_omitted_and_reported) {
   node("nvidia1");
   const auto made = make({board(0), board(1)});
   EXPECT_THAT(names(made), ElementsAre("1", board(1).uuid));
@@ -202,12 +202,12 @@ TEST_F(discover_devices, a_gpu_without_its_node_is_left_out_and_said) {
   EXPECT_THAT(what([&] { static_cast<void>(make({})); }), HasSubstr("NVML reports no GPU"));
 }
 
-TEST_F(discover_devices, a_regular_file_is_no_node) {
+TEST_F(discover_devices, regular_file_is_not_a_node) {
   put_file(root_ / "dev/nvidia0", "");
   EXPECT_THAT(what([&] { static_cast<void>(make({board(0)})); }), HasSubstr("missing device node"));
 }
 
-TEST_F(discover_devices, a_mig_instance_has_three_nodes_and_its_board_is_no_device) {
+TEST_F(discover_devices, mig_instance_has_three_nodes_and_replaces_gpu) {
   node("nvidia0");
   node("nvidia-caps/nvidia-cap66");
   node("nvidia-caps/nvidia-cap68");
@@ -231,7 +231,7 @@ TEST_F(discover_devices, a_mig_instance_has_three_nodes_and_its_board_is_no_devi
   EXPECT_THAT(names(make({gpu})), ElementsAre("mig0:2"));
 }
 
-TEST_F(discover_devices, a_mig_instance_without_all_its_nodes_is_left_out_and_said) {
+TEST_F(discover_devices, incomplete_mig_instance_is_omitted_and_reported) {
   node("nvidia0");
   node("nvidia1");
   node("nvidia-caps/nvidia-cap66");
@@ -257,7 +257,7 @@ TEST_F(discover_devices, a_mig_instance_without_all_its_nodes_is_left_out_and_sa
       ElementsAre("GPU 0 (" + uuid + ") is left out: MIG is enabled, but it has no instances"));
 }
 
-TEST_F(discover_devices, missing_control_nodes_are_said) {
+TEST_F(discover_devices, missing_control_nodes_are_reported) {
   node("nvidia0");
   std::filesystem::remove(root_ / "dev/nvidia-uvm");
   std::filesystem::remove(root_ / "dev/nvidia-modeset");
@@ -270,7 +270,7 @@ TEST_F(discover_devices, missing_control_nodes_are_said) {
               Contains(missing_items{"device nodes", {root_ / "dev/nvidia-modeset"}}));
 }
 
-TEST_F(discover_devices, a_uvm_node_of_an_earlier_module_is_said) {
+TEST_F(discover_devices, stale_uvm_node_is_reported) {
   node("nvidia0");
   put_file(root_ / "proc/devices", "Character devices:\n  1 mem\n195 nvidia\n509 nvidia-uvm\n");
   EXPECT_THAT(make({board(0)}).incomplete,
@@ -281,7 +281,7 @@ TEST_F(discover_devices, a_uvm_node_of_an_earlier_module_is_said) {
   EXPECT_THAT(make({board(0)}).incomplete, IsEmpty());
 }
 
-TEST_F(discover_devices, libraries_of_another_version_than_the_module_are_said) {
+TEST_F(discover_devices, version_mismatch_with_module_is_reported) {
   node("nvidia0");
   put_file(root_ / "proc/driver/nvidia/version", "NVRM version: Module  570.1.2  Tue\n");
   EXPECT_THAT(

@@ -82,12 +82,12 @@ TEST_F(discover_files, the_version_comes_from_libcuda) {
   EXPECT_THAT(driver.others, IsEmpty());
 }
 
-TEST_F(discover_files, without_libcuda_it_comes_from_nvml) {
+TEST_F(discover_files, without_libcuda_version_comes_from_nvml) {
   library("/usr/lib64/libnvidia-ml.so.535.1.2");
   EXPECT_EQ(find_driver(view(), {}).version, "535.1.2");
 }
 
-TEST_F(discover_files, a_search_path_comes_first_and_nothing_else_is_lost) {
+TEST_F(discover_files, search_path_comes_first) {
   library("/usr/lib64/libcuda.so.550.54.15");
   library("/opt/driver/libcuda.so.570.1.2");
   driver_places places;
@@ -98,7 +98,7 @@ TEST_F(discover_files, a_search_path_comes_first_and_nothing_else_is_lost) {
   EXPECT_THAT(driver.others, ElementsAre("550.54.15 in /usr/lib64"));
 }
 
-TEST_F(discover_files, of_several_versions_the_loaded_one_counts) {
+TEST_F(discover_files, loaded_version_is_selected) {
   library("/usr/lib64/libcuda.so.535.1.2");
   library("/usr/lib64/libcuda.so.550.54.15");
   driver_places places;
@@ -109,7 +109,7 @@ TEST_F(discover_files, of_several_versions_the_loaded_one_counts) {
   EXPECT_EQ(find_driver(view(), places).version, "535.1.2");
 }
 
-TEST_F(discover_files, the_ld_cache_leads_to_unusual_directories) {
+TEST_F(discover_files, ld_cache_adds_directories) {
   library("/srv/driver/libcuda.so.550.54.15");
   put_link(root_ / "srv/driver/libcuda.so.1", "libcuda.so.550.54.15");
   EXPECT_THROW(static_cast<void>(find_driver(view(), {})), error);
@@ -121,7 +121,7 @@ TEST_F(discover_files, the_ld_cache_leads_to_unusual_directories) {
   EXPECT_THROW(static_cast<void>(find_driver(view(), elsewhere)), error);
 }
 
-TEST_F(discover_files, what_is_no_driver_is_not_taken_for_one) {
+TEST_F(discover_files, non_driver_files_are_ignored) {
   library("/usr/lib/libcuda.so.550.54.15", "libcuda.so.1", 32);
   put_file(root_ / "usr/lib64/libcuda.so.550.54.15", "#!/bin/sh");
   put_link(root_ / "usr/lib64/libcuda.so.1", "libcuda.so.550.54.15");
@@ -140,7 +140,7 @@ TEST_F(discover_files, what_is_no_driver_is_not_taken_for_one) {
   }
 }
 
-TEST_F(discover_files, libraries_of_other_machines_and_versions_stay_out) {
+TEST_F(discover_files, other_architectures_and_versions_are_ignored) {
   library("/usr/lib64/libcuda.so.550.54.15");
   library("/usr/lib64/libnvidia-ml.so.535.1.2", "libnvidia-ml.so.1");
   library("/usr/lib64/libGLX_nvidia.so.550.54.15", "libGLX_nvidia.so.0", 32);
@@ -157,7 +157,7 @@ TEST_F(discover_files, libraries_of_other_machines_and_versions_stay_out) {
   EXPECT_THAT(found.found, ElementsAre("1 library in /usr/lib64"));
 }
 
-TEST_F(discover_files, a_link_out_of_the_root_mounts_nothing_of_the_host) {
+TEST_F(discover_files, link_out_of_root_mounts_no_host_file) {
   library("/usr/lib64/libcuda.so.550.54.15");
   put_link(root_ / "usr/lib64/libevil.so.550.54.15", "/etc/passwd");
   put_link(root_ / "usr/bin/nvidia-smi", "/bin/sh");
@@ -242,7 +242,7 @@ TEST_F(discover_mps, a_link_mounts_nothing) {
   EXPECT_EQ(why_not("/tmp/file"), "MPS is left out: /tmp/file is not a directory");
 }
 
-TEST_F(discover_mps, what_another_user_has_made_mounts_nothing) {
+TEST_F(discover_mps, directory_of_another_user_mounts_nothing) {
   if (::geteuid() != 0) {
     GTEST_SKIP() << "this needs root";
   }
@@ -255,7 +255,7 @@ TEST_F(discover_mps, what_another_user_has_made_mounts_nothing) {
   EXPECT_EQ(why_not(), "MPS is left out: /tmp/nvidia-mps belongs to uid 1234");
 }
 
-TEST_F(discover_mps, a_place_where_others_can_replace_it_mounts_nothing) {
+TEST_F(discover_mps, replaceable_directory_mounts_nothing) {
   daemon();
   directory("/open");
   directory("/open/mps", 0755);
@@ -264,7 +264,7 @@ TEST_F(discover_mps, a_place_where_others_can_replace_it_mounts_nothing) {
 
 // ---- replaceable files ----
 
-TEST_F(discover_files, a_file_of_this_user_in_places_of_this_user_is_not_replaced) {
+TEST_F(discover_files, own_file_is_not_replaceable) {
   put_file(root_ / "bin/gpushm", "", 0755);
   put_link(root_ / "link", "bin/gpushm");
   EXPECT_EQ(why_replaceable(root_ / "bin/gpushm"), std::nullopt);
@@ -273,7 +273,7 @@ TEST_F(discover_files, a_file_of_this_user_in_places_of_this_user_is_not_replace
   EXPECT_EQ(why_replaceable("/"), std::nullopt);
 }
 
-TEST_F(discover_files, others_that_may_write_on_the_way_are_told) {
+TEST_F(discover_files, writable_parents_are_reported) {
   put_file(root_ / "a/b/gpushm", "", 0755);
   put_link(root_ / "link", "a/b/gpushm");
   const auto with_mode = [&](const std::string& path, mode_t mode) {
@@ -295,7 +295,7 @@ TEST_F(discover_files, others_that_may_write_on_the_way_are_told) {
   }
 }
 
-TEST_F(discover_files, programs_have_to_be_programs) {
+TEST_F(discover_files, programs_must_be_executable) {
   put_file(root_ / "usr/bin/nvidia-smi", "", 0644);
   put_file(root_ / "opt/nvidia/bin/nvidia-imex", "", 0755);
   const auto found = find_programs(view());
@@ -306,7 +306,7 @@ TEST_F(discover_files, programs_have_to_be_programs) {
   EXPECT_THAT(found.missing[0].names, Not(Contains("nvidia-imex")));
 }
 
-TEST_F(discover_files, firmware_is_looked_for_where_the_kernel_was_told) {
+TEST_F(discover_files, firmware_path_of_kernel_is_searched) {
   library("/usr/lib64/libcuda.so.550.54.15");
   put_file(root_ / "srv/fw/nvidia/550.54.15/gsp_ga10x.bin", "");
   put_file(root_ / "srv/fw/nvidia/550.54.15/other.bin", "");
@@ -325,7 +325,7 @@ TEST(kernel_module, its_version_is_read) {
   EXPECT_EQ(kernel_module_version(""), "");
 }
 
-TEST(hooks, words_depend_on_the_program_and_the_environment_is_never_the_containers) {
+TEST(hooks, arguments_follow_program_and_environment_is_fixed) {
   cdi::edits edits;
   hook_maker("/usr/bin/gpushm", {}).add(edits, "update-ldcache", {"--folder", "/lib"});
   hook_maker("/opt/nvidia-ctk", {}).add(edits, "update-ldcache", {});

@@ -46,12 +46,12 @@ std::optional<std::vector<elf::ld_cache_entry>> cache_of(const std::string& byte
   return elf::parse_ld_cache(std::as_bytes(std::span(own.get(), bytes.size())));
 }
 
-TEST(elf, the_soname_is_read_from_where_the_segments_say) {
+TEST(elf, soname_is_read_through_segments) {
   EXPECT_EQ(facts_of(elf_stub("libcuda.so.1")), (elf::elf_facts{true, "libcuda.so.1"}));
   EXPECT_EQ(facts_of(elf_stub("")), (elf::elf_facts{true, ""}));
 }
 
-TEST(elf, other_machines_are_told_apart) {
+TEST(elf, other_machines_are_distinguished) {
   EXPECT_EQ(facts_of(elf_stub("libcuda.so.1", 32)), (elf::elf_facts{false, ""}));
   std::string other = elf_stub("libcuda.so.1");
   other[offsetof(Elf64_Ehdr, e_machine)] = static_cast<char>(EM_RISCV);
@@ -63,7 +63,7 @@ TEST(elf, other_machines_are_told_apart) {
   EXPECT_EQ(facts_of(""), std::nullopt);
 }
 
-TEST(elf, of_x86_64_and_aarch64_one_is_this_machine) {
+TEST(elf, one_of_x86_64_and_aarch64_is_native) {
   int native = 0;
   for (const auto machine : {Elf64_Half{EM_X86_64}, Elf64_Half{EM_AARCH64}}) {
     std::string file = elf_stub("libcuda.so.1");
@@ -73,14 +73,14 @@ TEST(elf, of_x86_64_and_aarch64_one_is_this_machine) {
   EXPECT_EQ(native, 1);
 }
 
-TEST(elf, a_soname_never_names_a_file_elsewhere) {
+TEST(elf, soname_never_has_a_path) {
   for (const char* name : {"../../etc/passwd", "/etc/passwd", "..", "."}) {
     EXPECT_EQ(facts_of(elf_stub(name)), (elf::elf_facts{true, ""})) << name;
   }
   EXPECT_EQ(facts_of(elf_stub(std::string(300, 'x'))), (elf::elf_facts{true, ""}));
 }
 
-TEST(elf, a_file_cut_off_anywhere_says_less_and_nothing_wrong) {
+TEST(elf, truncated_file_gives_no_wrong_facts) {
   const std::string whole = elf_stub("libcuda.so.1");
   for (std::size_t size = 0; size < whole.size(); ++size) {
     const auto facts = facts_of(whole.substr(0, size));
@@ -89,7 +89,7 @@ TEST(elf, a_file_cut_off_anywhere_says_less_and_nothing_wrong) {
   }
 }
 
-TEST(elf, changed_bytes_do_no_harm) {
+TEST(elf, changed_bytes_are_harmless) {
   const std::string whole = elf_stub("libcuda.so.1");
   std::mt19937 random(5);
   for (int round = 0; round < 20'000; ++round) {
@@ -102,7 +102,7 @@ TEST(elf, changed_bytes_do_no_harm) {
   }
 }
 
-TEST(elf, this_machines_own_libraries_are_read) {
+TEST(elf, libraries_of_this_machine_are_read) {
   for (const char* path : {"/lib/x86_64-linux-gnu/libc.so.6",
                            "/lib64/libc.so.6",
                            "/lib/aarch64-linux-gnu/libc.so.6"}) {
@@ -114,7 +114,7 @@ TEST(elf, this_machines_own_libraries_are_read) {
   GTEST_SKIP() << "the C library is at none of the usual places";
 }
 
-TEST(ld_cache, entries_of_this_machine_are_read_with_and_without_the_old_format) {
+TEST(ld_cache, native_entries_are_read_from_both_formats) {
   const std::vector<std::string> paths{"/usr/lib/libcuda.so.1", "/opt/x/libfoo.so.2"};
   for (const bool old_in_front : {false, true}) {
     EXPECT_EQ(cache_of(ld_cache_file(paths, old_in_front)),
@@ -125,14 +125,14 @@ TEST(ld_cache, entries_of_this_machine_are_read_with_and_without_the_old_format)
   EXPECT_EQ(cache_of(ld_cache_file({}, false)), (std::vector<elf::ld_cache_entry>{}));
 }
 
-TEST(ld_cache, other_architectures_and_relative_paths_are_left_out) {
+TEST(ld_cache, other_architectures_and_relative_paths_are_skipped) {
   std::string cache = ld_cache_file({"/usr/lib/libcuda.so.1", "lib/libcuda.so.1"}, false);
   EXPECT_EQ(cache_of(cache)->size(), 1U);
   cache[48 + 1] = 0x08;  // x32
   EXPECT_THAT(*cache_of(cache), IsEmpty());
 }
 
-TEST(ld_cache, of_entries_for_x86_64_and_aarch64_one_is_for_this_machine) {
+TEST(ld_cache, one_of_x86_64_and_aarch64_entries_is_native) {
   std::string cache = ld_cache_file({"/usr/lib/libcuda.so.1"}, false);
   std::size_t found = 0;
   for (const char architecture : {'\x03', '\x0a'}) {  // FLAG_X8664_LIB64, FLAG_AARCH64_LIB64
@@ -142,7 +142,7 @@ TEST(ld_cache, of_entries_for_x86_64_and_aarch64_one_is_for_this_machine) {
   EXPECT_EQ(found, 1U);
 }
 
-TEST(ld_cache, what_is_no_cache_is_said) {
+TEST(ld_cache, other_bytes_are_rejected) {
   EXPECT_EQ(cache_of(""), std::nullopt);
   EXPECT_EQ(cache_of("ld.so-1.7.0"), std::nullopt);
   EXPECT_EQ(cache_of(std::string(4096, '\xff')), std::nullopt);
@@ -151,7 +151,7 @@ TEST(ld_cache, what_is_no_cache_is_said) {
   EXPECT_EQ(cache_of(big_endian), std::nullopt);
 }
 
-TEST(ld_cache, hostile_numbers_lead_nowhere_outside) {
+TEST(ld_cache, hostile_offsets_stay_in_bounds) {
   const std::string whole = ld_cache_file({"/usr/lib/libcuda.so.1", "/opt/x/libfoo.so.2"}, true);
   for (std::size_t size = 0; size < whole.size(); ++size) {
     static_cast<void>(cache_of(whole.substr(0, size)));
@@ -176,7 +176,7 @@ bool is_cache(const std::string& bytes) {
   return elf::is_ld_cache(std::as_bytes(std::span(copy)));
 }
 
-TEST(ld_cache, a_whole_file_is_one_and_a_damaged_one_is_not) {
+TEST(ld_cache, damaged_file_is_rejected) {
   for (const bool old_in_front : {false, true}) {
     const std::string whole =
         ld_cache_file({"/usr/lib/libcuda.so.1", "/opt/x/libfoo.so.2"}, old_in_front);
@@ -189,7 +189,7 @@ TEST(ld_cache, a_whole_file_is_one_and_a_damaged_one_is_not) {
   EXPECT_FALSE(is_cache("libcuda.so.1"));
 }
 
-TEST(ld_cache, one_that_points_outside_is_not_one) {
+TEST(ld_cache, out_of_bounds_entry_is_rejected) {
   const std::string whole = ld_cache_file({"/usr/lib/libcuda.so.1"}, false);
   // Number of entries, length of the strings, extensions, and the entry's two strings.
   for (const std::size_t at :
@@ -211,7 +211,7 @@ TEST(ld_cache, one_that_points_outside_is_not_one) {
   EXPECT_FALSE(is_cache(endless));
 }
 
-TEST(ld_cache, entries_that_share_a_long_text_make_no_gigabytes) {
+TEST(ld_cache, shared_long_strings_are_limited) {
   std::string cache = ld_cache_file(std::vector<std::string>(2000, "/x"), false);
   const auto text_at = static_cast<std::uint32_t>(cache.size());
   cache.append(std::string(100'000, '/'));
@@ -222,7 +222,7 @@ TEST(ld_cache, entries_that_share_a_long_text_make_no_gigabytes) {
   EXPECT_THAT(*cache_of(cache), IsEmpty());
 }
 
-TEST(ld_cache, this_machines_own_is_read) {
+TEST(ld_cache, cache_of_this_machine_is_read) {
   const auto own = base::read_small_file("/etc/ld.so.cache", std::size_t{16} << 20U);
   if (!own || own->empty()) {
     GTEST_SKIP() << "this machine has no /etc/ld.so.cache";

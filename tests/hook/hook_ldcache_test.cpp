@@ -71,7 +71,7 @@ class cdi_hook_ldcache : public cdi_hook {
   }
 };
 
-TEST_P(cdi_hook_ldcache, the_cache_of_the_container_knows_the_folders) {
+TEST_P(cdi_hook_ldcache, container_cache_contains_folders) {
   put_driver();
   for (const bool has_configuration : {false, true}) {
     fs::remove_all(inside("/etc"));
@@ -98,7 +98,7 @@ TEST_P(cdi_hook_ldcache, the_cache_of_the_container_knows_the_folders) {
   }
 }
 
-TEST_P(cdi_hook_ldcache, lines_of_folders_are_paths_and_nothing_else) {
+TEST_P(cdi_hook_ldcache, folder_lines_are_only_paths) {
   static_cast<void>(run({"update-ldcache",
                          "--folder",
                          "/a\n/b",
@@ -111,7 +111,7 @@ TEST_P(cdi_hook_ldcache, lines_of_folders_are_paths_and_nothing_else) {
   EXPECT_EQ(content_of(inside("/etc/ld.so.conf.d/00-gpushm-2-driver.conf")), "/c\n");
 }
 
-TEST_P(cdi_hook_ldcache, in_a_user_namespace_it_works_too) {
+TEST_P(cdi_hook_ldcache, works_in_user_namespace) {
   put_driver();
   const auto result = run({"update-ldcache", "--folder", "/opt/driver"},
                           "exec unshare --user --map-root-user --mount \"$@\"");
@@ -119,14 +119,14 @@ TEST_P(cdi_hook_ldcache, in_a_user_namespace_it_works_too) {
   EXPECT_EQ(cached().size(), 1U);
 }
 
-TEST_P(cdi_hook_ldcache, closed_standard_output_is_nothing_elses) {
+TEST_P(cdi_hook_ldcache, closed_standard_output_is_not_reused) {
   put_driver();
   EXPECT_EQ(run({"update-ldcache", "--folder", "/opt/driver"}, "exec \"$@\" >&- 2>&-").status,
             exited(0));
   EXPECT_EQ(cached().size(), 1U);
 }
 
-TEST_P(cdi_hook_ldcache, a_configuration_that_is_mounted_stays) {
+TEST_P(cdi_hook_ldcache, mounted_configuration_is_kept) {
   put_driver();
   put_file(inside("/etc/ld.so.conf"), "");
   put_file(cli_.directory() / "conf", "/other\n");
@@ -162,7 +162,7 @@ TEST_P(cdi_hook_ldcache, ldconfig_can_read_the_root_and_write_nothing) {
   EXPECT_FALSE(fs::exists(inside("/etc/made")));
 }
 
-TEST_P(cdi_hook_ldcache, a_flood_of_output_is_neither_kept_nor_waited_for_long) {
+TEST_P(cdi_hook_ldcache, excessive_output_is_dropped) {
   const auto start = steady_clock::now();
   const auto result = run_other("flood");
   EXPECT_LT(steady_clock::now() - start, gpushm_testing::patience(seconds(20)));
@@ -171,7 +171,7 @@ TEST_P(cdi_hook_ldcache, a_flood_of_output_is_neither_kept_nor_waited_for_long) 
   EXPECT_THAT(result.err, StartsWith(told("timed out after 10 seconds").substr(0, 100)));
 }
 
-TEST_P(cdi_hook_ldcache, what_it_makes_is_a_cache_or_does_not_get_into_the_container) {
+TEST_P(cdi_hook_ldcache, invalid_cache_is_not_installed) {
   put_file(inside("/etc/ld.so.cache"), "the image's");
   for (const char* mode : {"big", "link", "garbage"}) {
     EXPECT_EQ(run_other(mode).err, told("its output is not an ld.so.cache")) << mode;
@@ -179,7 +179,7 @@ TEST_P(cdi_hook_ldcache, what_it_makes_is_a_cache_or_does_not_get_into_the_conta
   }
 }
 
-TEST_P(cdi_hook_ldcache, scripts_and_programs_with_a_loader_are_refused) {
+TEST_P(cdi_hook_ldcache, scripts_and_dynamic_programs_are_rejected) {
   if (gpushm::base::under_sanitizer) {
     GTEST_SKIP() << "the sanitizer needs more addresses to say so than the child may have";
   }
@@ -196,7 +196,7 @@ TEST_P(cdi_hook_ldcache, scripts_and_programs_with_a_loader_are_refused) {
   }
 }
 
-TEST_P(cdi_hook_ldcache, a_host_without_ldconfig_is_only_warned_of) {
+TEST_P(cdi_hook_ldcache, host_without_ldconfig_is_a_warning) {
   const auto result = run({"update-ldcache", "--ldconfig-path", "/none", "--folder", "/lib"});
   EXPECT_EQ(result.status, exited(0));
   EXPECT_EQ(result.err,
@@ -204,7 +204,7 @@ TEST_P(cdi_hook_ldcache, a_host_without_ldconfig_is_only_warned_of) {
                 "create the library cache \"/none\": the host has no ldconfig\n");
 }
 
-TEST_P(cdi_hook_ldcache, without_the_right_to_mount_it_is_only_warned_of) {
+TEST_P(cdi_hook_ldcache, missing_mount_permission_is_a_warning) {
   if (!gpushm_testing::find_in_path("setpriv")) {
     GTEST_SKIP() << "no setpriv in $PATH";
   }
@@ -221,7 +221,7 @@ TEST_P(cdi_hook_ldcache, without_the_right_to_mount_it_is_only_warned_of) {
 
 // ---- hostile images ----
 
-TEST_P(cdi_hook_ldcache, a_root_that_cannot_be_written_is_only_warned_of) {
+TEST_P(cdi_hook_ldcache, read_only_root_is_a_warning) {
   const auto result = run({"update-ldcache", "--folder", "/lib"},
                           "mount --bind -o ro " + root() + " " + root() +
                               " && mount -o remount,bind,ro " + root() + " && exec \"$@\"",
@@ -239,7 +239,7 @@ TEST_P(cdi_hook_ldcache, a_root_that_cannot_be_written_is_only_warned_of) {
   EXPECT_THAT(links.err, HasSubstr("gpushm: warning: create a link in the container \"/c\""));
 }
 
-TEST_P(cdi_hook_ldcache, a_hostile_image_has_nothing_of_the_linker_written_outside) {
+TEST_P(cdi_hook_ldcache, hostile_image_causes_no_write_outside) {
   put_link(inside("/etc/ld.so.conf.d"), outside());
   put_link(inside("/etc/ld.so.conf"), outside() + "/secret");
   put_link(inside("/etc/ld.so.cache"), outside() + "/secret");
@@ -252,7 +252,7 @@ TEST_P(cdi_hook_ldcache, a_hostile_image_has_nothing_of_the_linker_written_outsi
   expect_outside_untouched();
 }
 
-TEST_P(cdi_hook_ldcache, a_configuration_that_is_a_pipe_is_refused_at_once) {
+TEST_P(cdi_hook_ldcache, pipe_as_configuration_is_rejected) {
   for (const std::string place : {"/etc/ld.so.conf", "/etc/ld.so.conf.d/x.conf"}) {
     fs::remove_all(inside("/etc"));
     fs::create_directories(inside("/etc/ld.so.conf.d"));
@@ -267,7 +267,7 @@ TEST_P(cdi_hook_ldcache, a_configuration_that_is_a_pipe_is_refused_at_once) {
   }
 }
 
-TEST_P(cdi_hook_ldcache, any_other_pipe_costs_ten_seconds_at_most) {
+TEST_P(cdi_hook_ldcache, other_pipe_blocks_ten_seconds_at_most) {
   fs::create_directories(inside("/etc"));
   ASSERT_EQ(::mkfifo(inside("/pipe").c_str(), 0666), 0);
   put_file(inside("/etc/ld.so.conf"), "include /pipe\n");
@@ -295,7 +295,7 @@ std::map<std::string, std::string> listing(const std::string& directory) {
 
 // Directories of the root become links to the host and back while the hooks run, as a process with
 // the root, or a volume in it, can do from another container.
-TEST_P(cdi_hook_ldcache, directories_that_turn_into_links_lead_nowhere) {
+TEST_P(cdi_hook_ldcache, directories_replaced_by_links_do_not_escape) {
   const char* asked = std::getenv("GPUSHM_HOOK_RACE_ROUNDS");
   const int rounds = asked != nullptr ? std::atoi(asked) : 200;
   // In a container PID 1 is the runtime, outside of the root; this process takes its place.

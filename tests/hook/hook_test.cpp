@@ -40,19 +40,19 @@ TEST_P(cdi_hook, an_unknown_hook_warns_and_succeeds) {
       "gpushm: warning: unknown hook \"update-application-profile\" in this version: ignored\n");
 }
 
-TEST_P(cdi_hook, an_unknown_option_of_a_known_hook_is_left_alone) {
+TEST_P(cdi_hook, unknown_option_is_ignored) {
   const auto result = run({"create-symlinks", "--new", "x", "--link=a::/b", "--flag"});
   EXPECT_EQ(result.status, exited(0)) << result.err;
   EXPECT_EQ(fs::read_symlink(inside("/b")), "a");
 }
 
-TEST_P(cdi_hook, without_a_name_it_is_wrong_usage) {
+TEST_P(cdi_hook, missing_name_is_a_usage_error) {
   const auto result = run({});
   EXPECT_EQ(result.status, exited(2));
   EXPECT_THAT(result.err, StartsWith("gpushm: run hook: the hook's name is missing"));
 }
 
-TEST_P(cdi_hook, what_is_no_state_of_a_container_is_refused) {
+TEST_P(cdi_hook, invalid_state_is_rejected) {
   const std::string what = "gpushm: find the container's root";
   const std::string next = " (run hooks from a container engine, which passes the OCI state)\n";
   for (const char* text : {"", "{}", "[]", "no json", R"({"bundle":7})", R"({"bundle":"x"})"}) {
@@ -86,7 +86,7 @@ TEST_P(cdi_hook, what_is_no_state_of_a_container_is_refused) {
 
 // ---- create-symlinks ----
 
-TEST_P(cdi_hook, links_are_made_with_their_directories) {
+TEST_P(cdi_hook, links_are_created_with_directories) {
   put_file(inside("/usr/lib/libcuda.so"), "an old file");
   put_link(inside("/usr/lib/libcuda.so.1"), "elsewhere");
   const std::vector<std::string> words{"create-symlinks",
@@ -107,7 +107,7 @@ TEST_P(cdi_hook, links_are_made_with_their_directories) {
   }
 }
 
-TEST_P(cdi_hook, a_malformed_link_is_refused) {
+TEST_P(cdi_hook, malformed_link_is_rejected) {
   for (const std::string link : {"a", "a::", "::/b", "a::/b::/c", "a::/b/", "a::/b/.."}) {
     const auto result = run({"create-symlinks", "--link", link});
     EXPECT_EQ(result.status, exited(1)) << link;
@@ -129,7 +129,7 @@ TEST_P(cdi_hook, a_directory_is_not_replaced) {
   EXPECT_EQ(std::distance(fs::directory_iterator(inside("/usr/lib")), {}), 1);
 }
 
-TEST_P(cdi_hook, a_hostile_image_leads_no_link_outside) {
+TEST_P(cdi_hook, hostile_image_gets_no_link_outside) {
   put_link(inside("/lib"), outside());
   put_link(inside("/usr"), "../../outside");
   put_link(inside("/opt"), "/../../../outside");
@@ -152,7 +152,7 @@ TEST_P(cdi_hook, a_hostile_image_leads_no_link_outside) {
 
 // ---- enable-cuda-compat ----
 
-TEST_P(cdi_hook, newer_compatibility_libraries_come_first) {
+TEST_P(cdi_hook, newer_compatibility_libraries_are_preferred) {
   const std::string file = inside("/etc/ld.so.conf.d/00-gpushm-1-cuda-compat.conf");
   put_file(inside("/usr/local/cuda-12.4/compat/libcuda.so.550.54.15"), "");
   put_link(inside("/usr/local/cuda-12.4/compat/libcuda.so.1"), "libcuda.so.550.54.15");
@@ -177,14 +177,14 @@ TEST_P(cdi_hook, newer_compatibility_libraries_come_first) {
   EXPECT_FALSE(fs::exists(file));
 }
 
-TEST_P(cdi_hook, an_image_without_compatibility_libraries_is_left_alone) {
+TEST_P(cdi_hook, image_without_compatibility_libraries_is_unchanged) {
   const auto result = run({"enable-cuda-compat", "--host-driver-version", "535.129.03"});
   EXPECT_EQ(result.status, exited(0));
   EXPECT_EQ(result.err, "");
   EXPECT_TRUE(fs::is_empty(root()));
 }
 
-TEST_P(cdi_hook, compatibility_libraries_outside_do_not_count) {
+TEST_P(cdi_hook, compatibility_libraries_outside_are_ignored) {
   put_file(cli_.directory() / "compat/libcuda.so.999.1.2", "");
   put_link(inside("/usr/local/cuda"), "../../../..");
   const auto result = run({"enable-cuda-compat", "--host-driver-version", "535.129.03"});
@@ -208,7 +208,7 @@ class cdi_hook_params : public cdi_hook {
   const std::string params_ = cli_.directory() / "params";
 };
 
-TEST_P(cdi_hook_params, the_containers_file_forbids_it_and_nothing_else_stays) {
+TEST_P(cdi_hook_params, params_file_is_replaced_without_traces) {
   const auto result = run({"disable-device-node-modification", "--params", params_},
                           "before=$(wc -l < /proc/self/mounts); \"$@\" || exit; cd " + root() +
                               "/proc/driver/nvidia; cat params version; "
@@ -226,7 +226,7 @@ TEST_P(cdi_hook_params, the_containers_file_forbids_it_and_nothing_else_stays) {
   EXPECT_EQ(content_of(inside("/proc/driver/nvidia/params")), "the kernel's\n");
 }
 
-TEST_P(cdi_hook_params, where_there_is_nothing_to_forbid_nothing_is_mounted) {
+TEST_P(cdi_hook_params, nothing_is_mounted_when_already_disabled) {
   const std::string script = "\"$@\" || exit; grep -c " + root() + " /proc/self/mountinfo || true";
   for (const char* text : {"ModifyDeviceFiles: 0\n", "XModifyDeviceFiles: 1\n", ""}) {
     put_file(params_, text);
@@ -244,7 +244,7 @@ TEST_P(cdi_hook_params, where_there_is_nothing_to_forbid_nothing_is_mounted) {
   EXPECT_EQ(hidden.out, "0\n");
 }
 
-TEST_P(cdi_hook_params, a_hostile_image_has_nothing_mounted_outside) {
+TEST_P(cdi_hook_params, hostile_image_gets_no_mount_outside) {
   fs::remove_all(inside("/proc/driver"));
   put_file(outside() + "/nvidia/params", "outside\n");
   const std::string script = "\"$@\"; cat " + outside() + "/nvidia/params; grep -c " + outside() +

@@ -86,7 +86,7 @@ TEST_F(hook_root, nothing_outside_is_read) {
   }
 }
 
-TEST_F(hook_root, what_is_written_stays_inside) {
+TEST_F(hook_root, writes_stay_inside) {
   put_link(inside("/etc/ld.so.conf.d"), all_ / "outside");
   put_link(inside("/lib"), "../outside");
   put_link(inside("/usr/lib"), "/../../outside");
@@ -105,7 +105,7 @@ TEST_F(hook_root, what_is_written_stays_inside) {
   EXPECT_TRUE(outside_untouched());
 }
 
-TEST_F(hook_root, directories_are_made_inside) {
+TEST_F(hook_root, directories_are_created_inside) {
   put_link(inside("/lib"), "usr/lib");
   fs::create_directories(inside("/usr/lib"));
   put_link(inside("/dangling"), "/nowhere");
@@ -170,7 +170,7 @@ TEST_F(hook_root, other_mounts_are_not_entered_but_dev_is) {
 }
 
 TEST_F(hook_root, devices_of_an_image_are_not_opened) {
-  // A socket without a listener: open fails with ENXIO, stat does not.
+  // A device without a driver: open fails with ENXIO, stat does not.
   if (::mknod(inside("/device").c_str(), S_IFCHR | 0666U, makedev(240, 250)) != 0) {
     GTEST_SKIP() << "this process may not make device nodes";
   }
@@ -196,7 +196,7 @@ std::string mounts() {
          "ro\n";
 }
 
-TEST(kernel_file_mounts, are_found_below_the_root_and_nowhere_else) {
+TEST(kernel_file_mounts, are_found_only_below_the_root) {
   EXPECT_THAT(
       kernel_file_mounts(mounts(), 40),
       ::testing::UnorderedElementsAre(
@@ -205,7 +205,7 @@ TEST(kernel_file_mounts, are_found_below_the_root_and_nowhere_else) {
   EXPECT_THAT(kernel_file_mounts(mounts(), 42), ::testing::ElementsAre("/b/rootfs/proc/sys"));
 }
 
-TEST(kernel_file_mounts, what_is_no_list_of_mounts_is_refused) {
+TEST(kernel_file_mounts, malformed_list_is_rejected) {
   for (const char* text : {"x\n",
                            "21 1 0:20 / / rw ext4 /dev/vda rw\n",
                            "21 1 0:20 / / rw -\n",
@@ -214,7 +214,7 @@ TEST(kernel_file_mounts, what_is_no_list_of_mounts_is_refused) {
   }
 }
 
-TEST(hook_root_itself, has_to_be_a_directory) {
+TEST(hook_root_itself, must_be_a_directory) {
   try {
     const container_root root("/no/such/root");
     FAIL() << "it was opened";
@@ -225,7 +225,7 @@ TEST(hook_root_itself, has_to_be_a_directory) {
   }
 }
 
-TEST(temporary_name, is_never_the_same) {
+TEST(temporary_name, is_unique) {
   EXPECT_NE(temporary_name("x"), temporary_name("x"));
   EXPECT_TRUE(temporary_name("x").starts_with(".x-"));
 }
