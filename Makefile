@@ -2,10 +2,10 @@
 # The front door; `make help` lists it. The work is done by CMake presets (CMakePresets.json) and scripts/.
 #
 #   JOBS=N          parallel compilations (default: one a CPU, fewer when memory is short)
-#   CTEST_PARALLEL_LEVEL=N  tests at once (default: half as many again as JOBS)
-#   PREFIX=/usr     where `install` goes (default: /usr/local); DESTDIR is honoured
+#   CTEST_PARALLEL_LEVEL=N  concurrent tests (default: 1.5 times JOBS)
+#   PREFIX=/usr     prefix of `install` (default: /usr/local); DESTDIR is honoured
 #   DEMO_ARGS=...   given to `gpushm demo`
-#   ALL=1           lint: clang-tidy over every file, not only over what changed and a tenth of the rest
+#   ALL=1           lint: clang-tidy over every file, not only changed files and a tenth of the rest
 #   BENCH=NAME...   bench: only these programs; BENCH_ARGS=... is given to each
 #   FUZZ_SECONDS=N  for each fuzz program (default: 60)
 #   IMAGE_ARGS=...  given to scripts/image.sh, for instance "--archive gpushm.tar"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What scripts/dist.sh packs: every program of apps, tests and bench goes to bin/, the shared libraries of testing/
+# The tarball (scripts/dist.sh): every program of apps, tests and bench goes to bin/, the shared libraries of testing/
 # (stand-ins for the driver's, opened by name at run time) to lib/fake/. Nothing has to be registered; the target
 # property GPUSHM_NO_DIST leaves one out. The target `dist-programs` builds all of it and nothing else.
 include_guard(GLOBAL)

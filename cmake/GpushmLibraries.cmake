@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What is installed: libgpushm.so, libgpushm-broker.so, their headers, their CMake and pkg-config files, the command.
+# Installed files: libgpushm.so, libgpushm-broker.so, their headers, their CMake and pkg-config files, the command.
 include_guard(GLOBAL)
 include(CMakePackageConfigHelpers)
 
@@ -10,7 +10,7 @@ set(GPUSHM_SO_REVISION 0)
 
 # gpushm_shared_library(TARGET OUTPUT_NAME name EXPORT_NAME name MAP file OBJECTS_OF target... [USES target]
 #                       [MODULES target...])
-# A versioned shared library that exports what MAP (a linker version script) lists. Only objects that define public
+# A versioned shared library that exports the symbols in MAP (a linker version script). Only objects that define public
 # functions are named by OBJECTS_OF and linked in whole; from the archives of MODULES the linker takes what those need.
 function(gpushm_shared_library target)
   cmake_parse_arguments(arg "" "OUTPUT_NAME;EXPORT_NAME;MAP;USES" "OBJECTS_OF;MODULES" ${ARGN})

@@ -32,7 +32,7 @@ if(GPUSHM_SANITIZE)
   add_link_options(-fsanitize=${GPUSHM_SANITIZE})
 endif()
 if(GPUSHM_COVERAGE)
-  # Tests count from several threads and processes at once.
+  # Several threads and processes update the counters concurrently.
   add_compile_options(--coverage -fprofile-update=atomic)
   add_link_options(--coverage)
 endif()

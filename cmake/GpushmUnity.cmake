@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# GPUSHM_UNITY: sources of a target that do not get in each other's way are compiled as one (unity_groups.py says which);
+# GPUSHM_UNITY: sources of a target that do not get in each other's way are compiled as one (chosen by unity_groups.py);
 # that takes about half as long. For what ships, and for the builds of CI, which so test what ships.
 # GPUSHM_UNITY_APART: targets that are compiled file by file all the same.
 include_guard(GLOBAL)

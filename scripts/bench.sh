@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs every Google Benchmark program of a build; one JSON file each, and a table on the terminal.
-# gpushm_floods has options of its own.
+# gpushm_floods has different options.
 #
 #   scripts/bench.sh BUILD_DIR OUTPUT_DIR [PROGRAM...]        $BENCH_ARGS: more arguments of each
 set -euo pipefail

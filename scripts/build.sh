@@ -7,9 +7,9 @@
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-# Another clone of the repository finds what this one compiled.
+# Clones of the repository share compiled objects.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
-# As GpushmPrecompiled.cmake wants it.
+# Required by GpushmPrecompiled.cmake.
 export CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_PCH_EXTSUM=1
 # The trees of CI (dev, asan, tsan, release) of some states of the sources have to fit beside each other.
 export CCACHE_MAXSIZE=${CCACHE_MAXSIZE:-12G}
@@ -33,7 +33,7 @@ esac
 if [ "$preset" = dev ] && [ -n "${CI:-}" ]; then
   options+=(-DGPUSHM_UNITY=ON)
 fi
-# A tree that was configured elsewhere (a copied checkout) is made anew.
+# Recreates a tree that was configured elsewhere (a copied checkout).
 case $preset in
   bench | dist) tree=build/release ;;
   *) tree=build/$preset ;;
@@ -61,7 +61,7 @@ build() {
 if grep -qE '^GPUSHM_UNITY:[A-Z]+=ON$' "$tree/CMakeCache.txt" && [ ${#dry_run[@]} -eq 0 ]; then
   apart=
   until build -- -k 0 | tee "$log"; do
-    # Sources that cannot be compiled together after all. It costs time, and is to be corrected, but is no failure.
+    # Sources that cannot be compiled together. This costs time and should be corrected, but is not a failure.
     more=$(sed -nE 's/^FAILED: .*CMakeFiles\/([^/]+)\.dir\/.*unity\/.*/\1/p' "$log" | sort -u | paste -sd ';')
     if [ -z "$more" ]; then
       exit 1

@@ -8,7 +8,7 @@
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-# What .ci/run makes, directly or as part of another, and what changes no build: removal, formatting, the list itself.
+# Targets that .ci/run builds, directly or indirectly, and targets without a build: removal, formatting, the list itself.
 run=(deps build test lint asan tsan aarch64 dist check-dist install bench)
 plain=(help format clean)
 # Configured only: PRESET:TARGET... for each. `make demo` is the command of another preset; image_test runs scripts/image.sh.

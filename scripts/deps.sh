@@ -1,37 +1,37 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs, with apt, what building, testing and checking need (Debian 12, Ubuntu 24.04). Says what it installs; does
+# Installs, with apt, what building, testing and checking need (Debian 12, Ubuntu 24.04). Prints the packages; does
 # nothing, and asks for no password, when everything is there.
 #
 #   scripts/deps.sh [build] [agent] [bench] [gtest] [clang] [test] [dist] [lint] [sanitize] [image] [aarch64]   default: all
 set -euo pipefail
 
 # Alternatives are separated by "|"; the first that this distribution has is taken. With "?" at its end an entry is
-# optional: a distribution need not have it, and what needs it says that it is missing.
+# optional: a distribution may lack it; its users report that it is missing.
 build=(
   cmake ninja-build g++ ccache 'mold?' pkg-config python3-minimal
   libasio-dev libflatbuffers-dev flatbuffers-compiler
   libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libyaml-dev
 )
-# What gpushmd needs beyond that.
+# Additional packages for gpushmd.
 agent=(libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc prometheus-cpp-dev libcurl4-openssl-dev libssl-dev)
 bench=(libbenchmark-dev)
-# What the tests are compiled with, and what they run besides.
+# Packages to compile the tests, and programs that they run.
 gtest=(libgtest-dev libgmock-dev)
 test=(
   abigail-tools binutils 'bindgen?' crun patchelf podman procps python3 runc rustc util-linux xz-utils
   # Renders the kustomizations. Ubuntu has it as a snap only.
   'kubectl|kubernetes-client?'
 )
-# What build/dev, the sanitizers, clang-tidy and the fuzz programs are compiled with.
+# The compiler of build/dev, the sanitizers, clang-tidy and the fuzz programs.
 clang=('clang-14|clang')
-# Version 14 is what CI checks with; another version formats differently.
+# CI checks with version 14; other versions format differently.
 lint=('clang-format-14|clang-format' 'clang-tidy-14|clang-tidy' cppcheck git ninja-build python3 shellcheck)
 dist=(binutils patchelf xz-utils)
 image=(binutils ca-certificates patchelf 'podman|buildah')
-# The sanitizers' and the fuzzer's run-time libraries, and what gives functions their names in reports and suppressions.
+# The run-time libraries of the sanitizers and the fuzzer, and the symbolizer for reports and suppressions.
 sanitize=('libclang-rt-14-dev|libclang-rt-18-dev|libclang-rt-dev' llvm)
-# The cross compiler and what runs its programs. Libraries of that architecture: scripts/foreign_packages.sh.
+# The cross compiler and the emulator for its programs. Libraries of that architecture: scripts/foreign_packages.sh.
 aarch64=(g++-aarch64-linux-gnu qemu-user)
 
 groups=("$@")
@@ -88,7 +88,7 @@ has_candidate() {
   [[ $policy =~ Candidate:\ [^\(] ]]
 }
 
-# Prints the first alternative that apt knows; fails when there is none.
+# Prints the first alternative that apt has; fails if there is none.
 choose() {
   local name
   for name in $(names_of "$1"); do

@@ -34,7 +34,7 @@ is_foreign() {
   esac
 }
 
-# `ldd` lists what is needed indirectly, too.
+# `ldd` also lists indirect dependencies.
 find "$tree/bin" "$tree/lib" -type f -print0 | while IFS= read -r -d '' file; do
   if is_dynamic "$file"; then
     LD_LIBRARY_PATH=$tree/lib ldd "$file" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3} $0 ~ /not found/ {print $1, "missing"}'

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The committed corpora are archives, so that the tree shows code: tests/fuzz/corpus/NAME.tar.xz, unpacked by CMake.
 #
-#   scripts/fuzz_corpus.sh list NAME            what is in it
+#   scripts/fuzz_corpus.sh list NAME            lists its files
 #   scripts/fuzz_corpus.sh add NAME FILE...     adds files, for instance a crash with its fix, or what fuzz_NAME -merge=1 kept
 #   scripts/fuzz_corpus.sh remove NAME FILE...  removes files by their names
 set -euo pipefail

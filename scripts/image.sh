@@ -64,7 +64,7 @@ copy_library() { # PATH
   local to=/opt/gpushm/lib/${1##*/}
   if [ ! -e "$tree$to" ]; then
     install -m 0755 "$1" "$tree$to"
-    # A library that says where others are would be heeded before the program is.
+    # The search path of a library would take precedence over the program's.
     if [ -n "$(patchelf --print-rpath "$tree$to" 2>/dev/null || true)" ]; then
       patchelf --remove-rpath "$tree$to"
     fi
@@ -96,7 +96,7 @@ for program in "${programs[@]}"; do
   fi
 done
 
-# What glibc and the driver's libraries load by name.
+# Libraries that glibc and the driver's libraries load by name.
 libc=$(dirname "$(LD_LIBRARY_PATH='' ldd "$build/apps/gpushm/gpushm" | sed -nE 's/.*libc\.so\.6 => (\/[^ ]+) .*/\1/p')")
 for library in libdl.so.2 libm.so.6 libnss_dns.so.2 libnss_files.so.2 libpthread.so.0 libresolv.so.2 librt.so.1 \
                libutil.so.1 libgcc_s.so.1; do
@@ -112,7 +112,7 @@ bundle=/etc/ssl/certs/ca-certificates.crt
 [ -e "$bundle" ] || fail "no $bundle (scripts/deps.sh image)"
 cp -L "$bundle" "$tree$bundle"
 cp "$root/LICENSE" "$tree/opt/gpushm/share/doc/gpushm/"
-# The licences of what others made.
+# The licences of third-party components.
 if command -v dpkg-query >/dev/null; then
   for file in "${real_files[@]}"; do
     # Packages may have recorded it below /lib, from before the directories were merged.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Every static check; all of them run, and the first line of the end says which failed.
+# Runs all static checks; the first line of the summary names the failed ones.
 #
 #   scripts/lint.sh                 everything
 #   scripts/lint.sh format|tidy|cppcheck|shell|rules...   only these
@@ -35,7 +35,7 @@ check_tidy() {
 check_cppcheck() {
   mkdir -p build/lint/cppcheck
   # noExplicitConstructor: off, because converting constructors are meant where they are not marked.
-  # The library's own headers are not given to it: it guesses at templates. The compilers check what is unused.
+  # It gets no library headers, because it misjudges templates. The compilers check for unused code.
   cppcheck --std=c++20 --language=c++ --quiet --error-exitcode=1 --inline-suppr -j "$jobs" \
            --cppcheck-build-dir=build/lint/cppcheck --enable=warning,performance,portability \
            --suppressions-list=scripts/cppcheck-suppressions.txt \
@@ -62,7 +62,7 @@ fi
 failed=()
 for stage in "${stages[@]}"; do
   start=$SECONDS
-  # A subshell of its own keeps `set -e` alive inside, which `if` would switch off.
+  # A separate subshell keeps `set -e` in effect, which `if` would disable.
   set +e
   (set -e; "check_$stage")
   rc=$?

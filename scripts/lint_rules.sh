@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Rules of this repository that no off-the-shelf tool knows. Prints every violation; fails when there is one.
+# Rules of this repository that no standard tool checks. Prints every violation; fails if there is one.
 #
 #   scripts/lint_rules.sh               the tracked files of this repository
 #   scripts/lint_rules.sh --self-test   plants each violation in a scratch tree and expects it to be found

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# clang-tidy over the product's sources, in groups and several at once: what changed since the last commit that passed, and a
+# clang-tidy over the product's sources, in concurrent groups: files changed since the last commit that passed, and a
 # tenth of the rest (tidy_files.py); with ALL=1 in the environment all of them. What was clean is not looked at again until
 # a source, a header that it includes, its compile command, .clang-tidy or clang-tidy itself changes.
 #
@@ -29,7 +29,7 @@ one() { # FILE COMMAND
              tr -d '\\\n' | cut -d: -f2-) || inputs=
   if [ -n "$inputs" ]; then
     # shellcheck disable=SC2086  # a list of files
-    # Another clone of the repository finds what this one looked at.
+    # Clones of the repository share the results.
     key=$( { echo "$COMMON $command"; cd "$BUILD" && sha256sum $inputs; } | sed "s#$ROOT/#./#g" | sha256sum | cut -d ' ' -f 1)
     if [ -e "$CACHE/$key" ]; then
       return 0
