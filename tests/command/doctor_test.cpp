@@ -238,11 +238,10 @@ TEST_F(doctor_cli, begins_with_the_root_cause_and_ends_with_what_it_means) {
   };
   const auto drifted = doctor({"--from", machine_path("uvm-drift")});
   EXPECT_EQ(drifted.status, exited(1));
-  EXPECT_THAT(
-      drifted.out,
-      ::testing::StartsWith(
-          "Root cause: /dev/nvidia-uvm has major 508, the kernel has 511 [uvm-major]\n"
-          "  do: on the host: nvidia-ctk cdi generate again; then restart the container\n"));
+  EXPECT_THAT(drifted.out,
+              ::testing::StartsWith(
+                  "Root cause: /dev/nvidia-uvm has major 508, the kernel has 511 [uvm-major]\n"
+                  "  do: on the host: run nvidia-ctk cdi generate; then restart the container\n"));
   EXPECT_THAT(drifted.out, HasSubstr("\n1 problem, "));
   EXPECT_THAT(drifted.out, HasSubstr("follows from uvm-major"));
   EXPECT_THAT(drifted.out, Not(HasSubstr("modprobe"))) << "it would help nothing";

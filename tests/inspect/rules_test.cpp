@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every rule of doctor says something good of one machine and something bad of another.
+// Every rule of doctor passes on one machine and fails on another.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ void PrintTo(const rule_case& each, std::ostream* to) {
   *to << each.rule << " " << each.name;
 }
 
-void as_it_is(facts& /*all*/) {}
+void unchanged(facts& /*all*/) {}
 
 constexpr auto ok = verdict::ok;
 constexpr auto warning = verdict::warning;
@@ -43,14 +43,14 @@ constexpr auto none = verdict::not_applicable;
 constexpr auto note = verdict::note;
 
 const rule_case cases[] = {
-    {"libcuda", "loaded", "dgx-h100", as_it_is, ok, "/libcuda.so.550.90.07", ""},
-    {"libcuda", "no_driver", "no-driver", as_it_is, none, "no NVIDIA driver here", ""},
+    {"libcuda", "loaded", "dgx-h100", unchanged, ok, "/libcuda.so.550.90.07", ""},
+    {"libcuda", "no_driver", "no-driver", unchanged, none, "no NVIDIA driver", ""},
     {"libcuda",
      "not_found_by_the_loader",
      "dgx-h100",
      [](facts& all) { all.driver.cuda.library.clear(); },
      problem,
-     "/usr/lib/x86_64-linux-gnu/libcuda.so.550.90.07 is here, but the loader does not find",
+     "/usr/lib/x86_64-linux-gnu/libcuda.so.550.90.07 exists, but the loader does not find",
      "run ldconfig as root, or export LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu:"},
     {"libcuda",
      "missing_in_a_container",
@@ -63,11 +63,11 @@ const rule_case cases[] = {
      "no libcuda.so.1, though the machine has NVIDIA's kernel module",
      "--device nvidia.com/gpu=all (CDI)"},
 
-    {"driver-match", "same", "dgx-h100", as_it_is, ok, "kernel module 550.90.07 (open)", ""},
+    {"driver-match", "same", "dgx-h100", unchanged, ok, "kernel module 550.90.07 (open)", ""},
     {"driver-match",
      "updated_libraries",
      "driver-mismatch",
-     as_it_is,
+     unchanged,
      problem,
      "kernel module 550.90.07 (open), library 570.124.06",
      "modprobe -r nvidia_uvm"},
@@ -86,7 +86,7 @@ const rule_case cases[] = {
      "(forward compatibility package)",
      ""},
 
-    {"cuda-compat", "older", "dgx-h100", as_it_is, ok, "driver: CUDA 12.4; newest here: 12.4", ""},
+    {"cuda-compat", "older", "dgx-h100", unchanged, ok, "driver: CUDA 12.4; newest here: 12.4", ""},
     {"cuda-compat",
      "newer_minor",
      "dgx-h100",
@@ -97,12 +97,12 @@ const rule_case cases[] = {
     {"cuda-compat",
      "newer_major",
      "driver-mismatch",
-     as_it_is,
+     unchanged,
      problem,
      "driver: CUDA 12.4; newest here: 13.0 (/usr/local/cuda-13.0)",
      "cuda-compat-13-0"},
 
-    {"cuinit", "works", "dgx-h100", as_it_is, ok, "CUDA 12.4, 8 devices", ""},
+    {"cuinit", "works", "dgx-h100", unchanged, ok, "CUDA 12.4, 8 devices", ""},
     {"cuinit",
      "mismatch",
      "dgx-h100",
@@ -113,14 +113,14 @@ const rule_case cases[] = {
      problem,
      "(803)",
      "see driver-match"},
-    {"cuinit", "follows_from_the_library", "driver-mismatch", as_it_is, note, "(803)", ""},
-    {"cuinit", "follows_from_the_node", "uvm-drift", as_it_is, note, "(999)", ""},
+    {"cuinit", "follows_from_the_library", "driver-mismatch", unchanged, note, "(803)", ""},
+    {"cuinit", "follows_from_the_node", "uvm-drift", unchanged, note, "(999)", ""},
     {"cuinit",
      "crashes",
      "dgx-h100",
      [](facts& all) { all.driver.failure = "killed by signal 11 (Segmentation fault)"; },
      problem,
-     "asking the driver: killed by signal 11 (Segmentation fault)",
+     "querying the driver: killed by signal 11 (Segmentation fault)",
      "dmesg"},
     {"cuinit",
      "fabric_manager",
@@ -133,8 +133,8 @@ const rule_case cases[] = {
      "(802)",
      "nvidia-fabricmanager"},
 
-    {"nvml", "works", "dgx-h100", as_it_is, ok, "NVML 12.550.90.07, driver 550.90.07, 8", ""},
-    {"nvml", "no_library", "gvisor", as_it_is, warning, "not found", "compute,utility"},
+    {"nvml", "works", "dgx-h100", unchanged, ok, "NVML 12.550.90.07, driver 550.90.07, 8", ""},
+    {"nvml", "no_library", "gvisor", unchanged, warning, "not found", "compute,utility"},
     {"nvml",
      "fails",
      "dgx-h100",
@@ -142,9 +142,9 @@ const rule_case cases[] = {
      warning,
      "(999)",
      "run nvidia-smi on the host: if it fails there too, repair the host's driver"},
-    {"nvml", "follows_from_the_library", "driver-mismatch", as_it_is, note, "(18)", ""},
+    {"nvml", "follows_from_the_library", "driver-mismatch", unchanged, note, "(18)", ""},
 
-    {"device-nodes", "open", "dgx-h100", as_it_is, ok, "can be opened", ""},
+    {"device-nodes", "open", "dgx-h100", unchanged, ok, "can be opened", ""},
     {"device-nodes",
      "no_driver_behind",
      "dgx-h100",
@@ -154,14 +154,14 @@ const rule_case cases[] = {
        }
      },
      problem,
-     "/dev/nvidia-uvm has no driver behind it (ENXIO)",
+     "/dev/nvidia-uvm has no driver (ENXIO)",
      "modprobe nvidia nvidia_uvm; then try a CUDA program"},
     {"device-nodes",
      "follows_from_the_major",
      "uvm-drift",
-     as_it_is,
+     unchanged,
      note,
-     "/dev/nvidia-uvm has no driver behind it (ENXIO)",
+     "/dev/nvidia-uvm has no driver (ENXIO)",
      ""},
     {"device-nodes",
      "cgroup",
@@ -186,11 +186,11 @@ const rule_case cases[] = {
      "/dev/nvidia-uvm is denied by its owner and mode (EACCES)",
      "NVreg_DeviceFileMode"},
 
-    {"gpu-nodes", "all", "dgx-h100", as_it_is, ok, "8 of 8 can be opened", ""},
+    {"gpu-nodes", "all", "dgx-h100", unchanged, ok, "8 of 8 can be opened", ""},
     {"gpu-nodes",
      "one_of_two",
      "container-one-of-two",
-     as_it_is,
+     unchanged,
      note,
      "1 of 2 can be opened: /dev/nvidia1 of GPU-000000a1 is missing",
      "start the container with the GPU"},
@@ -209,16 +209,16 @@ const rule_case cases[] = {
      "0 of 2 can be opened: /dev/nvidia0 of GPU-000000a0 is denied by the device cgroup",
      "start the container with the GPU"},
 
-    {"uvm-major", "right", "dgx-h100", as_it_is, ok, "the kernel's major 511", ""},
+    {"uvm-major", "right", "dgx-h100", unchanged, ok, "the kernel's major 511", ""},
     {"uvm-major",
      "drifted",
      "uvm-drift",
-     as_it_is,
+     unchanged,
      problem,
      "/dev/nvidia-uvm has major 508, the kernel has 511",
      "nvidia-ctk cdi generate"},
 
-    {"visible-devices", "unset", "dgx-h100", as_it_is, ok, "neither", ""},
+    {"visible-devices", "unset", "dgx-h100", unchanged, ok, "neither", ""},
     {"visible-devices",
      "useful",
      "dgx-h100",
@@ -227,7 +227,7 @@ const rule_case cases[] = {
      "CUDA_VISIBLE_DEVICES=1,GPU-000000a2",
      ""},
     {"visible-devices",
-     "names_another_containers_gpu",
+     "names_missing_gpu",
      "container-one-of-two",
      [](facts& all) { all.self.variables["CUDA_VISIBLE_DEVICES"] = "1"; },
      problem,
@@ -241,7 +241,7 @@ const rule_case cases[] = {
      "CUDA_VISIBLE_DEVICES=",
      "unset CUDA_VISIBLE_DEVICES"},
     {"visible-devices",
-     "ended_on_purpose",
+     "ended_deliberately",
      "dgx-h100",
      [](facts& all) { all.self.variables["CUDA_VISIBLE_DEVICES"] = "0,1,-1"; },
      ok,
@@ -260,17 +260,17 @@ const rule_case cases[] = {
      [](facts& all) { all.self.variables["CUDA_VISIBLE_DEVICES"] = "0,1,9,2"; },
      warning,
      "CUDA_VISIBLE_DEVICES=0,1,9,2",
-     "take \"9\" out of CUDA_VISIBLE_DEVICES"},
+     "remove \"9\" from CUDA_VISIBLE_DEVICES"},
     {"visible-devices",
-     "nobody_acted",
+     "not_applied",
      "no-driver",
      [](facts& all) { all.self.variables["NVIDIA_VISIBLE_DEVICES"] = "all"; },
      problem,
      "NVIDIA_VISIBLE_DEVICES=all",
      "runtimeClassName: nvidia"},
 
-    {"cdi", "valid", "dgx-h100", as_it_is, ok, "1 document, 8 devices", ""},
-    {"cdi", "none", "mig-a100", as_it_is, none, "no CDI document", ""},
+    {"cdi", "valid", "dgx-h100", unchanged, ok, "1 document, 8 devices", ""},
+    {"cdi", "none", "mig-a100", unchanged, none, "no CDI document", ""},
     {"cdi",
      "stale",
      "dgx-h100",
@@ -279,16 +279,16 @@ const rule_case cases[] = {
      "/etc/cdi/nvidia.yaml: it names /dev/nvidia9, which is not here",
      "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"},
     {"cdi",
-     "another_vendors",
+     "foreign",
      "dgx-h100",
      [](facts& all) {
        all.cdi.push_back({"/etc/cdi/intel.yaml", "intel.com/gpu", "0.5.0", {"0"}, "it is stale"});
      },
      note,
      "/etc/cdi/intel.yaml: it is stale",
-     "make it again with the tool that wrote it, which is of intel.com/gpu"},
+     "regenerate it with the tool that wrote it, for intel.com/gpu"},
     {"cdi",
-     "nvidias_before_another_vendors",
+     "nvidia_before_foreign",
      "dgx-h100",
      [](facts& all) {
        all.cdi.insert(all.cdi.begin(),
@@ -312,14 +312,14 @@ const rule_case cases[] = {
      "/var/run/cdi/gpushm.dev-claim-1.json: it names",
      "restart the node's agent"},
     {"cdi",
-     "of_nobody",
+     "without_a_kind",
      "dgx-h100",
      [](facts& all) {
        all.cdi.push_back({"/etc/cdi/x.yaml", "", "", {}, "it cannot be read"});
      },
      warning,
      "/etc/cdi/x.yaml: it cannot be read",
-     "make it again with the tool that wrote it"},
+     "regenerate it with the tool that wrote it"},
     {"cdi",
      "twice",
      "dgx-h100",
@@ -330,8 +330,8 @@ const rule_case cases[] = {
      "engines use neither",
      "remove one of the two files"},
 
-    {"gpus", "all", "dgx-h100", as_it_is, ok, "8 x NVIDIA H100 80GB HBM3: GPU-000000a0", ""},
-    {"gpus", "none", "no-driver", as_it_is, none, "no GPU here", ""},
+    {"gpus", "all", "dgx-h100", unchanged, ok, "8 x NVIDIA H100 80GB HBM3: GPU-000000a0", ""},
+    {"gpus", "none", "no-driver", unchanged, none, "no GPU", ""},
     {"gpus",
      "does_not_answer",
      "dgx-h100",
@@ -340,10 +340,10 @@ const rule_case cases[] = {
        all.gpus[6].cuda.clear();
      },
      problem,
-     "GPU-000000a6 can be opened, and neither NVML nor CUDA shows it",
+     "GPU-000000a6 can be opened, but neither NVML nor CUDA lists it",
      "dmesg"},
 
-    {"vmm-support", "all", "dgx-h100", as_it_is, ok, "on every GPU", ""},
+    {"vmm-support", "all", "dgx-h100", unchanged, ok, "on every GPU", ""},
     {"vmm-support",
      "lacking",
      "dgx-h100",
@@ -352,7 +352,7 @@ const rule_case cases[] = {
      "GPU-000000a3 cannot export",
      "client::share"},
 
-    {"rdma", "recorded_before_it_was_asked", "dgx-h100", as_it_is, none, "unknown (", ""},
+    {"rdma", "not_recorded", "dgx-h100", unchanged, none, "unknown (", ""},
     {"rdma",
      "all",
      "dgx-h100",
@@ -362,7 +362,7 @@ const rule_case cases[] = {
        }
      },
      ok,
-     "memory made by gpushm is RDMA capable on every GPU: GPU-000000a0, GPU-000000a1",
+     "memory created by gpushm is RDMA capable on every GPU: GPU-000000a0, GPU-000000a1",
      ""},
     {"rdma",
      "not_of_virtual_memory",
@@ -387,17 +387,17 @@ const rule_case cases[] = {
        }
      },
      note,
-     "memory made by gpushm is not RDMA capable on GPU-",
+     "memory created by gpushm is not RDMA capable on GPU-",
      "device host"},
 
-    {"mig", "off", "dgx-h100", as_it_is, ok, "off", ""},
-    {"mig", "instances", "mig-a100", as_it_is, ok, "3 instances", ""},
+    {"mig", "off", "dgx-h100", unchanged, ok, "off", ""},
+    {"mig", "instances", "mig-a100", unchanged, ok, "3 instances", ""},
     {"mig",
      "no_instance",
      "mig-a100",
      [](facts& all) { all.gpus[0].nvml->mig_instances.clear(); },
      problem,
-     "MIG mode of GPU-000000b0 is on, and it has no instance here",
+     "MIG mode of GPU-000000b0 is on, but it has no instance here",
      "nvidia-smi mig -cgi"},
     {"mig",
      "pending",
@@ -418,7 +418,7 @@ const rule_case cases[] = {
      "/dev/nvidia-caps/nvidia-cap21 is denied by its owner and mode",
      "chmod 0444"},
 
-    {"compute-mode", "default", "dgx-h100", as_it_is, ok, "default", ""},
+    {"compute-mode", "default", "dgx-h100", unchanged, ok, "default", ""},
     {"compute-mode",
      "exclusive",
      "dgx-h100",
@@ -427,16 +427,16 @@ const rule_case cases[] = {
      "compute mode of GPU-000000a2 is exclusive process",
      "nvidia-smi -i 0000:52:00.0 -c DEFAULT"},
 
-    {"mps", "off", "dgx-h100", as_it_is, ok, "not running", ""},
+    {"mps", "off", "dgx-h100", unchanged, ok, "not running", ""},
     {"mps",
      "on",
      "dgx-h100",
      [](facts& all) { all.mps = true; },
      warning,
-     "control daemon",
+     "MPS control daemon",
      "nvidia-cuda-mps-control"},
 
-    {"virtualization", "none", "dgx-h100", as_it_is, ok, "none", ""},
+    {"virtualization", "none", "dgx-h100", unchanged, ok, "none", ""},
     {"virtualization",
      "vgpu",
      "dgx-h100",
@@ -445,7 +445,7 @@ const rule_case cases[] = {
      "GPU-000000a0 is a vGPU",
      "doctor"},
 
-    {"persistence", "on", "dgx-h100", as_it_is, ok, "on", ""},
+    {"persistence", "on", "dgx-h100", unchanged, ok, "on", ""},
     {"persistence",
      "off",
      "dgx-h100",
@@ -454,8 +454,8 @@ const rule_case cases[] = {
      "persistence mode of GPU-000000a7 is off",
      "nvidia-persistenced"},
 
-    {"peer-access", "all", "dgx-h100", as_it_is, ok, "by up to 18 NVLinks through switches", ""},
-    {"peer-access", "one_gpu", "container-one-of-two", as_it_is, none, "fewer than two", ""},
+    {"peer-access", "all", "dgx-h100", unchanged, ok, "over up to 18 NVLinks through switches", ""},
+    {"peer-access", "one_gpu", "container-one-of-two", unchanged, none, "fewer than two", ""},
     {"peer-access",
      "denied",
      "dgx-h100",
@@ -471,7 +471,7 @@ const rule_case cases[] = {
      "1 of 18 NVLinks of GPU-000000a4 are down",
      "nvlink -s"},
 
-    {"imex", "none", "dgx-h100", as_it_is, none, "no IMEX channel", ""},
+    {"imex", "none", "dgx-h100", unchanged, none, "no IMEX channel", ""},
     {"imex",
      "channel",
      "dgx-h100",
@@ -489,8 +489,8 @@ const rule_case cases[] = {
      "/dev/nvidia-caps-imex-channels/channel0 is denied by the device cgroup",
      "ComputeDomain"},
 
-    {"xid", "none", "dgx-h100", as_it_is, ok, "none in the kernel's log", ""},
-    {"xid", "not_readable", "dra-pod", as_it_is, none, "may not be read", "dmesg"},
+    {"xid", "none", "dgx-h100", unchanged, ok, "none in the kernel's log", ""},
+    {"xid", "not_readable", "dra-pod", unchanged, none, "may not read", "dmesg"},
     {"xid",
      "of_a_program",
      "dgx-h100",
@@ -498,7 +498,7 @@ const rule_case cases[] = {
        all.xids = {{"0000:1b:00.0", 31, "NVRM: Xid (PCI:0000:1b:00): 31, pid=7, MMU Fault"}};
      },
      warning,
-     "1 in the kernel's log, as NVRM: Xid (PCI:0000:1b:00): 31",
+     "1 in the kernel's log, such as NVRM: Xid (PCI:0000:1b:00): 31",
      "compute-sanitizer"},
     {"xid",
      "of_the_gpu",
@@ -508,54 +508,54 @@ const rule_case cases[] = {
                    {"0000:1b:00.0", 31, "NVRM: Xid (PCI:0000:1b:00): 31, pid=7, MMU Fault"}};
      },
      problem,
-     "2 in the kernel's log, as NVRM: Xid (PCI:0000:1b:00): 79",
+     "2 in the kernel's log, such as NVRM: Xid (PCI:0000:1b:00): 79",
      "drain the node"},
 
-    {"container", "none", "dgx-h100", as_it_is, ok, "no container", ""},
+    {"container", "none", "dgx-h100", unchanged, ok, "no container", ""},
     {"container",
      "pod",
      "container-one-of-two",
-     as_it_is,
+     unchanged,
      ok,
      "a container of containerd, id 4f4f4f4f4f4f, pod team-a/producer-7d9f",
      ""},
-    {"container", "gvisor", "gvisor", as_it_is, warning, "a container of gvisor", "runc"},
+    {"container", "gvisor", "gvisor", unchanged, warning, "a container of gvisor", "runc"},
 
     {"namespaces",
      "pod",
      "dra-pod",
-     as_it_is,
+     unchanged,
      ok,
-     "cgroup private, ipc private, mnt unknown, net unknown, pid private, user the machine's",
+     "cgroup private, ipc private, mnt unknown, net unknown, pid private, user the host's",
      ""},
     {"namespaces",
      "hidden",
      "no-driver",
      [](facts& all) { all.self.namespaces.clear(); },
      none,
-     "unknown (the namespaces are not visible here)",
+     "unknown (the namespaces are not visible)",
      ""},
 
-    {"pid-namespace", "host", "dgx-h100", as_it_is, ok, "the machine's own; this process is", ""},
+    {"pid-namespace", "host", "dgx-h100", unchanged, ok, "the host's; this process is", ""},
     {"pid-namespace",
      "private",
      "container-one-of-two",
-     as_it_is,
+     unchanged,
      note,
-     "a private one; this process is PID 1 in it",
+     "private; this process is PID 1 in it",
      "share through gpushm"},
 
-    {"user-namespace", "host", "dgx-h100", as_it_is, ok, "the machine's own", ""},
+    {"user-namespace", "host", "dgx-h100", unchanged, ok, "the host's", ""},
     {"user-namespace",
      "private",
      "dra-pod",
      [](facts& all) { all.self.namespaces["user"].host = false; },
      warning,
-     "a private one",
+     "private",
      "tenant"},
 
-    {"host-namespaces", "own", "dra-pod", as_it_is, ok, "the container's own", ""},
-    {"host-namespaces", "no_container", "dgx-h100", as_it_is, none, "no container", ""},
+    {"host-namespaces", "own", "dra-pod", unchanged, ok, "the container's own", ""},
+    {"host-namespaces", "no_container", "dgx-h100", unchanged, none, "no container", ""},
     {"host-namespaces",
      "host_pid",
      "dra-pod",
@@ -564,7 +564,7 @@ const rule_case cases[] = {
      "this container has hostPID: true",
      "delete hostPID: true from the pod"},
 
-    {"privileges", "restricted", "dra-pod", as_it_is, ok, "uid 2000, no capability", ""},
+    {"privileges", "restricted", "dra-pod", unchanged, ok, "uid 2000, no capability", ""},
     {"privileges",
      "privileged",
      "dra-pod",
@@ -573,13 +573,13 @@ const rule_case cases[] = {
      "with capabilities",
      "delete privileged: true"},
 
-    {"ptrace", "allowed", "dgx-h100", as_it_is, ok, "ptrace_scope is 0", ""},
-    {"ptrace", "denied", "dra-pod", as_it_is, note, "ptrace_scope is 1", "share through gpushm"},
+    {"ptrace", "allowed", "dgx-h100", unchanged, ok, "ptrace_scope is 0", ""},
+    {"ptrace", "denied", "dra-pod", unchanged, note, "ptrace_scope is 1", "share through gpushm"},
 
-    {"shm", "large", "dgx-h100", as_it_is, ok, "64 GiB", ""},
-    {"shm", "small", "dra-pod", as_it_is, note, "64 MiB, this container's own", "medium: Memory"},
+    {"shm", "large", "dgx-h100", unchanged, ok, "64 GiB", ""},
+    {"shm", "small", "dra-pod", unchanged, note, "64 MiB, this container's own", "medium: Memory"},
 
-    {"limits", "enough", "dgx-h100", as_it_is, ok, "1048576 open files", ""},
+    {"limits", "enough", "dgx-h100", unchanged, ok, "1048576 open files", ""},
     {"limits",
      "few",
      "dgx-h100",
@@ -588,7 +588,13 @@ const rule_case cases[] = {
      "256 open files",
      "ulimit -n"},
 
-    {"broker", "not_asked", "dgx-h100", as_it_is, none, "unknown (no broker was asked)", ""},
+    {"broker",
+     "not_contacted",
+     "dgx-h100",
+     unchanged,
+     none,
+     "unknown (no broker was contacted)",
+     ""},
     {"broker",
      "reachable",
      "dgx-h100",
@@ -606,7 +612,7 @@ const rule_case cases[] = {
      },
      note,
      "3 segments, fence none",
-     "no MPS"},
+     "do not use MPS"},
     {"broker",
      "not_mounted",
      "dra-pod",
@@ -660,7 +666,7 @@ TEST(inspect_rules, each_has_a_good_and_a_bad_case) {
   for (const check& each : examine(recorded_facts("dgx-h100"))) {
     const auto& verdicts = tested[each.id];
     EXPECT_TRUE(verdicts.count(ok) != 0) << each.id;
-    // Which namespaces there are is neither good nor bad.
+    // The list of namespaces is neither good nor bad.
     EXPECT_TRUE(verdicts.count(warning) + verdicts.count(problem) + verdicts.count(note) > 0 ||
                 each.id == "namespaces")
         << each.id;
@@ -669,7 +675,7 @@ TEST(inspect_rules, each_has_a_good_and_a_bad_case) {
   EXPECT_TRUE(tested.empty()) << "no such rule: " << tested.begin()->first;
 }
 
-TEST(inspect_rules, whatever_is_wrong_has_a_reason_and_a_remedy) {
+TEST(inspect_rules, problem_has_reason_and_remedy) {
   for (const std::string& machine : machine_names()) {
     std::set<std::string> ids;
     for (const check& each : examine(recorded_facts(machine))) {
@@ -724,7 +730,7 @@ TEST(inspect_rules, one_cause_is_one_problem) {
   }
 }
 
-TEST(inspect_rules, a_pod_as_it_should_be_has_no_warning) {
+TEST(inspect_rules, correct_pod_has_no_warning) {
   for (const char* pod : {"dra-pod", "container-one-of-two"}) {
     facts all = recorded_facts(pod);
     all.broker = {"/run/gpushm/d/a/socket", true, "a", 1, 0, {}, {}};
@@ -734,7 +740,7 @@ TEST(inspect_rules, a_pod_as_it_should_be_has_no_warning) {
   }
 }
 
-TEST(inspect_rules, what_is_not_known_is_said_in_one_way) {
+TEST(inspect_rules, unknown_has_one_spelling) {
   for (const std::string& machine : machine_names()) {
     for (const check& each : examine(recorded_facts(machine))) {
       for (const char* other :
@@ -745,7 +751,7 @@ TEST(inspect_rules, what_is_not_known_is_said_in_one_way) {
   }
 }
 
-TEST(inspect_rules, say_when_the_driver_cannot_be_used) {
+TEST(inspect_rules, driver_problem_reports_unusable_driver) {
   using gpushm::inspect::driver_problem;
   EXPECT_THAT(driver_problem(recorded_facts("driver-mismatch")), HasSubstr("(803)"));
   EXPECT_THAT(driver_problem(recorded_facts("uvm-drift")), HasSubstr("(999)"));

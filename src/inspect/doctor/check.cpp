@@ -74,7 +74,7 @@ constexpr auto ids_of_all() {
 }
 constexpr auto ids = ids_of_all();
 
-/// A problem whose consequences are known, the deepest first.
+/// A problem and its consequences; deeper causes come first.
 struct root {
   std::string_view id;
   std::vector<std::string_view> consequences;
@@ -95,7 +95,7 @@ bool is_wrong(const check& one) {
   return one.result == verdict::problem || one.result == verdict::warning;
 }
 
-/// What only follows from a problem is told as such: acting on it would help nothing.
+/// Turns consequences of a problem into notes: acting on them would not help.
 void mark_consequences(std::vector<check>& checks) {
   const auto find = [&checks](std::string_view id) {
     return std::find_if(

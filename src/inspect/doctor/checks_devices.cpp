@@ -16,11 +16,10 @@ std::string remedy_for(int number) {
     case ENXIO:
     case ENODEV:
       return "on the host: modprobe nvidia nvidia_uvm; then try a CUDA program (nvidia-smi does "
-             "not "
-             "use /dev/nvidia-uvm)";
+             "not use /dev/nvidia-uvm)";
     default:
-      return "start the container with the GPU: --device nvidia.com/gpu=0 (CDI), --gpus, or in its "
-             "resources";
+      return "start the container with the GPU: --device nvidia.com/gpu=0 (CDI), --gpus, or its "
+             "resource limits";
   }
 }
 
@@ -35,10 +34,10 @@ std::size_t openable_gpus(const facts& all) {
       }));
 }
 
-/// CUDA_VISIBLE_DEVICES as CUDA reads it: up to the first entry that names nothing.
+/// CUDA_VISIBLE_DEVICES as CUDA reads it: up to the first entry that matches no GPU.
 struct visible_list {
   std::size_t useful = 0;  ///< entries before `stop`
-  std::string stop;        ///< the entry that names nothing; empty: there is none
+  std::string stop;        ///< the first entry that matches no GPU; empty: all match
 };
 
 visible_list read_visible(const facts& all, const std::string& text) {
@@ -68,7 +67,7 @@ visible_list read_visible(const facts& all, const std::string& text) {
   return read;
 }
 
-/// Who makes documents of a kind again.
+/// The command that regenerates a document, by its kind.
 std::string cdi_remedy(const cdi_facts& document) {
   if (document.problem.find(" is also in ") != std::string::npos) {
     return "remove one of the two files, or the device from one of them";
@@ -83,9 +82,9 @@ std::string cdi_remedy(const cdi_facts& document) {
                      document.path
                : "gpushm cdi share --output=" + document.path;
   }
-  return "make it again with the tool that wrote it" +
-         (document.kind.empty() ? std::string() : ", which is of " + document.kind) +
-         "; it is not NVIDIA's and not gpushm's";
+  return "regenerate it with the tool that wrote it" +
+         (document.kind.empty() ? std::string() : ", for " + document.kind) +
+         "; it belongs to neither NVIDIA nor gpushm";
 }
 
 bool is_of_gpus(const cdi_facts& document) {
@@ -97,7 +96,7 @@ bool is_of_gpus(const cdi_facts& document) {
 check device_nodes(const facts& all) {
   check made;
   if (!driver_expected(all)) {
-    made.seen = "no NVIDIA driver here";
+    made.seen = "no NVIDIA driver";
     return made;
   }
   int worst = 0;
@@ -139,8 +138,7 @@ check gpu_nodes(const facts& all) {
     }
   }
   if (known == 0) {
-    made.seen =
-        all.gpus.empty() ? "no GPU here" : unknown("the GPUs' device numbers are not visible here");
+    made.seen = all.gpus.empty() ? "no GPU" : unknown("the GPUs' device numbers are not visible");
     return made;
   }
   const std::size_t open = openable_gpus(all);
@@ -150,12 +148,12 @@ check gpu_nodes(const facts& all) {
     return made;
   }
   made.seen += ": " + denied;
-  // A container is given the GPUs that it asked for, and no more.
+  // A container gets only the GPUs that it requested.
   const bool by_intent = in_container(all.self) && last != EACCES && last != ENXIO;
   made.result = open == 0 ? verdict::problem : by_intent ? verdict::note : verdict::warning;
   made.why =
       "memory on a GPU whose node this process may not open cannot be shared with this process; no "
-      "other privilege helps, and without gpushm the driver says \"invalid argument\"";
+      "other privilege helps, and without gpushm the driver reports \"invalid argument\"";
   made.remedy = remedy_for(last);
   return made;
 }
@@ -171,10 +169,10 @@ check uvm_major(const facts& all) {
       made.seen = node.path + " has major " + std::to_string(node.status->major) +
                   ", the kernel has " + std::to_string(*node.expected_major);
       made.why =
-          "the number is assigned again when the module is loaded; nvidia-smi still works with a "
-          "stale node, cuInit does not";
+          "the major number is reassigned when the module is loaded; nvidia-smi still works with a "
+          "stale node, but cuInit fails";
       made.remedy = in_container(all.self)
-                        ? "on the host: nvidia-ctk cdi generate again; then restart the container"
+                        ? "on the host: run nvidia-ctk cdi generate; then restart the container"
                         : "rm " + node.path + "; nvidia-modprobe -u -c 0";
       return made;
     }
@@ -184,7 +182,7 @@ check uvm_major(const facts& all) {
     }
   }
   if (made.seen.empty()) {
-    made.seen = unknown("no node, or no entry in /proc/devices, to compare");
+    made.seen = unknown("no device node, or no entry in /proc/devices");
   }
   return made;
 }
@@ -208,8 +206,8 @@ check visible_devices(const facts& all) {
       !nvidia->second.empty() && openable_gpus(all) == 0) {
     made.result = verdict::problem;
     made.why =
-        "NVIDIA_VISIBLE_DEVICES asks the container toolkit for GPUs, and this container was not "
-        "started by it; CUDA does not read that variable";
+        "NVIDIA_VISIBLE_DEVICES requests GPUs from the container toolkit, which did not start this "
+        "container; CUDA does not read that variable";
     made.remedy = "run with the nvidia runtime (runtimeClassName: nvidia), or with CDI";
     return made;
   }
@@ -217,32 +215,32 @@ check visible_devices(const facts& all) {
     const visible_list read = read_visible(all, cuda->second);
     if (read.useful == 0) {
       made.result = verdict::problem;
-      made.why = cuda->second.empty() ? "empty hides every GPU from CUDA"
+      made.why = cuda->second.empty() ? "an empty value hides every GPU from CUDA"
                                       : "CUDA stops at \"" + read.stop +
                                             "\", which names no GPU that it can use here";
-      made.remedy = "unset CUDA_VISIBLE_DEVICES: inside a container the GPUs count from 0 again";
+      made.remedy = "unset CUDA_VISIBLE_DEVICES: inside a container GPUs are numbered from 0";
       return made;
     }
-    // -1 is how a list is ended on purpose.
+    // -1 ends a list deliberately.
     if (!read.stop.empty() && read.stop != "-1") {
       made.result = verdict::warning;
       made.why = "CUDA stops at \"" + read.stop +
                  "\", which names no GPU that it can use here: of " +
-                 std::to_string(base::split(cuda->second, ",").size()) + " entries it takes " +
+                 std::to_string(base::split(cuda->second, ",").size()) + " entries it uses " +
                  std::to_string(read.useful);
-      made.remedy = "take \"" + read.stop +
-                    "\" out of CUDA_VISIBLE_DEVICES, or give this "
+      made.remedy = "remove \"" + read.stop +
+                    "\" from CUDA_VISIBLE_DEVICES, or give this "
                     "container that GPU";
       return made;
     }
     if (read.useful < openable_gpus(all)) {
       made.why =
-          "it hides GPUs from enumeration; memory on them can be opened all the same, only the "
-          "device node matters";
+          "it hides GPUs from enumeration; memory on them can still be opened: only the device "
+          "node matters";
     }
   }
   if (nvidia != all.self.variables.end() && !is_all(nvidia->second) && made.why.empty()) {
-    made.why = "NVIDIA_VISIBLE_DEVICES is for the container toolkit; CUDA does not read it";
+    made.why = "only the container toolkit reads NVIDIA_VISIBLE_DEVICES; CUDA does not";
   }
   made.result = verdict::ok;
   return made;
@@ -258,7 +256,7 @@ check cdi(const facts& all) {
   const cdi_facts* wrong = nullptr;
   for (const cdi_facts& each : all.cdi) {
     devices += each.devices.size();
-    // A document of GPUs or domains before one of something else.
+    // Documents for GPUs or domains take precedence over others.
     if (!each.problem.empty() && (wrong == nullptr || (is_of_gpus(each) && !is_of_gpus(*wrong)))) {
       wrong = &each;
     }
@@ -267,9 +265,9 @@ check cdi(const facts& all) {
     const bool foreign = !is_of_gpus(*wrong) && !wrong->kind.empty();
     made.result = foreign ? verdict::note : verdict::warning;
     made.seen = wrong->path + ": " + wrong->problem;
-    made.why = foreign ? "it is of " + wrong->kind + ", so no GPU of NVIDIA's depends on it"
-                       : "engines then say \"unresolvable CDI devices\", or start containers "
-                         "without the GPU";
+    made.why = foreign ? "it is for " + wrong->kind + ", so no NVIDIA GPU depends on it"
+                       : "container engines then report \"unresolvable CDI devices\", or start "
+                         "containers without the GPU";
     made.remedy = cdi_remedy(*wrong);
     return made;
   }

@@ -12,14 +12,14 @@ namespace {
 
 constexpr std::string_view give_driver =
     "start the container with the driver: --device nvidia.com/gpu=all (CDI), --gpus all, or a GPU "
-    "in its resources";
+    "in its resource limits";
 
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// From which driver branch on a major version of CUDA runs at all (NVIDIA, CUDA Compatibility,
-// "Minor Version Compatibility").
+// The minimum driver branch for a major version of CUDA (NVIDIA, CUDA Compatibility, "Minor Version
+// Compatibility").
 int minimum_branch(int cuda_major) {
   switch (cuda_major) {
     case 11:
@@ -33,8 +33,8 @@ int minimum_branch(int cuda_major) {
   }
 }
 
-// The newest CUDA that a driver branch brings (NVIDIA, CUDA Toolkit release notes), for machines
-// whose libcuda cannot be asked.
+// The newest CUDA version of each driver branch (NVIDIA, CUDA Toolkit release notes), used where
+// libcuda cannot report it.
 int cuda_of_branch(int branch) {
   static constexpr auto table = std::to_array<std::pair<int, int>>(
       {{590, 13010}, {580, 13000}, {575, 12090}, {570, 12080}, {565, 12070}, {560, 12060},
@@ -66,25 +66,25 @@ check libcuda(const facts& all) {
   if (!all.libcuda_files.empty() && all.driver.failure.empty()) {
     const std::string& file = all.libcuda_files.front();
     made.result = verdict::problem;
-    made.seen = file + " is here, but the loader does not find libcuda.so.1";
-    made.why = "no program can use CUDA until it does";
+    made.seen = file + " exists, but the loader does not find libcuda.so.1";
+    made.why = "no program can use CUDA until the loader finds it";
     made.remedy =
         "run ldconfig as root, or export LD_LIBRARY_PATH=" + file.substr(0, file.rfind('/')) +
         ":$LD_LIBRARY_PATH";
     return made;
   }
   if (!all.libcuda_files.empty()) {
-    made.seen = unknown(all.libcuda_files.front() + " was not asked: see cuinit");
+    made.seen = unknown(all.libcuda_files.front() + " was not loaded: see cuinit");
     return made;
   }
   if (!driver_expected(all)) {
-    made.seen = "no NVIDIA driver here";
-    made.why = "segments in host memory work without one";
+    made.seen = "no NVIDIA driver";
+    made.why = "segments in host memory work without a driver";
     return made;
   }
   made.result = verdict::problem;
   made.seen = "no libcuda.so.1, though the machine has NVIDIA's kernel module or device nodes";
-  made.why = "without the driver's library nothing here can use a GPU";
+  made.why = "without the driver's library no process can use a GPU";
   made.remedy = in_container(all.self) ? give_driver : "install the driver's libraries: libcuda1";
   return made;
 }
@@ -92,9 +92,8 @@ check libcuda(const facts& all) {
 check driver_match(const facts& all) {
   check made;
   if (all.module_version.empty() || all.libcuda_version.empty()) {
-    made.seen =
-        unknown(all.module_version.empty() ? "the kernel module's version is not visible here"
-                                           : "the library's name has no version");
+    made.seen = unknown(all.module_version.empty() ? "the kernel module's version is not visible"
+                                                   : "the library's file name contains no version");
     return made;
   }
   made.seen = "kernel module " + all.module_version + (all.open_module ? " (open)" : "") +
@@ -107,10 +106,10 @@ check driver_match(const facts& all) {
   } else {
     made.result = verdict::problem;
     made.why =
-        "library and module must be of one version: cuInit fails with "
+        "library and module must have the same version: cuInit fails with "
         "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803), NVML with \"Driver/library version mismatch\"";
     made.remedy = in_container(all.self)
-                      ? "restart the container: the host's driver changed under it"
+                      ? "restart the container: the host's driver was updated after it started"
                       : "reboot, or stop all GPU users and reload: modprobe -r nvidia_uvm "
                         "nvidia_drm nvidia_modeset nvidia && modprobe nvidia";
   }
@@ -129,7 +128,7 @@ check cuda_compat(const facts& all) {
   if (newest == all.toolkits.end() || driver == 0) {
     made.seen = newest == all.toolkits.end()
                     ? "no CUDA toolkit or runtime found in the usual places"
-                    : unknown("the driver's CUDA version is not visible here");
+                    : unknown("the driver's CUDA version is not visible");
     return made;
   }
   made.seen = "driver: CUDA " + version_text(driver) +
@@ -139,8 +138,8 @@ check cuda_compat(const facts& all) {
   } else if (newest->version / 1000 == driver / 1000) {
     made.result = verdict::ok;
     made.why =
-        "a newer minor version runs on this driver, but not its new features, nor PTX that must be "
-        "compiled (minor version compatibility)";
+        "a newer minor version runs on this driver, without its new features and without PTX that "
+        "must be compiled (minor version compatibility)";
   } else {
     const int major = newest->version / 1000;
     const int needed = minimum_branch(major);
@@ -162,17 +161,17 @@ check nvml(const facts& all) {
   check made;
   const nvml_view& view = all.driver.nvml;
   if (!driver_expected(all) && view.library.empty()) {
-    made.seen = "no NVIDIA driver here";
+    made.seen = "no NVIDIA driver";
     return made;
   }
   if (!all.driver.failure.empty()) {
-    made.seen = unknown("NVML was not asked: see cuinit");
+    made.seen = unknown("NVML was not called: see cuinit");
     return made;
   }
   if (view.problem.empty()) {
     made.result = verdict::ok;
     made.seen = "NVML " + view.nvml_version + ", driver " + view.driver_version + ", " +
-                std::to_string(view.gpus.size()) + (view.gpus.size() == 1 ? " board" : " boards");
+                std::to_string(view.gpus.size()) + (view.gpus.size() == 1 ? " GPU" : " GPUs");
     return made;
   }
   made.result = verdict::warning;
@@ -184,8 +183,8 @@ check nvml(const facts& all) {
           ? "set NVIDIA_DRIVER_CAPABILITIES=compute,utility for the container, or "
             "install libnvidia-ml1"
           : "run nvidia-smi on the host: if it fails there too, repair the host's driver; if it "
-            "works, restart this container (systemctl daemon-reload on the host can take "
-            "a container's devices away)";
+            "works, restart this container (systemctl daemon-reload on the host can remove "
+            "a container's devices)";
   return made;
 }
 
@@ -194,13 +193,13 @@ check cuinit(const facts& all) {
   const cuda_view& view = all.driver.cuda;
   if (!all.driver.failure.empty()) {
     made.result = verdict::problem;
-    made.seen = "asking the driver: " + all.driver.failure;
+    made.seen = "querying the driver: " + all.driver.failure;
     made.why = "every CUDA program will fail the same way here";
-    made.remedy = "nvidia-smi and dmesg on the host; a GPU that has fallen off needs a reset";
+    made.remedy = "run nvidia-smi and dmesg on the host; a GPU that fell off the bus needs a reset";
     return made;
   }
   if (view.library.empty()) {
-    made.seen = "no libcuda to ask";
+    made.seen = "no libcuda.so.1";
     return made;
   }
   if (view.problem.empty()) {
@@ -217,24 +216,24 @@ check cuinit(const facts& all) {
       made.remedy = "see device-nodes, gpu-nodes and visible-devices below";
       break;
     case cuda::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
-      made.why = "library and kernel module are of different versions";
+      made.why = "library and kernel module have different versions";
       made.remedy = "see driver-match";
       break;
     case cuda::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE:
-      made.why = "forward compatibility is for data centre GPUs only";
-      made.remedy = "take the cuda-compat directory out of LD_LIBRARY_PATH";
+      made.why = "only data centre GPUs support forward compatibility";
+      made.remedy = "remove the cuda-compat directory from LD_LIBRARY_PATH";
       break;
     case cuda::CUDA_ERROR_SYSTEM_NOT_READY:
-      made.why = "GPUs behind NVSwitch wait for the fabric manager";
-      made.remedy = "systemctl start nvidia-fabricmanager (of the driver's version) on the host";
+      made.why = "GPUs connected by NVSwitch need the fabric manager";
+      made.remedy = "on the host: systemctl start nvidia-fabricmanager (the driver's version)";
       break;
     case cuda::CUDA_ERROR_STUB_LIBRARY:
-      made.why = "the toolkit's stub was loaded, which is for linking only";
-      made.remedy = "take /usr/local/cuda/lib64/stubs out of LD_LIBRARY_PATH";
+      made.why = "the toolkit's stub library was loaded, which is for linking only";
+      made.remedy = "remove /usr/local/cuda/lib64/stubs from LD_LIBRARY_PATH";
       break;
     default:
       made.why = "no program can use CUDA here";
-      made.remedy = "see device-nodes and uvm-major; nvidia-smi and dmesg on the host";
+      made.remedy = "see device-nodes and uvm-major; run nvidia-smi and dmesg on the host";
       break;
   }
   return made;

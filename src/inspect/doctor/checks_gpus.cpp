@@ -9,11 +9,11 @@ namespace gpushm::inspect::rules {
 
 namespace {
 
-/// "not applicable" when there is no board that `known` can say something of.
+/// Returns true, and sets what was seen, if `known` holds for no GPU.
 template <typename Known>
 bool none_known(const facts& all, check& made, Known&& known) {
   if (std::none_of(all.gpus.begin(), all.gpus.end(), known)) {
-    made.seen = all.gpus.empty() ? "no GPU here" : unknown("the driver does not say");
+    made.seen = all.gpus.empty() ? "no GPU" : unknown("the driver does not report it");
     return true;
   }
   return false;
@@ -57,7 +57,7 @@ std::string names_of(const facts& all) {
 check gpus(const facts& all) {
   check made;
   if (all.gpus.empty()) {
-    made.seen = "no GPU here";
+    made.seen = "no GPU";
     return made;
   }
   made.seen = names_of(all) + ":";
@@ -70,9 +70,9 @@ check gpus(const facts& all) {
     if (gpu.open_error == 0 && !shown && all.driver.nvml.problem.empty() &&
         all.driver.failure.empty()) {
       made.result = verdict::problem;
-      made.seen = short_name(gpu) + " can be opened, and neither NVML nor CUDA shows it";
-      made.why = "the kernel module has it, but it does not answer";
-      made.remedy = "on the host: dmesg | grep NVRM; nvidia-smi --gpu-reset or a reboot";
+      made.seen = short_name(gpu) + " can be opened, but neither NVML nor CUDA lists it";
+      made.why = "the kernel module lists the GPU, but it does not respond";
+      made.remedy = "on the host: dmesg | grep NVRM; then nvidia-smi --gpu-reset or a reboot";
       return made;
     }
   }
@@ -97,18 +97,18 @@ check mig(const facts& all) {
     on = on || gpu.nvml->mig == true;
     if (gpu.nvml->mig == true && gpu.nvml->mig_instances.empty()) {
       made.result = verdict::problem;
-      made.seen = "MIG mode of " + short_name(gpu) + " is on, and it has no instance here";
-      made.why = "CUDA shows nothing of a board in MIG mode but its instances";
+      made.seen = "MIG mode of " + short_name(gpu) + " is on, but it has no instance here";
+      made.why = "CUDA shows only the instances of a GPU in MIG mode";
       made.remedy =
           "on the host: nvidia-smi mig -cgi 9,9 -C, or nvidia-smi -mig 0 and a reset; in "
-          "a container: ask for nvidia.com/mig-…";
+          "a container: request nvidia.com/mig-…";
       return made;
     }
     if (gpu.nvml->mig && gpu.nvml->mig_pending && *gpu.nvml->mig != *gpu.nvml->mig_pending) {
       made.result = verdict::warning;
       made.seen = "MIG mode of " + short_name(gpu) + " will be " +
                   (*gpu.nvml->mig_pending ? "on" : "off") + " after a reset";
-      made.why = "until then it is what it was";
+      made.why = "the mode does not change before the reset";
       made.remedy = "stop all users of the GPU, then nvidia-smi --gpu-reset";
       return made;
     }
@@ -117,7 +117,7 @@ check mig(const facts& all) {
     if (on && node.path.starts_with("/dev/nvidia-caps/") && node.open_error == EACCES) {
       made.result = verdict::problem;
       made.seen = node.path + " " + why_not_opened(node.open_error);
-      made.why = "an instance needs its board's node and two of these";
+      made.why = "an instance needs its GPU's node and two of these";
       made.remedy = "on the host: chmod 0444 " + node.path + " (NVreg_DeviceFileMode)";
       return made;
     }
@@ -125,7 +125,7 @@ check mig(const facts& all) {
   made.result = verdict::ok;
   made.seen = on ? std::to_string(instances) + " instances" : "off";
   if (on) {
-    made.why = "memory is shared within an instance only: instances reach no peers";
+    made.why = "memory is shared within an instance only: instances have no peer access";
   }
   return made;
 }
@@ -144,7 +144,7 @@ check compute_mode(const facts& all) {
     made.seen = "compute mode of " + short_name(gpu) + " is " + mode;
     made.why = mode == "prohibited"
                    ? "no process may use it"
-                   : "a second process gets CUDA_ERROR_DEVICE_UNAVAILABLE (46): nobody can share";
+                   : "a second process gets CUDA_ERROR_DEVICE_UNAVAILABLE (46): sharing fails";
     made.remedy = "on the host: nvidia-smi -i " + gpu.pci_address + " -c DEFAULT";
     return made;
   }
@@ -156,15 +156,15 @@ check compute_mode(const facts& all) {
 check mps(const facts& all) {
   check made;
   if (all.gpus.empty()) {
-    made.seen = "no GPU here";
+    made.seen = "no GPU";
   } else if (all.mps) {
     made.result = verdict::warning;
-    made.seen = "an MPS control daemon's pipe is here";
-    made.why = "clients of one MPS server share their faults: one that crashes ends the others";
-    made.remedy = "nothing, if that is wanted; echo quit | nvidia-cuda-mps-control ends it";
+    made.seen = "the pipe of an MPS control daemon exists";
+    made.why = "clients of one MPS server share faults: a crash of one terminates the others";
+    made.remedy = "nothing, if MPS is intended; echo quit | nvidia-cuda-mps-control stops it";
   } else {
     made.result = verdict::ok;
-    made.seen = "MPS is not running here";
+    made.seen = "MPS is not running";
   }
   return made;
 }
@@ -186,9 +186,8 @@ check virtualization(const facts& all) {
       made.result = verdict::warning;
       made.seen = short_name(gpu) + " is a vGPU";
       made.why =
-          "what vGPUs can share depends on profile and licence: unified memory, peers and "
-          "profilers "
-          "may be off (not measured by us)";
+          "what vGPUs can share depends on profile and licence: unified memory, peer access and "
+          "profilers may be disabled (not measured by gpushm)";
       made.remedy = "gpushm doctor without --no-selftest shows what works";
       return made;
     }
@@ -213,7 +212,7 @@ check persistence(const facts& all) {
   }
   made.result = verdict::warning;
   made.seen = "persistence mode of " + short_name(*off) + " is off";
-  made.why = "each first use of an idle GPU then takes a second or more";
+  made.why = "the first use of an idle GPU then takes a second or more";
   made.remedy = "on the host: systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1";
   return made;
 }
@@ -221,7 +220,7 @@ check persistence(const facts& all) {
 check xid(const facts& all) {
   check made;
   if (!all.xids_readable) {
-    made.seen = unknown("the kernel's log may not be read here");
+    made.seen = unknown("this process may not read the kernel's log");
     made.remedy = "on the host: dmesg | grep Xid";
     return made;
   }
@@ -236,14 +235,14 @@ check xid(const facts& all) {
   });
   const xid_facts& shown = hardware == all.xids.rend() ? all.xids.back() : *hardware;
   made.result = hardware == all.xids.rend() ? verdict::warning : verdict::problem;
-  made.seen = std::to_string(all.xids.size()) + " in the kernel's log, as " + shown.text;
+  made.seen = std::to_string(all.xids.size()) + " in the kernel's log, such as " + shown.text;
   made.why = hardware == all.xids.rend()
-                 ? "13, 31, 43 and 45 are mostly a program's mistake; its memory is gone with it"
-                 : "the GPU itself has failed; what was on it is lost";
+                 ? "13, 31, 43 and 45 are usually a program's fault; its memory was freed"
+                 : "the GPU itself has failed; its memory contents are lost";
   made.remedy =
       hardware == all.xids.rend()
-          ? "compute-sanitizer on that program"
-          : "drain the node; nvidia-smi --gpu-reset or a reboot; then NVIDIA's list of Xids";
+          ? "run compute-sanitizer on that program"
+          : "drain the node; nvidia-smi --gpu-reset or a reboot; see NVIDIA's Xid catalogue";
   return made;
 }
 
@@ -257,14 +256,14 @@ check vmm_support(const facts& all) {
       if (each.vmm == false || each.file_handles == false) {
         made.result = verdict::problem;
         made.seen = short_name(gpu) + " cannot export virtual memory as file descriptors";
-        made.why = "segments of backend cuda-vmm cannot be on it";
+        made.why = "segments of backend cuda-vmm cannot be created on it";
         made.remedy = "share cudaMalloc memory instead: client::share, backend cuda-ipc";
         return made;
       }
     }
   }
   made.result = verdict::ok;
-  made.seen = "virtual memory and its file descriptors on every GPU";
+  made.seen = "virtual memory and its export as file descriptors work on every GPU";
   return made;
 }
 
@@ -282,7 +281,7 @@ check rdma(const facts& all) {
     if (!has_cuda(gpu)) {
       continue;
     }
-    // Instances are alike: they are one board's.
+    // All instances of a GPU have the same attributes.
     const cuda_gpu_view& cuda = gpu.cuda.front();
     std::string& list = cuda.rdma_vmm == true ? with : without;
     list += (list.empty() ? "" : ", ") + short_name(gpu);
@@ -293,13 +292,13 @@ check rdma(const facts& all) {
   }
   if (without.empty()) {
     made.result = verdict::ok;
-    made.seen = "memory made by gpushm is RDMA capable on every GPU: " + with;
+    made.seen = "memory created by gpushm is RDMA capable on every GPU: " + with;
     return made;
   }
   made.result = verdict::note;
-  made.seen = "memory made by gpushm is not RDMA capable on " + without +
+  made.seen = "memory created by gpushm is not RDMA capable on " + without +
               (with.empty() ? "" : "; it is on " + with);
-  made.why = "RDMA libraries (verbs, UCX, NVSHMEM, gdrcopy) refuse it; sharing does not need it";
+  made.why = "RDMA libraries (verbs, UCX, NVSHMEM, gdrcopy) reject it; sharing does not need it";
   made.remedy = only_plain ? "share cudaMalloc memory: client::share, backend cuda-ipc"
                            : "use device host, whose memory can be registered with the NIC, or "
                              "another GPU";
@@ -319,8 +318,9 @@ check peer_access(const facts& all) {
       made.seen = short_name(all.gpus[pair.from]) + " has no peer access to " +
                   short_name(all.gpus[pair.to]);
       made.why =
-          "memory of one cannot be mapped for the other; opening with device= the other fails";
-      made.remedy = "use both sides on one GPU; nvidia-smi topo -p2p r says why (MIG, IOMMU, ACS)";
+          "memory on one GPU cannot be mapped on the other; opening it with device= the other "
+          "fails";
+      made.remedy = "use one GPU on both sides; nvidia-smi topo -p2p r shows why (MIG, IOMMU, ACS)";
       return made;
     }
   }
@@ -335,24 +335,23 @@ check peer_access(const facts& all) {
       made.result = verdict::warning;
       made.seen = std::to_string(down) + " of " + std::to_string(links.size()) + " NVLinks of " +
                   short_name(gpu) + " are down";
-      made.why = "peers are reached with less bandwidth";
+      made.why = "peer access has less bandwidth";
       made.remedy = "on the host: nvidia-smi nvlink -s; dmesg | grep NVLink";
       return made;
     }
   }
   if (known == 0) {
-    made.seen =
-        all.gpus.size() < 2 ? "needs two GPUs" : unknown("CUDA shows fewer than two GPUs here");
+    made.seen = all.gpus.size() < 2 ? "needs two GPUs" : unknown("CUDA shows fewer than two GPUs");
     return made;
   }
   made.result = verdict::ok;
-  made.seen = "every GPU that CUDA shows reaches every other";
+  made.seen = "every GPU that CUDA shows has peer access to every other";
   const auto fastest = std::max_element(
       all.pairs.begin(), all.pairs.end(), [](const pair_facts& a, const pair_facts& b) {
         return a.links < b.links;
       });
   if (fastest->links > 0) {
-    made.seen += ", by up to " + std::to_string(fastest->links) + " NVLinks" +
+    made.seen += ", over up to " + std::to_string(fastest->links) + " NVLinks" +
                  (fastest->through_switch ? " through switches" : "");
   }
   return made;
@@ -364,8 +363,9 @@ check imex(const facts& all) {
     if (node.path.starts_with("/dev/nvidia-caps-imex-channels/") && node.open_error != 0) {
       made.result = verdict::warning;
       made.seen = node.path + " " + why_not_opened(node.open_error);
-      made.why = "memory with fabric handles cannot be made or opened";
-      made.remedy = "give the container the channel: a ComputeDomain's claim, or its CDI device";
+      made.why = "memory with fabric handles cannot be created or opened";
+      made.remedy =
+          "give the container the channel: a ComputeDomain's claim, or the channel's CDI device";
       return made;
     }
   }

@@ -30,7 +30,7 @@ check container(const facts& all) {
     return made;
   }
   made.result = verdict::ok;
-  made.seen = inside.runtime == "unknown" ? "a container of an engine that does not tell its name"
+  made.seen = inside.runtime == "unknown" ? "a container of an unidentified engine"
                                           : "a container of " + inside.runtime;
   if (!inside.id.empty()) {
     made.seen += ", id " + inside.id.substr(0, 12);
@@ -44,9 +44,9 @@ check container(const facts& all) {
   if (all.gvisor) {
     made.result = verdict::warning;
     made.why =
-        "gVisor passes on only the driver calls that it knows; sharing between sandboxes was not "
-        "measured by us";
-    made.remedy = "gpushm doctor without --no-selftest shows what works; else use runc";
+        "gVisor forwards only the driver calls that it supports; sharing between sandboxes was not "
+        "measured by gpushm";
+    made.remedy = "gpushm doctor without --no-selftest shows what works; otherwise use runc";
   }
   return made;
 }
@@ -57,12 +57,12 @@ check namespaces(const facts& all) {
     if (each.id != 0) {
       made.seen += (made.seen.empty() ? "" : ", ") + kind + " " +
                    (!each.host   ? "unknown"
-                    : *each.host ? "the machine's"
+                    : *each.host ? "the host's"
                                  : "private");
     }
   }
   if (made.seen.empty()) {
-    made.seen = unknown("the namespaces are not visible here");
+    made.seen = unknown("the namespaces are not visible");
     return made;
   }
   made.seen += "; PID";
@@ -78,19 +78,20 @@ check pid_namespace(const facts& all) {
   const auto host = is_host(all.self, "pid");
   const int own = all.self.nspid.empty() ? all.self.pid : all.self.nspid.back();
   if (!host) {
-    made.seen = unknown("the PID namespace is not visible here") + "; this process is PID " +
+    made.seen = unknown("the PID namespace is not visible") + "; this process is PID " +
                 std::to_string(own);
     return made;
   }
   if (*host) {
     made.result = verdict::ok;
-    made.seen = "the machine's own; this process is PID " + std::to_string(own);
+    made.seen = "the host's; this process is PID " + std::to_string(own);
     return made;
   }
   made.result = verdict::note;
-  made.seen = "a private one; this process is PID " + std::to_string(own) + " in it";
+  made.seen = "private; this process is PID " + std::to_string(own) + " in it";
   made.why =
-      "a legacy handle carries its exporter's PID; where it equals the opener's the driver says "
+      "a legacy handle contains its exporter's PID; if it equals the importer's, the driver "
+      "reports "
       "\"invalid device context\", and every container's first process is PID 1";
   made.remedy =
       "share through gpushm, which corrects the handle; hostPID and shareProcessNamespace are not "
@@ -102,17 +103,18 @@ check user_namespace(const facts& all) {
   check made;
   const auto host = is_host(all.self, "user");
   if (!host) {
-    made.seen = unknown("the user namespace is not visible here");
+    made.seen = unknown("the user namespace is not visible");
   } else if (*host) {
     made.result = verdict::ok;
-    made.seen = "the machine's own";
+    made.seen = "the host's";
   } else {
     made.result = verdict::warning;
-    made.seen = "a private one";
+    made.seen = "private";
     made.why =
-        "a broker outside may see uid 65534 and pid 0 for this process: it then counts as unknown, "
-        "and only the creator's own connection may remove its segments";
-    made.remedy = "nothing, if one domain is one tenant; a domain for each tenant otherwise";
+        "a broker outside may see uid 65534 and pid 0 for this process, which is then "
+        "unidentified: "
+        "only the creator's own connection may remove its segments";
+    made.remedy = "nothing, if each domain has one tenant; otherwise use one domain per tenant";
   }
   return made;
 }
@@ -137,7 +139,7 @@ check host_namespaces(const facts& all) {
   }
   made.result = verdict::warning;
   made.seen = "this container has " + shared;
-  made.why = "sharing GPU memory needs neither; each exposes the host to this container";
+  made.why = "sharing GPU memory does not need it, and it exposes the host to this container";
   made.remedy = "delete " + shared + " from the pod, and share through gpushm";
   return made;
 }
@@ -158,7 +160,7 @@ check privileges(const facts& all) {
     made.result = verdict::warning;
     made.why =
         "\"privileged\" helps with GPUs only because it lets the container open every GPU's node; "
-        "the right GPU in its resources does that too";
+        "requesting the right GPU in its resources is enough";
     made.remedy = "delete privileged: true, and give both sides the same GPU";
     return made;
   }
@@ -169,7 +171,7 @@ check privileges(const facts& all) {
 check ptrace(const facts& all) {
   check made;
   if (!all.ptrace_scope) {
-    made.seen = "no Yama here";
+    made.seen = "no Yama";
     return made;
   }
   made.seen = "Yama ptrace_scope is " + std::to_string(*all.ptrace_scope);
@@ -179,8 +181,8 @@ check ptrace(const facts& all) {
   }
   made.result = verdict::note;
   made.why =
-      "PyTorch's expandable segments and others fetch descriptors with pidfd_getfd, which then "
-      "fails with EPERM between processes that are not parent and child; gpushm does not use it";
+      "PyTorch's expandable segments and other libraries copy descriptors with pidfd_getfd, which "
+      "then fails with EPERM except between parent and child; gpushm does not use it";
   made.remedy = "share through gpushm; or on the host: sysctl kernel.yama.ptrace_scope=0";
   return made;
 }
@@ -188,7 +190,7 @@ check ptrace(const facts& all) {
 check shm(const facts& all) {
   check made;
   if (all.shm_bytes == 0) {
-    made.seen = "no /dev/shm here";
+    made.seen = "no /dev/shm";
     return made;
   }
   made.seen = base::size_text(all.shm_bytes) + (all.shm_private ? ", this container's own" : "");
@@ -199,9 +201,8 @@ check shm(const facts& all) {
   }
   made.result = verdict::note;
   made.why =
-      "data loaders and NCCL end with \"Bus error\" or \"No space left on device\" when it is "
-      "full; "
-      "gpushm does not use it";
+      "data loaders and NCCL fail with \"Bus error\" or \"No space left on device\" when it is "
+      "full; gpushm does not use it";
   made.remedy = "mount an emptyDir with medium: Memory at /dev/shm, or --shm-size=8g";
   return made;
 }
@@ -210,7 +211,7 @@ check limits(const facts& all) {
   check made;
   const auto found = all.self.limits.find("Max open files");
   if (found == all.self.limits.end()) {
-    made.seen = "no limit of open files";
+    made.seen = "no limit on open files";
     made.result = verdict::ok;
     return made;
   }
@@ -222,7 +223,7 @@ check limits(const facts& all) {
   }
   made.result = verdict::warning;
   made.why =
-      "each chunk of memory is a descriptor while it is handed over: 253 at a time here, all of "
+      "each chunk of memory uses a descriptor while it is transferred: 253 at a time here, all of "
       "them in the broker (a 1 GiB tensor of PyTorch's expandable segments has 52)";
   made.remedy = "ulimit -n 65536, LimitNOFILE=65536, or the engine's default ulimit";
   return made;
@@ -231,7 +232,7 @@ check limits(const facts& all) {
 check broker(const facts& all) {
   check made;
   if (!all.broker) {
-    made.seen = unknown("no broker was asked");
+    made.seen = unknown("no broker was contacted");
     return made;
   }
   if (all.broker->reachable) {
@@ -245,16 +246,17 @@ check broker(const facts& all) {
     if (all.broker->fence == "none") {
       made.result = verdict::note;
       made.why =
-          "the broker cannot see when a process that has died can write nothing any more (no "
-          "pidfd, "
-          "or MPS): it waits for two seconds instead, which proves nothing";
-      made.remedy = "Linux 5.3 or newer, no filter of pidfd_open, no MPS for processes that share";
+          "the broker cannot detect when the writes of a dead process have stopped (no pidfd, or "
+          "MPS): it waits for two seconds instead, which proves nothing";
+      made.remedy =
+          "use Linux 5.3 or newer, allow pidfd_open, and do not use MPS for processes that share";
     }
     return made;
   }
   made.result = verdict::warning;
   made.seen = all.broker->problem;
-  made.why = "without a broker memory is shared by tickets and files only (gpushm export)";
+  made.why =
+      "without a broker, memory can be shared only through tickets and files (gpushm export)";
   made.remedy = in_container(all.self)
                     ? "mount the domain's directory at /run/gpushm/d/<domain>: --device "
                       "gpushm.dev/share=<domain>, or -v"

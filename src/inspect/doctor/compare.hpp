@@ -9,16 +9,16 @@
 
 namespace gpushm::inspect {
 
-/// What will happen when one process shares memory of one GPU and the other opens it.
+/// The predicted result when one process shares memory of a GPU and the other opens it.
 struct peer_prediction {
-  std::size_t gpu = 0;  ///< index of facts::gpus; not used for way::host
-  bool to_peer = true;  ///< this process exports and the peer opens; else the other way round
+  std::size_t gpu = 0;  ///< index in facts::gpus; ignored for way::host
+  bool to_peer = true;  ///< this process exports and the peer opens; false: the reverse
   way how = way::host;
   prediction expected;
 };
 
-/// Both directions, each way, each GPU that either side may open; the host once. None without a
-/// peer. Pure.
+/// Returns both directions, each way, each GPU that either side may open; way::host once. Empty
+/// without a peer. Pure.
 [[nodiscard]] std::vector<peer_prediction> compare_with_peer(const facts& all);
 
 }  // namespace gpushm::inspect

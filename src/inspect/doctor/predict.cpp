@@ -23,7 +23,7 @@ std::string node_of(int gpu) {
   return "/dev/nvidia" + std::to_string(gpu);
 }
 
-/// Equal values collide even across namespaces; in one namespace equal values are one process.
+/// Equal PIDs collide even across namespaces; within one namespace they are the same process.
 bool pids_collide(const party& exporter, const party& importer) {
   return exporter.pid == importer.pid;
 }
@@ -41,8 +41,8 @@ prediction not_exportable_here(way how, int gpu, bool any_gpu) {
   return made;
 }
 
-/// What the driver says to an importer that may not open the node (FACTS I4); a collision of PIDs
-/// is noticed first.
+/// The driver's error for an importer that may not open the node (FACTS I4); the driver detects a
+/// PID collision first.
 std::string driver_failure_when_hidden(way how, bool collide) {
   switch (how) {
     case way::raw_legacy:

@@ -10,12 +10,12 @@
 
 namespace gpushm::inspect {
 
-/// How memory gets from one process to another.
+/// How memory is transferred from one process to another.
 enum class way : std::uint8_t {
-  raw_legacy,  ///< cuIpcGetMemHandle and cuIpcOpenMemHandle as they are
+  raw_legacy,  ///< cuIpcGetMemHandle and cuIpcOpenMemHandle, without gpushm
   legacy,      ///< the same memory through gpushm
-  vmm,         ///< virtual memory's allocations as descriptors, through gpushm
-  pool,        ///< a memory pool as descriptor, through gpushm
+  vmm,         ///< virtual memory allocations as descriptors, through gpushm
+  pool,        ///< a memory pool as a descriptor, through gpushm
   host,        ///< host memory, through gpushm
 };
 /// "raw-legacy", "cuda-ipc", "cuda-vmm", "cuda-pool", "host".
@@ -23,10 +23,10 @@ enum class way : std::uint8_t {
 [[nodiscard]] std::optional<way> parse_way(std::string_view text) noexcept;
 inline constexpr std::array all_ways{way::raw_legacy, way::legacy, way::vmm, way::pool, way::host};
 
-/// What matters of a process for sharing.
+/// The properties of a process that affect sharing.
 struct party {
-  std::int32_t pid = 0;             ///< as its own PID namespace numbers it
-  std::uint64_t pid_namespace = 0;  ///< inode; 0 when not known
+  std::int32_t pid = 0;             ///< in its own PID namespace
+  std::uint64_t pid_namespace = 0;  ///< inode; 0 if unknown
   bool known_minors = false;
   std::vector<int> minors;  ///< GPUs whose nodes it may open
 };
@@ -34,17 +34,17 @@ struct party {
 struct prediction {
   bool works = false;
   bool crashes = false;  ///< the importing process dies inside libcuda
-  /// What it fails with: "CUDA_ERROR_INVALID_CONTEXT (201)", or a gpushm code:
+  /// The error: "CUDA_ERROR_INVALID_CONTEXT (201)", or a gpushm code:
   /// "device_not_visible".
   std::string failure;
-  /// What the driver says to whoever asks it without gpushm; empty when it works there too.
+  /// The driver's error without gpushm; empty if it works without gpushm too.
   std::string driver_failure;
-  std::string why;     ///< the rule, with the fact behind it
-  std::string remedy;  ///< a line of YAML or a command; empty when it works
+  std::string why;     ///< the rule, and the fact on which it is based
+  std::string remedy;  ///< a line of YAML or a command; empty if it works
 };
 
-/// What happens when `exporter` shares memory of the GPU with minor `gpu` and `importer` opens it
-/// (docs/security-matrix.md). For way::host `gpu` does not matter. Pure.
+/// Predicts the result when `exporter` shares memory of the GPU with minor `gpu` and `importer`
+/// opens it (docs/security-matrix.md). `gpu` is ignored for way::host. Pure.
 [[nodiscard]] prediction predict(way how, const party& exporter, const party& importer, int gpu);
 
 }  // namespace gpushm::inspect

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Doctor's rules. Each looks at the facts alone and always gives a verdict. Pure, thread-safe.
+// Doctor's rules. Each depends only on the facts and always returns a verdict. Pure, thread-safe.
 
 #include <cerrno>
 #include <string>
@@ -49,9 +49,9 @@ namespace gpushm::inspect::rules {
 [[nodiscard]] check limits(const facts& all);
 [[nodiscard]] check broker(const facts& all);
 
-// What several rules ask.
+// Helpers of several rules.
 
-/// Something of NVIDIA's driver is here: without it nothing about GPUs can be wrong.
+/// True if any part of NVIDIA's driver exists; without it no GPU check can fail.
 [[nodiscard]] inline bool driver_expected(const facts& all) {
   if (!all.module_version.empty() || !all.gpus.empty() || !all.device_majors.empty()) {
     return true;
@@ -68,17 +68,17 @@ namespace gpushm::inspect::rules {
   return !process.container.runtime.empty();
 }
 
-/// Of a board for people: its UUID's beginning, or its address.
+/// A GPU's short name in messages: the start of its UUID, or its PCI address.
 [[nodiscard]] inline std::string short_name(const gpu_facts& gpu) {
   return gpu.uuid.empty() ? gpu.pci_address : gpu.uuid.substr(0, 12);
 }
 
-/// What is seen when something cannot be known: the one way to say it.
+/// The only spelling of an unknown value.
 [[nodiscard]] inline std::string unknown(const std::string& reason) {
   return "unknown (" + reason + ")";
 }
 
-/// Why a node cannot be opened, in words.
+/// Why a device node cannot be opened.
 [[nodiscard]] inline std::string why_not_opened(int number) {
   switch (number) {
     case ENOENT:
@@ -89,7 +89,7 @@ namespace gpushm::inspect::rules {
       return "is denied by its owner and mode (EACCES)";
     case ENXIO:
     case ENODEV:
-      return "has no driver behind it (ENXIO)";
+      return "has no driver (ENXIO)";
     default:
       return "cannot be opened (errno " + std::to_string(number) + ")";
   }
