@@ -203,12 +203,12 @@ TEST(inspect_facts, cdi_documents_are_judged) {
   };
   EXPECT_EQ(problem(device("    deviceNodes:\n    - path: /dev/nvidia0\n")), "");
   EXPECT_EQ(problem(device("    deviceNodes:\n    - path: /dev/nvidia1\n")),
-            "it names /dev/nvidia1, which is not here");
+            "it names /dev/nvidia1, which does not exist");
   EXPECT_EQ(problem(device("    deviceNodes:\n    - path: /dev/x\n      hostPath: /dev/nvidia0\n")),
             "");
   EXPECT_EQ(problem(device("    mounts:\n    - hostPath: /usr/lib/libcuda.so.1\n"
                            "      containerPath: /usr/lib/libcuda.so.1\n")),
-            "it names /usr/lib/libcuda.so.1, which is not here");
+            "it names /usr/lib/libcuda.so.1, which does not exist");
   EXPECT_EQ(problem(head), "line 1: a CDI document must have at least one device");
   const std::string known = "0.3.0, 0.4.0, 0.5.0, 0.6.0, 0.7.0, 0.8.0, 1.0.0, 1.1.0";
   const std::string devices =
@@ -258,8 +258,8 @@ TEST(inspect_recording, refuses_what_is_none) {
   EXPECT_EQ(refusal("{"), "it is not JSON");
   EXPECT_EQ(refusal("[]"), "it is JSON, but array instead of an object");
   EXPECT_EQ(refusal("7"), "it is JSON, but number instead of an object");
-  EXPECT_EQ(refusal("{}"), "there is no recording in it");
-  EXPECT_EQ(refusal(R"({"recording":7})"), "there is no recording in it");
+  EXPECT_EQ(refusal("{}"), "it contains no recording");
+  EXPECT_EQ(refusal(R"({"recording":7})"), "it contains no recording");
   EXPECT_EQ(refusal(R"({"format":2,"answers":{}})"),
             "its format is 2, this program reads format 1");
   EXPECT_EQ(refusal(R"({"format":1,"answers":{"files":[]}})"), "\"files\" is not an object");

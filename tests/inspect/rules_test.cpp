@@ -274,9 +274,9 @@ const rule_case cases[] = {
     {"cdi",
      "stale",
      "dgx-h100",
-     [](facts& all) { all.cdi[0].problem = "it names /dev/nvidia9, which is not here"; },
+     [](facts& all) { all.cdi[0].problem = "it names /dev/nvidia9, which does not exist"; },
      warning,
-     "/etc/cdi/nvidia.yaml: it names /dev/nvidia9, which is not here",
+     "/etc/cdi/nvidia.yaml: it names /dev/nvidia9, which does not exist",
      "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"},
     {"cdi",
      "foreign",
@@ -293,7 +293,7 @@ const rule_case cases[] = {
      [](facts& all) {
        all.cdi.insert(all.cdi.begin(),
                       {"/etc/cdi/intel.yaml", "intel.com/gpu", "0.5.0", {"0"}, "it is stale"});
-       all.cdi[1].problem = "it names /dev/nvidia9, which is not here";
+       all.cdi[1].problem = "it names /dev/nvidia9, which does not exist";
      },
      warning,
      "/etc/cdi/nvidia.yaml: it names /dev/nvidia9",
@@ -306,7 +306,7 @@ const rule_case cases[] = {
                           "gpushm.dev/share",
                           "0.5.0",
                           {"claim-1"},
-                          "it names /run/gpushm/d/claim-1, which is not here"});
+                          "it names /run/gpushm/d/claim-1, which does not exist"});
      },
      warning,
      "/var/run/cdi/gpushm.dev-claim-1.json: it names",

@@ -109,7 +109,7 @@ cuda_view look_at_cuda() {
   return view;
 }
 
-// NVML's texts are shorter than this.
+// Longer than any NVML string.
 using text_buffer = std::array<char, 128>;
 
 template <typename Call>
@@ -319,7 +319,7 @@ nvml_view look_at_nvml() {
     }
     std::vector<std::pair<int, nvml::nvmlDevice_t>> boards;
     for (unsigned int index = 0; index < count; ++index) {
-      // A board of another container is counted, but not given.
+      // NVML counts GPUs of other containers, but returns no handle for them.
       if (const auto board = value_of<nvml::nvmlDevice_t>(
               [&](auto* value) { return nv->nvmlDeviceGetHandleByIndex_v2(index, value); })) {
         view.gpus.push_back(look_at_board(nv, index, *board));

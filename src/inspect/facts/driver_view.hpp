@@ -8,15 +8,15 @@
 
 namespace gpushm::inspect {
 
-// What libcuda and NVML said when they were asked, without interpretation. Plain values; a text is
-// empty and a number -1 when the library did not say. (Byte counts and clocks: 0.)
+// Values reported by libcuda and NVML, without interpretation. A string is empty and a number -1 if
+// the library did not report it. (Byte counts and clocks: 0.)
 
 /// A GPU or MIG instance that CUDA lists to this process.
 struct cuda_gpu_view {
   int ordinal = 0;
   std::string uuid;  ///< "GPU-…", or "MIG-…" for an instance
   std::string name;
-  std::string pci_address;  ///< "0000:18:00.0"; an instance has its board's
+  std::string pci_address;  ///< "0000:18:00.0"; an instance has its GPU's
   int compute_major = -1;   ///< compute capability
   int compute_minor = -1;
   std::uint64_t total_bytes = 0;
@@ -34,21 +34,21 @@ struct cuda_gpu_view {
   std::optional<bool> pools;              ///< memory pools
   std::optional<bool> pool_file_handles;  ///< pools that can be exported as descriptors
   std::optional<bool> rdma;               ///< GPUDirect RDMA
-  std::optional<bool> rdma_vmm;           ///< and also of virtual memory, made for it
+  std::optional<bool> rdma_vmm;           ///< also for virtual memory created for RDMA
 };
 
-/// What CUDA says of GPU `from` using memory of GPU `to`; ordinals.
+/// CUDA's attributes of GPU `from` using memory of GPU `to`; ordinals.
 struct cuda_pair_view {
   int from = 0;
   int to = 0;
   std::optional<bool> access;
   std::optional<bool> native_atomics;
-  int performance_rank = -1;  ///< lower is faster, as the driver ranks it
+  int performance_rank = -1;  ///< the driver's rank; lower is faster
 };
 
 struct cuda_view {
   std::string library;  ///< the file that was loaded, links resolved; empty: none
-  std::string problem;  ///< why there is nothing to ask; empty: it works
+  std::string problem;  ///< why CUDA is not usable; empty: it works
   int result = -1;      ///< of cuInit, a CUresult
   int version = 0;      ///< cuDriverGetVersion: 13000 is CUDA 13.0
   std::vector<cuda_gpu_view> gpus;
@@ -59,8 +59,8 @@ struct nvlink_view {
   int link = 0;
   bool active = false;
   int version = -1;         ///< nvmlDeviceGetNvLinkVersion
-  std::string remote_pci;   ///< of the other end, when it has an address
-  std::string remote_kind;  ///< "gpu", "switch", "other"; empty when not said
+  std::string remote_pci;   ///< of the remote end, if it has an address
+  std::string remote_kind;  ///< "gpu", "switch", "other"; empty if not reported
 };
 
 struct mig_instance_view {
@@ -71,7 +71,7 @@ struct mig_instance_view {
   std::uint64_t total_bytes = 0;
 };
 
-/// A board as NVML shows it.
+/// A GPU as NVML reports it.
 struct nvml_gpu_view {
   int index = 0;
   std::string uuid;
@@ -92,7 +92,7 @@ struct nvml_gpu_view {
   std::vector<nvlink_view> links;
 };
 
-/// How near two boards are, by NVML index: "internal", "single switch", "multiple switches",
+/// The distance between two GPUs, by NVML index: "internal", "single switch", "multiple switches",
 /// "host bridge", "node", "system".
 struct nvml_pair_view {
   int from = 0;
@@ -111,17 +111,17 @@ struct nvml_view {
 };
 
 struct driver_view {
-  /// How asking ended: empty when it did, else "killed by signal 11 (Segmentation fault)" or
-  /// "no answer within 30.0 s".
+  /// Why the query failed: "killed by signal 11 (Segmentation fault)" or "no answer within 30.0 s";
+  /// empty: it succeeded.
   std::string failure;
   cuda_view cuda;
   nvml_view nvml;
 };
 
-/// Loads both libraries in this process and asks them all the above. Blocks while they initialise
-/// (40 ms, or seconds where no persistence mode keeps the GPUs awake). As root libcuda makes device
-/// nodes that are missing: look at those first. A broken driver can crash the process, so this is
-/// for one that can be spared. Never throws.
+/// Loads both libraries into this process and queries all of the above. Blocks while they
+/// initialise (40 ms, or seconds where no persistence mode keeps the GPUs awake). As root, libcuda
+/// creates missing device nodes: check those first. A broken driver can crash the process, so call
+/// this in an expendable process. Does not throw.
 [[nodiscard]] driver_view look_at_driver();
 
 }  // namespace gpushm::inspect

@@ -29,11 +29,11 @@ std::vector<xid_facts> parse_xids(std::string_view log) {
   return found;
 }
 
-/// How gVisor presents itself, whatever the machine's kernel is.
+/// gVisor's version string, whatever the host's kernel is.
 constexpr std::string_view gvisor_version =
     "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016";
 
-/// Engines call a container's own /dev/shm "shm".
+/// Engines name a container's private /dev/shm "shm".
 bool shm_is_private(std::string_view mounts) {
   bool own = false;
   for (const std::string_view line : base::lines_of(mounts)) {

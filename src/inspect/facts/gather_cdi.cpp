@@ -10,11 +10,11 @@ namespace gpushm::inspect {
 
 namespace {
 
-/// Device nodes and mounts that are not on this machine: the usual sign that the document is older
-/// than the driver. Empty when all is there.
+/// Device nodes and mounts that do not exist on this machine: usually the document is older than
+/// the driver. Empty if all exist.
 std::string stale_part(system& machine, const cdi::edits& edits) {
   const auto missing = [&machine](const std::string& path) {
-    return machine.status(path) ? std::string() : "it names " + path + ", which is not here";
+    return machine.status(path) ? std::string() : "it names " + path + ", which does not exist";
   };
   for (const cdi::device_node& node : edits.device_nodes) {
     std::string text = missing(node.host_path.empty() ? node.path : node.host_path);
@@ -23,7 +23,7 @@ std::string stale_part(system& machine, const cdi::edits& edits) {
     }
   }
   for (const cdi::mount& mount : edits.mounts) {
-    // "tmpfs" and the like are mounted by their type, not from a path.
+    // "tmpfs" and similar are mounted by type, not from a path.
     std::string text = mount.host_path.starts_with("/") ? missing(mount.host_path) : std::string();
     if (!text.empty()) {
       return text;
@@ -32,7 +32,7 @@ std::string stale_part(system& machine, const cdi::edits& edits) {
   return {};
 }
 
-/// The first problem, with its line where it has one.
+/// The first problem, with its line if it has one.
 std::string told(const std::vector<yaml::problem>& problems) {
   const yaml::problem& first = problems.front();
   std::string text;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kernel_gpus = "/proc/driver/nvidia/gpus";
 
-// One direction of one link, bytes a second, by generation of NVLink: 20, 25, 25, 25 and 50 GB/s
+// One direction of one link, bytes per second, by NVLink generation: 20, 25, 25, 25 and 50 GB/s
 // (NVIDIA's whitepapers of P100, V100, A100, H100, B200).
 double link_bytes_per_second(int generation) {
   switch (generation) {
@@ -29,7 +29,7 @@ double link_bytes_per_second(int generation) {
   }
 }
 
-/// nvmlNvlinkVersion_t (nvml.h) as the generation that people speak of.
+/// The NVLink generation of an nvmlNvlinkVersion_t (nvml.h).
 int link_generation(int version) {
   switch (version) {
     case 1:
@@ -105,8 +105,8 @@ void add_place(system& machine, gpu_facts& board) {
   }
 }
 
-/// How many replicas of each GPU a device plugin advertises, from the ids "GPU-…::3" that the
-/// kubelet wrote down. Read as root on the node only.
+/// The number of replicas of each GPU that a device plugin advertises, from the ids "GPU-…::3" in
+/// the kubelet's checkpoint. Readable only by root on the node.
 std::map<std::string, int> time_slices(system& machine) {
   std::map<std::string, int> found;
   const std::string text =
@@ -144,7 +144,7 @@ std::string sharing_of(const gpu_facts& board, bool mps) {
   return mps ? "mps" : "full";
 }
 
-/// Of two boards without NVML: by the bridges above them.
+/// The distance between two GPUs without NVML, from their common bridges.
 std::string distance_by_path(const gpu_facts& a, const gpu_facts& b) {
   if (a.pci_path.empty() || b.pci_path.empty()) {
     return {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The parts of `gather`, each for one kind of thing.
+// The parts of `gather`.
 
 #include <string>
 #include <vector>
@@ -10,17 +10,16 @@
 
 namespace gpushm::inspect {
 
-/// The process `pid`, or this one when it is "self".
+/// The process `pid`, or this process for "self".
 [[nodiscard]] process_facts gather_process(system& machine, const std::string& pid);
 
-/// Every node of NVIDIA's in /dev, and those that every user of a GPU needs though they are
-/// missing.
+/// Every NVIDIA node in /dev, and the nodes that every GPU user needs, even if missing.
 [[nodiscard]] std::vector<device_node_facts> gather_nodes(
     system& machine, const std::map<std::string, std::uint32_t>& majors);
 /// "nvidia-uvm" → 511, from /proc/devices.
 [[nodiscard]] std::map<std::string, std::uint32_t> gather_majors(system& machine);
 
-/// Boards, ordered by PCI address. Needs `nodes`, `driver` and `mps` of `all`.
+/// GPUs, ordered by PCI address. Needs `nodes`, `driver` and `mps` of `all`.
 [[nodiscard]] std::vector<gpu_facts> gather_gpus(system& machine, const facts& all);
 /// Needs `gpus` and `driver` of `all`. Pure.
 [[nodiscard]] std::vector<pair_facts> gather_pairs(const facts& all);
@@ -28,7 +27,7 @@ namespace gpushm::inspect {
 /// Fills in kernel module, libraries and toolkits. Needs `driver` of `all`.
 void gather_software(system& machine, facts& all);
 
-/// Every document in the directories of CDI. Needs `libcuda_version`.
+/// Every document in the CDI directories. Needs `libcuda_version`.
 [[nodiscard]] std::vector<cdi_facts> gather_cdi(system& machine);
 
 }  // namespace gpushm::inspect

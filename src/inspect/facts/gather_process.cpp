@@ -10,8 +10,8 @@ namespace gpushm::inspect {
 
 namespace {
 
-// Inodes of the initial namespaces (include/linux/proc_ns.h): PROC_IPC_INIT_INO and its like. No
-// other namespace ever has them.
+// Inodes of the initial namespaces (include/linux/proc_ns.h): PROC_IPC_INIT_INO and similar. No
+// other namespace ever has these.
 constexpr auto initial_namespaces =
     std::to_array<std::pair<std::string_view, std::uint64_t>>({{"ipc", 0xEFFFFFFFU},
                                                                {"uts", 0xEFFFFFFEU},
@@ -19,7 +19,7 @@ constexpr auto initial_namespaces =
                                                                {"pid", 0xEFFFFFFCU},
                                                                {"cgroup", 0xEFFFFFFBU}});
 
-/// The inode in "pid:[4026531836]"; 0 when it is not that.
+/// The inode in "pid:[4026531836]"; 0 for other text.
 std::uint64_t inode_of(const std::optional<std::string>& link) {
   if (!link) {
     return 0;
@@ -44,13 +44,13 @@ std::map<std::string, namespace_facts> gather_namespaces(system& machine, const 
       each.host = each.id == inode;
     }
   }
-  // Those two are fixed since Linux 6.18 only: another number says nothing.
+  // These two are fixed only since Linux 6.18: a different number proves nothing.
   for (const auto& [kind, inode] : {std::pair{"net", 0xEFFFFFF9U}, std::pair{"mnt", 0xEFFFFFF8U}}) {
     if (found[kind].id == inode) {
       found[kind].host = true;
     }
   }
-  // Process 1 is the machine's only where the PID namespace that /proc shows is.
+  // Process 1 is the host's only if /proc shows the host's PID namespace.
   if (inode_of(machine.link("/proc/self/ns/pid")) == 0xEFFFFFFCU) {
     for (const char* kind : {"mnt", "net"}) {
       const std::uint64_t of_init = inode_of(machine.link(std::string("/proc/1/ns/") + kind));
@@ -62,7 +62,7 @@ std::map<std::string, namespace_facts> gather_namespaces(system& machine, const 
   return found;
 }
 
-/// The first run of 64 hexadecimal digits: how engines name containers in paths.
+/// The first run of 64 hexadecimal digits: the container id in an engine's paths.
 std::string container_id(std::string_view text) {
   std::size_t run = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -120,7 +120,7 @@ container_facts gather_container(system& machine,
   }
   const std::string mounts = machine.read(root + "/mountinfo").value_or(std::string());
   for (const std::string_view line : base::lines_of(mounts)) {
-    // The file that engines mount from their own directories tells more than a private cgroup.
+    // A file mounted from an engine's directory is more specific than a private cgroup.
     for (const std::string_view file : {" /etc/hostname ", " /etc/hosts ", " /etc/resolv.conf "}) {
       if (line.find(file) != std::string_view::npos) {
         texts += std::string(line) + "\n";
@@ -131,7 +131,7 @@ container_facts gather_container(system& machine,
   found.pod_uid = pod_uid(texts);
   found.runtime = runtime_of(texts);
   const bool itself = root == "/proc/self";
-  // Machines are made from images of engines, too: the mark alone does not make a container.
+  // Machines are also built from container images: the marker alone does not prove a container.
   const bool confined = std::any_of(process.namespaces.begin(),
                                     process.namespaces.end(),
                                     [](const auto& each) { return each.second.host == false; });

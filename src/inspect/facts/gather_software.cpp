@@ -10,7 +10,7 @@ namespace gpushm::inspect {
 
 namespace {
 
-// Where distributions, container toolkits and WSL put the driver's libraries.
+// Directories in which distributions, container toolkits and WSL install the driver's libraries.
 constexpr std::array library_directories{"/usr/lib/x86_64-linux-gnu",
                                          "/usr/lib/aarch64-linux-gnu",
                                          "/usr/lib64",
@@ -30,7 +30,7 @@ std::string version_in_name(std::string_view path) {
   return rest.find('.') == std::string_view::npos ? std::string() : std::string(rest);
 }
 
-/// 12040 from "12.4" or "12.4.1"; 12000 from "12"; 0 when it is no version.
+/// 12040 from "12.4" or "12.4.1"; 12000 from "12"; 0 for other text.
 int cuda_version(std::string_view text) {
   const auto parts = base::split(text, ".");
   const int major = parts.empty() ? 0 : base::number<int>(parts[0]).value_or(0);
@@ -44,7 +44,8 @@ void add_toolkits(system& machine, std::vector<toolkit_facts>& toolkits) {
     if (!name.starts_with("cuda") || machine.link(path)) {
       continue;
     }
-    // {"cuda" : {"name" : "CUDA SDK", "version" : "13.0.1"}, …}: the first version is the whole's.
+    // {"cuda" : {"name" : "CUDA SDK", "version" : "13.0.1"}, …}: the first version is the
+    // toolkit's.
     const std::string text = machine.read(path + "/version.json").value_or(std::string());
     const std::size_t whole = text.find("\"cuda\"");
     std::string version = whole == std::string::npos
@@ -59,7 +60,7 @@ void add_toolkits(system& machine, std::vector<toolkit_facts>& toolkits) {
   }
 }
 
-/// CUDA runtimes inside Python environments: frameworks bring their own.
+/// CUDA runtimes in Python environments, where frameworks install them.
 void add_python_runtimes(system& machine,
                          const std::map<std::string, std::string>& variables,
                          std::vector<toolkit_facts>& toolkits) {

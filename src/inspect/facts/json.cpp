@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inspect/facts/json.hpp"
 
-// The library writes no std::optional itself.
+// nlohmann::json does not support std::optional.
 namespace nlohmann {
 template <typename Value>
 struct adl_serializer<std::optional<Value>> {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Views and facts as JSON: keys are the members' names, absent optionals are null. A view is also
-// read back, for recordings; keys that it lacks keep their defaults. Reading throws
-// nlohmann::json::exception for a value of a wrong type.
+// Views and facts as JSON: keys are the members' names, absent optionals are null. Views can also
+// be read, for recordings; missing keys keep their defaults. Reading throws
+// nlohmann::json::exception for a value of the wrong type.
 
 #include <nlohmann/json.hpp>
 

@@ -5,7 +5,7 @@
 
 namespace gpushm::inspect {
 
-/// The environment variables that are looked at, and no others.
+/// The only environment variables that are read.
 inline constexpr std::array known_variables{"CUDA_VISIBLE_DEVICES",
                                             "CUDA_DEVICE_ORDER",
                                             "CUDA_MPS_PIPE_DIRECTORY",

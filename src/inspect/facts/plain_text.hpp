@@ -7,12 +7,12 @@
 
 namespace gpushm::inspect {
 
-/// Columns that UTF-8 text takes, one a character: wide characters are not known here.
+/// Returns the columns of UTF-8 text, one per character; does not support wide characters.
 [[nodiscard]] std::size_t width(std::string_view text) noexcept;
 
-/// `text` broken at blanks into lines of at most `columns` characters, each after `indent` blanks
-/// and ended by a line feed; line feeds in `text` stay. A word that does not fit has a line of its
-/// own: commands must stay whole.
+/// Wraps `text` at blanks into lines of at most `columns` characters, each indented by `indent`
+/// blanks and ended by a line feed; keeps line feeds in `text`. A word that does not fit gets a
+/// separate line, because commands must not be split.
 [[nodiscard]] std::string wrapped(std::string_view text,
                                   std::size_t indent,
                                   std::size_t columns = 100);

@@ -12,7 +12,7 @@ using nlohmann::json;
 
 constexpr int format = 1;
 
-// Kinds of questions, as they are called in a recording.
+// Kinds of queries, as named in a recording.
 constexpr const char* files = "files";
 constexpr const char* links = "links";
 constexpr const char* directories = "directories";
@@ -21,7 +21,7 @@ constexpr const char* open_errors = "open_errors";
 constexpr const char* file_systems = "file_systems";
 constexpr const char* variables = "variables";
 
-/// Answers from a recording. What it does not hold is not there.
+/// Answers from a recording. Anything that is not recorded does not exist.
 class recorded_system final : public system {
  public:
   explicit recorded_system(json answers) : answers_(std::move(answers)) {}
@@ -73,7 +73,7 @@ class recorded_system final : public system {
               "make one with \"gpushm doctor --json\" on the machine in question");
 }
 
-/// Everything a replay may later be asked for has the right type.
+/// Checks the type of every value that a replay may return.
 void check_answers(std::string_view name, const json& answers) {
   const auto each = [&](const char* kind, auto&& right) {
     const auto found = answers.find(kind);
@@ -184,7 +184,7 @@ recorded_machine recorded_machine::parse(std::string_view name, std::string_view
   const auto version = document.is_object() ? document.find("format") : document.end();
   if (!document.is_object() || version == document.end() || !version->is_number_integer() ||
       !document.contains("answers") || !document["answers"].is_object()) {
-    refuse(name, "there is no recording in it");
+    refuse(name, "it contains no recording");
   }
   if (*version != format) {
     refuse(name, "its format is " + version->dump() + ", this program reads format 1");

@@ -14,7 +14,7 @@ namespace gpushm::inspect {
 /// The machine that this process runs on.
 [[nodiscard]] std::unique_ptr<system> this_system();
 
-/// Passes questions on to another system and keeps each with its answer.
+/// Forwards queries to another system and records each with its answer.
 class recording_system final : public system {
  public:
   explicit recording_system(system& asked) : asked_(asked) {}
@@ -27,8 +27,8 @@ class recording_system final : public system {
   std::uint64_t file_system_bytes(const std::string& path) override;
   std::optional<std::string> variable(const std::string& name) override;
 
-  /// What `recorded_machine` reads. Questions answered with "there is no such thing" are left out:
-  /// that is what a replay answers to anything it does not know.
+  /// The document that `recorded_machine` reads. Omits negative answers: a replay returns those for
+  /// every query that is not recorded.
   [[nodiscard]] nlohmann::json document(const driver_view& driver) const;
 
  private:
@@ -36,13 +36,13 @@ class recording_system final : public system {
   nlohmann::json answers_ = nlohmann::json::object();
 };
 
-/// A machine as it was recorded. Distinct objects: safe. Shared objects: unsafe.
+/// A recorded machine. Thread-safety: distinct objects: safe; shared objects: unsafe.
 struct recorded_machine {
   std::unique_ptr<system> files;
   driver_view driver;
 
-  /// From the text of a recording, or of any document that has one as "recording". Throws `error`
-  /// (invalid_argument) saying what is wrong with it; `name` is what it is called there.
+  /// Parses a recording, or any document that contains one as "recording". Throws `error` with
+  /// `errc::invalid_argument`, naming the cause and `name`.
   [[nodiscard]] static recorded_machine parse(std::string_view name, std::string_view text);
 };
 

@@ -8,7 +8,7 @@
 
 namespace gpushm::inspect {
 
-/// What stat(2) says of a path, symbolic links followed.
+/// The result of stat(2), which follows symbolic links.
 struct file_status {
   std::string type;        ///< "file", "directory", "character device", "socket", "other"
   std::uint32_t mode = 0;  ///< permission bits
@@ -19,11 +19,11 @@ struct file_status {
   friend bool operator==(const file_status&, const file_status&) = default;
 };
 
-/// Everything that is looked at on a machine, and the only way to it: a recorded machine answers
-/// the same questions. Paths are absolute, as the process sees them ("/proc/self/status"). Nothing
-/// here changes anything, throws, or waits for anybody.
+/// The only access to a machine's state; a recorded machine implements the same queries. Paths are
+/// absolute, in this process's view ("/proc/self/status"). No function modifies the machine, throws
+/// or blocks.
 ///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class system {
  public:
   system() = default;
@@ -31,20 +31,20 @@ class system {
   system& operator=(const system&) = delete;
   virtual ~system() = default;
 
-  /// The first 64 KiB of a file; nothing when it cannot be read.
+  /// Returns the first 64 KiB of a file; nullopt if it cannot be read.
   [[nodiscard]] virtual std::optional<std::string> read(const std::string& path) = 0;
-  /// Where a symbolic link points; nothing when it is none or cannot be read.
+  /// Returns a symbolic link's target; nullopt if it is not a link or cannot be read.
   [[nodiscard]] virtual std::optional<std::string> link(const std::string& path) = 0;
-  /// Names in a directory, sorted, without "." and ".."; none when it cannot be read.
+  /// Returns the sorted names in a directory, without "." and ".."; empty if it cannot be read.
   [[nodiscard]] virtual std::vector<std::string> list(const std::string& path) = 0;
-  /// Nothing when there is no such path.
+  /// Returns nullopt if the path does not exist.
   [[nodiscard]] virtual std::optional<file_status> status(const std::string& path) = 0;
-  /// 0 when the path can be opened for reading and writing, else the errno. For device nodes: only
-  /// this tells what a device cgroup allows.
+  /// Returns 0 if the path can be opened for reading and writing, otherwise the errno. For device
+  /// nodes this is the only way to detect what the device cgroup allows.
   [[nodiscard]] virtual int open_error(const std::string& path) = 0;
-  /// Size of the file system that holds `path`, bytes; 0 when not known.
+  /// Returns the size of the file system of `path` in bytes; 0 if unknown.
   [[nodiscard]] virtual std::uint64_t file_system_bytes(const std::string& path) = 0;
-  /// An environment variable; nothing when it is not set.
+  /// Returns an environment variable; nullopt if it is not set.
   [[nodiscard]] virtual std::optional<std::string> variable(const std::string& name) = 0;
 };
 

@@ -25,7 +25,7 @@ namespace {
 constexpr std::size_t read_limit_bytes = 65'536;
 constexpr std::string_view kernel_log = "/dev/kmsg";
 
-/// The kernel's log gives one record a read and would wait for the next one.
+/// The kernel's log returns one record per read and would block for the next.
 std::string read_xid_lines(int log) {
   std::string lines;
   std::array<char, 8192> record{};
@@ -47,8 +47,8 @@ std::string read_xid_lines(int log) {
   return lines;
 }
 
-/// Of another process's environment only what matters here: the rest may be secret, and would end
-/// in recordings.
+/// Reads only known variables of another process's environment: others may be secret and must not
+/// appear in recordings.
 std::string known_lines(const std::string& environment) {
   std::string kept;
   std::size_t start = 0;
@@ -65,8 +65,8 @@ std::string known_lines(const std::string& environment) {
   return kept;
 }
 
-/// Of the mounts only those that tell an engine or the kind of /dev/shm; paths of others are
-/// nobody's business.
+/// Keeps only the mounts that identify an engine or the kind of /dev/shm: other paths may be
+/// private.
 std::string known_mounts(const std::string& mounts) {
   std::string kept;
   for (const std::string_view line : base::lines_of(mounts)) {
@@ -143,7 +143,7 @@ class live_system final : public system {
     if (directory == nullptr) {
       return names;
     }
-    // One directory stream a call: nobody else reads it.
+    // One directory stream per call: no other thread reads it.
     while (const dirent* entry =
                ::readdir(directory)) {  // NOLINT(concurrency-mt-unsafe): see above
       const std::string_view name = static_cast<const char*>(entry->d_name);
@@ -188,12 +188,12 @@ class live_system final : public system {
 
   std::optional<std::string> variable(const std::string& name) override {
     const char* const value =
-        std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): set by none
+        std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): never set
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
   }
 
  private:
-  /// What the driver's own roots move (driver::proc_root, driver::dev_root).
+  /// Applies driver::proc_root and driver::dev_root.
   static std::string at(const std::string& path) {
     if (path.starts_with("/proc/driver/nvidia") || path == "/proc/devices") {
       return driver::proc_root() + path.substr(5);
