@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `gpushm doctor` as people and scripts run it: on fake GPUs, without any, on recordings, and with
-// wrong input.
+// `gpushm doctor` as people and scripts run it: on fake GPUs, without GPUs, on recordings, and with
+// invalid input.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -61,7 +61,7 @@ class doctor_cli : public ::testing::Test {
   std::vector<std::pair<std::string, std::string>> environment_;
 };
 
-TEST_F(doctor_cli, without_a_gpu_host_memory_is_tried_and_nothing_is_wrong) {
+TEST_F(doctor_cli, without_gpu_tries_host_memory) {
   const auto ran = doctor({"--json"});
   const json document = json::parse(ran.out, nullptr, false);
   ASSERT_FALSE(document.is_discarded()) << ran.status.text() << ran.out << ran.err;
@@ -124,7 +124,7 @@ TEST_F(doctor_cli, tries_every_way_on_every_gpu) {
   EXPECT_TRUE(json::parse(replayed.out).at("selftest").is_null());
 }
 
-TEST_F(doctor_cli, says_of_each_gpu_whether_memory_is_made_for_rdma) {
+TEST_F(doctor_cli, reports_rdma_support_of_each_gpu) {
   use_fake_gpus(2);
   EXPECT_EQ(verdicts(json::parse(doctor({"--json", "--no-selftest"}).out)).at("rdma"), "ok");
   change_fake_gpu(1, [](auto& gpu) { gpu.rdma_vmm = false; });
@@ -139,7 +139,7 @@ TEST_F(doctor_cli, says_of_each_gpu_whether_memory_is_made_for_rdma) {
   }
 }
 
-TEST_F(doctor_cli, tries_whether_memory_is_made_for_rdma) {
+TEST_F(doctor_cli, selftest_reports_rdma_capable_memory) {
   use_fake_gpus(1);
   EXPECT_THAT(doctor({"--accept-fake-chunks"}).out, HasSubstr("cuda-vmm works (RDMA capable)"));
   change_fake_gpu(0, [](auto& gpu) { gpu.rdma_ignored = true; });
@@ -147,10 +147,10 @@ TEST_F(doctor_cli, tries_whether_memory_is_made_for_rdma) {
   EXPECT_EQ(ran.status, exited(0)) << ran.out;
   EXPECT_THAT(ran.out, HasSubstr("cuda-vmm works (not RDMA capable)"));
   EXPECT_THAT(ran.out,
-              HasSubstr("why: the GPU supports RDMA capable memory, and cuMemCreate did not\n"));
+              HasSubstr("why: the GPU supports RDMA capable memory, but cuMemCreate did not\n"));
 }
 
-TEST_F(doctor_cli, a_driver_that_fails_is_a_finding) {
+TEST_F(doctor_cli, failing_driver_is_a_problem) {
   use_fake_gpus(1);
   environment_.emplace_back("GPUSHM_FAKE_FAIL", "cuInit:*=999");
   const auto ran = doctor({"--json", "--no-selftest"});
@@ -161,8 +161,8 @@ TEST_F(doctor_cli, a_driver_that_fails_is_a_finding) {
   EXPECT_TRUE(document.at("selftest").is_null());
 }
 
-/// As where the GPUs have to be woken, or many ask at once.
-TEST_F(doctor_cli, waits_for_a_slow_driver_and_says_so) {
+/// GPUs without persistence mode, or many concurrent processes.
+TEST_F(doctor_cli, slow_driver_prints_a_note) {
   use_fake_gpus(1);
   environment_.emplace_back("GPUSHM_FAKE_FAIL", "cuInit:*=after2600");
   const auto ran = doctor({"--json", "--no-selftest"});
@@ -173,7 +173,7 @@ TEST_F(doctor_cli, waits_for_a_slow_driver_and_says_so) {
             "seconds each)\n");
 }
 
-TEST_F(doctor_cli, a_driver_that_does_not_answer_in_time_is_a_finding) {
+TEST_F(doctor_cli, driver_timeout_is_a_problem) {
   use_fake_gpus(1);
   environment_.emplace_back("GPUSHM_FAKE_FAIL", "cuInit:*=after30000");
   const auto begin = std::chrono::steady_clock::now();
@@ -185,17 +185,17 @@ TEST_F(doctor_cli, a_driver_that_does_not_answer_in_time_is_a_finding) {
   EXPECT_EQ(ran.err, "");
 }
 
-TEST_F(doctor_cli, a_gpu_whose_node_is_withheld_is_told) {
+TEST_F(doctor_cli, missing_gpu_node_is_reported) {
   use_fake_gpus(2);
   environment_.emplace_back("GPUSHM_DEV_ROOT", fake_->make_dev_root("one", {0}));
   const auto ran = doctor({"--json", "--no-selftest"});
   const json document = json::parse(ran.out);
-  // In a container that is how it was meant.
+  // In a container this is intended.
   EXPECT_THAT(verdicts(document).at("gpu-nodes"), ::testing::AnyOf("warning", "note"));
   EXPECT_EQ(document.at("facts").at("gpus").at(1).at("open_error"), ENOENT);
 }
 
-TEST_F(doctor_cli, says_what_a_broker_serves) {
+TEST_F(doctor_cli, reports_broker) {
   auto broker = cli_.serve({"--domain", "team"});
   const auto ran = doctor({"--json", "--no-selftest"});
   const json about = json::parse(ran.out).at("facts").at("broker");
@@ -219,7 +219,7 @@ TEST_F(doctor_cli, compares_with_a_peer) {
   EXPECT_EQ(directions, 4) << "two GPUs, there and back";
 }
 
-TEST_F(doctor_cli, is_plain_text_of_at_most_a_hundred_columns) {
+TEST_F(doctor_cli, output_is_plain_text_within_100_columns) {
   for (const std::string& machine : machine_names()) {
     const auto ran = doctor({"--from", machine_path(machine)});
     EXPECT_THAT(ran.out, Not(HasSubstr("\x1b"))) << "no terminal, no colours";
@@ -231,7 +231,7 @@ TEST_F(doctor_cli, is_plain_text_of_at_most_a_hundred_columns) {
   }
 }
 
-TEST_F(doctor_cli, begins_with_the_root_cause_and_ends_with_what_it_means) {
+TEST_F(doctor_cli, starts_with_root_cause_and_ends_with_conclusion) {
   const auto last_line = [](const std::string& text) {
     const auto end = text.find_last_not_of('\n');
     return text.substr(text.rfind('\n', end) + 1, end - text.rfind('\n', end));
@@ -244,9 +244,9 @@ TEST_F(doctor_cli, begins_with_the_root_cause_and_ends_with_what_it_means) {
                   "  do: on the host: run nvidia-ctk cdi generate; then restart the container\n"));
   EXPECT_THAT(drifted.out, HasSubstr("\n1 problem, "));
   EXPECT_THAT(drifted.out, HasSubstr("follows from uvm-major"));
-  EXPECT_THAT(drifted.out, Not(HasSubstr("modprobe"))) << "it would help nothing";
+  EXPECT_THAT(drifted.out, Not(HasSubstr("modprobe"))) << "it would not help";
   EXPECT_EQ(last_line(drifted.out),
-            "sharing may fail here: see what to do above, then run gpushm doctor again");
+            "sharing may fail here: fix the problems above, then rerun gpushm doctor");
 
   const auto pod = doctor({"--from", machine_path("dra-pod")});
   EXPECT_EQ(pod.status, exited(0)) << pod.out;
@@ -256,7 +256,7 @@ TEST_F(doctor_cli, begins_with_the_root_cause_and_ends_with_what_it_means) {
             "sharing host memory through gpushm should work here");
 }
 
-TEST_F(doctor_cli, wrong_use_changes_nothing_and_is_told) {
+TEST_F(doctor_cli, invalid_use_is_rejected) {
   const auto missing = doctor({"--peer", "2147483000"});
   EXPECT_EQ(missing.status, exited(1));
   EXPECT_EQ(missing.err,

@@ -113,7 +113,7 @@ TEST_F(explain_topo, a_recording_that_is_none_is_refused_with_what_to_do) {
       EXPECT_EQ(ran.status, exited(1)) << command << file;
       EXPECT_THAT(ran.out, IsEmpty());
       EXPECT_THAT(ran.err, HasSubstr("gpushm: read recording \"" + file + "\": "));
-      EXPECT_THAT(ran.err, HasSubstr("(make one with \"gpushm doctor --json\""));
+      EXPECT_THAT(ran.err, HasSubstr("(create one with \"gpushm doctor --json\""));
     }
   }
 }
@@ -152,7 +152,7 @@ TEST_F(explain_topo, an_unknown_text_fails_and_says_what_to_try) {
     const auto ran = run({"explain", "--driver-timeout", "2s", text});
     EXPECT_EQ(ran.status, exited(1));
     EXPECT_THAT(ran.out, IsEmpty());
-    EXPECT_THAT(ran.err, StartsWith("gpushm: nothing is known about this text"));
+    EXPECT_THAT(ran.err, StartsWith("gpushm: no known error in this text"));
     EXPECT_THAT(ran.err, HasSubstr("gpushm doctor"));
   }
   const auto ran = run({"explain", "--json", "hello"});
@@ -258,7 +258,7 @@ TEST_F(explain_topo, what_topo_printed_is_shown_again_with_measurements_and_segm
   const auto wrong = run({"topo", "--from", write("wrong.json", document.dump())});
   EXPECT_EQ(wrong.status, exited(1));
   EXPECT_THAT(wrong.err,
-              HasSubstr("\"measured\" or \"segments\" are not what \"topo --json\" prints"));
+              HasSubstr("\"measured\" or \"segments\" do not have the format of \"topo --json\""));
 }
 
 TEST_F(explain_topo, gpus_of_this_machine_and_segments_of_its_broker_are_shown) {

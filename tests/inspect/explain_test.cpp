@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every rule of explain_rules.json against its own examples, the whole of what must be covered, and
-// texts that are made to do harm.
+// Every rule of rules.json against its own examples, the required coverage, and hostile texts.
 
 #include "inspect/explain/explain.hpp"
 
@@ -75,19 +74,19 @@ TEST_P(each_rule, has_examples_for_and_against) {
   EXPECT_THAT(GetParam().unrelated, Not(IsEmpty()));
 }
 
-TEST_P(each_rule, comes_first_for_its_texts) {
+TEST_P(each_rule, is_first_for_its_texts) {
   for (const std::string& text : GetParam().matches) {
     EXPECT_EQ(first_rule(text), GetParam().id) << text;
   }
 }
 
-TEST_P(each_rule, does_not_come_for_other_texts) {
+TEST_P(each_rule, does_not_match_unrelated_texts) {
   for (const std::string& text : GetParam().unrelated) {
     EXPECT_THAT(rules_of(text), Not(Contains(GetParam().id))) << text;
   }
 }
 
-TEST_P(each_rule, is_recognised_by_every_one_of_its_patterns) {
+TEST_P(each_rule, matches_each_of_its_patterns) {
   const explain_rule& rule = GetParam();
   std::vector<std::string> texts = rule.names;
   texts.insert(texts.end(), rule.alone.begin(), rule.alone.end());
@@ -105,7 +104,7 @@ TEST_P(each_rule, is_recognised_by_every_one_of_its_patterns) {
   }
 }
 
-TEST_P(each_rule, puts_the_cause_first_that_the_machine_speaks_for) {
+TEST_P(each_rule, orders_causes_by_evidence) {
   const explain_rule& rule = GetParam();
   std::set<std::string> firsts;
   for (const explain_order& order : rule.orders) {
@@ -117,7 +116,7 @@ TEST_P(each_rule, puts_the_cause_first_that_the_machine_speaks_for) {
     firsts.insert(order.first);
   }
   if (rule.causes.size() > 1) {
-    // One order at least is not that of the priors, or the conditions would not matter.
+    // At least one order differs from that of the priors; otherwise the conditions have no effect.
     const auto usual =
         std::max_element(rule.causes.begin(), rule.causes.end(), [](const auto& a, const auto& b) {
           return a.prior < b.prior;
@@ -127,7 +126,7 @@ TEST_P(each_rule, puts_the_cause_first_that_the_machine_speaks_for) {
   }
 }
 
-TEST_P(each_rule, has_numbers_that_are_those_of_its_names) {
+TEST_P(each_rule, numbers_agree_with_names) {
   static const std::map<std::string, int> numbers{
 #define GPUSHM_NUMBER(name, value) {#name, value},
       GPUSHM_CUDA_RESULTS(GPUSHM_NUMBER)
@@ -141,9 +140,9 @@ TEST_P(each_rule, has_numbers_that_are_those_of_its_names) {
   }
 }
 
-TEST_P(each_rule, uses_every_condition_so_that_it_changes_something) {
-  // Without the check's verdict or fact the cause's share is another: a condition that never holds
-  // (a misspelt pattern, a fact that contradicts) would not show.
+TEST_P(each_rule, every_condition_has_an_effect) {
+  // Each condition must change its cause's share: otherwise a condition that never holds (a
+  // misspelt pattern, a contradicting fact) would go unnoticed.
   const explain_rule& rule = GetParam();
   for (const explain_cause& cause : rule.causes) {
     for (const explain_condition& condition : cause.when) {
@@ -200,13 +199,13 @@ std::string refusal(const std::string& json) {
   return "accepted";
 }
 
-TEST(explain_file, is_refused_when_a_rule_could_not_work) {
+TEST(explain_file, malformed_rule_is_rejected) {
   const std::string cause =
       R"("causes":[{"id":"c","prior":0.5,"text":"t","confirm":"c","fix":"f"}])";
   const std::string start = R"({"rules":[{"id":"r","title":"t",)";
   EXPECT_EQ(refusal(start + R"("names":["A"],)" + cause + "}]}"), "accepted");
-  EXPECT_EQ(refusal("{"), "read rules of explain: they are not JSON");
-  EXPECT_EQ(refusal("[]"), "read rules of explain \"file\": is no object");
+  EXPECT_EQ(refusal("{"), "read rules of explain: the rules are not JSON");
+  EXPECT_EQ(refusal("[]"), "read rules of explain \"file\": is not an object");
   EXPECT_EQ(refusal(start + cause + "}]}"), "read rules of explain \"r\": has no patterns");
   EXPECT_EQ(refusal(start + R"("names":["A"]}]})"), "read rules of explain \"r\": has no causes");
   EXPECT_EQ(refusal(start + R"("nmaes":["A"]}]})"),
@@ -233,7 +232,7 @@ TEST(explain_file, is_refused_when_a_rule_could_not_work) {
 
 // ---- what must be covered ----
 
-TEST(explain, knows_the_troubleshooting_table_of_the_field_notes) {
+TEST(explain, covers_troubleshooting_table) {
   EXPECT_EQ(first_rule("cudaIpcOpenMemHandle: invalid device context"), "invalid-context");
   EXPECT_EQ(first_rule("cudaIpcOpenMemHandle: invalid argument"), "invalid-value");
   EXPECT_EQ(first_rule("Consumer hangs waiting for handle"), "consumer-waits");
@@ -244,7 +243,7 @@ TEST(explain, knows_the_troubleshooting_table_of_the_field_notes) {
             "handle-file-missing");
 }
 
-TEST(explain, knows_every_code_of_gpushm) {
+TEST(explain, covers_every_gpushm_code) {
   int known = 0;
   for (std::uint16_t value = 0; value < 100; ++value) {
     const auto name = to_string(static_cast<errc>(value));
@@ -256,7 +255,7 @@ TEST(explain, knows_every_code_of_gpushm) {
   EXPECT_EQ(known, 39);
 }
 
-TEST(explain, corrects_what_is_wrongly_published) {
+TEST(explain, corrects_published_misconceptions) {
   const auto context = explain("invalid device context");
   EXPECT_THAT(context.at(0).about, HasSubstr("\"hostPID is required\" is wrong"));
   const auto value = explain("invalid argument");
@@ -284,7 +283,7 @@ TEST(explain, finds_nothing_in_texts_without_errors) {
   }
 }
 
-TEST(explain, takes_numbers_only_where_they_are_an_errors) {
+TEST(explain, numbers_match_only_as_error_codes) {
   for (const char* text : {"201",
                            " 201\n",
                            "\"201\"",
@@ -311,7 +310,7 @@ TEST(explain, takes_numbers_only_where_they_are_an_errors) {
   }
 }
 
-TEST(explain, prefers_words_to_numbers_and_the_longer_words) {
+TEST(explain, prefers_words_to_numbers_and_longer_matches) {
   EXPECT_THAT(rules_of("error 2: invalid device context"), ElementsAre("invalid-context"));
   EXPECT_THAT(rules_of("pidfd_getfd: Operation not permitted"), ElementsAre("pidfd-getfd"));
 }
@@ -335,13 +334,13 @@ TEST(explain, reads_a_whole_log_with_colours_and_other_encodings) {
   EXPECT_EQ(all[1].line_number, 2002U);
 }
 
-TEST(explain, sees_an_xid_in_each_line) {
+TEST(explain, finds_xid_in_each_line) {
   EXPECT_THAT(
       rules_of("NVRM: Xid (PCI:0000:3b:00): 79, GPU\nNVRM: Xid (PCI:0000:3b:00): 31, pid=1"),
       ElementsAre("xid-79", "xid-31"));
 }
 
-TEST(explain, shortens_a_long_line_around_what_it_found) {
+TEST(explain, long_line_is_shortened_around_match) {
   const std::string long_line =
       std::string(5000, 'x') + " invalid device context " + std::string(5000, 'y');
   const auto all = explain(long_line);
@@ -352,7 +351,7 @@ TEST(explain, shortens_a_long_line_around_what_it_found) {
 
 // ---- ordering ----
 
-TEST(explain, gives_shares_that_sum_to_one_in_order) {
+TEST(explain, shares_are_ordered_and_sum_to_one) {
   for (const explain_rule& rule : explain_rules()) {
     for (const explanation& each : explain(rule.matches.at(0))) {
       double sum = 0;
@@ -367,7 +366,7 @@ TEST(explain, gives_shares_that_sum_to_one_in_order) {
   }
 }
 
-TEST(explain, says_what_of_the_machine_speaks_for_a_cause) {
+TEST(explain, evidence_names_facts_and_checks) {
   situation here;
   here.facts = {"own-pid-namespace"};
   here.checks = {
@@ -375,10 +374,11 @@ TEST(explain, says_what_of_the_machine_speaks_for_a_cause) {
   const auto all = explain("invalid device context", here);
   ASSERT_THAT(all, SizeIs(1));
   EXPECT_EQ(all[0].causes.at(0).id, "pid-collision");
-  EXPECT_THAT(all[0].causes.at(0).evidence,
-              ElementsAre(R"(pid-namespace (note): private,\x1b[31m PID 1)",
-                          "this PID namespace is private: its main program is PID 1, as the other "
-                          "container's is"));
+  EXPECT_THAT(
+      all[0].causes.at(0).evidence,
+      ElementsAre(R"(pid-namespace (note): private,\x1b[31m PID 1)",
+                  "this PID namespace is private: its main program is PID 1, like the other "
+                  "container's"));
   EXPECT_THAT(all[0].causes.at(1).evidence, IsEmpty());
 }
 
@@ -390,7 +390,7 @@ TEST(explain_rules, may_name_every_check) {
   EXPECT_EQ(check_ids().size(), examine(facts()).size());
 }
 
-TEST(situation, names_what_holds_of_a_machine) {
+TEST(situation, contains_facts_of_machine) {
   facts all;
   EXPECT_THAT(situation_of(all, {}).facts,
               ::testing::UnorderedElementsAre("no-gpus", "no-module", "no-imex"));
@@ -442,7 +442,7 @@ void expect_harmless(const std::string& text) {
   }
 }
 
-TEST(explain, lets_no_control_character_through) {
+TEST(explain, removes_control_characters) {
   std::string text;
   for (int i = 0; i < 256; ++i) {
     text += static_cast<char>(i);
@@ -463,7 +463,7 @@ TEST(explain, reads_no_more_than_its_limit) {
   EXPECT_THAT(rules_of(far), IsEmpty());
 }
 
-TEST(explain, ends_soon_for_texts_that_almost_match_everywhere) {
+TEST(explain, near_matches_everywhere_stay_fast) {
   constexpr std::chrono::seconds most{gpushm::base::under_sanitizer ? 120 : 20};
   for (const std::string& part : {std::string("xid ("),
                                   std::string("1 "),

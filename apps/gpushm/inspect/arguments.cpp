@@ -8,7 +8,7 @@ namespace gpushm::cli {
 namespace {
 
 void add_from(CLI::App& app, std::string& from) {
-  app.add_option("--from", from, "Look at a machine recorded by \"doctor --json\", not at this one")
+  app.add_option("--from", from, "Use a machine recorded by \"doctor --json\", not this one")
       ->type_name("FILE");
 }
 
@@ -20,28 +20,25 @@ void add_driver_timeout(CLI::App& app, std::chrono::milliseconds& timeout) {
 }
 
 void add_socket(CLI::App& app, std::string& socket) {
-  app.add_option("--socket", socket, "The broker's socket (else found as by all commands)")
+  app.add_option("--socket", socket, "The broker's socket (default: as for all commands)")
       ->type_name("PATH");
 }
 
 }  // namespace
 
 void add_doctor(CLI::App& app, doctor_arguments& out) {
-  auto* pid = add_text(app,
-                       "--peer",
-                       "PID",
-                       "Compare with this process: may they share?",
-                       [&](const std::string& text) {
-                         out.peer_pid = parse_number<std::int32_t>("--peer", text, 10, "a PID");
-                         if (out.peer_pid < 1) {
-                           refuse("--peer", text, "a PID");
-                         }
-                       });
-  app.add_option("--peer-container", out.peer_container, "Compare with this container")
+  auto* pid = add_text(
+      app, "--peer", "PID", "Predict sharing with this process", [&](const std::string& text) {
+        out.peer_pid = parse_number<std::int32_t>("--peer", text, 10, "a PID");
+        if (out.peer_pid < 1) {
+          refuse("--peer", text, "a PID");
+        }
+      });
+  app.add_option("--peer-container", out.peer_container, "Predict sharing with this container")
       ->type_name("NAME")
       ->excludes(pid);
   app.add_flag_callback(
-      "--no-selftest", [&] { out.selftest = false; }, "Do not try the memory of each GPU");
+      "--no-selftest", [&] { out.selftest = false; }, "Do not test sharing on each GPU");
   app.add_flag("--accept-fake-chunks", out.accept_fake_chunks)->group("");
   add_socket(app, out.socket);
   add_from(app, out.from);
@@ -76,7 +73,7 @@ void add_topo(CLI::App& app, topo_arguments& out) {
 void add_matrix(CLI::App& app, matrix_arguments& out) {
   app.add_option("--runtime", out.runtime, "runc (default), crun, or a path")->type_name("NAME");
   add_json(app, out.json);
-  app.add_flag("--markdown", out.markdown, "A page for documentation")
+  app.add_flag("--markdown", out.markdown, "Print a Markdown page")
       ->excludes(app.get_option("--json"));
   std::string names;
   for (const inspect::way each : inspect::all_ways) {
@@ -100,9 +97,9 @@ void add_matrix(CLI::App& app, matrix_arguments& out) {
       ->delimiter(',')
       ->expected(1, 2)
       ->type_name("LIST");
-  app.add_option("--bind", out.binds, "Another path of this machine for the containers")
+  app.add_option("--bind", out.binds, "An additional host path for the containers")
       ->type_name("PATH");
-  app.add_option("--env", out.variables, "Another environment variable that they get")
+  app.add_option("--env", out.variables, "An additional environment variable for them")
       ->type_name("NAME");
   app.add_flag("--accept-fake-chunks", out.accept_fake_chunks)->group("");
   add_duration(app, "--timeout", "Longest time for all (default: 5m)", [&](auto value) {

@@ -41,14 +41,14 @@ std::vector<std::string> visible_gpus(const inspect::facts& all) {
   return uuids;
 }
 
-/// What a recording cannot answer is refused before anything is looked at.
+/// Rejects options that a recording cannot serve, before gathering facts.
 void check_arguments(const doctor_arguments& arguments) {
   if (!arguments.from.empty() && (arguments.peer_pid != 0 || !arguments.peer_container.empty())) {
     throw usage_error(errc::invalid_argument,
                       "doctor",
                       "--peer",
                       "a recorded machine has no processes to compare with",
-                      "leave --from out, on the machine in question");
+                      "run it without --from on that machine");
   }
 }
 
@@ -70,7 +70,7 @@ int run_doctor(const doctor_arguments& arguments) {
   doctor_report report;
   report.live = arguments.from.empty();
   if (peer != 0) {
-    // Before the driver is asked, which makes device nodes that are missing.
+    // Before the driver is called, which creates missing device nodes.
     report.peer_minors = minors_of(peer, driver::dev_root());
   }
   machine seen = look_at_machine(arguments.from, arguments.driver_timeout, {.peer_pid = peer});

@@ -50,8 +50,8 @@ std::string verdict_text(verdict value, const app::style& style) {
   return text;
 }
 
-/// One finding: its first line begins with `label`, the verdict in a word, and the name; what
-/// follows is indented.
+/// Prints one finding: the first line starts with `label`, the verdict, and the name; the following
+/// lines are indented.
 void print_entry(const std::string& label,
                  verdict value,
                  const std::string& name,
@@ -89,7 +89,7 @@ std::string device_text(const doctor_report& report, const std::string& uuid) {
   return uuid;
 }
 
-/// What gpushm itself made in a trial and RDMA libraries would be given.
+/// Whether memory that gpushm created in a trial is RDMA capable.
 std::optional<bool> made_for_rdma(const selftest_finding& each) {
   return each.how == inspect::way::vmm ? each.outcome.exporter_rdma : std::nullopt;
 }
@@ -107,7 +107,7 @@ std::string outcome_text(const selftest_finding& each) {
          (each.as_expected() ? ", as predicted" : "");
 }
 
-/// Whether CUDA says of the device that it makes memory for RDMA on request.
+/// Whether CUDA reports that the device supports RDMA capable memory.
 bool promises_rdma(const doctor_report& report, const std::string& uuid) {
   for (const inspect::cuda_gpu_view& each : report.facts.driver.cuda.gpus) {
     if (each.uuid == uuid) {
@@ -117,7 +117,7 @@ bool promises_rdma(const doctor_report& report, const std::string& uuid) {
   return false;
 }
 
-/// Trials on one device with the same kind of PIDs, as one check.
+/// Combines the trials on one device with the same kind of PIDs into one check.
 check trials_check(const std::vector<const selftest_finding*>& trials, bool rdma_promised) {
   check made;
   made.result = verdict::ok;
@@ -133,8 +133,8 @@ check trials_check(const std::vector<const selftest_finding*>& trials, bool rdma
   if (std::all_of(trials.begin(), trials.end(), not_run)) {
     made.result = verdict::warning;
     made.seen = "not run: " + trials.front()->outcome.failure;
-    made.why = "what could not be tried is not known to work";
-    made.remedy = "see the reason";
+    made.why = "it is unknown whether skipped trials would work";
+    made.remedy = "fix the reason above";
     return made;
   }
   bool lesson = false;
@@ -146,18 +146,18 @@ check trials_check(const std::vector<const selftest_finding*>& trials, bool rdma
       made.remedy = "gpushm explain \"" + each->outcome.failure + "\"";
     } else if (each->outcome.result == trial_result::not_run && made.result == verdict::ok) {
       made.result = verdict::warning;
-      made.why = "what could not be tried is not known to work";
+      made.why = "it is unknown whether skipped trials would work";
     }
     if (rdma_promised && made_for_rdma(*each) == false && made.result == verdict::ok) {
       made.result = verdict::warning;
-      made.why = "the GPU supports RDMA capable memory, and cuMemCreate did not make any";
-      made.remedy = "use a newer NVIDIA driver if RDMA libraries are to use segments";
+      made.why = "the GPU supports RDMA capable memory, but cuMemCreate did not allocate any";
+      made.remedy = "use a newer NVIDIA driver if RDMA libraries use segments";
     }
     lesson = lesson || (each->as_expected() && each->outcome.result != trial_result::works);
   }
   if (lesson && made.result == verdict::ok) {
     made.why =
-        "raw handles of equal PIDs never work; through gpushm (cuda-ipc) the same memory does";
+        "raw handles never work with equal PIDs; through gpushm (cuda-ipc) the same memory works";
   }
   return made;
 }
@@ -194,8 +194,8 @@ void print_peer(const doctor_report& report, const app::style& style) {
         "\n");
   if (!report.peer_minors.minors) {
     check unknown;
-    unknown.seen = "which GPUs it may open is not known: " + report.peer_minors.problem;
-    unknown.why = "what follows supposes that it may open all";
+    unknown.seen = "GPUs that it may open: unknown (" + report.peer_minors.problem + ")";
+    unknown.why = "the predictions below assume that it may open all GPUs";
     unknown.remedy = "run this as root on the node";
     print_entry(verdict::warning, "GPUs of the peer", unknown, style);
   }
@@ -210,10 +210,10 @@ void print_peer(const doctor_report& report, const app::style& style) {
                  (expected.works ? "works" : "fails with " + expected.failure);
     found.why = expected.why;
     if (!expected.driver_failure.empty() && expected.driver_failure != expected.failure) {
-      found.why += "; asked without gpushm, the driver: " + expected.driver_failure;
+      found.why += "; the driver's error without gpushm: " + expected.driver_failure;
     }
     found.remedy = expected.remedy;
-    // Not a verdict on this machine: that a GPU of one side is not the other's is mostly intended.
+    // Not a verdict on this machine: different GPUs on the two sides are usually intended.
     print_entry(expected.works ? style.green(padded("works", verdict_columns))
                                : style.red(padded("fails", verdict_columns)),
                 expected.works ? verdict::ok : verdict::problem,
@@ -258,7 +258,7 @@ json prediction_json(const doctor_report& report, const inspect::peer_prediction
           {"remedy", each.expected.remedy}};
 }
 
-/// What to act on, before everything that was looked at: problems that explain others first.
+/// Prints the problems to act on, before all checks; root causes first.
 void print_causes(const doctor_report& report, const app::style& style) {
   std::vector<std::string> explaining;
   for (const check& each : report.checks) {
@@ -281,7 +281,7 @@ void print_causes(const doctor_report& report, const app::style& style) {
   }
 }
 
-/// What all of it means for sharing, in a line.
+/// One line: whether sharing should work.
 std::string conclusion(const doctor_report& report) {
   const auto result_of = [&](std::string_view id) {
     const auto found = std::find_if(report.checks.begin(),
@@ -290,7 +290,7 @@ std::string conclusion(const doctor_report& report) {
     return found == report.checks.end() ? verdict::not_applicable : found->result;
   };
   if (report.problems() > 0) {
-    return "sharing may fail here: see what to do above, then run gpushm doctor again";
+    return "sharing may fail here: fix the problems above, then rerun gpushm doctor";
   }
   const bool host_only = result_of("device-nodes") == verdict::not_applicable;
   const std::string subject =
@@ -343,7 +343,7 @@ void print_report(const doctor_report& report) {
       std::to_string(report.count(verdict::not_applicable)) + " not applicable";
   print("\n" + (problems == 0 ? style.green(summary) : style.red(summary)) + " (" +
         app::duration_text(report.whole) +
-        (report.tried ? ", " + app::duration_text(report.looking) + " of them looking" : "") +
+        (report.tried ? ", " + app::duration_text(report.looking) + " for the checks" : "") +
         ")\n");
   print(conclusion(report) + "\n");
   flush_output();

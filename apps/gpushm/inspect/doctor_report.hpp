@@ -14,7 +14,7 @@
 
 namespace gpushm::cli {
 
-/// What doctor found out.
+/// The results of doctor.
 struct doctor_report {
   inspect::facts facts;
   nlohmann::json recording;
@@ -22,13 +22,13 @@ struct doctor_report {
   std::vector<inspect::peer_prediction> predictions;
   peer_nodes peer_minors;
   std::vector<selftest_finding> selftest;
-  bool live = true;    ///< this machine, and not a recording
+  bool live = true;    ///< this machine, not a recording
   bool tried = false;  ///< the self-test was run
   std::chrono::nanoseconds looking{0};
   std::chrono::nanoseconds whole{0};
 
   [[nodiscard]] std::size_t count(inspect::verdict value) const;
-  /// Checks that are problems, and trials that did not end as predicted.
+  /// The number of checks that are problems and of trials that did not end as predicted.
   [[nodiscard]] std::size_t problems() const;
 };
 

@@ -28,7 +28,7 @@ using inspect::cause;
 using inspect::explanation;
 using inspect::wrapped;
 
-/// A log can have many errors; those after the first follow from it, mostly.
+/// A log can contain many errors; later errors usually follow from the first.
 constexpr std::size_t most_shown = 4;
 
 struct given_text {
@@ -73,7 +73,7 @@ given_text text_of(const explain_arguments& arguments) {
 
 struct known_machine {
   inspect::situation here;
-  std::string problem;  ///< why nothing is known; empty: it is
+  std::string problem;  ///< why the machine's state is unknown; empty: it is known
 };
 
 known_machine look(const std::string& from, std::chrono::milliseconds driver_timeout) {
@@ -85,7 +85,7 @@ known_machine look(const std::string& from, std::chrono::milliseconds driver_tim
     if (!from.empty()) {
       throw;
     }
-    // The text can be explained all the same.
+    // The text can be explained without the machine.
     known.problem = failure.what();
   }
   return known;
@@ -147,8 +147,8 @@ void print_rest(const std::vector<explanation>& all) {
 
 std::string machine_text(const known_machine& known, const std::string& from) {
   if (!known.problem.empty()) {
-    return "Nothing is known of this machine (" + base::printable(known.problem) +
-           "): the order is the usual one.";
+    return "This machine's state: unknown (" + base::printable(known.problem) +
+           "). Causes are in the default order.";
   }
   return from.empty() ? "Ordered for this machine as \"gpushm doctor\" sees it, in this container "
                         "and as this user."
@@ -203,9 +203,8 @@ int run_explain(const explain_arguments& arguments) {
   }
   if (all.empty()) {
     note(
-        "nothing is known about this text; give an error's name (CUDA_ERROR_...), its number or "
-        "message, or a whole log (gpushm explain - < LOG). \"gpushm doctor\" looks for what is "
-        "wrong with this machine");
+        "no known error in this text; pass an error's name (CUDA_ERROR_...), number or message, or "
+        "a whole log (gpushm explain - < LOG). \"gpushm doctor\" checks this machine");
     return exit_failed;
   }
   if (!arguments.json) {

@@ -31,7 +31,7 @@ std::string read_document(const std::string& from) {
                 "read recording",
                 from,
                 "the file cannot be read",
-                "make one with \"gpushm doctor --json\" on the machine in question");
+                "create one with \"gpushm doctor --json\" on that machine");
   }
   return std::move(*text);
 }
@@ -49,7 +49,7 @@ machine replay(const std::string& from, const inspect::gather_options& options) 
   return made;
 }
 
-/// A process that hangs in the driver may not end when it is killed.
+/// A process that hangs in the driver may not exit when killed.
 void end(base::child_process& asking) {
   asking.kill(SIGKILL);
   if (!asking.wait(base::deadline_in(std::chrono::seconds(1)))) {

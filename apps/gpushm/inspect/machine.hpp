@@ -11,13 +11,13 @@ namespace gpushm::cli {
 
 struct machine {
   inspect::facts facts;
-  nlohmann::json recording;  ///< what `--from` takes
-  nlohmann::json document;   ///< what `--from` was given, whole; null: this machine
+  nlohmann::json recording;  ///< the document for `--from`
+  nlohmann::json document;   ///< the whole document of `--from`; null: this machine
 };
 
-/// What the driver says, asked in another process. Blocks for `timeout` at most (and a second, when
-/// the driver does not let go of a process that is killed); a crash or silence is the answer's
-/// `failure`. Says on standard error that it waits, after two seconds. Never throws.
+/// Queries the driver in another process. Blocks for at most `timeout` (plus a second if a killed
+/// process hangs in the driver); a crash or timeout is returned in `failure`. After two seconds,
+/// prints a note on standard error. Does not throw.
 [[nodiscard]] inspect::driver_view ask_driver(std::chrono::milliseconds timeout);
 
 /// What is known of this machine, or, when `from` is not empty, of the one recorded in that file

@@ -31,7 +31,7 @@ constexpr std::chrono::seconds measuring_limit{120};
 
 // ---- this machine ----
 
-/// Of the broker, when there is one: a machine has a topology without.
+/// The broker's segments; none without a broker, which the topology does not need.
 std::vector<open_segment> list_segments(const std::string& socket) {
   std::vector<open_segment> segments;
   try {
@@ -56,7 +56,7 @@ nlohmann::json to_json(const open_segment& segment) {
   return {{"name", segment.name}, {"size_bytes", segment.size_bytes}, {"device", segment.device}};
 }
 
-/// What an earlier `topo --json` measured and saw; nothing of other documents.
+/// Reads measurements and segments from the output of `topo --json`; none from other documents.
 void read_back(const nlohmann::json& document, const std::string& from, topology& to) {
   try {
     to.measured =
@@ -70,8 +70,8 @@ void read_back(const nlohmann::json& document, const std::string& from, topology
     throw error(errc::invalid_argument,
                 "read recording",
                 from,
-                R"("measured" or "segments" are not what "topo --json" prints)",
-                R"(make it again with "gpushm topo --json" on the machine in question)");
+                R"("measured" or "segments" do not have the format of "topo --json")",
+                R"(record it again with "gpushm topo --json" on that machine)");
   }
 }
 
@@ -96,7 +96,7 @@ int run_topo(const topo_arguments& arguments) {
                       "topo",
                       arguments.from,
                       "a recorded machine cannot be measured",
-                      "leave out --measure or --from");
+                      "omit --measure or --from");
   }
   machine seen = look_at_machine(arguments.from, arguments.driver_timeout);
   topology all;

@@ -38,9 +38,9 @@ constexpr std::array<named_fact, 16> known_facts{{
      [](const facts& all) {
        return !all.self.container.pod_uid.empty() || !all.self.container.pod_name.empty();
      }},
-    // The PID of `gpushm explain` itself says nothing: it is not the program that failed.
+    // The PID of `gpushm explain` itself is irrelevant: it is not the program that failed.
     {"own-pid-namespace",
-     "this PID namespace is private: its main program is PID 1, as the other container's is",
+     "this PID namespace is private: its main program is PID 1, like the other container's",
      [](const facts& all) {
        const auto found = all.self.namespaces.find("pid");
        return found != all.self.namespaces.end() && found->second.host == false;
@@ -49,7 +49,7 @@ constexpr std::array<named_fact, 16> known_facts{{
     {"several-gpus",
      "this machine has several GPUs",
      [](const facts& all) { return all.gpus.size() > 1; }},
-    {"no-gpus", "no GPU is to be seen here", [](const facts& all) { return all.gpus.empty(); }},
+    {"no-gpus", "no GPU is visible here", [](const facts& all) { return all.gpus.empty(); }},
     {"some-gpus-hidden",
      "this process may not open some of the GPUs here",
      [](const facts& all) {
@@ -67,7 +67,7 @@ constexpr std::array<named_fact, 16> known_facts{{
        return any_gpu(all, [](const gpu_facts& gpu) { return gpu.sharing == "vgpu"; });
      }},
     {"no-module",
-     "no NVIDIA kernel module is to be seen here",
+     "no NVIDIA kernel module is visible here",
      [](const facts& all) { return all.module_version.empty(); }},
     {"small-shm",
      "/dev/shm here has 64 MiB or less",
@@ -95,7 +95,7 @@ constexpr auto names_of_facts = make_names_of_facts();
 
 // ---- which rules ----
 
-/// Most places of one pattern that are looked at: a log repeats itself.
+/// Maximum matches per pattern: logs repeat themselves.
 constexpr std::size_t most_places = 16;
 
 enum class strength { telling, vague, number };
@@ -142,7 +142,7 @@ std::vector<match> all_matches(const explain_text& text) {
   return matches;
 }
 
-/// "pidfd_getfd: Operation not permitted" says more than the "operation not permitted" in it.
+/// "pidfd_getfd: Operation not permitted" is more specific than "operation not permitted".
 bool is_part_of_another(const match& inner, const std::vector<match>& all) {
   return std::any_of(all.begin(), all.end(), [&](const match& outer) {
     return outer.rule != inner.rule && outer.where.begin <= inner.where.begin &&
@@ -151,7 +151,7 @@ bool is_part_of_another(const match& inner, const std::vector<match>& all) {
   });
 }
 
-/// The best match of each rule, the most telling rule first.
+/// The best match of each rule, the most specific rule first.
 std::vector<match> chosen_matches(const explain_text& text) {
   std::vector<match> matches = all_matches(text);
   std::stable_sort(matches.begin(), matches.end(), [](const match& a, const match& b) {
@@ -161,7 +161,7 @@ std::vector<match> chosen_matches(const explain_text& text) {
   std::vector<match> chosen;
   for (const match& each : matches) {
     const auto same_rule = [&](const match& other) { return other.rule == each.rule; };
-    // Any log has numbers.
+    // Numbers occur in any log.
     const bool noise = telling && each.how == strength::number;
     if (!noise && std::none_of(chosen.begin(), chosen.end(), same_rule) &&
         !is_part_of_another(each, matches)) {
@@ -173,13 +173,13 @@ std::vector<match> chosen_matches(const explain_text& text) {
 
 // ---- which causes ----
 
-/// What makes `condition` hold, in words; nothing when it does not.
+/// The reason why `condition` holds; nullopt if it does not.
 std::optional<std::string> evidence_of(const explain_condition& condition,
                                        const explain_text& text,
                                        const situation& here) {
   if (!condition.text.empty()) {
     return text.find_phrase(lower_case(condition.text))
-               ? std::optional("the text speaks of \"" + condition.text + "\"")
+               ? std::optional("the text contains \"" + condition.text + "\"")
                : std::nullopt;
   }
   if (!condition.fact.empty()) {

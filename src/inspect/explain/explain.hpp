@@ -13,7 +13,7 @@
 
 namespace gpushm::inspect {
 
-/// What is known of the machine that an error comes from; nothing at all is fine.
+/// The known facts about the machine where an error occurred; may be empty.
 struct situation {
   std::set<std::string, std::less<>> facts;  ///< names of `fact_names()` that hold
   std::vector<check> checks;
@@ -24,29 +24,29 @@ struct situation {
 
 struct cause {
   std::string id;
-  double share = 0;  ///< of this explanation's causes, all together 1
+  double share = 0;  ///< the shares of an explanation's causes add up to 1
   std::string text;
-  std::string confirm;  ///< how to find out: a command, or what to compare
+  std::string confirm;  ///< how to confirm it: a command, or values to compare
   std::string fix;      ///< a command or a line of YAML
-  /// What of the situation or the text moved it, in words: "uvm-major is a problem: ...".
+  /// The facts and texts that raised its share: "uvm-major (problem): ...".
   std::vector<std::string> evidence;
 };
 
 struct explanation {
   std::string rule;  ///< stable: "invalid-context"
   std::string title;
-  std::string about;  ///< what it means, and what is wrongly said about it; may be empty
+  std::string about;  ///< the meaning, and common misconceptions; may be empty
   std::string found;  ///< the part of the text that was recognised; no control characters
-  std::string line;   ///< where it stands, shortened; no control characters
+  std::string line;   ///< the line that contains it, shortened; no control characters
   std::size_t line_number = 1;
   std::vector<cause> causes;  ///< most likely first
 };
 
-/// At most this much of a text is read.
+/// Maximum size of a text; the rest is ignored.
 inline constexpr std::size_t explain_limit_bytes = 1024UL * 1024;
 
-/// What is known about the errors in `text`: a name, a number, a message, or a whole log; any
-/// bytes. The most telling first, each rule once; nothing when nothing is recognised. Pure.
+/// Explains the errors in `text`: a name, a number, a message, or a whole log; any bytes. The most
+/// specific first, each rule once; empty if nothing is recognised. Pure.
 [[nodiscard]] std::vector<explanation> explain(std::string_view text, const situation& here = {});
 
 }  // namespace gpushm::inspect

@@ -12,7 +12,7 @@ namespace gpushm::inspect {
 
 namespace {
 
-/// How far the parts of a phrase may be from each other.
+/// Maximum distance between the parts of a phrase.
 constexpr std::size_t gap_bytes = 120;
 
 bool is_digit(char c) {
@@ -22,7 +22,7 @@ bool is_word(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-/// Length of the terminal's command that `text` starts with (colours of a log), or 0.
+/// Length of the terminal escape sequence at the start of `text` (colours in a log), or 0.
 std::size_t escape_length(std::string_view text) {
   if (text.size() < 2 || text[0] != '\x1b' || text[1] != '[') {
     return 0;
@@ -47,7 +47,7 @@ std::string cleaned(std::string_view raw) {
         clean += '\'';
         used = apostrophe.size();
       } else if (c != '\n' && (static_cast<unsigned char>(c) <= 0x20 || c == '\x7f')) {
-        // One blank for several, so that phrases match however they were indented.
+        // Collapses blanks, so that phrases match whatever the indentation.
         if (c != '\r' && (clean.empty() || clean.back() != ' ')) {
           clean += ' ';
         }
@@ -63,7 +63,7 @@ std::string cleaned(std::string_view raw) {
 bool joined_before(std::string_view text, std::size_t begin) {
   return begin > 0 && is_word(text[begin]) && is_word(text[begin - 1]);
 }
-/// Goes the word or number that ends at `end` on? 201.5 is a version or a time.
+/// Does the word or number continue at `end`? 201.5 is a version or a time.
 bool joined_behind(std::string_view text, std::size_t end) {
   const bool fraction = end + 1 < text.size() && is_digit(text[end - 1]) && text[end] == '.' &&
                         is_digit(text[end + 1]);
@@ -84,7 +84,7 @@ bool announces_number(std::string_view before) {
                                                    "ret",
                                                    "returned",
                                                    "with"};
-  // Numbers of other things: of a process, of errno, of web servers, and of make.
+  // Numbers that are not CUDA errors: of processes, errno, web servers and make.
   constexpr std::array<std::string_view, 5> others{"exit", "errno", "signal", "http", "status"};
   constexpr std::string_view make = "***";
   const auto last_word = [](std::string_view& text) {
@@ -106,8 +106,7 @@ bool announces_number(std::string_view before) {
   return std::find(others.begin(), others.end(), earlier) == others.end();
 }
 
-/// The end of `pattern`'s match that starts at `begin` of a text that is one line there; npos:
-/// there is none.
+/// The end of the match of `pattern` that starts at `begin`, within one line; npos: no match.
 std::size_t match_end(std::string_view text, std::string_view pattern, std::size_t begin) {
   std::size_t at = begin;
   std::size_t gap = 0;
@@ -157,7 +156,7 @@ std::optional<explain_text::place> explain_text::find_phrase(std::string_view pa
     if (!open_front && joined_before(lower_, begin)) {
       continue;
     }
-    // Words may be wrapped into the next line; what "*" stands for is in one.
+    // Words may be wrapped to the next line; "*" matches within one line.
     std::size_t limit = lower_.size();
     if (star != std::string_view::npos) {
       const std::string_view reach = std::string_view(clean_).substr(begin, longest);
@@ -212,7 +211,7 @@ std::string explain_text::text(place where) const {
 std::string explain_text::line(place where, std::size_t columns) const {
   std::size_t begin = where.begin == 0 ? 0 : clean_.rfind('\n', where.begin - 1) + 1;
   std::size_t end = std::min(clean_.find('\n', where.begin), clean_.size());
-  // A very long line: what was found, and something on both sides of it.
+  // A very long line: show the match with some context on both sides.
   const std::size_t around = columns / 3;
   const bool cut_front = where.begin - begin > around && end - begin > columns;
   if (cut_front) {

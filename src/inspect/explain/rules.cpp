@@ -11,7 +11,7 @@
 
 namespace gpushm::inspect {
 
-/// explain_rules.json, from the build.
+/// The embedded rules.json.
 std::string_view explain_data() noexcept;
 
 namespace {
@@ -22,13 +22,13 @@ using nlohmann::json;
   throw error(errc::invalid_argument, "read rules of explain", object, cause);
 }
 
-/// An object whose every key is asked for: what is misspelt must not be ignored.
+/// Reads an object and rejects unknown keys: misspelt keys must not be ignored.
 class reader {
  public:
   reader(const json& value, std::string name, std::initializer_list<std::string_view> keys)
       : value_(value), name_(std::move(name)) {
     if (!value.is_object()) {
-      refuse(name_, "is no object");
+      refuse(name_, "is not an object");
     }
     for (const auto& [key, each] : value.items()) {
       if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
@@ -203,14 +203,14 @@ bool is_check_id(std::string_view id) noexcept {
 std::vector<explain_rule> parse_explain_rules(std::string_view text) {
   const json document = json::parse(text, nullptr, false);
   if (document.is_discarded()) {
-    refuse({}, "they are not JSON");
+    refuse({}, "the rules are not JSON");
   }
   std::vector<explain_rule> rules;
   std::set<std::string> ids;
   for (const json& each : reader(document, "file", {"rules"}).items("rules")) {
     rules.push_back(parse_rule(each));
     if (!ids.insert(rules.back().id).second) {
-      refuse(rules.back().id, "is there twice");
+      refuse(rules.back().id, "is defined twice");
     }
   }
   return rules;

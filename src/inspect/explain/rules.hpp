@@ -11,21 +11,21 @@
 
 namespace gpushm::inspect {
 
-// What explain_rules.json says. Its format is that of these structs, with the same names; what is
-// empty can be left out.
+// The contents of rules.json. Its format is that of these structs, with the same names; empty
+// members can be omitted.
 
-/// Something that makes a cause more or less likely. Either a check's verdict, a fact, or words.
+/// A condition that makes a cause more or less likely: a check's verdict, a fact, or a text.
 struct explain_condition {
   std::string check;
   verdict result = verdict::problem;  ///< "verdict"
   std::string fact;
-  std::string text;  ///< stands in the text too
+  std::string text;  ///< is also in the text
   double factor = 1;
 };
 
 struct explain_cause {
   std::string id;
-  double prior = 0;  ///< above 0, at most 1; of one rule's causes only the ratios matter
+  double prior = 0;  ///< above 0, at most 1; only the ratios within a rule matter
   std::string text;
   std::string confirm;
   std::string fix;
@@ -44,23 +44,23 @@ struct explain_rule {
   std::string id;
   std::string title;
   std::string about;
-  /// Words of a program: letters, digits, "_". Any case; never part of a longer word.
+  /// Identifiers: letters, digits, "_". Any case; never part of a longer word.
   std::vector<std::string> names;
   std::vector<int> numbers;          ///< alone, or after "error", "code", ...
   std::vector<std::string> phrases;  ///< any case; "*" is up to 120 characters
-  std::vector<std::string> alone;    ///< only when the text is nothing else
-  bool vague = false;                ///< its phrases mean little: others are shown first
+  std::vector<std::string> alone;    ///< only if the text contains nothing else
+  bool vague = false;                ///< its phrases are unspecific: others are shown first
   std::vector<explain_cause> causes;
-  std::vector<std::string> matches;    ///< must give this rule first. For the tests.
-  std::vector<std::string> unrelated;  ///< must not give this rule. For the tests.
+  std::vector<std::string> matches;    ///< must return this rule first. For the tests.
+  std::vector<std::string> unrelated;  ///< must not return this rule. For the tests.
   std::vector<explain_order> orders;
 };
 
-/// Throws `errc::invalid_argument` when `json` is not in that format: an unknown key, check, fact
-/// or verdict, an id twice, a rule without patterns or causes.
+/// Throws `error` with `errc::invalid_argument` if `json` is malformed: an unknown key, check, fact
+/// or verdict, a duplicate id, a rule without patterns or causes.
 [[nodiscard]] std::vector<explain_rule> parse_explain_rules(std::string_view json);
 
-/// Those of this build, parsed on the first call. Thread-safe.
+/// The rules of this build, parsed on the first call. Thread-safe.
 [[nodiscard]] const std::vector<explain_rule>& explain_rules();
 
 /// The ids of doctor's checks, which rules may name.

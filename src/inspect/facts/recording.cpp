@@ -70,7 +70,7 @@ class recorded_system final : public system {
               "read recording",
               name,
               cause,
-              "make one with \"gpushm doctor --json\" on the machine in question");
+              "create one with \"gpushm doctor --json\" on that machine");
 }
 
 /// Checks the type of every value that a replay may return.
