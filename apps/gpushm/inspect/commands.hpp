@@ -61,8 +61,8 @@ struct matrix_arguments {
 };
 [[nodiscard]] int run_matrix(const matrix_arguments& arguments);
 
-/// Asks the driver and prints a `driver_view` as JSON: `doctor` and the others start this, because
-/// a broken driver can crash whoever asks it.
+/// Queries the driver and prints a `driver_view` as JSON. `doctor` and others run it as a child,
+/// because a broken driver can crash the calling process.
 struct probe_driver_arguments {};
 [[nodiscard]] int run_probe_driver(const probe_driver_arguments& arguments);
 

@@ -14,7 +14,7 @@ namespace gpushm::inspect {
 
 namespace {
 
-// Pixels. GPUs stand in one row, in groups by NUMA node; NVLinks run above them, PCIe below.
+// Pixels. GPUs are in one row, grouped by NUMA node; NVLinks are above them, PCIe below.
 constexpr int margin = 28;
 constexpr int box_gap = 22;
 constexpr int group_padding = 16;
@@ -259,7 +259,7 @@ class picture {
                each.dashed ? 1 : 3,
                each.dashed);
     }
-    // After all lines: none crosses a label.
+    // After all lines, so that no line crosses a label.
     for (const edge& each : edges) {
       const style_of_text style{11, "middle", direction < 0 ? "#2f5a06" : dim_color};
       to_.label(label_place(edges, each, text_width(each.label, style) / 2 + 7),

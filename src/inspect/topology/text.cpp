@@ -15,13 +15,13 @@ namespace gpushm::inspect {
 
 namespace {
 
-/// GPUs beside each other in a matrix: more do not fit into 100 columns.
+/// Maximum GPUs per matrix row: more do not fit into 100 columns.
 constexpr std::size_t matrix_columns = 8;
 constexpr std::size_t most_segments = 20;
 constexpr std::size_t name_columns = 28;
 
 std::string cut(std::string text, std::size_t columns) {
-  // Whole characters: the text is UTF-8.
+  // Cut at character boundaries: the text is UTF-8.
   while (width(text) > columns) {
     do {
       text.pop_back();

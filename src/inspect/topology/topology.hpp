@@ -10,19 +10,19 @@
 
 namespace gpushm::inspect {
 
-/// What was measured of GPU `from` copying from memory of GPU `to`; the same GPU twice for copies
+/// Measurements of GPU `from` copying from memory of GPU `to`; the same GPU twice for copies
 /// within it. By UUID, because CUDA and NVML number GPUs differently.
 struct measured_pair {
   std::string from;
   std::string to;
-  /// The fastest of several copies, after one that does not count; each byte counted once. What the
+  /// The fastest of several copies, after a warm-up copy; each byte counted once. The rate that the
   /// copy engine of `from` reaches with copies of `copy_bytes`. 0: not measured.
   double bytes_per_second = 0;
   /// Of one copy of 16 bytes, in a train of copies queued on a stream: the time of the train by
   /// events divided by its copies, and of several trains the median. Longer than the wire's own
   /// when the CPU cannot queue as fast. 0: not measured.
   double latency_ns = 0;
-  std::string problem;           ///< why there are no numbers: "no peer access"; empty: there are
+  std::string problem;           ///< why there are no values: "no peer access"; empty: measured
   std::uint64_t copy_bytes = 0;  ///< the size that was fastest
   /// Import of an exported chunk of `mapped_bytes`, from descriptor to usable address (import,
   /// reserve, map, set access), with nothing else of that GPU mapped: what a first open costs.
@@ -30,14 +30,14 @@ struct measured_pair {
   std::uint64_t mapped_bytes = 0;
 };
 
-/// A segment of a broker, to be shown with the GPU that it is on.
+/// A segment of a broker, shown with its GPU.
 struct open_segment {
   std::string name;
   std::uint64_t size_bytes = 0;
   std::string device;  ///< UUID of a GPU or MIG instance; empty: host memory
 };
 
-/// What is shown; everything but the facts may be empty.
+/// The input of the renderers; all members except the facts may be empty.
 struct topology {
   facts machine;
   std::vector<measured_pair> measured;
@@ -48,7 +48,7 @@ struct topology {
 [[nodiscard]] std::string topology_text(const topology& all);
 /// A graph for Graphviz.
 [[nodiscard]] std::string topology_dot(const topology& all);
-/// A picture, the same for the same input.
+/// An SVG picture; deterministic.
 [[nodiscard]] std::string topology_svg(const topology& all);
 
 }  // namespace gpushm::inspect

@@ -12,7 +12,7 @@ namespace gpushm::cli::matrix {
 /// A published row beside ours.
 struct compared_row {
   const row_result* ours = nullptr;
-  const cell* raw = nullptr;  ///< null when the raw column was not asked for
+  const cell* raw = nullptr;  ///< null if the raw column was not requested
   std::string published;      ///< "success" or the published words
   std::string here;           ///< the same of the raw column; empty when it did not run
   [[nodiscard]] bool differs() const { return !here.empty() && here != published; }

@@ -9,8 +9,8 @@
 
 namespace gpushm::cli::matrix {
 
-/// Explanations of cells, each told once: cells refer to them by letters. Distinct objects: safe.
-/// Shared objects: unsafe.
+/// Explanations of cells, without duplicates; cells refer to them by letters. Distinct objects:
+/// safe. Shared objects: unsafe.
 class footnotes {
  public:
   /// The letters of a cell's explanation; empty when it has none.
@@ -27,7 +27,7 @@ class footnotes {
 /// What a footnote says of a cell: for one that failed the failure, why, and the remedy.
 [[nodiscard]] std::string explanation_of(const cell& of);
 
-/// What gpushm said of a cell that ran, and what it was.
+/// The prediction and the actual result of a cell that ran.
 [[nodiscard]] std::string surprise_of(const cell& of);
 
 /// Words of `text` in lines of at most `columns`, the first behind `head`, the others behind

@@ -85,7 +85,7 @@ assignment assign(const row& setting, const surroundings& around) {
     made.exporter_minors = {first.minor};
     made.importer_minors = {second.minor};
     // With every node to choose from, both programs take device 0: that is why privileged pods
-    // seemed to mend what the device plugin had split.
+    // seemed to fix what the device plugin had split.
     made.importer_device = setting.privileged ? first.uuid : second.uuid;
   }
   if (setting.privileged) {

@@ -12,7 +12,7 @@
 
 namespace gpushm::cli::matrix {
 
-/// What the containers of all rows have in common.
+/// The settings shared by the containers of all rows.
 struct surroundings {
   app::oci::runtime runtime;
   std::vector<gpu> gpus;                     ///< of the trials: two, one or none
@@ -27,7 +27,7 @@ struct surroundings {
 /// The broker's socket as the containers see it.
 inline constexpr std::string_view domain_inside = "/run/gpushm/d/matrix";
 
-/// Who may do what in a row, and which GPUs the sides use.
+/// The permissions of both sides in a row, and the GPUs that they use.
 struct assignment {
   std::vector<int> exporter_minors;
   std::vector<int> importer_minors;

@@ -9,7 +9,7 @@
 
 namespace gpushm::cli::matrix {
 
-/// A row of a published table, as its authors saw it with plain CUDA IPC handles.
+/// A row of a published table, measured by its authors with plain CUDA IPC handles.
 struct published_row {
   bool host_ipc = false;
   bool host_pid = false;

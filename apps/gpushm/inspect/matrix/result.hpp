@@ -22,12 +22,12 @@ enum class cell_state : std::uint8_t { works, fails, crashes, not_run, not_appli
 struct cell {
   inspect::way how = inspect::way::host;
   cell_state state = cell_state::not_run;
-  std::string side;     ///< who failed or crashed: "exporter" or "importer"
+  std::string side;     ///< the side that failed or crashed: "exporter" or "importer"
   std::string failure;  ///< "CUDA_ERROR_INVALID_CONTEXT (201)", or a gpushm code
   std::string text;     ///< the whole message
   /// Why: of a cell that ran what gpushm knows, of another why it did not.
   std::string why;
-  /// What gpushm said would happen; only of a cell that ran.
+  /// gpushm's prediction; only for a cell that ran.
   std::optional<inspect::prediction> predicted;
   std::int32_t exporter_pid = 0;
   std::int32_t importer_pid = 0;
@@ -49,7 +49,7 @@ struct row_result {
 /// What was run, where, and how it ended.
 struct matrix_result {
   std::vector<std::string> gpus;  ///< "NVIDIA H200 (GPU-…, /dev/nvidia0)"
-  std::string driver;             ///< version; empty: not known
+  std::string driver;             ///< version; empty: unknown
   std::string runtime;            ///< "runc version 1.1.5"
   std::string kernel;
   std::string date;    ///< "2026-01-31"
