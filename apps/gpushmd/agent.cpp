@@ -31,22 +31,23 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// How often the control loop runs when nothing happens.
+/// Interval of the control loop while idle.
 constexpr std::chrono::seconds loop_every{2};
-/// From when a control loop that does not run makes /healthz say so. Nothing in it blocks, so that
-/// a restart is the only remedy; a driver that does not answer is none, and is told by /readyz.
+/// /healthz reports a control loop that has not run for this long. Nothing in the loop blocks, so
+/// only a restart helps. A driver that does not answer is not a reason to restart; /readyz reports
+/// it.
 constexpr std::chrono::seconds loop_patience{15};
 constexpr std::uint64_t own_descriptors = 512;
 
 std::string host_name() {
   std::array<char, 256> name{};
-  base::checked("find the node's name", {}, "gethostname", [&] {
+  base::checked("get the host name", {}, "gethostname", [&] {
     return ::gethostname(name.data(), name.size() - 1);
   });
   return name.data();
 }
 
-/// What all domains together may have open; the rest is for the kubelet, the API server and HTTP.
+/// Descriptors for all domains together; the rest is for the kubelet, the API server and HTTP.
 std::uint64_t brokers_descriptors() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max == RLIM_INFINITY) {
@@ -57,7 +58,7 @@ std::uint64_t brokers_descriptors() {
 }
 
 bool is_in_cluster() {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody sets variables
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no code sets variables
   return std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
 }
 
@@ -92,7 +93,7 @@ dra::driver_options driver_options_of(const settings& chosen) {
   return made;
 }
 
-/// All parts, in the order in which they need each other.
+/// All parts, in the order of their dependencies.
 class agent {
  public:
   explicit agent(const settings& chosen)
@@ -107,7 +108,7 @@ class agent {
                   [this] { return dra_reading(); }}) {
     if (chosen.broker) {
       brokers_ = std::make_unique<broker_set>(brokers_of(chosen));
-      base::log(log_level::info, "domains are served in " + brokers_->directory());
+      base::log(log_level::info, "serving domains in " + brokers_->directory());
     }
     if (chosen.device_plugin) {
       plugin_ = std::make_unique<device_plugin>(chosen, &metrics_);
@@ -120,16 +121,15 @@ class agent {
                                           web_answers{[this] { return not_alive(); },
                                                       [this] { return not_ready(); },
                                                       [this] { return metrics_.exposition(); }});
-      base::log(
-          log_level::info,
-          "/healthz, /readyz and /metrics are answered on port " + std::to_string(web_->port()));
+      base::log(log_level::info,
+                "serving /healthz, /readyz and /metrics on port " + std::to_string(web_->port()));
     }
   }
   agent(const agent&) = delete;
   agent& operator=(const agent&) = delete;
   ~agent() = default;
 
-  /// The control loop runs.
+  /// Called at each run of the control loop.
   void beat() {
     beat_ = clock::now();
     if (dra_ && plugin_) {
@@ -137,22 +137,22 @@ class agent {
           dra_presence_.is_missing(plugin_->registered(), dra_->status().registered, clock::now());
       if (missing && !without_dra_) {
         base::log(log_level::warning,
-                  "this kubelet knows the device plugin and does not ask for the DRA driver: "
-                  "claims cannot be used on this node (is its feature gate "
-                  "DynamicResourceAllocation on, and its root directory " +
-                      chosen_.kubelet_root + "?)");
+                  "the kubelet registered the device plugin but not the DRA driver: claims cannot "
+                  "be used on this node (check that its feature gate DynamicResourceAllocation is "
+                  "on and its root directory is " +
+                      chosen_.kubelet_root + ")");
       }
       without_dra_ = missing;
     }
   }
 
-  /// Takes over what can be changed while the agent runs: what the device plugin offers.
+  /// Applies the settings that can change while the agent runs: what the device plugin offers.
   void reload(const std::function<settings()>& read) {
     settings fresh;
     try {
       fresh = read();
     } catch (const error& why) {
-      base::log(log_level::error, std::string(why.what()) + "; the old settings stay");
+      base::log(log_level::error, std::string(why.what()) + "; keeping the old settings");
       return;
     }
     for (const std::string& warning : fresh.offer.plugin.warnings) {
@@ -162,10 +162,10 @@ class agent {
     for (const std::string& key : changed_until_restart(chosen_, fresh)) {
       until_restart.append(until_restart.empty() ? "" : ", ").append(key);
     }
-    base::log(log_level::info, "the settings were read again");
+    base::log(log_level::info, "reloaded the settings");
     if (!until_restart.empty()) {
       base::log(log_level::warning,
-                "what changed in " + until_restart + " counts from the next start of the agent");
+                "changes to " + until_restart + " take effect at the next start of the agent");
     }
     if (plugin_) {
       plugin_->offer(std::move(fresh.offer));
@@ -178,8 +178,8 @@ class agent {
       throw error(errc::invalid_argument,
                   "start the DRA driver",
                   {},
-                  "it needs the broker, which is off",
-                  "say --broker on, or --dra off");
+                  "the DRA driver needs the broker, which is off",
+                  "use --broker on, or --dra off");
     }
     kube::client_options options;
     options.user_agent = std::string("gpushmd/") + GPUSHM_VERSION;
@@ -221,7 +221,7 @@ class agent {
     if (dra_ && !without_dra_) {
       const dra::driver_status now = dra_->status();
       if (!now.serving || !now.registered) {
-        return "the kubelet does not know the DRA driver" +
+        return "the DRA driver is not registered with the kubelet" +
                (now.problem.empty() ? std::string() : ": " + now.problem);
       }
       if (!now.published) {
@@ -232,16 +232,16 @@ class agent {
     return {};
   }
 
-  const settings chosen_;  // at the start: what can change is the device plugin's
+  const settings chosen_;  // as of the start; `plugin_` has the settings that can change
   std::atomic<clock::time_point> beat_{clock::now()};
-  dra_presence dra_presence_;  // of the control loop
+  dra_presence dra_presence_;  // used only by the control loop
   std::atomic<bool> without_dra_{false};
   metrics::agent_metrics metrics_;
-  std::unique_ptr<device_plugin> plugin_;  // ends last: its driver may take seconds
+  std::unique_ptr<device_plugin> plugin_;  // destroyed last: the driver may take seconds
   std::unique_ptr<broker_set> brokers_;
   std::unique_ptr<kube::client> api_;
   std::unique_ptr<dra::driver> dra_;
-  std::unique_ptr<web_server> web_;  // goes first: it asks the others
+  std::unique_ptr<web_server> web_;  // destroyed first: it reads from the others
 };
 
 }  // namespace

@@ -7,13 +7,13 @@
 
 namespace gpushm::agent {
 
-/// Runs the agent until SIGINT or SIGTERM. SIGHUP, and a change of the settings' file, has it read
-/// its settings again with `reload`, which throws `error` for settings that cannot be used: then
-/// the old ones stay. Ends within seconds, whatever driver and clients do. The exit status. Throws
-/// `error` for what waiting does not change.
+/// Runs the agent until SIGINT or SIGTERM and returns the exit status. On SIGHUP, and when the
+/// settings file changes, it rereads its settings with `reload`, which throws `error` for invalid
+/// settings; the agent then keeps the old ones. Stops within seconds, even if the driver or clients
+/// hang. Throws `error` for failures that a retry cannot fix.
 int run_agent(const settings& chosen, const std::function<settings()>& reload);
 
-/// Whether a thread did not end: then the process must end by _exit.
+/// Whether a thread did not end in time; the process must then exit by _exit.
 [[nodiscard]] bool anything_left_behind() noexcept;
 
 }  // namespace gpushm::agent

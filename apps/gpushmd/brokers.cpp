@@ -34,12 +34,12 @@ std::atomic<bool>& left_behind() noexcept {
               make_operation,
               path,
               std::string(call) + ": " + base::errno_text(number),
-              "run the agent as root, or choose another place: --run-dir DIR");
+              "run the agent as root, or choose another directory: --run-dir DIR");
 }
 
-/// A directory of this user or root with exactly this mode, whatever the umask says and whatever
-/// was there before. A symbolic link is not followed, unless `may_be_link`: what it points to is
-/// then an administrator's choice, but not a directory that another user may change.
+/// Creates a directory, or changes an existing one of this user or root, to exactly this mode
+/// regardless of the umask. Does not follow a symbolic link unless `may_be_link`: an administrator
+/// then chose its target, which must still belong to this user or root.
 void make_directory(const std::string& path, mode_t mode, bool may_be_link = false) {
   if (base::retry([&] { return ::mkdir(path.c_str(), mode); }) != 0 && errno != EEXIST) {
     refuse_directory(path, errno, "mkdir");
@@ -54,8 +54,8 @@ void make_directory(const std::string& path, mode_t mode, bool may_be_link = fal
     throw error(errc::permission_denied,
                 make_operation,
                 path,
-                "it is there and belongs to uid " + std::to_string(about.st_uid) +
-                    ", which could replace what is in it",
+                "it exists and belongs to uid " + std::to_string(about.st_uid) +
+                    ", which could replace its content",
                 "remove it, or change its owner: chown root " + path);
   }
   if ((about.st_mode & 07777U) != mode) {
@@ -68,12 +68,12 @@ void check_name(const std::string& domain) {
     throw error(errc::invalid_argument,
                 "open domain",
                 domain,
-                "not a name for a domain: it becomes a directory's name");
+                "not a valid domain name: it must be usable as a directory name");
   }
 }
 
-/// Ends brokers, each on a thread of its own, so that one that hangs costs no more than itself.
-/// False: some had not ended by then; they are left behind.
+/// Ends brokers, each on its own thread, so that one that hangs does not delay the others. Returns
+/// false if some have not ended after `patience`; those are abandoned.
 bool end_all(std::vector<broker> all, std::chrono::milliseconds patience) {
   struct progress {
     std::mutex mutex;
@@ -107,10 +107,11 @@ bool end(broker one, std::chrono::milliseconds patience) {
 
 }  // namespace
 
-/// Has one domain to itself until its end. The mutex is held when it is made and when it ends.
+/// Marks one domain as busy for its lifetime. The mutex is held in the constructor and at the end
+/// of the destructor.
 class broker_set::hold {
  public:
-  /// Throws `error` (timed_out) when another call has it for too long.
+  /// Throws `error` (timed_out) if another call keeps the domain busy for too long.
   hold(broker_set& of, std::unique_lock<std::mutex>& lock, std::string domain)
       : of_(of), lock_(lock), domain_(std::move(domain)) {
     const auto is_free = [&] {
@@ -121,7 +122,7 @@ class broker_set::hold {
       throw error(errc::timed_out,
                   "open domain",
                   domain_,
-                  "it is still being opened or closed by an earlier call",
+                  "an earlier call is still opening or closing it",
                   "try again later");
     }
     of_.open_[domain_].busy = true;
@@ -178,7 +179,7 @@ broker_set::~broker_set() {
   std::vector<broker> all;
   {
     std::unique_lock lock(mutex_);
-    // Of the driver, which has ended: what is busy now is as good as left behind.
+    // The DRA driver has ended; a domain that is still busy after this counts as abandoned.
     changed_.wait_for(lock, options_.patience, [this] {
       return std::none_of(
           open_.begin(), open_.end(), [](const auto& each) { return each.second.busy; });
@@ -195,8 +196,8 @@ broker_set::~broker_set() {
     sockets.push_back(each.socket_path());
   }
   if (!end_all(std::move(all), options_.patience)) {
-    base::log(log_level::error, "not every domain's broker ended in time");
-    // No other process listens there: those that ended have removed theirs.
+    base::log(log_level::error, "some brokers did not stop in time");
+    // No other process listens there: brokers that ended have removed their sockets.
     for (const std::string& socket : sockets) {
       ::unlink(socket.c_str());
     }
@@ -211,7 +212,7 @@ std::string broker_set::directory_of(const std::string& domain) const {
   return directory_ + "/" + domain;
 }
 
-// No domain's lock has the name of the node's.
+// The prefix keeps domains' locks apart from the node's.
 std::string broker_set::lock_path_of(const std::string& domain) const {
   return locks_ + "/d." + domain + ".lock";
 }
@@ -221,7 +222,7 @@ bool broker_set::is_always_there(const std::string& domain) const {
          options_.domains.end();
 }
 
-/// One agent a node: a kubelet that sees two plugins of one resource takes the devices of both for
+/// One agent per node: with two plugins of one resource, the kubelet marks the devices of both
 /// unhealthy when either ends.
 void broker_set::lock_node() {
   const std::string path = locks_ + "/agent.lock";
@@ -237,12 +238,13 @@ void broker_set::lock_node() {
     throw error(errc::address_in_use,
                 operation,
                 path,
-                "another agent serves this node",
-                "stop it, or choose another place: --run-dir DIR");
+                "another agent is running on this node",
+                "stop it, or choose another directory: --run-dir DIR");
   }
 }
 
-/// Of domains that were always there and are not any more. One with anything in it stays.
+/// Removes directories of domains that are no longer configured. Directories that are not empty
+/// stay.
 void broker_set::remove_empty_directories() const {
   std::error_code failed;
   std::vector<std::string> names;
@@ -290,7 +292,7 @@ std::string broker_set::open(const std::string& domain) {
     mine.device = fresh.device;
     mine.inode = fresh.inode;
     note_problem(domain, mine, {});
-    base::log(log_level::info, "domain " + domain + " is open");
+    base::log(log_level::info, "opened domain " + domain);
   }
   return directory_of(domain);
 }
@@ -301,8 +303,8 @@ void broker_set::close(const std::string& domain) {
     throw error(errc::invalid_argument,
                 "close domain",
                 domain,
-                "it is one of those that are always there",
-                "take it out of broker.domains");
+                "it is a configured domain and always exists",
+                "remove it from broker.domains");
   }
   std::unique_lock lock(mutex_);
   hold one(*this, lock, domain);
@@ -312,13 +314,13 @@ void broker_set::close(const std::string& domain) {
   if (ending) {
     const broker_statistics last = ending->statistics();
     if (!end(std::move(*ending), options_.patience)) {
-      base::log(log_level::error, "the broker of domain " + domain + " did not end in time");
+      base::log(log_level::error, "the broker of domain " + domain + " did not stop in time");
     }
     base::log(log_level::info,
-              "domain " + domain + " is closed, with " + std::to_string(last.segments) +
+              "closed domain " + domain + " with " + std::to_string(last.segments) +
                   " segments and " + std::to_string(last.connections) + " clients");
   }
-  ::unlink(lock_path_of(domain).c_str());  // of an agent that was killed
+  ::unlink(lock_path_of(domain).c_str());  // left by an agent that was killed
   std::error_code failed;
   std::filesystem::remove_all(directory_of(domain), failed);
   if (failed) {
@@ -375,7 +377,7 @@ void broker_set::check(const std::string& domain) {
   std::unique_lock lock(mutex_);
   if (const auto found = open_.find(domain);
       found == open_.end() ? !is_always_there(domain) : found->second.busy) {
-    return;  // closed meanwhile, or being opened or closed: looked at next time
+    return;  // closed meanwhile, or being opened or closed: checked next time
   }
   hold one(*this, lock, domain);
   served& mine = one.mine();
@@ -391,8 +393,8 @@ void broker_set::check(const std::string& domain) {
                    mine,
                    "the socket of domain " + domain + " was removed or replaced (" +
                        mine.serving->socket_path() +
-                       "): new clients cannot connect until those that are connected have gone "
-                       "and what is shared is removed, or the agent is restarted");
+                       "): new clients cannot connect until all clients have disconnected and all "
+                       "segments are removed, or the agent is restarted");
       return;
     }
   }

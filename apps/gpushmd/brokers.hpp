@@ -20,53 +20,51 @@ namespace gpushm::agent {
 
 struct broker_set_options {
   std::string run_dir = "/run/gpushm";
-  std::vector<std::string> domains;  ///< that are always there
-  /// Of each domain. `memory_bytes` (0: no limit) and `descriptors` are of all domains together, so
-  /// that one that is full leaves room for the others.
+  std::vector<std::string> domains;  ///< that always exist
+  /// Per domain. `memory_bytes` (0: no limit) and `descriptors` apply to all domains together, so
+  /// that a full domain leaves room for the others.
   broker_limits limits = {};
   std::uint64_t descriptors = 0;  ///< 0: no limit
   bool accept_fake_chunks = false;
-  /// How often sockets are looked at, and what could not be served is tried again.
+  /// Interval of checking sockets and of retrying domains that could not be served.
   std::chrono::milliseconds check_every{5'000};
-  /// For a broker to end, and for a domain that another call opens or closes.
+  /// Upper bound of waiting for a broker to end, and for another call that opens or closes a
+  /// domain.
   std::chrono::milliseconds patience{5'000};
 };
 
-/// The brokers of this node, one a domain. A domain's directory is `<run_dir>/d/<domain>`; every
-/// process that has it mounted can connect under any uid, so `<run_dir>/d` is closed to all but
-/// this process's user. Locks are in `<run_dir>/locks`, which no pod mounts.
-///
-/// A domain that cannot be served (its lock is held, its directory is another user's) does not keep
-/// the others waiting: it is tried again, logged and part of `not_ready` and `readings`. A domain
-/// whose socket disappears is served again as soon as no client is connected and it holds nothing.
-///
-/// Distinct objects: safe, with directories of their own. Shared objects: safe; calls for different
-/// domains do not wait for each other.
+/// The brokers of this node, one per domain. A domain's directory is `<run_dir>/d/<domain>`; any
+/// process that has it mounted can connect under any uid, so `<run_dir>/d` is accessible only to
+/// this process's user. Locks are in `<run_dir>/locks`, which no pod mounts. A domain that cannot
+/// be served (its lock is held, its directory belongs to another user) does not delay the others:
+/// it is retried, logged and reported by `not_ready` and `readings`. A domain whose socket
+/// disappears is served again as soon as it has no clients and no segments. Thread-safety: distinct
+/// objects: safe, with distinct directories; shared objects: safe. Calls for different domains do
+/// not wait for each other.
 class broker_set final : public dra::domains {
  public:
-  /// Serves the domains that are always there. Throws `error` when no domain at all could be
-  /// served: another agent runs here (address_in_use), the directories cannot be made or are
-  /// another user's.
+  /// Serves the configured domains. Throws `error` if no domain can be served: another agent runs
+  /// here (address_in_use), or the directories cannot be created or belong to another user.
   explicit broker_set(broker_set_options options);
   broker_set(const broker_set&) = delete;
   broker_set& operator=(const broker_set&) = delete;
-  /// Ends all brokers at the same time. One that has not ended after `patience` is left behind: see
+  /// Ends all brokers concurrently. One that has not ended after `patience` is abandoned: see
   /// `any_left_behind`.
   ~broker_set() override;
 
   std::string open(const std::string& domain) override;
   void close(const std::string& domain) override;
-  /// Those of claims: the ones that are always there cannot be closed.
+  /// The domains of claims. Configured domains, which cannot be closed, are not included.
   [[nodiscard]] std::vector<std::string> list() const override;
 
-  /// Does not wait for brokers that start or end.
+  /// Does not wait for brokers that are starting or ending.
   [[nodiscard]] std::vector<metrics::domain_reading> readings() const;
-  /// Which domain is not served, and why; empty: all are.
+  /// Which domain is not served, and the reason; empty: all are.
   [[nodiscard]] std::string not_ready() const;
-  /// Where the domains' directories are.
+  /// The directory that contains the domains' directories.
   [[nodiscard]] const std::string& directory() const noexcept { return directory_; }
 
-  /// Whether this process has a broker that did not end in time: then it must end by _exit.
+  /// Whether a broker of this process did not end in time; the process must then exit by _exit.
   [[nodiscard]] static bool any_left_behind() noexcept;
 
  private:
@@ -84,9 +82,9 @@ class broker_set final : public dra::domains {
   [[nodiscard]] bool is_always_there(const std::string& domain) const;
   void lock_node();
   void remove_empty_directories() const;
-  /// Makes the directory and starts the broker; without the mutex.
+  /// Creates the directory and starts the broker. Called without the mutex.
   void start(const std::string& domain, served& into) const;
-  /// With the mutex: remembers what is wrong, and logs it when it is new.
+  /// Records a problem, and logs it if it is new. Called with the mutex.
   static void note_problem(const std::string& domain, served& of, const std::string& problem);
   void check_all();
   void check(const std::string& domain);
@@ -98,7 +96,7 @@ class broker_set final : public dra::domains {
   base::unique_fd node_lock_;
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::map<std::string, served> open_;  // guarded by mutex_, but of a busy one only `problem`
+  std::map<std::string, served> open_;  // guarded by mutex_; of a busy domain only `problem` is
   std::jthread checker_;
 };
 

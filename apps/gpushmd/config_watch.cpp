@@ -14,7 +14,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// A file is written in several steps.
+/// Delay until a file that is written in several steps is complete.
 constexpr std::chrono::milliseconds settle{200};
 
 }  // namespace
@@ -26,7 +26,7 @@ config_watch::config_watch(std::string path, std::string text)
   }
   try {
     const auto whole = std::filesystem::absolute(path_);
-    watch_.emplace("watch the settings' file");
+    watch_.emplace("watch the settings file");
     watch_->set_directories({whole.parent_path().string()});
     look_at_ = clock::now();  // it may have changed since it was read
   } catch (const std::exception& why) {
@@ -36,7 +36,7 @@ config_watch::config_watch(std::string path, std::string text)
 
 void config_watch::stop_watching(const std::exception& why) {
   base::log(log_level::warning,
-            std::string(why.what()) + "; changes of " + path_ + " count from SIGHUP only");
+            std::string(why.what()) + "; send SIGHUP after changes to " + path_);
   watch_.reset();
   look_at_.reset();
 }

@@ -9,22 +9,22 @@
 
 namespace gpushm::agent {
 
-/// Notices that the settings' file has another text: written, replaced, or led to by links that are
-/// replaced, as in a mounted ConfigMap.
-///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Detects that the text of the settings file has changed: written, replaced, or reached through
+/// symbolic links that were replaced, as in a mounted ConfigMap. Thread-safety: distinct objects:
+/// safe; shared objects: unsafe.
 class config_watch {
  public:
-  /// `text`: what the settings in effect were read from. An empty path: nothing is watched. Where
-  /// the kernel gives no watch that is logged, and nothing is watched. Throws only for memory.
+  /// `text`: the text that the current settings were read from. An empty path: nothing is watched.
+  /// If the kernel does not provide a watch, this is logged and nothing is watched. Throws only
+  /// std::bad_alloc.
   config_watch(std::string path, std::string text);
 
-  /// Readable when there may be a change; -1: never.
+  /// Readable when the file may have changed; -1: not watched.
   [[nodiscard]] int fd() const noexcept { return watch_ ? watch_->fd() : -1; }
-  /// How long to wait at most before `changed` is called.
+  /// Upper bound of the time until `changed` must be called.
   [[nodiscard]] std::chrono::milliseconds next(std::chrono::milliseconds most) const;
-  /// Whether the file has another text than when this was true last. Does not block; a file that is
-  /// not there, or is being written, is looked at again later.
+  /// Whether the text differs from the last time this returned true. Does not block; a file that
+  /// does not exist, or is being written, is read again later.
   [[nodiscard]] bool changed();
 
  private:
@@ -33,7 +33,7 @@ class config_watch {
   std::string path_;
   std::string text_;
   std::optional<base::directory_watch> watch_;
-  std::optional<std::chrono::steady_clock::time_point> look_at_;  // when it has settled
+  std::optional<std::chrono::steady_clock::time_point> look_at_;  // when the file has settled
 };
 
 }  // namespace gpushm::agent

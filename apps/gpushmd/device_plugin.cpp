@@ -16,13 +16,13 @@ namespace gpushm::agent {
 
 namespace {
 
-/// How soon what could not be planned is tried again.
+/// Retry interval after a failed plan.
 constexpr std::chrono::seconds retry_after{30};
-/// NVML wakes every GPU that no process keeps awake: seconds for each.
+/// NVML initializes every GPU that no process keeps initialized, which takes seconds per GPU.
 constexpr std::chrono::seconds inventory_patience{120};
-/// From when shares are offered without the GPUs.
+/// Shares are offered without the GPUs after this long.
 constexpr std::chrono::seconds shares_wait{5};
-/// From when a driver that does not come back makes its GPUs unhealthy.
+/// GPUs are unhealthy when the driver has not answered for this long.
 constexpr std::chrono::seconds driver_patience{60};
 constexpr std::chrono::seconds look_at_driver_every{5};
 
@@ -52,8 +52,9 @@ discover::generate_options places_of(const settings& chosen) {
         install_hook(chosen.hook_source.empty() ? hook_beside_this_program() : chosen.hook_source,
                      chosen.state_directory());
   } catch (const error& why) {
-    // A document that names a program which is not there would stop every container.
-    base::log(log_level::warning, std::string(why.what()) + "; the CDI documents go without hooks");
+    // A document that names a program that does not exist would stop every container from starting.
+    base::log(log_level::warning,
+              std::string(why.what()) + "; writing the CDI documents without hooks");
     made.disabled_hooks.insert("all");
   }
   return made;
@@ -82,7 +83,7 @@ std::string seconds_text(std::chrono::milliseconds time) {
 device_plugin::device_plugin(const settings& start, base::operation_observer* observer)
     : start_(start), manager_(manager_options_of(start, observer)), offered_(start.offer) {
   if (start_.gpus) {
-    // Where the linker finds none: the driver need not be of this container's image.
+    // For when the linker finds no NVML: the driver need not be in this container's image.
     const std::string nvml = discover::find_nvml(driver_places(start_));
     if (!nvml.empty()) {
       driver::nvml_library::look_also_at(nvml);
@@ -92,7 +93,7 @@ device_plugin::device_plugin(const settings& start, base::operation_observer* ob
         start_.health,
         plugin::health_monitor::listener{
             [this](const std::string& uuid, const plugin::gpu_health& now) {
-              board_changed(uuid, now);
+              gpu_changed(uuid, now);
             },
             [this](const std::string& /*what*/) { plan_again(); }});
   }
@@ -146,7 +147,7 @@ void device_plugin::run(const std::stop_token& stop) {
     try {
       apply(*wanted);
       if (anything_offered_ && *wanted != offered_) {
-        base::log(log_level::info, "the device plugin's new settings are in effect");
+        base::log(log_level::info, "applied the device plugin's new settings");
       }
       offered_ = *wanted;
       anything_offered_ = true;
@@ -156,7 +157,7 @@ void device_plugin::run(const std::stop_token& stop) {
         return;
       }
       base::log(log_level::error,
-                *wanted == offered_ ? problem : problem + "; the old settings stay");
+                *wanted == offered_ ? problem : problem + "; keeping the old settings");
     }
     const std::lock_guard lock(mutex_);
     not_planned_ = problem;
@@ -171,7 +172,7 @@ plugin::inventory device_plugin::take_inventory(const device_plugin_settings& of
   if (!anything_offered_ && !shares_offered_) {
     base::log(log_level::warning,
               "NVML has not answered for " + seconds_text(shares_wait) +
-                  ": shares are offered, GPUs when it does");
+                  ": offering shares now, and GPUs when it answers");
     make_offer(offered, {}, true);
     shares_offered_ = true;
   }
@@ -183,7 +184,7 @@ plugin::inventory device_plugin::take_inventory(const device_plugin_settings& of
               "take an inventory of the GPUs",
               {},
               "NVML did not answer within " + seconds_text(inventory_patience),
-              "check that nvidia-smi answers, and the kernel's log for Xid lines");
+              "check that nvidia-smi answers, and check the kernel log for Xid lines");
 }
 
 void device_plugin::apply(const device_plugin_settings& offered) {
@@ -196,7 +197,7 @@ void device_plugin::make_offer(const device_plugin_settings& offered,
   plugin::plan_options options = plan_options_of(start_, offered);
   options.gpus = options.gpus && !without_gpus;
   plugin::planned plan = plugin::make_plan(offered.plugin, options, found);
-  // Containers that run name the GPUs' document also while the driver says nothing.
+  // Running containers refer to the GPUs' document even while the driver does not answer.
   plugin::write_documents(
       plan, start_.cdi_dir, without_gpus ? plugin::others::stay : plugin::others::go);
   for (const std::string& note : plan.notes) {
@@ -207,9 +208,9 @@ void device_plugin::make_offer(const device_plugin_settings& offered,
   }
   const std::lock_guard lock(mutex_);
   plan_ = std::move(plan);
-  boards_.clear();
+  gpu_uuids_.clear();
   for (const plugin::gpu_info& each : found.gpus) {
-    boards_.push_back(each.entry.uuid);
+    gpu_uuids_.push_back(each.entry.uuid);
   }
   apply_health();
   manager_.set_resources(plan_.resources);
@@ -217,11 +218,11 @@ void device_plugin::make_offer(const device_plugin_settings& offered,
 
 void device_plugin::apply_health() {
   if (driver_is_silent_) {
-    for (const std::string& uuid : boards_) {
+    for (const std::string& uuid : gpu_uuids_) {
       plan_.set_health(uuid, false, "NVML does not answer");
     }
   } else if (monitor_ != nullptr) {
-    // What the monitor finds from here on is told to this plan.
+    // The monitor reports changes from here on to this plan.
     for (const auto& [uuid, state] : monitor_->gpus()) {
       plan_.set_health(uuid, state.healthy, state.reason);
     }
@@ -240,17 +241,17 @@ void device_plugin::look_at_driver() {
   driver_is_silent_ = silent;
   base::log(silent ? log_level::error : log_level::info,
             silent ? "NVML has not answered for " + seconds_text(driver_patience) +
-                         ": every GPU is unhealthy until it does"
+                         ": every GPU is unhealthy until it answers"
                    : std::string("NVML answers again"));
   if (!silent) {
-    for (const std::string& uuid : boards_) {
+    for (const std::string& uuid : gpu_uuids_) {
       plan_.set_health(uuid, true, {});
     }
   }
   apply_health();
 }
 
-void device_plugin::board_changed(const std::string& uuid, const plugin::gpu_health& now) {
+void device_plugin::gpu_changed(const std::string& uuid, const plugin::gpu_health& now) {
   const std::lock_guard lock(mutex_);
   plan_.set_health(uuid, now.healthy, now.reason);
 }
@@ -266,12 +267,12 @@ std::vector<metrics::resource_reading> device_plugin::readings() const {
 std::string device_plugin::not_registered() const {
   const std::vector<kubelet::resource_status> all = manager_.status();
   for (const auto& planned : plan_.resources) {
-    // The manager's thread may not have seen yet what it is to offer.
+    // The manager's thread may not have seen the new resources yet.
     const auto found = std::find_if(
         all.begin(), all.end(), [&](const auto& each) { return each.name == planned->name(); });
     if (found == all.end() || !found->registered) {
-      std::string why = "the kubelet does not know ";
-      why += planned->name();
+      std::string why = planned->name();
+      why += " is not registered with the kubelet";
       if (found != all.end() && !found->last_error.empty()) {
         why += ": ";
         why += found->last_error;

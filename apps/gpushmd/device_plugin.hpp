@@ -20,34 +20,34 @@
 namespace gpushm::agent {
 
 /// The device plugin: takes an inventory, plans, writes the CDI documents, keeps the resources
-/// registered, watches the boards. It plans on a thread of its own, again when boards or driver
-/// change, and again after a pause when that failed; what was offered before stays meanwhile. A
-/// driver that does not answer keeps neither the shares nor the end of this object waiting.
-///
-/// Distinct objects: safe, with directories of their own. Shared objects: safe.
+/// registered and watches the GPUs. It plans on its own thread, replans when the GPUs or the driver
+/// change, and retries a failed plan after a pause; the previous offer stays in effect meanwhile. A
+/// driver that does not answer delays neither the shares nor the destructor. Thread-safety:
+/// distinct objects: safe, with distinct directories; shared objects: safe.
 class device_plugin {
  public:
-  /// Plans with `start.offer` at once. The rest of `start` counts as long as the object lives.
-  /// `observer` is not owned.
+  /// Starts planning with `start.offer` immediately. The rest of `start` applies for the lifetime
+  /// of the object. `observer` is not owned.
   device_plugin(const settings& start, base::operation_observer* observer);
   device_plugin(const device_plugin&) = delete;
   device_plugin& operator=(const device_plugin&) = delete;
-  /// Blocks for seconds, whatever the driver does.
+  /// Blocks for at most seconds, even if the driver hangs.
   ~device_plugin();
 
-  /// Offers this from now on. Returns at once. Settings that no plan can be made of are logged, and
-  /// those before stay.
+  /// Replaces the offer. Does not block. Settings that cannot be planned are logged, and the
+  /// previous ones stay in effect.
   void offer(device_plugin_settings fresh);
 
   [[nodiscard]] std::vector<metrics::resource_reading> readings() const;
-  /// Empty: everything is planned, the kubelet knows all resources, and the driver answers.
+  /// Empty: everything is planned, all resources are registered with the kubelet, and the driver
+  /// answers.
   [[nodiscard]] std::string not_ready() const;
-  /// The kubelet knows all resources that are planned, and there are some.
+  /// Whether resources are planned and all of them are registered with the kubelet.
   [[nodiscard]] bool registered() const;
 
  private:
   void run(const std::stop_token& stop);
-  /// Waits for something to do; what to plan with, or nothing at the end.
+  /// Blocks until a plan is due and returns its settings; nullopt after a stop request.
   [[nodiscard]] std::optional<device_plugin_settings> next(const std::stop_token& stop);
   void apply(const device_plugin_settings& offered);
   void make_offer(const device_plugin_settings& offered,
@@ -56,8 +56,8 @@ class device_plugin {
   [[nodiscard]] plugin::inventory take_inventory(const device_plugin_settings& offered);
   void plan_again();
   void look_at_driver();
-  void board_changed(const std::string& uuid, const plugin::gpu_health& now);
-  /// The caller has the mutex.
+  void gpu_changed(const std::string& uuid, const plugin::gpu_health& now);
+  /// Precondition: the caller holds the mutex.
   void apply_health();
   [[nodiscard]] std::string not_registered() const;
 
@@ -65,17 +65,18 @@ class device_plugin {
   kubelet::manager manager_;
   std::unique_ptr<inventory_child> inventory_;  // null without GPUs
   mutable std::mutex mutex_;
-  plugin::planned plan_;             // guarded by mutex_
-  std::vector<std::string> boards_;  // guarded by mutex_: UUIDs of the plan
-  bool driver_is_silent_ = false;    // guarded by mutex_
+  plugin::planned plan_;                // guarded by mutex_
+  std::vector<std::string> gpu_uuids_;  // guarded by mutex_: of the plan
+  bool driver_is_silent_ = false;       // guarded by mutex_
   std::string not_planned_ = "the device plugin has not planned yet";  // guarded by mutex_
-  std::optional<device_plugin_settings> wanted_;  // guarded by mutex_: to be planned with
-  bool again_ = true;                             // guarded by mutex_: to be planned once more
+  std::optional<device_plugin_settings> wanted_;  // guarded by mutex_: for the next plan
+  bool again_ = true;                             // guarded by mutex_: a plan is due
   std::condition_variable_any due_;
-  std::unique_ptr<plugin::health_monitor> monitor_;  // ends before what its thread calls
-  device_plugin_settings offered_;                   // of the planner's thread alone
-  bool anything_offered_ = false;                    // of the planner's thread alone
-  bool shares_offered_ = false;                      // of the planner's thread alone
+  std::unique_ptr<plugin::health_monitor>
+      monitor_;                     // destroyed before the members that its thread uses
+  device_plugin_settings offered_;  // used only by the planner's thread
+  bool anything_offered_ = false;   // used only by the planner's thread
+  bool shares_offered_ = false;     // used only by the planner's thread
   std::jthread planner_;
 };
 

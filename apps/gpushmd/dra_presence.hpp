@@ -6,17 +6,16 @@
 
 namespace gpushm::agent {
 
-/// Tells a kubelet without DRA, which never asks for a DRA driver, from one that has not asked yet:
-/// by the device plugin's resources, which every kubelet registers.
-///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Distinguishes a kubelet without DRA, which never registers a DRA driver, from one that has not
+/// registered it yet, by the device plugin's resources, which every kubelet registers.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class dra_presence {
  public:
   using time_point = std::chrono::steady_clock::time_point;
-  /// A kubelet that has DRA asks within seconds.
+  /// A kubelet with DRA registers a driver within seconds.
   static constexpr std::chrono::seconds patience{30};
 
-  /// What is registered now. True: this kubelet has no DRA.
+  /// Records what is registered at `now`. Returns whether this kubelet has no DRA.
   bool is_missing(bool resources_registered, bool driver_registered, time_point now) {
     if (driver_registered) {
       seen_ = true;
@@ -26,7 +25,7 @@ class dra_presence {
     } else if (!since_) {
       since_ = now;
     }
-    // One that asked once has DRA, and is to ask again.
+    // A kubelet that registered a driver once has DRA.
     return !seen_ && since_ && now - *since_ >= patience;
   }
 

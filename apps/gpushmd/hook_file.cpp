@@ -19,14 +19,14 @@ namespace {
 constexpr const char* name = "gpushm-cdi-hook";
 constexpr const char* operation = "install the hook program";
 
-/// The program's; empty when it cannot be read. It has some 2 MiB, more with a sanitizer.
+/// The program's content; empty if it cannot be read. About 2 MiB, more with a sanitizer.
 std::string content_of(const std::string& path) {
   constexpr std::size_t most_bytes = 256UL << 20U;
   return base::read_small_file(path, most_bytes).value_or("");
 }
 
-/// Those of an agent that was killed before it had given one its name. One agent installs at a
-/// time.
+/// Removes temporary files of an agent that was killed before its rename. Only one agent installs
+/// at a time.
 void remove_unfinished(const std::string& directory) {
   const std::string begin = std::string(name) + ".tmp.";
   std::error_code failed;
@@ -42,7 +42,8 @@ void remove_unfinished(const std::string& directory) {
   }
 }
 
-/// A regular file of ours that every container's runtime can run and no other user can change.
+/// Whether `path` is a regular file of this user with this content that every container runtime can
+/// run and no other user can change.
 bool is_installed(const std::string& path, const std::string& program) {
   struct stat about {};
   return ::lstat(path.c_str(), &about) == 0 && S_ISREG(about.st_mode) &&
@@ -64,8 +65,8 @@ std::string install_hook(const std::string& source, const std::string& directory
     throw error(errc::system_error,
                 operation,
                 source,
-                "it cannot be read, or is empty",
-                "say where gpushm-cdi-hook is: --hook-source FILE");
+                "the file is unreadable or empty",
+                "name the path of gpushm-cdi-hook: --hook-source FILE");
   }
   std::error_code failed;
   std::filesystem::create_directories(directory, failed);

@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* operation = "take an inventory of the GPUs";
-/// What a killed process gets to end. In a system call of the driver it can take any time.
+/// Upper bound of waiting for a killed process, which can be stuck in a system call of the driver.
 constexpr std::chrono::seconds end_patience{1};
 
 json json_of(const plugin::instance& from) {
@@ -131,12 +131,12 @@ void inventory_child::start() {
     throw error(errc::timed_out,
                 operation,
                 {},
-                "the process that asked NVML before is still in a system call of the driver",
-                "see the kernel's log for Xid lines; the node may need a reboot");
+                "the previous process that queried NVML is still in a system call of the driver",
+                "check the kernel log for Xid lines; the node may need a reboot");
   }
   text_.clear();
   base::child_options options;
-  // The same program, also when its file was replaced meanwhile.
+  // The same program, even if its file was replaced meanwhile.
   options.argv = {"/proc/self/exe", inventory_argument, library_};
   options.cancel_fd = cancelled_.fd();
   child_.emplace(base::child_process::start(options));
@@ -157,9 +157,9 @@ std::optional<plugin::inventory> inventory_child::wait(base::deadline until) {
   throw error(errc::driver_error,
               operation,
               {},
-              "the process that asks NVML ended without an answer: " +
-                  (status ? base::status_text(*status) : std::string("it is still there")),
-              "check that nvidia-smi works here");
+              "the process that queries NVML exited without a result: " +
+                  (status ? base::status_text(*status) : std::string("it has not exited")),
+              "check that nvidia-smi works on this node");
 }
 
 void inventory_child::stop() noexcept {
@@ -171,7 +171,7 @@ void inventory_child::stop() noexcept {
     if (child_->wait(base::deadline_in(end_patience))) {
       child_.reset();
     }
-  } catch (const std::exception& why) {  // cancelled: the agent ends, and does not wait for it
+  } catch (const std::exception& why) {  // cancelled: the agent stops without waiting for the child
     base::log(log_level::debug, why.what());
   }
 }

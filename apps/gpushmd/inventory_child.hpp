@@ -11,42 +11,42 @@
 
 namespace gpushm::agent {
 
-/// The argument with which this program takes an inventory, writes it to standard output and ends.
+/// With this argument the program takes an inventory, writes it to standard output and exits.
 inline constexpr const char* inventory_argument = "--print-inventory";
-/// What it does then. `library`: as of `plugin::take_inventory`. The exit status.
+/// Implements that argument. `library`: as in `plugin::take_inventory`. Returns the exit status.
 int print_inventory(const std::string& library);
 
 [[nodiscard]] std::string inventory_text(const plugin::inventory& from);
-/// Nothing when the text is not what `inventory_text` makes.
+/// Returns nullopt if the text is not an output of `inventory_text`.
 [[nodiscard]] std::optional<plugin::inventory> inventory_of_text(const std::string& text);
 
-/// Takes inventories in a process of its own, because NVML can block for minutes, also where no
-/// signal ends it: no more than the child then hangs.
-///
-/// Distinct objects: safe. Shared objects: unsafe, but for `cancel`.
+/// Takes inventories in a child process, because NVML can block for minutes, even uninterruptibly;
+/// only the child then hangs. Thread-safety: distinct objects: safe; shared objects: unsafe, except
+/// `cancel`.
 class inventory_child {
  public:
-  /// `library`: NVML, where the linker finds none.
+  /// `library`: the path of NVML, for when the linker does not find it.
   explicit inventory_child(std::string library);
   inventory_child(const inventory_child&) = delete;
   inventory_child& operator=(const inventory_child&) = delete;
   ~inventory_child();
 
-  /// Starts to ask. Throws `error` (timed_out) while an earlier child cannot be ended.
+  /// Starts an inventory. Throws `error` (timed_out) while an earlier child cannot be killed.
   void start();
-  /// What came of it; nothing when `until` comes first: then wait again, or `stop`. Throws `error`:
-  /// driver_error when the child ended without an answer, timed_out after `cancel`.
+  /// Blocks until the inventory is complete. Returns nullopt at `until`; the caller then waits
+  /// again or calls `stop`. Throws `error`: driver_error if the child exited without a result,
+  /// timed_out after `cancel`.
   [[nodiscard]] std::optional<plugin::inventory> wait(base::deadline until);
   /// Kills the child. Blocks for at most a second.
   void stop() noexcept;
-  /// `wait` ends, now and from now on.
+  /// Makes current and later calls of `wait` return.
   void cancel() noexcept { cancelled_.signal(); }
 
  private:
   std::string library_;
   base::wakeup cancelled_;
   std::optional<base::child_process> child_;
-  std::string text_;  // what came so far
+  std::string text_;  // output received so far
 };
 
 }  // namespace gpushm::agent

@@ -16,14 +16,14 @@ namespace gpushm::agent {
 
 namespace {
 
-// A message as a JSON string, its quotes included.
+// A message as a JSON string, including the quotes.
 class json_text final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message,
               const std::tm& /*when*/,
               spdlog::memory_buf_t& out) override {
     const std::string text(message.payload.data(), message.payload.size());
-    // Bytes that are no UTF-8 must not cost the line.
+    // Invalid UTF-8 must not drop the line.
     const std::string quoted =
         nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     out.append(quoted.data(), quoted.data() + quoted.size());

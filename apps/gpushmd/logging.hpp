@@ -7,10 +7,10 @@
 
 namespace gpushm::agent {
 
-/// Sends what this process logs to standard error from now on: a line each,
+/// Sends this process's log to standard error, one line per message,
 ///   2026-11-21T12:00:00.000Z info  text
-/// or an object each, with the members time, level and message. A text of several lines is several
-/// lines, or one object.
+/// or one JSON object per message, with the members time, level and message. A multi-line message
+/// becomes several lines, or one object.
 void start_log(const std::string& level, log_format as);
 
 }  // namespace gpushm::agent

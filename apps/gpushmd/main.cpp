@@ -20,11 +20,11 @@ namespace {
 
 constexpr int exit_usage = 2;
 
-/// Planning reads files and documents of megabytes once; what it took goes back to the kernel then.
-/// Measured with everything on: 3 MB of private memory instead of 11.
+/// Planning reads megabytes of files and documents once; this returns that memory to the kernel
+/// afterwards. Measured with everything on: 3 MB of private memory instead of 11.
 void keep_memory_small() {
   constexpr int kept_bytes = 64 << 10U;
-  // NOLINTBEGIN(concurrency-mt-unsafe): there is one thread yet
+  // NOLINTBEGIN(concurrency-mt-unsafe): only one thread exists yet
   ::mallopt(M_TRIM_THRESHOLD, kept_bytes);
   ::mallopt(M_MMAP_THRESHOLD, kept_bytes);
   ::mallopt(M_ARENA_MAX, 2);
@@ -36,10 +36,10 @@ void note(const std::string& text) {
 }
 
 const char* variable(const char* name) {
-  return std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nobody sets variables
+  return std::getenv(name);  // NOLINT(concurrency-mt-unsafe): no code sets variables
 }
 
-void add_settings(CLI::App& app, spoken_settings& spoken) {
+void add_settings(CLI::App& app, flag_values& flags) {
   const auto all = all_settings();
   for (std::size_t i = 0; i < all.size(); ++i) {
     std::string help(all[i].help);
@@ -48,15 +48,15 @@ void add_settings(CLI::App& app, spoken_settings& spoken) {
     }
     app.add_option_function<std::string>(
            std::string(all[i].flag),
-           [&spoken, i](const std::string& text) { spoken[i] = text; },
+           [&flags, i](const std::string& text) { flags[i] = text; },
            help)
         ->type_name(std::string(all[i].value_name))
         ->take_last();
   }
 }
 
-int check_config(const spoken_settings& spoken) {
-  const settings_result result = gather_settings(spoken, variable);
+int check_config(const flag_values& flags) {
+  const settings_result result = gather_settings(flags, variable);
   for (const settings_problem& each : result.problems) {
     std::printf("%s: %s%s\n",
                 each.place.c_str(),
@@ -78,14 +78,12 @@ int run(int argc, char** argv) {
   }
   CLI::App app("The node agent of gpushm: broker, device plugin, DRA driver, metrics.", "gpushmd");
   app.set_version_flag("--version", GPUSHM_VERSION);
-  spoken_settings spoken(all_settings().size());
-  add_settings(app, spoken);
+  flag_values flags(all_settings().size());
+  add_settings(app, flags);
   CLI::App* const check =
-      app.add_subcommand("check-config", "Say what is wrong with the settings, and end");
+      app.add_subcommand("check-config", "Report errors in the settings and exit");
   check->fallthrough();
-  app.footer(
-      "A flag counts more than the variable named beside it, that more than the file. The file's "
-      "keys: docs/kubernetes.md.");
+  app.footer("Precedence: flag, environment variable, file. The file's keys: docs/kubernetes.md.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& why) {
@@ -93,9 +91,9 @@ int run(int argc, char** argv) {
     return status == 0 ? EXIT_SUCCESS : exit_usage;
   }
   if (check->parsed()) {
-    return check_config(spoken);
+    return check_config(flags);
   }
-  const auto read = [&] { return gather_usable_settings(spoken, variable); };
+  const auto read = [&] { return gather_usable_settings(flags, variable); };
   const settings chosen = read();
   keep_memory_small();
   start_log(chosen.log_level, chosen.log_as);

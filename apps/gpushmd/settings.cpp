@@ -20,12 +20,12 @@ constexpr std::size_t most_file_bytes = std::size_t{1} << 20U;
 
 std::string_view value_of(const setting& what,
                           std::size_t index,
-                          const spoken_settings& spoken,
+                          const flag_values& flags,
                           const char* (*variable)(const char*),
                           std::string& place) {
-  if (index < spoken.size() && spoken[index]) {
+  if (index < flags.size() && flags[index]) {
     place = what.flag;
-    return *spoken[index];
+    return *flags[index];
   }
   const char* const found =
       what.variable.empty() ? nullptr : variable(std::string(what.variable).c_str());
@@ -63,7 +63,7 @@ void read_file(const std::string& file, settings& out, std::vector<settings_prob
   if (out.offer.plugin.flags.dev_root) {
     out.dev_root = *out.offer.plugin.flags.dev_root;
   }
-  if (problems.empty()) {  // what is no YAML would be told twice
+  if (problems.empty()) {  // invalid YAML would be reported twice
     read_agent_section(text, file, out, problems);
   }
 }
@@ -95,7 +95,7 @@ std::string read_config_text(const std::string& file, std::string& why) {
     }
     text.append(part.data(), static_cast<std::size_t>(got));
     if (text.size() > most_file_bytes) {
-      why = "it has more than 1 MiB";
+      why = "the file is larger than 1 MiB";
       return {};
     }
   }
@@ -105,20 +105,20 @@ std::string settings::state_directory() const {
   return state_dir.empty() ? kubelet_root + "/plugins/gpushm.dev" : state_dir;
 }
 
-settings_result gather_settings(const spoken_settings& spoken,
+settings_result gather_settings(const flag_values& flags,
                                 const char* (*variable)(const char* name)) {
   settings_result result;
   std::string place;
   const auto all = all_settings();
-  // The first is the file, which the others are laid over.
-  if (const std::string_view file = value_of(all.front(), 0, spoken, variable, place);
+  // The first setting is the file; the others override it.
+  if (const std::string_view file = value_of(all.front(), 0, flags, variable, place);
       !file.empty()) {
     result.content.config_file = file;
     read_file(result.content.config_file, result.content, result.problems);
   }
   for (std::size_t i = 1; i < all.size(); ++i) {
     place.clear();
-    const std::string_view text = value_of(all[i], i, spoken, variable, place);
+    const std::string_view text = value_of(all[i], i, flags, variable, place);
     if (place.empty()) {
       continue;
     }
@@ -131,9 +131,9 @@ settings_result gather_settings(const spoken_settings& spoken,
   return result;
 }
 
-settings gather_usable_settings(const spoken_settings& spoken,
+settings gather_usable_settings(const flag_values& flags,
                                 const char* (*variable)(const char* name)) {
-  settings_result result = gather_settings(spoken, variable);
+  settings_result result = gather_settings(flags, variable);
   if (!result.problems.empty()) {
     const settings_problem& first = result.problems.front();
     std::string cause = first.text;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `agent:` part of the settings' file.
+// The `agent:` section of the settings file.
 #include <algorithm>
 
 #include "apps/gpushmd/settings.hpp"
@@ -68,7 +68,7 @@ class section_reader {
     }
     report(entry.key_node->line,
            entry.key_node->column,
-           std::string("there is no setting agent.").append(path),
+           std::string("unknown setting agent.").append(path),
            "see: gpushmd --help");
   }
 

@@ -24,7 +24,7 @@ bool truth(std::string_view text) {
     return true;
   }
   if (std::find(no.begin(), no.end(), text) == no.end()) {
-    refuse(base::in_quotes(text).append(" is neither on nor off"), "say on or off");
+    refuse(base::in_quotes(text).append(" is neither on nor off"), "use on or off");
   }
   return false;
 }
@@ -34,7 +34,7 @@ Value number(std::string_view text, Value least, Value most) {
   const auto value = base::number<Value>(text);
   if (!value || *value < least || *value > most) {
     std::string cause = base::in_quotes(text);
-    cause += " is no number from ";
+    cause += " is not a number from ";
     cause += std::to_string(least);
     cause += " to ";
     cause += std::to_string(most);
@@ -45,19 +45,20 @@ Value number(std::string_view text, Value least, Value most) {
 
 std::string absolute(std::string_view text) {
   if (!text.starts_with('/')) {
-    refuse(base::in_quotes(text).append(" is no absolute path"), "say it from / on");
+    refuse(base::in_quotes(text).append(" is not an absolute path"),
+           "use a path that begins with /");
   }
   return std::string(text);
 }
 
-/// Empty: none.
+/// Empty: off.
 std::string web_address(std::string_view text) {
   if (text == "off") {
     return {};
   }
   if (!is_web_address(text)) {
-    refuse(base::in_quotes(text).append(" is no IP address with a port"),
-           "say it as 0.0.0.0:9410 or [::]:9410, or off");
+    refuse(base::in_quotes(text).append(" is not an IP address with a port"),
+           "use 0.0.0.0:9410, [::]:9410 or off");
   }
   return std::string(text);
 }
@@ -67,20 +68,22 @@ std::vector<std::string> domain_names(std::string_view text) {
   for (const std::string_view part : base::split(text, ",")) {
     const std::string_view name = base::trim(part);
     const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_'; };
-    // A device's id has the domain, "::" and a number in 63 characters.
+    // A device's id consists of the domain, "::" and a number, at most 63 characters.
     if (name.empty() || name.size() > 40 || !std::all_of(name.begin(), name.end(), fits) ||
         std::isalnum(static_cast<unsigned char>(name.front())) == 0 ||
         std::isalnum(static_cast<unsigned char>(name.back())) == 0) {
-      refuse(base::in_quotes(name).append(" is no name for a domain"),
+      refuse(base::in_quotes(name).append(" is not a valid domain name"),
              "use up to 40 letters, digits, '-' and '_', beginning and ending with a letter or "
              "digit");
     }
     if (name.starts_with("claim-")) {
-      refuse(base::in_quotes(name).append(" is a name of the domains of claims"),
-             "use another name");
+      refuse(
+          base::in_quotes(name).append(
+              " is invalid: names that begin with claim- are reserved for the domains of claims"),
+          "use another name");
     }
     if (std::find(names.begin(), names.end(), name) != names.end()) {
-      refuse(base::in_quotes(name).append(" is named twice"), "name each domain once");
+      refuse(base::in_quotes(name).append(" is listed twice"), "list each domain once");
     }
     names.emplace_back(name);
   }
@@ -90,7 +93,7 @@ std::vector<std::string> domain_names(std::string_view text) {
 std::string resource_name(std::string_view text) {
   std::string whole = plugin::whole_resource_name(text);
   if (const auto why = plugin::resource_name_problem(whole)) {
-    refuse(base::in_quotes(text).append(" is no resource name: ").append(*why));
+    refuse(base::in_quotes(text).append(" is not a resource name: ").append(*why));
   }
   return whole;
 }
@@ -98,34 +101,36 @@ std::string resource_name(std::string_view text) {
 std::string level_name(std::string_view text) {
   constexpr std::array<std::string_view, 4> levels{"debug", "info", "warning", "error"};
   if (std::find(levels.begin(), levels.end(), text) == levels.end()) {
-    refuse(base::in_quotes(text).append(" is no level"), "say debug, info, warning or error");
+    refuse(base::in_quotes(text).append(" is not a log level"),
+           "use debug, info, warning or error");
   }
   return std::string(text);
 }
 
 constexpr std::uint64_t most = UINT64_MAX;
 
-/// For settings that count from the next start.
+/// For settings that take effect at the next start.
 template <auto Member>
 constexpr bool differs(const settings& one, const settings& other) {
   return one.*Member != other.*Member;
 }
-constexpr auto at_once = nullptr;
+constexpr auto immediately = nullptr;
 
-// The texts of the usual plugin's words are checked by its own functions, which name the setting.
+// The values of NVIDIA's plugin's settings are checked by its own functions, which name the
+// setting.
 constexpr auto table = std::to_array<setting>({
     {"--config",
      "GPUSHMD_CONFIG",
      "",
      "FILE",
-     "Settings, and what the usual device plugin's file says (YAML or JSON)",
+     "Configuration file: gpushm's settings and those of NVIDIA's device plugin (YAML or JSON)",
      [](settings& s, std::string_view v) { s.config_file = v; },
      differs<&settings::config_file>},
     {"--node-name",
      "NODE_NAME",
      "nodeName",
      "NAME",
-     "This node, as the API server calls it",
+     "Name of this node at the API server [the host name]",
      [](settings& s, std::string_view v) { s.node_name = v; },
      differs<&settings::node_name>},
     {"--broker",
@@ -139,28 +144,28 @@ constexpr auto table = std::to_array<setting>({
      "GPUSHMD_DOMAINS",
      "broker.domains",
      "NAME[,NAME…]",
-     "Domains that are always there",
+     "Domains that always exist",
      [](settings& s, std::string_view v) { s.domains = domain_names(v); },
      differs<&settings::domains>},
     {"--run-dir",
      "GPUSHMD_RUN_DIR",
      "broker.directory",
      "DIR",
-     "Domains have their directories in DIR/d",
+     "Runtime directory; the domains are in DIR/d",
      [](settings& s, std::string_view v) { s.run_dir = absolute(v); },
      differs<&settings::run_dir>},
     {"--quota-bytes",
      "GPUSHMD_QUOTA_BYTES",
      "broker.quotaBytes",
      "N",
-     "Of each domain; 0: no limit",
+     "Quota per domain, in bytes; 0: no limit",
      [](settings& s, std::string_view v) { s.quota_bytes = number<std::uint64_t>(v, 0, most); },
      differs<&settings::quota_bytes>},
     {"--quota-bytes-per-principal",
      "GPUSHMD_QUOTA_BYTES_PER_PRINCIPAL",
      "broker.quotaBytesPerPrincipal",
      "N",
-     "Of each pod or other principal in a domain; 0: no limit",
+     "Quota per pod or other principal in a domain, in bytes; 0: no limit",
      [](settings& s, std::string_view v) {
        s.quota_bytes_per_principal = number<std::uint64_t>(v, 0, most);
      },
@@ -185,7 +190,8 @@ constexpr auto table = std::to_array<setting>({
      "GPUSHMD_BROKER_MEMORY_BYTES",
      "broker.memoryBytes",
      "N",
-     "That clients can make the agent hold, over all domains; 0: half of what it may use",
+     "Upper bound of the agent's memory that clients can occupy, over all domains; 0: half of the "
+     "memory available to it",
      [](settings& s, std::string_view v) {
        s.broker_memory_bytes = number<std::uint64_t>(v, 0, most);
      },
@@ -194,14 +200,14 @@ constexpr auto table = std::to_array<setting>({
      "GPUSHMD_MAX_DESCRIPTORS",
      "broker.maxDescriptors",
      "N",
-     "Of each domain; 0: as many as the process may open, shared with the others",
+     "File descriptors per domain; 0: the process's limit, which all domains share",
      [](settings& s, std::string_view v) { s.max_descriptors = number<std::uint64_t>(v, 0, most); },
      differs<&settings::max_descriptors>},
     {"--fence-delay-ms",
      "GPUSHMD_FENCE_DELAY_MS",
      "broker.fenceDelayMs",
      "N",
-     "How long what a dead client had is kept where nothing proves that its GPU work has ended",
+     "How long a dead client's memory is kept when nothing proves that its GPU work has ended",
      [](settings& s, std::string_view v) {
        s.fence_delay_ms = number<std::uint32_t>(v, 0, 3'600'000);
      },
@@ -217,7 +223,7 @@ constexpr auto table = std::to_array<setting>({
      "GPUSHMD_GPUS",
      "devicePlugin.gpus",
      "on|off",
-     "Advertise GPUs; off: gpushm.dev/share alone",
+     "Advertise GPUs; off: only gpushm.dev/share",
      [](settings& s, std::string_view v) { s.gpus = truth(v); },
      differs<&settings::gpus>},
     {"--gpu-resource-name",
@@ -226,75 +232,76 @@ constexpr auto table = std::to_array<setting>({
      "NAME",
      "The resource of whole GPUs",
      [](settings& s, std::string_view v) { s.offer.gpu_resource_name = resource_name(v); },
-     at_once},
+     immediately},
     {"--per-gpu-resources",
      "GPUSHMD_PER_GPU_RESOURCES",
      "devicePlugin.perGpuResources",
      "on|off",
-     "gpushm.dev/gpu-<index> for each GPU, which several pods can ask for, in place of whole GPUs",
+     "Advertise gpushm.dev/gpu-<index> for each GPU, which several pods can request, in place of "
+     "whole GPUs",
      [](settings& s, std::string_view v) { s.offer.per_gpu_resources = truth(v); },
-     at_once},
+     immediately},
     {"--per-gpu-replicas",
      "GPUSHMD_PER_GPU_REPLICAS",
      "devicePlugin.perGpuReplicas",
      "N",
-     "How many pods can have the same of these",
+     "Pods per such resource",
      [](settings& s, std::string_view v) {
        s.offer.per_gpu_replicas = number<unsigned int>(v, 1, 1'000);
      },
-     at_once},
+     immediately},
     {"--share-replicas",
      "GPUSHMD_SHARE_REPLICAS",
      "devicePlugin.shareReplicas",
      "N",
-     "Places in each domain, gpushm.dev/share; 0: none",
+     "gpushm.dev/share devices per domain; 0: none",
      [](settings& s, std::string_view v) {
        s.offer.share_replicas = number<unsigned int>(v, 0, 10'000);
      },
-     at_once},
+     immediately},
     {"--replica-policy",
      "GPUSHMD_REPLICA_POLICY",
      "devicePlugin.replicaPolicy",
      "distributed|packed",
-     "Which replicas a container gets",
+     "How a container's replicas are chosen: of the least used GPUs, or of as few GPUs as possible",
      [](settings& s, std::string_view v) {
        s.offer.replicas = plugin::parse_replica_policy(v, {});
      },
-     at_once},
+     immediately},
     {"--device-plugin-dir",
      "GPUSHMD_DEVICE_PLUGIN_DIR",
      "devicePlugin.directory",
      "DIR",
-     "Where kubelet.sock is",
+     "Directory of kubelet.sock",
      [](settings& s, std::string_view v) { s.device_plugin_dir = absolute(v); },
      differs<&settings::device_plugin_dir>},
     {"--application-xids",
      "GPUSHMD_APPLICATION_XIDS",
      "devicePlugin.applicationXids",
      "[-]N[,…]",
-     "Xids that leave a GPU healthy, besides 13, 31, 43, 45, 68 and 109; -N takes one out; all: "
-     "each",
+     "Xids that leave a GPU healthy, in addition to 13, 31, 43, 45, 68 and 109; -N removes one; "
+     "all: every Xid",
      [](settings& s, std::string_view v) { plugin::change_application_xids(s.health, v, {}); },
      differs<&settings::health>},
     {"--dra",
      "GPUSHMD_DRA",
      "dra.enabled",
      "on|off",
-     "Serve gpushm.dev claims; by default where there is an API server",
+     "Serve gpushm.dev claims [on if an API server is configured]",
      [](settings& s, std::string_view v) { s.dra = truth(v); },
      differs<&settings::dra>},
     {"--share-devices",
      "GPUSHMD_SHARE_DEVICES",
      "dra.shareDevices",
      "N",
-     "Claims that can have a domain at the same time",
+     "Upper bound of claims with a domain at the same time",
      [](settings& s, std::string_view v) { s.share_devices = number<unsigned int>(v, 1, 128); },
      differs<&settings::share_devices>},
     {"--kubelet-root",
      "GPUSHMD_KUBELET_ROOT",
      "kubeletRoot",
      "DIR",
-     "The kubelet's directory, the same here and on the host",
+     "The kubelet's root directory; the same path in the container and on the host",
      [](settings& s, std::string_view v) { s.kubelet_root = absolute(v); },
      differs<&settings::kubelet_root>},
     {"--driver-root",
@@ -308,49 +315,50 @@ constexpr auto table = std::to_array<setting>({
      "GPUSHMD_DEV_ROOT",
      "devRoot",
      "DIR",
-     "What stands before /dev",
+     "Prefix of /dev",
      [](settings& s, std::string_view v) { s.dev_root = absolute(v); },
      differs<&settings::dev_root>},
     {"--proc-root",
      "GPUSHMD_PROC_ROOT",
      "procRoot",
      "DIR",
-     "What stands for /proc",
+     "Where procfs is mounted",
      [](settings& s, std::string_view v) { s.proc_root = absolute(v); },
      differs<&settings::proc_root>},
     {"--cdi-dir",
      "GPUSHMD_CDI_DIR",
      "cdiDirectory",
      "DIR",
-     "Where CDI documents are written",
+     "Directory for CDI documents",
      [](settings& s, std::string_view v) { s.cdi_dir = absolute(v); },
      differs<&settings::cdi_dir>},
     {"--state-dir",
      "GPUSHMD_STATE_DIR",
      "stateDirectory",
      "DIR",
-     "What survives a restart, and the hook program [<kubelet root>/plugins/gpushm.dev]",
+     "Directory for the state that survives a restart and for the hook program [<kubelet "
+     "root>/plugins/gpushm.dev]",
      [](settings& s, std::string_view v) { s.state_dir = absolute(v); },
      differs<&settings::state_dir>},
     {"--hook-source",
      "GPUSHMD_HOOK_SOURCE",
      "hookSource",
      "FILE",
-     "The hook program that is put on the host [gpushm-cdi-hook beside this one]",
+     "The hook program to install on the host [gpushm-cdi-hook in this program's directory]",
      [](settings& s, std::string_view v) { s.hook_source = absolute(v); },
      differs<&settings::hook_source>},
     {"--kubeconfig",
      "KUBECONFIG",
      "kubeconfig",
      "FILE",
-     "Access to the API server from outside",
+     "Kubeconfig for access from outside the cluster [the pod's service account]",
      [](settings& s, std::string_view v) { s.kubeconfig = v; },
      differs<&settings::kubeconfig>},
     {"--listen",
      "GPUSHMD_LISTEN",
      "listen",
      "ADDRESS:PORT",
-     "For /healthz, /readyz and /metrics; off: none",
+     "Address of /healthz, /readyz and /metrics; off: no HTTP",
      [](settings& s, std::string_view v) { s.listen = web_address(v); },
      differs<&settings::listen>},
     {"--log-level",
@@ -364,10 +372,10 @@ constexpr auto table = std::to_array<setting>({
      "GPUSHMD_LOG_FORMAT",
      "log.format",
      "text|json",
-     "Of the log on standard error",
+     "Format of the log on standard error",
      [](settings& s, std::string_view v) {
        if (v != "text" && v != "json") {
-         refuse(base::in_quotes(v).append(" is neither text nor json"), "say text or json");
+         refuse(base::in_quotes(v).append(" is neither text nor json"), "use text or json");
        }
        s.log_as = v == "json" ? log_format::json : log_format::text;
      },
@@ -376,10 +384,10 @@ constexpr auto table = std::to_array<setting>({
      "GPUSHMD_ACCEPT_FAKE_CHUNKS",
      "",
      "on|off",
-     "Take what the fake driver of the tests hands out",
+     "Accept the chunks of the tests' fake driver",
      [](settings& s, std::string_view v) { s.accept_fake_chunks = truth(v); },
      differs<&settings::accept_fake_chunks>},
-    // The usual plugin's, with its names; its file has them under `flags`.
+    // Settings of NVIDIA's device plugin, under its names; in its file they are under `flags`.
     {"--mig-strategy",
      "MIG_STRATEGY",
      "",
@@ -388,7 +396,7 @@ constexpr auto table = std::to_array<setting>({
      [](settings& s, std::string_view v) {
        s.offer.plugin.flags.mig = plugin::parse_mig_strategy(v, {});
      },
-     at_once},
+     immediately},
     {"--device-list-strategy",
      "DEVICE_LIST_STRATEGY",
      "",
@@ -397,37 +405,37 @@ constexpr auto table = std::to_array<setting>({
      [](settings& s, std::string_view v) {
        s.offer.plugin.flags.device_list = plugin::parse_device_list_strategies(v, {});
      },
-     at_once},
+     immediately},
     {"--device-id-strategy",
      "DEVICE_ID_STRATEGY",
      "",
      "uuid|index",
-     "How devices are named to a runtime",
+     "How devices are identified to a runtime",
      [](settings& s, std::string_view v) {
        s.offer.plugin.flags.device_id = plugin::parse_device_id_strategy(v, {});
      },
-     at_once},
+     immediately},
     {"--pass-device-specs",
      "PASS_DEVICE_SPECS",
      "",
      "on|off",
-     "Also list device nodes",
+     "Also pass device nodes",
      [](settings& s, std::string_view v) { s.offer.plugin.flags.pass_device_specs = truth(v); },
-     at_once},
+     immediately},
     {"--fail-on-init-error",
      "FAIL_ON_INIT_ERROR",
      "",
      "on|off",
-     "Taken and not heeded: without a GPU zero are advertised",
+     "Accepted and ignored: without a GPU, zero are advertised",
      [](settings& s, std::string_view v) { s.offer.plugin.flags.fail_on_init_error = truth(v); },
-     at_once},
+     immediately},
     {"--cdi-annotation-prefix",
      "CDI_ANNOTATION_PREFIX",
      "",
      "PREFIX",
-     "Of annotations that name CDI devices",
+     "Prefix of annotations that name CDI devices",
      [](settings& s, std::string_view v) { s.offer.plugin.flags.cdi_annotation_prefix = v; },
-     at_once},
+     immediately},
 });
 
 }  // namespace

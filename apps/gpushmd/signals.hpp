@@ -8,10 +8,9 @@
 
 namespace gpushm::agent {
 
-/// SIGINT, SIGTERM and SIGHUP, one after another. To be made before any thread is started: they
-/// inherit that these signals are not theirs.
-///
-/// One object a process. Shared objects: unsafe.
+/// Receives SIGINT, SIGTERM and SIGHUP. Create it before any thread is started, so that threads
+/// inherit the mask that blocks these signals. Thread-safety: one object per process; shared
+/// objects: unsafe.
 class signals {
  public:
   enum class kind { stop, reload };
@@ -19,7 +18,7 @@ class signals {
   /// Throws `error` (system_error, too_many_descriptors).
   signals();
 
-  /// Blocks until there is one, at most `timeout`; also until `other` (-1: none) is readable.
+  /// Blocks until a signal arrives, `other` (-1: none) is readable, or `timeout` has passed.
   [[nodiscard]] std::optional<kind> next(std::chrono::milliseconds timeout, int other = -1);
 
  private:

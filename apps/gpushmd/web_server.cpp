@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our own few lines of HTTP: cpp-httplib 0.11 serves as many connections at a time as it has
-// threads, and a hundred that said nothing kept a probe waiting for three minutes.
+// A minimal HTTP server: cpp-httplib 0.11 serves only as many connections at a time as it has
+// threads, and a hundred idle connections delayed a probe by three minutes.
 #include "apps/gpushmd/web_server.hpp"
 
 #include <array>
@@ -36,9 +36,9 @@ namespace {
 using asio::awaitable;
 using asio::ip::tcp;
 
-/// One more, and the oldest is closed.
+/// Another connection closes the oldest one.
 constexpr std::size_t most_connections = 32;
-/// From the connection to the end of the answer.
+/// From accepting the connection to the end of the response.
 constexpr std::chrono::seconds patience{2};
 constexpr std::size_t most_request_bytes = 8'192;
 constexpr std::chrono::milliseconds accept_backoff{50};
@@ -68,8 +68,8 @@ tcp::acceptor listen_on(asio::io_context& io, const std::string& address) {
     throw error(errc::invalid_argument,
                 "listen",
                 address,
-                "it is no IP address with a port",
-                "say it as 0.0.0.0:9410 or [::]:9410");
+                "it is not an IP address with a port",
+                "use 0.0.0.0:9410 or [::]:9410");
   }
   tcp::acceptor made(io);
   asio::error_code failed;
@@ -91,11 +91,11 @@ tcp::acceptor listen_on(asio::io_context& io, const std::string& address) {
   check("socket", failed);
   made.set_option(tcp::acceptor::reuse_address(true), failed);
   if (where->address() == asio::ip::address_v6::any()) {
-    made.set_option(asio::ip::v6_only(false), failed);  // whatever net.ipv6.bindv6only says
+    made.set_option(asio::ip::v6_only(false), failed);  // overrides net.ipv6.bindv6only
   }
   made.bind(*where, failed);
   if (everywhere && where->address().is_v6() && failed.value() == EADDRNOTAVAIL) {
-    // IPv6 is in the kernel and switched off (net.ipv6.conf.all.disable_ipv6).
+    // The kernel has IPv6, but it is disabled (net.ipv6.conf.all.disable_ipv6).
     made.close(failed);
     *where = tcp::endpoint(asio::ip::address_v4::any(), where->port());
     made.open(where->protocol(), failed);
@@ -167,7 +167,7 @@ class web_server::impl {
   }
 
   awaitable<void> serve(std::shared_ptr<tcp::socket> socket) {
-    // Ends the reading and the writing, whichever it is at.
+    // Cancels a pending read or write.
     asio::steady_timer deadline(io_, patience);
     deadline.async_wait([socket](const asio::error_code& cancelled) {
       if (!cancelled) {
@@ -183,7 +183,7 @@ class web_server::impl {
       const std::string text = code ? too_large() : answer(request);
       co_await asio::async_write(*socket, asio::buffer(text), into(code));
       socket->shutdown(tcp::socket::shutdown_send, code);
-      // What is unread at the close would make the kernel take the answer back.
+      // If data is unread at the close, the kernel sends RST and the client may lose the response.
       std::array<char, 1'024> rest{};
       while (!code) {
         co_await socket->async_read_some(asio::buffer(rest), into(code));
@@ -202,17 +202,17 @@ class web_server::impl {
     const std::string_view line = request.substr(0, request.find("\r\n"));
     const auto words = base::split(line, " ");
     if (words.size() != 3 || !words[2].starts_with("HTTP/1.")) {
-      return reply("400 Bad Request", plain, "this is no request of HTTP/1\n");
+      return reply("400 Bad Request", plain, "malformed HTTP/1 request\n");
     }
     const bool head = words[0] == "HEAD";
     if (words[0] != "GET" && !head) {
       return reply("405 Method Not Allowed",
                    plain,
-                   "only GET and HEAD are answered\n",
+                   "only GET and HEAD are supported\n",
                    "\r\nAllow: GET, HEAD");
     }
     std::string text = answer_path(words[1].substr(0, words[1].find('?')));
-    if (head) {  // the same, without what would follow the headers
+    if (head) {  // the same, without a body
       constexpr std::string_view end = "\r\n\r\n";
       text.resize(text.find(end) + end.size());
     }
@@ -229,7 +229,7 @@ class web_server::impl {
     if (path == "/metrics") {
       return reply("200 OK", exposition, answers_.metrics());
     }
-    return reply("404 Not Found", plain, "there are /healthz, /readyz and /metrics\n");
+    return reply("404 Not Found", plain, "not found; available: /healthz, /readyz, /metrics\n");
   }
 
   static std::string probe(const std::string& why_not) {
@@ -242,7 +242,7 @@ class web_server::impl {
   tcp::acceptor acceptor_;
   int port_ = 0;
   socket_list open_;
-  std::jthread thread_;  // ends before the rest goes
+  std::jthread thread_;  // joined before the other members are destroyed
 };
 
 bool is_web_address(std::string_view address) {

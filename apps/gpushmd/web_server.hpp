@@ -8,26 +8,25 @@
 
 namespace gpushm::agent {
 
-/// What is asked over HTTP.
+/// Sources of the responses.
 struct web_answers {
-  std::function<std::string()> not_alive;  ///< why; empty: alive
-  std::function<std::string()> not_ready;  ///< why; empty: ready
+  std::function<std::string()> not_alive;  ///< the reason; empty: alive
+  std::function<std::string()> not_ready;  ///< the reason; empty: ready
   std::function<std::string()> metrics;    ///< Prometheus' text format
 };
 
-/// As `web_server` takes it: "0.0.0.0:9410", "[::]:9410".
+/// Whether `web_server` accepts the address: "0.0.0.0:9410", "[::]:9410".
 [[nodiscard]] bool is_web_address(std::string_view address);
 
-/// /healthz and /readyz (200, or 503 with the reason) and /metrics, by GET and HEAD, for everybody
-/// who reaches the port. A flood of connections takes few descriptors from the brokers and does not
-/// keep probes waiting: at most 32 are open, for five seconds, and one more closes the oldest.
-///
-/// Distinct objects: safe. Shared objects: safe.
+/// Serves /healthz and /readyz (200, or 503 with the reason) and /metrics, by GET and HEAD, to any
+/// client that can reach the port. A flood of connections takes few descriptors from the brokers
+/// and does not delay probes: at most 32 are open, each for two seconds, and another one closes
+/// the oldest. Thread-safety: distinct objects: safe; shared objects: safe.
 class web_server {
  public:
-  /// `address`: an IP address with a port; port 0: any. "[::]" is every address, IPv4's too, and
-  /// "0.0.0.0" where the kernel has no IPv6. Throws `error` (invalid_argument, address_in_use,
-  /// permission_denied).
+  /// `address`: an IP address with a port; port 0: any free port. "[::]" is every IPv6 and IPv4
+  /// address, and falls back to "0.0.0.0" if the kernel has no IPv6. Throws `error`
+  /// (invalid_argument, address_in_use, permission_denied).
   web_server(const std::string& address, web_answers answers);
   web_server(const web_server&) = delete;
   web_server& operator=(const web_server&) = delete;

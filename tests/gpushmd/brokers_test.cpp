@@ -128,8 +128,8 @@ TEST_F(agent_brokers, what_is_always_there_is_not_closed) {
     FAIL() << "no error";
   } catch (const error& why) {
     EXPECT_STREQ(why.what(),
-                 "close domain \"default\": it is one of those that are always there (take it out "
-                 "of broker.domains)");
+                 "close domain \"default\": it is a configured domain and always exists (remove it "
+                 "from broker.domains)");
   }
   EXPECT_THROW(brokers.open("../x"), error);
   EXPECT_THROW(brokers.close(".."), error);
@@ -177,8 +177,8 @@ TEST_F(agent_brokers, one_agent_serves_a_directory_and_the_second_says_so) {
   const broker_set first(options());
   EXPECT_EQ(text_of([&] { const broker_set second(options()); }),
             "lock the node \"" + folder_ / "run/locks/agent.lock" +
-                "\": another agent serves this node (stop it, or choose another place: --run-dir "
-                "DIR)");
+                "\": another agent is running on this node (stop it, or choose another directory: "
+                "--run-dir DIR)");
   EXPECT_EQ(connect("default").broker().domain, "default");
 }
 
@@ -244,7 +244,7 @@ TEST_F(agent_brokers, directories_that_are_links_or_another_users_are_refused) {
   ASSERT_EQ(::chown((folder_ / "run/d").c_str(), 65'534, 65'534), 0);
   EXPECT_THAT(text_of([&] { const broker_set brokers(options()); }),
               StartsWith("make directory \"" + folder_ / "run/d" +
-                         "\": it is there and belongs to uid 65534"));
+                         "\": it exists and belongs to uid 65534"));
 }
 
 TEST_F(agent_brokers, the_empty_directory_of_a_domain_of_earlier_goes) {

@@ -75,8 +75,8 @@ TEST(agent_hook_file, a_program_that_is_not_there_is_told) {
     FAIL() << "no error";
   } catch (const error& why) {
     EXPECT_STREQ(why.what(),
-                 "install the hook program \"/nonexistent/hook\": it cannot be read, or is empty "
-                 "(say where gpushm-cdi-hook is: --hook-source FILE)");
+                 "install the hook program \"/nonexistent/hook\": the file is unreadable or empty "
+                 "(name the path of gpushm-cdi-hook: --hook-source FILE)");
   }
 }
 

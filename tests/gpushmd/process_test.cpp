@@ -177,7 +177,7 @@ TEST_F(agent_process, a_new_configuration_is_taken_over_and_a_bad_one_is_not) {
       "      replicas: many\n");
   node_->agent().kill(SIGHUP);
   node_->agent().wait_for_line(
-      "agent.yaml:6:17.*the old settings stay", patience(10s), stream::err);
+      "agent.yaml:6:17.*keeping the old settings", patience(10s), stream::err);
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 6, 1s));
   EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
 }
@@ -200,7 +200,7 @@ TEST_F(agent_process, a_changed_file_is_taken_over_without_a_signal_also_as_a_co
   fs::remove_all(node_->path("etc/..1"));
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 7, 20s)) << errors();
   put("..3", "version: v1\nagent: {devicePlugin: {shareReplicas: seven}}\n");
-  node_->agent().wait_for_line("the old settings stay", patience(10s), stream::err);
+  node_->agent().wait_for_line("keeping the old settings", patience(10s), stream::err);
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 7, 1s));
 }
 
@@ -216,9 +216,8 @@ TEST_F(agent_process, what_brokers_are_made_of_is_not_taken_over_and_the_log_nam
       "  devicePlugin: {shareReplicas: 9}\n");
   node_->agent().kill(SIGHUP);
   // --run-dir is a flag, and counts more.
-  node_->agent().wait_for_line("what changed in agent.broker.domains counts from the next start",
-                               patience(10s),
-                               stream::err);
+  node_->agent().wait_for_line(
+      "changes to agent.broker.domains take effect at the next start", patience(10s), stream::err);
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 9, 20s)) << errors();
   // No resource leads to a domain that is not served.
   EXPECT_THAT(node_->kubelet().resources(), ElementsAre("gpushm.dev/share", "nvidia.com/gpu"));
@@ -235,7 +234,7 @@ TEST_F(agent_process, a_fifo_in_place_of_the_file_blocks_nothing) {
   ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
   node_->agent().kill(SIGHUP);
   node_->agent().wait_for_line(
-      "it is not a regular file.*the old settings stay", patience(10s), stream::err);
+      "it is not a regular file.*keeping the old settings", patience(10s), stream::err);
   node_->agent().kill(SIGTERM);
   EXPECT_EQ(node_->agent().wait_exit(patience(10s)), exited(0)) << errors();
 }
@@ -263,7 +262,7 @@ TEST_F(agent_process, a_driver_that_hangs_leaves_requests_reloads_and_the_end_al
   ASSERT_TRUE(node_->wait_ready());
   std::ofstream(machine_->fake().root() + "/hang").put('\n');
   node_->agent().kill(SIGHUP);  // takes an inventory
-  node_->agent().wait_for_line("the settings were read again", patience(10s), stream::err);
+  node_->agent().wait_for_line("reloaded the settings", patience(10s), stream::err);
   const dra_claim one = claim(1);
   EXPECT_EQ(node_->claims().prepare("gpushm.dev", {one}).at(one.uid).error, "") << errors();
   EXPECT_EQ(node_->metric("gpushm_dra_prepared_claims"), 1);
@@ -322,11 +321,12 @@ TEST_F(agent_process, is_ready_with_a_kubelet_that_has_no_dra_and_says_so) {
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 20s)) << errors();
   EXPECT_TRUE(eventually(
       [&] {
-        return node_->ask("/readyz").starts_with("503 the kubelet does not know the DRA driver");
+        return node_->ask("/readyz").starts_with(
+            "503 the DRA driver is not registered with the kubelet");
       },
       10s));
   node_->agent().wait_for_line(
-      "does not ask for the DRA driver: claims cannot be used", patience(60s), stream::err);
+      "but not the DRA driver: claims cannot be used", patience(60s), stream::err);
   ASSERT_TRUE(node_->wait_ready());
   EXPECT_EQ(node_->metric("gpushm_dra_registered"), 0);
 }
@@ -417,8 +417,8 @@ TEST(agent_command, check_config_lists_what_is_wrong) {
   const auto wrong = run_agent({"check-config", "--config", file, "--gpus", "perhaps"});
   EXPECT_EQ(wrong.status, exited(1));
   EXPECT_EQ(wrong.out,
-            file + ":2:29: agent.dra.shareDevices: \"0\" is no number from 1 to 128\n" +
-                "--gpus: \"perhaps\" is neither on nor off (say on or off)\n");
+            file + ":2:29: agent.dra.shareDevices: \"0\" is not a number from 1 to 128\n" +
+                "--gpus: \"perhaps\" is neither on nor off (use on or off)\n");
   std::ofstream(file) << "version: v1\n";
   const auto right = run_agent({"check-config", "--config", file});
   EXPECT_EQ(right.status, exited(0));
@@ -430,7 +430,7 @@ TEST(agent_command, wrong_usage_is_told) {
   const auto unusable = run_agent({"--share-devices", "1000"});
   EXPECT_EQ(unusable.status, exited(1));
   EXPECT_EQ(unusable.err,
-            "gpushmd: read settings \"--share-devices\": \"1000\" is no number from 1 to 128\n");
+            "gpushmd: read settings \"--share-devices\": \"1000\" is not a number from 1 to 128\n");
   EXPECT_EQ(run_agent({"--version"}).status, exited(0));
 }
 
@@ -440,8 +440,8 @@ TEST(agent_command, dra_without_the_broker_cannot_be) {
       run_agent({"--broker", "off", "--dra", "on", "--listen", "off", "--device-plugin", "off"});
   EXPECT_EQ(result.status, exited(1));
   EXPECT_EQ(result.err,
-            "gpushmd: start the DRA driver: it needs the broker, which is off (say --broker on, or "
-            "--dra off)\n");
+            "gpushmd: start the DRA driver: the DRA driver needs the broker, which is off (use "
+            "--broker on, or --dra off)\n");
 }
 
 }  // namespace

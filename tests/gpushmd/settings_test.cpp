@@ -45,9 +45,9 @@ class agent_settings : public ::testing::Test {
     std::ofstream(path) << text;
     return path;
   }
-  static spoken_settings say(const std::map<std::string, std::string>& flags) {
+  static flag_values say(const std::map<std::string, std::string>& flags) {
     const auto all = all_settings();
-    spoken_settings spoken(all.size());
+    flag_values spoken(all.size());
     std::size_t found = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (const auto at = flags.find(std::string(all[i].flag)); at != flags.end()) {
@@ -59,7 +59,7 @@ class agent_settings : public ::testing::Test {
     return spoken;
   }
   // Each problem as one line, the folder left out.
-  std::vector<std::string> problems(const spoken_settings& spoken) {
+  std::vector<std::string> problems(const flag_values& spoken) {
     std::vector<std::string> lines;
     for (const settings_problem& each : gather_settings(spoken, variable).problems) {
       std::string line = each.place + ": " + each.text;
@@ -126,7 +126,8 @@ TEST_F(agent_settings, an_empty_variable_says_nothing) {
 }
 
 TEST_F(agent_settings, mistakes_are_told_with_their_places) {
-  EXPECT_THAT(problems_of_file(R"(version: v1
+  EXPECT_THAT(
+      problems_of_file(R"(version: v1
 agent:
   dra:
     shareDevices: 129
@@ -134,13 +135,11 @@ agent:
   broker: {domains: [a, claim-1]}
   gpus: on
 )"),
-              ElementsAre("agent.yaml:4:19: agent.dra.shareDevices: \"129\" is no number from 1 to "
-                          "128",
-                          "agent.yaml:5:5: there is no setting agent.dra.shareDevice (see: gpushmd "
-                          "--help)",
-                          "agent.yaml:6:21: agent.broker.domains: \"claim-1\" is a name of the "
-                          "domains of claims (use another name)",
-                          "agent.yaml:7:3: there is no setting agent.gpus (see: gpushmd --help)"));
+      ElementsAre("agent.yaml:4:19: agent.dra.shareDevices: \"129\" is not a number from 1 to 128",
+                  "agent.yaml:5:5: unknown setting agent.dra.shareDevice (see: gpushmd --help)",
+                  "agent.yaml:6:21: agent.broker.domains: \"claim-1\" is invalid: names that begin "
+                  "with claim- are reserved for the domains of claims (use another name)",
+                  "agent.yaml:7:3: unknown setting agent.gpus (see: gpushmd --help)"));
 }
 
 TEST_F(agent_settings, a_section_that_is_no_mapping_is_a_mistake) {
@@ -167,23 +166,23 @@ TEST_F(agent_settings, a_file_that_is_not_there_is_a_mistake) {
 TEST_F(agent_settings, words_and_numbers_are_checked) {
   const std::vector<std::pair<std::map<std::string, std::string>, std::string>> cases{
       {{{"--listen", "9410"}},
-       "--listen: \"9410\" is no IP address with a port (say it as 0.0.0.0:9410 or [::]:9410, or "
-       "off)"},
+       "--listen: \"9410\" is not an IP address with a port (use 0.0.0.0:9410, [::]:9410 or off)"},
       {{{"--listen", "127.0.0.1:99999"}},
-       "--listen: \"127.0.0.1:99999\" is no IP address with a port (say it as 0.0.0.0:9410 or "
-       "[::]:9410, or off)"},
-      {{{"--broker", "maybe"}}, "--broker: \"maybe\" is neither on nor off (say on or off)"},
-      {{{"--share-devices", "0"}}, "--share-devices: \"0\" is no number from 1 to 128"},
-      {{{"--share-devices", "5x"}}, "--share-devices: \"5x\" is no number from 1 to 128"},
-      {{{"--run-dir", "run"}}, "--run-dir: \"run\" is no absolute path (say it from / on)"},
-      {{{"--domain", "a,a"}}, "--domain: \"a\" is named twice (name each domain once)"},
+       "--listen: \"127.0.0.1:99999\" is not an IP address with a port (use 0.0.0.0:9410, "
+       "[::]:9410 or off)"},
+      {{{"--broker", "maybe"}}, "--broker: \"maybe\" is neither on nor off (use on or off)"},
+      {{{"--share-devices", "0"}}, "--share-devices: \"0\" is not a number from 1 to 128"},
+      {{{"--share-devices", "5x"}}, "--share-devices: \"5x\" is not a number from 1 to 128"},
+      {{{"--run-dir", "run"}},
+       "--run-dir: \"run\" is not an absolute path (use a path that begins with /)"},
+      {{{"--domain", "a,a"}}, "--domain: \"a\" is listed twice (list each domain once)"},
       {{{"--domain", "../x"}},
-       "--domain: \"../x\" is no name for a domain (use up to 40 letters, digits, '-' and '_', "
+       "--domain: \"../x\" is not a valid domain name (use up to 40 letters, digits, '-' and '_', "
        "beginning and ending with a letter or digit)"},
       {{{"--log-level", "loud"}},
-       "--log-level: \"loud\" is no level (say debug, info, warning or error)"},
+       "--log-level: \"loud\" is not a log level (use debug, info, warning or error)"},
       {{{"--log-format", "xml"}},
-       "--log-format: \"xml\" is neither text nor json (say text or json)"},
+       "--log-format: \"xml\" is neither text nor json (use text or json)"},
   };
   for (const auto& [flags, text] : cases) {
     EXPECT_THAT(problems(say(flags)), ElementsAre(text));
@@ -198,7 +197,7 @@ TEST_F(agent_settings, the_first_mistake_is_thrown_with_the_number_of_the_others
   } catch (const error& why) {
     EXPECT_STREQ(why.what(),
                  "read settings \"$GPUSHMD_BROKER\": \"x\" is neither on nor off; and 1 more: "
-                 "gpushmd check-config lists them (say on or off)");
+                 "gpushmd check-config lists them (use on or off)");
   }
 }
 

@@ -18,7 +18,7 @@ namespace gpushm::metrics {
 
 namespace {
 
-// From 100 µs to 10 s: what a kubelet waits for.
+// From 100 µs to 10 s, the time that a kubelet waits.
 const prometheus::Histogram::BucketBoundaries operation_bounds{
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 10};
 
@@ -38,7 +38,7 @@ class agent_metrics::impl {
   impl(std::string_view version, sources from) : from_(std::move(from)) {
     prometheus::BuildGauge()
         .Name("gpushm_build_info")
-        .Help("Always 1; the labels say which program this is")
+        .Help("Always 1; the labels identify the build")
         .Register(registry_)
         .Add({{"version", std::string(version)}})
         .Set(1);
@@ -73,12 +73,12 @@ class agent_metrics::impl {
   prometheus::Family<prometheus::Counter>& operations_ =
       prometheus::BuildCounter()
           .Name("gpushm_operations_total")
-          .Help("Calls of the kubelet and requests to the API server, by how they ended")
+          .Help("Calls from the kubelet and requests to the API server, by outcome")
           .Register(registry_);
   prometheus::Family<prometheus::Histogram>& durations_ =
       prometheus::BuildHistogram()
           .Name("gpushm_operation_duration_seconds")
-          .Help("Duration of calls of the kubelet and of requests to the API server")
+          .Help("Duration of calls from the kubelet and of requests to the API server")
           .Register(registry_);
 };
 
@@ -92,7 +92,7 @@ void agent_metrics::finished(std::string_view service,
                              std::chrono::nanoseconds took) noexcept {
   try {
     impl_->finished(service, operation, outcome, took);
-  } catch (const std::exception& why) {  // then that one is not counted
+  } catch (const std::exception& why) {  // the operation is not counted
     base::log(log_level::warning, why.what());
   }
 }

@@ -14,7 +14,7 @@
 
 namespace gpushm::metrics {
 
-/// A domain and what its broker counts.
+/// A domain and the counters of its broker.
 struct domain_reading {
   std::string domain;
   broker_statistics counted = {};
@@ -36,17 +36,16 @@ struct dra_reading {
   bool registered = false;
 };
 
-/// Where readings come from; asked at each exposition, on its thread. An empty function: nothing of
-/// that kind.
+/// Sources of the readings, called at each exposition on its thread. An empty function: no readings
+/// of that kind.
 struct sources {
   std::function<std::vector<domain_reading>()> domains;
   std::function<std::vector<resource_reading>()> resources;
   std::function<std::vector<dra_reading>()> dra;  ///< none or one
 };
 
-/// All that the agent counts. Names and labels: docs/kubernetes.md, "Metrics".
-///
-/// Distinct objects: safe. Shared objects: safe.
+/// All metrics of the agent. Names and labels: docs/kubernetes.md, "Metrics". Thread-safety:
+/// distinct objects: safe; shared objects: safe.
 class agent_metrics final : public base::operation_observer {
  public:
   agent_metrics(std::string_view version, sources from);
@@ -59,7 +58,7 @@ class agent_metrics final : public base::operation_observer {
                 std::string_view outcome,
                 std::chrono::nanoseconds took) noexcept override;
 
-  /// Prometheus' text format, version 0.0.4.
+  /// Prometheus text format, version 0.0.4.
   [[nodiscard]] std::string exposition() const;
 
  private:

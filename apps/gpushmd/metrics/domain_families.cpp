@@ -13,7 +13,7 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-constexpr double nanoseconds_a_second = 1e9;
+constexpr double nanoseconds_per_second = 1e9;
 
 MetricFamily family(const char* name, const char* help, MetricType type) {
   MetricFamily made;
@@ -43,13 +43,15 @@ constexpr std::array domain_gauges{
     domain_gauge{"gpushm_segment_bytes",
                  "Bytes of the domain's segments",
                  &broker_statistics::allocated_bytes},
-    domain_gauge{"gpushm_leases", "Processes' claims on segments", &broker_statistics::leases},
+    domain_gauge{
+        "gpushm_leases", "Leases that processes hold on segments", &broker_statistics::leases},
     domain_gauge{"gpushm_connections", "Connected clients", &broker_statistics::connections},
-    domain_gauge{"gpushm_ending_connections",
-                 "Connections that ended without a goodbye and whose fence has not come",
-                 &broker_statistics::ending_connections},
+    domain_gauge{
+        "gpushm_ending_connections",
+        "Connections that disconnected without a goodbye and whose fence has not completed",
+        &broker_statistics::ending_connections},
     domain_gauge{"gpushm_waiting_opens",
-                 "Opens that wait for their name",
+                 "Opens waiting for a segment of that name",
                  &broker_statistics::waiting_opens},
 };
 
@@ -62,11 +64,11 @@ ClientMetric latency_of(const domain_reading& from) {
     ClientMetric::Bucket& bucket = metric.histogram.bucket.emplace_back();
     bucket.cumulative_count = below;
     bucket.upper_bound = i < open_latency_bounds_ns.size()
-                             ? number(open_latency_bounds_ns[i]) / nanoseconds_a_second
+                             ? number(open_latency_bounds_ns[i]) / nanoseconds_per_second
                              : std::numeric_limits<double>::infinity();
   }
   metric.histogram.sample_count = below;
-  metric.histogram.sample_sum = number(from.counted.open_latency_sum_ns) / nanoseconds_a_second;
+  metric.histogram.sample_sum = number(from.counted.open_latency_sum_ns) / nanoseconds_per_second;
   return metric;
 }
 
@@ -88,17 +90,18 @@ std::vector<MetricFamily> families_of(const std::vector<domain_reading>& reading
   for (const domain_reading& from : readings) {
     add(serving, {{"domain", from.domain}}, from.serving ? 1 : 0);
   }
-  MetricFamily opens = family(
-      "gpushm_opens_total", "Opens that got their segment, by who answered", MetricType::Counter);
+  MetricFamily opens =
+      family("gpushm_opens_total", "Successful opens, by what served them", MetricType::Counter);
   MetricFamily failures =
       family("gpushm_open_failures_total", "Opens that failed, by reason", MetricType::Counter);
-  MetricFamily unfenced = family("gpushm_unfenced_total",
-                                 "Segments of which an operator gave up what waited for a fence",
-                                 MetricType::Counter);
-  MetricFamily latency = family("gpushm_open_duration_seconds",
-                                "From a client's call to its mapping, waiting included, as "
-                                "clients measured it",
-                                MetricType::Histogram);
+  MetricFamily unfenced =
+      family("gpushm_unfenced_total",
+             "Segments whose memory an operator released without waiting for the fence",
+             MetricType::Counter);
+  MetricFamily latency = family(
+      "gpushm_open_duration_seconds",
+      "Duration from a client's call to its mapping, including waiting, as measured by clients",
+      MetricType::Histogram);
   for (const domain_reading& from : readings) {
     add(opens, {{"domain", from.domain}, {"by", "broker"}}, number(from.counted.opens));
     add(opens, {{"domain", from.domain}, {"by", "cache"}}, number(from.counted.cached_opens));
@@ -122,10 +125,10 @@ std::vector<MetricFamily> families_of(const std::vector<resource_reading>& readi
     return {};
   }
   MetricFamily devices = family("gpushm_device_plugin_devices",
-                                "Devices that the kubelet is told of, by health",
+                                "Devices reported to the kubelet, by health",
                                 MetricType::Gauge);
   MetricFamily registered = family("gpushm_device_plugin_registered",
-                                   "1 while the kubelet knows the resource",
+                                   "1 while the resource is registered with the kubelet",
                                    MetricType::Gauge);
   for (const resource_reading& from : readings) {
     add(devices, {{"resource", from.resource}, {"health", "healthy"}}, number(from.healthy));
@@ -144,8 +147,9 @@ std::vector<MetricFamily> families_of(const std::vector<dra_reading>& readings) 
       family("gpushm_dra_prepared_claims", "Claims with an open domain", MetricType::Gauge);
   MetricFamily devices = family(
       "gpushm_dra_published_devices", "Devices in the node's ResourceSlice", MetricType::Gauge);
-  MetricFamily registered =
-      family("gpushm_dra_registered", "1 while the kubelet knows the driver", MetricType::Gauge);
+  MetricFamily registered = family("gpushm_dra_registered",
+                                   "1 while the driver is registered with the kubelet",
+                                   MetricType::Gauge);
   add(claims, {}, number(from.prepared_claims));
   add(devices, {}, number(from.published_devices));
   add(registered, {}, from.registered ? 1 : 0);

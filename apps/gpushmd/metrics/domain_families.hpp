@@ -9,7 +9,7 @@
 
 namespace gpushm::metrics {
 
-// Readings as families of metrics. Pure. None for no readings.
+// Readings as metric families; no readings: none. Pure.
 [[nodiscard]] std::vector<prometheus::MetricFamily> families_of(
     const std::vector<domain_reading>& readings);
 [[nodiscard]] std::vector<prometheus::MetricFamily> families_of(
