@@ -263,7 +263,7 @@ constexpr auto table = std::to_array<setting>({
      "GPUSHMD_REPLICA_POLICY",
      "devicePlugin.replicaPolicy",
      "distributed|packed",
-     "How a container's replicas are chosen: of the least used GPUs, or of as few GPUs as possible",
+     "How a container's replicas are chosen: of the least used GPUs, or of the most used",
      [](settings& s, std::string_view v) {
        s.offer.replicas = plugin::parse_replica_policy(v, {});
      },

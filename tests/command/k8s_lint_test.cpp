@@ -417,7 +417,7 @@ TEST(k8s_lint, invalid_manifest_is_a_finding_with_location) {
   EXPECT_GE(broken[0].line, 17);
   const auto other = linted("a: 1\n---\n- 1\n---\n---\nnull\n");
   ASSERT_THAT(other, SizeIs(2));
-  EXPECT_EQ(other[0].why, "this is no Kubernetes object: apiVersion or kind is missing");
+  EXPECT_EQ(other[0].why, "not a Kubernetes object: apiVersion or kind is missing");
   EXPECT_EQ(other[1].line, 3);
   EXPECT_THAT(linted(""), IsEmpty());
   EXPECT_THAT(linted("# nothing\n"), IsEmpty());

@@ -13,12 +13,12 @@ std::string name_of(const manifest_node& container) {
   return name.empty() ? "without a name" : name;
 }
 
-/// What the container says, else what its pod says.
+/// The container's setting, else its pod's.
 manifest_node setting(const workload& pod, const manifest_node& container, std::string_view key) {
   return container["securityContext"][key].or_else(pod.spec["securityContext"][key]);
 }
 
-/// Where something is missing.
+/// The place to report for a missing setting.
 manifest_node place_in(const manifest_node& container) {
   return container["securityContext"].or_else(container["name"]).or_else(container);
 }
@@ -26,15 +26,13 @@ manifest_node place_in(const manifest_node& container) {
 void privileged(const workload& pod, const manifest_node& container, report& out) {
   const manifest_node found = container["securityContext"]["privileged"];
   if (found.is_true()) {
-    out.add(
-        pod,
-        found,
-        "privileged",
-        "Privileges only ever helped because they open every device node: what an importer needs "
-        "is the exporter's GPU. Ask for that GPU, by a shared ResourceClaim or a resource of its "
-        "own",
-        {"privileged: false"},
-        name_of(container));
+    out.add(pod,
+            found,
+            "privileged",
+            "Privileges only help because they open every device node; an importer needs only the "
+            "exporter's GPU. Request that GPU by a shared ResourceClaim or by that GPU's resource",
+            {"privileged: false"},
+            name_of(container));
   }
 }
 
@@ -43,13 +41,13 @@ std::string why_capability(std::string_view name) {
     return "IPC_LOCK is not needed: CUDA registers memory with a locked-memory limit of 0";
   }
   if (name == "SYS_PTRACE") {
-    return "SYS_PTRACE is not needed: descriptors are sent over a socket, nobody takes them out of "
-           "another process";
+    return "SYS_PTRACE is not needed: descriptors are sent over a socket, not taken out of another "
+           "process";
   }
   if (name == "SYS_ADMIN") {
     return "SYS_ADMIN is nearly root, and sharing GPU memory needs no capability at all";
   }
-  return std::string("Sharing GPU memory needs no capability, ").append(name).append(" neither");
+  return std::string("Sharing GPU memory needs no capability, including ").append(name);
 }
 
 void capability(const workload& pod, const manifest_node& container, report& out) {
@@ -77,7 +75,7 @@ void capabilities_kept(const workload& pod, const manifest_node& container, repo
             drop.or_else(place_in(container)),
             "capabilities-kept",
             "Containers keep a dozen capabilities unless they drop them; sharing GPU memory needs "
-            "none, and the restricted standard wants all dropped",
+            "none, and the restricted standard requires all to be dropped",
             {"securityContext:", "  capabilities:", "    drop: [\"ALL\"]"},
             name_of(container));
   }
@@ -90,7 +88,7 @@ void seccomp(const workload& pod, const manifest_node& container, report& out) {
     out.add(pod,
             profile["type"],
             "seccomp-unconfined",
-            "The runtime's default profile lets everything through that sharing GPU memory needs",
+            "The runtime's default profile allows everything that sharing GPU memory needs",
             {"seccompProfile:", "  type: RuntimeDefault"},
             name_of(container));
   } else if (type != "RuntimeDefault" && type != "Localhost") {
@@ -98,7 +96,7 @@ void seccomp(const workload& pod, const manifest_node& container, report& out) {
             profile.or_else(place_in(container)),
             "seccomp-missing",
             "Without a profile the container is unconfined on most nodes; the restricted standard "
-            "wants one, and the runtime's default is enough for sharing GPU memory",
+            "requires one, and the runtime's default is enough for sharing GPU memory",
             {"securityContext:", "  seccompProfile:", "    type: RuntimeDefault"},
             name_of(container));
   }
@@ -107,12 +105,13 @@ void seccomp(const workload& pod, const manifest_node& container, report& out) {
 void privilege_escalation(const workload& pod, const manifest_node& container, report& out) {
   const manifest_node found = container["securityContext"]["allowPrivilegeEscalation"];
   if (found.boolean() != false) {
-    out.add(pod,
-            found.or_else(place_in(container)),
-            "privilege-escalation",
-            "Sharing GPU memory works with no-new-privileges, which the restricted standard wants",
-            {"securityContext:", "  allowPrivilegeEscalation: false"},
-            name_of(container));
+    out.add(
+        pod,
+        found.or_else(place_in(container)),
+        "privilege-escalation",
+        "Sharing GPU memory works with no-new-privileges, which the restricted standard requires",
+        {"securityContext:", "  allowPrivilegeEscalation: false"},
+        name_of(container));
   }
 }
 
@@ -120,20 +119,19 @@ void run_as_root(const workload& pod, const manifest_node& container, report& ou
   const manifest_node user = setting(pod, container, "runAsUser");
   const manifest_node not_root = setting(pod, container, "runAsNonRoot");
   if (user.text() == "0") {
-    out.add(
-        pod,
-        user,
-        "run-as-root",
-        "Any user may share GPU memory: device nodes and the domain's socket are open to all of "
-        "the container",
-        {"runAsNonRoot: true", "runAsUser: 1000"},
-        name_of(container));
+    out.add(pod,
+            user,
+            "run-as-root",
+            "Any user can share GPU memory: device nodes and the domain's socket are open to every "
+            "user in the container",
+            {"runAsNonRoot: true", "runAsUser: 1000"},
+            name_of(container));
   } else if (!not_root.is_true()) {
     out.add(pod,
             not_root.or_else(place_in(container)),
             "run-as-root",
-            "An image may run as root unless that is forbidden; any user may share GPU memory, and "
-            "the restricted standard wants another one than root",
+            "An image may run as root unless that is forbidden; any user can share GPU memory, and "
+            "the restricted standard requires a user other than root",
             {"securityContext:", "  runAsNonRoot: true", "  runAsUser: 1000"},
             name_of(container));
   }
@@ -144,26 +142,25 @@ void visible_devices(const workload& pod, const manifest_node& container, report
     const std::string name = variable["name"].text();
     const std::string value = variable["value"].text();
     if (name == "NVIDIA_VISIBLE_DEVICES" && !value.empty() && value != "void" && value != "none") {
-      out.add(
-          pod,
-          variable["value"],
-          "visible-devices",
-          std::string("NVIDIA_VISIBLE_DEVICES=")
-              .append(value)
-              .append(" takes GPUs past the scheduler, which may give them to others at the same "
-                      "time, and does nothing where the container runtime is not NVIDIA's. Ask "
-                      "for a GPU instead, by a resource or a claim"),
-          {"resources:", "  limits:", "    gpushm.dev/gpu-0: 1"},
-          name_of(container));
+      out.add(pod,
+              variable["value"],
+              "visible-devices",
+              std::string("NVIDIA_VISIBLE_DEVICES=")
+                  .append(value)
+                  .append(" selects GPUs without the scheduler, which may allocate them to other "
+                          "pods at the same time, and has no effect unless the container runtime "
+                          "is NVIDIA's. Request a GPU by a resource or a claim instead"),
+              {"resources:", "  limits:", "    gpushm.dev/gpu-0: 1"},
+              name_of(container));
     } else if (name == "CUDA_VISIBLE_DEVICES" && !value.empty()) {
       out.add(pod,
               variable["value"],
               "visible-devices",
               std::string("CUDA_VISIBLE_DEVICES=")
                   .append(value)
-                  .append(" counts among the GPUs that the container was given, from 0, and is no "
-                          "boundary: memory of a GPU that it hides can still be imported. The "
-                          "resource or claim already chooses"),
+                  .append(" indexes the container's GPUs from 0, and is not a boundary: memory of "
+                          "a GPU that it hides can still be imported. The resource or claim "
+                          "already selects the GPU"),
               {},
               name_of(container));
     }

@@ -10,22 +10,23 @@
 
 namespace gpushm::k8s {
 
-/// Something that a pod asks for and does not need, or that it needs and is not promised.
+/// A setting that a pod requests but does not need, or something that it needs but is not
+/// guaranteed.
 struct finding {
   std::string file;
   int line = 0;  ///< from 1; 0: the file as a whole
   int column = 0;
-  std::string rule;                ///< a short name that stays: "host-pid"
-  std::string object;              ///< "Pod ns/name, container x"; empty: of no object
+  std::string rule;                ///< a stable id: "host-pid"
+  std::string object;              ///< "Pod ns/name, container x"; empty: no object
   std::string why;                 ///< sentences without the last full stop
   std::vector<std::string> write;  ///< what to write instead, in YAML; empty: remove it
   bool operator==(const finding&) const = default;
 };
 
-/// Where rules put what they find.
+/// Collects the rules' findings.
 class report {
  public:
-  /// A file of nothing but mistakes is not told to its end.
+  /// Further findings are dropped.
   static constexpr std::size_t most_findings = 1'000;
 
   void add(finding one) {

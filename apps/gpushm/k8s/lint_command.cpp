@@ -29,7 +29,7 @@ struct lint_arguments {
 std::string read_standard_input() {
   std::string text;
   std::array<char, 65'536> part{};
-  // One byte too many is enough to be refused.
+  // One byte above the limit is enough for a refusal.
   while (text.size() <= most_bytes && std::cin) {
     std::cin.read(part.data(), part.size());
     text.append(part.data(), static_cast<std::size_t>(std::cin.gcount()));
@@ -93,13 +93,13 @@ void add(CLI::App& app, lint_arguments& out) {
       ->type_name("");
   app.add_flag("--one-gpu-nodes",
                out.options.one_gpu_nodes,
-               "The nodes have one GPU each: pods of one node get the same one");
+               "The nodes have one GPU each, so pods on one node get the same GPU");
   app.add_option_function<std::vector<std::string>>(
          "--one-gpu-resource",
          [&out](const std::vector<std::string>& names) {
            out.options.one_gpu_resources.insert(names.begin(), names.end());
          },
-         "A resource that is one GPU, as slices of a single one are (may be repeated)")
+         "A resource that is one GPU, such as time slices of a single GPU (may be repeated)")
       ->type_name("NAME")
       ->expected(1)
       ->take_all();
@@ -114,8 +114,8 @@ int run(const lint_arguments& arguments) {
       throw error(errc::message_too_large,
                   operation,
                   file,
-                  "it has more than 4 MiB",
-                  "give its documents in several files");
+                  "the file is larger than 4 MiB",
+                  "split its documents into several files");
     }
     all.add(text, file);
   }
@@ -135,7 +135,7 @@ void add_k8s_lint(CLI::App& k8s, request& asked) {
                                   asked,
                                   "lint",
                                   "Report what pods request but do not need to share GPU memory, "
-                                  "and what they are not promised",
+                                  "and what they need but are not guaranteed",
                                   add,
                                   run);
 }

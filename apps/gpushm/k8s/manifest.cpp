@@ -8,7 +8,7 @@ namespace gpushm::k8s {
 
 namespace {
 
-// Lists of lists are none of Kubernetes', but may be written.
+// Kubernetes has no nested lists, but a manifest can contain them.
 constexpr int deepest_list = 4;
 
 /// Where the pod is in an object of a kind.
@@ -81,7 +81,7 @@ void manifests::add_object(const manifest_node& object, const std::string& file,
     problems_.push_back({file,
                          object.line(),
                          object.column(),
-                         "this is no Kubernetes object: apiVersion or kind is missing"});
+                         "not a Kubernetes object: apiVersion or kind is missing"});
     return;
   }
   if (kind == "List" && depth < deepest_list) {

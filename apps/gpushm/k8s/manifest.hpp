@@ -11,19 +11,19 @@
 
 namespace gpushm::k8s {
 
-/// A pod, or what makes pods.
+/// A pod, or an object that creates pods.
 struct workload {
   std::string file;
   std::string kind;  ///< "Pod", "Deployment", …
   std::string name;
-  std::string space;  ///< namespace; empty: not said
+  std::string space;  ///< namespace; empty: unset
   manifest_node object;
   manifest_node spec;                         ///< of the pod
   std::map<std::string, std::string> labels;  ///< of the pod
 
   /// "Pod ns/name".
   [[nodiscard]] std::string title() const;
-  /// All containers: init ones, then the others.
+  /// All containers: init containers first.
   [[nodiscard]] std::vector<manifest_node> containers() const;
 };
 
@@ -42,12 +42,11 @@ struct unreadable {
   std::string text;
 };
 
-/// What several files say together.
-///
-/// Distinct objects: safe. Shared objects: const members safe.
+/// The objects of several files. Thread-safety: distinct objects: safe; shared objects: const
+/// members safe.
 class manifests {
  public:
-  /// Takes a text with any number of documents: YAML or JSON. No I/O; never throws but for memory.
+  /// Adds a text with any number of YAML or JSON documents. No I/O. Throws only std::bad_alloc.
   void add(std::string_view text, const std::string& file);
 
   [[nodiscard]] const std::vector<workload>& workloads() const noexcept { return workloads_; }

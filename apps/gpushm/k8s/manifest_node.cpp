@@ -10,10 +10,10 @@ namespace {
 
 using shape = yaml::node::shape;
 
-/// Keys that merge and repeat are the reader's business; what is wrong with them is the server's.
+/// The reader handles merge keys and repeated keys; the API server reports errors in them.
 std::vector<yaml::entry> entries_of(const yaml::node& node) {
-  std::vector<yaml::problem> not_told;
-  return yaml::reader({}, not_told).entries(node, {});
+  std::vector<yaml::problem> ignored;
+  return yaml::reader({}, ignored).entries(node, {});
 }
 
 std::optional<yaml::scalar_value> scalar_of(const yaml::node* node) {

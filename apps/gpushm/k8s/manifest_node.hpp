@@ -11,34 +11,33 @@
 
 namespace gpushm::k8s {
 
-/// A value of a manifest, or the lack of one: what is missing has nothing in it, so that paths can
-/// be followed without asking at each step. Refers to a tree, which must stay.
-///
-/// Distinct objects: safe. Shared objects: safe (immutable).
+/// A value of a manifest, or a missing value. Members of a missing value are missing too, so paths
+/// need no check at each step. Refers to a tree, which must outlive it. Thread-safety: distinct
+/// objects: safe; shared objects: safe (immutable).
 class manifest_node {
  public:
   manifest_node() = default;
-  /// `key`: where the value is told to be; null: at the value itself.
+  /// `key`: the node whose place is reported; null: the value itself.
   explicit manifest_node(const yaml::node* value, const yaml::node* key = nullptr)
       : value_(value), key_(key != nullptr ? key : value) {}
 
-  /// It is there, and not null.
+  /// Whether the value exists and is not null.
   explicit operator bool() const;
-  /// Of a mapping.
+  /// The member of a mapping.
   [[nodiscard]] manifest_node operator[](std::string_view key) const;
-  /// Of a mapping, each key once.
+  /// The members of a mapping, each key once.
   [[nodiscard]] std::vector<std::pair<std::string, manifest_node>> members() const;
-  /// Of a list; none for anything else.
+  /// The elements of a list; none for anything else.
   [[nodiscard]] std::vector<manifest_node> elements() const;
-  /// Of a scalar, else "".
+  /// The text of a scalar, else "".
   [[nodiscard]] std::string text() const;
   [[nodiscard]] std::optional<bool> boolean() const;
   [[nodiscard]] bool is_true() const { return boolean() == true; }
 
-  /// 0 for what is missing.
+  /// 0 for a missing value.
   [[nodiscard]] int line() const { return key_ == nullptr ? 0 : key_->line; }
   [[nodiscard]] int column() const { return key_ == nullptr ? 0 : key_->column; }
-  /// The value with another place: for what should be there and is not.
+  /// This value, or `fallback` if it is missing.
   [[nodiscard]] manifest_node or_else(const manifest_node& fallback) const {
     return *this ? *this : fallback;
   }

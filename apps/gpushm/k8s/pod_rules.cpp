@@ -27,21 +27,20 @@ void host_ipc(const workload& pod, report& out) {
             pod.spec["hostIPC"],
             "host-ipc",
             "Sharing GPU memory needs no host IPC namespace: memory descriptors and legacy handles "
-            "work between private ones; only CUDA's IPC events do not, and gpushm's timelines take "
-            "their place",
+            "work between private ones; only CUDA's IPC events do not, and gpushm's timelines "
+            "replace them",
             {"hostIPC: false"});
   }
 }
 
 void host_network(const workload& pod, report& out) {
   if (pod.spec["hostNetwork"].is_true()) {
-    out.add(
-        pod,
-        pod.spec["hostNetwork"],
-        "host-network",
-        "Sharing GPU memory needs no host network: pods of a node meet at a Unix socket that is "
-        "mounted",
-        {"hostNetwork: false"});
+    out.add(pod,
+            pod.spec["hostNetwork"],
+            "host-network",
+            "Sharing GPU memory needs no host network: pods of a node connect to a Unix socket "
+            "that is mounted",
+            {"hostNetwork: false"});
   }
 }
 
@@ -50,8 +49,8 @@ void shared_processes(const workload& pod, report& out) {
     out.add(pod,
             pod.spec["shareProcessNamespace"],
             "share-process-namespace",
-            "Containers of a pod need not see each other's processes to share GPU memory: it only "
-            "made their process numbers differ, which the driver compares",
+            "Containers of a pod need not see each other's processes to share GPU memory: this "
+            "only makes their process numbers differ, which the driver compares",
             {"shareProcessNamespace: false"});
   }
 }
@@ -62,22 +61,20 @@ struct path_row {
 };
 
 std::string_view why_not(std::string_view path) {
-  constexpr auto rows =
-      std::to_array<path_row>({{"/dev/shm",
-                                "The host's /dev/shm is open to every pod that mounts it, and "
-                                "sharing GPU memory needs none"},
-                               {"/dev",
-                                "GPUs come from a resource or a claim, which allow their device "
-                                "nodes; a mounted node is not "
-                                "allowed by the device cgroup"},
-                               {"/run/gpushm",
-                                "A domain's directory comes with gpushm.dev/share or a claim: "
-                                "mounted by hand it is open to "
-                                "whoever mounts it, and may be another claim's"},
-                               {"/var/run/gpushm",
-                                "A domain's directory comes with gpushm.dev/share or a claim: "
-                                "mounted by hand it is open to "
-                                "whoever mounts it, and may be another claim's"}});
+  constexpr auto rows = std::to_array<path_row>(
+      {{"/dev/shm",
+        "The host's /dev/shm is open to every pod that mounts it, and "
+        "sharing GPU memory needs none"},
+       {"/dev",
+        "GPUs come from a resource or a claim, which allow their device "
+        "nodes; a mounted node is not "
+        "allowed by the device cgroup"},
+       {"/run/gpushm",
+        "A domain's directory comes with gpushm.dev/share or a claim: mounted by hand it is open "
+        "to any pod that mounts it, and may belong to another claim"},
+       {"/var/run/gpushm",
+        "A domain's directory comes with gpushm.dev/share or a claim: mounted by hand it is open "
+        "to any pod that mounts it, and may belong to another claim"}});
   for (const path_row& each : rows) {
     const bool below = path.starts_with(each.start) &&
                        (path.size() == each.start.size() || path[each.start.size()] == '/');
@@ -85,10 +82,9 @@ std::string_view why_not(std::string_view path) {
       return each.why;
     }
   }
-  return "A directory of the host that carries handles from pod to pod is open to every pod that "
-         "mounts it, and what is in it outlives its writer; the broker's socket carries "
-         "descriptors "
-         "to the right pods only";
+  return "A host directory that carries handles from pod to pod is open to every pod that mounts "
+         "it, and its content outlives its writer; the broker's socket carries descriptors to the "
+         "right pods only";
 }
 
 void host_path(const workload& pod, report& out) {
@@ -99,7 +95,7 @@ void host_path(const workload& pod, report& out) {
               source,
               "host-path",
               std::string(why_not(source["path"].text()))
-                  .append(". The restricted standard has no hostPath"),
+                  .append(". The restricted standard forbids hostPath"),
               {"resources:", "  limits:", "    gpushm.dev/share: 1"});
     }
   }

@@ -9,10 +9,10 @@ namespace gpushm::k8s {
 
 namespace {
 
-// Pairs are looked at: no more pods than a file for people has.
+// Bounds the quadratic comparison of pairs.
 constexpr std::size_t most_sides = 500;
 
-/// The other pod of a finding, and how many more share with both.
+/// The other pod of a finding, and the number of further pods that share with both.
 struct partner {
   const workload* pod = nullptr;
   std::size_t more = 0;
@@ -26,68 +26,64 @@ std::string and_the(const partner& other) {
   return text;
 }
 
-void tell_gpu(const sharing_side& side, const partner& other, report& out) {
-  out.add(
-      *side.pod,
-      side.gpu_place,
-      "gpu-not-promised",
-      and_the(other).append(
-          " can share memory only on one GPU that both may use, and nothing promises them the "
-          "same one: each gets any GPU of its node, replicas of a device plugin too. Name one "
-          "GPU's resource in both, or use one ResourceClaim in both (on nodes with a single GPU: "
-          "--one-gpu-nodes)"),
-      {"resources:", "  limits:", "    gpushm.dev/gpu-0: 1"});
+void report_gpu(const sharing_side& side, const partner& other, report& out) {
+  out.add(*side.pod,
+          side.gpu_place,
+          "gpu-not-promised",
+          and_the(other).append(
+              " can share memory only on one GPU that both may use, and nothing guarantees them "
+              "the same GPU: each gets any GPU of its node, even with a device plugin's replicas. "
+              "Request one GPU's resource in both, or use one ResourceClaim in both (on nodes with "
+              "a single GPU: --one-gpu-nodes)"),
+          {"resources:", "  limits:", "    gpushm.dev/gpu-0: 1"});
 }
 
-void tell_node(const sharing_side& side, const partner& other, report& out) {
-  // One that the other has, if it has any.
+void report_node(const sharing_side& side, const partner& other, report& out) {
+  // A label of the other pod, if it has any.
   const auto first = other.pod->labels.begin();
   const bool has_label = first != other.pod->labels.end();
   std::string label(has_label ? first->first : "gpushm.example/pair");
   label.append(": ").append(has_label ? first->second : "NAME");
-  out.add(
-      *side.pod,
-      side.pod->spec["affinity"].or_else(side.pod->object["metadata"]["name"]),
-      "node-not-promised",
-      and_the(other).append(
-          " share within a node, and nothing promises them the same one: a label of GPU nodes is "
-          "on many. Use one ResourceClaim in both, or let one follow a label of the other"),
-      {"affinity:",
-       "  podAffinity:",
-       "    requiredDuringSchedulingIgnoredDuringExecution:",
-       "    - labelSelector:",
-       "        matchLabels:",
-       "          " + label,
-       "      topologyKey: kubernetes.io/hostname"});
+  out.add(*side.pod,
+          side.pod->spec["affinity"].or_else(side.pod->object["metadata"]["name"]),
+          "node-not-promised",
+          and_the(other).append(" share within a node, and nothing guarantees them the same node: "
+                                "many nodes have a label for GPU nodes. Use one ResourceClaim in "
+                                "both, or add a pod affinity for a label of the other to one"),
+          {"affinity:",
+           "  podAffinity:",
+           "    requiredDuringSchedulingIgnoredDuringExecution:",
+           "    - labelSelector:",
+           "        matchLabels:",
+           "          " + label,
+           "      topologyKey: kubernetes.io/hostname"});
 }
 
-void tell_template(const sharing_side& side, const partner& other, report& out) {
-  out.add(
-      *side.pod,
-      side.pod->spec["resourceClaims"],
-      "claim-not-shared",
-      and_the(other).append(
-          " use one ResourceClaimTemplate: each pod then gets a claim, and a domain, of its own, "
-          "and neither sees the other's memory. Make a ResourceClaim and name it in both"),
-      {"resourceClaims:", "- name: shared", "  resourceClaimName: shared"});
+void report_template(const sharing_side& side, const partner& other, report& out) {
+  out.add(*side.pod,
+          side.pod->spec["resourceClaims"],
+          "claim-not-shared",
+          and_the(other).append(
+              " use one ResourceClaimTemplate: each pod then gets its own claim and domain, and "
+              "neither sees the other's memory. Create a ResourceClaim and use it in both"),
+          {"resourceClaims:", "- name: shared", "  resourceClaimName: shared"});
 }
 
 void check_containers(const sharing_side& side, bool one_gpu_nodes, report& out) {
   const bool shares = !side.channels.empty() || side.pod->spec["shareProcessNamespace"].is_true();
   if (side.pool_containers > 1 && shares && !one_gpu_nodes) {
-    out.add(
-        *side.pod,
-        side.gpu_place,
-        "gpu-not-promised",
-        "Two containers of this pod ask for a GPU each, and get different ones, unless the node's "
-        "GPUs are replicated, and then perhaps. Name one GPU's resource in both, or use one "
-        "ResourceClaim in both",
-        {"resources:", "  limits:", "    gpushm.dev/gpu-0: 1"});
+    out.add(*side.pod,
+            side.gpu_place,
+            "gpu-not-promised",
+            "Two containers of this pod request a GPU each and get different GPUs; if the node's "
+            "GPUs are replicated, they may get the same GPU. Request one GPU's resource in both, "
+            "or use one ResourceClaim in both",
+            {"resources:", "  limits:", "    gpushm.dev/gpu-0: 1"});
   }
 }
 
-/// The pod before it in the files to which `at` is promised most, else the first: the same one for
-/// the same files, and the one that is most likely meant.
+/// The earlier pod with the most guarantees in common with `at`, else the first: deterministic, and
+/// the most likely partner.
 partner partner_of(const std::vector<const sharing_side*>& group, std::size_t at) {
   std::size_t best = 0;
   int best_promises = -1;
@@ -102,21 +98,21 @@ partner partner_of(const std::vector<const sharing_side*>& group, std::size_t at
   return {group[best]->pod, group.size() - 2};
 }
 
-/// The pods that share a channel: each, but the first, needs one among the others with which it is
-/// promised what sharing takes.
+/// Checks the pods that share a channel: each, except the first, must be guaranteed the node and
+/// the GPU of one of the others.
 void check_group(const std::string& channel,
                  const std::vector<const sharing_side*>& group,
                  bool one_gpu_nodes,
                  report& out) {
   const auto writes = [&](const sharing_side* each) { return each->written.contains(channel); };
   if (channel.starts_with("path ") && std::none_of(group.begin(), group.end(), writes)) {
-    return;  // what is not written carries nothing
+    return;  // a path that no pod writes carries nothing
   }
   for (std::size_t at = 1; at < group.size(); ++at) {
     const sharing_side& side = *group[at];
     const partner other = partner_of(group, at);
     if (channel.starts_with("template ")) {
-      tell_template(side, other, out);
+      report_template(side, other, out);
       continue;
     }
     const auto with_any = [&](auto&& promised) {
@@ -125,10 +121,10 @@ void check_group(const std::string& channel,
       });
     };
     if (!with_any(same_node)) {
-      tell_node(side, other, out);
+      report_node(side, other, out);
     }
     if (!one_gpu_nodes && !with_any(same_gpu)) {
-      tell_gpu(side, other, out);
+      report_gpu(side, other, out);
     }
   }
 }
@@ -152,18 +148,18 @@ void check_sharing(const manifests& all, const lint_options& options, report& ou
       }
     }
   }
-  // A pair may share several ways: what is missing is told once.
+  // A pair may share several channels: report each problem once.
   report found;
   for (const auto& [channel, group] : groups) {
     check_group(channel, group, one_gpu_nodes, found);
   }
-  std::vector<finding> told;
+  std::vector<finding> reported;
   for (finding& each : found.take()) {
-    const bool again = std::any_of(told.begin(), told.end(), [&each](const finding& one) {
+    const bool again = std::any_of(reported.begin(), reported.end(), [&each](const finding& one) {
       return one.rule == each.rule && one.object == each.object && one.file == each.file;
     });
     if (!again) {
-      told.push_back(each);
+      reported.push_back(each);
       out.add(std::move(each));
     }
   }

@@ -14,7 +14,7 @@ constexpr std::string_view host_label = "kubernetes.io/hostname";
 
 constexpr std::string_view nvidia = "nvidia.com/";
 
-/// What NVIDIA's network operator and SR-IOV plugins call their resources.
+/// Prefixes of the resource names of NVIDIA's network operator and of SR-IOV plugins.
 bool is_network(std::string_view name) {
   constexpr auto starts = std::to_array<std::string_view>(
       {"hostdev", "rdma", "hca", "sriov", "cx", "bf", "ib", "roce", "mlnx", "mofed", "nic"});
@@ -37,9 +37,9 @@ bool is_number(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), is_digit);
 }
 
-/// "gpushm.dev/gpu-0", as the agent names single GPUs, "nvidia.com/gpu-0" and "nvidia.com/mig-0-1",
-/// as its configuration's examples name GPUs and instances: these alone are known to be one each.
-/// Any other name may be a renamed pool.
+/// "gpushm.dev/gpu-0", the agent's name for a single GPU, "nvidia.com/gpu-0" and
+/// "nvidia.com/mig-0-1", the names of GPUs and instances in its configuration's examples: only
+/// these are known to be one GPU each. Any other name may be a renamed pool.
 bool is_one_gpu(std::string_view resource) {
   constexpr std::string_view own = "gpushm.dev/gpu-";
   if (resource.starts_with(own)) {
@@ -93,7 +93,7 @@ void take_claims(sharing_side& side, const manifests& all) {
     const std::string key =
         std::string(is_template ? "template " : "claim ").append(side.pod->space).append("/") +
         name;
-    // What is not in these files may well have a GPU.
+    // A claim that is not in these files may have a GPU.
     const bool has_gpu = known == nullptr ? !is_template : has_class(known, false);
     if (has_gpu) {
       side.wants_gpu = true;
@@ -131,7 +131,7 @@ void take_resources(sharing_side& side, const std::set<std::string>& one_gpu_res
   }
 }
 
-/// A container mounts the volume and may write to it.
+/// Whether a container mounts the volume writable.
 bool is_written(const workload& pod, const std::string& volume) {
   for (const manifest_node& container : pod.containers()) {
     for (const manifest_node& mount : container["volumeMounts"].elements()) {
@@ -171,7 +171,7 @@ bool selects(const manifest_node& selector, const std::map<std::string, std::str
   return any;
 }
 
-/// The scheduler puts `a` only where `b` is.
+/// Whether the scheduler puts `a` only on the node of `b`.
 bool follows(const workload& a, const workload& b) {
   const auto terms =
       a.spec["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]

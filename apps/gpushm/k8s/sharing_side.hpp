@@ -8,24 +8,24 @@
 
 namespace gpushm::k8s {
 
-/// What a pod has that others may share with it.
+/// The resources of a pod that other pods may share with it.
 struct sharing_side {
   const workload* pod = nullptr;
-  /// By what it can reach memory of others, and they its own: "domain", "claim ns/c",
+  /// Channels by which this pod and others can reach each other's memory: "domain", "claim ns/c",
   /// "template ns/t", "path /x", "host IPC".
   std::set<std::string> channels;
-  std::set<std::string> written;     ///< of them the paths that it may write
-  std::set<std::string> claims;      ///< "claim ns/c": the pod's claims, any of them
-  std::set<std::string> gpu_claims;  ///< of them, those that have a GPU
+  std::set<std::string> written;     ///< the paths in `channels` that it may write
+  std::set<std::string> claims;      ///< "claim ns/c": all of the pod's claims
+  std::set<std::string> gpu_claims;  ///< those of `claims` that have a GPU
   std::set<std::string> pools;       ///< resources that may be any GPU: "nvidia.com/gpu"
   std::set<std::string> own_gpus;    ///< resources that are one GPU: "nvidia.com/gpu-0"
-  std::size_t pool_containers = 0;   ///< containers that ask for one of `pools`
-  manifest_node gpu_place;           ///< where it asks for its GPU
+  std::size_t pool_containers = 0;   ///< containers that request one of `pools`
+  manifest_node gpu_place;           ///< where it requests its GPU
   bool wants_gpu = false;
 };
 
-/// Whether a volume of `hostPath` may lead from pod to pod: not a single file or device, nor a
-/// directory of the system.
+/// Whether a `hostPath` volume may carry handles between pods: not a single file or device, nor a
+/// system directory.
 [[nodiscard]] bool may_carry_handles(const manifest_node& host_path);
 
 /// `one_gpu_resources`: as in `lint_options`.
@@ -35,7 +35,7 @@ struct sharing_side {
 
 /// Whether the scheduler puts both on one node.
 [[nodiscard]] bool same_node(const sharing_side& a, const sharing_side& b);
-/// Whether both get one GPU, if they are on one node.
+/// Whether both get the same GPU when they are on one node.
 [[nodiscard]] bool same_gpu(const sharing_side& a, const sharing_side& b);
 
 }  // namespace gpushm::k8s
