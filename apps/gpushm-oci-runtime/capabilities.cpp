@@ -25,12 +25,13 @@ constexpr auto names = std::to_array<std::pair<std::string_view, capability>>({
 });
 
 struct file_use {
-  std::string_view name;  ///< of a library up to ".so", of others the whole
+  std::string_view name;  ///< a library's up to ".so", otherwise the whole name
   capability_set of;      ///< any of these needs it
 };
 
-// The driver's files by what they are for, from NVIDIA's list of the driver's components and from
-// what links to what. Graphics libraries are given to displays too: an X server is of no use alone.
+// The driver's files by capability, from NVIDIA's list of the driver's components and from the
+// libraries' dependencies. Displays get the graphics libraries too: an X server is useless without
+// them.
 constexpr auto files = std::to_array<file_use>({
     {"libcuda", capability_set(compute)},
     {"libcudadebugger", capability_set(compute)},
@@ -152,7 +153,7 @@ const std::pair<std::string_view, capability>* named(std::string_view name) {
   std::string cause = "\"";
   cause += word;
   cause += why;
-  std::string known = "known are all";
+  std::string known = "use one of all";
   for (const auto& each : names) {
     known += ", ";
     known += each.first;
@@ -165,7 +166,7 @@ capability_set configured(const std::vector<std::string>& words, std::string_vie
   for (const std::string& word : words) {
     const auto* found = named(word);
     if (found == nullptr) {
-      refuse(setting, word, "\" is no capability");
+      refuse(setting, word, "\" is not a capability");
     }
     set.add(found->second);
   }
@@ -195,7 +196,7 @@ capability_set read_capabilities(const std::optional<std::string>& asked, const 
     } else if (word.empty()) {
       continue;
     } else if (found == nullptr) {
-      refuse(variable, word, "\" is no capability");
+      refuse(variable, word, "\" is not a capability");
     } else if (!supported.any_of(capability_set(found->second))) {
       refuse(variable, word, "\" is not among supported_capabilities");
     } else {

@@ -12,7 +12,7 @@
 
 namespace gpushm::oci_runtime {
 
-/// What a container wants from the driver: the words of NVIDIA_DRIVER_CAPABILITIES.
+/// The driver capabilities that a container can request in NVIDIA_DRIVER_CAPABILITIES.
 enum class capability : std::uint8_t {
   compat32 = 1U << 0U,
   compute = 1U << 1U,
@@ -23,8 +23,7 @@ enum class capability : std::uint8_t {
   video = 1U << 6U,
 };
 
-/// A set of them.
-/// Distinct objects: safe. Shared objects: const members safe.
+
 class capability_set {
  public:
   constexpr capability_set() = default;
@@ -45,14 +44,14 @@ class capability_set {
   unsigned bits_ = 0;
 };
 
-/// What the container may have: the words of `asked`, of which "all" means all that are supported,
-/// else the default ones as far as they are supported. Throws `error` (invalid_argument) for a word
-/// that is unknown or not supported.
+/// Returns the container's capabilities: those listed in `asked` ("all": all supported ones), else
+/// the supported ones of the default. Throws `error` (invalid_argument) for a capability that is
+/// unknown or not supported.
 [[nodiscard]] capability_set read_capabilities(const std::optional<std::string>& asked,
                                                const settings& chosen);
 
-/// Takes from `changes` the files and nodes that only other capabilities need. What is not known to
-/// belong to one stays. Returns what went.
+/// Removes from `changes` the files and nodes that only other capabilities need. Files of no known
+/// capability stay. Returns what was removed.
 std::vector<std::string> keep_capable(cdi::edits& changes, capability_set wanted);
 
 }  // namespace gpushm::oci_runtime

@@ -41,8 +41,8 @@ option read_option(std::string_view word) {
   return read;
 }
 
-/// crun's reader also takes "-bDIR" and "-fFILE"; runc's takes "-bundle" and "-config" for long
-/// ones.
+/// crun's parser also accepts "-bDIR" and "-fFILE"; runc's accepts "-bundle" and "-config" as long
+/// options.
 option read_making_option(std::string_view word) {
   option read = read_option(word);
   if (word.size() > 2 && (word[1] == 'b' || word[1] == 'f') && read.name.size() > 1 &&
@@ -52,7 +52,7 @@ option read_making_option(std::string_view word) {
   return read;
 }
 
-/// Goes through the words one by one.
+/// Iterates over the arguments.
 class reader {
  public:
   explicit reader(const std::vector<std::string>& words) : words_(words) {}
@@ -61,7 +61,7 @@ class reader {
   [[nodiscard]] const std::string& word() const { return words_[next_]; }
   void skip() { ++next_; }
 
-  /// The value of an option that must have one, here or in the next word.
+  /// Returns the value of an option that requires one, from the option or the next argument.
   std::string take_value(const option& read) {
     if (read.has_value) {
       return std::string(read.value);
@@ -69,7 +69,7 @@ class reader {
     if (next_ == words_.size()) {
       std::string name = "--";
       name += read.name;
-      throw error(errc::invalid_argument, "read arguments", name, "it has no value");
+      throw error(errc::invalid_argument, "read arguments", name, "the value is missing");
     }
     return words_[next_++];
   }
@@ -92,8 +92,8 @@ void read_global(reader& words, const option& read, command_line& out) {
   }
 }
 
-// Of create, run and restore. What has a value besides the bundle matters only in that it is not
-// taken for the container's id.
+// Options of create, run and restore. Other options with values are parsed only so that their
+// values are not taken for the container's id.
 void read_making(reader& words, command_line& out) {
   constexpr auto with_value = std::to_array<std::string_view>({"console-socket",
                                                                "pid-file",
@@ -123,7 +123,7 @@ void read_making(reader& words, command_line& out) {
   }
 }
 
-// crun's logs can be journals too.
+// crun's log can also be a journal.
 void normalise_log(std::string& log) {
   if (log.starts_with("file:")) {
     log.erase(0, 5);
@@ -134,7 +134,7 @@ void normalise_log(std::string& log) {
 
 }  // namespace
 
-bool command_line::makes_container() const {
+bool command_line::creates_container() const {
   return subcommand == "create" || subcommand == "run" || subcommand == "restore";
 }
 
@@ -158,15 +158,15 @@ command_line read_command_line(const std::vector<std::string>& arguments) {
     }
   }
   normalise_log(out.log);
-  if (out.makes_container()) {
+  if (out.creates_container()) {
     out.bundle = ".";
     read_making(words, out);
   }
-  if (out.dry_run && !out.makes_container()) {
+  if (out.dry_run && !out.creates_container()) {
     throw error(errc::invalid_argument,
                 "read arguments",
                 "--dry-run",
-                "there is no container to be made",
+                "the subcommand does not create a container",
                 "gpushm-oci-runtime --dry-run create --bundle DIR ID");
   }
   return out;

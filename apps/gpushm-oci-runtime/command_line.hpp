@@ -6,27 +6,27 @@
 
 namespace gpushm::oci_runtime {
 
-/// What a container engine calls a runtime with, as far as we look at it.
+/// The parts of a container engine's command line that this program uses.
 struct command_line {
   std::string subcommand;              ///< "create"; empty: none
-  std::string container;               ///< its id, of a subcommand that makes one
-  std::string bundle;                  ///< of one that makes a container; "." when not given
-  std::string config = "config.json";  ///< in the bundle, or absolute; crun can be told another
-  std::string log;                     ///< the file that the runtime tells its errors; empty: none
+  std::string container;               ///< its id, if the subcommand creates one
+  std::string bundle;                  ///< if the subcommand creates a container; "." by default
+  std::string config = "config.json";  ///< in the bundle, or absolute; crun has an option for it
+  std::string log;                     ///< the file for the runtime's errors; empty: none
   bool log_json = false;
-  bool dry_run = false;                ///< ours
-  std::vector<std::string> forwarded;  ///< for the real runtime: everything but what is ours
+  bool dry_run = false;                ///< this program's own option
+  std::vector<std::string> forwarded;  ///< for the real runtime: everything but our own options
 
-  /// Whether a container is made of the bundle's config.json.
-  [[nodiscard]] bool makes_container() const;
+  /// Whether the subcommand creates a container from the bundle's config.json.
+  [[nodiscard]] bool creates_container() const;
   /// The path of that file.
   [[nodiscard]] std::string config_file() const;
 };
 
-/// Reads the arguments after the program's name, as runc and crun do: options of their own first,
-/// then the subcommand with its options. An unknown option before the subcommand is taken to have a
-/// value when a word follows that is no subcommand. Throws `error` (invalid_argument: --bundle
-/// without a value, --dry-run without anything to make).
+/// Parses the arguments after the program's name as runc and crun do: global options, then the
+/// subcommand with its options. An unknown option before the subcommand is assumed to have a value
+/// if the next argument is not a subcommand. Throws `error` (invalid_argument: --bundle without a
+/// value, --dry-run with a subcommand that creates no container).
 [[nodiscard]] command_line read_command_line(const std::vector<std::string>& arguments);
 
 }  // namespace gpushm::oci_runtime

@@ -26,7 +26,7 @@ bool give_devices(cdi::oci_config& config, const settings& chosen, journal& log)
   for (const std::string& each : asked.ignored) {
     log.remark(severity::warning, "ignored " + each);
   }
-  if (asked.wishes.empty()) {
+  if (asked.devices.empty()) {
     return false;
   }
   const cdi::registry registry(chosen.spec_dirs);
@@ -39,11 +39,12 @@ bool give_devices(cdi::oci_config& config, const settings& chosen, journal& log)
     cdi::apply(cdi::without_present(each.given.changes, config), edited, each.given.device, done);
     reasons.resize(done.size(), {{}, {}, each.reason});
     if (done.size() == before && !each.given.changes.empty()) {
-      log.remark(severity::info, each.given.device + " is there already");
+      log.remark(severity::info, each.given.device + " is already present");
     }
     if (!each.left_out.empty()) {
       log.remark(severity::info,
-                 each.given.device + " without what NVIDIA_DRIVER_CAPABILITIES does not ask for: " +
+                 each.given.device +
+                     " without the files that NVIDIA_DRIVER_CAPABILITIES does not request: " +
                      list_text(each.left_out));
     }
   }

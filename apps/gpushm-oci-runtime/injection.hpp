@@ -10,15 +10,15 @@
 
 namespace gpushm::oci_runtime {
 
-/// Gives `config` the devices that its container asks for, without what it has already, and logs
+/// Adds the devices that the container requests to `config`, except those already present, and logs
 /// each edit. Returns whether anything changed. Throws `error`; `config` is then unchanged.
 bool give_devices(cdi::oci_config& config, const settings& chosen, journal& log);
 
-/// Does so in the bundle, replacing its config.json by rename. Throws `error`; the file is then as
-/// it was.
+/// Does the same in the bundle, replacing its config.json by rename. Throws `error`; the file is
+/// then unchanged.
 void edit_bundle(const command_line& called, const settings& chosen, journal& log);
 
-/// What `edit_bundle` would change, as the difference of the indented files; changes nothing.
+/// Returns what `edit_bundle` would change, as a diff of the indented files. Changes nothing.
 [[nodiscard]] std::string difference(const command_line& called,
                                      const settings& chosen,
                                      journal& log);

@@ -50,7 +50,7 @@ const char* name_of(severity how) {
   return "error";
 }
 
-// In one write, so that lines of several processes do not mix. Gives errno's number, 0 for none.
+// One write, so that lines of several processes do not mix. Returns errno, or 0.
 int append_to(const std::string& file, std::string_view line) noexcept {
   const base::unique_fd fd(base::retry([&] {
     return ::open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0644);
@@ -62,7 +62,7 @@ int append_to(const std::string& file, std::string_view line) noexcept {
   return count == static_cast<ssize_t>(line.size()) ? 0 : count < 0 ? errno : EIO;
 }
 
-// One line, whatever is in `text`: an image's variables and names come along.
+// Always one line: `text` can contain an image's variables and names.
 std::string plain_line(std::string_view text) {
   return base::printable(text) + "\n";
 }
@@ -79,8 +79,8 @@ journal::journal(const command_line& called, const settings& chosen)
 
 void journal::append(const std::string& line) {
   const int number = append_to(chosen_.log, line);
-  if (number != 0 && !told_) {
-    told_ = true;
+  if (number != 0 && !reported_) {
+    reported_ = true;
     std::string text = "write log \"";
     text += chosen_.log;
     text += "\": ";
@@ -127,11 +127,11 @@ void journal::remark(severity how, std::string_view text) {
 
 void journal::fail(std::string_view text) {
   remark(severity::error, text);
-  tell_engine(called_, text);
+  report_to_engine(called_, text);
   say(text);
 }
 
-void tell_engine(const command_line& called, std::string_view text) noexcept {
+void report_to_engine(const command_line& called, std::string_view text) noexcept {
   if (called.log.empty()) {
     return;
   }
@@ -146,7 +146,8 @@ void tell_engine(const command_line& called, std::string_view text) noexcept {
       line.append(as_quoted(message)).append("\n");
     }
     append_to(called.log, line);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): standard error has it too
+  } catch (
+      const std::exception&) {  // NOLINT(bugprone-empty-catch): standard error has the message too
   }
 }
 

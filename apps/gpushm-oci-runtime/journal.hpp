@@ -18,17 +18,17 @@ struct logged_edit {
   std::string_view reason;
 };
 
-/// Writes to the log that the settings name, a line each, and errors also where the engine looks
-/// for those of the runtime. A log that cannot be written is told on standard error, once.
-///
-/// Distinct objects: safe, also of several processes with one file. Shared objects: unsafe.
+/// Writes one line per message to the log that the settings name, and errors also to the file where
+/// the engine looks for the runtime's errors. A failure to write the log is reported once on
+/// standard error. Thread-safety: distinct objects: safe, also in several processes with one file;
+/// shared objects: unsafe.
 class journal {
  public:
   journal(const command_line& called, const settings& chosen);
 
   void edit(const logged_edit& what);
   void remark(severity how, std::string_view text);
-  /// To standard error, the log, and the runtime's log in its own format.
+  /// Writes to standard error, the log, and the runtime's log in the runtime's format.
   void fail(std::string_view text);
 
  private:
@@ -36,11 +36,11 @@ class journal {
 
   const command_line& called_;
   const settings& chosen_;
-  bool told_ = false;
+  bool reported_ = false;
 };
 
-/// Appends one line in the format of runc's log to the file that `--log` names; nothing without
-/// one. Never throws.
-void tell_engine(const command_line& called, std::string_view text) noexcept;
+/// Appends one line in the format of runc's log to the file that `--log` names, if any. Never
+/// throws.
+void report_to_engine(const command_line& called, std::string_view text) noexcept;
 
 }  // namespace gpushm::oci_runtime

@@ -21,19 +21,19 @@ bool is_this_program(const std::string& path) {
          own.st_dev == other.st_dev && own.st_ino == other.st_ino;
 }
 
-// The PID stays the same when a process becomes another program: who finds its own here has come
-// back to itself.
+// execv keeps the PID: if this variable contains this process's PID, this program has executed
+// itself.
 constexpr const char* guard = "GPUSHM_OCI_RUNTIME_PID";
 
 }  // namespace
 
-void refuse_coming_back() {
+void refuse_recursion() {
   const char* pid = std::getenv(guard);  // NOLINT(concurrency-mt-unsafe): there is one thread
   if (pid != nullptr && pid == std::to_string(::getpid())) {
     throw error(errc::system_error,
                 "start runtime",
                 {},
-                "what is installed as the real runtime is this program again",
+                "the configured runtime is this program itself",
                 "name runc or crun as \"runtimes\" in the configuration");
   }
 }
@@ -52,7 +52,7 @@ std::string find_low_level(const settings& chosen) {
   throw error(errc::system_error,
               "find runtime",
               tried,
-              "there is no such program in $PATH",
+              "no such program in $PATH",
               "install runc or crun, or name one as \"runtimes\" in the configuration");
 }
 

@@ -8,17 +8,17 @@
 
 namespace gpushm::oci_runtime {
 
-/// The path of the first of the settings' runtimes that is there: absolute, or a name in $PATH or
-/// where the system keeps its programs. This program itself does not count, whatever it is called.
-/// Throws `error` (system_error) when there is none.
+/// Returns the path of the first of the settings' runtimes that exists: an absolute path, or a name
+/// in $PATH or in the system's program directories. Skips this program itself under any name.
+/// Throws `error` (system_error) if none exists.
 [[nodiscard]] std::string find_low_level(const settings& chosen);
 
-/// Throws `error` (system_error) when this process has become this program by `become`: a copy of
-/// it, or a script that starts it, has the name of the real runtime.
-void refuse_coming_back();
+/// Throws `error` (system_error) if `become` has executed this program again: a copy of it, or a
+/// script that starts it, has the name of the real runtime.
+void refuse_recursion();
 
-/// Becomes the program at `path` with these arguments, and this process's environment and
-/// descriptors. Returns only by throwing `error`.
+/// Executes the program at `path` with these arguments and this process's environment and
+/// descriptors. Throws `error` on failure; otherwise does not return.
 [[noreturn]] void become(const std::string& path, const std::vector<std::string>& arguments);
 
 }  // namespace gpushm::oci_runtime

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A container runtime that gives containers their GPUs and leaves the rest to runc or crun.
+// A container runtime that adds GPUs to containers and delegates the rest to runc or crun.
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -18,9 +18,9 @@ namespace {
 int run(const command_line& called, const settings& chosen) {
   journal log(called, chosen);
   try {
-    refuse_coming_back();
+    refuse_recursion();
     if (called.dry_run) {
-      // Nothing is done that a log should tell.
+      // A dry run does nothing worth logging.
       settings quiet = chosen;
       quiet.log.clear();
       journal none(called, quiet);
@@ -28,9 +28,9 @@ int run(const command_line& called, const settings& chosen) {
       std::fwrite(text.data(), 1, text.size(), stdout);
       return std::fflush(stdout) == 0 ? 0 : 1;
     }
-    // Before anything is changed: without a runtime there is nobody to change it for.
+    // Before any change: without a runtime, the bundle must stay unchanged.
     const std::string runtime = find_low_level(chosen);
-    if (called.makes_container()) {
+    if (called.creates_container()) {
       edit_bundle(called, chosen, log);
     }
     become(runtime, called.forwarded);
@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
     called = runtime::read_command_line({argv + 1, argv + argc});
     return runtime::run(called, runtime::load_settings());
   } catch (const std::exception& failure) {
-    // The settings, and with them the log, are not known.
+    // The settings, including the log, are unknown.
     const runtime::settings none;
     runtime::journal(called, none).fail(failure.what());
     return 1;

@@ -31,7 +31,7 @@ std::string text_of(const oci_config* value) {
   return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
 }
 
-// The last one counts, as for the program.
+// The last assignment applies, as in the container's process.
 std::optional<std::string> variable(const oci_config& config, std::string_view name) {
   std::optional<std::string> value;
   const oci_config* lines = member(member(&config, "process"), "env");
@@ -47,7 +47,8 @@ std::optional<std::string> variable(const oci_config& config, std::string_view n
   return value;
 }
 
-// As NVIDIA's runtime sees it: engines give this capability to privileged containers only.
+// The same test as in NVIDIA's runtime: engines grant this capability to privileged containers
+// only.
 bool is_privileged(const oci_config& config) {
   const oci_config* set = member(member(member(&config, "process"), "capabilities"), "bounding");
   return set != nullptr && set->is_array() &&
@@ -92,12 +93,13 @@ void read_annotations(const oci_config& config, const settings& chosen, request&
         cause += "\" is not the qualified name of a device, such as nvidia.com/gpu=0";
         throw error(errc::invalid_argument, "read annotation", key, cause);
       }
-      out.wishes.push_back({std::string(name), "annotation " + key});
+      out.devices.push_back({std::string(name), "annotation " + key});
     }
   }
 }
 
-// "cdi/nvidia.com/gpu/0" and "cdi/nvidia.com/gpu=0" are names; other words stand for themselves.
+// "cdi/nvidia.com/gpu/0" and "cdi/nvidia.com/gpu=0" are qualified names; anything else is used
+// unchanged.
 std::string device_of_mount(std::string_view place) {
   constexpr std::string_view prefix = "cdi/";
   if (!place.starts_with(prefix)) {
@@ -137,16 +139,16 @@ void read_mounts(const oci_config& config, const settings& chosen, request& out)
     } else if (asked.starts_with("imex/")) {
       out.ignored.push_back("mount " + place + ": IMEX channels are not provided");
     } else {
-      wish made{device_of_mount(asked), "mount " + place};
-      if (std::find(out.wishes.begin(), out.wishes.end(), made) == out.wishes.end()) {
-        out.wishes.push_back(std::move(made));
+      requested_device made{device_of_mount(asked), "mount " + place};
+      if (std::find(out.devices.begin(), out.devices.end(), made) == out.devices.end()) {
+        out.devices.push_back(std::move(made));
       }
     }
   }
 }
 
-// An image sets the variable: it gets GPUs so, but joins no domain and has no other vendor's
-// device.
+// An image can set the variable: it can request GPUs, but not join a domain or request another
+// vendor's device.
 void check_kind(std::string_view name, const settings& chosen) {
   const auto qualified = cdi::parse_qualified_name(name);
   if (qualified && qualified->kind != chosen.default_kind) {
@@ -156,7 +158,7 @@ void check_kind(std::string_view name, const settings& chosen) {
                 std::string("read ").append(devices_variable),
                 name,
                 cause,
-                "ask for it by the annotation cdi.k8s.io/NAME, which the engine's user sets");
+                "request it by the annotation cdi.k8s.io/NAME, which the engine's user sets");
   }
 }
 
@@ -175,16 +177,16 @@ void read_variable(const oci_config& config, const settings& chosen, request& ou
         reason + ": the container is not privileged, and accept_variable_unprivileged is off");
     return;
   }
-  // One word for all or for none decides for the others.
+  // "all" or "none" overrides the other names.
   for (const char* word : {"all", "none"}) {
     if (has(word)) {
-      out.wishes.push_back({word, reason});
+      out.devices.push_back({word, reason});
       return;
     }
   }
   for (const std::string_view name : names) {
     check_kind(name, chosen);
-    out.wishes.push_back({std::string(name), reason});
+    out.devices.push_back({std::string(name), reason});
   }
 }
 
@@ -197,10 +199,10 @@ request read_request(const oci_config& config, const settings& chosen) {
     out.capabilities.reset();
   }
   read_annotations(config, chosen, out);
-  if (out.wishes.empty()) {
+  if (out.devices.empty()) {
     read_mounts(config, chosen, out);
   }
-  if (out.wishes.empty()) {
+  if (out.devices.empty()) {
     read_variable(config, chosen, out);
   }
   return out;

@@ -11,24 +11,24 @@
 
 namespace gpushm::oci_runtime {
 
-/// A device that a container asks for.
-struct wish {
-  std::string name;    ///< as it stands there: "0", "all", "none", "nvidia.com/gpu=0"
+/// A device that a container requests.
+struct requested_device {
+  std::string name;    ///< as written: "0", "all", "none", "nvidia.com/gpu=0"
   std::string reason;  ///< "NVIDIA_VISIBLE_DEVICES=0"
-  friend bool operator==(const wish&, const wish&) = default;
+  friend bool operator==(const requested_device&, const requested_device&) = default;
 };
 
 struct request {
-  std::vector<wish> wishes;
+  std::vector<requested_device> devices;
   /// The value of NVIDIA_DRIVER_CAPABILITIES, if it is set and not empty.
   std::optional<std::string> capabilities;
-  /// What is there and does not count, and why.
+  /// The requests that are ignored, with the reasons.
   std::vector<std::string> ignored;
 };
 
-/// What a container asks for: by annotations, else by mounts where they are accepted, else by
-/// NVIDIA_VISIBLE_DEVICES. Throws `error` (invalid_argument) for an annotation that holds anything
-/// but qualified names, and for a config that is not one. Pure.
+/// Returns a container's requests: by annotations, else by mounts if they are accepted, else by
+/// NVIDIA_VISIBLE_DEVICES. Throws `error` (invalid_argument) for an annotation that contains
+/// anything but qualified names, and for an invalid config. Pure.
 [[nodiscard]] request read_request(const cdi::oci_config& config, const settings& chosen);
 
 }  // namespace gpushm::oci_runtime

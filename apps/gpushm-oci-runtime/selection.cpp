@@ -24,13 +24,13 @@ bool is_uuid(std::string_view name) {
   return name.starts_with("GPU-") || name.starts_with("MIG-");
 }
 
-/// Collects devices, with the edits of their documents in front.
+/// Collects devices, preceded by the edits of their documents.
 class collector {
  public:
   collector(const cdi::registry& from, const request& asked, const settings& chosen)
       : from_(from), asked_(asked), chosen_(chosen) {}
 
-  void add(const wish& each) {
+  void add(const requested_device& each) {
     if (cdi::parse_qualified_name(each.name)) {
       add_qualified(each);
     } else if (each.name == "none") {
@@ -50,8 +50,8 @@ class collector {
                   "give devices",
                   missing_,
                   reasons_,
-                  "\"gpushm cdi list\" shows what there is; \"gpushm cdi generate\" describes this "
-                  "machine's GPUs");
+                  "\"gpushm cdi list\" shows the available devices; \"gpushm cdi generate\" "
+                  "describes this machine's GPUs");
     }
     std::vector<selected> all;
     for (document_part& each : parts_) {
@@ -66,7 +66,7 @@ class collector {
  private:
   struct document_part {
     const cdi::document* content = nullptr;
-    bool filtered = true;  ///< nobody asked for a device by its qualified name
+    bool filtered = true;  ///< no device was requested by its qualified name
     std::vector<selected> grants = {};
     std::vector<const cdi::device*> devices = {};
   };
@@ -94,7 +94,7 @@ class collector {
     const cdi::registered_device device = from_.find(name);
     document_part& part = part_of(device.from->content, reason);
     part.filtered = part.filtered && filtered;
-    // The same one may have several names: by index and by UUID.
+    // A device may have several names, such as an index and a UUID.
     const auto same = [&](const cdi::device* given) {
       return given->changes == device.found->changes;
     };
@@ -104,7 +104,7 @@ class collector {
     }
   }
 
-  void add_qualified(const wish& each) {
+  void add_qualified(const requested_device& each) {
     if (from_.find(each.name).found == nullptr) {
       miss(each.name, each.name);
     } else {
@@ -124,7 +124,7 @@ class collector {
     return any;
   }
 
-  void add_all(const wish& each) {
+  void add_all(const requested_device& each) {
     const std::string name = qualified(chosen_.default_kind, "all");
     if (from_.find(name).found != nullptr) {
       give(name, each.reason, true);
@@ -136,7 +136,7 @@ class collector {
   }
 
   // The driver's files without a GPU.
-  void add_documents(const wish& each) {
+  void add_documents(const requested_device& each) {
     const auto add = [&](const std::string&, const cdi::registered_device& device) {
       part_of(device.from->content, each.reason);
     };
@@ -195,7 +195,7 @@ std::vector<selected> select_devices(const cdi::registry& from,
                                      const request& asked,
                                      const settings& chosen) {
   collector all(from, asked, chosen);
-  for (const wish& each : asked.wishes) {
+  for (const requested_device& each : asked.devices) {
     all.add(each);
   }
   return all.finish();

@@ -30,7 +30,7 @@ constexpr std::string_view operation = "read settings";
   throw error(errc::invalid_argument, operation, found.file, cause);
 }
 
-/// Reads one member after another, and refuses the first that is wrong.
+/// Reads the members in order and refuses the first invalid one.
 class reading {
  public:
   reading(std::string_view text, const std::string& file) : file_(file), reader_(file, problems_) {
@@ -99,7 +99,7 @@ class reading {
       }
       out.log_json = name == "json";
     } else {
-      std::string text = "there is no setting \"";
+      std::string text = "unknown setting \"";
       text += key;
       text += '"';
       reader_.report(*entry.key_node, "unknown-field", std::move(text));
@@ -118,13 +118,13 @@ settings parse_settings(std::string_view text, const std::string& file) {
   settings out;
   reading(text, file).into(out);
   if (out.runtimes.empty()) {
-    throw error(errc::invalid_argument, operation, file, "runtimes names none");
+    throw error(errc::invalid_argument, operation, file, "runtimes is empty");
   }
   return out;
 }
 
 settings load_settings() {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody sets variables
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no code sets variables
   const char* chosen = std::getenv("GPUSHM_OCI_RUNTIME_CONFIG");
   const bool named = chosen != nullptr && *chosen != '\0';
   const std::string file = named ? chosen : default_settings_file;
@@ -137,7 +137,7 @@ settings load_settings() {
     throw error(errc::system_error,
                 operation,
                 file,
-                text ? "it has more than 1 MiB" : base::errno_text(errno));
+                text ? "the file is larger than 1 MiB" : base::errno_text(errno));
   }
   return parse_settings(*text, file);
 }

@@ -7,12 +7,12 @@
 
 namespace gpushm::oci_runtime {
 
-/// What the configuration file says (docs/oci-runtime.md).
+/// The settings of the configuration file (docs/oci-runtime.md).
 struct settings {
-  /// The real runtime: the first of these that is there.
+  /// The real runtime: the first of these that exists.
   std::vector<std::string> runtimes{"runc", "crun"};
   std::vector<std::string> spec_dirs{"/etc/cdi", "/var/run/cdi"};
-  /// Of devices that are asked for by less than a qualified name.
+  /// The kind of devices that are requested without a qualified name.
   std::string default_kind = "nvidia.com/gpu";
   std::vector<std::string> annotation_prefixes{"cdi.k8s.io/"};
   bool accept_mounts = false;
@@ -27,12 +27,12 @@ struct settings {
 
 inline constexpr const char* default_settings_file = "/etc/gpushm/oci-runtime.yaml";
 
-/// From YAML or JSON. Throws `error` (invalid_argument) with line and column for what is unknown,
-/// comes twice, or is of another type. Pure; `file` is what errors name.
+/// Parses YAML or JSON. Throws `error` (invalid_argument) with line and column for a setting that
+/// is unknown, duplicate or of the wrong type. Pure; `file` is used in error messages.
 [[nodiscard]] settings parse_settings(std::string_view text, const std::string& file);
 
-/// From the file that $GPUSHM_OCI_RUNTIME_CONFIG names, which must be there, else from
-/// `default_settings_file`, which need not. Throws as `parse_settings` does, and for a file that
+/// Reads the file that $GPUSHM_OCI_RUNTIME_CONFIG names, which must exist, else
+/// `default_settings_file`, which is optional. Throws as `parse_settings` does, and for a file that
 /// cannot be read.
 [[nodiscard]] settings load_settings();
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Myers' algorithm: the shortest way from one text to the other, by how far each diagonal gets with
-// one difference more.
+// Myers' algorithm: the shortest edit script, by how far each diagonal reaches with one more
+// difference.
 #include "apps/gpushm-oci-runtime/text_diff.hpp"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ lines lines_of(std::string_view text) {
   return all;
 }
 
-/// A line of the result, with how many lines of both texts come before it.
+/// A line of the result, with the number of lines of both texts before it.
 struct step {
   char mark = ' ';
   std::ptrdiff_t before = 0;
@@ -31,7 +31,7 @@ struct step {
   std::string_view line;
 };
 
-/// How many lines of the first text each diagonal has got past.
+/// The number of lines of the first text that each diagonal has passed.
 class frontier {
  public:
   explicit frontier(std::ptrdiff_t widest)
@@ -39,7 +39,7 @@ class frontier {
   std::ptrdiff_t& at(std::ptrdiff_t diagonal) {
     return reached_[static_cast<std::size_t>(diagonal + offset_)];
   }
-  /// What the diagonals up to `widest` and their neighbours have.
+  /// A copy of the diagonals up to `widest` and their neighbours.
   [[nodiscard]] frontier part(std::ptrdiff_t widest) {
     frontier copy(widest);
     for (std::ptrdiff_t diagonal = -widest - 1; diagonal <= widest + 1; ++diagonal) {

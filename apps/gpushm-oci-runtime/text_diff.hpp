@@ -7,7 +7,7 @@
 namespace gpushm::oci_runtime {
 
 /// The difference of two texts in the unified format with three lines of context; empty when they
-/// are equal. Pure; takes time with the number of lines times that of differences.
+/// are equal. Pure; takes time proportional to lines times differences.
 [[nodiscard]] std::string unified_diff(std::string_view before,
                                        std::string_view after,
                                        std::string_view before_name,

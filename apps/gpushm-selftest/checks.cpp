@@ -25,7 +25,7 @@ struct duration_of {
   seconds taken;
 };
 
-// Measured on two H200 (docs/results). What is not in the list takes a few seconds.
+// Measured on two H200 (docs/results). Checks that are not listed take a few seconds.
 constexpr seconds usual_duration{2};
 constexpr std::array known_durations{
     duration_of{"abi", seconds(1)},
@@ -102,13 +102,13 @@ class collector {
     checks_.back().expected = checks_.back().place = seconds(0);
   }
 
-  // A program that is missing, or else the one for fake GPUs.
+  // Reports the missing program, or the missing program for fake GPUs.
   static outcome not_here(const std::optional<std::string>& program, const std::string& name) {
-    return skipped((program ? "run-with-fake-gpus" : name) + " is not here");
+    return skipped((program ? "run-with-fake-gpus" : name) + " is missing");
   }
 
-  // What to put in front of a program so that it finds fake GPUs; nothing when the program for that
-  // is missing.
+  // The prefix of a command line that makes fake GPUs visible; nullopt if the program for that is
+  // missing.
   [[nodiscard]] std::optional<words> on_fakes(words options) const {
     const auto program = tree_.find("run-with-fake-gpus");
     if (!program) {
@@ -166,7 +166,7 @@ class collector {
     add_demo("demo.peer.isolated", words{}, {peers[0], peers[1], peers[2], peers[3], "--isolated"});
   }
 
-  // Writers that die in the middle of the work of their GPU: in the quick self-test, too.
+  // Writers killed while their GPU is working; also in the quick self-test.
   void add_fence() {
     const auto program = tree_.find("gpushm_fence_proof");
     const auto add_one = [&](const std::string& name,
@@ -218,11 +218,11 @@ class collector {
           name.ends_with("_fake_test") ? on_fakes({"--gpus", "2", "--size", "64MiB"}) : words{};
       const std::string full_name = "test." + name;
       if (containers && ::geteuid() != 0) {
-        add_skipped(full_name, "containers are made by root only");
+        add_skipped(full_name, "creating containers needs root");
       } else if (containers && !find_in_path("runc")) {
         add_skipped(full_name, "runc is not installed");
       } else if (!before) {
-        add_skipped(full_name, "run-with-fake-gpus is not here");
+        add_skipped(full_name, "run-with-fake-gpus is missing");
       } else {
         add(
             full_name,

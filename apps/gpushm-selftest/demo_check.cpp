@@ -12,7 +12,7 @@ namespace gpushm::selftest {
 
 namespace {
 
-// The document is the one line that begins like one; warnings go around it.
+// The document is the line that begins like JSON; warnings may surround it.
 json find_document(const std::string& output) {
   std::size_t start = 0;
   while (start < output.size()) {
@@ -92,8 +92,8 @@ outcome run_proof(const std::vector<std::string>& before,
   }
   outcome result;
   result.result = verdict::passed;
-  result.detail =
-      report.at("rounds").dump() + " writers killed, no byte changed after their death was told";
+  result.detail = report.at("rounds").dump() +
+                  " writers killed, no byte changed after their death was reported";
   result.data = std::move(report);
   return result;
 }
@@ -123,7 +123,7 @@ outcome run_benchmark(const std::string& program,
   outcome result;
   result.result = ran != 0 ? verdict::passed : verdict::skipped;
   result.detail = ran != 0 ? std::to_string(ran) + " measured"
-                           : (reason.empty() ? "nothing to measure here" : reason);
+                           : (reason.empty() ? "nothing to measure on this machine" : reason);
   result.data = std::move(report);
   return result;
 }

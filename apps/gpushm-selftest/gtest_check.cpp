@@ -37,7 +37,7 @@ counts count(const json& report) {
   return result;
 }
 
-// What the first skipped test said: "FILE:LINE: Skipped", then the reason on the next line.
+// The first skipped test's message: "FILE:LINE: Skipped", then the reason on the next line.
 std::string skip_reason(const std::string& output) {
   constexpr std::string_view mark = ": Skipped\n";
   const std::size_t found = output.find(mark);
@@ -93,7 +93,7 @@ outcome run_gtest(const std::vector<std::string>& before,
     return failed(ended);
   }
   outcome result = judge_gtest(std::move(report), ended.output);
-  // A crash after the last test, a sanitizer's complaint: the report alone does not show them.
+  // The report alone does not show a crash after the last test or a sanitizer's error.
   if (!ended.success() && result.result != verdict::failed) {
     result.result = verdict::failed;
     result.detail += ", then " + ended.text();

@@ -40,11 +40,11 @@ struct arguments {
   bool quick = false;
   int repeat = 0;  ///< 0: each check once
   int jobs = 1;
-  std::optional<std::chrono::milliseconds> limit;  ///< nothing: each check's own
+  std::optional<std::chrono::milliseconds> limit;  ///< nullopt: each check's own limit
   bool facts = false;
 };
 
-// In a process of its own: a driver that hangs must not hang the whole test.
+// In a child process: a driver that hangs must not hang the whole test.
 json facts_of_machine() {
   const program_result ended =
       run_program({base::executable_path(), "--facts"}, {}, std::chrono::minutes(2));
@@ -53,7 +53,7 @@ json facts_of_machine() {
                                           : json::parse(ended.output.substr(start), nullptr, false);
   if (!ended.success() || !facts.is_object()) {
     // The driver is what can fail here; everything else can still be checked.
-    const std::string problem = "asking the driver: " + ended.text();
+    const std::string problem = "query the driver: " + ended.text();
     return json{{"cuda", {{"problem", problem}, {"gpus", json::array()}}}, {"problem", problem}};
   }
   return facts;
@@ -86,7 +86,7 @@ void print_result(const std::string& name, const outcome& result, clock::duratio
   }
   std::cout << line << std::endl;
   if (result.result == verdict::failed && !result.output.empty()) {
-    std::cerr << "--- the end of what it printed ---\n" << last_lines(result.output, 40) << "---\n";
+    std::cerr << "--- last lines of its output ---\n" << last_lines(result.output, 40) << "---\n";
   }
 }
 
@@ -116,7 +116,7 @@ std::chrono::milliseconds limit_of(const check& one, const arguments& asked) {
   if (asked.quick) {
     return quick_limit;
   }
-  // Repeated, every core is busy.
+  // With --repeat, every core is busy.
   return std::max<std::chrono::milliseconds>(std::chrono::minutes(3), one.expected * 8) *
          (asked.repeat != 0 ? 3 : 1);
 }
@@ -143,7 +143,7 @@ int run_checks(const std::vector<check>& checks, const arguments& asked, const j
   results all(asked.out, facts, std::move(names));
   for (const check& one : checks) {
     const auto start = clock::now();
-    // The longest come last.
+    // The longest checks are last.
     if (stop.pending() || (asked.quick && start - begin + one.expected > quick_time)) {
       break;
     }
@@ -151,7 +151,7 @@ int run_checks(const std::vector<check>& checks, const arguments& asked, const j
     const outcome ended =
         asked.repeat != 0 ? run_repeatedly(one, asked.repeat, asked.jobs, limit) : one.run(limit);
     const auto took = clock::now() - start;
-    // Kept before it is shown: what was seen is in the file.
+    // Written before it is shown: every result on the screen is in the file.
     all.add(one.name, ended, took);
     print_result(one.name, ended, took);
   }
@@ -185,7 +185,7 @@ int run(const arguments& asked) {
     return exit_ok;
   }
   if (checks.empty()) {
-    std::cerr << "gpushm-selftest: no check has such a name (see --list)\n";
+    std::cerr << "gpushm-selftest: no check has that name (see --list)\n";
     return exit_usage;
   }
   print_facts(facts);
@@ -206,17 +206,17 @@ int main(int argc, char** argv) {
       ->allow_extra_args(false);
   app.add_flag("--list", asked.list, "List the checks and run none");
   app.add_flag("--bench", asked.bench, "Run the benchmarks too");
-  CLI::Option* quick =
-      app.add_flag("--quick", asked.quick, "Take one minute: what fits, the short checks first");
+  CLI::Option* quick = app.add_flag(
+      "--quick", asked.quick, "Run for one minute: as many checks as fit, the short ones first");
   app.add_option("--repeat",
                  asked.repeat,
-                 "Run every process and unit test program N times, on all cores at once")
+                 "Run every process and unit test program N times, on all cores concurrently")
       ->type_name("N")
       ->check(CLI::PositiveNumber)
       ->excludes(quick);
   asked.jobs = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   app.add_option(
-         "--jobs", asked.jobs, "With --repeat: how many at once (default: one for each core)")
+         "--jobs", asked.jobs, "With --repeat: number of concurrent runs (default: one per core)")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
   app.add_option_function<std::string>(
@@ -229,7 +229,7 @@ int main(int argc, char** argv) {
          },
          "Fail a check that takes longer")
       ->type_name("DURATION");
-  app.add_flag("--facts", asked.facts, "Print what is known of this machine and run nothing")
+  app.add_flag("--facts", asked.facts, "Print the facts about this machine and run nothing")
       ->group("");
   try {
     app.parse(argc, argv);

@@ -42,7 +42,7 @@ TEST(oci_runtime_arguments, as_containerd_calls) {
   EXPECT_EQ(called.container, "0123abc");
   EXPECT_EQ(called.log, "/run/b/log.json");
   EXPECT_TRUE(called.log_json);
-  EXPECT_TRUE(called.makes_container());
+  EXPECT_TRUE(called.creates_container());
   EXPECT_EQ(called.forwarded, words);
 }
 
@@ -77,7 +77,7 @@ TEST(oci_runtime_arguments, the_bundle_in_all_forms) {
   EXPECT_EQ(bundle({"--bundle", "/a", "--bundle", "/b", "x"}), "/b");
   EXPECT_EQ(bundle({"--bundle", "create", "x"}), "create");
   EXPECT_EQ(problem_of([&] { bundle({"--bundle"}); }),
-            "read arguments \"--bundle\": it has no value");
+            "read arguments \"--bundle\": the value is missing");
 }
 
 // crun's parser is argp, which takes a value in the same word.
@@ -95,7 +95,7 @@ TEST(oci_runtime_arguments, bundle_and_config_as_crun_takes_them) {
   EXPECT_EQ(file({"-b/b", "-fother.json", "x"}), "/b/other.json");
   EXPECT_EQ(file({"-b/b", "--config", "other.json", "x"}), "/b/other.json");
   EXPECT_EQ(file({"--config=/etc/c.json", "--bundle=/b", "x"}), "/etc/c.json");
-  EXPECT_EQ(problem_of([&] { file({"x", "-f"}); }), "read arguments \"--f\": it has no value");
+  EXPECT_EQ(problem_of([&] { file({"x", "-f"}); }), "read arguments \"--f\": the value is missing");
 }
 
 TEST(oci_runtime_arguments, unknown_options_pass) {
@@ -113,8 +113,8 @@ TEST(oci_runtime_arguments, unknown_options_pass) {
   EXPECT_EQ(subcommand({"--root=create", "delete", "x"}), "delete");
   EXPECT_EQ(subcommand({"--debug", "delete", "create"}), "delete");
   EXPECT_EQ(subcommand({"--log", "create", "kill", "create", "9"}), "kill");
-  EXPECT_FALSE(read_command_line({"start", "x"}).makes_container());
-  EXPECT_TRUE(read_command_line({"restore", "x"}).makes_container());
+  EXPECT_FALSE(read_command_line({"start", "x"}).creates_container());
+  EXPECT_TRUE(read_command_line({"restore", "x"}).creates_container());
 }
 
 TEST(oci_runtime_arguments, a_journal_is_no_log_file) {
@@ -128,8 +128,8 @@ TEST(oci_runtime_arguments, a_dry_run_is_ours) {
   EXPECT_EQ(problem_of([] {
               (void)read_command_line({"--dry-run", "kill", "x"});
             }),
-            "read arguments \"--dry-run\": there is no container to be made (gpushm-oci-runtime "
-            "--dry-run create --bundle DIR ID)");
+            "read arguments \"--dry-run\": the subcommand does not create a container "
+            "(gpushm-oci-runtime --dry-run create --bundle DIR ID)");
 }
 
 std::string settings_problem(std::string_view text) {
@@ -182,10 +182,10 @@ log_format: json
 
 TEST(oci_runtime_settings, what_is_wrong_is_told_with_its_place) {
   EXPECT_EQ(settings_problem("log: /x\nruntime: runc\n"),
-            "read settings \"f\": line 2, column 1: there is no setting \"runtime\"");
+            "read settings \"f\": line 2, column 1: unknown setting \"runtime\"");
   EXPECT_EQ(settings_problem("log_format: xml"),
             "read settings \"f\": line 1, column 13: log_format is neither text nor json");
-  EXPECT_EQ(settings_problem("runtimes: []"), "read settings \"f\": runtimes names none");
+  EXPECT_EQ(settings_problem("runtimes: []"), "read settings \"f\": runtimes is empty");
   for (const char* wrong : {"log: [a]",
                             "runtimes: runc",
                             "accept_mounts: 7",

@@ -131,7 +131,7 @@ TEST_F(oci_runtime, an_image_joins_no_domain) {
   EXPECT_EQ(ran.out, "");
   EXPECT_EQ(ran.err,
             "gpushm-oci-runtime: read NVIDIA_VISIBLE_DEVICES \"gpushm.dev/share=b\": it names a "
-            "device of another kind than nvidia.com/gpu (ask for it by the annotation "
+            "device of another kind than nvidia.com/gpu (request it by the annotation "
             "cdi.k8s.io/NAME, which the engine's user sets)\n");
   EXPECT_EQ(contents(spec()), "{" + asked);
   // The engine's user may.
@@ -229,7 +229,7 @@ TEST_F(oci_runtime, a_second_time_changes_nothing) {
   EXPECT_THAT(once, HasSubstr("libnvidia-encode"));
   EXPECT_EQ(run(create()).status, exited(7));
   EXPECT_EQ(contents(spec()), once);
-  EXPECT_THAT(contents(log()), HasSubstr("box: nvidia.com/gpu=0 is there already\n"));
+  EXPECT_THAT(contents(log()), HasSubstr("box: nvidia.com/gpu=0 is already present\n"));
 }
 
 TEST_F(oci_runtime, logs_each_edit_with_its_reason) {
@@ -306,8 +306,8 @@ TEST_F(oci_runtime, never_becomes_itself) {
   EXPECT_EQ(ran.status, exited(1));
   EXPECT_EQ(ran.err,
             "gpushm-oci-runtime: find runtime \"" + (directory_ / "loop") +
-                " (is this program itself), nosuch-runc\": there is no such program in $PATH "
-                "(install runc or crun, or name one as \"runtimes\" in the configuration)\n");
+                " (is this program itself), nosuch-runc\": no such program in $PATH (install runc "
+                "or crun, or name one as \"runtimes\" in the configuration)\n");
 }
 
 TEST_F(oci_runtime, wrong_settings_stop_everything) {
@@ -316,7 +316,7 @@ TEST_F(oci_runtime, wrong_settings_stop_everything) {
   EXPECT_EQ(ran.status, exited(1));
   EXPECT_EQ(ran.err,
             "gpushm-oci-runtime: read settings \"" + (directory_ / "settings.yaml") +
-                "\": line 4, column 1: there is no setting \"accept_mount\"\n");
+                "\": line 4, column 1: unknown setting \"accept_mount\"\n");
   std::filesystem::remove(directory_ / "settings.yaml");
   EXPECT_EQ(run({"state", "box"}).err,
             "gpushm-oci-runtime: read settings \"" + (directory_ / "settings.yaml") +

@@ -21,7 +21,7 @@ cdi::oci_config with_variables(const std::vector<std::string>& lines) {
 
 std::vector<std::string> names(const request& asked) {
   std::vector<std::string> all;
-  for (const wish& each : asked.wishes) {
+  for (const requested_device& each : asked.devices) {
     all.push_back(each.name);
   }
   return all;
@@ -59,7 +59,7 @@ TEST(oci_runtime_request, the_variable_lists_devices) {
   EXPECT_THAT(asked_by("0,void"), IsEmpty());
   const auto last =
       read_request(with_variables({"NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_VISIBLE_DEVICES=1"}), {});
-  EXPECT_THAT(last.wishes, ElementsAre(wish{"1", "NVIDIA_VISIBLE_DEVICES=1"}));
+  EXPECT_THAT(last.devices, ElementsAre(requested_device{"1", "NVIDIA_VISIBLE_DEVICES=1"}));
 }
 
 // An image sets the variable, and must not let itself into a domain.
@@ -72,7 +72,7 @@ TEST(oci_runtime_request, the_variable_names_devices_of_the_default_kind_only) {
       } catch (const error& failure) {
         EXPECT_EQ(failure.what(),
                   std::string("read NVIDIA_VISIBLE_DEVICES \"") + name +
-                      "\": it names a device of another kind than nvidia.com/gpu (ask for it by "
+                      "\": it names a device of another kind than nvidia.com/gpu (request it by "
                       "the annotation cdi.k8s.io/NAME, which the engine's user sets)");
       }
     }
@@ -93,7 +93,7 @@ TEST(oci_runtime_request, the_variable_may_be_for_the_privileged) {
   auto config = with_variables({"NVIDIA_VISIBLE_DEVICES=0"});
   config["process"]["capabilities"]["bounding"] = {"CAP_CHOWN"};
   const auto refused = read_request(config, chosen);
-  EXPECT_THAT(refused.wishes, IsEmpty());
+  EXPECT_THAT(refused.devices, IsEmpty());
   EXPECT_THAT(refused.ignored,
               ElementsAre("NVIDIA_VISIBLE_DEVICES=0: the container is not privileged, and "
                           "accept_variable_unprivileged is off"));
@@ -108,10 +108,10 @@ TEST(oci_runtime_request, annotations_come_before_all) {
       {"cdi.k8s.io/b", "v.com/c=2"}, {"x", "y"}, {"cdi.k8s.io/a", "v.com/c=1, v.com/d=3"}};
   settings chosen;
   chosen.accept_mounts = true;
-  EXPECT_THAT(read_request(config, chosen).wishes,
-              ElementsAre(wish{"v.com/c=1", "annotation cdi.k8s.io/a"},
-                          wish{"v.com/d=3", "annotation cdi.k8s.io/a"},
-                          wish{"v.com/c=2", "annotation cdi.k8s.io/b"}));
+  EXPECT_THAT(read_request(config, chosen).devices,
+              ElementsAre(requested_device{"v.com/c=1", "annotation cdi.k8s.io/a"},
+                          requested_device{"v.com/d=3", "annotation cdi.k8s.io/a"},
+                          requested_device{"v.com/c=2", "annotation cdi.k8s.io/b"}));
   config["annotations"] = {{"cdi.k8s.io/b", ""}};
   EXPECT_THAT(names(read_request(config, chosen)), ElementsAre("7"));
   chosen.annotation_prefixes = {"mine/"};
@@ -151,7 +151,7 @@ TEST(oci_runtime_request, mounts_come_before_the_variable_where_they_count) {
   chosen.accept_mounts = true;
   const auto on = read_request(config, chosen);
   EXPECT_THAT(names(on), ElementsAre("0", "GPU-1", "v.com/c=0", "v.com/c=1:0"));
-  EXPECT_EQ(on.wishes.front().reason, "mount /var/run/nvidia-container-devices/0");
+  EXPECT_EQ(on.devices.front().reason, "mount /var/run/nvidia-container-devices/0");
   EXPECT_THAT(on.ignored,
               ElementsAre("mount /var/run/nvidia-container-devices/imex/0: IMEX channels are not "
                           "provided"));

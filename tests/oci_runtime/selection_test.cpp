@@ -50,7 +50,7 @@ class oci_runtime_selection : public ::testing::Test {
                                              std::optional<std::string> capabilities = {}) const {
     request asked;
     for (const std::string& name : names) {
-      asked.wishes.push_back({name, "because " + name});
+      asked.devices.push_back({name, "because " + name});
     }
     asked.capabilities = std::move(capabilities);
     return select_devices(cdi::registry({directory_.path()}), asked, chosen_);
@@ -175,12 +175,12 @@ TEST_F(oci_runtime_selection, gives_all_files_to_who_names_a_cdi_device) {
 
 TEST_F(oci_runtime_selection, refuses_capabilities_that_are_unknown_or_not_offered) {
   EXPECT_EQ(problem_of({"0"}, "compute,telepathy"),
-            "read capabilities \"NVIDIA_DRIVER_CAPABILITIES\": \"telepathy\" is no capability "
-            "(known are all, compat32, compute, display, graphics, ngx, utility, video)");
+            "read capabilities \"NVIDIA_DRIVER_CAPABILITIES\": \"telepathy\" is not a capability "
+            "(use one of all, compat32, compute, display, graphics, ngx, utility, video)");
   chosen_.supported_capabilities = {"utility"};
   EXPECT_EQ(problem_of({"0"}, "compute"),
             "read capabilities \"NVIDIA_DRIVER_CAPABILITIES\": \"compute\" is not among "
-            "supported_capabilities (known are all, compat32, compute, display, graphics, ngx, "
+            "supported_capabilities (use one of all, compat32, compute, display, graphics, ngx, "
             "utility, video)");
   EXPECT_THAT(files({"0"}, "all"), ::testing::Not(::testing::Contains("libcuda.so.1")));
   EXPECT_THAT(files({"0"}, {}), ::testing::Not(::testing::Contains("libcuda.so.1")));
