@@ -23,7 +23,9 @@ enum class capability : std::uint8_t {
   video = 1U << 6U,
 };
 
-
+/// A set of capabilities.
+///
+/// Thread-safety: distinct objects: safe; shared objects: const members safe.
 class capability_set {
  public:
   constexpr capability_set() = default;

@@ -12,13 +12,13 @@ namespace gpushm::selftest {
 
 using json = nlohmann::ordered_json;
 
-/// A check that could not be made is `skipped`, with the reason, and never `passed`.
+/// A check that cannot run is `skipped`, with the reason, never `passed`.
 enum class verdict { passed, failed, skipped };
 [[nodiscard]] std::string_view to_string(verdict value) noexcept;
 
 struct outcome {
   verdict result = verdict::failed;
-  std::string detail;  ///< one line for people: counts, the reason of a skip, what failed
+  std::string detail;  ///< one line: counts, the reason of a skip or a failure
   json data;           ///< what the check itself reported; null when nothing
   std::string output;  ///< what a failed program printed
 };
@@ -30,10 +30,10 @@ struct check {
   std::chrono::seconds expected{0};
   /// The order: as `expected`, but for what comes earlier because every quick test should have it.
   std::chrono::seconds place{0};
-  /// A test program that can run several times at once: --repeat.
+  /// A test program that can run several times concurrently: --repeat.
   bool repeatable = false;
   /// Fails what takes longer than `limit`. Does not throw for what it checks. Safe to be called by
-  /// several threads at once when `repeatable`.
+  /// several threads concurrently if `repeatable`.
   std::function<outcome(std::chrono::milliseconds limit)> run;
 };
 

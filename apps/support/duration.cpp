@@ -16,7 +16,7 @@ struct unit {
 constexpr std::array<unit, 5> units{
     {{"us", 1}, {"ms", 1'000}, {"s", 1'000'000}, {"m", 60'000'000}, {"h", 3'600'000'000}}};
 
-// What poll(2) takes: a longer deadline could not be waited for in one call.
+// The upper bound of poll(2)'s timeout.
 constexpr std::uint64_t longest_ms = INT32_MAX;
 
 bool is_digit(char c) {

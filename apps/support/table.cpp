@@ -9,7 +9,7 @@ namespace gpushm::app {
 
 namespace {
 
-// Columns that UTF-8 text takes, one a character: wide characters are not known here.
+// Columns of UTF-8 text, one per character; wide characters are not supported.
 std::size_t width(std::string_view text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;

@@ -59,7 +59,7 @@ class agent_brokers : public ::testing::Test {
   gpushm_testing::temp_dir folder_;
 };
 
-TEST_F(agent_brokers, the_directory_above_the_domains_is_closed_and_theirs_are_open) {
+TEST_F(agent_brokers, parent_directory_is_private_domains_are_public) {
   const broker_set brokers(options());
   EXPECT_EQ(mode_of(folder_ / "run/d"), 0700U);
   EXPECT_EQ(mode_of(folder_ / "run/d/default"), 0755U);
@@ -90,7 +90,7 @@ TEST_F(agent_brokers, opening_again_changes_nothing) {
   EXPECT_TRUE(connect("claim-a").try_open("w"));
 }
 
-TEST_F(agent_brokers, closing_ends_clients_frees_segments_and_leaves_nothing) {
+TEST_F(agent_brokers, close_disconnects_clients_and_frees_segments) {
   broker_set brokers(options());
   static_cast<void>(base::life_pipe());  // the process's own, from the first connection on
   const auto before = gpushm_testing::total(gpushm_testing::count_descriptors(::getpid()));
@@ -112,7 +112,7 @@ TEST_F(agent_brokers, closing_ends_clients_frees_segments_and_leaves_nothing) {
   brokers.close("claim-a");  // that is not open: nothing
 }
 
-TEST_F(agent_brokers, a_directory_that_was_left_behind_is_listed_and_removed) {
+TEST_F(agent_brokers, stale_directory_is_listed_and_removed) {
   std::filesystem::create_directories(folder_ / "run/d/claim-old");
   broker_set brokers(options());
   EXPECT_THAT(brokers.list(), ElementsAre("claim-old"));
@@ -120,7 +120,7 @@ TEST_F(agent_brokers, a_directory_that_was_left_behind_is_listed_and_removed) {
   EXPECT_THAT(brokers.list(), IsEmpty());
 }
 
-TEST_F(agent_brokers, what_is_always_there_is_not_closed) {
+TEST_F(agent_brokers, configured_domain_cannot_be_closed) {
   broker_set brokers(options());
   EXPECT_THAT(brokers.list(), IsEmpty());
   try {
@@ -162,7 +162,7 @@ bool eventually(const std::function<bool()>& condition) {
   return gpushm_testing::eventually(condition, 10s);
 }
 
-TEST_F(agent_brokers, a_lock_held_in_a_domains_directory_keeps_nothing_from_starting) {
+TEST_F(agent_brokers, lock_in_domain_directory_is_ignored) {
   std::filesystem::create_directories(folder_ / "run/d/default");
   const base::unique_fd held(
       ::open((folder_ / "run/d/default/socket.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -173,7 +173,7 @@ TEST_F(agent_brokers, a_lock_held_in_a_domains_directory_keeps_nothing_from_star
   EXPECT_EQ(mode_of(folder_ / "run/locks"), 0700U);
 }
 
-TEST_F(agent_brokers, one_agent_serves_a_directory_and_the_second_says_so) {
+TEST_F(agent_brokers, second_agent_is_refused) {
   const broker_set first(options());
   EXPECT_EQ(text_of([&] { const broker_set second(options()); }),
             "lock the node \"" + folder_ / "run/locks/agent.lock" +
@@ -182,7 +182,7 @@ TEST_F(agent_brokers, one_agent_serves_a_directory_and_the_second_says_so) {
   EXPECT_EQ(connect("default").broker().domain, "default");
 }
 
-TEST_F(agent_brokers, a_domain_that_cannot_be_served_does_not_stop_the_others_and_is_tried_again) {
+TEST_F(agent_brokers, unserved_domain_is_retried_and_others_work) {
   std::filesystem::create_directories(folder_ / "run/d");
   std::filesystem::create_directory_symlink("/tmp", folder_ / "run/d/bad");
   broker_set_options made = options();
@@ -199,7 +199,7 @@ TEST_F(agent_brokers, a_domain_that_cannot_be_served_does_not_stop_the_others_an
   EXPECT_EQ(connect("bad").broker().domain, "bad");
 }
 
-TEST_F(agent_brokers, a_removed_socket_is_noticed_and_served_again_when_nobody_loses_by_it) {
+TEST_F(agent_brokers, removed_socket_is_restored_when_domain_is_empty) {
   broker_set_options made = options();
   made.check_every = 50ms;
   broker_set brokers(made);
@@ -229,7 +229,7 @@ TEST_F(agent_brokers, a_removed_socket_is_noticed_and_served_again_when_nobody_l
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run/d/claim-a"));
 }
 
-TEST_F(agent_brokers, directories_that_are_links_or_another_users_are_refused) {
+TEST_F(agent_brokers, linked_or_foreign_directories_are_refused) {
   std::filesystem::create_directories(folder_ / "elsewhere");
   std::filesystem::create_directories(folder_ / "run");
   std::filesystem::create_directory_symlink(folder_ / "elsewhere", folder_ / "run/d");
@@ -247,7 +247,7 @@ TEST_F(agent_brokers, directories_that_are_links_or_another_users_are_refused) {
                          "\": it exists and belongs to uid 65534"));
 }
 
-TEST_F(agent_brokers, the_empty_directory_of_a_domain_of_earlier_goes) {
+TEST_F(agent_brokers, empty_directory_of_old_domain_is_removed) {
   broker_set_options made = options();
   made.domains = {"default", "team-a"};
   { const broker_set brokers(made); }
@@ -319,7 +319,7 @@ bool give_away(const std::string& socket_path, lingering_socket& what) {
   return std::chrono::steady_clock::now() - start < 1s;
 }
 
-TEST_F(agent_brokers, a_domain_whose_broker_is_held_up_keeps_no_other_waiting) {
+TEST_F(agent_brokers, stuck_broker_delays_no_other_domain) {
   std::vector<std::unique_ptr<lingering_socket>> held;  // their other ends stay open
   std::chrono::steady_clock::time_point start;
   const auto since = [&start] { return std::chrono::steady_clock::now() - start; };

@@ -25,7 +25,7 @@ ino_t inode_of(const std::string& path) {
   return status.st_ino;
 }
 
-TEST(agent_hook_file, is_put_where_the_host_finds_it) {
+TEST(agent_hook_file, is_installed_on_the_host) {
   const gpushm_testing::temp_dir folder;
   std::ofstream(folder / "hook") << "program";
   const std::string path = install_hook(folder / "hook", folder / "plugins/gpushm.dev");
@@ -36,7 +36,7 @@ TEST(agent_hook_file, is_put_where_the_host_finds_it) {
   EXPECT_EQ(status.st_mode & 07777U, 0755U);
 }
 
-TEST(agent_hook_file, the_same_stays_and_another_takes_its_place_whole) {
+TEST(agent_hook_file, same_file_is_kept_and_other_is_replaced) {
   const gpushm_testing::temp_dir folder;
   std::ofstream(folder / "hook") << "one";
   const std::string path = install_hook(folder / "hook", folder / "p");
@@ -50,7 +50,7 @@ TEST(agent_hook_file, the_same_stays_and_another_takes_its_place_whole) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "p"), {}), 1);
 }
 
-TEST(agent_hook_file, a_wrong_mode_is_put_right_and_what_was_left_unfinished_goes) {
+TEST(agent_hook_file, mode_is_fixed_and_temporary_files_are_removed) {
   const gpushm_testing::temp_dir folder;
   std::ofstream(folder / "hook") << "program";
   const std::string path = install_hook(folder / "hook", folder / "p");
@@ -68,7 +68,7 @@ TEST(agent_hook_file, a_wrong_mode_is_put_right_and_what_was_left_unfinished_goe
   EXPECT_TRUE(std::filesystem::exists(folder / "p/checkpoint.tmp.a1B2c3"));
 }
 
-TEST(agent_hook_file, a_program_that_is_not_there_is_told) {
+TEST(agent_hook_file, missing_program_is_reported) {
   const gpushm_testing::temp_dir folder;
   try {
     static_cast<void>(install_hook("/nonexistent/hook", folder / "p"));

@@ -34,7 +34,7 @@ std::vector<domain_reading> some_domain() {
   return {reading};
 }
 
-TEST(agent_metrics, says_nothing_of_parts_that_are_off) {
+TEST(agent_metrics, omits_disabled_parts) {
   const agent_metrics metrics("1.2.3", {});
   const std::string text = metrics.exposition();
   EXPECT_THAT(text, HasSubstr("gpushm_build_info{version=\"1.2.3\"} 1\n"));
@@ -43,7 +43,7 @@ TEST(agent_metrics, says_nothing_of_parts_that_are_off) {
   EXPECT_THAT(text, Not(HasSubstr("gpushm_dra")));
 }
 
-TEST(agent_metrics, tells_of_domains) {
+TEST(agent_metrics, reports_domains) {
   const agent_metrics metrics("1", {some_domain, {}, {}});
   const std::string text = metrics.exposition();
   for (const char* line : {
@@ -70,7 +70,7 @@ TEST(agent_metrics, tells_of_domains) {
   }
 }
 
-TEST(agent_metrics, tells_of_resources_and_claims) {
+TEST(agent_metrics, reports_resources_and_claims) {
   const agent_metrics metrics(
       "1",
       {{},
@@ -123,7 +123,7 @@ TEST(agent_metrics, counts_operations_of_several_threads) {
   }
 }
 
-TEST(agent_metrics, each_family_has_help_and_comes_once) {
+TEST(agent_metrics, each_family_has_help_and_is_unique) {
   const agent_metrics metrics(
       "1",
       {some_domain,

@@ -83,7 +83,7 @@ class agent_process : public ::testing::Test {
   std::unique_ptr<agent_node> node_;
 };
 
-TEST_F(agent_process, registers_allocates_and_ends_well) {
+TEST_F(agent_process, registers_allocates_and_exits) {
   node_->start_kubelet();
   node_->start_agent();
   ASSERT_TRUE(node_->wait_ready());
@@ -109,7 +109,7 @@ TEST_F(agent_process, registers_allocates_and_ends_well) {
   }
 }
 
-TEST_F(agent_process, single_gpus_take_the_place_of_whole_ones) {
+TEST_F(agent_process, per_gpu_resources_replace_whole_gpus) {
   node_->start_kubelet();
   node_->start_agent({"--per-gpu-resources", "on"});
   ASSERT_TRUE(node_->wait_ready());
@@ -121,7 +121,7 @@ TEST_F(agent_process, single_gpus_take_the_place_of_whole_ones) {
               ElementsAre(StartsWith("k8s.device-plugin.gpushm.dev/gpu=GPU-")));
 }
 
-TEST_F(agent_process, stays_small_and_idle_and_makes_no_cuda_context) {
+TEST_F(agent_process, stays_small_and_creates_no_cuda_context) {
   node_->start_kubelet();
   node_->start_agent({"--per-gpu-resources", "on"});
   ASSERT_TRUE(node_->wait_ready());
@@ -139,7 +139,7 @@ TEST_F(agent_process, stays_small_and_idle_and_makes_no_cuda_context) {
   RecordProperty("rss_kib", std::to_string(status_kilobytes("VmRSS")));
 }
 
-TEST_F(agent_process, without_a_gpu_advertises_none_and_says_why) {
+TEST_F(agent_process, without_gpu_advertises_zero_and_logs_reason) {
   node_->start_kubelet();
   // A machine without a driver: the fake's variables lead nowhere.
   node_->start_agent({"--driver-root", node_->path("nothing")});
@@ -150,7 +150,7 @@ TEST_F(agent_process, without_a_gpu_advertises_none_and_says_why) {
       "no GPU is offered: find the driver's libraries", patience(10s), stream::err);
 }
 
-TEST_F(agent_process, waits_for_a_kubelet_that_comes_later_and_one_that_comes_again) {
+TEST_F(agent_process, registers_with_late_and_restarted_kubelet) {
   node_->start_agent();
   EXPECT_THAT(node_->ask("/readyz"), StartsWith("503 "));
   EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
@@ -162,7 +162,7 @@ TEST_F(agent_process, waits_for_a_kubelet_that_comes_later_and_one_that_comes_ag
   ASSERT_TRUE(node_->claims().wait_registered("gpushm.dev", patience(20s))) << errors();
 }
 
-TEST_F(agent_process, a_new_configuration_is_taken_over_and_a_bad_one_is_not) {
+TEST_F(agent_process, reload_applies_valid_and_rejects_invalid_file) {
   const std::string file = node_->path("agent.yaml");
   const auto put = [&](const std::string& text) { std::ofstream(file) << text; };
   put("version: v1\n");
@@ -182,7 +182,7 @@ TEST_F(agent_process, a_new_configuration_is_taken_over_and_a_bad_one_is_not) {
   EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
 }
 
-TEST_F(agent_process, a_changed_file_is_taken_over_without_a_signal_also_as_a_config_map_changes) {
+TEST_F(agent_process, changed_file_is_reloaded_without_signal) {
   // As the kubelet mounts a ConfigMap: the name leads through a link that is replaced.
   const auto put = [&](const std::string& version, const std::string& text) {
     fs::create_directories(node_->path("etc/" + version));
@@ -204,7 +204,7 @@ TEST_F(agent_process, a_changed_file_is_taken_over_without_a_signal_also_as_a_co
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 7, 1s));
 }
 
-TEST_F(agent_process, what_brokers_are_made_of_is_not_taken_over_and_the_log_names_it) {
+TEST_F(agent_process, broker_settings_need_restart_and_are_logged) {
   const std::string file = node_->path("agent.yaml");
   const auto put = [&](const std::string& text) { std::ofstream(file) << text; };
   put("version: v1\n");
@@ -224,7 +224,7 @@ TEST_F(agent_process, what_brokers_are_made_of_is_not_taken_over_and_the_log_nam
   EXPECT_EQ(content_of(node_->spec_directory() + "/gpushm-share.json"), shares);
 }
 
-TEST_F(agent_process, a_fifo_in_place_of_the_file_blocks_nothing) {
+TEST_F(agent_process, fifo_as_config_file_does_not_block) {
   const std::string file = node_->path("agent.yaml");
   std::ofstream(file) << "version: v1\n";
   node_->start_kubelet();
@@ -241,7 +241,7 @@ TEST_F(agent_process, a_fifo_in_place_of_the_file_blocks_nothing) {
 
 // ---- a driver that does not answer ----
 
-TEST_F(agent_process, a_driver_that_hangs_at_the_start_keeps_neither_shares_nor_the_end_waiting) {
+TEST_F(agent_process, driver_hang_at_start_delays_neither_shares_nor_exit) {
   const std::string hang = machine_->fake().root() + "/hang";
   std::ofstream(hang).put('\n');
   node_->start_kubelet();
@@ -256,7 +256,7 @@ TEST_F(agent_process, a_driver_that_hangs_at_the_start_keeps_neither_shares_nor_
   ASSERT_TRUE(node_->wait_ready());
 }
 
-TEST_F(agent_process, a_driver_that_hangs_leaves_requests_reloads_and_the_end_alone) {
+TEST_F(agent_process, driver_hang_delays_no_request_reload_or_exit) {
   node_->start_kubelet();
   node_->start_agent();
   ASSERT_TRUE(node_->wait_ready());
@@ -278,7 +278,7 @@ TEST_F(agent_process, a_driver_that_hangs_leaves_requests_reloads_and_the_end_al
   }
 }
 
-TEST_F(agent_process, a_control_loop_that_does_not_run_makes_healthz_fail) {
+TEST_F(agent_process, stopped_control_loop_fails_healthz) {
   node_->start_kubelet();
   node_->start_agent();
   ASSERT_TRUE(node_->wait_ready());
@@ -300,7 +300,7 @@ TEST_F(agent_process, a_control_loop_that_does_not_run_makes_healthz_fail) {
 
 // ---- domains, and a kubelet without DRA ----
 
-TEST_F(agent_process, a_domain_that_cannot_be_served_is_told_and_the_rest_goes_on) {
+TEST_F(agent_process, unserved_domain_is_reported_and_others_work) {
   fs::create_directories(node_->path("run/d"));
   fs::create_directory_symlink("/tmp", node_->domain_directory("team-a"));
   node_->start_kubelet();
@@ -315,7 +315,7 @@ TEST_F(agent_process, a_domain_that_cannot_be_served_is_told_and_the_rest_goes_o
   EXPECT_EQ(connect("team-a").broker().domain, "team-a");
 }
 
-TEST_F(agent_process, is_ready_with_a_kubelet_that_has_no_dra_and_says_so) {
+TEST_F(agent_process, kubelet_without_dra_is_ready_and_logged) {
   node_->start_kubelet(false);
   node_->start_agent({"--gpus", "off"});
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("gpushm.dev/share", 64, 20s)) << errors();
@@ -353,7 +353,7 @@ TEST_F(agent_process, a_claim_is_a_domain_from_prepare_to_unprepare) {
   EXPECT_EQ(node_->metric("gpushm_dra_prepared_claims"), 0);
 }
 
-TEST_F(agent_process, a_killed_agent_opens_its_claims_domains_again_before_it_registers) {
+TEST_F(agent_process, killed_agent_reopens_domains_before_registering) {
   node_->start_kubelet();
   node_->start_agent();
   ASSERT_TRUE(node_->wait_ready());
@@ -372,7 +372,7 @@ TEST_F(agent_process, a_killed_agent_opens_its_claims_domains_again_before_it_re
   EXPECT_FALSE(fs::exists(node_->domain_directory(domain)));
 }
 
-TEST_F(agent_process, a_second_instance_takes_over_as_in_an_update) {
+TEST_F(agent_process, second_instance_takes_over) {
   node_->start_kubelet();
   node_->start_agent();
   ASSERT_TRUE(node_->wait_ready());
@@ -383,7 +383,7 @@ TEST_F(agent_process, a_second_instance_takes_over_as_in_an_update) {
   EXPECT_TRUE(node_->kubelet().wait_for_healthy("nvidia.com/gpu", 2, 10s));
 }
 
-TEST_F(agent_process, logs_objects_when_asked) {
+TEST_F(agent_process, logs_json_objects) {
   node_->start_kubelet();
   node_->start_agent({"--log-format", "json"});
   ASSERT_TRUE(node_->wait_ready());
@@ -410,7 +410,7 @@ gpushm_testing::run_result run_agent(std::vector<std::string> arguments) {
   return gpushm_testing::run_program(options, patience(20s));
 }
 
-TEST(agent_command, check_config_lists_what_is_wrong) {
+TEST(agent_command, check_config_lists_all_problems) {
   const gpushm_testing::temp_dir folder;
   const std::string file = folder / "a.yaml";
   std::ofstream(file) << "version: v1\nagent: {dra: {shareDevices: 0}, listen: off}\n";
@@ -425,7 +425,7 @@ TEST(agent_command, check_config_lists_what_is_wrong) {
   EXPECT_EQ(right.out, "configuration OK\n");
 }
 
-TEST(agent_command, wrong_usage_is_told) {
+TEST(agent_command, wrong_usage_is_reported) {
   EXPECT_EQ(run_agent({"--no-such-flag"}).status, exited(2));
   const auto unusable = run_agent({"--share-devices", "1000"});
   EXPECT_EQ(unusable.status, exited(1));
@@ -434,7 +434,7 @@ TEST(agent_command, wrong_usage_is_told) {
   EXPECT_EQ(run_agent({"--version"}).status, exited(0));
 }
 
-TEST(agent_command, dra_without_the_broker_cannot_be) {
+TEST(agent_command, dra_without_broker_is_refused) {
   const gpushm_testing::temp_dir folder;
   const auto result =
       run_agent({"--broker", "off", "--dra", "on", "--listen", "off", "--device-plugin", "off"});

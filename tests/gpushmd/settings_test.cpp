@@ -93,7 +93,7 @@ TEST_F(agent_settings, have_defaults) {
   EXPECT_EQ(result.content.state_directory(), "/var/lib/kubelet/plugins/gpushm.dev");
 }
 
-TEST_F(agent_settings, a_flag_counts_more_than_a_variable_and_that_more_than_the_file) {
+TEST_F(agent_settings, precedence_is_flag_variable_file) {
   const std::string path = file(R"(
 version: v1
 flags:
@@ -120,12 +120,12 @@ agent:
   EXPECT_EQ(chosen.config_file, path);
 }
 
-TEST_F(agent_settings, an_empty_variable_says_nothing) {
+TEST_F(agent_settings, empty_variable_is_ignored) {
   variables() = {{"GPUSHMD_SHARE_REPLICAS", ""}};
   EXPECT_EQ(gather_usable_settings({}, variable).offer.share_replicas, 64U);
 }
 
-TEST_F(agent_settings, mistakes_are_told_with_their_places) {
+TEST_F(agent_settings, problems_have_line_and_column) {
   EXPECT_THAT(
       problems_of_file(R"(version: v1
 agent:
@@ -142,7 +142,7 @@ agent:
                   "agent.yaml:7:3: unknown setting agent.gpus (see: gpushmd --help)"));
 }
 
-TEST_F(agent_settings, a_section_that_is_no_mapping_is_a_mistake) {
+TEST_F(agent_settings, section_must_be_a_mapping) {
   const auto told = problems_of_file("version: v1\nagent: 3\n");
   ASSERT_EQ(told.size(), 1U);
   EXPECT_THAT(told[0], ::testing::StartsWith("agent.yaml:2:8: "));
@@ -150,20 +150,20 @@ TEST_F(agent_settings, a_section_that_is_no_mapping_is_a_mistake) {
   EXPECT_EQ(problems_of_file("version: v1\nagent: {broker: [}\n").size(), 1U);
 }
 
-TEST_F(agent_settings, the_usual_plugins_part_has_places_too) {
+TEST_F(agent_settings, nvidia_plugin_problems_have_line_and_column) {
   const auto told = problems_of_file("version: v1\nflags: {migStrategy: some}\n");
   ASSERT_EQ(told.size(), 1U);
   EXPECT_THAT(told[0], ::testing::StartsWith("agent.yaml:2:22: "));
 }
 
-TEST_F(agent_settings, a_file_that_is_not_there_is_a_mistake) {
+TEST_F(agent_settings, missing_file_is_a_problem) {
   EXPECT_THAT(
       problems(say({{"--config", folder_ / "none.yaml"}})),
       ElementsAre("none.yaml: No such file or directory (ENOENT) (check the path that --config or "
                   "$GPUSHMD_CONFIG names)"));
 }
 
-TEST_F(agent_settings, words_and_numbers_are_checked) {
+TEST_F(agent_settings, values_are_checked) {
   const std::vector<std::pair<std::map<std::string, std::string>, std::string>> cases{
       {{{"--listen", "9410"}},
        "--listen: \"9410\" is not an IP address with a port (use 0.0.0.0:9410, [::]:9410 or off)"},
@@ -189,7 +189,7 @@ TEST_F(agent_settings, words_and_numbers_are_checked) {
   }
 }
 
-TEST_F(agent_settings, the_first_mistake_is_thrown_with_the_number_of_the_others) {
+TEST_F(agent_settings, first_problem_is_thrown_with_count_of_others) {
   variables() = {{"GPUSHMD_BROKER", "x"}, {"GPUSHMD_GPUS", "y"}};
   try {
     static_cast<void>(gather_usable_settings({}, variable));
@@ -201,7 +201,7 @@ TEST_F(agent_settings, the_first_mistake_is_thrown_with_the_number_of_the_others
   }
 }
 
-TEST_F(agent_settings, a_file_that_nobody_writes_to_is_refused_and_not_waited_for) {
+TEST_F(agent_settings, fifo_is_refused_without_blocking) {
   const std::string path = folder_ / "fifo.yaml";
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   EXPECT_THAT(problems(say({{"--config", path}})),
@@ -209,7 +209,7 @@ TEST_F(agent_settings, a_file_that_nobody_writes_to_is_refused_and_not_waited_fo
                           "$GPUSHMD_CONFIG names)"));
 }
 
-TEST_F(agent_settings, what_counts_from_the_next_start_is_named) {
+TEST_F(agent_settings, restart_only_changes_are_listed) {
   const settings running = gather_usable_settings({}, variable);
   EXPECT_THAT(changed_until_restart(running, running), IsEmpty());
   const settings fresh = gather_usable_settings(say({{"--config", file(R"(
@@ -231,7 +231,7 @@ agent:
 
 // A running agent takes over `offer` and nothing else, so a setting that is neither there nor named
 // would be lost without a word.
-TEST_F(agent_settings, each_counts_at_once_or_is_named) {
+TEST_F(agent_settings, each_setting_is_applied_or_needs_restart) {
   const std::map<std::string_view, std::string> others{{"--config", ""},
                                                        {"--mig-strategy", "mixed"},
                                                        {"--device-list-strategy", "envvar"},
@@ -267,7 +267,7 @@ TEST_F(agent_settings, each_counts_at_once_or_is_named) {
   }
 }
 
-TEST(agent_dra_presence, is_missing_when_a_kubelet_that_knows_resources_never_asks) {
+TEST(agent_dra_presence, missing_after_resources_but_no_driver_registered) {
   const dra_presence::time_point start{};
   dra_presence one;
   EXPECT_FALSE(one.is_missing(false, false, start));
@@ -287,7 +287,7 @@ TEST(agent_dra_presence, is_missing_when_a_kubelet_that_knows_resources_never_as
 }
 
 // The DaemonSet's limit is the one number: half of it is the brokers' by default.
-TEST(agent_memory, fits_the_containers_limit_with_every_domain_full) {
+TEST(agent_memory, fits_container_limit_with_full_domains) {
   const std::string path = std::string(GPUSHM_SOURCE_DIR) + "/deploy/kustomize/base/agent.yaml";
   std::ifstream file(path);
   if (!file) {
@@ -310,7 +310,7 @@ TEST(agent_memory, fits_the_containers_limit_with_every_domain_full) {
   EXPECT_LE(limit / 2 + own + at_rest + tables, limit);
 }
 
-TEST(agent_inventory_text, is_read_as_it_was_written) {
+TEST(agent_inventory_text, round_trips) {
   plugin::inventory whole;
   whole.gpus.resize(2);
   whole.gpus[0].entry = {1, "GPU-a", "0000:18:00.0", 3, true, {{4, "MIG-b", 5, 6}}};
@@ -330,7 +330,7 @@ TEST(agent_inventory_text, is_read_as_it_was_written) {
   EXPECT_EQ(inventory_of_text("{\"boards\": [3]}"), std::nullopt);
 }
 
-TEST(agent_settings_table, has_no_name_twice) {
+TEST(agent_settings_table, has_unique_names) {
   std::set<std::string_view> flags;
   std::set<std::string_view> names;
   std::set<std::string_view> keys;

@@ -90,7 +90,7 @@ TEST_F(agent_web_server, answers_probes_and_scrapes) {
               AnyOf(StartsWith("HTTP/1.1 404"), StartsWith("HTTP/1.1 400")));
 }
 
-TEST_F(agent_web_server, says_that_the_agent_is_stuck) {
+TEST_F(agent_web_server, reports_stuck_agent) {
   alive_ = false;
   const std::string answer = get(server_.port(), "/healthz");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 503"));
@@ -99,7 +99,7 @@ TEST_F(agent_web_server, says_that_the_agent_is_stuck) {
   EXPECT_THAT(get(server_.port(), "/healthz"), StartsWith("HTTP/1.1 200"));
 }
 
-TEST_F(agent_web_server, answers_head_with_the_headers_alone_and_says_what_is_allowed) {
+TEST_F(agent_web_server, head_returns_headers_and_405_lists_methods) {
   const std::string head = ask(server_.port(), "HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
   EXPECT_THAT(head, StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(head, HasSubstr("Content-Length: 11\r\n"));
@@ -109,7 +109,7 @@ TEST_F(agent_web_server, answers_head_with_the_headers_alone_and_says_what_is_al
               HasSubstr("\r\nAllow: GET, HEAD\r\n"));
 }
 
-TEST_F(agent_web_server, says_what_is_wrong_with_a_request) {
+TEST_F(agent_web_server, bad_request_is_reported) {
   EXPECT_THAT(ask(server_.port(), "what is this\r\n\r\n"), StartsWith("HTTP/1.1 400"));
   EXPECT_THAT(ask(server_.port(), "GET /healthz HTTP/2\r\n\r\n"), StartsWith("HTTP/1.1 400"));
   EXPECT_THAT(ask(server_.port(), "POST /healthz HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 405"));
@@ -118,7 +118,7 @@ TEST_F(agent_web_server, says_what_is_wrong_with_a_request) {
       StartsWith("HTTP/1.1 431"));
 }
 
-TEST_F(agent_web_server, a_flood_of_silent_connections_takes_few_descriptors_and_delays_nobody) {
+TEST_F(agent_web_server, connection_flood_is_bounded_and_delays_no_probe) {
   const auto count = [] {
     return gpushm_testing::total(gpushm_testing::count_descriptors(::getpid()));
   };
@@ -134,12 +134,12 @@ TEST_F(agent_web_server, a_flood_of_silent_connections_takes_few_descriptors_and
   EXPECT_LE(count(), before + 100 + 32);
 }
 
-TEST_F(agent_web_server, who_says_nothing_is_closed) {
+TEST_F(agent_web_server, silent_connection_is_closed) {
   const base::unique_fd silent = connect_to(server_.port());
   EXPECT_EQ(answer_on(silent), "");
 }
 
-TEST(agent_web_server_address, of_everything_is_reached_by_both_families) {
+TEST(agent_web_server_address, any_address_accepts_ipv4_and_ipv6) {
   const auto nothing = [] { return std::string(); };
   const web_server server("[::]:0", {nothing, nothing, nothing});
   EXPECT_THAT(get(server.port(), "/healthz"), StartsWith("HTTP/1.1 200"));
@@ -175,7 +175,7 @@ TEST(agent_web_server_address, has_to_be_one) {
       "[::]:9410)");
 }
 
-TEST(agent_web_server_address, that_is_taken_is_told) {
+TEST(agent_web_server_address, in_use_is_reported) {
   const web_answers answers{
       [] { return std::string(); }, [] { return std::string(); }, [] { return std::string(); }};
   const web_server first("127.0.0.1:0", answers);

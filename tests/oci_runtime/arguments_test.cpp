@@ -117,12 +117,12 @@ TEST(oci_runtime_arguments, unknown_options_pass) {
   EXPECT_TRUE(read_command_line({"restore", "x"}).creates_container());
 }
 
-TEST(oci_runtime_arguments, a_journal_is_no_log_file) {
+TEST(oci_runtime_arguments, journal_is_not_a_log_file) {
   EXPECT_EQ(read_command_line({"--log=journald:x", "create", "x"}).log, "");
   EXPECT_EQ(read_command_line({"--log=syslog:x", "create", "x"}).log, "");
 }
 
-TEST(oci_runtime_arguments, a_dry_run_is_ours) {
+TEST(oci_runtime_arguments, dry_run_is_not_forwarded) {
   EXPECT_TRUE(read_command_line({"--dry-run", "create", "x"}).dry_run);
   EXPECT_FALSE(read_command_line({"create", "--dry-run", "x"}).dry_run);
   EXPECT_EQ(problem_of([] {
@@ -180,7 +180,7 @@ log_format: json
   EXPECT_TRUE(chosen.log_json);
 }
 
-TEST(oci_runtime_settings, what_is_wrong_is_told_with_its_place) {
+TEST(oci_runtime_settings, problems_have_line_and_column) {
   EXPECT_EQ(settings_problem("log: /x\nruntime: runc\n"),
             "read settings \"f\": line 2, column 1: unknown setting \"runtime\"");
   EXPECT_EQ(settings_problem("log_format: xml"),

@@ -82,7 +82,7 @@ class oci_runtime : public ::testing::Test {
   temp_dir directory_{0755};
 };
 
-TEST_F(oci_runtime, edits_the_config_and_becomes_the_runtime) {
+TEST_F(oci_runtime, edits_config_and_executes_runtime) {
   const auto ran = run(create());
   EXPECT_EQ(ran.status, exited(7)) << ran.err;
   EXPECT_EQ(ran.out,
@@ -140,7 +140,7 @@ TEST_F(oci_runtime, an_image_joins_no_domain) {
   EXPECT_THAT(contents(spec()), HasSubstr("/run/gpushm/d/b"));
 }
 
-TEST_F(oci_runtime, what_an_image_says_is_one_plain_line) {
+TEST_F(oci_runtime, image_text_is_logged_as_one_line) {
   json hostile = json::parse(config);
   hostile["process"]["env"] = {
       "NVIDIA_VISIBLE_DEVICES=7\n2026-01-01T00:00:00Z info forged\x1b[31m\xc2\x9b"
@@ -158,7 +158,7 @@ TEST_F(oci_runtime, what_an_image_says_is_one_plain_line) {
   }
 }
 
-TEST_F(oci_runtime, text_behind_a_zero_byte_is_refused_and_kept) {
+TEST_F(oci_runtime, text_after_nul_byte_is_refused_and_kept) {
   using std::string_literals::operator""s;
   for (const std::string& tail : {"\0{}"s, "\0"s, "\n\0\n"s}) {
     write(spec(), config + tail);
@@ -169,7 +169,7 @@ TEST_F(oci_runtime, text_behind_a_zero_byte_is_refused_and_kept) {
   }
 }
 
-TEST_F(oci_runtime, many_mounts_and_variables_take_time_in_proportion) {
+TEST_F(oci_runtime, time_is_linear_in_mounts_and_variables) {
   json large = json::parse(config);
   for (int i = 0; i < 30'000; ++i) {
     const std::string number = std::to_string(i);
@@ -192,7 +192,7 @@ TEST_F(oci_runtime, many_mounts_and_variables_take_time_in_proportion) {
 
 // ---- which runtime, which file ----
 
-TEST_F(oci_runtime, a_copy_of_itself_is_not_started_again_and_again) {
+TEST_F(oci_runtime, copy_of_itself_is_not_executed_repeatedly) {
   std::filesystem::copy_file(own_program("gpushm-oci-runtime"), directory_ / "copy");
   write(directory_ / "script",
         "#!/bin/sh\nexec " + own_program("gpushm-oci-runtime") + " \"$@\"\n");
@@ -215,7 +215,7 @@ TEST_F(oci_runtime, edits_the_file_that_crun_will_read) {
   EXPECT_EQ(contents(spec()), config);
 }
 
-TEST_F(oci_runtime, a_container_that_asks_for_nothing_keeps_its_file) {
+TEST_F(oci_runtime, container_without_request_keeps_its_file) {
   write(spec(), R"({  "process":{"env":["A=1"]}})");
   EXPECT_EQ(run(create()).status, exited(7));
   EXPECT_EQ(contents(spec()), R"({  "process":{"env":["A=1"]}})");
@@ -256,7 +256,7 @@ TEST_F(oci_runtime, logs_each_edit_with_its_reason) {
   EXPECT_EQ(all.back()["edit"], "device /dev/nvidia0 (c 1:3 rwm)");
 }
 
-TEST_F(oci_runtime, a_log_that_cannot_be_written_is_told_and_stops_nothing) {
+TEST_F(oci_runtime, unwritable_log_is_reported_and_not_fatal) {
   std::filesystem::create_directory(log());
   const auto ran = run(create());
   EXPECT_EQ(ran.status, exited(7));
@@ -299,7 +299,7 @@ TEST_F(oci_runtime, a_dry_run_shows_the_difference_and_does_nothing) {
   EXPECT_THAT(run(words).out, IsEmpty());
 }
 
-TEST_F(oci_runtime, never_becomes_itself) {
+TEST_F(oci_runtime, never_executes_itself) {
   std::filesystem::create_symlink(own_program("gpushm-oci-runtime"), directory_ / "loop");
   write(directory_ / "settings.yaml", "runtimes: [" + (directory_ / "loop") + ", nosuch-runc]\n");
   const auto ran = run({"state", "box"});
@@ -323,7 +323,7 @@ TEST_F(oci_runtime, wrong_settings_stop_everything) {
                 "\": No such file or directory (ENOENT)\n");
 }
 
-TEST_F(oci_runtime, a_bundle_that_is_none_is_told) {
+TEST_F(oci_runtime, invalid_bundle_is_reported) {
   std::filesystem::remove(spec());
   EXPECT_EQ(run(create()).err,
             "gpushm-oci-runtime: read config \"" + spec() +

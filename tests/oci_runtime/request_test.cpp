@@ -101,7 +101,7 @@ TEST(oci_runtime_request, the_variable_may_be_for_the_privileged) {
   EXPECT_THAT(names(read_request(config, chosen)), ElementsAre("0"));
 }
 
-TEST(oci_runtime_request, annotations_come_before_all) {
+TEST(oci_runtime_request, annotations_take_precedence) {
   auto config = with_variables({"NVIDIA_VISIBLE_DEVICES=0"});
   mount(config, "/dev/null", "/var/run/nvidia-container-devices/7");
   config["annotations"] = {
@@ -132,7 +132,7 @@ TEST(oci_runtime_request, an_annotation_has_qualified_names_only) {
   }
 }
 
-TEST(oci_runtime_request, mounts_come_before_the_variable_where_they_count) {
+TEST(oci_runtime_request, mounts_take_precedence_over_variable) {
   auto config = with_variables({"NVIDIA_VISIBLE_DEVICES=9"});
   mount(config, "/dev/null", "/var/run/nvidia-container-devices/0");
   mount(config, "/dev/null", "/var/run/nvidia-container-devices//GPU-1/");

@@ -123,7 +123,7 @@ TEST_F(oci_runtime_selection, all_is_every_device_of_the_kind) {
   EXPECT_THAT(devices({"all"}), ElementsAre("nvidia.com/gpu", "nvidia.com/gpu=all"));
 }
 
-TEST_F(oci_runtime_selection, names_all_that_is_not_there) {
+TEST_F(oci_runtime_selection, lists_all_missing_devices) {
   EXPECT_THAT(problem_of({"7", "0", "v.com/nic=y", "GPU-a"}),
               ::testing::AllOf(::testing::StartsWith("give devices \"7, v.com/nic=y, GPU-a\": "),
                                HasSubstr("\"gpushm cdi generate\" describes this machine's GPUs")));
@@ -133,7 +133,7 @@ TEST_F(oci_runtime_selection, names_all_that_is_not_there) {
   }
 }
 
-TEST_F(oci_runtime_selection, reasons_are_those_of_the_wishes) {
+TEST_F(oci_runtime_selection, reasons_are_those_of_the_requests) {
   const auto all = select({"0", "1"});
   ASSERT_EQ(all.size(), 3U);
   EXPECT_EQ(all[0].reason, "because 0");
@@ -141,7 +141,7 @@ TEST_F(oci_runtime_selection, reasons_are_those_of_the_wishes) {
   EXPECT_EQ(all[2].reason, "because 1");
 }
 
-TEST_F(oci_runtime_selection, gives_the_files_of_the_wanted_capabilities) {
+TEST_F(oci_runtime_selection, adds_files_of_requested_capabilities) {
   EXPECT_THAT(files({"0"}, {}),
               ElementsAre("libcuda.so.1",
                           "libnvidia-ml.so.550.54",
@@ -164,7 +164,7 @@ TEST_F(oci_runtime_selection, gives_the_files_of_the_wanted_capabilities) {
   EXPECT_THAT(files({"0"}, "compute,compat32"), ::testing::Contains("libcuda.so.550"));
 }
 
-TEST_F(oci_runtime_selection, gives_all_files_to_who_names_a_cdi_device) {
+TEST_F(oci_runtime_selection, qualified_name_gets_all_files) {
   EXPECT_EQ(files({"nvidia.com/gpu=0"}, "utility").size(), 11U);
   EXPECT_EQ(files({"1", "nvidia.com/gpu=0"}, "utility").size(), 11U);
   // Of another document that says nothing.

@@ -47,11 +47,11 @@ class spawn_settings {
   explicit spawn_settings(int input) {
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
-    // What it says belongs to nobody's output.
+    // Discard its output.
     ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
     ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
     ::posix_spawnattr_init(&attributes);
-    // Away from the terminal, whose signals are for those that it guards.
+    // Detached from the terminal, so that its signals do not reach the guard.
     ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
   }
   spawn_settings(const spawn_settings&) = delete;
@@ -130,7 +130,7 @@ void cleanup_guard::finish() noexcept {
   input_.reset();
   if (!wait_ended(pid, 10'000)) {
     base::log(log_level::warning,
-              "process " + std::to_string(pid) + " still tidies up after a container");
+              "process " + std::to_string(pid) + " is still cleaning up after a container");
     return;
   }
   int status = 0;

@@ -116,7 +116,7 @@ json device_rules(const container_options& options) {
   for (const device_node& node : options.device_nodes) {
     struct stat status {};
     if (::stat(node.host.c_str(), &status) != 0 || !S_ISCHR(status.st_mode)) {
-      throw error(errc::invalid_argument, "make container", node.host, "is no character device");
+      throw error(errc::invalid_argument, "make container", node.host, "is not a character device");
     }
     // The number of the host's node is what the kernel compares, whatever the container calls it.
     rules.push_back({{"allow", true},

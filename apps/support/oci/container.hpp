@@ -9,15 +9,14 @@
 
 namespace gpushm::app::oci {
 
-/// A running container, with pipes to the standard input and output of its program. Goes with the
-/// object, and when this process is killed. Move-only. Needs root.
-///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// A running container, with pipes to the standard input and output of its program. Deleted with
+/// the object, and when this process is killed. Move-only. Needs root. Thread-safety: distinct
+/// objects: safe; shared objects: unsafe.
 class container {
  public:
-  /// Starts the runtime and does not wait for it: one that fails ends the output, and `problem`
-  /// tells why. `cancel_fd` as in `base::child_options`. Throws `error` (invalid_argument for a
-  /// device node that is none, system_error).
+  /// Starts the runtime without waiting for it; if it fails, the output ends and `problem` returns
+  /// the reason. `cancel_fd` as in `base::child_options`. Throws `error` (invalid_argument if a
+  /// device node is not one, system_error).
   container(const runtime& with,
             const container_options& options,
             std::string_view id_prefix,
@@ -28,12 +27,12 @@ class container {
   container& operator=(const container&) = delete;
   ~container();
 
-  /// The runtime, in whose place the program reads and writes.
+  /// The runtime's process, which has the program's standard input and output.
   [[nodiscard]] base::child_process& process() noexcept { return process_; }
-  /// The program's PID as the host numbers it; blocks until it is there. Throws `error` (timed_out,
+  /// The program's PID as the host numbers it; blocks until it exists. Throws `error` (timed_out,
   /// peer_died: the runtime ended, with what it logged).
   [[nodiscard]] pid_t wait_started(base::deadline until);
-  /// What the runtime said last about why it failed; empty when nothing.
+  /// The runtime's last error message; empty if none.
   [[nodiscard]] std::string problem() const;
 
  private:

@@ -16,11 +16,11 @@ struct bind_mount {
   std::string source;
   std::string destination;
   bool writable = false;
-  /// With what is mounted below it.
+  /// Includes the mounts below it.
   bool recursive = true;
 };
 
-/// A character device that the container has and may use.
+/// A character device that exists in the container and is allowed by its device cgroup.
 struct device_node {
   std::string host;    ///< its path on the host
   std::string inside;  ///< where the container sees it; empty: at the same path
@@ -41,7 +41,7 @@ struct namespace_source {
 
 /// What runs in a container and what it sees. The rest is fixed: new UTS, mount and cgroup
 /// namespaces, a read-only root with the host's /usr and libraries, an empty /tmp, no network in a
-/// new network namespace, and no device but /dev/null and its like.
+/// new network namespace, and no devices except /dev/null and similar ones.
 struct container_options {
   /// The program's path as the container sees it, and its arguments.
   std::vector<std::string> argv;

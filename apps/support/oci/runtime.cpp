@@ -20,7 +20,8 @@ std::optional<std::string> find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) {
     candidates.emplace_back(name);
   } else {
-    const char* path = std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): nobody sets variables
+    const char* path =
+        std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): no code sets variables
     std::istringstream directories(path == nullptr ? "" : path);
     for (std::string directory; std::getline(directories, directory, ':');) {
       if (!directory.empty()) {
@@ -41,7 +42,7 @@ std::optional<std::string> find_program(const std::string& name) {
 }
 
 // With cgroup v1 and v2 mounted side by side crun takes the v2 tree, which has no controllers. It
-// works where that mount is not seen.
+// works if that mount is hidden.
 bool needs_v1_alone(const std::string& path) {
   return fs::path(path).filename() == "crun" && fs::exists("/sys/fs/cgroup/unified/cgroup.procs");
 }
@@ -75,7 +76,7 @@ std::string version_of(const runtime& with, base::deadline until) {
   child.close_input();
   const auto line = child.read_line(until);
   if (!line) {
-    throw error(errc::system_error, "ask version", with.path, "it says nothing");
+    throw error(errc::system_error, "get version", with.path, "it printed nothing");
   }
   return *line;
 }
