@@ -259,7 +259,7 @@ TEST_F(agent_brokers, empty_directory_of_old_domain_is_removed) {
   EXPECT_TRUE(std::filesystem::exists(folder_ / "run/d/default/socket"));
 }
 
-/// A TCP socket whose last close waits for data that nobody reads.
+/// A TCP socket whose last close waits for data that no process reads.
 class lingering_socket {
  public:
   explicit lingering_socket(std::chrono::seconds linger) {

@@ -143,17 +143,17 @@ agent:
 }
 
 TEST_F(agent_settings, section_must_be_a_mapping) {
-  const auto told = problems_of_file("version: v1\nagent: 3\n");
-  ASSERT_EQ(told.size(), 1U);
-  EXPECT_THAT(told[0], ::testing::StartsWith("agent.yaml:2:8: "));
+  const auto found = problems_of_file("version: v1\nagent: 3\n");
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_THAT(found[0], ::testing::StartsWith("agent.yaml:2:8: "));
   EXPECT_THAT(problems_of_file("version: v1\nagent:\n"), IsEmpty());
   EXPECT_EQ(problems_of_file("version: v1\nagent: {broker: [}\n").size(), 1U);
 }
 
 TEST_F(agent_settings, nvidia_plugin_problems_have_line_and_column) {
-  const auto told = problems_of_file("version: v1\nflags: {migStrategy: some}\n");
-  ASSERT_EQ(told.size(), 1U);
-  EXPECT_THAT(told[0], ::testing::StartsWith("agent.yaml:2:22: "));
+  const auto found = problems_of_file("version: v1\nflags: {migStrategy: some}\n");
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_THAT(found[0], ::testing::StartsWith("agent.yaml:2:22: "));
 }
 
 TEST_F(agent_settings, missing_file_is_a_problem) {

@@ -94,7 +94,7 @@ TEST_F(oci_runtime, edits_config_and_executes_runtime) {
   EXPECT_EQ(seen["linux"]["devices"].size(), 1U);
   EXPECT_EQ(seen["linux"]["devices"][0]["path"], "/dev/nvidia0");
   EXPECT_EQ(seen["linux"]["resources"]["devices"][0]["minor"], 3);
-  // A video library, which nobody asked for.
+  // A video library, which was not requested.
   EXPECT_FALSE(seen.contains("mounts"));
 }
 
@@ -273,10 +273,10 @@ TEST_F(oci_runtime, an_error_reaches_the_engine_and_leaves_the_file) {
   EXPECT_THAT(ran.out, IsEmpty());
   const std::string begin = "gpushm-oci-runtime: give devices \"7\": ";
   EXPECT_THAT(ran.err, StartsWith(begin));
-  const json told = json::parse(contents(engine_log));
-  EXPECT_EQ(told["level"], "error");
-  EXPECT_THAT(told["msg"].get<std::string>(), StartsWith(begin));
-  EXPECT_TRUE(told.contains("time"));
+  const json reported = json::parse(contents(engine_log));
+  EXPECT_EQ(reported["level"], "error");
+  EXPECT_THAT(reported["msg"].get<std::string>(), StartsWith(begin));
+  EXPECT_TRUE(reported.contains("time"));
   EXPECT_EQ(contents(spec()), R"({"process":{"env":["NVIDIA_VISIBLE_DEVICES=7"]}})");
   EXPECT_FALSE(std::filesystem::exists(spec() + ".seen"));
   EXPECT_THAT(contents(log()), HasSubstr(" error box: give devices \"7\": "));
