@@ -77,7 +77,7 @@ void container::kill(int signal_number) {
 }
 
 pid_t container::host_pid() const {
-  // runc writes the file while the program already runs.
+  // runc writes the file while the program is already running.
   std::optional<pid_t> pid;
   const auto written = [&] {
     pid = bundle_->host_pid();

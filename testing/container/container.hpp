@@ -11,14 +11,13 @@
 
 namespace gpushm_testing {
 
-/// A container made by the real runc. The program is PID 1 in it. The container, its cgroup and its
-/// files go with the object, and also when the test process is killed. Move-only. Needs root.
-///
-/// Distinct objects: safe. Shared objects: unsafe.
+/// A container created by the real runc. The program is PID 1 in it. The container, its cgroup and
+/// its files are removed on destruction, and also when the test process is killed. Move-only. Needs
+/// root. Distinct objects: safe. Shared objects: unsafe.
 class container {
  public:
-  /// Makes the bundle and starts the program. Does not wait for anything; a runtime that fails
-  /// tells so in `wait_for_line` and `wait_exit` by its output. Throws `harness_error`.
+  /// Creates the bundle and starts the program. Does not block; a failing runtime shows in the
+  /// output that `wait_for_line` and `wait_exit` report. Throws `harness_error`.
   [[nodiscard]] static container start(const container_options& options);
   container(container&&) noexcept = default;
   container& operator=(container&&) noexcept = default;
@@ -28,24 +27,24 @@ class container {
   std::string wait_for_line(const std::string& pattern,
                             std::chrono::milliseconds timeout,
                             stream from = stream::out);
-  /// Blocks until the program has ended. A program that a signal killed gives 128 plus the signal,
-  /// as runc reports it. Throws `harness_error` with all output.
+  /// Blocks until the program has exited. Returns 128 plus the signal for a program that was killed
+  /// by a signal, as runc reports it. Throws `harness_error` with all output.
   exit_status wait_exit(std::chrono::milliseconds timeout);
   [[nodiscard]] bool running() { return runtime_.running(); }
 
   void write(std::string_view text) { runtime_.write(text); }
   void close_stdin() { runtime_.close_stdin(); }
 
-  /// A signal for the program; SIGKILL too reaches it and not only the runtime. Remember that the
-  /// kernel drops signals to PID 1 that it has no handler for, SIGKILL from outside excepted.
+  /// Sends a signal to the program; SIGKILL, too, reaches the program and not only the runtime. The
+  /// kernel drops signals to PID 1 that it has no handler for, except SIGKILL from outside.
   void kill(int signal_number);
 
-  /// The program's pid as the host sees it, once it runs; blocks at most five seconds. Throws
-  /// `harness_error`.
+  /// The program's pid in the host's PID namespace; blocks at most five seconds until it runs.
+  /// Throws `harness_error`.
   [[nodiscard]] pid_t host_pid() const;
 
   [[nodiscard]] const std::string& text(stream of) const { return runtime_.text(of); }
-  /// Both streams and what the runtime logged, for failure messages.
+  /// Both streams and the runtime's log, for failure messages.
   [[nodiscard]] std::string everything();
 
  private:

@@ -9,14 +9,14 @@
 
 namespace gpushm_testing {
 
-/// The device nodes of the real GPUs with the given minor numbers and the control nodes that every
-/// user of the driver needs; those that exist.
+/// The existing device nodes of the real GPUs with the given minor numbers, and of the control
+/// nodes that every user of the driver needs.
 [[nodiscard]] std::vector<std::string> nvidia_device_nodes(const std::vector<int>& minors);
 
-/// Minors of the GPUs that have a node in /dev, ascending; none without a GPU.
+/// Minors of the GPUs that have a node in /dev, ascending; empty without a GPU.
 [[nodiscard]] std::vector<int> nvidia_minors();
 
-/// The directory of the libcuda.so.1 that this process would load; nothing when there is none.
+/// The directory of the libcuda.so.1 that this process would load; nullopt when there is none.
 /// Loads it.
 [[nodiscard]] std::optional<std::string> libcuda_directory();
 

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Libraries and loader of a program, as ldd tells them.
+/// Libraries and loader of a program, as reported by ldd.
 std::set<std::string> libraries_of(const std::string& program) {
   spawn_options options;
   options.argv = {"ldd", program};
@@ -51,7 +51,8 @@ void make_image_root(const std::string& root, const std::vector<std::string>& ot
     libraries.merge(libraries_of(other));
   }
   for (const std::string& library : libraries) {
-    // The loader inside knows the usual directories alone, and no program's folder out here.
+    // The loader in the container searches only the usual directories, not the folders of programs
+    // on the host.
     const bool usual = library.starts_with("/lib") || library.starts_with("/usr/lib");
     copy_into(root, library, usual ? library : "/usr/lib/" + fs::path(library).filename().string());
   }

@@ -12,7 +12,7 @@ using gpushm::app::oci::container_options;
 using gpushm::app::oci::device_node;
 using gpushm::app::oci::user_namespace;
 
-/// Adds the tree of one of the project's own programs, read-only and at the same path, and makes it
+/// Mounts the tree of one of the project's programs, read-only and at the same path, and makes it
 /// the first argument. `name` as in `own_program`.
 void use_own_program(container_options& options, const std::string& name);
 

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* image = "localhost/gpushm-test";
 
-// Nothing may raise hard limits here, and no systemd is asked for cgroups.
+// Hard limits must not be raised here, and cgroups must not need systemd.
 constexpr const char* configuration =
     "[containers]\n"
     "default_ulimits = []\n"

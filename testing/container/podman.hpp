@@ -12,7 +12,7 @@
 
 namespace gpushm_testing {
 
-/// A container that podman is to run.
+/// Arguments of `podman run`.
 struct podman_options {
   std::vector<std::string> argv;
   std::vector<std::string> devices;  ///< qualified CDI names
@@ -21,17 +21,15 @@ struct podman_options {
   std::vector<std::string> more;  ///< other options of `podman run`
 };
 
-/// Why podman's containers cannot be run here, for GTEST_SKIP; nothing when they can. Tried once a
-/// process; takes up to a few seconds.
+/// The reason why podman's containers cannot run here, for GTEST_SKIP; nullopt when they can. Tried
+/// once per process; takes up to a few seconds.
 [[nodiscard]] std::optional<std::string> why_no_podman();
 
-/// The distribution's podman with runc, storage of its own and CDI directories of its own, which
-/// nobody else on the machine sees: each run has a mount namespace in which /run is empty but for
+/// The distribution's podman with runc and separate storage and CDI directories, which no other
+/// process on the machine sees: each run has a mount namespace in which /run is empty except for
 /// `cdi_directory()` at /run/cdi and the domains at /run/gpushm/d. Its image is a directory with
-/// the C library, the project's command and a shell, and nothing else. Goes, with everything in it,
-/// with the object. Needs root.
-///
-/// Distinct objects: safe. Shared objects: const members safe.
+/// the C library, the project's command and a shell, and nothing else. Everything is removed on
+/// destruction. Needs root. Distinct objects: safe. Shared objects: const members safe.
 class podman {
  public:
   /// `others` as for `make_image_root`. Throws `harness_error`.
@@ -40,15 +38,15 @@ class podman {
   podman& operator=(const podman&) = delete;
   ~podman();
 
-  /// Seen by podman as /run/cdi (which /var/run/cdi is).
+  /// Mounted as /run/cdi for podman (/var/run/cdi is the same directory).
   [[nodiscard]] std::string cdi_directory() const { return directory_ / "cdi"; }
-  /// Seen by podman as /run/gpushm/d: a directory in it is a domain's.
+  /// Mounted as /run/gpushm/d for podman: each directory in it belongs to a domain.
   [[nodiscard]] std::string domains_directory() const { return directory_ / "domains"; }
   /// The path of the project's command inside the containers.
   [[nodiscard]] static std::string command_inside() { return "/bin/gpushm"; }
 
-  /// `podman run` with these options, to be started by the caller; a container that is killed with
-  /// it goes too.
+  /// `podman run` with these options, for the caller to start; killing it also removes its
+  /// container.
   [[nodiscard]] spawn_options run(const podman_options& options) const;
 
  private:

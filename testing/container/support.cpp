@@ -46,7 +46,7 @@ std::optional<gpushm::app::oci::runtime> find_runc() {
 std::vector<std::string> cgroups_named(const std::string& prefix) {
   namespace fs = std::filesystem;
   std::vector<std::string> found;
-  // As deep as they are made and no deeper: others vanish while this looks.
+  // Only as deep as the containers' cgroups are created: deeper ones vanish during the search.
   const auto look_in = [&](const fs::path& directory) {
     std::error_code gone;
     for (const auto& entry : fs::directory_iterator(directory, gone)) {

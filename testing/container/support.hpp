@@ -9,16 +9,16 @@
 
 namespace gpushm_testing {
 
-/// The container runtime: `$GPUSHM_RUNC`, else runc in `$PATH`; nothing when there is none.
+/// The container runtime: `$GPUSHM_RUNC`, else runc in `$PATH`; nullopt when there is none.
 [[nodiscard]] std::optional<gpushm::app::oci::runtime> find_runc();
 
 /// Cgroups of containers whose id begins with `prefix`, in any hierarchy. Cgroups of other tests
-/// may come and go meanwhile.
+/// may come and go concurrently.
 [[nodiscard]] std::vector<std::string> cgroups_named(const std::string& prefix);
 
-/// Why containers cannot be run here, for GTEST_SKIP: not root, no runc, or what runc said when it
-/// was tried with an empty program. Nothing when they can. Tried once a process; takes up to a few
-/// seconds. `in_user_namespace` asks for containers with one.
+/// The reason why containers cannot run here, for GTEST_SKIP: not root, no runc, or the output of
+/// runc when it ran an empty program. Nullopt when they can. Tried once per process; takes up to a
+/// few seconds. `in_user_namespace`: for containers with a user namespace.
 [[nodiscard]] std::optional<std::string> why_no_containers(bool in_user_namespace = false);
 
 }  // namespace gpushm_testing

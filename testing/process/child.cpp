@@ -35,7 +35,7 @@ child::child(spawned process)
       pidfd_(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0))),
       in_(std::move(process.in)),
       output_(std::move(process.out), std::move(process.err)) {
-  ::signal(SIGPIPE, SIG_IGN);  // NOLINT: a child that does not read must not end the test
+  ::signal(SIGPIPE, SIG_IGN);  // NOLINT: a child that does not read must not kill the test
 }
 
 child::child(child&& other) noexcept
@@ -63,7 +63,7 @@ child::~child() {
 
 void child::stop() noexcept {
   if (pid_ > 0) {
-    ::kill(-pid_, SIGKILL);  // also what it left behind; the group outlives its leader
+    ::kill(-pid_, SIGKILL);  // also its own children; the group outlives its leader
     if (!status_) {
       ::kill(pid_, SIGKILL);
       reap(true);
@@ -101,11 +101,11 @@ void child::write(std::string_view text) {
 
 exit_status child::wait_exit(std::chrono::milliseconds timeout) {
   const auto deadline = deadline_after(timeout);
-  // Its output is read meanwhile: a full pipe would keep it from ending.
+  // Output is read meanwhile: a full pipe would block the child.
   bool open = true;
   while (!reap(false)) {
     if (clock::now() >= deadline) {
-      throw harness_error("process " + std::to_string(pid_) + " did not end in time\n" +
+      throw harness_error("process " + std::to_string(pid_) + " did not exit in time\n" +
                           output_.everything());
     }
     if (open) {

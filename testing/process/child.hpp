@@ -12,7 +12,7 @@
 
 namespace gpushm_testing {
 
-/// How a process ended: one of the two.
+/// How a process ended: exactly one of the two is set.
 struct exit_status {
   std::optional<int> code;
   std::optional<int> signal;
@@ -31,15 +31,15 @@ inline void PrintTo(const exit_status& status, std::ostream* to) {
 [[nodiscard]] inline exit_status killed_by(int signal) {
   return {std::nullopt, signal};
 }
-/// As waitpid(2) reports it.
+/// From a status of waitpid(2).
 [[nodiscard]] exit_status exit_status_of(int wait_status);
 
-/// A child process with its pipes; killed, with its process group, and reaped with the object.
-/// Move-only. It also gets SIGKILL when the thread that started it ends. Distinct objects: safe.
+/// A child process with its pipes; killed, with its process group, and reaped on destruction.
+/// Move-only. It also gets SIGKILL when the thread that started it exits. Distinct objects: safe.
 /// Shared objects: unsafe.
 class child {
  public:
-  /// Does not wait for anything. Throws `harness_error`.
+  /// Does not block. Throws `harness_error`.
   [[nodiscard]] static child start(const spawn_options& options);
   child(child&&) noexcept;
   child& operator=(child&&) noexcept;
@@ -60,13 +60,14 @@ class child {
     return output_.wait_for_line(pattern, timeout, from);
   }
 
-  /// Blocks until it has ended, at most `timeout`; then the rest of its output has been collected
-  /// too (unless a process it left behind keeps the pipes). Throws `harness_error` with the output.
+  /// Blocks until it has exited, at most `timeout`; then the rest of its output has been collected,
+  /// too (unless a process that it started keeps the pipes open). Throws `harness_error` with the
+  /// output.
   exit_status wait_exit(std::chrono::milliseconds timeout);
   /// Does not block.
   [[nodiscard]] bool running();
 
-  /// To the process alone; no effect once reaped.
+  /// Sends the signal to the process only; no effect once reaped.
   void kill(int signal_number);
 
   [[nodiscard]] const std::string& text(stream of) const { return output_.text(of); }
@@ -84,13 +85,13 @@ class child {
   std::optional<exit_status> status_;
 };
 
-/// Result of a program that ran to its end.
+/// Result of a program that has exited.
 struct run_result {
   exit_status status;
   std::string out;
   std::string err;
 };
-/// Starts a program, gives it no input, waits for its end. Throws `harness_error` when it takes
+/// Starts a program without input and blocks until it exits. Throws `harness_error` if it takes
 /// longer than `timeout`.
 [[nodiscard]] run_result run_program(const spawn_options& options,
                                      std::chrono::milliseconds timeout = std::chrono::seconds(30));

@@ -34,7 +34,8 @@ void child_output::take(stream_state& from) {
 bool child_output::read_some(clock::time_point deadline) {
   std::array<pollfd, 2> waits{};
   for (std::size_t i = 0; i < waits.size(); ++i) {
-    waits.at(i) = {states_.at(i).fd.get(), POLLIN, 0};  // an ended stream is -1, which poll ignores
+    waits.at(i) = {
+        states_.at(i).fd.get(), POLLIN, 0};
   }
   if (!states_[0].fd && !states_[1].fd) {
     return false;
@@ -72,11 +73,11 @@ std::string child_output::wait_for_line(const std::string& pattern,
       }
     }
     if (!source.fd) {
-      throw harness_error("the output ended without a line like /" + pattern + "/\n" +
+      throw harness_error("the output ended without a line matching /" + pattern + "/\n" +
                           everything());
     }
     if (clock::now() >= deadline) {
-      throw harness_error("no line like /" + pattern + "/ in time\n" + everything());
+      throw harness_error("no line matching /" + pattern + "/ in time\n" + everything());
     }
     read_some(deadline);
   }

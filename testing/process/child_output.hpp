@@ -12,24 +12,25 @@ namespace gpushm_testing {
 
 enum class stream : std::uint8_t { out = 0, err = 1 };
 
-/// Collects what a process writes to its standard output and error.
+/// Collects a process's standard output and standard error.
 /// Distinct objects: safe. Shared objects: unsafe.
 class child_output {
  public:
   /// Non-blocking read ends of the two pipes.
   child_output(gpushm::base::unique_fd out, gpushm::base::unique_fd err);
 
-  /// The next line of `from`, after those that earlier calls returned or passed over, that
-  /// `pattern` (ECMAScript) is found in, without its newline. Blocks at most `timeout`. Throws
-  /// `harness_error` with everything collected, when time is over or the stream has ended.
+  /// Returns the next line of `from`, without its newline, that contains a match of `pattern`
+  /// (ECMAScript), after the lines that earlier calls returned or skipped. Blocks at most
+  /// `timeout`. Throws `harness_error` with everything collected on timeout or at the end of the
+  /// stream.
   std::string wait_for_line(const std::string& pattern,
                             std::chrono::milliseconds timeout,
                             stream from = stream::out);
 
   /// Reads until both streams have ended (true) or `deadline` (false).
   bool read_to_end(clock::time_point deadline);
-  /// Reads what is there, waiting at most until `deadline` for some. False when both streams have
-  /// ended.
+  /// Reads available output, waiting for some at most until `deadline`. False when both streams
+  /// have ended.
   bool read_some(clock::time_point deadline);
 
   [[nodiscard]] const std::string& text(stream of) const { return state(of).text; }
@@ -40,7 +41,7 @@ class child_output {
   struct stream_state {
     gpushm::base::unique_fd fd;
     std::string text;
-    std::size_t searched = 0;  ///< where the next line to look at starts
+    std::size_t searched = 0;  ///< start of the next line to search
   };
   [[nodiscard]] stream_state& state(stream of) { return states_.at(static_cast<std::size_t>(of)); }
   [[nodiscard]] const stream_state& state(stream of) const {

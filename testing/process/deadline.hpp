@@ -13,25 +13,24 @@ using clock = std::chrono::steady_clock;
 
 inline constexpr int patience_factor = gpushm::base::under_sanitizer ? 5 : 1;
 
-/// `timeout` as it should be in this build: instrumented programs get longer.
+/// `timeout` for this build: instrumented programs get longer.
 [[nodiscard]] constexpr std::chrono::milliseconds patience(std::chrono::milliseconds timeout) {
   return timeout * patience_factor;
 }
 
-/// When `timeout`, stretched by `patience`, is over.
+/// The time at which `timeout`, stretched by `patience`, expires.
 [[nodiscard]] inline clock::time_point deadline_after(std::chrono::milliseconds timeout) {
   return clock::now() + patience(timeout);
 }
 
-/// What is left until `deadline`, never negative, in whole milliseconds rounded up: for poll(2).
+/// Time until `deadline`, never negative, in whole milliseconds rounded up: for poll(2).
 [[nodiscard]] inline int milliseconds_until(clock::time_point deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now());
   return left.count() > 0 ? static_cast<int>(left.count()) : 0;
 }
 
-/// Asks `predicate` again and again until it says true (then true) or `timeout` is over (then
-/// false). For conditions that no event announces, like the number of open descriptors of another
-/// process.
+/// Polls `predicate` until it returns true (then true) or `timeout` expires (then false). For
+/// conditions without an event, such as the number of open descriptors of another process.
 template <typename Predicate>
 [[nodiscard]] bool eventually(Predicate&& predicate, std::chrono::milliseconds timeout) {
   const auto deadline = deadline_after(timeout);

@@ -11,7 +11,7 @@
 
 namespace gpushm_testing {
 
-/// The chunks that a test gives to an import.
+/// Chunks that a test passes to an import.
 class given_chunks final : public gpushm::memory::chunk_source {
  public:
   void add(gpushm::base::guarded_fd file, std::uint64_t size_bytes) {

@@ -5,7 +5,7 @@
 
 namespace gpushm_testing {
 
-/// The test set-up itself failed, or a process did not do in time what the test waits for.
+/// The test set-up failed, or a process did not reach in time the state that the test waits for.
 class harness_error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

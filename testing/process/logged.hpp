@@ -9,7 +9,7 @@
 
 namespace gpushm_testing {
 
-/// The lines that are logged while it lives. One at a time. Shared objects: safe.
+/// Collects the lines logged during its lifetime. At most one may exist. Shared objects: safe.
 class logged {
  public:
   logged() {
@@ -22,7 +22,7 @@ class logged {
   logged& operator=(const logged&) = delete;
   ~logged() { gpushm::set_log_sink(nullptr); }
 
-  /// Those that have `part` in them.
+  /// The lines that contain `part`.
   [[nodiscard]] std::vector<std::string> with(const std::string& part) const {
     const std::lock_guard lock(mutex_);
     std::vector<std::string> found;

@@ -24,7 +24,7 @@ struct directory_closer {
   void operator()(DIR* directory) const noexcept { ::closedir(directory); }
 };
 
-/// Names in a directory of /proc, the dots left out.
+/// Names in a directory of /proc, without "." and "..".
 std::vector<std::string> entries(const std::string& path) {
   const std::unique_ptr<DIR, directory_closer> directory(::opendir(path.c_str()));
   if (!directory) {
@@ -37,14 +37,14 @@ std::vector<std::string> entries(const std::string& path) {
       names.emplace_back(entry->d_name);
     }
   }
-  // Reading its own table counts the directory itself: leave that one out.
+  // Listing the process's own table includes the descriptor of the directory itself: leave it out.
   if (path == "/proc/" + std::to_string(::getpid()) + "/fd") {
     std::erase(names, std::to_string(::dirfd(directory.get())));
   }
   return names;
 }
 
-/// Empty when it went away meanwhile.
+/// Empty when the link has disappeared.
 std::string link_target(const std::string& path) {
   std::error_code gone;
   return std::filesystem::read_symlink(path, gone).string();
@@ -135,7 +135,7 @@ std::uint64_t shared_memory_bytes(const std::vector<pid_t>& pids, std::string_vi
       const auto directory = proc_path(pid, table);
       for (const auto& name : entries(directory)) {
         if (table == "fd" && (name == "0" || name == "1" || name == "2")) {
-          continue;  // what it writes may go to a file that is deleted, too
+          continue;  // standard streams may refer to a deleted file, too
         }
         const auto path = directory + "/" + name;
         struct stat status {};
@@ -154,7 +154,7 @@ char state_in(const std::string& directory) noexcept {
     std::ifstream file(directory + "/stat");
     std::string text;
     std::getline(file, text);
-    // "PID (NAME) STATE …"; the name may hold anything.
+    // "PID (NAME) STATE …"; the name may contain any character.
     const auto name_end = text.rfind(") ");
     return name_end != std::string::npos ? text.at(name_end + 2) : '\0';
   } catch (const std::exception&) {

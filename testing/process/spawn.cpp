@@ -72,7 +72,7 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
   return result;
 }
 
-/// Only async-signal-safe calls: runs between fork and exec.
+/// Makes async-signal-safe calls only: runs between fork and exec.
 [[noreturn]] void fail_in_child(const char* what) {
   const char* reason = ::strerrordesc_np(errno);
   for (const char* part : {"cannot start the program: ", what, ": ", reason, "\n"}) {
@@ -130,7 +130,7 @@ struct child_plan {
     fail_in_child("chdir");
   }
   enter_identity(options);
-  // After the change of identity, which clears it; and the parent may have gone before it was set.
+  // After the change of identity, which clears it; the parent may have exited before it was set.
   if (options.dies_with_parent &&
       (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || ::getppid() != plan.parent)) {
     ::_exit(127);
@@ -181,7 +181,7 @@ spawned spawn(const spawn_options& options) {
   if (pid == 0) {
     run_child(plan);
   }
-  ::setpgid(pid, pid);  // in both, so that it holds whoever runs first
+  ::setpgid(pid, pid);  // in both processes, so that it is set whichever runs first
   for (const auto* end : {&in.write, &out.read, &err.read}) {
     ::fcntl(end->get(), F_SETFL, O_NONBLOCK);
   }

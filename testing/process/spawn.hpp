@@ -14,7 +14,7 @@ namespace gpushm_testing {
 struct spawn_options {
   /// The program, absolute or found in `$PATH`, and its arguments.
   std::vector<std::string> argv;
-  /// Added to this process's environment; an empty value takes the variable away.
+  /// Added to this process's environment; an empty value removes the variable.
   std::vector<std::pair<std::string, std::string>> env = {};
   /// Empty: this process's.
   std::string working_directory = {};
@@ -23,9 +23,9 @@ struct spawn_options {
   /// Run under this uid and gid (as root only), without supplementary groups; -1: this process's.
   uid_t uid = static_cast<uid_t>(-1);
   gid_t gid = static_cast<gid_t>(-1);
-  /// Not -1: the child reads one byte from here before it starts the program.
+  /// Not -1: the child reads one byte from this descriptor before it starts the program.
   int gate = -1;
-  /// SIGKILL for the child when the thread that started it ends.
+  /// SIGKILL for the child when the thread that started it exits.
   bool dies_with_parent = true;
 };
 
@@ -37,9 +37,9 @@ struct spawned {
   gpushm::base::unique_fd err;
 };
 
-/// Starts a program in a process group of its own. When it cannot be executed, the child says so on
-/// its standard error and exits with 127. The caller reaps it. Throws `harness_error` when no
-/// process can be made. Thread-safe.
+/// Starts a program in a separate process group. If it cannot be executed, the child writes the
+/// reason to its standard error and exits with 127. The caller reaps it. Throws `harness_error`
+/// when no process can be created. Thread-safe.
 [[nodiscard]] spawned spawn(const spawn_options& options);
 
 }  // namespace gpushm_testing

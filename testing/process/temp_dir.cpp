@@ -17,7 +17,7 @@ temp_dir::temp_dir(mode_t mode) {
   path_ =
       std::string(parent != nullptr && *parent != '\0' ? parent : "/tmp") + "/gpushm-test-XXXXXX";
   if (::mkdtemp(path_.data()) == nullptr || ::chmod(path_.c_str(), mode) != 0) {
-    throw harness_error("cannot make " + path_ + ": " + gpushm::base::errno_text(errno));
+    throw harness_error("cannot create " + path_ + ": " + gpushm::base::errno_text(errno));
   }
 }
 
@@ -25,7 +25,7 @@ temp_dir::~temp_dir() {
   std::error_code failed;
   std::filesystem::remove_all(path_, failed);
   if (failed) {
-    std::cerr << "left behind " << path_ << ": " << failed.message() << '\n';
+    std::cerr << "cannot remove " << path_ << ": " << failed.message() << '\n';
   }
 }
 

@@ -7,11 +7,11 @@
 
 namespace gpushm_testing {
 
-/// A fresh directory under `$TMPDIR` (default /tmp) that goes, with everything in it, with the
-/// object. Distinct objects: safe. Shared objects: const members safe.
+/// A new directory under `$TMPDIR` (default /tmp) that is removed with its contents on destruction.
+/// Distinct objects: safe. Shared objects: const members safe.
 class temp_dir {
  public:
-  /// `mode` is set whatever the umask says. Throws `harness_error`.
+  /// `mode` is set regardless of the umask. Throws `harness_error`.
   explicit temp_dir(mode_t mode = 0700);
   temp_dir(const temp_dir&) = delete;
   temp_dir& operator=(const temp_dir&) = delete;

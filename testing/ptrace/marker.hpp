@@ -7,8 +7,8 @@
 
 namespace gpushm_testing {
 
-// Marks in a traced program where the window of interest begins and ends: a system call that does
-// nothing and that nobody else makes. Header-only, so that a victim needs nothing of the tracer.
+// Mark the begin and end of the traced window in a program: a system call without effect that no
+// other code makes. Header-only, so that a victim does not link the tracer.
 
 inline constexpr int begin_mark = 0x67700001;
 inline constexpr int end_mark = 0x67700002;

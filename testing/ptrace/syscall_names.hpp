@@ -6,7 +6,7 @@
 
 namespace gpushm_testing {
 
-/// "sendmsg"; "system call 999" for one that the build machine's headers do not know.
+/// "sendmsg"; "system call 999" for one that is not in the build machine's headers.
 [[nodiscard]] std::string syscall_name(std::uint64_t number);
 
 }  // namespace gpushm_testing

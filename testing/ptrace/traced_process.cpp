@@ -27,10 +27,10 @@ traced_process::traced_process(spawn_options options, std::uint64_t kill_at) {
   unique_fd gate_read(gate[0]);
   unique_fd gate_write(gate[1]);
   options.gate = gate_read.get();
-  // LeakSanitizer traces its own process at the end, and there can be only one tracer.
+  // LeakSanitizer traces its own process at exit, and a process can have only one tracer.
   options.env.emplace_back("LSAN_OPTIONS", "detect_leaks=0");
 
-  // ptrace binds to a thread, and so does waitpid with __WNOTHREAD: this one has no other children.
+  // ptrace is per thread, and so is waitpid with __WNOTHREAD: this thread has no other children.
   tracer_ = std::jthread([options = std::move(options),
                           kill_at,
                           gate_end = std::move(gate_write),
@@ -59,11 +59,11 @@ traced_process::traced_process(spawn_options options, std::uint64_t kill_at) {
   });
   process_ = start.get();
   output_ = child_output(std::move(process_.out), std::move(process_.err));
-  ::signal(SIGPIPE, SIG_IGN);  // NOLINT: a victim that is gone must not end the test
+  ::signal(SIGPIPE, SIG_IGN);  // NOLINT: writing to an exited victim must not kill the test
 }
 
 traced_process::~traced_process() {
-  // The thread reaps, so the pid is good for as long as the result is not there.
+  // The thread reaps the program, so the pid is valid until the result is set.
   if (result_.valid() && result_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     ::kill(process_.pid, SIGKILL);
   }
@@ -81,7 +81,7 @@ trace_result traced_process::wait_end(std::chrono::milliseconds timeout) {
   while (result_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     if (clock::now() >= deadline) {
       ::kill(process_.pid, SIGKILL);
-      throw harness_error("the traced program did not end in time\n" + output_.everything());
+      throw harness_error("the traced program did not exit in time\n" + output_.everything());
     }
     const auto slice = std::min(deadline, clock::now() + std::chrono::milliseconds(5));
     if (open) {

@@ -13,14 +13,13 @@
 
 namespace gpushm_testing {
 
-/// A program that is started under ptrace and, if wanted, killed at the entry of its k-th system
-/// call between the marks of ptrace/marker.hpp. Needs no help from the program but the marks.
-///
-/// A thread of this object is the program's parent and tracer. The program dies with the object.
+/// A program that is started under ptrace and, if requested, killed at the entry of its k-th system
+/// call between the marks of ptrace/marker.hpp. The program needs nothing but the marks. A thread
+/// of this object is the program's parent and tracer. The program is killed on destruction.
 /// Distinct objects: safe. Shared objects: unsafe.
 class traced_process {
  public:
-  /// Returns once the program is attached to; it starts after that. `kill_at` as in `trace_to_end`.
+  /// Returns once the program is attached to; it starts afterwards. `kill_at` as in `trace_to_end`.
   /// Throws `harness_error`.
   traced_process(spawn_options options, std::uint64_t kill_at);
   traced_process(const traced_process&) = delete;
@@ -29,7 +28,7 @@ class traced_process {
 
   [[nodiscard]] pid_t pid() const noexcept { return process_.pid; }
 
-  /// To its standard input; short texts only. False when it does not read any more.
+  /// Writes to its standard input; short texts only. False when the program no longer reads.
   bool write(std::string_view text);
   /// See `child_output::wait_for_line`.
   std::string wait_for_line(const std::string& pattern,
@@ -38,8 +37,8 @@ class traced_process {
     return output_.wait_for_line(pattern, timeout, from);
   }
 
-  /// Blocks until the program has ended, at most `timeout`, and returns what became of it. Once
-  /// only. Throws `harness_error` with the output when time is over; the program is killed then.
+  /// Blocks until the program has exited, at most `timeout`, and returns its result. Call once
+  /// only. On timeout kills the program and throws `harness_error` with the output.
   [[nodiscard]] trace_result wait_end(std::chrono::milliseconds timeout);
 
   [[nodiscard]] child_output& output() { return output_; }
@@ -51,7 +50,7 @@ class traced_process {
   std::jthread tracer_;
 };
 
-/// Starts a program with no input and waits for its end.
+/// Starts a program without input and blocks until it exits.
 [[nodiscard]] trace_result traced_run(spawn_options options,
                                       std::uint64_t kill_at,
                                       std::chrono::milliseconds timeout = std::chrono::seconds(30));

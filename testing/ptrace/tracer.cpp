@@ -30,7 +30,7 @@ class follower {
   trace_result run() {
     while (true) {
       int status = 0;
-      // __WNOTHREAD: other threads of this process have children of their own.
+      // __WNOTHREAD: other threads of this process have children, too.
       const pid_t task = retry([&] { return ::waitpid(-1, &status, __WALL | __WNOTHREAD); });
       if (task < 0) {
         throw harness_error("waitpid of the traced program: " + errno_text(errno));
@@ -59,7 +59,7 @@ class follower {
   }
 
   static void go_on(pid_t task, int signal_number) {
-    // Fails when SIGKILL took the task meanwhile; its end is then reported by waitpid.
+    // Fails if SIGKILL has ended the task; waitpid then reports its end.
     ::ptrace(PTRACE_SYSCALL, task, nullptr, as_data(static_cast<std::uintptr_t>(signal_number)));
   }
 
@@ -95,11 +95,11 @@ class follower {
 }  // namespace
 
 void trace_attach(pid_t pid) {
-  // Threads are followed. Forked children are not even attached to: the kernel would end them with
-  // us.
+  // Threads are followed. Forked children are not attached to: the kernel would kill them when this
+  // process exits.
   constexpr std::uintptr_t options =
       PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL;
-  // Seizing does not stop the task, and only a stopped one can be told to stop at system calls.
+  // Seizing does not stop the task, and only a stopped task can be set to stop at system calls.
   if (::ptrace(PTRACE_SEIZE, pid, nullptr, as_data(options)) != 0 ||
       ::ptrace(PTRACE_INTERRUPT, pid, nullptr, nullptr) != 0) {
     throw harness_error("ptrace of process " + std::to_string(pid) + ": " + errno_text(errno));

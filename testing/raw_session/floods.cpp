@@ -109,7 +109,7 @@ void near_names(const std::string& socket, clock::time_point until) {
   for (unsigned i = 0; i < 1000; ++i) {
     (void)publish_segment(owner, reserve_exported(numbered(long_name, i)));
   }
-  // As many as fit into a packet.
+  // As many as fit into one packet.
   pump_body(
       socket, until, wire::open_many{std::vector<std::string>(900, long_name + "zyxw"), 0, 0}, 1);
 }
@@ -117,7 +117,7 @@ void open_many_missing(const std::string& socket, clock::time_point until) {
   pump_body(socket, until, many("not/there"), 1);
 }
 
-// ---- answers ----
+// ---- replies ----
 
 void metadata(const std::string& socket, clock::time_point until) {
   auto owner = raw_session::greeted(socket);
@@ -155,7 +155,7 @@ void waiting_opens(const std::string& socket, clock::time_point until) {
   (void)publish_segment(owner, wanted, max_metadata);
   sleep_for(until - clock::now());
 }
-/// Opens that need the exporter's word, which never comes.
+/// Opens that need the exporter's confirmation, which never arrives.
 void confirms(const std::string& socket, clock::time_point until) {
   auto exporter = raw_session::greeted(socket);
   (void)publish_segment(exporter, reserve_exported("exported"));
@@ -189,10 +189,10 @@ void linger(const std::string& socket, clock::time_point until) {
     for (int i = 0; i < 8; ++i) {
       session.send(wire::stat{good_name}, copies);
     }
-    // Now, while the broker still has copies: the last close must be its own.
+    // Now, while the broker still has copies: the broker must do the last close.
     trapped.trap.reset();
     sleep_for(milliseconds(200));
-    // Keeps the peer open, or there is nothing to linger for.
+    // Keeps the peer open; otherwise close does not linger.
     (void)trapped.peer.release();
     (void)trapped.listener.release();
   }
@@ -226,7 +226,7 @@ template <storm_kind Kind>
 void storm(const std::string& socket, clock::time_point until) {
   connect_storm(socket, Kind, until);
 }
-/// Processes that each connect, ask once and end.
+/// Processes that each connect, send one request and exit.
 void fork_storm(const std::string& socket, clock::time_point until) {
   while (clock::now() < until) {
     const pid_t child = ::fork();
@@ -242,7 +242,7 @@ void fork_storm(const std::string& socket, clock::time_point until) {
     retry([&] { return ::waitpid(child, &status, 0); });
   }
 }
-/// One process with many connections, subscriptions and leases is killed, again and again.
+/// Repeatedly kills one process with many connections, subscriptions and leases.
 void killed(const std::string& socket, clock::time_point until) {
   constexpr unsigned segments = 50;
   while (clock::now() < until) {
@@ -277,12 +277,12 @@ void killed(const std::string& socket, clock::time_point until) {
     });
     try {
       (void)victim.wait_line(seconds(60));
-    } catch (const harness_error&) {  // it was refused something
+    } catch (const harness_error&) {  // the broker refused something
     }
     victim.stop();
   }
 }
-/// A process connects, forks children that send on its socket, and dies.
+/// A process connects, forks children that send on its socket, and exits.
 void orphans(const std::string& socket, clock::time_point until) {
   auto owner = raw_session::greeted(socket);
   for (unsigned i = 0; i < 3000; ++i) {

@@ -9,21 +9,21 @@
 
 namespace gpushm_testing {
 
-/// A way to keep a broker busy, as one hostile process does it.
+/// One way for a hostile process to keep a broker busy.
 struct flood {
   std::string_view name;
   std::string_view what;
-  /// Sets up what it needs, then floods until `until`. A broker that refuses is not an error: the
-  /// flood goes on with what it was given. Runs in a process of its own, which is killed when it
+  /// Does its set-up, then floods until `until`. A refusal by the broker is not an error: the flood
+  /// continues with the resources that it got. Runs in a separate process, which is killed if it
   /// does not return.
   void (*run)(const std::string& socket_path, clock::time_point until);
 };
 
-/// All of them, in the order of docs/threat-model.md's kinds: requests, answers, descriptors,
+/// All floods, in the order of the kinds in docs/threat-model.md: requests, replies, descriptors,
 /// memory, connections, processes.
 [[nodiscard]] std::span<const flood> floods();
 
-/// The one with this name; null when there is none.
+/// The flood with this name; null when there is none.
 [[nodiscard]] const flood* find_flood(std::string_view name);
 
 }  // namespace gpushm_testing

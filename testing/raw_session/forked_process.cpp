@@ -72,7 +72,7 @@ void become(const forked_options& options, pid_t parent) {
     checked("child", {}, "setresgid", [&] { return ::setresgid(uid, uid, uid); });
     checked("child", {}, "setresuid", [&] { return ::setresuid(uid, uid, uid); });
   }
-  // After the change of identity, which clears it; and the parent may have ended before.
+  // After the change of identity, which clears it; the parent may have exited before it was set.
   checked("child", {}, "prctl", [] { return ::prctl(PR_SET_PDEATHSIG, SIGKILL); });
   if (::getppid() != parent) {
     ::_exit(1);
@@ -129,18 +129,18 @@ forked_process forked_process::start(const forked_options& options,
     }
     ::_exit(status);
   }
-  ::setpgid(pid, pid);  // in both, so that it holds whichever runs first
+  ::setpgid(pid, pid);  // in both processes, so that it is set whichever runs first
   return {pid, std::move(ours)};
 }
 
 std::string forked_process::wait_line(std::chrono::milliseconds timeout) {
   if (!gpushm::transport::wait_readable(socket_.get(), patience(timeout))) {
-    throw harness_error("a forked process said nothing in time");
+    throw harness_error("a forked process sent no line in time");
   }
   std::array<char, 512> line{};
   const auto size = retry([&] { return ::recv(socket_.get(), line.data(), line.size(), 0); });
   if (size <= 0) {
-    throw harness_error("a forked process ended before it said what was expected");
+    throw harness_error("a forked process exited before it sent the expected line");
   }
   return {line.data(), static_cast<std::size_t>(size)};
 }

@@ -34,18 +34,18 @@ std::uint64_t now_ns() {
 struct good_client::record {
   std::atomic<std::uint64_t> answers{0};
   std::atomic<std::uint64_t> failures{0};
-  std::atomic<std::uint64_t> asked_at{0};  ///< of the open under way; 0: none
+  std::atomic<std::uint64_t> asked_at{0};  ///< start of the open in flight; 0: none
   std::atomic<bool> dropped{false};
   std::uint64_t window_answers = 0;
   std::uint64_t window_failures = 0;
   std::uint64_t window_start = 0;
-  /// Waits in nanoseconds, answer number n at n modulo the size.
+  /// Waits in nanoseconds, reply number n at index n modulo the size.
   std::array<std::atomic<std::uint64_t>, max_samples> waits;
 };
 
 namespace {
 
-/// One open and release. False when the broker is gone.
+/// One open and release. False when the broker has disconnected.
 template <typename Record>
 bool open_once(raw_session& session, Record& record) {
   const auto asked = now_ns();
@@ -95,7 +95,7 @@ good_client::good_client(const std::string& socket_path, const good_client_optio
             auto session = raw_session::greeted(socket_path);
             if (publish_segment(session, reserve_pages(segment_name, 1)) == 0 ||
                 !open_once(session, *record_)) {
-              throw harness_error("the good client could not begin");
+              throw harness_error("the good client could not start");
             }
             parent.say("ready");
             while (open_once(session, *record_)) {
@@ -127,7 +127,7 @@ good_figures good_client::end() {
        ++i) {
     waits.push_back(record_->waits[i % max_samples].load());
   }
-  // One that is not over counts as if it ended now.
+  // An open in flight is measured as if it ended now.
   const auto asked = record_->asked_at.load();
   const auto now = now_ns();
   if (asked != 0 && now > asked) {

@@ -10,12 +10,12 @@
 
 namespace gpushm_testing {
 
-/// What a good client met while it was measured.
+/// Service that a good client received while it was measured.
 struct good_figures {
-  std::uint64_t answers = 0;          ///< opens that were answered with the segment
-  std::uint64_t failures = 0;         ///< opens that were answered with anything else
-  bool dropped = false;               ///< the broker hung up
-  std::chrono::nanoseconds worst{0};  ///< longest wait, one that is not over included
+  std::uint64_t answers = 0;          ///< opens that returned the segment
+  std::uint64_t failures = 0;         ///< opens with any other reply
+  bool dropped = false;               ///< the broker disconnected it
+  std::chrono::nanoseconds worst{0};  ///< longest wait, including one in flight
   std::chrono::nanoseconds p50{0};
   std::chrono::nanoseconds p99{0};
 };
@@ -27,11 +27,11 @@ struct good_client_options {
 };
 
 /// A process that publishes the segment "good/segment" of one page and then opens and releases it,
-/// one request at a time, until the object is destroyed. Move-only.
-/// Distinct objects: safe. Shared objects: unsafe.
+/// one request at a time, until destruction. Move-only. Distinct objects: safe. Shared objects:
+/// unsafe.
 class good_client {
  public:
-  /// Returns after its first answer. Throws `harness_error`.
+  /// Returns after the first reply. Throws `harness_error`.
   explicit good_client(const std::string& socket_path, const good_client_options& options = {});
   good_client(good_client&&) noexcept;
   good_client& operator=(good_client&&) = delete;
@@ -39,7 +39,7 @@ class good_client {
 
   /// Blocks for `window` and returns what happened in it.
   [[nodiscard]] good_figures measure(std::chrono::milliseconds window);
-  /// Starts a window that `end` closes; for tests that act in between.
+  /// Starts a window that `end` closes; for tests that act in the meantime.
   void begin();
   [[nodiscard]] good_figures end();
 

@@ -21,7 +21,8 @@ bool write_file(const std::string& path, std::string_view text) {
   return file.good();
 }
 
-/// The number after `key` in a file of "key number" lines; an empty key: the file is the number.
+/// The number after `key` in a file of "key number" lines; with an empty key the file is the
+/// number.
 std::uint64_t number_in(const std::string& path, std::string_view key) {
   std::ifstream file(path);
   std::uint64_t value = 0;
@@ -58,7 +59,7 @@ memory_group::memory_group(memory_group&& other) noexcept
 
 memory_group::~memory_group() {
   if (!path_.empty()) {
-    // Its processes are gone from it shortly after they were reaped.
+    // Its processes leave it shortly after they were reaped.
     (void)eventually([this] { return ::rmdir(path_.c_str()) == 0 || errno == ENOENT; },
                      std::chrono::seconds(5));
   }
@@ -71,7 +72,7 @@ std::optional<memory_group> memory_group::make(std::uint64_t limit_bytes, std::s
   const bool unified = ::access((root + "/cgroup.controllers").c_str(), F_OK) == 0;
   const auto parent = unified ? root + own_unified_group() : root + "/memory";
   if (::mkdir((parent + name).c_str(), 0755) != 0) {
-    why_not = "no cgroup can be made in " + parent + ": " + gpushm::base::errno_text(errno);
+    why_not = "no cgroup can be created in " + parent + ": " + gpushm::base::errno_text(errno);
     return std::nullopt;
   }
   memory_group group(parent + name, unified);
@@ -80,7 +81,7 @@ std::optional<memory_group> memory_group::make(std::uint64_t limit_bytes, std::s
     (void)write_file(parent + "/cgroup.subtree_control", "+memory");
   }
   if (!write_file(group.path_ + (unified ? "/memory.max" : "/memory.limit_in_bytes"), limit)) {
-    why_not = "the cgroup " + group.path_ + " takes no memory limit";
+    why_not = "the cgroup " + group.path_ + " does not accept a memory limit";
     return std::nullopt;
   }
   if (unified) {

@@ -9,12 +9,11 @@
 
 namespace gpushm_testing {
 
-/// A memory cgroup with a limit, of version 1 or 2, removed with the object: end its processes
-/// first. Move-only.
-/// Distinct objects: safe. Shared objects: unsafe.
+/// A memory cgroup with a limit, of version 1 or 2, removed on destruction: end its processes
+/// before. Move-only. Distinct objects: safe. Shared objects: unsafe.
 class memory_group {
  public:
-  /// Nothing, with the reason in `why_not`, where this process may not make one.
+  /// Returns nullopt, with the reason in `why_not`, if this process may not create one.
   [[nodiscard]] static std::optional<memory_group> make(std::uint64_t limit_bytes,
                                                         std::string& why_not);
   memory_group(memory_group&& other) noexcept;
@@ -23,11 +22,11 @@ class memory_group {
   memory_group& operator=(const memory_group&) = delete;
   ~memory_group();
 
-  /// Moves a process in. False when that is refused.
+  /// Moves a process into the group. False when that is refused.
   [[nodiscard]] bool add(pid_t pid) const;
-  /// How many processes of the group the kernel has killed for memory.
+  /// Number of processes of the group that the OOM killer has killed.
   [[nodiscard]] std::uint64_t kills() const;
-  /// Most bytes that were charged at a time; 0 where the kernel does not say.
+  /// Peak of the charged bytes; 0 if the kernel does not report it.
   [[nodiscard]] std::uint64_t peak_bytes() const;
 
  private:

@@ -27,7 +27,7 @@ using transport::send_result;
 constexpr auto idle_pause = std::chrono::microseconds(200);
 constexpr int burst = 8;
 
-/// Nothing when the broker does not take connections now.
+/// Nullopt when the broker does not accept connections now.
 std::optional<raw_session> dial(const std::string& socket_path) {
   try {
     return raw_session::greeted(socket_path);
@@ -68,7 +68,7 @@ class pumping {
     std::uint64_t sent = 0;
   };
 
-  /// False: nothing to do for this one now.
+  /// False: nothing to do for this connection now.
   bool step(line& of) {
     if (!of.session) {
       of.session = dial(socket_path_);

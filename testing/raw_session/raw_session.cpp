@@ -34,7 +34,7 @@ void raw_session::greet(const wire::hello& hello, std::span<const int> descripto
   auto answer = ask(hello, descriptors);
   if (!answer.message || !std::holds_alternative<wire::welcome>(answer.message->body) ||
       answer.descriptors.size() != 2) {
-    throw harness_error("the broker did not welcome the raw session");
+    throw harness_error("the broker did not accept the hello of the raw session");
   }
   state_table_ = std::move(answer.descriptors[0]);
   events_ = std::move(answer.descriptors[1]);

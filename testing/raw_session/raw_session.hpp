@@ -15,42 +15,42 @@
 
 namespace gpushm_testing {
 
-/// An answer, or the end of the connection.
+/// A reply, or the end of the connection.
 struct raw_answer {
   bool closed = false;
-  std::optional<gpushm::wire::message> message;  ///< nothing: closed, or no answer in time
+  std::optional<gpushm::wire::message> message;  ///< nullopt: closed, or no reply in time
   std::vector<gpushm::base::unique_fd> descriptors;
 };
 
 /// A connection to a broker that sends any message or bytes with any descriptors, well-formed or
-/// not. It reads only when asked to: the request lane first, then the event lane. Move-only.
-/// Distinct objects: safe. Shared objects: unsafe.
+/// not. It reads only in `receive`, `ask` and `closed_within`: the request lane first, then the
+/// event lane. Move-only. Distinct objects: safe. Shared objects: unsafe.
 class raw_session {
  public:
-  /// Connects and says nothing. Throws `gpushm::error`.
+  /// Connects and sends nothing. Throws `gpushm::error`.
   explicit raw_session(const std::string& socket_path);
-  /// Connects and greets; throws `harness_error` when the broker does not welcome.
+  /// Connects and greets; throws `harness_error` when the broker sends no welcome.
   [[nodiscard]] static raw_session greeted(const std::string& socket_path);
-  /// The same, on a session that is connected, with this hello and its descriptors.
+  /// Greets on a connected session, with this hello and its descriptors.
   void greet(const gpushm::wire::hello& hello, std::span<const int> descriptors = {});
 
-  /// Sends a message, on the lane that it belongs to; its id is counted up. Blocks at most five
-  /// seconds. False when the broker has hung up or does not read.
+  /// Sends a message, with the next id, on the lane that it belongs to. Blocks at most five
+  /// seconds. False when the broker has disconnected or does not read.
   bool send(gpushm::wire::body body, std::span<const int> descriptors = {});
-  /// The same with an id.
+  /// As `send`, with an explicit id.
   bool send_as(std::uint64_t id, gpushm::wire::body body, std::span<const int> descriptors = {});
-  /// Sends bytes as they are on the request lane; as `send` otherwise.
+  /// Sends bytes unchanged on the request lane; otherwise as `send`.
   bool send_bytes(std::span<const std::byte> packet, std::span<const int> descriptors = {});
-  /// Sends once and does not block. Too many descriptors in flight read as `would_block`.
+  /// Sends once and does not block. Returns `would_block` for too many descriptors in flight.
   gpushm::transport::send_result try_send(std::span<const std::byte> packet,
                                           std::span<const int> descriptors = {});
-  /// The same on the event lane.
+  /// As `try_send`, on the event lane.
   gpushm::transport::send_result try_send_event(std::span<const std::byte> packet);
 
-  /// The next packet. Blocks at most `timeout`.
+  /// Returns the next packet. Blocks at most `timeout`.
   [[nodiscard]] raw_answer receive(std::chrono::milliseconds timeout = std::chrono::seconds(5));
-  /// Sends, then receives the next packet, whatever it answers; not events of leases (those have
-  /// the id 0), and not that an open waits: what comes of that is received.
+  /// Sends, then returns the next packet, whichever request it replies to. Skips lease events
+  /// (their id is 0) and the notice that an open waits: it returns the result of that open.
   [[nodiscard]] raw_answer ask(gpushm::wire::body body, std::span<const int> descriptors = {});
   /// Reads and drops packets until the broker hangs up (true) or `timeout` passes.
   [[nodiscard]] bool closed_within(std::chrono::milliseconds timeout);
@@ -83,17 +83,17 @@ class raw_session {
 /// A reservation of one byte of legacy GPU memory: it needs neither descriptors nor a GPU.
 [[nodiscard]] gpushm::wire::reserve reserve_exported(const std::string& name);
 
-/// The error code of an answer that must be a failure; nothing when it is something else.
+/// The error code of a reply that must be a failure; nullopt for any other reply.
 [[nodiscard]] std::optional<gpushm::errc> failure_of(const raw_answer& answer);
 
-/// The body of an answer when it is of this kind; else null.
+/// The body of a reply if it is of this kind; else null.
 template <typename Body>
 [[nodiscard]] const Body* body_of(const raw_answer& answer) {
   return answer.message ? std::get_if<Body>(&answer.message->body) : nullptr;
 }
 
-/// Reserves, attaches chunks of one page (for host memory) and publishes. 0 when the broker refuses
-/// a step; the generation else.
+/// Reserves, attaches chunks of one page (for host memory) and publishes. Returns the generation,
+/// or 0 when the broker refuses a step.
 gpushm::generation publish_segment(raw_session& session,
                                    const gpushm::wire::reserve& wanted,
                                    std::size_t metadata_bytes = 0);

@@ -34,7 +34,7 @@ unique_fd tcp_socket() {
       "trap", {}, "socket", [] { return ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); }));
 }
 
-/// Answers one request; false when the file system is gone.
+/// Answers one request; false when the file system has been unmounted.
 class fuse_server {
  public:
   explicit fuse_server(int device) : device_(device), request_(1UL << 17U) {}
@@ -61,7 +61,7 @@ class fuse_server {
         return answer(asked, 0, out);
       }
       case FUSE_GETATTR: {
-        fuse_attr_out out{};  // valid for no time: the next fstat asks again
+        fuse_attr_out out{};  // valid for no time: the next fstat sends a new request
         out.attr = attributes(asked.nodeid);
         return answer(asked, 0, out);
       }
@@ -113,7 +113,7 @@ class fuse_server {
   std::vector<char> request_;
 };
 
-/// Serves until `stop` can be read, then only keeps the file system alive.
+/// Serves until `stop` is readable, then only keeps the file system alive.
 [[noreturn]] void run_server(int device, int stop) {
   fuse_server server(device);
   std::array<pollfd, 2> entries{{{stop, POLLIN, 0}, {device, POLLIN, 0}}};

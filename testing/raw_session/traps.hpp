@@ -20,11 +20,11 @@ struct lingering_socket {
   gpushm::base::unique_fd trap;
 };
 
-/// A file on a FUSE file system of this process's own whose server answers nothing any more:
-/// fstat(2) of it, and every close(2), blocks until the server's process has ended. The process
-/// gets a mount namespace of its own; the server is a child and is left in its process group.
-/// The caller must not close the descriptor. Nothing, with the reason in `why_not`, where FUSE
-/// cannot be mounted.
+/// A file on a FUSE file system of this process whose server has stopped replying: fstat(2) of it,
+/// and every close(2), blocks until the server's process has exited. Moves the process into a
+/// separate mount namespace; the server is a child and is left in its process group. The caller
+/// must not close the descriptor. Returns nullopt, with the reason in `why_not`, if FUSE cannot be
+/// mounted.
 [[nodiscard]] std::optional<int> silent_fuse_file(const std::string& directory,
                                                   std::string& why_not);
 
