@@ -32,7 +32,7 @@ std::optional<gpushm::errc> code_of(Call&& call) {
   return std::nullopt;
 }
 
-/// A broker in a separate process, and a client that bad input from others must not affect.
+/// A broker in a separate process, and a client that other clients' bad input must not affect.
 class bad_input : public ::testing::Test {
  protected:
   explicit bad_input(const std::vector<std::string>& limits = {})

@@ -12,7 +12,7 @@
 namespace gpushm_tests {
 
 /// Records the log of a broker in this process and prints it if the test has failed: only the log
-/// shows what ended a connection. One at a time; declare it before the broker. Thread-safe.
+/// shows why a connection ended. At most one may exist; declare it before the broker. Thread-safe.
 class broker_log {
  public:
   broker_log() {

@@ -8,12 +8,12 @@
 
 namespace gpushm_tests {
 
-/// The program test_broker with its socket; killed with the object, which prints its log if the
-/// test has failed. Move-only. Distinct objects: safe. Shared objects: unsafe.
+/// The program test_broker with its socket; killed on destruction, which prints its log if the test
+/// has failed. Move-only. Distinct objects: safe. Shared objects: unsafe.
 class broker_process {
  public:
   /// Returns once clients can connect. `limits` as accepted by test_broker ("max_connections=8").
-  /// `open_files`: its limit of descriptors, 0 for this process's. Throws `harness_error`.
+  /// `open_files`: its limit of descriptors, 0 for this process's limit. Throws `harness_error`.
   broker_process(std::string socket_path,
                  const std::vector<std::string>& limits = {},
                  unsigned open_files = 0);

@@ -33,7 +33,7 @@ class cli {
   [[nodiscard]] gpushm_testing::run_result run(std::vector<std::string> arguments) const {
     return gpushm_testing::run_program(command(std::move(arguments)), std::chrono::seconds(60));
   }
-  /// A broker that is ready.
+  /// Starts a broker and returns once it is ready.
   [[nodiscard]] gpushm_testing::child serve(std::vector<std::string> more = {}) const {
     more.insert(more.begin(), "serve");
     auto broker = start(std::move(more));

@@ -13,7 +13,7 @@
 
 namespace gpushm_tests {
 
-/// A set of processes' mappings of the project's memory, and their descriptors. Without pipes and
+/// Mappings of the project's memory and descriptors of a set of processes. Without the pipes and
 /// pidfds of this process, which belong to the harness.
 struct holdings {
   gpushm_testing::descriptor_counts descriptors;
@@ -23,8 +23,8 @@ struct holdings {
 };
 
 [[nodiscard]] holdings holdings_of(const std::vector<pid_t>& pids);
-/// The same once nothing has changed for a tenth of a second: a process that has just answered may
-/// still have to close what it sent.
+/// As `holdings_of`, once nothing has changed for a tenth of a second: a process that has just
+/// replied may still have to close the descriptors that it sent.
 [[nodiscard]] holdings settled_holdings_of(const std::vector<pid_t>& pids);
 [[nodiscard]] std::string to_text(const holdings& value);
 

@@ -7,8 +7,8 @@
 
 namespace gpushm_tests {
 
-// Constants shared by victims and survivors of the death tests. Several chunks, so that a death can
-// fall between them.
+// Constants shared by victims and survivors of the death tests. Several chunks, so that a process
+// can die between two of them.
 inline constexpr std::uint64_t round_size_bytes = 1UL << 20U;
 inline constexpr std::uint64_t round_chunk_bytes = 256UL << 10U;
 inline constexpr std::byte round_pattern{0x5a};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Primary contexts and each thread's stack of current ones.
+// Primary contexts and each thread's stack of current contexts.
 #include <vector>
 
 #include "testing/fake_driver/state.hpp"
@@ -12,15 +12,15 @@ using gpushm::fake::state;
 
 namespace {
 
-// Back is current. Null entries are allowed: "no context" can be pushed too.
+// The back is current. Null entries are allowed: "no context" can be pushed, too.
 thread_local std::vector<fake::context*> stack;
 
 CUcontext as_handle(fake::context* context) {
   return reinterpret_cast<CUcontext>(context);
 }
 
-// Null unless `handle` is a primary context that somebody retains, or one that a reset destroyed:
-// that one can still be made current, and the calls after that fail.
+// Null unless `handle` is a retained primary context, or one that a reset destroyed: a destroyed
+// context can still be made current, and the calls after that fail.
 fake::context* find_context(CUcontext handle) {
   for (const auto& context : state().contexts) {
     if (as_handle(context.get()) == handle && (context->retained > 0 || context->destroyed)) {
@@ -30,7 +30,7 @@ fake::context* find_context(CUcontext handle) {
   return nullptr;
 }
 
-// cuMemAlloc's memory and opened handles belong to their context; chunks and pools do not.
+// Contexts own the memory of cuMemAlloc and opened handles, but not chunks and pools.
 void remove_memory_of(std::size_t gpu) {
   auto& ranges = state().ranges.all();
   for (auto at = ranges.begin(); at != ranges.end();) {
@@ -121,7 +121,7 @@ CUresult cuda::cuDevicePrimaryCtxReset_v2(CUdevice device) {
       if (gpu == now.gpus.size()) {
         return CUDA_ERROR_INVALID_DEVICE;
       }
-      // Whoever retains it loses it.
+      // Every user that retains the context loses it.
       fake::context& context = *now.contexts[gpu];
       if (context.retained.exchange(0) > 0) {
         context.destroyed = true;

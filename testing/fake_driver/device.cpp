@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Initialisation, names of results, and what devices say of themselves.
+// Initialisation, names of results, and properties of devices.
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -13,7 +13,7 @@ using gpushm::fake::state;
 
 namespace {
 
-// As the driver that FACTS.md was measured on.
+// The driver that FACTS.md was measured on.
 constexpr int driver_version = 13000;
 
 CUresult name_of(CUresult result, const char** text) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Events, and their handles, which need a /dev/shm that both sides share (I7).
+// Events, and their handles, which need a /dev/shm that both processes share (I7).
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -45,7 +45,7 @@ struct event {
   [[nodiscard]] bool done() const { return page->completed >= page->recorded; }
 
   event_page* page = nullptr;
-  std::string path;  // of an interprocess event made here
+  std::string path;  // of an interprocess event created here
   unsigned int flags = 0;
 };
 
@@ -59,7 +59,7 @@ struct handle_layout {
 static_assert(sizeof(handle_layout) == ipc_handle_bytes);
 constexpr char handle_magic[8] = {'f', 'a', 'k', 'e', 'e', 'v', 't', '1'};
 
-// Guarded by the state's mutex, and never destroyed, like the state.
+// Guarded by the state's mutex; never destroyed, like the state.
 std::map<CUevent, std::shared_ptr<event>>& events() {
   static auto* const made = new std::map<CUevent, std::shared_ptr<event>>();
   return *made;

@@ -42,8 +42,8 @@ void write_file(const std::string& path, const std::string& content) {
   }
 }
 
-// A character device that anybody can open: the same numbers as /dev/null. A file where that is not
-// allowed.
+// A character device that every user can open: the same numbers as /dev/null. A regular file where
+// mknod is not permitted.
 void make_node(const std::string& path) {
   if (::mknod(path.c_str(), S_IFCHR | 0666, ::makedev(1, 3)) == 0) {
     // In a user namespace or on a nodev mount the node exists but cannot be opened.
@@ -65,7 +65,7 @@ void make_node(const std::string& path) {
 
 std::string fake_uuid(const char* prefix, int number) {
   char text[64];
-  // The random part keeps GPUs of different roots apart, as real UUIDs are.
+  // The random part keeps GPUs of different roots distinct, like real UUIDs.
   static const unsigned int seed = std::random_device()();
   static unsigned int count = 0;
   std::snprintf(text,
@@ -125,7 +125,7 @@ void fake_gpus::make(const fake_gpus_options& options) {
   root_ = make_root(options.parent_directory);
   mounted_ = can_mount(root_);
   if (!mounted_ && options.parent_directory.empty()) {
-    // Chunks must still be files of a tmpfs: that is what they are recognised by.
+    // Chunks must still be files of a tmpfs: that is how they are recognised.
     ::rmdir(root_.c_str());
     root_ = make_root("/dev/shm");
   }
@@ -178,7 +178,8 @@ void fake_gpus::make_memory(const gpu_properties& gpu) {
   if (!mounted_) {
     return;
   }
-  // Each allocation has a page of its own beside its 2 MiB, and the driver counts only whole 2 MiB.
+  // Each allocation has a header page in addition to its 2 MiB, and the driver counts only whole 2
+  // MiB.
   const std::uint64_t size = gpu.size_bytes + gpu.size_bytes / 256 + (1U << 20U);
   const std::string options = "mode=1777,nr_inodes=0,size=" + std::to_string(size);
   if (::mount("gpushm-fake-gpu", directory.c_str(), "tmpfs", 0, options.c_str()) != 0) {

@@ -17,7 +17,8 @@ namespace gpushm::fake {
 namespace {
 constexpr char magic_text[] = "gpushm-fake-mem";
 
-// Nobody else's: what an exporter's handles carry besides its PID, as the driver's client handle.
+// Random number of this process: handles carry it in addition to the PID, like the driver's client
+// handle.
 std::uint64_t process_number() {
   static const std::uint64_t number = [] {
     std::uint64_t made = 0;
@@ -37,7 +38,7 @@ base::unique_fd make_gpu_file(const gpu_view& gpu, file_kind kind, std::uint64_t
   header.exporter = process_number();
   gpu.properties.uuid.copy(header.uuid, sizeof(header.uuid) - 1);
   header.size_bytes = size_bytes;
-  // Opened later by name, under any uid.
+  // Other processes open it by name later, under any uid.
   const bool made =
       fd && ::fchmod(fd.get(), 0666) == 0 &&
       base::retry([&] {
@@ -67,7 +68,7 @@ std::optional<file_header> read_header(int fd) {
     return std::nullopt;
   }
   header.uuid[sizeof(header.uuid) - 1] = '\0';
-  // A file that somebody cut short would kill its users with SIGBUS.
+  // Access to a truncated file would kill its users with SIGBUS.
   const auto whole = static_cast<std::uint64_t>(status.st_size);
   if (whole < header_bytes() || whole - header_bytes() < header.size_bytes) {
     return std::nullopt;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Legacy handles (cuIpc*MemHandle): a name in the GPU's directory that the opener finds again.
+// Legacy handles (cuIpc*MemHandle): a name in the GPU's directory through which the importer finds
+// the file.
 #include "testing/fake_driver/legacy.hpp"
 
 #include <dirent.h>
@@ -27,14 +28,15 @@ namespace {
 
 constexpr char name_prefix[] = ".exported-";
 
-// The 64 bytes. Only the PID's place is as in the real driver; the rest is ours.
+// The 64 bytes. Only the position of the PID is that of the real driver.
 struct handle_layout {
   char magic[8];
   std::int32_t pid;
   std::uint32_t slot;
   char uuid[16];
   std::uint64_t size_bytes;
-  std::uint64_t exporter;  // a handle of the dead is not that of a later process with the same PID
+  std::uint64_t exporter;  // distinguishes handles of a dead process from those of a later process
+                           // with its PID
   char unused[16];
 };
 static_assert(sizeof(handle_layout) == ipc_handle_bytes);
@@ -42,7 +44,7 @@ static_assert(offsetof(handle_layout, pid) == ipc_handle_pid_offset);
 
 constexpr char handle_magic[8] = {'f', 'a', 'k', 'e', 'i', 'p', 'c', '1'};
 
-// What an opened handle keeps; opens of one memory share it.
+// The memory of an opened handle; opens of the same memory share it.
 struct opened_memory {
   opened_memory() = default;
   opened_memory(const opened_memory&) = delete;
@@ -64,8 +66,8 @@ struct flock whole_file(short type) {
   return lock;
 }
 
-// Whether a living process holds the file as its exporter. Its lock belongs to its open file, so it
-// goes with it.
+// Whether a live process has the file open as its exporter. The exporter's lock belongs to its open
+// file description, so it is released with it.
 bool exporter_lives(int fd) {
   struct flock lock = whole_file(F_WRLCK);
   return ::fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
@@ -75,8 +77,8 @@ std::string slot_path(const std::string& directory, unsigned int slot) {
   return directory + "/" + name_prefix + std::to_string(slot);
 }
 
-// Takes the lowest free name, so that memory freed and allocated again gets the handle that it had
-// before (L4).
+// Uses the lowest free name, so that memory that is freed and allocated again gets the same handle
+// (L4).
 CUresult give_name(legacy_memory& memory) {
   const std::string& directory = state().gpus[memory.gpu].directory;
   struct flock lock = whole_file(F_WRLCK);
@@ -98,7 +100,7 @@ CUresult give_name(legacy_memory& memory) {
   }
 }
 
-// One open more of a mapping that `wanted` says is the one; false when there is none.
+// Adds an open to the opened memory that `wanted` matches; false when there is none.
 template <typename Wanted>
 bool open_again(CUdeviceptr* pointer, Wanted&& wanted) {
   for (auto& [base, each] : state().ranges.all()) {
@@ -112,7 +114,7 @@ bool open_again(CUdeviceptr* pointer, Wanted&& wanted) {
   return false;
 }
 
-// Of a dead exporter's memory, what is still open here opens again; nothing else does.
+// Of a dead exporter's memory, only what this process has open can be opened again.
 CUresult open_without_exporter(const handle_layout& handle, std::size_t gpu, CUdeviceptr* pointer) {
   const bool again = open_again(pointer, [&](const fake::range& each, const opened_memory& known) {
     return each.gpu == gpu && known.slot == handle.slot && each.size_bytes == handle.size_bytes;
@@ -202,7 +204,8 @@ void fake::sweep_dead_exports(const std::string& directory) {
     }
     const base::unique_fd fd(
         ::openat(::dirfd(listing), item->d_name, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-    // Fails without harm for files of other users in this sticky directory: they sweep their own.
+    // Fails without harm for files of other users in this sticky directory: they sweep their own
+    // files.
     if (fd && !exporter_lives(fd.get())) {
       ::unlinkat(::dirfd(listing), item->d_name, 0);
     }
@@ -252,7 +255,7 @@ CUresult cuda::cuIpcOpenMemHandle_v2(CUdeviceptr* pointer,
     if (pointer == nullptr || std::memcmp(layout.magic, handle_magic, sizeof(handle_magic)) != 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    // I2: taken for a handle of this very process, whoever made it.
+    // I2: any handle with this process's PID is refused, whichever process exported it.
     if (layout.pid == ::getpid()) {
       return CUDA_ERROR_INVALID_CONTEXT;
     }

@@ -8,8 +8,8 @@
 
 namespace gpushm::fake {
 
-/// Memory of cuMemAlloc. Gets a name in the GPU's directory when a handle is first asked for, and a
-/// lock that tells the others that its exporter lives.
+/// Memory of cuMemAlloc. Gets a name in the GPU's directory when its handle is first requested, and
+/// a lock that shows other processes that its exporter is alive.
 struct legacy_memory {
   legacy_memory() = default;
   legacy_memory(const legacy_memory&) = delete;

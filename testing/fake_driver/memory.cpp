@@ -29,14 +29,14 @@ bool may_use(CUdeviceptr pointer, std::size_t size, bool write) {
   return state().ranges.allows(pointer, size, write);
 }
 
-// Host side of a copy: device memory that is not accessible would be a SIGSEGV of this process.
+// Checks the host side of a copy: inaccessible device memory would be a SIGSEGV of this process.
 bool host_may_use(const void* pointer, std::size_t size, bool write) {
   const std::lock_guard lock(state().mutex);
   return pointer != nullptr && (state().ranges.find(as_address(pointer)) == nullptr ||
                                 state().ranges.allows(as_address(pointer), size, write));
 }
 
-// Copies and sets: at once after the blocking streams, or on a stream.
+// Runs a copy or set: immediately after the blocking streams, or on a stream.
 template <typename Action>
 CUresult now_or_on(bool async, CUstream handle, Action&& action) {
   if (!async) {
@@ -62,7 +62,7 @@ CUresult copy_in(
   if (!async) {
     return now_or_on(false, stream, [=] { std::memcpy(as_pointer(target), source, size); });
   }
-  // Pageable memory may be reused once the call returns, so its bytes are taken now.
+  // Pageable memory may be reused once the call returns, so its bytes are copied now.
   const auto* const bytes = static_cast<const unsigned char*>(source);
   return now_or_on(true, stream, [target, taken = std::vector(bytes, bytes + size)] {
     std::memcpy(as_pointer(target), taken.data(), taken.size());

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fake libnvidia-ml.so.1: boards that this process may open, and their memory over all
-// processes.
+// The fake libnvidia-ml.so.1: GPUs that this process may open, and their memory over all processes.
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -26,32 +25,32 @@ using namespace gpushm::nvml;
 
 namespace {
 
-struct boards {
+struct gpu_list {
   std::vector<fake::gpu_view> all;  // every section of gpus.conf
   std::vector<const fake::gpu_view*> visible;
   fake::config_stamp made_of;
 };
 
-// What was shown last; null before nvmlInit. Never destroyed, as are the ones before it, whose
-// handles stay valid for boards that are still there.
-std::atomic<const boards*> known = nullptr;
-std::vector<const boards*>& earlier = *new std::vector<const boards*>;
+// The last list of GPUs; null before nvmlInit. Lists are never destroyed: handles into earlier
+// lists stay valid for GPUs that still exist.
+std::atomic<const gpu_list*> known = nullptr;
+std::vector<const gpu_list*>& earlier = *new std::vector<const gpu_list*>;
 std::mutex mutex;
 
 nvmlDevice_t handle_of(const fake::gpu_view& gpu) {
   return reinterpret_cast<nvmlDevice_t>(const_cast<fake::gpu_view*>(&gpu));
 }
 
-// The caller has the mutex. The driver sees at once how boards are cut.
-void look_again() {
+// Precondition: the mutex is locked. The driver reports a changed MIG layout immediately.
+void refresh() {
   const fake::config_stamp now = fake::stamp_of_config();
-  const boards* const last = known;
+  const gpu_list* const last = known;
   if (last != nullptr && last->made_of == now) {
     return;
   }
-  auto* const made = new boards{fake::look_at_gpus(), {}, now};
+  auto* const made = new gpu_list{fake::look_at_gpus(), {}, now};
   if (last != nullptr && made->all.empty()) {
-    delete made;  // removed with its root
+    delete made;  // the root has been removed
     return;
   }
   for (const fake::gpu_view& each : made->all) {
@@ -74,10 +73,10 @@ const fake::gpu_view* with_uuid(const std::string& uuid) {
   return nullptr;
 }
 
-// A board that can be opened, or one of its MIG instances.
+// A GPU that can be opened, or one of its MIG instances.
 const fake::gpu_view* find(nvmlDevice_t device) {
   const std::lock_guard lock(mutex);
-  const boards* const now = known;
+  const gpu_list* const now = known;
   if (now == nullptr) {
     return nullptr;
   }
@@ -86,7 +85,7 @@ const fake::gpu_view* find(nvmlDevice_t device) {
       return &each;
     }
   }
-  for (const boards* const before : earlier) {
+  for (const gpu_list* const before : earlier) {
     for (const fake::gpu_view& each : before->all) {
       if (handle_of(each) == device) {
         return with_uuid(each.properties.uuid);
@@ -96,32 +95,32 @@ const fake::gpu_view* find(nvmlDevice_t device) {
   return nullptr;
 }
 
-std::vector<const fake::gpu_view*> instances_of(const fake::gpu_view& board) {
+std::vector<const fake::gpu_view*> instances_of(const fake::gpu_view& gpu) {
   std::vector<const fake::gpu_view*> found;
   for (const fake::gpu_view& each : known.load()->all) {
-    if (each.properties.mig_parent == board.properties.section && each.openable) {
+    if (each.properties.mig_parent == gpu.properties.section && each.openable) {
       found.push_back(&each);
     }
   }
   return found;
 }
 
-// Boards that reach each other have one link to each other board.
-std::vector<const fake::gpu_view*> linked_to(const fake::gpu_view& board) {
+// GPUs with peer access have one link to each other such GPU.
+std::vector<const fake::gpu_view*> linked_to(const fake::gpu_view& gpu) {
   std::vector<const fake::gpu_view*> found;
   for (const fake::gpu_view& each : known.load()->all) {
-    if (&each != &board && each.properties.mig_parent.empty() && each.properties.peer &&
-        board.properties.peer) {
+    if (&each != &gpu && each.properties.mig_parent.empty() && each.properties.peer &&
+        gpu.properties.peer) {
       found.push_back(&each);
     }
   }
   return found;
 }
 
-// Calls `answer(board)`; what it returns is the function's result.
+// Calls `answer(gpu)` and returns its result.
 template <typename Answer>
 nvmlReturn_t with_device(nvmlDevice_t device, Answer&& answer) {
-  fake::hang_if_told();
+  fake::hang_if_requested();
   const fake::gpu_view* const gpu = find(device);
   if (gpu == nullptr) {
     return NVML_ERROR_INVALID_ARGUMENT;
@@ -148,10 +147,11 @@ nvmlReturn_t put_text(const std::string& value, char* text, unsigned int size) {
 }  // namespace
 
 nvmlReturn_t nvml::nvmlInit_v2() {
-  fake::hang_if_told();
+  fake::hang_if_requested();
   const std::lock_guard lock(mutex);
-  look_again();
-  if (known.load()->all.empty()) {  // the library is unloaded, and nobody could reach it then
+  refresh();
+  if (known.load()
+          ->all.empty()) {  // after an error the library is unloaded, which would leak the list
     delete known.exchange(nullptr);
     return NVML_ERROR_DRIVER_NOT_LOADED;
   }
@@ -183,19 +183,19 @@ nvmlReturn_t nvml::nvmlSystemGetNVMLVersion(char* text, unsigned int size) {
 }
 
 nvmlReturn_t nvml::nvmlDeviceGetCount_v2(unsigned int* count) {
-  fake::hang_if_told();
+  fake::hang_if_requested();
   const std::lock_guard lock(mutex);
   if (known == nullptr) {
     return NVML_ERROR_UNINITIALIZED;
   }
-  look_again();
+  refresh();
   *count = static_cast<unsigned int>(known.load()->visible.size());
   return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvml::nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t* device) {
   const std::lock_guard lock(mutex);
-  const boards* const now = known;
+  const gpu_list* const now = known;
   if (now == nullptr || index >= now->visible.size()) {
     return now == nullptr ? NVML_ERROR_UNINITIALIZED : NVML_ERROR_INVALID_ARGUMENT;
   }
@@ -263,15 +263,15 @@ nvmlReturn_t nvml::nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* me
 nvmlReturn_t nvml::nvmlDeviceGetMigMode(nvmlDevice_t device,
                                         unsigned int* current,
                                         unsigned int* pending) {
-  return with_device(device, [&](const fake::gpu_view& board) {
-    *current = instances_of(board).empty() && !board.properties.mig_enabled ? 0 : 1;
+  return with_device(device, [&](const fake::gpu_view& gpu) {
+    *current = instances_of(gpu).empty() && !gpu.properties.mig_enabled ? 0 : 1;
     *pending = *current;
     return NVML_SUCCESS;
   });
 }
 
 nvmlReturn_t nvml::nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int* count) {
-  return with_device(device, [&](const fake::gpu_view& /*board*/) {
+  return with_device(device, [&](const fake::gpu_view& /*gpu*/) {
     *count = 7;
     return NVML_SUCCESS;
   });
@@ -280,8 +280,8 @@ nvmlReturn_t nvml::nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned 
 nvmlReturn_t nvml::nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device,
                                                        unsigned int index,
                                                        nvmlDevice_t* instance) {
-  return with_device(device, [&](const fake::gpu_view& board) {
-    const auto instances = instances_of(board);
+  return with_device(device, [&](const fake::gpu_view& gpu) {
+    const auto instances = instances_of(gpu);
     if (index >= instances.size()) {
       return NVML_ERROR_NOT_FOUND;
     }
@@ -295,7 +295,7 @@ nvmlReturn_t nvml::nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int*
     if (instance.properties.mig_parent.empty()) {
       return NVML_ERROR_INVALID_ARGUMENT;
     }
-    // "mig0" is GPU instance 1, as the driver never calls a part of a board 0.
+    // "mig0" is GPU instance 1: the driver never assigns instance 0 to a part of a GPU.
     *id = instance.properties.gpu_instance >= 0
               ? static_cast<unsigned int>(instance.properties.gpu_instance)
               : 1 + static_cast<unsigned int>(std::stoul(instance.properties.section.substr(3)));
@@ -311,7 +311,7 @@ nvmlReturn_t nvml::nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned 
 }
 
 nvmlReturn_t nvml::nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t* mode) {
-  return with_device(device, [&](const fake::gpu_view& /*board*/) {
+  return with_device(device, [&](const fake::gpu_view& /*gpu*/) {
     *mode = NVML_COMPUTEMODE_DEFAULT;
     return NVML_SUCCESS;
   });
@@ -319,14 +319,14 @@ nvmlReturn_t nvml::nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode
 
 nvmlReturn_t nvml::nvmlDeviceGetVirtualizationMode(nvmlDevice_t device,
                                                    nvmlGpuVirtualizationMode_t* mode) {
-  return with_device(device, [&](const fake::gpu_view& /*board*/) {
+  return with_device(device, [&](const fake::gpu_view& /*gpu*/) {
     *mode = NVML_GPU_VIRTUALIZATION_MODE_NONE;
     return NVML_SUCCESS;
   });
 }
 
 nvmlReturn_t nvml::nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t* mode) {
-  return with_device(device, [&](const fake::gpu_view& /*board*/) {
+  return with_device(device, [&](const fake::gpu_view& /*gpu*/) {
     *mode = NVML_FEATURE_ENABLED;
     return NVML_SUCCESS;
   });
@@ -335,7 +335,7 @@ nvmlReturn_t nvml::nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableS
 nvmlReturn_t nvml::nvmlDeviceGetEccMode(nvmlDevice_t device,
                                         nvmlEnableState_t* current,
                                         nvmlEnableState_t* pending) {
-  return with_device(device, [&](const fake::gpu_view& /*board*/) {
+  return with_device(device, [&](const fake::gpu_view& /*gpu*/) {
     *current = NVML_FEATURE_DISABLED;
     *pending = NVML_FEATURE_DISABLED;
     return NVML_SUCCESS;
@@ -345,7 +345,7 @@ nvmlReturn_t nvml::nvmlDeviceGetEccMode(nvmlDevice_t device,
 nvmlReturn_t nvml::nvmlDeviceGetMaxClockInfo(nvmlDevice_t device,
                                              nvmlClockType_t type,
                                              unsigned int* mhz) {
-  return with_device(device, [&](const fake::gpu_view& /*board*/) {
+  return with_device(device, [&](const fake::gpu_view& /*gpu*/) {
     *mhz = type == NVML_CLOCK_MEM ? 2000 : 1000;
     return NVML_SUCCESS;
   });
@@ -354,8 +354,8 @@ nvmlReturn_t nvml::nvmlDeviceGetMaxClockInfo(nvmlDevice_t device,
 nvmlReturn_t nvml::nvmlDeviceGetNvLinkState(nvmlDevice_t device,
                                             unsigned int link,
                                             nvmlEnableState_t* active) {
-  return with_device(device, [&](const fake::gpu_view& board) {
-    if (link >= linked_to(board).size()) {
+  return with_device(device, [&](const fake::gpu_view& gpu) {
+    if (link >= linked_to(gpu).size()) {
       return NVML_ERROR_INVALID_ARGUMENT;
     }
     *active = NVML_FEATURE_ENABLED;
@@ -366,17 +366,17 @@ nvmlReturn_t nvml::nvmlDeviceGetNvLinkState(nvmlDevice_t device,
 nvmlReturn_t nvml::nvmlDeviceGetNvLinkVersion(nvmlDevice_t device,
                                               unsigned int link,
                                               unsigned int* version) {
-  return with_device(device, [&](const fake::gpu_view& board) {
+  return with_device(device, [&](const fake::gpu_view& gpu) {
     *version = 4;
-    return link >= linked_to(board).size() ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
+    return link >= linked_to(gpu).size() ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
   });
 }
 
 nvmlReturn_t nvml::nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device,
                                                        unsigned int link,
                                                        nvmlPciInfo_t* pci) {
-  return with_device(device, [&](const fake::gpu_view& board) {
-    const auto others = linked_to(board);
+  return with_device(device, [&](const fake::gpu_view& gpu) {
+    const auto others = linked_to(gpu);
     if (link >= others.size()) {
       return NVML_ERROR_INVALID_ARGUMENT;
     }
@@ -388,19 +388,19 @@ nvmlReturn_t nvml::nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device,
 nvmlReturn_t nvml::nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device,
                                                        unsigned int link,
                                                        nvmlIntNvLinkDeviceType_t* type) {
-  return with_device(device, [&](const fake::gpu_view& board) {
+  return with_device(device, [&](const fake::gpu_view& gpu) {
     *type = NVML_NVLINK_DEVICE_TYPE_GPU;
-    return link >= linked_to(board).size() ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
+    return link >= linked_to(gpu).size() ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
   });
 }
 
 nvmlReturn_t nvml::nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device,
                                                        nvmlDevice_t other,
                                                        nvmlGpuTopologyLevel_t* level) {
-  return with_device(device, [&](const fake::gpu_view& board) {
+  return with_device(device, [&](const fake::gpu_view& gpu) {
     return with_device(other, [&](const fake::gpu_view& second) {
-      *level = board.properties.numa == second.properties.numa ? NVML_TOPOLOGY_NODE
-                                                               : NVML_TOPOLOGY_SYSTEM;
+      *level =
+          gpu.properties.numa == second.properties.numa ? NVML_TOPOLOGY_NODE : NVML_TOPOLOGY_SYSTEM;
       return NVML_SUCCESS;
     });
   });
@@ -445,7 +445,7 @@ nvmlReturn_t nvml::nvmlDeviceGetFieldValues(nvmlDevice_t device,
 
 nvmlReturn_t nvml::nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device,
                                                     unsigned long long* types) {
-  return with_device(device, [&](const fake::gpu_view& /*board*/) {
+  return with_device(device, [&](const fake::gpu_view& /*gpu*/) {
     *types = event_double_bit_ecc | event_xid_critical;
     return NVML_SUCCESS;
   });
@@ -454,8 +454,8 @@ nvmlReturn_t nvml::nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device,
 nvmlReturn_t nvml::nvmlDeviceRegisterEvents(nvmlDevice_t device,
                                             unsigned long long types,
                                             nvmlEventSet_t set) {
-  return with_device(device, [&](const fake::gpu_view& board) {
-    fake::events_of(set).watch(board.properties.uuid, types);
+  return with_device(device, [&](const fake::gpu_view& gpu) {
+    fake::events_of(set).watch(gpu.properties.uuid, types);
     return NVML_SUCCESS;
   });
 }

@@ -41,7 +41,7 @@ bool is_lost(const std::string& uuid) {
   return false;
 }
 
-void hang_if_told() {
+void hang_if_requested() {
   struct stat about {};
   while (::stat(path_of("hang").c_str(), &about) == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -81,7 +81,7 @@ std::optional<gpu_event> event_set::next() {
   file.seekg(read_);
   for (std::string line; std::getline(file, line);) {
     if (file.eof()) {
-      break;  // without its line feed: not all of it is written yet
+      break;  // without a line feed: not completely written yet
     }
     read_ += static_cast<off_t>(line.size() + 1);
     std::istringstream words(line);

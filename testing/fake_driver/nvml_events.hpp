@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What tests write beside gpus.conf for the fake NVML: events, lost boards, recovery actions.
+// Files that tests write beside gpus.conf for the fake NVML: events, lost GPUs, recovery actions.
 
 #include <sys/types.h>
 
@@ -15,7 +15,7 @@
 
 namespace gpushm::fake {
 
-/// By what a changed gpus.conf is told from an unchanged one.
+/// Distinguishes a changed gpus.conf from an unchanged one.
 struct config_stamp {
   std::string path;
   ino_t inode = 0;
@@ -24,11 +24,11 @@ struct config_stamp {
 };
 [[nodiscard]] config_stamp stamp_of_config();
 
-/// Whether <root>/lost names it.
+/// Whether <root>/lost contains the UUID.
 [[nodiscard]] bool is_lost(const std::string& uuid);
-/// Does not return while there is a file <root>/hang: as a driver whose GPU has stopped to answer.
-void hang_if_told();
-/// What <root>/recovery says of it; nothing when there is no such file.
+/// Blocks while the file <root>/hang exists, like a driver whose GPU has stopped responding.
+void hang_if_requested();
+/// The recovery action of the GPU in <root>/recovery; nullopt when that file does not exist.
 [[nodiscard]] std::optional<unsigned int> recovery_action(const std::string& uuid);
 
 struct gpu_event {
@@ -37,12 +37,12 @@ struct gpu_event {
   unsigned long long xid = 0;
 };
 
-/// Lines appended to <root>/events since it was made. Shared objects: safe.
+/// Lines appended to <root>/events since its construction. Shared objects: safe.
 class event_set {
  public:
   event_set();
   void watch(const std::string& uuid, unsigned long long types);
-  /// The next event of a watched board; nothing when there was none for so long.
+  /// The next event of a watched GPU; nullopt if there is none within `timeout_ms`.
   [[nodiscard]] std::optional<gpu_event> wait(unsigned int timeout_ms);
 
  private:

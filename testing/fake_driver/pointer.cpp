@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What pointers say of themselves.
+// Attributes of pointers.
 #include <cstring>
 
 #include "testing/fake_driver/legacy.hpp"
@@ -21,7 +21,7 @@ CUresult put(void* data, Value value) {
   return CUDA_SUCCESS;
 }
 
-// How many bytes the driver writes for an attribute.
+// Number of bytes that the driver writes for an attribute.
 std::size_t width_of(CUpointer_attribute attribute) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
@@ -40,7 +40,7 @@ std::size_t width_of(CUpointer_attribute attribute) {
   }
 }
 
-// What an address is part of, as far as handles are concerned.
+// Handle types of the allocation that an address is part of.
 CUmemAllocationHandleType handle_types_of(const fake::range& found) {
   switch (found.kind) {
     case range_kind::vmm:
@@ -52,8 +52,8 @@ CUmemAllocationHandleType handle_types_of(const fake::range& found) {
   }
 }
 
-// Whether GPUDirect RDMA may use it: plain allocations wherever the device can, chunks as they were
-// made.
+// Whether GPUDirect RDMA may use it: plain allocations if the device supports it, chunks as
+// created.
 bool is_rdma_capable(const fake::range& found) {
   switch (found.kind) {
     case range_kind::vmm:
@@ -66,7 +66,7 @@ bool is_rdma_capable(const fake::range& found) {
   }
 }
 
-// What one cuMemMap or cuMemAlloc mapped, which is more than was asked for.
+// Size of one mapping of cuMemMap or cuMemAlloc, which is more than was requested.
 std::size_t mapping_bytes(const fake::range& found) {
   return found.kind == range_kind::legacy
              ? static_cast<const fake::legacy_memory*>(found.owner.get())->size_bytes
@@ -144,8 +144,8 @@ CUresult cuda::cuPointerGetAttributes(unsigned int count,
     const std::lock_guard lock(state().mutex);
     const fake::range* const found = state().ranges.find(pointer);
     for (unsigned int i = 0; i < count; ++i) {
-      // Unlike the single form this one writes zeros where there is nothing to say, except for
-      // ranges, which it leaves alone.
+      // Unlike cuPointerGetAttribute, this function writes zeros for unknown values, except for
+      // ranges, which it leaves unchanged.
       const bool of_range = attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR ||
                             attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_SIZE;
       if (found == nullptr

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory pools with descriptor handles: one file a pool, allocations at offsets in it. An importer
-// locks what it maps, so that the exporter does not give back to the device what it frees there: as
-// with the real driver the importer sees the old contents until the pool hands the memory out
-// again.
+// Memory pools with descriptor handles: one file per pool, allocations at offsets in it. An
+// importer locks the parts that it maps, so that the exporter does not return them to the device
+// when it frees them: as with the real driver, the importer sees the old contents until the pool
+// reuses the memory.
 #include "testing/fake_driver/pool.hpp"
 
 #include <fcntl.h>
@@ -30,8 +30,8 @@ namespace {
 
 constexpr std::size_t allocation_step_bytes = 64UL << 10U;
 
-// Address space for all that a pool made here can hold: an offset is always mapped at the same
-// address, as the real driver does it, whatever else is mapped in the process meanwhile.
+// Address space for all memory that a pool created here can hold: as in the real driver, an offset
+// is always mapped at the same address, whatever the process maps in the meantime.
 class address_window {
  public:
   address_window() = default;
@@ -52,7 +52,7 @@ class address_window {
     return start != nullptr;
   }
 
-  // Where [offset, offset + bytes) belongs; null when it does not fit.
+  // Address of [offset, offset + bytes); null when it does not fit.
   [[nodiscard]] void* at(std::size_t offset, std::size_t bytes) const {
     return offset <= size_bytes_ && bytes <= size_bytes_ - offset ? start_ + offset : nullptr;
   }
@@ -81,12 +81,13 @@ struct pool {
   CUmemAllocationHandleType handle_types = CU_MEM_HANDLE_TYPE_NONE;
   bool imported = false;
   bool is_default = false;
-  bool exported = false;     // its descriptor was asked for; pointers are not exported before
+  bool exported =
+      false;  // its descriptor has been requested; before that pointers are not exported
   std::size_t pointers = 0;  // outstanding, of an imported pool
-  dev_t device = 0;          // of an imported pool: which file it is
+  dev_t device = 0;          // of an imported pool: identifies the file
   ino_t inode = 0;
-  std::map<std::size_t, std::size_t> used;  // offset → bytes; of a pool made here
-  address_window window;                    // of a pool made here
+  std::map<std::size_t, std::size_t> used;  // offset → bytes; of a pool created here
+  address_window window;                    // of a pool created here
 };
 
 struct flock lock_of(short type, std::size_t begin, std::size_t end) {
@@ -98,7 +99,7 @@ struct flock lock_of(short type, std::size_t begin, std::size_t end) {
   return lock;
 }
 
-// Gives [begin, end) back to the device unless an importer maps some of it.
+// Returns [begin, end) to the device unless an importer maps part of it.
 void punch(const pool& from, std::size_t begin, std::size_t end) {
   struct flock lock = lock_of(F_WRLCK, begin, end);
   if (begin < end && ::fcntl(from.fd.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK) {
@@ -147,20 +148,20 @@ struct pool_memory {
   std::size_t size_bytes = 0;
   void* memory = nullptr;
   base::unique_fd lock;  // of an importer
-  int imports = 1;       // of an importer: each is freed
+  int imports = 1;       // of an importer: each import is freed separately
 };
 
-// What cuMemPoolExportPointer hands out.
+// Contents of the data of cuMemPoolExportPointer.
 struct pointer_layout {
   char magic[8];
   std::uint64_t offset_bytes;
   std::uint64_t size_bytes;
-  std::uint64_t asked_bytes;
+  std::uint64_t requested_bytes;
 };
 static_assert(sizeof(pointer_layout) <= sizeof(CUmemPoolPtrExportData));
 constexpr char pointer_magic[8] = {'f', 'a', 'k', 'e', 'p', 't', 'r', '1'};
 
-// Guarded by the state's mutex, and never destroyed, like the state.
+// Guarded by the state's mutex; never destroyed, like the state.
 std::map<CUmemoryPool, std::shared_ptr<pool>>& pools() {
   static auto* const made = new std::map<CUmemoryPool, std::shared_ptr<pool>>();
   return *made;
@@ -188,14 +189,14 @@ std::size_t first_gap(const pool& from, std::size_t size) {
   return at;
 }
 
-// Room for twice the GPU's memory, because offsets between others can stay unused.
+// Room for twice the GPU's memory, because gaps between allocations can stay unused.
 bool make_memory(pool& made) {
   const fake::gpu_view& gpu = state().gpus[made.gpu];
   made.fd = fake::make_gpu_file(gpu, fake::file_kind::pool, 0);
   return made.fd && made.window.reserve(2 * fake::look_at_memory(gpu).total_bytes);
 }
 
-// The default pool of a GPU is made when it is first asked for.
+// The default pool of a GPU is created when it is first requested.
 CUmemoryPool default_pool(std::size_t gpu) {
   static auto* const made = new std::map<std::size_t, CUmemoryPool>();
   const auto found = made->find(gpu);
@@ -209,10 +210,10 @@ CUmemoryPool default_pool(std::size_t gpu) {
                                : nullptr;
 }
 
-CUdeviceptr add_range(std::shared_ptr<pool_memory> memory, std::size_t asked_bytes) {
+CUdeviceptr add_range(std::shared_ptr<pool_memory> memory, std::size_t requested_bytes) {
   fake::range added;
   added.base = as_address(memory->memory);
-  added.size_bytes = asked_bytes;
+  added.size_bytes = requested_bytes;
   added.kind = range_kind::pool;
   added.gpu = memory->from->gpu;
   added.readable = true;
@@ -224,8 +225,8 @@ CUdeviceptr add_range(std::shared_ptr<pool_memory> memory, std::size_t asked_byt
   return base;
 }
 
-// I4: what the real driver does when a pool of a GPU that is not allowed here is imported, and can
-// do when a pointer's data are not what it exported.
+// I4: the real driver crashes when a pool of a GPU that is not permitted here is imported, and can
+// crash when the data of an exported pointer were changed.
 void crash() {
   void* const page = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   *static_cast<volatile char*>(page) = 1;
@@ -260,7 +261,7 @@ CUresult allocate(const std::shared_ptr<pool>& from, std::size_t size, CUdevicep
   return CUDA_SUCCESS;
 }
 
-// One more import of what is imported already; false when it is not.
+// Imports an already imported pointer again; false when it is not imported.
 bool import_again(const pool& from, const pointer_layout& layout, CUdeviceptr* pointer) {
   for (auto& [base, each] : state().ranges.all()) {
     if (each.kind != range_kind::pool) {
@@ -268,7 +269,7 @@ bool import_again(const pool& from, const pointer_layout& layout, CUdeviceptr* p
     }
     auto& known = *static_cast<pool_memory*>(each.owner.get());
     if (known.from.get() == &from && known.offset_bytes == layout.offset_bytes &&
-        known.size_bytes == layout.size_bytes && each.size_bytes == layout.asked_bytes) {
+        known.size_bytes == layout.size_bytes && each.size_bytes == layout.requested_bytes) {
       ++known.imports;
       *pointer = base;
       return true;
@@ -277,8 +278,8 @@ bool import_again(const pool& from, const pointer_layout& layout, CUdeviceptr* p
   return false;
 }
 
-// A lock on what `memory` maps, which belongs to a descriptor of its own and goes with it. Those of
-// a pool share one open file with its exporter.
+// Locks the range that `memory` maps, through a separate descriptor that holds the lock. The pool's
+// other descriptors share one open file description with the exporter.
 base::unique_fd lock_import(const pool_memory& memory) {
   char path[40];
   std::snprintf(path, sizeof(path), "/proc/self/fd/%d", memory.from->fd.get());
@@ -550,7 +551,7 @@ CUresult cuda::cuMemPoolImportPointer(CUdeviceptr* pointer,
       crash();
     }
     struct stat status {};
-    if (::fstat(found->fd.get(), &status) != 0 || layout.asked_bytes > layout.size_bytes ||
+    if (::fstat(found->fd.get(), &status) != 0 || layout.requested_bytes > layout.size_bytes ||
         layout.offset_bytes + layout.size_bytes >
             static_cast<std::uint64_t>(status.st_size) - fake::header_bytes()) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -572,7 +573,7 @@ CUresult cuda::cuMemPoolImportPointer(CUdeviceptr* pointer,
     if (memory->memory == nullptr) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *pointer = add_range(std::move(memory), layout.asked_bytes);
+    *pointer = add_range(std::move(memory), layout.requested_bytes);
     return CUDA_SUCCESS;
   });
 }

@@ -4,16 +4,16 @@
 #include "driver/cuda_abi.hpp"
 #include "testing/fake_driver/address_space.hpp"
 
-// The caller of each holds the state's mutex.
+// Precondition of each: the state's mutex is locked.
 namespace gpushm::fake {
 
-/// Gives back memory that came from a pool, an importer's too.
+/// Frees memory that came from a pool, also in an importer.
 cuda::CUresult free_pool_memory(cuda::CUdeviceptr pointer);
-/// The pool that a range of kind `pool` came from.
+/// The pool of a range of kind `pool`.
 [[nodiscard]] cuda::CUmemoryPool pool_of(const range& memory);
-/// What a range of kind `pool` may be exported as: nothing where the pool was imported.
+/// Handle types for the export of a range of kind `pool`: none where the pool was imported.
 [[nodiscard]] cuda::CUmemAllocationHandleType pool_handle_types(const range& memory);
-/// Returns to the devices what is free in this process's pools and that nobody maps.
+/// Returns the free memory of this process's pools that no process maps to the devices.
 void trim_pools();
 
 }  // namespace gpushm::fake

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// run-with-fake-gpus: makes fake GPUs, runs a command that finds the fake driver and them, removes
-// them.
+// run-with-fake-gpus: creates fake GPUs, runs a command that uses the fake driver with them, and
+// removes them.
 
 #include <sched.h>
 #include <signal.h>
@@ -38,7 +38,7 @@ int usage() {
       "                          [--no-rdma-vmm] -- command...\n"
       "Runs command with N fake GPUs (default 1) of BYTES each (default 256MiB), of which the "
       "first is\n"
-      "split into MIG instances on request. Returns its status, or 128 plus the signal that ended "
+      "split into MIG instances on request. Returns its status, or 128 plus the signal that killed "
       "it.\n",
       stderr);
   return usage_status;
@@ -53,7 +53,7 @@ int run(char** command, const gpushm::fake::fake_gpus& gpus) {
     return setup_status;
   }
   if (child == 0) {
-    // The fake GPUs go with this program, so what uses them must not outlive it.
+    // The fake GPUs are removed when this program exits, so the command must not outlive it.
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) {
       ::_exit(setup_status);
@@ -109,8 +109,8 @@ int main(int argc, char** argv) {
   if (at + 1 >= argc) {
     return usage();
   }
-  // A mount namespace of its own: the memory of the fake GPUs is gone when the last process here
-  // is, even after SIGKILL. Where that is not allowed, fake_gpus uses plain directories.
+  // In a private mount namespace the memory of the fake GPUs is freed when the last process in it
+  // exits, even after SIGKILL. Where that is not permitted, fake_gpus uses plain directories.
   if (::unshare(CLONE_NEWNS) == 0) {
     ::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr);
   }

@@ -29,7 +29,7 @@ struct failure {
   std::uint64_t count = 0;  // 0: every call
   unsigned int result = 0;
   bool crash = false;
-  std::chrono::microseconds delay{0};  ///< and then the call does what it does
+  std::chrono::microseconds delay{0};  ///< before the call proceeds
 };
 
 /// "2500": milliseconds; "70us": microseconds.
@@ -40,7 +40,7 @@ std::chrono::microseconds delay_in(const char* text) {
                                         : std::chrono::milliseconds(count);
 }
 
-/// Short ones without sleeping, which would take longer.
+/// Busy-waits for short delays: a sleep would take longer.
 void take(std::chrono::microseconds delay) {
   constexpr std::chrono::milliseconds shortest_sleep{1};
   if (delay >= shortest_sleep) {
@@ -53,9 +53,9 @@ void take(std::chrono::microseconds delay) {
 }
 
 // GPUSHM_FAKE_FAIL="cuMemMap:3=2,cuMemCreate:*=2,cuInit:1=crash": the 3rd cuMemMap of this process
-// returns 2, each cuMemCreate too, and the first cuInit ends the process as a broken driver would.
-// "cuInit:1=after2500": it takes 2.5 s, as where GPUs have to be woken; "after70us" 70
-// microseconds.
+// returns 2, every cuMemCreate returns 2, and the first cuInit crashes the process like a broken
+// driver. "cuInit:1=after2500": it takes 2.5 s longer, as when GPUs have to be woken; "after70us":
+// 70 microseconds.
 std::vector<failure> read_failures() {
   std::vector<failure> failures;
   const char* const text = std::getenv("GPUSHM_FAKE_FAIL");
@@ -91,7 +91,7 @@ CUresult injected_failure(std::string_view name) {
   for (const failure& each : failures) {
     if (each.call == name && (each.count == 0 || each.count == count)) {
       if (each.crash) {
-        std::signal(SIGSEGV, SIG_DFL);  // a sanitizer would make an exit status of it
+        std::signal(SIGSEGV, SIG_DFL);  // a sanitizer would turn it into an exit status
         std::raise(SIGSEGV);
       }
       if (each.delay.count() != 0) {
@@ -108,8 +108,8 @@ bool names_device(const gpu_view& gpu, const std::string& text) {
   return text.size() >= 8 && gpu.properties.uuid.compare(0, text.size(), text) == 0;
 }
 
-// What CUDA lists, in its order: boards and MIG instances that can be opened, as
-// CUDA_VISIBLE_DEVICES selects them. The list ends at the first entry that names nothing.
+// The devices that CUDA lists, in its order: GPUs and MIG instances that can be opened, as
+// CUDA_VISIBLE_DEVICES selects them. The list ends at the first entry that matches no device.
 std::vector<std::size_t> enumerate(const std::vector<gpu_view>& gpus) {
   std::vector<std::size_t> present;
   for (std::size_t index = 0; index < gpus.size(); ++index) {
@@ -235,10 +235,10 @@ void after_call(std::string_view name, CUresult result) noexcept {
                                    static_cast<int>(name.size()),
                                    name.data(),
                                    static_cast<unsigned int>(result));
-  // Opened for each line: programs close descriptors that they do not know.
+  // Opened for each line: programs close descriptors that they did not open.
   const int fd = ::open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   if (fd >= 0) {
-    // One write of a short line to a file opened for appending is not torn by others.
+    // Other processes cannot interleave with one short write to a file opened for appending.
     [[maybe_unused]] const ssize_t written = ::write(fd, line, static_cast<std::size_t>(length));
     ::close(fd);
   }

@@ -13,7 +13,7 @@
 #include "testing/fake_driver/address_space.hpp"
 #include "testing/fake_driver/gpu_config.hpp"
 
-// Every entry point, declared from the one list, so that a definition with other parameters does
+// Declares every entry point from the common list, so that a definition with other parameters does
 // not compile.
 namespace gpushm::cuda {
 extern "C" {
@@ -30,16 +30,16 @@ using cuda::CUresult;
 
 inline constexpr std::size_t granularity_bytes = 2UL << 20U;
 
-/// A primary context; what CUcontext points to. The same object serves again after a reset, as the
-/// same CUcontext does with the real driver.
+/// A primary context; CUcontext points to it. The object is used again after a reset, as the real
+/// driver returns the same CUcontext.
 struct context {
   std::size_t gpu = 0;
   std::atomic<int> retained{0};
   std::atomic<bool> destroyed{false};  ///< by a reset, and not retained since
-  std::uint64_t id = 0;                ///< another one each time that it comes to life
+  std::uint64_t id = 0;                ///< changes each time that the context is created
 };
 
-/// What this process knows; made by cuInit, never destroyed, because threads may be inside at exit.
+/// State of this process; created by cuInit, never destroyed, because threads may use it at exit.
 struct driver_state {
   std::mutex mutex;                                ///< guards all of it
   std::vector<gpu_view> gpus;                      ///< every section of gpus.conf
@@ -49,11 +49,11 @@ struct driver_state {
   address_space ranges;
   std::uint64_t last_context_id = 0;
 
-  /// The section with this UUID, or `gpus.size()`.
+  /// Index of the section with this UUID, or `gpus.size()`.
   [[nodiscard]] std::size_t index_of(std::string_view uuid) const;
   /// The CUdevice of a section; cuda::device_invalid when it is not enumerated.
   [[nodiscard]] cuda::CUdevice device_of(std::size_t gpu) const;
-  /// The section of a CUdevice, or `gpus.size()`.
+  /// Index of the section of a CUdevice, or `gpus.size()`.
   [[nodiscard]] std::size_t gpu_of(cuda::CUdevice device) const;
   [[nodiscard]] std::uint64_t free_bytes(std::size_t gpu) const;
   [[nodiscard]] bool peers(std::size_t a, std::size_t b) const;
@@ -61,23 +61,23 @@ struct driver_state {
 
 /// Valid once cuInit has succeeded.
 [[nodiscard]] driver_state& state() noexcept;
-/// cuInit's work.
+/// Implements cuInit.
 [[nodiscard]] CUresult initialise();
 
-/// The living context that is current on this thread, or null.
+/// The context that is current on this thread and not destroyed, or null.
 [[nodiscard]] context* current_context() noexcept;
-/// What a call that needs a context says when `current_context` is null.
+/// The result of a call that needs a context when `current_context` is null.
 [[nodiscard]] CUresult why_no_context() noexcept;
 
 namespace detail {
-/// What a call returns without doing anything: fork, missing cuInit, a failure asked for;
-/// CUDA_SUCCESS otherwise.
+/// Result of a call that must not run: after fork, without cuInit, or with a requested failure;
+/// otherwise CUDA_SUCCESS.
 [[nodiscard]] CUresult before_call(std::string_view name, bool needs_init) noexcept;
 void after_call(std::string_view name, CUresult result) noexcept;
 }  // namespace detail
 
-/// Around every entry point: fork and cuInit checks, GPUSHM_FAKE_FAIL, GPUSHM_FAKE_TRACE; no
-/// exception gets out.
+/// Wraps every entry point: fork and cuInit checks, GPUSHM_FAKE_FAIL, GPUSHM_FAKE_TRACE; catches
+/// all exceptions.
 template <typename Body>
 CUresult entry(std::string_view name, Body&& body, bool needs_init = true) noexcept {
   CUresult result = detail::before_call(name, needs_init);

@@ -19,11 +19,11 @@ using gpushm::fake::stream;
 
 namespace {
 
-// Guarded by the state's mutex, and never destroyed, like the state.
+// Guarded by the state's mutex; never destroyed, like the state.
 struct tables {
   std::map<CUstream, std::shared_ptr<stream>> streams;
   std::map<std::size_t, std::shared_ptr<stream>> default_streams;  // by GPU
-  std::vector<std::weak_ptr<stream>> made;  // all, also those destroyed with work left
+  std::vector<std::weak_ptr<stream>> made;  // all, including destroyed streams with pending work
 };
 
 tables& all() {
@@ -137,7 +137,7 @@ void stream::end() {
   std::unique_lock lock(mutex_);
   ended_ = true;
   changed_.notify_all();
-  // The memory that work in progress uses may go next.
+  // The caller may free the memory that running work uses.
   changed_.wait(lock, [&] { return !busy_; });
 }
 
@@ -181,7 +181,7 @@ void fake::end_streams_of(std::size_t gpu) {
   for (auto at = streams.begin(); at != streams.end();) {
     at = at->second->gpu() == gpu ? streams.erase(at) : std::next(at);
   }
-  // A context made later gets new streams: these must not be waited for any more.
+  // A later context gets new streams: waits must no longer include these.
   auto& known = all().made;
   known.erase(std::remove_if(known.begin(),
                              known.end(),
@@ -272,7 +272,7 @@ CUresult cuda::cuStreamWaitValue64_v2(CUstream handle,
     }
     found->enqueue([=](const std::atomic<bool>& ended) {
       const auto* const word = static_cast<const std::uint64_t*>(as_pointer(address));
-      // Polled, as a GPU does: the store may come from a process that knows nothing of CUDA.
+      // Polled, as on a GPU: the store may come from a process that does not use CUDA.
       auto pause = std::chrono::microseconds(1);
       while (!ended && !satisfied(__atomic_load_n(word, __ATOMIC_SEQ_CST), value, flags)) {
         std::this_thread::sleep_for(pause);

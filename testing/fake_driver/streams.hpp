@@ -12,27 +12,26 @@
 
 namespace gpushm::fake {
 
-/// A queue of work with a thread of its own. The thread ends when the stream is destroyed and its
-/// work is done, or at once when its context goes.
-///
-/// Shared objects: safe.
+/// A queue of work with a thread. The thread exits when the stream is destroyed and its work is
+/// done, or immediately when its context is destroyed. Shared objects: safe.
 class stream : public std::enable_shared_from_this<stream> {
  public:
-  /// Work gets the flag that says that the context is gone; it must then return soon.
+  /// Receives a flag that is set when the context is destroyed; the work must then return soon.
   using work = std::function<void(const std::atomic<bool>& ended)>;
 
   stream(std::size_t gpu, bool blocking) : gpu_(gpu), blocking_(blocking) {}
   void start();
   void enqueue(work item);
-  /// Blocks until the queue is empty. CUDA_ERROR_CONTEXT_IS_DESTROYED when the context went first.
+  /// Blocks until the queue is empty. Returns CUDA_ERROR_CONTEXT_IS_DESTROYED if the context was
+  /// destroyed before.
   cuda::CUresult drain();
   [[nodiscard]] bool idle();
   void finish();
-  /// Drops what is queued and waits for what runs, which returns soon.
+  /// Drops queued work and waits for running work, which returns soon.
   void end();
 
   [[nodiscard]] std::size_t gpu() const noexcept { return gpu_; }
-  /// Whether work that names no stream waits for this one.
+  /// Whether work without a stream waits for this stream.
   [[nodiscard]] bool blocking() const noexcept { return blocking_; }
 
  private:
@@ -48,14 +47,15 @@ class stream : public std::enable_shared_from_this<stream> {
   bool finishing_ = false;
 };
 
-/// The stream that a handle means, that of the current context for the null handle; null when
-/// neither exists.
+/// The stream of a handle; for the null handle, the current context's stream; null when neither
+/// exists.
 [[nodiscard]] std::shared_ptr<stream> find_stream(cuda::CUstream handle);
 /// Blocks until every stream of the GPU is empty.
 cuda::CUresult drain_streams_of(std::size_t gpu);
-/// What copies and sets without a stream wait for: the current context's blocking streams.
+/// Blocks until the current context's blocking streams are empty: copies and sets without a stream
+/// wait for these.
 cuda::CUresult drain_blocking_streams();
-/// The context of the GPU is gone: its streams drop their work.
+/// Called when the context of the GPU is destroyed: its streams drop their work.
 void end_streams_of(std::size_t gpu);
 
 }  // namespace gpushm::fake

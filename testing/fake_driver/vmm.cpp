@@ -26,7 +26,7 @@ struct handle_entry {
   int references = 1;
 };
 
-// Guarded by the state's mutex, and never destroyed, like the state.
+// Guarded by the state's mutex; never destroyed, like the state.
 struct tables {
   std::map<CUmemGenericAllocationHandle, handle_entry> handles;
   std::map<CUdeviceptr, std::size_t> reservations;
@@ -71,7 +71,7 @@ CUresult check_properties(const CUmemAllocationProp& prop) {
              : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// Puts back what a reservation is made of: addresses that nothing may touch.
+// Restores inaccessible pages, which a reservation consists of.
 bool make_inaccessible(CUdeviceptr pointer, std::size_t size) {
   return ::mmap(as_pointer(pointer),
                 size,
@@ -100,7 +100,7 @@ CUresult for_mappings(CUdeviceptr pointer, std::size_t size, Body&& body) {
         return CUDA_ERROR_INVALID_VALUE;
       }
       at += found->size_bytes;
-      // Nothing is changed before all of it is known to be right.
+      // Changes nothing until all mappings have been checked.
       if (pass == 1) {
         body(*found);
       }
@@ -159,8 +159,8 @@ CUresult cuda::cuMemCreate(CUmemGenericAllocationHandle* handle,
     made->gpu = now.gpu_of(prop->location.id);
     made->rdma = prop->allocFlags.gpuDirectRDMACapable != 0;
     if (made->rdma && !now.gpus[made->gpu].properties.rdma_vmm) {
-      // As a GB10 with driver 580.95 was reported to (github.com/modular/modular/issues/6961). The
-      // documentation says only that the device's attribute is to be asked first.
+      // As reported of a GB10 with driver 580.95 (github.com/modular/modular/issues/6961). The
+      // documentation only says that the device's attribute must be checked before.
       return CUDA_ERROR_INVALID_DEVICE;
     }
     made->rdma = made->rdma && !now.gpus[made->gpu].properties.rdma_ignored;
@@ -213,7 +213,7 @@ CUresult cuda::cuMemAddressReserve(CUdeviceptr* pointer,
       return CUDA_ERROR_INVALID_VALUE;
     }
     alignment = alignment < granularity_bytes ? granularity_bytes : alignment;
-    // Room to find an aligned place in; the rest is given back.
+    // Room for an aligned range; the rest is unmapped.
     void* const whole = ::mmap(as_pointer(address),
                                size + alignment,
                                PROT_NONE,
@@ -266,8 +266,8 @@ CUresult cuda::cuMemMap(CUdeviceptr pointer,
       return CUDA_ERROR_INVALID_VALUE;
     }
     const std::shared_ptr<chunk>& memory = found->second.memory;
-    // With an old size of 0 mremap makes a second mapping of the same shared pages, which needs no
-    // descriptor.
+    // With an old size of 0, mremap creates a second mapping of the same shared pages, which needs
+    // no descriptor.
     if (::mremap(memory->view, 0, size, MREMAP_MAYMOVE | MREMAP_FIXED, as_pointer(pointer)) ==
         MAP_FAILED) {
       return make_inaccessible(pointer, size) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
@@ -337,7 +337,7 @@ CUresult cuda::cuMemSetAccess(CUdeviceptr pointer,
       for (std::size_t i = 0; i < count; ++i) {
         devices[now.gpu_of(descriptions[i].location.id)] = descriptions[i].flags;
       }
-      // The CPU stands in for every device that has been given access.
+      // The CPU represents every device that has been given access.
       unsigned int rights = 0;
       for (const auto& [gpu, flags] : devices) {
         rights |= flags;
@@ -413,7 +413,7 @@ CUresult cuda::cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle,
     if (found == nullptr || found->kind != fake::range_kind::vmm) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    // The same handle while it lives, once more retained; a new one after its release.
+    // Returns the same handle, retained once more, while it exists; a new handle after its release.
     for (auto& [value, each] : all().handles) {
       if (each.memory == found->owner) {
         ++each.references;
@@ -438,7 +438,7 @@ CUresult cuda::cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
     prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
     prop->requestedHandleTypes = memory->handle_types;
     prop->allocFlags.gpuDirectRDMACapable = memory->rdma ? 1 : 0;
-    // A GPU that CUDA_VISIBLE_DEVICES hides reads as device -2 (I5).
+    // A GPU that CUDA_VISIBLE_DEVICES hides is reported as device -2 (I5).
     prop->location = {CU_MEM_LOCATION_TYPE_DEVICE, state().device_of(memory->gpu)};
     return CUDA_SUCCESS;
   });

@@ -12,7 +12,7 @@
 
 namespace gpushm::fake {
 
-/// A physical allocation of the virtual memory management; lives with its handles and mappings.
+/// A physical allocation of virtual memory management; exists as long as its handles and mappings.
 struct chunk {
   chunk() = default;
   chunk(const chunk&) = delete;
@@ -23,17 +23,17 @@ struct chunk {
   std::size_t size_bytes = 0;
   void* view =
       nullptr;  ///< all of it, inaccessible: keeps the memory and is the source of mappings
-  base::unique_fd exportable;  ///< of chunks made here with a handle type
-  /// An imported chunk has none, and is not exported again.
+  base::unique_fd exportable;  ///< of chunks created here with a handle type
+  /// An imported chunk has none and cannot be exported.
   cuda::CUmemAllocationHandleType handle_types = cuda::CU_MEM_HANDLE_TYPE_NONE;
-  bool rdma = false;     ///< made here with gpuDirectRDMACapable; an import is without
+  bool rdma = false;     ///< created here with gpuDirectRDMACapable; false for imports
   bool counted = false;  ///< in driver_state::own_bytes
-  /// Rights of each GPU (index into driver_state::gpus) by the base of the mapping.
+  /// Access rights of each GPU (index into driver_state::gpus) by the base of the mapping.
   std::map<cuda::CUdeviceptr, std::map<std::size_t, cuda::CUmemAccess_flags>> access;
 };
 
-/// Base and size of the reservation that `pointer` is in; zeros when there is none. The caller
-/// holds the state's mutex.
+/// Base and size of the reservation that contains `pointer`; zeros when there is none.
+/// Precondition: the state's mutex is locked.
 [[nodiscard]] std::pair<cuda::CUdeviceptr, std::size_t> reservation_of(cuda::CUdeviceptr pointer);
 
 }  // namespace gpushm::fake

@@ -34,8 +34,8 @@ void child_output::take(stream_state& from) {
 bool child_output::read_some(clock::time_point deadline) {
   std::array<pollfd, 2> waits{};
   for (std::size_t i = 0; i < waits.size(); ++i) {
-    waits.at(i) = {
-        states_.at(i).fd.get(), POLLIN, 0};
+    // The fd of an ended stream is -1, which poll ignores.
+    waits.at(i) = {states_.at(i).fd.get(), POLLIN, 0};
   }
   if (!states_[0].fd && !states_[1].fd) {
     return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a test's Python calls with ctypes: shares memory of this process under a name.
+// Functions that a test's Python calls with ctypes: share memory of this process under a name.
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -16,21 +16,21 @@ struct shares {
 };
 
 shares& state() {
-  static auto* const made = new shares;  // NOLINT(cppcoreguidelines-owning-memory): for ever
+  static auto* const made = new shares;  // NOLINT(cppcoreguidelines-owning-memory): never destroyed
   return *made;
 }
 
 template <typename Work>
 int run(char* text, std::size_t text_bytes, Work&& work) {
-  std::string said;
+  std::string message;
   int result = 0;
   try {
-    said = work();
+    message = work();
   } catch (const std::exception& why) {
-    said = why.what();
+    message = why.what();
     result = 1;
   }
-  std::strncpy(text, said.c_str(), text_bytes - 1);
+  std::strncpy(text, message.c_str(), text_bytes - 1);
   text[text_bytes - 1] = '\0';
   return result;
 }
@@ -39,7 +39,7 @@ int run(char* text, std::size_t text_bytes, Work&& work) {
 
 extern "C" {
 
-/// 0, and the kind of memory in `text`; or 1, and the error.
+/// Returns 0, with the backend in `text`; or 1, with the error.
 __attribute__((visibility("default"))) int share_shim_share(const char* socket,
                                                             const char* name,
                                                             void* pointer,
