@@ -19,10 +19,9 @@ struct file_header {
   char magic[16] = {};
   file_kind kind = file_kind::chunk;
   std::int32_t exporter_pid = 0;  ///< in the exporter's PID namespace
-  std::uint64_t exporter =
-      0;               ///< random number of the exporting process, like the driver's client handle
-  char uuid[48] = {};  ///< of the GPU
-  std::uint64_t size_bytes = 0;  ///< of the memory after the header
+  std::uint64_t exporter = 0;     ///< random, per process, like the driver's client handle
+  char uuid[48] = {};             ///< of the GPU
+  std::uint64_t size_bytes = 0;   ///< of the memory after the header
 };
 /// Offset of the memory in the file.
 [[nodiscard]] inline std::uint64_t header_bytes() noexcept {

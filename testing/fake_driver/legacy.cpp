@@ -35,8 +35,7 @@ struct handle_layout {
   std::uint32_t slot;
   char uuid[16];
   std::uint64_t size_bytes;
-  std::uint64_t exporter;  // distinguishes handles of a dead process from those of a later process
-                           // with its PID
+  std::uint64_t exporter;  // distinguishes processes that had the same PID
   char unused[16];
 };
 static_assert(sizeof(handle_layout) == ipc_handle_bytes);

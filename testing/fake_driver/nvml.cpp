@@ -150,8 +150,8 @@ nvmlReturn_t nvml::nvmlInit_v2() {
   fake::hang_if_requested();
   const std::lock_guard lock(mutex);
   refresh();
-  if (known.load()
-          ->all.empty()) {  // after an error the library is unloaded, which would leak the list
+  if (known.load()->all.empty()) {
+    // After an error the library is unloaded, which would leak the list.
     delete known.exchange(nullptr);
     return NVML_ERROR_DRIVER_NOT_LOADED;
   }

@@ -81,8 +81,7 @@ struct pool {
   CUmemAllocationHandleType handle_types = CU_MEM_HANDLE_TYPE_NONE;
   bool imported = false;
   bool is_default = false;
-  bool exported =
-      false;  // its descriptor has been requested; before that pointers are not exported
+  bool exported = false;     // its descriptor was requested; until then pointers are not exported
   std::size_t pointers = 0;  // outstanding, of an imported pool
   dev_t device = 0;          // of an imported pool: identifies the file
   ino_t inode = 0;

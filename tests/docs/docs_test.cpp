@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The documents say what the sources say.
+// Compares the documents with the sources.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -22,7 +22,7 @@ namespace {
 
 namespace wire = gpushm::wire;
 
-/// The tests travel to machines that have no sources; there is nothing to compare there.
+/// Tests also run on machines without sources; there is nothing to compare then.
 class docs : public testing::Test {
  protected:
   void SetUp() override {
@@ -36,7 +36,7 @@ std::string protocol() {
   return source_file("docs/protocol.md");
 }
 
-/// Name and number of the first two cells of each row.
+/// The first two cells of each row, as name and number.
 std::map<std::string, std::uint64_t> named_numbers(
     const std::vector<std::vector<std::string>>& rows) {
   std::map<std::string, std::uint64_t> result;
@@ -49,7 +49,7 @@ std::map<std::string, std::uint64_t> named_numbers(
 // ---- errors.md
 // -------------------------------------------------------------------------------------
 
-TEST_F(docs, errors_lists_each_errc_and_no_other) {
+TEST_F(docs, errors_md_lists_exactly_the_errcs) {
   const std::string text = source_file("docs/errors.md");
   const auto declared = enumerators(source_file("include/gpushm/error.hpp"), "errc");
   ASSERT_GT(declared.size(), 30U);
@@ -60,9 +60,9 @@ TEST_F(docs, errors_lists_each_errc_and_no_other) {
     EXPECT_EQ(gpushm::to_string(static_cast<gpushm::errc>(value)), name);
     const std::string body = section(text, heading);
     for (const char* part : {"\n- Causes: ", "\n- Remedy: "}) {
-      EXPECT_NE(body.find(part), std::string::npos) << heading << " lacks" << part;
+      EXPECT_NE(body.find(part), std::string::npos) << heading << " is missing" << part;
     }
-    EXPECT_GT(body.find("- Causes:"), 10U) << heading << " does not say what it means";
+    EXPECT_GT(body.find("- Causes:"), 10U) << heading << " has no description";
   }
   std::string documented;
   std::istringstream lines(text);
@@ -75,7 +75,7 @@ TEST_F(docs, errors_lists_each_errc_and_no_other) {
 // ---- gpushm(3)
 // -----------------------------------------------------------------------------------
 
-TEST_F(docs, the_man_page_names_each_function_and_no_other) {
+TEST_F(docs, man_page_lists_exactly_the_functions) {
   std::set<std::string> declared;
   const std::regex declaration(R"(GPUSHM_API [^;(]*?\b(gpushm_\w+)\()");
   for (const char* path : {"include/gpushm/gpushm.h", "include/gpushm/broker.h"}) {
@@ -103,7 +103,7 @@ TEST_F(docs, the_man_page_names_each_function_and_no_other) {
 // ---- protocol.md
 // -----------------------------------------------------------------------------------
 
-TEST_F(docs, protocol_describes_each_table_of_the_schema_with_its_fields) {
+TEST_F(docs, protocol_md_has_every_schema_table_and_field) {
   const std::string text = protocol();
   const std::string schema = source_file("src/wire/protocol.fbs");
   std::map<std::string, std::string> headings;
@@ -127,7 +127,7 @@ TEST_F(docs, protocol_describes_each_table_of_the_schema_with_its_fields) {
   }
 }
 
-TEST_F(docs, protocol_describes_no_table_that_is_not_in_the_schema) {
+TEST_F(docs, protocol_md_has_no_unknown_table) {
   std::set<std::string> known;
   for (const auto& table : schema_tables(source_file("src/wire/protocol.fbs"))) {
     known.insert(table.name);
@@ -142,7 +142,7 @@ TEST_F(docs, protocol_describes_no_table_that_is_not_in_the_schema) {
   EXPECT_EQ(count, known.size());
 }
 
-TEST_F(docs, protocol_lists_each_value_that_travels) {
+TEST_F(docs, protocol_md_lists_wire_values) {
   const std::map<std::string, std::string> sources{{"backend", "include/gpushm/types.hpp"},
                                                    {"lifetime", "include/gpushm/types.hpp"},
                                                    {"device_kind", "include/gpushm/types.hpp"},
@@ -165,7 +165,7 @@ TEST_F(docs, protocol_lists_each_value_that_travels) {
   EXPECT_EQ(documented, declared);
 }
 
-TEST_F(docs, protocol_gives_each_limit_with_its_default) {
+TEST_F(docs, protocol_md_has_limits_and_defaults) {
   const std::string limits = section(protocol(), "## Limits");
   const auto fixed_from = limits.find("These are fixed");
   ASSERT_NE(fixed_from, std::string::npos);
@@ -208,7 +208,7 @@ TEST_F(docs, protocol_gives_each_limit_with_its_default) {
   EXPECT_EQ(named_numbers(table_rows(limits.substr(fixed_from))), fixed);
 }
 
-/// Offset and name of each row of a layout.
+/// Offset and name of each row of a layout table.
 std::map<std::string, std::uint64_t> offsets(const std::string& heading) {
   std::map<std::string, std::uint64_t> result;
   for (const auto& row : table_rows(section(protocol(), heading))) {
@@ -217,7 +217,7 @@ std::map<std::string, std::uint64_t> offsets(const std::string& heading) {
   return result;
 }
 
-TEST_F(docs, protocol_gives_the_layouts_of_shared_memory) {
+TEST_F(docs, protocol_md_has_shared_memory_layouts) {
   using table = wire::state_table_header;
   EXPECT_EQ(offsets("## State table"),
             (std::map<std::string, std::uint64_t>{{"magic", offsetof(table, magic)},
@@ -233,17 +233,17 @@ TEST_F(docs, protocol_gives_the_layouts_of_shared_memory) {
 // ---- ticket.md
 // ---------------------------------------------------------------------------------
 
-TEST_F(docs, ticket_gives_its_limits_and_versions) {
+TEST_F(docs, ticket_md_has_limits_and_versions) {
   const std::string text = source_file("docs/ticket.md");
-  const auto said = [&](const char* pattern) {
+  const auto number_in = [&](const char* pattern) {
     std::smatch found;
     EXPECT_TRUE(std::regex_search(text, found, std::regex(pattern))) << pattern;
     return found.empty() ? 0 : number(found[1]);
   };
-  EXPECT_EQ(said("A ticket is at most ([0-9,]+) bytes"), wire::max_ticket_bytes);
-  EXPECT_EQ(said("number of bytes, and at most ([0-9,]+)\\)"), wire::max_ticket_bytes);
-  EXPECT_EQ(said("\\| version of the writer, ([0-9]+) \\|"), wire::ticket_version);
-  EXPECT_EQ(said("\\| oldest version of a reader that can read it, ([0-9]+) \\|"),
+  EXPECT_EQ(number_in("A ticket is at most ([0-9,]+) bytes"), wire::max_ticket_bytes);
+  EXPECT_EQ(number_in("number of bytes, and at most ([0-9,]+)\\)"), wire::max_ticket_bytes);
+  EXPECT_EQ(number_in("\\| version of the writer, ([0-9]+) \\|"), wire::ticket_version);
+  EXPECT_EQ(number_in("\\| oldest version of a reader that can read it, ([0-9]+) \\|"),
             wire::oldest_ticket_reader);
 
   std::string kinds;
@@ -258,7 +258,7 @@ TEST_F(docs, ticket_gives_its_limits_and_versions) {
 // ---- all documents
 // ---------------------------------------------------------------------------------
 
-TEST_F(docs, links_lead_to_files) {
+TEST_F(docs, local_links_resolve) {
   const std::filesystem::path root(GPUSHM_SOURCE_DIR);
   for (const auto& path : documents()) {
     for (const auto& target : local_links(source_file(path))) {
@@ -268,7 +268,7 @@ TEST_F(docs, links_lead_to_files) {
   }
 }
 
-TEST_F(docs, cpp_examples_of_the_readme_are_compiled_ones) {
+TEST_F(docs, readme_cpp_examples_are_compiled) {
   std::string compiled;
   for (const auto& entry :
        std::filesystem::directory_iterator(std::filesystem::path(GPUSHM_SOURCE_DIR) / "examples")) {
@@ -283,7 +283,7 @@ TEST_F(docs, cpp_examples_of_the_readme_are_compiled_ones) {
   }
 }
 
-TEST_F(docs, tests_that_the_threat_model_names_are_there) {
+TEST_F(docs, threat_model_names_existing_tests) {
   const std::filesystem::path root(GPUSHM_SOURCE_DIR);
   std::string all;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(root / "tests")) {

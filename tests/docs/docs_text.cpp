@@ -42,7 +42,7 @@ std::string without_comments(const std::string& source) {
   return std::regex_replace(source, std::regex("//[^\n]*"), "");
 }
 
-/// Every match of `pattern` in `text`, its groups from 1 on.
+/// Every match of `pattern` in `text`, as its groups from 1.
 std::vector<std::vector<std::string>> matches(const std::string& text, const std::string& pattern) {
   const std::regex expression(pattern);
   std::vector<std::vector<std::string>> found;
@@ -56,10 +56,10 @@ std::vector<std::vector<std::string>> matches(const std::string& text, const std
   return found;
 }
 
-std::string braces_behind(const std::string& source, const std::string& declaration) {
+std::string body_of(const std::string& source, const std::string& declaration) {
   const auto found = matches(source, "\\b" + declaration + "\\b[^{;]*\\{([^}]*)\\}");
   if (found.size() != 1) {
-    throw std::runtime_error(declaration + " is there " + std::to_string(found.size()) + " times");
+    throw std::runtime_error(declaration + " occurs " + std::to_string(found.size()) + " times");
   }
   return found.front().front();
 }
@@ -163,7 +163,7 @@ std::vector<std::string> local_links(const std::string& text) {
 
 namespace {
 
-/// The number itself, or what gpushm.h gives for an enumerator of C.
+/// The number itself, or the value of a C enumerator in gpushm.h.
 std::string value_in_c(const std::string& text) {
   if (!text.starts_with("GPUSHM_")) {
     return text;
@@ -171,7 +171,7 @@ std::string value_in_c(const std::string& text) {
   const auto found = matches(without_comments(source_file("include/gpushm/gpushm.h")),
                              "\\b" + text + R"( = (\d+))");
   if (found.size() != 1) {
-    throw std::runtime_error("gpushm.h has no number for " + text);
+    throw std::runtime_error("gpushm.h has no value for " + text);
   }
   return found.front().front();
 }
@@ -180,7 +180,7 @@ std::string value_in_c(const std::string& text) {
 
 std::vector<numbered_name> enumerators(const std::string& source, const std::string& name) {
   std::vector<numbered_name> found;
-  const std::string body = braces_behind(without_comments(source), "enum class " + name);
+  const std::string body = body_of(without_comments(source), "enum class " + name);
   for (const auto& each : matches(body, R"((\w+) = (\w+))")) {
     found.emplace_back(number(value_in_c(each[1])), each[0]);
   }
@@ -213,8 +213,7 @@ std::vector<schema_table> schema_tables(const std::string& schema) {
 
 std::vector<std::string> schema_union(const std::string& schema, const std::string& name) {
   std::vector<std::string> members;
-  for (const auto& each :
-       matches(braces_behind(without_comments(schema), "union " + name), "(\\w+)")) {
+  for (const auto& each : matches(body_of(without_comments(schema), "union " + name), "(\\w+)")) {
     members.push_back(each.front());
   }
   return members;

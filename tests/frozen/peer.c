@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A participant in a share between versions of gpushm. It is compiled against interface 1; the
+ * A participant in sharing between versions of gpushm. It is compiled against interface 1; the
  * caller selects its libraries (LD_LIBRARY_PATH).
  *
- *   peer serve SOCKET         runs a broker until the end of its input
- *   peer produce SOCKET FILE  creates, shares and exports; ends after the events of the other two
+ *   peer serve SOCKET         runs a broker until its input ends
+ *   peer produce SOCKET FILE  creates, shares and exports; exits after the events of the other two
  *   peer consume SOCKET FILE  opens everything, waiting for it
  *   peer die SOCKET           opens, and is killed
  *   peer version              prints the version of the libraries
@@ -24,7 +24,7 @@ static const uint64_t size_bytes = (uint64_t)chunk * chunks;
 
 static void check(int is_so, const char* what) {
   if (!is_so) {
-    fprintf(stderr, "peer: not so: %s\n", what);
+    fprintf(stderr, "peer: false: %s\n", what);
     exit(1);
   }
 }
@@ -59,8 +59,8 @@ static int serve(const char* socket) {
   return 0;
 }
 
-/* Reads events until the given one. */
-static void hear(gpushm_subscription* events, gpushm_event_kind kind, const char* name) {
+/* Reads events until the given one arrives. */
+static void wait_for_event(gpushm_subscription* events, gpushm_event_kind kind, const char* name) {
   for (;;) {
     gpushm_event event = GPUSHM_INIT(event);
     bool arrived = false;
@@ -113,11 +113,11 @@ static int produce(const char* socket, const char* file) {
   sharing.metadata_size = 13;
   WORKS(gpushm_client_share(client, gpushm_text("f/shared"), memory, chunk, &sharing, &shared));
 
-  hear(events, GPUSHM_EVENT_RELEASED, "f/leased");
-  hear(events, GPUSHM_EVENT_PEER_DIED, "f/persistent");
+  wait_for_event(events, GPUSHM_EVENT_RELEASED, "f/leased");
+  wait_for_event(events, GPUSHM_EVENT_PEER_DIED, "f/persistent");
   WORKS(gpushm_segment_unshare(shared));
   WORKS(gpushm_client_remove(client, gpushm_text("f/persistent")));
-  hear(events, GPUSHM_EVENT_REMOVED, "f/persistent");
+  wait_for_event(events, GPUSHM_EVENT_REMOVED, "f/persistent");
   CHECK(gpushm_segment_current_state(persistent) == GPUSHM_SEGMENT_REMOVED);
   gpushm_ticket_file_close(ticket_file);
   gpushm_segment_close(shared);

@@ -59,6 +59,6 @@ for peer in "$head_peer" "$tree/peer"; do
     done
   done
 done
-# A program compiled for the frozen interface runs with the current libraries.
+# Programs compiled for the frozen interface run with the current libraries.
 as head "$tree/c_interface_test"
-echo "frozen: all of it"
+echo "frozen: all combinations work"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any text is a configuration or has problems with places; what is read of the printed shape is
-// what its canonical file says.
+// Any text is a configuration or has problems with positions; parsing the canonical file of a
+// configuration gives the same configuration.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -10,7 +10,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gpushm::plugin;
-  // A buffer of its own, without room behind it.
+  // A separate buffer without slack after its end.
   const std::string text(reinterpret_cast<const char*>(data), size);
   const checked_configuration checked = check_configuration(text, "file");
   for (const configuration_problem& each : checked.problems) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any text is a CDI document or has problems; a document comes back equal from what is written of
-// it.
+// Any text is a CDI document or has problems; a document that is written and read again is equal.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -33,7 +32,7 @@ void require_same_again(const cdi::document& content, cdi::format form) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  // A buffer of its own, without room behind it.
+  // A separate buffer without slack after its end.
   const std::string text(reinterpret_cast<const char*>(data), size);
   const cdi::parsed read = cdi::parse(text, "file");
   for (const gpushm::yaml::problem& each : read.problems) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes are no message, or a message that survives being encoded again.
+// Bytes are not a message, or are a message that encodes and decodes to the same message.
 #include "wire/codec.hpp"
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gpushm;
   const auto* first = reinterpret_cast<const std::byte*>(data);
-  // A buffer of its own: aligned as the broker's is, and without room behind it.
+  // A separate buffer: aligned as the broker's, and without slack after its end.
   const std::vector<std::byte> packet(first, first + size);
   const auto message = wire::decode(packet);
   if (!message) {
@@ -21,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     again = wire::encode(*message);
   } catch (const error& why) {
-    // Texts that a packet shares between fields are written out each time.
+    // Text that fields of a packet share is encoded separately for each field.
     GPUSHM_REQUIRE(why.code() == errc::message_too_large);
     return 0;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes are a shared library or not; its SONAME never names a file elsewhere, and headers of
-// lies do not make anybody read much.
+// Any bytes are a shared library or not; a SONAME never names a file in another directory, and
+// forged headers do not cause large reads.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

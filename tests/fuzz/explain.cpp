@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any text is explained or not, and nothing of it that could do harm to a terminal comes back.
+// Any text is explained or not; the output never contains text that could harm a terminal.
 #include "inspect/explain/explain.hpp"
 
 #include <cstddef>
@@ -21,7 +21,7 @@ void require_harmless(const std::string& text) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  // A buffer of its own, without room behind it.
+  // A separate buffer without slack after its end.
   const std::string text(reinterpret_cast<const char*>(data), size);
   gpushm::inspect::situation here;
   here.facts = {"pid-1", "in-container", "some-gpus-hidden"};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes are an ld.so.cache or not, and what comes back of them is names and absolute paths. Of
-// one that is whole none is left out but for its kind.
+// Any bytes are an ld.so.cache or not; the result contains only names and absolute paths. Of a
+// valid cache, only entries of other kinds are left out.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -10,7 +10,7 @@
 #include "tests/fuzz/require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  // A buffer of its own, without room behind it.
+  // A separate buffer without slack after its end.
   const std::vector<std::uint8_t> bytes(data, data + size);
   const auto entries = gpushm::elf::parse_ld_cache(std::as_bytes(std::span(bytes)));
   const bool whole = gpushm::elf::is_ld_cache(std::as_bytes(std::span(bytes)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any text is manifests or has findings, which have places in it and can be told on a line.
+// Any text is manifests or has findings, which have positions in it and are printable on one line.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@
 #include "tests/fuzz/require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  // A buffer of its own, without room behind it.
+  // A separate buffer without slack after its end.
   const std::string text(reinterpret_cast<const char*>(data), size);
   gpushm::k8s::manifests all;
   all.add(text, "file");

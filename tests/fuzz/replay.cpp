@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a fuzz program's function on every file of a folder: the corpus as a test, without
-// libFuzzer.
+// Runs a fuzz program's function on every file of a folder: tests the corpus without libFuzzer.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -26,7 +25,7 @@ int main(int argc, char** argv) {
     const std::vector<char> bytes{std::istreambuf_iterator<char>(file),
                                   std::istreambuf_iterator<char>()};
     std::printf("%s: %zu bytes\n", path.filename().c_str(), bytes.size());
-    std::fflush(stdout);  // the last line names the culprit when the next one aborts
+    std::fflush(stdout);  // when a later input aborts, the last line names it
     LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
   }
   std::printf("%zu inputs\n", files.size());

@@ -4,11 +4,11 @@
 #include <cstdio>
 #include <cstdlib>
 
-/// Ends the program, whatever the build type, when `condition` does not hold.
-#define GPUSHM_REQUIRE(condition)                                                         \
-  do {                                                                                    \
-    if (!(condition)) {                                                                   \
-      std::fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                       \
-    }                                                                                     \
+/// Aborts the program, in any build type, unless `condition` is true.
+#define GPUSHM_REQUIRE(condition)                                                    \
+  do {                                                                               \
+    if (!(condition)) {                                                              \
+      std::fprintf(stderr, "%s:%d: is false: %s\n", __FILE__, __LINE__, #condition); \
+      std::abort();                                                                  \
+    }                                                                                \
   } while (false)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A script of what several clients do to a broker without I/O. Whatever they do: each open is
-// answered once, and once all have gone and what is persistent is removed, nothing is left.
+// A script of actions of several clients against a broker without I/O. In every case each open gets
+// one reply, and no resources are left once all clients have disconnected and the persistent
+// segments are removed.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -27,10 +28,10 @@ using broker_detail::hub;
 using broker_detail::outgoing;
 
 constexpr std::uint32_t broker_uid = 42;
-/// Ids of requests that are made here; raw packets with such an id are not sent.
+/// First id of the requests sent by this program; raw packets with such an id are not sent.
 constexpr std::uint64_t first_request = std::uint64_t{1} << 40U;
 
-/// One descriptor of each kind that a client may try.
+/// One descriptor of each kind that a client may send.
 class descriptor_pool {
  public:
   descriptor_pool() {
@@ -47,7 +48,7 @@ class descriptor_pool {
     GPUSHM_REQUIRE(unnamed_ >= 0 && ::ftruncate(unnamed_, 4096) == 0);
     add(unnamed_);
   }
-  /// Mostly good ones: of the host, or with `of_gpu` what the hub takes for a GPU's.
+  /// Mostly good ones: of host memory, or with `of_gpu` what the hub accepts as GPU memory.
   [[nodiscard]] base::unique_fd copy(std::uint8_t which, bool of_gpu) const {
     const int good = of_gpu ? unnamed_ : kinds_[0];
     base::unique_fd fd(
@@ -68,7 +69,7 @@ class descriptor_pool {
     kinds_.push_back(fd);
   }
   std::vector<int> kinds_;
-  int unnamed_ = -1;  // a tmpfs file: one of the fake driver's, for the hub
+  int unnamed_ = -1;  // a tmpfs file; the hub accepts it as a chunk of the fake driver
 };
 
 const descriptor_pool& pool() {
@@ -118,7 +119,7 @@ class world final : public broker_detail::outbox {
   }
 
   void finish() {
-    // A far deadline: every open of a session that is still there has its answer.
+    // A far deadline: every open of a connected session has its reply.
     now_ += std::chrono::hours(1'000'000);
     hub_.tick(now_);
     GPUSHM_REQUIRE(hub_.domain().waiting_count() == 0);
@@ -131,7 +132,7 @@ class world final : public broker_detail::outbox {
         hub_.hang_up(session);
       }
     }
-    for (const auto session : gone_) {  // the fence of those that had one comes
+    for (const auto session : gone_) {  // the fence of sessions with one signals
       hub_.hang_up(session);
     }
     GPUSHM_REQUIRE(hub_.domain().ending_count() == 0);
@@ -149,7 +150,7 @@ class world final : public broker_detail::outbox {
 
   void lose_event(broker_detail::session& /*of*/,
                   std::uint64_t /*subscription*/) noexcept override {
-    GPUSHM_REQUIRE(false);  // there is memory
+    GPUSHM_REQUIRE(false);  // memory does not run out
   }
   void send(broker_detail::session& to, broker_detail::prepared one) noexcept override {
     if (one.empty()) {
@@ -180,30 +181,30 @@ class world final : public broker_detail::outbox {
       const bool bound = base::is_exporter_bound(found->segment.backend);
       GPUSHM_REQUIRE(bound == !found->ticket.empty());
       GPUSHM_REQUIRE(!bound || found->segment.lifetime == lifetime::leased);
-      // Nobody gets it unless its exporter has just said so, and that for each open.
+      // Bound memory is opened only if its exporter has just confirmed this open.
       const auto agreed = agreed_.find(found->segment.generation);
       GPUSHM_REQUIRE(!bound || agreed != agreed_.end());
       if (bound) {
         agreed_.erase(agreed);
       }
     }
-    if (const auto* asked = std::get_if<wire::confirm>(&message->body)) {
+    if (const auto* query = std::get_if<wire::confirm>(&message->body)) {
       GPUSHM_REQUIRE(packet.descriptors.empty() && !packet.subscription);
       GPUSHM_REQUIRE(message->id == 0);
-      for (std::size_t i = 0; i < asked->questions.size(); ++i) {
-        const gpushm::generation generation = asked->generations[i];
+      for (std::size_t i = 0; i < query->questions.size(); ++i) {
+        const gpushm::generation generation = query->generations[i];
         const auto* what = segment_of(session, generation);
         GPUSHM_REQUIRE(what != nullptr && base::is_exporter_bound(what->backend));
-        GPUSHM_REQUIRE(what->creator_session == session && asked->questions[i] != 0);
-        // Asked again only of who has resumed.
-        const auto [at, is_new] = questions_.insert({asked->questions[i], {session, generation}});
+        GPUSHM_REQUIRE(what->creator_session == session && query->questions[i] != 0);
+        // Only an exporter that has resumed gets a question again.
+        const auto [at, is_new] = questions_.insert({query->questions[i], {session, generation}});
         GPUSHM_REQUIRE(is_new || at->second.first != session);
         at->second.first = session;
       }
     }
-    if (const auto* told = std::get_if<wire::event>(&message->body); told && message->id == 0) {
-      GPUSHM_REQUIRE(told->kind == event_kind::removed && told->generation != 0);
-      GPUSHM_REQUIRE(segment_of(session, told->generation) != nullptr);  // to who holds it only
+    if (const auto* notice = std::get_if<wire::event>(&message->body); notice && message->id == 0) {
+      GPUSHM_REQUIRE(notice->kind == event_kind::removed && notice->generation != 0);
+      GPUSHM_REQUIRE(segment_of(session, notice->generation) != nullptr);  // sent to holders only
     }
     if (const auto* more = std::get_if<wire::chunks>(&message->body)) {
       GPUSHM_REQUIRE(packet.descriptors.size() == more->chunk_bytes.size());
@@ -213,7 +214,7 @@ class world final : public broker_detail::outbox {
       auto& pending = unanswered_[session];
       if (opens_.count({session, message->id}) != 0) {
         const bool whole = failed != nullptr && pending.count({message->id, index}) == 0;
-        GPUSHM_REQUIRE(!whole);  // answered twice
+        GPUSHM_REQUIRE(!whole);  // second reply
         pending.erase({message->id, index});
       }
     }
@@ -222,7 +223,7 @@ class world final : public broker_detail::outbox {
       GPUSHM_REQUIRE(waits_.insert({session, message->id, later->index}).second);
     }
     if (found != nullptr || (failed != nullptr && packet.on_event_lane)) {
-      // Late exactly where it was said that it waits.
+      // Late replies exactly for opens that were reported as waiting.
       const std::uint32_t index = found != nullptr ? found->index : failed->index;
       GPUSHM_REQUIRE(packet.on_event_lane == (waits_.erase({session, message->id, index}) == 1));
     }
@@ -277,7 +278,7 @@ class world final : public broker_detail::outbox {
     GPUSHM_REQUIRE(at->second == generation);
   }
 
-  /// What the session holds; null when it does not.
+  /// The segment if the session holds it; else null.
   const core::segment* segment_of(core::session_id session, gpushm::generation generation) {
     try {
       return &hub_.domain().held(session, generation);
@@ -286,28 +287,28 @@ class world final : public broker_detail::outbox {
     }
   }
 
-  /// Any session answers any question; mostly the one that was asked, and one of the latest.
+  /// Any session answers any question; mostly the exporter that received it, and one of the latest.
   void confirm(gpushm_fuzz::script& script, core::session_id session) {
     if (questions_.empty()) {
       return;
     }
     const std::size_t back = 1 + script.pick(std::min<std::size_t>(questions_.size(), 8));
-    const auto asked = *std::prev(questions_.end(), static_cast<std::ptrdiff_t>(back));
-    const core::session_id exporter = asked.second.first;
+    const auto query = *std::prev(questions_.end(), static_cast<std::ptrdiff_t>(back));
+    const core::session_id exporter = query.second.first;
     const bool right = script.pick(8) != 7 && gone_.count(exporter) == 0;
     const core::session_id from = right ? exporter : session;
-    const std::uint64_t id = script.pick(16) == 15 ? script.number() : asked.first;
-    const auto said = gpushm_fuzz::some_confirmed(script, id);
-    for (std::size_t i = 0; i < said.questions.size(); ++i) {
-      if (const auto meant = questions_.find(said.questions[i]);
+    const std::uint64_t id = script.pick(16) == 15 ? script.number() : query.first;
+    const auto reply = gpushm_fuzz::some_confirmed(script, id);
+    for (std::size_t i = 0; i < reply.questions.size(); ++i) {
+      if (const auto meant = questions_.find(reply.questions[i]);
           meant != questions_.end() && meant->second.first == from) {
-        if (said.verdicts[i] == wire::verdict::unchanged) {
+        if (reply.verdicts[i] == wire::verdict::unchanged) {
           agreed_.insert(meant->second.second);
         }
         questions_.erase(meant);
       }
     }
-    receive(from, wire::encode({0, said}), {}, broker_detail::lane_kind::events);
+    receive(from, wire::encode({0, reply}), {}, broker_detail::lane_kind::events);
     agreed_.clear();
   }
 
@@ -321,12 +322,12 @@ class world final : public broker_detail::outbox {
       try {
         hub_.accept(std::make_shared<broker_detail::session>(sessions_[which]),
                     peers[script.pick(peers.size())]);
-      } catch (const error&) {  // no room for it
+      } catch (const error&) {  // too many connections
         gone_.insert(sessions_[which]);
         sessions_[which] = 0;
         return;
       }
-      if (what != 0) {  // nearly always a client that says hello
+      if (what != 0) {  // nearly always a client that sends a hello
         greet(script, sessions_[which]);
       }
       return;
@@ -379,7 +380,7 @@ class world final : public broker_detail::outbox {
         if (auto* const cancels = std::get_if<wire::cancel>(&body)) {
           cancels->request = some_open_of(session, cancels->request);
         }
-        // Rarely on the other lane than its own, which ends the session.
+        // Rarely on the wrong lane, which ends the session.
         const bool right = script.pick(64) != 63;
         send_message(session,
                      body,
@@ -392,7 +393,7 @@ class world final : public broker_detail::outbox {
     }
   }
 
-  /// The request of one of the latest opens of `session`, or none's.
+  /// The request id of one of the latest opens of `session`; 0 if it has none.
   std::uint64_t some_open_of(core::session_id session, std::uint64_t back) const {
     auto at = opens_.lower_bound({session + 1, 0});
     for (;;) {
@@ -427,7 +428,7 @@ class world final : public broker_detail::outbox {
                                                 std::size_t count,
                                                 bool of_gpu) {
     std::vector<base::unique_fd> result;
-    // One decision for all behind the first three: a batch is large.
+    // One decision for all after the first three: a batch is large.
     for (std::size_t i = 0; i < count; ++i) {
       result.push_back(pool().copy(i < 3 ? script.byte() : 0, of_gpu));
     }
@@ -443,7 +444,7 @@ class world final : public broker_detail::outbox {
     try {
       packet = wire::encode({id, body});
     } catch (const error&) {
-      return;  // a client's library would not send it either
+      return;  // a client library does not send it either
     }
     // Opens that the hub refuses as a whole are answered as their first name.
     std::size_t names = std::holds_alternative<wire::open>(body) ? 1 : 0;
@@ -476,7 +477,7 @@ class world final : public broker_detail::outbox {
     lose_the_dropped();
   }
 
-  /// As the server does, once what it sent to them is out.
+  /// As the server does once the packets to them have been sent.
   void lose_the_dropped() {
     for (const core::session_id number : std::exchange(to_lose_, {})) {
       const bool is_ending = hub_.lose(*hub_.find(number), now_);
@@ -502,7 +503,7 @@ class world final : public broker_detail::outbox {
     const std::vector<std::byte> packet(bytes.begin(), bytes.end());
     const auto message = wire::decode(packet);
     if (message && std::holds_alternative<wire::confirmed>(message->body)) {
-      return;  // what is said of whom is told in `confirm`
+      return;  // `confirm` tracks the confirmations of each exporter
     }
     if (!message || message->id < first_request) {
       receive(session, packet, std::move(fds));
@@ -532,19 +533,20 @@ class world final : public broker_detail::outbox {
   core::time_point now_{};
   std::vector<gpushm::generation> generations_;
   std::vector<wire::session_token> tokens_;
-  std::vector<outgoing> packets_;  // their files must stay open until they are gone
+  std::vector<outgoing> packets_;  // keep files open until the packets are destroyed
   std::set<core::session_id> dropped_;
-  std::vector<core::session_id> to_lose_;  ///< those that were dropped since the last packet
+  std::vector<core::session_id> to_lose_;  ///< sessions dropped since the last packet
   std::set<core::session_id> gone_;
   std::set<std::pair<core::session_id, std::uint64_t>> opens_;
   std::map<core::session_id, std::set<std::pair<std::uint64_t, std::uint32_t>>> unanswered_;
-  /// Confirmations that were asked for: of whom, and of what.
+  /// Requested confirmations: the exporter's session, and the generation.
   std::map<std::uint64_t, std::pair<core::session_id, gpushm::generation>> questions_;
-  /// Names of opens of which it was said that they wait.
+  /// Names of opens that were reported as waiting.
   std::set<std::tuple<core::session_id, std::uint64_t, std::uint32_t>> waits_;
   std::map<std::pair<core::session_id, std::uint64_t>, std::uint64_t> cancels_;
   std::map<core::session_id, std::uint64_t> events_;  ///< packets on the event lane
-  std::multiset<gpushm::generation> agreed_;          // by the exporter, in the packet at hand
+  std::multiset<gpushm::generation>
+      agreed_;  // generations that the exporter confirms in the current packet
   std::map<std::uint32_t, gpushm::generation> slots_;
   hub hub_;
 };
@@ -553,7 +555,7 @@ class world final : public broker_detail::outbox {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static_cast<void>(pool());
-  // Each time: libFuzzer opens pipes to a symbolizer of its own.
+  // Counted for each input: libFuzzer opens pipes to its symbolizer.
   const std::size_t before = open_descriptors();
   {
     world all;

@@ -30,7 +30,7 @@ generation some_generation(script& from, const std::vector<generation>& known) {
 
 std::vector<std::uint64_t> some_sizes(script& from) {
   const std::uint8_t count = from.byte();
-  // A full batch now and then.
+  // Occasionally a full batch.
   std::vector<std::uint64_t> sizes(count < 250 ? count % 6 : 253, 4096);
   for (std::size_t i = 0; i < std::min<std::size_t>(sizes.size(), 3); ++i) {
     sizes[i] = from.pick(8) == 7 ? from.number() : 4096;
@@ -62,7 +62,7 @@ wire::reserve some_reserve(script& from) {
   return result;
 }
 
-/// Of memory that stays its exporter's.
+/// A reservation of exporter-bound memory.
 wire::reserve some_bound_reserve(script& from) {
   wire::reserve result;
   result.name = some_name(from);
@@ -76,7 +76,7 @@ wire::reserve some_bound_reserve(script& from) {
   result.device =
       which == 6 ? some_device(from) : device_id{device_kind::gpu, "GPU-0", "0000:18:00.0", 0};
   result.lifetime = from.pick(8) == 7 ? lifetime::persistent : lifetime::leased;
-  // 255: past the limit; 0: missing.
+  // 255: more than the limit; 0: missing.
   const std::uint8_t size = from.byte();
   result.ticket.assign(size == 255 ? 4097 : size, std::byte{size});
   return result;
@@ -139,7 +139,7 @@ gpushm::wire::body some_body(script& from, const std::vector<gpushm::generation>
     case 5:
     case 6: {
       const auto generation = some_generation(from, known);
-      // 255: past the limit.
+      // 255: more than the limit.
       const std::uint8_t size = from.byte();
       return wire::publish{generation, std::vector<std::byte>(size == 255 ? 65'537 : size)};
     }
@@ -182,7 +182,7 @@ gpushm::wire::body some_body(script& from, const std::vector<gpushm::generation>
       return wire::unsubscribe{from.number()};
     case 18:
       return wire::bye{};
-    // What only a broker sends.
+    // Messages that only brokers send.
     case 19:
       return wire::done{};
     case 20:

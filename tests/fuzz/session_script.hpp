@@ -11,7 +11,7 @@
 
 namespace gpushm_fuzz {
 
-/// Reads decisions from fuzz input; zeros once it is used up.
+/// Reads decisions from fuzz input; zeros after its end.
 class script {
  public:
   explicit script(std::span<const std::uint8_t> bytes) : left_(bytes) {}
@@ -20,21 +20,21 @@ class script {
   std::uint8_t byte();
   /// Below `count`, which is at most 256.
   std::size_t pick(std::size_t count) { return byte() % count; }
-  /// Small, at a power of two, or any.
+  /// A small number, one near a power of two, or any number.
   std::uint64_t number();
-  /// `size` bytes or what is left.
+  /// `size` bytes or the remaining ones.
   std::span<const std::byte> bytes(std::size_t size);
 
  private:
   std::span<const std::uint8_t> left_;
 };
 
-/// A message of any kind whose fields are plausible more often than not. `generations` are those
-/// that the broker gave out.
+/// A message of any kind whose fields are mostly plausible. `generations`: those that the broker
+/// returned.
 [[nodiscard]] gpushm::wire::body some_body(script& from,
                                            const std::vector<gpushm::generation>& generations);
 
-/// What an exporter says to `question`, and perhaps to others; a good word more often than not.
+/// The exporter's reply to `question`, and perhaps to others; mostly a positive verdict.
 [[nodiscard]] gpushm::wire::confirmed some_confirmed(script& from, std::uint64_t question);
 
 }  // namespace gpushm_fuzz

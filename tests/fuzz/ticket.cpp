@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes are no ticket, or one that survives being written again. Each input is tried as it is
-// and with a header that fits, or nothing would ever get behind the checksum.
+// Bytes are not a ticket, or are a ticket that can be written again unchanged. Each input is tried
+// unchanged and with a matching header; otherwise hardly any input would pass the checksum.
 #include "wire/ticket.hpp"
 
 #include <array>
@@ -25,7 +25,7 @@ void put(std::vector<std::byte>& target, std::size_t offset, std::uint32_t value
   }
 }
 
-/// Magic, length and checksum; the versions stay.
+/// Sets magic, length and checksum; keeps the versions.
 void fit_header(std::vector<std::byte>& bytes) {
   constexpr std::array<char, 8> magic{'G', 'P', 'U', 'S', 'H', 'M', 'D', '\n'};
   for (std::size_t i = 0; i < magic.size(); ++i) {
@@ -55,7 +55,7 @@ void try_to_read(const std::vector<std::byte>& bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto* first = reinterpret_cast<const std::byte*>(data);
-  // A buffer of its own, without room behind it.
+  // A separate buffer without slack after its end.
   std::vector<std::byte> bytes(first, first + size);
   try_to_read(bytes);
   if (size >= header_bytes) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A watch's stream gives the same events and the same failure in whatever pieces it comes, and
-// nothing but an `error` is thrown.
+// A watch stream gives the same events and the same failure however it is split, and throws only
+// `error`.
 #include "kubelet/rest/watch_lines.hpp"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct outcome {
   bool operator==(const outcome&) const = default;
 };
 
-/// `piece` bytes at a time; 0: all at once.
+/// Reads `piece` bytes at a time; 0: all in one piece.
 outcome read(std::string_view text, std::size_t piece) {
   outcome found;
   const std::function<void(const watch_event&)> take = [&](const watch_event& event) {
@@ -40,7 +40,7 @@ outcome read(std::string_view text, std::size_t piece) {
   watch_lines lines({"watch", "/apis/g/v1/things"}, most_bytes, take);
   try {
     while (!text.empty()) {
-      // A buffer of its own, without room behind it.
+      // A separate buffer without slack after its end.
       const std::string part(text.substr(0, piece == 0 ? text.size() : piece));
       text.remove_prefix(part.size());
       found.any = lines.take(part) || found.any;

@@ -79,7 +79,7 @@ class silent_file : public blocking, public ::testing::WithParamInterface<carrie
 TEST_P(silent_file, of_a_fuse_server_does_not_block_others) {
   const auto mount_point = directory_ / "fuse";
   ASSERT_EQ(::mkdir(mount_point.c_str(), 0755), 0);
-  // As root, which may mount; on nodes, any user can do the same in a user namespace.
+  // Mounts as root; on nodes, any user can do the same in a user namespace.
   auto attack = attacker(
       [&](forked_process::parent_link& parent) {
         raw_session session(socket());
@@ -142,8 +142,8 @@ INSTANTIATE_TEST_SUITE_P(
       return "unknown";
     });
 
-/// Compares how long the broker does not answer after the last close of memory that takes long to
-/// free with how long that close takes in this process: both in one run, best of three.
+/// Compares two times in one run, best of three: how long the broker does not reply after the last
+/// close of memory that takes long to free, and how long that close takes in this process.
 TEST_F(blocking, freeing_much_memory_does_not_block_others) {
   constexpr std::uint64_t size = 512 * mebibyte;
   auto owner = greeted();

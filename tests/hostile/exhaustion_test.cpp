@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One user takes as much of a limited resource as it can get; others still get some.
+// One user acquires as much as possible of a limited resource; other users still get some.
 
 #include <string>
 #include <vector>

@@ -29,7 +29,7 @@ using gpushm_testing::raw_session;
 
 inline constexpr std::uint64_t mebibyte = 1UL << 20U;
 
-/// The uid of the good client, where the test may choose: neither the broker's nor the attackers'.
+/// The good client's uid if the test may choose it: differs from the broker's and the attackers'.
 inline constexpr uid_t good_uid = 1001;
 
 /// A flood's name as a valid GoogleTest name.
@@ -39,7 +39,7 @@ inline constexpr uid_t good_uid = 1001;
 }
 
 /// A broker, a good client and attackers in separate processes. Tests assert that the good client
-/// gets answers and that the broker's memory stays bounded, but not how fast: tests run on loaded
+/// gets replies and that the broker's memory stays bounded, but not how fast: tests run on loaded
 /// machines. Skips unless it runs as root, so that attackers have another uid, and outside a
 /// container's control group, which would make all of them one tenant.
 class hostile : public ::testing::Test {
@@ -68,8 +68,8 @@ class hostile : public ::testing::Test {
   [[nodiscard]] const std::string& socket() const { return broker_->socket_path(); }
   [[nodiscard]] raw_session greeted() const { return raw_session::greeted(socket()); }
 
-  /// Runs `body` under the attackers' uid. The process keeps what it opened until the result is
-  /// destroyed.
+  /// Runs `body` under the attackers' uid. The process keeps its descriptors open until the result
+  /// is destroyed.
   [[nodiscard]] static forked_process attacker(
       const std::function<void(forked_process::parent_link&)>& body,
       const gpushm_testing::forked_options& options = {.uid = gpushm_testing::hostile_uid,
@@ -108,7 +108,7 @@ class hostile : public ::testing::Test {
     return figures;
   }
 
-  /// Writes to the test's output and XML, to compare two builds.
+  /// Writes to the test's output and XML, for comparing two builds.
   void report(const good_figures& figures) const {
     const auto milliseconds = [](std::chrono::nanoseconds value) {
       return std::to_string(static_cast<double>(value.count()) / 1e6);

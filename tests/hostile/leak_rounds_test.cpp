@@ -26,7 +26,7 @@
 #include "testing/process/temp_dir.hpp"
 #include "testing/raw_session/raw_session.hpp"
 
-// In the libraries of both sanitizers; GCC has the functions but not their header
+// Exists in the libraries of both sanitizers; GCC has the functions but not their header
 // (sanitizer/allocator_interface.h).
 // NOLINTNEXTLINE(bugprone-reserved-identifier,readability-redundant-declaration)
 extern "C" std::size_t __sanitizer_get_current_allocated_bytes();

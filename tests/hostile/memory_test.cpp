@@ -24,7 +24,7 @@ void PrintTo(const memory_bound& bound, std::ostream* to) {
   *to << bound.flood << " within " << bound.mebibytes << " MiB";
 }
 
-/// Floods that use up memory, and how much the broker may grow under each.
+/// Floods that use up memory, and the upper bound of the broker's growth under each.
 class memory : public hostile, public ::testing::WithParamInterface<memory_bound> {
  protected:
   memory() : hostile({"memory_bytes=" + std::to_string(64 * mebibyte)}) {}
@@ -60,7 +60,7 @@ class memory_limit : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(memory_limit, of_256_mib_is_not_reached_under) {
   if (gpushm_testing::patience_factor > 1) {
-    GTEST_SKIP() << "instrumented programs take more memory than the agent's container has";
+    GTEST_SKIP() << "instrumented programs use more memory than the agent's container has";
   }
   std::string why_not;
   const auto group = gpushm_testing::memory_group::make(256 * mebibyte, why_not);

@@ -74,7 +74,7 @@ TEST_F(volume, opens_of_many_importers_succeed) {
     }
   }
   EXPECT_EQ(opened, importers * each);
-  // The exporter still serves.
+  // The exporter is still serving.
   const auto again = sessions.front().ask(wire::open{"exported", 0, 0});
   EXPECT_NE(body_of<wire::opened>(again), nullptr);
   expect_progress(seconds(1));

@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compares the binary interface of a shared library, functions and the types that they use, with the committed one. Any
-# change is an error, also one that old programs would not notice. With UPDATE=1 in the environment it writes the file. What
-# it cannot see, abi_header.sh does.
+# Compares the binary interface of a shared library, functions and the types that they use, with the committed one. Any change
+# is an error, even one that does not affect old programs. With UPDATE=1 in the environment it writes the file. abi_header.sh
+# checks what this script cannot see.
 #
 #   abi_guard.sh LIBRARY FROZEN INCLUDE_DIRECTORY
 #
-# LIBRARY needs debug information of what defines its functions (gpushm_interface_sources). Types that no header in
-# INCLUDE_DIRECTORY defines are left out: what is behind a handle may change.
+# LIBRARY needs debug information for the definitions of its functions (gpushm_interface_sources). Types that no header in
+# INCLUDE_DIRECTORY defines are left out: the type behind a handle may change.
 set -euo pipefail
 
 library=$1
 frozen=$2
 include=$3
 if ! command -v abidw >/dev/null; then
-  echo "abi_guard: skipped: there is no abidw here (package abigail-tools; make deps)"
+  echo "abi_guard: skipped: abidw not found (package abigail-tools; make deps)"
   exit 0
 fi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# Of GPUSHM_PRIVATE: functions for libraries of the same build.
+# Functions of GPUSHM_PRIVATE, for libraries of the same build.
 cat >"$scratch/private" <<'END'
 [suppress_function]
   name_regexp = ^gpushm_private_
@@ -29,7 +29,7 @@ cat >"$scratch/private" <<'END'
   symbol_name_regexp = ^gpushm_private_
   drop = yes
 END
-# The same text on every machine, whatever compiled the library.
+# The same text on every machine and with every compiler.
 abidw --exported-interfaces-only --headers-dir "$include" --drop-private-types --suppressions "$scratch/private" \
       --no-architecture --no-corpus-path --no-comp-dir-path --no-show-locs --no-elf-needed --type-id-style hash \
       "$library" | sed -E "s| path='[^']*/| path='|" >"$scratch/now.xml"
@@ -38,12 +38,12 @@ sed -n "s/.*<elf-symbol name='\([^']*\)'.*/\1/p" "$scratch/now.xml" | LC_ALL=C s
 sed -n "s/.*<function-decl .*elf-symbol-id='\([^'@]*\).*/\1/p" "$scratch/now.xml" | LC_ALL=C sort >"$scratch/described"
 undescribed=$(LC_ALL=C comm -23 "$scratch/exported" "$scratch/described")
 if [ -n "$undescribed" ] || ! [ -s "$scratch/exported" ]; then
-  echo "$library exports what no debug information describes; name the source in gpushm_interface_sources():" >&2
-  echo "${undescribed:-(nothing is exported)}" >&2
+  echo "$library exports functions without debug information; add their sources to gpushm_interface_sources():" >&2
+  echo "${undescribed:-(no function is exported)}" >&2
   exit 1
 fi
 if grep -E "<namespace-decl|<member-function|access='(private|protected)'" "$scratch/now.xml" >&2; then
-  echo "$library: its interface has the types above, which are not of C" >&2
+  echo "$library: its interface uses the types above, which are not C" >&2
   exit 1
 fi
 
@@ -59,8 +59,8 @@ if ! [ -e "$frozen" ]; then
 fi
 if ! abidiff --harmless --no-architecture "$frozen" "$scratch/now.xml"; then
   echo "$library does not have the interface of $frozen." >&2
-  echo "If that was not meant, old programs may break: docs/adr/0028-c-interface.md says what may grow, and how." >&2
-  echo "If it was: UPDATE=1 $0 $*" >&2
+  echo "An unintended change may break old programs: docs/adr/0028-c-interface.md lists the permitted additions." >&2
+  echo "If it is intended: UPDATE=1 $0 $*" >&2
   exit 1
 fi
-echo "abi_guard: $(wc -l <"$scratch/exported") functions as $frozen says"
+echo "abi_guard: $(wc -l <"$scratch/exported") functions, same as $frozen"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# That abi_guard.sh and abi_header.sh find what they are there for: changes a copy of the headers and of one source, builds a
-# library of that source, and compares it with the library of the source as it was.
+# Tests that abi_guard.sh and abi_header.sh detect changes: changes a copy of the headers and of one source, builds a library of
+# that source, and compares it with the library of the unchanged source.
 #
 #   abi_guard_test.sh SOURCE_DIRECTORY COMPILER
 set -euo pipefail
@@ -25,7 +25,7 @@ fresh() {
   cp -r "$root/include" "$root/src" "$copy"
 }
 
-change() { # FILE PERL_EXPRESSION: of the copy; it must change something
+change() { # FILE PERL_EXPRESSION: edits the copy; fails if nothing changes
   perl -0777 -pe "$2" "$copy/$1" >"$scratch/changed"
   if cmp -s "$copy/$1" "$scratch/changed"; then
     echo "abi_guard_test: '$2' changes nothing in $1: correct this test" >&2
@@ -34,7 +34,7 @@ change() { # FILE PERL_EXPRESSION: of the copy; it must change something
   cp "$scratch/changed" "$copy/$1"
 }
 
-# Its functions alone, with nothing that they call: they are not called.
+# Compiles its functions only, without their callees: they are not called.
 build() {
   "$compiler" "${options[@]}" -I "$copy/include" -I "$copy/src" -c "$copy/src/client/c_client.cpp" -o "$scratch/c_client.o"
   "$compiler" -shared -fuse-ld=bfd "-Wl,--version-script=$root/cmake/gpushm.map,-soname,libgpushm.so.1" "$scratch/c_client.o" \
@@ -45,7 +45,7 @@ guard() {
   "$here/abi_guard.sh" "$scratch/libgpushm.so" "$scratch/frozen.xml" "$copy/include" >"$scratch/log" 2>&1
 }
 
-refused() { # WHAT PATTERN: what the guard says of it
+refused() { # WHAT PATTERN: of the guard's output
   build
   if guard || ! grep -q 'UPDATE=1 ' "$scratch/log" || ! grep -qE "$2" "$scratch/log"; then
     cat "$scratch/log" >&2
@@ -71,7 +71,7 @@ header() {
   "$here/abi_header.sh" "$copy/include/gpushm/gpushm.h" "$scratch/frozen.txt" >"$scratch/log" 2>&1
 }
 
-refused_in_header() { # WHAT PATTERN: what the guard says of it
+refused_in_header() { # WHAT PATTERN: of the guard's output
   if header || ! grep -q 'UPDATE=1 ' "$scratch/log" || ! grep -qE "$2" "$scratch/log"; then
     cat "$scratch/log" >&2
     echo "abi_guard_test: $1: not refused, or not for \"$2\"" >&2
@@ -106,7 +106,7 @@ header
 }
 
 if ! command -v abidw >/dev/null; then
-  echo "abi_guard: skipped: there is no abidw here (package abigail-tools; make deps)"
+  echo "abi_guard: skipped: abidw not found (package abigail-tools; make deps)"
   exit 0
 fi
 build

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compares the declarations and constants of a C header, without comments and line breaks, with the committed ones: for what
-# a library does not show (abi_guard.sh): constants, the order of parameters of one type, what a pointer to void may write.
-# With UPDATE=1 in the environment it writes the file.
+# Compares the declarations and constants of a C header, without comments and line breaks, with the committed ones: covers what
+# a library does not show (abi_guard.sh): constants, the order of parameters of one type, what a function may write through a
+# pointer to void. With UPDATE=1 in the environment it writes the file.
 #
 #   abi_header.sh HEADER FROZEN
 set -euo pipefail
@@ -12,7 +12,7 @@ frozen=$2
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# A line for each directive, declaration, member and enumerator; the version is no part of the interface.
+# One line for each directive, declaration, member and enumerator; the version is not part of the interface.
 # shellcheck disable=SC2016  # Perl's variables
 perl -0777 -ne '
   s{/\*.*?\*/}{}gs;
@@ -40,8 +40,8 @@ if [ "${UPDATE:-0}" = 1 ]; then
   cp "$scratch/now" "$frozen"
 fi
 if ! diff -u --label "$frozen" --label "$header" "$frozen" "$scratch/now"; then
-  echo "$header does not declare what $frozen says." >&2
-  echo "If that was not meant, programs may break: docs/adr/0028-c-interface.md says what may grow, and how." >&2
-  echo "If it was: UPDATE=1 $0 $*" >&2
+  echo "The declarations of $header differ from $frozen." >&2
+  echo "An unintended change may break programs: docs/adr/0028-c-interface.md lists the permitted additions." >&2
+  echo "If it is intended: UPDATE=1 $0 $*" >&2
   exit 1
 fi

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compares what a shared library exports with the committed list. With UPDATE=1 in the environment it writes the list.
+# Compares the exported symbols of a shared library with the committed list. With UPDATE=1 in the environment it writes the
+# list.
 #
 #   exported_symbols.sh NM LIBRARY LIST
 set -euo pipefail
@@ -22,10 +23,10 @@ if ! [ -s "$actual" ]; then
   exit 1
 fi
 if grep -E '^(std|asio|flatbuffers)::|gpushm::detail|^(vtable|typeinfo|typeinfo name|guard variable) for (std|asio|flatbuffers)' "$actual"; then
-  echo "$library: the symbols above belong to nobody's public interface" >&2
+  echo "$library: the symbols above are not part of a public interface" >&2
   exit 1
 fi
 if ! diff -u --label "$list" --label "$library" "$list" "$actual"; then
-  echo "$library does not export what $list says. If the interface changed on purpose: UPDATE=1 $0 $*" >&2
+  echo "The symbols of $library differ from $list. If the change is intended: UPDATE=1 $0 $*" >&2
   exit 1
 fi

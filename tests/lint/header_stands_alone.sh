@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compiles a program that includes one public header and nothing before it, without warnings, with each compiler.
+# Compiles a program that includes only one public header, without warnings, with each compiler.
 #
 #   header_stands_alone.sh INCLUDE_DIR HEADER COMPILER...
 set -euo pipefail
@@ -8,7 +8,7 @@ set -euo pipefail
 include=$1
 header=$2
 shift 2
-# C's headers are C++'s too.
+# C headers must also compile as C++.
 if [[ $header == *.h ]]; then
   echo "cc $header"
   printf '#include "%s"\n#include "%s"\nint main(void) { return 0; }\n' "$header" "$header" |

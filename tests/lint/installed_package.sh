@@ -22,7 +22,7 @@ libdir=$(dirname "$pkgconfig")
 for library in libgpushm libgpushm-broker; do
   soname=$(readelf -d "$libdir/$library.so" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
   if [[ ! $soname =~ ^$library\.so\.[0-9]+$ ]] || [ ! -e "$libdir/$soname" ]; then
-    echo "$library.so has the name \"$soname\"" >&2
+    echo "$library.so has the soname \"$soname\"" >&2
     exit 1
   fi
 done

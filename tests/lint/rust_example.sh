@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the example in Rust against the library of a build tree and runs it with a broker; then the tests that bindgen writes,
-# which compare each structure's size and offsets in Rust with those in C.
+# Builds the example in Rust against the library of a build tree and runs it with a broker; then runs the tests that bindgen
+# generates, which compare each structure's size and offsets in Rust with those in C.
 #
 #   rust_example.sh SOURCE_DIRECTORY LIBRARY_DIRECTORY GPUSHM RUSTC
 set -euo pipefail
@@ -12,7 +12,7 @@ gpushm=$3
 export RUSTC=$4
 for tool in "$RUSTC" bindgen; do
   if ! "$tool" --version >/dev/null 2>&1; then
-    echo "rust_example: skipped: there is no rustc or no bindgen here (make deps)"
+    echo "rust_example: skipped: rustc or bindgen not found (make deps)"
     exit 0
   fi
 done
@@ -26,7 +26,7 @@ RUSTFLAGS='-D warnings' "$source/examples/rust/build.sh" "$scratch" "$source/inc
   -o "$scratch/layout"
 LD_LIBRARY_PATH=$libraries "$scratch/layout" >"$scratch/layout.log" || { cat "$scratch/layout.log" >&2; exit 1; }
 passed=$(sed -n 's/^test result: ok. \([0-9]*\) passed;.*/\1/p' "$scratch/layout.log")
-# Newer versions of bindgen let the compiler compare.
+# With newer versions of bindgen the compiler compares the layouts.
 compiled=$(grep -c '\["Size of gpushm_' "$scratch/gpushm_sys.rs" || true)
 structures=$((passed + compiled))
 expected=$(grep -c '^typedef struct [a-z_]* {' "$source/include/gpushm/gpushm.h")
@@ -34,7 +34,7 @@ if [ "$structures" != "$expected" ]; then
   echo "rust_example: the layout of $structures structures was compared; gpushm.h has $expected" >&2
   exit 1
 fi
-echo "rust_example: $structures structures as in C"
+echo "rust_example: $structures structures have the layout of C"
 
 "$gpushm" serve --socket "$socket" --log-level error >"$scratch/broker.log" 2>&1 &
 broker=$!
@@ -46,7 +46,7 @@ code:      no_such_segment
 cause:     no such segment in domain default
 next step: `gpushm ls` lists segments; an open with a timeout waits for the name
 END
-# Everything that it held has ended with it.
+# Its segments are removed when it exits.
 deadline=$((SECONDS + 20))
 until left=$("$gpushm" ls --socket "$socket" --names) && [ -z "$left" ]; do
   if [ $SECONDS -ge $deadline ]; then
@@ -57,7 +57,7 @@ done
 
 "$gpushm" create rust/table --size 4096 --lifetime persistent --device host --socket "$socket" >/dev/null
 if "$scratch/share" "$socket" 2>"$scratch/output"; then
-  echo "rust_example: created what there is" >&2
+  echo "rust_example: created a segment that already exists" >&2
   exit 1
 fi
 diff -u - "$scratch/output" <<'END'

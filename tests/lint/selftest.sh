@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# That gpushm-selftest keeps its results when it is killed, heeds its limits, and counts repeated runs.
+# Tests that gpushm-selftest keeps its results when it is killed, applies its limits, and counts repeated runs.
 #
 #   tests/lint/selftest.sh SELFTEST
 set -euo pipefail
@@ -20,7 +20,8 @@ json() { # FILE EXPRESSION: of the document d
 json "$scratch/one.json" \
   'd["finished"] and d["failed"] == 0 and d["not_run"] == [] and d["checks"][0]["name"].startswith("demo.host")'
 
-# Killed when the first result has been printed: the file has that, says that it is not the end, and what is missing.
+# Killed when the first result has been printed: the file has that result, is marked as unfinished, and lists the missing
+# checks.
 mkfifo "$scratch/fifo"
 "$selftest" --only demo.host --only demo.fake --only conformance.fake --out "$scratch/killed.json" >"$scratch/fifo" &
 while read -r line; do
@@ -40,7 +41,7 @@ fi
 json "$scratch/late.json" \
   'd["finished"] and d["failed"] == 3 and all("not finished after 5.00 ms" in c["detail"] for c in d["checks"])'
 
-# Only what can run several times at once, that often.
+# Repeats only checks that can run concurrently, the given number of times.
 "$selftest" --repeat 5 --jobs 3 --only test.cdi_share_device --only demo --out "$scratch/repeated.json" >"$scratch/log" ||
   fail "$(cat "$scratch/log")"
 json "$scratch/repeated.json" \
@@ -50,4 +51,4 @@ if "$selftest" --repeat 4 --jobs 2 --time-limit 1ms --only test.gpushm_core_heap
   fail "a test ended within 1 ms"
 fi
 json "$scratch/failing.json" 'sorted(f["run"] for f in d["checks"][0]["data"]["failures"]) == [1, 2, 3, 4]'
-echo "selftest: results are kept, limits heeded, repetitions counted"
+echo "selftest: results are kept, limits applied, repetitions counted"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Errors of the C++ layer between libraries that g++ and clang++ have compiled, and programs of both, which are linked with
-# them or load them.
+# Tests errors of the C++ layer between libraries that g++ and clang++ have compiled, and programs of both compilers that link
+# or load these libraries.
 #
 #   two_compilers.sh LIBRARY_DIRECTORY INCLUDE_DIRECTORY [CLANG++]
 set -euo pipefail
@@ -11,7 +11,7 @@ include=$2
 clang=${3:-clang++}
 for compiler in g++ "$clang"; do
   if ! command -v "$compiler" >/dev/null; then
-    echo "two_compilers: skipped: there is no $compiler here (make deps)"
+    echo "two_compilers: skipped: $compiler not found (make deps)"
     exit 0
   fi
 done
@@ -33,7 +33,7 @@ compile g++ main.cpp main_gcc.o -DLINKED
 compile "$clang" main.cpp main_clang.o
 g++ -shared -Wl,-soname,libparty_gcc.so "$scratch/gcc.o" "${link[@]}" -o "$scratch/libparty_gcc.so"
 "$clang" -shared -Wl,-soname,libparty_clang.so "$scratch/clang.o" "${link[@]}" -o "$scratch/libparty_clang.so"
-# The errors' type is one for all: hidden, it would be found only by comparing names, which not every C++ library does.
+# The error type must be exported: types with hidden visibility match only by name, which not every C++ library supports.
 for name in gcc clang; do
   nm -D --defined-only "$scratch/libparty_$name.so" | grep ' _ZTIN6gpushm2v15errorE$' >/dev/null ||
     { echo "two_compilers: libparty_$name.so does not export the type of gpushm::error" >&2; exit 1; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A user's program with its own broker: one segment there and back, through both shared libraries.
+// A user's program with its own broker: creates and opens a segment, through both shared libraries.
 #include <array>
 #include <cstddef>
 #include <cstdio>
@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
   opened.read(4095, last);
   std::printf("opened generation %llu\n", static_cast<unsigned long long>(opened.generation()));
 
-  // A broker already listens there: this error is thrown by the other library.
+  // A broker already listens on the socket: the other library throws this error.
   try {
     const auto second = gpushm::broker::start(serving);
   } catch (const gpushm::error& failure) {

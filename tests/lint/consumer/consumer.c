@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A user's program in C: one segment there and back, with a broker of its own. */
+ * A user's program in C: creates and opens a segment, with its own broker. */
 #include <gpushm/broker.h>
 #include <gpushm/gpushm.h>
 #include <stdio.h>

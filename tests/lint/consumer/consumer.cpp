@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A user's program: an error thrown inside the shared library is caught by its type here.
+// A user's program: catches an error from the shared library by its type.
 #include <cstdio>
 #include <gpushm/gpushm.hpp>
 

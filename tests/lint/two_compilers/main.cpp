@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors between libraries of two compilers and the program, each with each.
+// Errors between the libraries of two compilers and the program, in all combinations.
 //
 //   program SOCKET                               linked with both libraries
-//   program SOCKET GCC_LIBRARY CLANG_LIBRARY     loads them, each for itself (RTLD_LOCAL)
+//   program SOCKET GCC_LIBRARY CLANG_LIBRARY     loads them (RTLD_LOCAL)
 #include <dlfcn.h>
 #include <poll.h>
 
@@ -58,7 +58,7 @@ void thrown_and_caught(const party& from, const party& to, const party& between)
                "error broker_unreachable connect ",
                what + ", by libgpushm");
 
-  // Frames of another compiler between the two.
+  // Stack frames of another compiler between the two.
   static party::thrower thrower;
   static const party* passes;
   static int unwound;
@@ -69,12 +69,13 @@ void thrown_and_caught(const party& from, const party& to, const party& between)
                own,
                what + ", through");
   expect_equal(std::to_string(unwound), "1", what + ", destructors");
-  expect_equal(to.caught([](const char* object) { passes->told_anew(thrower, object); }, "x"),
-               "error not_exportable tell \"x\": it is a test (go on)",
-               what + ", told anew");
+  expect_equal(
+      to.caught([](const char* object) { passes->rethrow_in_context(thrower, object); }, "x"),
+      "error not_exportable rethrow \"x\": it is a test (go on)",
+      what + ", with new context");
   expect_equal(to.caught(throw_number, "x"), "number 42", what + ", a number");
 
-  // From another thread, and after its thrower has forgotten it.
+  // From another thread, which has exited.
   std::exception_ptr kept;
   std::thread([&] {
     try {
@@ -94,12 +95,13 @@ std::string joined(const std::vector<std::string>& texts) {
   return result;
 }
 
-// `with` dispatches what `owner` has subscribed to; the handler is of `with` and calls `thrower`.
+// `with` dispatches the events of `owner`'s subscription; its handler calls `thrower`.
 void dispatched(const party& owner, const party& with, const party& thrower, const char* socket) {
   const std::string what = std::string("dispatch of ") + owner.compiler + "'s by " + with.compiler +
                            ", " + thrower.compiler + " throws";
   static int round = 0;
-  const std::string prefix = std::to_string(++round) + "/";  // what came before may still end
+  const std::string prefix =
+      std::to_string(++round) + "/";  // events of earlier rounds may still arrive
   auto events = owner.subscribe(socket, prefix);
   gpushm::connect_options connecting;
   connecting.socket_path = socket;
@@ -124,7 +126,7 @@ void dispatched(const party& owner, const party& with, const party& thrower, con
       rest += with.dispatch(events, thrower.throw_own, prefix + "two", seen);
     } catch (...) {
       failed += with.caught_again(std::current_exception());
-      // Known here, too.
+      // The program catches it by its type, too.
       expect_equal(party_of_program.caught_again(std::current_exception()), failed, what);
       rest = 0;
     }
@@ -152,9 +154,9 @@ void logged(const party& with, const party& next, const party& thrower) {
   log("third");
   expect_equal(joined(*lines), "first;second;", what);
   expect_equal(joined(*of_next), "third;", what + ", then to " + next.compiler);
-  expect_equal(std::to_string(lines.use_count()), "1", what + ": uses of a sink that was replaced");
+  expect_equal(std::to_string(lines.use_count()), "1", what + ": uses of a replaced sink");
   gpushm::set_log_sink({});
-  expect_equal(std::to_string(of_next.use_count()), "1", what + ": uses of a sink that has ended");
+  expect_equal(std::to_string(of_next.use_count()), "1", what + ": uses of a removed sink");
 }
 
 }  // namespace
@@ -190,7 +192,8 @@ int main(int argc, char** argv) {
     }
   }
   if (failures == 0) {
-    std::printf("the program is of %s: each caught what each threw\n", party_of_program.compiler);
+    std::printf("program compiled by %s: every error was caught by its type\n",
+                party_of_program.compiler);
   }
   return failures == 0 ? 0 : 1;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled by each compiler into a library, and into the program. PARTY: the table's name.
+// Compiled by each compiler into a library, and into the program. PARTY: name of the table.
 #include "party.hpp"
 
 #include <stdexcept>
@@ -20,8 +20,8 @@ std::string described(const gpushm::error& failure) {
   return "error " + std::string(gpushm::to_string(failure.code())) + " " + failure.what();
 }
 
-/// What is being handled.
-std::string known_as() {
+/// Describes the exception that is being handled.
+std::string describe_current() {
   std::string by_type;
   try {
     throw;
@@ -42,7 +42,7 @@ std::string known_as() {
     if ((derived == nullptr ? std::string("exception ") + failure.what() : described(*derived)) !=
             by_type ||
         same != (derived != nullptr)) {
-      return "as a base it is another: " + by_type;
+      return "differs when caught as base class: " + by_type;
     }
   } catch (...) {
   }
@@ -53,7 +53,7 @@ std::string caught(party::thrower throws, const char* object) {
   try {
     throws(object);
   } catch (...) {
-    return known_as();
+    return describe_current();
   }
   return "nothing";
 }
@@ -62,7 +62,7 @@ std::string caught_again(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
   } catch (...) {
-    return known_as();
+    return describe_current();
   }
 }
 
@@ -74,11 +74,11 @@ void pass(party::thrower throws, const char* object, int& unwound) {
   throws(object);
 }
 
-void told_anew(party::thrower throws, const char* object) {
+void rethrow_in_context(party::thrower throws, const char* object) {
   try {
     throws(object);
   } catch (const gpushm::error& failure) {
-    throw failure.in("tell", failure.object());
+    throw failure.in("rethrow", failure.object());
   }
 }
 
@@ -123,7 +123,7 @@ const party PARTY{
     caught,
     caught_again,
     pass,
-    told_anew,
+    rethrow_in_context,
     subscribe,
     dispatch,
     log_to};
