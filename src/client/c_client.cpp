@@ -46,7 +46,7 @@ gpushm_errc segment_out(const gpushm_client* client,
                         gpushm_string name,
                         std::string_view operation,
                         gpushm_segment** where,
-                        Make&& make) noexcept {
+                        Make&& make) {
   return c_call([&] {
     const auto called = text_in(name, operation);
     auto& impl = usable(client, operation, called);

@@ -9,7 +9,8 @@
 namespace gpushm_tests {
 
 /// The program test_broker with its socket; killed on destruction, which prints its log if the test
-/// has failed. Move-only. Distinct objects: safe. Shared objects: unsafe.
+/// has failed. Move-only.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class broker_process {
  public:
   /// Returns once clients can connect. `limits` as accepted by test_broker ("max_connections=8").

@@ -13,7 +13,7 @@
 namespace gpushm_tests {
 
 /// A directory with a socket for a broker, and the command `gpushm` run against it.
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class cli {
  public:
   [[nodiscard]] const gpushm_testing::temp_dir& directory() const noexcept { return directory_; }

@@ -10,7 +10,8 @@
 namespace gpushm_tests {
 
 /// Sets environment variables of this process, which started programs inherit, and restores them on
-/// destruction. For tests in which no other thread reads them. Distinct objects: unsafe.
+/// destruction. For tests in which no other thread reads them.
+/// Thread-safety: distinct objects: unsafe.
 class scoped_variables {
  public:
   explicit scoped_variables(const std::vector<std::pair<std::string, std::string>>& values) {

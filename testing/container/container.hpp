@@ -13,7 +13,8 @@ namespace gpushm_testing {
 
 /// A container created by the real runc. The program is PID 1 in it. The container, its cgroup and
 /// its files are removed on destruction, and also when the test process is killed. Move-only. Needs
-/// root. Distinct objects: safe. Shared objects: unsafe.
+/// root.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class container {
  public:
   /// Creates the bundle and starts the program. Does not block; a failing runtime shows in the

@@ -91,7 +91,7 @@ podman::podman(const std::vector<std::string>& others) {
 }
 
 podman::~podman() {
-  const auto gone = [] {
+  const auto removed = [] {
     bool left = false;
     for (const std::string& cgroup : cgroups_named(cgroup_parent())) {
       std::error_code ignored;
@@ -104,7 +104,7 @@ podman::~podman() {
     }
     return !left;
   };
-  static_cast<void>(eventually(gone, std::chrono::seconds(5)));
+  static_cast<void>(eventually(removed, std::chrono::seconds(5)));
 }
 
 std::vector<std::string> podman::command(const std::vector<std::string>& arguments) const {

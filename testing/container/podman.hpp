@@ -29,7 +29,8 @@ struct podman_options {
 /// process on the machine sees: each run has a mount namespace in which /run is empty except for
 /// `cdi_directory()` at /run/cdi and the domains at /run/gpushm/d. Its image is a directory with
 /// the C library, the project's command and a shell, and nothing else. Everything is removed on
-/// destruction. Needs root. Distinct objects: safe. Shared objects: const members safe.
+/// destruction. Needs root.
+/// Thread-safety: distinct objects: safe; shared objects: const members safe.
 class podman {
  public:
   /// `others` as for `make_image_root`. Throws `harness_error`.

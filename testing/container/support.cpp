@@ -48,8 +48,8 @@ std::vector<std::string> cgroups_named(const std::string& prefix) {
   std::vector<std::string> found;
   // Only as deep as the containers' cgroups are created: deeper ones vanish during the search.
   const auto look_in = [&](const fs::path& directory) {
-    std::error_code gone;
-    for (const auto& entry : fs::directory_iterator(directory, gone)) {
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(directory, ignored)) {
       if (entry.path().filename().string().starts_with(prefix)) {
         found.push_back(entry.path().string());
       }

@@ -35,9 +35,9 @@ void remove_memory_of(std::size_t gpu) {
   auto& ranges = state().ranges.all();
   for (auto at = ranges.begin(); at != ranges.end();) {
     const fake::range& each = at->second;
-    const bool goes = each.context == gpu && (each.kind == fake::range_kind::legacy ||
-                                              each.kind == fake::range_kind::opened);
-    at = goes ? ranges.erase(at) : std::next(at);
+    const bool is_removed = each.context == gpu && (each.kind == fake::range_kind::legacy ||
+                                                    each.kind == fake::range_kind::opened);
+    at = is_removed ? ranges.erase(at) : std::next(at);
   }
 }
 

@@ -23,15 +23,15 @@ struct fake_gpus_options {
 };
 
 /// Fake GPUs for the fake driver, as a directory tree that is removed on destruction:
-/// <root>/gpus.conf      their properties
-/// <root>/gpu0, mig0 …   their memory: a tmpfs of the right size each; plain directories if this
-/// process may not mount, and then each process counts only its own use
-/// <root>/proc           replaces /proc: driver/nvidia/gpus/<pci>/information
-/// <root>/dev            replaces /dev: nvidia0 … (character devices if mknod is permitted, else
-/// files)
+///   <root>/gpus.conf      their properties
+///   <root>/gpu0, mig0 …   their memory: a tmpfs of the right size each; plain directories if this
+///                         process may not mount, and then each process counts only its own use
+///   <root>/proc           replaces /proc: driver/nvidia/gpus/<pci>/information
+///   <root>/dev            replaces /dev: nvidia0 … (character devices if mknod is permitted,
+///                         else files)
 /// World-accessible, so that any uid and any container that mounts it can use it. Not copyable or
-/// movable. The constructor throws std::runtime_error and then leaves no files. Distinct objects:
-/// safe. Shared objects: unsafe.
+/// movable. The constructor throws std::runtime_error and then leaves no files.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class fake_gpus {
  public:
   explicit fake_gpus(const fake_gpus_options& options = {});

@@ -99,12 +99,12 @@ CUresult give_name(legacy_memory& memory) {
   }
 }
 
-// Adds an open to the opened memory that `wanted` matches; false when there is none.
-template <typename Wanted>
-bool open_again(CUdeviceptr* pointer, Wanted&& wanted) {
+// Adds an open to the opened memory for which `matches` is true; false when there is none.
+template <typename Predicate>
+bool open_again(CUdeviceptr* pointer, Predicate&& matches) {
   for (auto& [base, each] : state().ranges.all()) {
     auto* const known = static_cast<opened_memory*>(each.owner.get());
-    if (each.kind == range_kind::opened && wanted(each, *known)) {
+    if (each.kind == range_kind::opened && matches(each, *known)) {
       ++known->opens;
       *pointer = base;
       return true;

@@ -64,8 +64,8 @@ CUresult copy_in(
   }
   // Pageable memory may be reused once the call returns, so its bytes are copied now.
   const auto* const bytes = static_cast<const unsigned char*>(source);
-  return now_or_on(true, stream, [target, taken = std::vector(bytes, bytes + size)] {
-    std::memcpy(as_pointer(target), taken.data(), taken.size());
+  return now_or_on(true, stream, [target, copied = std::vector(bytes, bytes + size)] {
+    std::memcpy(as_pointer(target), copied.data(), copied.size());
   });
 }
 

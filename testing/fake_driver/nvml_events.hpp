@@ -37,7 +37,8 @@ struct gpu_event {
   unsigned long long xid = 0;
 };
 
-/// Lines appended to <root>/events since its construction. Shared objects: safe.
+/// Lines appended to <root>/events since its construction.
+/// Thread-safety: shared objects: safe.
 class event_set {
  public:
   event_set();

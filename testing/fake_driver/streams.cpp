@@ -43,12 +43,12 @@ std::shared_ptr<stream> make_stream(std::size_t gpu, bool blocking) {
   return made;
 }
 
-template <typename Wanted>
-std::vector<std::shared_ptr<stream>> streams_that(Wanted&& wanted) {
+template <typename Predicate>
+std::vector<std::shared_ptr<stream>> streams_that(Predicate&& matches) {
   std::vector<std::shared_ptr<stream>> found;
   const std::lock_guard lock(state().mutex);
   for (const std::weak_ptr<stream>& each : all().made) {
-    if (auto alive = each.lock(); alive != nullptr && wanted(*alive)) {
+    if (auto alive = each.lock(); alive != nullptr && matches(*alive)) {
       found.push_back(std::move(alive));
     }
   }
@@ -65,16 +65,16 @@ CUresult drain(const std::vector<std::shared_ptr<stream>>& streams) {
   return result;
 }
 
-bool satisfied(std::uint64_t current, std::uint64_t wanted, unsigned int flags) {
+bool satisfied(std::uint64_t current, std::uint64_t expected, unsigned int flags) {
   switch (flags & 3U) {
     case CU_STREAM_WAIT_VALUE_EQ:
-      return current == wanted;
+      return current == expected;
     case CU_STREAM_WAIT_VALUE_AND:
-      return (current & wanted) != 0;
+      return (current & expected) != 0;
     case CU_STREAM_WAIT_VALUE_NOR:
-      return ~(current | wanted) != 0;
+      return ~(current | expected) != 0;
     default:
-      return static_cast<std::int64_t>(current - wanted) >= 0;
+      return static_cast<std::int64_t>(current - expected) >= 0;
   }
 }
 

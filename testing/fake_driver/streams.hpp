@@ -13,7 +13,8 @@
 namespace gpushm::fake {
 
 /// A queue of work with a thread. The thread exits when the stream is destroyed and its work is
-/// done, or immediately when its context is destroyed. Shared objects: safe.
+/// done, or immediately when its context is destroyed.
+/// Thread-safety: shared objects: safe.
 class stream : public std::enable_shared_from_this<stream> {
  public:
   /// Receives a flag that is set when the context is destroyed; the work must then return soon.

@@ -35,8 +35,8 @@ inline void PrintTo(const exit_status& status, std::ostream* to) {
 [[nodiscard]] exit_status exit_status_of(int wait_status);
 
 /// A child process with its pipes; killed, with its process group, and reaped on destruction.
-/// Move-only. It also gets SIGKILL when the thread that started it exits. Distinct objects: safe.
-/// Shared objects: unsafe.
+/// Move-only. It also gets SIGKILL when the thread that started it exits.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class child {
  public:
   /// Does not block. Throws `harness_error`.

@@ -60,7 +60,7 @@ bool child_output::read_to_end(clock::time_point deadline) {
 std::string child_output::wait_for_line(const std::string& pattern,
                                         std::chrono::milliseconds timeout,
                                         stream from) {
-  const std::regex wanted(pattern);
+  const std::regex expression(pattern);
   const auto deadline = deadline_after(timeout);
   auto& source = state(from);
   while (true) {
@@ -68,7 +68,7 @@ std::string child_output::wait_for_line(const std::string& pattern,
          end = source.text.find('\n', source.searched)) {
       auto line = source.text.substr(source.searched, end - source.searched);
       source.searched = end + 1;
-      if (std::regex_search(line, wanted)) {
+      if (std::regex_search(line, expression)) {
         return line;
       }
     }

@@ -13,7 +13,7 @@ namespace gpushm_testing {
 enum class stream : std::uint8_t { out = 0, err = 1 };
 
 /// Collects a process's standard output and standard error.
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class child_output {
  public:
   /// Non-blocking read ends of the two pipes.

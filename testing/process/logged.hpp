@@ -9,7 +9,8 @@
 
 namespace gpushm_testing {
 
-/// Collects the lines logged during its lifetime. At most one may exist. Shared objects: safe.
+/// Collects the lines logged during its lifetime. At most one may exist.
+/// Thread-safety: shared objects: safe.
 class logged {
  public:
   logged() {

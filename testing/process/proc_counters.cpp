@@ -46,8 +46,8 @@ std::vector<std::string> entries(const std::string& path) {
 
 /// Empty when the link has disappeared.
 std::string link_target(const std::string& path) {
-  std::error_code gone;
-  return std::filesystem::read_symlink(path, gone).string();
+  std::error_code ignored;
+  return std::filesystem::read_symlink(path, ignored).string();
 }
 
 std::string kind_of(const std::string& target) {

@@ -8,7 +8,7 @@
 namespace gpushm_testing {
 
 /// A new directory under `$TMPDIR` (default /tmp) that is removed with its contents on destruction.
-/// Distinct objects: safe. Shared objects: const members safe.
+/// Thread-safety: distinct objects: safe; shared objects: const members safe.
 class temp_dir {
  public:
   /// `mode` is set regardless of the umask. Throws `harness_error`.

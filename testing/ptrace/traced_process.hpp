@@ -16,7 +16,7 @@ namespace gpushm_testing {
 /// A program that is started under ptrace and, if requested, killed at the entry of its k-th system
 /// call between the marks of ptrace/marker.hpp. The program needs nothing but the marks. A thread
 /// of this object is the program's parent and tracer. The program is killed on destruction.
-/// Distinct objects: safe. Shared objects: unsafe.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class traced_process {
  public:
   /// Returns once the program is attached to; it starts afterwards. `kill_at` as in `trace_to_end`.

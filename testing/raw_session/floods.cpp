@@ -144,7 +144,7 @@ void large_answers(const std::string& socket, clock::time_point until) {
 }
 void waiting_opens(const std::string& socket, clock::time_point until) {
   auto owner = raw_session::greeted(socket);
-  const auto wanted = reserve_pages("awaited", 1);
+  const auto reservation = reserve_pages("awaited", 1);
   std::vector<raw_session> waiting;
   for (unsigned i = 0; i < 8; ++i) {
     waiting.push_back(raw_session::greeted(socket));
@@ -152,7 +152,7 @@ void waiting_opens(const std::string& socket, clock::time_point until) {
       waiting.back().send(many("awaited", 60'000));
     }
   }
-  (void)publish_segment(owner, wanted, max_metadata);
+  (void)publish_segment(owner, reservation, max_metadata);
   sleep_for(until - clock::now());
 }
 /// Opens that need the exporter's confirmation, which never arrives.
@@ -203,8 +203,8 @@ void linger(const std::string& socket, clock::time_point until) {
 void reserve(const std::string& socket, clock::time_point until) {
   auto session = raw_session::greeted(socket);
   for (unsigned i = 0; i < 15'000 && clock::now() < until; ++i) {
-    auto wanted = reserve_pages("reserved/" + std::to_string(i), 1);
-    if (!session.ask(std::move(wanted)).message) {
+    auto reservation = reserve_pages("reserved/" + std::to_string(i), 1);
+    if (!session.ask(std::move(reservation)).message) {
       return;
     }
   }
@@ -213,8 +213,8 @@ void reserve(const std::string& socket, clock::time_point until) {
 void publish_metadata(const std::string& socket, clock::time_point until) {
   auto session = raw_session::greeted(socket);
   for (unsigned i = 0; clock::now() < until; ++i) {
-    auto wanted = reserve_exported("metadata/" + std::to_string(i));
-    if (publish_segment(session, wanted, max_metadata) == 0) {
+    auto reservation = reserve_exported("metadata/" + std::to_string(i));
+    if (publish_segment(session, reservation, max_metadata) == 0) {
       sleep_for(milliseconds(1));
     }
   }

@@ -108,8 +108,8 @@ forked_process forked_process::start(const forked_options& options,
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
     throw harness_error("socketpair: " + gpushm::base::errno_text(errno));
   }
-  unique_fd ours(ends[0]);
-  unique_fd theirs(ends[1]);
+  unique_fd parent_end(ends[0]);
+  unique_fd child_end(ends[1]);
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) {
@@ -119,9 +119,9 @@ forked_process forked_process::start(const forked_options& options,
     int status = 1;
     try {
       ::setpgid(0, 0);
-      close_all_but(theirs.get());
+      close_all_but(child_end.get());
       become(options, parent);
-      parent_link link(theirs.get());
+      parent_link link(child_end.get());
       body(link);
       status = 0;
     } catch (const std::exception& problem) {
@@ -130,7 +130,7 @@ forked_process forked_process::start(const forked_options& options,
     ::_exit(status);
   }
   ::setpgid(pid, pid);  // in both processes, so that it is set whichever runs first
-  return {pid, std::move(ours)};
+  return {pid, std::move(parent_end)};
 }
 
 std::string forked_process::wait_line(std::chrono::milliseconds timeout) {

@@ -31,7 +31,8 @@ struct forked_options {
 
 /// A forked child that runs a function in a separate process group; on destruction the group gets
 /// SIGKILL and the child is reaped. It keeps only the standard descriptors of this process. Fork it
-/// from a process without other threads. Move-only. Distinct objects: safe. Shared objects: unsafe.
+/// from a process without other threads. Move-only.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class forked_process {
  public:
   /// The child's end.

@@ -34,7 +34,7 @@ std::uint64_t now_ns() {
 struct good_client::record {
   std::atomic<std::uint64_t> answers{0};
   std::atomic<std::uint64_t> failures{0};
-  std::atomic<std::uint64_t> asked_at{0};  ///< start of the open in flight; 0: none
+  std::atomic<std::uint64_t> sent_at{0};  ///< start of the open in flight; 0: none
   std::atomic<bool> dropped{false};
   std::uint64_t window_answers = 0;
   std::uint64_t window_failures = 0;
@@ -48,8 +48,8 @@ namespace {
 /// One open and release. False when the broker has disconnected.
 template <typename Record>
 bool open_once(raw_session& session, Record& record) {
-  const auto asked = now_ns();
-  record.asked_at.store(asked);
+  const auto sent = now_ns();
+  record.sent_at.store(sent);
   if (!session.send(wire::open{segment_name, 0, 0})) {
     return false;
   }
@@ -61,14 +61,14 @@ bool open_once(raw_session& session, Record& record) {
     }
   } while (std::holds_alternative<wire::event>(answer.message->body));
   const auto number = record.answers.load();
-  record.waits[number % max_samples].store(now_ns() - asked);
+  record.waits[number % max_samples].store(now_ns() - sent);
   if (const auto* opened = body_of<wire::opened>(answer)) {
     record.answers.store(number + 1);
     session.send(wire::release{opened->segment.generation, 1});
   } else {
     record.failures.fetch_add(1);
   }
-  record.asked_at.store(0);
+  record.sent_at.store(0);
   return true;
 }
 
@@ -128,10 +128,10 @@ good_figures good_client::end() {
     waits.push_back(record_->waits[i % max_samples].load());
   }
   // An open in flight is measured as if it ended now.
-  const auto asked = record_->asked_at.load();
+  const auto sent = record_->sent_at.load();
   const auto now = now_ns();
-  if (asked != 0 && now > asked) {
-    waits.push_back(now - asked);
+  if (sent != 0 && now > sent) {
+    waits.push_back(now - sent);
   }
   std::sort(waits.begin(), waits.end());
   if (!waits.empty()) {

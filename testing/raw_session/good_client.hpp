@@ -27,8 +27,8 @@ struct good_client_options {
 };
 
 /// A process that publishes the segment "good/segment" of one page and then opens and releases it,
-/// one request at a time, until destruction. Move-only. Distinct objects: safe. Shared objects:
-/// unsafe.
+/// one request at a time, until destruction. Move-only.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class good_client {
  public:
   /// Returns after the first reply. Throws `harness_error`.

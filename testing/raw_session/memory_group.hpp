@@ -10,7 +10,8 @@
 namespace gpushm_testing {
 
 /// A memory cgroup with a limit, of version 1 or 2, removed on destruction: end its processes
-/// before. Move-only. Distinct objects: safe. Shared objects: unsafe.
+/// before. Move-only.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class memory_group {
  public:
   /// Returns nullopt, with the reason in `why_not`, if this process may not create one.

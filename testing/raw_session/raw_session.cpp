@@ -152,25 +152,25 @@ unique_fd make_chunk(std::uint64_t size_bytes, bool sealed) {
 }
 
 wire::reserve reserve_pages(const std::string& name, std::uint32_t chunk_count) {
-  wire::reserve wanted;
-  wanted.name = name;
-  wanted.size_bytes = std::uint64_t{chunk_count} * 4096U;
-  wanted.allocated_bytes = wanted.size_bytes;
-  wanted.chunk_count = chunk_count;
-  return wanted;
+  wire::reserve reservation;
+  reservation.name = name;
+  reservation.size_bytes = std::uint64_t{chunk_count} * 4096U;
+  reservation.allocated_bytes = reservation.size_bytes;
+  reservation.chunk_count = chunk_count;
+  return reservation;
 }
 
 wire::reserve reserve_exported(const std::string& name) {
-  wire::reserve wanted;
-  wanted.name = name;
-  wanted.size_bytes = 1;
-  wanted.allocated_bytes = 1;
-  wanted.device.kind = gpushm::device_kind::gpu;
-  wanted.device.uuid = "GPU-00000000-0000-0000-0000-000000000000";
-  wanted.device.pci_address = "0000:00:00.0";
-  wanted.backend = gpushm::backend::cuda_ipc;
-  wanted.ticket = {std::byte{'x'}};
-  return wanted;
+  wire::reserve reservation;
+  reservation.name = name;
+  reservation.size_bytes = 1;
+  reservation.allocated_bytes = 1;
+  reservation.device.kind = gpushm::device_kind::gpu;
+  reservation.device.uuid = "GPU-00000000-0000-0000-0000-000000000000";
+  reservation.device.pci_address = "0000:00:00.0";
+  reservation.backend = gpushm::backend::cuda_ipc;
+  reservation.ticket = {std::byte{'x'}};
+  return reservation;
 }
 
 std::optional<gpushm::errc> failure_of(const raw_answer& answer) {
@@ -182,16 +182,17 @@ std::optional<gpushm::errc> failure_of(const raw_answer& answer) {
 }
 
 gpushm::generation publish_segment(raw_session& session,
-                                   const wire::reserve& wanted,
+                                   const wire::reserve& reservation,
                                    std::size_t metadata_bytes) {
-  const auto reserved = session.ask(wanted);
+  const auto reserved = session.ask(reservation);
   const auto* grant = body_of<wire::reserved>(reserved);
   if (grant == nullptr) {
     return 0;
   }
   constexpr std::uint64_t page = 4096;
-  for (std::uint32_t first = 0; first < wanted.chunk_count;) {
-    const auto count = std::min(wanted.chunk_count - first, std::uint32_t{gpushm::wire::max_batch});
+  for (std::uint32_t first = 0; first < reservation.chunk_count;) {
+    const auto count =
+        std::min(reservation.chunk_count - first, std::uint32_t{gpushm::wire::max_batch});
     std::vector<unique_fd> chunks;
     std::vector<int> numbers;
     for (std::uint32_t i = 0; i < count; ++i) {

@@ -24,7 +24,8 @@ struct raw_answer {
 
 /// A connection to a broker that sends any message or bytes with any descriptors, well-formed or
 /// not. It reads only in `receive`, `ask` and `closed_within`: the request lane first, then the
-/// event lane. Move-only. Distinct objects: safe. Shared objects: unsafe.
+/// event lane. Move-only.
+/// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class raw_session {
  public:
   /// Connects and sends nothing. Throws `gpushm::error`.
@@ -95,7 +96,7 @@ template <typename Body>
 /// Reserves, attaches chunks of one page (for host memory) and publishes. Returns the generation,
 /// or 0 when the broker refuses a step.
 gpushm::generation publish_segment(raw_session& session,
-                                   const gpushm::wire::reserve& wanted,
+                                   const gpushm::wire::reserve& reservation,
                                    std::size_t metadata_bytes = 0);
 
 }  // namespace gpushm_testing

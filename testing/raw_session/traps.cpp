@@ -44,39 +44,39 @@ class fuse_server {
     if (size < static_cast<ssize_t>(sizeof(fuse_in_header))) {
       return size > 0 || errno == ENOENT;  // ENOENT: the request was interrupted
     }
-    fuse_in_header asked{};
-    std::memcpy(&asked, request_.data(), sizeof asked);
-    switch (asked.opcode) {
+    fuse_in_header incoming{};
+    std::memcpy(&incoming, request_.data(), sizeof incoming);
+    switch (incoming.opcode) {
       case FUSE_INIT: {
         fuse_init_out out{};
         out.major = FUSE_KERNEL_VERSION;
         out.minor = FUSE_KERNEL_MINOR_VERSION;
         out.max_write = 4096;
-        return answer(asked, 0, out);
+        return answer(incoming, 0, out);
       }
       case FUSE_LOOKUP: {
         fuse_entry_out out{};
         out.nodeid = file_node;
         out.attr = attributes(file_node);
-        return answer(asked, 0, out);
+        return answer(incoming, 0, out);
       }
       case FUSE_GETATTR: {
         fuse_attr_out out{};  // valid for no time: the next fstat sends a new request
-        out.attr = attributes(asked.nodeid);
-        return answer(asked, 0, out);
+        out.attr = attributes(incoming.nodeid);
+        return answer(incoming, 0, out);
       }
       case FUSE_OPEN: {
         fuse_open_out out{};
         out.fh = 1;
-        return answer(asked, 0, out);
+        return answer(incoming, 0, out);
       }
       case FUSE_FORGET:
         return true;
       case FUSE_FLUSH:
       case FUSE_RELEASE:
-        return answer_header(asked, 0);
+        return answer_header(incoming, 0);
       default:
-        return answer_header(asked, -ENOSYS);
+        return answer_header(incoming, -ENOSYS);
     }
   }
 
@@ -146,9 +146,9 @@ lingering_socket::lingering_socket(std::chrono::seconds linger) : listener(tcp_s
   const std::vector<char> filler(1UL << 16U, 'x');
   while (::send(trap.get(), filler.data(), filler.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
   }
-  const ::linger wanted{1, static_cast<int>(linger.count())};
+  const ::linger option{1, static_cast<int>(linger.count())};
   checked("trap", {}, "setsockopt", [&] {
-    return ::setsockopt(trap.get(), SOL_SOCKET, SO_LINGER, &wanted, sizeof wanted);
+    return ::setsockopt(trap.get(), SOL_SOCKET, SO_LINGER, &option, sizeof option);
   });
 }
 

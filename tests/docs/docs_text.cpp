@@ -135,15 +135,15 @@ std::vector<std::vector<std::string>> table_rows(const std::string& text) {
 std::vector<std::string> code_blocks(const std::string& text, std::string_view language) {
   std::vector<std::string> blocks;
   bool inside = false;
-  bool wanted = false;
+  bool selected = false;
   for (const std::string& line : lines_of(text)) {
     if (line.starts_with("```")) {
       inside = !inside;
-      wanted = inside && line.substr(3) == language;
-      if (wanted) {
+      selected = inside && line.substr(3) == language;
+      if (selected) {
         blocks.emplace_back();
       }
-    } else if (wanted) {
+    } else if (selected) {
       blocks.back() += line + '\n';
     }
   }

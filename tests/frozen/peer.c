@@ -132,11 +132,11 @@ static int produce(const char* socket, const char* file) {
 
 static void has(const gpushm_segment* segment, unsigned char value, const char* metadata) {
   const unsigned char* data = gpushm_segment_data(segment);
-  const void* said = NULL;
-  size_t said_size = 0;
+  const void* text = NULL;
+  size_t text_size = 0;
   CHECK(data[0] == value && data[gpushm_segment_size_bytes(segment) - 1] == value);
-  WORKS(gpushm_segment_metadata(segment, &said, &said_size));
-  CHECK(said_size == strlen(metadata) && memcmp(said, metadata, said_size) == 0);
+  WORKS(gpushm_segment_metadata(segment, &text, &text_size));
+  CHECK(text_size == strlen(metadata) && memcmp(text, metadata, text_size) == 0);
 }
 
 static int consume(const char* socket, const char* file) {

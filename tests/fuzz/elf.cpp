@@ -12,10 +12,10 @@
 #include "tests/fuzz/require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  std::size_t asked = 0;
+  std::size_t read_bytes = 0;
   const auto facts =
       gpushm::elf::read_elf([&](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
-        asked += into.size();
+        read_bytes += into.size();
         if (offset >= size) {
           return 0;
         }
@@ -25,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         }
         return got;
       });
-  GPUSHM_REQUIRE(asked < 128 * 1024);
+  GPUSHM_REQUIRE(read_bytes < 128 * 1024);
   if (facts) {
     GPUSHM_REQUIRE(facts->native || facts->soname.empty());
     GPUSHM_REQUIRE(facts->soname.find('/') == std::string_view::npos);

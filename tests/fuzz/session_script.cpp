@@ -117,9 +117,9 @@ std::uint64_t script::number() {
 }
 
 std::span<const std::byte> script::bytes(std::size_t size) {
-  const auto taken = left_.first(std::min(size, left_.size()));
-  left_ = left_.subspan(taken.size());
-  return std::as_bytes(taken);
+  const auto part = left_.first(std::min(size, left_.size()));
+  left_ = left_.subspan(part.size());
+  return std::as_bytes(part);
 }
 
 gpushm::wire::body some_body(script& from, const std::vector<gpushm::generation>& known) {

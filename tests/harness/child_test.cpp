@@ -112,9 +112,9 @@ TEST(programs, finds_own_programs_and_their_tree) {
 }
 
 TEST(eventually, retries_until_true_or_deadline) {
-  int asked = 0;
-  EXPECT_TRUE(eventually([&] { return ++asked == 3; }, seconds(5)));
-  EXPECT_EQ(asked, 3);
+  int calls = 0;
+  EXPECT_TRUE(eventually([&] { return ++calls == 3; }, seconds(5)));
+  EXPECT_EQ(calls, 3);
   EXPECT_FALSE(eventually([] { return false; }, milliseconds(5)));
 }
 

@@ -23,8 +23,7 @@ void five_calls() {
   ::syscall(SYS_getegid);
 }
 
-/// Leaves a child behind, made without any atfork handler, that lives until its standard input
-/// ends.
+/// Forks a child, without running atfork handlers, that lives until its standard input ends.
 void leave_child() {
   if (::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) == 0) {
     char byte = 0;

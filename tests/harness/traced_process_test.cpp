@@ -53,7 +53,7 @@ TEST(traced_process, call_number_past_window_kills_nothing) {
 TEST(traced_process, counts_the_calls_of_all_threads) {
   const auto result = traced_run(victim("threads"), 0);
   EXPECT_TRUE(result.ended);
-  EXPECT_GE(result.calls, 11U);  // twice five and the thread's creation
+  EXPECT_GE(result.calls, 11U);  // two threads with five calls each, and the creation of the thread
 }
 
 TEST(traced_process, kills_all_threads_whichever_makes_the_call) {
@@ -74,7 +74,7 @@ TEST(traced_process, lets_forked_children_live) {
   traced_process process(victim("fork"), 2);
   const auto result = process.wait_end(seconds(10));
   EXPECT_TRUE(result.killed);
-  // The child has the other ends of the pipes, and its input still ends with this object.
+  // The child has the other ends of the pipes; its input ends when this object is destroyed.
   EXPECT_FALSE(process.output().read_to_end(clock::now()));
 }
 

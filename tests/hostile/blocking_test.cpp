@@ -155,10 +155,10 @@ TEST_F(blocking, freeing_much_memory_does_not_block_others) {
     own.reset();
     freeing = std::min(freeing, clock::now() - started);
 
-    auto wanted = gpushm_testing::reserve_pages("large", 1);
-    wanted.size_bytes = wanted.allocated_bytes = size;
-    wanted.lifetime = gpushm::lifetime::persistent;
-    const auto reserved = owner.ask(wanted);
+    auto reservation = gpushm_testing::reserve_pages("large", 1);
+    reservation.size_bytes = reservation.allocated_bytes = size;
+    reservation.lifetime = gpushm::lifetime::persistent;
+    const auto reserved = owner.ask(reservation);
     const auto* grant = gpushm_testing::body_of<wire::reserved>(reserved);
     ASSERT_NE(grant, nullptr);
     {

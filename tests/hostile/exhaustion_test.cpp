@@ -48,9 +48,9 @@ class exhaustion : public hostile {
     for (auto amount = most; amount > 0; amount /= 2) {
       bool granted = true;
       for (int i = 0; i < 4 && granted; ++i) {
-        wire::reserve wanted = with(amount);
-        wanted.name = "taken/" + std::to_string(++number);
-        granted = body_of<wire::reserved>(session.ask(std::move(wanted))) != nullptr;
+        wire::reserve reservation = with(amount);
+        reservation.name = "taken/" + std::to_string(++number);
+        granted = body_of<wire::reserved>(session.ask(std::move(reservation))) != nullptr;
       }
     }
   }
@@ -74,9 +74,9 @@ TEST_F(exhaustion, of_bytes_leaves_some_for_others) {
   auto attack = attacker([this](forked_process::parent_link& parent) {
     auto session = greeted();
     take_all(session, 1UL << 63U, [](std::uint64_t bytes) {
-      auto wanted = reserve_pages({}, 1);
-      wanted.size_bytes = wanted.allocated_bytes = bytes;
-      return wanted;
+      auto reservation = reserve_pages({}, 1);
+      reservation.size_bytes = reservation.allocated_bytes = bytes;
+      return reservation;
     });
     parent.say("taken");
     gpushm_testing::sleep_for(seconds(60));

@@ -26,31 +26,31 @@ class volume : public hostile {
   /// An exporter in a separate process that does not read for `pause` once and then answers each
   /// Confirm before it reads the next, like a client with one thread.
   [[nodiscard]] forked_process exporter(milliseconds pause) const {
-    auto started = attacker([this, pause](forked_process::parent_link& parent) {
-      auto session = greeted();
-      const auto generation =
-          publish_segment(session, gpushm_testing::reserve_exported("exported"));
-      parent.say(generation != 0 ? "exports" : "refused");
-      bool first = true;
-      while (true) {
-        const auto request = session.receive(seconds(60));
-        if (!request.message) {
-          return;
-        }
-        if (const auto* confirm = body_of<wire::confirm>(request)) {
-          if (std::exchange(first, false)) {
-            gpushm_testing::sleep_for(pause);
+      auto started = attacker([this, pause](forked_process::parent_link& parent) {
+        auto session = greeted();
+        const auto generation =
+            publish_segment(session, gpushm_testing::reserve_exported("exported"));
+        parent.say(generation != 0 ? "exports" : "refused");
+        bool first = true;
+        while (true) {
+          const auto received = session.receive(seconds(60));
+          if (!received.message) {
+            return;
           }
-          session.send(
-              wire::confirmed{confirm->questions,
-                              std::vector(confirm->questions.size(), wire::verdict::unchanged)});
+          if (const auto* confirm = body_of<wire::confirm>(received)) {
+            if (std::exchange(first, false)) {
+              gpushm_testing::sleep_for(pause);
+            }
+            session.send(
+                wire::confirmed{confirm->questions,
+                                std::vector(confirm->questions.size(), wire::verdict::unchanged)});
+          }
         }
-      }
-    });
-    EXPECT_EQ(started.wait_line(seconds(10)), "exports");
-    return started;
-  }
-};
+      });
+  EXPECT_EQ(started.wait_line(seconds(10)), "exports");
+  return started;
+}
+};  // namespace
 
 TEST_F(volume, opens_of_many_importers_succeed) {
   constexpr unsigned importers = 5;
@@ -123,5 +123,5 @@ TEST_F(volume, unread_events_do_not_delay_requests) {
   expect_progress(seconds(1));
 }
 
-}  // namespace
+}  // namespace gpushm_tests
 }  // namespace gpushm_tests

@@ -95,7 +95,7 @@ header
   change include/gpushm/gpushm.h 's/(gpushm_string) operation,(\s+)(gpushm_string) object/$1 object,$2$3 operation/'
   refused_in_header "parameters of one type in another order" '^\+.*gpushm_string object, gpushm_string operation'
 
-  change include/gpushm/gpushm.h 's/(typedef struct gpushm_connect_options)/\/* Said in other words. *\/\n\n$1/; s/,\s+gpushm_string object/, gpushm_string object/'
+  change include/gpushm/gpushm.h 's/(typedef struct gpushm_connect_options)/\/* Reworded. *\/\n\n$1/; s/,\s+gpushm_string object/, gpushm_string object/'
   if ! header; then
     cat "$scratch/log" >&2
     echo "abi_guard_test: comments and line breaks: refused" >&2
@@ -138,12 +138,12 @@ guard
   change src/client/c_client.cpp 's/^(gpushm_errc gpushm_client_trim)/uint32_t gpushm_client_more() { return 0; }\n$1/m'
   refused "a function more" 'gpushm_client_more'
 
-  change include/gpushm/gpushm.h 's/(typedef struct gpushm_connect_options)/\/* Said in other words. *\/\n\n$1/'
-  change src/client/c_client.cpp 's/\A/\/\/ Said in other words.\n\n/'
+  change include/gpushm/gpushm.h 's/(typedef struct gpushm_connect_options)/\/* Reworded. *\/\n\n$1/'
+  change src/client/c_client.cpp 's/\A/\/\/ Reworded.\n\n/'
   change include/gpushm/gpushm.h 's/(gpushm_client_trim\(gpushm_client\* )client\)/$1connection)/'
   accepted "comments and names of parameters"
 
   change src/client/client_impl.hpp 's/(class client_impl\b[^;{]*\{\n)/$1  unsigned long more_ = 0;\n/'
   change src/client/c_handles.hpp 's/(struct gpushm_client \{.*?)\};/$1  int more = 0;\n};/s'
-  accepted "members behind a handle"
+  accepted "members of the type behind a handle"
 }

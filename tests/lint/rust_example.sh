@@ -50,7 +50,7 @@ END
 deadline=$((SECONDS + 20))
 until left=$("$gpushm" ls --socket "$socket" --names) && [ -z "$left" ]; do
   if [ $SECONDS -ge $deadline ]; then
-    echo "rust_example: left behind: $left" >&2
+    echo "rust_example: not removed: $left" >&2
     exit 1
   fi
 done

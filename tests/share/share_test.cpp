@@ -535,7 +535,7 @@ TEST_P(share_watched, unconfirmed_memory_is_unmapped) {
   exporter.ask("share kv " + numbers({0, 4 * mib}));
   exporter.stop();
   EXPECT_EQ(importer.code("open kv"), "timed_out");
-  EXPECT_EQ(count(calls.at(kind()).first), 1U) << "mapped while the exporter was queried";
+  EXPECT_EQ(count(calls.at(kind()).first), 1U) << "mapped while the exporter confirms";
   EXPECT_EQ(count(calls.at(kind()).second), 1U);
   EXPECT_EQ(watch().stat("kv").leases, 1U);
   exporter.kill(SIGCONT);

@@ -64,7 +64,7 @@ class health_service::stream
 
 health_service::health_service(std::string pool, unsigned devices)
     : pool_(std::move(pool)), devices_(devices) {
-  tell({});
+  report({});
 }
 
 void health_service::report(const std::map<std::string, std::string>& troubles) {

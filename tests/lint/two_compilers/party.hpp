@@ -8,7 +8,8 @@
 #include <vector>
 
 /// Functions compiled by one compiler. One library of each compiler has this table, and so does the
-/// program, so that each can throw exceptions that another one catches. Shared objects: one thread.
+/// program, so that each can throw exceptions that another one catches.
+/// Thread-safety: shared objects: one thread.
 struct party {
   using thrower = void (*)(const char* object);
 
