@@ -44,7 +44,7 @@ std::shared_ptr<stream> make_stream(std::size_t gpu, bool blocking) {
 }
 
 template <typename Predicate>
-std::vector<std::shared_ptr<stream>> streams_that(Predicate&& matches) {
+std::vector<std::shared_ptr<stream>> streams_matching(Predicate&& matches) {
   std::vector<std::shared_ptr<stream>> found;
   const std::lock_guard lock(state().mutex);
   for (const std::weak_ptr<stream>& each : all().made) {
@@ -159,7 +159,7 @@ std::shared_ptr<stream> fake::find_stream(CUstream handle) {
 }
 
 CUresult fake::drain_streams_of(std::size_t gpu) {
-  return drain(streams_that([&](const stream& each) { return each.gpu() == gpu; }));
+  return drain(streams_matching([&](const stream& each) { return each.gpu() == gpu; }));
 }
 
 CUresult fake::drain_blocking_streams() {
@@ -167,12 +167,12 @@ CUresult fake::drain_blocking_streams() {
   if (current == nullptr) {
     return fake::why_no_context();
   }
-  return drain(streams_that(
+  return drain(streams_matching(
       [&](const stream& each) { return each.gpu() == current->gpu && each.blocking(); }));
 }
 
 void fake::end_streams_of(std::size_t gpu) {
-  for (const auto& each : streams_that([&](const stream& one) { return one.gpu() == gpu; })) {
+  for (const auto& each : streams_matching([&](const stream& one) { return one.gpu() == gpu; })) {
     each->end();
   }
   const std::lock_guard lock(state().mutex);

@@ -132,7 +132,7 @@ class world final : public broker_detail::outbox {
         hub_.hang_up(session);
       }
     }
-    for (const auto session : gone_) {  // the fence of sessions with one signals
+    for (const auto session : gone_) {  // as if their fences had signalled
       hub_.hang_up(session);
     }
     GPUSHM_REQUIRE(hub_.domain().ending_count() == 0);
@@ -322,7 +322,7 @@ class world final : public broker_detail::outbox {
       try {
         hub_.accept(std::make_shared<broker_detail::session>(sessions_[which]),
                     peers[script.pick(peers.size())]);
-      } catch (const error&) {  // too many connections
+      } catch (const error&) {  // a limit is reached
         gone_.insert(sessions_[which]);
         sessions_[which] = 0;
         return;
@@ -357,7 +357,7 @@ class world final : public broker_detail::outbox {
       case 3:
         if (script.byte() < 16) {
           hub_.receive_truncated(*hub_.find(session));
-          lose_the_dropped();
+          lose_dropped();
         }
         return;
       case 16:
@@ -474,11 +474,11 @@ class world final : public broker_detail::outbox {
     if (broker_detail::session* const from = hub_.find(session)) {
       hub_.receive(*from, packet, base::guard_all(std::move(fds)), now_, 0, on);
     }
-    lose_the_dropped();
+    lose_dropped();
   }
 
   /// As the server does once the packets to them have been sent.
-  void lose_the_dropped() {
+  void lose_dropped() {
     for (const core::session_id number : std::exchange(to_lose_, {})) {
       const bool is_ending = hub_.lose(*hub_.find(number), now_);
       GPUSHM_REQUIRE(is_ending == hub_.domain().is_ending(number));
@@ -545,8 +545,7 @@ class world final : public broker_detail::outbox {
   std::set<std::tuple<core::session_id, std::uint64_t, std::uint32_t>> waits_;
   std::map<std::pair<core::session_id, std::uint64_t>, std::uint64_t> cancels_;
   std::map<core::session_id, std::uint64_t> events_;  ///< packets on the event lane
-  std::multiset<gpushm::generation>
-      agreed_;  // generations that the exporter confirms in the current packet
+  std::multiset<gpushm::generation> agreed_;          ///< confirmed by the current packet
   std::map<std::uint32_t, gpushm::generation> slots_;
   hub hub_;
 };
