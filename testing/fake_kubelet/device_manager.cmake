@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The half that device plugins meet, as a library for tests and as a program that can be killed.
+# The part for device plugins, as a library for tests and as a program that can be killed.
 find_package(nlohmann_json REQUIRED)
 add_library(gpushm_fake_kubelet STATIC
   ${CMAKE_CURRENT_LIST_DIR}/device_accounts.cpp ${CMAKE_CURRENT_LIST_DIR}/fake_kubelet.cpp
