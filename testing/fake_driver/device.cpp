@@ -174,7 +174,7 @@ CUresult cuda::cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CU
 CUresult cuda::cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
   return entry("cuDeviceTotalMem_v2", [&] {
     return with_gpu(device, [&](const fake::gpu_view& gpu, std::size_t) {
-      *bytes = fake::look_at_memory(gpu).total_bytes;
+      *bytes = fake::read_memory_state(gpu).total_bytes;
       return CUDA_SUCCESS;
     });
   });

@@ -117,7 +117,7 @@ std::vector<gpu_properties> read_config(const std::string& root) {
   return file ? parse_config(text.str()) : std::vector<gpu_properties>{};
 }
 
-std::vector<gpu_view> look_at_gpus() {
+std::vector<gpu_view> read_gpus() {
   const std::string root = environment_or("GPUSHM_FAKE_GPU_ROOT", "");
   if (root.empty()) {
     return {};
@@ -149,7 +149,7 @@ void uuid_bytes(std::string_view text, char (&bytes)[16]) {
   }
 }
 
-memory_state look_at_memory(const gpu_view& gpu) {
+memory_state read_memory_state(const gpu_view& gpu) {
   memory_state found;
   struct statvfs space {};
   struct stat own {};

@@ -44,7 +44,7 @@ struct gpu_view {
   bool openable = false;  ///< this process can open its node and its directory
 };
 /// All GPUs of $GPUSHM_FAKE_GPU_ROOT; their nodes are in $GPUSHM_DEV_ROOT, else /dev.
-[[nodiscard]] std::vector<gpu_view> look_at_gpus();
+[[nodiscard]] std::vector<gpu_view> read_gpus();
 
 /// The 16 bytes of a UUID in text form; zeros when malformed.
 void uuid_bytes(std::string_view text, char (&bytes)[16]);
@@ -57,6 +57,6 @@ struct memory_state {
   std::uint64_t free_bytes = 0;
   bool own_file_system = false;  ///< a separate tmpfs, which counts and limits by itself
 };
-[[nodiscard]] memory_state look_at_memory(const gpu_view& gpu);
+[[nodiscard]] memory_state read_memory_state(const gpu_view& gpu);
 
 }  // namespace gpushm::fake

@@ -112,7 +112,7 @@ CUresult cuda::cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes
     fake::sweep_dead_exports(now.gpus[current->gpu].directory);
     fake::trim_pools();
     *free_bytes = now.free_bytes(current->gpu);
-    *total_bytes = fake::look_at_memory(now.gpus[current->gpu]).total_bytes;
+    *total_bytes = fake::read_memory_state(now.gpus[current->gpu]).total_bytes;
     return CUDA_SUCCESS;
   });
 }

@@ -48,7 +48,7 @@ void refresh() {
   if (last != nullptr && last->made_of == now) {
     return;
   }
-  auto* const made = new gpu_list{fake::look_at_gpus(), {}, now};
+  auto* const made = new gpu_list{fake::read_gpus(), {}, now};
   if (last != nullptr && made->all.empty()) {
     delete made;  // the root has been removed
     return;
@@ -244,14 +244,14 @@ nvmlReturn_t nvml::nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* me
     bool split = false;
     for (const fake::gpu_view& each : known.load()->all) {
       if (each.properties.mig_parent == gpu.properties.section) {
-        const fake::memory_state part = fake::look_at_memory(each);
+        const fake::memory_state part = fake::read_memory_state(each);
         memory->total += part.total_bytes;
         memory->free += part.free_bytes;
         split = true;
       }
     }
     if (!split) {
-      const fake::memory_state whole = fake::look_at_memory(gpu);
+      const fake::memory_state whole = fake::read_memory_state(gpu);
       memory->total = whole.total_bytes;
       memory->free = whole.free_bytes;
     }

@@ -192,7 +192,7 @@ std::size_t first_gap(const pool& from, std::size_t size) {
 bool make_memory(pool& made) {
   const fake::gpu_view& gpu = state().gpus[made.gpu];
   made.fd = fake::make_gpu_file(gpu, fake::file_kind::pool, 0);
-  return made.fd && made.window.reserve(2 * fake::look_at_memory(gpu).total_bytes);
+  return made.fd && made.window.reserve(2 * fake::read_memory_state(gpu).total_bytes);
 }
 
 // The default pool of a GPU is created when it is first requested.

@@ -159,7 +159,7 @@ CUresult initialise() {
     return cuda::CUDA_SUCCESS;
   }
   auto made = std::make_unique<driver_state>();
-  made->gpus = look_at_gpus();
+  made->gpus = read_gpus();
   made->enumerated = enumerate(made->gpus);
   if (made->enumerated.empty()) {
     return cuda::CUDA_ERROR_NO_DEVICE;
@@ -195,7 +195,7 @@ std::size_t driver_state::gpu_of(cuda::CUdevice device) const {
 }
 
 std::uint64_t driver_state::free_bytes(std::size_t gpu) const {
-  const memory_state memory = look_at_memory(gpus[gpu]);
+  const memory_state memory = read_memory_state(gpus[gpu]);
   return memory.own_file_system ? memory.free_bytes
                                 : memory.total_bytes - std::min(memory.total_bytes, own_bytes[gpu]);
 }

@@ -24,7 +24,7 @@ static const uint64_t size_bytes = (uint64_t)chunk * chunks;
 
 static void check(int is_so, const char* what) {
   if (!is_so) {
-    fprintf(stderr, "peer: false: %s\n", what);
+    fprintf(stderr, "peer: check failed: %s\n", what);
     exit(1);
   }
 }

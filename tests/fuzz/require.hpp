@@ -8,7 +8,7 @@
 #define GPUSHM_REQUIRE(condition)                                                    \
   do {                                                                               \
     if (!(condition)) {                                                              \
-      std::fprintf(stderr, "%s:%d: is false: %s\n", __FILE__, __LINE__, #condition); \
+      std::fprintf(stderr, "%s:%d: requirement failed: %s\n", __FILE__, __LINE__, #condition); \
       std::abort();                                                                  \
     }                                                                                \
   } while (false)

@@ -82,7 +82,7 @@ class share_world : public ::testing::TestWithParam<share_setting> {
     return started;
   }
   [[nodiscard]] static std::string kind() { return GetParam().kind; }
-  /// Memory bound to its exporter.
+  /// Whether the memory is exporter-bound.
   [[nodiscard]] static bool is_bound() { return kind() == "malloc" || kind() == "pool"; }
   [[nodiscard]] static std::string backend() {
     return kind() == "malloc" ? "cuda-ipc"
