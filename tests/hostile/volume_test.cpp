@@ -26,30 +26,30 @@ class volume : public hostile {
   /// An exporter in a separate process that does not read for `pause` once and then answers each
   /// Confirm before it reads the next, like a client with one thread.
   [[nodiscard]] forked_process exporter(milliseconds pause) const {
-      auto started = attacker([this, pause](forked_process::parent_link& parent) {
-        auto session = greeted();
-        const auto generation =
-            publish_segment(session, gpushm_testing::reserve_exported("exported"));
-        parent.say(generation != 0 ? "exports" : "refused");
-        bool first = true;
-        while (true) {
-          const auto received = session.receive(seconds(60));
-          if (!received.message) {
-            return;
-          }
-          if (const auto* confirm = body_of<wire::confirm>(received)) {
-            if (std::exchange(first, false)) {
-              gpushm_testing::sleep_for(pause);
-            }
-            session.send(
-                wire::confirmed{confirm->questions,
-                                std::vector(confirm->questions.size(), wire::verdict::unchanged)});
-          }
+    auto started = attacker([this, pause](forked_process::parent_link& parent) {
+      auto session = greeted();
+      const auto generation =
+          publish_segment(session, gpushm_testing::reserve_exported("exported"));
+      parent.say(generation != 0 ? "exports" : "refused");
+      bool first = true;
+      while (true) {
+        const auto received = session.receive(seconds(60));
+        if (!received.message) {
+          return;
         }
-      });
-  EXPECT_EQ(started.wait_line(seconds(10)), "exports");
-  return started;
-}
+        if (const auto* confirm = body_of<wire::confirm>(received)) {
+          if (std::exchange(first, false)) {
+            gpushm_testing::sleep_for(pause);
+          }
+          session.send(
+              wire::confirmed{confirm->questions,
+                              std::vector(confirm->questions.size(), wire::verdict::unchanged)});
+        }
+      }
+    });
+    EXPECT_EQ(started.wait_line(seconds(10)), "exports");
+    return started;
+  }
 };  // namespace
 
 TEST_F(volume, opens_of_many_importers_succeed) {
@@ -123,5 +123,5 @@ TEST_F(volume, unread_events_do_not_delay_requests) {
   expect_progress(seconds(1));
 }
 
-}  // namespace gpushm_tests
+}  // namespace
 }  // namespace gpushm_tests
