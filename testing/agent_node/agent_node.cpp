@@ -103,7 +103,7 @@ void agent_node::start_agent(std::vector<std::string> flags) {
   options.argv.insert(options.argv.end(), flags.begin(), flags.end());
   agent_ = std::make_unique<gpushm_testing::child>(gpushm_testing::child::start(options));
   const std::string line = agent_->wait_for_line(
-      "are answered on port ([0-9]+)", patience(20s), gpushm_testing::stream::err);
+      "/metrics on port ([0-9]+)", patience(20s), gpushm_testing::stream::err);
   port_ = std::stoi(line.substr(line.find("on port ") + 8));
 }
 

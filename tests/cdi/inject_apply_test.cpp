@@ -190,9 +190,10 @@ TEST(inject_apply, missing_or_invalid_node_is_reported) {
   EXPECT_EQ(problem_of(changes),
             "inject \"vendor.com/gpu=0\": its node \"/etc\" is not a device node");
   changes.device_nodes = {node("/dev/null", {}, "b")};
-  EXPECT_EQ(problem_of(changes),
-            "inject \"vendor.com/gpu=0\": its node \"/dev/null\" is of type \"c\", the document "
-            "says \"b\"");
+  EXPECT_EQ(
+      problem_of(changes),
+      "inject \"vendor.com/gpu=0\": its node \"/dev/null\" is of type \"c\", but the document "
+      "has \"b\"");
 }
 
 TEST(inject_apply, unknown_hook_is_rejected) {

@@ -249,7 +249,8 @@ TEST_F(cdi_registry_cli, validate_reads_standard_input) {
   process.write("{");
   process.close_stdin();
   EXPECT_EQ(process.wait_exit(patience), exited(1));
-  EXPECT_THAT(process.text(gpushm_testing::stream::out), HasSubstr("-:1:2: this is neither"));
+  EXPECT_THAT(process.text(gpushm_testing::stream::out),
+              HasSubstr("-:1:2: not valid YAML or JSON"));
 }
 
 TEST_F(cdi_registry_cli, validate_takes_files_or_directories) {

@@ -45,7 +45,7 @@ TEST_F(k8s_lint_cli, findings_are_printed_and_fail) {
             bad_ +
                 ":5:3: Pod x: Sharing GPU memory needs no host IPC namespace: memory descriptors "
                 "and legacy handles work between private ones; only CUDA's IPC events do not, and "
-                "gpushm's timelines take their place [host-ipc]\n"
+                "gpushm's timelines replace them [host-ipc]\n"
                 "    hostIPC: false\n"
                 "1 object, 1 workload: 1 finding\n");
   EXPECT_THAT(ran.err, IsEmpty());
@@ -88,7 +88,8 @@ TEST_F(k8s_lint_cli, unreadable_file_is_reported) {
                 "\": read: No such file or directory (ENOENT) (check the path)\n");
   const auto large = run({"lint", write("large", std::string((4UL << 20U) + 1, ' '))});
   EXPECT_EQ(large.status, exited(1));
-  EXPECT_THAT(large.err, HasSubstr("it has more than 4 MiB (give its documents in several files)"));
+  EXPECT_THAT(large.err,
+              HasSubstr("the file is larger than 4 MiB (split its documents into several files)"));
 }
 
 TEST_F(k8s_lint_cli, usage_error_exits_with_2) {

@@ -88,11 +88,11 @@ TEST_F(schemas, find_fields_that_are_missing_or_there_twice) {
 TEST_F(schemas, find_values_of_another_type) {
   EXPECT_THAT(known_->check(changed("runAsNonRoot: true", "runAsNonRoot: \"true\"")),
               ElementsAre("x.yaml:6:19: spec.securityContext.runAsNonRoot must be boolean, not a "
-                          "text"));
+                          "string"));
   // What YAML makes of it is no text, and kubectl refuses it.
   EXPECT_THAT(known_->check(changed("name: c\n", "name: c\n    env: [{name: E, value: off}]\n")),
               ElementsAre("x.yaml:10:28: spec.containers[0].env[0].value must be string, not a "
-                          "truth value"));
+                          "boolean"));
   EXPECT_THAT(known_->check(changed("[ALL]", "ALL")),
               ElementsAre("x.yaml:12:28: spec.containers[0].securityContext.capabilities.drop must "
                           "be array, not something else"));

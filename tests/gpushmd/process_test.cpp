@@ -267,12 +267,12 @@ TEST_F(agent_process, driver_hang_delays_no_request_reload_or_exit) {
   EXPECT_EQ(node_->claims().prepare("gpushm.dev", {one}).at(one.uid).error, "") << errors();
   EXPECT_EQ(node_->metric("gpushm_dra_prepared_claims"), 1);
   EXPECT_EQ(node_->ask("/healthz"), "200 ok\n");
-  std::this_thread::sleep_for(6s);  // the monitor looks at the boards every five
+  std::this_thread::sleep_for(6s);  // the monitor polls the GPUs every five
   const auto start = std::chrono::steady_clock::now();
   node_->agent().kill(SIGTERM);
   EXPECT_EQ(node_->agent().wait_exit(patience(12s)), exited(0)) << errors();
   EXPECT_LT(std::chrono::steady_clock::now() - start, patience(12s));
-  EXPECT_THAT(errors(), HasSubstr("the thread that watches the GPUs is left behind"));
+  EXPECT_THAT(errors(), HasSubstr("abandoned the thread that watches the GPUs"));
   for (const std::string& domain : {std::string("default"), "claim-" + one.uid}) {
     EXPECT_FALSE(fs::exists(node_->domain_directory(domain) + "/socket")) << domain;
   }

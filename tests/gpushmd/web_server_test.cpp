@@ -166,13 +166,11 @@ TEST(agent_web_server_address, has_to_be_one) {
     }
     return std::string("no error");
   };
-  EXPECT_EQ(
-      text_of("9410"),
-      "listen \"9410\": it is no IP address with a port (say it as 0.0.0.0:9410 or [::]:9410)");
-  EXPECT_EQ(
-      text_of("127.0.0.1:99999"),
-      "listen \"127.0.0.1:99999\": it is no IP address with a port (say it as 0.0.0.0:9410 or "
-      "[::]:9410)");
+  EXPECT_EQ(text_of("9410"),
+            "listen \"9410\": it is not an IP address with a port (use 0.0.0.0:9410 or [::]:9410)");
+  EXPECT_EQ(text_of("127.0.0.1:99999"),
+            "listen \"127.0.0.1:99999\": it is not an IP address with a port (use 0.0.0.0:9410 or "
+            "[::]:9410)");
 }
 
 TEST(agent_web_server_address, in_use_is_reported) {

@@ -202,8 +202,8 @@ TEST_F(oci_runtime, copy_of_itself_is_not_executed_repeatedly) {
     const auto ran = run({"state", "box"});
     EXPECT_EQ(ran.status, exited(1)) << name;
     EXPECT_EQ(ran.err,
-              "gpushm-oci-runtime: start runtime: what is installed as the real runtime is this "
-              "program again (name runc or crun as \"runtimes\" in the configuration)\n");
+              "gpushm-oci-runtime: start runtime: the configured runtime is this program itself "
+              "(name runc or crun as \"runtimes\" in the configuration)\n");
   }
 }
 
@@ -237,9 +237,10 @@ TEST_F(oci_runtime, logs_each_edit_with_its_reason) {
   EXPECT_THAT(contents(log()),
               HasSubstr(" info box: nvidia.com/gpu=0: device /dev/nvidia0 (c 1:3 rwm), because "
                         "NVIDIA_VISIBLE_DEVICES=0\n"));
-  EXPECT_THAT(contents(log()),
-              HasSubstr("box: nvidia.com/gpu without what NVIDIA_DRIVER_CAPABILITIES does not ask "
-                        "for: /lib/libnvidia-encode.so.1\n"));
+  EXPECT_THAT(
+      contents(log()),
+      HasSubstr("box: nvidia.com/gpu without the files that NVIDIA_DRIVER_CAPABILITIES does "
+                "not request: /lib/libnvidia-encode.so.1\n"));
   std::filesystem::remove(log());
   write(spec(), config);
   set("log_format: json\n");

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/text.hpp"
 #include "discover/findings.hpp"
 #include "discover/root_view.hpp"
 

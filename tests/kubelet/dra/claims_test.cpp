@@ -404,7 +404,7 @@ TEST_F(dra_claims, sweep_ignores_replies_that_are_not_claims) {
   cluster_.put(claim_path(claim), {{"metadata", {{"uid", ""}}}, {"message", "welcome"}});
   const claims::sweep_result result = it().sweep();
   EXPECT_THAT(result.freed, IsEmpty());
-  EXPECT_THAT(result.failure, HasSubstr("no ResourceClaim"));
+  EXPECT_THAT(result.failure, HasSubstr("not a ResourceClaim"));
   EXPECT_EQ(it().size(), 1U);
 }
 
