@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # GPUSHM_PRECOMPILED: the standard library's headers, JSON's and GoogleTest's are compiled once, by clang, with their
 # templates; what includes them then takes some 0.4 of the time. (g++ would save 13 to 22 %.) Builds without this, file by
-# file (demo, coverage), show a source that includes less than it uses.
+# file (aarch64, coverage), show a source that includes less than it uses.
 include_guard(GLOBAL)
 
 if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
