@@ -136,19 +136,17 @@ function(gpushm_interface_sources)
   endif()
 endfunction()
 
-# gpushm_test(NAME LABEL label [SINGLE_THREADED] [TIMEOUT seconds] SOURCES file... [MODULES module...] [LIBRARIES target...])
-# A GoogleTest executable; every case becomes a CTest test with the label: unit, process, container or gpu, with "-grpc"
-# after it where gRPC runs, which ThreadSanitizer leaves out (the distribution's gRPC isn't instrumented). One word,
-# because gtest_discover_tests takes lists in properties apart.
+# gpushm_test(NAME LABEL label [SINGLE_THREADED] [SHARDS number] SOURCES file... [MODULES module...] [LIBRARIES target...])
+# A GoogleTest program, which is one CTest test, or SHARDS tests (NAME.1, NAME.2, …) that run together and have every nth
+# case each: for programs that take more than some 15 s. Label: unit, process, container or gpu, with "-grpc" after it
+# where gRPC runs, which ThreadSanitizer leaves out (the distribution's gRPC is not instrumented).
 #
-# The tarball has what another machine can make a difference to: not what has one thread alone (SINGLE_THREADED).
+# The tarball has what another machine can make a difference to: not what has a single thread (SINGLE_THREADED).
 #
-# Instrumented builds have those tests that instrumentation says something of: of the labels unit and process, and no gRPC
-# under ThreadSanitizer, nor what has one thread alone (SINGLE_THREADED). There a program of the label unit is one CTest
-# test: a process of the sanitizers costs more than most of its cases. Builds for another machine have the programs that
-# GPUSHM_EMULATED_TESTS names, also as one test each.
+# Instrumented builds have the labels unit and process; under ThreadSanitizer no gRPC and nothing that is SINGLE_THREADED.
+# Builds for another machine have the programs that GPUSHM_EMULATED_TESTS names.
 function(gpushm_test name)
-  cmake_parse_arguments(arg "SINGLE_THREADED" "TIMEOUT;LABEL" "SOURCES;MODULES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "SINGLE_THREADED" "LABEL;SHARDS" "SOURCES;MODULES;LIBRARIES" ${ARGN})
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "gpushm_test(${name}): unknown: ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -165,12 +163,6 @@ function(gpushm_test name)
   foreach(dep IN LISTS arg_MODULES)
     target_link_libraries(${name} PRIVATE gpushm_${dep})
   endforeach()
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 120)
-  endif()
-  if(GPUSHM_SANITIZE)
-    math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 3")
-  endif()
   if(CMAKE_CROSSCOMPILING AND NOT name IN_LIST GPUSHM_EMULATED_TESTS)
     set(selected OFF)
   endif()
@@ -178,13 +170,21 @@ function(gpushm_test name)
     return()
   endif()
   gpushm_test_programs(${name})
-  if((GPUSHM_SANITIZE OR CMAKE_CROSSCOMPILING) AND arg_LABEL MATCHES "^unit")
-    add_test(NAME ${name} COMMAND ${name})
-    set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT 600)
-  else()
-    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
-      PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${arg_TIMEOUT})
+  set(timeout 300)
+  if(GPUSHM_SANITIZE OR CMAKE_CROSSCOMPILING)
+    set(timeout 900)
   endif()
+  if(NOT arg_SHARDS)
+    add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
+    set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${timeout})
+    return()
+  endif()
+  foreach(shard RANGE 1 ${arg_SHARDS})
+    math(EXPR index "${shard} - 1")
+    add_test(NAME ${name}.${shard} COMMAND ${name} --gtest_brief=1)
+    set_tests_properties(${name}.${shard} PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${timeout}
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${index}")
+  endforeach()
 endfunction()
 
 # Whether tests of a label run in this build.

@@ -33,13 +33,20 @@ esac
 if [ "$preset" = dev ] && [ -n "${CI:-}" ]; then
   options+=(-DGPUSHM_UNITY=ON)
 fi
-# Recreates a tree that was configured elsewhere (a copied checkout).
+# Recreates a tree that was configured elsewhere (a copied checkout) or for another compiler, with which CMake would drop
+# the preset's variables.
 case $preset in
   bench | dist) tree=build/release ;;
   *) tree=build/$preset ;;
 esac
-if [ -e "$tree/CMakeCache.txt" ] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "$tree/CMakeCache.txt"; then
-  rm -rf "$tree"
+configured_as() { # LINE of CMakeCache.txt, as extended regular expression
+  grep -qxE "$1" "$tree/CMakeCache.txt"
+}
+if [ -e "$tree/CMakeCache.txt" ]; then
+  if ! configured_as "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" ||
+     { [[ ${options[*]} == *clang++-14* ]] && ! configured_as "CMAKE_CXX_COMPILER:[A-Z]+=.*/clang\+\+-14"; }; then
+    rm -rf "$tree"
+  fi
 fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

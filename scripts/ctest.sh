@@ -13,7 +13,18 @@ cd "$(dirname "$0")/.."
 # Under the preset aarch64, QEMU says that pages have 64 KiB, as on Grace. What it does not have is left out there (openat2,
 # MADV_WIPEONFORK, seccomp filters, the start times of processes), and so are tests of this machine's own files and two that
 # take minutes in it.
+#
+# Ends with the number of cases of the GoogleTest programs, and with what was skipped and why.
+log=build/$1/Testing/Temporary/LastTest.log
 rc=0
 ctest --preset "$1" "${@:2}" || rc=$?
+awk '
+  / tests? from .* ran\. / { cases += $2 }
+  skipping { reasons[$0]++; skipping = 0 }
+  /: Skipped$/ { skipping = 1 }
+  END {
+    printf "tests: %d cases of GoogleTest programs\n", cases
+    for (reason in reasons) printf "tests: skipped %d: %s\n", reasons[reason], reason
+  }' "$log"
 echo "tests: $1: $SECONDS s"
 exit $rc
